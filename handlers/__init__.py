@@ -1,0 +1,1 @@
+"""Requests become calls here, and answers become bytes."""

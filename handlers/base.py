@@ -1,0 +1,159 @@
+"""What all handlers share: reading a query, sending an answer, and the one place where a failure becomes a response."""
+
+from __future__ import annotations
+
+import http
+import logging
+import re
+from typing import Any
+
+from tornado.httputil import HTTPServerRequest
+from tornado.web import HTTPError, RequestHandler
+
+from handlers import wire
+from handlers.gates import Gate, closed, open_to_all
+from handlers.routing import Service, Told, accepts
+from models import errors
+from models.errors import Problem
+from supervisor.services import Services
+
+log = logging.getLogger("http")
+
+STATUS: dict[type[Problem], int] = {
+    errors.Invalid: 400,
+    errors.Unauthenticated: 401,
+    errors.Denied: 403,
+    errors.NotFound: 404,
+    errors.WrongMethod: 405,
+    errors.Conflict: 409,
+    errors.TooLarge: 413,
+    errors.Misdirected: 421,
+    errors.Failed: 500,
+    errors.Unavailable: 503,
+    errors.TimedOut: 504,
+}
+"""The one table from kinds of problem to status codes."""
+
+_METHODS = ("GET", "POST", "PUT", "DELETE")
+_PAGE_HEADERS = {
+    "Content-Security-Policy": "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+
+
+def methods(handler: type[RequestHandler]) -> tuple[str, ...]:
+    """What a handler answers, for `Allow`: HEAD goes with GET, OPTIONS with all."""
+    own = [name for name in _METHODS if getattr(handler, name.lower()) is not getattr(RequestHandler, name.lower())]
+    return (*own, *(["HEAD"] if "GET" in own else []), "OPTIONS")
+
+
+class Base(RequestHandler):
+    """A handler of the house. `gate` says who may; `max_body` is how many bytes of body it takes."""
+
+    gate: Gate = staticmethod(closed)
+    max_body = 1024 * 1024
+
+    def initialize(self, services: Services, service: Service) -> None:
+        self.services = services
+        self.service = service
+
+    def set_default_headers(self) -> None:
+        self.clear_header("Server")
+        self.set_header("X-Content-Type-Options", "nosniff")
+
+    def compute_etag(self) -> None:
+        """None: what we answer changes from one moment to the next."""
+
+    async def head(self, *arguments: str) -> None:
+        answer = self.get(*arguments)
+        if answer is not None:
+            await answer
+
+    def options(self, *arguments: str) -> None:
+        self.set_status(204)
+        self.set_header("Allow", ", ".join(methods(type(self))))
+        self.clear_header("Content-Type")
+
+    def decode_argument(self, value: bytes, name: str | None = None) -> str:
+        text = super().decode_argument(value, name)
+        if "\x00" in text:
+            raise HTTPError(400, reason="Bad Request", log_message="a NUL is in the request")
+        return text
+
+    def query(self) -> dict[str, str]:
+        """The query's parameters, the last value of each."""
+        return {name: self.get_query_argument(name) for name in self.request.query_arguments}
+
+    def reply(self, shape: Any) -> None:
+        """Sends a shape as JSON."""
+        self.send(wire.encoded(shape), "application/json")
+
+    def send(self, body: bytes, media_type: str) -> None:
+        self.set_header("Content-Type", media_type)
+        self.write(body)
+
+    # Failures
+
+    def log_exception(self, kind: Any, error: Any, trace: Any) -> None:
+        """Problems are told to whoever asked; a defect of ours is told to the log, whole."""
+        if not isinstance(error, (Problem, HTTPError)):
+            log.error("%s %s: %s", self.request.method, self.request.path, error, exc_info=(kind, error, trace))
+
+    def write_error(self, status_code: int, **facts: Any) -> None:
+        error = facts.get("exc_info", (None, None, None))[1]
+        told = self._told(status_code, error)
+        self.set_status(told.status)
+        self._failure_headers(error)
+        if isinstance(self, Page) or (not _is_api(self.request) and accepts(self.request, "text/html")):
+            write_page(self, "error.html", told=told)
+        else:
+            self.send(wire.encoded(self.service.error(told)), self.service.media_type)
+        self.finish()
+
+    def _told(self, status: int, error: object) -> Told:
+        message, code = None, None
+        if isinstance(error, Problem):
+            status, message, code = STATUS[type(error)], error.message, error.code
+        elif isinstance(error, HTTPError):
+            message = error.log_message % error.args if error.log_message and error.args else error.log_message
+        reason = http.HTTPStatus(status).phrase
+        message = message or ("something went wrong; the log knows more" if status == 500 else reason)
+        return Told(self.services.clock.now(), self.request.path, status, reason, message, code)
+
+    def _failure_headers(self, error: object) -> None:
+        if isinstance(error, errors.Unauthenticated):
+            self.set_header("WWW-Authenticate", "Bearer")
+        elif isinstance(error, errors.WrongMethod):
+            self.set_header("Allow", ", ".join(error.allowed))
+        elif isinstance(error, errors.Unavailable):
+            self.set_header("Retry-After", "5")
+
+
+class Page(Base):
+    """A handler whose answers are HTML."""
+
+
+class Refusal(Base):
+    """Answers a request that was not let in, when its body has been read and dropped."""
+
+    gate = staticmethod(open_to_all)
+
+    def initialize(self, services: Services, service: Service, problem: Problem | None = None) -> None:
+        super().initialize(services, service)
+        self.problem = problem or errors.NotFound("there is nothing at this path")
+
+    def prepare(self) -> None:
+        raise self.problem
+
+
+def write_page(handler: Base, template: str, **values: Any) -> None:
+    """Sends a page, with the headers that every page has."""
+    for name, value in _PAGE_HEADERS.items():
+        handler.set_header(name, value)
+    handler.send(handler.render_string(template, **values), "text/html; charset=utf-8")
+
+
+def _is_api(request: HTTPServerRequest) -> bool:
+    return re.match(r"(/(supervision|charts|tracker))?/api/", request.path) is not None

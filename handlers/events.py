@@ -1,0 +1,76 @@
+"""The history of status changes, in pages."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from handlers import wire
+from handlers.base import Base
+from handlers.gates import readers
+from handlers.routing import Route
+from models import events
+from models.errors import Invalid, NotFound
+from models.events import Entry, Filter
+from models.paging import INT64, Page, Paging, paging, whole
+from models.processes import STATUSES, Status
+
+_STREAM = '</tracker/api/v1/events>; rel="alternate"; type="text/event-stream"'
+
+
+class Listing(Base):
+    gate = staticmethod(readers)
+
+    async def answer(self, sorts: Collection[str], which: Filter | None = None, clamp: bool = False) -> None:
+        asked = paging(self.query(), sorts, clamp)
+        self.reply(wire.event_page(await self._read(asked, which)))
+
+    async def _read(self, asked: Paging, which: Filter | None) -> Page[Entry]:
+        """On the loop where that takes no time; else in the worker."""
+        if events.is_near(asked):
+            return events.page(asked, which)
+        return await self.services.off_loop(lambda: events.page(asked, which))
+
+
+class Events(Listing):
+    async def get(self) -> None:
+        self.set_header("Link", _STREAM)
+        self.set_header("Vary", "Accept")
+        await self.answer(events.COMMON_SORTS)
+
+
+class ByStatus(Listing):
+    async def get(self, name: str) -> None:
+        if name not in {status.value for status in STATUSES}:
+            raise Invalid(f"status must be one of {', '.join(status.value for status in STATUSES)}")
+        await self.answer(events.SORTS, Filter(status=Status(name)), clamp=True)
+
+
+class ByProcess(Listing):
+    async def get(self, name: str) -> None:
+        which = Filter(process=name)
+        if name not in self.services.fleet and not events.count(which):
+            raise NotFound(f"there is no process {name}, nor has there been one", "PROCESS_NOT_FOUND")
+        await self.answer(events.SORTS, which, clamp=True)
+
+
+class Count(Base):
+    gate = staticmethod(readers)
+
+    def get(self) -> None:
+        self.reply(events.counts())
+
+
+class Event(Base):
+    gate = staticmethod(readers)
+
+    def get(self, id: str) -> None:
+        self.reply(wire.event_entry(events.get(whole("id", id, -INT64, INT64))))
+
+
+routes: list[Route] = [
+    (r"/events", Events),
+    (r"/events/count", Count),
+    (r"/events/by-status/([^/]+)", ByStatus),
+    (r"/events/by-process/([^/]+)", ByProcess),
+    (r"/events/([^/]+)", Event),
+]

@@ -1,0 +1,76 @@
+"""Services, where they are mounted, and whose path a path is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from attrs import define, frozen
+from tornado.httputil import HTTPServerRequest
+from tornado.routing import PathMatches, Rule
+from tornado.web import RequestHandler
+
+API = "/api/v1"
+
+Route = tuple[str, type[RequestHandler]]
+
+
+@frozen
+class Told:
+    """A failure on its way to the client, in no shape yet. `at` is microseconds since 1970."""
+
+    at: int
+    path: str
+    status: int
+    reason: str
+    message: str
+    code: str | None
+
+
+@define(eq=False)
+class Service:
+    """One of the three: its prefix, what it serves under `/api/v1`, and the shape of its errors."""
+
+    name: str
+    prefix: str
+    routes: Sequence[Route]
+    media_type: str
+    error: Callable[[Told], Any]
+
+    @property
+    def segments(self) -> frozenset[str]:
+        """The first words of its paths below `/api/v1`, by which it owns them at the root."""
+        return frozenset(pattern.split("/")[1] for pattern, _ in self.routes)
+
+    def mounted(self, **arguments: Any) -> list[Rule]:
+        """Its rules, at the root and under its prefix."""
+        return [
+            Rule(PathMatches(f"{prefix}{API}{pattern}"), handler, {"service": self, **arguments})
+            for prefix in ("", self.prefix)
+            for pattern, handler in self.routes
+        ]
+
+
+def accepts(request: HTTPServerRequest, media_type: str) -> bool:
+    """Whether `Accept` names this media type; a wildcard does not name it."""
+    return any(
+        word.split(";")[0].strip().lower() == media_type for word in request.headers.get("Accept", "").split(",")
+    )
+
+
+class StreamPath(PathMatches):
+    """Matches only a request whose `Accept` names `text/event-stream`, as every browser's EventSource does."""
+
+    def match(self, request: HTTPServerRequest) -> dict[str, Any] | None:
+        return super().match(request) if accepts(request, "text/event-stream") else None
+
+
+def owner(path: str, services: Sequence[Service]) -> Service | None:
+    """The service whose path this is: by its prefix, or at the root by the first word below `/api/v1`."""
+    for service in services:
+        if path == service.prefix or path.startswith(service.prefix + "/"):
+            return service
+    if not path.startswith(API + "/"):
+        return None
+    first = path.removeprefix(API + "/").split("/")[0]
+    return next((service for service in services if first in service.segments), None)

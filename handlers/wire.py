@@ -1,0 +1,253 @@
+"""The words on the wire. Only this file knows both the seeds' names and ours: the shapes of answers, and the converter.
+
+Shapes are attrs classes with our names; their fields leave as camelCase, in the order written here, `None` as null.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, Generic, NewType, TypeVar
+
+import attrs
+import cattrs
+from attrs import frozen
+from cattrs.gen import make_dict_unstructure_fn, override
+
+from models.events import Entry
+from models.paging import Page
+from models.processes import Status
+from supervisor import host
+from supervisor.process import Process
+
+Instant = NewType("Instant", int)
+"""Microseconds since 1970; on the wire RFC 3339 in UTC with Z."""
+
+Length = NewType("Length", int)
+"""Microseconds; on the wire an ISO 8601 duration, hours the largest unit."""
+
+Item = TypeVar("Item")
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@frozen
+class ProcessStatusInfo:
+    name: str
+    status: Status
+    pid: int | None
+    start_time: Instant | None
+    end_time: Instant | None
+    exit_code: int | None
+    process_runtime: Length
+    process_uptime: str
+    stdout_logfile: str | None
+    stderr_logfile: str | None
+    failed_error_log: str | None
+
+
+@frozen
+class ProcessEventEntry:
+    id: int
+    pid: int | None
+    event_time: Instant
+    process_name: str
+    start_time: Instant | None
+    end_time: Instant | None
+    exit_code: int | None
+    new_status: Status
+    old_status: Status
+    process_uptime: Length
+
+
+@frozen
+class SupervisorInfo:
+    node_name: str
+    description: str
+    physical_memory: str
+    physical_cpu: int
+    operating_system: str
+    available_memory: str
+
+
+@frozen
+class ErrorResponse:
+    timestamp: Instant
+    path: str
+    error: str
+    message: str
+    code: str
+
+
+@frozen
+class ResponseMessage:
+    message: str
+
+
+@frozen
+class Sort:
+    unsorted: bool = False
+    sorted: bool = True
+    empty: bool = False
+
+
+@frozen
+class Pageable:
+    page_size: int
+    page_number: int
+    offset: int
+    sort: Sort = Sort()
+    paged: bool = True
+    unpaged: bool = False
+
+
+@frozen
+class PageOf(Generic[Item]):
+    content: Sequence[Item]
+    total_pages: int
+    total_elements: int
+    first: bool
+    last: bool
+    empty: bool
+    number_of_elements: int
+    size: int
+    number: int
+    pageable: Pageable
+    sort: Sort = Sort()
+
+
+@frozen
+class ReloadResult:
+    message: str
+    added: Sequence[str]
+    removed: Sequence[str]
+    started: Sequence[str]
+    restarted: Sequence[str]
+    changed: Sequence[str]
+    failed: Sequence[str]
+    need_restart: Sequence[str]
+
+
+def instant(at: int) -> str:
+    """`2026-11-20T19:00:00.123456Z` of microseconds since 1970."""
+    return (_EPOCH + timedelta(microseconds=at)).isoformat(timespec="microseconds")[:-6] + "Z"
+
+
+def length(micros: int) -> str:
+    """`PT49H3M2.5S` of microseconds; `PT0S` of none."""
+    seconds, fraction = divmod(micros, 1_000_000)
+    minutes, seconds = divmod(seconds, 60)
+    hours, minutes = divmod(minutes, 60)
+    rest = f"{seconds}.{fraction:06}".rstrip("0") if fraction else f"{seconds}"
+    text = (f"{hours}H" if hours else "") + (f"{minutes}M" if minutes else "") + (f"{rest}S" if rest != "0" else "")
+    return f"PT{text or '0S'}"
+
+
+def spoken(micros: int) -> str:
+    """`2d 5h 30m` of microseconds; below a minute `12s`."""
+    minutes, seconds = divmod(micros // 1_000_000, 60)
+    if not minutes:
+        return f"{seconds}s"
+    days, hours = divmod(minutes // 60, 24)
+    return (f"{days}d " if days else "") + (f"{hours}h " if days or hours else "") + f"{minutes % 60}m"
+
+
+def _camel(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(word.title() for word in rest)
+
+
+def _converter() -> cattrs.Converter:
+    converter = cattrs.Converter()
+
+    def renamed(cls: type[Any]) -> Any:
+        names: Any = {a.name: override(rename=_camel(a.name)) for a in attrs.fields(attrs.resolve_types(cls))}
+        return make_dict_unstructure_fn(cls, converter, **names)
+
+    converter.register_unstructure_hook_factory(attrs.has, renamed)
+    converter.register_unstructure_hook(Instant, instant)
+    converter.register_unstructure_hook(Length, length)
+    return converter
+
+
+_wire = _converter()
+
+
+def plain(shape: Any) -> Any:
+    """A shape, or shapes within lists and maps, as what JSON knows."""
+    return _wire.unstructure(shape)
+
+
+def text(value: Any) -> str:
+    """Compact JSON of what JSON knows."""
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+
+
+def encoded(shape: Any) -> bytes:
+    """Compact JSON of a shape, UTF-8. A file name that is not UTF-8 loses those bytes."""
+    return text(plain(shape)).encode("utf-8", "replace")
+
+
+def process_status(process: Process) -> ProcessStatusInfo:
+    record, spec = process.record, process.spec
+    lived = Length(process.uptime())
+    return ProcessStatusInfo(
+        name=process.name,
+        status=record.status,
+        pid=record.pid if process.live else None,
+        start_time=_instant(record.start),
+        end_time=_instant(record.end),
+        exit_code=record.exit_code,
+        process_runtime=lived,
+        process_uptime="" if record.start is None else spoken(lived),
+        stdout_logfile=spec.stdout_logfile,
+        stderr_logfile=spec.stderr_file,
+        failed_error_log=record.failed_log,
+    )
+
+
+def event_entry(entry: Entry) -> ProcessEventEntry:
+    return ProcessEventEntry(
+        id=entry.id,
+        pid=entry.pid,
+        event_time=Instant(entry.at),
+        process_name=entry.process,
+        start_time=_instant(entry.start),
+        end_time=_instant(entry.end),
+        exit_code=entry.exit_code,
+        new_status=entry.new,
+        old_status=entry.old,
+        process_uptime=Length(entry.uptime),
+    )
+
+
+def event_page(page: Page[Entry]) -> PageOf[ProcessEventEntry]:
+    asked, content = page.paging, [event_entry(entry) for entry in page.content]
+    return PageOf(
+        content=content,
+        total_pages=page.pages,
+        total_elements=page.total,
+        first=asked.number == 0,
+        last=asked.number + 1 >= page.pages,
+        empty=not content,
+        number_of_elements=len(content),
+        size=asked.size,
+        number=asked.number,
+        pageable=Pageable(asked.size, asked.number, asked.offset),
+    )
+
+
+def supervisor_info(name: str, description: str, machine: host.Host) -> SupervisorInfo:
+    return SupervisorInfo(
+        node_name=name,
+        description=description,
+        physical_memory=host.size(machine.memory),
+        physical_cpu=machine.cpus,
+        operating_system=machine.system,
+        available_memory=host.size(machine.available),
+    )
+
+
+def _instant(at: int | None) -> Instant | None:
+    return None if at is None else Instant(at)

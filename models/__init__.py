@@ -1,0 +1,1 @@
+"""What is true: values, rules and tables. Nothing here knows a loop or HTTP."""

@@ -1,0 +1,63 @@
+"""The failures that a caller is told of, by kind. `handlers/base.py` alone knows which status code each kind is."""
+
+from __future__ import annotations
+
+
+class Problem(Exception):
+    """A failure with words for whoever asked.
+
+    `code` is a stable upper-case word per cause (supervision.md, ErrorResponse `code`); `None` leaves it to the kind.
+    """
+
+    def __init__(self, message: str, code: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.code = code
+
+
+class Invalid(Problem):
+    """The request, or the configuration that it concerns, cannot be right."""
+
+
+class Unauthenticated(Problem):
+    """An account is needed and none, or a bad credential, came with the request."""
+
+
+class Denied(Problem):
+    """The caller is known, or does not matter, and may not do this."""
+
+
+class NotFound(Problem):
+    """There is no such thing, or none that this caller may know of."""
+
+
+class WrongMethod(Problem):
+    """The path exists, the method does not; `allowed` are those that do."""
+
+    def __init__(self, message: str, allowed: tuple[str, ...]) -> None:
+        super().__init__(message)
+        self.allowed = allowed
+
+
+class Conflict(Problem):
+    """The request is right, but not in the state that things are in."""
+
+
+class TooLarge(Problem):
+    """The body is larger than its limit."""
+
+
+class Misdirected(Problem):
+    """The Host header names somebody else (DNS rebinding)."""
+
+
+class Failed(Problem):
+    """We tried and it did not work."""
+
+
+class Unavailable(Problem):
+    """Not now: stopping, a full house, or a store that cannot be written."""
+
+
+class TimedOut(Problem):
+    """It took longer than its bound."""

@@ -1,0 +1,244 @@
+"""Supervised processes as values: the spec of one, its status, the legal moves, and what an exit means."""
+
+from __future__ import annotations
+
+import enum
+import signal
+from collections.abc import Mapping
+from typing import NewType
+
+from attrs import Factory, frozen
+
+Seconds = NewType("Seconds", float)
+"""A length of time. Written 500ms, 5s, 2m, 1h, 30d, ISO 8601 or a bare number of seconds."""
+
+Size = NewType("Size", int)
+"""A number of bytes. Written 64K, 25M, 1G (base 1024) or a bare number."""
+
+Limits = NewType("Limits", Mapping[str, tuple[str, str]])
+"""Resource limit -> (soft, hard), as `prlimit` spells them: a number or `unlimited`."""
+
+
+class Status(enum.Enum):
+    """The seed's status values, in the seed's order, which is also the order in which they sort."""
+
+    NOT_STARTED = "not_started"
+    RUNNING = "running"
+    FINISHED = "finished"
+    UNKNOWN = "unknown"
+    FAILED = "failed"
+    FAILED_TO_START = "failed_to_start"
+    STOPPED = "stopped"
+    STOPPING = "stopping"
+    ABORTED = "aborted"
+    STARTING = "starting"
+    HEALTHY = "healthy"
+    UNHEALTHY = "unhealthy"
+
+    @property
+    def rank(self) -> int:
+        return _RANK[self]
+
+
+STATUSES = tuple(Status)
+_RANK = {status: rank for rank, status in enumerate(STATUSES)}
+
+UP = frozenset({Status.RUNNING, Status.HEALTHY, Status.UNHEALTHY})
+"""It is through with starting and has not begun to stop."""
+
+ENDED = frozenset(
+    {Status.FINISHED, Status.UNKNOWN, Status.FAILED, Status.FAILED_TO_START, Status.STOPPED, Status.ABORTED}
+)
+
+_EXITS = frozenset({Status.FINISHED, Status.FAILED, Status.STOPPED, Status.ABORTED, Status.UNKNOWN})
+
+NEXT: Mapping[Status, frozenset[Status]] = {
+    Status.NOT_STARTED: frozenset({Status.STARTING}),
+    Status.STARTING: frozenset({Status.RUNNING, Status.FAILED_TO_START, Status.STOPPING, Status.UNKNOWN}),
+    Status.RUNNING: _EXITS | {Status.HEALTHY, Status.UNHEALTHY, Status.STOPPING},
+    Status.HEALTHY: _EXITS | {Status.RUNNING, Status.UNHEALTHY, Status.STOPPING},
+    Status.UNHEALTHY: _EXITS | {Status.RUNNING, Status.HEALTHY, Status.STOPPING},
+    Status.STOPPING: frozenset({Status.STOPPED, Status.ABORTED, Status.UNKNOWN}),
+    **{status: frozenset({Status.STARTING}) for status in ENDED},
+}
+"""Every legal move (supervision.md, States). `Process._become` is the one place that makes one."""
+
+
+class Restart(enum.Enum):
+    """When a process that ended by itself is started again."""
+
+    NEVER = "never"
+    ON_FAILURE = "on-failure"
+    ALWAYS = "always"
+
+
+_RESTARTED = {
+    Restart.NEVER: frozenset[Status](),
+    Restart.ON_FAILURE: frozenset({Status.FAILED, Status.ABORTED, Status.FAILED_TO_START}),
+    Restart.ALWAYS: ENDED,
+}
+
+
+def restarts(policy: Restart, ended: Status) -> bool:
+    """Whether `policy` brings back a process that ended so. A stop that was asked for is not for this function."""
+    return ended in _RESTARTED[policy]
+
+
+@frozen
+class Exit:
+    """How an OS process ended: its exit code, or the number of the signal that killed it."""
+
+    code: int = 0
+    signal: int | None = None
+
+    @property
+    def exit_code(self) -> int:
+        """As shells and the wire tell it: 128 + n for death by signal n."""
+        return self.code if self.signal is None else 128 + self.signal
+
+    def __str__(self) -> str:
+        return f"exit code {self.code}" if self.signal is None else f"signal {self.signal}"
+
+
+def ended_as(exit: Exit | None) -> Status:
+    """What an exit means that nobody asked for; `None` is one that nobody can know (an adopted child's)."""
+    if exit is None:
+        return Status.UNKNOWN
+    if exit.signal is not None:
+        return Status.STOPPED if exit.signal in (signal.SIGTERM, signal.SIGINT) else Status.ABORTED
+    return Status.FINISHED if exit.code == 0 else Status.FAILED
+
+
+class Condition(enum.Enum):
+    """What a dependency must have reached before its dependent starts."""
+
+    RUNNING = "running"
+    HEALTHY = "healthy"
+
+
+class OnUnhealthy(enum.Enum):
+    IGNORE = "ignore"
+    RESTART = "restart"
+
+
+@frozen
+class Dependency:
+    process: str
+    condition: Condition = Condition.RUNNING
+
+
+@frozen
+class HttpProbe:
+    url: str
+    method: str = "GET"
+    status: tuple[tuple[int, int], ...] = ((200, 399),)
+    """Inclusive ranges of the status codes that count as healthy; written `200-399` or `200,204,300-302`."""
+    headers: Mapping[str, str] = Factory(dict)
+
+
+@frozen
+class TcpProbe:
+    port: int
+    host: str = "127.0.0.1"
+
+
+@frozen
+class ExecProbe:
+    command: tuple[str, ...]
+
+
+@frozen
+class HealthCheck:
+    """Exactly one of `http`, `tcp` and `exec`, and when to ask."""
+
+    http: HttpProbe | None = None
+    tcp: TcpProbe | None = None
+    exec: ExecProbe | None = None
+    initial_delay: Seconds = Seconds(0)
+    interval: Seconds = Seconds(10)
+    timeout: Seconds = Seconds(5)
+    success_threshold: int = 1
+    failure_threshold: int = 3
+    on_unhealthy: OnUnhealthy = OnUnhealthy.IGNORE
+
+
+@frozen
+class ProcessSpec:
+    """One entry of `supervisor.processes`, checked; `name` is its key."""
+
+    name: str
+    command: tuple[str, ...]
+    args: tuple[str, ...] = ()
+    directory: str | None = None
+    environment: Mapping[str, str] = Factory(dict)
+    user: str | None = None
+    group: str | None = None
+    umask: int | None = None
+    nice: int | None = None
+    limits: Limits = Factory(lambda: Limits({}))
+    stdout_logfile: str | None = None
+    stderr_logfile: str | None = None
+    redirect_stderr: bool = False
+    log_max_bytes: Size = Size(50 * 1024 * 1024)
+    log_backups: int = 5
+    auto_start: bool = False
+    order: int = 0
+    depends_on: tuple[Dependency, ...] = ()
+    start_timeout: Seconds = Seconds(60)
+    start_seconds: Seconds = Seconds(0)
+    restart: Restart = Restart.NEVER
+    restart_delay: Seconds = Seconds(1)
+    restart_max_delay: Seconds = Seconds(60)
+    restart_limit: int = 10
+    restart_window: Seconds = Seconds(300)
+    restart_reset: Seconds = Seconds(30)
+    stop_signal: signal.Signals = signal.SIGTERM
+    stop_timeout: Seconds = Seconds(10)
+    labels: tuple[str, ...] = ()
+    description: str = ""
+    health_check: HealthCheck | None = None
+
+    @property
+    def argv(self) -> list[str]:
+        return [*self.command, *self.args]
+
+    @property
+    def stderr_file(self) -> str | None:
+        """The file that standard error goes to of its own; `None` where it is inherited or goes where stdout goes."""
+        return None if self.redirect_stderr else self.stderr_logfile
+
+
+def dependents(specs: Mapping[str, ProcessSpec], name: str) -> list[str]:
+    """The names that need `name`, directly or through others, the furthest first."""
+    found: list[str] = []
+
+    def visit(of: str) -> None:
+        for spec in specs.values():
+            if spec.name not in found and any(d.process == of for d in spec.depends_on):
+                visit(spec.name)
+                if spec.name not in found:
+                    found.append(spec.name)
+
+    visit(name)
+    return found
+
+
+def circle(specs: Mapping[str, ProcessSpec]) -> list[str]:
+    """The names of one circle of `depends-on`, first again at the end; empty where there is none."""
+    done: set[str] = set()
+
+    def visit(name: str, path: list[str]) -> list[str]:
+        if name in path:
+            return [*path[path.index(name) :], name]
+        if name in done or name not in specs:
+            return []
+        for dependency in specs[name].depends_on:
+            if found := visit(dependency.process, [*path, name]):
+                return found
+        done.add(name)
+        return []
+
+    for name in specs:
+        if found := visit(name, []):
+            return found
+    return []

@@ -1,0 +1,113 @@
+"""The tables, and the ordered migrations that make them."""
+
+from __future__ import annotations
+
+import secrets
+from typing import ClassVar
+
+import peewee
+
+from models.db import Table, atomic, database
+
+
+class Event(Table):
+    """One status change. Times are microseconds since 1970 (UTC), `uptime` is a length in microseconds.
+
+    Statuses are kept by their rank in the seed's order, which is how they sort.
+    """
+
+    id = peewee.IntegerField(primary_key=True)
+    event_time = peewee.BigIntegerField()
+    process = peewee.TextField()
+    pid = peewee.IntegerField(null=True)
+    start_time = peewee.BigIntegerField(null=True)
+    end_time = peewee.BigIntegerField(null=True)
+    exit_code = peewee.IntegerField(null=True)
+    new_status = peewee.SmallIntegerField()
+    old_status = peewee.SmallIntegerField()
+    uptime = peewee.BigIntegerField()
+
+    class Meta:
+        table_name = "event"
+
+
+class Tally(Table):
+    """How many events there are in all, with a new status, or of a process: a page's total must not cost a count."""
+
+    scope = peewee.TextField(primary_key=True)
+    events = peewee.BigIntegerField()
+
+    class Meta:
+        table_name = "tally"
+
+
+class Supervised(Table):
+    """What a supervisor that was killed has to know of each process at its next start."""
+
+    name = peewee.TextField(primary_key=True)
+    status = peewee.SmallIntegerField()
+    wanted = peewee.BooleanField()
+    generation = peewee.IntegerField()
+    pid = peewee.IntegerField(null=True)
+    start_ticks = peewee.BigIntegerField(null=True)
+    boot_id = peewee.TextField(null=True)
+    start_time = peewee.BigIntegerField(null=True)
+    end_time = peewee.BigIntegerField(null=True)
+    exit_code = peewee.IntegerField(null=True)
+    uptime = peewee.BigIntegerField()
+    failed_log = peewee.TextField(null=True)
+
+    class Meta:
+        table_name = "supervised"
+
+
+class House(Table):
+    """Facts about this store as a whole."""
+
+    key = peewee.TextField(primary_key=True)
+    value = peewee.TextField()
+
+    class Meta:
+        table_name = "house"
+
+
+class Migrations:
+    """Statements by version, never changed once released: a store at version n gets those after n."""
+
+    steps: ClassVar[list[list[str]]] = [
+        [
+            "CREATE TABLE house (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
+            "CREATE TABLE event (id INTEGER PRIMARY KEY, event_time INTEGER NOT NULL, process TEXT NOT NULL,"
+            " pid INTEGER, start_time INTEGER, end_time INTEGER, exit_code INTEGER, new_status INTEGER NOT NULL,"
+            " old_status INTEGER NOT NULL, uptime INTEGER NOT NULL)",
+            "CREATE INDEX event_by_time ON event (event_time, id)",
+            "CREATE INDEX event_by_process ON event (process, event_time, id)",
+            "CREATE INDEX event_by_status ON event (new_status, event_time, id)",
+            "CREATE TABLE tally (scope TEXT PRIMARY KEY, events INTEGER NOT NULL) WITHOUT ROWID",
+            "CREATE TABLE supervised (name TEXT PRIMARY KEY, status INTEGER NOT NULL, wanted INTEGER NOT NULL,"
+            " generation INTEGER NOT NULL, pid INTEGER, start_ticks INTEGER, boot_id TEXT, start_time INTEGER,"
+            " end_time INTEGER, exit_code INTEGER, uptime INTEGER NOT NULL, failed_log TEXT) WITHOUT ROWID",
+        ],
+    ]
+
+
+def migrate() -> None:
+    """Brings the open store to the newest version, each version whole or not at all.
+
+    Raises `peewee.DatabaseError` where the store is newer than this program.
+    """
+    done = int(database.pragma("user_version"))
+    if done > len(Migrations.steps):
+        raise peewee.DatabaseError(f"the store is of version {done}, newer than this program ({len(Migrations.steps)})")
+    for version, statements in enumerate(Migrations.steps[done:], done + 1):
+        with atomic():
+            for statement in statements:
+                database.execute_sql(statement)
+            database.execute_sql(f"PRAGMA user_version = {version}")
+
+
+def fact(key: str, value: str | None = None) -> str:
+    """The stored fact `key`; where there is none yet, `value` (or a new random word) becomes it for good."""
+    with atomic():
+        House.insert(key=key, value=value or secrets.token_hex(8)).on_conflict_ignore().execute()
+    return str(House.get_by_id(key).value)

@@ -1,0 +1,149 @@
+"""The command line: reads the configuration, builds Services, listens, waits for a signal, stops in reverse."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import signal
+import socket
+import ssl
+import sys
+from pathlib import Path
+
+from tornado.httpserver import HTTPServer
+from tornado.netutil import bind_sockets
+
+from handlers.app import SERVICES, House
+from handlers.gates import listens_beyond_loopback
+from models import config
+from models.config import BadConfig, Config
+from supervisor.log import set_up_logging
+from supervisor.services import CannotStart, Services
+
+VERSION = "0.1.0"
+DEFAULT = Path("pilothouse.yaml")
+
+log = logging.getLogger("house")
+
+_HEADERS_WITHIN = 60.0
+_BODY_WITHIN = 600.0
+
+
+def arguments(argv: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="run.py", description="Supervises processes, serves helm, tracks test reports; without a verb it serves."
+    )
+    parser.add_argument("--config", type=Path, help=f"the configuration file (default: {DEFAULT}, if there is one)")
+    parser.add_argument("--address", help="server.address: where to listen, an address or a list with commas")
+    parser.add_argument("--port", help="server.port")
+    parser.add_argument("--data-dir", help="server.data-dir")
+    parser.add_argument("--version", action="version", version=f"pilothouse {VERSION}")
+    parser.add_argument("verb", nargs="?", choices=["check"], help="check: say whether the configuration is good")
+    return parser.parse_args(argv)
+
+
+def read_config(asked: argparse.Namespace) -> Config:
+    """The configuration that the command line asks for. Raises `BadConfig`."""
+    path: Path | None = asked.config or (DEFAULT if DEFAULT.exists() else None)
+    flags = {"server.address": asked.address, "server.port": asked.port, "server.data-dir": asked.data_dir}
+    return config.load(path, os.environ, {name: value for name, value in flags.items() if value is not None})
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Returns the exit code: 0, 1 where it cannot start, 2 where the configuration is at fault."""
+    asked = arguments(argv)
+    try:
+        settings = read_config(asked)
+    except BadConfig as bad:
+        print(bad, file=sys.stderr)
+        return 2
+    if asked.verb == "check":
+        print(f"the configuration is good ({len(settings.supervisor.processes)} processes)")
+        return 0
+    set_up_logging(settings.server.log_format)
+    try:
+        asyncio.run(serve(settings, asked))
+    except CannotStart as problem:
+        print(f"pilothouse cannot start: {problem}", file=sys.stderr)
+        return 1
+    return 0
+
+
+async def serve(settings: Config, asked: argparse.Namespace) -> None:
+    """Runs until a signal says that it is enough. Raises `CannotStart`."""
+    services = Services(settings, lambda: read_config(asked))
+    sockets = listen(settings)
+    await services.start()
+    house = House(services)
+    server = HTTPServer(
+        house,
+        ssl_options=tls(settings),
+        idle_connection_timeout=_HEADERS_WITHIN,
+        body_timeout=_BODY_WITHIN,
+        max_body_size=settings.server.max_body,
+    )
+    server.add_sockets(sockets)
+    enough = hear_signals(services)
+    tell(settings, sockets)
+    services.start_marked()
+    await enough.wait()
+    log.info("stopping")
+    server.stop()
+    house.streams.close()
+    await services.stop()
+    await server.close_all_connections()
+    log.info("stopped")
+
+
+def listen(settings: Config) -> list[socket.socket]:
+    """Opens the listening sockets. Raises `CannotStart`."""
+    sockets: list[socket.socket] = []
+    for address in settings.server.address:
+        port = sockets[0].getsockname()[1] if sockets and not settings.server.port else settings.server.port
+        try:
+            sockets += bind_sockets(port, address, backlog=1024)
+        except OSError as error:
+            raise CannotStart(f"{address}:{port}: {error.strerror or error}") from None
+    return sockets
+
+
+def tls(settings: Config) -> ssl.SSLContext | None:
+    """Raises `CannotStart` where certificate and key do not fit."""
+    pair = settings.server.tls
+    if pair.certificate is None:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        context.load_cert_chain(pair.certificate, pair.key)
+    except OSError as error:
+        raise CannotStart(f"server.tls: {pair.certificate}: {error.strerror or error}") from None
+    return context
+
+
+def hear_signals(services: Services) -> asyncio.Event:
+    """The event is set by SIGTERM or SIGINT; SIGHUP reloads the configuration."""
+    loop, enough = asyncio.get_running_loop(), asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, enough.set)
+    loop.add_signal_handler(signal.SIGHUP, services.hang_up)
+    return enough
+
+
+def tell(settings: Config, sockets: list[socket.socket]) -> None:
+    """Says in the log where it listens and what it lets pass."""
+    scheme = "https" if settings.server.tls.certificate else "http"
+    for one in sockets:
+        host, port = one.getsockname()[:2]
+        base = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+        log.info("listening on %s (%s)", base, ", ".join(base + service.prefix for service in SERVICES))
+    if listens_beyond_loopback(settings):
+        if settings.supervisor.security.allow_anonymous_control:
+            log.warning("anybody who can reach this address may start and stop processes (allow-anonymous-control)")
+        else:
+            log.info("beyond loopback, processes may be changed by an ADMIN only")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""The engine room: whatever runs, waits or watches on the loop."""

@@ -1,0 +1,281 @@
+"""One OS process: started, watched by the kernel's word (pidfd), ended with its whole group. Nothing else spawns.
+
+Starting uses `subprocess` without `preexec_fn`, `user=` or `group=`, so that it is a vfork: it does not copy our page
+tables, it blocks signals meanwhile, and a signal sent right after it reaches the child. What these arguments would have
+done is done by the chain `prlimit`, `setpriv`, command, each replacing the one before in the same process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from attrs import Factory, define, frozen
+
+from models.processes import Exit, Limits
+
+MARK = "PILOTHOUSE_CHILD"
+"""The variable by which a child, and all that it starts, is known as ours: instance:generation:name."""
+
+_SLICE = 0.002
+_CHAIN = ("prlimit", "setpriv")
+_UNHURRIED = 0.0005
+
+
+@frozen
+class Identity:
+    """One process of one boot: a pid alone may be given again."""
+
+    pid: int
+    start_ticks: int
+    boot_id: str
+
+
+@frozen
+class Launch:
+    """All that starting one child takes. `uid` None means our own; `limits` as in `ProcessSpec`."""
+
+    argv: list[str]
+    environment: Mapping[str, str]
+    directory: str | None = None
+    umask: int = -1
+    nice: int | None = None
+    uid: int | None = None
+    gid: int | None = None
+    limits: Limits = Factory(lambda: Limits({}))
+    stdout: str | None = None
+    stderr: str | None = None
+    redirect_stderr: bool = False
+
+    def chain(self) -> list[str]:
+        """The command, behind those that prepare the ground for it."""
+        chain: list[str] = []
+        if self.limits:
+            chain += ["prlimit", *(f"--{name}={soft}:{hard}" for name, (soft, hard) in self.limits.items()), "--"]
+        if self.uid is not None:
+            chain += ["setpriv", f"--reuid={self.uid}", f"--regid={self.gid}", "--init-groups", "--"]
+        elif self.gid is not None:
+            chain += ["setpriv", f"--regid={self.gid}", "--clear-groups", "--"]
+        return [*chain, *self.argv]
+
+
+def boot_id() -> str:
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def stat(pid: int) -> tuple[str, int, int, int] | None:
+    """State letter, parent, session and start (in ticks since boot) of a process; `None` if there is none."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return None
+    fields = text[text.rindex(b")") + 2 :].split()
+    return fields[0].decode(), int(fields[1]), int(fields[3]), int(fields[19])
+
+
+def ticks_per_second() -> int:
+    return os.sysconf("SC_CLK_TCK")
+
+
+@define(eq=False)
+class Child:
+    """A process that we started, or that an earlier life of ours did (`popen` is None then, and its exit unknowable).
+
+    Until it is reaped its pid, and so the id of its group, cannot be given to another.
+    """
+
+    identity: Identity
+    pidfd: int
+    popen: subprocess.Popen[bytes] | None
+    exited: asyncio.Future[Exit | None]
+    is_chained: bool = False
+    """Whether it is still one of the chain, as far as we have looked."""
+    is_grouped: bool = False
+    """Whether it is in its control group, with all that it has started since."""
+
+    @property
+    def pid(self) -> int:
+        return self.identity.pid
+
+    @property
+    def is_adopted(self) -> bool:
+        return self.popen is None
+
+    def send(self, number: int) -> None:
+        """Sends a signal to its whole group; to none once it was reaped."""
+        if not self.exited.done():
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self.pidfd, 0)  # an adopted child may be gone, and its id another's
+                os.killpg(self.pid, number)
+
+    async def executed(self) -> bool:
+        """Waits until the chain has become the command; whether it did before it exited.
+
+        The kernel tells nobody of an exec, so this looks: twice a millisecond, and only for a start through a chain.
+        """
+        while self.is_chained and not self.exited.done():
+            with contextlib.suppress(OSError):
+                self.is_chained = Path(f"/proc/{self.pid}/exe").readlink().name in _CHAIN
+            if self.is_chained:
+                await asyncio.sleep(_UNHURRIED)
+        return not self.is_chained
+
+
+class Children:
+    """Starts children and hears of their end: one pidfd each on the loop, no thread, no timer.
+
+    Exits are handled in slices of two milliseconds, so that five hundred at once hold nobody up.
+    """
+
+    def __init__(self) -> None:
+        self._boot_id = boot_id()
+        self._watched: dict[int, Child] = {}
+        self._ended: deque[tuple[Child, Callable[[Exit | None], None]]] = deque()
+        self._pumping = False
+        self._soft_files = raise_file_limit()
+
+    @property
+    def pids(self) -> set[int]:
+        """Those of the children that are watched now."""
+        return set(self._watched)
+
+    def spawn(self, launch: Launch) -> Child:
+        """Returns when the command, or the first of its chain, is executing.
+
+        Raises `OSError` with the file that it is about: the command, the directory, or a log file.
+        """
+        chain = launch.chain()
+        chained = len(chain) > len(launch.argv)
+        if chained:
+            _must_be_executable(launch)
+        with contextlib.ExitStack() as files:
+            stdout = _append(launch.stdout, files)
+            stderr = subprocess.STDOUT if launch.redirect_stderr else _append(launch.stderr, files)
+            popen = subprocess.Popen(
+                chain,
+                cwd=launch.directory,
+                env=launch.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=stdout,
+                stderr=stderr,
+                start_new_session=True,
+                umask=launch.umask,
+            )
+        try:
+            return self._started(popen, launch, chained)
+        except BaseException:
+            os.killpg(popen.pid, signal.SIGKILL)
+            popen.wait()
+            raise
+
+    def _started(self, popen: subprocess.Popen[bytes], launch: Launch, chained: bool) -> Child:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            if "nofile" not in launch.limits and self._soft_files:
+                resource.prlimit(popen.pid, resource.RLIMIT_NOFILE, self._soft_files)
+            if launch.nice is not None:
+                os.setpriority(os.PRIO_PROCESS, popen.pid, launch.nice)
+        facts = stat(popen.pid)
+        identity = Identity(popen.pid, facts[3] if facts else 0, self._boot_id)
+        return Child(identity, os.pidfd_open(popen.pid), popen, asyncio.get_running_loop().create_future(), chained)
+
+    def adopt(self, identity: Identity) -> Child | None:
+        """The process of that identity, if it lives: same boot, same pid, same start, and no zombie."""
+        if identity.boot_id != self._boot_id:
+            return None
+        try:
+            pidfd = os.pidfd_open(identity.pid)
+        except OSError:
+            return None
+        facts = stat(identity.pid)
+        if facts is None or facts[3] != identity.start_ticks or facts[0] in "ZX":
+            os.close(pidfd)
+            return None
+        return Child(identity, pidfd, None, asyncio.get_running_loop().create_future())
+
+    def watch(self, child: Child, on_exit: Callable[[Exit | None], None]) -> None:
+        """Calls `on_exit` once, when the child has ended and was reaped."""
+        self._watched[child.pid] = child
+        asyncio.get_running_loop().add_reader(child.pidfd, self._noticed, child, on_exit)
+
+    def _noticed(self, child: Child, on_exit: Callable[[Exit | None], None]) -> None:
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(child.pidfd)
+        self._ended.append((child, on_exit))
+        if not self._pumping:
+            self._pumping = True
+            loop.call_soon(self._pump)
+
+    def _pump(self) -> None:
+        end = time.monotonic() + _SLICE
+        while self._ended and time.monotonic() < end:
+            child, on_exit = self._ended.popleft()
+            exit = self._reap(child)
+            child.exited.set_result(exit)
+            on_exit(exit)
+        self._pumping = bool(self._ended)
+        if self._pumping:
+            asyncio.get_running_loop().call_soon(self._pump)
+
+    def _reap(self, child: Child) -> Exit | None:
+        del self._watched[child.pid]
+        try:
+            word = os.waitid(os.P_PIDFD, child.pidfd, os.WEXITED)
+        except ChildProcessError:
+            word = None  # adopted: its end is its new parent's to know
+        os.close(child.pidfd)
+        if word is None:
+            return None
+        exit = Exit(code=word.si_status) if word.si_code == os.CLD_EXITED else Exit(signal=word.si_status)
+        if child.popen is not None:
+            child.popen.returncode = exit.exit_code
+        return exit
+
+    def close(self) -> None:
+        """Looks away from all children, who go on: for `on-exit: leave`."""
+        loop = asyncio.get_running_loop()
+        for child in self._watched.values():
+            loop.remove_reader(child.pidfd)
+            os.close(child.pidfd)
+            if child.popen is not None:
+                child.popen.returncode = 0
+        self._watched.clear()
+
+
+def raise_file_limit() -> tuple[int, int] | None:
+    """Lets us have all the descriptors that we may; returns what children shall have instead, as we were given it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == hard:
+        return None
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return soft, hard
+
+
+def _append(path: str | None, files: contextlib.ExitStack) -> int | None:
+    """A log file, opened for append by whoever writes it; its folder is made."""
+    if path is None:
+        return None
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOCTTY, 0o640)
+    files.callback(os.close, handle)
+    return handle
+
+
+def _must_be_executable(launch: Launch) -> None:
+    """What `Popen` tells of a plain command, told of one behind a chain. Raises `OSError`."""
+    command = launch.argv[0]
+    path = Path(launch.directory or ".") / command if "/" in command else None
+    found = shutil.which(str(path) if path else command, path=launch.environment.get("PATH", os.defpath))
+    if found is None:
+        missing = path is None or not path.exists()
+        raise (
+            FileNotFoundError(2, os.strerror(2), command) if missing else PermissionError(13, os.strerror(13), command)
+        )

@@ -1,0 +1,258 @@
+"""All processes: the order they start and stop in, what they need of each other, and what a reload changes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+
+from attrs import Factory, frozen
+
+from models.errors import Conflict, Failed, Invalid, NotFound, Problem
+from models.processes import ENDED, UP, Condition, Dependency, ProcessSpec, Status, dependents
+from models.supervised import Record
+from supervisor.engine import Engine
+from supervisor.logs import LogFile
+from supervisor.process import Process
+
+log = logging.getLogger("supervision")
+
+
+@frozen
+class Reload:
+    """What a new configuration changed, by name of process."""
+
+    added: list[str] = Factory(list)
+    removed: list[str] = Factory(list)
+    started: list[str] = Factory(list)
+    restarted: list[str] = Factory(list)
+    changed: list[str] = Factory(list)
+    failed: list[str] = Factory(list)
+
+
+class Fleet:
+    def __init__(self, specs: Mapping[str, ProcessSpec], engine: Engine, records: Mapping[str, Record]) -> None:
+        self._engine = engine
+        self._specs = dict(specs)
+        self._processes = {name: self._make(spec, records.get(name)) for name, spec in specs.items()}
+        self._reloading = asyncio.Lock()
+
+    def _make(self, spec: ProcessSpec, record: Record | None = None) -> Process:
+        return Process(spec, self._engine, self._have_what_it_needs, record)
+
+    # What it is
+
+    def __iter__(self) -> Iterator[Process]:
+        return iter(self._processes.values())
+
+    def __len__(self) -> int:
+        return len(self._processes)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._processes
+
+    def get(self, name: str) -> Process:
+        """Raises `NotFound`."""
+        try:
+            return self._processes[name]
+        except KeyError:
+            raise NotFound(f"there is no process {name}", "PROCESS_NOT_FOUND") from None
+
+    def log_files(self) -> list[LogFile]:
+        return [file for process in self._processes.values() for file in process.log_files()]
+
+    # One process
+
+    async def start(self, name: str) -> str:
+        """Starts one, and before it what it depends on. Raises `Invalid` for an unknown name too, `Failed`."""
+        try:
+            process = self.get(name)
+        except NotFound as problem:
+            raise Invalid(problem.message, problem.code) from None  # the seed's start knows no 404
+        return await self._answered(process.start())
+
+    async def stop(self, name: str) -> str:
+        """Stops one, and before it what depends on it. Raises `NotFound`, `Failed`."""
+        return await self._answered(self._stop(self.get(name)))
+
+    async def restart(self, name: str) -> str:
+        """Restarts one; what depends on it is stopped before and started again after. Raises `NotFound`, `Failed`."""
+        process = self.get(name)
+        behind = [self._processes[other] for other in dependents(self._specs, name)]
+        live = [other for other in behind if other.live]
+        for other in behind:
+            await other.stop()
+        message = await process.restart()
+        for other in reversed(live):
+            await other.start()
+        return await self._answered(_just(message))
+
+    async def _stop(self, process: Process) -> str:
+        for name in dependents(self._specs, process.name):
+            await self._processes[name].stop()
+        return await process.stop()
+
+    async def _answered(self, deed: Awaitable[str]) -> str:
+        """An answer leaves when what it says is in the store."""
+        try:
+            return await deed
+        finally:
+            await self._engine.journal.answer()
+
+    async def _have_what_it_needs(self, name: str) -> None:
+        """Starts what the process depends on and waits for it, `start-timeout` at most. Raises `Failed`."""
+        spec = self.get(name).spec
+        try:
+            async with asyncio.timeout(spec.start_timeout):
+                await asyncio.gather(*(self._have(name, dependency) for dependency in spec.depends_on))
+        except TimeoutError:
+            missing = [d.process for d in spec.depends_on if not _serves(self.get(d.process), d.condition)]
+            raise Failed(
+                f"{name} was not started: {', '.join(missing)} did not come up within {spec.start_timeout:g} s",
+                "START_FAILED",
+            ) from None
+
+    async def _have(self, name: str, dependency: Dependency) -> None:
+        process = self.get(dependency.process)
+        if not process.live and not process.waits_for_restart:
+            try:
+                await process.start()
+            except Problem as problem:
+                raise Failed(f"{name} was not started: {problem.message}", "START_FAILED") from None
+        await process.until(lambda one: _serves(one, dependency.condition) or _is_over(one))
+        if not _serves(process, dependency.condition):
+            raise Failed(f"{name} was not started: {process.name} is {process.status.value}", "START_FAILED")
+
+    # All of them
+
+    async def start_all(self) -> str:
+        """Starts all that are not live, lower `order` first.
+
+        Raises `Failed`, which names those that did not start; else `Conflict`, which names those that were live before.
+        """
+        before = [process.name for process in self._processes.values() if process.live]
+        failed = await self._start([process for process in self._processes.values() if not process.live])
+        await self._engine.journal.answer()
+        if failed:
+            raise Failed(f"not all processes could be started: {'; '.join(failed)}", "START_FAILED")
+        if before:
+            raise Conflict(
+                f"already running: {', '.join(before)}; all others were started", "PROCESSES_ALREADY_RUNNING"
+            )
+        return f"{len(self)} processes have been started"
+
+    async def stop_all(self) -> str:
+        """Stops all that are live or due for a restart. Raises `NotFound` where none is, `Failed`."""
+        some = [process for process in self._processes.values() if process.live or process.waits_for_restart]
+        if not some:
+            raise NotFound("no process is running", "NO_RUNNING_PROCESSES")
+        failed = await self._each(some, self._stop, backwards=True)
+        await self._engine.journal.answer()
+        if failed:
+            raise Failed(f"not all processes could be stopped: {'; '.join(failed)}", "STOP_FAILED")
+        return f"{len(some)} processes have been stopped"
+
+    async def restart_all(self) -> str:
+        """Stops what is live, waits until it is gone, and starts all. Raises `Failed`, which names who did not."""
+        some = [process for process in self._processes.values() if process.live or process.waits_for_restart]
+        failed = await self._each(some, self._stop, backwards=True)
+        failed += await self._start(list(self._processes.values()))
+        await self._engine.journal.answer()
+        if failed:
+            raise Failed(f"not all processes could be restarted: {'; '.join(failed)}", "START_FAILED")
+        return f"{len(self)} processes have been restarted"
+
+    async def start_marked(self) -> None:
+        """Starts those marked `auto-start`; failures are told by the log and the status."""
+        for failure in await self._start([process for process in self._processes.values() if process.spec.auto_start]):
+            log.error("auto-start: %s", failure)
+
+    async def _start(self, processes: list[Process]) -> list[str]:
+        return await self._each(processes, lambda process: process.start())
+
+    async def _each(
+        self, processes: list[Process], do: Callable[[Process], Awaitable[str]], backwards: bool = False
+    ) -> list[str]:
+        """Does it to all, those of equal `order` together; returns what failed, in words."""
+        failed: list[str] = []
+        for order in sorted({process.spec.order for process in processes}, reverse=backwards):
+            together = [process for process in processes if process.spec.order == order]
+            results = await asyncio.gather(*(do(process) for process in together), return_exceptions=True)
+            failed += [
+                _words(process, result) for process, result in zip(together, results, strict=True) if _bad(result)
+            ]
+        return failed
+
+    # A life of ours
+
+    async def close(self, leave: bool) -> None:
+        """Stops all, dependents first; or looks away from all, for the next start to find them."""
+        self._engine.closing = True
+        for process in self._processes.values():
+            if leave:
+                process.forget()
+        some = [process for process in self._processes.values() if process.live or process.waits_for_restart]
+        for failure in await self._each([] if leave else some, self._stop, backwards=True):
+            log.error("while closing: %s", failure)
+        for process in self._processes.values():
+            process.forget()
+
+    async def reload(self, specs: Mapping[str, ProcessSpec]) -> Reload:
+        """Takes over a new configuration: what did not change is not touched."""
+        async with self._reloading:
+            return await self._reload(specs)
+
+    async def _reload(self, specs: Mapping[str, ProcessSpec]) -> Reload:
+        done = Reload()
+        removed = [process for name, process in self._processes.items() if name not in specs]
+        changed = [name for name, spec in specs.items() if name in self._specs and self._specs[name] != spec]
+        live = [name for name in changed if self._processes[name].live]
+        done.failed.extend(await self._each(removed, self._stop, backwards=True))
+        added = [name for name in specs if name not in self._processes]
+        for name in changed:
+            self._processes[name].spec = specs[name]
+        self._specs = dict(specs)
+        kept = self._processes
+        self._processes = {name: kept.get(name) or self._make(spec) for name, spec in specs.items()}
+        self._drop(removed)
+        done.failed.extend(
+            await self._each([self._processes[name] for name in live], lambda one: self.restart(one.name))
+        )
+        new = [self._processes[name] for name in added if specs[name].auto_start]
+        done.failed.extend(await self._start(new))
+        done.added.extend(added)
+        done.removed.extend(process.name for process in removed)
+        done.changed.extend(changed)
+        done.restarted.extend(name for name in live if self._processes[name].live)
+        done.started.extend(process.name for process in new if process.live)
+        await self._engine.journal.answer()
+        return done
+
+    def _drop(self, removed: list[Process]) -> None:
+        for process in removed:
+            process.forget()
+            self._engine.journal.forget(process.name)
+
+
+async def _just(message: str) -> str:
+    return message
+
+
+def _serves(process: Process, condition: Condition) -> bool:
+    return process.status is Status.HEALTHY if condition is Condition.HEALTHY else process.status in UP
+
+
+def _is_over(process: Process) -> bool:
+    """Nothing more is to be expected of it by itself."""
+    return not process.live and not process.waits_for_restart and process.status in ENDED | {Status.NOT_STARTED}
+
+
+def _bad(result: object) -> bool:
+    if isinstance(result, BaseException) and not isinstance(result, Problem):
+        raise result
+    return isinstance(result, Problem)
+
+
+def _words(process: Process, result: object) -> str:
+    message = str(result)
+    return message if process.name in message else f"{process.name}: {message}"

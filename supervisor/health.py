@@ -1,0 +1,106 @@
+"""Asks a running process how it is: by HTTP, by TCP, or by a command."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import Callable
+
+from tornado.httpclient import HTTPClientError
+from tornado.simple_httpclient import SimpleAsyncHTTPClient
+
+from models.processes import ExecProbe, HealthCheck, HttpProbe, ProcessSpec, TcpProbe
+from supervisor.child import MARK, Children, Launch
+
+_MOST_AT_ONCE = 1000
+_MOST_BODY = 1024 * 1024
+
+
+class Prober:
+    """Makes probes; holds what they share."""
+
+    def __init__(self, children: Children) -> None:
+        self._children = children
+        self._client: SimpleAsyncHTTPClient | None = None
+
+    async def watch(self, spec: ProcessSpec, launch: Launch, told: Callable[[bool], None]) -> None:
+        """Probes until cancelled; `told` gets True or False when a threshold is reached, and again when it turns."""
+        check = spec.health_check
+        if check is None:
+            return
+        await asyncio.sleep(check.initial_delay)
+        healthy: bool | None = None
+        streak, last = 0, None
+        while True:
+            good = await self.probe(check, launch)
+            streak = streak + 1 if good == last else 1
+            last = good
+            if good != healthy and streak >= (check.success_threshold if good else check.failure_threshold):
+                healthy = good
+                told(good)
+            await asyncio.sleep(check.interval)
+
+    async def probe(self, check: HealthCheck, launch: Launch) -> bool:
+        """One question, answered within `timeout` or it counts as no."""
+        try:
+            async with asyncio.timeout(check.timeout):
+                if check.http is not None:
+                    return await self._http(check.http, check.timeout)
+                if check.tcp is not None:
+                    return await self._tcp(check.tcp)
+                return check.exec is not None and await self._exec(check.exec, launch)
+        except (OSError, TimeoutError):
+            return False
+
+    async def _http(self, probe: HttpProbe, timeout: float) -> bool:
+        if self._client is None:
+            self._client = SimpleAsyncHTTPClient(
+                force_instance=True, max_clients=_MOST_AT_ONCE, max_body_size=_MOST_BODY
+            )
+        try:
+            answer = await self._client.fetch(
+                probe.url,
+                method=probe.method,
+                headers=dict(probe.headers),
+                allow_nonstandard_methods=True,
+                follow_redirects=False,
+                connect_timeout=timeout,
+                request_timeout=timeout,
+                raise_error=False,
+            )
+        except (HTTPClientError, ValueError):
+            return False
+        return any(low <= answer.code <= high for low, high in probe.status)
+
+    async def _tcp(self, probe: TcpProbe) -> bool:
+        _, writer = await asyncio.open_connection(probe.host, probe.port)
+        writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
+        return True
+
+    async def _exec(self, probe: ExecProbe, launch: Launch) -> bool:
+        """Runs the command as the process itself is run: its user, its folder, its environment, not its log files."""
+        child = self._children.spawn(_probe_launch(probe, launch))
+        self._children.watch(child, lambda _: None)
+        try:
+            exit = await asyncio.shield(child.exited)
+        finally:
+            child.send(signal.SIGKILL)
+        return exit is not None and exit.exit_code == 0
+
+    def close(self) -> None:
+        if self._client is not None:
+            self._client.close()
+
+
+def _probe_launch(probe: ExecProbe, launch: Launch) -> Launch:
+    """As generation 0, which no child ever is: what a probe leaves behind is never taken for the process."""
+    instance, _, name = launch.environment[MARK].split(":", 2)
+    environment = {**launch.environment, MARK: f"{instance}:0:{name}"}
+    return Launch(
+        list(probe.command), environment, launch.directory, uid=launch.uid, gid=launch.gid,
+        stdout=os.devnull, redirect_stderr=True,
+    )  # fmt: skip

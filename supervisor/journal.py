@@ -1,0 +1,131 @@
+"""Where status changes go: numbered here, written in one transaction per turn of the loop, published once written.
+
+A store that cannot be written (locked, full, gone) stops nobody: what waits is kept in order and tried again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+
+import peewee
+
+from models import events, supervised
+from models.db import atomic
+from models.errors import Unavailable
+from models.events import Entry
+from models.processes import Status
+from models.supervised import Record
+
+log = logging.getLogger("journal")
+
+_FIRST_RETRY, _LAST_RETRY = 0.002, 2.0
+_MOMENT = 0.1
+_ANSWER_WAITS = 5.0
+
+
+class Journal:
+    """`record` and `note` never wait and never fail; `settled` tells when all of it is in the store."""
+
+    def __init__(self, publish: Callable[[Entry], None], keep: int = 1_000_000) -> None:
+        self._publish = publish
+        self._entries: deque[Entry] = deque(maxlen=keep)
+        self._records: dict[str, Record | None] = {}
+        self._last_id = events.last_id()
+        self._flush_at: asyncio.Handle | None = None
+        self._written: asyncio.Future[None] | None = None
+        self._retry = 0.0
+        self._told = False
+        self.commits = 0
+        """How often it wrote since somebody set this to 0."""
+
+    @property
+    def failing(self) -> bool:
+        """Whether the store could not be written for more than a moment."""
+        return self._retry > _MOMENT
+
+    @property
+    def waiting(self) -> int:
+        """How many changes are not in the store yet."""
+        return len(self._entries)
+
+    def record(self, record: Record, old: Status, at: int, uptime: int) -> None:
+        """One status change of one process, `old` to `record.status`, at `at`."""
+        self._last_id += 1
+        self._entries.append(
+            Entry(
+                self._last_id, at, record.name, record.pid, record.start, record.end, record.exit_code,
+                record.status, old, uptime,
+            )
+        )  # fmt: skip
+        self.note(record)
+
+    def note(self, record: Record) -> None:
+        """What is to be known of a process, without an event."""
+        self._records[record.name] = record
+        self._flush_soon()
+
+    def forget(self, name: str) -> None:
+        """A process is configured no more: its history stays, what was kept beside it goes."""
+        self._records[name] = None
+        self._flush_soon()
+
+    def _flush_soon(self) -> None:
+        if self._flush_at is None:
+            self._flush_at = asyncio.get_running_loop().call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flush_at = None
+        entries = list(self._entries)
+        try:
+            with atomic():
+                events.append(entries)
+                supervised.save([record for record in self._records.values() if record is not None])
+                supervised.forget([name for name, record in self._records.items() if record is None])
+        except peewee.PeeweeException as error:
+            self._try_later(error)
+            return
+        self._entries.clear()
+        self._records.clear()
+        self._is_written(len(entries))
+        for entry in entries:
+            self._publish(entry)
+
+    def _try_later(self, error: Exception) -> None:
+        self._retry = min(max(self._retry * 2, _FIRST_RETRY), _LAST_RETRY)
+        if self._retry > _MOMENT and not self._told:
+            self._told = True
+            log.error("the store cannot be written (%s): supervision goes on, %d changes wait", error, self.waiting)
+        self._flush_at = asyncio.get_running_loop().call_later(self._retry, self._flush)
+
+    def _is_written(self, count: int) -> None:
+        self.commits += 1
+        if self._told:
+            log.warning("the store can be written again, %d changes caught up", count)
+        self._retry, self._told = 0.0, False
+        if self._written is not None and not self._written.done():
+            self._written.set_result(None)
+        self._written = None
+
+    async def settled(self, patience: float) -> bool:
+        """Waits up to `patience` seconds until all that was recorded is in the store; says whether it is."""
+        if self._flush_at is None:
+            return True
+        if self._written is None:
+            self._written = asyncio.get_running_loop().create_future()
+        done, _ = await asyncio.wait({self._written}, timeout=patience)
+        return bool(done)
+
+    async def intent(self) -> None:
+        """Called before a spawn: what is intended is in the store, unless the store is in trouble; then on we go.
+
+        The mark in the child's environment covers that case (`supervisor/adoption.py`).
+        """
+        await self.settled(0 if self.failing else 2 * _MOMENT)
+
+    async def answer(self) -> None:
+        """Called before an answer. Raises `Unavailable` where the store stays in trouble for five seconds."""
+        if not await self.settled(_ANSWER_WAITS):
+            raise Unavailable("it was done, but the store cannot be written just now, so it could be forgotten")

@@ -1,0 +1,161 @@
+"""Log files of processes: the child writes them itself; we rotate them by size, read their end, and follow them.
+
+Rotation copies the file and then truncates it, because the child holds it open: a line that is written between the two
+may be lost. It is looked for every five seconds, in the worker, so a file may grow beyond its limit for that long.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import shutil
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterable
+from pathlib import Path
+
+from attrs import define, frozen
+
+log = logging.getLogger("logs")
+
+EVERY = 5.0
+_LOOKS = 0.25
+_BLOCK = 64 * 1024
+_MOST_AT_ONCE = 1024 * 1024
+
+
+@frozen
+class LogFile:
+    path: str
+    max_bytes: int
+    backups: int
+
+
+def tail(path: Path, lines: int, most: int = 16 * _MOST_AT_ONCE) -> tuple[bytes, int]:
+    """The last `lines` lines of a file, at most `most` bytes, and where they end; empty where there is no file."""
+    blocks: list[bytes] = []
+    try:
+        with path.open("rb") as file:
+            end = at = file.seek(0, os.SEEK_END)
+            while at > 0 and end - at < most and sum(block.count(b"\n") for block in blocks) <= lines:
+                block = min(_BLOCK, at)
+                at = file.seek(at - block)
+                blocks.append(file.read(block))
+    except FileNotFoundError:
+        return b"", 0
+    return b"".join(b"".join(reversed(blocks)).splitlines(keepends=True)[-lines:]), end
+
+
+def backup(path: Path, number: int) -> Path:
+    """The file that holds what was rotated away `number` rotations ago: `web.log.1` is the youngest."""
+    return path.with_name(f"{path.name}.{number}")
+
+
+def rotate(file: LogFile) -> bool:
+    """Copies a file that is too large to its first backup and truncates it; the other backups move on by one."""
+    path = Path(file.path)
+    try:
+        if not file.max_bytes or not path.is_file() or path.stat().st_size < file.max_bytes:
+            return False
+        for number in range(file.backups - 1, 0, -1):
+            if backup(path, number).exists():
+                backup(path, number).replace(backup(path, number + 1))
+        if file.backups:
+            _copy(path, backup(path, 1))
+        os.truncate(path, 0)
+    except OSError as error:
+        log.error("%s cannot be rotated: %s", path, error)
+        return False
+    return True
+
+
+def _copy(source: Path, target: Path) -> None:
+    """Copies up to the last byte that is there when it is done, so that little can come between that and truncation."""
+    with source.open("rb") as reader, target.open("wb") as writer:
+        os.fchmod(writer.fileno(), source.stat().st_mode & 0o777)
+        shutil.copyfileobj(reader, writer, _MOST_AT_ONCE)
+
+
+@define
+class _Place:
+    """How far a follower has read: how many rotations it knows of, and the offset in the file of that time."""
+
+    rotations: int
+    at: int
+
+
+class Logs:
+    """Rotates, and lets followers read on in what was rotated away."""
+
+    def __init__(self, files: Callable[[], Iterable[LogFile]]) -> None:
+        self._files = files
+        self._rotations: Counter[str] = Counter()
+        self._still = asyncio.Lock()  # no file is rotated while a follower reads from it
+
+    async def watch(self) -> None:
+        """Rotates what has grown too large, for ever."""
+        while True:
+            await asyncio.sleep(EVERY)
+            if files := [file for file in self._files() if file.max_bytes]:
+                await self.rotate(files)
+
+    async def rotate(self, files: list[LogFile]) -> None:
+        async with self._still:
+            done = await asyncio.to_thread(lambda: [file.path for file in files if rotate(file)])
+            self._rotations.update(done)
+
+    async def follow(self, path: str, lines: int) -> AsyncIterator[bytes]:
+        """The last `lines` lines, then what is added, in pieces that end with a line wherever one does.
+
+        Looks four times a second while somebody listens. What was rotated away meanwhile is read from the backups.
+        """
+        async with self._still:
+            text, end = await asyncio.to_thread(tail, Path(path), lines)
+            place = _Place(self._rotations[path], end)
+        whole, rest = _whole_lines(text)
+        yield whole
+        while True:
+            added = await self._read_on(path, place)
+            if not added:
+                await asyncio.sleep(_LOOKS)
+                continue
+            whole, rest = _whole_lines(rest + added)
+            if whole:
+                yield whole
+
+    async def _read_on(self, path: str, place: _Place) -> bytes:
+        async with self._still:
+            while (missed := self._rotations[path] - place.rotations) > 0:
+                if added := await asyncio.to_thread(_read, backup(Path(path), missed), place.at):
+                    place.at += len(added)
+                    return added
+                place.rotations, place.at = place.rotations + 1, 0
+            size = _size(Path(path))
+            if size < place.at:  # truncated by somebody else
+                place.at = 0
+            added = await asyncio.to_thread(_read, Path(path), place.at) if size > place.at else b""
+            place.at += len(added)
+            return added
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _read(path: Path, at: int) -> bytes:
+    try:
+        with path.open("rb") as file:
+            file.seek(at)
+            return file.read(_MOST_AT_ONCE)
+    except OSError:
+        return b""
+
+
+def _whole_lines(text: bytes) -> tuple[bytes, bytes]:
+    end = text.rfind(b"\n") + 1
+    if end == 0 and len(text) > _BLOCK:
+        return text, b""
+    return text[:end], text[end:]

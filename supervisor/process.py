@@ -1,0 +1,491 @@
+"""One supervised process: its spec, its status, at most one child. The only place where a status changes.
+
+Commands for one process go one after another (`_queue`); its end is news from the kernel and waits for nobody. Each
+child has a generation, and what is heard of any but the present one changes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from attrs import evolve
+
+from models.errors import Failed, Invalid
+from models.processes import (
+    ENDED,
+    NEXT,
+    UP,
+    Exit,
+    OnUnhealthy,
+    ProcessSpec,
+    Status,
+    ended_as,
+    restarts,
+)
+from models.supervised import Record
+from supervisor.backoff import Backoff
+from supervisor.child import Child, Launch, ticks_per_second
+from supervisor.engine import Engine
+from supervisor.logs import LogFile, tail
+
+log = logging.getLogger("supervision")
+
+_LAST_WORDS = 4096
+_KILLED_GOES_WITHIN = 10.0
+
+
+class IllegalMove(Exception):
+    """A defect of ours: a move that is not in the table."""
+
+
+class Process:
+    def __init__(
+        self,
+        spec: ProcessSpec,
+        engine: Engine,
+        needs: Callable[[str], Awaitable[None]],
+        record: Record | None = None,
+    ) -> None:
+        """`needs` starts what the process of that name depends on and waits for it; it raises `Failed`."""
+        self.spec = spec
+        self.record = record or Record(spec.name)
+        self.child: Child | None = None
+        self.restarts = 0
+        self._engine = engine
+        self._needs = needs
+        self._queue = asyncio.Lock()
+        self._launch: Launch | None = None
+        self._since = 0.0
+        self._killed = False
+        self._outcome: asyncio.Future[None] | None = None
+        self._survived: asyncio.TimerHandle | None = None
+        self._probes: asyncio.Task[None] | None = None
+        self._waiting: asyncio.Task[None] | None = None
+        self._called_off: asyncio.Future[None] | None = None
+        self._backoff = Backoff()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._watchers: set[asyncio.Future[None]] = set()
+
+    # What it is
+
+    @property
+    def name(self) -> str:
+        return self.spec.name
+
+    @property
+    def status(self) -> Status:
+        return self.record.status
+
+    @property
+    def live(self) -> bool:
+        """Whether it has an operating-system process now."""
+        return self.child is not None
+
+    @property
+    def waits_for_restart(self) -> bool:
+        return self._waiting is not None
+
+    def uptime(self) -> int:
+        """Microseconds that it has run, or that its last life took."""
+        if self.child is None:
+            return self.record.uptime
+        return int((self._engine.clock.since_boot() - self._since) * 1_000_000)
+
+    def log_files(self) -> list[LogFile]:
+        paths = {path: None for path in (self.spec.stdout_logfile, self.spec.stderr_file) if path}
+        return [LogFile(path, self.spec.log_max_bytes, self.spec.log_backups) for path in paths]
+
+    async def until(self, reached: Callable[[Process], bool]) -> None:
+        """Returns when `reached(self)` holds; asked again at each change of the status."""
+        while not reached(self):
+            change = asyncio.get_running_loop().create_future()
+            self._watchers.add(change)
+            try:
+                await change
+            finally:
+                self._watchers.discard(change)
+
+    # What it is told to do
+
+    async def start(self) -> str:
+        """Returns what was done, in words, once the outcome is known.
+
+        Raises `Invalid` where the spec cannot be run on this machine, `Failed` where it was tried and did not work.
+        """
+        if self.live and self.status is not Status.STOPPING:
+            return self._already()
+        self._by_hand()
+        await self._needed()
+        async with self._queue:
+            if self.live:
+                return self._already()
+            outcome = await self._begin(self._engine.launch(self.spec, self.record.generation + 1))
+        await asyncio.shield(outcome)
+        return f"{self.name} has been started (pid {self.record.pid})"
+
+    async def stop(self) -> str:
+        """Returns what was done, in words, once it is gone. Raises `Failed` where it cannot be killed."""
+        waited = self._wait_no_more()
+        self._want(False)
+        if self._called_off is not None and not self._called_off.done():
+            self._called_off.set_result(None)
+        async with self._queue:
+            if not self.live:
+                return f"{self.name} {'will not be restarted' if waited else 'is not running'}"
+            pid = self.record.pid
+            await self._end(wanted=False)
+        return f"{self.name} has been stopped (pid {pid})"
+
+    async def restart(self) -> str:
+        """Stops it if it is live, then starts it; as `start` and `stop`."""
+        self._by_hand()
+        await self._needed()
+        async with self._queue:
+            launch = self._engine.launch(self.spec, self.record.generation + 1)
+            was = self.record.pid if self.live else None
+            if self.live:
+                await self._end(wanted=True)
+            outcome = await self._begin(launch)
+        await asyncio.shield(outcome)
+        return f"{self.name} has been restarted (pid {self.record.pid}{f', was {was}' if was else ''})"
+
+    def _by_hand(self) -> None:
+        """Somebody asks for it: it is wanted, and what was counted against it is forgotten."""
+        self._wait_no_more()
+        self._want(True)
+        self._backoff = Backoff()
+
+    def _already(self) -> str:
+        return f"{self.name} is already {self.status.value} (pid {self.record.pid})"
+
+    # Starting
+
+    async def _needed(self) -> None:
+        """Waits for what it depends on, unless a stop is asked for meanwhile."""
+        if not self.spec.depends_on:
+            return
+        self._called_off = asyncio.get_running_loop().create_future()
+        needs = asyncio.ensure_future(self._needs(self.name))
+        try:
+            await asyncio.wait({needs, self._called_off}, return_when=asyncio.FIRST_COMPLETED)
+            if self._called_off.done():
+                raise Failed(f"{self.name} was told to stop while it waited for what it depends on", "START_FAILED")
+            needs.result()
+        finally:
+            needs.cancel()
+
+    async def _begin(self, launch: Launch) -> asyncio.Future[None]:
+        """Starts a child. The future it returns tells whether that became a running process, or raises `Failed`."""
+        outcome = self._outcome = asyncio.get_running_loop().create_future()
+        outcome.add_done_callback(lambda done: done.cancelled() or done.exception())  # whoever asked may have left
+        self._become(
+            Status.STARTING,
+            wanted=True,
+            generation=self.record.generation + 1,
+            pid=None, start_ticks=None, boot_id=None, start=None, end=None, exit_code=None, uptime=0, failed_log=None,
+        )  # fmt: skip
+        await self._engine.journal.intent()
+        async with self._engine.turns:
+            self._spawn(launch)
+        if self.child is not None and await self.child.executed():
+            self._is_executing()
+        return outcome
+
+    def _spawn(self, launch: Launch) -> None:
+        try:
+            child = self._engine.children.spawn(launch)
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else str(error)
+            file = error.filename if isinstance(error, OSError) else None
+            about = f" ({file})" if file and file != launch.argv[0] else ""
+            where = launch.directory or Path.cwd()
+            self._fail_to_start(f"{' '.join(launch.argv)!r} in directory {where} could not be started: {reason}{about}")
+            return
+        self._launch, self._killed = launch, False
+        self._hold(child, self._engine.clock.since_boot(), self._engine.clock.now())
+
+    def _hold(self, child: Child, since: float, start: int) -> None:
+        self.child, self._since = child, since
+        self.record = evolve(
+            self.record,
+            pid=child.pid,
+            start_ticks=child.identity.start_ticks,
+            boot_id=child.identity.boot_id,
+            start=start,
+        )
+        self._engine.journal.note(self.record)
+        self._engine.children.watch(child, lambda exit: self._exited(child, exit))
+        if self._engine.cgroups.exist and not child.is_adopted:
+            self._background(self._join(child))
+
+    async def _join(self, child: Child) -> None:
+        await asyncio.to_thread(self._engine.cgroups.join, self.name, child.pid)
+        child.is_grouped = not child.exited.done()
+
+    def _is_executing(self) -> None:
+        if self.status is not Status.STARTING:
+            return
+        lived = self._engine.clock.since_boot() - self._since
+        if lived >= self.spec.start_seconds:
+            self._is_running()
+        else:
+            self._survived = asyncio.get_running_loop().call_later(self.spec.start_seconds - lived, self._is_running)
+
+    def _is_running(self) -> None:
+        self._survived = None
+        self._become(Status.RUNNING)
+        if self._outcome is not None and not self._outcome.done():
+            self._outcome.set_result(None)
+        self._probe()
+
+    def _fail_to_start(self, why: str) -> None:
+        self._become(Status.FAILED_TO_START, failed_log=why)
+        log.error("%s: %s", self.name, why)
+        if self._outcome is not None and not self._outcome.done():
+            self._outcome.set_exception(Failed(f"{self.name} failed to start: {why}", "START_FAILED"))
+        self._after()
+
+    # Ending
+
+    async def _end(self, wanted: bool) -> None:
+        """Asks it to stop, makes it stop after `stop-timeout`, and clears away what it left behind."""
+        child = self.child
+        assert child is not None
+        self._killed = False
+        if self._survived is not None:
+            self._survived.cancel()
+        if self.status is not Status.STOPPING:
+            self._become(Status.STOPPING, wanted=wanted)
+        if self._outcome is not None and not self._outcome.done():
+            self._outcome.set_exception(Failed(f"{self.name} was stopped while it was starting", "START_FAILED"))
+        loop = asyncio.get_running_loop()
+        end = loop.time() + self.spec.stop_timeout
+        child.send(self.spec.stop_signal)
+        child.send(signal.SIGCONT)
+        await asyncio.wait({child.exited}, timeout=self.spec.stop_timeout)
+        if not child.exited.done():
+            self._killed = True
+            self._engine.cgroups.kill(self.name)
+            child.send(signal.SIGKILL)
+            await asyncio.wait({child.exited}, timeout=_KILLED_GOES_WITHIN)
+        if not child.exited.done():
+            raise Failed(f"{self.name} (pid {child.pid}) was killed and is still there", "STOP_FAILED")
+        await self._clear_away(child, max(end - loop.time(), 0))
+
+    async def _clear_away(self, child: Child, patience: float) -> None:
+        await self._engine.strays.clear(child, self.name, self.spec.stop_signal, patience)
+
+    def _exited(self, child: Child, exit: Exit | None) -> None:
+        if child is not self.child:
+            return
+        uptime = self.uptime()
+        self.child = None
+        for timer in (self._survived, self._probes):
+            if timer is not None:
+                timer.cancel()
+        facts: dict[str, Any] = {
+            "end": self._engine.clock.now(),
+            "exit_code": exit and exit.exit_code,
+            "uptime": uptime,
+        }
+        if self.status is Status.STOPPING:
+            self._become(Status.ABORTED if self._killed else Status.STOPPED, **facts)
+            return
+        if self.status is Status.STARTING and not self.spec.start_seconds and not _could_not_execute(child, exit):
+            self._is_running()  # through a chain, and over before that could be seen
+        self._look_behind(child)
+        if self.status is Status.STARTING:
+            self.record = evolve(self.record, **facts)
+            self._fail_to_start(self._died_early(child, exit))
+        else:
+            self._become(ended_as(exit), **facts)
+            self._after()
+
+    def _died_early(self, child: Child, exit: Exit | None) -> str:
+        how = exit or "an exit that nobody saw"
+        words = f"it ended with {how} before it had run for {self.spec.start_seconds:g} s"
+        if _could_not_execute(child, exit):
+            words = f"{' '.join(self.spec.argv)!r} could not be executed ({how})"
+        if self.spec.stderr_file is None:
+            return words
+        text, _ = tail(Path(self.spec.stderr_file), 100)
+        return f"{words}\n{text[-_LAST_WORDS:].decode('utf-8', 'replace')}".rstrip()
+
+    def _look_behind(self, child: Child) -> None:
+        """It ended by itself: what it left is ended before it is started again.
+
+        Where its control group says that there is nothing, a restart without delay need not wait for a look.
+        """
+        nothing = child.is_grouped and not self._engine.strays.are_likely(child, self.name)
+        if not (nothing and not self.spec.restart_delay) and not self._engine.closing:
+            self._background(self._tidy(child))
+
+    async def _tidy(self, child: Child) -> None:
+        async with self._queue:
+            if not self.live:
+                await self._clear_away(child, self.spec.stop_timeout)
+
+    # Restarting
+
+    def _after(self) -> None:
+        if self.record.wanted and not self._engine.closing and restarts(self.spec.restart, self.status):
+            self._restart_later()
+
+    def _restart_later(self) -> None:
+        delay = self._backoff.next(self.spec, self.record.uptime / 1_000_000, self._engine.clock.since_boot())
+        if delay is None:
+            log.error(
+                "%s: %d restarts within %g s are the limit (restart-limit): it stays %s",
+                self.name, self.spec.restart_limit, self.spec.restart_window, self.status.value,
+            )  # fmt: skip
+            return
+        self._waiting = asyncio.get_running_loop().create_task(self._revive(delay), name=f"restart {self.name}")
+
+    async def _revive(self, delay: float) -> None:
+        me = asyncio.current_task()
+        if delay:
+            log.info("%s: to be restarted in %.1f s", self.name, delay)
+            await asyncio.sleep(delay)
+        try:
+            await self._needed()
+        except Failed as problem:
+            async with self._queue:
+                self._revive_failed(me, problem.message)
+            return
+        async with self._queue:
+            if self._waiting is not me or self.live or self._engine.closing:
+                return
+            try:
+                launch = self._engine.launch(self.spec, self.record.generation + 1)
+            except Invalid as problem:
+                self._revive_failed(me, problem.message)
+                return
+            self._waiting = None
+            self.restarts += 1
+            await self._begin(launch)
+
+    def _revive_failed(self, me: asyncio.Task[Any] | None, why: str) -> None:
+        if self._waiting is me and not self.live:
+            self._waiting, self._outcome = None, None
+            self._become(Status.STARTING, generation=self.record.generation + 1, pid=None, start=None, end=None,
+                         exit_code=None, uptime=0, failed_log=None)  # fmt: skip
+            self._fail_to_start(why)
+
+    def _wait_no_more(self) -> bool:
+        """Gives up a restart that is due; says whether one was."""
+        waited, self._waiting = self._waiting, None
+        if waited is not None:
+            waited.cancel()
+        return waited is not None
+
+    # Health
+
+    def _probe(self) -> None:
+        if self.spec.health_check is None or self.child is None:
+            return
+        child, launch = self.child, self._launch or self._engine.launch(self.spec, self.record.generation)
+        watch = self._engine.prober.watch(self.spec, launch, lambda good: self._heard(child, good))
+        self._probes = self._background(watch)
+
+    def _heard(self, child: Child, good: bool) -> None:
+        status = Status.HEALTHY if good else Status.UNHEALTHY
+        if child is not self.child or self.status not in UP or self.status is status:
+            return
+        self._become(status)
+        check = self.spec.health_check
+        if not good and check is not None and check.on_unhealthy is OnUnhealthy.RESTART:
+            self._background(self._replace(child))
+
+    async def _replace(self, child: Child) -> None:
+        """Restarts an unhealthy child, within the same limit and with the same delays as one that crashed."""
+        async with self._queue:
+            if child is self.child and self.status is Status.UNHEALTHY:
+                await self._end(wanted=True)
+                if self.record.wanted and not self._engine.closing:
+                    self._restart_later()
+
+    # Taking up where an earlier life of ours left off
+
+    def adopt(self, child: Child, record: Record, generation: int) -> None:
+        """Watches a child of an earlier life again. Its exit cannot be known."""
+        self.record = record
+        if record.status in ENDED or record.status is Status.NOT_STARTED:  # the store could not be told of its start
+            self._become(Status.STARTING, wanted=True, generation=generation)
+        since = child.identity.start_ticks / ticks_per_second()
+        age = self._engine.clock.since_boot() - since
+        known = self.record.start if self.record.pid == child.pid else None
+        self._hold(child, since, known or self._engine.clock.now() - int(age * 1_000_000))
+        log.info("%s: found again (pid %d, %s)", self.name, child.pid, self.status.value)
+        if self.status is Status.STARTING:
+            self._is_executing()
+        elif self.status is Status.STOPPING:
+            self._background(self._finish_stopping())
+        else:
+            self._probe()
+
+    async def _finish_stopping(self) -> None:
+        async with self._queue:
+            if self.live and self.status is Status.STOPPING:
+                await self._end(self.record.wanted)
+
+    def lost(self) -> None:
+        """It died while nobody watched: one event says so."""
+        now = self._engine.clock.now()
+        self._become(Status.UNKNOWN, end=now, exit_code=None, uptime=max(0, now - (self.record.start or now)))
+        log.warning("%s: it ended while nobody watched (pid %s)", self.name, self.record.pid)
+
+    def resume(self) -> None:
+        """Restarts it if its end, known or not, calls for that."""
+        if self.status in ENDED and not self.live and not self.waits_for_restart:
+            self._after()
+
+    # Changing
+
+    def _want(self, wanted: bool) -> None:
+        if self.record.wanted != wanted:
+            self.record = evolve(self.record, wanted=wanted)
+            self._engine.journal.note(self.record)
+
+    def _become(self, status: Status, **facts: Any) -> None:
+        """The one place where a status changes: along a written move, with exactly one event."""
+        old = self.status
+        if status not in NEXT[old]:
+            raise IllegalMove(f"{self.name}: {old.value} to {status.value}")
+        self.record = evolve(self.record, status=status, **facts)
+        self._engine.journal.record(self.record, old, self._engine.clock.now(), self.uptime())
+        log.info("%s: %s -> %s%s", self.name, old.value, status.value, self._about())
+        for change in self._watchers:
+            if not change.done():
+                change.set_result(None)
+
+    def _about(self) -> str:
+        if self.status in ENDED and self.record.exit_code is not None:
+            return f" (pid {self.record.pid}, exit code {self.record.exit_code})"
+        return f" (pid {self.record.pid})" if self.record.pid else ""
+
+    def _background(self, work: Any) -> asyncio.Task[None]:
+        task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._is_done)
+        return task
+
+    def _is_done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()):
+            log.error("%s: %s", self.name, error, exc_info=None if isinstance(error, Failed) else error)
+
+    def forget(self) -> None:
+        """Ends what goes on in the background; its child, if any, goes on."""
+        self._wait_no_more()
+        for task in list(self._tasks):
+            task.cancel()
+
+
+def _could_not_execute(child: Child, exit: Exit | None) -> bool:
+    """Whether it was the chain that ended, which says 126 or 127 where it cannot execute the command."""
+    return child.is_chained and exit is not None and exit.code in (126, 127)

@@ -1,0 +1,228 @@
+"""The wiring: everything that lives as long as the house, built once, started in order, stopped in reverse."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import logging
+import os
+import time
+from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+
+import peewee
+from attrs import evolve
+
+from models import config, events, supervised
+from models.config import BadConfig, Config
+from models.db import checkpoint, database, open_database, patiently
+from models.errors import Invalid, Problem
+from models.events import Entry
+from models.schema import fact, migrate
+from supervisor.adoption import adopt, end_leftovers
+from supervisor.cgroup import Cgroups
+from supervisor.child import Children
+from supervisor.clock import Clock
+from supervisor.engine import Engine
+from supervisor.feed import Feed
+from supervisor.fleet import Fleet, Reload
+from supervisor.health import Prober
+from supervisor.journal import Journal
+from supervisor.logs import Logs
+from supervisor.strays import Strays, become_subreaper
+
+log = logging.getLogger("house")
+
+Result = TypeVar("Result")
+
+_BEAT = 1.0
+_STALLED = 1.0
+_CHECKPOINT_EVERY = 60
+_PRUNE_EVERY = 600.0
+_DAY = 86_400 * 1_000_000
+_QUERY_TAKES = 20.0
+_WORKERS = 4
+
+
+class CannotStart(Exception):
+    """Something that only the operator can mend, in one line."""
+
+
+def lock_data_dir(path: Path) -> int:
+    """Makes the data directory and takes it for us alone. Raises `CannotStart`."""
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        handle = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise CannotStart(f"{path}: another pilothouse is running on this data directory") from None
+    except OSError as error:
+        raise CannotStart(f"{path}: the data directory cannot be written: {error.strerror}") from None
+    return handle
+
+
+class Services:
+    def __init__(self, settings: Config, read_config: Callable[[], Config], clock: Clock | None = None) -> None:
+        """`read_config` reads the configuration anew, for a reload; it raises `BadConfig`."""
+        self.config = settings
+        self.clock = clock or Clock()
+        self.changes: Feed[Entry] = Feed()
+        self.started_at = time.monotonic()
+        self.lag = 0.0
+        self._worst = [0.0] * 10
+        self._read_config = read_config
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    @property
+    def data_dir(self) -> Path:
+        return Path(self.config.server.data_dir)
+
+    async def start(self) -> None:
+        """Takes the data directory, opens the store, finds again what still runs. Raises `CannotStart`."""
+        self._lock = lock_data_dir(self.data_dir)
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(_WORKERS, "worker"))
+        try:
+            open_database(self.data_dir / "pilothouse.db")
+            migrate()
+            instance = fact("instance")
+        except peewee.PeeweeException as error:
+            raise CannotStart(f"{self.data_dir / 'pilothouse.db'}: the store cannot be opened: {error}") from None
+        self.journal = Journal(self.changes.publish, self.config.supervisor.events.retain_rows)
+        self.engine = self._make_engine(instance)
+        records = supervised.load()
+        self.fleet = Fleet(self.config.supervisor.processes, self.engine, records)
+        self.logs = Logs(self.fleet.log_files)
+        become_subreaper()
+        leftovers = await adopt(self.fleet, self.engine, records)
+        self._keep("leftovers", end_leftovers(leftovers))
+        for name, work in {"beat": self._beat(), "logs": self.logs.watch(), "prune": self._prune()}.items():
+            self._keep(name, work)
+
+    def _make_engine(self, instance: str) -> Engine:
+        children, cgroups = Children(), Cgroups.open(instance)
+        return Engine(
+            clock=self.clock,
+            journal=self.journal,
+            children=children,
+            cgroups=cgroups,
+            strays=Strays(children, cgroups, instance),
+            prober=Prober(children),
+            instance=instance,
+            environment=_inherited(os.environ),
+        )
+
+    def start_marked(self) -> None:
+        """Starts the processes marked `auto-start`, while requests are already answered."""
+        if self.config.supervisor.auto_start:
+            self._keep("auto-start", self.fleet.start_marked())
+
+    async def stop(self) -> None:
+        """Stops or leaves the processes, writes what is to be written, and lets go of everything."""
+        self.engine.closing = True
+        leave = self.config.supervisor.on_exit == "leave"
+        for name, task in list(self._tasks.items()):
+            if name != "beat":
+                task.cancel()
+        try:
+            async with asyncio.timeout(self.config.server.shutdown_timeout):
+                await self.fleet.close(leave)
+        except TimeoutError:
+            log.error("not all processes stopped within %g s", self.config.server.shutdown_timeout)
+        await self.journal.settled(_STALLED)
+        self._tasks["beat"].cancel()
+        self.engine.prober.close()
+        self.engine.children.close()
+        self.engine.cgroups.close()
+        database.close()
+        os.close(self._lock)
+
+    async def reload(self) -> tuple[Reload, list[str]]:
+        """Reads the configuration anew and does what it says.
+
+        Returns what was done, and the changed properties that need a restart. Raises `Invalid` with all faults; then
+        nothing has changed.
+        """
+        try:
+            new = await asyncio.to_thread(self._read_config)
+        except BadConfig as bad:
+            raise Invalid(f"the configuration is not taken over: {'; '.join(bad.faults)}") from None
+        need = [path for path in config.differences(self.config, new) if not path.startswith("supervisor.")]
+        self.config = _live(self.config, new)
+        return await self.fleet.reload(new.supervisor.processes), need
+
+    def hang_up(self) -> None:
+        """SIGHUP: as `reload`, and the log tells."""
+        if not self.engine.closing:
+            self._keep("reload", self._reload_told())
+
+    async def _reload_told(self) -> None:
+        try:
+            done, need = await self.reload()
+        except Problem as problem:
+            log.error("reload: %s", problem.message)
+            return
+        log.info("reload: %s", done)
+        if need:
+            log.warning("reload: these need a restart of pilothouse: %s", ", ".join(need))
+
+    async def off_loop(self, query: Callable[[], Result]) -> Result:
+        """Runs a long query in the worker. Raises `TimedOut`."""
+        return await asyncio.to_thread(patiently, query, _QUERY_TAKES)
+
+    @property
+    def is_stalled(self) -> bool:
+        """Whether the loop was held up for more than a second within the last ten."""
+        return max(self._worst) > _STALLED
+
+    def _keep(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        self._tasks[name] = task
+        task.add_done_callback(self._is_over)
+
+    def _is_over(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()):
+            log.error("the task %s ended: %s", task.get_name(), error, exc_info=error)
+
+    async def _beat(self) -> None:
+        """Once a second: how late the loop is, zombies buried, the write-ahead log moved into the file at times."""
+        beats, due = 0, time.monotonic() + _BEAT
+        while True:
+            await asyncio.sleep(max(0.0, due - time.monotonic()))
+            self.lag = time.monotonic() - due
+            due = time.monotonic() + _BEAT
+            beats += 1
+            self._worst[beats % len(self._worst)] = self.lag
+            self.engine.strays.bury()
+            if beats % _CHECKPOINT_EVERY == 0 or self.journal.commits >= 1000:
+                self.journal.commits = 0
+                await self._checkpoint()
+
+    async def _checkpoint(self) -> None:
+        try:
+            await asyncio.to_thread(checkpoint)
+        except peewee.PeeweeException as error:
+            log.warning("the store's log could not be moved into its file: %s", error)
+
+    async def _prune(self) -> None:
+        """Keeps the history within its bounds, a thousand rows at a time, so that nobody waits for it."""
+        while True:
+            keep = self.config.supervisor.events
+            before = self.clock.now() - keep.retain_days * _DAY if keep.retain_days else 0
+            try:
+                while await self.off_loop(lambda: events.prune(before, keep.retain_rows or 2**62)):  # noqa: B023 (awaited here)
+                    await asyncio.sleep(0.01)
+            except (peewee.PeeweeException, Problem) as error:
+                log.warning("the history could not be pruned: %s", error)
+            await asyncio.sleep(_PRUNE_EVERY)
+
+
+def _inherited(environ: Mapping[str, str]) -> dict[str, str]:
+    """What children get of our environment: all but the variables that set properties of ours."""
+    return {name: value for name, value in environ.items() if name not in config.VARIABLES}
+
+
+def _live(old: Config, new: Config) -> Config:
+    """The configuration that counts from now on: `supervisor` is taken over, the rest waits for a restart."""
+    return evolve(old, supervisor=new.supervisor)
