@@ -17,7 +17,7 @@ from tornado.netutil import bind_sockets
 
 from handlers.app import SERVICES, House
 from handlers.gates import listens_beyond_loopback
-from models import config
+from models import reading
 from models.config import BadConfig, Config
 from supervisor.log import set_up_logging
 from supervisor.services import CannotStart, Services
@@ -48,7 +48,7 @@ def read_config(asked: argparse.Namespace) -> Config:
     """The configuration that the command line asks for. Raises `BadConfig`."""
     path: Path | None = asked.config or (DEFAULT if DEFAULT.exists() else None)
     flags = {"server.address": asked.address, "server.port": asked.port, "server.data-dir": asked.data_dir}
-    return config.load(path, os.environ, {name: value for name, value in flags.items() if value is not None})
+    return reading.load(path, os.environ, {name: value for name, value in flags.items() if value is not None})
 
 
 def main(argv: list[str] | None = None) -> int:

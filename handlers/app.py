@@ -8,15 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from tornado.httputil import HTTPHeaders, HTTPMessageDelegate, HTTPServerRequest, RequestStartLine, ResponseStartLine
-from tornado.routing import PathMatches, Rule
+from tornado.routing import Rule
 from tornado.web import Application, RequestHandler
 
 from handlers import events, live, pages, processes, system, wire
 from handlers.base import Refusal, methods
 from handlers.gates import caller, check_host, check_site
-from handlers.live import Streams
-from handlers.processes import Listing
-from handlers.routing import API, Service, StreamPath, Told, owner
+from handlers.routing import API, Service, StreamPath, Told, owner, rule
+from handlers.streams import Broadcast, Streams
 from models.errors import NotFound, Problem, TooLarge, Unavailable, WrongMethod
 from supervisor.services import Services
 
@@ -57,16 +56,16 @@ TRACKER = Service("tracker", "/tracker", live.routes, "application/problem+json"
 SERVICES = (SUPERVISION, CHARTS, TRACKER)
 
 
-def rules(services: Services) -> list[Rule]:
+def rules(services: Services, streams: Streams) -> list[Rule]:
     """The URL map of the whole house."""
-    arguments = {"services": services}
+    arguments = {"services": services, "streams": streams}
     house = [
-        Rule(PathMatches(prefix + pattern), handler, {"service": service or SUPERVISION, **arguments})
-        for prefix, service in (("", None), *((service.prefix, service) for service in SERVICES))
-        for pattern, handler in [*system.house_routes, *pages.routes]
+        rule(prefix, route, service=service, **arguments)
+        for prefix, service in [("", SUPERVISION), *((service.prefix, service) for service in SERVICES)]
+        for route in [*system.house_routes, *pages.routes]
     ]
     return [
-        Rule(StreamPath(f"{API}/events"), live.RunStream, {"service": TRACKER, **arguments}),
+        rule(API, ("/events", live.RunStream, StreamPath), service=TRACKER, **arguments),
         *SUPERVISION.mounted(**arguments),
         *CHARTS.mounted(**arguments),
         *TRACKER.mounted(**arguments),
@@ -78,12 +77,12 @@ class House(Application):
     def __init__(self, services: Services) -> None:
         self.services = services
         self.streams = Streams(services.config.server)
-        self.listing = Listing(services)
-        self.answered: dict[int, int] = {}
+        self.streams.statuses = Broadcast(live.status_block)
+        services.changes.subscribe(self.streams.statuses.publish)
         super().__init__(
-            rules(services),
+            rules(services, self.streams),
             default_handler_class=Refusal,
-            default_handler_args={"services": services, "service": SUPERVISION},
+            default_handler_args={"services": services, "service": SUPERVISION, "streams": self.streams},
             template_path=str(_HERE / "templates"),
             static_path=str(_HERE.parent / "static"),
             static_handler_class=pages.Static,
@@ -122,8 +121,9 @@ class House(Application):
         return None
 
     def _refusal(self, request: HTTPServerRequest, problem: Problem) -> HTTPMessageDelegate:
-        arguments = {"services": self.services, "service": owner(request.path, SERVICES) or SUPERVISION}
-        return super().get_handler_delegate(request, Refusal, {**arguments, "problem": problem})
+        service = owner(request.path, SERVICES) or SUPERVISION
+        arguments = {"services": self.services, "service": service, "streams": self.streams, "problem": problem}
+        return super().get_handler_delegate(request, Refusal, arguments)
 
     def too_large(self, request: HTTPServerRequest, limit: int) -> HTTPMessageDelegate:
         return self._refusal(request, TooLarge(f"the body is larger than {limit} bytes"))

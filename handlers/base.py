@@ -13,6 +13,7 @@ from tornado.web import HTTPError, RequestHandler
 from handlers import wire
 from handlers.gates import Gate, closed, open_to_all
 from handlers.routing import Service, Told, accepts
+from handlers.streams import Streams
 from models import errors
 from models.errors import Problem
 from supervisor.services import Services
@@ -55,9 +56,10 @@ class Base(RequestHandler):
     gate: Gate = staticmethod(closed)
     max_body = 1024 * 1024
 
-    def initialize(self, services: Services, service: Service) -> None:
+    def initialize(self, services: Services, service: Service, streams: Streams) -> None:
         self.services = services
         self.service = service
+        self.streams = streams
 
     def set_default_headers(self) -> None:
         self.clear_header("Server")
@@ -140,8 +142,10 @@ class Refusal(Base):
 
     gate = staticmethod(open_to_all)
 
-    def initialize(self, services: Services, service: Service, problem: Problem | None = None) -> None:
-        super().initialize(services, service)
+    def initialize(
+        self, services: Services, service: Service, streams: Streams, problem: Problem | None = None
+    ) -> None:
+        super().initialize(services, service, streams)
         self.problem = problem or errors.NotFound("there is nothing at this path")
 
     def prepare(self) -> None:

@@ -3,44 +3,42 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from pathlib import Path
+from weakref import WeakKeyDictionary
 
 from handlers import wire
 from handlers.base import Base
 from handlers.gates import log_readers, operators, readers
-from handlers.live import follow_log
-from handlers.routing import Route, accepts
+from handlers.live import LogStream, log_asked_for
+from handlers.routing import Route, StreamPath
 from handlers.wire import ResponseMessage
-from models.errors import Invalid, NotFound
-from models.paging import whole
 from models.processes import ProcessSpec
 from models.supervised import Record
 from supervisor.logs import tail
 from supervisor.process import Process
-from supervisor.services import Services
 
 _HOLES = "\x00runtime", "\x00uptime"
 
 
-class Listing:
-    """All processes as JSON, at the cost of what changes from one moment to the next: how long each has run."""
+# What was encoded of each process, for as long as nothing of it has changed.
+_kept: WeakKeyDictionary[Process, tuple[ProcessSpec, Record, tuple[str, ...]]] = WeakKeyDictionary()
 
-    def __init__(self, services: Services) -> None:
-        self._services = services
-        self._kept: dict[str, tuple[ProcessSpec, Record, tuple[str, ...]]] = {}
 
-    def encoded(self) -> bytes:
-        return f"[{','.join(map(self._one, self._services.fleet))}]".encode("utf-8", "replace")
+def listing(fleet: Iterable[Process]) -> bytes:
+    """All processes as JSON, at the cost of what is new from one moment to the next: how long each has run."""
+    return f"[{','.join(map(_encoded, fleet))}]".encode("utf-8", "replace")
 
-    def _one(self, process: Process) -> str:
-        kept = self._kept.get(process.name)
-        if kept is None or kept[0] is not process.spec or kept[1] is not process.record:
-            kept = self._kept[process.name] = (process.spec, process.record, _parts(process))
-        parts = kept[2]
-        if len(parts) == 1:
-            return parts[0]
-        lived = process.uptime()
-        return f"{parts[0]}{wire.length(lived)}{parts[1]}{wire.spoken(lived)}{parts[2]}"
+
+def _encoded(process: Process) -> str:
+    kept = _kept.get(process)
+    if kept is None or kept[0] is not process.spec or kept[1] is not process.record:
+        kept = _kept[process] = (process.spec, process.record, _parts(process))
+    parts = kept[2]
+    if len(parts) == 1:
+        return parts[0]
+    lived = process.uptime()
+    return f"{parts[0]}{wire.length(lived)}{parts[1]}{wire.spoken(lived)}{parts[2]}"
 
 
 def _parts(process: Process) -> tuple[str, ...]:
@@ -58,7 +56,7 @@ class Processes(Base):
     gate = staticmethod(readers)
 
     def get(self) -> None:
-        self.send(self.application.listing.encoded(), "application/json")  # type: ignore[attr-defined]
+        self.send(listing(self.services.fleet), "application/json")
 
 
 class Info(Base):
@@ -103,28 +101,15 @@ class RestartAll(Operation):
 
 
 class Logs(Base):
-    """The end of a log file; to a client that asks for an event stream, what is added to it too."""
+    """The end of a log file as text. A client that asks for an event stream gets `LogStream`."""
 
     gate = staticmethod(log_readers)
 
     async def get(self, name: str) -> None:
-        query = self.query()
-        lines = whole("lines", query.get("lines") or "200", 1, 10_000)
-        path = self._path(name, query.get("stream") or "stdout")
-        if accepts(self.request, "text/event-stream"):
-            await follow_log(self, path, lines)
-        else:
-            text, _ = await asyncio.to_thread(tail, Path(path), lines)
-            self.send(text.decode("utf-8", "replace").encode(), "text/plain; charset=utf-8")
-
-    def _path(self, name: str, stream: str) -> str:
-        spec = self.services.fleet.get(name).spec
-        if stream not in ("stdout", "stderr"):
-            raise Invalid("stream must be stdout or stderr")
-        path = spec.stdout_logfile if stream == "stdout" else spec.stderr_file
-        if path is None:
-            raise NotFound(f"{name} has no file of its own for {stream}")
-        return path
+        path, lines = log_asked_for(self, name)
+        text, _ = await asyncio.to_thread(tail, Path(path), lines)
+        self.set_header("Vary", "Accept")
+        self.send(text.decode("utf-8", "replace").encode(), "text/plain; charset=utf-8")
 
 
 routes: list[Route] = [
@@ -136,5 +121,6 @@ routes: list[Route] = [
     (r"/processes/group/start", StartAll),
     (r"/processes/group/stop", StopAll),
     (r"/processes/group/restart", RestartAll),
+    (r"/processes/logs/([^/]+)", LogStream, StreamPath),
     (r"/processes/logs/([^/]+)", Logs),
 ]

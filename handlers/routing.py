@@ -12,7 +12,8 @@ from tornado.web import RequestHandler
 
 API = "/api/v1"
 
-Route = tuple[str, type[RequestHandler]]
+Route = tuple[str, type[RequestHandler]] | tuple[str, type[RequestHandler], type[PathMatches]]
+"""A pattern below `/api/v1`, who answers, and how a path is held against it where that is not the plain way."""
 
 
 @frozen
@@ -40,22 +41,21 @@ class Service:
     @property
     def segments(self) -> frozenset[str]:
         """The first words of its paths below `/api/v1`, by which it owns them at the root."""
-        return frozenset(pattern.split("/")[1] for pattern, _ in self.routes)
+        return frozenset(route[0].split("/")[1] for route in self.routes)
 
     def mounted(self, **arguments: Any) -> list[Rule]:
         """Its rules, at the root and under its prefix."""
         return [
-            Rule(PathMatches(f"{prefix}{API}{pattern}"), handler, {"service": self, **arguments})
+            rule(f"{prefix}{API}", route, service=self, **arguments)
             for prefix in ("", self.prefix)
-            for pattern, handler in self.routes
+            for route in self.routes
         ]
 
 
 def accepts(request: HTTPServerRequest, media_type: str) -> bool:
     """Whether `Accept` names this media type; a wildcard does not name it."""
-    return any(
-        word.split(";")[0].strip().lower() == media_type for word in request.headers.get("Accept", "").split(",")
-    )
+    named = request.headers.get("Accept", "").split(",")
+    return any(word.partition(";")[0].strip().lower() == media_type for word in named)
 
 
 class StreamPath(PathMatches):
@@ -63,6 +63,13 @@ class StreamPath(PathMatches):
 
     def match(self, request: HTTPServerRequest) -> dict[str, Any] | None:
         return super().match(request) if accepts(request, "text/event-stream") else None
+
+
+def rule(base: str, route: Route, **arguments: Any) -> Rule:
+    """One route below `base`; `arguments` go to its handler."""
+    pattern, handler, *matcher = route
+    matches: type[PathMatches] = matcher[0] if matcher else PathMatches
+    return Rule(matches(base + pattern), handler, arguments)
 
 
 def owner(path: str, services: Sequence[Service]) -> Service | None:

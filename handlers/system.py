@@ -15,6 +15,7 @@ from handlers.base import Base
 from handlers.gates import SAFE, open_to_all, operators, readers
 from handlers.live import StatusStream
 from handlers.routing import Route
+from handlers.streams import Streams
 from models import events
 from models.errors import Unavailable
 from models.events import Filter
@@ -79,16 +80,16 @@ class Metrics(Base):
 
         registry = CollectorRegistry()
         ProcessCollector(registry=registry)
-        registry.register(_Collector(self.services, self.application))
+        registry.register(_Collector(self.services, self.streams))
         self.send(generate_latest(registry), "text/plain; version=0.0.4; charset=utf-8")
 
 
 class _Collector:
     """What we count, gathered when it is asked for."""
 
-    def __init__(self, services: Services, house: Any) -> None:
+    def __init__(self, services: Services, streams: Streams) -> None:
         self._services = services
-        self._house = house
+        self._streams = streams
 
     def collect(self) -> Iterator[Any]:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -98,7 +99,7 @@ class _Collector:
 
         fleet, journal = self._services.fleet, self._services.journal
         yield gauge("loop_lag_seconds", "How late the loop was at its last beat.", self._services.lag)
-        yield gauge("streams_open", "Open event streams.", len(self._house.streams))
+        yield gauge("streams_open", "Open event streams.", len(self._streams))
         yield gauge("store_failing", "1 while the store cannot be written.", int(journal.failing))
         yield gauge("store_waiting_events", "Status changes that are not in the store yet.", journal.waiting)
         yield gauge("events_stored", "Status changes in the history.", events.count(Filter()))
@@ -115,7 +116,7 @@ class _Collector:
         yield up
         yield restarts
         answers = CounterMetricFamily("pilothouse_http_responses", "Answers by status code.", labels=["code"])
-        for code, number in sorted(self._house.answered.items()):
+        for code, number in sorted(self._services.answered.items()):
             answers.add_metric([str(code)], number)
         yield answers
 
@@ -123,8 +124,8 @@ class _Collector:
 def log_request(handler: RequestHandler) -> None:
     """One line for each request that changed something or went wrong; reads are for the debug level."""
     status, request = handler.get_status(), handler.request
-    answered: dict[int, int] = handler.application.answered  # type: ignore[attr-defined]
-    answered[status] = answered.get(status, 0) + 1
+    if isinstance(handler, Base):
+        handler.services.answered[status] += 1
     level = logging.ERROR if status >= 500 else logging.INFO
     if request.method in SAFE and status < 500:
         level = logging.DEBUG

@@ -11,7 +11,7 @@ from typing import Any
 
 from attrs import frozen
 
-from models.db import atomic, database
+from models.db import atomic, database, write_many
 from models.errors import NotFound
 from models.paging import Page, Paging
 from models.processes import STATUSES, Status
@@ -96,8 +96,7 @@ def _entry(row: Sequence[Any]) -> Entry:
 
 def append(entries: Sequence[Entry]) -> None:
     """Writes `entries` and counts them. For use within `atomic()`."""
-    connection = database.connection()
-    connection.executemany(_INSERT, [entry.row() for entry in entries])
+    write_many(_INSERT, [entry.row() for entry in entries])
     _count([(entry.process, entry.new.rank) for entry in entries], 1)
 
 
@@ -105,7 +104,7 @@ def _count(events: Iterable[tuple[str, int]], sign: int) -> None:
     tally: Counter[str] = Counter()
     for process, rank in events:
         tally.update((_TOTAL, _process_scope(process), _status_scope(rank)))
-    database.connection().executemany(_COUNT, [(scope, sign * count) for scope, count in tally.items()])
+    write_many(_COUNT, [(scope, sign * count) for scope, count in tally.items()])
 
 
 def last_id() -> int:
@@ -185,7 +184,7 @@ def prune(before: int, most: int, batch: int = 1000) -> int:
             rows = database.execute_sql(oldest, (min(surplus, batch),)).fetchall()
         if rows:
             highest = last_id()
-            database.connection().executemany("DELETE FROM event WHERE id = ?", [(row[0],) for row in rows])
+            write_many("DELETE FROM event WHERE id = ?", [(row[0],) for row in rows])
             _count([(row[1], row[2]) for row in rows], -1)
             database.execute_sql("DELETE FROM tally WHERE events <= 0")
             database.execute_sql("INSERT OR REPLACE INTO tally VALUES ('last', ?)", (highest,))

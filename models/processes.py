@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import enum
+import graphlib
 import signal
 from collections.abc import Mapping
 from typing import NewType
 
-from attrs import Factory, frozen
+from attrs import Factory, field, frozen
 
 Seconds = NewType("Seconds", float)
 """A length of time. Written 500ms, 5s, 2m, 1h, 30d, ISO 8601 or a bare number of seconds."""
@@ -133,7 +134,7 @@ class HttpProbe:
     method: str = "GET"
     status: tuple[tuple[int, int], ...] = ((200, 399),)
     """Inclusive ranges of the status codes that count as healthy; written `200-399` or `200,204,300-302`."""
-    headers: Mapping[str, str] = Factory(dict)
+    headers: Mapping[str, str] = field(factory=dict, repr=False)  # may hold credentials
 
 
 @frozen
@@ -170,7 +171,7 @@ class ProcessSpec:
     command: tuple[str, ...]
     args: tuple[str, ...] = ()
     directory: str | None = None
-    environment: Mapping[str, str] = Factory(dict)
+    environment: Mapping[str, str] = field(factory=dict, repr=False)  # may hold passwords
     user: str | None = None
     group: str | None = None
     umask: int | None = None
@@ -209,36 +210,36 @@ class ProcessSpec:
 
 
 def dependents(specs: Mapping[str, ProcessSpec], name: str) -> list[str]:
-    """The names that need `name`, directly or through others, the furthest first."""
-    found: list[str] = []
-
-    def visit(of: str) -> None:
-        for spec in specs.values():
-            if spec.name not in found and any(d.process == of for d in spec.depends_on):
-                visit(spec.name)
-                if spec.name not in found:
-                    found.append(spec.name)
-
-    visit(name)
-    return found
+    """The names that need `name`, directly or through others; each stands before those that it needs."""
+    needed_by: dict[str, list[str]] = {}
+    for spec in specs.values():
+        for dependency in spec.depends_on:
+            needed_by.setdefault(dependency.process, []).append(spec.name)
+    order = _walk(needed_by, [name])
+    return order[:-1]
 
 
 def circle(specs: Mapping[str, ProcessSpec]) -> list[str]:
     """The names of one circle of `depends-on`, first again at the end; empty where there is none."""
-    done: set[str] = set()
-
-    def visit(name: str, path: list[str]) -> list[str]:
-        if name in path:
-            return [*path[path.index(name) :], name]
-        if name in done or name not in specs:
-            return []
-        for dependency in specs[name].depends_on:
-            if found := visit(dependency.process, [*path, name]):
-                return found
-        done.add(name)
-        return []
-
-    for name in specs:
-        if found := visit(name, []):
-            return found
+    needs = {spec.name: [dependency.process for dependency in spec.depends_on] for spec in specs.values()}
+    try:
+        graphlib.TopologicalSorter(needs).prepare()
+    except graphlib.CycleError as error:
+        return list(reversed(error.args[1]))
     return []
+
+
+def _walk(graph: Mapping[str, list[str]], start: list[str]) -> list[str]:
+    """All that can be reached, each after those that it leads to. Not recursive: a chain may be long."""
+    order: list[str] = []
+    seen: set[str] = set()
+    stack = [(name, False) for name in start]
+    while stack:
+        name, through = stack.pop()
+        if through:
+            order.append(name)
+        elif name not in seen:
+            seen.add(name)
+            stack.append((name, True))
+            stack += [(other, False) for other in graph.get(name, ())]
+    return order

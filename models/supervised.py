@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 
 from attrs import frozen
 
-from models.db import database
+from models.db import database, write_many
 from models.processes import STATUSES, Status
 from models.schema import Supervised
 
@@ -48,7 +48,7 @@ class Record:
 
 def save(records: Iterable[Record]) -> None:
     """Replaces the rows of these processes. For use within `atomic()`."""
-    database.connection().executemany(_SAVE, [record.row() for record in records])
+    write_many(_SAVE, [record.row() for record in records])
 
 
 def load() -> dict[str, Record]:

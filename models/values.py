@@ -11,12 +11,10 @@ import math
 import re
 import shlex
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, NewType, TypeAlias, TypeVar
 from urllib.parse import urlsplit
-
-import yaml
 
 from models.processes import Seconds, Size
 
@@ -115,7 +113,7 @@ def at_least(low: int) -> Callable[[int], int]:
 
 
 _N = r"([0-9]*\.?[0-9]+)"
-_SHORT = re.compile(rf"(?:{_N}d)?(?:{_N}h)?(?:{_N}m(?!s))?(?:{_N}s)?(?:{_N}ms)?")
+_SHORT = re.compile(rf"(?:{_N}d)?(?:{_N}h)?(?:{_N}m)?(?:{_N}s)?(?:{_N}ms)?")
 _ISO = re.compile(rf"P(?=[0-9.T])(?:{_N}W)?(?:{_N}D)?(?:T(?=[0-9.])(?:{_N}H)?(?:{_N}M)?(?:{_N}S)?)?")
 _BARE = re.compile(_N)
 _FORMS = (
@@ -331,108 +329,3 @@ Count0 = Annotated[int, at_least(0)]  # where 0 has a meaning
 Bytes = Annotated[Size, at_least(1)]
 Span = Annotated[Seconds, some_time]
 Percent = Annotated[float, between(0, 100)]
-
-
-_YAML = "tag:yaml.org,2002:"
-_NULL, _MERGE = f"{_YAML}null", f"{_YAML}merge"
-_TAGS = {_YAML + name for name in ("null", "bool", "int", "float", "str", "timestamp", "seq", "map")}
-
-
-class _Loader(yaml.SafeLoader):
-    """Used for its nodes only; it knows null and merge keys, and leaves every other scalar as it is written."""
-
-    yaml_implicit_resolvers = {
-        first: [(tag, form) for tag, form in known if tag in (_NULL, _MERGE)]
-        for first, known in yaml.SafeLoader.yaml_implicit_resolvers.items()
-    }
-
-
-class Yaml:
-    """One file as a tree. What is wrong goes to `fault(where, why)`, `where` being the file, with line and column."""
-
-    def __init__(self, path: Path, fault: Callable[[str, str], object]) -> None:
-        self._path, self._fault = path, fault
-        self._done: dict[yaml.Node, Raw] = {}  # an alias is read once, however often it is used
-        self._open: set[yaml.Node] = set()
-
-    def read(self) -> Raw:
-        """The mapping at the top; `{}` where there is none or it cannot be read."""
-        try:
-            node = yaml.compose(self._path.read_bytes().decode("utf-8-sig"), _Loader)
-            tree = self._plain(node) if node else None
-        except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
-            self._fault(*_told(self._path, error))
-            return {}
-        if tree is not None and not isinstance(tree, dict):
-            self._fault(str(self._path), "a mapping of properties is expected")
-        return tree if isinstance(tree, dict) else {}
-
-    def _at(self, node: yaml.Node, why: str) -> None:
-        self._fault(f"{self._path}:{node.start_mark.line + 1}:{node.start_mark.column + 1}", why)
-
-    def _plain(self, node: yaml.Node) -> Raw:
-        if node in self._open:
-            self._at(node, "contains itself")
-            return None
-        if node not in self._done:
-            self._open.add(node)
-            self._done[node] = self._converted(node)
-            self._open.remove(node)
-        return self._done[node]
-
-    def _converted(self, node: yaml.Node) -> Raw:
-        if node.tag not in _TAGS:
-            self._at(node, "tags such as !this are not supported")
-        if isinstance(node, yaml.MappingNode):
-            return self._merged(node) | self._own(node)
-        if isinstance(node, yaml.SequenceNode):
-            return [self._plain(item) for item in node.value]
-        return None if node.tag == _NULL else str(node.value)
-
-    def _own(self, node: yaml.MappingNode) -> dict[str, Raw]:
-        lines: dict[str, int] = {}
-        own: dict[str, Raw] = {}
-        for key, value in self._pairs(node):
-            if key.value in lines:
-                self._at(key, f"the key {shown(key.value)} stands here again, after line {lines[key.value]}")
-            lines.setdefault(key.value, key.start_mark.line + 1)
-            own.setdefault(key.value, self._plain(value))
-        return own
-
-    def _pairs(self, node: yaml.MappingNode) -> Iterator[tuple[yaml.ScalarNode, yaml.Node]]:
-        for key, value in node.value:
-            if not isinstance(key, yaml.ScalarNode):
-                self._at(key, "a key must be a text")
-            elif key.tag != _MERGE:
-                yield key, value
-
-    def _merged(self, node: yaml.MappingNode) -> dict[str, Raw]:
-        """What `<<` brings; of several mappings the first that has a key wins."""
-        merged: dict[str, Raw] = {}
-        for value in (value for key, value in node.value if key.tag == _MERGE):
-            plain = self._plain(value)
-            for part in plain if isinstance(plain, list) else [plain]:
-                if isinstance(part, dict):
-                    merged = part | merged
-                else:
-                    self._at(value, "<< takes a mapping or a list of mappings")
-        return merged
-
-
-def _told(path: Path, error: Exception) -> tuple[str, str]:
-    """Where and why a file cannot be read, without a word of its text: it may be of a password."""
-    match error:
-        case FileNotFoundError():
-            return str(path), "there is no such file"
-        case IsADirectoryError():
-            return str(path), "is a directory, not a file"
-        case OSError():
-            return str(path), f"cannot be read: {error.strerror}"
-        case UnicodeDecodeError():
-            return f"{path}:{error.object.count(10, 0, error.start) + 1}", "is not UTF-8"
-        case yaml.MarkedYAMLError(problem_mark=yaml.Mark() as mark):
-            why = re.sub(r"(alias|anchor|handle) '[^']*'", r"\1", error.problem or "is not YAML")
-            return f"{path}:{mark.line + 1}:{mark.column + 1}", why
-        case yaml.reader.ReaderError():
-            return str(path), f"the character number {error.position + 1} is not allowed in YAML"
-    return str(path), "is nested too deeply"

@@ -7,6 +7,7 @@ import fcntl
 import logging
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any, TypeVar
 import peewee
 from attrs import evolve
 
-from models import config, events, supervised
+from models import events, reading, supervised
 from models.config import BadConfig, Config
 from models.db import checkpoint, database, open_database, patiently
 from models.errors import Invalid, Problem
@@ -70,6 +71,8 @@ class Services:
         self.clock = clock or Clock()
         self.changes: Feed[Entry] = Feed()
         self.started_at = time.monotonic()
+        self.answered: Counter[int] = Counter()
+        """How many requests were answered, by status code."""
         self.lag = 0.0
         self._worst = [0.0] * 10
         self._read_config = read_config
@@ -148,7 +151,7 @@ class Services:
             new = await asyncio.to_thread(self._read_config)
         except BadConfig as bad:
             raise Invalid(f"the configuration is not taken over: {'; '.join(bad.faults)}") from None
-        need = [path for path in config.differences(self.config, new) if not path.startswith("supervisor.")]
+        need = [path for path in reading.differences(self.config, new) if not path.startswith("supervisor.")]
         self.config = _live(self.config, new)
         return await self.fleet.reload(new.supervisor.processes), need
 
@@ -220,7 +223,7 @@ class Services:
 
 def _inherited(environ: Mapping[str, str]) -> dict[str, str]:
     """What children get of our environment: all but the variables that set properties of ours."""
-    return {name: value for name, value in environ.items() if name not in config.VARIABLES}
+    return {name: value for name, value in environ.items() if name not in reading.VARIABLES}
 
 
 def _live(old: Config, new: Config) -> Config:

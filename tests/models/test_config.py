@@ -11,18 +11,21 @@ from typing import Any
 import attrs
 import pytest
 
-from models.config import VARIABLES, BadConfig, Config, differences, load
+from models.config import BadConfig, Config
 from models.processes import (
     Condition,
     Dependency,
     ExecProbe,
     HealthCheck,
     HttpProbe,
+    Limits,
     OnUnhealthy,
     ProcessSpec,
     Restart,
+    Seconds,
     TcpProbe,
 )
+from models.reading import VARIABLES, differences, load
 
 Read = Callable[..., Config]
 Faults = Callable[..., tuple[str, ...]]
@@ -185,9 +188,9 @@ def test_a_health_check_has_the_documented_defaults(read: Read) -> None:
     config = read(web("health-check: {tcp: {port: 9000}}"))
     assert config.supervisor.processes["web"].health_check == HealthCheck(
         tcp=TcpProbe(9000, "127.0.0.1"),
-        initial_delay=0,
-        interval=10,
-        timeout=5,
+        initial_delay=Seconds(0),
+        interval=Seconds(10),
+        timeout=Seconds(5),
         success_threshold=1,
         failure_threshold=3,
         on_unhealthy=OnUnhealthy.IGNORE,
@@ -222,7 +225,7 @@ FITTING = [
     ("server.port", "65535", 65535),
     ("server.data-dir", "/var/lib/x", Path("/var/lib/x")),
     ("server.allowed-hosts", "[box, box.lan:8443]", ("box", "box.lan:8443")),
-    ("server.trusted-proxies", "[10.0.0.1, 10.0.0.0/8, 'fd00::/8']", ("10.0.0.1", "10.0.0.0/8", "fd00::/8")),
+    ("server.trusted-proxies", "[10.0.0.1, 10.0.0.1/8, 'fd00::/8']", ("10.0.0.1", "10.0.0.1/8", "fd00::/8")),
     ("server.log-format", "json", "json"),
     ("server.stream-replay", "0", 0),
     ("supervisor.on-exit", "leave", "leave"),
@@ -237,6 +240,7 @@ FITTING = [
     ("supervisor.description", "'null'", "null"),
     ("supervisor.description", "!!str null", "null"),
     ("supervisor.description", "1_000", "1_000"),
+    ("supervisor.description", "=", "="),
     ("svc.security.mode", "FULL", "FULL"),
     ("svc.security.api-key", "12345", "12345"),
     ("svc.security.api-key", "0x1F", "0x1F"),
@@ -373,6 +377,8 @@ UNFIT = [
     ("svc.helm.max-concurrent", "0", "'0' is less than 1"),
     ("svc.helm.timeout", "0s", "must be longer than 0"),
     ("svc.hub.url", "ftp://x", "'ftp://x' is not an http or https URL with a host"),
+    ("svc.hub.url", "http://x:0", "'http://x:0' is not an http or https URL with a host"),
+    ("svc.hub.url", "http://x:99999", "'http://x:99999' is not an http or https URL with a host"),
     ("svc.hub.url", "'http://'", "'http://' is not an http or https URL with a host"),
     ("svc.hub.url", "'http://[x'", "'http://[x' is not an http or https URL with a host"),
     ("svc.hub.url", "htp://u:secret@x", "'htp://...@x' is not an http or https URL with a host"),
@@ -394,7 +400,8 @@ def test_a_base_path_has_a_slash_before_it_and_none_after(faults: Faults, path: 
     assert fault.startswith(f"svc.rest.base-path: '{path}' is not a path such as /api/v1")
 
 
-TAKEN = ["supervision", "charts", "tracker", "healthz", "readyz", "metrics", "static", "mcp", "sse", "v3", "swagger-ui.html"]
+TAKEN = ["supervision", "charts", "tracker"]
+TAKEN += ["healthz", "readyz", "metrics", "static", "mcp", "sse", "v3", "swagger-ui.html"]
 
 
 @pytest.mark.parametrize("name", TAKEN)
@@ -482,7 +489,7 @@ def test_a_probe_is_read(read: Read, text: str, probe: HttpProbe | TcpProbe | Ex
 def test_a_health_check_says_when_and_how_often(read: Read) -> None:
     times = "initial-delay: 1s, interval: 2s, timeout: 3s, success-threshold: 4, failure-threshold: 5"
     check = spec(read, f"health-check: {{tcp: {{port: 1}}, {times}, on-unhealthy: restart}}").health_check
-    assert check == HealthCheck(None, TcpProbe(1), None, 1, 2, 3, 4, 5, OnUnhealthy.RESTART)  # type: ignore[arg-type]
+    assert check == HealthCheck(None, TcpProbe(1), None, Seconds(1), Seconds(2), Seconds(3), 4, 5, OnUnhealthy.RESTART)
 
 
 @pytest.mark.parametrize(
@@ -503,9 +510,10 @@ def test_a_health_check_says_when_and_how_often(read: Read) -> None:
         (r'limits: {"nofile\0": 1}', "limits", "must not contain a NUL character"),
         ("limits: {nofile: {soft: 2, hard: 1}}", "limits.nofile", "soft 2 is above hard 1"),
         ("limits: {nofile: {soft: unlimited, hard: 1}}", "limits.nofile", "soft unlimited is above hard 1"),
+        ("limits: {nofile: {soft: many, hard: 1}}", "limits.nofile.soft", "'many' is not a whole number"),
         ("limits: {nofile: {soft: 2}}", "limits.nofile.hard", "is required"),
-        ("limits: {nofile: many}", "limits.nofile.soft", "'many' is not a whole number"),
-        ("limits: {nofile: -1}", "limits.nofile.soft", "'-1' is less than 0"),
+        ("limits: {nofile: many}", "limits.nofile", "'many' is not a whole number"),
+        ("limits: {nofile: -1}", "limits.nofile", "'-1' is less than 0"),
         ("limits: {nofile: [1, 2]}", "limits.nofile", "a mapping is expected, not a list"),
         ("log-backups: -1", "log-backups", "'-1' is less than 0"),
         ("order: first", "order", "'first' is not a whole number"),
@@ -539,6 +547,8 @@ def test_a_health_check_says_when_and_how_often(read: Read) -> None:
             "health-check",
             "exactly one of http, tcp, exec must be given",
         ),
+        ("health-check: {tcp: 9000}", "health-check.tcp", "a mapping is expected, not text"),
+        (r'depends-on: "a\0"', "depends-on", "must not contain a NUL character"),
         ("health-check: tcp", "health-check", "a mapping is expected, not text"),
         ("health-check: {tcp: {}}", "health-check.tcp.port", "is required"),
         ("health-check: {tcp: {port: 0}}", "health-check.tcp.port", "'0' is not between 1 and 65535"),
@@ -585,6 +595,10 @@ def test_a_wrong_property_of_a_process_is_told_by_path(faults: Faults, propertie
 def test_a_command_begins_with_a_program(faults: Faults, text: str) -> None:
     expected = "supervisor.processes.web.command: must begin with the name of a program"
     assert faults(f"supervisor.processes.web.command: {text}") == (expected,)
+
+
+def test_a_process_that_is_no_mapping_is_one_fault(faults: Faults) -> None:
+    assert faults("supervisor.processes: {web: run}") == ("supervisor.processes.web: a mapping is expected, not text",)
 
 
 @pytest.mark.parametrize("body", ["{}", "null", "{order: 1}", "{command: null}"])
@@ -639,6 +653,7 @@ def test_a_healthy_dependency_on_a_process_with_a_health_check_is_fine(read: Rea
     [
         ("{command: [run], health-check: {tcp: {port: x}}}", "health-check.tcp.port: 'x' is not a whole number"),
         ("{health-check: {tcp: {port: 1}}}", "command: is required"),
+        ("{command: [run], health-check: {}}", "health-check: exactly one of http, tcp, exec must be given"),
     ],
 )
 def test_what_could_not_be_read_is_not_blamed_on_its_dependents_too(faults: Faults, db: str, below: str) -> None:
@@ -703,7 +718,7 @@ def test_the_parts_of_a_process_may_be_dotted_too(read: Read) -> None:
         "web",
         ("run",),
         environment={"A.B": "c", "D": "e"},
-        limits={"nofile": ("4", "4")},  # type: ignore[arg-type]
+        limits=Limits({"nofile": ("4", "4")}),
         health_check=HealthCheck(HttpProbe("http://x")),
     )
 
@@ -805,10 +820,13 @@ def test_anchors_and_merge_keys_work(read: Read) -> None:
     ("text", "fault"),
     [
         ("server:\n  port: 1\n  port: 2\n", ":3:3: the key 'port' stands here again, after line 2"),
-        ("server: {port: [}", ":1:16: expected the node content, but found '}'"),
-        ("server:\n\tport: 1\n", ":2:1: found character '\\t' that cannot start any token"),
+        ("server: {port: [}", ":1:17: while parsing a flow node, expected the node content, but found '}'"),
+        (
+            "server:\n\tport: 1\n",
+            ":2:1: while scanning for the next token, found character '\\t' that cannot start any token",
+        ),
         ("server: {a: *x}", ":1:13: found undefined alias"),
-        ("{}\n---\n{}\n", ":2:1: but found another document"),
+        ("{}\n---\n{}\n", ":2:1: expected a single document in the stream, but found another document"),
         ("supervisor: &s\n  node-name: *s\n", ":1:13: contains itself"),
         ("server: {port: !secret x}", ":1:16: tags such as !this are not supported"),
         ("server: {? [a] : b}", ":1:12: a key must be a text"),

@@ -1,0 +1,147 @@
+"""Event streams as sockets: each a bound on what it may owe, all of them a heartbeat and an end.
+
+A stream leaves Tornado's request machinery once its head is sent. Publishing writes one encoding to all and waits for
+none; who cannot keep up is dropped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Generic, Protocol, TypeVar
+
+from tornado.iostream import IOStream, StreamBufferFullError, StreamClosedError
+
+from models.config import Server
+from models.errors import Unavailable
+from models.events import Entry
+
+HEARTBEAT = 20.0
+RETRY = 3000
+_HEAD = (
+    b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nCache-Control: no-cache\r\nX-Accel-Buffering: no\r\n"
+    b"X-Content-Type-Options: nosniff\r\nVary: Accept\r\nConnection: close\r\n\r\n"
+)
+_TURN = 250
+
+
+class Numbered(Protocol):
+    """What is published: ids grow."""
+
+    @property
+    def id(self) -> int: ...
+
+
+Item = TypeVar("Item", bound=Numbered)
+
+
+def block(event: str, data: str, id: int | None = None, retry: int | None = None) -> bytes:
+    """One event of a stream; `data` has no line break."""
+    head = f"event: {event}\n" + (f"id: {id}\n" if id is not None else "") + (f"retry: {retry}\n" if retry else "")
+    return f"{head}data: {data}\n\n".encode("utf-8", "replace")
+
+
+class Stream:
+    """One client's open stream. `send` never waits; a client that owes more than the bound is dropped."""
+
+    def __init__(self, io: IOStream, bound: int, left: Callable[[Stream], None]) -> None:
+        self.closed = asyncio.get_running_loop().create_future()
+        self._io = io
+        self._left = left
+        io.max_write_buffer_size = bound
+        io.set_close_callback(self._is_closed)
+        io.set_nodelay(True)
+
+    def _is_closed(self) -> None:
+        if not self.closed.done():
+            self.closed.set_result(None)
+        self._left(self)
+
+    def send(self, data: bytes) -> None:
+        try:
+            self._io.write(data)
+        except StreamBufferFullError:
+            self._io.close()
+        except StreamClosedError:
+            pass
+
+    async def send_slowly(self, data: bytes) -> None:
+        """Returns when it is written. Raises `StreamClosedError` when the client has left."""
+        await self._io.write(data)
+
+    def close(self) -> None:
+        self._io.close()
+
+
+class Streams:
+    """All open streams: how many there may be, their heartbeat, and their end."""
+
+    statuses: Broadcast[Entry]
+    """The changes of processes, to whoever asked for them."""
+
+    def __init__(self, settings: Server) -> None:
+        self._settings = settings
+        self._open: set[Stream] = set()
+        self._heart: asyncio.Task[None] | None = None
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def check(self) -> None:
+        """Raises `Unavailable` when there are as many as may be."""
+        if len(self._open) >= self._settings.max_streams:
+            raise Unavailable(f"all {self._settings.max_streams} streams are taken")
+
+    def open(self, io: IOStream) -> Stream:
+        """Takes a connection over and sends the head of the answer."""
+        stream = Stream(io, self._settings.stream_buffer, self._open.discard)
+        self._open.add(stream)
+        if self._heart is None:
+            self._heart = asyncio.get_running_loop().create_task(self._beat(), name="heartbeat")
+        stream.send(_HEAD)
+        return stream
+
+    async def _beat(self) -> None:
+        while True:
+            await asyncio.sleep(HEARTBEAT)
+            for number, stream in enumerate(tuple(self._open), 1):
+                stream.send(b":\n\n")
+                if number % _TURN == 0:
+                    await asyncio.sleep(0)
+
+    def close(self) -> None:
+        if self._heart is not None:
+            self._heart.cancel()
+        for stream in tuple(self._open):
+            stream.close()
+
+
+class Broadcast(Generic[Item]):
+    """One feed to many streams: encoded once, in as few writes as there are turns of the loop."""
+
+    def __init__(self, encode: Callable[[Item], bytes]) -> None:
+        self._encode = encode
+        self._streams: dict[Stream, int] = {}
+        self._waiting: list[tuple[int, bytes]] = []
+        self._sending: asyncio.Task[None] | None = None
+
+    def add(self, stream: Stream, after: int) -> None:
+        """The stream gets every item from now on whose id is above `after`, the last that it has had."""
+        self._streams[stream] = after
+        stream.closed.add_done_callback(lambda _: self._streams.pop(stream, None))
+
+    def publish(self, item: Item) -> None:
+        if self._streams:
+            self._waiting.append((item.id, self._encode(item)))
+            if self._sending is None:
+                self._sending = asyncio.get_running_loop().create_task(self._send(), name="broadcast")
+
+    async def _send(self) -> None:
+        while self._waiting:
+            batch, self._waiting = self._waiting, []
+            whole, first = b"".join(block for _, block in batch), batch[0][0]
+            for number, (stream, after) in enumerate(tuple(self._streams.items()), 1):
+                stream.send(whole if after < first else b"".join(block for id, block in batch if id > after))
+                if number % _TURN == 0:
+                    await asyncio.sleep(0)
+        self._sending = None

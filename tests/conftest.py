@@ -1,0 +1,267 @@
+"""A real server in a process of its own, over a real socket, with a store and children of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parent.parent
+PATIENCE = 30.0
+
+
+def wait_for(what: Callable[[], Any], patience: float = PATIENCE, about: str = "") -> Any:
+    """The first true answer of `what`; fails after `patience` seconds. Looks often: a wait here is never the clock's."""
+    end = time.monotonic() + patience
+    while time.monotonic() < end:
+        if answer := what():
+            return answer
+        time.sleep(0.005)
+    raise AssertionError(f"waited {patience} s in vain for {about or what}")
+
+
+class Answer:
+    def __init__(self, status: int, headers: http.client.HTTPMessage, body: bytes) -> None:
+        self.status = status
+        self.headers = headers
+        self.body = body
+
+    @property
+    def text(self) -> str:
+        return self.body.decode()
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    def __repr__(self) -> str:
+        return f"<{self.status} {self.body[:500]!r}>"
+
+
+class Server:
+    """`python run.py` on a free port. `processes` and the other sections are the configuration, as YAML would have them."""
+
+    def __init__(self, folder: Path, config: dict[str, Any], environ: dict[str, str], command: list[str]) -> None:
+        self.folder = folder
+        self.file = folder / "pilothouse.yaml"
+        self.data = folder / "data"
+        self.log = folder / "server.log"
+        self.port = 0
+        self.environ = environ
+        self.command = command
+        self.process: subprocess.Popen[bytes] | None = None
+        self.configure(config)
+
+    def configure(self, config: dict[str, Any]) -> None:
+        self.file.write_text(yaml.safe_dump(config, sort_keys=False))
+
+    def launch(self) -> Server:
+        """Starts it without waiting."""
+        arguments = ["--config", str(self.file), "--port", str(self.port), "--data-dir", str(self.data)]
+        environ = {**os.environ, "PYTHONWARNINGS": "error", **self.environ}
+        self.log_begins = self.log.stat().st_size if self.log.exists() else 0
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [*self.command, sys.executable, str(ROOT / "run.py"), *arguments],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.folder, env=environ,
+            )  # fmt: skip
+        return self
+
+    def start(self) -> Server:
+        """Starts it, and returns when it answers."""
+        self.launch()
+        self.port = int(wait_for(self._listens, about=f"a listening server; its log:\n{self.log}"))
+        return self
+
+    def _listens(self) -> str | None:
+        assert self.process is not None
+        assert self.process.poll() is None, f"the server ended ({self.process.returncode}):\n{self.log.read_text()}"
+        with self.log.open() as log:
+            log.seek(self.log_begins)
+            lines = [line for line in log if "listening on " in line and line.endswith("\n")]
+        return lines[0].split("listening on ")[1].split()[0].rstrip('",').rpartition(":")[2] if lines else None
+
+    def kill(self) -> None:
+        """kill -9: its children go on."""
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        """Ends it with a signal; returns its exit code."""
+        assert self.process is not None
+        self.process.send_signal(number)
+        return self.process.wait(PATIENCE)
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None
+        return self.process.pid
+
+    def ask(
+        self, method: str, path: str, body: bytes | None = None, headers: dict[str, str] | None = None, timeout: float = 60
+    ) -> Answer:
+        """One request on a connection of its own."""
+        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)) as connection:
+            connection.request(method, path, body, headers or {})
+            response = connection.getresponse()
+            return Answer(response.status, response.headers, response.read())
+
+    def get(self, path: str, **headers: str) -> Answer:
+        return self.ask("GET", path, headers={name.replace("_", "-"): value for name, value in headers.items()})
+
+    def post(self, path: str, body: bytes | None = b"", **headers: str) -> Answer:
+        return self.ask("POST", path, body, headers={name.replace("_", "-"): value for name, value in headers.items()})
+
+    def do(self, verb: str, name: str) -> Answer:
+        """start, stop or restart of one process."""
+        return self.post(f"/api/v1/processes/{verb}/{quote(name, safe='')}")
+
+    def info(self, name: str) -> Any:
+        answer = self.get(f"/api/v1/processes/info/{quote(name, safe='')}")
+        assert answer.status == 200, answer
+        return answer.json
+
+    def status(self, name: str) -> str:
+        return str(self.info(name)["status"])
+
+    def until(self, name: str, *statuses: str) -> Any:
+        """Waits until a process has one of these statuses; returns its info."""
+        return wait_for(
+            lambda: (info := self.info(name))["status"] in statuses and info, about=f"{name} to be {' or '.join(statuses)}"
+        )
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        """The history of one process, oldest first (the first hundred)."""
+        path = f"/api/v1/events/by-process/{quote(name, safe='')}?size=100&sortBy=id&sortDirection=asc"
+        answer = self.get(path)
+        assert answer.status in (200, 404), answer
+        return list(answer.json["content"]) if answer.status == 200 else []
+
+    def moves(self, name: str) -> list[str]:
+        """The new statuses of one process, oldest first."""
+        return [event["newStatus"] for event in self.events(name)]
+
+    def stream(self, path: str, **headers: str) -> Stream:
+        return Stream(self.port, path, {name.replace("_", "-"): value for name, value in headers.items()})
+
+    def close(self) -> None:
+        """Ends it and whatever it may have left, whatever the test did to it."""
+        if self.process is not None and self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.wait(PATIENCE)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+        for pid in children_of(self.data):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+class Stream:
+    """An open event stream, read event by event."""
+
+    def __init__(self, port: int, path: str, headers: dict[str, str]) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE)
+        lines = "".join(f"{name}: {value}\r\n" for name, value in {"Accept": "text/event-stream", **headers}.items())
+        self.socket.sendall(f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n{lines}\r\n".encode())
+        self._file = self.socket.makefile("rb")
+        self.status = int(self._file.readline().split()[1])
+        self.headers = http.client.parse_headers(self._file)
+
+    def next(self) -> dict[str, str]:
+        """The next event with its fields; comments and bare `retry:` are passed over. Raises EOFError at the end."""
+        event: dict[str, str] = {}
+        for raw in self._file:
+            line = raw.decode().rstrip("\n")
+            if not line and ("event" in event or "data" in event):
+                return event
+            name, _, value = line.partition(": ")
+            if name and not line.startswith(":"):
+                event[name] = f"{event[name]}\n{value}" if name in event else value
+        raise EOFError
+
+    def close(self) -> None:
+        self._file.close()
+        self.socket.close()
+
+
+def children_of(data: Path) -> list[int]:
+    """The living processes that were started, directly or not, by servers on this data directory."""
+    import sqlite3
+
+    if not (data / "pilothouse.db").exists():
+        return []
+    with contextlib.closing(sqlite3.connect(data / "pilothouse.db")) as store:
+        try:
+            row = store.execute("SELECT value FROM house WHERE key = 'instance'").fetchone()
+        except sqlite3.OperationalError:
+            return []
+    return [pid for pid, mark in marks().items() if row and mark.startswith(f"{row[0]}:")]
+
+
+def marks() -> dict[int, str]:
+    """pid -> mark (instance:generation:name) of every living process that bears one."""
+    found: dict[int, str] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                if (entry / "stat").read_text().rpartition(")")[2].split()[0] in "ZX":
+                    continue
+                for word in (entry / "environ").read_bytes().split(b"\0"):
+                    if word.startswith(b"PILOTHOUSE_CHILD="):
+                        found[int(entry.name)] = word.partition(b"=")[2].decode("utf-8", "surrogateescape")
+    return found
+
+
+def alive(pid: int) -> bool:
+    """Whether a process lives; a zombie does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+Serve = Callable[..., Server]
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Iterator[Serve]:
+    """`serve(processes={...}, supervisor={...}, server={...}, environ={...})` -> a running Server, ended with the test."""
+    servers: list[Server] = []
+
+    def start(
+        processes: dict[str, Any] | None = None,
+        environ: dict[str, str] | None = None,
+        command: list[str] | None = None,
+        wait: bool = True,
+        **sections: Any,
+    ) -> Server:
+        config = {**sections, "supervisor": {"processes": processes or {}, **sections.get("supervisor", {})}}
+        folder = tmp_path / f"server{len(servers)}"
+        folder.mkdir()
+        servers.append(Server(folder, config, environ or {}, command or []))
+        return servers[-1].start() if wait else servers[-1]
+
+    yield start
+    for server in servers:
+        server.close()
+
+
+def python(code: str) -> list[str]:
+    """A command that runs this Python code."""
+    return [sys.executable, "-c", code]

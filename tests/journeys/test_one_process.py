@@ -1,0 +1,22 @@
+"""The life of one process, as a caller with HTTP sees it."""
+
+from __future__ import annotations
+
+from conftest import Serve, alive
+
+
+def test_a_process_is_started_watched_and_stopped(serve: Serve) -> None:
+    server = serve({"sleeper": {"command": "sleep 1000"}})
+    assert server.status("sleeper") == "not_started"
+
+    started = server.do("start", "sleeper")
+    assert started.status == 200
+    info = server.info("sleeper")
+    assert info["status"] == "running"
+    assert str(info["pid"]) in started.json["message"]
+    assert alive(info["pid"])
+
+    assert server.do("stop", "sleeper").status == 200
+    assert not alive(info["pid"])
+    assert server.info("sleeper")["exitCode"] == 143
+    assert server.moves("sleeper") == ["starting", "running", "stopping", "stopped"]
