@@ -62,12 +62,14 @@ def main(argv: list[str] | None = None) -> int:
     if asked.verb == "check":
         print(f"the configuration is good ({len(settings.supervisor.processes)} processes)")
         return 0
-    set_up_logging(settings.server.log_format)
+    lines = set_up_logging(settings.server.log_format)
     try:
         asyncio.run(serve(settings, asked))
     except CannotStart as problem:
-        print(f"pilothouse cannot start: {problem}", file=sys.stderr)
+        logging.getLogger("house").critical("pilothouse cannot start: %s", problem)
         return 1
+    finally:
+        lines.close()
     return 0
 
 

@@ -12,11 +12,11 @@ from tornado.routing import Rule
 from tornado.web import Application, RequestHandler
 
 from handlers import events, live, pages, processes, system, wire
-from handlers.base import Refusal, methods
-from handlers.gates import caller, check_host, check_site
-from handlers.routing import API, Service, StreamPath, Told, owner, rule
+from handlers.base import Page, Refusal, methods
+from handlers.gates import SAFE, caller, check_host, check_site
+from handlers.routing import API, Service, StreamPath, Told, login, owner, rule
 from handlers.streams import Broadcast, Streams
-from models.errors import NotFound, Problem, TooLarge, Unavailable, WrongMethod
+from models.errors import LoginNeeded, NotFound, Problem, TooLarge, Unauthenticated, Unavailable, WrongMethod
 from supervisor.services import Services
 
 _HERE = Path(__file__).parent
@@ -79,14 +79,17 @@ class House(Application):
         self.streams = Streams(services.config.server)
         self.streams.statuses = Broadcast(live.status_block)
         services.changes.subscribe(self.streams.statuses.publish)
+        arguments = {"services": services, "service": SUPERVISION, "streams": self.streams}
         super().__init__(
             rules(services, self.streams),
             default_handler_class=Refusal,
-            default_handler_args={"services": services, "service": SUPERVISION, "streams": self.streams},
+            default_handler_args=arguments,
             template_path=str(_HERE / "templates"),
             static_path=str(_HERE.parent / "static"),
             static_handler_class=pages.Static,
+            static_handler_args={**arguments},
             log_function=system.log_request,
+            listing=processes.Listing(services.fleet),
         )
 
     def get_handler_delegate(
@@ -116,6 +119,10 @@ class House(Application):
             check_site(request, self.services.config)
             if request.method != "OPTIONS":
                 target.gate(caller(request, self.services.config), self.services.config)  # type: ignore[attr-defined]
+        except Unauthenticated as problem:
+            if issubclass(target, Page) and request.method in SAFE:
+                return LoginNeeded(login(request.uri or "/", owner(request.path, SERVICES)))
+            return problem
         except Problem as problem:
             return problem
         return None

@@ -21,6 +21,7 @@ from supervisor.services import Services
 log = logging.getLogger("http")
 
 STATUS: dict[type[Problem], int] = {
+    errors.LoginNeeded: 302,
     errors.Invalid: 400,
     errors.Unauthenticated: 401,
     errors.Denied: 403,
@@ -125,7 +126,9 @@ class Base(RequestHandler):
         return Told(self.services.clock.now(), self.request.path, status, reason, message, code)
 
     def _failure_headers(self, error: object) -> None:
-        if isinstance(error, errors.Unauthenticated):
+        if isinstance(error, errors.LoginNeeded):
+            self.set_header("Location", error.at)
+        elif isinstance(error, errors.Unauthenticated):
             self.set_header("WWW-Authenticate", "Bearer")
         elif isinstance(error, errors.WrongMethod):
             self.set_header("Allow", ", ".join(error.allowed))
@@ -150,6 +153,10 @@ class Refusal(Base):
 
     def prepare(self) -> None:
         raise self.problem
+
+    def write_error(self, status_code: int, **facts: Any) -> None:
+        """Tells why it was refused, whatever Tornado finds amiss before: a method it does not know, a body we dropped."""
+        super().write_error(status_code, exc_info=(type(self.problem), self.problem, None))
 
 
 def write_page(handler: Base, template: str, **values: Any) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from tornado.web import StaticFileHandler
 
 from handlers import wire
-from handlers.base import Page, write_page
+from handlers.base import Base, Page, write_page
 from handlers.gates import open_to_all, readers
 from handlers.routing import Route
 
@@ -19,18 +19,15 @@ class Home(Page):
         write_page(self, "home.html", processes=list(self.services.fleet), status=wire.process_status)
 
 
-class Static(StaticFileHandler):
+class Static(StaticFileHandler, Base):  # type: ignore[misc]  # (of `get`, `head` and so on, Tornado's count)
     """The files of `static/`, which are public."""
 
     gate = staticmethod(open_to_all)
+    max_body = 0
 
-    def set_extra_headers(self, path: str) -> None:
-        self.clear_header("Server")
-        self.set_header("X-Content-Type-Options", "nosniff")
-
-    def write_error(self, status_code: int, **facts: Any) -> None:
-        self.set_header("Content-Type", "text/plain; charset=utf-8")
-        self.finish(f"{status_code}\n")
+    def initialize(self, path: str, **arguments: Any) -> None:
+        StaticFileHandler.initialize(self, path)
+        Base.initialize(self, **arguments)
 
 
 routes: list[Route] = [(r"/?", Home)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+import time
 from pathlib import Path
 from weakref import WeakKeyDictionary
 
@@ -15,30 +15,44 @@ from handlers.routing import Route, StreamPath
 from handlers.wire import ResponseMessage
 from models.processes import ProcessSpec
 from models.supervised import Record
+from supervisor.fleet import Fleet
 from supervisor.logs import tail
 from supervisor.process import Process
 
+_MOMENT = 0.01
 _HOLES = "\x00runtime", "\x00uptime"
 
 
-# What was encoded of each process, for as long as nothing of it has changed.
-_kept: WeakKeyDictionary[Process, tuple[ProcessSpec, Record, tuple[str, ...]]] = WeakKeyDictionary()
+class Listing:
+    """All processes as JSON, at the cost of what is new from one moment to the next: how long each has run.
 
+    While nothing changes, one encoding serves all who ask within ten milliseconds: by so much may a length of time, and
+    nothing else, be late.
+    """
 
-def listing(fleet: Iterable[Process]) -> bytes:
-    """All processes as JSON, at the cost of what is new from one moment to the next: how long each has run."""
-    return f"[{','.join(map(_encoded, fleet))}]".encode("utf-8", "replace")
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+        self._parts: WeakKeyDictionary[Process, tuple[ProcessSpec, Record, tuple[str, ...]]] = WeakKeyDictionary()
+        self._last: tuple[float, list[Record], list[ProcessSpec], bytes] = (0.0, [], [], b"")
 
+    def encoded(self) -> bytes:
+        now, records = time.monotonic(), [process.record for process in self._fleet]
+        specs = [process.spec for process in self._fleet]
+        at, before, others, text = self._last
+        if now - at > _MOMENT or records != before or specs != others:
+            text = f"[{','.join(map(self._one, self._fleet))}]".encode("utf-8", "replace")
+            self._last = (now, records, specs, text)
+        return text
 
-def _encoded(process: Process) -> str:
-    kept = _kept.get(process)
-    if kept is None or kept[0] is not process.spec or kept[1] is not process.record:
-        kept = _kept[process] = (process.spec, process.record, _parts(process))
-    parts = kept[2]
-    if len(parts) == 1:
-        return parts[0]
-    lived = process.uptime()
-    return f"{parts[0]}{wire.length(lived)}{parts[1]}{wire.spoken(lived)}{parts[2]}"
+    def _one(self, process: Process) -> str:
+        kept = self._parts.get(process)
+        if kept is None or kept[0] is not process.spec or kept[1] is not process.record:
+            kept = self._parts[process] = (process.spec, process.record, _parts(process))
+        parts = kept[2]
+        if len(parts) == 1:
+            return parts[0]
+        lived = process.uptime()
+        return f"{parts[0]}{wire.length(lived)}{parts[1]}{wire.spoken(lived)}{parts[2]}"
 
 
 def _parts(process: Process) -> tuple[str, ...]:
@@ -56,7 +70,8 @@ class Processes(Base):
     gate = staticmethod(readers)
 
     def get(self) -> None:
-        self.send(listing(self.services.fleet), "application/json")
+        listing: Listing = self.settings["listing"]
+        self.send(listing.encoded(), "application/json")
 
 
 class Info(Base):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any
+from urllib.parse import urlencode
 
 from attrs import define, frozen
 from tornado.httputil import HTTPServerRequest
@@ -70,6 +71,11 @@ def rule(base: str, route: Route, **arguments: Any) -> Rule:
     pattern, handler, *matcher = route
     matches: type[PathMatches] = matcher[0] if matcher else PathMatches
     return Rule(matches(base + pattern), handler, arguments)
+
+
+def login(uri: str, service: Service | None) -> str:
+    """The login that leads back to `uri`, under the same prefix."""
+    return f"{service.prefix if service else ''}/login?{urlencode({'next': uri})}"
 
 
 def owner(path: str, services: Sequence[Service]) -> Service | None:

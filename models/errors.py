@@ -23,6 +23,14 @@ class Unauthenticated(Problem):
     """An account is needed and none, or a bad credential, came with the request."""
 
 
+class LoginNeeded(Unauthenticated):
+    """A page that only an account may see; `at` is the path of the login that leads back to it."""
+
+    def __init__(self, at: str) -> None:
+        super().__init__("an account is needed here")
+        self.at = at
+
+
 class Denied(Problem):
     """The caller is known, or does not matter, and may not do this."""
 

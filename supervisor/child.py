@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import resource
 import shutil
@@ -23,11 +24,13 @@ from attrs import Factory, define, frozen
 
 from models.processes import Exit, Limits
 
+log = logging.getLogger("children")
+
 MARK = "PILOTHOUSE_CHILD"
 """The variable by which a child, and all that it starts, is known as ours: instance:generation:name."""
 
 _SLICE = 0.002
-_CHAIN = ("prlimit", "setpriv")
+_CHAIN = ("prlimit", "nice", "setpriv")
 _UNHURRIED = 0.0005
 
 
@@ -60,12 +63,24 @@ class Launch:
         """The command, behind those that prepare the ground for it."""
         chain: list[str] = []
         if self.limits:
-            chain += ["prlimit", *(f"--{name}={soft}:{hard}" for name, (soft, hard) in self.limits.items()), "--"]
+            chain += [
+                _tool("prlimit"),
+                *(f"--{name}={soft}:{hard}" for name, (soft, hard) in self.limits.items()),
+                "--",
+            ]
+        if self.nice is not None:
+            more = self.nice - os.getpriority(os.PRIO_PROCESS, 0)
+            chain += [_tool("nice"), "-n", str(more), "--"]
         if self.uid is not None:
-            chain += ["setpriv", f"--reuid={self.uid}", f"--regid={self.gid}", "--init-groups", "--"]
+            chain += [_tool("setpriv"), f"--reuid={self.uid}", f"--regid={self.gid}", "--init-groups", "--"]
         elif self.gid is not None:
-            chain += ["setpriv", f"--regid={self.gid}", "--clear-groups", "--"]
+            chain += [_tool("setpriv"), f"--regid={self.gid}", "--clear-groups", "--"]
         return [*chain, *self.argv]
+
+
+def _tool(name: str) -> str:
+    """Where we find it; the child may be given a PATH that has it not."""
+    return shutil.which(name) or name
 
 
 def boot_id() -> str:
@@ -123,11 +138,18 @@ class Child:
         The kernel tells nobody of an exec, so this looks: twice a millisecond, and only for a start through a chain.
         """
         while self.is_chained and not self.exited.done():
-            with contextlib.suppress(OSError):
-                self.is_chained = Path(f"/proc/{self.pid}/exe").readlink().name in _CHAIN
+            self.look()
             if self.is_chained:
                 await asyncio.sleep(_UNHURRIED)
         return not self.is_chained
+
+    def look(self) -> None:
+        """Sees how far the chain is. A zombie still tells; so does a child of another user, unlike by its `exe`."""
+        if self.is_chained:
+            try:
+                self.is_chained = Path(f"/proc/{self.pid}/comm").read_text().rstrip("\n") in _CHAIN
+            except OSError:
+                self.is_chained = False
 
 
 class Children:
@@ -181,8 +203,6 @@ class Children:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             if "nofile" not in launch.limits and self._soft_files:
                 resource.prlimit(popen.pid, resource.RLIMIT_NOFILE, self._soft_files)
-            if launch.nice is not None:
-                os.setpriority(os.PRIO_PROCESS, popen.pid, launch.nice)
         facts = stat(popen.pid)
         identity = Identity(popen.pid, facts[3] if facts else 0, self._boot_id)
         return Child(identity, os.pidfd_open(popen.pid), popen, asyncio.get_running_loop().create_future(), chained)
@@ -220,13 +240,17 @@ class Children:
             child, on_exit = self._ended.popleft()
             exit = self._reap(child)
             child.exited.set_result(exit)
-            on_exit(exit)
+            try:
+                on_exit(exit)
+            except Exception:
+                log.exception("the end of pid %d could not be dealt with", child.pid)
         self._pumping = bool(self._ended)
         if self._pumping:
             asyncio.get_running_loop().call_soon(self._pump)
 
     def _reap(self, child: Child) -> Exit | None:
         del self._watched[child.pid]
+        child.look()
         try:
             word = os.waitid(os.P_PIDFD, child.pidfd, os.WEXITED)
         except ChildProcessError:
@@ -264,8 +288,10 @@ def _append(path: str | None, files: contextlib.ExitStack) -> int | None:
     if path is None:
         return None
     Path(path).parent.mkdir(parents=True, exist_ok=True)
-    handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOCTTY, 0o640)
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK
+    handle = os.open(path, flags, 0o640)  # a pipe that nobody reads is a fault then, and holds nobody up
     files.callback(os.close, handle)
+    os.set_blocking(handle, True)
     return handle
 
 

@@ -9,7 +9,6 @@ import pwd
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 
 from attrs import Factory, define
 
@@ -24,7 +23,7 @@ from supervisor.strays import Strays
 
 
 class Turns:
-    """`async with` it: those inside go one by one, and the loop sees to everybody else between two of them."""
+    """`async with` it: those inside go one in each turn of the loop, which sees to everybody else in between."""
 
     def __init__(self) -> None:
         self._lock = asyncio.Lock()
@@ -32,10 +31,8 @@ class Turns:
     async def __aenter__(self) -> None:
         await self._lock.acquire()
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        asyncio.get_running_loop().call_soon(self._lock.release)
+    async def __aexit__(self, *_: object) -> None:
+        asyncio.get_running_loop().call_soon(self._lock.release)  # at once, the next would go on in this turn
 
 
 @define

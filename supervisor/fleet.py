@@ -17,6 +17,8 @@ from supervisor.process import Process
 
 log = logging.getLogger("supervision")
 
+_AT_ONCE = 20
+
 
 @frozen
 class Reload:
@@ -77,15 +79,18 @@ class Fleet:
 
     async def restart(self, name: str) -> str:
         """Restarts one; what depends on it is stopped before and started again after. Raises `NotFound`, `Failed`."""
-        process = self.get(name)
-        behind = [self._processes[other] for other in dependents(self._specs, name)]
-        live = [other for other in behind if other.live]
+        return await self._answered(self._restart(self.get(name)))
+
+    async def _restart(self, process: Process) -> str:
+        self._engine.launch(process.spec, process.record.generation + 1)  # what cannot be run here stops nobody
+        behind = [self._processes[other] for other in dependents(self._specs, process.name)]
+        wanted = [other for other in behind if other.live or other.waits_for_restart]
         for other in behind:
             await other.stop()
         message = await process.restart()
-        for other in reversed(live):
-            await other.start()
-        return await self._answered(_just(message))
+        if failed := await self._start(wanted):
+            raise Failed(f"{message}, but of what depends on it: {'; '.join(failed)}", "START_FAILED")
+        return message
 
     async def _stop(self, process: Process) -> str:
         for name in dependents(self._specs, process.name):
@@ -177,7 +182,7 @@ class Fleet:
         failed: list[str] = []
         for order in sorted({process.spec.order for process in processes}, reverse=backwards):
             together = [process for process in processes if process.spec.order == order]
-            results = await asyncio.gather(*(do(process) for process in together), return_exceptions=True)
+            results = await asyncio.gather(*await _begun(together, do), return_exceptions=True)
             failed += [
                 _words(process, result) for process, result in zip(together, results, strict=True) if _bad(result)
             ]
@@ -234,8 +239,14 @@ class Fleet:
             self._engine.journal.forget(process.name)
 
 
-async def _just(message: str) -> str:
-    return message
+async def _begun(processes: list[Process], do: Callable[[Process], Awaitable[str]]) -> list[asyncio.Future[str]]:
+    """All of it begun, some in each turn of the loop, so that requests are answered in between."""
+    tasks: list[asyncio.Future[str]] = []
+    for number, process in enumerate(processes, 1):
+        tasks.append(asyncio.ensure_future(do(process)))
+        if number % _AT_ONCE == 0:
+            await asyncio.sleep(0)
+    return tasks
 
 
 def _serves(process: Process, condition: Condition) -> bool:

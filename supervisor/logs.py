@@ -7,6 +7,7 @@ may be lost. It is looked for every five seconds, in the worker, so a file may g
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import shutil
@@ -34,16 +35,23 @@ class LogFile:
 def tail(path: Path, lines: int, most: int = 16 * _MOST_AT_ONCE) -> tuple[bytes, int]:
     """The last `lines` lines of a file, at most `most` bytes, and where they end; empty where there is no file."""
     blocks: list[bytes] = []
+    found = 0
     try:
         with path.open("rb") as file:
             end = at = file.seek(0, os.SEEK_END)
-            while at > 0 and end - at < most and sum(block.count(b"\n") for block in blocks) <= lines:
+            while at > 0 and end - at < most and found <= lines:
                 block = min(_BLOCK, at)
                 at = file.seek(at - block)
                 blocks.append(file.read(block))
-    except FileNotFoundError:
+                found += blocks[-1].count(b"\n")
+    except (FileNotFoundError, NotADirectoryError):
         return b"", 0
-    return b"".join(b"".join(reversed(blocks)).splitlines(keepends=True)[-lines:]), end
+    text = b"".join(reversed(blocks))
+    start = len(text) - text.endswith(b"\n")
+    for _ in range(lines):
+        if (start := text.rfind(b"\n", 0, start)) < 0:
+            break
+    return text[start + 1 :], end
 
 
 def backup(path: Path, number: int) -> Path:
@@ -57,13 +65,15 @@ def rotate(file: LogFile) -> bool:
     try:
         if not file.max_bytes or not path.is_file() or path.stat().st_size < file.max_bytes:
             return False
-        for number in range(file.backups - 1, 0, -1):
-            if backup(path, number).exists():
-                backup(path, number).replace(backup(path, number + 1))
         if file.backups:
-            _copy(path, backup(path, 1))
+            _copy(path, backup(path, 0))  # before the others move: a full disk must cost nothing that there is
+            for number in range(file.backups - 1, -1, -1):
+                if backup(path, number).exists():
+                    backup(path, number).replace(backup(path, number + 1))
         os.truncate(path, 0)
     except OSError as error:
+        with contextlib.suppress(OSError):
+            backup(path, 0).unlink(missing_ok=True)
         log.error("%s cannot be rotated: %s", path, error)
         return False
     return True
@@ -90,6 +100,7 @@ class Logs:
     def __init__(self, files: Callable[[], Iterable[LogFile]]) -> None:
         self._files = files
         self._rotations: Counter[str] = Counter()
+        self._backups: dict[str, int] = {}
         self._still = asyncio.Lock()  # no file is rotated while a follower reads from it
 
     async def watch(self) -> None:
@@ -103,6 +114,7 @@ class Logs:
         async with self._still:
             done = await asyncio.to_thread(lambda: [file.path for file in files if rotate(file)])
             self._rotations.update(done)
+            self._backups.update((file.path, file.backups) for file in files)
 
     async def follow(self, path: str, lines: int) -> AsyncIterator[bytes]:
         """The last `lines` lines, then what is added, in pieces that end with a line wherever one does.
@@ -126,7 +138,8 @@ class Logs:
     async def _read_on(self, path: str, place: _Place) -> bytes:
         async with self._still:
             while (missed := self._rotations[path] - place.rotations) > 0:
-                if added := await asyncio.to_thread(_read, backup(Path(path), missed), place.at):
+                kept = missed <= self._backups[path]
+                if kept and (added := await asyncio.to_thread(_read, backup(Path(path), missed), place.at)):
                     place.at += len(added)
                     return added
                 place.rotations, place.at = place.rotations + 1, 0

@@ -135,6 +135,8 @@ class Process:
         if self._called_off is not None and not self._called_off.done():
             self._called_off.set_result(None)
         async with self._queue:
+            waited = self._wait_no_more() or waited  # a start that came before us may have ended already
+            self._want(False)
             if not self.live:
                 return f"{self.name} {'will not be restarted' if waited else 'is not running'}"
             pid = self.record.pid
@@ -169,18 +171,24 @@ class Process:
         """Waits for what it depends on, unless a stop is asked for meanwhile."""
         if not self.spec.depends_on:
             return
-        self._called_off = asyncio.get_running_loop().create_future()
+        if self._called_off is None or self._called_off.done():
+            self._called_off = asyncio.get_running_loop().create_future()
+        called_off = self._called_off  # of all who wait now
         needs = asyncio.ensure_future(self._needs(self.name))
         try:
-            await asyncio.wait({needs, self._called_off}, return_when=asyncio.FIRST_COMPLETED)
-            if self._called_off.done():
+            await asyncio.wait({needs, called_off}, return_when=asyncio.FIRST_COMPLETED)
+            if called_off.done():
                 raise Failed(f"{self.name} was told to stop while it waited for what it depends on", "START_FAILED")
             needs.result()
         finally:
             needs.cancel()
 
     async def _begin(self, launch: Launch) -> asyncio.Future[None]:
-        """Starts a child. The future it returns tells whether that became a running process, or raises `Failed`."""
+        """Starts a child. The future it returns tells whether that became a running process, or raises `Failed`.
+
+        What has begun is gone through with, even where whoever waits for it is cancelled: never half a start.
+        """
+        self._wait_no_more()
         outcome = self._outcome = asyncio.get_running_loop().create_future()
         outcome.add_done_callback(lambda done: done.cancelled() or done.exception())  # whoever asked may have left
         self._become(
@@ -189,12 +197,20 @@ class Process:
             generation=self.record.generation + 1,
             pid=None, start_ticks=None, boot_id=None, start=None, end=None, exit_code=None, uptime=0, failed_log=None,
         )  # fmt: skip
+        begun = self._background(self._go(launch))
+        try:
+            await asyncio.shield(begun)
+        except asyncio.CancelledError:
+            await asyncio.wait({begun})
+            raise
+        return outcome
+
+    async def _go(self, launch: Launch) -> None:
         await self._engine.journal.intent()
         async with self._engine.turns:
             self._spawn(launch)
         if self.child is not None and await self.child.executed():
             self._is_executing()
-        return outcome
 
     def _spawn(self, launch: Launch) -> None:
         try:
@@ -311,9 +327,13 @@ class Process:
         words = f"it ended with {how} before it had run for {self.spec.start_seconds:g} s"
         if _could_not_execute(child, exit):
             words = f"{' '.join(self.spec.argv)!r} could not be executed ({how})"
-        if self.spec.stderr_file is None:
+        file = self.spec.stderr_file and Path(self.spec.stderr_file)
+        if not file or not file.is_file():  # /dev/stderr, say, cannot be read again
             return words
-        text, _ = tail(Path(self.spec.stderr_file), 100)
+        try:
+            text, _ = tail(file, 100)
+        except OSError:
+            return words
         return f"{words}\n{text[-_LAST_WORDS:].decode('utf-8', 'replace')}".rstrip()
 
     def _look_behind(self, child: Child) -> None:

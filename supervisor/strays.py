@@ -84,7 +84,10 @@ class Strays:
 
     def are_likely(self, child: Child, name: str) -> bool:
         """Whether a child that has just ended left something behind, as far as that can be told at once."""
-        return _group_lives(child.pid) or self._cgroups.populated(name)
+        return _group_lives(child.pid) or self._cgroups.populated(name) or bool(self._unwatched())
+
+    def _unwatched(self) -> set[int]:
+        return {int(pid) for pid in Path("/proc/thread-self/children").read_text().split()} - self._children.pids
 
     async def _orphans(self) -> list[Bearer]:
         """Our unwatched children. One look serves all who ask in the same turn of the loop."""
@@ -96,8 +99,7 @@ class Strays:
     def _look(self) -> None:
         scan, self._scan = self._scan, None
         if scan is not None:
-            ours = {int(pid) for pid in Path("/proc/thread-self/children").read_text().split()}
-            scan.set_result(bearers(self._instance, ours - self._children.pids))
+            scan.set_result(bearers(self._instance, self._unwatched()))
 
     async def left_by(self, child: Child, name: str) -> set[int]:
         """What lives of all that this child, or one before it, started: orphans with its name, and its control group.
