@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import errno
 import logging
 import os
 import signal
@@ -13,6 +14,7 @@ import sys
 from pathlib import Path
 
 from tornado.httpserver import HTTPServer
+from tornado.ioloop import IOLoop
 from tornado.netutil import bind_sockets
 
 from handlers.app import SERVICES, House
@@ -29,6 +31,8 @@ log = logging.getLogger("house")
 
 _HEADERS_WITHIN = 60.0
 _BODY_WITHIN = 600.0
+_NONE_FREE = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+_ACCEPT_AGAIN = 1.0
 
 
 def arguments(argv: list[str] | None) -> argparse.Namespace:
@@ -99,13 +103,32 @@ async def serve(settings: Config, asked: argparse.Namespace) -> None:
     log.info("stopped")
 
 
+class Listener(socket.socket):
+    """Where no descriptor is free, connections wait a second in the kernel's queue; the loop would spin otherwise."""
+
+    def accept(self) -> tuple[socket.socket, object]:
+        try:
+            return super().accept()
+        except OSError as error:
+            if error.errno not in _NONE_FREE:
+                raise
+            log.error("connections wait: %s", error.strerror)
+            IOLoop.current().update_handler(self, 0)
+            IOLoop.current().call_later(_ACCEPT_AGAIN, self._go_on)
+            raise BlockingIOError from None
+
+    def _go_on(self) -> None:
+        if self.fileno() >= 0:
+            IOLoop.current().update_handler(self, IOLoop.READ)
+
+
 def listen(settings: Config) -> list[socket.socket]:
     """Opens the listening sockets. Raises `CannotStart`."""
     sockets: list[socket.socket] = []
     for address in settings.server.address:
         port = sockets[0].getsockname()[1] if sockets and not settings.server.port else settings.server.port
         try:
-            sockets += bind_sockets(port, address, backlog=1024)
+            sockets += [Listener(fileno=one.detach()) for one in bind_sockets(port, address, backlog=1024)]
         except OSError as error:
             raise CannotStart(f"{address}:{port}: {error.strerror or error}") from None
     return sockets

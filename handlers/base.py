@@ -155,7 +155,7 @@ class Refusal(Base):
         raise self.problem
 
     def write_error(self, status_code: int, **facts: Any) -> None:
-        """Tells why it was refused, whatever Tornado finds amiss before: a method it does not know, a body we dropped."""
+        """Tells why it was refused, whatever else Tornado finds amiss: a strange method, a body that we dropped."""
         super().write_error(status_code, exc_info=(type(self.problem), self.problem, None))
 
 

@@ -17,7 +17,8 @@ from models.errors import Invalid, NotFound
 from models.events import Entry
 from models.paging import whole
 
-_REPLAY = 500
+_REPLAY = 100
+_LINES = 200
 _LONGEST_ID = 18
 _MOST_LINES = 10_000
 
@@ -40,22 +41,27 @@ class StatusStream(Streaming):
     """Every status change as `event: status`; `Last-Event-ID` brings what was missed, without a gap."""
 
     async def get(self) -> None:
-        self.streams.check()
         last = self.request.headers.get("Last-Event-ID", "")
-        missed = await self._missed(int(last)) if last.isascii() and last.isdigit() and len(last) <= _LONGEST_ID else []
         stream = self.open()
-        self.streams.statuses.add(stream, missed[-1].id if missed else events.last_id())
-        stream.send(f"retry: {RETRY}\n: status changes\n\n".encode() + b"".join(map(status_block, missed)))
+        stream.send(f"retry: {RETRY}\n: status changes\n\n".encode())
+        seen = events.last_id()
+        if last.isascii() and last.isdigit() and len(last) <= _LONGEST_ID:
+            try:
+                seen = await self._catch_up(stream, min(int(last), seen))
+            except StreamClosedError:
+                return
+        self.streams.statuses.add(stream, seen)
 
-    async def _missed(self, last: int) -> list[Entry]:
-        """All that came after `last`; between the last of these reads and the subscription the loop has no turn."""
-        missed: list[Entry] = []
-        while True:
-            some = events.since(missed[-1].id if missed else last, _REPLAY)
-            missed += some
-            if len(some) < _REPLAY:
-                return missed
+    async def _catch_up(self, stream: Stream, seen: int) -> int:
+        """Sends all that came after `seen`, as fast as the client reads; returns the last id that was sent.
+
+        Between the last of these reads and the subscription the loop has no turn.
+        """
+        while some := events.since(seen, _REPLAY):
+            await stream.send_slowly(b"".join(map(status_block, some)))
             await asyncio.sleep(0)
+            seen = some[-1].id
+        return seen
 
 
 def log_asked_for(handler: Base, name: str) -> tuple[str, int]:
@@ -100,8 +106,8 @@ async def _follow(stream: Stream, pieces: AsyncIterator[bytes]) -> None:
         await stream.send_slowly(f"retry: {RETRY}\n\n".encode())
         async for piece in pieces:
             lines = piece.decode("utf-8", "replace").replace("\r", "").removesuffix("\n").split("\n") if piece else []
-            if lines:
-                data = "".join(f"data: {line}\n" for line in lines)
+            for start in range(0, len(lines), _LINES):
+                data = "".join(f"data: {line}\n" for line in lines[start : start + _LINES])
                 await stream.send_slowly(f"event: log\n{data}\n".encode())
     except StreamClosedError:
         pass

@@ -19,13 +19,13 @@ class Home(Page):
         write_page(self, "home.html", processes=list(self.services.fleet), status=wire.process_status)
 
 
-class Static(StaticFileHandler, Base):  # type: ignore[misc]  # (of `get`, `head` and so on, Tornado's count)
+class Static(StaticFileHandler, Base):  # type: ignore[misc]
     """The files of `static/`, which are public."""
 
     gate = staticmethod(open_to_all)
     max_body = 0
 
-    def initialize(self, path: str, **arguments: Any) -> None:
+    def initialize(self, path: str, **arguments: Any) -> None:  # type: ignore[override]
         StaticFileHandler.initialize(self, path)
         Base.initialize(self, **arguments)
 

@@ -66,8 +66,11 @@ class Stream:
             pass
 
     async def send_slowly(self, data: bytes) -> None:
-        """Returns when it is written. Raises `StreamClosedError` when the client has left."""
-        await self._io.write(data)
+        """Returns when it is written, however much it is. Raises `StreamClosedError` when the client has left."""
+        bound, self._io.max_write_buffer_size = self._io.max_write_buffer_size, None
+        written = self._io.write(data)
+        self._io.max_write_buffer_size = bound
+        await written
 
     def close(self) -> None:
         self._io.close()

@@ -209,13 +209,31 @@ class ProcessSpec:
         return None if self.redirect_stderr else self.stderr_logfile
 
 
-def dependents(specs: Mapping[str, ProcessSpec], name: str) -> list[str]:
-    """The names that need `name`, directly or through others; each stands before those that it needs."""
-    needed_by: dict[str, list[str]] = {}
+def needed_by(specs: Mapping[str, ProcessSpec]) -> Mapping[str, list[str]]:
+    """Name -> those that depend on it directly; none for one that nobody needs."""
+    names: dict[str, list[str]] = {}
     for spec in specs.values():
         for dependency in spec.depends_on:
-            needed_by.setdefault(dependency.process, []).append(spec.name)
-    order = _walk(needed_by, [name])
+            names.setdefault(dependency.process, []).append(spec.name)
+    return names
+
+
+def dependents(needed: Mapping[str, list[str]], name: str) -> list[str]:
+    """The names that need `name`, directly or through others; each stands before those that it needs.
+
+    `needed` as `needed_by` gives it. Not recursive: a chain may be long.
+    """
+    order: list[str] = []
+    seen: set[str] = set()
+    stack = [(name, False)]
+    while stack:
+        one, through = stack.pop()
+        if through:
+            order.append(one)
+        elif one not in seen:
+            seen.add(one)
+            stack.append((one, True))
+            stack += [(other, False) for other in needed.get(one, ())]
     return order[:-1]
 
 
@@ -227,19 +245,3 @@ def circle(specs: Mapping[str, ProcessSpec]) -> list[str]:
     except graphlib.CycleError as error:
         return list(reversed(error.args[1]))
     return []
-
-
-def _walk(graph: Mapping[str, list[str]], start: list[str]) -> list[str]:
-    """All that can be reached, each after those that it leads to. Not recursive: a chain may be long."""
-    order: list[str] = []
-    seen: set[str] = set()
-    stack = [(name, False) for name in start]
-    while stack:
-        name, through = stack.pop()
-        if through:
-            order.append(name)
-        elif name not in seen:
-            seen.add(name)
-            stack.append((name, True))
-            stack += [(other, False) for other in graph.get(name, ())]
-    return order

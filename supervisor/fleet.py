@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from attrs import Factory, frozen
 
 from models.errors import Conflict, Failed, Invalid, NotFound, Problem
-from models.processes import ENDED, UP, Condition, Dependency, ProcessSpec, Status, dependents
+from models.processes import ENDED, UP, Condition, Dependency, ProcessSpec, Status, dependents, needed_by
 from models.supervised import Record
 from supervisor.engine import Engine
 from supervisor.logs import LogFile
@@ -35,7 +35,7 @@ class Reload:
 class Fleet:
     def __init__(self, specs: Mapping[str, ProcessSpec], engine: Engine, records: Mapping[str, Record]) -> None:
         self._engine = engine
-        self._specs = dict(specs)
+        self._specs, self._needed = dict(specs), needed_by(specs)
         self._processes = {name: self._make(spec, records.get(name)) for name, spec in specs.items()}
         self._reloading = asyncio.Lock()
 
@@ -83,7 +83,7 @@ class Fleet:
 
     async def _restart(self, process: Process) -> str:
         self._engine.launch(process.spec, process.record.generation + 1)  # what cannot be run here stops nobody
-        behind = [self._processes[other] for other in dependents(self._specs, process.name)]
+        behind = [self._processes[other] for other in dependents(self._needed, process.name)]
         wanted = [other for other in behind if other.live or other.waits_for_restart]
         for other in behind:
             await other.stop()
@@ -93,7 +93,7 @@ class Fleet:
         return message
 
     async def _stop(self, process: Process) -> str:
-        for name in dependents(self._specs, process.name):
+        for name in dependents(self._needed, process.name):
             await self._processes[name].stop()
         return await process.stop()
 
@@ -216,7 +216,7 @@ class Fleet:
         added = [name for name in specs if name not in self._processes]
         for name in changed:
             self._processes[name].spec = specs[name]
-        self._specs = dict(specs)
+        self._specs, self._needed = dict(specs), needed_by(specs)
         kept = self._processes
         self._processes = {name: kept.get(name) or self._make(spec) for name, spec in specs.items()}
         self._drop(removed)

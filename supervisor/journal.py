@@ -73,8 +73,10 @@ class Journal:
         self._flush_soon()
 
     def _flush_soon(self) -> None:
+        """In the turn after the next: then an exit and the restart that it causes are one commit."""
         if self._flush_at is None:
-            self._flush_at = asyncio.get_running_loop().call_soon(self._flush)
+            loop = asyncio.get_running_loop()
+            self._flush_at = loop.call_soon(loop.call_soon, self._flush)
 
     def _flush(self) -> None:
         self._flush_at = None

@@ -63,10 +63,10 @@ class Lines(logging.Handler):
         self._poll.register(file, select.POLLOUT)
 
     def emit(self, record: logging.LogRecord) -> None:
-        if len(self._waiting) >= _MOST_LINES:
+        if len(self._waiting) < _MOST_LINES:
+            self._waiting.append((self.format(record) + "\n").encode("utf-8", "backslashreplace"))
+        else:
             self._lost += 1
-            return
-        self._waiting.append((self.format(record) + "\n").encode("utf-8", "backslashreplace"))
         try:
             self._due = self._due or asyncio.get_running_loop().call_soon(self._write)
         except RuntimeError:  # before the loop, after it, or in a worker

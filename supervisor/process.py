@@ -36,6 +36,7 @@ from supervisor.logs import LogFile, tail
 log = logging.getLogger("supervision")
 
 _LAST_WORDS = 4096
+_MOMENT = 0.1
 _KILLED_GOES_WITHIN = 10.0
 
 
@@ -339,11 +340,18 @@ class Process:
     def _look_behind(self, child: Child) -> None:
         """It ended by itself: what it left is ended before it is started again.
 
-        Where its control group says that there is nothing, a restart without delay need not wait for a look.
+        Where its control group says that there is nothing, a restart without delay need not wait for a look; what it
+        had started before it was in that group is looked for a moment later.
         """
+        if self._engine.closing:
+            return
         nothing = child.is_grouped and not self._engine.strays.are_likely(child, self.name)
-        if not (nothing and not self.spec.restart_delay) and not self._engine.closing:
-            self._background(self._tidy(child))
+        at_once = nothing and not self.spec.restart_delay
+        self._background(self._sweep(self.record.generation) if at_once else self._tidy(child))
+
+    async def _sweep(self, generation: int) -> None:
+        await asyncio.sleep(_MOMENT)
+        await self._engine.strays.sweep(self.name, generation, self.spec.stop_timeout)
 
     async def _tidy(self, child: Child) -> None:
         async with self._queue:

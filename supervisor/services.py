@@ -41,6 +41,7 @@ Result = TypeVar("Result")
 
 _BEAT = 1.0
 _STALLED = 1.0
+_BURY_EVERY = 10
 _CHECKPOINT_EVERY = 60
 _PRUNE_EVERY = 600.0
 _DAY = 86_400 * 1_000_000
@@ -201,7 +202,8 @@ class Services:
             due = time.monotonic() + _BEAT
             beats += 1
             self._worst[beats % len(self._worst)] = self.lag
-            self.engine.strays.bury()
+            if beats % _BURY_EVERY == 0:
+                self.engine.strays.bury()
             if beats % _CHECKPOINT_EVERY == 0 or self.journal.commits >= 1000:
                 self.journal.commits = 0
                 await self._checkpoint()

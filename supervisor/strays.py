@@ -84,10 +84,14 @@ class Strays:
 
     def are_likely(self, child: Child, name: str) -> bool:
         """Whether a child that has just ended left something behind, as far as that can be told at once."""
-        return _group_lives(child.pid) or self._cgroups.populated(name) or bool(self._unwatched())
+        return _group_lives(child.pid) or self._cgroups.populated(name)
 
     def _unwatched(self) -> set[int]:
-        return {int(pid) for pid in Path("/proc/thread-self/children").read_text().split()} - self._children.pids
+        try:
+            pids = Path("/proc/thread-self/children").read_text().split()
+        except OSError:  # no descriptor is free: an end must be told all the same
+            return set()
+        return {int(pid) for pid in pids} - self._children.pids
 
     async def _orphans(self) -> list[Bearer]:
         """Our unwatched children. One look serves all who ask in the same turn of the loop."""
@@ -110,6 +114,11 @@ class Strays:
         orphans = {one.identity.pid for one in found if one.name == name} - self._children.pids
         return orphans | set(self._cgroups.members(name))
 
+    async def sweep(self, name: str, generation: int, patience: float) -> None:
+        """Ends the orphans that this generation of a process, or one before it, has left."""
+        found = await self._orphans()
+        await end({one.identity.pid for one in found if one.name == name and one.generation <= generation}, patience)
+
     async def clear(self, child: Child, name: str, stop_signal: int, patience: float) -> None:
         """Ends what the ended child left behind: `stop_signal` once, SIGKILL after `patience` seconds."""
         loop = asyncio.get_running_loop()
@@ -118,7 +127,7 @@ class Strays:
         while loop.time() < end + _KILLED_GO_WITHIN:
             self.bury()  # a zombie keeps its group alive
             left = await self.left_by(child, name)
-            if not left and not _group_lives(child.pid):
+            if not left and not (_group_lives(child.pid) and await self._has_living(child)):
                 return
             late = loop.time() >= end
             if late or not asked:
@@ -127,6 +136,10 @@ class Strays:
             asked |= left or {child.pid}
             await _any_end(left, max(end - loop.time(), _LOOK_AGAIN) if left else _LOOK_AGAIN)
         log.error("%s: something that it left behind could not be ended", name)
+
+    async def _has_living(self, child: Child) -> bool:
+        """Whether its group is more than zombies: those of an adopted child may wait long for whose they are."""
+        return not child.is_adopted or await asyncio.to_thread(_is_more_than_zombies, child.pid)
 
     def _ask(self, child: Child, name: str, pids: set[int], number: int, group: bool) -> None:
         if number == signal.SIGKILL:
@@ -164,6 +177,14 @@ def _group_lives(group: int) -> bool:
     except PermissionError:
         pass
     return True
+
+
+def _is_more_than_zombies(group: int) -> bool:
+    for pid in (int(entry) for entry in os.listdir("/proc") if entry.isdigit()):  # noqa: PTH208 (as above)
+        with contextlib.suppress(ProcessLookupError):
+            if os.getpgid(pid) == group and (facts := stat(pid)) and facts[0] not in "ZX":
+                return True
+    return False
 
 
 def _set(future: asyncio.Future[None]) -> None:
