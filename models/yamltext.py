@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,10 +11,16 @@ import yaml
 
 from models.values import Raw, shown
 
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml, where it is there, is ten times as fast
 _YAML = "tag:yaml.org,2002:"
 _NULL, _MERGE = f"{_YAML}null", f"{_YAML}merge"
 _TAGS = {_YAML + name for name in ("null", "bool", "int", "float", "str", "timestamp", "value", "seq", "map")}
+
+
+def _composed(text: str) -> yaml.Node | None:
+    """By libyaml where it is there, ten times as fast; by PyYAML's own parser where that finds a fault, for its words."""
+    with contextlib.suppress(AttributeError, yaml.YAMLError, RecursionError):
+        return yaml.compose(text, yaml.CSafeLoader)
+    return yaml.compose(text, yaml.SafeLoader)
 
 
 class Yaml:
@@ -27,7 +34,7 @@ class Yaml:
     def read(self) -> Raw:
         """The mapping at the top; `{}` where there is none or it cannot be read."""
         try:
-            node = yaml.compose(self._path.read_bytes().decode(), _LOADER)
+            node = _composed(self._path.read_bytes().decode())
             tree = self._plain(node) if node else None
         except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
             self._fault(*_told(self._path, error))
