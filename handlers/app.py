@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any
 
-from tornado.httputil import HTTPHeaders, HTTPMessageDelegate, HTTPServerRequest, RequestStartLine, ResponseStartLine
+from tornado.httputil import HTTPMessageDelegate, HTTPServerRequest
 from tornado.routing import Rule
 from tornado.web import Application, RequestHandler
 
 from handlers import events, live, pages, processes, system, wire
 from handlers.base import Page, Refusal, methods
 from handlers.gates import SAFE, caller, check_host, check_site
+from handlers.intake import Intake
 from handlers.routing import API, Service, StreamPath, Told, login, owner, rule
 from handlers.streams import Broadcast, Streams
 from models.errors import LoginNeeded, NotFound, Problem, TooLarge, Unauthenticated, Unavailable, WrongMethod
 from supervisor.services import Services
 
 _HERE = Path(__file__).parent
-_DROPPING_TAKES = 10.0
 
 
 def _error_response(told: Told) -> wire.ErrorResponse:
@@ -101,11 +99,15 @@ class House(Application):
         path_kwargs: dict[str, bytes] | None = None,
     ) -> Any:
         """Lets a request in, or has it refused; either way its body is read first, within bounds."""
-        problem = self._refused(request, target_class)
+        problem, limit = self._refused(request, target_class), 0
         if problem is not None:
-            return Intake(self, request, self._refusal(request, problem), 0)
-        inner = super().get_handler_delegate(request, target_class, target_kwargs, path_args, path_kwargs)
-        return Intake(self, request, inner, getattr(target_class, "max_body", 0))
+            inner = self._refusal(request, problem)
+        else:
+            inner = super().get_handler_delegate(request, target_class, target_kwargs, path_args, path_kwargs)
+            limit = getattr(target_class, "max_body", 0)
+        too_large = TooLarge(f"the body is larger than {limit} bytes")
+        most = self.services.config.server.max_body
+        return Intake(request, inner, limit, most, lambda: self._refusal(request, too_large))
 
     def _refused(self, request: HTTPServerRequest, target: type[RequestHandler]) -> Problem | None:
         try:
@@ -131,73 +133,3 @@ class House(Application):
         service = owner(request.path, SERVICES) or SUPERVISION
         arguments = {"services": self.services, "service": service, "streams": self.streams, "problem": problem}
         return super().get_handler_delegate(request, Refusal, arguments)
-
-    def too_large(self, request: HTTPServerRequest, limit: int) -> HTTPMessageDelegate:
-        return self._refusal(request, TooLarge(f"the body is larger than {limit} bytes"))
-
-
-class Intake(HTTPMessageDelegate):
-    """Reads a request's body for its handler, up to `limit` bytes of it.
-
-    A client that is still sending never sees an answer that comes with a closed connection: so what is refused is
-    answered when its body was read and dropped, or when it has cost `server.max-body` bytes or ten seconds.
-    """
-
-    def __init__(self, house: House, request: HTTPServerRequest, inner: HTTPMessageDelegate, limit: int) -> None:
-        self._house = house
-        self._request = request
-        self._inner = inner
-        self._limit = limit
-        self._seen = 0
-        self._finished = False
-        self._timer: asyncio.TimerHandle | None = None
-
-    def headers_received(
-        self, start_line: RequestStartLine | ResponseStartLine, headers: HTTPHeaders
-    ) -> Awaitable[None] | None:
-        connection: Any = self._request.connection
-        connection.set_max_body_size(2**62)  # we count ourselves: Tornado's own limit closes without a word
-        if self._limit and _announced(headers) > self._limit:
-            self._refuse_size()
-        elif not self._limit and _announced(headers):
-            self._drop_within()
-        return self._inner.headers_received(start_line, headers)
-
-    def data_received(self, chunk: bytes) -> Awaitable[None] | None:
-        self._seen += len(chunk)
-        if self._limit and self._seen > self._limit:
-            self._refuse_size()
-        if self._limit:
-            return self._inner.data_received(chunk)
-        if self._seen > self._house.services.config.server.max_body:
-            self.finish()
-        return None
-
-    def finish(self) -> None:
-        if not self._finished:
-            self._finished = True
-            if self._timer is not None:
-                self._timer.cancel()
-            self._inner.finish()
-
-    def on_connection_close(self) -> None:
-        self._finished = True
-        if self._timer is not None:
-            self._timer.cancel()
-        self._inner.on_connection_close()
-
-    def _refuse_size(self) -> None:
-        self._inner = self._house.too_large(self._request, self._limit)
-        self._limit = 0
-        self._drop_within()
-
-    def _drop_within(self) -> None:
-        if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(_DROPPING_TAKES, self.finish)
-
-
-def _announced(headers: HTTPHeaders) -> int:
-    length = headers.get("Content-Length", "")
-    if length.isdigit():
-        return int(length)
-    return 1 if "Transfer-Encoding" in headers else 0

@@ -81,6 +81,7 @@ class Services:
         self._worst = [0.0] * 10
         self._read_config = read_config
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._reloading = asyncio.Lock()
 
     @property
     def data_dir(self) -> Path:
@@ -152,13 +153,14 @@ class Services:
         Returns what was done, and the changed properties that need a restart. Raises `Invalid` with all faults; then
         nothing has changed.
         """
-        try:
-            new = await asyncio.to_thread(self._read_config)
-        except BadConfig as bad:
-            raise Invalid(f"the configuration is not taken over: {'; '.join(bad.faults)}") from None
-        need = [path for path in reading.differences(self.config, new) if not path.startswith("supervisor.")]
-        self.config = _live(self.config, new)
-        return await self.fleet.reload(new.supervisor.processes), need
+        async with self._reloading:  # what was read last must be what is taken over last
+            try:
+                new = await asyncio.to_thread(self._read_config)
+            except BadConfig as bad:
+                raise Invalid(f"the configuration is not taken over: {'; '.join(bad.faults)}") from None
+            need = [path for path in reading.differences(self.config, new) if not path.startswith("supervisor.")]
+            self.config = _live(self.config, new)
+            return await self.fleet.reload(new.supervisor.processes), need
 
     def hang_up(self) -> None:
         """SIGHUP: as `reload`, and the log tells."""

@@ -1,0 +1,1 @@
+"""Measurements: ours beside its peers, and beside what the machine allows."""

@@ -1,0 +1,110 @@
+"""The supervised children without their supervisor: their own word that they run, the kernel's that they are gone."""
+
+import contextlib
+import fcntl
+import os
+import select
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+SOURCE = Path(__file__).with_name("child.c")
+SHELL_CHILD = '#!/bin/sh\necho $$ >"$1"\n[ "$2" = once ] || exec sleep infinity\n'
+
+
+@dataclass(frozen=True)
+class Word:
+    """A child's announcement: its pid and the second (as `time.monotonic`) in which it began to execute."""
+
+    pid: int
+    at: float
+
+
+def build(directory: Path) -> tuple[Path, str]:
+    """The child's program and what it is: static C where a compiler is there, else a shell script and `sleep`."""
+    program = directory / "child"
+    for compiler in filter(None, map(shutil.which, ("cc", "gcc", "clang"))):
+        for static in (["-static"], []):
+            command = [compiler, "-O2", *static, "-o", str(program), str(SOURCE)]
+            if subprocess.run(command, capture_output=True).returncode == 0:
+                return program, "C, static" if static else "C"
+    program.write_text(SHELL_CHILD)
+    program.chmod(0o755)
+    return program, "shell and sleep (no compiler: start times are those of our reading)"
+
+
+class Words:
+    """The FIFO on which the children announce themselves. We hold it open both ways, so no child waits for a reader."""
+
+    def __init__(self, path: Path) -> None:
+        os.mkfifo(path)
+        self._fd = os.open(path, os.O_RDWR | os.O_NONBLOCK)
+        with contextlib.suppress(OSError):
+            fcntl.fcntl(self._fd, fcntl.F_SETPIPE_SZ, 1 << 20)
+        self._rest = b""
+
+    def collect(self, count: int, seconds: float, check: Callable[[], None] | None = None) -> list[Word]:
+        """The next `count` announcements; TimeoutError tells how many there were. `check` is called now and then and
+        raises where it is of no use to wait any longer."""
+        words: list[Word] = []
+        end = time.monotonic() + seconds
+        while len(words) < count:
+            left = end - time.monotonic()
+            if left <= 0:
+                raise TimeoutError(f"{len(words)} of {count} children ran within {seconds:g} s")
+            if select.select([self._fd], [], [], min(left, 0.5))[0]:
+                words += self._read()
+            elif check:
+                check()
+        return words
+
+    def pending(self) -> list[Word]:
+        """What was announced and not asked for: a child that was started once too often."""
+        return self._read() if select.select([self._fd], [], [], 0)[0] else []
+
+    def _read(self) -> list[Word]:
+        now = time.monotonic()
+        *lines, self._rest = (self._rest + os.read(self._fd, 1 << 16)).split(b"\n")
+        return [self._word(line.split(), now) for line in lines]
+
+    @staticmethod
+    def _word(fields: list[bytes], now: float) -> Word:
+        return Word(int(fields[0]), int(fields[1]) / 1e9 if len(fields) > 1 else now)
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+class Gone:
+    """Pidfds of `pids`: `wait` returns the moment at which the last of them had ended."""
+
+    def __init__(self, pids: Iterable[int]) -> None:
+        self._poll = select.poll()
+        self._open: set[int] = set()
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                fd = os.pidfd_open(pid)
+                self._open.add(fd)
+                self._poll.register(fd, select.POLLIN)
+
+    def wait(self, seconds: float) -> float:
+        end = time.monotonic() + seconds
+        try:
+            while self._open:
+                left = end - time.monotonic()
+                if left <= 0:
+                    raise TimeoutError(f"{len(self._open)} children still there after {seconds:g} s")
+                for fd, _ in self._poll.poll(left * 1000):
+                    self._forget(fd)
+            return time.monotonic()
+        finally:
+            for fd in list(self._open):
+                self._forget(fd)
+
+    def _forget(self, fd: int) -> None:
+        self._poll.unregister(fd)
+        self._open.discard(fd)
+        os.close(fd)

@@ -1,0 +1,171 @@
+"""What this machine and Python's own means allow, in the same run: nothing that is built on them can be quicker.
+
+As a program: the two HTTP servers that are measured, `hello` (Tornado's plainest JSON answer) and `bare` (an asyncio
+protocol that answers the same bytes without reading: the ceiling of the load generator itself).
+"""
+
+import asyncio
+import os
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import tornado.web
+
+from benchmarks.children import Gone, Words
+from benchmarks.contestants import ROOT, free_port, until
+from benchmarks.httpload import Target, hammer
+
+Record = Callable[[str, float], None]
+PATIENCE = 30.0
+
+
+def measure(directory: Path, program: Path, children: int, seconds: float, record: Record) -> None:
+    """Children are spawned and killed in bulk, watched singly, and two servers asked."""
+    words = Words(directory / "limit-words")
+    command = [str(program), str(directory / "limit-words")]
+    try:
+        _bulk(words, command, children, record)
+        record("exit_notice", 1e6 * statistics.median(_exit_notices(words, command, 60)))
+        record("respawn", 1e3 * statistics.median(_respawns(words, command, 30)))
+    finally:
+        words.close()
+    for name in ("hello", "bare"):
+        _serve(name, seconds, record)
+
+
+def _spawn(command: list[str]) -> "subprocess.Popen[bytes]":
+    return subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
+
+
+def _bulk(words: Words, command: list[str], children: int, record: Record) -> None:
+    crowd: list[subprocess.Popen[bytes]] = []
+    begin = time.monotonic()
+    try:
+        crowd += [_spawn(command) for _ in range(children)]
+        record("spawn_rate", children / (time.monotonic() - begin))
+        record("spawn_all", max(word.at for word in words.collect(children, PATIENCE)) - begin)
+        gone = Gone(child.pid for child in crowd)
+        begin = time.monotonic()
+        for child in crowd:
+            os.killpg(child.pid, signal.SIGTERM)
+        record("kill_all", gone.wait(PATIENCE) - begin)
+    finally:
+        _end(crowd)
+
+
+def _end(crowd: list["subprocess.Popen[bytes]"]) -> None:
+    for child in crowd:
+        child.kill()
+        child.wait()
+
+
+async def _exit(pid: int) -> float:
+    """The second in which the loop called back for the end of `pid`."""
+    loop = asyncio.get_running_loop()
+    called: asyncio.Future[float] = loop.create_future()
+    fd = os.pidfd_open(pid)
+
+    def ended() -> None:
+        loop.remove_reader(fd)
+        called.set_result(time.monotonic())
+
+    loop.add_reader(fd, ended)
+    try:
+        return await asyncio.wait_for(called, PATIENCE)
+    finally:
+        loop.remove_reader(fd)
+        os.close(fd)
+
+
+def _exit_notices(words: Words, command: list[str], count: int) -> list[float]:
+    """Seconds from the child's last act to the callback."""
+
+    async def notices() -> list[float]:
+        found = []
+        for _ in range(count):
+            child = _spawn([*command, "once"])
+            called = await _exit(child.pid)
+            child.wait()
+            found.append(called - words.collect(1, PATIENCE)[0].at)
+        return found
+
+    return asyncio.run(notices())
+
+
+def _respawns(words: Words, command: list[str], count: int) -> list[float]:
+    """Seconds from kill -9 over the callback to the replacement's first act: a restart without anything around it."""
+
+    async def respawns() -> list[float]:
+        found = []
+        child = _spawn(command)
+        try:
+            words.collect(1, PATIENCE)
+            for _ in range(count):
+                watched = asyncio.create_task(_exit(child.pid))
+                await asyncio.sleep(0.003)
+                begin = time.monotonic()
+                child.kill()
+                await watched
+                old, child = child, _spawn(command)
+                old.wait()
+                found.append(words.collect(1, PATIENCE)[0].at - begin)
+        finally:
+            _end([child])
+        return found
+
+    return asyncio.run(respawns())
+
+
+def _serve(name: str, seconds: float, record: Record) -> None:
+    port = free_port()
+    server = subprocess.Popen([sys.executable, "-m", "benchmarks.limits", name, str(port)], cwd=ROOT)
+    target = Target.get(port, "/")
+    try:
+        until(lambda: _answers(target), 15, name)
+        one = hammer(target, 1, seconds)
+        record(f"{name}_one", one.median)
+        record(f"{name}_one_rate", one.rate)
+        record(f"{name}_many", hammer(target, 8, seconds).rate)
+    finally:
+        server.kill()
+        server.wait()
+
+
+def _answers(target: Target) -> bool:
+    assert isinstance(target.address, tuple)
+    with socket.socket() as attempt:
+        return attempt.connect_ex(target.address) == 0
+
+
+class Hello(tornado.web.RequestHandler):
+    def get(self) -> None:
+        self.write({"message": "hello"})
+
+
+class Bare(asyncio.Protocol):
+    answer = b'HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 20\r\n\r\n{"message": "hello"}'
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self.transport.write(self.answer)
+
+
+async def _server(name: str, port: int) -> None:
+    if name == "hello":
+        tornado.web.Application([("/", Hello)]).listen(port, "127.0.0.1")
+    else:
+        await asyncio.get_running_loop().create_server(Bare, "127.0.0.1", port)
+    await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(_server(sys.argv[1], int(sys.argv[2])))

@@ -1,0 +1,134 @@
+"""Pages of a long history: a million events must cost what a thousand cost.
+
+As a program (`-m benchmarks.paging DATA_DIR COUNT`) it fills a store: the models know one database for each process.
+"""
+
+import contextlib
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from benchmarks import report
+from benchmarks.contestants import ROOT, Ours, Scene
+from benchmarks.httpload import Target, hammer
+
+if TYPE_CHECKING:
+    from models.events import Entry
+
+PROCESSES = 50
+BATCH = 20_000
+QUESTIONS = {
+    "/events, first page": "/api/v1/events?page=0&size=20",
+    "/events, first page of 100": "/api/v1/events?page=0&size=100",
+    "/events/by-process, first page": "/api/v1/events/by-process/c0007?page=0&size=20",
+    "/events/by-status, first page": "/api/v1/events/by-status/failed?page=0&size=20",
+    "/events, last page": "/api/v1/events?page={last}&size=20",
+    "/events, middle page": "/api/v1/events?page={middle}&size=20",
+    "/events, first page by processName": "/api/v1/events?page=0&size=20&sortBy=processName",
+    "/events/count": "/api/v1/events/count",
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """A question, and the median of its answer's time for each length of the history."""
+
+    question: str
+    milliseconds: dict[int, float] = field(default_factory=dict)
+
+
+def fill(data_dir: Path, count: int) -> None:
+    """Writes `count` events through our models: starts, runs and failures of some processes over the last ten days."""
+    from models.db import atomic, checkpoint, open_database
+    from models.events import append
+    from models.schema import migrate
+
+    data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    open_database(data_dir / "pilothouse.db")
+    migrate()
+    for first in range(1, count + 1, BATCH):
+        with atomic():
+            append(_entries(first, min(BATCH, count + 1 - first), count))
+        checkpoint()
+
+
+def _entries(first: int, batch: int, count: int) -> list["Entry"]:
+    from models.events import Entry
+    from models.processes import Status
+
+    moves = (
+        (Status("not_started"), Status("starting")),
+        (Status("starting"), Status("running")),
+        (Status("running"), Status("failed")),
+    )
+    now, span = int(time.time() * 1e6), 10 * 86_400 * 1_000_000
+    begin, step = now - span, span / count
+    entries = []
+    for number in range(first, first + batch):
+        at = begin + int(number * step)
+        old, new = moves[number % 3]
+        ended = new.value == "failed"
+        entries.append(
+            Entry(
+                id=number,
+                at=at,
+                process=f"c{number // 3 % PROCESSES:04}",
+                pid=number % 30_000 + 2,
+                start=at - 1_000_000,
+                end=at if ended else None,
+                exit_code=1 if ended else None,
+                new=new,
+                old=old,
+                uptime=1_000_000,
+            )
+        )
+    return entries
+
+
+def measure(sizes: Sequence[int], seconds: float = 0.4) -> list[Row]:
+    """Each question, asked by one client for a while, of a history of each size."""
+    rows = [Row(question) for question in QUESTIONS]
+    for size in sizes:
+        with _served(size) as port:
+            for row in rows:
+                last = (size - 1) // 20
+                path = QUESTIONS[row.question].format(last=last, middle=last // 2)
+                row.milliseconds[size] = hammer(Target.get(port, path), 1, seconds).median
+    return rows
+
+
+@contextlib.contextmanager
+def _served(size: int) -> Iterator[int]:
+    """Our server, without processes, over a history of `size` events; its port."""
+    with tempfile.TemporaryDirectory(prefix="ph-bench-", ignore_cleanup_errors=True) as name:
+        scene = Scene(Path(name), 0, ())
+        filler = [sys.executable, "-m", "benchmarks.paging", str(scene.directory / "data"), str(size)]
+        subprocess.run(filler, check=True, timeout=120, cwd=ROOT)
+        ours = Ours(scene)
+        ours.settings = {"events": {"retain-rows": 10 * size, "retain-days": 3650}}
+        try:
+            ours.launch()
+            ours.connect()
+            yield ours.port
+        finally:
+            ours.close()
+
+
+def table(rows: Sequence[Row]) -> str:
+    sizes = sorted(rows[0].milliseconds)
+    head = ["page, median ms of one client", *(f"{size:,} events" for size in sizes), "ratio"]
+    return report.table(head, [_cells(row, sizes) for row in rows])
+
+
+def _cells(row: Row, sizes: Sequence[int]) -> list[str]:
+    found = [row.milliseconds[size] for size in sizes]
+    return [row.question, *(f"{value:.2f}" for value in found), f"x {found[-1] / found[0]:.2g}"]
+
+
+if __name__ == "__main__":
+    fill(Path(sys.argv[1]), int(sys.argv[2]))

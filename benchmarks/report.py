@@ -1,0 +1,167 @@
+"""The figures of all runs, and the Markdown made of them: median, spread, and the ratio to ours within the same run."""
+
+import os
+import platform
+import re
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+OURS = "ours"
+
+
+@dataclass(frozen=True)
+class Metric:
+    key: str
+    title: str
+    digits: int = 2
+
+
+METRICS = (
+    Metric("launch", "launch → all executing, s", 3),
+    Metric("start", "start all (up already) → all executing, s", 3),
+    Metric("stop", "stop all → last one gone, s", 3),
+    Metric("crash", "kill -9 → replacement executing, ms (median)"),
+    Metric("crash_worst", "kill -9 → replacement executing, ms (worst)"),
+    Metric("status_one", "status of all, one connection, ms"),
+    Metric("status_many", "status of all, 8 clients, answers/s", 0),
+    Metric("busy_median", "status of one while all stop and start, ms (median)"),
+    Metric("busy_p99", "status of one while all stop and start, ms (p99)"),
+    Metric("busy_worst", "status of one while all stop and start, ms (worst)"),
+    Metric("idle_cpu", "idle: processor, %", 3),
+    Metric("idle_wakeups", "idle: wakeups/s", 1),
+    Metric("pss", "memory PSS, MiB", 1),
+    Metric("rss", "memory RSS, MiB", 1),
+    Metric("rss_after", "memory RSS after all this, MiB", 1),
+    Metric("threads", "threads", 0),
+)
+
+LIMITS = (
+    Metric("spawn_rate", "subprocess.Popen, spawns/s", 0),
+    Metric("spawn_all", "{n} times Popen → all executing, s", 3),
+    Metric("kill_all", "{n} times killpg → last one gone, s", 3),
+    Metric("exit_notice", "exit → pidfd callback, µs", 0),
+    Metric("respawn", "kill -9 → pidfd → Popen → executing, ms"),
+    Metric("hello_one", "Tornado's plain JSON answer, 1 client, ms", 3),
+    Metric("hello_one_rate", "Tornado's plain JSON answer, 1 client, answers/s", 0),
+    Metric("hello_many", "Tornado's plain JSON answer, 8 clients, answers/s", 0),
+    Metric("bare_many", "the load generator's own ceiling (asyncio.Protocol, 8 clients), answers/s", 0),
+)
+
+
+@dataclass(frozen=True)
+class Goal:
+    """A promise for the largest N: ours against a fixed bound, or against a peer's figure times `factor`."""
+
+    metric: str
+    text: str
+    bound: float = 0.0
+    peer: str = ""
+    factor: float = 1.0
+    at_least: bool = False
+
+
+GOALS = (
+    Goal("crash", "a crashed child's replacement runs no later than runit's", peer="runit"),
+    Goal("start", "all run within 1 s", 1.0),
+    Goal("launch", "all run within 1 s of the launch", 1.0),
+    Goal("stop", "all are stopped within 0.25 s", 0.25),
+    Goal("status_many", "status of all at 20 times supervisord's rate", peer="supervisord", factor=20, at_least=True),
+    Goal("busy_p99", "p99 of requests below 50 ms while all stop and start", 50.0),
+    Goal("idle_cpu", "idle processor about 0 (≤ 0.02 %)", 0.02),
+    Goal("rss_after", "below 60 MB (RSS, after all this)", 60e6 / 2**20),
+)
+
+
+@dataclass
+class Figures:
+    """figures[metric, children, contestant] = one value for each run that measured it."""
+
+    values: dict[tuple[str, int, str], dict[int, float]] = field(default_factory=lambda: defaultdict(dict))
+
+    def put(self, run: int, metric: str, children: int, contestant: str, value: float) -> None:
+        self.values[metric, children, contestant][run] = value
+
+    def of(self, metric: str, children: int, contestant: str) -> list[float]:
+        return list(self.values.get((metric, children, contestant), {}).values())
+
+    def median(self, metric: str, children: int, contestant: str) -> float | None:
+        found = self.of(metric, children, contestant)
+        return statistics.median(found) if found else None
+
+    def ratio(self, metric: str, children: int, contestant: str) -> float | None:
+        """The median over the runs of (its value / ours in that run)."""
+        ours = self.values.get((metric, children, OURS), {})
+        theirs = self.values.get((metric, children, contestant), {})
+        pairs = [theirs[run] / ours[run] for run in theirs if ours.get(run)]
+        return statistics.median(pairs) if pairs else None
+
+    def cell(self, metric: Metric, children: int, contestant: str) -> str:
+        found = self.of(metric.key, children, contestant)
+        if not found:
+            return ""
+        text = f"{statistics.median(found):.{metric.digits}f}"
+        if len(found) > 1:
+            text += f" ({min(found):.{metric.digits}f}..{max(found):.{metric.digits}f})"
+        ratio = None if contestant == OURS else self.ratio(metric.key, children, contestant)
+        return text if ratio is None else f"{text} **x {ratio:.3g}**"
+
+
+def row(*cells: str) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    return "\n".join([row(*head), row(*("---" for _ in head)), *(row(*cells) for cells in rows)])
+
+
+def comparison(figures: Figures, sizes: Sequence[int], names: Sequence[str]) -> str:
+    rows = []
+    for metric in METRICS:
+        title = metric.title
+        for children in sizes:
+            cells = [figures.cell(metric, children, name) for name in names]
+            if any(cells):
+                rows.append([title, str(children), *cells])
+                title = ""
+    return table(["", "children", *names], rows)
+
+
+def limits(figures: Figures, children: int) -> str:
+    rows = [
+        [metric.title.format(n=children), figures.cell(metric, 0, "limit")]
+        for metric in LIMITS
+        if figures.of(metric.key, 0, "limit")
+    ]
+    return table(["limit", "median (spread)"], rows)
+
+
+def goals(figures: Figures, children: int) -> str:
+    rows = [cells for goal in GOALS if (cells := _judged(goal, figures, children))]
+    return table([f"goal, {children} children", "ours", "bound", ""], rows)
+
+
+def _judged(goal: Goal, figures: Figures, children: int) -> list[str]:
+    ours = figures.median(goal.metric, children, OURS)
+    bound: float | None = goal.bound
+    if goal.peer:
+        theirs = figures.median(goal.metric, children, goal.peer)
+        bound = None if theirs is None else theirs * goal.factor
+    if ours is None or bound is None:
+        return [goal.text, "not measured", "", ""]
+    met = ours >= bound if goal.at_least else ours <= bound
+    return [goal.text, f"{ours:.4g}", f"{'≥' if goal.at_least else '≤'} {bound:.4g}", "met" if met else "**missed**"]
+
+
+def machine() -> str:
+    """The machine, without its name or paths."""
+    info = Path("/proc/cpuinfo").read_text()
+    model = re.search(r"^model name\s*:\s*(.+)$", info, re.MULTILINE)
+    load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
+    return (
+        f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC; {model[1] if model else platform.machine()}, {os.cpu_count()} cores; "
+        f"Linux {platform.release()}; Python {platform.python_version()}; load {load} at the end"
+    )

@@ -1,0 +1,184 @@
+"""Supervision measured: ours beside supervisord, runit and pm2, and beside what Python itself allows, in the same runs.
+
+    python benchmarks/supervision.py [--quick] [--install] [--children 1,100,500] [--runs 3] [--out FILE]
+
+"Running" is the child's own word. Peers that are not installed are named so; --install fetches them into a cache of
+their own (runit by apt-get). Only loopback is used, and whatever is started is ended. It exits non-zero only if ours
+fails to do what it is asked; a goal that is missed is told in the table.
+"""
+
+import argparse
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from types import FrameType
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # it is run as a program
+
+from benchmarks import children, limits, paging, report, trial
+from benchmarks.contestants import Contestant, Ours
+from benchmarks.peers import Pm2, Runit, Supervisord
+from benchmarks.report import Figures
+
+CONTESTANTS: tuple[type[Contestant], ...] = (Ours, Supervisord, Runit, Pm2)
+
+
+class Benchmark:
+    """All runs of all contestants; `figures` and `failures` are what came of them."""
+
+    def __init__(
+        self, kinds: Sequence[type[Contestant]], sizes: Sequence[int], effort: trial.Effort, place: Path
+    ) -> None:
+        self.kinds = kinds
+        self.sizes = sizes
+        self.effort = effort
+        self.place = place
+        self.program, self.child = children.build(place)
+        self.figures = Figures()
+        self.failures: list[tuple[str, str]] = []
+
+    def run(self, number: int) -> None:
+        """Each contestant with each N; who comes first changes from run to run."""
+        self._limits(number)
+        for size in self.sizes:
+            turn = number % len(self.kinds) if self.kinds else 0
+            for kind in (*self.kinds[turn:], *self.kinds[:turn]):
+                if number < kind.most_runs(size):
+                    self._trial(number, kind, size)
+
+    def _limits(self, number: int) -> None:
+        def record(metric: str, value: float) -> None:
+            self.figures.put(number, metric, 0, "limit", value)
+
+        with tempfile.TemporaryDirectory(prefix="ph-bench-") as name:
+            limits.measure(Path(name), self.program, max(self.sizes), self.effort.many_clients, record)
+
+    def _trial(self, number: int, kind: type[Contestant], size: int) -> None:
+        def record(metric: str, value: float) -> None:
+            self.figures.put(number, metric, size, kind.name, value)
+
+        begin = time.monotonic()
+        try:
+            with trial.staged(kind, self.program, size) as stage:
+                trial.measure(stage, self.effort, record)
+        except Exception as problem:
+            self._failed(kind, f"run {number + 1}, {size} children", problem)
+        say(f"run {number + 1}: {kind.name}, {size} children: {time.monotonic() - begin:.1f} s")
+
+    def idle(self) -> None:
+        """All of them at rest beside one another, once for each N."""
+        for size in self.sizes:
+            with ExitStack() as stack:
+                stages = [stage for kind in self.kinds if (stage := self._resting(stack, kind, size))]
+                time.sleep(1)
+                for stage, (processor, wakeups) in zip(stages, trial.idle(stages, self.effort.idle), strict=True):
+                    name = stage.contestant.name
+                    self.figures.put(0, "idle_cpu", size, name, processor)
+                    self.figures.put(0, "idle_wakeups", size, name, wakeups)
+            say(f"idle with {size} children")
+
+    def _resting(self, stack: ExitStack, kind: type[Contestant], size: int) -> trial.Trial | None:
+        try:
+            stage = stack.enter_context(trial.staged(kind, self.program, size))
+            stage.launch()
+        except Exception as problem:
+            self._failed(kind, f"idle, {size} children", problem)
+            return None
+        return stage
+
+    def paging(self, sizes: Sequence[int]) -> list[paging.Row]:
+        try:
+            return paging.measure(sizes)
+        except Exception as problem:
+            self._failed(Ours, "paging", problem)
+            return []
+
+    def _failed(self, kind: type[Contestant], where: str, problem: Exception) -> None:
+        notes = " / ".join(getattr(problem, "__notes__", []))
+        self.failures.append((kind.name, f"{where}: {type(problem).__name__}: {problem}"))
+        say(f"{kind.name} failed, {where}: {problem!r}\n{notes}")
+
+    @property
+    def ours_failed(self) -> bool:
+        return any(name == Ours.name for name, _ in self.failures)
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def document(benchmark: Benchmark, absent: Sequence[tuple[str, str]], pages: Sequence[paging.Row], runs: int) -> str:
+    names = [kind.name for kind in benchmark.kinds]
+    versions = [
+        f"- {kind.name}: {kind.version()}. {' '.join(f'({note})' for note in kind.notes)}".rstrip()
+        for kind in benchmark.kinds
+    ]
+    parts = [
+        "# Supervision, measured",
+        f"{report.machine()}. {runs} run(s); cells: median of the runs (min..max) **x ratio to ours in the same run**. "
+        f"Child: {benchmark.child}; 'executing' is its own word. Idleness is measured once.",
+        "\n".join(versions + [f"- {name}: not installed: {reason}" for name, reason in absent]),
+        report.comparison(benchmark.figures, benchmark.sizes, names),
+        "## The raw limits",
+        report.limits(benchmark.figures, max(benchmark.sizes)),
+    ]
+    if pages:
+        parts += ["## A page of the history", paging.table(pages)]
+    if Ours in benchmark.kinds:
+        parts += ["## Goals", report.goals(benchmark.figures, max(benchmark.sizes))]
+    if benchmark.failures:
+        parts += ["## Failures", "\n".join(f"- {name}: {what}" for name, what in benchmark.failures)]
+    return "\n\n".join(parts) + "\n"
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--children", default="", help="how many, in commas (1,100,500; with --quick 1,100)")
+    parser.add_argument("--runs", type=int, default=0, help="3; with --quick 1")
+    parser.add_argument("--only", default="", help="contestants, in commas")
+    parser.add_argument("--events", default="", help="sizes of the history to page through (1000,1000000); 0: none")
+    parser.add_argument("--quick", action="store_true", help="one run, fewer samples")
+    parser.add_argument("--install", action="store_true", help="fetch the peers first")
+    parser.add_argument("--out", type=Path, help="write the Markdown here too")
+    return parser.parse_args()
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(number) for number in text.split(",") if int(number) > 0]
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    raise SystemExit(128 + number)  # so that every finally runs
+
+
+def main() -> int:
+    signal.signal(signal.SIGTERM, _stop)
+    options = arguments()
+    sizes = _numbers(options.children or ("1,100" if options.quick else "1,100,500"))
+    runs = options.runs or (1 if options.quick else 3)
+    wanted = [kind for kind in CONTESTANTS if not options.only or kind.name in options.only.split(",")]
+    for kind in wanted:
+        if options.install and kind.missing():
+            kind.install()
+    kinds = [kind for kind in wanted if not kind.missing()]
+    absent = [(kind.name, kind.missing()) for kind in wanted if kind.missing()]
+    with tempfile.TemporaryDirectory(prefix="ph-bench-") as name:
+        benchmark = Benchmark(kinds, sizes, trial.QUICK if options.quick else trial.Effort(), Path(name))
+        for number in range(runs):
+            benchmark.run(number)
+        benchmark.idle()
+        histories = _numbers(options.events or ("1000,100000" if options.quick else "1000,1000000"))
+        pages = benchmark.paging(histories) if histories and Ours in kinds else []
+        text = document(benchmark, absent, pages, runs)
+    print(text)
+    if options.out:
+        options.out.write_text(text)
+    return int(benchmark.ours_failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

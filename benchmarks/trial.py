@@ -1,0 +1,195 @@
+"""One trial: one supervisor with N children in a directory of its own, measured from its launch until all is gone."""
+
+import contextlib
+import os
+import signal
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks import procfs
+from benchmarks.children import Gone, Word, Words
+from benchmarks.contestants import Contestant, Scene
+from benchmarks.httpload import Probe, summary
+
+Record = Callable[[str, float], None]
+PATIENCE = 90.0
+FEW = 50  # fewer children are stopped and started too soon to ask anything meanwhile
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much is measured: samples and seconds bound each part, whichever comes first."""
+
+    crashes: int = 60
+    crash_seconds: float = 3.0
+    one_client: float = 0.5
+    many_clients: float = 1.0
+    rounds: int = 6
+    round_seconds: float = 2.0
+    idle: float = 10.0
+
+
+QUICK = Effort(crashes=20, crash_seconds=2.5, one_client=0.4, many_clients=0.6, rounds=2, idle=4.0)
+
+
+class Trial:
+    """A launched supervisor and what we know of its children."""
+
+    def __init__(self, kind: type[Contestant], directory: Path, program: Path, children: int) -> None:
+        self.words = Words(directory / "words")
+        self.contestant = kind(Scene(directory, children, (str(program), str(directory / "words"))))
+        self.children = children
+        self.alive: dict[int, float] = {}
+
+    def launch(self) -> float:
+        """Seconds from launch until the last of the children marked to start by themselves executes."""
+        begin = time.monotonic()
+        self.contestant.launch()
+        last = self._expect(self.children)
+        self.contestant.connect()
+        return last - begin
+
+    def _expect(self, count: int) -> float:
+        words = self.words.collect(count, PATIENCE, self.contestant.check)
+        self.alive.update({word.pid: word.at for word in words})
+        return max(word.at for word in words)
+
+    def verify(self) -> None:
+        """It runs every child once, and its own account says the same."""
+        extra: list[Word] = self.words.pending()
+        if extra or len(self.alive) != self.children:
+            raise RuntimeError(f"{len(self.alive) + len(extra)} children started for {self.children}")
+        self.contestant.verify(set(self.alive))
+
+    @property
+    def own_pids(self) -> list[int]:
+        return procfs.family(self.contestant.root(), self.alive)
+
+    def crash(self) -> float:
+        """Seconds from kill -9 of the child that has run longest until its replacement executes."""
+        victim = min(self.alive, key=self.alive.__getitem__)
+        time.sleep(max(0.002, self.alive.pop(victim) + self.contestant.rest - time.monotonic()))
+        begin = time.monotonic()
+        os.kill(victim, signal.SIGKILL)
+        return self._expect(1) - begin
+
+    def stop_all(self) -> float:
+        """Seconds until the last child is gone; returns when the supervisor has answered as well."""
+        gone, self.alive = Gone(self.alive), {}
+        with ThreadPoolExecutor(1) as pool:
+            begin = time.monotonic()
+            answer = pool.submit(self.contestant.stop_all)
+            end = gone.wait(PATIENCE)
+            answer.result(PATIENCE)
+        return end - begin
+
+    def start_all(self) -> float:
+        begin = time.monotonic()
+        self.contestant.start_all()
+        return self._expect(self.children) - begin
+
+    def rest(self, least: float = 0.0) -> None:
+        """Until every child has lived long enough for its stop and restart not to be throttled."""
+        youngest = max(self.alive.values(), default=0.0)
+        time.sleep(max(least, youngest + self.contestant.rest - time.monotonic()))
+
+    def close(self) -> None:
+        try:
+            self.contestant.close()
+        finally:
+            self.words.close()
+
+
+@contextlib.contextmanager
+def staged(kind: type[Contestant], program: Path, children: int) -> Iterator[Trial]:
+    """A trial in a directory that is removed afterwards, with everything that was started in it ended."""
+    with tempfile.TemporaryDirectory(prefix="ph-bench-", ignore_cleanup_errors=True) as name:
+        trial = Trial(kind, Path(name), program, children)
+        try:
+            yield trial
+        except Exception as problem:
+            problem.add_note(_tail(Path(name) / "supervisor.log"))
+            raise
+        finally:
+            trial.close()
+
+
+def _tail(log: Path) -> str:
+    return "\n".join(log.read_text(errors="replace").splitlines()[-8:]) if log.exists() else ""
+
+
+def measure(trial: Trial, effort: Effort, record: Record) -> None:
+    """Everything but idleness, each figure recorded as soon as it is known."""
+    record("launch", trial.launch())
+    trial.rest(0.3)
+    trial.verify()
+    pss, rss = procfs.memory(trial.own_pids)
+    record("pss", pss)
+    record("rss", rss)
+    _crashes(trial, effort, record)
+    _status(trial, effort, record)
+    trial.rest(0.3)
+    trial.verify()
+    record("stop", trial.stop_all())
+    record("start", trial.start_all())
+    _busy(trial, effort, record)
+    trial.verify()
+    record("threads", procfs.threads(trial.own_pids))
+    record("rss_after", procfs.memory(trial.own_pids)[1])
+
+
+def _crashes(trial: Trial, effort: Effort, record: Record) -> None:
+    latencies: list[float] = []
+    end = time.monotonic() + effort.crash_seconds
+    while len(latencies) < effort.crashes and (len(latencies) < 3 or time.monotonic() < end):
+        latencies.append(trial.crash() * 1000)
+    record("crash", statistics.median(latencies))
+    record("crash_worst", max(latencies))
+
+
+def _status(trial: Trial, effort: Effort, record: Record) -> None:
+    one = trial.contestant.status_load(1, effort.one_client)
+    if one:
+        record("status_one", one.median)
+    many = trial.contestant.status_load(8, effort.many_clients)
+    if many:
+        record("status_many", many.rate)
+
+
+def _busy(trial: Trial, effort: Effort, record: Record) -> None:
+    """The status of one child, asked 250 times a second while all are stopped and started again, some times over."""
+    target = trial.contestant.target_one()
+    if not target or trial.children < FEW:
+        return
+    begin, rounds = time.monotonic(), 0
+    latencies: list[float] = []
+    while not rounds or (rounds < effort.rounds and time.monotonic() - begin < effort.round_seconds):
+        trial.rest(0.3)
+        with Probe(target) as probe:
+            trial.stop_all()
+            trial.start_all()
+            latencies += probe.latencies()
+        rounds += 1
+    answers = summary(latencies, time.monotonic() - begin, 0)
+    record("busy_median", answers.median)
+    record("busy_p99", answers.p99)
+    record("busy_worst", answers.worst)
+
+
+def idle(trials: Sequence[Trial], seconds: float) -> list[tuple[float, float]]:
+    """Processor % and wakeups a second of each, all in the same window: at rest they don't disturb one another."""
+    families = [trial.own_pids for trial in trials]
+    before = [(procfs.processor_seconds(pids), procfs.wakeups(pids)) for pids in families]
+    begin = time.monotonic()
+    time.sleep(seconds)
+    passed = time.monotonic() - begin
+    after = [(procfs.processor_seconds(pids), procfs.wakeups(pids)) for pids in families]
+    return [
+        (100 * (later[0] - first[0]) / passed, (later[1] - first[1]) / passed)
+        for first, later in zip(before, after, strict=True)
+    ]
