@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 
 from tornado.httpserver import HTTPServer
+from tornado.httputil import ParseBodyConfig, ParseUrlEncodedConfig, set_parse_body_config
 from tornado.ioloop import IOLoop
 from tornado.netutil import bind_sockets
 
@@ -33,6 +34,7 @@ _HEADERS_WITHIN = 60.0
 _BODY_WITHIN = 600.0
 _NONE_FREE = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _ACCEPT_AGAIN = 1.0
+_MOST_ARGUMENTS = 2**16  # more than the longest head holds: above its own limit Tornado's 400 has no body
 
 
 def arguments(argv: list[str] | None) -> argparse.Namespace:
@@ -79,6 +81,7 @@ def main(argv: list[str] | None = None) -> int:
 
 async def serve(settings: Config, asked: argparse.Namespace) -> None:
     """Runs until a signal says that it is enough. Raises `CannotStart`."""
+    set_parse_body_config(ParseBodyConfig(urlencoded=ParseUrlEncodedConfig(max_arguments=_MOST_ARGUMENTS)))
     services = Services(settings, lambda: read_config(asked))
     sockets = listen(settings)
     await services.start()

@@ -105,6 +105,8 @@ class House(Application):
         else:
             inner = super().get_handler_delegate(request, target_class, target_kwargs, path_args, path_kwargs)
             limit = getattr(target_class, "max_body", 0)
+            if not getattr(target_class, "takes_forms", False):
+                request.headers.pop("Content-Type", None)  # a body that nobody reads cannot be wrong
         too_large = TooLarge(f"the body is larger than {limit} bytes")
         most = self.services.config.server.max_body
         return Intake(request, inner, limit, most, lambda: self._refusal(request, too_large))

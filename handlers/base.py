@@ -36,6 +36,9 @@ STATUS: dict[type[Problem], int] = {
 }
 """The one table from kinds of problem to status codes."""
 
+_PHRASES = {413: "Content Too Large", 422: "Unprocessable Content"}
+"""Where Python's own words differ between its versions: those of RFC 9110."""
+
 _METHODS = ("GET", "POST", "PUT", "DELETE")
 _PAGE_HEADERS = {
     "Content-Security-Policy": "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'",
@@ -52,10 +55,14 @@ def methods(handler: type[RequestHandler]) -> tuple[str, ...]:
 
 
 class Base(RequestHandler):
-    """A handler of the house. `gate` says who may; `max_body` is how many bytes of body it takes."""
+    """A handler of the house.
+
+    `gate` says who may; `max_body` is how many bytes of body it takes; `takes_forms` whether Tornado parses those.
+    """
 
     gate: Gate = staticmethod(closed)
     max_body = 1024 * 1024
+    takes_forms = False
 
     def initialize(self, services: Services, service: Service, streams: Streams) -> None:
         self.services = services
@@ -107,7 +114,7 @@ class Base(RequestHandler):
     def write_error(self, status_code: int, **facts: Any) -> None:
         error = facts.get("exc_info", (None, None, None))[1]
         told = self._told(status_code, error)
-        self.set_status(told.status)
+        self.set_status(told.status, told.reason)
         self._failure_headers(error)
         if isinstance(self, Page) or (not _is_api(self.request) and accepts(self.request, "text/html")):
             write_page(self, "error.html", told=told)
@@ -121,7 +128,7 @@ class Base(RequestHandler):
             status, message, code = STATUS[type(error)], error.message, error.code
         elif isinstance(error, HTTPError):
             message = error.log_message % error.args if error.log_message and error.args else error.log_message
-        reason = http.HTTPStatus(status).phrase
+        reason = _PHRASES.get(status) or http.HTTPStatus(status).phrase
         message = message or ("something went wrong; the log knows more" if status == 500 else reason)
         return Told(self.services.clock.now(), self.request.path, status, reason, message, code)
 

@@ -128,7 +128,8 @@ def _name(host: str) -> str:
     """A Host header without its port, an IPv6 address without its brackets."""
     host = host.strip().lower()
     if host.startswith("["):
-        return host[1:].partition("]")[0]
+        address, _, port = host[1:].partition("]")
+        return address if ":" in address and (not port or port.startswith(":")) else ""
     return host.partition(":")[0].removesuffix(".")
 
 

@@ -11,7 +11,7 @@ from handlers import wire
 from handlers.base import Base
 from handlers.gates import log_readers, readers
 from handlers.routing import Route
-from handlers.streams import RETRY, Stream, block
+from handlers.streams import RETRY, STREAM_HEADERS, Stream, block
 from models import events
 from models.errors import Invalid, NotFound
 from models.events import Entry
@@ -29,7 +29,8 @@ class Streaming(Base):
     gate = staticmethod(readers)
 
     async def head(self, *arguments: str) -> None:
-        self.set_header("Content-Type", "text/event-stream")
+        for name, value in STREAM_HEADERS.items():
+            self.set_header(name, value)
 
     def open(self) -> Stream:
         """Takes the connection over. Raises `Unavailable`."""

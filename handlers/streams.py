@@ -18,11 +18,22 @@ from models.events import Entry
 
 HEARTBEAT = 20.0
 RETRY = 3000
-_HEAD = (
-    b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nCache-Control: no-cache\r\nX-Accel-Buffering: no\r\n"
-    b"X-Content-Type-Options: nosniff\r\nVary: Accept\r\nConnection: close\r\n\r\n"
-)
+STREAM_HEADERS = {
+    "Content-Type": "text/event-stream",
+    "Cache-Control": "no-cache",
+    "X-Accel-Buffering": "no",
+    "X-Content-Type-Options": "nosniff",
+    "Vary": "Accept",
+}
+_HEAD = "".join(
+    [
+        "HTTP/1.1 200 OK\r\n",
+        *(f"{name}: {value}\r\n" for name, value in STREAM_HEADERS.items()),
+        "Connection: close\r\n\r\n",
+    ]
+).encode()
 _TURN = 250
+_BATCH = 100
 
 
 class Numbered(Protocol):
@@ -141,10 +152,11 @@ class Broadcast(Generic[Item]):
 
     async def _send(self) -> None:
         while self._waiting:
-            batch, self._waiting = self._waiting, []
+            batch, self._waiting = self._waiting[:_BATCH], self._waiting[_BATCH:]
             whole, first = b"".join(block for _, block in batch), batch[0][0]
             for number, (stream, after) in enumerate(tuple(self._streams.items()), 1):
                 stream.send(whole if after < first else b"".join(block for id, block in batch if id > after))
                 if number % _TURN == 0:
                     await asyncio.sleep(0)
+            await asyncio.sleep(0)  # who reads as fast as we write owes nothing by the next batch
         self._sending = None

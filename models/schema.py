@@ -108,6 +108,7 @@ def migrate() -> None:
 
 def fact(key: str, value: str | None = None) -> str:
     """The stored fact `key`; where there is none yet, `value` (or a new random word) becomes it for good."""
-    with atomic():
-        House.insert(key=key, value=value or secrets.token_hex(8)).on_conflict_ignore().execute()
+    if House.get_or_none(House.key == key) is None:  # a start must not need to write: the store may be locked just then
+        with atomic():
+            House.insert(key=key, value=value or secrets.token_hex(8)).on_conflict_ignore().execute()
     return str(House.get_by_id(key).value)

@@ -24,7 +24,7 @@ PATIENCE = 30.0
 
 
 def wait_for(what: Callable[[], Any], patience: float = PATIENCE, about: str = "") -> Any:
-    """The first true answer of `what`; fails after `patience` seconds. Looks often: a wait here is never the clock's."""
+    """The first true answer of `what`; fails after `patience` seconds."""
     end = time.monotonic() + patience
     while time.monotonic() < end:
         if answer := what():
@@ -52,7 +52,7 @@ class Answer:
 
 
 class Server:
-    """`python run.py` on a free port. `processes` and the other sections are the configuration, as YAML would have them."""
+    """`python run.py` on a free port, with a configuration as YAML would have it."""
 
     def __init__(self, folder: Path, config: dict[str, Any], environ: dict[str, str], command: list[str]) -> None:
         self.folder = folder
@@ -112,7 +112,12 @@ class Server:
         return self.process.pid
 
     def ask(
-        self, method: str, path: str, body: bytes | None = None, headers: dict[str, str] | None = None, timeout: float = 60
+        self,
+        method: str,
+        path: str,
+        body: bytes | None = None,
+        headers: dict[str, str] | None = None,
+        timeout: float = 60,
     ) -> Answer:
         """One request on a connection of its own."""
         with contextlib.closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)) as connection:
@@ -141,7 +146,8 @@ class Server:
     def until(self, name: str, *statuses: str) -> Any:
         """Waits until a process has one of these statuses; returns its info."""
         return wait_for(
-            lambda: (info := self.info(name))["status"] in statuses and info, about=f"{name} to be {' or '.join(statuses)}"
+            lambda: (info := self.info(name))["status"] in statuses and info,
+            about=f"{name} to be {' or '.join(statuses)}",
         )
 
     def events(self, name: str) -> list[dict[str, Any]]:
@@ -186,7 +192,9 @@ class Stream:
     def next(self) -> dict[str, str]:
         """The next event with its fields; comments and bare `retry:` are passed over. Raises EOFError at the end."""
         event: dict[str, str] = {}
+        end = time.monotonic() + PATIENCE
         for raw in self._file:
+            assert time.monotonic() < end, "only heartbeats came"
             line = raw.decode().rstrip("\n")
             if not line and ("event" in event or "data" in event):
                 return event
@@ -241,7 +249,7 @@ Serve = Callable[..., Server]
 
 @pytest.fixture
 def serve(tmp_path: Path) -> Iterator[Serve]:
-    """`serve(processes={...}, supervisor={...}, server={...}, environ={...})` -> a running Server, ended with the test."""
+    """`serve({name: spec}, supervisor={...}, server={...}, environ={...})` -> a running Server, ended with the test."""
     servers: list[Server] = []
 
     def start(

@@ -38,7 +38,13 @@ def test_nobody_imports_upward(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("models/")])
 def test_models_know_no_loop_and_no_http(name: str) -> None:
-    assert not {module.split(".")[0] for module in imported(name)} & {"asyncio", "tornado", "http", "subprocess", "socket"}
+    assert not {module.split(".")[0] for module in imported(name)} & {
+        "asyncio",
+        "tornado",
+        "http",
+        "subprocess",
+        "socket",
+    }
 
 
 def test_there_are_no_circles() -> None:

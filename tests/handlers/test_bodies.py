@@ -1,0 +1,202 @@
+"""Bodies: nobody's endpoint needs one, none harms, and a refusal is seen by a client that is still sending."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+from conftest import Answer, Serve, Server
+from talk import answered, asked, body, connect, error, house, problem
+
+START = "/api/v1/processes/start/idle"
+STOP = "/api/v1/processes/stop/idle"
+MIB = 1024 * 1024
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with house(tmp_path_factory.mktemp("bodies"), {"idle": {"command": "true"}}) as server:
+        yield server
+
+
+def send(server: Server, path: str, size: int, chunked: bool = False, lines: str = "", method: str = "POST") -> Answer:
+    """Sends a whole body before it looks for the answer, as a simple client does; fails where it may not."""
+    with connect(server) as connection:
+        framing = "Transfer-Encoding: chunked" if chunked else f"Content-Length: {size}"
+        connection.sendall(f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n{framing}\r\n{lines}\r\n".encode())
+        piece = b"x" * 65536
+        for start in range(0, size, len(piece)):
+            data = piece[: size - start]
+            connection.sendall(b"%x\r\n%s\r\n" % (len(data), data) if chunked else data)
+        if chunked:
+            connection.sendall(b"0\r\n\r\n")
+        return answered(connection)
+
+
+@pytest.mark.parametrize("chunked", [False, True], ids=["announced", "chunked"])
+@pytest.mark.parametrize("size", [MIB + 1, 20 * MIB])
+def test_a_body_that_is_too_large_is_413_and_the_client_sees_it(server: Server, size: int, chunked: bool) -> None:
+    said = error(send(server, STOP, size, chunked), 413, STOP)
+    assert str(MIB) in said["message"]
+
+
+@pytest.mark.parametrize("chunked", [False, True], ids=["announced", "chunked"])
+def test_a_body_of_exactly_the_limit_passes(server: Server, chunked: bool) -> None:
+    assert send(server, STOP, MIB, chunked).status == 200
+
+
+def test_what_a_too_large_body_asked_for_is_not_done(server: Server) -> None:
+    error(send(server, START, 2 * MIB), 413, START)
+    assert server.moves("idle") == []
+
+
+@pytest.mark.parametrize("chunked", [False, True], ids=["announced", "chunked"])
+@pytest.mark.parametrize("path", ["/api/v1/nope", "/charts/api/v1/nope", "/tracker/api/v1/ingest"])
+def test_a_hundred_megabytes_to_nowhere_are_404(server: Server, path: str, chunked: bool) -> None:
+    answer = send(server, path, 100 * MIB, chunked)
+    assert answer.status == 404
+    if path.startswith("/api"):
+        error(answer, 404, path)
+    else:
+        problem(answer, 404, path, dated=path.startswith("/charts"))
+
+
+def test_dropping_a_large_body_costs_no_memory(server: Server) -> None:
+    send(server, "/api/v1/nope", 100 * MIB)
+    with open(f"/proc/{server.pid}/status") as status:
+        peak = next(int(line.split()[1]) for line in status if line.startswith("VmHWM"))
+    assert peak < 100 * 1024
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "lines", "status"),
+    [
+        ("POST", "/api/v1/processes", "", 405),
+        ("PUT", "/api/v1/nope", "", 404),
+        ("POST", STOP, "Sec-Fetch-Site: cross-site\r\n", 403),
+        ("POST", STOP, "Origin: http://evil.example\r\n", 403),
+        ("POST", STOP, "X-Tracker-Token: bad\r\n", 401),
+        ("POST", STOP, "X-Forwarded-For: 10.0.0.1\r\n", 401),
+        ("PROPFIND", STOP, "", 405),
+    ],
+)
+@pytest.mark.parametrize(
+    "form", ["", "Content-Type: multipart/form-data; boundary=abc\r\n", "Content-Type: application/json\r\n"]
+)
+def test_a_refusal_is_seen_after_its_body_whatever_that_is(
+    server: Server, method: str, path: str, lines: str, status: int, form: str
+) -> None:
+    error(send(server, path, 3 * MIB, lines=lines + form, method=method), status, path)
+
+
+def test_a_foreign_host_with_a_body_is_421(server: Server) -> None:
+    with connect(server) as connection:
+        connection.sendall(
+            b"POST %s HTTP/1.1\r\nHost: evil.example\r\nContent-Length: %d\r\n\r\n" % (STOP.encode(), 3 * MIB)
+        )
+        connection.sendall(b"x" * 3 * MIB)
+        error(answered(connection), 421, STOP)
+
+
+def test_after_a_413_the_connection_goes_on(server: Server) -> None:
+    with connect(server) as connection:
+        connection.sendall(f"POST {STOP} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {2 * MIB}\r\n\r\n".encode())
+        connection.sendall(b"x" * 2 * MIB)
+        error(answered(connection), 413, STOP)
+        connection.sendall(f"POST {STOP} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n".encode())
+        assert answered(connection).status == 200
+
+
+def test_a_client_that_waits_for_100_continue_is_told_to_go_on(server: Server) -> None:
+    with connect(server) as connection:
+        head = f"POST {STOP} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3\r\nExpect: 100-continue\r\n\r\n"
+        connection.sendall(head.encode())
+        assert connection.recv(100).startswith(b"HTTP/1.1 100")
+        connection.sendall(b"abc")
+        assert answered(connection).status == 200
+
+
+def test_more_than_max_body_is_not_read_to_its_end(serve: Serve) -> None:
+    server = serve(server={"max-body": "2M"})
+    with connect(server) as connection:
+        connection.sendall(b"POST /api/v1/nope HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000000000\r\n\r\n")
+        connection.sendall(b"x" * (2 * MIB + 1))
+        error(answered(connection), 404, "/api/v1/nope")
+
+
+@pytest.mark.parametrize(
+    ("path", "framing", "status"),
+    [
+        ("/api/v1/nope", "Content-Length: 1000000", 404),
+        (STOP, "Content-Length: 2000000", 413),
+        ("/api/v1/processes", "Transfer-Encoding: chunked", 405),
+    ],
+)
+def test_a_client_that_sends_no_body_costs_ten_seconds_and_is_answered(
+    slow: dict[str, tuple[float, Answer]], path: str, framing: str, status: int
+) -> None:
+    took, answer = slow[path]
+    error(answer, status, path)
+    assert 9 < took < 20
+
+
+def test_a_slow_client_may_send_a_small_body_as_it_likes(server: Server) -> None:
+    with connect(server) as connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for byte in f"POST {STOP} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n\r\nabcde".encode():
+            connection.sendall(bytes([byte]))
+        assert answered(connection).status == 200
+    assert server.get("/healthz").status == 200
+
+
+def test_a_client_that_leaves_in_the_middle_of_its_body_hurts_nobody(server: Server) -> None:
+    for path in (STOP, "/api/v1/nope"):
+        with connect(server) as connection:
+            connection.sendall(f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\nabc".encode())
+    assert body(server.get("/healthz")) == {"status": "UP"}
+    assert "Traceback" not in server.log.read_text()
+
+
+@pytest.mark.parametrize(
+    ("content_type", "sent"),
+    [
+        ("application/json", b"{}"), ("application/json", b'{"timeout": 1e999'), ("application/json", b'"\\ud800"'),
+        ("application/json", b"\xff\x00"), ("text/plain", b"hello"), ("application/octet-stream", b"\x00" * 1000),
+        ("application/x-www-form-urlencoded", b"a=1&b=%ff"), (None, b"whatever"), ("nonsense", b"x"), ("", b"x"),
+        ("application/json; charset=utf-16", b"\xff\xfe{\x00"),
+        ("multipart/form-data", b"x"), ("multipart/form-data; boundary=a", b"--b\r\n\r\nx"),
+    ],
+)  # fmt: skip
+def test_a_body_where_none_is_used_changes_nothing(server: Server, content_type: str | None, sent: bytes) -> None:
+    headers = {} if content_type is None else {"Content-Type": content_type}
+    assert server.ask("POST", STOP, sent, headers).status == 200
+
+
+def test_a_body_that_comes_with_a_get_is_ignored(server: Server) -> None:
+    assert server.ask("GET", "/api/v1/processes", b"[1,2,3]").status == 200
+
+
+@pytest.fixture(scope="module")
+def slow(server: Server) -> dict[str, tuple[float, Answer]]:
+    """The answers to clients that announce a body and never send it, all asked at once."""
+    answers: dict[str, tuple[float, Answer]] = {}
+
+    def wait(path: str, framing: str) -> None:
+        began = time.monotonic()
+        answer = asked(server, "POST", path, [framing])
+        answers[path] = time.monotonic() - began, answer
+
+    table = {
+        "/api/v1/nope": "Content-Length: 1000000",
+        STOP: "Content-Length: 2000000",
+        "/api/v1/processes": "Transfer-Encoding: chunked",
+    }
+    threads = [threading.Thread(target=wait, args=case) for case in table.items()]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return answers

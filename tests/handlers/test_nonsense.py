@@ -1,0 +1,224 @@
+"""Nonsense against every route: never a 500, never a hang, always an answer in its shape, and the server lives on."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import random
+from collections.abc import Iterator
+
+import pytest
+from conftest import Answer, Server
+from talk import ERROR, PROBLEM, answered, body, connect, house, raw
+
+SEED = 20
+EACH = 25
+PATTERNS = [
+    "/processes", "/processes/info/{}", "/processes/start/{}", "/processes/stop/{}", "/processes/restart/{}",
+    "/processes/group/{}", "/processes/logs/{}", "/processes/stream", "/processes/{}", "/supervisor/{}", "/events",
+    "/events/{}", "/events/by-status/{}", "/events/by-process/{}", "/events/{}/{}", "/{}",
+]  # fmt: skip
+METHODS = ["GET", "GET", "GET", "HEAD", "POST", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "PURGE", "get"]
+NAMES = [
+    "idle", "nosuch", "%2F", "..%2F..%2Fetc%2Fpasswd", "%00", "a%00b", "%FF", "%C3%28", "%ED%A0%80", "%F4%90%80%80",
+    "%0A", "%0D%0A",
+    "%7F", "%1B%5B2J", "%E2%80%AE", "%F0%9F%92%A9", "\u00fc".encode().decode("latin-1"), "%", "%zz", "%2", "%25",
+    "%2500", "", ".", "..",
+    "...", "~", "*", "'", "%22", "%3Cscript%3E", "%27%20OR%201=1--", "$%7Bjndi%7D", "{}", "[]", "0", "-1", "1e9",
+    "9" * 30,
+    str(2**31), str(2**63), str(2**64), "-" + str(2**63), "NaN", "null", "None", "true", "undefined", "group", "info",
+    "count", "start",
+    "running", "a" * 10_000, "%41" * 3000, "%C3%BC" * 1500, "a;b", "a&b", "a=b", "a,b", "@", ":", "::1", "%20", "+",
+    "%5C", "%23", "%3F",
+]  # fmt: skip
+VALUES = [*NAMES, "-0", "+1", "01", "1.0", "0x10", "1_0", "%D9%A1", "asc", "eventTime", "id", "10001", "stdout"]
+KEYS = [
+    "page",
+    "size",
+    "sortBy",
+    "sortDirection",
+    "lines",
+    "stream",
+    "timeout",
+    "x",
+    "",
+    "%00",
+    "%FF",
+    "page%5B%5D",
+    "__proto__",
+]
+ACCEPTS = [
+    "", "*/*", "text/event-stream", "text/html", "application/json;q=0", "text/event-stream;q=nonsense", ",,,;;;",
+    "\xff\xfe", "a" * 5000,
+    "text/html,text/event-stream", "application/*", "*", "/", "text/event-stream\t;", "TEXT/EVENT-STREAM",
+]  # fmt: skip
+HEADERS = [
+    "Accept-Encoding: nonsense", "Accept-Language: \xff", "Last-Event-ID: \xb2", "Last-Event-ID: " + "9" * 400,
+    "If-None-Match: *",
+    "If-Modified-Since: never", "Range: bytes=0-", "Range: bytes=9-1", "Cookie: a=b; c; =d; \xff",
+    "Cookie: " + "a=b; " * 2000,
+    "Authorization: \xff", "Authorization: Digest", "Content-Type: multipart/form-data", "Content-Type: \xff/\xff",
+    "Upgrade: websocket",
+    "Connection: Upgrade", "X-HTTP-Method-Override: DELETE", "X-Forwarded-For: \xff", "Origin: \xff",
+    "Referer: nonsense", "TE: trailers",
+    "Accept-Charset: utf-16", "X: " + "y" * 20_000, "Prefer: wait=-1", "Content-Encoding: gzip", "Max-Forwards: x",
+]  # fmt: skip
+BODIES = [
+    b"{}", b"null", b'{"a":"\\ud800"}', b"\xff\xfe\x00", b"[" * 10_000, b'{"timeout":1e999}',
+    b'{"timeout":' + b"9" * 5000 + b"}",
+    b"a=1&a=2&=&&%", b"--x\r\n\r\n--x--", b"\x00" * 5000,
+    b"<?xml version='1.0'?><!DOCTYPE a [<!ENTITY b 'c'>]><a>&b;</a>",
+]  # fmt: skip
+PREFIXES = ["", "", "/supervision", "/charts", "/tracker"]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with house(
+        tmp_path_factory.mktemp("nonsense"), {"idle": {"command": "true", "stdout-logfile": "idle.log"}}
+    ) as server:
+        yield server
+
+
+@pytest.fixture(autouse=True)
+def alive_after(server: Server) -> Iterator[None]:
+    """Whatever a test did: the server lives, is well, and had no defect to tell its log of."""
+    yield
+    assert body(server.get("/healthz")) == {"status": "UP"}
+    assert server.get("/api/v1/processes").status == 200
+    assert "Traceback" not in server.log.read_text()
+
+
+def one_request(dice: random.Random, pattern: str) -> tuple[str, str, bytes]:
+    """A request of nonsense: its method, its path, its bytes."""
+    method = dice.choice(METHODS)
+    path = dice.choice(PREFIXES) + "/api/v1" + pattern
+    while "{}" in path:
+        path = path.replace("{}", dice.choice(NAMES).replace("{}", "%7B%7D"), 1)
+    target = path
+    if dice.random() < 0.6:
+        pairs = [f"{dice.choice(KEYS)}={dice.choice(VALUES)}" for _ in range(dice.choice([1, 2, 2, 3, 6]))]
+        target += "?" + dice.choice(["&", "&", "&&", ";"]).join(pairs)
+    lines = [f"{method} {target} HTTP/1.1", "Host: localhost", *dice.sample(HEADERS, dice.choice([0, 0, 1, 2]))]
+    if dice.random() < 0.5:
+        lines.append(f"Accept: {dice.choice(ACCEPTS)}")
+    sent = dice.choice(BODIES) if dice.random() < 0.4 else b""
+    if sent or method == "POST":
+        lines.append(f"Content-Length: {len(sent)}")
+    return method, path, "\r\n".join(lines).encode("latin-1") + b"\r\n\r\n" + sent
+
+
+def check(method: str, path: str, answer: Answer) -> None:
+    """It is no failure of ours, and if it is an error it is told in the shape of the path's service."""
+    assert 200 <= answer.status < 500
+    media_type = answer.headers.get("Content-Type")
+    if method == "HEAD" or answer.status == 204 or media_type == "text/event-stream":
+        assert answer.body == b""
+        return
+    if answer.status < 400:
+        assert media_type in ("application/json", "text/plain; charset=utf-8")
+        return
+    said = json.loads(answer.body)
+    if path.startswith(("/charts/", "/tracker/")):
+        assert media_type == "application/problem+json"
+        assert set(said) - {"timestamp"} == PROBLEM
+        assert (said["instance"], said["status"]) == (path, answer.status)
+    else:
+        assert media_type == "application/json"
+        assert set(said) == ERROR
+        assert said["path"] == path
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_nonsense_is_answered_in_shape(server: Server, pattern: str) -> None:
+    dice = random.Random(f"{SEED}{pattern}")
+    for _ in range(EACH):
+        method, path, request = one_request(dice, pattern)
+        try:
+            check(method, path, raw(server, request, method))
+        except (AssertionError, ValueError, OSError, http.client.HTTPException) as failure:
+            raise AssertionError(f"{request[:300]!r}: {failure!r}") from failure
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "pattern", ["/processes/info/{}", "/processes/start/{}", "/events/{}", "/events/by-process/{}"]
+)
+def test_every_odd_name_is_answered_in_shape(server: Server, name: str, pattern: str) -> None:
+    path = "/api/v1" + pattern.replace("{}", name, 1)
+    method = "POST" if "start" in pattern else "GET"
+    request = f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n"
+    check(method, path, raw(server, request.encode("latin-1"), method))
+
+
+@pytest.mark.parametrize("query", ["size=0&size=5", "size=5&size=0", "page=1&page=x", "sortBy=pid&sortBy=nope"])
+def test_a_doubled_parameter_is_read_one_way(server: Server, query: str) -> None:
+    """The last one counts, so an answer is never made of both."""
+    last = query.split("&")[-1]
+    assert server.get(f"/api/v1/events?{query}").status == server.get(f"/api/v1/events?{last}").status
+
+
+@pytest.mark.parametrize("length", [1_000, 10_000, 60_000])
+@pytest.mark.parametrize("shape", ["x={}", "page=1&x={}", "{}"])
+def test_a_long_query_is_answered(server: Server, length: int, shape: str) -> None:
+    assert server.get("/api/v1/events?" + shape.format("a" * length)).status == 200
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        b"\r\n\r\n", b"GET\r\n\r\n", b"GET /\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", b"\x00" * 100,
+        b"GET / HTTP/1.1\r\n\r\n", b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nno colon\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: local host\r\n\r\n", b"GET /a b HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: x\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab",
+        b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999999999999999999\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: gzip\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n0\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"y" * 70_000 + b"\r\n\r\n",
+        b"GET /" + b"a" * 70_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\n" + b"a: b\r\n" * 20_000 + b"\r\n",
+    ],
+    ids=lambda request: repr(request[:60]),
+)  # fmt: skip
+def test_what_is_no_http_is_refused_or_hung_up_on(server: Server, request_: bytes) -> None:
+    with connect(server, timeout=10) as connection:
+        connection.sendall(request_)
+        connection.shutdown(1)
+        try:
+            answer = answered(connection)
+        except (http.client.HTTPException, ConnectionError):
+            return
+        assert 400 <= answer.status < 500
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "*",
+        "http://localhost/api/v1/processes",
+        "localhost:80",
+        "//localhost/api/v1/processes",
+        "?x",
+        "api/v1/processes",
+    ],
+)
+@pytest.mark.parametrize("method", ["GET", "OPTIONS", "POST"])
+def test_an_odd_target_is_answered(server: Server, target: str, method: str) -> None:
+    answer = raw(server, f"{method} {target} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n", method)
+    assert 200 <= answer.status < 500
+
+
+def test_many_requests_on_one_connection_are_answered_in_order(server: Server) -> None:
+    paths = [f"/api/v1/processes/info/{number}" for number in range(200)]
+    with connect(server) as connection, connection.makefile("rb") as file:
+        connection.sendall(b"".join(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode() for path in paths))
+        for path in paths:
+            assert file.readline() == b"HTTP/1.1 404 Not Found\r\n"
+            headers = http.client.parse_headers(file)
+            assert json.loads(file.read(int(headers["Content-Length"])))["path"] == path

@@ -1,0 +1,361 @@
+"""Reading, starting, stopping and restarting one process: the seed's table, row by row."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from conftest import Serve, Server, alive, python, wait_for
+from talk import LENGTH, PROCESS, UPTIME, WHEN, body, error, house
+
+API = "/api/v1/processes"
+ODD = ["two words", "a/b", "ünï-köde ☃", "100%", "a+b", "q?x=1&y", "..", ".", "a%2Fb", '"><script>', "start", "x" * 255]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("processes")
+    processes: dict[str, Any] = {
+        "zebra": {"command": "sleep 1000"},
+        "idle": {"command": "sleep 1000", "stdout-logfile": str(folder / "idle.log"), "redirect-stderr": True},
+        "both": {"command": "true", "stdout-logfile": str(folder / "o.log"), "stderr-logfile": str(folder / "e.log")},
+        "absent": {"command": "no-such-program-anywhere"},
+        "homeless": {"command": "true", "directory": str(folder / "nowhere")},
+        "nobody": {"command": "true", "user": "no-such-user-here"},
+        "hasty": {
+            "command": python("import sys; sys.exit('my last words')"),
+            "start-seconds": "30s",
+            "stderr-logfile": str(folder / "hasty.log"),
+        },
+        "five": {"command": python("raise SystemExit(5)")},
+        "apple": {"command": "sleep 1000"},
+        **{name: {"command": "sleep 1000"} for name in ODD},
+    }
+    with house(folder, processes) as server:
+        yield server
+
+
+@pytest.fixture(params=["", "/supervision"])
+def base(request: pytest.FixtureRequest) -> str:
+    return f"{request.param}{API}"
+
+
+# Reading
+
+
+def test_all_processes_are_listed_in_the_order_of_the_configuration(server: Server, base: str) -> None:
+    listed = body(server.get(base))
+    names = [process["name"] for process in listed]
+    assert names == ["zebra", "idle", "both", "absent", "homeless", "nobody", "hasty", "five", "apple", *ODD]
+    assert all(set(process) == PROCESS for process in listed)
+
+
+def test_without_processes_the_list_is_empty(serve: Serve) -> None:
+    assert serve().get(API).body == b"[]"
+
+
+def test_a_process_that_was_never_started_has_nulls(server: Server, base: str) -> None:
+    assert body(server.get(f"{base}/info/apple")) == {
+        "name": "apple",
+        "status": "not_started",
+        "pid": None,
+        "startTime": None,
+        "endTime": None,
+        "exitCode": None,
+        "processRuntime": "PT0S",
+        "processUptime": "",
+        "stdoutLogfile": None,
+        "stderrLogfile": None,
+        "failedErrorLog": None,
+    }
+
+
+def test_a_live_process_has_a_pid_and_no_end(server: Server, base: str) -> None:
+    server.do("start", "zebra")
+    info = body(server.get(f"{base}/info/zebra"))
+    assert set(info) == PROCESS
+    assert alive(info["pid"])
+    assert WHEN.fullmatch(info["startTime"])
+    assert (info["endTime"], info["exitCode"]) == (None, None)
+    assert LENGTH.fullmatch(info["processRuntime"])
+    assert UPTIME.fullmatch(info["processUptime"])
+
+
+def test_the_runtime_of_a_live_process_grows(server: Server) -> None:
+    server.do("start", "zebra")
+    before = server.info("zebra")["processRuntime"]
+    wait_for(lambda: server.info("zebra")["processRuntime"] != before, about="a runtime that grows")
+
+
+def test_a_process_that_ended_has_its_end_and_no_pid(server: Server) -> None:
+    server.do("start", "five")
+    info = server.until("five", "failed")
+    assert (info["pid"], info["exitCode"]) == (None, 5)
+    assert WHEN.fullmatch(info["startTime"])
+    assert WHEN.fullmatch(info["endTime"])
+    assert info["startTime"] <= info["endTime"]
+    assert info["processRuntime"] == server.info("five")["processRuntime"]
+    assert info["failedErrorLog"] is None
+
+
+@pytest.mark.parametrize("name", ["zebra", "five", "apple", "idle", ODD[2]])
+def test_the_list_says_the_same_as_the_single_process(server: Server, name: str) -> None:
+    moving = {"processRuntime", "processUptime"}
+    listed = next(process for process in body(server.get(API)) if process["name"] == name)
+    info = server.info(name)
+    assert list(listed) == list(info)
+    assert {key: listed[key] for key in PROCESS - moving} == {key: info[key] for key in PROCESS - moving}
+    assert LENGTH.fullmatch(listed["processRuntime"])
+    assert listed["processUptime"] == "" or UPTIME.fullmatch(listed["processUptime"])
+
+
+def test_log_files_are_shown_as_configured(server: Server) -> None:
+    idle, both = server.info("idle"), server.info("both")
+    assert (idle["stdoutLogfile"], idle["stderrLogfile"]) == (str(server.folder / "idle.log"), None)
+    assert (both["stdoutLogfile"], both["stderrLogfile"]) == (
+        str(server.folder / "o.log"),
+        str(server.folder / "e.log"),
+    )
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_a_process_with_an_odd_name_is_found_and_moved(server: Server, name: str) -> None:
+    assert server.info(name)["name"] == name
+    assert server.do("start", name).status == 200
+    assert server.do("stop", name).status == 200
+    assert server.moves(name) == ["starting", "running", "stopping", "stopped"]
+
+
+# Start
+
+
+def test_a_start_says_name_and_pid(server: Server, base: str) -> None:
+    server.do("stop", "apple")
+    answer = server.post(f"{base}/start/apple")
+    said = body(answer)
+    assert (answer.status, set(said)) == (200, {"message"})
+    assert "apple" in said["message"]
+    assert str(server.info("apple")["pid"]) in said["message"]
+    server.do("stop", "apple")
+
+
+def test_a_start_of_a_live_process_says_so_and_writes_no_event(server: Server) -> None:
+    server.do("start", "zebra")
+    pid, moves = server.info("zebra")["pid"], server.moves("zebra")
+    answer = server.do("start", "zebra")
+    assert answer.status == 200
+    assert "already" in body(answer)["message"]
+    assert str(pid) in body(answer)["message"]
+    assert server.moves("zebra") == moves
+
+
+def test_a_start_of_an_unknown_process_is_400(server: Server, base: str) -> None:
+    error(server.post(f"{base}/start/nosuch"), 400, f"{base}/start/nosuch", "PROCESS_NOT_FOUND")
+
+
+@pytest.mark.parametrize(("name", "word"), [("homeless", "nowhere"), ("nobody", "no-such-user-here")])
+@pytest.mark.parametrize("verb", ["start", "restart"])
+def test_a_configuration_that_cannot_be_run_is_400_and_moves_nothing(
+    server: Server, name: str, word: str, verb: str
+) -> None:
+    said = error(server.do(verb, name), 400, f"{API}/{verb}/{name}", "INVALID_PROCESS_CONFIGURATION")
+    assert word in said["message"]
+    assert server.status(name) == "not_started"
+    assert server.moves(name) == []
+
+
+@pytest.mark.parametrize("verb", ["start", "restart"])
+def test_a_command_that_is_not_there_is_500(server: Server, verb: str) -> None:
+    said = error(server.do(verb, "absent"), 500, f"{API}/{verb}/absent", "START_FAILED")
+    assert "absent" in said["message"]
+    info = server.info("absent")
+    assert (info["status"], info["pid"], info["exitCode"]) == ("failed_to_start", None, None)
+    assert "no-such-program-anywhere" in info["failedErrorLog"]
+    assert str(server.folder) in info["failedErrorLog"]
+    assert server.moves("absent")[-2:] == ["starting", "failed_to_start"]
+
+
+def test_a_death_within_start_seconds_is_500_with_its_last_words(server: Server) -> None:
+    error(server.do("start", "hasty"), 500, f"{API}/start/hasty", "START_FAILED")
+    info = server.info("hasty")
+    assert info["status"] == "failed_to_start"
+    assert "my last words" in info["failedErrorLog"]
+    assert "exit code 1" in info["failedErrorLog"]
+
+
+def test_why_it_failed_to_start_is_null_again_at_the_next_start(serve: Serve) -> None:
+    server = serve({"late": {"command": "./program"}})
+    assert server.do("start", "late").status == 500
+    assert server.info("late")["failedErrorLog"]
+    program = server.folder / "program"
+    program.write_text("#!/bin/sh\nexec sleep 1000\n")
+    program.chmod(0o755)
+    assert server.do("start", "late").status == 200
+    assert server.info("late")["failedErrorLog"] is None
+
+
+def test_a_start_with_start_seconds_answers_when_they_have_passed(serve: Serve) -> None:
+    server = serve({"slow": {"command": "sleep 1000", "start-seconds": "300ms"}})
+    began = time.monotonic()
+    assert server.do("start", "slow").status == 200
+    assert time.monotonic() - began >= 0.3
+    assert server.moves("slow") == ["starting", "running"]
+
+
+# Stop
+
+
+def test_a_stop_says_name_and_pid_when_the_process_is_gone(server: Server, base: str) -> None:
+    server.do("start", "apple")
+    pid = server.info("apple")["pid"]
+    answer = server.post(f"{base}/stop/apple")
+    assert not alive(pid)
+    said = body(answer)
+    assert (answer.status, set(said)) == (200, {"message"})
+    assert "apple" in said["message"]
+    assert str(pid) in said["message"]
+
+
+def test_a_stop_of_an_unknown_process_is_404(server: Server, base: str) -> None:
+    error(server.post(f"{base}/stop/nosuch"), 404, f"{base}/stop/nosuch", "PROCESS_NOT_FOUND")
+
+
+def test_a_stop_of_what_is_not_live_is_200_and_writes_no_event(server: Server) -> None:
+    assert body(server.do("stop", "both"))["message"]
+    assert server.moves("both") == []
+    assert server.status("both") == "not_started"
+
+
+# Restart
+
+
+def test_a_restart_says_name_and_the_new_pid(server: Server, base: str) -> None:
+    server.do("start", "zebra")
+    old = server.info("zebra")["pid"]
+    answer = server.post(f"{base}/restart/zebra")
+    new = server.info("zebra")["pid"]
+    assert new != old
+    assert not alive(old)
+    assert (answer.status, set(body(answer))) == (200, {"message"})
+    assert "zebra" in body(answer)["message"]
+    assert str(new) in body(answer)["message"]
+
+
+def test_a_restart_of_what_is_not_live_starts_it(server: Server) -> None:
+    server.do("stop", "apple")
+    assert server.do("restart", "apple").status == 200
+    assert server.status("apple") == "running"
+    assert server.moves("apple")[-2:] == ["starting", "running"]
+    server.do("stop", "apple")
+
+
+def test_a_restart_of_an_unknown_process_is_404(server: Server, base: str) -> None:
+    error(server.post(f"{base}/restart/nosuch"), 404, f"{base}/restart/nosuch", "PROCESS_NOT_FOUND")
+
+
+def test_info_of_an_unknown_process_is_404(server: Server, base: str) -> None:
+    error(server.get(f"{base}/info/nosuch"), 404, f"{base}/info/nosuch", "PROCESS_NOT_FOUND")
+
+
+# When the answer is sent
+
+
+def test_a_stop_that_takes_its_time_holds_up_nobody_else(serve: Serve) -> None:
+    stubborn = python(
+        "import signal, time; signal.signal(15, signal.SIG_IGN); print('up', flush=True); time.sleep(1000)"
+    )
+    log = "stubborn.log"
+    server = serve(
+        {"stubborn": {"command": stubborn, "stop-timeout": "1s", "stdout-logfile": log}, "other": {"command": "true"}}
+    )
+    server.do("start", "stubborn")
+    wait_for(lambda: (server.folder / log).read_bytes(), about="a child that ignores SIGTERM")
+    answers: list[int] = []
+    stopping = threading.Thread(target=lambda: answers.append(server.do("stop", "stubborn").status))
+    stopping.start()
+    wait_for(lambda: server.status("stubborn") == "stopping")
+    assert server.do("start", "other").status == 200
+    assert server.get(API).status == 200
+    assert server.status("stubborn") == "stopping"
+    stopping.join()
+    assert answers == [200]
+    assert server.info("stubborn")["exitCode"] == 137
+    assert server.status("stubborn") == "aborted"
+
+
+def test_calls_for_one_process_go_one_after_another(serve: Serve) -> None:
+    server = serve({"one": {"command": "sleep 1000"}})
+    server.do("start", "one")
+    answers: list[int] = []
+    callers = [threading.Thread(target=lambda: answers.append(server.do("restart", "one").status)) for _ in range(5)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    assert answers == [200] * 5
+    assert server.moves("one") == ["starting", "running"] + ["stopping", "stopped", "starting", "running"] * 5
+
+
+# Logs
+
+
+@pytest.fixture(scope="module")
+def logs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    code = "import sys; print(*range(1000), sep='\\n'); print('mist', file=sys.stderr)"
+    files = {"stdout-logfile": "out.log", "stderr-logfile": "err.log"}
+    processes = {
+        "talker": {"command": python(code), **files},
+        "quiet": {"command": "true", "stdout-logfile": "quiet.log"},
+        "merged": {"command": "true", "stdout-logfile": "merged.log", "redirect-stderr": True},
+        "mute": {"command": "true"},
+    }
+    with house(tmp_path_factory.mktemp("logs"), processes) as server:
+        server.do("start", "talker")
+        server.until("talker", "finished")
+        yield server
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ("", [str(number) for number in range(800, 1000)]),
+        ("?lines=3", ["997", "998", "999"]),
+        ("?lines=1&stream=stdout", ["999"]),
+        ("?lines=10000", [str(number) for number in range(1000)]),
+        ("?lines=&stream=", [str(number) for number in range(800, 1000)]),
+        ("?stream=stderr", ["mist"]),
+    ],
+)
+def test_the_end_of_a_log_is_plain_text(logs: Server, query: str, expected: list[str]) -> None:
+    answer = logs.get(f"{API}/logs/talker{query}")
+    assert (answer.status, answer.headers["Content-Type"]) == (200, "text/plain; charset=utf-8")
+    assert answer.text.splitlines() == expected
+
+
+def test_a_log_of_what_was_never_started_is_empty(logs: Server) -> None:
+    answer = logs.get(f"{API}/logs/quiet")
+    assert (answer.status, answer.body) == (200, b"")
+
+
+@pytest.mark.parametrize(
+    ("query", "name"),
+    [
+        ("lines=0", "lines"), ("lines=10001", "lines"), ("lines=-1", "lines"), ("lines=x", "lines"),
+        ("lines=1.5", "lines"),
+        ("stream=both", "stream"), ("stream=STDOUT", "stream"),
+    ],
+)  # fmt: skip
+def test_a_bad_question_for_a_log_is_400_and_names_the_parameter(logs: Server, query: str, name: str) -> None:
+    assert name in error(logs.get(f"{API}/logs/talker?{query}"), 400, f"{API}/logs/talker")["message"]
+
+
+@pytest.mark.parametrize("what", ["mute", "mute?stream=stderr", "quiet?stream=stderr", "merged?stream=stderr"])
+def test_a_process_without_such_a_file_has_no_log(logs: Server, what: str) -> None:
+    error(logs.get(f"{API}/logs/{what}"), 404, f"{API}/logs/{what.partition('?')[0]}")
+
+
+def test_the_log_of_an_unknown_process_is_404(logs: Server) -> None:
+    error(logs.get(f"{API}/logs/nosuch"), 404, f"{API}/logs/nosuch", "PROCESS_NOT_FOUND")
