@@ -39,17 +39,7 @@ class Reload(Base):
 
     async def post(self) -> None:
         done, need = await self.services.reload()
-        what = ", ".join(
-            f"{len(names)} {word}"
-            for word in ("added", "removed", "changed", "started", "restarted", "failed")
-            if (names := getattr(done, word))
-        )
-        self.reply(
-            wire.ReloadResult(
-                f"the configuration has been read: {what or 'no process changed'}",
-                done.added, done.removed, done.started, done.restarted, done.changed, done.failed, need,
-            )
-        )  # fmt: skip
+        self.reply(wire.reload_result(done, need))
 
 
 class Health(Base):

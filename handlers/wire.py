@@ -19,6 +19,7 @@ from models.events import Entry
 from models.paging import Page
 from models.processes import Status
 from supervisor import host
+from supervisor.fleet import Reload
 from supervisor.process import Process
 
 Instant = NewType("Instant", int)
@@ -235,6 +236,19 @@ def event_page(page: Page[Entry]) -> PageOf[ProcessEventEntry]:
         size=asked.size,
         number=asked.number,
         pageable=Pageable(asked.size, asked.number, asked.offset),
+    )
+
+
+def reload_result(done: Reload, need: Sequence[str]) -> ReloadResult:
+    return ReloadResult(
+        message=f"the configuration has been read: {done}",
+        added=done.added,
+        removed=done.removed,
+        started=done.started,
+        restarted=done.restarted,
+        changed=done.changed,
+        failed=done.failed,
+        need_restart=need,
     )
 
 

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 
-from attrs import Factory, frozen
+from attrs import Factory, asdict, frozen
 
 from models.errors import Conflict, Failed, Invalid, NotFound, Problem
 from models.processes import ENDED, UP, Condition, Dependency, ProcessSpec, Status, dependents, needed_by
@@ -31,13 +31,17 @@ class Reload:
     changed: list[str] = Factory(list)
     failed: list[str] = Factory(list)
 
+    def __str__(self) -> str:
+        """`2 added, 1 restarted`, or that no process changed."""
+        counts = [f"{len(names)} {what}" for what, names in asdict(self).items() if names]
+        return ", ".join(counts) or "no process changed"
+
 
 class Fleet:
     def __init__(self, specs: Mapping[str, ProcessSpec], engine: Engine, records: Mapping[str, Record]) -> None:
         self._engine = engine
         self._specs, self._needed = dict(specs), needed_by(specs)
         self._processes = {name: self._make(spec, records.get(name)) for name, spec in specs.items()}
-        self._reloading = asyncio.Lock()
 
     def _make(self, spec: ProcessSpec, record: Record | None = None) -> Process:
         return Process(spec, self._engine, self._have_what_it_needs, record)
@@ -202,12 +206,11 @@ class Fleet:
         for process in self._processes.values():
             process.forget()
 
-    async def reload(self, specs: Mapping[str, ProcessSpec]) -> Reload:
-        """Takes over a new configuration: what did not change is not touched."""
-        async with self._reloading:
-            return await self._reload(specs)
+    async def reload(self, specs: Mapping[str, ProcessSpec], auto_start: bool) -> Reload:
+        """Takes over a new configuration: what did not change is not touched. One at a time.
 
-    async def _reload(self, specs: Mapping[str, ProcessSpec]) -> Reload:
+        `auto_start` says whether new processes that are marked so are started.
+        """
         done = Reload()
         removed = [process for name, process in self._processes.items() if name not in specs]
         changed = [name for name, spec in specs.items() if name in self._specs and self._specs[name] != spec]
@@ -223,7 +226,7 @@ class Fleet:
         done.failed.extend(
             await self._each([self._processes[name] for name in live], lambda one: self.restart(one.name))
         )
-        new = [self._processes[name] for name in added if specs[name].auto_start]
+        new = [self._processes[name] for name in added if auto_start and specs[name].auto_start]
         done.failed.extend(await self._start(new))
         done.added.extend(added)
         done.removed.extend(process.name for process in removed)

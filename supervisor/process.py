@@ -61,6 +61,7 @@ class Process:
         self._needs = needs
         self._queue = asyncio.Lock()
         self._launch: Launch | None = None
+        self._as = spec  # what the child was started as: it is stopped so too
         self._since = 0.0
         self._killed = False
         self._outcome: asyncio.Future[None] | None = None
@@ -227,7 +228,7 @@ class Process:
         self._hold(child, self._engine.clock.since_boot(), self._engine.clock.now())
 
     def _hold(self, child: Child, since: float, start: int) -> None:
-        self.child, self._since = child, since
+        self.child, self._since, self._as = child, since, self.spec
         self.record = evolve(
             self.record,
             pid=child.pid,
@@ -281,10 +282,10 @@ class Process:
         if self._outcome is not None and not self._outcome.done():
             self._outcome.set_exception(Failed(f"{self.name} was stopped while it was starting", "START_FAILED"))
         loop = asyncio.get_running_loop()
-        end = loop.time() + self.spec.stop_timeout
-        child.send(self.spec.stop_signal)
+        end = loop.time() + self._as.stop_timeout
+        child.send(self._as.stop_signal)
         child.send(signal.SIGCONT)
-        await asyncio.wait({child.exited}, timeout=self.spec.stop_timeout)
+        await asyncio.wait({child.exited}, timeout=self._as.stop_timeout)
         if not child.exited.done():
             self._killed = True
             self._engine.cgroups.kill(self.name)
@@ -295,7 +296,7 @@ class Process:
         await self._clear_away(child, max(end - loop.time(), 0))
 
     async def _clear_away(self, child: Child, patience: float) -> None:
-        await self._engine.strays.clear(child, self.name, self.spec.stop_signal, patience)
+        await self._engine.strays.clear(child, self.name, self._as.stop_signal, patience)
 
     def _exited(self, child: Child, exit: Exit | None) -> None:
         if child is not self.child:

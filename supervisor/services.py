@@ -160,7 +160,7 @@ class Services:
                 raise Invalid(f"the configuration is not taken over: {'; '.join(bad.faults)}") from None
             need = [path for path in reading.differences(self.config, new) if not path.startswith("supervisor.")]
             self.config = _live(self.config, new)
-            return await self.fleet.reload(new.supervisor.processes), need
+            return await self.fleet.reload(new.supervisor.processes, new.supervisor.auto_start), need
 
     def hang_up(self) -> None:
         """SIGHUP: as `reload`, and the log tells."""
