@@ -83,12 +83,17 @@ async def serve(settings: Config, asked: argparse.Namespace) -> None:
     """Runs until a signal says that it is enough. Raises `CannotStart`."""
     set_parse_body_config(ParseBodyConfig(urlencoded=ParseUrlEncodedConfig(max_arguments=_MOST_ARGUMENTS)))
     services = Services(settings, lambda: read_config(asked))
-    sockets = listen(settings)
-    await services.start()
+    context, sockets = tls(settings), listen(settings)
+    try:
+        await services.start()
+    except CannotStart:
+        for one in sockets:
+            one.close()
+        raise
     house = House(services)
     server = HTTPServer(
         house,
-        ssl_options=tls(settings),
+        ssl_options=context,
         idle_connection_timeout=_HEADERS_WITHIN,
         body_timeout=_BODY_WITHIN,
         max_body_size=settings.server.max_body,

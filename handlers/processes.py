@@ -69,7 +69,8 @@ def _parts(process: Process) -> tuple[str, ...]:
 class Processes(Base):
     gate = staticmethod(readers)
 
-    def get(self) -> None:
+    async def get(self) -> None:
+        await self.services.journal.soon()
         listing: Listing = self.settings["listing"]
         self.send(listing.encoded(), "application/json")
 
@@ -77,7 +78,8 @@ class Processes(Base):
 class Info(Base):
     gate = staticmethod(readers)
 
-    def get(self, name: str) -> None:
+    async def get(self, name: str) -> None:
+        await self.services.journal.soon()
         self.reply(wire.process_status(self.services.fleet.get(name)))
 
 

@@ -11,12 +11,15 @@ import asyncio
 import logging
 from collections.abc import Mapping
 
-from models.processes import ENDED, Status
+from attrs import frozen
+
+from models.processes import ENDED, ProcessSpec, Status
 from models.supervised import Record
 from supervisor import strays
 from supervisor.child import Child, Identity
 from supervisor.engine import Engine
 from supervisor.fleet import Fleet
+from supervisor.process import Process
 from supervisor.strays import Bearer
 
 log = logging.getLogger("adoption")
@@ -25,15 +28,27 @@ _GRACE = 10.0
 _IDLE = ENDED | {Status.NOT_STARTED}
 
 
-async def adopt(fleet: Fleet, engine: Engine, records: Mapping[str, Record]) -> set[int]:
-    """Watches what lives again, marks what died meanwhile as `unknown`, and takes up restarts that were due.
+@frozen
+class Leftovers:
+    """What an earlier life of ours left running and the configuration no longer asks for."""
 
-    Returns the pids of what belongs to no configured process any more, for `end_leftovers`.
-    """
+    processes: list[Process]
+    pids: set[int]
+    """Bearers of our mark that belong to no child that lives."""
+
+    async def end(self) -> None:
+        if self.pids:
+            log.warning("left over from an earlier life, to be ended: pid %s", ", ".join(map(str, sorted(self.pids))))
+        await asyncio.gather(strays.end(self.pids, _GRACE), *(process.retire() for process in self.processes))
+
+
+async def adopt(fleet: Fleet, engine: Engine, records: Mapping[str, Record]) -> Leftovers:
+    """Watches what lives again, marks what died meanwhile as `unknown`, and takes up restarts that were due."""
     marked = await asyncio.to_thread(strays.bearers, engine.instance)
+    removed = [_removed(name, engine) for name in records.keys() - {process.name for process in fleet}]
     kept: set[tuple[str, int]] = set()
-    for process in fleet:
-        record = records.get(process.name, Record(process.name))
+    for process in (*fleet, *removed):
+        record = process.record = records.get(process.name, process.record)
         found = _by_identity(engine, record) or _by_mark(engine, record, marked)
         if found is not None:
             child, generation = found
@@ -41,11 +56,19 @@ async def adopt(fleet: Fleet, engine: Engine, records: Mapping[str, Record]) -> 
             kept.add((process.name, generation))
         elif record.status not in _IDLE:
             process.lost()
-    for name in records.keys() - {process.name for process in fleet}:
-        engine.journal.forget(name)
     for process in fleet:
         process.resume()
-    return {one.identity.pid for one in marked if (one.name, one.generation) not in kept}
+    pids = {one.identity.pid for one in marked if (one.name, one.generation) not in kept}
+    return Leftovers(removed, pids)
+
+
+def _removed(name: str, engine: Engine) -> Process:
+    """A process that is configured no more: how it was started is not known, only how it is stopped."""
+
+    async def nothing(_: str) -> None:
+        """It is never started again."""
+
+    return Process(ProcessSpec(name, ("",)), engine, nothing)
 
 
 def _by_identity(engine: Engine, record: Record) -> tuple[Child, int] | None:
@@ -64,10 +87,3 @@ def _by_mark(engine: Engine, record: Record, marked: list[Bearer]) -> tuple[Chil
             if child is not None:
                 return child, one.generation
     return None
-
-
-async def end_leftovers(pids: set[int]) -> None:
-    """Ends what an earlier life of ours started and no configured process answers for."""
-    if pids:
-        log.warning("left over from an earlier life, to be ended: pid %s", ", ".join(map(str, sorted(pids))))
-        await strays.end(pids, _GRACE)

@@ -15,7 +15,7 @@ class Backoff:
     """The restarts that one process has had since somebody last started it by hand."""
 
     attempt: int = 0
-    _at: deque[float] = Factory(lambda: deque(maxlen=10_000))
+    _at: deque[float] = Factory(deque)
 
     def next(self, spec: ProcessSpec, lived: float, now: float) -> float | None:
         """Seconds to wait before the restart that is due now, or None where `restart-limit` is reached.
@@ -28,7 +28,8 @@ class Backoff:
             self._at.popleft()
         if spec.restart_limit and len(self._at) >= spec.restart_limit:
             return None
-        self._at.append(now)
+        if spec.restart_limit:
+            self._at.append(now)
         self.attempt += 1
         return delay(spec, self.attempt - 1, random.random())
 

@@ -17,7 +17,7 @@ import signal
 import subprocess
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from attrs import Factory, define, frozen
@@ -32,6 +32,7 @@ MARK = "PILOTHOUSE_CHILD"
 _SLICE = 0.002
 _CHAIN = ("prlimit", "nice", "setpriv")
 _UNHURRIED = 0.0005
+_ROOM = 64
 
 
 @frozen
@@ -163,7 +164,7 @@ class Children:
         self._watched: dict[int, Child] = {}
         self._ended: deque[tuple[Child, Callable[[Exit | None], None]]] = deque()
         self._pumping = False
-        self._soft_files = raise_file_limit()
+        self._given = raise_file_limit()
 
     @property
     def pids(self) -> set[int]:
@@ -182,6 +183,7 @@ class Children:
         with contextlib.ExitStack() as files:
             stdout = _append(launch.stdout, files)
             stderr = subprocess.STDOUT if launch.redirect_stderr else _append(launch.stderr, files)
+            files.enter_context(_file_limit(self._given))
             popen = subprocess.Popen(
                 chain,
                 cwd=launch.directory,
@@ -200,9 +202,6 @@ class Children:
             raise
 
     def _started(self, popen: subprocess.Popen[bytes], launch: Launch, chained: bool) -> Child:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            if "nofile" not in launch.limits and self._soft_files:
-                resource.prlimit(popen.pid, resource.RLIMIT_NOFILE, self._soft_files)
         facts = stat(popen.pid)
         identity = Identity(popen.pid, facts[3] if facts else 0, self._boot_id)
         return Child(identity, os.pidfd_open(popen.pid), popen, asyncio.get_running_loop().create_future(), chained)
@@ -274,13 +273,30 @@ class Children:
         self._watched.clear()
 
 
-def raise_file_limit() -> tuple[int, int] | None:
-    """Lets us have all the descriptors that we may; returns what children shall have instead, as we were given it."""
+def raise_file_limit() -> tuple[int, int]:
+    """Lets us have all the descriptors that we may; returns the soft and hard limit that we were given."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == hard:
-        return None
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     return soft, hard
+
+
+@contextlib.contextmanager
+def _file_limit(given: tuple[int, int]) -> Iterator[None]:
+    """What is started meanwhile has the limit that we were given, not the one that we took.
+
+    Unless we hold so many descriptors that we could open none ourselves under it: then a child has ours.
+    """
+    soft, hard = given
+    free = os.open(os.devnull, os.O_RDONLY)
+    os.close(free)
+    if soft == hard or free > soft - _ROOM:
+        yield
+        return
+    resource.setrlimit(resource.RLIMIT_NOFILE, given)
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _append(path: str | None, files: contextlib.ExitStack) -> int | None:

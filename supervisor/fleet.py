@@ -42,6 +42,7 @@ class Fleet:
         self._engine = engine
         self._specs, self._needed = dict(specs), needed_by(specs)
         self._processes = {name: self._make(spec, records.get(name)) for name, spec in specs.items()}
+        self._bringing: dict[Process, asyncio.Future[str]] = {}
 
     def _make(self, spec: ProcessSpec, record: Record | None = None) -> Process:
         return Process(spec, self._engine, self._have_what_it_needs, record)
@@ -125,9 +126,10 @@ class Fleet:
         process = self.get(dependency.process)
         if not process.live and not process.waits_for_restart:
             try:
-                await process.start()
+                await self._bring(process)
             except Problem as problem:
-                raise Failed(f"{name} was not started: {problem.message}", "START_FAILED") from None
+                if not process.waits_for_restart:
+                    raise Failed(f"{name} was not started: {problem.message}", "START_FAILED") from None
         await process.until(lambda one: _serves(one, dependency.condition) or _is_over(one))
         if not _serves(process, dependency.condition):
             raise Failed(f"{name} was not started: {process.name} is {process.status.value}", "START_FAILED")
@@ -177,7 +179,15 @@ class Fleet:
             log.error("auto-start: %s", failure)
 
     async def _start(self, processes: list[Process]) -> list[str]:
-        return await self._each(processes, lambda process: process.start())
+        return await self._each(processes, self._bring)
+
+    async def _bring(self, process: Process) -> str:
+        """Starts it; all who want that while it is under way get the same answer, so that a failure is met once."""
+        start = self._bringing.get(process)
+        if start is None:
+            start = self._bringing[process] = asyncio.ensure_future(process.start())
+            start.add_done_callback(lambda done: (self._bringing.pop(process), done.cancelled() or done.exception()))
+        return await asyncio.shield(start)
 
     async def _each(
         self, processes: list[Process], do: Callable[[Process], Awaitable[str]], backwards: bool = False
@@ -223,9 +233,7 @@ class Fleet:
         kept = self._processes
         self._processes = {name: kept.get(name) or self._make(spec) for name, spec in specs.items()}
         self._drop(removed)
-        done.failed.extend(
-            await self._each([self._processes[name] for name in live], lambda one: self.restart(one.name))
-        )
+        done.failed.extend(await self._each([self._processes[name] for name in live], lambda one: one.restart()))
         new = [self._processes[name] for name in added if auto_start and specs[name].auto_start]
         done.failed.extend(await self._start(new))
         done.added.extend(added)

@@ -15,7 +15,7 @@ from models.processes import ExecProbe, HealthCheck, HttpProbe, ProcessSpec, Tcp
 from supervisor.child import MARK, Children, Launch
 
 _MOST_AT_ONCE = 1000
-_MOST_BODY = 1024 * 1024
+_MOST_BODY = 2**40  # it is not kept: how long it may take is bound by the timeout
 
 
 class Prober:
@@ -69,6 +69,7 @@ class Prober:
                 connect_timeout=timeout,
                 request_timeout=timeout,
                 raise_error=False,
+                streaming_callback=_drop,
             )
         except (HTTPClientError, ValueError):
             return False
@@ -94,6 +95,10 @@ class Prober:
     def close(self) -> None:
         if self._client is not None:
             self._client.close()
+
+
+def _drop(chunk: bytes) -> None:
+    """The status tells; the body does not matter."""
 
 
 def _probe_launch(probe: ExecProbe, launch: Launch) -> Launch:

@@ -120,10 +120,10 @@ class Journal:
         done, _ = await asyncio.wait({self._written}, timeout=patience)
         return bool(done)
 
-    async def intent(self) -> None:
-        """Called before a spawn: what is intended is in the store, unless the store is in trouble; then on we go.
+    async def soon(self) -> None:
+        """Called before a spawn, and before a status is told: it is in the store, unless that is in trouble.
 
-        The mark in the child's environment covers that case (`supervisor/adoption.py`).
+        Then on we go: the mark in a child's environment covers that case (`supervisor/adoption.py`).
         """
         await self.settled(0 if self.failing else 2 * _MOMENT)
 

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import signal
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 from attrs import evolve
 
-from models.errors import Failed, Invalid
+from models.errors import Failed, Invalid, Unavailable
 from models.processes import (
     ENDED,
     NEXT,
@@ -29,15 +28,12 @@ from models.processes import (
 )
 from models.supervised import Record
 from supervisor.backoff import Backoff
-from supervisor.child import Child, Launch, ticks_per_second
+from supervisor.child import MARK, Child, Launch, ticks_per_second
 from supervisor.engine import Engine
-from supervisor.logs import LogFile, tail
+from supervisor.life import Life
+from supervisor.logs import LogFile
 
 log = logging.getLogger("supervision")
-
-_LAST_WORDS = 4096
-_MOMENT = 0.1
-_KILLED_GOES_WITHIN = 10.0
 
 
 class IllegalMove(Exception):
@@ -55,18 +51,12 @@ class Process:
         """`needs` starts what the process of that name depends on and waits for it; it raises `Failed`."""
         self.spec = spec
         self.record = record or Record(spec.name)
-        self.child: Child | None = None
+        self.life: Life | None = None
         self.restarts = 0
         self._engine = engine
         self._needs = needs
         self._queue = asyncio.Lock()
-        self._launch: Launch | None = None
-        self._as = spec  # what the child was started as: it is stopped so too
-        self._since = 0.0
-        self._killed = False
         self._outcome: asyncio.Future[None] | None = None
-        self._survived: asyncio.TimerHandle | None = None
-        self._probes: asyncio.Task[None] | None = None
         self._waiting: asyncio.Task[None] | None = None
         self._called_off: asyncio.Future[None] | None = None
         self._backoff = Backoff()
@@ -86,7 +76,7 @@ class Process:
     @property
     def live(self) -> bool:
         """Whether it has an operating-system process now."""
-        return self.child is not None
+        return self.life is not None
 
     @property
     def waits_for_restart(self) -> bool:
@@ -94,9 +84,7 @@ class Process:
 
     def uptime(self) -> int:
         """Microseconds that it has run, or that its last life took."""
-        if self.child is None:
-            return self.record.uptime
-        return int((self._engine.clock.since_boot() - self._since) * 1_000_000)
+        return self.record.uptime if self.life is None else self.life.uptime()
 
     def log_files(self) -> list[LogFile]:
         paths = {path: None for path in (self.spec.stdout_logfile, self.spec.stderr_file) if path}
@@ -190,6 +178,8 @@ class Process:
 
         What has begun is gone through with, even where whoever waits for it is cancelled: never half a start.
         """
+        if self._engine.closing:
+            raise Unavailable("pilothouse is stopping")
         self._wait_no_more()
         outcome = self._outcome = asyncio.get_running_loop().create_future()
         outcome.add_done_callback(lambda done: done.cancelled() or done.exception())  # whoever asked may have left
@@ -208,11 +198,12 @@ class Process:
         return outcome
 
     async def _go(self, launch: Launch) -> None:
-        await self._engine.journal.intent()
+        await self._engine.journal.soon()
         async with self._engine.turns:
             self._spawn(launch)
-        if self.child is not None and await self.child.executed():
-            self._is_executing()
+        life = self.life
+        if life is not None and await life.child.executed():
+            self._is_executing(life)
 
     def _spawn(self, launch: Launch) -> None:
         try:
@@ -224,11 +215,11 @@ class Process:
             where = launch.directory or Path.cwd()
             self._fail_to_start(f"{' '.join(launch.argv)!r} in directory {where} could not be started: {reason}{about}")
             return
-        self._launch, self._killed = launch, False
-        self._hold(child, self._engine.clock.since_boot(), self._engine.clock.now())
+        life = Life(self._engine, self.spec, launch, child, self._engine.clock.since_boot())
+        self._live(life, self._engine.clock.now())
 
-    def _hold(self, child: Child, since: float, start: int) -> None:
-        self.child, self._since, self._as = child, since, self.spec
+    def _live(self, life: Life, start: int) -> None:
+        self.life, child = life, life.child
         self.record = evolve(
             self.record,
             pid=child.pid,
@@ -237,29 +228,26 @@ class Process:
             start=start,
         )
         self._engine.journal.note(self.record)
-        self._engine.children.watch(child, lambda exit: self._exited(child, exit))
-        if self._engine.cgroups.exist and not child.is_adopted:
-            self._background(self._join(child))
+        self._engine.children.watch(child, lambda exit: self._exited(life, exit))
+        self._background(life.join())
 
-    async def _join(self, child: Child) -> None:
-        await asyncio.to_thread(self._engine.cgroups.join, self.name, child.pid)
-        child.is_grouped = not child.exited.done()
-
-    def _is_executing(self) -> None:
-        if self.status is not Status.STARTING:
-            return
-        lived = self._engine.clock.since_boot() - self._since
-        if lived >= self.spec.start_seconds:
+    def _is_executing(self, life: Life) -> None:
+        if life.spec.start_seconds:
+            self._background(self._survive(life))
+        elif life is self.life and self.status is Status.STARTING:
             self._is_running()
-        else:
-            self._survived = asyncio.get_running_loop().call_later(self.spec.start_seconds - lived, self._is_running)
+
+    async def _survive(self, life: Life) -> None:
+        await life.survived()
+        if life is self.life and self.status is Status.STARTING:
+            self._is_running()
 
     def _is_running(self) -> None:
-        self._survived = None
         self._become(Status.RUNNING)
         if self._outcome is not None and not self._outcome.done():
             self._outcome.set_result(None)
-        self._probe()
+        if self.life is not None:
+            self._probe(self.life)
 
     def _fail_to_start(self, why: str) -> None:
         self._become(Status.FAILED_TO_START, failed_log=why)
@@ -271,93 +259,48 @@ class Process:
     # Ending
 
     async def _end(self, wanted: bool) -> None:
-        """Asks it to stop, makes it stop after `stop-timeout`, and clears away what it left behind."""
-        child = self.child
-        assert child is not None
-        self._killed = False
-        if self._survived is not None:
-            self._survived.cancel()
+        """Stops it, and returns when it and what it left behind are gone. Raises `Failed`."""
+        life = self.life
+        assert life is not None
         if self.status is not Status.STOPPING:
             self._become(Status.STOPPING, wanted=wanted)
         if self._outcome is not None and not self._outcome.done():
             self._outcome.set_exception(Failed(f"{self.name} was stopped while it was starting", "START_FAILED"))
-        loop = asyncio.get_running_loop()
-        end = loop.time() + self._as.stop_timeout
-        child.send(self._as.stop_signal)
-        child.send(signal.SIGCONT)
-        await asyncio.wait({child.exited}, timeout=self._as.stop_timeout)
-        if not child.exited.done():
-            self._killed = True
-            self._engine.cgroups.kill(self.name)
-            child.send(signal.SIGKILL)
-            await asyncio.wait({child.exited}, timeout=_KILLED_GOES_WITHIN)
-        if not child.exited.done():
-            raise Failed(f"{self.name} (pid {child.pid}) was killed and is still there", "STOP_FAILED")
-        await self._clear_away(child, max(end - loop.time(), 0))
+        await life.end()
 
-    async def _clear_away(self, child: Child, patience: float) -> None:
-        await self._engine.strays.clear(child, self.name, self._as.stop_signal, patience)
-
-    def _exited(self, child: Child, exit: Exit | None) -> None:
-        if child is not self.child:
+    def _exited(self, life: Life, exit: Exit | None) -> None:
+        if life is not self.life:
             return
-        uptime = self.uptime()
-        self.child = None
-        for timer in (self._survived, self._probes):
-            if timer is not None:
-                timer.cancel()
-        facts: dict[str, Any] = {
-            "end": self._engine.clock.now(),
-            "exit_code": exit and exit.exit_code,
-            "uptime": uptime,
-        }
+        code = None if exit is None else exit.exit_code
+        facts: dict[str, Any] = {"end": self._engine.clock.now(), "exit_code": code, "uptime": life.uptime()}
+        self.life = None
+        life.over()
         if self.status is Status.STOPPING:
-            self._become(Status.ABORTED if self._killed else Status.STOPPED, **facts)
+            self._become(Status.ABORTED if life.killed else Status.STOPPED, **facts)
             return
-        if self.status is Status.STARTING and not self.spec.start_seconds and not _could_not_execute(child, exit):
-            self._is_running()  # through a chain, and over before that could be seen
-        self._look_behind(child)
-        if self.status is Status.STARTING:
-            self.record = evolve(self.record, **facts)
-            self._fail_to_start(self._died_early(child, exit))
-        else:
-            self._become(ended_as(exit), **facts)
-            self._after()
+        self._look_behind(life)
+        if self.status is Status.STARTING and exit is not None:
+            if not life.did_start(exit):
+                self.record = evolve(self.record, **facts)
+                self._fail_to_start(life.last_words(exit))
+                return
+            self._is_running()
+        self._become(ended_as(exit), **facts)
+        self._after()
 
-    def _died_early(self, child: Child, exit: Exit | None) -> str:
-        how = exit or "an exit that nobody saw"
-        words = f"it ended with {how} before it had run for {self.spec.start_seconds:g} s"
-        if _could_not_execute(child, exit):
-            words = f"{' '.join(self.spec.argv)!r} could not be executed ({how})"
-        file = self.spec.stderr_file and Path(self.spec.stderr_file)
-        if not file or not file.is_file():  # /dev/stderr, say, cannot be read again
-            return words
-        try:
-            text, _ = tail(file, 100)
-        except OSError:
-            return words
-        return f"{words}\n{text[-_LAST_WORDS:].decode('utf-8', 'replace')}".rstrip()
-
-    def _look_behind(self, child: Child) -> None:
+    def _look_behind(self, life: Life) -> None:
         """It ended by itself: what it left is ended before it is started again.
 
-        Where its control group says that there is nothing, a restart without delay need not wait for a look; what it
-        had started before it was in that group is looked for a moment later.
+        Where it is known at once that there is nothing, a restart without delay need not wait for a look.
         """
-        if self._engine.closing:
-            return
-        nothing = child.is_grouped and not self._engine.strays.are_likely(child, self.name)
-        at_once = nothing and not self.spec.restart_delay
-        self._background(self._sweep(self.record.generation) if at_once else self._tidy(child))
+        if not self._engine.closing:
+            at_once = not self.spec.restart_delay and life.left_nothing()
+            self._background(life.sweep(self.record.generation) if at_once else self._tidy(life))
 
-    async def _sweep(self, generation: int) -> None:
-        await asyncio.sleep(_MOMENT)
-        await self._engine.strays.sweep(self.name, generation, self.spec.stop_timeout)
-
-    async def _tidy(self, child: Child) -> None:
+    async def _tidy(self, life: Life) -> None:
         async with self._queue:
             if not self.live:
-                await self._clear_away(child, self.spec.stop_timeout)
+                await life.clear(life.spec.stop_timeout)
 
     # Restarting
 
@@ -373,7 +316,7 @@ class Process:
                 self.name, self.spec.restart_limit, self.spec.restart_window, self.status.value,
             )  # fmt: skip
             return
-        self._waiting = asyncio.get_running_loop().create_task(self._revive(delay), name=f"restart {self.name}")
+        self._waiting = self._background(self._revive(delay))
 
     async def _revive(self, delay: float) -> None:
         me = asyncio.current_task()
@@ -414,26 +357,22 @@ class Process:
 
     # Health
 
-    def _probe(self) -> None:
-        if self.spec.health_check is None or self.child is None:
-            return
-        child, launch = self.child, self._launch or self._engine.launch(self.spec, self.record.generation)
-        watch = self._engine.prober.watch(self.spec, launch, lambda good: self._heard(child, good))
-        self._probes = self._background(watch)
+    def _probe(self, life: Life) -> None:
+        life.probe(lambda good: self._heard(life, good))
 
-    def _heard(self, child: Child, good: bool) -> None:
+    def _heard(self, life: Life, good: bool) -> None:
         status = Status.HEALTHY if good else Status.UNHEALTHY
-        if child is not self.child or self.status not in UP or self.status is status:
+        if life is not self.life or self.status not in UP or self.status is status:
             return
         self._become(status)
-        check = self.spec.health_check
+        check = life.spec.health_check
         if not good and check is not None and check.on_unhealthy is OnUnhealthy.RESTART:
-            self._background(self._replace(child))
+            self._background(self._replace(life))
 
-    async def _replace(self, child: Child) -> None:
+    async def _replace(self, life: Life) -> None:
         """Restarts an unhealthy child, within the same limit and with the same delays as one that crashed."""
         async with self._queue:
-            if child is self.child and self.status is Status.UNHEALTHY:
+            if life is self.life and self.status is Status.UNHEALTHY:
                 await self._end(wanted=True)
                 if self.record.wanted and not self._engine.closing:
                     self._restart_later()
@@ -443,19 +382,32 @@ class Process:
     def adopt(self, child: Child, record: Record, generation: int) -> None:
         """Watches a child of an earlier life again. Its exit cannot be known."""
         self.record = record
-        if record.status in ENDED or record.status is Status.NOT_STARTED:  # the store could not be told of its start
+        if generation != record.generation and not self._is_idle():
+            self.lost()
+        if self._is_idle():  # the store could not be told of its start
             self._become(Status.STARTING, wanted=True, generation=generation)
         since = child.identity.start_ticks / ticks_per_second()
         age = self._engine.clock.since_boot() - since
         known = self.record.start if self.record.pid == child.pid else None
-        self._hold(child, since, known or self._engine.clock.now() - int(age * 1_000_000))
+        life = Life(self._engine, self.spec, self._adopted_launch(generation), child, since)
+        self._live(life, known or self._engine.clock.now() - int(age * 1_000_000))
         log.info("%s: found again (pid %d, %s)", self.name, child.pid, self.status.value)
         if self.status is Status.STARTING:
-            self._is_executing()
+            self._is_executing(life)
         elif self.status is Status.STOPPING:
             self._background(self._finish_stopping())
         else:
-            self._probe()
+            self._probe(life)
+
+    def _adopted_launch(self, generation: int) -> Launch:
+        """As it would be launched now, for its probes; without its user and folder where those are gone."""
+        try:
+            return self._engine.launch(self.spec, generation)
+        except Invalid:
+            return Launch(self.spec.argv, {**self._engine.environment, MARK: self._engine.mark(self.name, generation)})
+
+    def _is_idle(self) -> bool:
+        return self.status in ENDED or self.status is Status.NOT_STARTED
 
     async def _finish_stopping(self) -> None:
         async with self._queue:
@@ -508,13 +460,17 @@ class Process:
         if not task.cancelled() and (error := task.exception()):
             log.error("%s: %s", self.name, error, exc_info=None if isinstance(error, Failed) else error)
 
+    async def retire(self) -> None:
+        """Stops it, and what is kept of it beside its history is forgotten: it is configured no more."""
+        try:
+            await self.stop()
+        finally:
+            self.forget()
+            if not self.live:
+                self._engine.journal.forget(self.name)
+
     def forget(self) -> None:
         """Ends what goes on in the background; its child, if any, goes on."""
         self._wait_no_more()
         for task in list(self._tasks):
             task.cancel()
-
-
-def _could_not_execute(child: Child, exit: Exit | None) -> bool:
-    """Whether it was the chain that ended, which says 126 or 127 where it cannot execute the command."""
-    return child.is_chained and exit is not None and exit.code in (126, 127)

@@ -23,7 +23,7 @@ from models.db import checkpoint, database, open_database, patiently
 from models.errors import Invalid, Problem
 from models.events import Entry
 from models.schema import fact, migrate
-from supervisor.adoption import adopt, end_leftovers
+from supervisor.adoption import adopt
 from supervisor.cgroup import Cgroups
 from supervisor.child import Children
 from supervisor.clock import Clock
@@ -80,7 +80,7 @@ class Services:
         self.lag = 0.0
         self._worst = [0.0] * 10
         self._read_config = read_config
-        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
         self._reloading = asyncio.Lock()
 
     @property
@@ -105,7 +105,7 @@ class Services:
         self.logs = Logs(self.fleet.log_files)
         become_subreaper()
         leftovers = await adopt(self.fleet, self.engine, records)
-        self._keep("leftovers", end_leftovers(leftovers))
+        self._keep("leftovers", leftovers.end())
         for name, work in {"beat": self._beat(), "logs": self.logs.watch(), "prune": self._prune()}.items():
             self._keep(name, work)
 
@@ -131,16 +131,16 @@ class Services:
         """Stops or leaves the processes, writes what is to be written, and lets go of everything."""
         self.engine.closing = True
         leave = self.config.supervisor.on_exit == "leave"
-        for name, task in list(self._tasks.items()):
-            if name != "beat":
-                task.cancel()
+        for task in list(self._tasks):
+            task.cancel()
+        end = time.monotonic() + self.config.server.shutdown_timeout
         try:
             async with asyncio.timeout(self.config.server.shutdown_timeout):
                 await self.fleet.close(leave)
         except TimeoutError:
             log.error("not all processes stopped within %g s", self.config.server.shutdown_timeout)
-        await self.journal.settled(_STALLED)
-        self._tasks["beat"].cancel()
+        if not await self.journal.settled(max(_STALLED, end - time.monotonic())):
+            log.error("the store cannot be written: %d changes are lost", self.journal.waiting)
         self.engine.prober.close()
         self.engine.children.close()
         self.engine.cgroups.close()
@@ -188,10 +188,11 @@ class Services:
 
     def _keep(self, name: str, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work, name=name)
-        self._tasks[name] = task
+        self._tasks.add(task)
         task.add_done_callback(self._is_over)
 
     def _is_over(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()):
             log.error("the task %s ended: %s", task.get_name(), error, exc_info=error)
 

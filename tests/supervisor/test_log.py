@@ -88,9 +88,12 @@ def test_a_line_longer_than_a_pipe_takes_at_once_arrives_whole(pipe: tuple[int, 
     reader, writer = pipe
     lines = lines_to(writer)
     got = bytearray()
-    drain = threading.Thread(
-        target=lambda: [got.extend(os.read(reader, 1000)) for _ in iter(lambda: b"end" in got, True)]
-    )
+
+    def take() -> None:
+        while b"end" not in got:
+            got.extend(os.read(reader, 1000))
+
+    drain = threading.Thread(target=take)
     drain.start()
     lines.emit(record("x" * 20_000 + "end"))
     lines.close()

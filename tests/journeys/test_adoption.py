@@ -1,0 +1,592 @@
+"""The supervisor is killed, its children go on, and its next life finds them: nothing is lost, nothing runs twice."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import sqlite3
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Serve, Server, alive, children_of, marks, python, wait_for
+
+from models.processes import Status
+
+SLEEPER = {"command": "sleep 1000"}
+
+
+def stubborn(ready: Path) -> dict[str, Any]:
+    """It ignores SIGTERM, and says by a file when it has begun to."""
+    return {"command": ["sh", "-c", f"trap '' TERM; : > {ready}; exec sleep 1000"]}
+
+
+def die(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+    wait_for(lambda: not alive(pid))
+
+
+def again(server: Server) -> Server:
+    server.kill()
+    return server.start()
+
+
+def settled(server: Server, name: str, status: str) -> Any:
+    """Waits until a process has this status and the store knows it; returns its info."""
+    wait_for(lambda: server.moves(name)[-1:] == [status], about=f"{name} to be {status}")
+    return server.until(name, status)
+
+
+def edit(server: Server, statement: str, *values: object) -> None:
+    """Changes the store behind the back of a server that is down."""
+    with contextlib.closing(sqlite3.connect(server.data / "pilothouse.db")) as store, store:
+        assert store.execute(statement, values).rowcount == 1
+
+
+def bearing(name: str, server: Server) -> list[int]:
+    return [pid for pid in children_of(server.data) if marks().get(pid, "").split(":", 2)[2:] == [name]]
+
+
+@pytest.fixture
+def stranger() -> Iterator[subprocess.Popen[bytes]]:
+    """A process that is none of ours."""
+    process = subprocess.Popen(["sleep", "1000"])
+    yield process
+    process.kill()
+    process.wait()
+
+
+# Found again
+
+
+@pytest.mark.parametrize("status", ["running", "healthy", "unhealthy"])
+def test_a_child_is_found_again_with_its_pid_and_its_status(serve: Serve, tmp_path: Path, status: str) -> None:
+    flag, check = tmp_path / "well", dict[str, Any]()
+    if status != "running":
+        probe = {"exec": {"command": ["test", "-e", str(flag)]}, "interval": "100ms", "failure-threshold": 1}
+        check = {"health-check": probe}
+    if status == "healthy":
+        flag.touch()
+    server = serve({"web": SLEEPER | check})
+    assert server.do("start", "web").status == 200
+    before = settled(server, "web", status)
+    moves = server.moves("web")
+
+    again(server)
+    after = server.info("web")
+    untouched = ("status", "pid", "startTime", "endTime", "exitCode")
+    assert {key: after[key] for key in untouched} == {key: before[key] for key in untouched}
+    assert server.moves("web") == moves
+    assert bearing("web", server) == [before["pid"]]
+
+
+def test_the_health_of_a_child_that_was_found_again_is_watched_again(serve: Serve, tmp_path: Path) -> None:
+    flag = tmp_path / "well"
+    flag.touch()
+    check = {"exec": {"command": ["test", "-e", str(flag)]}, "interval": "100ms", "failure-threshold": 1}
+    server = serve({"web": SLEEPER | {"health-check": check}})
+    server.do("start", "web")
+    pid = settled(server, "web", "healthy")["pid"]
+
+    again(server)
+    flag.unlink()
+    assert server.until("web", "unhealthy")["pid"] == pid
+    flag.touch()
+    assert server.until("web", "healthy")["pid"] == pid
+    assert server.moves("web") == ["starting", "running", "healthy", "unhealthy", "healthy"]
+
+
+def test_the_runtime_of_a_child_goes_on_through_the_death_of_its_supervisor(serve: Serve) -> None:
+    server = serve({"web": SLEEPER})
+    server.do("start", "web")
+    server.kill()
+    edit(
+        server, "UPDATE supervised SET start_time = start_time - 7200000000 WHERE name = 'web'"
+    )  # the clock has jumped
+    server.start()
+    assert "H" not in server.info("web")["processRuntime"]
+    assert server.info("web")["processRuntime"].startswith("PT")
+
+
+def test_a_child_is_found_again_as_often_as_its_supervisor_is_killed(serve: Serve) -> None:
+    server = serve({"web": SLEEPER, "db": SLEEPER})
+    assert server.post("/api/v1/processes/group/start").status == 200
+    pids = {one["name"]: one["pid"] for one in server.get("/api/v1/processes").json}
+    for _ in range(3):
+        again(server)
+        assert {one["name"]: one["pid"] for one in server.get("/api/v1/processes").json} == pids
+    assert sorted(children_of(server.data)) == sorted(pids.values())
+
+
+def test_starting_what_was_found_again_starts_nothing(serve: Serve) -> None:
+    server = serve({"web": SLEEPER})
+    server.do("start", "web")
+    pid = server.info("web")["pid"]
+    again(server)
+    answer = server.do("start", "web")
+    assert answer.status == 200
+    assert str(pid) in answer.json["message"]
+    assert server.post("/api/v1/processes/group/start").status == 409
+    assert bearing("web", server) == [pid]
+
+
+def test_processes_marked_auto_start_that_are_found_again_are_not_started_twice(serve: Serve) -> None:
+    server = serve({"web": SLEEPER | {"auto-start": True}, "new": SLEEPER})
+    pid = server.until("web", "running")["pid"]
+    server.configure(
+        {"supervisor": {"processes": {"web": SLEEPER | {"auto-start": True}, "new": SLEEPER | {"auto-start": True}}}}
+    )
+    again(server)
+    server.until("new", "running")  # so auto-start is through with web, which comes before it
+    assert server.info("web")["pid"] == pid
+    assert bearing("web", server) == [pid]
+    assert server.moves("web") == ["starting", "running"]
+
+
+def test_restarting_what_was_found_again_replaces_it(serve: Serve) -> None:
+    server = serve({"web": SLEEPER})
+    server.do("start", "web")
+    old = server.info("web")["pid"]
+    again(server)
+    assert server.do("restart", "web").status == 200
+    new = server.info("web")["pid"]
+    assert new != old
+    assert bearing("web", server) == [new]
+
+
+# Ending
+
+
+def test_a_child_that_was_found_again_is_stopped(serve: Serve) -> None:
+    server = serve({"web": SLEEPER})
+    server.do("start", "web")
+    pid = server.info("web")["pid"]
+    again(server)
+    assert server.do("stop", "web").status == 200
+    assert not alive(pid)
+    info = server.info("web")
+    assert (info["status"], info["exitCode"], info["pid"]) == ("stopped", None, None)
+    assert info["endTime"] is not None
+    assert server.moves("web") == ["starting", "running", "stopping", "stopped"]
+    assert server.events("web")[-1]["pid"] == pid
+
+
+def test_a_stubborn_child_that_was_found_again_is_killed_after_its_patience(serve: Serve, tmp_path: Path) -> None:
+    ready = tmp_path / "ready"
+    server = serve({"mule": stubborn(ready) | {"stop-timeout": "300ms"}})
+    server.do("start", "mule")
+    wait_for(ready.exists)
+    pid = server.info("mule")["pid"]
+    again(server)
+    assert server.do("stop", "mule").status == 200
+    assert not alive(pid)
+    info = server.info("mule")
+    assert (info["status"], info["exitCode"]) == ("aborted", None)
+
+
+def test_what_a_child_that_was_found_again_has_started_is_ended_with_it(serve: Serve, tmp_path: Path) -> None:
+    note = tmp_path / "daemon"
+    server = serve(
+        {"web": {"command": ["sh", "-c", f"setsid sleep 1000 & echo $! > {note}.new; mv {note}.new {note}; wait"]}}
+    )
+    server.do("start", "web")
+    wait_for(note.exists)
+    daemon = int(note.read_text())
+    again(server)
+    assert alive(daemon)
+    assert server.do("stop", "web").status == 200
+    assert not alive(daemon)
+
+
+@pytest.fixture
+def reaper_that_does_not_reap() -> Iterator[None]:
+    """Orphans become ours, and stay zombies: so it is in a container whose first process is no init."""
+    prctl = ctypes.CDLL(None).prctl
+    assert prctl(36, 1, 0, 0, 0) == 0  # PR_SET_CHILD_SUBREAPER
+    yield
+    prctl(36, 0, 0, 0, 0)
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+
+
+@pytest.mark.usefixtures("reaper_that_does_not_reap")
+def test_stopping_a_child_that_was_found_again_does_not_wait_for_somebody_to_reap_it(serve: Serve) -> None:
+    server = serve({"web": SLEEPER})
+    server.do("start", "web")
+    pid = server.info("web")["pid"]
+    again(server)
+    begun = time.monotonic()
+    assert server.do("stop", "web").status == 200
+    assert time.monotonic() - begun < 5  # its stop-timeout is 10 s
+    assert Path(f"/proc/{pid}/stat").exists()
+    assert not alive(pid)
+    assert server.status("web") == "stopped"
+    assert "could not be ended" not in server.log.read_text()
+    assert server.do("start", "web").status == 200
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=["KILL", "TERM"])
+def test_when_a_child_that_was_found_again_ends_by_itself_nobody_knows_how(serve: Serve, number: int) -> None:
+    server = serve({"web": SLEEPER})
+    server.do("start", "web")
+    pid = server.info("web")["pid"]
+    again(server)
+    os.kill(pid, number)
+    info = server.until("web", "unknown")
+    assert (info["exitCode"], info["pid"]) == (None, None)
+    assert info["endTime"] is not None
+    last = server.events("web")[-1]
+    assert (last["newStatus"], last["oldStatus"], last["pid"], last["exitCode"]) == ("unknown", "running", pid, None)
+
+
+def test_a_child_that_died_while_nobody_watched_is_told_of_once(serve: Serve) -> None:
+    server = serve({"web": SLEEPER})
+    server.do("start", "web")
+    pid = server.info("web")["pid"]
+    server.kill()
+    die(pid)
+    server.start()
+    info = server.info("web")
+    assert (info["status"], info["exitCode"], info["pid"]) == ("unknown", None, None)
+    assert server.moves("web") == ["starting", "running", "unknown"]
+    assert server.events("web")[-1]["pid"] == pid
+    again(server)
+    assert server.stop() == 0
+    server.start()
+    assert server.moves("web") == ["starting", "running", "unknown"]
+    assert server.do("start", "web").status == 200
+
+
+@pytest.mark.parametrize(
+    ("policy", "moves"),
+    [
+        ("never", ["starting", "running", "unknown"]),
+        ("on-failure", ["starting", "running", "unknown"]),
+        ("always", ["starting", "running", "unknown", "starting", "running"]),
+    ],
+)
+def test_a_child_that_died_while_nobody_watched_is_restarted_once_where_its_policy_says_so(
+    serve: Serve, policy: str, moves: list[str]
+) -> None:
+    server = serve({"web": SLEEPER | {"restart": policy, "restart-delay": 0}})
+    server.do("start", "web")
+    old = server.info("web")["pid"]
+    server.kill()
+    die(old)
+    server.start()
+    wait_for(lambda: server.moves("web") == moves, about=f"{moves}, not {server.moves('web')}")
+    again(server)
+    assert server.moves("web") == moves
+    assert len(bearing("web", server)) == moves.count("running") - 1
+
+
+def test_a_restart_that_was_due_is_taken_up(serve: Serve) -> None:
+    server = serve({"web": SLEEPER | {"restart": "on-failure", "restart-delay": "1s"}})
+    server.do("start", "web")
+    os.kill(server.info("web")["pid"], signal.SIGKILL)
+    settled(server, "web", "aborted")
+    again(server)
+    server.until("web", "running")
+    assert server.moves("web") == ["starting", "running", "aborted", "starting", "running"]
+    assert len(bearing("web", server)) == 1
+
+
+def test_a_restart_that_was_called_off_is_not_taken_up(serve: Serve) -> None:
+    server = serve({"web": SLEEPER | {"restart": "always", "restart-delay": "1m"}, "other": SLEEPER})
+    server.do("start", "web")
+    os.kill(server.info("web")["pid"], signal.SIGKILL)
+    server.until("web", "aborted")
+    assert server.do("stop", "web").status == 200
+    again(server)
+    assert server.post("/api/v1/processes/group/stop").status == 404  # nothing lives, and nothing is due
+    assert server.moves("web") == ["starting", "running", "aborted"]
+
+
+# Killed in the middle of something
+
+
+def begin_to_stop(server: Server, name: str) -> None:
+    """Asks for a stop, and returns when the process is stopping."""
+
+    def ask() -> None:
+        with contextlib.suppress(OSError):
+            server.do("stop", name)
+
+    threading.Thread(target=ask, daemon=True).start()
+    settled(server, name, "stopping")
+
+
+def test_a_stop_that_was_begun_is_finished_by_the_next_start(serve: Serve, tmp_path: Path) -> None:
+    ready = tmp_path / "ready"
+    server = serve({"mule": stubborn(ready) | {"stop-timeout": "1s", "restart": "always", "restart-delay": 0}})
+    server.do("start", "mule")
+    wait_for(ready.exists)
+    pid = server.info("mule")["pid"]
+    begin_to_stop(server, "mule")
+    server.kill()
+    assert alive(pid)
+    server.start()
+    assert server.until("mule", "aborted")["exitCode"] is None
+    assert not alive(pid)
+    assert server.moves("mule") == ["starting", "running", "stopping", "aborted"]
+
+
+def test_a_child_that_went_while_it_was_being_stopped_and_nobody_watched_stays_down(
+    serve: Serve, tmp_path: Path
+) -> None:
+    ready = tmp_path / "ready"
+    server = serve({"mule": stubborn(ready) | {"stop-timeout": "1m", "restart": "always", "restart-delay": 0}})
+    server.do("start", "mule")
+    wait_for(ready.exists)
+    pid = server.info("mule")["pid"]
+    begin_to_stop(server, "mule")
+    server.kill()
+    die(pid)
+    server.start()
+    assert server.status("mule") == "unknown"
+    assert server.post("/api/v1/processes/group/stop").status == 404
+    assert server.moves("mule") == ["starting", "running", "stopping", "unknown"]
+
+
+def test_a_child_that_was_starting_goes_on_starting_and_then_runs(serve: Serve) -> None:
+    server = serve({"slow": SLEEPER | {"start-seconds": "2s"}})
+
+    def ask() -> None:
+        with contextlib.suppress(OSError):
+            server.do("start", "slow")
+
+    threading.Thread(target=ask, daemon=True).start()
+    pid = wait_for(lambda: server.info("slow")["pid"])
+    assert server.status("slow") == "starting"
+    again(server)
+    assert server.status("slow") == "starting"
+    assert server.until("slow", "running")["pid"] == pid
+    assert server.moves("slow") == ["starting", "running"]
+    assert bearing("slow", server) == [pid]
+
+
+# What the store says and what there is
+
+
+@pytest.mark.parametrize("auto", [False, True], ids=["by hand", "auto-start"])
+def test_a_child_whose_pid_never_reached_the_store_is_found_by_its_mark(serve: Serve, auto: bool) -> None:
+    server = serve({"web": SLEEPER | {"auto-start": auto}})
+    server.do("start", "web")
+    pid = server.info("web")["pid"]
+    server.kill()
+    edit(
+        server,
+        "UPDATE supervised SET pid = NULL, start_ticks = NULL, boot_id = NULL, start_time = NULL, status = ?",
+        Status.STARTING.rank,
+    )
+    edit(server, "DELETE FROM event WHERE new_status = ?", Status.RUNNING.rank)
+    server.start()
+    info = server.until("web", "running")
+    assert info["pid"] == pid
+    assert info["startTime"] is not None
+    assert bearing("web", server) == [pid]
+    assert server.moves("web") == ["starting", "running"]
+    again(server)
+    assert server.info("web")["pid"] == pid
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "DELETE FROM supervised WHERE name = 'web'",
+        "UPDATE supervised SET status = 6, generation = 1, pid = 1, start_ticks = 1 WHERE name = 'web'",
+    ],
+    ids=["nothing", "the life before"],
+)
+def test_a_child_whose_start_could_not_be_stored_at_all_is_found_by_its_mark(serve: Serve, statement: str) -> None:
+    server = serve({"web": SLEEPER})
+    server.do("start", "web")
+    server.do("stop", "web")
+    server.do("start", "web")
+    pid = server.info("web")["pid"]
+    server.kill()
+    edit(server, statement)
+    server.start()
+    assert server.until("web", "running")["pid"] == pid
+    assert bearing("web", server) == [pid]
+    assert server.moves("web")[-2:] == ["starting", "running"]
+    assert server.do("restart", "web").status == 200
+    assert not alive(pid)
+    assert len(bearing("web", server)) == 1
+
+
+@pytest.mark.parametrize("same", ["pid", "pid and start", "pid and boot"])
+def test_a_process_that_was_given_a_pid_of_ours_is_left_alone(
+    serve: Serve, stranger: subprocess.Popen[bytes], same: str
+) -> None:
+    server = serve({"web": SLEEPER})
+    server.do("start", "web")
+    pid = server.info("web")["pid"]
+    server.kill()
+    die(pid)
+    ticks = int(Path(f"/proc/{stranger.pid}/stat").read_text().rpartition(")")[2].split()[19])
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    edit(
+        server,
+        "UPDATE supervised SET pid = ?, start_ticks = ?, boot_id = ?",
+        stranger.pid,
+        ticks if same == "pid and start" else ticks - 1,
+        boot if same == "pid and boot" else "another boot",
+    )
+    server.start()
+    assert server.status("web") == "unknown"
+    assert server.info("web")["pid"] is None
+    assert server.do("stop", "web").status == 200
+    assert server.do("start", "web").status == 200
+    assert server.stop() == 0
+    assert stranger.poll() is None
+
+
+def test_a_child_that_the_store_knows_wrongly_is_not_left_beside_a_new_one(serve: Serve) -> None:
+    server = serve({"web": SLEEPER | {"auto-start": True}})
+    old = server.until("web", "running")["pid"]
+    server.kill()
+    edit(server, "UPDATE supervised SET start_ticks = start_ticks + 1")
+    server.start()
+    wait_for(lambda: not alive(old))
+    new = server.until("web", "running")["pid"]
+    assert bearing("web", server) == [new]
+
+
+def test_a_process_that_is_configured_no_more_is_ended_at_the_next_start(serve: Serve) -> None:
+    server = serve({"web": SLEEPER, "gone": SLEEPER})
+    server.post("/api/v1/processes/group/start")
+    web, gone = server.info("web")["pid"], server.info("gone")["pid"]
+    server.kill()
+    server.configure({"supervisor": {"processes": {"web": SLEEPER}}})
+    server.start()
+    wait_for(lambda: not alive(gone))
+    assert server.info("web")["pid"] == web
+    assert [one["name"] for one in server.get("/api/v1/processes").json] == ["web"]
+    assert server.get("/api/v1/events/by-process/gone").status == 200
+    assert server.moves("gone")[:2] == ["starting", "running"]
+    assert server.get("/api/v1/processes/info/gone").status == 404
+
+
+def test_a_process_that_comes_back_into_the_configuration_begins_anew(serve: Serve) -> None:
+    server = serve({"web": SLEEPER, "gone": SLEEPER})
+    server.post("/api/v1/processes/group/start")
+    gone = server.info("gone")["pid"]
+    server.kill()
+    server.configure({"supervisor": {"processes": {"web": SLEEPER}}})
+    server.start()
+    wait_for(lambda: not alive(gone))
+    server.stop()
+    server.configure({"supervisor": {"processes": {"web": SLEEPER, "gone": SLEEPER}}})
+    server.start()
+    assert server.status("gone") == "not_started"
+    assert server.do("start", "gone").status == 200
+    assert len(bearing("gone", server)) == 1
+
+
+FORKS = """
+import os, sys, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        with open(sys.argv[1] + ".new", "w") as note:
+            note.write(str(os.getpid()))
+        os.rename(sys.argv[1] + ".new", sys.argv[1])
+        time.sleep(1000)
+    os._exit(0)
+time.sleep(1000)
+"""
+
+
+def test_daemons_of_a_generation_that_is_dead_are_ended_and_those_of_a_living_one_are_not(
+    serve: Serve, tmp_path: Path
+) -> None:
+    notes = {name: tmp_path / name for name in ("dead", "living")}
+    server = serve({name: {"command": python(FORKS), "args": [str(note)]} for name, note in notes.items()})
+    server.post("/api/v1/processes/group/start")
+    for note in notes.values():
+        wait_for(note.exists)
+    daemons = {name: int(note.read_text()) for name, note in notes.items()}
+    pid = server.info("dead")["pid"]
+    server.kill()
+    die(pid)
+    assert alive(daemons["dead"])
+    server.start()
+    wait_for(lambda: not alive(daemons["dead"]))
+    assert server.status("dead") == "unknown"
+    assert server.status("living") == "running"
+    assert alive(daemons["living"])
+    assert server.do("stop", "living").status == 200
+    assert not alive(daemons["living"])
+
+
+# Leaving and coming back
+
+
+def test_children_that_are_left_are_found_again(serve: Serve) -> None:
+    server = serve({"web": SLEEPER}, supervisor={"on-exit": "leave"})
+    server.do("start", "web")
+    pid = server.info("web")["pid"]
+    assert server.stop() == 0
+    assert alive(pid)
+    server.start()
+    assert server.info("web")["pid"] == pid
+    assert server.moves("web") == ["starting", "running"]
+    assert server.do("stop", "web").status == 200
+    assert server.moves("web") == ["starting", "running", "stopping", "stopped"]
+
+
+def test_how_processes_ended_is_known_after_a_restart(serve: Serve) -> None:
+    server = serve(
+        {
+            "never": SLEEPER,
+            "good": {"command": "true"},
+            "bad": {"command": ["sh", "-c", "exit 3"]},
+            "shot": SLEEPER,
+            "missing": {"command": "/nonexistent/program"},
+            "stopped": SLEEPER,
+            "live": SLEEPER,
+        }
+    )
+    for name in ("good", "bad", "shot", "missing", "stopped", "live"):
+        server.do("start", name)
+    os.kill(server.info("shot")["pid"], signal.SIGKILL)
+    server.do("stop", "stopped")
+    expected = {
+        "never": ("not_started", None),
+        "good": ("finished", 0),
+        "bad": ("failed", 3),
+        "shot": ("aborted", 137),
+        "missing": ("failed_to_start", None),
+        "stopped": ("stopped", 143),
+    }
+    before = {name: server.until(name, status) for name, (status, _) in expected.items()}
+    assert {name: (info["status"], info["exitCode"]) for name, info in before.items()} == expected
+    assert server.stop() == 0
+    server.start()
+    assert {name: server.info(name) for name in expected} == before
+    assert (server.info("live")["status"], server.info("live")["exitCode"]) == ("stopped", 143)
+    again(server)
+    assert {name: server.info(name) for name in expected} == before
+
+
+def test_event_ids_grow_through_every_kind_of_end(serve: Serve) -> None:
+    server = serve({"web": SLEEPER})
+    known: list[dict[str, Any]] = []
+    for end in (server.kill, server.stop, server.kill, server.stop):
+        server.do("restart", "web")
+        events = server.events("web")
+        assert events[: len(known)] == known
+        known = events
+        end()
+        server.start()
+    ids = [event["id"] for event in server.events("web")]
+    assert ids == list(range(1, len(ids) + 1))
+    assert len(ids) > 8

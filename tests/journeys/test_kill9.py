@@ -1,0 +1,139 @@
+"""The supervisor is killed at random moments of group and mixed calls: nothing acknowledged is lost, nothing doubled.
+
+`PILOTHOUSE_ROUNDS` sets the number of rounds, `PILOTHOUSE_SEED` which ones.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import random
+import re
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from attrs import define, field
+from conftest import Answer, Serve, Server, Stream, children_of, marks, wait_for
+
+ROUNDS = int(os.environ.get("PILOTHOUSE_ROUNDS", "25"))
+SEED = int(os.environ.get("PILOTHOUSE_SEED", "1"))
+NAMES = [f"p{number:02}" for number in range(30)]
+BROKEN = "broken"
+GONE = (OSError, http.client.HTTPException, EOFError)
+
+
+@define
+class Seen:
+    """What clients of one round were told: acknowledged calls, and events of the stream."""
+
+    acknowledged: list[tuple[str, str, Answer]] = field(factory=list)
+    events: dict[int, dict[str, Any]] = field(factory=dict)
+
+    def call(self, server: Server, calls: list[tuple[str, str]]) -> None:
+        with contextlib.suppress(*GONE):
+            for verb, name in calls:
+                path = f"/api/v1/processes/group/{verb}" if name == "group" else f"/api/v1/processes/{verb}/{name}"
+                self.acknowledged.append((verb, name, server.post(path)))
+
+    def listen(self, stream: Stream) -> None:
+        with contextlib.suppress(*GONE, ValueError):
+            while True:
+                event = stream.next()
+                self.events[int(event["id"])] = json.loads(event["data"])
+
+
+def work(chance: random.Random) -> list[list[tuple[str, str]]]:
+    """The calls of one round, for each client a list."""
+    if chance.random() < 0.5:
+        return [[(chance.choice(["start", "start", "restart", "stop"]), "group")]]
+    return [
+        [(chance.choice(["start", "stop", "restart"]), chance.choice([*NAMES, BROKEN])) for _ in range(8)]
+        for _ in range(4)
+    ]
+
+
+def one_round(server: Server, chance: random.Random) -> Seen:
+    """Clients call, one listens, and the server is killed in the middle of it."""
+    seen = Seen()
+    stream = server.stream("/api/v1/processes/stream")
+    threads = [threading.Thread(target=seen.listen, args=(stream,))]
+    threads += [threading.Thread(target=seen.call, args=(server, calls)) for calls in work(chance)]
+    for thread in threads:
+        thread.start()
+    time.sleep(chance.uniform(0, 0.15))  # the moment of its death is what this test is about
+    server.kill()
+    for thread in threads:
+        thread.join()
+    stream.close()
+    return seen
+
+
+def mains(data: Path) -> Counter[str]:
+    """How many living processes of each name lead their session, as what we start does."""
+    known, found = marks(), Counter[str]()
+    for pid in children_of(data):
+        with contextlib.suppress(OSError, KeyError):
+            if int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[3]) == pid:
+                found[known[pid].split(":", 2)[2]] += 1
+    return found
+
+
+def known(server: Server) -> set[int]:
+    return {one["pid"] for one in server.get("/api/v1/processes").json if one["pid"] is not None}
+
+
+def check(server: Server, seen: Seen) -> None:
+    for id, event in seen.events.items():
+        assert server.get(f"/api/v1/events/{id}").json == event
+    for verb, name, answer in seen.acknowledged:
+        assert answer.status == (500 if name == BROKEN and verb != "stop" else answer.status), (verb, name, answer)
+        assert answer.status in (200, 404, 409, 500), (verb, name, answer)
+        said = re.fullmatch(r".* has been (?:re)?started \(pid (\d+).*\)", answer.json.get("message", ""))
+        if said and verb in ("start", "restart"):
+            assert any(
+                event["pid"] == int(said[1]) and event["newStatus"] == "running" for event in history(server, name)
+            ), (verb, name, answer)
+
+
+def history(server: Server, name: str) -> list[dict[str, Any]]:
+    """The newest hundred events of a process."""
+    path = f"/api/v1/events/by-process/{name}?size=100&sortBy=id&sortDirection=desc"
+    return list(server.get(path).json["content"])
+
+
+def test_nothing_acknowledged_is_lost_and_nothing_runs_twice_when_the_server_is_killed(serve: Serve) -> None:
+    processes: dict[str, Any] = {name: {"command": "sleep 1000", "order": int(name[1:]) % 3} for name in NAMES}
+    processes[BROKEN] = {"command": "/nonexistent/program"}
+    processes[NAMES[0]]["auto-start"] = True
+    processes[NAMES[1]]["restart"] = "always"
+    server = serve(processes)
+    highest, acknowledged = 0, 0
+    for number in range(ROUNDS):
+        chance = random.Random(SEED * 10_000 + number)
+        told = f"round {number} of seed {SEED}; the log is {server.log}"
+        seen = one_round(server, chance)
+        acknowledged += len(seen.acknowledged)
+        left = mains(server.data)
+        assert max(left.values(), default=0) <= 1, (told, left)
+        server.start()
+        check(server, seen)
+        wait_for(lambda: set(children_of(server.data)) == known(server), 10, f"no strangers in {told}")
+        again = mains(server.data)
+        assert max(again.values(), default=0) <= 1, (told, again)
+        assert set(left) <= {one["name"] for one in server.get("/api/v1/processes").json}
+        assert min(seen.events, default=highest + 1) > highest, told
+        highest = max(seen.events, default=highest)
+        if number % 3 == 2 or number == ROUNDS - 1:
+            assert server.post("/api/v1/processes/group/stop").status in (200, 404), told
+            wait_for(lambda: not children_of(server.data), 10, f"nothing left after {told}")
+    assert highest > ROUNDS
+    assert acknowledged > ROUNDS / 4
+    events = server.get("/api/v1/events/count").json["totalEvents"]
+    newest = server.get("/api/v1/events?size=1").json["content"][0]["id"]
+    assert newest == events  # no id was left out, none given twice
+    assert "Traceback" not in server.log.read_text()

@@ -1,0 +1,56 @@
+"""Two hundred children at once: nobody waits, nothing is lost, and no child costs a thread."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from conftest import Serve, alive, wait_for
+
+MANY = 200
+
+
+def test_two_hundred_that_crash_at_once_all_come_back_while_answers_go_on(
+    serve: Serve, record_property: Callable[[str, object], None]
+) -> None:
+    specs = {
+        f"child{number}": {"command": "sleep 1000", "restart": "always", "restart-delay": 0} for number in range(MANY)
+    }
+    server = serve(specs)
+    assert server.post("/api/v1/processes/group/start").status == 200
+    before = {info["name"]: info["pid"] for info in server.get("/api/v1/processes").json}
+    assert len(set(before.values())) == MANY
+    assert len(os.listdir(f"/proc/{server.pid}/task")) < 12
+
+    for pid in before.values():
+        os.kill(pid, signal.SIGKILL)
+    slowest, asked = 0.0, 0
+    begun = time.monotonic()
+    while True:
+        sent = time.monotonic()
+        listing = server.get("/api/v1/processes").json
+        slowest, asked = max(slowest, time.monotonic() - sent), asked + 1
+        after = {info["name"]: info["pid"] for info in listing if info["status"] == "running"}
+        if len(after) == MANY and not set(after.values()) & set(before.values()):
+            break
+        assert time.monotonic() - begun < 30, f"only {len(after)} are running again"
+    record_property("slowest answer (s)", round(slowest, 4))
+    record_property("all back after (s)", round(time.monotonic() - begun, 4))
+    assert slowest < 1
+
+    assert len(set(after.values())) == MANY
+    assert all(alive(pid) for pid in after.values())
+    assert not any(alive(pid) for pid in before.values())
+    counts = server.get("/api/v1/events/count").json
+    assert counts == {"totalEvents": 5 * MANY, "running": 2 * MANY, "aborted": MANY, "starting": 2 * MANY}
+    assert len(os.listdir(f"/proc/{server.pid}/task")) < 12
+    children = Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split()
+    wait_for(lambda: {int(pid) for pid in children} >= set(after.values()))
+
+    assert server.post("/api/v1/processes/group/stop").status == 200
+    assert not any(alive(pid) for pid in after.values())
+    descriptors = len(os.listdir(f"/proc/{server.pid}/fd"))
+    assert descriptors < 50  # none is kept for a child that is gone

@@ -1,0 +1,303 @@
+"""What a process depends on comes first and goes last; so does what has the lower order."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from conftest import Answer, Serve, Server, wait_for
+
+SLEEPER: dict[str, Any] = {"command": "sleep 1000"}
+WELL = {"exec": {"command": "test -e well"}, "interval": "20ms", "failure-threshold": 1}
+BASE = {**SLEEPER, "health-check": WELL}
+ON_HEALTHY = [{"process": "base", "condition": "healthy"}]
+
+
+class Asked(threading.Thread):
+    """A call that is being made; `answer` once it was answered."""
+
+    def __init__(self, call: Callable[..., Answer], *given: str) -> None:
+        super().__init__(daemon=True)
+        self._call, self._given = call, given
+        self._answer: Answer | None = None
+        self.start()
+
+    def run(self) -> None:
+        self._answer = self._call(*self._given)
+
+    @property
+    def answer(self) -> Answer:
+        self.join(60)
+        assert self._answer is not None
+        return self._answer
+
+
+def story(server: Server) -> list[str]:
+    """All that happened, as `name status`, oldest first."""
+    page = server.get("/api/v1/events?size=100&sortBy=eventTime&sortDirection=asc").json
+    return [f"{event['processName']} {event['newStatus']}" for event in page["content"]]
+
+
+def come_in_order(story: list[str], *happenings: str) -> bool:
+    places = [story.index(one) for one in happenings]
+    return places == sorted(places)
+
+
+def test_what_it_depends_on_is_started_first_through_all_of_it(serve: Serve) -> None:
+    server = serve({
+        "top": {**SLEEPER, "depends-on": ["left", "right"]},
+        "left": {**SLEEPER, "depends-on": ["base"]},
+        "right": {**SLEEPER, "depends-on": [{"process": "base"}]},
+        "base": SLEEPER,
+        "other": SLEEPER,
+    })  # fmt: skip
+    assert server.do("start", "top").status == 200
+    told = story(server)
+    for side in ("left", "right"):
+        assert come_in_order(told, "base running", f"{side} starting", f"{side} running", "top starting", "top running")
+    assert len(told) == 8
+    assert server.status("other") == "not_started"
+
+
+def test_it_waits_until_its_dependency_is_healthy(serve: Serve) -> None:
+    server = serve({"base": BASE, "web": {**SLEEPER, "depends-on": ON_HEALTHY}})
+    asked = Asked(server.do, "start", "web")
+    server.until("base", "unhealthy")
+    assert server.status("web") == "not_started"
+    (server.folder / "well").touch()
+    assert asked.answer.status == 200
+    assert come_in_order(story(server), "base unhealthy", "base healthy", "web starting")
+
+
+def test_a_dependency_that_does_not_come_up_in_time_is_named(serve: Serve) -> None:
+    server = serve({
+        "base": BASE,
+        "slow": {**SLEEPER, "start-seconds": 60},
+        "web": {**SLEEPER, "depends-on": ON_HEALTHY, "start-timeout": "200ms"},
+        "page": {**SLEEPER, "depends-on": ["slow"], "start-timeout": "200ms"},
+    })  # fmt: skip
+    for name, needed in {"web": "base", "page": "slow"}.items():
+        begun = time.monotonic()
+        answer = server.do("start", name)
+        assert 0.2 <= time.monotonic() - begun < 10
+        assert (answer.status, answer.json["code"]) == (500, "START_FAILED")
+        assert needed in answer.json["message"]
+        assert server.events(name) == []
+    assert server.status("slow") == "starting"  # which goes on: it was asked for and has not failed
+    assert server.do("stop", "slow").status == 200
+
+
+@pytest.mark.parametrize(
+    ("base", "status"),
+    [
+        ({"command": "/no/such/program"}, "failed_to_start"),
+        ({"command": "false", "start-seconds": 60}, "failed_to_start"),
+        ({"command": "true"}, "finished"),
+        ({"command": "true", "directory": "/no/such/directory"}, "not_started"),
+    ],
+)
+def test_what_depends_on_a_failure_is_not_started(serve: Serve, base: dict[str, Any], status: str) -> None:
+    server = serve({"base": {**base, "health-check": WELL}, "web": {**SLEEPER, "depends-on": ON_HEALTHY}})
+    answer = server.do("start", "web")
+    assert (answer.status, answer.json["code"]) == (500, "START_FAILED")
+    assert "base" in answer.json["message"]
+    assert server.status("base") == status
+    assert server.events("web") == []
+
+
+def test_a_stop_of_a_dependency_stops_what_depends_on_it_first(serve: Serve) -> None:
+    names = ["base", "middle", "top"]
+    server = serve({
+        "base": SLEEPER,
+        "top": {**SLEEPER, "depends-on": ["middle"], "restart": "always", "restart-delay": 0},
+        "middle": {**SLEEPER, "depends-on": ["base"], "restart": "always", "restart-delay": 0},
+    })  # fmt: skip
+    server.do("start", "top")
+    assert server.do("stop", "base").status == 200
+    assert [server.status(name) for name in names] == ["stopped"] * 3
+    assert come_in_order(
+        story(server),
+        "top stopping",
+        "top stopped",
+        "middle stopping",
+        "middle stopped",
+        "base stopping",
+        "base stopped",
+    )
+
+
+def test_a_restart_of_a_dependency_brings_back_what_was_up_and_nothing_else(serve: Serve) -> None:
+    server = serve({
+        "base": SLEEPER,
+        "middle": {**SLEEPER, "depends-on": ["base"]},
+        "top": {**SLEEPER, "depends-on": ["middle"]},
+        "idle": {**SLEEPER, "depends-on": ["base"]},
+        "waiting": {
+            "command": ["sh", "-c", "test -e on && exec sleep 1000; exit 1"], "restart": "on-failure",
+            "restart-delay": 60, "depends-on": ["base"],
+        },
+    })  # fmt: skip
+    assert server.do("start", "top").status == 200
+    server.do("start", "waiting")
+    server.until("waiting", "failed")
+    (server.folder / "on").touch()
+    before = {name: server.info(name)["pid"] for name in ("base", "middle", "top")}
+    assert server.do("restart", "base").status == 200
+    for name, pid in before.items():
+        info = server.info(name)
+        assert info["status"] == "running"
+        assert info["pid"] != pid
+    assert server.status("idle") == "not_started"
+    assert server.status("waiting") == "running"
+    last = story(server)[-15:]
+    assert come_in_order(
+        last, "top stopped", "middle stopped", "base stopped", "base running", "middle running", "top running"
+    )
+
+
+def test_a_restart_that_cannot_be_made_touches_nothing(serve: Serve) -> None:
+    server = serve({"base": {**SLEEPER, "directory": "here"}, "web": {**SLEEPER, "depends-on": ["base"]}}, wait=False)
+    here = server.folder / "here"
+    here.mkdir()
+    server.start()
+    server.do("start", "web")
+    before = server.get("/api/v1/processes").json
+    here.rmdir()
+    assert server.do("restart", "base").status == 400
+    after = server.get("/api/v1/processes").json
+    assert [(one["status"], one["pid"]) for one in after] == [(one["status"], one["pid"]) for one in before]
+
+
+def test_a_restart_after_which_its_dependency_does_not_come_up_is_told(serve: Serve) -> None:
+    program = "test -e broken && exit 1; exec sleep 1000"
+    server = serve({
+        "base": {"command": ["sh", "-c", program], "start-seconds": "50ms"}, "web": {**SLEEPER, "depends-on": ["base"]},
+    })  # fmt: skip
+    server.do("start", "web")
+    (server.folder / "broken").touch()
+    answer = server.do("restart", "base")
+    assert (answer.status, answer.json["code"]) == (500, "START_FAILED")
+    assert server.status("base") == "failed_to_start"
+    assert server.status("web") == "stopped"
+
+
+@pytest.mark.parametrize("path", ["stop/web", "stop/base", "group/stop"])
+def test_a_stop_while_it_waits_for_its_dependency_calls_all_its_starts_off(serve: Serve, path: str) -> None:
+    server = serve({"base": BASE, "web": {**SLEEPER, "depends-on": ON_HEALTHY, "start-timeout": 50}})
+    asked = [Asked(server.do, "start", "web") for _ in range(3)]
+    server.until("base", "unhealthy")
+    wait_for(lambda: all(one.is_alive() for one in asked))
+    time.sleep(0.1)  # all of them have reached the server
+    begun = time.monotonic()
+    assert server.post(f"/api/v1/processes/{path}").status == 200
+    for one in asked:
+        assert one.answer.status == 500
+    assert time.monotonic() - begun < 10
+    (server.folder / "well").touch()
+    if path == "stop/web":
+        server.until("base", "healthy")
+    assert server.events("web") == []
+
+
+def test_a_dependency_that_crashed_and_comes_back_by_its_policy_is_waited_for(serve: Serve) -> None:
+    server = serve({
+        "base": {**SLEEPER, "restart": "always", "restart-delay": "300ms", "restart-max-delay": "300ms"},
+        "web": {**SLEEPER, "depends-on": ["base"]},
+    })  # fmt: skip
+    server.do("start", "base")
+    os.kill(server.info("base")["pid"], signal.SIGKILL)
+    server.until("base", "aborted")
+    assert server.do("start", "web").status == 200
+    assert server.moves("base") == ["starting", "running", "aborted", "starting", "running"]
+
+
+def test_a_dependency_that_crashes_does_not_take_its_dependents_along(serve: Serve) -> None:
+    server = serve({"base": SLEEPER, "web": {**SLEEPER, "depends-on": ["base"]}})
+    server.do("start", "web")
+    os.kill(server.info("base")["pid"], signal.SIGKILL)
+    server.until("base", "aborted")
+    assert server.status("web") == "running"
+
+
+def test_a_restart_by_policy_brings_up_what_it_depends_on_again(serve: Serve) -> None:
+    server = serve({
+        "base": SLEEPER,
+        "web": {**SLEEPER, "depends-on": ["base"], "restart": "always", "restart-delay": "100ms"},
+    })  # fmt: skip
+    server.do("start", "web")
+    for name in ("base", "web"):
+        os.kill(server.info(name)["pid"], signal.SIGKILL)
+    wait_for(lambda: server.moves("web").count("running") == 2)
+    assert server.status("base") == "running"
+
+
+# The order of a group
+
+
+def test_a_group_starts_lower_orders_first_and_stops_them_last(serve: Serve) -> None:
+    server = serve({
+        "late": {**SLEEPER, "order": 5}, "first": {**SLEEPER, "order": -1, "start-seconds": "100ms"},
+        "one": SLEEPER, "two": SLEEPER,
+    })  # fmt: skip
+    assert server.post("/api/v1/processes/group/start").status == 200
+    for name in ("one", "two"):
+        assert come_in_order(story(server), "first running", f"{name} starting", f"{name} running", "late starting")
+    assert server.post("/api/v1/processes/group/stop").status == 200
+    for name in ("one", "two"):
+        assert come_in_order(story(server), "late stopped", f"{name} stopping", f"{name} stopped", "first stopping")
+
+
+def test_dependencies_count_for_more_than_orders(serve: Serve) -> None:
+    server = serve({"web": {**SLEEPER, "order": 1, "depends-on": ["base"]}, "base": {**SLEEPER, "order": 2}})
+    assert server.post("/api/v1/processes/group/start").status == 200
+    assert come_in_order(story(server), "base running", "web starting")
+    assert server.post("/api/v1/processes/group/stop").status == 200
+    assert come_in_order(story(server), "web stopped", "base stopping")
+    assert len(story(server)) == 8
+
+
+def test_those_of_one_order_stop_together(serve: Serve) -> None:
+    stubborn = {"command": ["sh", "-c", "trap '' TERM; while :; do sleep 0.02; done"], "stop-timeout": "500ms"}
+    server = serve({f"stubborn{number}": stubborn for number in range(6)})
+    server.post("/api/v1/processes/group/start")
+    begun = time.monotonic()
+    assert server.post("/api/v1/processes/group/stop").status == 200
+    assert time.monotonic() - begun < 3  # one after another would take all of that
+
+
+def test_a_group_start_goes_on_past_a_failure_and_names_all_that_failed(serve: Serve) -> None:
+    server = serve({
+        "broken": {"command": "/no/such/program"}, "astray": {**SLEEPER, "directory": "/no/such/directory"},
+        "up": SLEEPER, "down": {**SLEEPER, "order": 9}, "needy": {**SLEEPER, "depends-on": ["broken"]},
+    })  # fmt: skip
+    server.do("start", "up")
+    answer = server.post("/api/v1/processes/group/start")  # 500 wins over the 409 that `up` would be
+    assert (answer.status, answer.json["code"]) == (500, "START_FAILED")
+    assert all(name in answer.json["message"] for name in ("broken", "astray", "needy"))
+    assert (server.status("up"), server.status("down")) == ("running", "running")
+
+    answer = server.post("/api/v1/processes/group/restart")
+    assert answer.status == 500
+    assert all(name in answer.json["message"] for name in ("broken", "astray", "needy"))
+    assert (server.status("up"), server.status("down")) == ("running", "running")
+
+
+def test_a_group_start_names_those_that_ran_already_and_starts_the_others(serve: Serve) -> None:
+    server = serve({"up": SLEEPER, "down": SLEEPER})
+    server.do("start", "up")
+    answer = server.post("/api/v1/processes/group/start")
+    assert (answer.status, answer.json["code"]) == (409, "PROCESSES_ALREADY_RUNNING")
+    assert "up" in answer.json["message"]
+    assert server.status("down") == "running"
+    pids = {name: server.info(name)["pid"] for name in ("up", "down")}
+    assert server.post("/api/v1/processes/group/restart").status == 200
+    for name, pid in pids.items():
+        assert server.info(name)["pid"] not in (None, pid)
+    assert server.post("/api/v1/processes/group/stop").status == 200
+    assert server.post("/api/v1/processes/group/restart").status == 200
+    assert (server.status("up"), server.status("down")) == ("running", "running")

@@ -1,0 +1,335 @@
+"""What each way to end means, and what is told of a command that cannot be run at all."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Serve, Server, alive, wait_for
+
+SIGNALS = {
+    "SIGTERM": ("stopped", 143),
+    "SIGINT": ("stopped", 130),
+    "SIGKILL": ("aborted", 137),
+    "SIGSEGV": ("aborted", 139),
+    "SIGHUP": ("aborted", 129),
+    "SIGUSR1": ("aborted", 138),
+}
+CODES = {
+    0: "finished",
+    1: "failed",
+    2: "failed",
+    126: "failed",
+    127: "failed",
+    137: "failed",
+    143: "failed",
+    255: "failed",
+}
+STOP_SIGNALS = {"QUIT": 3, "hup": 1, "SIGUSR1": 10, "INT": 2, "KILL": 9, "12": 12, "SIGTERM": 15}
+STUBBORN = "trap '' TERM; echo ready; while :; do sleep 0.02; done"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("exits")
+    shell: dict[str, str] = {f"exits-{code}": f"exit {code}" for code in CODES}
+    shell |= {f"dies-of-{name}": "exec sleep 1000" for name in SIGNALS}
+    shell |= {f"kills-itself-{name}": f"kill -{name[3:]} $$" for name in SIGNALS}
+    processes: dict[str, dict[str, Any]] = {name: {"command": ["sh", "-c", code]} for name, code in shell.items()}
+    for code in CODES:
+        processes[f"chained-exits-{code}"] = {"command": ["sh", "-c", f"exit {code}"], "limits": {"core": 0}}
+    for word in STOP_SIGNALS:
+        processes[f"stops-by-{word}"] = {"command": "sleep 1000", "stop-signal": word}
+    server = Server(folder, {"supervisor": {"processes": processes}}, {}, [])
+    server.start()
+    yield server
+    server.close()
+
+
+@pytest.mark.parametrize("code", CODES)
+@pytest.mark.parametrize("how", ["exits", "chained-exits"])
+def test_an_exit_by_itself_means_what_its_code_says(server: Server, how: str, code: int) -> None:
+    """143 is no stop: nobody sent a signal. And 127 is no failed exec, though `prlimit` would end so."""
+    name = f"{how}-{code}"
+    assert server.do("start", name).status == 200
+    assert server.until(name, "finished", "failed", "failed_to_start")["exitCode"] == code
+    assert server.moves(name) == ["starting", "running", CODES[code]]
+
+
+@pytest.mark.parametrize("name", SIGNALS)
+def test_a_signal_from_outside_ends_it_as_the_signal_means(server: Server, name: str) -> None:
+    process, (status, code) = f"dies-of-{name}", SIGNALS[name]
+    server.do("start", process)
+    os.kill(server.info(process)["pid"], getattr(signal, name))
+    assert server.until(process, status)["exitCode"] == code
+    assert server.moves(process) == ["starting", "running", status]
+
+
+@pytest.mark.parametrize("name", SIGNALS)
+def test_a_signal_to_itself_is_like_one_from_outside(server: Server, name: str) -> None:
+    process, (status, code) = f"kills-itself-{name}", SIGNALS[name]
+    server.do("start", process)
+    assert server.until(process, status)["exitCode"] == code
+
+
+# Stopping
+
+
+@pytest.mark.parametrize(
+    ("code", "exit_code"),
+    [("trap 'exit 0' TERM", 0), ("trap 'exit 7' TERM", 7), ("trap 'kill -9 $$' TERM", 137), ("", 143)],
+)
+def test_what_goes_in_time_is_stopped_whatever_its_code(
+    serve: Serve, tmp_path: Path, code: str, exit_code: int
+) -> None:
+    log = tmp_path / "log"
+    server = serve({
+        "polite": {
+            "command": ["sh", "-c", f"{code}\necho ready; while :; do sleep 1000 & wait; done"],
+            "stdout-logfile": str(log),
+        }
+    })  # fmt: skip
+    server.do("start", "polite")
+    wait_for(log.read_text)
+    assert server.do("stop", "polite").status == 200
+    info = server.info("polite")
+    assert (info["status"], info["exitCode"], info["pid"]) == ("stopped", exit_code, None)
+    assert server.moves("polite") == ["starting", "running", "stopping", "stopped"]
+
+
+def test_what_ignores_its_stop_signal_is_killed_after_its_stop_timeout_and_not_before(
+    serve: Serve, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    server = serve({
+        "stubborn": {"command": ["sh", "-c", STUBBORN], "stop-timeout": "300ms", "stdout-logfile": str(log)}
+    })  # fmt: skip
+    server.do("start", "stubborn")
+    wait_for(log.read_text)
+    pid, asked = server.info("stubborn")["pid"], time.monotonic()
+    assert server.do("stop", "stubborn").status == 200
+    assert 0.3 <= time.monotonic() - asked < 5
+    assert not alive(pid)
+    info = server.info("stubborn")
+    assert (info["status"], info["exitCode"]) == ("aborted", 137)
+    assert server.moves("stubborn") == ["starting", "running", "stopping", "aborted"]
+
+
+def test_what_is_halted_by_sigstop_still_stops_politely(serve: Serve, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    code = "trap 'exit 7' TERM; echo ready; while :; do sleep 0.01; done"
+    server = serve({"halted": {"command": ["sh", "-c", code], "stdout-logfile": str(log)}})
+    server.do("start", "halted")
+    wait_for(log.read_text)
+    pid = server.info("halted")["pid"]
+    os.kill(pid, signal.SIGSTOP)
+    wait_for(lambda: Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T")
+    assert server.status("halted") == "running"
+    assert server.do("stop", "halted").status == 200
+    assert (server.status("halted"), server.info("halted")["exitCode"]) == ("stopped", 7)
+
+
+@pytest.mark.parametrize("word", STOP_SIGNALS)
+def test_the_stop_signal_may_be_another(server: Server, word: str) -> None:
+    """And whatever it is: asked to stop by it, it is stopped, not aborted."""
+    name = f"stops-by-{word}"
+    server.do("start", name)
+    assert server.do("stop", name).status == 200
+    info = server.info(name)
+    assert (info["status"], info["exitCode"]) == ("stopped", 128 + STOP_SIGNALS[word])
+
+
+def test_what_dies_of_something_else_while_it_is_asked_to_stop_is_stopped(serve: Serve, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    server = serve({"dying": {"command": ["sh", "-c", STUBBORN], "stop-timeout": 60, "stdout-logfile": str(log)}})
+    server.do("start", "dying")
+    wait_for(log.read_text)
+    pid = server.info("dying")["pid"]
+    asked = threading.Thread(target=server.do, args=("stop", "dying"))
+    asked.start()
+    server.until("dying", "stopping")
+    os.kill(pid, signal.SIGKILL)
+    asked.join(30)
+    assert (server.status("dying"), server.info("dying")["exitCode"]) == ("stopped", 137)
+
+
+def test_a_stop_right_after_a_start_reaches_the_child_each_time(serve: Serve) -> None:
+    """It ends by its handler (7) or, where that is not in place yet, of the signal (143); never by force."""
+    code = "trap 'exit 7' TERM; while :; do sleep 1000 & wait; done"
+    server = serve({"hasty": {"command": ["sh", "-c", code], "stop-timeout": 20}})
+    begun, codes = time.monotonic(), set()
+    for _ in range(300):
+        assert server.do("start", "hasty").status == 200
+        assert server.do("stop", "hasty").status == 200
+        info = server.info("hasty")
+        assert info["status"] == "stopped"
+        codes.add(info["exitCode"])
+    assert codes <= {7, 143}
+    assert time.monotonic() - begun < 20
+
+
+def test_a_child_that_exits_before_it_is_watched_is_seen_each_time(serve: Serve) -> None:
+    names = [f"brief{number}" for number in range(30)]
+    server = serve({name: {"command": "true"} for name in names})
+    for _ in range(10):
+        assert server.post("/api/v1/processes/group/start").status in (200, 409)
+        for name in names:
+            assert server.until(name, "finished")["exitCode"] == 0
+    lives = server.get("/api/v1/events/count").json
+    assert lives["starting"] == lives["running"] == lives["finished"] >= 300
+    assert all(server.moves(name) == ["starting", "running", "finished"] * 10 for name in names)
+
+
+# What cannot be executed
+
+
+def folder_of_programs(folder: Path) -> dict[str, str]:
+    for name, text, mode in [
+        ("not-executable", "#!/bin/sh\n", 0o644),
+        ("without-shebang", "exit 0\n", 0o755),
+        ("bad-interpreter", "#!/no/such/interpreter\n", 0o755),
+        ("empty", "", 0o755),
+    ]:
+        (folder / name).write_text(text)
+        (folder / name).chmod(mode)
+    (folder / "directory").mkdir()
+    (folder / "circle").symlink_to("circle")
+    return {
+        "missing": "No such file or directory",
+        "not-executable": "Permission denied",
+        "without-shebang": "Exec format error",
+        "bad-interpreter": "No such file or directory",
+        "empty": "Exec format error",
+        "directory": "Permission denied",
+        "circle": "Too many levels of symbolic links",
+    }
+
+
+def test_a_command_that_cannot_be_executed_is_failed_to_start_and_says_why(serve: Serve, tmp_path: Path) -> None:
+    reasons = folder_of_programs(tmp_path)
+    server = serve({name: {"command": [str(tmp_path / name)]} for name in reasons})
+    for name, reason in reasons.items():
+        answer = server.do("start", name)
+        assert (answer.status, answer.json["code"]) == (500, "START_FAILED"), name
+        info = server.info(name)
+        assert reason in info["failedErrorLog"]
+        assert [info[key] for key in ("status", "pid", "exitCode")] == ["failed_to_start", None, None]
+        assert server.moves(name) == ["starting", "failed_to_start"]
+
+
+@pytest.mark.parametrize("more", [{"limits": {"core": 0}}, {"nice": 5}, {"user": "nobody"}, {"start-seconds": "5s"}])
+def test_it_is_so_through_a_chain_too(serve: Serve, tmp_path: Path, more: dict[str, Any]) -> None:
+    if "user" in more and os.geteuid() != 0:
+        pytest.skip("only root runs a process as another user")
+    names = [name for name in folder_of_programs(tmp_path) if name not in ("without-shebang", "empty")]
+    server = serve({name: {"command": [str(tmp_path / name)], **more} for name in names})
+    for name in names:
+        answer = server.do("start", name)
+        assert (answer.status, answer.json["code"]) == (500, "START_FAILED"), name
+        assert str(tmp_path / name) in server.info(name)["failedErrorLog"]
+        assert server.moves(name) == ["starting", "failed_to_start"]
+
+
+def test_a_name_is_looked_for_on_the_path_of_the_process(serve: Serve, tmp_path: Path) -> None:
+    program = tmp_path / "only-here"
+    program.write_text("#!/bin/sh\nexec sleep 1000\n")
+    program.chmod(0o755)
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    server = serve({
+        "found": {"command": "only-here", "environment": {"PATH": path}},
+        "found-by-chain": {"command": "only-here", "environment": {"PATH": path}, "limits": {"core": 0}},
+        "chain-off-it": {"command": "/bin/sleep 9", "environment": {"PATH": "/nowhere"}, "limits": {"core": 0}},
+        "lost": {"command": "only-here"},
+        "lost-by-chain": {"command": "only-here", "limits": {"core": 0}},
+    })  # fmt: skip
+    started = {
+        name: server.do("start", name).status
+        for name in (info["name"] for info in server.get("/api/v1/processes").json)
+    }
+    assert started == {
+        "found": 200, "found-by-chain": 200, "chain-off-it": 200, "lost": 500, "lost-by-chain": 500,
+    }  # fmt: skip
+
+
+def test_a_log_file_that_cannot_be_written_is_why_it_cannot_be_started(serve: Serve, tmp_path: Path) -> None:
+    (tmp_path / "directory").mkdir()
+    (tmp_path / "file").touch()
+    os.mkfifo(tmp_path / "unread")
+    server = serve({
+        "directory": {"command": "true", "stdout-logfile": str(tmp_path / "directory")},
+        "below-a-file": {"command": "true", "stderr-logfile": str(tmp_path / "file" / "log")},
+        "unread-pipe": {"command": "true", "stdout-logfile": str(tmp_path / "unread")},
+        "well": {"command": ["sh", "-c", "echo out; echo err >&2"],
+                 "stdout-logfile": str(tmp_path / "new" / "deep" / "out"),
+                 "stderr-logfile": str(tmp_path / "new" / "err")},
+    })  # fmt: skip
+    for name, reason in {"directory": "Is a directory", "below-a-file": "", "unread-pipe": "No such device"}.items():
+        assert server.do("start", name).status == 500
+        why = server.info(name)["failedErrorLog"]
+        assert reason in why
+        assert str(tmp_path) in why
+    assert server.do("start", "well").status == 200
+    server.until("well", "finished")
+    assert (tmp_path / "new" / "deep" / "out").read_text() == "out\n"
+    assert (tmp_path / "new" / "err").read_text() == "err\n"
+
+
+# start-seconds
+
+
+def test_it_runs_only_when_it_has_lived_for_start_seconds(serve: Serve) -> None:
+    server = serve({"slow": {"command": "sleep 1000", "start-seconds": "400ms"}})
+    asked = time.monotonic()
+    answer = server.do("start", "slow")
+    assert answer.status == 200
+    assert 0.4 <= time.monotonic() - asked < 5
+    starting, running = server.events("slow")
+    assert (starting["newStatus"], running["newStatus"]) == ("starting", "running")
+    assert str(server.info("slow")["pid"]) in answer.json["message"]
+
+
+@pytest.mark.parametrize(("code", "exit_code"), [("exit 3", 3), ("exit 0", 0), ("kill -9 $$", 137), ("exit 127", 127)])
+def test_what_dies_within_start_seconds_failed_to_start_and_its_last_words_are_told(
+    serve: Serve, tmp_path: Path, code: str, exit_code: int
+) -> None:
+    noise = "i=0; while [ $i -lt 300 ]; do echo line $i of what it had to say >&2; i=$((i+1)); done"
+    server = serve({
+        "weak": {"command": ["sh", "-c", f"{noise}; {code}"], "start-seconds": 60,
+                 "stderr-logfile": str(tmp_path / "err")},
+        "mute": {"command": ["sh", "-c", code], "start-seconds": 60},
+        "merged": {"command": ["sh", "-c", code], "start-seconds": 60, "redirect-stderr": True,
+                   "stdout-logfile": str(tmp_path / "both")},
+    })  # fmt: skip
+    for name in ("weak", "mute", "merged"):
+        answer = server.do("start", name)
+        assert (answer.status, answer.json["code"]) == (500, "START_FAILED")
+        info = server.info(name)
+        assert (info["status"], info["exitCode"], info["pid"]) == ("failed_to_start", exit_code, None)
+        assert server.moves(name) == ["starting", "failed_to_start"]
+        assert server.events(name)[-1]["endTime"] is not None
+        assert ("signal 9" if exit_code == 137 else f"exit code {exit_code}") in info["failedErrorLog"]
+    words = server.info("weak")["failedErrorLog"]
+    assert words.endswith("line 299 of what it had to say")
+    assert 3000 < len(words) < 4096 + 200
+
+
+@pytest.mark.parametrize("stderr", ["/dev/stderr", "/dev/null"])
+def test_last_words_that_cannot_be_read_again_hold_up_nobody(serve: Serve, stderr: str) -> None:
+    """Standard error of the server is a pipe here, as under most that run containers."""
+    server = serve(
+        {
+            "weak": {"command": ["sh", "-c", "sleep 0.1; exit 3"], "start-seconds": 60, "stderr-logfile": stderr},
+            "other": {"command": "sleep 1000"},
+        },
+        command=["bash", "-c", 'exec "$@" 2> >(cat >&2)', "bash"],
+    )
+    assert server.do("start", "weak").status == 500
+    assert server.status("weak") == "failed_to_start"
+    assert server.do("start", "other").status == 200
+    assert server.do("stop", "other").status == 200
