@@ -5,10 +5,13 @@ cgroup v2 with `cgroup.kill` (Linux 5.14). Elsewhere process groups and marks do
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import hashlib
 import logging
 from pathlib import Path
+
+from supervisor.child import Child
 
 log = logging.getLogger("cgroup")
 
@@ -30,6 +33,8 @@ class Cgroups:
 
     def __init__(self, root: Path | None) -> None:
         self._root = root
+        self._joining: list[tuple[str, Child]] = []
+        self._work: asyncio.Task[None] | None = None
 
     @classmethod
     def open(cls, instance: str) -> Cgroups:
@@ -47,19 +52,31 @@ class Cgroups:
             return cls(None)
         return cls(root)
 
-    @property
-    def exist(self) -> bool:
-        return self._root is not None
-
     def _group(self, name: str) -> Path | None:
         return self._root and self._root / hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:24]
 
-    def join(self, name: str, pid: int) -> None:
-        """Moves a child into its group. May take a grace period of the kernel (10 ms): not for the loop."""
-        if group := self._group(name):
-            with contextlib.suppress(OSError):  # it ended already, or the folder is not ours any more
-                group.mkdir(exist_ok=True)
-                (group / "cgroup.procs").write_text(str(pid))
+    def join(self, name: str, child: Child) -> None:
+        """Has a child moved into its group soon, with all who ask meanwhile; in the worker, for the kernel takes time."""
+        if self._root is not None and not child.is_adopted:
+            self._joining.append((name, child))
+            if self._work is None:
+                self._work = asyncio.get_running_loop().create_task(self._join(), name="cgroups")
+
+    async def _join(self) -> None:
+        while self._joining:
+            some, self._joining = self._joining, []
+            await asyncio.to_thread(self._move, some)
+            for _, child in some:
+                child.is_grouped = not child.exited.done()
+        self._work = None
+
+    def _move(self, some: list[tuple[str, Child]]) -> None:
+        for name, child in some:
+            group = self._group(name)
+            with contextlib.suppress(OSError):  # it ended meanwhile, or the folder is not ours any more
+                if group is not None and not child.exited.done():
+                    group.mkdir(exist_ok=True)
+                    (group / "cgroup.procs").write_text(str(child.pid))
 
     def populated(self, name: str) -> bool:
         """Whether anything that the process started still lives, as far as the group knows."""

@@ -36,12 +36,6 @@ class Life:
 
     # Its beginning
 
-    async def join(self) -> None:
-        """Puts the child into its control group, in the worker: it may wait for the kernel."""
-        if self._engine.cgroups.exist and not self.child.is_adopted:
-            await asyncio.to_thread(self._engine.cgroups.join, self.spec.name, self.child.pid)
-            self.child.is_grouped = not self.child.exited.done()
-
     async def survived(self) -> None:
         """Returns when it has lasted `start-seconds`."""
         await self._engine.clock.sleep(max(0.0, self.spec.start_seconds - self.uptime() / 1_000_000))

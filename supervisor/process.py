@@ -229,7 +229,7 @@ class Process:
         )
         self._engine.journal.note(self.record)
         self._engine.children.watch(child, lambda exit: self._exited(life, exit))
-        self._background(life.join())
+        self._engine.cgroups.join(self.name, child)
 
     def _is_executing(self, life: Life) -> None:
         if life.spec.start_seconds:
