@@ -56,7 +56,7 @@ class Cgroups:
         return self._root and self._root / hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:24]
 
     def join(self, name: str, child: Child) -> None:
-        """Has a child moved into its group soon, with all who ask meanwhile; in the worker, for the kernel takes time."""
+        """Has a child moved into its group soon, with all who ask meanwhile. In the worker: the kernel takes time."""
         if self._root is not None and not child.is_adopted:
             self._joining.append((name, child))
             if self._work is None:
