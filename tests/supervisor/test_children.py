@@ -67,7 +67,8 @@ def test_no_signal_is_blocked_or_ignored_for_it(serve: Serve, tmp_path: Path) ->
     server = serve({"plain": {"command": "grep -E Sig(Blk|Ign) /proc/self/status", "stdout-logfile": str(log)}})
     server.do("start", "plain")
     server.until("plain", "finished")
-    assert {int(line.split()[1], 16) for line in log.read_text().splitlines()} == {0}
+    its_own = 0b11 << 31  # 32 and 33 are the C library's; whoever started us may have left them ignored
+    assert {int(line.split()[1], 16) & ~its_own for line in log.read_text().splitlines()} == {0}
 
 
 def test_it_inherits_our_environment_less_our_properties_and_bears_its_mark(teller: Teller) -> None:
