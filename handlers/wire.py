@@ -127,6 +127,7 @@ class ReloadResult:
     restarted: Sequence[str]
     changed: Sequence[str]
     failed: Sequence[str]
+    settings: Sequence[str]
     need_restart: Sequence[str]
 
 
@@ -248,6 +249,7 @@ def reload_result(done: Reload, need: Sequence[str]) -> ReloadResult:
         restarted=done.restarted,
         changed=done.changed,
         failed=done.failed,
+        settings=done.settings,
         need_restart=need,
     )
 

@@ -51,6 +51,9 @@ ENDED = frozenset(
     {Status.FINISHED, Status.UNKNOWN, Status.FAILED, Status.FAILED_TO_START, Status.STOPPED, Status.ABORTED}
 )
 
+TROUBLE = frozenset({Status.UNKNOWN, Status.FAILED, Status.FAILED_TO_START, Status.ABORTED, Status.UNHEALTHY})
+"""What somebody should look at."""
+
 _EXITS = frozenset({Status.FINISHED, Status.FAILED, Status.STOPPED, Status.ABORTED, Status.UNKNOWN})
 
 NEXT: Mapping[Status, frozenset[Status]] = {

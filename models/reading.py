@@ -268,9 +268,11 @@ class _Reading:
         return raw.items() if isinstance(raw, dict) else ()
 
     def _unknown(self, kind: Any, name: str, raw: Raw, at: _At) -> None:
+        above = f"{at.path}." if at.path else ""
+        elsewhere = [path for path in _names(Config) if path.rpartition(".")[2] == name]
+        section = _near(name, _names(kind), above) or (elsewhere and f"; did you mean {elsewhere[0]}?") or ""
         for end in islice(_ends(name, raw), 20):
-            above = f"{at.path}." if at.path else ""
-            self.fault(at.of(end), f"unknown property{_near(end, _names(kind), above)}")
+            self.fault(at.of(end), f"unknown property{_near(end, _names(kind), above) or section}")
 
     def _value(self, f: _Field, parts: Sequence[Raw], at: _At) -> Any:
         before = len(self.faults)

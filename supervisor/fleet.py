@@ -30,11 +30,15 @@ class Reload:
     restarted: list[str] = Factory(list)
     changed: list[str] = Factory(list)
     failed: list[str] = Factory(list)
+    settings: list[str] = Factory(list)
+    """Properties that are taken over, beside the processes."""
 
     def __str__(self) -> str:
-        """`2 added, 1 restarted`, or that no process changed."""
-        counts = [f"{len(names)} {what}" for what, names in asdict(self).items() if names]
-        return ", ".join(counts) or "no process changed"
+        """`added: db; restarted: web`, or that nothing changed."""
+        return (
+            "; ".join(f"{what}: {', '.join(names)}" for what, names in asdict(self).items() if names)
+            or "nothing changed"
+        )
 
 
 class Fleet:
@@ -210,6 +214,8 @@ class Fleet:
         for process in self._processes.values():
             if leave:
                 process.forget()
+        if leave:
+            log.info("%d processes are left running", sum(process.live for process in self._processes.values()))
         some = [process for process in self._processes.values() if process.live or process.waits_for_restart]
         for failure in await self._each([] if leave else some, self._stop, backwards=True):
             log.error("while closing: %s", failure)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import signal
 from collections.abc import Callable
@@ -13,6 +14,8 @@ from tornado.simple_httpclient import SimpleAsyncHTTPClient
 
 from models.processes import ExecProbe, HealthCheck, HttpProbe, ProcessSpec, TcpProbe
 from supervisor.child import MARK, Children, Launch
+
+log = logging.getLogger("health")
 
 _MOST_AT_ONCE = 1000
 _MOST_BODY = 2**40  # it is not kept: how long it may take is bound by the timeout
@@ -34,27 +37,32 @@ class Prober:
         healthy: bool | None = None
         streak, last = 0, None
         while True:
-            good = await self.probe(check, launch)
+            wrong = await self.ask(check, launch)
+            good = not wrong
             streak = streak + 1 if good == last else 1
             last = good
             if good != healthy and streak >= (check.success_threshold if good else check.failure_threshold):
                 healthy = good
+                if wrong:
+                    log.warning("%s: unhealthy: %s", spec.name, wrong)
                 told(good)
             await asyncio.sleep(check.interval)
 
-    async def probe(self, check: HealthCheck, launch: Launch) -> bool:
-        """One question, answered within `timeout` or it counts as no."""
+    async def ask(self, check: HealthCheck, launch: Launch) -> str:
+        """What is wrong, in words; nothing where it is well. No answer within `timeout` is wrong."""
         try:
             async with asyncio.timeout(check.timeout):
                 if check.http is not None:
                     return await self._http(check.http, check.timeout)
                 if check.tcp is not None:
                     return await self._tcp(check.tcp)
-                return check.exec is not None and await self._exec(check.exec, launch)
-        except (OSError, TimeoutError):
-            return False
+                return await self._exec(check.exec, launch) if check.exec is not None else ""
+        except TimeoutError:
+            return f"no answer within {check.timeout:g} s"
+        except OSError as error:
+            return os.strerror(error.errno) if error.errno else str(error)
 
-    async def _http(self, probe: HttpProbe, timeout: float) -> bool:
+    async def _http(self, probe: HttpProbe, timeout: float) -> str:
         if self._client is None:
             self._client = SimpleAsyncHTTPClient(
                 force_instance=True, max_clients=_MOST_AT_ONCE, max_body_size=_MOST_BODY
@@ -71,18 +79,20 @@ class Prober:
                 raise_error=False,
                 streaming_callback=_drop,
             )
-        except (HTTPClientError, ValueError):
-            return False
-        return any(low <= answer.code <= high for low, high in probe.status)
+        except (HTTPClientError, ValueError) as error:
+            return str(error)
+        if any(low <= answer.code <= high for low, high in probe.status):
+            return ""
+        return f"{probe.method} {probe.url}: {answer.error or answer.code}"
 
-    async def _tcp(self, probe: TcpProbe) -> bool:
+    async def _tcp(self, probe: TcpProbe) -> str:
         _, writer = await asyncio.open_connection(probe.host, probe.port)
         writer.close()
         with contextlib.suppress(OSError):
             await writer.wait_closed()
-        return True
+        return ""
 
-    async def _exec(self, probe: ExecProbe, launch: Launch) -> bool:
+    async def _exec(self, probe: ExecProbe, launch: Launch) -> str:
         """Runs the command as the process itself is run: its user, its folder, its environment, not its log files."""
         child = self._children.spawn(_probe_launch(probe, launch))
         self._children.watch(child, lambda _: None)
@@ -90,7 +100,7 @@ class Prober:
             exit = await asyncio.shield(child.exited)
         finally:
             child.send(signal.SIGKILL)
-        return exit is not None and exit.exit_code == 0
+        return "" if exit is not None and exit.exit_code == 0 else f"{' '.join(probe.command)!r} ended with {exit}"
 
     def close(self) -> None:
         if self._client is not None:

@@ -18,6 +18,7 @@ from models.errors import Failed, Invalid, Unavailable
 from models.processes import (
     ENDED,
     NEXT,
+    TROUBLE,
     UP,
     Exit,
     OnUnhealthy,
@@ -315,6 +316,7 @@ class Process:
                 "%s: %d restarts within %g s are the limit (restart-limit): it stays %s",
                 self.name, self.spec.restart_limit, self.spec.restart_window, self.status.value,
             )  # fmt: skip
+            self._want(False)  # nor does the next start of ours bring it back
             return
         self._waiting = self._background(self._revive(delay))
 
@@ -439,7 +441,8 @@ class Process:
             raise IllegalMove(f"{self.name}: {old.value} to {status.value}")
         self.record = evolve(self.record, status=status, **facts)
         self._engine.journal.record(self.record, old, self._engine.clock.now(), self.uptime())
-        log.info("%s: %s -> %s%s", self.name, old.value, status.value, self._about())
+        level = logging.WARNING if status in TROUBLE else logging.INFO
+        log.log(level, "%s: %s -> %s%s", self.name, old.value, status.value, self._about())
         for change in self._watchers:
             if not change.done():
                 change.set_result(None)

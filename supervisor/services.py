@@ -63,6 +63,8 @@ def lock_data_dir(path: Path) -> int:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         raise CannotStart(f"{path}: another pilothouse is running on this data directory") from None
+    except FileExistsError:
+        raise CannotStart(f"{path}: the data directory cannot be made: there is a file of that name") from None
     except OSError as error:
         raise CannotStart(f"{path}: the data directory cannot be written: {error.strerror}") from None
     return handle
@@ -158,9 +160,11 @@ class Services:
                 new = await asyncio.to_thread(self._read_config)
             except BadConfig as bad:
                 raise Invalid(f"the configuration is not taken over: {'; '.join(bad.faults)}") from None
-            need = [path for path in reading.differences(self.config, new) if not path.startswith("supervisor.")]
+            changed = reading.differences(self.config, new)
             self.config = _live(self.config, new)
-            return await self.fleet.reload(new.supervisor.processes, new.supervisor.auto_start), need
+            done = await self.fleet.reload(new.supervisor.processes, new.supervisor.auto_start)
+            settings = [path for path in changed if path.startswith("supervisor.") and "processes." not in path]
+            return evolve(done, settings=settings), [path for path in changed if not path.startswith("supervisor.")]
 
     def hang_up(self) -> None:
         """SIGHUP: as `reload`, and the log tells."""

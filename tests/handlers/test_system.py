@@ -16,7 +16,7 @@ from talk import STATUSES, SUPERVISOR, body, error, house
 INFO, RELOAD = "/api/v1/supervisor/info", "/api/v1/supervisor/reload"
 SLEEP: dict[str, Any] = {"command": "sleep 1000"}
 MEMORY = re.compile(r"\d{1,4}(\.[1-9])? (bytes|KB|MB|GB|TB|PB|EB)")
-RELOADED = {"message", "added", "removed", "started", "restarted", "changed", "failed", "needRestart"}
+RELOADED = {"message", "added", "removed", "started", "restarted", "changed", "failed", "settings", "needRestart"}
 
 
 @pytest.fixture(scope="module")

@@ -58,7 +58,7 @@ def test_it_tells_its_version(tmp_path: Path) -> None:
 def test_a_good_configuration_is_called_good_and_nothing_is_made(tmp_path: Path) -> None:
     done = pilothouse(tmp_path, "check", config={"supervisor": {"processes": {"web": SLEEPER, "db": SLEEPER}}})
     assert (done.returncode, done.stderr) == (0, "")
-    assert "2 processes" in done.stdout
+    assert "processes: 2\n" in done.stdout
     assert [one.name for one in tmp_path.iterdir()] == ["pilothouse.yaml"]
 
 
@@ -68,13 +68,13 @@ def test_without_a_configuration_there_is_an_empty_fleet(tmp_path: Path, content
         (tmp_path / "pilothouse.yaml").write_text(content)
     done = pilothouse(tmp_path, "check")
     assert (done.returncode, done.stderr) == (0, "")
-    assert "0 processes" in done.stdout
+    assert "processes: 0\n" in done.stdout
 
 
 def test_a_configuration_of_another_name_is_read_when_it_is_named(tmp_path: Path) -> None:
     (tmp_path / "other.yaml").write_text(yaml.safe_dump({"supervisor": {"processes": {"web": SLEEPER}}}))
-    assert "1 processes" in pilothouse(tmp_path, "--config", "other.yaml", "check").stdout
-    assert "0 processes" in pilothouse(tmp_path, "check").stdout
+    assert "processes: 1\n" in pilothouse(tmp_path, "--config", "other.yaml", "check").stdout
+    assert "processes: 0\n" in pilothouse(tmp_path, "check").stdout
 
 
 @pytest.mark.parametrize("verb", [["check"], []], ids=["check", "serve"])

@@ -76,7 +76,7 @@ def probe(check: HealthCheck, **launch: Any) -> bool:
         children = Children()
         prober = Prober(children)
         try:
-            return await prober.probe(check, Launch(["true"], {**os.environ, MARK: "test:1:p"}, **launch))
+            return not await prober.ask(check, Launch(["true"], {**os.environ, MARK: "test:1:p"}, **launch))
         finally:
             prober.close()
             while children.pids:
@@ -165,10 +165,10 @@ def told_for(answers: list[bool], success: int, failure: int) -> list[bool]:
     """What is told when the probes answer so."""
 
     class Answers(Prober):
-        async def probe(self, check: HealthCheck, launch: Launch) -> bool:
+        async def ask(self, check: HealthCheck, launch: Launch) -> str:
             if not answers:
                 raise EOFError
-            return answers.pop(0)
+            return "" if answers.pop(0) else "something"
 
     heard: list[bool] = []
 
