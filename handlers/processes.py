@@ -13,6 +13,7 @@ from handlers.gates import log_readers, operators, readers
 from handlers.live import LogStream, log_asked_for
 from handlers.routing import Route, StreamPath
 from handlers.wire import ResponseMessage
+from models.errors import Failed
 from models.processes import ProcessSpec
 from models.supervised import Record
 from supervisor.fleet import Fleet
@@ -124,9 +125,12 @@ class Logs(Base):
 
     async def get(self, name: str) -> None:
         path, lines = log_asked_for(self, name)
-        text, _ = await asyncio.to_thread(tail, Path(path), lines)
+        try:
+            text = await asyncio.to_thread(lambda: tail(Path(path), lines)[0].decode("utf-8", "replace").encode())
+        except OSError as error:
+            raise Failed(f"{path} cannot be read: {error.strerror}") from None
         self.set_header("Vary", "Accept")
-        self.send(text.decode("utf-8", "replace").encode(), "text/plain; charset=utf-8")
+        self.send(text, "text/plain; charset=utf-8")
 
 
 routes: list[Route] = [

@@ -68,6 +68,11 @@ def write_many(statement: str, rows: Iterable[Sequence[Any]]) -> None:
         raise peewee.DatabaseError(str(error)) from error
 
 
+def storable(text: str) -> str:
+    """`text` as UTF-8 has it: bytes of a file name that are none are lost."""
+    return text.encode("utf-8", "replace").decode()
+
+
 def checkpoint() -> None:
     """Moves what is in the write-ahead log into the file. For the worker: it waits for the disk."""
     with database.connection_context():
@@ -88,7 +93,7 @@ def patiently(work: Callable[[], Result], seconds: float) -> Result:
             return work()
         except (peewee.OperationalError, sqlite3.OperationalError) as error:  # the latter from a row being fetched
             if time.monotonic() < end:
-                raise
+                raise peewee.OperationalError(str(error)) from error
             raise TimedOut(f"the query took longer than {seconds:g} s") from error
         finally:
             connection.set_progress_handler(None, 0)

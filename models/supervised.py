@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 
 from attrs import frozen
 
-from models.db import database, write_many
+from models.db import database, storable, write_many
 from models.processes import STATUSES, Status
 from models.schema import Supervised
 
@@ -42,7 +42,7 @@ class Record:
     def row(self) -> tuple[object, ...]:
         return (
             self.name, self.status.rank, self.wanted, self.generation, self.pid, self.start_ticks, self.boot_id,
-            self.start, self.end, self.exit_code, self.uptime, self.failed_log,
+            self.start, self.end, self.exit_code, self.uptime, self.failed_log and storable(self.failed_log),
         )  # fmt: skip
 
 

@@ -22,6 +22,7 @@ from pathlib import Path
 
 from attrs import Factory, define, frozen
 
+from models.errors import Failed
 from models.processes import Exit, Limits
 
 log = logging.getLogger("children")
@@ -31,7 +32,7 @@ MARK = "PILOTHOUSE_CHILD"
 
 _SLICE = 0.002
 _CHAIN = ("prlimit", "nice", "setpriv")
-_UNHURRIED = 0.0005
+_UNHURRIED, _PATIENT = 0.0005, 0.1
 _ROOM = 64
 
 
@@ -128,20 +129,26 @@ class Child:
 
     def send(self, number: int) -> None:
         """Sends a signal to its whole group; to none once it was reaped."""
-        if not self.exited.done():
+        if self.exited.done():
+            return
+        try:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self.pidfd, 0)  # an adopted child may be gone, and its id another's
                 os.killpg(self.pid, number)
+        except PermissionError:
+            raise Failed(f"pid {self.pid} may not be signalled: it has become another user's", "STOP_FAILED") from None
 
     async def executed(self) -> bool:
         """Waits until the chain has become the command; whether it did before it exited.
 
         The kernel tells nobody of an exec, so this looks: twice a millisecond, and only for a start through a chain.
         """
+        pause = _UNHURRIED
         while self.is_chained and not self.exited.done():
             self.look()
             if self.is_chained:
-                await asyncio.sleep(_UNHURRIED)
+                await asyncio.sleep(pause)
+                pause = min(pause * 1.1, _PATIENT)
         return not self.is_chained
 
     def look(self) -> None:
@@ -237,9 +244,9 @@ class Children:
         end = time.monotonic() + _SLICE
         while self._ended and time.monotonic() < end:
             child, on_exit = self._ended.popleft()
-            exit = self._reap(child)
-            child.exited.set_result(exit)
             try:
+                exit = self._reap(child)
+                child.exited.set_result(exit)
                 on_exit(exit)
             except Exception:
                 log.exception("the end of pid %d could not be dealt with", child.pid)
@@ -248,7 +255,7 @@ class Children:
             asyncio.get_running_loop().call_soon(self._pump)
 
     def _reap(self, child: Child) -> Exit | None:
-        del self._watched[child.pid]
+        self._watched.pop(child.pid, None)
         child.look()
         try:
             word = os.waitid(os.P_PIDFD, child.pidfd, os.WEXITED)
@@ -305,6 +312,8 @@ def _append(path: str | None, files: contextlib.ExitStack) -> int | None:
         return None
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK
+    if not path.startswith("/dev/"):
+        flags |= os.O_NOFOLLOW  # whoever owns the folder could make us write elsewhere
     handle = os.open(path, flags, 0o640)  # a pipe that nobody reads is a fault then, and holds nobody up
     files.callback(os.close, handle)
     os.set_blocking(handle, True)

@@ -8,7 +8,6 @@ import os
 import pwd
 import shutil
 from collections.abc import Mapping
-from pathlib import Path
 
 from attrs import Factory, define
 
@@ -55,7 +54,7 @@ class Engine:
 
     def launch(self, spec: ProcessSpec, generation: int) -> Launch:
         """The spec, held against this machine. Raises `Invalid` where it cannot be run here."""
-        if spec.directory is not None and not Path(spec.directory).is_dir():
+        if spec.directory is not None and not os.path.isdir(spec.directory):  # noqa: PTH112 (Path's own raises EACCES)
             raise _invalid(spec, f"there is no directory {spec.directory}")
         uid, gid, account = _account(spec)
         if spec.limits and shutil.which("prlimit") is None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
+from typing import Any
 
 from attrs import Factory, asdict, frozen
 
@@ -46,6 +47,7 @@ class Fleet:
         self._engine = engine
         self._specs, self._needed = dict(specs), needed_by(specs)
         self._processes = {name: self._make(spec, records.get(name)) for name, spec in specs.items()}
+        self._later: asyncio.Future[list[str]] | None = None
         self._bringing: dict[Process, asyncio.Future[str]] = {}
 
     def _make(self, spec: ProcessSpec, record: Record | None = None) -> Process:
@@ -96,14 +98,19 @@ class Fleet:
         wanted = [other for other in behind if other.live or other.waits_for_restart]
         for other in behind:
             await other.stop()
-        message = await process.restart()
+        try:
+            message = await process.restart()
+        except Problem:
+            if process.waits_for_restart:
+                self._later = asyncio.ensure_future(self._start(wanted))  # they wait for it to come back
+            raise
         if failed := await self._start(wanted):
             raise Failed(f"{message}, but of what depends on it: {'; '.join(failed)}", "START_FAILED")
         return message
 
     async def _stop(self, process: Process) -> str:
-        for name in dependents(self._needed, process.name):
-            await self._processes[name].stop()
+        for other in [self._processes[name] for name in dependents(self._needed, process.name)]:
+            await other.stop()
         return await process.stop()
 
     async def _answered(self, deed: Awaitable[str]) -> str:
@@ -118,7 +125,7 @@ class Fleet:
         spec = self.get(name).spec
         try:
             async with asyncio.timeout(spec.start_timeout):
-                await asyncio.gather(*(self._have(name, dependency) for dependency in spec.depends_on))
+                await _all(self._have(name, dependency) for dependency in spec.depends_on)
         except TimeoutError:
             missing = [d.process for d in spec.depends_on if not _serves(self.get(d.process), d.condition)]
             raise Failed(
@@ -130,7 +137,7 @@ class Fleet:
         process = self.get(dependency.process)
         if not process.live and not process.waits_for_restart:
             try:
-                await self._bring(process)
+                await self._bring(process, by_hand=False)
             except Problem as problem:
                 if not process.waits_for_restart:
                     raise Failed(f"{name} was not started: {problem.message}", "START_FAILED") from None
@@ -185,11 +192,11 @@ class Fleet:
     async def _start(self, processes: list[Process]) -> list[str]:
         return await self._each(processes, self._bring)
 
-    async def _bring(self, process: Process) -> str:
+    async def _bring(self, process: Process, by_hand: bool = True) -> str:
         """Starts it; all who want that while it is under way get the same answer, so that a failure is met once."""
         start = self._bringing.get(process)
         if start is None:
-            start = self._bringing[process] = asyncio.ensure_future(process.start())
+            start = self._bringing[process] = asyncio.ensure_future(process.start(by_hand))
             start.add_done_callback(lambda done: (self._bringing.pop(process), done.cancelled() or done.exception()))
         return await asyncio.shield(start)
 
@@ -202,7 +209,9 @@ class Fleet:
             together = [process for process in processes if process.spec.order == order]
             results = await asyncio.gather(*await _begun(together, do), return_exceptions=True)
             failed += [
-                _words(process, result) for process, result in zip(together, results, strict=True) if _bad(result)
+                _words(process, result)
+                for process, result in zip(together, results, strict=True)
+                if _failed(process, result)
             ]
         return failed
 
@@ -211,10 +220,8 @@ class Fleet:
     async def close(self, leave: bool) -> None:
         """Stops all, dependents first; or looks away from all, for the next start to find them."""
         self._engine.closing = True
-        for process in self._processes.values():
-            if leave:
-                process.forget()
         if leave:
+            await self._begun_are_through()
             log.info("%d processes are left running", sum(process.live for process in self._processes.values()))
         some = [process for process in self._processes.values() if process.live or process.waits_for_restart]
         for failure in await self._each([] if leave else some, self._stop, backwards=True):
@@ -222,38 +229,63 @@ class Fleet:
         for process in self._processes.values():
             process.forget()
 
+    async def _begun_are_through(self) -> None:
+        """A start that was begun is gone through with: its child is to be found by the next start."""
+        begun = [process.begun for process in self._processes.values() if process.begun is not None]
+        if begun:
+            await asyncio.wait(begun)
+
+    async def kill(self) -> None:
+        """Ends at once what is still there, with all that it started."""
+        live = [process.life for process in self._processes.values() if process.life is not None]
+        for life in live:
+            life.kill()
+        if live:
+            await asyncio.wait({life.child.exited for life in live}, timeout=1.0)
+
     async def reload(self, specs: Mapping[str, ProcessSpec], auto_start: bool) -> Reload:
         """Takes over a new configuration: what did not change is not touched. One at a time.
 
         `auto_start` says whether new processes that are marked so are started.
         """
-        done = Reload()
         removed = [process for name, process in self._processes.items() if name not in specs]
         changed = [name for name, spec in specs.items() if name in self._specs and self._specs[name] != spec]
-        live = [name for name in changed if self._processes[name].live]
-        done.failed.extend(await self._each(removed, self._stop, backwards=True))
         added = [name for name in specs if name not in self._processes]
+        self._take(specs, changed)
+        live = [self._processes[name] for name in changed if self._processes[name].live]
+        new = [self._processes[name] for name in added if auto_start and specs[name].auto_start]
+        failed = await self._each(removed, Process.retire, backwards=True)
+        failed += await self._each(live, Process.renew)
+        failed += await self._start(new)
+        await self._engine.journal.answer()
+        return Reload(
+            added=added,
+            removed=[process.name for process in removed],
+            started=[process.name for process in new if process.live],
+            restarted=[process.name for process in live if process.live],
+            changed=changed,
+            failed=failed,
+        )
+
+    def _take(self, specs: Mapping[str, ProcessSpec], changed: list[str]) -> None:
+        """From here on these are the processes, before anything is waited for."""
+        for name, process in self._processes.items():
+            process.retired = name not in specs
         for name in changed:
             self._processes[name].spec = specs[name]
         self._specs, self._needed = dict(specs), needed_by(specs)
         kept = self._processes
         self._processes = {name: kept.get(name) or self._make(spec) for name, spec in specs.items()}
-        self._drop(removed)
-        done.failed.extend(await self._each([self._processes[name] for name in live], lambda one: one.restart()))
-        new = [self._processes[name] for name in added if auto_start and specs[name].auto_start]
-        done.failed.extend(await self._start(new))
-        done.added.extend(added)
-        done.removed.extend(process.name for process in removed)
-        done.changed.extend(changed)
-        done.restarted.extend(name for name in live if self._processes[name].live)
-        done.started.extend(process.name for process in new if process.live)
-        await self._engine.journal.answer()
-        return done
 
-    def _drop(self, removed: list[Process]) -> None:
-        for process in removed:
-            process.forget()
-            self._engine.journal.forget(process.name)
+
+async def _all(deeds: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """As `gather`, and where one fails nobody goes on waiting for the others."""
+    tasks = [asyncio.ensure_future(deed) for deed in deeds]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
 
 
 async def _begun(processes: list[Process], do: Callable[[Process], Awaitable[str]]) -> list[asyncio.Future[str]]:
@@ -275,10 +307,11 @@ def _is_over(process: Process) -> bool:
     return not process.live and not process.waits_for_restart and process.status in ENDED | {Status.NOT_STARTED}
 
 
-def _bad(result: object) -> bool:
-    if isinstance(result, BaseException) and not isinstance(result, Problem):
-        raise result
-    return isinstance(result, Problem)
+def _failed(process: Process, result: object) -> bool:
+    """Whether a deed ended in an exception; one that is no `Problem` is a defect of ours, and nobody else's trouble."""
+    if isinstance(result, Exception) and not isinstance(result, Problem):
+        log.error("%s: %s", process.name, result, exc_info=result)
+    return isinstance(result, BaseException)
 
 
 def _words(process: Process, result: object) -> str:

@@ -37,7 +37,10 @@ class Prober:
         healthy: bool | None = None
         streak, last = 0, None
         while True:
-            wrong = await self.ask(check, launch)
+            try:
+                wrong = await self.ask(check, launch)
+            except Exception as error:  # a probe that cannot be made says nothing good
+                wrong = str(error) or type(error).__name__
             good = not wrong
             streak = streak + 1 if good == last else 1
             last = good

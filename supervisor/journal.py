@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
+from itertools import islice
 
 import peewee
 
@@ -23,13 +24,15 @@ log = logging.getLogger("journal")
 
 _FIRST_RETRY, _LAST_RETRY = 0.002, 2.0
 _MOMENT = 0.1
+_AT_ONCE = 1000
 _ANSWER_WAITS = 5.0
 
 
 class Journal:
     """`record` and `note` never wait and never fail; `settled` tells when all of it is in the store."""
 
-    def __init__(self, publish: Callable[[Entry], None], keep: int = 1_000_000) -> None:
+    def __init__(self, publish: Callable[[Entry], None], keep: int = 50_000) -> None:
+        """`keep` is how many changes may wait for a store in trouble; then the oldest are lost."""
         self._publish = publish
         self._entries: deque[Entry] = deque(maxlen=keep)
         self._records: dict[str, Record | None] = {}
@@ -80,20 +83,37 @@ class Journal:
 
     def _flush(self) -> None:
         self._flush_at = None
-        entries = list(self._entries)
+        entries = list(islice(self._entries, _AT_ONCE))
         try:
-            with atomic():
-                events.append(entries)
-                supervised.save([record for record in self._records.values() if record is not None])
-                supervised.forget([name for name, record in self._records.items() if record is None])
+            self._write(entries)
         except peewee.PeeweeException as error:
             self._try_later(error)
             return
-        self._entries.clear()
-        self._records.clear()
+        except Exception:  # nothing that is written may keep the rest from being written
+            log.exception("changes that cannot be stored")
+            entries = [entry for entry in entries if self._can_write(entry)]
+        for _ in range(min(_AT_ONCE, len(self._entries))):
+            self._entries.popleft()
         self._is_written(len(entries))
         for entry in entries:
             self._publish(entry)
+
+    def _write(self, entries: list[Entry]) -> None:
+        with atomic():
+            events.append(entries)
+            supervised.save([record for record in self._records.values() if record is not None])
+            supervised.forget([name for name, record in self._records.items() if record is None])
+        self._records.clear()
+
+    def _can_write(self, entry: Entry) -> bool:
+        """Writes one alone; where it is what cannot be stored, it is lost, and the log has it."""
+        try:
+            with atomic():
+                events.append([entry])
+        except Exception as error:
+            log.error("%s is lost: %s", entry, error)
+            return False
+        return True
 
     def _try_later(self, error: Exception) -> None:
         self._retry = min(max(self._retry * 2, _FIRST_RETRY), _LAST_RETRY)
@@ -107,6 +127,9 @@ class Journal:
         if self._told:
             log.warning("the store can be written again, %d changes caught up", count)
         self._retry, self._told = 0.0, False
+        if self._entries or self._records:
+            self._flush_soon()
+            return
         if self._written is not None and not self._written.done():
             self._written.set_result(None)
         self._written = None

@@ -16,7 +16,6 @@ from supervisor.logs import tail
 _LAST_WORDS = 4096
 _KILLED_GOES_WITHIN = 10.0
 _MOMENT = 0.1
-_NOT_EXECUTED = (126, 127)
 
 
 class Life:
@@ -59,13 +58,17 @@ class Life:
         child.send(signal.SIGCONT)
         await asyncio.wait({child.exited}, timeout=self.spec.stop_timeout)
         if not child.exited.done():
-            self.killed = True
-            self._engine.cgroups.kill(self.spec.name)
-            child.send(signal.SIGKILL)
+            self.kill()
             await asyncio.wait({child.exited}, timeout=_KILLED_GOES_WITHIN)
         if not child.exited.done():
             raise Failed(f"{self.spec.name} (pid {child.pid}) was killed and is still there", "STOP_FAILED")
         await self.clear(max(end - loop.time(), 0))
+
+    def kill(self) -> None:
+        """Ends it, and all that it has started, without asking."""
+        self.killed = True
+        self._engine.cgroups.kill(self.spec.name)
+        self.child.send(signal.SIGKILL)
 
     def over(self) -> None:
         """Its child has ended: nobody asks any more how it is."""
@@ -89,17 +92,20 @@ class Life:
 
     def did_start(self, exit: Exit) -> bool:
         """Whether a life that ended while it was starting had started all the same: quicker than we could look."""
-        executed = not (self.child.is_chained and exit.code in _NOT_EXECUTED)
-        return executed and not self.spec.start_seconds
+        return not self.spec.start_seconds and not self._was_not_executed(exit)
+
+    def _was_not_executed(self, exit: Exit) -> bool:
+        """Whether it was still one of the chain that ended, and not well."""
+        return self.child.is_chained and exit.exit_code != 0
 
     def last_words(self, exit: Exit) -> str:
         """Why it failed to start: how it ended, and the end of its standard error where that is a file of its own."""
         words = f"it ended with {exit} before it had run for {self.spec.start_seconds:g} s"
-        if self.child.is_chained and exit.code in _NOT_EXECUTED:
+        if self._was_not_executed(exit):
             words = f"{' '.join(self.spec.argv)!r} could not be executed ({exit})"
         file = Path(self.spec.stderr_file or "")
         try:
-            text = tail(file, 100)[0] if file.is_file() else b""  # /dev/stderr, say, cannot be read again
+            text = tail(file, 100, _LAST_WORDS)[0] if file.is_file() else b""  # /dev/stderr, say, cannot be read again
         except OSError:
             text = b""
         return f"{words}\n{text[-_LAST_WORDS:].decode('utf-8', 'replace')}".rstrip()

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import os
 import shutil
+import stat
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable
 from pathlib import Path
+from typing import BinaryIO
 
 from attrs import define, frozen
 
@@ -37,7 +40,7 @@ def tail(path: Path, lines: int, most: int = 16 * _MOST_AT_ONCE) -> tuple[bytes,
     blocks: list[bytes] = []
     found = 0
     try:
-        with path.open("rb") as file:
+        with _opened(path) as file:
             end = at = file.seek(0, os.SEEK_END)
             while at > 0 and end - at < most and found <= lines:
                 block = min(_BLOCK, at)
@@ -54,6 +57,18 @@ def tail(path: Path, lines: int, most: int = 16 * _MOST_AT_ONCE) -> tuple[bytes,
     return text[start + 1 :], end
 
 
+def _opened(path: Path) -> BinaryIO:
+    """A log file to read: a regular file that stands there itself. Raises `FileNotFoundError` for anything else.
+
+    Whoever owns the folder could have put a link to another's file there, or a pipe on which we should wait for ever.
+    """
+    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise FileNotFoundError(errno.ENOENT, "no regular file", str(path))
+    return os.fdopen(handle, "rb")
+
+
 def backup(path: Path, number: int) -> Path:
     """The file that holds what was rotated away `number` rotations ago: `web.log.1` is the youngest."""
     return path.with_name(f"{path.name}.{number}")
@@ -63,7 +78,7 @@ def rotate(file: LogFile) -> bool:
     """Copies a file that is too large to its first backup and truncates it; the other backups move on by one."""
     path = Path(file.path)
     try:
-        if not file.max_bytes or not path.is_file() or path.stat().st_size < file.max_bytes:
+        if not file.max_bytes or path.is_symlink() or not path.is_file() or path.stat().st_size < file.max_bytes:
             return False
         if file.backups:
             _copy(path, backup(path, 0))  # before the others move: a full disk must cost nothing that there is
@@ -81,8 +96,9 @@ def rotate(file: LogFile) -> bool:
 
 def _copy(source: Path, target: Path) -> None:
     """Copies up to the last byte that is there when it is done, so that little can come between that and truncation."""
-    with source.open("rb") as reader, target.open("wb") as writer:
-        os.fchmod(writer.fileno(), source.stat().st_mode & 0o777)
+    target.unlink(missing_ok=True)
+    with _opened(source) as reader, target.open("xb") as writer:
+        os.fchmod(writer.fileno(), os.fstat(reader.fileno()).st_mode & 0o777)
         shutil.copyfileobj(reader, writer, _MOST_AT_ONCE)
 
 
@@ -160,7 +176,7 @@ def _size(path: Path) -> int:
 
 def _read(path: Path, at: int) -> bytes:
     try:
-        with path.open("rb") as file:
+        with _opened(path) as file:
             file.seek(at)
             return file.read(_MOST_AT_ONCE)
     except OSError:

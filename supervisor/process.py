@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import signal
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Any
 
 from attrs import evolve
 
-from models.errors import Failed, Invalid, Unavailable
+from models.errors import Failed, Invalid, NotFound, Problem, Unavailable
 from models.processes import (
     ENDED,
     NEXT,
@@ -37,6 +38,13 @@ from supervisor.logs import LogFile
 log = logging.getLogger("supervision")
 
 
+_FRESH: dict[str, Any] = {
+    "pid": None, "start_ticks": None, "boot_id": None, "start": None, "end": None, "exit_code": None, "uptime": 0,
+    "failed_log": None,
+}  # fmt: skip
+"""What is known of a life that begins."""
+
+
 class IllegalMove(Exception):
     """A defect of ours: a move that is not in the table."""
 
@@ -54,6 +62,10 @@ class Process:
         self.record = record or Record(spec.name)
         self.life: Life | None = None
         self.restarts = 0
+        self.retired = False
+        """Whether it is configured no more, and only to be stopped."""
+        self.begun: asyncio.Task[None] | None = None
+        """The start that was begun last: it is gone through with."""
         self._engine = engine
         self._needs = needs
         self._queue = asyncio.Lock()
@@ -103,19 +115,23 @@ class Process:
 
     # What it is told to do
 
-    async def start(self) -> str:
+    async def start(self, by_hand: bool = True) -> str:
         """Returns what was done, in words, once the outcome is known.
 
-        Raises `Invalid` where the spec cannot be run on this machine, `Failed` where it was tried and did not work.
+        By hand it forgets what was counted against it; for a dependent it does not. Raises `Invalid` where the spec
+        cannot be run on this machine, `Failed` where it was tried and did not work.
         """
         if self.live and self.status is not Status.STOPPING:
             return self._already()
-        self._by_hand()
+        self._want(True)
         await self._needed()
         async with self._queue:
             if self.live:
                 return self._already()
-            outcome = await self._begin(self._engine.launch(self.spec, self.record.generation + 1))
+            launch = self._engine.launch(self.spec, self.record.generation + 1)
+            if by_hand:
+                self._by_hand()
+            outcome = await self._begin(launch)
         await asyncio.shield(outcome)
         return f"{self.name} has been started (pid {self.record.pid})"
 
@@ -136,16 +152,29 @@ class Process:
 
     async def restart(self) -> str:
         """Stops it if it is live, then starts it; as `start` and `stop`."""
-        self._by_hand()
+        self._want(True)
         await self._needed()
         async with self._queue:
             launch = self._engine.launch(self.spec, self.record.generation + 1)
+            self._by_hand()
             was = self.record.pid if self.live else None
             if self.live:
                 await self._end(wanted=True)
             outcome = await self._begin(launch)
         await asyncio.shield(outcome)
         return f"{self.name} has been restarted (pid {self.record.pid}{f', was {was}' if was else ''})"
+
+    async def renew(self) -> str:
+        """Restarts it if it is live and wanted: its spec has changed."""
+        await self._needed()
+        async with self._queue:
+            if not self.live or not self.record.wanted:
+                return f"{self.name} is not running"
+            launch = self._engine.launch(self.spec, self.record.generation + 1)
+            await self._end(wanted=True)
+            outcome = await self._begin(launch)
+        await asyncio.shield(outcome)
+        return f"{self.name} has been restarted (pid {self.record.pid})"
 
     def _by_hand(self) -> None:
         """Somebody asks for it: it is wanted, and what was counted against it is forgotten."""
@@ -181,6 +210,8 @@ class Process:
         """
         if self._engine.closing:
             raise Unavailable("pilothouse is stopping")
+        if self.retired:
+            raise NotFound(f"{self.name} is configured no more", "PROCESS_NOT_FOUND")
         self._wait_no_more()
         outcome = self._outcome = asyncio.get_running_loop().create_future()
         outcome.add_done_callback(lambda done: done.cancelled() or done.exception())  # whoever asked may have left
@@ -188,9 +219,9 @@ class Process:
             Status.STARTING,
             wanted=True,
             generation=self.record.generation + 1,
-            pid=None, start_ticks=None, boot_id=None, start=None, end=None, exit_code=None, uptime=0, failed_log=None,
-        )  # fmt: skip
-        begun = self._background(self._go(launch))
+            **_FRESH,
+        )
+        self.begun = begun = self._background(self._go(launch))
         try:
             await asyncio.shield(begun)
         except asyncio.CancelledError:
@@ -199,11 +230,24 @@ class Process:
         return outcome
 
     async def _go(self, launch: Launch) -> None:
-        await self._engine.journal.soon()
-        async with self._engine.turns:
-            self._spawn(launch)
-        life = self.life
-        if life is not None and await life.child.executed():
+        try:
+            await self._engine.journal.soon()
+            async with self._engine.turns:
+                self._spawn(launch)
+        except Exception as error:
+            log.exception("%s: a start failed in a way that nobody foresaw", self.name)
+            if self.life is not None:
+                self.life.child.send(signal.SIGKILL)
+            elif self.status is Status.STARTING:
+                self._fail_to_start(str(error))
+        if self.life is not None and self.life.child.is_chained:
+            self._background(self._come_through(self.life))
+        elif self.life is not None:
+            self._is_executing(self.life)
+
+    async def _come_through(self, life: Life) -> None:
+        """Through the chain, for as long as that takes: a stop need not wait for it."""
+        if await life.child.executed():
             self._is_executing(life)
 
     def _spawn(self, launch: Launch) -> None:
@@ -213,7 +257,7 @@ class Process:
             reason = error.strerror if isinstance(error, OSError) else str(error)
             file = error.filename if isinstance(error, OSError) else None
             about = f" ({file})" if file and file != launch.argv[0] else ""
-            where = launch.directory or Path.cwd()
+            where = launch.directory or _here()
             self._fail_to_start(f"{' '.join(launch.argv)!r} in directory {where} could not be started: {reason}{about}")
             return
         life = Life(self._engine, self.spec, launch, child, self._engine.clock.since_boot())
@@ -322,12 +366,19 @@ class Process:
 
     async def _revive(self, delay: float) -> None:
         me = asyncio.current_task()
+        try:
+            await self._come_back(me, delay)
+        finally:
+            if self._waiting is me:
+                self._waiting = None
+
+    async def _come_back(self, me: asyncio.Task[Any] | None, delay: float) -> None:
         if delay:
             log.info("%s: to be restarted in %.1f s", self.name, delay)
             await asyncio.sleep(delay)
         try:
             await self._needed()
-        except Failed as problem:
+        except Problem as problem:
             async with self._queue:
                 self._revive_failed(me, problem.message)
             return
@@ -346,8 +397,7 @@ class Process:
     def _revive_failed(self, me: asyncio.Task[Any] | None, why: str) -> None:
         if self._waiting is me and not self.live:
             self._waiting, self._outcome = None, None
-            self._become(Status.STARTING, generation=self.record.generation + 1, pid=None, start=None, end=None,
-                         exit_code=None, uptime=0, failed_log=None)  # fmt: skip
+            self._become(Status.STARTING, generation=self.record.generation + 1, **_FRESH)
             self._fail_to_start(why)
 
     def _wait_no_more(self) -> bool:
@@ -364,9 +414,10 @@ class Process:
 
     def _heard(self, life: Life, good: bool) -> None:
         status = Status.HEALTHY if good else Status.UNHEALTHY
-        if life is not self.life or self.status not in UP or self.status is status:
+        if life is not self.life or self.status not in UP:
             return
-        self._become(status)
+        if self.status is not status:
+            self._become(status)
         check = life.spec.health_check
         if not good and check is not None and check.on_unhealthy is OnUnhealthy.RESTART:
             self._background(self._replace(life))
@@ -387,7 +438,7 @@ class Process:
         if generation != record.generation and not self._is_idle():
             self.lost()
         if self._is_idle():  # the store could not be told of its start
-            self._become(Status.STARTING, wanted=True, generation=generation)
+            self._become(Status.STARTING, wanted=True, generation=generation, **_FRESH)
         since = child.identity.start_ticks / ticks_per_second()
         age = self._engine.clock.since_boot() - since
         known = self.record.start if self.record.pid == child.pid else None
@@ -461,12 +512,13 @@ class Process:
     def _is_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()):
-            log.error("%s: %s", self.name, error, exc_info=None if isinstance(error, Failed) else error)
+            log.error("%s: %s", self.name, error, exc_info=None if isinstance(error, Problem) else error)
 
-    async def retire(self) -> None:
+    async def retire(self) -> str:
         """Stops it, and what is kept of it beside its history is forgotten: it is configured no more."""
+        self.retired = True
         try:
-            await self.stop()
+            return await self.stop()
         finally:
             self.forget()
             if not self.live:
@@ -477,3 +529,10 @@ class Process:
         self._wait_no_more()
         for task in list(self._tasks):
             task.cancel()
+
+
+def _here() -> str:
+    try:
+        return os.getcwd()  # noqa: PTH109 (Path.cwd is no better, and this is the one that may fail)
+    except OSError:
+        return "that is gone"

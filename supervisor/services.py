@@ -46,6 +46,7 @@ _CHECKPOINT_EVERY = 60
 _PRUNE_EVERY = 600.0
 _DAY = 86_400 * 1_000_000
 _QUERY_TAKES = 20.0
+_WAITING = 50_000
 _WORKERS = 4
 _WORKERS_HOLD = 0.0005
 """Seconds that a worker may keep the interpreter from the loop; Python's own 5 ms would be felt in every answer."""
@@ -76,7 +77,6 @@ class Services:
         self.config = settings
         self.clock = clock or Clock()
         self.changes: Feed[Entry] = Feed()
-        self.started_at = time.monotonic()
         self.answered: Counter[int] = Counter()
         """How many requests were answered, by status code."""
         self.lag = 0.0
@@ -98,9 +98,9 @@ class Services:
             open_database(self.data_dir / "pilothouse.db")
             migrate()
             instance = fact("instance")
-        except peewee.PeeweeException as error:
+        except (peewee.PeeweeException, OSError) as error:
             raise CannotStart(f"{self.data_dir / 'pilothouse.db'}: the store cannot be opened: {error}") from None
-        self.journal = Journal(self.changes.publish, self.config.supervisor.events.retain_rows)
+        self.journal = Journal(self.changes.publish, min(self.config.supervisor.events.retain_rows, _WAITING))
         self.engine = self._make_engine(instance)
         records = supervised.load()
         self.fleet = Fleet(self.config.supervisor.processes, self.engine, records)
@@ -140,7 +140,10 @@ class Services:
             async with asyncio.timeout(self.config.server.shutdown_timeout):
                 await self.fleet.close(leave)
         except TimeoutError:
-            log.error("not all processes stopped within %g s", self.config.server.shutdown_timeout)
+            log.error("not all processes stopped within %g s: they are killed", self.config.server.shutdown_timeout)
+            await self.fleet.kill()
+        except Exception:
+            log.exception("while stopping the processes")
         if not await self.journal.settled(max(_STALLED, end - time.monotonic())):
             log.error("the store cannot be written: %d changes are lost", self.journal.waiting)
         self.engine.prober.close()
@@ -209,25 +212,25 @@ class Services:
             due = time.monotonic() + _BEAT
             beats += 1
             self._worst[beats % len(self._worst)] = self.lag
-            if beats % _BURY_EVERY == 0:
-                self.engine.strays.bury()
-            if beats % _CHECKPOINT_EVERY == 0 or self.journal.commits >= 1000:
-                self.journal.commits = 0
-                await self._checkpoint()
+            try:
+                await self._tidy(beats)
+            except Exception as error:
+                log.warning("the house could not be tidied: %s", error)
 
-    async def _checkpoint(self) -> None:
-        try:
+    async def _tidy(self, beats: int) -> None:
+        if beats % _BURY_EVERY == 0:
+            self.engine.strays.bury()
+        if beats % _CHECKPOINT_EVERY == 0 or self.journal.commits >= 1000:
+            self.journal.commits = 0
             await asyncio.to_thread(checkpoint)
-        except peewee.PeeweeException as error:
-            log.warning("the store's log could not be moved into its file: %s", error)
 
     async def _prune(self) -> None:
         """Keeps the history within its bounds, a thousand rows at a time, so that nobody waits for it."""
         while True:
             keep = self.config.supervisor.events
-            before = self.clock.now() - keep.retain_days * _DAY if keep.retain_days else 0
+            before = self.clock.now() - keep.retain_days * _DAY
             try:
-                while await self.off_loop(lambda: events.prune(before, keep.retain_rows or 2**62)):  # noqa: B023 (awaited here)
+                while await self.off_loop(lambda: events.prune(before, keep.retain_rows)):  # noqa: B023 (awaited here)
                     await asyncio.sleep(0.01)
             except (peewee.PeeweeException, Problem) as error:
                 log.warning("the history could not be pruned: %s", error)

@@ -23,7 +23,7 @@ from supervisor.child import MARK, Child, Children, Identity, boot_id, stat
 log = logging.getLogger("strays")
 
 _PR_SET_CHILD_SUBREAPER = 36
-_LOOK_AGAIN = 0.05
+_LOOK_AGAIN, _LOOK_AT_MOST = 0.05, 0.25
 _KILLED_GO_WITHIN = 2.0
 
 
@@ -134,7 +134,8 @@ class Strays:
                 log.info("%s: %s sent to what it left behind", name, "SIGKILL" if late else f"signal {stop_signal}")
             self._ask(child, name, left if late else left - asked, signal.SIGKILL if late else stop_signal, not asked)
             asked |= left or {child.pid}
-            await _any_end(left, max(end - loop.time(), _LOOK_AGAIN) if left else _LOOK_AGAIN)
+            _send({pid for pid in left if not _handles(pid, stop_signal)}, stop_signal)
+            await _any_end(left, min(max(end - loop.time(), _LOOK_AGAIN), _LOOK_AT_MOST) if left else _LOOK_AGAIN)
         log.error("%s: something that it left behind could not be ended", name)
 
     async def _has_living(self, child: Child) -> bool:
@@ -144,11 +145,11 @@ class Strays:
     def _ask(self, child: Child, name: str, pids: set[int], number: int, group: bool) -> None:
         if number == signal.SIGKILL:
             self._cgroups.kill(name)
-        with contextlib.suppress(ProcessLookupError):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
             if group or number == signal.SIGKILL:
                 os.killpg(child.pid, number)
         for pid in pids:
-            with contextlib.suppress(ProcessLookupError):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
                 if os.getpgid(pid) != child.pid:
                     os.kill(pid, number)
 
@@ -165,8 +166,21 @@ async def end(pids: set[int], patience: float) -> None:
 
 def _send(pids: set[int], number: int) -> None:
     for pid in pids:
-        with contextlib.suppress(ProcessLookupError):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, number)
+
+
+def _handles(pid: int, number: int) -> bool:
+    """Whether a process catches, ignores or blocks a signal. One that does not, and lives, has not had it.
+
+    It was between fork and exec then, where a shell's child loses what reaches it.
+    """
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return True
+    masks = [int(line.split()[1], 16) for line in lines if line.startswith(("SigBlk:", "SigIgn:", "SigCgt:"))]
+    return any(mask >> (number - 1) & 1 for mask in masks)
 
 
 def _group_lives(group: int) -> bool:
@@ -181,7 +195,7 @@ def _group_lives(group: int) -> bool:
 
 def _is_more_than_zombies(group: int) -> bool:
     for pid in (int(entry) for entry in os.listdir("/proc") if entry.isdigit()):  # noqa: PTH208 (as above)
-        with contextlib.suppress(ProcessLookupError):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
             if os.getpgid(pid) == group and (facts := stat(pid)) and facts[0] not in "ZX":
                 return True
     return False

@@ -161,13 +161,17 @@ def test_a_command_probe_that_is_too_slow_is_killed_with_all_its_group(tmp_path:
     wait_for(lambda: not any(alive(int(pid)) for pid in file.read_text().split()))
 
 
+class Enough(BaseException):
+    """Ends the watch, which no plain exception of a probe does."""
+
+
 def told_for(answers: list[bool], success: int, failure: int) -> list[bool]:
     """What is told when the probes answer so."""
 
     class Answers(Prober):
         async def ask(self, check: HealthCheck, launch: Launch) -> str:
             if not answers:
-                raise EOFError
+                raise Enough
             return "" if answers.pop(0) else "something"
 
     heard: list[bool] = []
@@ -177,7 +181,7 @@ def told_for(answers: list[bool], success: int, failure: int) -> list[bool]:
             exec=ExecProbe(("true",)), interval=Seconds(0), success_threshold=success, failure_threshold=failure
         )
         spec = ProcessSpec("p", ("true",), health_check=check)
-        with pytest.raises(EOFError):
+        with pytest.raises(Enough):
             await Answers(Children()).watch(spec, Launch(["true"], {}), heard.append)
 
     asyncio.run(watch())
