@@ -255,6 +255,7 @@ class Fleet:
         live = [self._processes[name] for name in changed if self._processes[name].live]
         new = [self._processes[name] for name in added if auto_start and specs[name].auto_start]
         failed = await self._each(removed, Process.retire, backwards=True)
+        self._processes = {name: one for name, one in self._processes.items() if one.live or not one.retired}
         failed += await self._each(live, Process.renew)
         failed += await self._start(new)
         await self._engine.journal.answer()
@@ -275,7 +276,8 @@ class Fleet:
             self._processes[name].spec = specs[name]
         self._specs, self._needed = dict(specs), needed_by(specs)
         kept = self._processes
-        self._processes = {name: kept.get(name) or self._make(spec) for name, spec in specs.items()}
+        retired = {name: process for name, process in kept.items() if process.retired}  # until they are gone
+        self._processes = {name: kept.get(name) or self._make(spec) for name, spec in specs.items()} | retired
 
 
 async def _all(deeds: Iterable[Coroutine[Any, Any, None]]) -> None:
