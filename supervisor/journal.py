@@ -92,6 +92,7 @@ class Journal:
         except Exception:  # nothing that is written may keep the rest from being written
             log.exception("changes that cannot be stored")
             entries = [entry for entry in entries if self._can_write(entry)]
+            self._records.clear()  # one of them may be what cannot be stored: it must not be tried for ever
         for _ in range(min(_AT_ONCE, len(self._entries))):
             self._entries.popleft()
         self._is_written(len(entries))
