@@ -255,3 +255,21 @@ def test_what_waits_for_the_store_is_bounded_and_the_newest_is_kept(store: Path)
     run(work())
     assert stored() == [(number, number) for number in range(41, 51)]
     assert events.counts() == {"totalEvents": 10, "starting": 10}
+
+
+def test_what_cannot_be_stored_keeps_nothing_else_out_and_is_not_tried_for_ever(store: Path) -> None:
+    async def work() -> None:
+        journal = Journal(lambda _: None)
+        record(journal, 1)
+        journal.record(evolve(WEB, name="\udcff", pid=2), Status.NOT_STARTED, at=1002, uptime=0)
+        record(journal, 3)
+        assert await journal.settled(5)
+        commits = journal.commits
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert journal.commits == commits
+        record(journal, 4)
+        assert await journal.settled(5)
+
+    run(work())
+    assert [pid for _, pid in stored()] == [1, 3, 4]
