@@ -44,17 +44,15 @@ class Row:
 
 def fill(data_dir: Path, count: int) -> None:
     """Writes `count` events through our models: starts, runs and failures of some processes over the last ten days."""
-    from models.db import atomic, checkpoint, open_database
     from models.events import append
-    from models.schema import migrate
+    from models.schema import database
 
     data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    open_database(data_dir / "pilothouse.db")
-    migrate()
+    database.open(data_dir / "pilothouse.db")
     for first in range(1, count + 1, BATCH):
-        with atomic():
+        with database.atomic():
             append(_entries(first, min(BATCH, count + 1 - first), count))
-        checkpoint()
+        database.checkpoint()
 
 
 def _entries(first: int, batch: int, count: int) -> list["Entry"]:

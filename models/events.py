@@ -11,11 +11,10 @@ from typing import Any
 
 from attrs import frozen
 
-from models.db import atomic, database, write_many
 from models.errors import NotFound
 from models.paging import Page, Paging
 from models.processes import STATUSES, Status
-from models.schema import Tally
+from models.schema import Tally, database
 
 SORTS = {
     "id": "id",
@@ -96,7 +95,7 @@ def _entry(row: Sequence[Any]) -> Entry:
 
 def append(entries: Sequence[Entry]) -> None:
     """Writes `entries` and counts them. For use within `atomic()`."""
-    write_many(_INSERT, [entry.row() for entry in entries])
+    database.write_many(_INSERT, [entry.row() for entry in entries])
     _count([(entry.process, entry.new.rank) for entry in entries], 1)
 
 
@@ -104,7 +103,7 @@ def _count(events: Iterable[tuple[str, int]], sign: int) -> None:
     tally: Counter[str] = Counter()
     for process, rank in events:
         tally.update((_TOTAL, _process_scope(process), _status_scope(rank)))
-    write_many(_COUNT, [(scope, sign * count) for scope, count in tally.items()])
+    database.write_many(_COUNT, [(scope, sign * count) for scope, count in tally.items()])
 
 
 def last_id() -> int:
@@ -143,7 +142,7 @@ def is_near(paging: Paging) -> bool:
 def page(paging: Paging, which: Filter | None = None) -> Page[Entry]:
     """One page of the events, read in one transaction so that the total fits the content."""
     which = which or Filter()
-    with database.atomic():
+    with database.atomic("DEFERRED"):
         total = count(which)
         return Page(_content(paging, which, total), total, paging)
 
@@ -175,7 +174,7 @@ def prune(before: int, most: int, batch: int = 1000) -> int:
 
     The highest id stays known, so that no id is ever given twice.
     """
-    with atomic():
+    with database.atomic():
         surplus = max(0, count(Filter()) - most)
         old = "SELECT id, process, new_status FROM event WHERE event_time < ? ORDER BY event_time, id LIMIT ?"
         rows = database.execute_sql(old, (before, batch)).fetchall()
@@ -184,7 +183,7 @@ def prune(before: int, most: int, batch: int = 1000) -> int:
             rows = database.execute_sql(oldest, (min(surplus, batch),)).fetchall()
         if rows:
             highest = last_id()
-            write_many("DELETE FROM event WHERE id = ?", [(row[0],) for row in rows])
+            database.write_many("DELETE FROM event WHERE id = ?", [(row[0],) for row in rows])
             _count([(row[1], row[2]) for row in rows], -1)
             database.execute_sql("DELETE FROM tally WHERE events <= 0")
             database.execute_sql("INSERT OR REPLACE INTO tally VALUES ('last', ?)", (highest,))

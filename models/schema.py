@@ -1,13 +1,38 @@
-"""The tables, and the ordered migrations that make them."""
+"""The tables of supervision, and the ordered migrations that make them."""
 
 from __future__ import annotations
 
 import secrets
-from typing import ClassVar
 
 import peewee
 
-from models.db import Table, atomic, database
+from models.db import Store
+
+database = Store(
+    [
+        [
+            "CREATE TABLE house (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
+            "CREATE TABLE event (id INTEGER PRIMARY KEY, event_time INTEGER NOT NULL, process TEXT NOT NULL,"
+            " pid INTEGER, start_time INTEGER, end_time INTEGER, exit_code INTEGER, new_status INTEGER NOT NULL,"
+            " old_status INTEGER NOT NULL, uptime INTEGER NOT NULL)",
+            "CREATE INDEX event_by_time ON event (event_time, id)",
+            "CREATE INDEX event_by_process ON event (process, event_time, id)",
+            "CREATE INDEX event_by_status ON event (new_status, event_time, id)",
+            "CREATE TABLE tally (scope TEXT PRIMARY KEY, events INTEGER NOT NULL) WITHOUT ROWID",
+            "CREATE TABLE supervised (name TEXT PRIMARY KEY, status INTEGER NOT NULL, wanted INTEGER NOT NULL,"
+            " generation INTEGER NOT NULL, pid INTEGER, start_ticks INTEGER, boot_id TEXT, start_time INTEGER,"
+            " end_time INTEGER, exit_code INTEGER, uptime INTEGER NOT NULL, failed_log TEXT) WITHOUT ROWID",
+        ],
+    ]
+)
+"""The house's own: the history of the processes, and what a killed supervisor has to know at its next start."""
+
+
+class Table(peewee.Model):
+    """The base of every table of the house."""
+
+    class Meta:
+        database = database
 
 
 class Event(Table):
@@ -71,44 +96,9 @@ class House(Table):
         table_name = "house"
 
 
-class Migrations:
-    """Statements by version, never changed once released: a store at version n gets those after n."""
-
-    steps: ClassVar[list[list[str]]] = [
-        [
-            "CREATE TABLE house (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
-            "CREATE TABLE event (id INTEGER PRIMARY KEY, event_time INTEGER NOT NULL, process TEXT NOT NULL,"
-            " pid INTEGER, start_time INTEGER, end_time INTEGER, exit_code INTEGER, new_status INTEGER NOT NULL,"
-            " old_status INTEGER NOT NULL, uptime INTEGER NOT NULL)",
-            "CREATE INDEX event_by_time ON event (event_time, id)",
-            "CREATE INDEX event_by_process ON event (process, event_time, id)",
-            "CREATE INDEX event_by_status ON event (new_status, event_time, id)",
-            "CREATE TABLE tally (scope TEXT PRIMARY KEY, events INTEGER NOT NULL) WITHOUT ROWID",
-            "CREATE TABLE supervised (name TEXT PRIMARY KEY, status INTEGER NOT NULL, wanted INTEGER NOT NULL,"
-            " generation INTEGER NOT NULL, pid INTEGER, start_ticks INTEGER, boot_id TEXT, start_time INTEGER,"
-            " end_time INTEGER, exit_code INTEGER, uptime INTEGER NOT NULL, failed_log TEXT) WITHOUT ROWID",
-        ],
-    ]
-
-
-def migrate() -> None:
-    """Brings the open store to the newest version, each version whole or not at all.
-
-    Raises `peewee.DatabaseError` where the store is newer than this program.
-    """
-    done = int(database.pragma("user_version"))
-    if done > len(Migrations.steps):
-        raise peewee.DatabaseError(f"the store is of version {done}, newer than this program ({len(Migrations.steps)})")
-    for version, statements in enumerate(Migrations.steps[done:], done + 1):
-        with atomic():
-            for statement in statements:
-                database.execute_sql(statement)
-            database.execute_sql(f"PRAGMA user_version = {version}")
-
-
 def fact(key: str, value: str | None = None) -> str:
     """The stored fact `key`; where there is none yet, `value` (or a new random word) becomes it for good."""
     if House.get_or_none(House.key == key) is None:  # a start must not need to write: the store may be locked just then
-        with atomic():
+        with database.atomic():
             House.insert(key=key, value=value or secrets.token_hex(8)).on_conflict_ignore().execute()
     return str(House.get_by_id(key).value)

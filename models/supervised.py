@@ -6,9 +6,9 @@ from collections.abc import Collection, Iterable
 
 from attrs import frozen
 
-from models.db import database, storable, write_many
+from models.db import storable
 from models.processes import STATUSES, Status
-from models.schema import Supervised
+from models.schema import Supervised, database
 
 _COLUMNS = (
     "name, status, wanted, generation, pid, start_ticks, boot_id, start_time, end_time, exit_code, uptime, failed_log"
@@ -48,7 +48,7 @@ class Record:
 
 def save(records: Iterable[Record]) -> None:
     """Replaces the rows of these processes. For use within `atomic()`."""
-    write_many(_SAVE, [record.row() for record in records])
+    database.write_many(_SAVE, [record.row() for record in records])
 
 
 def load() -> dict[str, Record]:

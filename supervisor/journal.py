@@ -14,10 +14,10 @@ from itertools import islice
 import peewee
 
 from models import events, supervised
-from models.db import atomic
 from models.errors import Unavailable
 from models.events import Entry
 from models.processes import Status
+from models.schema import database
 from models.supervised import Record
 
 log = logging.getLogger("journal")
@@ -100,7 +100,7 @@ class Journal:
             self._publish(entry)
 
     def _write(self, entries: list[Entry]) -> None:
-        with atomic():
+        with database.atomic():
             events.append(entries)
             supervised.save([record for record in self._records.values() if record is not None])
             supervised.forget([name for name, record in self._records.items() if record is None])
@@ -109,7 +109,7 @@ class Journal:
     def _can_write(self, entry: Entry) -> bool:
         """Writes one alone; where it is what cannot be stored, it is lost, and the log has it."""
         try:
-            with atomic():
+            with database.atomic():
                 events.append([entry])
         except Exception as error:
             log.error("%s is lost: %s", entry, error)

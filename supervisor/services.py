@@ -19,10 +19,9 @@ from attrs import evolve
 
 from models import events, reading, supervised
 from models.config import BadConfig, Config
-from models.db import checkpoint, database, open_database, patiently
 from models.errors import Invalid, Problem
 from models.events import Entry
-from models.schema import fact, migrate
+from models.schema import database, fact
 from supervisor.adoption import adopt
 from supervisor.cgroup import Cgroups
 from supervisor.child import Children
@@ -95,8 +94,7 @@ class Services:
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(_WORKERS, "worker"))
         sys.setswitchinterval(_WORKERS_HOLD)
         try:
-            open_database(self.data_dir / "pilothouse.db")
-            migrate()
+            database.open(self.data_dir / "pilothouse.db")
             instance = fact("instance")
         except (peewee.PeeweeException, OSError) as error:
             raise CannotStart(f"{self.data_dir / 'pilothouse.db'}: the store cannot be opened: {error}") from None
@@ -186,7 +184,7 @@ class Services:
 
     async def off_loop(self, query: Callable[[], Result]) -> Result:
         """Runs a long query in the worker. Raises `TimedOut`."""
-        return await asyncio.to_thread(patiently, query, _QUERY_TAKES)
+        return await asyncio.to_thread(database.patiently, query, _QUERY_TAKES)
 
     @property
     def is_stalled(self) -> bool:
@@ -222,7 +220,7 @@ class Services:
             self.engine.strays.bury()
         if beats % _CHECKPOINT_EVERY == 0 or self.journal.commits >= 1000:
             self.journal.commits = 0
-            await asyncio.to_thread(checkpoint)
+            await asyncio.to_thread(database.checkpoint)
 
     async def _prune(self) -> None:
         """Keeps the history within its bounds, a thousand rows at a time, so that nobody waits for it."""

@@ -14,9 +14,8 @@ from typing import Any
 
 from conftest import Answer, Server
 
-from models.db import atomic, database, open_database
 from models.events import Entry, append
-from models.schema import migrate
+from models.schema import database
 
 STATUSES = (
     "not_started", "running", "finished", "unknown", "failed", "failed_to_start",
@@ -73,9 +72,8 @@ def house(folder: Path, processes: dict[str, Any] | None = None, **sections: Any
 def write_history(data: Path, entries: Sequence[Entry]) -> None:
     """Puts a history where a server is about to start."""
     data.mkdir(mode=0o700, exist_ok=True)
-    open_database(data / "pilothouse.db")
-    migrate()
-    with atomic():
+    database.open(data / "pilothouse.db")
+    with database.atomic():
         append(entries)
     database.close()
 

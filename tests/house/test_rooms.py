@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent.parent
 ROOMS = ("models", "supervisor", "handlers")
-FILES = [ROOT / "run.py", *(file for room in ROOMS for file in sorted((ROOT / room).glob("*.py")))]
+FILES = [ROOT / "run.py", *(file for room in ROOMS for file in sorted((ROOT / room).rglob("*.py")))]
 NAMES = [str(file.relative_to(ROOT)) for file in FILES]
 
 everywhere = pytest.mark.parametrize("name", NAMES)

@@ -12,12 +12,11 @@ import peewee
 import pytest
 
 from models import events, schema
-from models.db import atomic, database, open_database
 from models.errors import NotFound
 from models.events import SORTS, Entry, Filter
 from models.paging import Paging
 from models.processes import STATUSES, Status
-from models.schema import migrate
+from models.schema import database
 
 NAMES = ["web", "db", "Web", "größe", "a.b", "zzz", "web 2"]
 FIELDS = {
@@ -46,8 +45,7 @@ FILTERS = [
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Path]:
     path = tmp_path / "pilothouse.db"
-    open_database(path)
-    migrate()
+    database.open(path)
     yield path
     database.close()
 
@@ -73,7 +71,7 @@ def some_events(chance: random.Random, first: int, count: int) -> list[Entry]:
 
 
 def write(entries: list[Entry]) -> None:
-    with atomic():
+    with database.atomic():
         events.append(entries)
 
 
@@ -94,8 +92,7 @@ def naively(entries: list[Entry], paging: Paging, which: Filter) -> list[Entry]:
 
 @pytest.fixture(scope="module")
 def many(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Entry]]:
-    open_database(tmp_path_factory.mktemp("many") / "pilothouse.db")
-    migrate()
+    database.open(tmp_path_factory.mktemp("many") / "pilothouse.db")
     entries = some_events(random.Random(1), 1, 2000)
     write(entries)
     yield entries
@@ -210,7 +207,7 @@ def test_no_id_is_given_twice_after_the_newest_event_was_pruned(store: Path) -> 
         pass
     assert events.last_id() == 20
     database.close()
-    open_database(store)
+    database.open(store)
     assert events.last_id() == 20
     write(some_events(random.Random(8), 21, 5))
     assert events.last_id() == 25
@@ -235,33 +232,33 @@ def shape(path: Path) -> list[tuple[str, ...]]:
 def test_a_fresh_store_gets_every_table_and_its_version(store: Path) -> None:
     tables = {name for kind, name, _ in shape(store) if kind == "table"}
     assert {"event", "tally", "supervised", "house"} <= tables
-    assert database.pragma("user_version") == len(schema.Migrations.steps)
+    assert database.pragma("user_version") == len(database.steps)
 
 
 def test_migrating_again_changes_nothing(store: Path) -> None:
     write(some_events(random.Random(10), 1, 10))
     before = shape(store)
-    migrate()
+    database.migrate()
     assert shape(store) == before
     assert events.count(Filter()) == 10
 
 
 def test_a_store_that_is_newer_than_the_program_is_refused_and_left_alone(store: Path) -> None:
-    newer = len(schema.Migrations.steps) + 1
+    newer = len(database.steps) + 1
     database.pragma("user_version", newer)
     before = shape(store)
     with pytest.raises(peewee.DatabaseError, match=f"version {newer}"):
-        migrate()
+        database.migrate()
     assert shape(store) == before
     assert database.pragma("user_version") == newer
 
 
 def test_a_migration_that_breaks_off_leaves_the_version_before_it(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    done, before = len(schema.Migrations.steps), shape(store)
+    done, before = len(database.steps), shape(store)
     step = ["CREATE TABLE extra (x INTEGER)", "CREATE TABLE event (x INTEGER)"]
-    monkeypatch.setattr(schema.Migrations, "steps", [*schema.Migrations.steps, step])
+    monkeypatch.setattr(database, "steps", [*database.steps, step])
     with pytest.raises(peewee.DatabaseError):
-        migrate()
+        database.migrate()
     assert shape(store) == before
     assert database.pragma("user_version") == done
 

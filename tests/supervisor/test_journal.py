@@ -12,11 +12,10 @@ import pytest
 from attrs import evolve
 
 from models import events, supervised
-from models.db import database, open_database
 from models.errors import Unavailable
 from models.events import Entry, Filter
 from models.processes import Status
-from models.schema import migrate
+from models.schema import database
 from models.supervised import Record
 from supervisor import journal as journals
 from supervisor.journal import Journal
@@ -27,8 +26,7 @@ WEB = Record("web", Status.STARTING, wanted=True, generation=1)
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Path]:
     path = tmp_path / "pilothouse.db"
-    open_database(path)
-    migrate()
+    database.open(path)
     yield path
     database.close()
 

@@ -1,0 +1,1 @@
+"""The charts' part of this room."""
