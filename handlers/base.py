@@ -29,8 +29,12 @@ STATUS: dict[type[Problem], int] = {
     errors.WrongMethod: 405,
     errors.Conflict: 409,
     errors.TooLarge: 413,
+    errors.Unsupported: 415,
     errors.Misdirected: 421,
+    errors.Unprocessable: 422,
+    errors.Throttled: 429,
     errors.Failed: 500,
+    errors.Upstream: 502,
     errors.Unavailable: 503,
     errors.TimedOut: 504,
 }
@@ -142,6 +146,8 @@ class Base(RequestHandler):
             self.set_header("WWW-Authenticate", "Bearer")
         elif isinstance(error, errors.WrongMethod):
             self.set_header("Allow", ", ".join(error.allowed))
+        elif isinstance(error, errors.Throttled):
+            self.set_header("Retry-After", str(error.again))
         elif isinstance(error, errors.Unavailable):
             self.set_header("Retry-After", "5")
 

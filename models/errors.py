@@ -55,12 +55,32 @@ class TooLarge(Problem):
     """The body is larger than its limit."""
 
 
+class Unsupported(Problem):
+    """The body is of a media type that is not taken here."""
+
+
 class Misdirected(Problem):
     """The Host header names somebody else (DNS rebinding)."""
 
 
+class Unprocessable(Problem):
+    """The request is well formed, and what it asks for cannot be made of what it brings."""
+
+
+class Throttled(Problem):
+    """Too many tries; `again` is after how many seconds the next one may be made."""
+
+    def __init__(self, message: str, again: int) -> None:
+        super().__init__(message)
+        self.again = again
+
+
 class Failed(Problem):
     """We tried and it did not work."""
+
+
+class Upstream(Problem):
+    """Somebody whom we asked on the caller's behalf (cluster, repository, registry) failed."""
 
 
 class Unavailable(Problem):
