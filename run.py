@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import errno
+import gc
 import logging
 import os
 import signal
@@ -103,6 +104,8 @@ async def serve(settings: Config, asked: argparse.Namespace) -> None:
     server.add_sockets(sockets)
     enough = hear_signals(services)
     tell(settings, sockets)
+    gc.collect()
+    gc.freeze()  # what is here now stays: looking through it again and again would hold the loop for 30 ms each time
     services.start_marked()
     await enough.wait()
     log.info("stopping")

@@ -24,6 +24,7 @@ from attrs import Factory, define, frozen
 
 from models.errors import Failed
 from models.processes import Exit, Limits
+from supervisor.turns import later
 
 log = logging.getLogger("children")
 
@@ -252,7 +253,7 @@ class Children:
                 log.exception("the end of pid %d could not be dealt with", child.pid)
         self._pumping = bool(self._ended)
         if self._pumping:
-            asyncio.get_running_loop().call_soon(self._pump)
+            later(self._pump)
 
     def _reap(self, child: Child) -> Exit | None:
         self._watched.pop(child.pid, None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import grp
 import os
 import pwd
@@ -19,19 +18,7 @@ from supervisor.clock import Clock
 from supervisor.health import Prober
 from supervisor.journal import Journal
 from supervisor.strays import Strays
-
-
-class Turns:
-    """`async with` it: those inside go one in each turn of the loop, which sees to everybody else in between."""
-
-    def __init__(self) -> None:
-        self._lock = asyncio.Lock()
-
-    async def __aenter__(self) -> None:
-        await self._lock.acquire()
-
-    async def __aexit__(self, *_: object) -> None:
-        asyncio.get_running_loop().call_soon(self._lock.release)  # at once, the next would go on in this turn
+from supervisor.turns import Turns
 
 
 @define

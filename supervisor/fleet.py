@@ -15,10 +15,11 @@ from models.supervised import Record
 from supervisor.engine import Engine
 from supervisor.logs import LogFile
 from supervisor.process import Process
+from supervisor.turns import pause
 
 log = logging.getLogger("supervision")
 
-_AT_ONCE = 20
+_AT_ONCE = 10
 
 
 @frozen
@@ -296,7 +297,7 @@ async def _begun(processes: list[Process], do: Callable[[Process], Awaitable[str
     for number, process in enumerate(processes, 1):
         tasks.append(asyncio.ensure_future(do(process)))
         if number % _AT_ONCE == 0:
-            await asyncio.sleep(0)
+            await pause()
     return tasks
 
 

@@ -38,10 +38,10 @@ log = logging.getLogger("house")
 
 Result = TypeVar("Result")
 
-_BEAT = 1.0
+_BEAT = 2.0
 _STALLED = 1.0
-_BURY_EVERY = 10
-_CHECKPOINT_EVERY = 60
+_BURY_EVERY = 5
+_CHECKPOINT_EVERY = 30
 _PRUNE_EVERY = 600.0
 _DAY = 86_400 * 1_000_000
 _QUERY_TAKES = 20.0
@@ -79,7 +79,7 @@ class Services:
         self.answered: Counter[int] = Counter()
         """How many requests were answered, by status code."""
         self.lag = 0.0
-        self._worst = [0.0] * 10
+        self._worst = [0.0] * 5
         self._read_config = read_config
         self._tasks: set[asyncio.Task[None]] = set()
         self._reloading = asyncio.Lock()
@@ -202,7 +202,7 @@ class Services:
             log.error("the task %s ended: %s", task.get_name(), error, exc_info=error)
 
     async def _beat(self) -> None:
-        """Once a second: how late the loop is, zombies buried, the write-ahead log moved into the file at times."""
+        """Every two seconds: how late the loop is, zombies buried, the write-ahead log moved into the file at times."""
         beats, due = 0, time.monotonic() + _BEAT
         while True:
             await asyncio.sleep(max(0.0, due - time.monotonic()))
