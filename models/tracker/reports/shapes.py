@@ -28,6 +28,8 @@ class Limits:
     inflated: int = 256 * 1024 * 1024
     depth: int = 200
     output: int = 1024 * 1024
+    tests: int = 2_000_000
+    files: int = 200_000
 
 
 @frozen
@@ -78,6 +80,8 @@ class TestReport:
 
     `superseded` are the positions (in the order of the sink) of cases that a later one of the same test replaces, and
     `flaky` those of cases that only their repetition shows to be flaky. `totals` and `suites` have counted that in.
+    Totals may be larger than the cases are: a suite without cases counts by its attributes. `digest` is the SHA-256 of
+    the inflated content, in hexadecimal.
     """
 
     __test__ = False  # pytest must not take it for a test
@@ -87,11 +91,16 @@ class TestReport:
     suites: Sequence[Suite]
     superseded: frozenset[int] = frozenset()
     flaky: frozenset[int] = frozenset()
+    digest: str = ""
 
 
 @frozen
 class FileCoverage:
-    """One source file. `lines` is line number -> whether it was covered; None where the report has no lines for it."""
+    """One source file, once in a report. `lines` is line number -> whether it was covered; None where there are none.
+
+    What a report counts may be smaller than a line (a Go statement, a sequence point): then a key is the place of such
+    a unit, a stable number below 2^53, so that the union of two reports is right for it too. A line is 0 to 2^20.
+    """
 
     path: str
     line_covered: int
@@ -105,7 +114,7 @@ class FileCoverage:
 class CoverageReport:
     """A coverage report, read to its end, with its own totals (its own LINE counter, where it has one).
 
-    The line counts are None where it has no line data at all.
+    The line counts are None where it has no line data at all. `digest` as in `TestReport`.
     """
 
     format: str
@@ -113,6 +122,7 @@ class CoverageReport:
     line_missed: int | None
     branch_covered: int | None = None
     branch_missed: int | None = None
+    digest: str = ""
 
 
 class BadReport(Exception):
@@ -124,3 +134,7 @@ class BadReport(Exception):
         self.why = why
         self.line = line
         self.column = column
+
+
+class ReportTooLarge(BadReport):
+    """A report that is larger than one may be."""

@@ -1,0 +1,262 @@
+"""Dirty bytes are cleaned, hostile ones refused, and it does not matter how the file comes in."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import hashlib
+import io
+import random
+import time
+import zlib
+
+import pytest
+from reported import Drip, counted, only, read, suite
+
+from models.tracker.reports import content, xmlreading
+from models.tracker.reports.reading import read_tests
+from models.tracker.reports.shapes import BadReport, Limits, ReportTooLarge
+
+OK = '<testcase name="a"/>'
+WHOLE = suite(OK)
+
+
+def named(name: str | bytes, declaration: bytes = b"") -> bytes:
+    name = name.encode() if isinstance(name, str) else name
+    return declaration + b'<testsuite name="s"><testcase name="' + name + b'"/></testsuite>'
+
+
+def output(text: bytes, declaration: bytes = b"") -> bytes:
+    inside = b"<testcase name='a'><system-out>" + text + b"</system-out></testcase>"
+    return declaration + b'<testsuite name="s">' + inside + b"</testsuite>"
+
+
+NAMES = {
+    "raw control characters": (named(b"a\x1b[31mb\x00c\x0bd"), "a\ufffd[31mb\ufffdc\ufffdd"),
+    "references to them": (named(b"a&#27;b&#0;c&#x1B;d&#xD800;e&#xFFFE;f&#1114112;g"), "a�b�c�d�e�f�g"),
+    "references to what is allowed": (named(b"a&#9;b&#xe9;c&#128512;"), "a\tbéc😀"),
+    "entities of XML": (named(b"&lt;&gt;&amp;&quot;&apos;"), "<>&\"'"),
+    "bytes of no encoding": (named(b"a\xff\xfeb\xc3"), "a\ufffd\ufffdb\ufffd"),
+    "noncharacters": (named(b"a\xef\xbf\xbeb\xef\xbf\xbfc"), "a\ufffdb\ufffdc"),
+    "an end of CDATA in an attribute": (named(b"boom ]]>"), "boom ]]>"),
+    "latin 1": (named(b"caf\xe9", b'<?xml version="1.0" encoding="ISO-8859-1"?>'), "café"),
+    "windows": (named(b"\x93\x80\x94", b"<?xml version='1.0' encoding='windows-1252'?>"), "“€”"),
+    "shift-jis": (named("日本".encode("shift_jis"), b'<?xml version="1.0" encoding="Shift_JIS"?>'), "日本"),
+    "koi8": (named("тест".encode("koi8-r"), b'<?xml version="1.0" encoding="KOI8-R"?>'), "тест"),
+    "an encoding of nobody": (named("é", b'<?xml version="1.0" encoding="klingon"?>'), "é"),
+    "an encoding that is no text": (named("é", b'<?xml version="1.0" encoding="hex"?>'), "é"),
+    "an encoding for names of hosts": (named("é", b'<?xml version="1.0" encoding="punycode"?>'), "é"),
+    "utf-8 that says utf-16": (named("é", b'<?xml version="1.0" encoding="UTF-16"?>'), "é"),
+    "a mark": (named("é", b"\xef\xbb\xbf"), "é"),
+    "utf-16 with a mark": (named("é", b"<?xml version='1.0' encoding='utf-16'?>").decode().encode("utf-16"), "é"),
+    "utf-16 big endian": (b"\xfe\xff" + named("é").decode().encode("utf-16-be"), "é"),
+    "utf-16 without a mark": (named("é").decode().encode("utf-16-le"), "é"),
+    "utf-16 big endian without a mark": (named("é").decode().encode("utf-16-be"), "é"),
+    "utf-32": (named("é").decode().encode("utf-32"), "é"),
+    "space before the declaration": (b"\n\n  " + named("é", b'<?xml version="1.0"?>'), "é"),
+    "XML 1.1": (named(b"a&#1;b", b'<?xml version="1.1"?>\xc2\x85'), "a\ufffdb"),
+    "a doctype": (named("é", b'<!DOCTYPE testsuite PUBLIC "-//X//EN" "http://127.0.0.1:1/x.dtd">'), "é"),
+}
+
+
+@pytest.mark.parametrize("size", [1 << 30, 1, 7])
+@pytest.mark.parametrize("what", NAMES)
+def test_a_name_is_read_whatever_its_bytes(what: str, size: int) -> None:
+    data, wanted = NAMES[what]
+    assert only(read(data, at_once=size)[1]).name == wanted
+
+
+OUTPUTS = {
+    "an end of CDATA in text": (b"a ]]> b", "a ]]> b"),
+    "three brackets": (b"a]]]>b", "a]]]>b"),
+    "CDATA": (b"<![CDATA[<a> & &#27; ]] > ]]>", "<a> & &#27; ]] >"),
+    "CDATA with control characters": (b"<![CDATA[x\x0by\x00]]>", "x\ufffdy\ufffd"),
+    "CDATA in two": (b"<![CDATA[x]]]]><![CDATA[>y &#x0;]]>", "x]]>y &#x0;"),
+    "CDATA between texts": (b"a &#0;]]> <![CDATA[&#0;]]> b]]>&#0;", "a �]]> &#0; b]]>�"),
+    "CDATA of nothing": (b"<![CDATA[]]>", None),
+    "a comment with CDATA in it": (b"a<!-- <![CDATA[ -->b<!-- ]] -->c&amp;", "abc&"),
+    "blank": (b" \n ", None),
+    "windows line ends": (b"a\r\nb", "a\nb"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("size", [1 << 30, 1, 7])
+@pytest.mark.parametrize("what", OUTPUTS)
+def test_text_is_read_whatever_its_bytes(what: str, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    data, wanted = OUTPUTS[what]
+    monkeypatch.setattr(content, "CHUNK", min(size, content.CHUNK))
+    monkeypatch.setattr(content, "HEAD", min(size * 32, content.HEAD))
+    assert only(read(output(data), at_once=size)[1]).out == wanted
+
+
+def test_pieces_may_end_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A document with everything in it, cut into pieces at random, is the same document."""
+    texts = "".join(f"a]]>&#0;é<![CDATA[ &#0; ]] {number} ]]>&#x1F600;]" for number in range(50))
+    case = f"<testcase name='é&#27;😀'><failure>{texts}</failure></testcase>"
+    data = b'<?xml version="1.0" encoding="utf-8"?>\n' + suite(*[case] * 5).encode()
+    wanted = read(data)
+    chance = random.Random(7)
+    for _ in range(20):
+        monkeypatch.setattr(content, "CHUNK", chance.randint(1, 200))
+        monkeypatch.setattr(content, "HEAD", chance.randint(100, 1000))
+        assert read(data, at_once=chance.randint(1, 300)) == wanted
+
+
+BAD = {
+    "nothing": (b"", None, "empty"),
+    "space": (b" \n\t ", None, "empty"),
+    "a page": (b"<!doctype html>\n<html><body>502 Bad Gateway</body></html>", None, "a page of HTML"),
+    "text": (b"Tests run: 5, Failures: 0", None, "no XML"),
+    "a picture": (b"\x89PNG\r\n\x1a\n\0\0\0", None, "no XML"),
+    "an archive": (b"PK\x03\x04\0\0", None, "no XML"),
+    "half a file": (WHOLE[:-5].encode(), 1, "cut short"),
+    "half a tag": (b"<testsuite><testcase na", 1, "cut short"),
+    "half a declaration": (b"<?xml version='1.0'", 1, "cut short"),
+    "a tag that is closed by another": (b"<testsuite>\n<testcase></testsuite>", 2, "mismatched tag"),
+    "the same attribute twice": (b'<testsuite><testcase name="a" name="b"/></testsuite>', 1, "duplicate attribute"),
+    "words after the end": (f"{WHOLE}\nDone in 3s.".encode(), 2, "after the end"),
+    "another document": (f"<?xml version='1.0'?>{WHOLE}<?xml version='1.0'?>{WHOLE}".encode(), 1, "after the end"),
+    "an unknown entity": (output(b"a&nbsp;b"), 1, "undefined entity"),
+    "a bare ampersand": (output(b"a & b"), 1, "not well-formed"),
+    "an entity of its own": (b"<!DOCTYPE a [<!ENTITY b 'c'>]>" + WHOLE.encode(), 1, "declares an entity"),
+    "a file as an entity": (b'<!DOCTYPE a [<!ENTITY b SYSTEM "file:///etc/passwd">]>' + WHOLE.encode(), 1, "entity"),
+    "a parameter entity": (b'<!DOCTYPE a [<!ENTITY % b SYSTEM "http://x/">%b;]>' + WHOLE.encode(), 1, "entity"),
+    "coverage": (b'<report name="x"></report>', None, "<report>: JaCoCo is a coverage report, not a test report"),
+    "coverage in words": (b"TN:\nSF:a.c\nDA:1,1\nend_of_record\n", None, "LCOV is a coverage report"),
+    "JSON of somebody": (b'{"a": 1}', None, "not a format that is known here"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("size", [1 << 30, 7])
+@pytest.mark.parametrize("what", BAD)
+def test_what_cannot_be_read_is_refused_with_its_place_and_reason(what: str, size: int) -> None:
+    data, line, why = BAD[what]
+    with pytest.raises(BadReport) as bad:
+        read(data, at_once=size)
+    assert why in str(bad.value)
+    assert bad.value.line == line
+    assert (f"line {line}, column {bad.value.column}: " in str(bad.value)) == (line is not None)
+    assert not isinstance(bad.value, ReportTooLarge)
+
+
+def test_the_place_of_a_fault_is_that_in_the_file() -> None:
+    """However much was cleaned before it."""
+    data = b'  <?xml version="1.0"\n encoding="utf-8"?>\n<testsuite>\n\x00\x1b&#0;]]>\n  </x></testsuite>'
+    with pytest.raises(BadReport) as bad:
+        read(data)
+    assert (bad.value.line, bad.value.column) == (5, 5)
+
+
+GZIPPED = {
+    "one member": gzip.compress(WHOLE.encode()),
+    "two members": gzip.compress(WHOLE[:20].encode()) + gzip.compress(WHOLE[20:].encode()),
+    "zeros after it": gzip.compress(WHOLE.encode()) + b"\0" * 512,
+}
+
+
+@pytest.mark.parametrize("what", GZIPPED)
+@pytest.mark.parametrize("size", [1 << 30, 3])
+def test_gzip_is_told_by_its_content(what: str, size: int) -> None:
+    report, _ = read(GZIPPED[what], at_once=size)
+    assert report.totals.tests == 1
+    assert report == read(WHOLE)[0]  # the digest, too, is of what was in it
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        gzip.compress(WHOLE.encode())[:-4],
+        gzip.compress(WHOLE.encode())[:15],
+        b"\x1f\x8b",
+        b"\x1f\x8b" + b"nothing of that kind",
+        gzip.compress(WHOLE.encode())[:-8] + b"\0" * 8,
+        gzip.compress(WHOLE.encode()) + b"words",
+    ],
+)
+def test_a_broken_gzip_is_refused(data: bytes) -> None:
+    with pytest.raises(BadReport, match="gzip"):
+        read(data)
+
+
+def test_the_digest_is_of_the_inflated_content() -> None:
+    digest = read(WHOLE)[0].digest
+    assert digest == hashlib.sha256(WHOLE.encode()).hexdigest()
+    assert read(WHOLE + " ")[0].digest != digest
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_what_is_too_large_when_inflated_is_told_apart(packed: bool) -> None:
+    data = WHOLE.encode() + b" " * 1_000_000
+    limits = Limits(inflated=len(data))
+    assert read(gzip.compress(data) if packed else data, limits)[0].totals.tests == 1
+    with pytest.raises(ReportTooLarge, match="larger than"):
+        read(gzip.compress(data + b" ") if packed else data + b" ", limits)
+
+
+def test_a_bomb_is_not_inflated_to_its_end() -> None:
+    packer = zlib.compressobj(9, wbits=31)
+    bomb = packer.compress(WHOLE.encode()) + b"".join(packer.compress(b" " * 1_000_000) for _ in range(400))
+    file = Drip(bomb + packer.flush(), 4096)
+    with pytest.raises(ReportTooLarge):
+        read_tests(file, Limits(inflated=4_000_000), lambda case: None)
+    assert file.tell() < len(bomb) / 10
+
+
+def test_a_file_is_read_from_where_it_stands() -> None:
+    for data in (WHOLE.encode(), gzip.compress(WHOLE.encode())):
+        file = io.BytesIO(b"before" + data)
+        file.seek(6)
+        assert read_tests(file, Limits(), lambda case: None).totals.tests == 1
+
+
+def test_a_very_long_tag_is_refused_and_not_read_again_and_again() -> None:
+    long = named("x" * (xmlreading.TOKEN + 1_000_000))
+    started = time.process_time()
+    with pytest.raises(BadReport, match="longer than"):
+        read(b"<testsuites><testsuite/>" + long)
+    assert time.process_time() - started < 5
+    assert counted(b"<testsuites><testsuite/>" + named("x" * (xmlreading.TOKEN // 2)) + b"</testsuites>")[0] == 1
+
+
+def test_a_very_long_comment_is_refused() -> None:
+    comment = b"<!--" + b"-x" * xmlreading.TOKEN + b"-->"
+    with pytest.raises(BadReport, match="longer than"):
+        read(b"<testsuite>" + comment + b"</testsuite>")
+
+
+def test_many_different_names_are_refused() -> None:
+    many = "".join(f"<a{number}/>" for number in range(xmlreading.NAMES + 10_000))
+    with pytest.raises(BadReport, match="different names"):
+        read(f"<testsuite>{many}</testsuite>")
+
+
+def test_default_values_of_attributes_are_bounded() -> None:
+    few = '<!DOCTYPE testcase [<!ATTLIST testcase classname CDATA "c">]>'
+    assert only(read(few + OK)[1]).class_name == "c"
+    many = "".join(f'<!ATTLIST testcase a{number} CDATA "c">' for number in range(xmlreading.DEFAULTS + 1))
+    for bad in (many, f'<!ATTLIST testcase a CDATA "{"c" * 2000}">'):
+        with pytest.raises(BadReport, match="default values"):
+            read(f"<!DOCTYPE testcase [{bad}]>{OK}")
+
+
+def test_a_failing_sink_ends_the_reading() -> None:
+    def full(_case: object) -> None:
+        raise OSError("disk full")
+
+    with pytest.raises(OSError, match="disk full"):
+        read_tests(io.BytesIO(WHOLE.encode()), Limits(), full)
+
+
+def test_no_bytes_make_anything_but_a_report_or_a_refusal() -> None:
+    chance = random.Random(11)
+    whole = suite(
+        '<testcase name="a" time="1"><failure message="&lt;">x<![CDATA[y]]></failure></testcase>' * 3
+    ).encode()
+    for _ in range(400):
+        data = bytearray(whole)
+        for _ in range(chance.randint(1, 4)):
+            place = chance.randrange(len(data))
+            data[place : place + chance.randint(0, 3)] = chance.randbytes(chance.randint(0, 3))
+        with contextlib.suppress(BadReport):
+            report, cases = read(bytes(data))
+            assert report.totals.tests <= len(cases)

@@ -1,0 +1,159 @@
+"""Every file of the shared fixtures, by what its manifest and the tracker's rules say of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+from typing import Any
+
+import pytest
+from reported import FIXTURES, counts, covers, read
+
+from models.tracker.reports.shapes import BadReport
+
+pytestmark = pytest.mark.skipif(
+    not FIXTURES.exists() and os.environ.get("CI") != "true", reason="the shared fixtures are not here"
+)
+
+EXPECTED: dict[str, Any] = (
+    json.loads((FIXTURES / "expected.json").read_text()) if (FIXTURES / "expected.json").exists() else {}
+)
+
+JUDGED = {
+    "gen-node20-raw-ESC.xml": (7, 3, 0, 2),
+    "gen-pytest-rerunfailures.xml": (18, 4, 3, 2),
+    "nested-testsuites-wrong-declared.xml": (3, 0, 1, 0),
+    "no-cases-but-tests.xml": (6, 1, 0, 2),
+    "suite-level-error-6700.xml": (1, 0, 1, 0),
+    "testng-1472-656k.xml": (2654, 2, 0, 0),
+}
+"""Where more is to be counted than the elements of the file: the rules of repeated tests, and of suites without any."""
+
+BAD = {"pytest-corrupt.xml": (11, "cut short")}
+
+COVERED = {
+    "jacoco/groups-28-sessions-1.2M.xml": (5312, 262, 1645, 100),
+    "jacoco/kotlin-file-subpackage.xml": (497, 35, 149, 9),
+    "jacoco/no-sourcefilename.xml": (294, 29, 109, 7),
+    "cobertura/coverlet-csharp.xml": (289, 113, 87, 83),
+    "cobertura/gen-coverage7.xml": (35, 5, 22, 4),
+    "cobertura/istanbul-ts.xml": (63, 93, 25, 16),
+    "cobertura/missing-condition-coverage.xml": (44, 9, 3, 1),
+    "lcov/gen-coverage7.lcov": (35, 5, 22, 2),
+    "lcov/large-hit-counts.lcov": (1, 1, 1, 1),
+    "lcov/report.lcov": (3, 3, 1, 1),
+    "opencover/opencover.xml": (122, 16, 35, 13),
+    "opencover/with-bom.xml": (9, 6, 3, 3),
+    "clover/clover-java.xml": (2, 16, 1, 1),
+    "coveragepy/coverage.json": (35, 5, 22, 4),
+}
+
+HOSTILE = {
+    "cdata-control-and-split.xml": (1, 0, 0, 0),
+    "gzip.xml": (1, 0, 0, 0),
+    "latin1-declared.xml": (1, 0, 0, 0),
+    "leading-whitespace-before-decl.xml": (1, 0, 0, 0),
+    "namespaced.xml": (1, 1, 0, 0),
+    "undefined-entity-with-external-dtd.xml": (1, 1, 0, 0),
+    "utf8-declared-utf16.xml": (1, 0, 0, 0),
+    "xxe-external-dtd-http.xml": (1, 0, 0, 0),
+}
+
+REFUSED = {
+    "100k-attributes.xml": (None, "first element"),
+    "empty-file.xml": (None, "empty"),
+    "jacoco-as-junit.xml": (None, "<other>"),
+    "quadratic-blowup.xml": (1, "entity"),
+    "trailing-garbage.xml": (3, "after the end"),
+    "truncated.xml": (2, "cut short"),
+    "two-documents.xml": (2, "after the end"),
+    "undefined-entity-no-dtd.xml": (1, "undefined entity"),
+}
+
+
+def files(folder: str) -> list[str]:
+    return sorted(file.name for file in (FIXTURES / folder).glob("*"))
+
+
+@pytest.mark.parametrize("name", files("junit"))
+def test_a_junit_report_counts_as_its_manifest_says(name: str) -> None:
+    data = (FIXTURES / "junit" / name).read_bytes()
+    if name in BAD:
+        line, why = BAD[name]
+        with pytest.raises(BadReport, match=why) as bad:
+            read(data)
+        assert bad.value.line == line
+        return
+    told = EXPECTED[f"junit/{name}"]
+    wanted = JUDGED.get(name) or (told["tests"], told["failures"], told["errors"], told["skipped"])
+    report, cases = read(data)
+    assert counts(report)[:4] == wanted
+    assert report.totals.flaky == {"surefire-flakyFailure.xml": 1}.get(name, 0)
+    assert all(case.suite is None or case.suite < len(report.suites) for case in cases)
+    assert all(case.duration_ms is None or case.duration_ms >= 0 for case in cases)
+
+
+def test_the_reruns_of_pytest_are_one_test_each() -> None:
+    report, cases = read((FIXTURES / "junit/gen-pytest-rerunfailures.xml").read_bytes())
+    assert (len(cases), len(report.superseded)) == (26, 8)
+    kept = [case.name for place, case in enumerate(cases) if place not in report.superseded]
+    assert len(kept) == report.totals.tests
+    assert kept.count("test_flaky") == 2  # both passed, as far as the report tells: other repeated names count each
+    assert kept.count("test_fail_and_teardown_error") == 1
+
+
+@pytest.mark.parametrize("name", sorted(COVERED))
+def test_a_coverage_report_counts_as_its_manifest_says(name: str) -> None:
+    report, found = covers((FIXTURES / name).read_bytes())
+    assert (report.line_covered, report.line_missed, report.branch_covered, report.branch_missed) == COVERED[name]
+    assert found
+
+
+def test_no_fixture_of_coverage_is_forgotten() -> None:
+    folders = ("jacoco", "cobertura", "lcov", "opencover", "clover", "coveragepy")
+    there = {f"{folder}/{name}" for folder in folders for name in files(folder)}
+    assert there - set(COVERED) == {"jacoco/empty-report.xml"}
+
+
+def test_what_is_no_jacoco_report_is_refused_by_its_root() -> None:
+    with pytest.raises(BadReport, match="<other>"):
+        covers((FIXTURES / "jacoco/empty-report.xml").read_bytes())
+
+
+@pytest.mark.parametrize("name", files("hostile"))
+def test_a_hostile_file_is_read_or_refused(name: str) -> None:
+    data = (FIXTURES / "hostile" / name).read_bytes()
+    if name in HOSTILE:
+        assert counts(read(data)[0])[:4] == HOSTILE[name]
+        return
+    line, why = REFUSED[name]
+    with pytest.raises(BadReport, match=why) as bad:
+        read(data)
+    assert bad.value.line == line
+
+
+def test_latin1_is_exact() -> None:
+    assert [case.name for case in read((FIXTURES / "hostile/latin1-declared.xml").read_bytes())[1]] == ["café"]
+
+
+def test_a_doctype_is_not_fetched() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(0.2)
+        port = server.getsockname()[1]
+        data = (FIXTURES / "hostile/xxe-external-dtd-http.xml").read_bytes().replace(b"18999", str(port).encode())
+        asked = threading.Event()
+
+        def listen() -> None:
+            try:
+                server.accept()[0].close()
+                asked.set()
+            except TimeoutError:
+                pass
+
+        thread = threading.Thread(target=listen)
+        thread.start()
+        assert read(data)[0].totals.tests == 1
+        thread.join()
+        assert not asked.is_set()

@@ -1,0 +1,396 @@
+"""Test reports that are no JUnit: TRX, xUnit v2, NUnit 3, CTRF and `go test -json`, told by their content."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from reported import counted, counts, only, read
+
+from models.tracker.reports import gotest, jsonreading
+from models.tracker.reports.shapes import BadReport, CaseStatus, Limits, ReportTooLarge
+
+PASSED, FAILED, ERROR, SKIPPED = CaseStatus.PASSED, CaseStatus.FAILED, CaseStatus.ERROR, CaseStatus.SKIPPED
+
+
+# --- TRX ---
+
+
+def trx(*results: str, definitions: str = "", summary: str = "") -> str:
+    return f"""\ufeff<?xml version="1.0" encoding="utf-8"?>
+<TestRun id="1" xmlns="http://microsoft.com/schemas/VisualStudio/TeamTest/2010">
+<Results>{"".join(results)}</Results><TestDefinitions>{definitions}</TestDefinitions>{summary}</TestRun>"""
+
+
+def result(outcome: str | None, name: str = "T", id: str = "1", inside: str = "") -> str:
+    told = "" if outcome is None else f'outcome="{outcome}"'
+    return (
+        f'<UnitTestResult testId="{id}" testName="{name}" duration="00:00:01.5000000" {told}>{inside}</UnitTestResult>'
+    )
+
+
+OUTCOMES = {
+    "Passed": PASSED, "Failed": FAILED, "Error": ERROR, "Timeout": ERROR, "Aborted": ERROR, "NotExecuted": SKIPPED,
+    "Inconclusive": SKIPPED, "NotRunnable": SKIPPED, "Warning": PASSED, "Completed": PASSED, "InProgress": ERROR,
+    "PassedButRunAborted": PASSED, "Disconnected": ERROR, "Pending": SKIPPED, None: ERROR, "Whatever": ERROR,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("outcome", OUTCOMES)
+def test_the_outcomes_of_trx(outcome: str | None) -> None:
+    report, cases = read(trx(result(outcome)))
+    assert only(cases).status is OUTCOMES[outcome]
+    assert (report.format, report.totals.duration_ms) == ("TRX", 1500)
+
+
+def test_trx_knows_the_class_from_the_definition_that_comes_after() -> None:
+    definitions = """<UnitTest name="T" id="1"><TestMethod codeBase="x.dll" className="A.B, x" name="T"/></UnitTest>
+        <UnitTest name="A.C.U" id="2"><TestMethod className="A.C" name="U"/></UnitTest>"""
+    results = [result("Passed"), result("Passed", "A.C.U", "2"), result("Passed", "V", "3")]
+    _, cases = read(trx(*results, definitions=definitions))
+    assert [(case.class_name, case.name) for case in cases] == [("A.B", "T"), ("A.C", "U"), ("", "V")]
+
+
+def test_trx_tells_of_a_failure() -> None:
+    inside = """<Output><StdOut>said</StdOut><StdErr>warned</StdErr>
+        <ErrorInfo><Message>expected 1</Message><StackTrace>at x</StackTrace></ErrorInfo></Output>"""
+    case = only(read(trx(result("Failed", inside=inside)))[1])
+    assert (case.failure_message, case.stack, case.out, case.err) == ("expected 1", "at x", "said", "warned")
+
+
+def test_the_rows_of_a_test_count_and_their_sum_does_not() -> None:
+    rows = result("Passed", "T (1)") + result("Failed", "T (2)")
+    assert counted(trx(result("Failed", inside=f"<InnerResults>{rows}</InnerResults>"))) == (2, 1, 0, 0, 0)
+
+
+def test_a_run_of_trx_that_fell_over_is_an_error() -> None:
+    info = '<RunInfos><RunInfo outcome="Error"><Text>the host crashed</Text></RunInfo></RunInfos>'
+    summary = f'<ResultSummary outcome="Failed"><Counters total="0"/>{info}</ResultSummary>'
+    report, cases = read(trx(summary=summary))
+    assert counts(report) == (1, 0, 1, 0, 0)
+    assert only(cases).stack == "the host crashed"
+    assert counted(trx(result("Failed"), summary=summary)) == (1, 1, 0, 0, 0)
+
+
+def test_trx_without_results_counts_by_its_counters() -> None:
+    summary = '<ResultSummary outcome="Failed"><Counters total="5" failed="2" error="1"/></ResultSummary>'
+    assert counted(trx(summary=summary)) == (5, 2, 1, 0, 0)
+
+
+# --- xUnit v2 ---
+
+
+def xunit(*tests: str, errors: str = "", attributes: str = "") -> str:
+    collection = f'<collection name="C" total="{len(tests)}">{"".join(tests)}</collection>'
+    return (
+        f'<assemblies><assembly name="a.dll" {attributes}><errors>{errors}</errors>{collection}</assembly></assemblies>'
+    )
+
+
+def test_xunit_counts_its_tests() -> None:
+    report, cases = read(
+        xunit(
+            '<test name="N.C.ok" type="N.C" method="ok" time="0.25" result="Pass"/>',
+            '<test name="N.C.no(x: 1)" type="N.C" method="no" time="0.5" result="Fail"><failure exception-type="E">'
+            "<message><![CDATA[expected]]></message><stack-trace>at x</stack-trace></failure><output>o</output></test>",
+            '<test name="N.C.later" type="N.C" result="Skip"><reason><![CDATA[not yet]]></reason></test>',
+            '<test name="N.C.never" type="N.C" result="NotRun"/>',
+        )
+    )
+    assert (report.format, counts(report), report.totals.duration_ms) == ("xUnit v2", (4, 1, 0, 2, 0), 750)
+    assert [(suite.name, suite.totals.tests) for suite in report.suites] == [("C", 4)]
+    assert [(case.class_name, case.name, case.status) for case in cases] == [
+        ("N.C", "ok", PASSED),
+        ("N.C", "no(x: 1)", FAILED),
+        ("N.C", "later", SKIPPED),
+        ("N.C", "never", SKIPPED),
+    ]
+    bad = cases[1]
+    assert (bad.failure_type, bad.failure_message, bad.stack, bad.out) == ("E", "expected", "at x", "o")
+    assert cases[2].failure_message == "not yet"
+
+
+def test_the_errors_of_an_assembly_are_failed_tests() -> None:
+    error = '<error type="test-class-cleanup" name="C"><failure><message>boom</message></failure></error>'
+    report, cases = read(xunit('<test name="a" result="Pass"/>', errors=error))
+    assert counts(report) == (2, 0, 1, 0, 0)
+    assert (cases[0].class_name, cases[0].name, cases[0].failure_message) == ("test-class-cleanup", "C", "boom")
+
+
+def test_xunit_without_tests_counts_by_its_attributes() -> None:
+    assert counted('<assemblies><assembly name="a" total="3" failed="1" skipped="1" errors="1"/></assemblies>') == (
+        4, 1, 1, 1, 0,
+    )  # fmt: skip
+
+
+# --- NUnit 3 ---
+
+NUNIT = """<?xml version="1.0"?>
+<test-run id="0" testcasecount="6" result="Failed" total="6" duration="9">
+ <command-line><![CDATA[x]]></command-line>
+ <test-suite type="Assembly" name="a.dll" fullname="/x/a.dll" result="Failed">
+  <failure><message>One or more child tests had errors</message></failure>
+  <test-suite type="TestFixture" name="F" fullname="N.F" result="Failed">
+   <test-case name="Ok" fullname="N.F.Ok" classname="N.F" result="Passed" duration="0.25"><output>o</output></test-case>
+   <test-case name="Bad(1)" fullname="N.F.Bad(1)" result="Failed" duration="0.5">
+     <failure><message><![CDATA[expected]]></message><stack-trace>at x</stack-trace></failure></test-case>
+   <test-case name="Boom" fullname="N.F.Boom" classname="N.F" result="Failed" label="Error"/>
+   <test-case name="Later" fullname="N.F.Later" classname="N.F" result="Skipped" label="Ignored">
+     <reason><message>not yet</message></reason></test-case>
+   <test-case name="Dunno" fullname="N.F.Dunno" classname="N.F" result="Inconclusive"/>
+   <test-case name="Hm" fullname="N.F.Hm" classname="N.F" result="Warning"><reason><message>hm</message></reason>
+     <assertions><assertion result="Warning"><message>hm</message></assertion></assertions></test-case>
+  </test-suite>
+ </test-suite>
+</test-run>"""
+
+
+def test_nunit_counts_its_cases() -> None:
+    report, cases = read(NUNIT)
+    assert (report.format, counts(report), report.totals.duration_ms) == ("NUnit 3", (6, 1, 1, 2, 0), 750)
+    assert [(suite.name, suite.totals.tests) for suite in report.suites] == [("N.F", 6)]
+    assert [case.class_name for case in cases] == ["N.F"] * 6
+    assert (cases[1].name, cases[1].failure_message, cases[1].stack) == ("Bad(1)", "expected", "at x")
+    assert (cases[0].out, cases[3].failure_message) == ("o", "not yet")
+
+
+def test_an_assembly_that_could_not_be_loaded_is_an_error() -> None:
+    failure = "<failure><message>could not load</message><stack-trace>at y</stack-trace></failure>"
+    suite = f'<test-suite type="Assembly" name="a.dll" total="0" result="Failed">{failure}</test-suite>'
+    report, cases = read(f'<test-run total="0" result="Failed">{suite}</test-run>')
+    assert counts(report) == (1, 0, 1, 0, 0)
+    assert (only(cases).class_name, only(cases).stack) == ("a.dll", "could not load")
+
+
+# --- CTRF ---
+
+
+def ctrf(*tests: dict[str, Any], summary: dict[str, Any] | None = None, **more: Any) -> str:
+    results = {"tool": {"name": "x"}, "summary": summary or {}, "tests": list(tests)}
+    return json.dumps({"results": results} | more)
+
+
+CTRF: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
+    "passed": ({"status": "passed"}, (1, 0, 0, 0, 0)),
+    "failed": ({"status": "failed"}, (1, 1, 0, 0, 0)),
+    "skipped": ({"status": "skipped"}, (1, 0, 0, 1, 0)),
+    "pending": ({"status": "pending"}, (1, 0, 0, 1, 0)),
+    "other": ({"status": "other"}, (1, 0, 0, 1, 0)),
+    "no status": ({}, (1, 0, 1, 0, 0)),
+    "flaky": ({"status": "passed", "flaky": True, "retries": 2}, (1, 0, 0, 0, 1)),
+    "flaky and failed": ({"status": "failed", "flaky": True}, (1, 1, 0, 0, 0)),
+    "attempts": ({"status": "passed", "retryAttempts": [{"status": "failed", "name": "y"}]}, (1, 0, 0, 0, 0)),
+    "steps": ({"status": "passed", "steps": [{"name": "s", "status": "failed"}]}, (1, 0, 0, 0, 0)),
+}
+
+
+@pytest.mark.parametrize("what", CTRF)
+def test_ctrf_counts_its_tests(what: str) -> None:
+    test, wanted = CTRF[what]
+    report, cases = read(ctrf({"name": "a", "duration": 5, **test}))
+    assert (report.format, counts(report), report.totals.duration_ms) == ("CTRF", wanted, 5)
+    assert (only(cases).name, only(cases).reruns) == ("a", test.get("retries", 0))
+
+
+@pytest.mark.parametrize("indent", [None, 2])
+@pytest.mark.parametrize("size", [1 << 30, 1])
+def test_ctrf_tells_of_a_test(indent: int | None, size: int) -> None:
+    test = {
+        "name": "é\x00😀", "status": "failed", "duration": 1.6, "suite": ["outer", "inner"], "message": "m",
+        "trace": "at x", "stdout": ["one", "two\n"], "stderr": "warned", "extra": {"name": "no", "list": [1, [2]]},
+    }  # fmt: skip
+    document = json.dumps(json.loads(ctrf(test)), indent=indent, ensure_ascii=False)
+    case = only(read(document, at_once=size)[1])
+    assert (case.class_name, case.name, case.duration_ms) == ("outer > inner", "é\ufffd😀", 2)
+    assert (case.failure_message, case.stack, case.out, case.err) == ("m", "at x", "one\ntwo", "warned")
+
+
+def test_ctrf_without_tests_counts_by_its_summary() -> None:
+    summary = {"tests": 6, "passed": 2, "failed": 1, "skipped": 1, "pending": 1, "other": 1}
+    assert counted(ctrf(summary=summary)) == (6, 1, 0, 3, 0)
+    assert counted(ctrf({"name": "a", "status": "passed"}, summary=summary)) == (1, 0, 0, 0, 0)
+
+
+def test_numbers_of_ctrf_that_are_none_harm_nothing() -> None:
+    many = [-1, 1e300, 10**30, True, "5", None, [], {}]
+    report, cases = read(ctrf(*({"name": str(n), "status": "passed", "duration": n, "retries": n} for n in many)))
+    assert [case.duration_ms for case in cases] == [None] * len(many)
+    assert report.totals.duration_ms == 0
+    assert counted(ctrf(summary={"tests": -5, "failed": 10**12})) == (10**9, 10**9, 0, 0, 0)
+
+
+def test_repeated_tests_of_ctrf_are_one() -> None:
+    report, _ = read(ctrf({"name": "a", "status": "failed"}, {"name": "a", "status": "passed"}))
+    assert counts(report) == (1, 0, 0, 0, 1)
+    assert report.superseded == {0}
+    assert report.flaky == {1}
+
+
+BAD_JSON = {
+    "half a file": ('{"results": {"tests": [{"name":\n "a"', 2, "JSON"),
+    "words after the end": ('{"results": {"tests": [{}]}}\nDone', 2, "JSON"),
+    "no number": ('{"results": {\n"x": NaN}}', 2, "JSON"),
+    "nesting": ('{"results": {"x": ' + "[" * 100_000, 1, "200 deep"),
+    "no tests": ('{"results": {"x": 1}}', None, "neither"),
+    "a list": ("[1]", None, "not a format"),
+}
+
+
+@pytest.mark.parametrize("what", BAD_JSON)
+def test_json_that_cannot_be_read_is_refused_with_its_line(what: str) -> None:
+    document, line, why = BAD_JSON[what]
+    with pytest.raises(BadReport, match=why) as bad:
+        read(document)
+    assert bad.value.line == line
+
+
+def test_json_comes_in_other_encodings_too() -> None:
+    document = ctrf({"name": "é", "status": "passed"})
+    for data in (b"\xef\xbb\xbf" + document.encode(), document.encode("utf-16"), document.encode("utf-16-le")):
+        assert only(read(data)[1]).name == "é"
+
+
+# --- go test -json ---
+
+
+def go(*events: dict[str, Any] | str) -> str:
+    return "".join((event if isinstance(event, str) else json.dumps(event)) + "\n" for event in events)
+
+
+def ran(action: str, test: str | None = None, package: str = "p", **more: Any) -> dict[str, Any]:
+    return (
+        {"Time": "2026-01-01T00:00:00Z", "Action": action, "Package": package} | ({"Test": test} if test else {}) | more
+    )
+
+
+def said(output: str, test: str | None = None, package: str = "p") -> dict[str, Any]:
+    return ran("output", test, package, Output=output)
+
+
+def test_go_counts_tests_and_subtests() -> None:
+    report, cases = read(
+        go(
+            "go: downloading example.com/x v1.0.0",
+            ran("start"),
+            ran("run", "TestA"),
+            said("=== RUN   TestA\n", "TestA"),
+            said("hello\n", "TestA"),
+            ran("run", "TestA/sub"),
+            said("    a_test.go:5: expected 1\n", "TestA/sub"),
+            said("    --- FAIL: TestA/sub (0.00s)\n", "TestA/sub"),
+            ran("fail", "TestA/sub", Elapsed=0.25),
+            ran("fail", "TestA", Elapsed=0.5),
+            ran("run", "TestB"),
+            ran("pause", "TestB"),
+            ran("cont", "TestB"),
+            ran("pass", "TestB", Elapsed=0),
+            ran("run", "TestC"),
+            said("    c_test.go:9: not here\n", "TestC"),
+            ran("skip", "TestC"),
+            said("FAIL\n"),
+            ran("fail", Elapsed=1.5),
+        )
+    )
+    assert (report.format, counts(report)) == ("go test -json", (4, 2, 0, 1, 0))
+    assert [(case.class_name, case.name, case.status) for case in cases] == [
+        ("p", "TestA/sub", FAILED),
+        ("p", "TestA", FAILED),
+        ("p", "TestB", PASSED),
+        ("p", "TestC", SKIPPED),
+    ]
+    assert (cases[0].failure_message, cases[0].duration_ms) == ("a_test.go:5: expected 1", 250)
+    assert cases[1].stack == "hello"
+    assert [suite.name for suite in report.suites] == ["p"]
+
+
+GO = {
+    "packages at the same time": (
+        go(ran("run", "T", "p"), ran("run", "T", "q"), ran("pass", "T", "p"), ran("fail", "T", "q"),
+           ran("pass", None, "p"), ran("fail", None, "q")),
+        (2, 1, 0, 0, 0),
+    ),
+    "a package without tests": (go(ran("start"), said("? p [no test files]\n"), ran("skip")), (0, 0, 0, 0, 0)),
+    "a package that failed without a failed test": (
+        go(ran("run", "T"), ran("pass", "T"), said("exit status 2\n"), ran("fail")), (2, 0, 1, 0, 0),
+    ),
+    "a test that never ended": (go(ran("run", "T"), said("panic: x\n", "T"), ran("fail")), (1, 0, 1, 0, 0)),
+    "a log that was cut off": (go(ran("run", "T"), ran("run", "U"), ran("pass", "T")), (2, 0, 1, 0, 0)),
+    "twice, both passed": (go(*[ran("run", "T"), ran("pass", "T")] * 2, ran("pass")), (2, 0, 0, 0, 0)),
+    "twice, first failed": (
+        go(ran("run", "T"), ran("fail", "T"), ran("run", "T"), ran("pass", "T"), ran("pass")), (1, 0, 0, 0, 1),
+    ),
+    "a package that did not build": (
+        go({"ImportPath": "p", "Action": "build-output", "Output": "x.go:1: no\n"},
+           {"ImportPath": "p", "Action": "build-fail"}, ran("start"), said("FAIL\tp [build failed]\n"),
+           ran("fail", Elapsed=0, FailedBuild="p")),
+        (1, 0, 1, 0, 0),
+    ),
+    "one that did not build, in older words": (go(ran("pass", "T", "q"), "FAIL\tp [build failed]"), (2, 0, 1, 0, 0)),
+    "the same in both words": (go("FAIL\tp [build failed]", ran("fail")), (1, 0, 1, 0, 0)),
+    "benchmarks": (go(ran("run", "BenchmarkX"), ran("bench", "BenchmarkX"), ran("pass")), (0, 0, 0, 0, 0)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("size", [1 << 30, 5])
+@pytest.mark.parametrize("what", GO)
+def test_go_counts(what: str, size: int) -> None:
+    document, wanted = GO[what]
+    assert counts(read(document, at_once=size)[0]) == wanted
+
+
+def test_go_tells_why_a_package_does_not_build() -> None:
+    assert only(read(GO["a package that did not build"][0])[1]).stack == "x.go:1: no"
+
+
+def test_a_broken_line_of_go_is_refused_with_its_number() -> None:
+    for line in ('{"Action": "pass", ', '{"a":' * 5000, '{"Action": "pass"} {"x": 1}'):
+        with pytest.raises(BadReport, match="JSON") as bad:
+            read(go(ran("run", "T"), "make: nothing", line))
+        assert bad.value.line == 3
+
+
+def test_a_line_of_go_is_bounded() -> None:
+    with pytest.raises(BadReport, match="longer than"):
+        read(go(ran("run", "T")) + '{"Action": "output", "Output": "' + "x" * 9_000_000)
+
+
+def test_numbers_of_go_that_are_none_harm_nothing() -> None:
+    document = go(ran("run", "T")) + '{"Action": "pass", "Package": "p", "Test": "T", "Elapsed": NaN}\n'
+    assert only(read(document)[1]).duration_ms is None
+
+
+def test_a_text_of_json_is_bounded() -> None:
+    with pytest.raises(BadReport, match="longer than"):
+        read(ctrf({"name": "a", "status": "passed", "stdout": ["x" * (jsonreading.TEXT + 1_000_000)]}))
+    case = only(read(ctrf({"name": "a", "status": "passed", "stdout": ["x" * (jsonreading.TEXT // 2)]}))[1])
+    assert len(case.out or "") <= Limits().output
+
+
+def test_tests_of_go_that_run_at_once_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gotest, "AT_ONCE", 2)
+    assert counted(go(*(ran(action, f"T{at}") for at in range(5) for action in ("run", "pass"))))[0] == 5
+    for running in ([ran("run", f"T{at}") for at in range(5)], [ran("run", "T", f"p{at}") for at in range(5)]):
+        with pytest.raises(ReportTooLarge, match="at the same time"):
+            read(go(*running))
+
+
+def test_the_output_that_is_held_for_go_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gotest, "HELD", 100)
+    document = go(said("a" * 80, "T"), said("b" * 80, "U"), ran("fail", "T"), said("c" * 80, "V"), ran("fail", "V"))
+    _, cases = read(document + go(ran("fail", "U")))
+    assert [case.stack for case in cases] == ["a" * 80, "c" * 80, "\n… cut: 80 characters"]
+
+
+def test_tests_of_every_format_are_bounded() -> None:
+    limits = Limits(tests=1)
+    one = ran("pass", "T")
+    for document in (
+        trx(result("Passed"), result("Passed", "U")),
+        xunit('<test name="a" result="Pass"/>' * 2),
+        NUNIT,
+        ctrf({"name": "a", "status": "passed"}, {"name": "b", "status": "passed"}),
+        go(one, one),
+    ):
+        with pytest.raises(ReportTooLarge):
+            read(document, limits)
