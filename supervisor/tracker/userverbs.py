@@ -1,0 +1,122 @@
+"""`run.py user ...`: accounts from the command line, on the data directory, also while a server runs on it."""
+
+from __future__ import annotations
+
+import argparse
+import getpass
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import peewee
+
+from models import values
+from models.config import Config
+from models.errors import Invalid, NotFound, Problem
+from models.tracker import accounts
+from models.tracker.accounts import User
+from models.tracker.schema import reports
+from supervisor.clock import Clock
+from supervisor.tracker import passwords
+from supervisor.tracker.store import open_store
+
+_PATIENCE = 30_000
+_SECOND = 1_000_000
+
+
+def add_to(verbs: Any) -> None:
+    """Adds the verb `user` to argparse's `verbs`."""
+    user = verbs.add_parser("user", help="make accounts, set passwords, make tokens")
+    acts = user.add_subparsers(dest="act", metavar="ACT", required=True)
+    add = acts.add_parser("add", help="make an account; its password comes from the terminal or standard input")
+    add.add_argument("name", metavar="NAME")
+    add.add_argument("--admin", action="store_true", help="of role ADMIN")
+    add.set_defaults(work=_with_store(_add))
+    passwd = acts.add_parser("passwd", help="set a password, from the terminal or standard input; ends all sessions")
+    passwd.add_argument("name", metavar="NAME")
+    passwd.set_defaults(work=_with_store(_passwd))
+    token = acts.add_parser("token", help="make a token, and print it alone")
+    token.add_argument("name", metavar="NAME")
+    token.add_argument("--name", dest="label", default="ci", help="what the token is called (ci)")
+    token.add_argument("--scope", choices=["FULL", "INGEST"], default="FULL", help="INGEST may only post reports")
+    token.add_argument("--expires", type=_span, metavar="SPAN", help="after how long, such as 30d (never)")
+    token.set_defaults(work=_with_store(_token))
+
+
+def _span(raw: str) -> float:
+    try:
+        return values.some_time(values.seconds(raw))
+    except values.Unfit as unfit:
+        raise argparse.ArgumentTypeError(str(unfit)) from None
+
+
+def _with_store(act: Callable[[argparse.Namespace], None]) -> Callable[[Config, argparse.Namespace], int]:
+    def work(settings: Config, asked: argparse.Namespace) -> int:
+        """Returns the exit code: 0, or 1 with one line that says why."""
+        data = Path(settings.server.data_dir)
+        try:
+            data.mkdir(mode=0o700, parents=True, exist_ok=True)
+            open_store(data / "tracker.db")
+            try:
+                reports.execute_sql(f"PRAGMA busy_timeout = {_PATIENCE}")
+                act(asked)
+            finally:
+                reports.close()
+        except Problem as problem:
+            return _failed(problem.message)
+        except OSError as error:
+            return _failed(f"{error.filename or data}: {error.strerror}")
+        except peewee.PeeweeException as error:
+            return _failed(f"{data / 'tracker.db'}: {error}")
+        except (KeyboardInterrupt, EOFError):
+            return _failed("given up")
+        return 0
+
+    return work
+
+
+def _failed(why: str) -> int:
+    print(f"run.py user: {why}", file=sys.stderr)
+    return 1
+
+
+def _add(asked: argparse.Namespace) -> None:
+    accounts.check_username(asked.name)
+    kept = passwords.hashed(_password(asked.name))
+    made = accounts.create_user(asked.name, kept, "ADMIN" if asked.admin else "USER", Clock().now())
+    print(f"there is a user {made.username} ({made.role})")
+
+
+def _passwd(asked: argparse.Namespace) -> None:
+    user = _known(asked.name)
+    accounts.set_password(user.id, passwords.hashed(_password(user.username)))
+    print(f"the password of {user.username} is set; its sessions have ended")
+
+
+def _token(asked: argparse.Namespace) -> None:
+    now = Clock().now()
+    expires = None if asked.expires is None else now + int(asked.expires * _SECOND)
+    print(accounts.create_token(_known(asked.name).id, asked.label, asked.scope, expires, now))
+
+
+def _known(name: str) -> User:
+    user = accounts.user_named(name)
+    if user is None:
+        raise NotFound(f"there is no user {name}")
+    return user
+
+
+def _password(name: str) -> str:
+    """Twice from the terminal, or one line of standard input. Raises `Invalid`."""
+    if sys.stdin is not None and sys.stdin.isatty():
+        password = getpass.getpass(f"password of {name}: ")
+        if getpass.getpass("once more: ") != password:
+            raise Invalid("these are two passwords")
+    else:
+        try:
+            password = sys.stdin.readline().removesuffix("\n").removesuffix("\r") if sys.stdin is not None else ""
+        except UnicodeDecodeError:
+            raise Invalid("a password is valid UTF-8 without NUL") from None
+    accounts.check_password(password)
+    return password

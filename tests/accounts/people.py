@@ -1,0 +1,125 @@
+"""People for tests: put into the data directory of a server, which may be running, and how they show who they are."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlencode
+
+from conftest import Answer, Server
+
+from models.tracker import accounts
+from models.tracker.accounts import Role, Scope, User
+from models.tracker.schema import reports
+from supervisor.tracker import passwords
+from supervisor.tracker.store import open_store
+
+FORM = "application/x-www-form-urlencoded"
+PASSWORD = "correct horse battery"
+LIFETIME = 3600 * 1_000_000
+RAW_TOKEN = re.compile(r"plt_[A-Za-z0-9_-]{43}")
+_XSRF = re.compile(r'name="_xsrf" value="([^"]+)"')
+
+
+def now() -> int:
+    return time.time_ns() // 1000
+
+
+@contextlib.contextmanager
+def store(data: Path) -> Iterator[None]:
+    """The accounts of a data directory."""
+    data.mkdir(mode=0o700, exist_ok=True)
+    open_store(data / "tracker.db")
+    reports.execute_sql("PRAGMA busy_timeout = 20000")
+    try:
+        yield
+    finally:
+        reports.close()
+
+
+def somebody(data: Path, name: str, role: Role = "USER", password: str = PASSWORD) -> User:
+    """An account; its password is hashed quickly."""
+    with store(data):
+        known = accounts.user_named(name)
+        return known or accounts.create_user(name, passwords.hashed(password, is_random=True), role, now())
+
+
+def token_of(data: Path, name: str, scope: Scope = "FULL", role: Role = "USER", expires_at: int | None = None) -> str:
+    user = somebody(data, name, role)
+    with store(data):
+        return accounts.create_token(user.id, "ci", scope, expires_at, now())
+
+
+def session_of(data: Path, name: str, role: Role = "USER", lifetime: int = LIFETIME) -> str:
+    """A session's id."""
+    somebody(data, name, role)
+    with store(data):
+        known = accounts.password_of(name)
+        assert known is not None
+        raw = accounts.log_in(known, lifetime, now())
+    assert raw is not None
+    return raw
+
+
+def cookie(server: Server, session: str) -> dict[str, str]:
+    return {"Cookie": f"pilothouse_{server.port}={session}"}
+
+
+def bearer(token: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token}"}
+
+
+def send(server: Server, path: str, headers: dict[str, str] | None = None, /, **fields: str) -> Answer:
+    """Posts a form."""
+    return server.ask("POST", path, urlencode(fields).encode(), {"Content-Type": FORM, **(headers or {})})
+
+
+def log_in(server: Server, name: str = "admin", password: str = PASSWORD, path: str = "/login") -> str:
+    """A session's id, by the form."""
+    answer = send(server, path, username=name, password=password)
+    assert answer.status == 303, answer
+    return cookies(answer)[f"pilothouse_{server.port}"].partition(";")[0]
+
+
+def cookies(answer: Answer) -> dict[str, str]:
+    """What an answer sets: name -> value with its attributes."""
+    return dict(line.split("=", 1) for line in answer.headers.get_all("Set-Cookie") or [])
+
+
+class Browser:
+    """Keeps cookies, and posts forms as a browser does."""
+
+    def __init__(self, server: Server, session: str | None = None) -> None:
+        self.server = server
+        self.jar = {} if session is None else {f"pilothouse_{server.port}": session}
+
+    def _headers(self) -> dict[str, str]:
+        origin = f"http://127.0.0.1:{self.server.port}"
+        pairs = "; ".join(f"{name}={value}" for name, value in self.jar.items())
+        return {"Sec-Fetch-Site": "same-origin", "Origin": origin, **({"Cookie": pairs} if pairs else {})}
+
+    def _kept(self, answer: Answer) -> Answer:
+        for name, value in cookies(answer).items():
+            value = value.partition(";")[0].strip('"')
+            if value:
+                self.jar[name] = value
+            else:
+                self.jar.pop(name, None)
+        return answer
+
+    def get(self, path: str) -> Answer:
+        return self._kept(self.server.ask("GET", path, headers=self._headers()))
+
+    def xsrf(self, path: str) -> str:
+        """The token in the first form of a page."""
+        found = _XSRF.search(self.get(path).text)
+        assert found, path
+        return found[1]
+
+    def send(self, path: str, on: str, **fields: str) -> Answer:
+        """Posts the form of the page `on`."""
+        fields = {"_xsrf": self.xsrf(on), **fields}
+        return self._kept(send(self.server, path, self._headers(), **fields))

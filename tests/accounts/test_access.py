@@ -1,0 +1,147 @@
+"""Who may what in which project."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from people import now, somebody, store
+
+from models.tracker import access, accounts
+from models.tracker.access import ProjectRole
+from models.tracker.accounts import Role, User
+from models.tracker.schema import Project
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Iterator[Path]:
+    for name, role in {"ada": "ADMIN", "olaf": "USER", "wendy": "USER", "rob": "USER", "sue": "USER"}.items():
+        somebody(tmp_path, name, "ADMIN" if role == "ADMIN" else "USER")
+    with store(tmp_path):
+        for name in ("open", "shut", "other"):
+            visibility = "PUBLIC" if name == "open" else "PRIVATE"
+            Project.create(name=name, visibility=visibility, created_at=now())
+        roles: dict[str, ProjectRole] = {"olaf": "OWNER", "wendy": "WRITE", "rob": "READ"}
+        for name, member in roles.items():
+            access.grant(project("shut").id, known(name).id, member, now())
+        yield tmp_path
+
+
+def project(name: str) -> Project:
+    found: Project = Project.get(Project.name == name)
+    return found
+
+
+def known(name: str) -> User:
+    user = accounts.user_named(name)
+    assert user is not None
+    return user
+
+
+@pytest.mark.parametrize(
+    ("name", "role", "reads", "writes", "owns"),
+    [
+        ("ada", "OWNER", True, True, True),
+        ("olaf", "OWNER", True, True, True),
+        ("wendy", "WRITE", True, True, False),
+        ("rob", "READ", True, False, False),
+        ("sue", None, False, False, False),
+        (None, None, False, False, False),
+    ],
+)
+@pytest.mark.usefixtures("data")
+def test_a_private_project(name: str | None, role: str | None, reads: bool, writes: bool, owns: bool) -> None:
+    user, shut = known(name) if name else None, project("shut")
+    assert access.role_in(user, shut) == access.role_in(user, shut.id) == role
+    assert access.may_read(user, shut) is reads
+    assert access.may_write(user, shut) is writes
+    assert access.may_own(user, shut) is owns
+
+
+@pytest.mark.parametrize("name", ["ada", "olaf", "sue", None])
+@pytest.mark.usefixtures("data")
+def test_a_public_project_is_read_by_all_and_written_by_members(name: str | None) -> None:
+    user, public = known(name) if name else None, project("open")
+    assert access.may_read(user, public)
+    assert access.may_write(user, public) is (name == "ada")
+
+
+@pytest.mark.parametrize(
+    ("name", "names"),
+    [
+        ("ada", ["open", "other", "shut"]), ("olaf", ["open", "shut"]), ("wendy", ["open", "shut"]),
+        ("rob", ["open", "shut"]), ("sue", ["open"]), (None, ["open"]),
+    ],
+)  # fmt: skip
+@pytest.mark.usefixtures("data")
+def test_a_listing_has_what_may_be_read(name: str | None, names: list[str]) -> None:
+    user = known(name) if name else None
+    found = [one.name for one in Project.select().where(access.readable(user)).order_by(Project.name)]
+    assert found == names
+    alike = [one.name for one in Project.select().order_by(Project.name) if access.may_read(user, one)]
+    assert alike == names
+    narrowed = Project.select().where(access.readable(user) & (Project.name == "shut")).count()
+    assert narrowed == ("shut" in names)
+
+
+@pytest.mark.usefixtures("data")
+def test_members_come_by_name_and_go() -> None:
+    shut = project("shut").id
+    assert [(user.username, role) for user, role in access.members_of(shut)] == [
+        ("olaf", "OWNER"), ("rob", "READ"), ("wendy", "WRITE"),
+    ]  # fmt: skip
+    access.grant(shut, known("rob").id, "WRITE", now())
+    assert access.role_in(known("rob"), shut) == "WRITE"
+    assert access.remove_member(shut, known("rob").id)
+    assert not access.remove_member(shut, known("rob").id)
+    assert not access.may_read(known("rob"), project("shut"))
+    assert access.members_of(project("other").id) == []
+
+
+@pytest.mark.usefixtures("data")
+def test_a_deleted_user_is_a_member_of_nothing() -> None:
+    accounts.delete_user(known("olaf").id)
+    assert [user.username for user, _ in access.members_of(project("shut").id)] == ["rob", "wendy"]
+
+
+@pytest.mark.parametrize("role", ["ADMIN", "USER"])
+@pytest.mark.usefixtures("data")
+def test_a_credential_is_still_good_until_it_ends(role: Role) -> None:
+    user = accounts.create_user("temp", "hash", role, now())
+    raw = accounts.create_token(user.id, "ci", "INGEST", now() + 60_000_000, now())
+    token = accounts.by_token(raw, now())
+    assert token is not None
+    assert (token.user, token.kind, token.scope) == (user, "token", "INGEST")
+    assert accounts.still(token, now()) == token
+    assert accounts.still(token, now() + 61_000_000) is None
+    accounts.revoke_token(user.id, token.id, now())
+    assert accounts.still(token, now()) is None
+    known_by = accounts.password_of("temp")
+    assert known_by is not None
+    assert "hash" not in repr(known_by)
+    session = accounts.by_session(accounts.log_in(known_by, 60_000_000, now()) or "", now())
+    assert session is not None
+    assert (session.kind, session.scope) == ("session", "FULL")
+    assert accounts.still(session, now()) == session
+    accounts.end_session(user.id, session.id)
+    assert accounts.still(session, now()) is None
+
+
+@pytest.mark.usefixtures("data")
+def test_a_login_by_a_password_that_was_just_changed_makes_no_session() -> None:
+    before = accounts.password_of("sue")
+    assert before is not None
+    accounts.set_password(before.user.id, "another hash")
+    assert accounts.log_in(before, 60_000_000, now()) is None
+    assert accounts.sessions_of(before.user.id, now()) == []
+
+
+@pytest.mark.usefixtures("data")
+def test_sessions_that_ended_are_removed() -> None:
+    sue = accounts.password_of("sue")
+    assert sue is not None
+    accounts.log_in(sue, 60_000_000, now())
+    accounts.log_in(sue, 60_000_000, now() - 120_000_000)
+    assert accounts.prune_sessions(now()) == 1
+    assert len(accounts.sessions_of(sue.user.id, 0)) == 1

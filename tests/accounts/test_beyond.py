@@ -1,0 +1,62 @@
+"""Beyond loopback: who may change processes and read their logs, with real accounts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal
+
+import pytest
+from conftest import Server
+from people import bearer, cookie, session_of, token_of
+from talk import house
+
+IDLE = {"idle": {"command": "true", "stdout-logfile": "idle.log"}}
+STOP = "/api/v1/processes/stop/idle"
+LOGS = "/api/v1/processes/logs/idle"
+
+
+@pytest.fixture(scope="module", params=["listens", "forwarded"])
+def beyond(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Server, dict[str, str]]]:
+    """A server that listens everywhere, and one on loopback behind a proxy; with what its requests bear."""
+    address, headers = ("0.0.0.0", {}) if request.param == "listens" else ("127.0.0.1", {"X-Forwarded-For": "1.2.3.4"})
+    with house(tmp_path_factory.mktemp("beyond"), IDLE, server={"address": address}) as server:
+        yield server, headers
+
+
+@pytest.mark.parametrize("kind", ["token", "session"])
+@pytest.mark.parametrize(("role", "status"), [("ADMIN", 200), ("USER", 403)])
+@pytest.mark.parametrize(
+    "path", [STOP, "/api/v1/supervisor/reload", "/api/v1/processes/restart/idle", f"/supervision{STOP}"]
+)
+def test_processes_are_changed_by_an_admin(
+    beyond: tuple[Server, dict[str, str]], kind: str, role: Literal["ADMIN", "USER"], status: int, path: str
+) -> None:
+    server, headers = beyond
+    assert server.ask("POST", path, b"", headers).status == 401
+    shown = (
+        bearer(token_of(server.data, f"a-{role}", role=role))
+        if kind == "token"
+        else cookie(server, session_of(server.data, f"a-{role}", role))
+    )
+    assert server.ask("POST", path, b"", headers | shown).status == status
+
+
+def test_logs_are_read_with_any_account(beyond: tuple[Server, dict[str, str]]) -> None:
+    server, headers = beyond
+    assert server.ask("GET", LOGS, headers=headers).status == 401
+    for shown in (bearer(token_of(server.data, "ulla")), cookie(server, session_of(server.data, "ulla"))):
+        assert server.ask("GET", LOGS, headers=headers | shown).status == 200
+
+
+def test_a_token_of_an_admin_for_reports_changes_nothing(beyond: tuple[Server, dict[str, str]]) -> None:
+    server, headers = beyond
+    shown = bearer(token_of(server.data, "a-ADMIN", "INGEST", "ADMIN"))
+    assert server.ask("POST", STOP, b"", headers | shown).status == 403
+
+
+def test_an_admin_in_a_browser_is_not_used_by_another_site(beyond: tuple[Server, dict[str, str]]) -> None:
+    server, headers = beyond
+    shown = cookie(server, session_of(server.data, "a-ADMIN", "ADMIN"))
+    assert server.ask("POST", STOP, b"", headers | shown | {"Sec-Fetch-Site": "cross-site"}).status == 403

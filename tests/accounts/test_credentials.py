@@ -1,0 +1,300 @@
+"""Who somebody is: which credentials count, which wins, what a bad, dead or narrow one is answered."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+
+import pytest
+from conftest import Serve, Server, wait_for
+from people import RAW_TOKEN, bearer, cookie, cookies, log_in, now, session_of, somebody, store, token_of
+from talk import body, error_of, house, problem
+
+from models.tracker import accounts
+
+ME = "/api/v1/me"
+READ = "/api/v1/processes"
+IDLE = {"idle": {"command": "true", "stdout-logfile": "idle.log"}}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with house(tmp_path_factory.mktemp("credentials"), IDLE) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def token(server: Server) -> str:
+    return token_of(server.data, "tess")
+
+
+@pytest.fixture(scope="module")
+def other(server: Server) -> str:
+    return token_of(server.data, "otto")
+
+
+# /me
+
+
+@pytest.mark.parametrize("path", [ME, "/tracker/api/v1/me"])
+def test_me_tells_the_account_in_the_seeds_fields_and_order(server: Server, path: str, token: str) -> None:
+    said = body(server.ask("GET", path, headers=bearer(token)))
+    assert said == {"username": "tess", "displayName": None, "email": None, "role": "USER"}
+    assert list(said) == ["username", "displayName", "email", "role"]
+
+
+def test_me_tells_what_the_profile_says(server: Server) -> None:
+    token, user = token_of(server.data, "dora", role="ADMIN"), somebody(server.data, "dora")
+    with store(server.data):
+        accounts.set_profile(user.id, " Dora Ü ", "dora@example.org")
+    said = body(server.ask("GET", ME, headers=bearer(token)))
+    assert said == {"username": "dora", "displayName": "Dora Ü", "email": "dora@example.org", "role": "ADMIN"}
+
+
+@pytest.mark.parametrize("path", [ME, "/tracker/api/v1/me"])
+def test_me_needs_an_account_in_open_mode_too(server: Server, path: str) -> None:
+    answer = server.get(path)
+    problem(answer, 401, path, dated=False)
+    assert answer.headers["WWW-Authenticate"] == "Bearer"
+
+
+def test_me_knows_a_session(server: Server) -> None:
+    assert body(server.ask("GET", ME, headers=cookie(server, session_of(server.data, "sam"))))["username"] == "sam"
+
+
+def test_head_of_me_asks_as_well(server: Server, token: str) -> None:
+    assert server.ask("HEAD", ME).status == 401
+    assert server.ask("HEAD", ME, headers=bearer(token)).status == 200
+
+
+# Which one counts
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Authorization": "Bearer {token}"}, {"Authorization": "bearer {token}"}, {"Authorization": "BEARER  {token}"},
+        {"X-Tracker-Token": "{token}"}, {"x-tracker-token": " {token} "},
+        {"X-Tracker-Token": "{token}", "Authorization": "Bearer {other}"},
+        {"X-Tracker-Token": "{token}", "Authorization": "Bearer nonsense"},
+        {"X-Tracker-Token": "{token}", "Authorization": "Basic eDp5"},
+        {"X-Tracker-Token": "", "Authorization": "Bearer {token}"},
+        {"Authorization": "Bearer {token}", "Cookie": "pilothouse_{port}={session}"},
+        {"Authorization": "Bearer {token}", "Cookie": "pilothouse_{port}=dead"},
+    ],
+)  # fmt: skip
+def test_a_token_counts_in_either_header_and_wins(
+    server: Server, token: str, other: str, headers: dict[str, str]
+) -> None:
+    session = session_of(server.data, "sam")
+    filled = {
+        name: value.format(token=token, other=other, session=session, port=server.port)
+        for name, value in headers.items()
+    }
+    assert body(server.ask("GET", ME, headers=filled))["username"] == "tess"
+
+
+@pytest.mark.parametrize("scheme", ["Basic", "Token", "Negotiate", "Bear"])
+def test_another_scheme_is_ignored(server: Server, token: str, scheme: str) -> None:
+    headers = {"Authorization": f"{scheme} {token}"}
+    assert server.ask("GET", READ, headers=headers).status == 200
+    assert server.ask("GET", ME, headers=headers).status == 401
+    session = cookie(server, session_of(server.data, "sam"))
+    assert body(server.ask("GET", ME, headers=headers | session))["username"] == "sam"
+
+
+def test_a_cookie_of_another_port_is_not_ours(server: Server) -> None:
+    session = session_of(server.data, "sam")
+    for name in ("pilothouse", f"pilothouse_{server.port + 1}", "session"):
+        assert server.get(ME, Cookie=f"{name}={session}").status == 401
+
+
+# A bad token
+
+
+def spoilt(token: str) -> str:
+    return token[:-1] + ("A" if token[-1] != "A" else "B")
+
+
+PATHS = [
+    (ME, "tracker"), (READ, "supervision"), ("/api/v1/events", "supervision"), ("/tracker/api/v1/events", "tracker"),
+    ("/", None), ("/login", None), ("/profile", None), ("/healthz", None), ("/metrics", None),
+    ("/static/house.css", None), ("/api/v1/processes/stream", "supervision"), ("/tracker/login", None),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("path", "service"), PATHS)
+@pytest.mark.parametrize("kind", ["spoilt", "expired", "revoked", "deleted", "session"])
+def test_a_bad_token_is_401_on_every_path(server: Server, path: str, service: str | None, kind: str) -> None:
+    answer = server.ask("GET", path, headers=bearer(bad_token(server, kind)))
+    assert answer.status == 401
+    assert answer.headers["WWW-Authenticate"] == "Bearer"
+    assert not RAW_TOKEN.search(answer.text)
+    if service:
+        error_of(service, answer, 401, path)
+
+
+_made: dict[tuple[int, str], str] = {}
+
+
+def bad_token(server: Server, kind: str) -> str:
+    """One of each kind for a server."""
+    if (server.port, kind) not in _made:
+        _made[server.port, kind] = _bad_token(server, kind)
+    return _made[server.port, kind]
+
+
+def _bad_token(server: Server, kind: str) -> str:
+    if kind == "expired":
+        return token_of(server.data, "bad", expires_at=now() - 1)
+    if kind == "session":
+        return session_of(server.data, "bad")
+    raw = token_of(server.data, f"bad-{kind}", role="ADMIN")
+    user = somebody(server.data, f"bad-{kind}")
+    with store(server.data):
+        if kind == "revoked":
+            accounts.revoke_token(user.id, accounts.tokens_of(user.id)[0].id, now())
+        elif kind == "deleted":
+            accounts.delete_user(user.id)
+    return spoilt(raw) if kind == "spoilt" else raw
+
+
+def test_a_token_ends_at_its_hour(server: Server) -> None:
+    end = now() + 3600 * 1_000_000
+    token = token_of(server.data, "tess", expires_at=end)
+    assert server.ask("GET", ME, headers=bearer(token)).status == 200
+    with store(server.data):
+        assert accounts.by_token(token, end - 1) is not None
+        assert accounts.by_token(token, end) is None
+
+
+def test_a_revoked_token_stops_at_once(server: Server) -> None:
+    token, user = token_of(server.data, "rita"), somebody(server.data, "rita")
+    assert server.ask("GET", ME, headers=bearer(token)).status == 200
+    with store(server.data):
+        accounts.revoke_token(user.id, accounts.tokens_of(user.id)[0].id, now())
+    assert server.ask("GET", ME, headers=bearer(token)).status == 401
+
+
+def test_a_role_counts_as_it_is_now(server: Server) -> None:
+    token, user = token_of(server.data, "rolf"), somebody(server.data, "rolf")
+    assert body(server.ask("GET", ME, headers=bearer(token)))["role"] == "USER"
+    with store(server.data):
+        accounts.set_role(user.id, "ADMIN")
+    assert body(server.ask("GET", ME, headers=bearer(token)))["role"] == "ADMIN"
+
+
+# A dead cookie
+
+
+@pytest.mark.parametrize("path", [READ, "/", "/login", "/healthz", "/api/v1/nope"])
+@pytest.mark.parametrize("kind", ["unknown", "expired"])
+def test_a_dead_cookie_is_cleared_and_anonymous(server: Server, path: str, kind: str) -> None:
+    session = "unknown" if kind == "unknown" else session_of(server.data, "sam", lifetime=-1)
+    answer, without = server.ask("GET", path, headers=cookie(server, session)), server.get(path)
+    assert answer.status == without.status
+    cleared = cookies(answer)[f"pilothouse_{server.port}"]
+    assert cleared.startswith('"";')
+    assert "expires=" in cleared.lower()
+    assert "Path=/" in cleared
+
+
+def test_a_dead_cookie_is_401_where_an_account_is_needed_and_cleared_there_too(server: Server) -> None:
+    answer = server.ask("GET", ME, headers=cookie(server, "dead"))
+    problem(answer, 401, ME, dated=False)
+    assert cookies(answer)[f"pilothouse_{server.port}"].startswith('""')
+    answer = server.ask("GET", "/profile", headers=cookie(server, "dead"))
+    assert (answer.status, answer.headers["Location"]) == (302, "/login?next=%2Fprofile")
+    assert cookies(answer)[f"pilothouse_{server.port}"].startswith('""')
+
+
+@pytest.mark.parametrize("path", ["/tracker/api/v1/events", "/api/v1/processes/stream"])
+def test_a_dead_cookie_is_cleared_by_a_stream_too(server: Server, path: str) -> None:
+    stream = server.stream(path, **cookie(server, "dead"))
+    try:
+        assert stream.status == 200
+        assert stream.headers.get_all("Set-Cookie") == [f'pilothouse_{server.port}=""; Max-Age=0; Path=/']
+    finally:
+        stream.close()
+
+
+def test_a_live_cookie_is_left_alone(server: Server) -> None:
+    answer = server.ask("GET", READ, headers=cookie(server, session_of(server.data, "sam")))
+    assert (answer.status, cookies(answer)) == (200, {})
+
+
+# The scope INGEST
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", ME), ("GET", READ), ("GET", "/api/v1/events"), ("GET", "/tracker/api/v1/events"), ("GET", "/"),
+        ("GET", "/profile"), ("GET", "/metrics"), ("POST", "/profile/tokens"), ("GET", "/tracker/api/v1/me"),
+        ("GET", "/api/v1/gate?project=p&branch=b"), ("POST", "/api/v1/processes/stop/idle"), ("GET", "/users"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("role", ["USER", "ADMIN"])
+def test_a_token_of_scope_ingest_may_only_post_reports(server: Server, method: str, path: str, role: str) -> None:
+    token = _made.setdefault(
+        (server.port, f"ingest-{role}"),
+        token_of(server.data, f"ci-{role}", "INGEST", "ADMIN" if role == "ADMIN" else "USER"),
+    )
+    answer = server.ask(method, path, headers=bearer(token))
+    assert answer.status == 403
+    assert "INGEST" in answer.text
+
+
+# What is kept
+
+
+def test_neither_sessions_nor_tokens_nor_passwords_are_in_files_or_logs_in_the_clear(serve: Serve) -> None:
+    password = "a very secret password"
+    server = serve({}, tracker={"security": {"admin-password": password}})
+    session, token = log_in(server, "admin", password), token_of(server.data, "admin")
+    assert server.ask("GET", ME, headers=cookie(server, session)).status == 200
+    assert server.ask("GET", ME, headers=bearer(token)).status == 200
+    assert server.ask("GET", ME, headers=bearer(spoilt(token))).status == 401
+    server.stop()
+    for file in [*(one for one in server.data.rglob("*") if one.is_file()), server.log]:
+        content = file.read_bytes()
+        for secret in (session, token, spoilt(token), password):
+            assert secret.encode() not in content, file
+
+
+def test_the_last_use_of_a_token_is_kept_once_a_minute(serve: Serve) -> None:
+    server = serve({})
+    token, user = token_of(server.data, "tess"), somebody(server.data, "tess")
+
+    def used() -> int | None:
+        with store(server.data):
+            return accounts.tokens_of(user.id)[0].last_used_at
+
+    assert used() is None
+    before = now()
+    assert server.ask("GET", ME, headers=bearer(token)).status == 200
+    first = wait_for(used)
+    assert before <= first <= now()
+    for _ in range(5):
+        assert server.ask("GET", ME, headers=bearer(token)).status == 200
+    server.stop()  # writes what waits
+    assert used() == first
+    with store(server.data):
+        accounts.write_uses([(accounts.tokens_of(user.id)[0].id, now() - 61_000_000)])
+    server.start()
+    assert server.ask("GET", ME, headers=bearer(token)).status == 200
+    assert server.stop() == 0
+    last = used()
+    assert last is not None
+    assert last > first
+
+
+def test_a_store_that_is_held_does_not_hold_up_a_request(serve: Serve) -> None:
+    server = serve({})
+    token = token_of(server.data, "tess")
+    with sqlite3.connect(server.data / "tracker.db", isolation_level=None) as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        for _ in range(3):
+            assert server.ask("GET", ME, headers=bearer(token), timeout=2).status == 200
+        connection.execute("ROLLBACK")
+    connection.close()

@@ -1,0 +1,440 @@
+"""Logging in and out by the form: cookies, the XSRF token, where it leads, how often it may fail."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import ssl
+from collections.abc import Iterator
+from html import escape
+from pathlib import Path
+from urllib.parse import quote, urlencode
+
+import pytest
+import trustme
+from conftest import Answer, Serve, Server
+from people import FORM, PASSWORD, Browser, bearer, cookie, cookies, log_in, send, session_of, somebody, store, token_of
+from talk import house, raw
+
+from handlers.accounts import local_path
+from models.tracker import accounts
+
+ME = "/api/v1/me"
+SENTENCE = "The user name or the password is not right."
+ADMIN = {"admin-password": PASSWORD}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    # nobody is throttled here but who wants to be
+    security = {**ADMIN, "login-failures": {"per-minute": 1000, "per-name-per-hour": 1000}}
+    with house(tmp_path_factory.mktemp("login"), tracker={"security": security}) as server:
+        yield server
+
+
+def who(server: Server, session: str) -> str | None:
+    answer = server.ask("GET", ME, headers=cookie(server, session))
+    return str(answer.json["username"]) if answer.status == 200 else None
+
+
+# The form
+
+
+@pytest.mark.parametrize("path", ["/login", "/tracker/login", "/charts/login", "/supervision/login"])
+def test_the_form_has_labels_and_a_token_and_keeps_its_prefix(server: Server, path: str) -> None:
+    answer = server.get(path)
+    assert answer.status == 200
+    for part in (
+        'name="username"', 'name="password"', 'type="password"', 'name="_xsrf"', '<label for="username"',
+        '<label for="password"', f'action="{path}"', 'method="post"',
+    ):  # fmt: skip
+        assert part in answer.text
+    assert "<script>" not in answer.text
+    assert answer.headers["Cache-Control"] == "no-store"
+
+
+def test_curl_logs_in_without_anything_else(server: Server) -> None:
+    answer = send(server, "/login", username="admin", password=PASSWORD)
+    assert (answer.status, answer.headers["Location"], answer.body) == (303, "/", b"")
+    session = cookies(answer)[f"pilothouse_{server.port}"].partition(";")[0]
+    assert len(session) == 43
+    assert who(server, session) == "admin"
+
+
+def test_a_browser_logs_in_and_out(server: Server) -> None:
+    browser = Browser(server)
+    answer = browser.send("/login", on="/login", username="admin", password=PASSWORD, next="/profile")
+    assert (answer.status, answer.headers["Location"]) == (303, "/profile")
+    assert "admin" in browser.get("/profile").text
+    session = browser.jar[f"pilothouse_{server.port}"]
+    answer = browser.send("/logout", on="/profile")
+    assert (answer.status, answer.headers["Location"]) == (303, "/login")
+    assert f"pilothouse_{server.port}" not in browser.jar
+    assert who(server, session) is None
+    assert browser.get("/profile").status == 302
+
+
+def test_the_cookie_is_for_no_script_and_no_other_site(server: Server) -> None:
+    said = cookies(send(server, "/login", username="admin", password=PASSWORD))
+    assert list(said) == [f"pilothouse_{server.port}"]
+    attributes = {word.strip() for word in said[f"pilothouse_{server.port}"].split(";")[1:]}
+    assert attributes == {"HttpOnly", "SameSite=Lax", "Path=/", "Max-Age=2592000"}
+
+
+def test_the_xsrf_cookie_is_named_after_the_port_too(server: Server) -> None:
+    said = cookies(server.get("/login"))
+    assert list(said) == [f"pilothouse_{server.port}_xsrf"]
+    attributes = {word.strip() for word in said[f"pilothouse_{server.port}_xsrf"].split(";")[1:]}
+    assert attributes == {"HttpOnly", "SameSite=Lax", "Path=/"}
+
+
+def test_each_login_is_a_session_of_its_own_and_ends_the_one_that_came_with_it(server: Server) -> None:
+    first, second = log_in(server), log_in(server)
+    assert first != second
+    assert (who(server, first), who(server, second)) == ("admin", "admin")
+    answer = Browser(server, first).send("/login", on="/login", username="admin", password=PASSWORD)
+    third = cookies(answer)[f"pilothouse_{server.port}"].partition(";")[0]
+    assert third not in (first, second)
+    assert (who(server, first), who(server, second), who(server, third)) == (None, "admin", "admin")
+
+
+def test_a_planted_session_id_is_not_taken_over(server: Server) -> None:
+    answer = send(server, "/login", cookie(server, "planted"), username="admin", password=PASSWORD)
+    assert cookies(answer)[f"pilothouse_{server.port}"].partition(";")[0] != "planted"
+    assert who(server, "planted") is None
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"username": "admin", "password": "wrong password"}, {"username": "nobody", "password": PASSWORD},
+        {"username": "admin"}, {"password": PASSWORD}, {}, {"username": "admin", "password": PASSWORD + " "},
+        {"username": "Admin", "password": PASSWORD}, {"username": "admin", "password": PASSWORD.upper()},
+        {"username": "' OR 1=1 --", "password": "x"}, {"username": "a" * 20_000, "password": "b" * 20_000},
+        {"username": "<script>alert(1)</script>", "password": "x"}, {"username": "ü", "password": "日本"},
+    ],
+)  # fmt: skip
+def test_a_failure_is_401_with_the_form_and_one_sentence(server: Server, fields: dict[str, str]) -> None:
+    answer = send(server, "/login", **fields)
+    assert answer.status == 401
+    assert answer.headers["WWW-Authenticate"] == "Bearer"
+    assert SENTENCE in answer.text
+    assert 'name="password"' in answer.text
+    assert f"pilothouse_{server.port}" not in cookies(answer)
+    assert "<script>alert" not in answer.text
+    assert f'value="{fields.get("password", PASSWORD)}"' not in answer.text
+
+
+def test_a_name_is_trimmed_a_password_is_not(server: Server) -> None:
+    somebody(server.data, "spacy", password=" with spaces ")
+    assert log_in(server, " spacy ", " with spaces ")
+    assert send(server, "/login", username="spacy", password="with spaces").status == 401
+
+
+def test_the_form_may_be_multipart(server: Server) -> None:
+    parts = "".join(
+        f'--b\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{value}\r\n'
+        for name, value in {"username": "admin", "password": PASSWORD}.items()
+    )
+    headers = {"Content-Type": "multipart/form-data; boundary=b"}
+    assert server.ask("POST", "/login", f"{parts}--b--\r\n".encode(), headers).status == 303
+
+
+def test_a_form_beyond_its_bound_is_413(server: Server) -> None:
+    assert send(server, "/login", username="admin", password="x" * 70_000).status == 413
+
+
+@pytest.mark.parametrize("body", [b"username=%FF%FE&password=x", b"username=a%00b&password=x"])
+def test_a_form_of_nonsense_is_400(server: Server, body: bytes) -> None:
+    assert server.ask("POST", "/login", body, {"Content-Type": FORM}).status == 400
+
+
+def test_wrong_methods_are_405(server: Server) -> None:
+    assert server.ask("PUT", "/login").headers["Allow"] == "GET, POST, HEAD, OPTIONS"
+    assert server.ask("GET", "/logout").headers["Allow"] == "POST, OPTIONS"
+    assert server.ask("OPTIONS", "/login").status == 204
+    assert server.ask("HEAD", "/login").body == b""
+
+
+# Where it leads
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/", "/profile", "/runs/5", "/projects/1?branch=a%2Fb&x=1", "/tracker/profile", "/a//b", "/x#y", "/?next=//evil"],
+)
+def test_a_login_leads_to_a_local_path(server: Server, path: str) -> None:
+    assert f'name="next" value="{escape(path)}"' in server.get(f"/login?next={quote(path, safe='')}").text
+    assert local_path(path) == path
+
+
+@pytest.mark.parametrize("where", ["body", "query"])
+def test_where_it_leads_is_a_field_or_a_parameter(server: Server, where: str) -> None:
+    path = "/projects/1?branch=a%2Fb&x=1"
+    uri, fields = ("/login", {"next": path}) if where == "body" else (f"/login?next={quote(path, safe='')}", {})
+    answer = send(server, uri, username="admin", password=PASSWORD, **fields)
+    assert (answer.status, answer.headers["Location"]) == (303, path)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "//evil.example", "/\\evil.example", "\\\\evil.example", "https://evil.example/", "http:evil", "evil.example",
+        "javascript:alert(1)", "/a\\b", "/\t/evil.example", "/\n/evil.example", "\t//evil.example", "/a\r\nX-Y: z",
+        "/ü", "/a b", "", " ", "///evil.example", "/" + "a" * 3000, "/\x7f", "profile", "?x", "data:text/html,x",
+    ],
+)  # fmt: skip
+def test_it_never_leads_elsewhere(server: Server, path: str) -> None:
+    assert local_path(path) == "/"
+    page = server.get(f"/login?next={quote(path, safe='')}")
+    assert 'name="next" value="/"' in page.text
+
+
+@pytest.mark.parametrize("path", ["//evil.example", "https://evil.example/", "/a\r\nX-Y: z"])
+def test_a_login_that_asks_for_elsewhere_leads_to_the_start(server: Server, path: str) -> None:
+    answer = send(server, "/login", username="admin", password=PASSWORD, next=path)
+    assert (answer.status, answer.headers["Location"]) == (303, "/")
+    assert "X-Y" not in answer.headers
+
+
+def test_a_failure_keeps_where_it_was_to_lead(server: Server) -> None:
+    answer = send(server, "/login", username="admin", password="wrong", next="/runs/5?a=1&b=2")
+    assert 'name="next" value="/runs/5?a=1&amp;b=2"' in answer.text
+
+
+@pytest.mark.parametrize(
+    ("path", "leads"),
+    [
+        ("/profile", "/login?next=%2Fprofile"),
+        ("/tracker/profile", "/tracker/login?next=%2Ftracker%2Fprofile"),
+        ("/charts/profile?a=b", "/charts/login?next=%2Fcharts%2Fprofile%3Fa%3Db"),
+        ("/users", "/login?next=%2Fusers"),
+    ],
+)
+@pytest.mark.parametrize("accept", ["text/html", "*/*", "application/json"])
+def test_a_page_that_needs_a_session_leads_to_the_login_and_back(
+    server: Server, path: str, leads: str, accept: str
+) -> None:
+    answer = server.get(path, Accept=accept)
+    assert (answer.status, answer.headers["Location"]) == (302, leads)
+    session = log_in(server)
+    answer = send(server, leads, username="admin", password=PASSWORD)
+    assert answer.headers["Location"] == path
+    assert server.ask("GET", path, headers=cookie(server, session)).status == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "leads"),
+    [
+        ("/profile/tokens", "/login?next=%2Fprofile"),
+        ("/tracker/profile/password", "/tracker/login?next=%2Ftracker%2Fprofile"),
+        ("/users/1/delete", "/login?next=%2Fusers"),
+    ],
+)
+def test_a_form_without_a_session_leads_to_the_login_and_to_its_page(server: Server, path: str, leads: str) -> None:
+    answer = send(server, path, name="x")
+    assert (answer.status, answer.headers["Location"]) == (302, leads)
+
+
+def test_logging_out_keeps_the_prefix_and_needs_no_session(server: Server) -> None:
+    answer = send(server, "/tracker/logout")
+    assert (answer.status, answer.headers["Location"]) == (303, "/tracker/login")
+
+
+# The XSRF token
+
+
+@pytest.mark.parametrize("mark", [{"Sec-Fetch-Site": "same-origin"}, {"Origin": "http://127.0.0.1:{port}"}])
+@pytest.mark.parametrize("given", ["none", "wrong", "without its cookie"])
+def test_a_browser_needs_the_token_to_log_in(server: Server, mark: dict[str, str], given: str) -> None:
+    browser = Browser(server)
+    fields = {"username": "admin", "password": PASSWORD}
+    headers = {name: value.format(port=server.port) for name, value in mark.items()}
+    token = browser.xsrf("/login")
+    if given == "wrong":
+        fields["_xsrf"] = token[:-12] + "000000000000"
+        headers["Cookie"] = f"pilothouse_{server.port}_xsrf=2|00000000|11111111111111111111111111111111|1"
+    elif given == "without its cookie":
+        fields["_xsrf"] = token
+    answer = send(server, "/login", headers, **fields)
+    assert answer.status == 403
+    assert f"pilothouse_{server.port}" not in cookies(answer)
+
+
+FORMS = [
+    "/logout", "/profile", "/profile/password", "/profile/tokens", "/profile/tokens/1/revoke",
+    "/profile/sessions/1/end", "/users", "/users/1/role", "/users/1/password", "/users/1/delete",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("path", FORMS)
+@pytest.mark.parametrize("browser", [True, False])
+def test_every_form_with_a_session_needs_the_token(server: Server, path: str, browser: bool) -> None:
+    session = session_of(server.data, "xena", "ADMIN")
+    headers = cookie(server, session) | ({"Sec-Fetch-Site": "same-origin"} if browser else {})
+    for fields in ({}, {"_xsrf": ""}, {"_xsrf": "2|a|b|c"}, {"_xsrf": "x"}):
+        assert send(server, path, headers, **fields).status == 403
+    assert who(server, session) == "xena"
+
+
+@pytest.mark.parametrize("path", [*FORMS, "/login"])
+@pytest.mark.parametrize("headers", [{"Sec-Fetch-Site": "cross-site"}, {"Origin": "https://evil.example"}])
+def test_no_form_is_for_another_site(server: Server, path: str, headers: dict[str, str]) -> None:
+    session = session_of(server.data, "xena", "ADMIN")
+    fields = {"username": "admin", "password": PASSWORD}
+    assert send(server, path, headers | cookie(server, session), **fields).status == 403
+    assert who(server, session) == "xena"
+
+
+def test_a_token_lives_by_no_cookie_and_needs_no_xsrf(server: Server) -> None:
+    token = token_of(server.data, "toby")
+    assert send(server, "/profile", bearer(token), displayName="Toby").status == 303
+    headers = bearer(token) | {"Sec-Fetch-Site": "same-origin"}
+    assert send(server, "/profile", headers, displayName="Else").status == 403
+    assert server.ask("GET", ME, headers=bearer(token)).json["displayName"] == "Toby"
+
+
+# How often it may fail
+
+
+@pytest.fixture(scope="module")
+def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Each test has names of its own."""
+    security = {**ADMIN, "login-failures": {"per-minute": 3, "per-name-per-hour": 5}}
+    proxies = {"trusted-proxies": ["127.0.0.0/8"]}
+    with house(tmp_path_factory.mktemp("strict"), server=proxies, tracker={"security": security}) as server:
+        for name in ("sam", "sim", "som", "known"):
+            somebody(server.data, name)
+        yield server
+
+
+def fail(server: Server, name: str, address: str, password: str = "wrong") -> Answer:  # noqa: S107 (a wrong one)
+    headers = {"X-Forwarded-For": f"203.0.113.9, {address}"}
+    return send(server, "/login", headers, username=name, password=password)
+
+
+@pytest.mark.parametrize("name", ["known", "nobody"])
+def test_who_fails_too_often_waits_known_or_not(strict: Server, name: str) -> None:
+    assert [fail(strict, name, "10.0.0.1").status for _ in range(4)] == [401, 401, 401, 429]
+    answer = fail(strict, name, "10.0.0.1", PASSWORD)
+    assert answer.status == 429, "the right password too"
+    assert 1 <= int(answer.headers["Retry-After"]) <= 60
+    assert log_in(strict, "sam"), "another name passes"
+    assert [fail(strict, name, "10.0.0.2").status for _ in range(3)] == [401, 401, 429], "a name from everywhere"
+    answer = fail(strict, name, "10.0.0.3")
+    assert answer.status == 429
+    assert 60 < int(answer.headers["Retry-After"]) <= 3600
+
+
+def test_a_login_that_succeeds_is_no_failure(strict: Server) -> None:
+    for _ in range(6):
+        assert log_in(strict, "sim")
+    assert [fail(strict, "sim", "127.0.0.1").status for _ in range(2)] == [401, 401]
+    assert log_in(strict, "sim")
+
+
+def test_wrong_current_passwords_are_failures_too(strict: Server) -> None:
+    browser = Browser(strict, session_of(strict.data, "som"))
+    fields = {"currentPassword": "wrong", "newPassword": "another password"}
+    told = [browser.send("/profile/password", on="/profile", **fields).status for _ in range(4)]
+    assert told == [400, 400, 400, 429]
+
+
+def test_a_header_of_a_stranger_is_no_address(serve: Serve) -> None:
+    limits = {"per-minute": 2, "per-name-per-hour": 1000}
+    server = serve(tracker={"security": {**ADMIN, "login-failures": limits}})
+    assert [fail(server, "admin", f"10.0.0.{n}").status for n in range(3)] == [401, 401, 429]
+
+
+def test_many_at_once_do_not_get_past_the_bound(strict: Server) -> None:
+    body = urlencode({"username": "many", "password": "wrong"})
+    request = (
+        f"POST /login HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n"
+        f"Content-Type: {FORM}\r\nContent-Length: {len(body)}\r\n\r\n{body}"
+    )
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(12) as callers:
+        told = sorted(one.status for one in callers.map(lambda _: raw(strict, request), range(12)))
+    assert told == [401] * 3 + [429] * 9
+
+
+# TLS
+
+
+def test_cookies_are_secure_where_a_trusted_proxy_speaks_tls(strict: Server) -> None:
+    for proto, secure in (("https", True), ("http, https", True), ("http", False), ("https, http", False)):
+        said = cookies(send(strict, "/login", {"X-Forwarded-Proto": proto}, username="admin", password=PASSWORD))
+        assert ("Secure" in said[f"pilothouse_{strict.port}"]) is secure
+    assert "Secure" in cookies(strict.get("/login", X_Forwarded_Proto="https"))[f"pilothouse_{strict.port}_xsrf"]
+
+
+def test_a_stranger_does_not_make_them_secure(server: Server) -> None:
+    said = cookies(send(server, "/login", {"X-Forwarded-Proto": "https"}, username="admin", password=PASSWORD))
+    assert "Secure" not in said[f"pilothouse_{server.port}"]
+
+
+def test_cookies_are_secure_under_tls(serve: Serve, tmp_path: Path) -> None:
+    authority = trustme.CA()
+    issued = authority.issue_cert("127.0.0.1")
+    chain, key = tmp_path / "chain.pem", tmp_path / "key.pem"
+    issued.cert_chain_pems[0].write_to_path(str(chain))
+    issued.private_key_pem.write_to_path(str(key))
+    server = serve(server={"tls": {"certificate": str(chain), "key": str(key)}}, tracker={"security": ADMIN})
+    context = ssl.create_default_context()
+    authority.configure_trust(context)
+    with contextlib.closing(http.client.HTTPSConnection("127.0.0.1", server.port, context=context)) as connection:
+        body = urlencode({"username": "admin", "password": PASSWORD})
+        connection.request("POST", "/login", body, {"Content-Type": FORM})
+        answer = connection.getresponse()
+        answer.read()
+        assert answer.status == 303
+        assert "; Secure" in (answer.headers["Set-Cookie"] or "")
+        connection.request("GET", "/login")
+        assert "; Secure" in (connection.getresponse().headers["Set-Cookie"] or "")
+
+
+# Sessions
+
+
+def test_a_session_lasts_as_long_as_is_configured(serve: Serve) -> None:
+    server = serve(tracker={"security": {**ADMIN, "session-lifetime": "2h"}})
+    said = cookies(send(server, "/login", username="admin", password=PASSWORD))[f"pilothouse_{server.port}"]
+    assert "Max-Age=7200;" in said
+    with store(server.data):
+        (kept,) = accounts.sessions_of(somebody_id("admin"), 0)
+        assert kept.expires_at - kept.created_at == 7200 * 1_000_000
+        session = said.partition(";")[0]
+        assert accounts.by_session(session, kept.expires_at - 1) is not None
+        assert accounts.by_session(session, kept.expires_at) is None
+
+
+def test_a_session_outlives_the_server(serve: Serve) -> None:
+    server = serve(tracker={"security": ADMIN})
+    session = log_in(server)
+    server.kill()
+    server.start()
+    assert who(server, session) == "admin"
+
+
+def test_sessions_of_one_account_are_bounded(server: Server) -> None:
+    first = session_of(server.data, "many")
+    for _ in range(accounts.MOST_SESSIONS):
+        last = session_of(server.data, "many")
+    assert (who(server, first), who(server, last)) == (None, "many")
+    with store(server.data):
+        assert len(accounts.sessions_of(somebody_id("many"), 0)) == accounts.MOST_SESSIONS
+
+
+def somebody_id(name: str) -> int:
+    user = accounts.user_named(name)
+    assert user is not None
+    return user.id
+
+
+def test_the_cookie_follows_the_port_that_the_system_chose(serve: Serve) -> None:
+    one, two = (serve(tracker={"security": ADMIN}) for _ in range(2))
+    assert one.port != two.port
+    session = log_in(one)
+    assert who(one, session) == "admin"
+    assert two.get(ME, Cookie=f"pilothouse_{two.port}={session}").status == 401
