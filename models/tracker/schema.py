@@ -6,6 +6,8 @@ come here, never refused.
 
 from __future__ import annotations
 
+from typing import Any
+
 import peewee
 
 from models.db import Store
@@ -70,6 +72,7 @@ reports = Store(
             "CREATE INDEX result_by_report ON result (report_id)",
             "CREATE INDEX result_by_run ON result (run_id, status)",
             "CREATE INDEX result_by_test ON result (test_id, run_id)",
+            "CREATE INDEX result_flaky ON result (run_id, test_id) WHERE flaky = 1",
             "CREATE TABLE failure (result_id INTEGER PRIMARY KEY REFERENCES result ON DELETE CASCADE, type TEXT,"
             " message TEXT, stack TEXT)",
             "CREATE TABLE output (result_id INTEGER PRIMARY KEY REFERENCES result ON DELETE CASCADE, out TEXT,"
@@ -93,6 +96,8 @@ reports = Store(
 
 class Table(peewee.Model):
     """The base of every table of the tracker."""
+
+    id: Any
 
     class Meta:
         database = reports
@@ -176,6 +181,7 @@ class Run(Table):
     `status` is PASSED or FAILED; the four coverage counts are null where no report had coverage.
     """
 
+    project_id: Any
     project = peewee.ForeignKeyField(Project, on_delete="CASCADE")
     branch = peewee.TextField(null=True)
     flag = peewee.TextField()
@@ -317,7 +323,7 @@ class Coverage(Table):
 
 
 class Mark(Table):
-    """What people said of a test: QUARANTINED (it runs, and does not gate) or RESOLVED."""
+    """What people said of a test: ACTIVE, QUARANTINED (it runs, and does not gate) or RESOLVED."""
 
     project = peewee.ForeignKeyField(Project, on_delete="CASCADE")
     test = peewee.ForeignKeyField(Test)

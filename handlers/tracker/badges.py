@@ -1,0 +1,117 @@
+"""Badges: one figure of a project as a small picture, for a README."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from html import escape
+
+from attrs import frozen
+
+from handlers.gates import open_to_all
+from handlers.routing import Route
+from handlers.tracker.tracked import Tracked
+from models.errors import NotFound
+from models.tracker import flaky, gate, history, visible
+from models.tracker.figures import line_coverage, pass_rate
+from models.tracker.schema import Project, Run
+
+GREEN, YELLOW, RED, GREY = "#2a7d3f", "#8a6100", "#b3261e", "#5f6368"
+"""Dark enough for white letters (WCAG AA)."""
+
+_LETTER, _PADDING = 6.6, 10
+
+
+@frozen
+class Badge:
+    label: str
+    value: str
+    colour: str
+
+
+@frozen
+class Asked:
+    """Which run: the newest of this branch and flag; without a branch of the base branch, if that has any."""
+
+    base_branch: str
+    branch: str | None
+    flag: str | None
+
+    def runs(self, project: Project, limit: int) -> list[Run]:
+        if self.branch is not None:
+            return history.listing(project.id, limit, branch=self.branch, flag=self.flag)
+        base = history.listing(project.id, limit, branch=self.base_branch, flag=self.flag)
+        return base or history.listing(project.id, limit, flag=self.flag)
+
+
+_LOOK_BACK = 50
+"""The newest run may be one of a flag that reports no coverage."""
+
+
+def _coverage(project: Project, asked: Asked) -> Badge:
+    found = (line_coverage(run) for run in asked.runs(project, _LOOK_BACK))
+    figure = next((one for one in found if one is not None), None)
+    return _percent("coverage", figure, 80, 60)
+
+
+def _pass(project: Project, asked: Asked) -> Badge:
+    runs = asked.runs(project, 1)
+    return _percent("tests", pass_rate(runs[0]) if runs and runs[0].tests > runs[0].skipped else None, 100, 90)
+
+
+def _flaky(project: Project, asked: Asked) -> Badge:
+    if not asked.runs(project, 1):
+        return Badge("flaky tests", "n/a", GREY)
+    number = flaky.count(project.id)
+    return Badge("flaky tests", str(number), GREEN if not number else YELLOW if number <= 3 else RED)
+
+
+def _percent(label: str, figure: float | None, good: int, fair: int) -> Badge:
+    """A whole number, but 100 only where it is 100."""
+    if figure is None:
+        return Badge(label, "n/a", GREY)
+    shown = 99 if 99 < figure < 100 else round(figure)
+    return Badge(label, f"{shown}%", GREEN if figure >= good else YELLOW if figure >= fair else RED)
+
+
+METRICS: dict[str, Callable[[Project, Asked], Badge]] = {"coverage": _coverage, "pass": _pass, "flaky": _flaky}
+
+
+def picture(badge: Badge) -> bytes:
+    """A flat badge as SVG; its title and its label say in words what it shows."""
+    left, right = (round(len(text) * _LETTER + _PADDING) for text in (badge.label, badge.value))
+    words = escape(f"{badge.label}: {badge.value}")
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{left + right}" height="20" role="img" aria-label="{words}">'
+        f"<title>{words}</title>"
+        f'<clipPath id="r"><rect width="{left + right}" height="20" rx="3"/></clipPath>'
+        f'<g clip-path="url(#r)"><rect width="{left}" height="20" fill="#444"/>'
+        f'<rect x="{left}" width="{right}" height="20" fill="{badge.colour}"/></g>'
+        '<g fill="#fff" text-anchor="middle" font-family="Verdana,Geneva,DejaVu Sans,sans-serif" font-size="11">'
+        f'<text x="{left / 2:g}" y="14">{escape(badge.label)}</text>'
+        f'<text x="{left + right / 2:g}" y="14">{escape(badge.value)}</text></g></svg>'
+    ).encode()
+
+
+class BadgePicture(Tracked):
+    """Open in closed mode too, for public projects; who may not read a project learns nothing of it."""
+
+    gate = staticmethod(open_to_all)
+
+    async def get(self, id: str, metric: str) -> None:
+        if metric not in METRICS:
+            raise NotFound(f"a badge is one of {', '.join(METRICS)}")
+        asked = self.asked("branch", "flag")
+        settings = self.services.config.tracker.quality_gate
+
+        def drawn() -> bytes:
+            project = visible.project(self.user, id)
+            base = gate.thresholds(project, settings).base_branch
+            return picture(METRICS[metric](project, Asked(base, asked["branch"], asked["flag"])))
+
+        body = await self.services.tracked(drawn)
+        self.set_header("Cache-Control", "no-cache")
+        self.set_header("Content-Security-Policy", "default-src 'none'")
+        self.send(body, "image/svg+xml")
+
+
+routes: list[Route] = [(r"/badge/([^/]+)/([^/]+)\.svg", BadgePicture)]

@@ -1,0 +1,38 @@
+"""`GET /gate`: the verdict on the newest run of a commit or a branch."""
+
+from __future__ import annotations
+
+from handlers.gates import readers
+from handlers.routing import Route
+from handlers.tracker import shaping
+from handlers.tracker.shapes import GateVerdict
+from handlers.tracker.tracked import Tracked
+from models.errors import Invalid, NotFound
+from models.tracker import history, visible
+from models.tracker.gate import verdict
+
+
+class Gate(Tracked):
+    gate = staticmethod(readers)
+
+    async def get(self) -> None:
+        asked = self.asked("project", "commit", "branch", "flag")
+        name, commit, branch = asked["project"], asked["commit"], asked["branch"]
+        if name is None:
+            raise Invalid("project is required")
+        if commit is None and branch is None:
+            raise Invalid("one of commit and branch is required")
+        if commit is not None:
+            branch = None  # the commit wins
+        await self.answer(lambda: self._judged(name, commit, branch, asked["flag"]))
+
+    def _judged(self, name: str, commit: str | None, branch: str | None, flag: str | None) -> GateVerdict:
+        project = visible.named(self.user, name)
+        run = history.newest(project.id, commit, branch, flag)
+        if run is None:
+            which = f"of commit {commit}" if commit is not None else f"on branch {branch}"
+            raise NotFound(f"{name} has no run {which}" + (f" with the flag {flag}" if flag else ""), "RUN_NOT_FOUND")
+        return shaping.gate_verdict(project, run, verdict(run, project, self.services.config.tracker.quality_gate))
+
+
+routes: list[Route] = [(r"/gate", Gate)]

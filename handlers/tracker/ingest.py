@@ -1,0 +1,227 @@
+"""`POST /ingest`: reports come as a multipart body, which goes to disk as it comes, and are answered when stored."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from python_multipart.multipart import parse_options_header
+from tornado.web import stream_request_body
+
+from handlers.base import Base
+from handlers.gates import posters
+from handlers.multipart import Part, Parts
+from handlers.routing import Route
+from models.config import Config, ReportLimits
+from models.errors import Invalid, Problem, TooLarge
+from models.paging import INT64, whole
+from models.tracker.figures import line_coverage
+from models.tracker.runs import Stored, Upload
+from supervisor.tracker.ingest import Received
+
+_PIECE = 256 * 1024
+_LONGEST, _LONGEST_PROJECT = 2000, 255
+_NO_LIMIT = 2**62
+_FILES: tuple[Literal["junit"], Literal["jacoco"]] = ("junit", "jacoco")
+_FIELDS = {
+    "project": "project", "branch": "branch", "commit": "commit", "flag": "flag", "runKey": "run_key",
+    "repoUrl": "repo_url", "buildUrl": "build_url", "buildName": "build_name", "ciProvider": "ci_provider",
+    "baseBranch": "base_branch", "prNumber": "pr_number", "module": "module",
+}  # fmt: skip
+"""The text parts, and what they are of an `Upload`."""
+
+
+class Arrival:
+    """The body of one request, as far as it has come. `take` and `discard` are for a worker, and may meet there."""
+
+    def __init__(self, content_type: str, folder: Path, limits: ReportLimits) -> None:
+        """Raises `Unsupported`, `Invalid`."""
+        self.folder = folder
+        self._limits = limits
+        self._lock = threading.Lock()
+        self._gone = False
+        self._parts = Parts(
+            content_type, lambda name: name not in _FIELDS, folder, most_parts=_NO_LIMIT, most_of_file=limits.file
+        )
+
+    def take(self, data: bytes, is_end: bool = False) -> None:
+        """The next piece of the body. Raises `Invalid`, `TooLarge`, `OSError`."""
+        with self._lock:
+            if self._gone:
+                return
+            self.folder.mkdir(mode=0o700, exist_ok=True)
+            self._parts.feed(data)
+            if len(self._parts.all) > self._limits.parts:
+                raise TooLarge(f"the request has more than {self._limits.parts} parts")
+            if is_end:
+                self._parts.end()
+                self._check_sizes()
+
+    def _check_sizes(self) -> None:
+        """A full disk may show itself only when a file is closed."""
+        for part in self._parts.all:
+            if part.file is not None and part.file.stat().st_size != part.size:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def discard(self) -> None:
+        """Removes all of it."""
+        with self._lock:
+            self._gone = True
+            self._parts.close()
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def project(self) -> str | None:
+        """The name of the project, if that part has come whole. Raises `Invalid`."""
+        found = [part for part in self._parts.all[:-1] if part.name == "project"]
+        return _text(found[-1]) if found else None
+
+    def upload(self) -> Upload:
+        """What the text parts say; of several of one name the last. Raises `Invalid`.
+
+        As `files`, for a worker: there may be thousands of parts.
+        """
+        last = {part.name: part for part in self._parts.all if part.name in _FIELDS}
+        said: dict[str, Any] = {_FIELDS[name]: _text(part) for name, part in last.items()}
+        project = said.get("project")
+        if project is None:
+            raise Invalid("project is required")
+        if len(project) > _LONGEST_PROJECT or not project.isprintable():
+            raise Invalid(f"project must have 1 to {_LONGEST_PROJECT} characters, all of them printable")
+        if said.get("pr_number") is not None:
+            said["pr_number"] = whole("prNumber", said["pr_number"], 0, INT64)
+        return Upload(**said)
+
+    def files(self) -> Sequence[Received]:
+        """The reports in their order, but the empty ones. Raises `Invalid` where there is no test report."""
+        found = [
+            Received(kind, _shown(part), part.file)
+            for part in self._parts.all
+            for kind in _FILES
+            if part.name == kind and part.file is not None and part.size
+        ]
+        if not any(file.kind == "junit" for file in found):
+            raise Invalid("at least one part junit is required: a test report that is not empty")
+        return found
+
+
+@stream_request_body
+class Ingest(Base):
+    """The answer is 201 when all is committed; nothing of a request that is answered otherwise was stored."""
+
+    gate = staticmethod(posters)
+    takes_forms = True
+
+    @classmethod
+    def body_limit(cls, config: Config) -> int:
+        return min(config.tracker.limits.request, config.server.max_body)
+
+    def prepare(self) -> None:
+        self._piece = bytearray()
+        self._arrival: Arrival | None = None
+        self._fault: Problem | None = None
+        self._is_checked = False
+        try:
+            content_type = self.request.headers.get("Content-Type", "")
+            limits = self.services.config.tracker.limits
+            self._arrival = Arrival(content_type, self.services.ingest.folder(), limits)
+        except Problem as problem:
+            self._fault = problem  # told when the body was dropped
+
+    def data_received(self, chunk: bytes) -> Any:
+        self._piece += chunk
+        if self._fault is not None:
+            raise self._fault
+        return self._pass_on() if len(self._piece) >= _PIECE else None
+
+    async def _pass_on(self, is_end: bool = False) -> None:
+        """Has what has come written to disk, and looks whether its project may be posted to."""
+        arrival, piece = self._come(), bytes(self._piece)
+        self._piece.clear()
+        await self.services.ingest.spool(lambda: arrival.take(piece, is_end))
+        if not self._is_checked and (project := arrival.project()) is not None:
+            self._is_checked = True
+            self.services.ingest.check(self.caller.user, project)
+
+    async def post(self) -> None:
+        if self._fault is not None:
+            raise self._fault
+        await self._pass_on(is_end=True)
+        arrival = self._come()
+        upload, files = await self.services.ingest.spool(lambda: (arrival.upload(), arrival.files()))
+        self.services.ingest.check(self.caller.user, upload.project)
+        self._come()
+        self._arrival = None  # who reads it removes it
+        stored = await self.services.ingest.run(arrival.folder, upload, files, self.caller.credential)
+        self.set_status(201)
+        self.reply(_answer(stored))
+
+    def _come(self) -> Arrival:
+        """What has come. Raises `Invalid` where its client has left, and it was removed."""
+        if self._arrival is None:
+            raise Invalid("the client left")
+        return self._arrival
+
+    def on_connection_close(self) -> None:
+        super().on_connection_close()
+        self._discard()
+
+    def on_finish(self) -> None:
+        self._discard()
+
+    def _discard(self) -> None:
+        arrival, self._arrival = self._arrival, None
+        if arrival is not None:
+            self.services.ingest.remove(arrival.discard)
+
+
+def _answer(stored: Stored) -> dict[str, Any]:
+    run = stored.run
+    return {
+        "runId": run.id,
+        "project": stored.project.name,
+        "tests": run.tests,
+        "failures": run.failed + run.errors,
+        "skipped": run.skipped,
+        "lineCoveragePct": line_coverage(run),
+        "projectId": stored.project.id,
+        "passed": run.passed,
+        "failed": run.failed,
+        "errors": run.errors,
+        "status": run.status,
+        "flag": run.flag,
+        "branch": run.branch,
+        "commit": run.commit_sha,
+        "uploads": run.uploads,
+        "gateStatus": stored.verdict.status,
+        "runPath": f"/runs/{run.id}",
+    }
+
+
+def _text(part: Part) -> str | None:
+    """What a text part says, trimmed; None where that is nothing. Raises `Invalid`."""
+    _, options = parse_options_header(part.media_type or "")
+    charset = options.get(b"charset", b"utf-8").decode("latin-1")
+    try:
+        text = part.content.decode(charset).strip()
+        text.encode()
+    except (ValueError, LookupError):
+        raise Invalid(f"{part.name} is not text in {charset}") from None
+    if "\0" in text:
+        raise Invalid(f"{part.name} has a NUL in it")
+    if len(text) > _LONGEST:
+        raise Invalid(f"{part.name} has more than {_LONGEST} characters")
+    return text or None
+
+
+def _shown(part: Part) -> str:
+    """The name of a file, in words for people."""
+    name = part.file_name or "without a file name"
+    return "".join(letter if letter.isprintable() else "\ufffd" for letter in name)
+
+
+routes: list[Route] = [(r"/ingest", Ingest)]

@@ -1,0 +1,66 @@
+"""Runs as programs read them: one with what it holds, the gate's word on it, two beside each other; deleting one."""
+
+from __future__ import annotations
+
+from handlers.gates import Gate, account_holders, readers
+from handlers.routing import Route
+from handlers.tracker import shaping
+from handlers.tracker.shapes import ComparisonInfo, RunDetail, RunVerdict
+from handlers.tracker.tracked import Tracked
+from models.errors import Invalid
+from models.tracker import comparing, coverage, history, visible
+from models.tracker.gate import verdict
+
+
+class Run(Tracked):
+    gate = staticmethod(readers)
+
+    @classmethod
+    def gate_of(cls, method: str) -> Gate:
+        return account_holders if method == "DELETE" else readers
+
+    async def get(self, id: str) -> None:
+        await self.answer(lambda: self._detail(id))
+
+    async def delete(self, id: str) -> None:
+        run, _ = await self.services.tracked(lambda: visible.run(self.user, id, "WRITE"))
+        await self.services.retention.delete(run.id)
+        self.set_status(204)
+        self.clear_header("Content-Type")
+
+    def _detail(self, id: str) -> RunDetail:
+        run, project = visible.run(self.user, id)
+        judged = verdict(run, project, self.services.config.tracker.quality_gate)
+        return shaping.run_detail(run, project, judged, history.detail(run.id), coverage.files(run))
+
+
+class QualityGate(Tracked):
+    gate = staticmethod(readers)
+
+    async def get(self, id: str) -> None:
+        def judged() -> RunVerdict:
+            run, project = visible.run(self.user, id)
+            return shaping.run_verdict(run, verdict(run, project, self.services.config.tracker.quality_gate))
+
+        await self.answer(judged)
+
+
+class Compare(Tracked):
+    gate = staticmethod(readers)
+
+    async def get(self) -> None:
+        asked = self.asked("base", "head")
+        base, head = asked["base"], asked["head"]
+        if base is None or head is None:
+            raise Invalid("base and head are required: the ids of two runs")
+        await self.answer(lambda: self._compared(base, head))
+
+    def _compared(self, base: str, head: str) -> ComparisonInfo:
+        return shaping.comparison_info(comparing.compare(*visible.pair(self.user, base, head)))
+
+
+routes: list[Route] = [
+    (r"/runs/([^/]+)", Run),
+    (r"/runs/([^/]+)/quality-gate", QualityGate),
+    (r"/compare", Compare),
+]

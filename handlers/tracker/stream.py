@@ -1,0 +1,279 @@
+"""The tracker's stream: `connected`, then a `run` for each run that is ingested, to those who may read its project.
+
+Who may read is asked when an event is delivered, once for each credential and not for each stream.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
+
+import peewee
+from attrs import define, field
+from tornado.iostream import StreamClosedError
+
+from handlers.live import Streaming
+from handlers.routing import Route
+from handlers.sockets import Stream
+from handlers.streams import RETRY, block
+from models.tracker import access, accounts, runevents
+from models.tracker.accounts import Credential
+from models.tracker.runevents import RunUpdate
+from models.tracker.schema import Project
+from supervisor.services import Services
+
+log = logging.getLogger("http")
+
+CONNECTED = block("connected", "{}", retry=RETRY)
+_REPLAY = 100
+_BATCH = 100
+_LONGEST_ID = 18
+_SLICE = 0.002
+_LOOK_AGAIN = 2.0
+_LOOK_AT_LEAST = 10.0
+_SHARE = 10.0
+"""Of all credentials: every two seconds, more seldom where they are so many that it would take a tenth of our time."""
+
+
+def run_block(update: RunUpdate) -> bytes:
+    return block("run", update.data, update.id)
+
+
+class Pace:
+    """Gives the rest of the house its turn when a slice of time is over."""
+
+    def __init__(self) -> None:
+        self._end = time.monotonic() + _SLICE
+
+    @property
+    def is_over(self) -> bool:
+        return time.monotonic() > self._end
+
+    async def pause(self) -> None:
+        await asyncio.sleep(0)
+        self._end = time.monotonic() + _SLICE
+
+
+class Readable:
+    """Which of some projects a credential may read, as things are now."""
+
+    def __init__(self, services: Services, updates: Iterable[RunUpdate]) -> None:
+        ids = {update.project_id for update in updates}
+        found = {project.id: project for project in Project.select().where(Project.id.in_(ids))} if ids else {}
+        self._services = services
+        self._public = frozenset(id for id, project in found.items() if project.visibility == "PUBLIC")
+        self._others = {id: project for id, project in found.items() if id not in self._public}
+
+    def by(self, credential: Credential | None) -> frozenset[int] | None:
+        """Ids of projects; None where the credential has died. What is public needs no look at anybody."""
+        if credential is None or not self._others:
+            return self._public
+        now = accounts.still(credential, self._services.clock.now())
+        if now is None:
+            return None
+        return self._public | {id for id, project in self._others.items() if access.may_read(now.user, project)}
+
+
+def key_of(credential: Credential | None) -> tuple[str, int] | None:
+    """What makes it the same credential, whatever else has changed of it."""
+    return None if credential is None else (credential.kind, credential.id)
+
+
+@define(eq=False)
+class Group:
+    """All streams that were opened with one credential (None: without), and the last id that each has had."""
+
+    credential: Credential | None
+    left: Callable[[Group], None]
+    streams: dict[Stream, int] = field(factory=dict)
+    leave: Callable[[Stream], None] = field(init=False)
+    """One for all of its streams: each would be an object of its own."""
+
+    def __attrs_post_init__(self) -> None:
+        self.leave = self._leave
+
+    def _leave(self, stream: Stream) -> None:
+        self.streams.pop(stream, None)
+        if not self.streams:
+            self.left(self)
+
+    @property
+    def key(self) -> tuple[str, int] | None:
+        return key_of(self.credential)
+
+    def close(self) -> None:
+        for stream in tuple(self.streams):
+            stream.close()
+
+
+class Runs:
+    """Every run to every stream that may see it: judged once for a credential, encoded once for all."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._groups: dict[tuple[str, int] | None, Group] = {}
+        self._waiting: dict[int, RunUpdate] = {}
+        self._told: int | None = None
+        self._sending: asyncio.Task[None] | None = None
+        self._looking: asyncio.Task[None] | None = None
+
+    def publish(self, update: RunUpdate) -> None:
+        """Never waits, never fails: the run is stored, whoever listens."""
+        if not self._groups:
+            self._told = max(self._told or 0, update.id)
+        elif update.id > (self._told or 0):
+            self._waiting[update.id] = update
+            if self._sending is None:
+                self._sending = asyncio.get_running_loop().create_task(self._send(), name="runs")
+
+    @property
+    def told(self) -> int:
+        """The last id that was sent to those who were there."""
+        if self._told is None:
+            self._told = runevents.bounds()[1]
+        return self._told
+
+    def add(self, stream: Stream, credential: Credential | None, after: int) -> None:
+        """The stream gets every visible run from now on whose id is above `after`."""
+        group = self._groups.setdefault(key_of(credential), Group(credential, self._is_empty))
+        group.streams[stream] = max(after, self.told)
+        stream.when_closed(group.leave)
+        if credential is not None and self._looking is None:
+            self._looking = asyncio.get_running_loop().create_task(self._look(), name="credentials of streams")
+
+    def _is_empty(self, group: Group) -> None:
+        if self._groups.get(group.key) is group:
+            del self._groups[group.key]
+
+    async def _send(self) -> None:
+        try:
+            while self._waiting:
+                try:
+                    await self._deliver(self._in_order())
+                except peewee.PeeweeException as error:
+                    log.error("run events could not be sent, so their streams end: %s", error)
+                    for group in tuple(self._groups.values()):  # they come back, and ask for what they missed
+                        group.close()
+                await asyncio.sleep(0)  # who reads as fast as we write owes nothing by the next batch
+        finally:
+            self._sending = None
+
+    def _in_order(self) -> Sequence[RunUpdate]:
+        """Takes what waits, in the order of the commits, with what was committed between and is not published yet."""
+        newest, told, waiting, self._waiting = max(self._waiting), self.told, self._waiting, {}
+        self._told = newest
+        if newest - told > len(waiting):
+            stored = runevents.since(told, newest - told)
+            waiting = {update.id: update for update in stored if update.id <= newest} | waiting
+        return [waiting[id] for id in sorted(waiting)]
+
+    async def _deliver(self, updates: Sequence[RunUpdate]) -> None:
+        pace = Pace()
+        for start in range(0, len(updates), _BATCH):
+            batch = updates[start : start + _BATCH]
+            readable, joined = Readable(self._services, batch), Joined(batch)
+            for group in tuple(self._groups.values()):
+                ids = readable.by(group.credential)
+                if ids is None:
+                    group.close()
+                elif ids:
+                    await self._to_group(group, joined, ids, pace)
+                if pace.is_over:
+                    await pace.pause()
+
+    async def _to_group(self, group: Group, joined: Joined, ids: frozenset[int], pace: Pace) -> None:
+        whole, first = joined.of(ids), joined.first
+        if not whole:
+            return
+        for stream, after in tuple(group.streams.items()):
+            if data := whole if after < first else joined.of(ids, after):
+                stream.send(data)
+            if pace.is_over:
+                await pace.pause()
+
+    async def _look(self) -> None:
+        """Ends the streams of those whose token was revoked or whose login has ended, when no run comes either."""
+        spent = 0.0
+        try:
+            while any(group.credential is not None for group in self._groups.values()):
+                await asyncio.sleep(min(max(_LOOK_AGAIN, spent * _SHARE), _LOOK_AT_LEAST))
+                begin = time.monotonic()
+                try:
+                    await self._end_the_dead()
+                except peewee.PeeweeException as error:
+                    log.error("the credentials of streams could not be looked at: %s", error)
+                spent = time.monotonic() - begin
+        finally:
+            self._looking = None
+
+    async def _end_the_dead(self) -> None:
+        pace = Pace()
+        for group in tuple(self._groups.values()):
+            credential = group.credential
+            if credential is not None and accounts.still(credential, self._services.clock.now()) is None:
+                group.close()
+            if pace.is_over:
+                await pace.pause()
+
+
+class Joined:
+    """Blocks of a batch as one piece, for each set of projects made once."""
+
+    def __init__(self, batch: Sequence[RunUpdate]) -> None:
+        self.first = batch[0].id
+        self._blocks = [(update.id, update.project_id, run_block(update)) for update in batch]
+        self._made: dict[tuple[frozenset[int], int], bytes] = {}
+
+    def of(self, projects: frozenset[int], after: int = 0) -> bytes:
+        """The blocks of these projects whose ids are above `after`."""
+        made = self._made.get((projects, after))
+        if made is None:
+            wanted = (block for id, project, block in self._blocks if id > after and project in projects)
+            made = self._made[projects, after] = b"".join(wanted)
+        return made
+
+
+class RunStream(Streaming):
+    """`connected` once the stream is subscribed; `Last-Event-ID` brings what was missed and may be seen."""
+
+    async def get(self) -> None:
+        last = self.request.headers.get("Last-Event-ID") or self.query().get("lastEventId", "")
+        runs: Runs = self.settings["runs"]
+        stream = self.open()
+        stream.send(CONNECTED)
+        try:
+            seen = runs.told
+            if last.isascii() and last.isdigit() and len(last) <= _LONGEST_ID:
+                seen = await self._catch_up(stream, int(last))
+            runs.add(stream, self.caller.credential, seen)
+        except StreamClosedError:
+            stream.close()
+        except peewee.PeeweeException as error:
+            log.error("a stream ends, for the store cannot be read: %s", error)
+            stream.close()
+
+    async def _catch_up(self, stream: Stream, seen: int) -> int:
+        """Sends all that came after `seen`, as fast as the client reads; returns the last id that was told.
+
+        Between the last of these reads and the subscription the loop has no turn.
+        """
+        while True:
+            oldest, newest = runevents.bounds()
+            if not max(oldest, newest + 1 - self.services.config.server.stream_replay) - 1 <= seen <= newest:
+                seen = newest
+                await stream.send_slowly(block("reset", "{}", newest))
+                continue
+            if seen == newest:
+                return seen
+            some = runevents.since(seen, _REPLAY)
+            ids = Readable(self.services, some).by(self.caller.credential)
+            if ids is None:
+                raise StreamClosedError
+            seen = some[-1].id
+            await stream.send_slowly(Joined(some).of(ids))
+            await asyncio.sleep(0)
+
+
+routes: list[Route] = [(r"/events", RunStream)]

@@ -1,0 +1,105 @@
+"""Flaky tests, and what people said of tests.
+
+A test is flaky if it both passed and failed for one commit in different runs, or if its report says so. The newest
+`WINDOW` runs of a project are looked at; of those only what failed, in the runs of commits that were run again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+
+from attrs import frozen
+
+from models.tracker.gate import FAILING
+from models.tracker.history import test_id
+from models.tracker.schema import reports
+
+WINDOW = 500
+MOST = 500
+
+_FOUND = f"""
+    WITH recent AS MATERIALIZED (SELECT id, commit_sha, flaky, created_at FROM run WHERE project_id = :project
+        ORDER BY created_at DESC, id DESC LIMIT {WINDOW}),
+    again AS MATERIALIZED (SELECT commit_sha FROM recent WHERE commit_sha IS NOT NULL
+        GROUP BY commit_sha HAVING count(*) > 1),
+    both AS (SELECT DISTINCT bad.test_id, run.commit_sha FROM recent run CROSS JOIN result bad
+        WHERE run.commit_sha IN (SELECT commit_sha FROM again) AND bad.run_id = run.id AND bad.status IN {FAILING}
+        AND EXISTS (SELECT 1 FROM run other CROSS JOIN result good
+            WHERE other.project_id = :project AND other.commit_sha = run.commit_sha AND other.id <> run.id
+            AND good.test_id = bad.test_id AND good.run_id = other.id AND good.status = 0)),
+    told AS (SELECT DISTINCT r.test_id FROM recent run CROSS JOIN result r INDEXED BY result_flaky
+        WHERE run.flaky > 0 AND r.run_id = run.id AND r.flaky = 1),
+    found AS MATERIALIZED (SELECT test_id, count(commit_sha) AS commits FROM
+        (SELECT test_id, commit_sha FROM both UNION ALL SELECT test_id, NULL FROM told) GROUP BY test_id)"""  # noqa: S608
+_COUNT = f"{_FOUND} SELECT count(*) FROM found"  # noqa: S608 (our own words)
+_LIST = f"""{_FOUND},
+    shown AS MATERIALIZED (SELECT test_id, commits FROM found UNION ALL SELECT test_id, NULL FROM mark
+        WHERE project_id = :project AND status = 'QUARANTINED' AND test_id NOT IN (SELECT test_id FROM found)),
+    bad AS MATERIALIZED (SELECT r.test_id, count(*) AS failures, max(run.created_at) AS last
+        FROM recent run CROSS JOIN result r WHERE r.run_id = run.id AND r.status IN {FAILING} GROUP BY r.test_id),
+    top AS MATERIALIZED (SELECT t.id, t.class_name, t.name, shown.commits, coalesce(bad.failures, 0) AS failures,
+        bad.last FROM shown JOIN test t ON t.id = shown.test_id LEFT JOIN bad ON bad.test_id = t.id
+        ORDER BY failures DESC, shown.commits DESC, t.class_name, t.name LIMIT {MOST})
+    SELECT top.class_name, top.name, top.commits, (SELECT count(*) FROM result r WHERE r.test_id = top.id
+        AND r.run_id >= (SELECT min(id) FROM recent) AND r.run_id IN (SELECT id FROM recent)),
+        top.failures, top.last, coalesce(mark.status, 'ACTIVE'), mark.note
+    FROM top LEFT JOIN mark ON mark.project_id = :project AND mark.test_id = top.id
+    ORDER BY top.failures DESC, top.commits DESC, top.class_name, top.name"""  # noqa: S608
+_MARK = """
+    INSERT INTO mark (project_id, test_id, status, note, account_id, created_at) VALUES (?, ?, ?, ?, ?, ?)
+    ON CONFLICT (project_id, test_id) DO UPDATE SET status = excluded.status, note = excluded.note,
+    account_id = excluded.account_id, created_at = excluded.created_at"""
+
+
+class Said(Enum):
+    """What people say of a test. QUARANTINED: it runs, and does not gate."""
+
+    ACTIVE = "ACTIVE"
+    QUARANTINED = "QUARANTINED"
+    RESOLVED = "RESOLVED"
+
+
+@frozen
+class FlakyTest:
+    """A flaky test, or a quarantined one; `commits`: for how many it both passed and failed, None where not flaky.
+
+    The other figures are over the newest `WINDOW` runs.
+    """
+
+    class_name: str
+    name: str
+    commits: int | None
+    results: int
+    failures: int
+    last_failure_at: int | None
+    status: Said
+    note: str | None
+
+
+def count(project_id: int) -> int:
+    """How many tests of a project are flaky."""
+    return int(reports.execute_sql(_COUNT, {"project": project_id}).fetchone()[0])
+
+
+def tests(project_id: int) -> Sequence[FlakyTest]:
+    """The flaky and the quarantined tests of a project, those that failed most often first."""
+    rows = reports.execute_sql(_LIST, {"project": project_id})
+    return [
+        FlakyTest(class_name, name, commits, results, failures, last, Said(status), note)
+        for class_name, name, commits, results, failures, last, status, note in rows
+    ]
+
+
+def say(project_id: int, class_name: str, name: str, status: Said, note: str | None, by: int | None, at: int) -> None:
+    """Keeps what the account `by` says of a test, in place of what was said before. Raises `NotFound`."""
+    with reports.atomic():
+        test = test_id(project_id, class_name, name)
+        reports.execute_sql(_MARK, (project_id, test, status.value, note, by, at))
+
+
+def said(project_id: int, test: int) -> Said:
+    """What was last said of a test."""
+    query = "SELECT status FROM mark WHERE project_id = ? AND test_id = ?"
+    row = reports.execute_sql(query, (project_id, test)).fetchone()
+    return Said(row[0]) if row else Said.ACTIVE

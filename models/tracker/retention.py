@@ -1,0 +1,65 @@
+"""Runs that have had their time, and how one is deleted without anybody waiting for it.
+
+The newest run of a project is always kept, and so is the newest of each flag on its base branch: it is a baseline.
+"""
+
+from __future__ import annotations
+
+from models.config import QualityGate
+from models.tracker.gate import FAILING
+from models.tracker.schema import reports
+
+_BATCH = 2_000
+
+_KEPT = """
+    WITH placed AS (SELECT r.id, r.created_at, r.branch = coalesce(p.base_branch, :base) AS is_base,
+        row_number() OVER (PARTITION BY r.project_id ORDER BY r.created_at DESC, r.id DESC)
+            AS newest,
+        row_number() OVER (PARTITION BY r.project_id, r.branch, r.flag ORDER BY r.created_at DESC, r.id DESC)
+            AS of_flag,
+        row_number() OVER (PARTITION BY r.project_id, r.branch ORDER BY r.created_at DESC, r.id DESC)
+            AS of_branch
+        FROM run r JOIN project p ON p.id = r.project_id)
+    SELECT id FROM placed WHERE newest > 1 AND NOT (coalesce(is_base, 0) AND of_flag = 1)
+        AND (created_at < :before OR (:keep > 0 AND of_branch > :keep))
+    ORDER BY created_at, id LIMIT :most"""
+_PASSED = f"SELECT id FROM result WHERE run_id = ? AND status NOT IN {FAILING} LIMIT ?"  # noqa: S608 (our own words)
+_COVERAGE = "SELECT id FROM coverage WHERE run_id = ? LIMIT ?"
+_UNUSED = """
+    SELECT t.id FROM test t WHERE t.id > ? AND t.id <= ? AND NOT EXISTS (SELECT 1 FROM result WHERE test_id = t.id)
+    AND NOT EXISTS (SELECT 1 FROM mark WHERE project_id = t.project_id AND test_id = t.id)"""
+
+
+def expired(before: int, keep: int, settings: QualityGate, most: int = 500) -> list[int]:
+    """Ids of the first `most` runs older than `before`, or beyond the newest `keep` (0: all) of their branch."""
+    values = {"before": before, "keep": keep, "base": settings.base_branch, "most": most}
+    return [row[0] for row in reports.execute_sql(_KEPT, values)]
+
+
+def delete_some(run_id: int, batch: int = _BATCH) -> bool:
+    """One short transaction of deleting a run; whether more are needed.
+
+    First goes what no verdict looks at, in batches; then at once the run itself, with its failures.
+    """
+    with reports.atomic():
+        for table, query in (("result", _PASSED), ("coverage", _COVERAGE)):
+            ids = reports.execute_sql(query, (run_id, batch)).fetchall()
+            if ids:
+                reports.write_many(f"DELETE FROM {table} WHERE id = ?", ids)  # noqa: S608 (our own words)
+                return True
+        reports.execute_sql("DELETE FROM run WHERE id = ?", (run_id,))
+    return False
+
+
+def forget_tests(after: int, batch: int = _BATCH) -> int | None:
+    """Deletes tests that no run has any more and nobody has marked, among the next `batch` ids after `after`.
+
+    Returns the last id that was looked at; None at the end.
+    """
+    with reports.atomic():
+        (last,) = reports.execute_sql("SELECT max(id) FROM test").fetchone()
+        if last is None or after >= last:
+            return None
+        end = after + batch
+        reports.write_many("DELETE FROM test WHERE id = ?", reports.execute_sql(_UNUSED, (after, end)).fetchall())
+    return end

@@ -1,0 +1,102 @@
+"""A project's own settings, its visibility and its members, as people change them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from models import values
+from models.errors import Conflict, Invalid, NotFound
+from models.tracker import access, accounts
+from models.tracker.access import PROJECT_ROLES
+from models.tracker.accounts import User
+from models.tracker.schema import Project, reports
+
+_LONGEST = {"base_branch": 255, "repo_url": 1024}
+_BOOLEANS = {"true": True, "false": False}
+
+
+def read(form: Mapping[str, str]) -> dict[str, Any]:
+    """Columns of a project and their new values, from those fields of a form that it has; blank: the global setting.
+
+    Raises `Invalid`, which names the field.
+    """
+    readers = {
+        "base_branch": _line,
+        "repo_url": _url,
+        "min_line_coverage": _percent,
+        "max_coverage_drop_pct": _percent,
+        "fail_on_new_failures": _boolean,
+    }
+    return {
+        name: reader(name, form[name].strip()) if form[name].strip() else None
+        for name, reader in readers.items()
+        if name in form
+    }
+
+
+def _line(name: str, text: str) -> str:
+    if len(text) > _LONGEST[name] or not text.isprintable():
+        raise Invalid(f"{name} must have at most {_LONGEST[name]} characters, all of them printable")
+    return text
+
+
+def _url(name: str, text: str) -> str:
+    try:
+        return values.url(_line(name, text))
+    except values.Unfit as unfit:
+        raise Invalid(f"{name} {unfit}") from None
+
+
+def _percent(name: str, text: str) -> float:
+    try:
+        return values.between(0.0, 100.0)(values.number(text))
+    except values.Unfit as unfit:
+        raise Invalid(f"{name} {unfit}") from None
+
+
+def _boolean(name: str, text: str) -> bool:
+    if text not in _BOOLEANS:
+        raise Invalid(f"{name} must be true or false")
+    return _BOOLEANS[text]
+
+
+def change(project: Project, columns: Mapping[str, Any]) -> None:
+    """Keeps what `read` gave."""
+    if columns:
+        Project.update(**columns).where(Project.id == project.id).execute()
+
+
+def show(project: Project, visibility: str) -> None:
+    """Makes it PUBLIC or PRIVATE. Raises `Invalid`."""
+    if visibility not in ("PUBLIC", "PRIVATE"):
+        raise Invalid("visibility must be PUBLIC or PRIVATE")
+    Project.update(visibility=visibility).where(Project.id == project.id).execute()
+
+
+def grant(project: Project, username: str, role: str, by: User, now: int) -> None:
+    """Makes somebody a member, or another kind of member. Raises `Invalid`, `Conflict`."""
+    if role not in PROJECT_ROLES:
+        raise Invalid(f"role must be one of {', '.join(PROJECT_ROLES)}")
+    with reports.atomic():
+        user = accounts.user_named(username)
+        if user is None:
+            raise Invalid(f"there is no user {username}")
+        if role != "OWNER":
+            _keep_an_owner(project, user.id, by)
+        access.grant(project.id, user.id, role, now)
+
+
+def remove(project: Project, user_id: int, by: User) -> None:
+    """Ends a membership in this project. Raises `NotFound`, `Conflict`."""
+    with reports.atomic():
+        _keep_an_owner(project, user_id, by)
+        if not access.remove_member(project.id, user_id):
+            raise NotFound("there is no such member")
+
+
+def _keep_an_owner(project: Project, without: int, by: User) -> None:
+    """An ADMIN may leave a project to the ADMINs; an OWNER must not lose it."""
+    owners = {user.id for user, role in access.members_of(project.id) if role == "OWNER"}
+    if owners == {without} and not by.is_admin:
+        raise Conflict("a project needs an OWNER: make somebody else one first")

@@ -1,0 +1,153 @@
+"""What a CI system tells its jobs about themselves, in the words of an upload. What it does not tell is left out."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from urllib.parse import urlsplit
+
+Environ = Mapping[str, str]
+Facts = dict[str, str]
+
+
+def facts(environ: Environ) -> Facts:
+    """`branch`, `commit`, `runKey` and the like of the job that this runs in; nothing outside of a CI system."""
+    for mark, known in _SYSTEMS.items():
+        if environ.get(mark, "").lower() not in ("", "false"):
+            found = known(environ)
+            found["repoUrl"] = _without_secrets(found.get("repoUrl", ""))
+            return {name: value for name, value in found.items() if value}
+    return {}
+
+
+def _github(environ: Environ) -> Facts:
+    pull = re.match(r"refs/pull/(\d+)/", environ.get("GITHUB_REF", ""))
+    place = f"{environ.get('GITHUB_SERVER_URL', '')}/{environ.get('GITHUB_REPOSITORY', '')}"
+    run = environ.get("GITHUB_RUN_ID", "")
+    return {
+        "ciProvider": "github",
+        "branch": environ.get("GITHUB_HEAD_REF") or environ.get("GITHUB_REF_NAME", ""),
+        "commit": (_head_of_pull(environ) if pull else "") or environ.get("GITHUB_SHA", ""),
+        "baseBranch": environ.get("GITHUB_BASE_REF", ""),
+        "prNumber": pull[1] if pull else "",
+        "repoUrl": place if place != "/" else "",
+        "buildUrl": f"{place}/actions/runs/{run}" if run else "",
+        "buildName": environ.get("GITHUB_WORKFLOW", ""),
+        "runKey": f"github-{run}.{environ.get('GITHUB_RUN_ATTEMPT', '1')}" if run else "",
+    }
+
+
+def _head_of_pull(environ: Environ) -> str:
+    """The commit that was pushed: GITHUB_SHA is the merge that nobody else knows of."""
+    try:
+        event = json.loads(Path(environ.get("GITHUB_EVENT_PATH", "")).read_bytes())
+        return str(event["pull_request"]["head"]["sha"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""  # the event is only a better source, and not every event has it
+
+
+def _gitlab(environ: Environ) -> Facts:
+    merge = "CI_MERGE_REQUEST_"
+    pipeline = environ.get("CI_PIPELINE_ID", "")
+    return {
+        "ciProvider": "gitlab",
+        "branch": environ.get(f"{merge}SOURCE_BRANCH_NAME") or environ.get("CI_COMMIT_REF_NAME", ""),
+        "commit": environ.get(f"{merge}SOURCE_BRANCH_SHA") or environ.get("CI_COMMIT_SHA", ""),
+        "baseBranch": environ.get(f"{merge}TARGET_BRANCH_NAME", ""),
+        "prNumber": environ.get(f"{merge}IID", ""),
+        "repoUrl": environ.get("CI_PROJECT_URL", ""),
+        "buildUrl": environ.get("CI_JOB_URL") or environ.get("CI_PIPELINE_URL", ""),
+        "buildName": environ.get("CI_JOB_NAME", ""),
+        "runKey": f"gitlab-{pipeline}" if pipeline else "",
+    }
+
+
+def _jenkins(environ: Environ) -> Facts:
+    tag = environ.get("BUILD_TAG", "")
+    branch = environ.get("CHANGE_BRANCH") or environ.get("BRANCH_NAME") or environ.get("GIT_BRANCH", "")
+    return {
+        "ciProvider": "jenkins",
+        "branch": branch.removeprefix("origin/"),
+        "commit": environ.get("GIT_COMMIT", ""),
+        "baseBranch": environ.get("CHANGE_TARGET", ""),
+        "prNumber": environ.get("CHANGE_ID", ""),
+        "repoUrl": environ.get("GIT_URL", ""),
+        "buildUrl": environ.get("BUILD_URL", ""),
+        "buildName": environ.get("JOB_NAME", ""),
+        "runKey": tag if not tag or tag.startswith("jenkins-") else f"jenkins-{tag}",
+    }
+
+
+def _circleci(environ: Environ) -> Facts:
+    workflow = environ.get("CIRCLE_WORKFLOW_ID", "")
+    pull = environ.get("CIRCLE_PR_NUMBER") or environ.get("CIRCLE_PULL_REQUEST", "").rpartition("/")[2]
+    return {
+        "ciProvider": "circleci",
+        "branch": environ.get("CIRCLE_BRANCH") or environ.get("CIRCLE_TAG", ""),
+        "commit": environ.get("CIRCLE_SHA1", ""),
+        "prNumber": pull,
+        "repoUrl": environ.get("CIRCLE_REPOSITORY_URL", ""),
+        "buildUrl": environ.get("CIRCLE_BUILD_URL", ""),
+        "buildName": environ.get("CIRCLE_JOB", ""),
+        "runKey": f"circleci-{workflow}" if workflow else "",
+    }
+
+
+def _buildkite(environ: Environ) -> Facts:
+    pull, commit = environ.get("BUILDKITE_PULL_REQUEST", ""), environ.get("BUILDKITE_COMMIT", "")
+    build = environ.get("BUILDKITE_BUILD_ID", "")
+    return {
+        "ciProvider": "buildkite",
+        "branch": environ.get("BUILDKITE_BRANCH", ""),
+        "commit": "" if commit == "HEAD" else commit,
+        "baseBranch": environ.get("BUILDKITE_PULL_REQUEST_BASE_BRANCH", ""),
+        "prNumber": "" if pull == "false" else pull,
+        "repoUrl": environ.get("BUILDKITE_REPO", ""),
+        "buildUrl": environ.get("BUILDKITE_BUILD_URL", ""),
+        "buildName": environ.get("BUILDKITE_PIPELINE_SLUG", ""),
+        "runKey": f"buildkite-{build}" if build else "",
+    }
+
+
+def _azure(environ: Environ) -> Facts:
+    pull, build = "SYSTEM_PULLREQUEST_", environ.get("BUILD_BUILDID", "")
+    place = environ.get("SYSTEM_COLLECTIONURI", "") + environ.get("SYSTEM_TEAMPROJECT", "").replace(" ", "%20")
+    return {
+        "ciProvider": "azure",
+        "branch": _short(environ.get(f"{pull}SOURCEBRANCH") or environ.get("BUILD_SOURCEBRANCH", "")),
+        "commit": environ.get(f"{pull}SOURCECOMMITID") or environ.get("BUILD_SOURCEVERSION", ""),
+        "baseBranch": _short(environ.get(f"{pull}TARGETBRANCH", "")),
+        "prNumber": environ.get(f"{pull}PULLREQUESTNUMBER") or environ.get(f"{pull}PULLREQUESTID", ""),
+        "repoUrl": environ.get("BUILD_REPOSITORY_URI", ""),
+        "buildUrl": f"{place}/_build/results?buildId={build}" if place and build else "",
+        "buildName": environ.get("BUILD_DEFINITIONNAME", ""),
+        "runKey": f"azure-{build}" if build else "",
+    }
+
+
+def _short(ref: str) -> str:
+    return re.sub(r"^refs/(heads|tags)/", "", ref)
+
+
+def _without_secrets(url: str) -> str:
+    """The URL without name and password: CI systems clone with tokens in it."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return ""
+    if parts.scheme not in ("http", "https"):
+        return url
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+
+
+_SYSTEMS: Mapping[str, Callable[[Environ], Facts]] = {
+    "GITHUB_ACTIONS": _github,
+    "GITLAB_CI": _gitlab,
+    "JENKINS_URL": _jenkins,
+    "CIRCLECI": _circleci,
+    "BUILDKITE": _buildkite,
+    "TF_BUILD": _azure,
+}
+"""By the variable that each sets, and no other."""

@@ -1,0 +1,205 @@
+"""An upload on its way: the request as a file, and the server that gets it, once whatever may happen.
+
+The whole request is written to a file first, so that memory stays flat, its length is known, and it can be sent again.
+It may always be sent again: it bears a run key, and a server counts a file only once for each.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import http.client
+import json
+import shutil
+import tempfile
+import time
+import urllib.error
+import urllib.request
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from email.message import Message
+from pathlib import Path
+from typing import IO, Any, NoReturn
+
+from attrs import frozen
+
+from models.errors import Denied, Invalid, Unavailable
+
+_AGAIN = (429, 502, 503, 504)
+_PAUSES = (0.4, 0.8)
+_LONGEST_PAUSE = 30.0
+_GZIP = b"\x1f\x8b"
+_WORDS = 64 * 1024
+
+
+@frozen
+class Reply:
+    status: int
+    body: Any
+    """What its JSON says, or its text where it is none."""
+
+
+@frozen
+class Parcel:
+    """A request that is ready to be sent, as often as it takes."""
+
+    file: IO[bytes]
+    length: int
+    media_type: str
+
+
+@contextlib.contextmanager
+def packed(fields: Mapping[str, str], files: Sequence[tuple[str, Path]], compress: bool) -> Iterator[Parcel]:
+    """The multipart body of an upload, in a file that is gone afterwards."""
+    boundary = uuid.uuid4().hex
+    with tempfile.TemporaryFile() as body:
+        for name, value in fields.items():
+            body.write(_part_head(boundary, f'name="{name}"') + value.encode("utf-8", "replace") + b"\r\n")
+        for name, path in files:
+            shown = _shown(path).replace("\r", "%0D").replace("\n", "%0A").replace('"', "%22")
+            body.write(_part_head(boundary, f'name="{name}"; filename="{shown}"', "application/octet-stream"))
+            _add(path, body, compress)
+            body.write(b"\r\n")
+        body.write(f"--{boundary}--\r\n".encode())
+        yield Parcel(body, body.tell(), f"multipart/form-data; boundary={boundary}")
+
+
+def _part_head(boundary: str, about: str, media_type: str = "") -> bytes:
+    kind = f"Content-Type: {media_type}\r\n" if media_type else ""
+    head = f"--{boundary}\r\nContent-Disposition: form-data; {about}\r\n{kind}\r\n"
+    return head.encode("utf-8", "replace")
+
+
+def _shown(path: Path) -> str:
+    """The path as a reader on another machine understands it."""
+    if not path.is_absolute():
+        return path.as_posix()
+    return path.relative_to(Path.cwd()).as_posix() if path.is_relative_to(Path.cwd()) else path.name
+
+
+def _add(path: Path, body: IO[bytes], compress: bool) -> None:
+    try:
+        with path.open("rb") as file:
+            packed = file.read(len(_GZIP)) == _GZIP
+            file.seek(0)
+            if packed or not compress or not path.stat().st_size:
+                shutil.copyfileobj(file, body)
+            else:
+                with gzip.GzipFile(fileobj=body, mode="wb", filename="", mtime=0, compresslevel=6) as pack:
+                    shutil.copyfileobj(file, pack)
+    except OSError as error:
+        raise Invalid(f"{path}: {why(error)}") from None
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """A redirect would make a GET of a POST, and hand our token to whoever it names."""
+
+    def redirect_request(
+        self, request: Any, file: Any, code: int, message: str, headers: Message, url: str
+    ) -> NoReturn:
+        raise Denied(f"the server sends us elsewhere ({code}): --url should be what leads to {url}")
+
+
+class _Persistent(http.client.HTTPConnection):
+    """Reads the answer of a server that has heard enough and closes while we are still sending."""
+
+    def send(self, data: Any) -> None:
+        if self.sock is None:
+            self.connect()
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            super().send(data)
+
+
+class _PersistentSecure(_Persistent, http.client.HTTPSConnection):
+    pass
+
+
+class _Plain(urllib.request.HTTPHandler):
+    def http_open(self, request: urllib.request.Request) -> Any:
+        return self.do_open(_Persistent, request)
+
+
+class _Secure(urllib.request.HTTPSHandler):
+    def https_open(self, request: urllib.request.Request) -> Any:
+        return self.do_open(_PersistentSecure, request)
+
+
+class Server:
+    """The other end. Raises `Unavailable` where it cannot be reached or is broken, `Denied` where it refuses."""
+
+    def __init__(self, base: str, token: str, timeout: float) -> None:
+        self.base = base
+        self._token = token
+        self._timeout = timeout
+        self._opener = urllib.request.build_opener(_NoRedirects, _Plain, _Secure)
+
+    def post(self, parcel: Parcel) -> Mapping[str, Any]:
+        """The created run, as the server tells it."""
+        headers = {"Content-Type": parcel.media_type, "Content-Length": str(parcel.length)}
+        reply = self._patiently("/api/v1/ingest", parcel.file, headers)
+        if reply.status != 201 or not isinstance(reply.body, dict):
+            raise Denied(f"this is no pilothouse: it answers {reply.status} to an upload")
+        return reply.body
+
+    def rules(self, run_id: int) -> list[str]:
+        """What the gate says of a run, a line for each rule; whoever may only post reports is not told."""
+        try:
+            reply = self._patiently(f"/api/v1/runs/{run_id}/quality-gate")
+        except Denied as problem:
+            return [f"the rules cannot be shown: {problem.message}"]
+        rules = reply.body["rules"]
+        return [f"{'passed' if rule['passed'] else 'FAILED'} {rule['name']}: {rule['detail']}" for rule in rules]
+
+    def _patiently(self, path: str, body: IO[bytes] | None = None, headers: Mapping[str, str] | None = None) -> Reply:
+        for pause in (*_PAUSES, None):
+            try:
+                reply, again = self._ask(path, body, headers or {})
+            except (OSError, http.client.HTTPException) as error:
+                if pause is None:
+                    raise Unavailable(f"{self.base} cannot be reached: {why(error)}") from None
+                again = None
+            else:
+                if reply.status not in _AGAIN or pause is None:
+                    return _good(reply)
+            time.sleep(min(max(pause, again or 0.0), _LONGEST_PAUSE))
+        raise AssertionError("the last try returns or raises")
+
+    def _ask(self, path: str, body: IO[bytes] | None, headers: Mapping[str, str]) -> tuple[Reply, float | None]:
+        """The answer, and after how many seconds the server wants to be asked again."""
+        if body is not None:
+            body.seek(0)
+        request = urllib.request.Request(self.base + path, body, {"Accept": "application/json", **headers})  # noqa: S310 (http or https)
+        if self._token:
+            request.add_unredirected_header("Authorization", f"Bearer {self._token}")
+        try:
+            with self._opener.open(request, timeout=self._timeout) as answer:
+                return Reply(answer.status, _said(answer.read())), None
+        except urllib.error.HTTPError as refusal:
+            with refusal:
+                again = refusal.headers.get("Retry-After", "")
+                return Reply(refusal.code, _said(refusal.read(_WORDS))), float(again) if again.isdigit() else None
+
+
+def _good(reply: Reply) -> Reply:
+    """Raises for a status that is a failure, with the server's words."""
+    if reply.status < 400:
+        return reply
+    words = reply.body.get("message") if isinstance(reply.body, dict) else None
+    shown = "".join(letter if letter.isprintable() else " " for letter in str(words or "it says no more"))
+    told = f"{reply.status}: {shown}"
+    if reply.status >= 500:
+        raise Unavailable(f"the server fails: {told}")
+    raise Denied(f"the server refuses: {told}")
+
+
+def _said(body: bytes) -> Any:
+    try:
+        return json.loads(body)
+    except ValueError:
+        return body.decode("utf-8", "replace")
+
+
+def why(error: Exception) -> str:
+    """An error's own words, without the machinery around them."""
+    reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or error
+    return str(getattr(reason, "strerror", None) or reason)

@@ -1,0 +1,246 @@
+"""What the gate says of a run, and of which run it takes for the baseline."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pytest
+import written
+from attrs import evolve
+from written import ERROR, FAILED, NOW, PASSED, SECOND, SKIPPED
+
+from models.config import QualityGate
+from models.tracker import flaky
+from models.tracker.flaky import Said
+from models.tracker.gate import Rule, Thresholds, rules, verdict
+from models.tracker.schema import Project, Run, Suite
+
+LIMITS = Thresholds("main", None, 1.0, True)
+HOUSE = QualityGate()
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Iterator[Project]:
+    with written.store(tmp_path / "tracker.db"):
+        yield written.project("demo")
+
+
+def judged(run: Run, **settings: Any) -> dict[str, Rule]:
+    return {rule.name: rule for rule in verdict(run, run.project, evolve(HOUSE, **settings)).rules}
+
+
+# The rules, on values
+
+
+def test_without_coverage_minimum_or_baseline_only_new_failures_are_looked_at() -> None:
+    assert rules(LIMITS, None, None, []) == [Rule("new-failures", True, "no new failures")]
+
+
+def test_the_rules_come_in_their_order() -> None:
+    found = rules(evolve(LIMITS, min_line_coverage=80.0), Fraction(75), Fraction(90), ["a b"])
+    assert [rule.name for rule in found] == ["min-coverage", "coverage-drop", "new-failures"]
+    assert not any(rule.passed for rule in found)
+
+
+def test_failures_do_not_count_where_the_setting_says_so() -> None:
+    assert rules(evolve(LIMITS, fail_on_new_failures=False), None, None, ["a b"]) == []
+
+
+@pytest.mark.parametrize(("covered", "passes"), [("79.99999", False), ("80", True), ("80.00001", True)])
+def test_the_minimum_itself_passes(covered: str, passes: bool) -> None:
+    (rule, _) = rules(evolve(LIMITS, min_line_coverage=80.0), Fraction(covered), None, [])
+    assert rule.passed is passes
+
+
+def test_no_coverage_passes_the_minimum() -> None:
+    (rule, _) = rules(evolve(LIMITS, min_line_coverage=80.0), None, Fraction(90), [])
+    assert rule == Rule("min-coverage", True, "no coverage reported")
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "most", "passes"),
+    [
+        ("80", "79", 1.0, True),
+        ("80", "78.999999", 1.0, False),
+        ("80", "95", 1.0, True),
+        ("80.3", "80", 0.3, True),  # as floats 80.3 - 80 is more than 0.3
+        ("80.7", "80", 0.7, True),
+        ("80.1", "80", 0.0, False),
+        ("80", "80", 0.0, True),
+    ],
+)
+def test_a_drop_of_exactly_the_most_passes(before: str, now: str, most: float, passes: bool) -> None:
+    (rule, _) = rules(evolve(LIMITS, max_coverage_drop_pct=most), Fraction(now), Fraction(before), [])
+    assert rule.passed is passes
+
+
+def test_the_detail_of_a_drop() -> None:
+    (rule, _) = rules(LIMITS, Fraction(75), Fraction(80), [])
+    assert rule.detail == "75.0% vs baseline 80.0% (drop 5.0pp, max 1.0pp)"
+    (rule, _) = rules(LIMITS, Fraction(85), Fraction(80), [])
+    assert rule.detail == "85.0% vs baseline 80.0% (drop 0.0pp, max 1.0pp)"
+
+
+def test_a_detail_never_shows_two_different_figures_as_one() -> None:
+    (rule, _) = rules(LIMITS, Fraction("78.98"), Fraction(80), [])
+    assert rule.detail.endswith("(drop 1.02pp, max 1.00pp)")
+    (rule, _) = rules(evolve(LIMITS, min_line_coverage=80.0), Fraction("79.999"), None, [])
+    assert rule.detail == "79.9990% line coverage (minimum 80.0000%)"
+
+
+def test_the_first_five_failures_by_name_are_told() -> None:
+    (rule,) = rules(LIMITS, None, None, [f"com.x.G {letter}" for letter in "gfedcba"])
+    assert rule.detail == "7 new failure(s): com.x.G a, com.x.G b, com.x.G c, com.x.G d, com.x.G e"
+
+
+# New failures
+
+
+def test_without_a_baseline_every_failure_is_new(project: Project) -> None:
+    run = written.run(project, {"c.A b": FAILED, "c.A a": ERROR, "c.A c": PASSED, "c.A d": SKIPPED})
+    assert judged(run)["new-failures"] == Rule("new-failures", False, "2 new failure(s): c.A a, c.A b")
+
+
+def test_what_failed_before_is_not_new(project: Project) -> None:
+    written.run(project, {"c.A a": FAILED, "c.A b": PASSED})
+    run = written.run(project, {"c.A a": ERROR, "c.A b": PASSED}, branch="feature")
+    found = verdict(run, project, HOUSE)
+    assert (run.status, found.status, found.passed) == ("FAILED", "PASSED", True)
+    assert judged(written.run(project, {"c.A a": FAILED, "c.A b": FAILED}))["new-failures"].detail.endswith(": c.A b")
+
+
+def test_the_same_name_in_another_class_is_another_test(project: Project) -> None:
+    written.run(project, {"c.A a": FAILED})
+    assert not judged(written.run(project, {"c.B a": FAILED}))["new-failures"].passed
+
+
+def test_a_test_without_a_class_is_told_by_its_name(project: Project) -> None:
+    assert judged(written.run(project, {"alone": FAILED}))["new-failures"].detail == "1 new failure(s): alone"
+
+
+def test_a_quarantined_test_does_not_gate_until_it_is_active_again(project: Project) -> None:
+    run = written.run(project, {"c.A a": FAILED})
+    for said, passes in ((Said.QUARANTINED, True), (Said.RESOLVED, False), (Said.QUARANTINED, True)):
+        flaky.say(project.id, "c.A", "a", said, None, 1, NOW)
+        assert judged(run)["new-failures"].passed is passes
+    flaky.say(project.id, "c.A", "a", Said.ACTIVE, None, 1, NOW)
+    assert not judged(run)["new-failures"].passed
+
+
+def test_a_quarantine_is_of_one_project(project: Project) -> None:
+    other = written.project("other")
+    written.run(other, {"c.A a": FAILED})
+    flaky.say(other.id, "c.A", "a", Said.QUARANTINED, None, 1, NOW)
+    assert not judged(written.run(project, {"c.A a": FAILED}))["new-failures"].passed
+
+
+def test_a_suite_that_fails_without_a_case_is_a_failure_of_its_own_name(project: Project) -> None:
+    def broken(name: str) -> Run:
+        run = written.run(project, {"c.A a": PASSED}, failed=2, status="FAILED")
+        counts = {"tests": 3, "failed": 2, "errors": 0, "skipped": 0, "duration_ms": 0}
+        Suite.create(report=written.report_of(run), run_id=run.id, name=name, **counts)
+        return run
+
+    assert judged(broken("by attributes"))["new-failures"].detail == "1 new failure(s): by attributes"
+    assert judged(broken("by attributes"))["new-failures"].passed
+    assert not judged(broken("another"))["new-failures"].passed
+
+
+# The baseline
+
+
+def test_the_baseline_is_the_newest_earlier_run_of_the_base_branch(project: Project) -> None:
+    written.run(project, coverage=(10, 90))
+    newest = written.run(project, coverage=(80, 20))
+    run = written.run(project, coverage=(70, 30), branch="feature")
+    written.run(project, coverage=(20, 80))
+    found = verdict(run, project, HOUSE)
+    assert (found.baseline_id, found.coverage_delta) == (newest.id, -10.0)
+
+
+def test_a_run_of_the_base_branch_has_the_one_before_it_as_baseline(project: Project) -> None:
+    first = written.run(project)
+    second = written.run(project)
+    assert verdict(second, project, HOUSE).baseline_id == first.id
+    assert verdict(first, project, HOUSE).baseline_id is None
+
+
+def test_of_runs_of_one_moment_the_higher_id_is_the_newer(project: Project) -> None:
+    first, second, third = (written.run(project, created_at=NOW) for _ in range(3))
+    assert verdict(second, project, HOUSE).baseline_id == first.id
+    assert verdict(third, project, HOUSE).baseline_id == second.id
+
+
+def test_an_older_time_counts_before_a_lower_id(project: Project) -> None:
+    late = written.run(project, created_at=NOW + 9 * SECOND)
+    early = written.run(project, created_at=NOW)
+    run = written.run(project, created_at=NOW + 5 * SECOND, branch="feature")
+    assert verdict(run, project, HOUSE).baseline_id == early.id
+    assert verdict(late, project, HOUSE).baseline_id == early.id
+
+
+def test_a_baseline_has_the_same_flag(project: Project) -> None:
+    unit = written.run(project, flag="unit")
+    written.run(project, flag="e2e")
+    assert verdict(written.run(project, flag="unit"), project, HOUSE).baseline_id == unit.id
+    assert verdict(written.run(project, flag="new"), project, HOUSE).baseline_id is None
+
+
+def test_a_baseline_is_of_the_same_project(project: Project) -> None:
+    written.run(written.project("other"))
+    assert verdict(written.run(project), project, HOUSE).baseline_id is None
+
+
+def test_the_base_branch_is_the_runs_own_else_the_projects_else_the_global_one(project: Project) -> None:
+    runs = {branch: written.run(project, branch=branch) for branch in ("main", "develop", "release")}
+    plain, own = written.run(project, branch="x"), written.run(project, branch="x", base_branch="release")
+    assert verdict(plain, project, HOUSE).baseline_id == runs["main"].id
+    assert verdict(plain, project, evolve(HOUSE, base_branch="develop")).baseline_id == runs["develop"].id
+    project.base_branch = "develop"
+    assert verdict(plain, project, HOUSE).baseline_id == runs["develop"].id
+    assert verdict(own, project, HOUSE).baseline_id == runs["release"].id
+
+
+# Coverage
+
+
+def test_without_coverage_on_either_side_there_is_no_delta_and_no_rule(project: Project) -> None:
+    written.run(project)
+    found = verdict(written.run(project, coverage=(1, 1)), project, HOUSE)
+    assert found.coverage_delta is None
+    assert [rule.name for rule in found.rules] == ["new-failures"]
+    assert verdict(written.run(project), project, HOUSE).coverage_delta is None
+
+
+def test_nothing_to_cover_is_no_coverage(project: Project) -> None:
+    written.run(project, coverage=(1, 1))
+    assert verdict(written.run(project, coverage=(0, 0)), project, HOUSE).coverage_delta is None
+
+
+def test_a_delta_has_no_noise(project: Project) -> None:
+    written.run(project, coverage=(803, 197))
+    assert verdict(written.run(project, coverage=(800, 200)), project, HOUSE).coverage_delta == -0.3
+
+
+def test_a_project_overrides_each_threshold_by_itself(project: Project) -> None:
+    written.run(project, coverage=(80, 20))
+    run = written.run(project, {"c.A a": FAILED}, coverage=(75, 25))
+    assert {name: rule.passed for name, rule in judged(run, min_line_coverage=70.0).items()} == {
+        "min-coverage": True, "coverage-drop": False, "new-failures": False,
+    }  # fmt: skip
+    Project.update(min_line_coverage=76, max_coverage_drop_pct=5).execute()
+    assert {name: rule.passed for name, rule in judged(Run.get_by_id(run.id), min_line_coverage=70.0).items()} == {
+        "min-coverage": False, "coverage-drop": True, "new-failures": False,
+    }  # fmt: skip
+    Project.update(min_line_coverage=0, max_coverage_drop_pct=0, fail_on_new_failures=False).execute()
+    assert {name: rule.passed for name, rule in judged(Run.get_by_id(run.id), min_line_coverage=70.0).items()} == {
+        "min-coverage": True, "coverage-drop": False,
+    }  # fmt: skip
+
+
+def test_a_verdict_with_no_rule_passes(project: Project) -> None:
+    found = verdict(written.run(project, {"c.A a": FAILED}), project, evolve(HOUSE, fail_on_new_failures=False))
+    assert (found.rules, found.passed, found.status) == ([], True, "PASSED")

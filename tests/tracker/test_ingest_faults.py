@@ -1,0 +1,278 @@
+"""What is acknowledged is kept, what is not leaves nothing behind, and shards that come at once are one run."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import socket
+import sqlite3
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Answer, Serve, Server, wait_for
+from hearing import listen, told
+from posting import FORM, INGEST, cases, form, jacoco, left, post, rows, send, stored
+from talk import house, problem
+
+JUNIT = ("junit", cases(passed=1))
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with house(tmp_path_factory.mktemp("faults")) as server:
+        yield server
+        assert "Traceback" not in server.log.read_text()
+
+
+def begun(server: Server, sent: bytes, upto: int) -> socket.socket:
+    """A request of which only the beginning was sent."""
+    connection = socket.create_connection(("127.0.0.1", server.port), timeout=30)
+    head = f"POST {INGEST} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(sent)}\r\nContent-Type: {FORM}\r\n\r\n"
+    connection.sendall(head.encode() + sent[:upto])
+    return connection
+
+
+LARGE = form([("project", "large"), ("junit", b"<testsuite>" + b" " * 3_000_000)])
+
+
+# Kill -9
+
+
+def test_what_was_answered_is_there_after_kill_9(serve: Serve) -> None:
+    server = serve()
+    for number in range(3):
+        said = stored(server, ("project", "kept"), ("runKey", str(number)), ("junit", cases(passed=50, failed=number)))
+        server.kill()
+        assert rows(server, "SELECT tests, failed FROM run WHERE id = ?", said["runId"]) == [(50 + number, number)]
+        server.start()
+        again = stored(server, ("project", "kept"), ("runKey", str(number)), ("junit", cases(passed=50, failed=number)))
+        assert again == said
+
+
+def test_what_was_coming_when_we_were_killed_is_swept(serve: Serve) -> None:
+    server = serve()
+    with begun(server, LARGE, 2_000_000):
+        wait_for(lambda: left(server))
+        server.kill()
+    assert left(server)
+    server.start()
+    assert left(server) == []
+    assert rows(server, "SELECT count(*) FROM run") == [(0,)]
+    assert post(server, ("project", "p"), JUNIT).status == 201
+
+
+def test_an_upload_that_is_being_stored_is_answered_when_we_are_told_to_stop(serve: Serve) -> None:
+    server = serve()
+    with locked(server) as unlock:
+        answers: list[Answer] = []
+        poster = threading.Thread(target=lambda: answers.append(post(server, ("project", "p"), JUNIT)))
+        poster.start()
+        wait_for(lambda: left(server))
+        assert server.process is not None
+        server.process.terminate()
+        wait_for(lambda: "stopping" in server.log.read_text())
+        unlock()
+        poster.join(30)
+    assert [answer.status for answer in answers] == [201]
+    assert server.process.wait(30) == 0
+    assert rows(server, "SELECT count(*) FROM run") == [(1,)]
+
+
+# Clients that leave
+
+
+@pytest.mark.parametrize("upto", [10, 1000, 1_000_000, 2_900_000])
+def test_a_client_that_leaves_in_the_middle_leaves_nothing(server: Server, upto: int) -> None:
+    with begun(server, LARGE, upto):
+        if upto > 300_000:
+            wait_for(lambda: left(server), about="something to be spooled")
+    wait_for(lambda: not left(server), about="what came in to be removed")
+    assert rows(server, "SELECT 1 FROM project WHERE name = 'large'") == []
+
+
+def test_a_client_that_only_stops_sending_leaves_nothing_either(server: Server) -> None:
+    with begun(server, LARGE, 1_000_000) as connection:
+        wait_for(lambda: left(server))
+        connection.shutdown(socket.SHUT_WR)
+        wait_for(lambda: not left(server))
+
+
+def test_what_came_whole_is_stored_though_its_client_leaves(server: Server) -> None:
+    sent = form([("project", "gone"), JUNIT])
+    with locked(server) as unlock:
+        with begun(server, sent, len(sent)):
+            wait_for(lambda: any((folder / "rows").exists() for folder in left(server)))
+        unlock()
+        wait_for(lambda: not left(server))
+    assert len(rows(server, "SELECT 1 FROM run r JOIN project p ON p.id = r.project_id WHERE p.name = 'gone'")) == 1
+
+
+def test_slow_uploads_cost_nobody_else_anything(server: Server) -> None:
+    with contextlib.ExitStack() as stack:
+        for _ in range(50):
+            stack.enter_context(begun(server, LARGE, 500_000))
+        assert post(server, ("project", "quick"), JUNIT).status == 201
+        assert server.get("/healthz").status == 200
+    wait_for(lambda: not left(server))
+
+
+# The store and the disk
+
+
+@contextlib.contextmanager
+def locked(server: Server) -> Iterator[Callable[[], None]]:
+    """Somebody else writes to the store, until it is unlocked."""
+    with contextlib.closing(sqlite3.connect(server.data / "tracker.db", isolation_level=None, timeout=30)) as other:
+        other.execute("BEGIN IMMEDIATE")
+
+        def unlock() -> None:
+            other.execute("COMMIT")
+
+        yield unlock
+
+
+def test_a_locked_store_is_waited_for(server: Server) -> None:
+    with locked(server) as unlock, ThreadPoolExecutor(1) as one:
+        answer = one.submit(post, server, ("project", "locked"), JUNIT)
+        wait_for(lambda: left(server))
+        assert server.get("/healthz").status == 200
+        unlock()
+        assert answer.result().status == 201
+
+
+def test_a_store_that_stays_locked_is_503_and_nothing_is_left(server: Server) -> None:
+    with locked(server):
+        answer = post(server, ("project", "stays locked"), JUNIT)
+    problem(answer, 503, INGEST, dated=False)
+    assert answer.headers["Retry-After"]
+    wait_for(lambda: not left(server))
+    assert rows(server, "SELECT 1 FROM project WHERE name = 'stays locked'") == []
+
+
+def limited(server: Server, size: str) -> None:
+    subprocess.run(["prlimit", f"--pid={server.pid}", f"--fsize={size}:"], check=True)
+
+
+@pytest.mark.parametrize("size", ["0", "4096", "70000", "300000"])
+def test_where_files_cannot_grow_it_is_503_and_nothing_is_left(serve: Serve, size: str) -> None:
+    """As a full disk: at the first byte, in the middle of a file, when rows are read, when they are stored."""
+    server = serve()
+    file = ("junit", cases(passed=3000))
+    stored(server, ("project", "before"), JUNIT)
+    limited(server, size)
+    answer = post(server, ("project", "full"), file)
+    problem(answer, 503, INGEST, dated=False)
+    wait_for(lambda: not left(server))
+    limited(server, "unlimited")
+    assert rows(server, "SELECT 1 FROM project WHERE name = 'full'") == []
+    assert stored(server, ("project", "full"), file)["tests"] == 3000
+
+
+def can_mount() -> bool:
+    probe = Path("/proc/self/status").read_text()
+    effective = next(int(line.split()[1], 16) for line in probe.splitlines() if line.startswith("CapEff"))
+    return bool(effective >> 21 & 1)  # CAP_SYS_ADMIN
+
+
+@pytest.mark.skipif(not can_mount(), reason="a small file system can only be mounted by root")
+def test_on_a_full_disk_it_is_503_and_then_goes_on(serve: Serve) -> None:
+    server = serve(wait=False)
+    server.data.mkdir(mode=0o700)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(server.data)], check=True)
+    try:
+        server.start()
+        stored(server, ("project", "before"), JUNIT)
+        large = "<testsuite>" + "<testcase name='x'/>" * 200_000 + "</testsuite>"
+        problem(post(server, ("project", "full"), ("junit", large)), 503, INGEST, dated=False)
+        wait_for(lambda: not left(server))
+        assert rows(server, "SELECT name FROM project") == [("before",)]
+        assert stored(server, ("project", "after"), JUNIT)["tests"] == 1
+        assert "Traceback" not in server.log.read_text()
+    finally:
+        server.close()
+        subprocess.run(["umount", "-l", str(server.data)], check=True)
+
+
+# At once
+
+
+def test_shards_that_come_at_once_are_one_run_with_exact_totals(server: Server) -> None:
+    def shard(number: int) -> list[tuple[str, str]]:
+        lines = {line: line % 20 == number for line in range(1, 101)}
+        return [
+            ("project", "shards"), ("runKey", "build 1"), ("branch", "main"),
+            ("junit", cases(passed=10, failed=1, skipped=2, prefix=f"s{number}-")),
+            ("jacoco", jacoco({"Shared.java": lines, f"Own{number}.java": {1: True, 2: False}})),
+        ]  # fmt: skip
+
+    stream = listen(server)
+    posts = [*range(20), *range(0, 20, 3)]
+    random.Random(7).shuffle(posts)
+    with ThreadPoolExecutor(len(posts)) as at_once:
+        answers = list(at_once.map(lambda number: post(server, *shard(number)), posts))
+    assert {answer.status for answer in answers} == {201}
+    assert len({answer.json["runId"] for answer in answers}) == 1
+    final = stored(server, *shard(0))
+    assert (final["tests"], final["passed"], final["failed"], final["skipped"]) == (260, 200, 20, 40)
+    assert final["lineCoveragePct"] == (100 + 20) * 100 / (100 + 40)
+    assert final["uploads"] == 20
+    assert rows(server, "SELECT count(*) FROM result WHERE run_id = ?", final["runId"]) == [(260,)]
+    last: dict[str, Any] = {}
+    while last.get("totalTests") != 260:
+        last = told(stream)
+    assert (last["runId"], last["failed"], last["skipped"]) == (final["runId"], 20, 40)
+    stream.close()
+
+
+def test_first_uploads_that_come_at_once_make_one_project(server: Server) -> None:
+    with ThreadPoolExecutor(10) as at_once:
+        answers = list(at_once.map(lambda _: post(server, ("project", "at once"), JUNIT), range(10)))
+    assert {answer.status for answer in answers} == {201}
+    assert len({answer.json["runId"] for answer in answers}) == 10
+    assert len({answer.json["projectId"] for answer in answers}) == 1
+
+
+def test_a_bad_shard_among_good_ones_changes_nothing(server: Server) -> None:
+    def shard(number: int) -> Answer:
+        content = "<testsuite>" if number % 2 else cases(passed=5, prefix=f"s{number}-")
+        return post(
+            server, ("project", "bad ones"), ("runKey", "k"), ("junit", cases(1, prefix="x")), ("junit", content)
+        )
+
+    with ThreadPoolExecutor(8) as at_once:
+        answers = list(at_once.map(shard, range(8)))
+    assert sorted(answer.status for answer in answers) == [201] * 4 + [400] * 4
+    final = stored(server, ("project", "bad ones"), ("runKey", "k"), ("junit", cases(1, prefix="x")))
+    assert (final["tests"], final["uploads"]) == (21, 4)
+
+
+def test_a_hundred_thousand_cases_cost_little_memory_and_hold_nobody_up(serve: Serve) -> None:
+    server = serve()
+    stored(server, ("project", "warm"), JUNIT)
+    before = memory(server)
+    case = (
+        "<testcase classname='com.example.project.ClassName%d' name='does what it should %d' time='0.01'>%s</testcase>"
+    )
+    rest = "<system-out>" + "what it wrote; " * 20 + "</system-out>"
+    many = "".join(case % (n // 50, n, rest if n % 3 == 0 else "") for n in range(100_000))
+    assert stored(server, ("project", "many"), ("junit", f"<testsuite name='s'>{many}</testsuite>"))["tests"] == 100_000
+    assert memory(server) - before < 30 * 1024
+
+
+def memory(server: Server) -> int:
+    """The most that it has ever had, in KiB."""
+    with open(f"/proc/{server.pid}/status") as status:
+        return next(int(line.split()[1]) for line in status if line.startswith("VmHWM"))
+
+
+def test_a_request_through_the_prefix_is_told_to_every_stream(server: Server) -> None:
+    stream = listen(server)
+    said = send(server, form([("project", "told"), ("commit", "0123456789"), JUNIT]), path=f"/tracker{INGEST}").json
+    event = told(stream)
+    assert (event["runId"], event["project"], event["shortSha"]) == (said["runId"], "told", "0123456")
+    stream.close()

@@ -1,0 +1,89 @@
+"""Reports that real tools wrote, posted as a CI job posts them, and the totals that are answered."""
+
+from __future__ import annotations
+
+import gzip
+import os
+from collections.abc import Iterator
+
+import pytest
+from conftest import ROOT, Server
+from posting import INGEST, cases, post, stored
+from talk import house, problem
+
+FIXTURES = ROOT.parent / "shared" / "fixtures"
+
+pytestmark = pytest.mark.skipif(
+    not FIXTURES.exists() and os.environ.get("CI") != "true", reason="the fixtures are not beside this checkout"
+)
+
+TESTS = {
+    "android-connected-42438": (11, 0, 3), "bad-duration": (2, 0, 0), "cfn-lint": (141, 1, 19),
+    "eclipse-783k": (3366, 0, 0), "gen-node20-raw-ESC": None, "gen-pytest-rerunfailures": (18, 7, 2),
+    "gen-pytest-xunit1-logging": (18, 9, 2), "nested-cypress-assertions": (5, 0, 0),
+    "nested-root-testsuite": (5, 0, 0), "no-attributes": (4, 2, 1), "no-cases-but-tests": (6, 1, 2),
+    "no-classname-20090516": (8, 3, 0), "plainerror": (1, 1, 0), "pytest-gloo-standalone": (97, 0, 17),
+    "suite-level-error-6700": (1, 1, 0), "surefire-flakyFailure": (1, 0, 0), "testng-1472-656k": (2654, 2, 0),
+    "time-thousands-separator": (8, 0, 0), "with-xml-entities": (4, 2, 2), "xunit-bom-declared-only": (2, 0, 0),
+}  # fmt: skip
+"""Tests, failures (failed and errors) and skipped, by MANIFEST.md. None: whatever is in it, it is taken."""
+
+LINES = {
+    "jacoco/groups-28-sessions-1.2M.xml": (5312, 262), "jacoco/kotlin-file-subpackage.xml": (497, 35),
+    "jacoco/no-sourcefilename.xml": (294, 29), "cobertura/coverlet-csharp.xml": (289, 113),
+    "cobertura/gen-coverage7.xml": (35, 5), "cobertura/istanbul-ts.xml": (63, 93),
+    "cobertura/missing-condition-coverage.xml": (44, 9), "lcov/gen-coverage7.lcov": (35, 5),
+    "lcov/large-hit-counts.lcov": (1, 1), "lcov/report.lcov": (3, 3), "opencover/opencover.xml": (122, 16),
+    "opencover/with-bom.xml": (9, 6), "clover/clover-java.xml": (2, 16), "coveragepy/coverage.json": (35, 5),
+}  # fmt: skip
+"""Covered and missed."""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with house(tmp_path_factory.mktemp("fixtures")) as server:
+        yield server
+        assert "Traceback" not in server.log.read_text()
+
+
+def fixture(name: str) -> bytes:
+    return (FIXTURES / name).read_bytes()
+
+
+@pytest.mark.parametrize("name", TESTS)
+def test_totals_of_test_reports(server: Server, name: str) -> None:
+    said = stored(server, ("project", "tests"), ("junit", fixture(f"junit/{name}.xml")))
+    assert (said["tests"], said["failures"], said["skipped"]) == (
+        TESTS[name] or (said["tests"], said["failures"], said["skipped"])
+    )
+    assert said["tests"] == said["passed"] + said["failed"] + said["errors"] + said["skipped"]
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_totals_of_coverage_reports(server: Server, name: str) -> None:
+    said = stored(server, ("project", "lines"), ("junit", cases(passed=1)), ("jacoco", gzip.compress(fixture(name))))
+    covered, missed = LINES[name]
+    assert said["lineCoveragePct"] == covered * 100 / (covered + missed)
+
+
+def test_all_of_them_in_one_upload_are_their_sums(server: Server) -> None:
+    told = {name: totals for name, totals in TESTS.items() if totals}
+    said = stored(server, ("project", "all"), *(("junit", fixture(f"junit/{name}.xml")) for name in told))
+    sums = [sum(totals[place] for totals in told.values()) for place in range(3)]
+    assert [said["tests"], said["failures"], said["skipped"]] == sums
+
+
+@pytest.mark.parametrize("name", ["junit/pytest-corrupt.xml", "jacoco/empty-report.xml", "hostile/truncated.xml"])
+@pytest.mark.parametrize("kind", ["junit", "jacoco"])
+def test_what_cannot_be_read_is_400(server: Server, name: str, kind: str) -> None:
+    answer = post(server, ("project", "bad"), ("junit", cases(passed=1)), (kind, fixture(name)))
+    assert problem(answer, 400, INGEST, dated=False)["detail"].startswith(f"{kind} {kind}2.xml: ")
+
+
+def test_whatever_is_hostile_is_taken_or_told(server: Server) -> None:
+    for file in sorted((FIXTURES / "hostile").iterdir()):
+        for kind in ("junit", "jacoco"):
+            answer = post(server, ("project", "hostile"), ("junit", cases(passed=1)), (kind, file.read_bytes()))
+            if answer.status != 201:
+                problem(answer, 400, INGEST, dated=False)
+    assert server.get("/healthz").status == 200

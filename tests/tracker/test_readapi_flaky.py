@@ -1,0 +1,138 @@
+"""Which tests are flaky."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import written
+from written import ERROR, FAILED, NOW, PASSED, SECOND, SKIPPED
+
+from models.errors import NotFound
+from models.tracker import flaky
+from models.tracker.flaky import FlakyTest, Said
+from models.tracker.reports.shapes import CaseStatus
+from models.tracker.schema import Project, Run
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Iterator[Project]:
+    with written.store(tmp_path / "tracker.db"):
+        yield written.project("demo")
+
+
+def runs(project: Project, commit: str | None, *outcomes: CaseStatus) -> list[Run]:
+    """A run of this commit for each outcome of the test `c.A a`."""
+    return [written.run(project, {"c.A a": outcome}, commit_sha=commit) for outcome in outcomes]
+
+
+def found(project: Project) -> list[str]:
+    tests = [f"{one.class_name} {one.name}".strip() for one in flaky.tests(project.id)]
+    assert flaky.count(project.id) == len(tests)
+    return tests
+
+
+def test_a_test_that_passed_and_failed_for_one_commit_is_flaky(project: Project) -> None:
+    runs(project, "abc", FAILED, PASSED)
+    assert found(project) == ["c.A a"]
+
+
+@pytest.mark.parametrize("outcomes", [(PASSED, FAILED), (PASSED, ERROR), (ERROR, SKIPPED, PASSED)])
+def test_errors_are_failures_and_the_order_does_not_matter(project: Project, outcomes: tuple[CaseStatus, ...]) -> None:
+    runs(project, "abc", *outcomes)
+    assert found(project) == ["c.A a"]
+
+
+@pytest.mark.parametrize("outcomes", [(FAILED, FAILED), (PASSED, PASSED), (PASSED, SKIPPED), (FAILED, SKIPPED)])
+def test_the_same_outcome_twice_is_not_flaky(project: Project, outcomes: tuple[CaseStatus, ...]) -> None:
+    runs(project, "abc", *outcomes)
+    assert found(project) == []
+
+
+def test_a_change_between_commits_is_not_flaky(project: Project) -> None:
+    runs(project, "abc", PASSED)
+    runs(project, "def", FAILED)
+    assert found(project) == []
+
+
+def test_runs_without_a_commit_say_nothing(project: Project) -> None:
+    runs(project, None, PASSED, FAILED)
+    assert found(project) == []
+
+
+def test_both_outcomes_within_one_run_are_not_flaky(project: Project) -> None:
+    """A parametrized test may have results of one name."""
+    (run,) = runs(project, "abc", PASSED)
+    written.result(project, run, written.report_of(run), "c.A a", FAILED)
+    written.run(project, {"c.A b": PASSED}, commit_sha="abc")
+    assert found(project) == []
+
+
+def test_what_a_report_calls_flaky_is(project: Project) -> None:
+    run = written.run(project, {"c.A b": PASSED}, flaky=1)
+    written.result(project, run, written.report_of(run), "c.A a", PASSED, flaky=True, reruns=1)
+    (test,) = flaky.tests(project.id)
+    assert (test.name, test.commits, test.failures, test.results) == ("a", 0, 0, 1)
+    assert flaky.count(project.id) == 1
+
+
+def test_a_project_has_its_own(project: Project) -> None:
+    other = written.project("other")
+    runs(project, "abc", PASSED)
+    runs(other, "abc", FAILED)
+    assert found(project) == found(other) == []
+
+
+def test_the_figures_are_of_all_newest_runs(project: Project) -> None:
+    runs(project, "abc", FAILED, PASSED)
+    runs(project, "def", PASSED, ERROR, PASSED)
+    last = runs(project, "ghi", FAILED)[0]
+    runs(project, None, PASSED)
+    assert flaky.tests(project.id) == [FlakyTest("c.A", "a", 2, 7, 3, last.created_at, Said.ACTIVE, None)]
+
+
+def test_those_that_failed_most_often_come_first(project: Project) -> None:
+    for outcomes in ((FAILED, PASSED, FAILED), (PASSED, FAILED, FAILED), (FAILED, FAILED, PASSED), (PASSED,) * 3):
+        tests = dict(zip(("c.A c", "c.A b", "c.A a"), outcomes, strict=True))
+        written.run(project, tests, commit_sha="abc")
+    runs(project, "def", FAILED)
+    assert found(project) == ["c.A a", "c.A b", "c.A c"]
+    assert [one.failures for one in flaky.tests(project.id)] == [3, 2, 2]
+
+
+def test_only_the_newest_runs_are_looked_at(project: Project) -> None:
+    runs(project, "abc", FAILED, PASSED)
+    assert found(project) == ["c.A a"]
+    rows = [
+        {**Run.select().dicts().first(), "commit_sha": None, "created_at": NOW + (99 + number) * SECOND}
+        for number in range(flaky.WINDOW)
+    ]
+    for row in rows:
+        del row["id"]
+    Run.insert_many(rows).execute()
+    assert found(project) == []
+
+
+def test_a_quarantined_test_stays_in_sight(project: Project) -> None:
+    runs(project, "abc", FAILED)
+    flaky.say(project.id, "c.A", "a", Said.QUARANTINED, "why", 1, NOW)
+    (test,) = flaky.tests(project.id)
+    assert (test.commits, test.status, test.note, test.failures) == (None, Said.QUARANTINED, "why", 1)
+    assert flaky.count(project.id) == 0
+    flaky.say(project.id, "c.A", "a", Said.RESOLVED, None, 1, NOW)
+    assert found(project) == []
+
+
+def test_what_is_said_of_a_flaky_test_does_not_hide_it(project: Project) -> None:
+    runs(project, "abc", FAILED, PASSED)
+    for said in Said:
+        flaky.say(project.id, "c.A", "a", said, None, 1, NOW)
+        assert found(project) == ["c.A a"]
+        assert flaky.tests(project.id)[0].status is said
+
+
+def test_nothing_is_said_of_a_test_that_there_is_not(project: Project) -> None:
+    runs(written.project("other"), None, PASSED)
+    with pytest.raises(NotFound):
+        flaky.say(project.id, "c.A", "a", Said.QUARANTINED, None, 1, NOW)

@@ -1,0 +1,222 @@
+"""Who sees what: every viewer at every endpoint of public, private and missing projects.
+
+Of a private project nobody who may not read it learns anything: what he is told is what he is told of one that is not.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import unquote
+
+import pytest
+import talk
+import written
+from attrs import frozen
+from conftest import Answer, Server
+from written import FAILED, PASSED
+
+from models.tracker.schema import Project, Run
+
+READS = (
+    "/api/v1/projects/{project}",
+    "/api/v1/projects/{project}/runs",
+    "/api/v1/projects/{project}/flaky",
+    "/api/v1/projects/{project}/tests?className=c.A&name=a",
+    "/api/v1/runs/{run}",
+    "/api/v1/runs/{run}/quality-gate",
+    "/api/v1/compare?base={run}&head={run}",
+    "/api/v1/compare?base={open}&head={run}",
+    "/api/v1/gate?project={name}&branch=main",
+    "/api/v1/gate?project={name}&commit=abc",
+    "/badge/{project}/coverage.svg",
+    "/badge/{project}/pass.svg",
+    "/badge/{project}/flaky.svg",
+)
+PAGES = (
+    "/projects/{project}",
+    "/projects/{project}/test?className=c.A&name=a",
+    "/runs/{run}",
+    "/compare?base={run}&head={run}",
+    "/compare?base={run}&head={open}",
+)
+CHANGES = (
+    ("POST", "/api/v1/projects/{project}/flaky/status", "WRITE"),
+    ("DELETE", "/api/v1/runs/{last}", "WRITE"),
+    ("POST", "/projects/{project}/settings", "WRITE"),
+    ("POST", "/projects/{project}/flaky/status", "WRITE"),
+    ("POST", "/projects/{project}/visibility", "OWNER"),
+    ("POST", "/projects/{project}/members", "OWNER"),
+    ("POST", "/projects/{project}/members/999/remove", "OWNER"),
+    ("POST", "/runs/{last}/delete", "WRITE"),
+)
+BODIES = {
+    "/api/v1/projects/{project}/flaky/status": b'{"className":"c.A","name":"a","status":"RESOLVED"}',
+    "/projects/{project}/flaky/status": b"className=c.A&name=a&status=RESOLVED",
+    "/projects/{project}/visibility": b"visibility={visibility}",
+    "/projects/{project}/members": b"username=reader&role=READ",
+}
+ROLES = {"reader": "READ", "writer": "WRITE", "owner": "OWNER"}
+RANK = {"READ": 1, "WRITE": 2, "OWNER": 3}
+KNOWN = ("stranger", "reader", "writer", "owner", "admin")
+VIEWERS = ("anonymous", *KNOWN)
+MISSING = {"project": 999_999, "run": 999_999, "last": 999_999, "name": "missing"}
+
+
+@frozen
+class Place:
+    """A server with two projects, and whoever asks: by token, and by session."""
+
+    server: Server
+    open: Project
+    secret: Project
+    tokens: dict[str, dict[str, str]]
+    sessions: dict[str, dict[str, str]]
+
+    def facts(self, which: str) -> dict[str, Any]:
+        """What a path names of the project `open`, `secret` or `missing`."""
+        first = Run.select().where(Run.project == self.open).order_by(Run.id).first()
+        if which == "missing":
+            return {**MISSING, "open": first.id, "visibility": "PRIVATE"}
+        project = getattr(self, which)
+        runs = list(Run.select().where(Run.project == project).order_by(Run.id))
+        return {
+            "project": project.id, "name": project.name, "run": runs[0].id, "last": runs[-1].id, "open": first.id,
+            "visibility": project.visibility,
+        }  # fmt: skip
+
+    def ask(self, viewer: str, method: str, path: str, which: str, session: bool = False) -> Answer:
+        headers = (self.sessions if session else self.tokens)[viewer]
+        facts = self.facts(which)
+        body = BODIES.get(path, b"").decode().replace("{visibility}", facts["visibility"])
+        if method == "POST" and not path.startswith("/api"):
+            headers = {**headers, "Content-Type": "application/x-www-form-urlencoded"}
+        return self.server.ask(method, path.format(**facts), body.encode(), headers)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    with talk.house(tmp_path_factory.mktemp("who")) as server, written.store_of(server):
+        projects = [written.project("open"), written.project("secret-name", "PRIVATE")]
+        for project in projects:
+            for _ in range(40):  # enough for each change to have one to delete
+                written.run(project, {"c.A a": FAILED, "c.A b": PASSED}, coverage=(1, 1), commit_sha="abc")
+        tokens: dict[str, dict[str, str]] = {"anonymous": {}}
+        sessions: dict[str, dict[str, str]] = {"anonymous": {}}
+        for name in KNOWN:
+            user = written.user(f"the-{name}" if name == "admin" else name, "ADMIN" if name == "admin" else "USER")
+            tokens[name], sessions[name] = written.token(user), written.session(user, server)
+            for project in projects if name in ROLES else []:
+                written.member(project, user, ROLES[name])  # type: ignore[arg-type]
+        tokens["ingest"] = written.token(written.user("robot"), "INGEST")
+        yield Place(server, projects[0], projects[1], tokens, sessions)
+
+
+def may(viewer: str, which: str, role: str) -> bool:
+    if which == "missing":
+        return False
+    if viewer == "admin" or (which == "open" and role == "READ"):
+        return True
+    return RANK.get(ROLES.get(viewer, ""), 0) >= RANK[role]
+
+
+def nameless(answer: Answer, facts: dict[str, Any]) -> tuple[int, str, str]:
+    """An answer without what the caller himself has said, nor when."""
+    text = unquote(f"{answer.headers.get('Location', '')} {answer.text}")
+    text = re.sub(r"\?v=[0-9a-f]+", "", text)
+    for known in sorted({str(facts[key]) for key in ("project", "run", "last", "name")}, key=len, reverse=True):
+        text = re.sub(rf"(?<!\w){known}(?!\w)", "?", text)
+    text = re.sub(r'"timestamp":"[^"]*"', "", text)
+    text = re.sub(r'name="_xsrf" value="[^"]*"', "", text)
+    return answer.status, text, answer.headers.get("Content-Type", "")
+
+
+@pytest.mark.parametrize("prefix", ["", "/tracker"])
+@pytest.mark.parametrize("path", READS)
+@pytest.mark.parametrize("viewer", VIEWERS)
+def test_reads(place: Place, viewer: str, path: str, prefix: str) -> None:
+    answers = {which: place.ask(viewer, "GET", prefix + path, which) for which in ("open", "secret", "missing")}
+    assert answers["open"].status == 200, answers["open"]
+    assert answers["missing"].status == 404
+    if may(viewer, "secret", "READ"):
+        assert answers["secret"].status == 200 or "{open}" in path
+    else:
+        hidden, absent = (nameless(answers[which], place.facts(which)) for which in ("secret", "missing"))
+        assert hidden == absent
+
+
+@pytest.mark.parametrize("prefix", ["", "/tracker", "/charts"])
+@pytest.mark.parametrize("path", PAGES)
+@pytest.mark.parametrize("viewer", VIEWERS)
+def test_pages(place: Place, viewer: str, path: str, prefix: str) -> None:
+    answers = {
+        which: place.ask(viewer, "GET", prefix + path, which, session=True) for which in ("open", "secret", "missing")
+    }
+    assert answers["open"].status == 200, answers["open"]
+    if viewer == "anonymous":
+        assert answers["missing"].status == 302
+        assert answers["missing"].headers["Location"].startswith(f"{prefix}/login?next=")
+    else:
+        assert answers["missing"].status == 404
+    if may(viewer, "secret", "READ"):
+        assert answers["secret"].status == (400 if "{open}" in path else 200)
+    else:
+        hidden, absent = (nameless(answers[which], place.facts(which)) for which in ("secret", "missing"))
+        assert hidden == absent
+
+
+@pytest.mark.parametrize("which", ["open", "secret", "missing"])
+@pytest.mark.parametrize(("method", "path", "role"), CHANGES)
+@pytest.mark.parametrize("viewer", VIEWERS)
+def test_changes(place: Place, viewer: str, method: str, path: str, role: str, which: str) -> None:
+    answer = place.ask(viewer, method, path, which)
+    is_api = path.startswith("/api")
+    if viewer == "anonymous":
+        assert answer.status == (401 if is_api else 302), answer
+        other = place.ask(viewer, method, path, "missing")
+        assert nameless(answer, place.facts(which)) == nameless(other, place.facts("missing"))
+    elif may(viewer, which, role):
+        done = {"/projects/{project}/members/999/remove": 404}.get(path, 303)
+        assert answer.status == ((204 if method == "DELETE" else 202) if is_api else done), answer
+    elif may(viewer, which, "READ"):
+        assert answer.status == 403, answer
+    else:
+        assert answer.status == 404, answer
+        other = place.ask(viewer, method, path, "missing")
+        assert nameless(answer, place.facts(which)) == nameless(other, place.facts("missing"))
+
+
+@pytest.mark.parametrize("which", ["open", "secret", "missing"])
+@pytest.mark.parametrize("path", [*READS, *PAGES])
+def test_a_token_for_ingest_alone_reads_nothing(place: Place, path: str, which: str) -> None:
+    assert place.ask("ingest", "GET", path, which).status == 403
+
+
+@pytest.mark.parametrize("path", [*READS, *PAGES])
+def test_a_bad_token_is_never_nobody(place: Place, path: str) -> None:
+    answer = place.server.get(path.format(**place.facts("open")), X_Tracker_Token="plt_unknown")
+    assert answer.status in (401, 302), answer
+
+
+@pytest.mark.parametrize("viewer", VIEWERS)
+def test_the_listing_has_what_one_may_read(place: Place, viewer: str) -> None:
+    for path in ("/api/v1/projects", "/tracker/api/v1/projects", "/projects"):
+        text = place.server.ask("GET", path, headers=place.tokens[viewer]).text
+        assert "open" in text
+        assert ("secret-name" in text) is may(viewer, "secret", "READ")
+    listed = place.server.ask("GET", "/api/v1/projects?name=secret-name", headers=place.tokens[viewer]).json
+    assert len(listed) == may(viewer, "secret", "READ")
+
+
+@pytest.mark.parametrize(("method", "path", "role"), CHANGES)
+@pytest.mark.parametrize("headers", [{"Sec-Fetch-Site": "cross-site"}, {"Origin": "https://evil.example"}])
+def test_another_site_changes_nothing(place: Place, method: str, path: str, role: str, headers: dict[str, str]) -> None:
+    answer = place.server.ask(method, path.format(**place.facts("open")), b"", {**place.sessions["admin"], **headers})
+    assert answer.status == 403, answer
+
+
+@pytest.mark.parametrize("path", [path for _, path, _ in CHANGES if not path.startswith("/api")])
+def test_a_form_without_our_token_changes_nothing(place: Place, path: str) -> None:
+    answer = place.ask("admin", "POST", path, "open", session=True)
+    assert answer.status == 403, answer

@@ -1,0 +1,172 @@
+"""Which runs are deleted in time, and that nothing of them stays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import posting
+import pytest
+import talk
+import written
+from conftest import Server, wait_for
+from written import FAILED, NOW, PASSED, SECOND
+
+from models.config import QualityGate
+from models.tracker import flaky, retention, schema
+from models.tracker.flaky import Said
+from models.tracker.schema import Coverage, Failure, Output, Project, Report, Result, Run, Suite, reports
+
+HOUSE = QualityGate()
+NEVER = 0
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Iterator[Project]:
+    with written.store(tmp_path / "tracker.db"):
+        yield written.project("demo")
+
+
+def expired(before: int = NEVER, keep: int = 0) -> list[int]:
+    return retention.expired(before, keep, HOUSE)
+
+
+def ids(*runs: Run) -> list[int]:
+    return [run.id for run in runs]
+
+
+def test_off_nothing_expires(project: Project) -> None:
+    for _ in range(3):
+        written.run(project, created_at=1)
+    assert expired() == []
+
+
+def test_runs_older_than_that_expire_oldest_first(project: Project) -> None:
+    second, first = written.run(project, created_at=NOW + 1), written.run(project, created_at=NOW)
+    written.run(project, created_at=NOW + 2)
+    written.run(project, created_at=NOW + 3)
+    assert expired(before=NOW + 2) == ids(first, second)
+
+
+def test_the_newest_run_of_a_project_is_kept_however_old(project: Project) -> None:
+    other = written.project("other")
+    old = written.run(project, created_at=NOW, branch="x")
+    written.run(project, created_at=NOW + 1, branch="y")
+    written.run(other, created_at=NOW - 5)
+    assert expired(before=NOW + 99) == ids(old)
+
+
+def test_the_newest_of_each_flag_on_the_base_branch_is_kept(project: Project) -> None:
+    old = [written.run(project, flag=flag, created_at=NOW) for flag in ("unit", "e2e")]
+    for flag in ("unit", "e2e"):
+        written.run(project, flag=flag, created_at=NOW + 1)
+    feature = written.run(project, branch="x", created_at=NOW + 2)
+    written.run(project, branch="y", created_at=NOW + 3)
+    assert expired(before=NOW + 99) == ids(*old, feature)
+    Project.update(base_branch="x").execute()
+    assert feature.id not in expired(before=NOW + 99)
+
+
+def test_a_branch_keeps_its_newest_runs(project: Project) -> None:
+    runs = {branch: [written.run(project, branch=branch) for _ in range(4)] for branch in ("main", "x", None)}
+    written.run(written.project("other"))
+    gone = [run for some in runs.values() for run in some[:2]]
+    assert expired(keep=2) == ids(*gone)
+    assert expired(keep=4) == []
+
+
+def test_flags_of_a_branch_are_counted_together(project: Project) -> None:
+    runs = [written.run(project, branch="x", flag=flag) for flag in ("unit", "e2e", "unit")]
+    written.run(project)
+    assert expired(keep=2) == ids(runs[0])
+
+
+def delete(run: Run, batch: int = 2) -> int:
+    """Deletes a run, two rows at a time; returns in how many transactions."""
+    steps = 1
+    while retention.delete_some(run.id, batch):
+        steps += 1
+    return steps
+
+
+def test_nothing_of_a_deleted_run_stays(project: Project) -> None:
+    kept = written.run(project, {"c.A a": FAILED, "c.A p0": PASSED})
+    run = written.run(project, {"c.A a": FAILED, **{f"c.A p{number}": PASSED for number in range(5)}})
+    counts = {"line_covered": 1, "line_missed": 0, "branch_covered": 0, "branch_missed": 0}
+    for number in range(3):
+        Coverage.create(report=written.report_of(run), run_id=run.id, path=f"f{number}", **counts)
+    assert delete(run) == 3 + 2 + 1
+    assert [one.id for one in Run.select()] == [kept.id]
+    for table, number in ((Report, 1), (Suite, 1), (Result, 2), (Failure, 1), (Output, 1), (Coverage, 0)):
+        assert table.select().count() == number, table
+    assert reports.execute_sql("PRAGMA foreign_key_check").fetchall() == []
+
+
+def test_until_a_run_is_gone_its_failures_are_there(project: Project) -> None:
+    """So no verdict on another run changes for a moment."""
+    run = written.run(project, {"c.A a": FAILED, "c.A b": PASSED, "c.A c": PASSED})
+    assert retention.delete_some(run.id, 1)
+    assert retention.delete_some(run.id, 1)
+    assert Result.select().where(Result.status == 1).count() == 1
+    assert Run.select().count() == 1
+    assert not retention.delete_some(run.id, 1)
+    assert Run.select().count() == 0
+
+
+def test_deleting_what_is_gone_does_nothing(project: Project) -> None:
+    written.run(project)
+    assert not retention.delete_some(999)
+    assert Run.select().count() == 1
+
+
+def test_tests_without_a_run_are_forgotten_but_those_that_somebody_marked(project: Project) -> None:
+    run = written.run(project, {"c.A gone": PASSED, "c.A marked": PASSED, "c.A kept": PASSED})
+    written.run(project, {"c.A kept": PASSED})
+    flaky.say(project.id, "c.A", "marked", Said.QUARANTINED, None, 1, NOW)
+    delete(run)
+    after: int | None = 0
+    while after is not None:
+        after = retention.forget_tests(after, 1)
+    assert sorted(test.name for test in schema.Test.select()) == ["kept", "marked"]
+
+
+# The server
+
+
+def left(server: Server, project: Project) -> list[int]:
+    return [run["id"] for run in server.get(f"/api/v1/projects/{project.id}/runs").json]
+
+
+def test_a_server_deletes_what_has_had_its_time(tmp_path: Path) -> None:
+    with talk.house(tmp_path, tracker={"retain-runs": 2}) as server:
+        with written.store_of(server):
+            project = written.project("demo")
+            runs = [written.run(project, {f"c.A {number}": PASSED}) for number in range(5)]
+        server.stop()
+        server.start()
+        assert wait_for(lambda: len(found := left(server, project)) == 2 and found) == ids(runs[4], runs[3])
+        with written.store_of(server):
+            wait_for(lambda: schema.Test.select().count() == 2)
+
+
+def test_a_run_that_comes_in_makes_the_oldest_of_its_branch_go(tmp_path: Path) -> None:
+    with talk.house(tmp_path, tracker={"retain-runs": 2}) as server:
+        made = [
+            posting.stored(server, ("project", "demo"), ("branch", "main"), ("junit", posting.cases(passed=1)))
+            for _ in range(4)
+        ]
+        project = made[0]["projectId"]
+        newest = [made[3]["runId"], made[2]["runId"]]
+        wait_for(lambda: [run["id"] for run in server.get(f"/api/v1/projects/{project}/runs").json] == newest)
+        assert server.get(f"/api/v1/runs/{made[0]['runId']}").status == 404
+
+
+def test_old_runs_go_by_their_days(tmp_path: Path) -> None:
+    with talk.house(tmp_path, tracker={"retain-days": 30}) as server:
+        with written.store_of(server):
+            project = written.project("demo")
+            written.run(project, created_at=SECOND)
+            today = written.run(project, created_at=2_000_000_000 * SECOND)
+        server.stop()
+        server.start()
+        assert wait_for(lambda: len(found := left(server, project)) == 1 and found) == ids(today)

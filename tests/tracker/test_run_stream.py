@@ -1,0 +1,406 @@
+"""The tracker's stream: what a `run` says, who gets it, what is replayed, and who is dropped."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+from attrs import frozen
+from conftest import Serve, Server, Stream, wait_for
+from hearing import COVERAGE, NOW, RUN_EVENT, RUNS, commits, junit, listen, people, post, posted, store, told
+from streampairs import pair
+from talk import WHEN, house, problem
+
+from handlers.tracker.stream import Runs
+from models.config import Config
+from models.tracker import access, accounts
+from models.tracker.gate import Verdict
+from models.tracker.runevents import record
+from models.tracker.schema import Project, Run, reports
+from supervisor.services import Services
+
+SHA = "0123456789abcdef0123456789abcdef01234567"
+
+
+@frozen
+class Tracker:
+    server: Server
+    tokens: Mapping[str, str]
+
+
+@pytest.fixture(scope="module")
+def tracker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tracker]:
+    folder = tmp_path_factory.mktemp("runs")
+    tokens = people(folder / "data", ["owner", "member", "stranger", "boss"], admins=["boss"])
+    with house(folder) as server:
+        yield Tracker(server, tokens)
+
+
+@pytest.fixture
+def server(tracker: Tracker) -> Server:
+    return tracker.server
+
+
+def make_private(server: Server, project: str, members: Mapping[str, access.ProjectRole]) -> None:
+    with store(server.data):
+        one = Project.get(Project.name == project)
+        reports.execute_sql("UPDATE project SET visibility = 'PRIVATE' WHERE id = ?", (one.id,))
+        for name, role in members.items():
+            user = accounts.user_named(name)
+            assert user
+            access.grant(one.id, user.id, role, NOW)
+
+
+def drop_member(server: Server, project: str, name: str) -> None:
+    with store(server.data):
+        user = accounts.user_named(name)
+        assert user
+        assert access.remove_member(Project.get(Project.name == project).id, user.id)
+
+
+def ended(stream: Stream) -> bool:
+    with pytest.raises(EOFError):
+        stream.next()
+    return True
+
+
+# What is told
+
+
+def test_a_run_is_told_with_its_fields_in_their_order(server: Server) -> None:
+    stream = listen(server)
+    made = post(
+        server, "fields ü", ("junit", junit(5, 2, 3)), ("jacoco", COVERAGE), branch="main", commit=SHA, flag="api"
+    )
+    event = stream.next()
+    assert list(event) == ["event", "id", "data"]
+    data = json.loads(event["data"])
+    assert list(data) == RUN_EVENT
+    assert WHEN.fullmatch(data.pop("createdAt"))
+    assert data == {
+        "projectId": made["projectId"], "runId": made["runId"], "branch": "main", "flag": "api", "status": "FAILED",
+        "totalTests": 10, "failed": 2, "skipped": 3, "passRatePct": 500 / 7, "lineCoveragePct": 50.0,
+        "durationMs": 2500, "shortSha": "0123456", "project": "fields ü", "gateStatus": "FAILED",
+        "gatePassed": False, "uploads": 1,
+    }  # fmt: skip
+    stream.close()
+
+
+def test_what_an_upload_does_not_say_is_null_or_empty(server: Server) -> None:
+    stream = listen(server)
+    post(server, "bare", ("junit", junit(0, 0, 2)))
+    data = told(stream)
+    assert (data["branch"], data["lineCoveragePct"], data["shortSha"]) == (None, None, "")
+    assert (data["flag"], data["status"], data["passRatePct"]) == ("default", "PASSED", 0)
+    assert (data["gateStatus"], data["gatePassed"]) == ("PASSED", True)
+    stream.close()
+
+
+def test_a_shard_tells_its_run_again_as_it_has_become(server: Server) -> None:
+    stream = listen(server)
+    first = post(server, "shards", ("junit", junit(2, mark="a")), runKey="k")
+    second = post(server, "shards", ("junit", junit(3, 1, mark="b")), runKey="k")
+    found = [told(stream), told(stream)]
+    assert first["runId"] == second["runId"] == found[0]["runId"] == found[1]["runId"]
+    assert [(one["totalTests"], one["failed"], one["uploads"]) for one in found] == [(2, 0, 1), (6, 1, 2)]
+    assert found[1]["id"] == found[0]["id"] + 1
+    stream.close()
+
+
+def test_what_is_refused_is_not_told(server: Server) -> None:
+    stream = listen(server)
+    assert posted(server, "refused", ("junit", b"<nonsense")).status == 400
+    post(server, "taken")
+    assert told(stream)["project"] == "taken"
+    stream.close()
+
+
+def test_the_event_line_stands_first_in_every_block(server: Server) -> None:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=30) as connection:
+        connection.sendall(f"GET {RUNS} HTTP/1.1\r\nHost: localhost\r\nLast-Event-ID: 987654\r\n\r\n".encode())
+        received = b""
+        while received.count(b"\n\n") < 2:
+            received += connection.recv(4096)
+        post(server, "blocks")
+        while received.count(b"\n\n") < 3:
+            received += connection.recv(4096)
+    blocks = received.partition(b"\r\n\r\n")[2].split(b"\n\n")[:3]
+    assert [block.splitlines()[0] for block in blocks] == [b"event: connected", b"event: reset", b"event: run"]
+
+
+# Who gets it
+
+
+def test_a_private_projects_runs_go_to_those_alone_who_may_read_it(tracker: Tracker) -> None:
+    server, tokens = tracker.server, tracker.tokens
+    post(server, "secret")
+    make_private(server, "secret", {"owner": "OWNER", "member": "READ"})
+    readers = [listen(server, token=tokens[name]) for name in ("owner", "member", "boss")]
+    others = [listen(server), listen(server, token=tokens["stranger"])]
+    secret = post(server, "secret", token=tokens["owner"], commit="5ec4e7")
+    post(server, "open to all", commit="0be")
+    for stream in readers:
+        assert told(stream)["runId"] == secret["runId"]
+        assert commits(stream, 1) == ["0be"]
+    for stream in others:
+        assert commits(stream, 1) == ["0be"]
+    for stream in [*readers, *others]:
+        stream.close()
+
+
+def test_the_creator_of_a_private_project_gets_its_first_run(serve: Serve) -> None:
+    server = serve(wait=False, tracker={"security": {"default-visibility": "PRIVATE"}})
+    tokens = people(server.data, ["creator", "other"])
+    server.start()
+    mine, theirs = (listen(server, token=tokens[name]) for name in ("creator", "other"))
+    post(server, "new", token=tokens["creator"], commit="abc")
+    assert commits(mine, 1) == ["abc"]
+    post(server, "newer", token=tokens["other"], commit="def")
+    assert commits(theirs, 1) == ["def"]
+    mine.close()
+    theirs.close()
+
+
+def test_a_lost_membership_ends_what_is_seen(tracker: Tracker) -> None:
+    server, tokens = tracker.server, tracker.tokens
+    post(server, "lost")
+    make_private(server, "lost", {"owner": "OWNER", "member": "READ"})
+    stream = listen(server, token=tokens["member"])
+    post(server, "lost", token=tokens["owner"], commit="1")
+    assert commits(stream, 1) == ["1"]
+    drop_member(server, "lost", "member")
+    post(server, "lost", token=tokens["owner"], commit="2")
+    post(server, "open", commit="3")
+    assert commits(stream, 1) == ["3"]
+    stream.close()
+
+
+@pytest.mark.parametrize("how", ["revoked", "expired", "deleted"])
+def test_the_end_of_a_credential_ends_its_streams_and_no_others(tracker: Tracker, how: str) -> None:
+    server = tracker.server
+    with store(server.data):
+        user = accounts.create_user(how, "!", "USER", NOW)
+        token, other = (accounts.create_token(user.id, "t", "FULL", None, NOW) for _ in range(2))
+        id = accounts.tokens_of(user.id)[1].id
+    streams = [listen(server, token=token) for _ in range(3)]
+    kept = listen(server, token=other)
+    with store(server.data):
+        if how == "revoked":
+            accounts.revoke_token(user.id, id, NOW)
+        elif how == "expired":
+            reports.execute_sql("UPDATE token SET expires_at = 1 WHERE id = ?", (id,))
+        else:
+            accounts.delete_user(user.id)
+    assert all(ended(stream) for stream in streams)
+    if how == "deleted":
+        assert ended(kept)
+    else:
+        post(server, "goes on", commit="60e5")
+        assert commits(kept, 1) == ["60e5"]
+    for stream in [*streams, kept]:
+        stream.close()
+
+
+def test_a_revoked_token_sees_nothing_more_of_a_private_project(tracker: Tracker) -> None:
+    server, tokens = tracker.server, tracker.tokens
+    post(server, "private")
+    make_private(server, "private", {"owner": "OWNER"})
+    with store(server.data):
+        user = accounts.user_named("owner")
+        assert user
+        token = accounts.create_token(user.id, "t", "FULL", None, NOW)
+    stream = listen(server, token=token)
+    with store(server.data):
+        accounts.revoke_token(user.id, accounts.tokens_of(user.id)[0].id, NOW)
+    post(server, "private", token=tokens["owner"])
+    assert ended(stream)
+    stream.close()
+
+
+def test_the_end_of_a_session_ends_its_streams(tracker: Tracker) -> None:
+    server = tracker.server
+    with store(server.data):
+        user = accounts.create_user("visitor", "!", "USER", NOW)
+        known = accounts.password_of("visitor")
+        assert known
+        raw = accounts.log_in(known, 10**15, NOW)
+    stream = listen(server, Cookie=f"pilothouse_{server.port}={raw}")
+    with store(server.data):
+        accounts.set_password(user.id, "!!")
+    assert ended(stream)
+    stream.close()
+
+
+def test_in_closed_mode_nobody_listens_without_an_account(serve: Serve) -> None:
+    server = serve(wait=False, tracker={"security": {"open-mode": False}})
+    tokens = people(server.data, ["reader"])
+    server.start()
+    refused = server.get(RUNS)
+    problem(refused, 401, RUNS, dated=False)
+    listen(server, token=tokens["reader"]).close()
+
+
+def test_a_bad_token_is_no_anonymous_listener(server: Server) -> None:
+    assert server.get(RUNS, X_Tracker_Token="plt_" + "x" * 43).status == 401
+
+
+# What was missed
+
+
+@pytest.fixture(scope="module")
+def past(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tracker]:
+    """Ten runs, the even ones of a private project."""
+    folder = tmp_path_factory.mktemp("past")
+    tokens = people(folder / "data", ["owner", "stranger"])
+    with house(folder, server={"stream-replay": 8}) as server:
+        for number in range(1, 11):
+            if number == 3:
+                make_private(server, "even", {"owner": "OWNER"})
+            name = "odd" if number % 2 else "even"
+            post(server, name, token=tokens["owner"], commit=f"{number:07}")
+        yield Tracker(server, tokens)
+
+
+@pytest.mark.parametrize("last", [2, 3, 8, 9, 10])
+@pytest.mark.parametrize("how", ["header", "query"])
+def test_what_was_missed_is_replayed_in_order_to_those_who_may_see_it(past: Tracker, last: int, how: str) -> None:
+    server = past.server
+    path = RUNS if how == "header" else f"{RUNS}?lastEventId={last}"
+    headers = {"Last-Event-ID": str(last)} if how == "header" else {}
+    mine = listen(server, path, token=past.tokens["owner"], **headers)
+    wanted = list(range(last + 1, 11))
+    assert [told(mine)["id"] for _ in wanted] == wanted
+    mine.close()
+    for token in ("", past.tokens["stranger"]):
+        stream = listen(server, path, token=token, **headers)
+        wanted = [number for number in range(last + 1, 11) if number % 2]
+        assert [told(stream)["id"] for _ in wanted] == wanted
+        stream.close()
+
+
+@pytest.mark.parametrize("last", ["0", "1", "11", "999999999999999999"])
+def test_a_gap_that_cannot_be_filled_is_told_and_what_comes_is_not_missed(past: Tracker, last: str) -> None:
+    stream = listen(past.server, Last_Event_ID=last)
+    assert stream.next() == {"event": "reset", "id": "10", "data": "{}"}
+    stream.close()
+
+
+@pytest.mark.parametrize("last", ["", "x", "-1", "1.5", "9" * 30, "٣", "1 2", "0x1", "null"])
+def test_a_last_event_id_that_is_none_counts_as_absent(past: Tracker, last: str) -> None:
+    with socket.create_connection(("127.0.0.1", past.server.port), timeout=30) as connection:
+        connection.sendall(f"GET {RUNS} HTTP/1.1\r\nHost: localhost\r\nLast-Event-ID: {last}\r\n\r\n".encode())
+        received = b""
+        while b"data: {}\n\n" not in received:
+            received += connection.recv(4096)
+    assert received.partition(b"\r\n\r\n")[2] == b"event: connected\nretry: 3000\ndata: {}\n\n"
+
+
+def test_after_a_reset_the_stream_goes_on(serve: Serve) -> None:
+    server = serve(server={"stream-replay": 0})
+    post(server, "p", commit="1")
+    first, second = listen(server, Last_Event_ID="0"), listen(server, Last_Event_ID="1")
+    assert first.next() == {"event": "reset", "id": "1", "data": "{}"}
+    post(server, "p", commit="2")
+    assert told(first)["id"] == told(second)["id"] == 2
+    first.close()
+    second.close()
+
+
+def test_events_survive_a_kill(serve: Serve) -> None:
+    server = serve()
+    post(server, "p", commit="1")
+    post(server, "p", commit="2")
+    server.kill()
+    server.start()
+    post(server, "p", commit="3")
+    stream = listen(server, Last_Event_ID="1")
+    assert commits(stream, 2) == ["2", "3"]
+    stream.close()
+
+
+def test_nothing_is_lost_or_doubled_while_clients_come_and_go(serve: Serve) -> None:
+    server, total = serve(), 80
+    seen: dict[int, list[int]] = {number: [] for number in range(4)}
+
+    def watch(number: int) -> None:
+        while not seen[number] or seen[number][-1] < total:
+            last = seen[number][-1] if seen[number] else 0
+            stream = listen(server, Last_Event_ID=str(last))
+            seen[number] += [int(told(stream)["id"]) for _ in range(min(number + 3, total - last))]
+            stream.close()
+
+    def upload(number: int) -> None:
+        for _ in range(total // 4):
+            post(server, f"p{number}")
+
+    threads = [threading.Thread(target=work, args=(n,), daemon=True) for work in (watch, upload) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert all(found == list(range(1, total + 1)) for found in seen.values())
+
+
+# How many, and who does not read
+
+
+def test_a_stream_too_many_is_a_problem_with_retry_after(serve: Serve) -> None:
+    server = serve(server={"max-streams": 1})
+    stream = listen(server)
+    refused = server.get(RUNS)
+    problem(refused, 503, RUNS, dated=False)
+    assert int(refused.headers["Retry-After"]) > 0
+    stream.close()
+    wait_for(lambda: "pilothouse_streams_open 0" in server.get("/metrics").text)
+    listen(server).close()
+
+
+def test_a_client_that_does_not_read_is_dropped_and_costs_others_nothing(serve: Serve) -> None:
+    server = serve(server={"stream-buffer": "16K"})
+    slow = socket.socket()
+    slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    slow.connect(("127.0.0.1", server.port))
+    slow.sendall(f"GET {RUNS} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+    fast = listen(server)
+    wait_for(lambda: "pilothouse_streams_open 2" in server.get("/metrics").text)
+    for last in range(1, 2000):
+        post(server, "flood", branch="b" * 255)
+        assert told(fast)["id"] == last
+        if last % 20 == 0 and "pilothouse_streams_open 1" in server.get("/metrics").text:
+            break
+    else:
+        pytest.fail("it is still there")
+    slow.close()
+    fast.close()
+
+
+def test_runs_that_are_published_out_of_order_are_told_in_the_order_of_their_commits(tmp_path: Path) -> None:
+    """Two uploads commit one after the other, and the second one's request may come to its turn first."""
+
+    async def tell() -> bytes:
+        runs = Runs(Services(Config(), Config))
+        stream, client = pair()
+        runs.add(stream, None, 0)
+        with reports.atomic():
+            project = Project.create(name="p", visibility="PUBLIC", created_at=NOW)
+            run = Run.create(
+                project=project, flag="default", created_at=NOW, updated_at=NOW, status="PASSED", tests=1, passed=1,
+                failed=0, errors=0, skipped=0, flaky=0, duration_ms=0, uploads=1,
+            )  # fmt: skip
+            updates = [record(run, project, Verdict([], None, None), 0) for _ in range(4)]
+        for number in (1, 0, 3, 2):
+            runs.publish(updates[number])
+            await asyncio.sleep(0.01)
+        stream.close()
+        await asyncio.sleep(0.01)
+        with client:
+            return client.recv(65536)
+
+    with store(tmp_path):
+        lines = asyncio.run(tell()).decode().splitlines()
+    assert [line for line in lines if line.startswith("id:")] == ["id: 1", "id: 2", "id: 3", "id: 4"]

@@ -1,0 +1,381 @@
+"""The pages of projects and runs, and what is changed by their forms."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from html import unescape
+from html.parser import HTMLParser
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+import talk
+import written
+from conftest import Answer, Server
+from written import ERROR, FAILED, NOW, PASSED
+
+from models.tracker import access, schema
+from models.tracker.accounts import User
+from models.tracker.schema import Failure, Output, Project, Run
+
+EVIL = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>&lt;"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with talk.house(tmp_path_factory.mktemp("pages")) as one, written.store_of(one):
+        yield one
+
+
+@pytest.fixture
+def project(server: Server, request: pytest.FixtureRequest) -> Project:
+    return written.project(request.node.name)
+
+
+@pytest.fixture(scope="module")
+def boss(server: Server) -> User:
+    return written.user("boss", "ADMIN")
+
+
+class Document(HTMLParser):
+    """A page as a browser reads it: its tags with their attributes, and its words."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.words: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.words).split())
+
+    def all(self, attribute: str) -> list[str]:
+        return [value or "" for _, attributes in self.tags for name, value in attributes.items() if name == attribute]
+
+
+def page(server: Server, path: str, headers: dict[str, str] | None = None) -> Document:
+    answer = server.ask("GET", path, headers=headers or {})
+    assert answer.status == 200, answer
+    assert answer.headers["Content-Type"] == "text/html; charset=utf-8"
+    assert "frame-ancestors 'none'" in answer.headers["Content-Security-Policy"]
+    found = Document(answer.text)
+    assert not [name for _, attributes in found.tags for name in attributes if name.startswith("on") or name == "style"]
+    assert all(attributes.get("src") for tag, attributes in found.tags if tag == "script")
+    assert "style" not in {tag for tag, _ in found.tags}
+    assert [tag for tag, _ in found.tags].count("h1") == 1
+    return found
+
+
+# Reading
+
+
+@pytest.mark.parametrize("prefix", ["", "/tracker", "/supervision", "/charts"])
+def test_pages_answer_at_the_root_and_under_every_prefix_and_their_links_stay_there(
+    server: Server, project: Project, prefix: str
+) -> None:
+    run = written.run(project, {"c.A a": FAILED})
+    for path in ("/projects", f"/projects/{project.id}", f"/runs/{run.id}", f"/compare?base={run.id}&head={run.id}"):
+        found = page(server, prefix + path)
+        own = [link for link in found.all("href") if re.search(r"/(projects|runs|compare)\b", link)]
+        assert own
+        assert all(re.match(rf"{prefix}/(projects|runs|compare)\b", link) for link in own), own
+
+
+def test_a_project_shows_its_runs_and_flaky_tests(server: Server, project: Project) -> None:
+    first = written.run(project, {"c.A wobbly": FAILED, "c.A b": PASSED}, commit_sha="0123456789", coverage=(3, 1))
+    second = written.run(project, {"c.A wobbly": PASSED}, commit_sha="0123456789", branch="feature")
+    found = page(server, f"/projects/{project.id}")
+    assert {f"/runs/{first.id}", f"/runs/{second.id}"} <= set(found.all("href"))
+    for words in (project.name, "0123456", "75.0 %", "50.0 %", "feature", "c.A wobbly"):
+        assert words in found.text
+    only = page(server, f"/projects/{project.id}?branch=feature")
+    assert f"/runs/{second.id}" in only.all("href")
+    assert f"/runs/{first.id}" not in only.all("href")
+
+
+def test_a_run_shows_failures_with_stack_and_output_before_all_else(server: Server, project: Project) -> None:
+    base = written.run(project, {"c.A fixed": FAILED, "c.A still": FAILED}, coverage=(9, 1))
+    run = written.run(
+        project, {"c.A fixed": PASSED, "c.A still": FAILED, "c.A fresh": ERROR}, coverage=(1, 1), branch="x"
+    )
+    counts = {"line_covered": 1, "line_missed": 1, "branch_covered": 0, "branch_missed": 0}
+    schema.Coverage.create(report=written.report_of(run), run_id=run.id, path="src/a.py", **counts)
+    text = page(server, f"/runs/{run.id}").text
+    order = ["c.A still", "still is broken", "at line 1", "still said this", "coverage-drop", "new-failures",
+             "Newly failing: 1", "Fixed: 1", "Still failing: 1", "Slowest tests", "src/a.py"]  # fmt: skip
+    places = [text.index(words) for words in order]
+    assert places == sorted(places)
+    assert f"/compare?base={base.id}&head={run.id}" in page(server, f"/runs/{run.id}").all("href")
+
+
+def test_a_run_without_anything_is_a_page_too(server: Server, project: Project) -> None:
+    run = written.run(project, branch=None)
+    assert "no earlier run" in page(server, f"/runs/{run.id}").text
+
+
+def test_a_test_is_shown_over_time(server: Server, project: Project) -> None:
+    runs = [written.run(project, {"c.A a": status}) for status in (PASSED, FAILED)]
+    found = page(server, f"/projects/{project.id}/test?className=c.A&name=a")
+    assert {f"/runs/{run.id}" for run in runs} <= set(found.all("href"))
+    assert "a is broken" in found.text
+
+
+def test_two_runs_are_compared(server: Server, project: Project) -> None:
+    base = written.run(project, {"c.A a": PASSED, "c.A b": FAILED}, coverage=(1, 1))
+    head = written.run(project, {"c.A a": FAILED, "c.A b": PASSED}, coverage=(3, 1))
+    text = page(server, f"/compare?base={base.id}&head={head.id}").text
+    assert "Newly failing: 1 c.A a" in text
+    assert "Fixed: 1 c.A b" in text
+    assert "+25.0" in text
+
+
+def test_without_two_runs_the_page_asks_for_them(server: Server) -> None:
+    assert {"base", "head"} <= set(page(server, "/compare").all("name"))
+    assert server.get("/compare?base=x&head=1").status == 400
+
+
+@pytest.mark.parametrize(
+    "path", ["/projects/x", "/projects/-1", "/runs/1x", "/projects/1/nothing", f"/runs/{'9' * 19}"]
+)
+def test_what_is_no_page_is_404(server: Server, path: str) -> None:
+    assert server.get(path, Accept="text/html").status == 404
+
+
+# Safety
+
+
+def test_nothing_that_a_report_says_becomes_markup(server: Server, boss: User) -> None:
+    project = written.project(EVIL, repo_url=f"https://example.com/{EVIL}")
+    run = written.run(
+        project, {f"{EVIL.replace(' ', '')} {EVIL.replace(' ', '')}": FAILED}, branch=EVIL, flag=EVIL, commit_sha=EVIL,
+        build_name=EVIL, build_url=f"https://example.com/{EVIL}", ci_provider=EVIL, base_branch=EVIL,
+    )  # fmt: skip
+    written.run(project, {f"{EVIL.replace(' ', '')} {EVIL.replace(' ', '')}": PASSED}, commit_sha=EVIL)
+    Failure.update(type=EVIL, message=EVIL, stack=EVIL).execute()
+    Output.update(out=EVIL, err=EVIL).execute()
+    schema.Suite.update(name=EVIL).where(schema.Suite.run_id == run.id).execute()
+    schema.Mark.create(
+        project=project, test=schema.Test.get(schema.Test.project == project), status="QUARANTINED", note=EVIL,
+        created_at=NOW,
+    )  # fmt: skip
+    session = written.session(boss, server)
+    name = urlencode({"className": EVIL.replace(" ", ""), "name": EVIL.replace(" ", "")})
+    for path in ("/projects", f"/projects/{project.id}", f"/runs/{run.id}", f"/projects/{project.id}/settings",
+                 f"/compare?base={run.id}&head={run.id}", f"/projects/{project.id}/test?{name}"):  # fmt: skip
+        found = page(server, path, session)
+        assert "alert(1)" in found.text
+        assert "img" not in {tag for tag, _ in found.tags}
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["javascript:alert(1)", " javascript:alert(1)", "JaVaScRiPt:alert(1)", "data:text/html,x", "//evil.example/x"],
+)
+def test_only_http_addresses_become_links(server: Server, url: str) -> None:
+    project = written.project(f"link {url}", repo_url=url)
+    run = written.run(project, build_url=url)
+    for path in (f"/projects/{project.id}", f"/runs/{run.id}"):
+        found = page(server, path)
+        assert url.strip() in found.text
+        assert not [link for link in found.all("href") if "alert" in link or "evil" in link or link.startswith("data:")]
+
+
+def test_a_build_is_linked(server: Server, project: Project) -> None:
+    run = written.run(project, build_url="https://ci.example/1?a=1&b=2", build_name="number one")
+    found = page(server, f"/runs/{run.id}")
+    assert "https://ci.example/1?a=1&b=2" in found.all("href")
+    assert "number one" in found.text
+
+
+def test_forms_are_for_those_who_may(server: Server, project: Project) -> None:
+    run = written.run(project, {"c.A a": FAILED})
+    writer, reader = written.user("form-writer"), written.user("form-reader")
+    written.member(project, writer, "WRITE")
+    written.member(project, reader, "READ")
+
+    def actions(headers: dict[str, str], path: str) -> set[str]:
+        return set(page(server, path, headers).all("action")) - {"/logout"}
+
+    test = f"/projects/{project.id}/test?className=c.A&name=a"
+    for headers in ({}, written.session(reader, server)):
+        assert f"/runs/{run.id}/delete" not in actions(headers, f"/runs/{run.id}")
+        assert not actions(headers, test)
+    session = written.session(writer, server)
+    assert f"/runs/{run.id}/delete" in actions(session, f"/runs/{run.id}")
+    assert f"/projects/{project.id}/flaky/status" in actions(session, test)
+    assert actions(session, f"/projects/{project.id}/settings") == {f"/projects/{project.id}/settings"}
+
+
+# Changing
+
+
+def change(server: Server, user: User, path: str, action: str, **fields: str) -> Answer:
+    """Opens a page in a browser of `user` and sends one of its forms, with these fields."""
+    session = written.session(user, server)
+    opened = server.ask("GET", path, headers=session)
+    assert opened.status == 200, opened
+    document = Document(opened.text)
+    assert action in document.all("action"), document.all("action")
+    xsrf = re.findall(r'name="_xsrf" value="([^"]*)"', opened.text)[0]
+    cookie = opened.headers["Set-Cookie"].partition(";")[0]
+    return server.ask(
+        "POST",
+        action,
+        urlencode({**fields, "_xsrf": unescape(xsrf)}).encode(),
+        {
+            "Cookie": f"{session['Cookie']}; {cookie}",
+            "Content-Type": "application/x-www-form-urlencoded",
+            "Origin": f"http://127.0.0.1:{server.port}",
+            "Sec-Fetch-Site": "same-origin",
+        },
+    )
+
+
+def set_to(server: Server, user: User, project: Project, **fields: str) -> Answer:
+    path = f"/projects/{project.id}/settings"
+    return change(server, user, path, path, **fields)
+
+
+def test_settings_override_the_global_ones_and_blank_gives_those_back(
+    server: Server, project: Project, boss: User
+) -> None:
+    written.run(project, branch="develop", coverage=(9, 1))
+    run = written.run(project, {"c.A a": FAILED}, coverage=(1, 1), branch="x")
+    answer = set_to(
+        server, boss, project, base_branch=" develop ", min_line_coverage="55.5", max_coverage_drop_pct="0",
+        fail_on_new_failures="false", repo_url="https://example.com/r",
+    )  # fmt: skip
+    assert (answer.status, answer.headers["Location"]) == (303, f"/projects/{project.id}/settings")
+    found = server.get(f"/api/v1/projects/{project.id}").json
+    assert found["repoUrl"] == "https://example.com/r"
+    assert found["qualityGate"] == {
+        "baseBranch": "develop", "minLineCoverage": 55.5, "maxCoverageDropPct": 0, "failOnNewFailures": False,
+    }  # fmt: skip
+    verdict = server.get(f"/api/v1/runs/{run.id}/quality-gate").json
+    assert [(rule["name"], rule["passed"]) for rule in verdict["rules"]] == [
+        ("min-coverage", False), ("coverage-drop", False)
+    ]  # fmt: skip
+    assert set_to(server, boss, project, min_line_coverage="").status == 303
+    found = server.get(f"/api/v1/projects/{project.id}").json["qualityGate"]
+    assert (found["minLineCoverage"], found["baseBranch"]) == (None, "develop")
+
+
+@pytest.mark.parametrize(
+    ("field", "text"),
+    [
+        ("min_line_coverage", "x"),
+        ("min_line_coverage", "101"),
+        ("min_line_coverage", "-1"),
+        ("min_line_coverage", "nan"),
+        ("max_coverage_drop_pct", "1e3"),
+        ("fail_on_new_failures", "maybe"),
+        ("repo_url", "javascript:alert(1)"),
+        ("repo_url", "https://"),
+        ("base_branch", "a\nb"),
+        ("base_branch", "b" * 256),
+    ],
+)
+def test_a_setting_that_cannot_be_is_400_and_names_the_field(server: Server, boss: User, field: str, text: str) -> None:
+    project = written.project_named("strict")
+    answer = set_to(server, boss, project, **{field: text, "base_branch" if field != "base_branch" else "x": "kept"})
+    assert answer.status == 400
+    assert field in Document(answer.text).text
+    assert server.get(f"/api/v1/projects/{project.id}").json["qualityGate"]["baseBranch"] == "main"
+
+
+def test_visibility_counts_at_once(server: Server, project: Project) -> None:
+    owner = written.user("shy")
+    written.member(project, owner, "OWNER")
+    settings = f"/projects/{project.id}/settings"
+    path = f"/projects/{project.id}/visibility"
+    assert change(server, owner, settings, path, visibility="PRIVATE").status == 303
+    assert server.get(f"/api/v1/projects/{project.id}").status == 404
+    assert change(server, owner, settings, path, visibility="SECRET").status == 400
+    assert change(server, owner, settings, path, visibility="PUBLIC").status == 303
+    assert server.get(f"/api/v1/projects/{project.id}").status == 200
+
+
+def members(project: Project) -> dict[str, Any]:
+    return {user.username: role for user, role in access.members_of(project.id)}
+
+
+def test_members_come_change_and_go(server: Server, project: Project) -> None:
+    owner, other = written.user("mistress"), written.user("apprentice")
+    written.member(project, owner, "OWNER")
+    settings = f"/projects/{project.id}/settings"
+    add = f"/projects/{project.id}/members"
+    for role in ("READ", "WRITE", "OWNER", "READ"):
+        assert change(server, owner, settings, add, username="apprentice", role=role).status == 303
+        assert members(project) == {"mistress": "OWNER", "apprentice": role}
+    assert change(server, owner, settings, add, username="nobody", role="READ").status == 400
+    assert change(server, owner, settings, add, username="apprentice", role="KING").status == 400
+    assert change(server, owner, settings, f"{add}/{other.id}/remove").status == 303
+    assert members(project) == {"mistress": "OWNER"}
+
+
+def test_a_member_is_removed_from_the_project_of_the_path_alone(server: Server, project: Project) -> None:
+    mine, his = written.user("mine"), written.user("his")
+    other = written.project("not mine")
+    written.member(project, mine, "OWNER")
+    written.member(other, his, "OWNER")
+    answer = server.ask("POST", f"/projects/{project.id}/members/{his.id}/remove", b"", written.token(mine))
+    assert answer.status == 404
+    assert members(other) == {"his": "OWNER"}
+
+
+def test_a_project_keeps_an_owner_unless_an_admin_says_otherwise(server: Server, project: Project, boss: User) -> None:
+    owner = written.user("last")
+    written.member(project, owner, "OWNER")
+    settings, add = f"/projects/{project.id}/settings", f"/projects/{project.id}/members"
+    assert change(server, owner, settings, f"{add}/{owner.id}/remove").status == 409
+    assert change(server, owner, settings, add, username="last", role="READ").status == 409
+    assert members(project) == {"last": "OWNER"}
+    assert change(server, boss, settings, f"{add}/{owner.id}/remove").status == 303
+    assert members(project) == {}
+
+
+def test_who_leaves_a_project_is_led_where_he_may_be(server: Server, project: Project) -> None:
+    one, other = written.user("leaver"), written.user("stayer")
+    for user in (one, other):
+        written.member(project, user, "OWNER")
+    answer = change(
+        server, one, f"/projects/{project.id}/settings", f"/projects/{project.id}/members/{one.id}/remove"
+    )  # fmt: skip
+    assert (answer.status, answer.headers["Location"]) == (303, f"/projects/{project.id}")
+
+
+def test_a_test_is_quarantined_by_its_form(server: Server, project: Project, boss: User) -> None:
+    run = written.run(project, {"c.A a": FAILED})
+    path = f"/projects/{project.id}/test?className=c.A&name=a"
+    action = f"/projects/{project.id}/flaky/status"
+    fields = {"className": "c.A", "name": "a", "status": "QUARANTINED", "note": "it is late"}
+    answer = change(server, boss, path, action, **fields)
+    assert (answer.status, answer.headers["Location"]) == (303, f"/projects/{project.id}#flaky")
+    assert server.get(f"/api/v1/runs/{run.id}/quality-gate").json["passed"]
+    assert "it is late" in page(server, f"/projects/{project.id}").text
+
+
+@pytest.mark.parametrize("prefix", ["", "/tracker"])
+def test_a_run_is_deleted_by_its_form(server: Server, boss: User, prefix: str) -> None:
+    project = written.project_named("deleting")
+    run = written.run(project)
+    answer = change(server, boss, f"{prefix}/runs/{run.id}", f"{prefix}/runs/{run.id}/delete")
+    assert (answer.status, answer.headers["Location"]) == (303, f"{prefix}/projects/{project.id}")
+    assert not Run.select().where(Run.id == run.id).count()
+
+
+def test_a_token_needs_no_xsrf_field(server: Server, project: Project, boss: User) -> None:
+    answer = server.ask(
+        "POST", f"/projects/{project.id}/settings", b"base_branch=trunk",
+        {**written.token(boss), "Content-Type": "application/x-www-form-urlencoded"},
+    )  # fmt: skip
+    assert answer.status == 303
+    assert server.get(f"/api/v1/projects/{project.id}").json["qualityGate"]["baseBranch"] == "trunk"
