@@ -1,0 +1,179 @@
+"""Kubeconfigs: files merged as kubectl merges them, and what a context of them says of how its cluster is reached."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from attrs import field, frozen
+
+Document = Mapping[str, Any]
+
+_UNSPOKEN = ("exec", "auth-provider")
+
+
+class BadKubeconfig(ValueError):
+    """The kubeconfig cannot be used. The words name no file and show no value."""
+
+
+class Unspoken(Exception):
+    """The kubeconfig needs what only helm can do: a plugin that gives credentials, or a proxy."""
+
+
+@frozen
+class Blob:
+    """Something that stands in the kubeconfig itself, or in a file that it names."""
+
+    data: bytes | None = field(default=None, repr=False)
+    file: Path | None = None
+
+    def __bool__(self) -> bool:
+        return self.data is not None or self.file is not None
+
+
+@frozen
+class Access:
+    """How a cluster is reached and who we are there."""
+
+    scheme: str
+    host: str
+    port: int
+    prefix: str
+    """What comes before every path: "" mostly."""
+    authority: Blob = Blob()
+    verify: bool = True
+    server_name: str | None = None
+    """The name in the server's certificate, where it is not that of the host."""
+    certificate: Blob = Blob()
+    key: Blob = Blob()
+    token: Blob = Blob()
+    basic: tuple[str, str] | None = field(default=None, repr=False)
+    headers: tuple[tuple[str, str], ...] = ()
+    """Whom we act for."""
+
+    @property
+    def files(self) -> list[Path]:
+        """The files that it is made of; a change of one changes it."""
+        return [blob.file for blob in (self.authority, self.certificate, self.key, self.token) if blob.file]
+
+
+def merged(documents: Sequence[tuple[Path, Document]]) -> dict[str, Any]:
+    """Several kubeconfigs as one: what a file says first counts. Paths are made those of their own file's folder."""
+    whole: dict[str, Any] = {"clusters": {}, "users": {}, "contexts": {}, "current-context": ""}
+    for file, document in documents:
+        for kind, inner in (("clusters", "cluster"), ("users", "user"), ("contexts", "context")):
+            for entry in _list(document, kind):
+                if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
+                    raise BadKubeconfig(f"an entry of its {kind} has no name")
+                whole[kind].setdefault(entry["name"], _placed(entry.get(inner), file.parent))
+        whole["current-context"] = whole["current-context"] or _text(document, "current-context")
+    return whole
+
+
+_PATHS = ("certificate-authority", "client-certificate", "client-key", "tokenFile")
+
+
+def _placed(entry: Any, folder: Path) -> dict[str, Any]:
+    if not isinstance(entry, dict):
+        return {}
+    return {
+        name: str(folder / value) if name in _PATHS and isinstance(value, str) and value else value
+        for name, value in entry.items()
+    }
+
+
+def access(whole: Mapping[str, Any], context: str | None) -> Access:
+    """How the cluster of a context (the current one, if none is named) is reached.
+
+    Raises `BadKubeconfig`, and `Unspoken` where only helm knows how.
+    """
+    name = context or whole["current-context"]
+    if name not in whole["contexts"]:
+        raise BadKubeconfig("it has no context of that name" if name else "it names no current context")
+    chosen = whole["contexts"][name]
+    cluster, user = _text(chosen, "cluster"), _text(chosen, "user")
+    if cluster not in whole["clusters"]:
+        raise BadKubeconfig("its context names a cluster that it does not have")
+    if user and user not in whole["users"]:
+        raise BadKubeconfig("its context names a user that it does not have")
+    return _access(whole["clusters"][cluster], whole["users"].get(user, {}))
+
+
+def _access(cluster: Mapping[str, Any], user: Mapping[str, Any]) -> Access:
+    if any(user.get(name) for name in _UNSPOKEN) or cluster.get("proxy-url"):
+        raise Unspoken("the kubeconfig has a plugin or a proxy")
+    scheme, host, port, prefix = address(_text(cluster, "server"))
+    is_verified = cluster.get("insecure-skip-tls-verify") is not True
+    token = Blob(file=Path(_text(user, "tokenFile"))) if user.get("tokenFile") else Blob()
+    if not token and user.get("token"):
+        token = Blob(data=_text(user, "token").encode())
+    return Access(
+        scheme=scheme,
+        host=host,
+        port=port,
+        prefix=prefix,
+        authority=_blob(cluster, "certificate-authority") if is_verified else Blob(),
+        verify=is_verified,
+        server_name=_text(cluster, "tls-server-name") or None,
+        certificate=_blob(user, "client-certificate"),
+        key=_blob(user, "client-key"),
+        token=token,
+        basic=(_text(user, "username"), _text(user, "password")) if user.get("username") else None,
+        headers=_acting_for(user),
+    )
+
+
+def address(server: str) -> tuple[str, str, int, str]:
+    """Scheme, host, port and path prefix of a server's address. Raises `BadKubeconfig`."""
+    try:
+        parts = urlsplit(server if "://" in server else f"http://{server}")
+        port = parts.port
+    except ValueError:
+        raise BadKubeconfig("the address of its cluster is none") from None
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise BadKubeconfig("the address of its cluster is none")
+    return parts.scheme, parts.hostname, port or (443 if parts.scheme == "https" else 80), parts.path.rstrip("/")
+
+
+def _blob(of: Mapping[str, Any], name: str) -> Blob:
+    if of.get(f"{name}-data"):
+        try:
+            return Blob(data=base64.b64decode("".join(_text(of, f"{name}-data").split()), validate=True))
+        except (binascii.Error, ValueError):
+            raise BadKubeconfig(f"its {name}-data is not base64") from None
+    return Blob(file=Path(_text(of, name))) if of.get(name) else Blob()
+
+
+def _acting_for(user: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    if not user.get("as"):
+        return ()
+    headers = [("Impersonate-User", _text(user, "as"))]
+    if user.get("as-uid"):
+        headers.append(("Impersonate-Uid", _text(user, "as-uid")))
+    headers += [("Impersonate-Group", str(group)) for group in _list(user, "as-groups")]
+    extra = user.get("as-user-extra") or {}
+    if not isinstance(extra, dict):
+        raise BadKubeconfig("its as-user-extra is not an object")
+    for name in extra:
+        headers += [(f"Impersonate-Extra-{name}", str(one)) for one in _list(extra, name)]
+    return tuple(headers)
+
+
+def _list(of: Mapping[str, Any], name: str) -> list[Any]:
+    value = of.get(name)
+    if value is not None and not isinstance(value, list):
+        raise BadKubeconfig(f"its {name} is not a list")
+    return value or []
+
+
+def _text(of: Mapping[str, Any], name: str) -> str:
+    value = of.get(name)
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise BadKubeconfig(f"its {name} is not text")
+    return value

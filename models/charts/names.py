@@ -1,0 +1,52 @@
+"""Helm's rules for names, as checks for `models/charts/fields.py`: each raises `Unfit` where a text breaks one."""
+
+from __future__ import annotations
+
+import re
+
+from models.values import Unfit
+
+_LABEL = r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?"
+_RELEASE = re.compile(rf"{_LABEL}(?:\.{_LABEL})*")
+_NAMESPACE = re.compile(_LABEL)
+_CHART = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._-]*")
+_LABEL_NAME = re.compile(r"(?:[a-z0-9](?:[-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+_LABEL_VALUE = re.compile(r"(?:[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
+_RESERVED = ("name", "owner", "status", "version", "createdAt", "modifiedAt")
+
+
+def release(text: str) -> None:
+    if len(text) > 53 or not _RELEASE.fullmatch(text):
+        raise Unfit("is not a release name (at most 53 of a-z, 0-9, - and ., each part beginning and ending with a "
+                    "letter or digit)", text)  # fmt: skip
+
+
+def namespace(text: str) -> None:
+    if len(text) > 63 or not _NAMESPACE.fullmatch(text):
+        raise Unfit(
+            "is not a namespace (at most 63 of a-z, 0-9 and -, beginning and ending with a letter or digit)", text
+        )
+
+
+def new_chart(text: str) -> None:
+    """What a chart that we make may be called: its name becomes that of a folder."""
+    if len(text) > 250 or not _CHART.fullmatch(text):
+        raise Unfit(
+            "is not a chart name (at most 250 of letters, digits, ., _ and -, the first a letter or digit)", text
+        )
+
+
+def label(name: str, value: str) -> None:
+    """A label that a release is to bear."""
+    if name in _RESERVED:
+        raise Unfit(f"{name} is one that helm sets itself")
+    if not _LABEL_NAME.fullmatch(name):
+        raise Unfit("is not the name of a label", name)
+    if not _LABEL_VALUE.fullmatch(value):
+        raise Unfit("is not the value of a label", value)
+
+
+def template_file(text: str) -> None:
+    """One of a chart's templates, or a pattern for some: a path within the chart."""
+    if text.startswith(("/", "-")) or ".." in text.split("/") or "\\" in text or len(text) > 500 or "," in text:
+        raise Unfit("is not the path of a template within the chart", text)

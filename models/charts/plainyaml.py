@@ -1,0 +1,44 @@
+"""Values as YAML that every reader reads alike: helm's (Go), YAML 1.1 and YAML 1.2."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import yaml
+
+_Dumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+
+_ELSEWHERE_NO_TEXT = re.compile(
+    r"""(?:[-+]?[0-9][0-9_]*(\.[0-9_]*)?([eE][-+]?[0-9]+)?   # 1e3: a number in YAML 1.2, text to PyYAML
+    |[-+]?\.[0-9_]+([eE][-+]?[0-9]+)?
+    |0[oO][0-7_]+|0[xX][0-9a-fA-F_]+|0[bB][01_]+
+    |[yYnN]|[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?
+    |[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)
+    |[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}.*)\Z
+    """,
+    re.VERBOSE,
+)
+_NO_TEXT = "tag:yaml.org,2002:some-number"
+
+
+class _Plain(_Dumper):  # type: ignore[misc]
+    """Quotes each text that some reader would take for something else; text of many lines is a block."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def _text(dumper: Any, text: str) -> Any:
+    lines = text.split("\n")
+    is_block = len(lines) > 1 and text.strip() and not any(line != line.rstrip() for line in lines)
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if is_block else None)
+
+
+_Plain.add_implicit_resolver(_NO_TEXT, _ELSEWHERE_NO_TEXT, list("-+.0123456789yYnN"))
+_Plain.add_representer(str, _text)
+
+
+def dump(value: Any) -> str:
+    """A JSON value as YAML, its keys sorted, as helm prints it; `{}` for an empty object."""
+    return str(yaml.dump(value, Dumper=_Plain, default_flow_style=False, allow_unicode=True, width=2**20))

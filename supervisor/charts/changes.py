@@ -1,0 +1,177 @@
+"""What changes a release: install, upgrade, uninstall, rollback, test. helm does it, one at a time for a release."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+from models.charts import asks, failures, helmargs, releases
+from models.charts.refs import ChartRef
+from models.charts.shapes import Release, TestResult
+from models.errors import Failed, TimedOut
+from supervisor.charts.helm import Bounds, Output
+from supervisor.charts.service import Work
+
+_GRACE = 15.0
+"""Seconds beyond those that helm is told: for what it does before and after it waits."""
+_TEST_GRACE = 3.0
+_MIB = 1024 * 1024
+
+
+async def install(work: Work, ask: asks.Install | asks.InstallUpload) -> Release:
+    helm, chart = await work.charts.helm.version(), await chart_of(work, ask)
+    arguments = helmargs.install(
+        helm,
+        ask.release_name,
+        ask.namespace,
+        str(chart),
+        dry_run=ask.dry_run,
+        description=ask.description,
+        labels=ask.labels,
+        wait=ask.wait,
+        timeout=_seconds(work, ask.timeout),
+        create_namespace=ask.create_namespace,
+        atomic=ask.atomic,
+    )
+    output = await _change(work, ask.namespace, ask.release_name, arguments, ask.timeout, ask.values, ask.atomic)
+    return await _release(output)
+
+
+async def upgrade(work: Work, ask: asks.Upgrade | asks.UpgradeUpload) -> Release:
+    helm, chart = await work.charts.helm.version(), await chart_of(work, ask)
+    arguments = helmargs.upgrade(
+        helm,
+        ask.name,
+        ask.namespace,
+        str(chart),
+        dry_run=ask.dry_run,
+        strategy=ask.value_strategy,
+        install=ask.install,
+        wait=ask.wait,
+        timeout=_seconds(work, ask.timeout),
+        atomic=ask.atomic,
+        description=ask.description,
+    )
+    output = await _change(work, ask.namespace, ask.name, arguments, ask.timeout, ask.values, ask.atomic)
+    return await _release(output)
+
+
+async def uninstall(work: Work, ask: asks.Uninstall) -> None:
+    arguments = helmargs.uninstall(
+        await work.charts.helm.version(),
+        ask.name,
+        ask.namespace,
+        no_hooks=ask.no_hooks,
+        keep_history=ask.keep_history,
+        dry_run=ask.dry_run,
+        wait=ask.wait,
+        timeout=_seconds(work, ask.timeout),
+        cascade=ask.cascade,
+        description=ask.description,
+    )
+    await _change(work, ask.namespace, ask.name, arguments, ask.timeout)
+
+
+async def rollback(work: Work, ask: asks.Rollback) -> None:
+    arguments = helmargs.rollback(
+        await work.charts.helm.version(),
+        ask.name,
+        ask.namespace,
+        ask.revision,
+        no_hooks=ask.no_hooks,
+        max_history=ask.max_history,
+        dry_run=ask.dry_run,
+        force=ask.force,
+        cleanup_on_fail=ask.cleanup_on_fail,
+        wait=ask.wait,
+        wait_for_jobs=ask.wait_for_jobs,
+        timeout=_seconds(work, ask.timeout),
+    )
+    await _change(work, ask.namespace, ask.name, arguments, ask.timeout)
+
+
+async def test(work: Work, ask: asks.Test) -> list[TestResult]:
+    """Runs the tests; what each came to is in the release. One whose time ran out is running still."""
+    arguments = helmargs.test(await work.charts.helm.version(), ask.name, ask.namespace, timeout=ask.timeout_seconds)
+    bounds = Bounds(ask.timeout_seconds + _TEST_GRACE, "timeoutSeconds", TimedOut, work.begin)
+    try:
+        output = await _alone(work, ask.namespace, ask.name, arguments, bounds, None)
+    except TimedOut:
+        late = True
+    else:
+        late = not output.ok and failures.kind_of(output.stderr).problem is TimedOut
+        if not output.ok and not late and b"TEST SUITE:" not in output.stdout:
+            raise failures.problem(output.stderr)
+    results = await work.reads.test_results(ask.namespace, ask.name)
+    if not late:
+        return results
+    words = f"not finished within {ask.timeout_seconds} s"
+    return [one if one.status == "PASSED" else TestResult(one.kind, one.name, "RUNNING", words) for one in results]
+
+
+async def chart_of(work: Work, ask: Any, complete: bool = True) -> Path:
+    """The archive of the chart that is asked for, checked: fetched by us, or uploaded. Raises kinds of `Problem`.
+
+    `complete`: it must have with it what it depends on.
+    """
+    if (uploaded := getattr(ask, "chart", None)) is not None:
+        path = work.subfolder("chart") / "chart.tgz"
+        Path(uploaded).rename(path)
+        found = await work.charts.sources.checked(path)
+    else:
+        ref = ChartRef.parse(ask.chart_ref, ask.version)
+        found = await work.charts.sources.chart(ref, work.subfolder("chart"))
+    if complete:
+        found.must_be_complete()
+    return found.path
+
+
+def _seconds(work: Work, asked: int | None) -> int:
+    return asked or max(1, round(work.charts.svc.helm.timeout))
+
+
+async def _change(
+    work: Work,
+    namespace: str,
+    name: str,
+    arguments: list[str],
+    timeout: int | None,
+    values: dict[str, Any] | None = None,
+    atomic: bool = False,
+) -> Output:
+    """Runs a helm that changes a release. Raises what it failed for.
+
+    One that takes everything back where it fails needs its time twice.
+    """
+    seconds = _seconds(work, timeout) * (2 if atomic else 1)
+    bounds = Bounds(seconds + _GRACE, "timeout" if timeout else "svc.helm.timeout", TimedOut, work.begin)
+    given = helmargs.values(values) if "--values=-" in arguments else None
+    output = await _alone(work, namespace, name, arguments, bounds, given)
+    if not output.ok:
+        raise failures.problem(output.stderr, output.stdout[:_MIB].decode("utf-8", "replace"))
+    return output
+
+
+async def _alone(
+    work: Work, namespace: str, name: str, arguments: list[str], bounds: Bounds, values: bytes | None
+) -> Output:
+    place, helm = work.place, work.charts.helm
+    where = ":".join(map(str, place.files))
+    async with helm.alone(where, place.context or "", namespace, name):
+        command, *rest = arguments
+        return await helm.run(
+            [command, *place.arguments, *rest],
+            work.subfolder("run"),
+            bounds,
+            values,
+            place.environment,
+        )
+
+
+async def _release(output: Output) -> Release:
+    try:
+        return releases.release(await asyncio.to_thread(json.loads, output.stdout))
+    except (ValueError, KeyError, TypeError):
+        raise Failed("the release was changed, but what helm says of it cannot be read") from None

@@ -1,0 +1,186 @@
+"""The chart service: what lasts as long as the house, and the work of one request.
+
+`Charts` holds what all requests share; `Work` is what an operation gets: its own folder, removed when it is over, and
+the cluster that the request is about.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from attrs import frozen
+
+from models.charts import failures
+from models.config import Config
+from models.errors import Problem
+from supervisor.charts.byhelm import ByHelm
+from supervisor.charts.dependencies import Dependencies
+from supervisor.charts.fetcher import Fetcher
+from supervisor.charts.folders import Folders
+from supervisor.charts.helm import Bounds, Helm
+from supervisor.charts.hub import Hub
+from supervisor.charts.kube import Kube, Place
+from supervisor.charts.oci import Registries
+from supervisor.charts.reads import Clusters, Reads
+from supervisor.charts.repositories import Repositories
+from supervisor.charts.sources import Sources
+from supervisor.child import Children
+from supervisor.clock import Clock
+
+log = logging.getLogger("charts")
+
+_READ_TAKES = 50.0
+
+
+@frozen
+class Target:
+    """The cluster that a request is about; `None` means what the configuration says."""
+
+    kubeconfig: Path | None = None
+    context: str | None = None
+
+
+Choose = Callable[[Any], Target]
+"""What a host application may pass: from a request (`HTTPServerRequest`, `None` for a tool's call) to its cluster."""
+
+
+class Charts:
+    """What all requests share."""
+
+    def __init__(
+        self,
+        config: Config,
+        data_dir: Path,
+        children: Children,
+        instance: str,
+        environ: Mapping[str, str],
+        choose: Choose | None = None,
+    ) -> None:
+        """`data_dir` is the house's; `instance` the word by which children of ours are known."""
+        self.svc = svc = config.svc
+        self.data_dir = data_dir / "charts"
+        self.choose = choose
+        self.folders = Folders(svc.rest.temp_dir)
+        self.helm = Helm(svc.helm, self.data_dir, children, instance, environ)
+        configured = Path(svc.kube.kubeconfig) if svc.kube.kubeconfig else None
+        self.fetcher = Fetcher(svc.fetch, svc.security)
+        self.clock = Clock()
+        self.repositories = Repositories(self.fetcher, self.clock)
+        self.registries = Registries(self.fetcher)
+        self.sources = Sources(self.fetcher, self.repositories, self.registries)
+        self.dependencies = Dependencies(self.repositories, self.registries)
+        self.hub = Hub(self.fetcher, svc.hub.url)
+        self.clusters = Clusters(Kube(configured, svc.kube.context, environ), self._by_helm)
+
+    async def start(self) -> None:
+        """Sweeps what was left in the temporary folder, and asks helm for its version."""
+        try:
+            await asyncio.to_thread(self.folders.open)
+        except OSError as error:
+            log.error("svc.rest.temp-dir: %s: %s", self.svc.rest.temp_dir, error.strerror)
+        try:
+            await self.helm.version()
+        except Problem as problem:
+            log.warning("%s", problem.message)
+
+    async def close(self) -> None:
+        await self.helm.close()
+        self.clusters.close()
+        self.folders.close()
+
+    def has_cluster(self, target: Target) -> bool:
+        return self.clusters.has(target.kubeconfig, target.context)
+
+    async def _by_helm(self, place: Place) -> ByHelm:
+        """helm, as one who reads releases of a cluster. Raises `Unavailable`."""
+
+        async def ask(arguments: list[str]) -> str:
+            folder = await asyncio.to_thread(self.folders.new)
+            try:
+                bounds = Bounds(_READ_TAKES, "for a reading")
+                command, *rest = arguments
+                output = await self.helm.run(
+                    [command, *place.arguments, *rest],
+                    folder,
+                    bounds,
+                    environment=place.environment,
+                )
+            finally:
+                await asyncio.shield(asyncio.to_thread(self.folders.remove, folder))
+            if not output.ok:
+                raise failures.problem(output.stderr)
+            return output.stdout.decode("utf-8", "replace")
+
+        return ByHelm(ask, (await self.helm.version()).major)
+
+    def groups(self) -> dict[str, bool]:
+        """Which groups are on: what they need is there. `helm`: whether what needs it can be done."""
+        own = {"charts": True, "repositories": True, "hub": True, "dependencies": True}
+        return {"helm": self.helm.is_there, "releases": self.has_cluster(Target()), **own}
+
+    def work(self, request: Any = None) -> Work:
+        """The work of one request: `async with charts.work(request) as work:`."""
+        return Work(self, self.choose(request) if self.choose else Target())
+
+
+class Work:
+    """What one operation is done with. Its folder is made when it is asked for, and removed at the end."""
+
+    def __init__(self, charts: Charts, target: Target) -> None:
+        self.charts = charts
+        self.target = target
+        self.begun = False
+        """Whether a change has begun that must be let finish, though the client has left."""
+        self._folder: Path | None = None
+
+    @property
+    def folder(self) -> Path:
+        """A private folder of this request. Raises `OSError`."""
+        if self._folder is None:
+            self._folder = self.charts.folders.new()
+        return self._folder
+
+    @property
+    def place(self) -> Place:
+        """The cluster that this is about. Raises `NotFound`."""
+        return self.charts.clusters.place(self.target.kubeconfig, self.target.context)
+
+    @property
+    def reads(self) -> Reads:
+        """What may be asked of its releases. Raises `NotFound`."""
+        return self.charts.clusters.reads(self.target.kubeconfig, self.target.context)
+
+    def begin(self) -> None:
+        """A change begins now."""
+        self.begun = True
+
+    def subfolder(self, name: str) -> Path:
+        """A fresh, empty folder in the private one."""
+        made = self.folder / name
+        made.mkdir()
+        return made
+
+    async def __aenter__(self) -> Work:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Removes the folder. It may be large, so a worker does it, which goes on where this is cancelled."""
+        folder, self._folder = self._folder, None
+        if folder is not None:
+            await asyncio.shield(asyncio.to_thread(self.charts.folders.remove, folder))
+
+    def drop(self) -> None:
+        """Removes the folder at once: before anything was done there is little in it."""
+        if self._folder is not None:
+            self.charts.folders.remove(self._folder)
+            self._folder = None

@@ -1,0 +1,100 @@
+"""What the tests of the chart service share: small charts, multipart bodies, and both helms."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+import tarfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import ROOT, Answer, Server
+
+KEY = {"X-API-Key": "open sesame"}
+FULL: dict[str, Any] = {"security": {"mode": "FULL", "api-key": "open sesame"}}
+HELMS = ("helm", "helm3")
+
+MAP = """apiVersion: v1
+kind: ConfigMap
+metadata: {name: {{ .Release.Name }}-map}
+data: {colour: {{ .Values.colour | quote }}}
+"""
+TEST = """apiVersion: v1
+kind: Pod
+metadata:
+  name: {{ .Release.Name }}-test
+  annotations: {"helm.sh/hook": test}
+spec: {restartPolicy: Never, containers: [{name: a, image: b}]}
+"""
+
+
+def helm(name: str) -> str:
+    """`helm` (4, or whatever the host has) or `helm3`: `make test` puts them into .tools. In CI both must be there."""
+    found = ROOT / ".tools" / name
+    path = str(found) if found.exists() else shutil.which("helm") if name == "helm" else None
+    if path is None:
+        if os.environ.get("CI") == "true":
+            pytest.fail(f"there is no {name}: .ci/fetch_helm.py --with-helm3 fetches it")
+        pytest.skip(f"there is no {name} in .tools")
+    return path
+
+
+def chart(name: str = "tint", version: str = "0.1.0", metadata: str = "", **files: str) -> bytes:
+    """The archive of a chart; a file's name is its path with __ for / and no suffix: .yaml, or .txt for NOTES."""
+    contents = {"Chart.yaml": f"apiVersion: v2\nname: {name}\nversion: {version}\nappVersion: '7'\n{metadata}"}
+    for word, text in files.items():
+        path = word.replace("__", "/")
+        contents[path + (".txt" if path.endswith("NOTES") else ".json" if "schema" in path else ".yaml")] = text
+    return packed({f"{name}/{path}": text for path, text in contents.items()})
+
+
+def packed(contents: Mapping[str, str]) -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w:gz") as archive:
+        for path, text in contents.items():
+            entry = tarfile.TarInfo(path)
+            entry.size = len(text.encode())
+            archive.addfile(entry, io.BytesIO(text.encode()))
+    return out.getvalue()
+
+
+def tint(**more: str) -> bytes:
+    """A chart with one ConfigMap, notes and a test."""
+    return chart(
+        values="colour: red\n", templates__map=MAP, templates__NOTES="painted {{ .Values.colour }}\n",
+        templates__test=TEST, **more,
+    )  # fmt: skip
+
+
+def multipart(**parts: bytes | str | dict[str, Any]) -> tuple[bytes, dict[str, str]]:
+    """A body of these parts and its headers; bytes go as a file, a dict as JSON."""
+    body = b""
+    for name, value in parts.items():
+        file = f'; filename="{name}.tgz"' if isinstance(value, bytes) else ""
+        kind = "application/gzip" if file else "application/json" if isinstance(value, dict) else "text/plain"
+        content = (
+            value if isinstance(value, bytes) else (json.dumps(value) if isinstance(value, dict) else value).encode()
+        )
+        head = f'--limit\r\nContent-Disposition: form-data; name="{name}"{file}\r\nContent-Type: {kind}\r\n\r\n'
+        body += head.encode() + content + b"\r\n"
+    return body + b"--limit--\r\n", {"Content-Type": "multipart/form-data; boundary=limit"}
+
+
+def upload(server: Server, path: str, headers: Mapping[str, str] | None = None, **parts: Any) -> Answer:
+    body, own = multipart(**parts)
+    return server.ask("POST", path, body, {**own, **(headers or {})})
+
+
+def said(server: Server, method: str, path: str, fields: Any = None, **headers: str) -> Answer:
+    """A request with a JSON body."""
+    body = None if fields is None else json.dumps(fields).encode()
+    return server.ask(method, path, body, {**KEY, **headers})
+
+
+def temporary(folder: Path) -> list[Path]:
+    """What is left of requests in the temporary folder of a server."""
+    return [path for own in folder.glob("pilothouse-*") for path in own.iterdir() if path.name != ".lock"]

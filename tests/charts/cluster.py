@@ -1,0 +1,302 @@
+"""A real Kubernetes API server for tests: etcd and kube-apiserver on free loopback ports, for a whole run of pytest.
+
+There are no controllers and no kubelet: objects are stored and validated for real, but no Deployment becomes ready and
+no Pod runs unless a test patches its status. `tests/conftest.py` offers one as the fixture `cluster`; whoever changes
+things in it takes a namespace of its own (`cluster.namespace()`).
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import http.client
+import itertools
+import json
+import os
+import shutil
+import socket
+import ssl
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+import yaml
+from conftest import ROOT, wait_for
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+
+TOKEN = "a-token-of-the-admin"
+_PROGRAMS = ("etcd", "kube-apiserver")
+_TRIES = 3
+_TERMINATING: dict[str, list[str]] = {"finalizers": []}
+
+
+def programs() -> Path:
+    """The folder of etcd and kube-apiserver: KUBEBUILDER_ASSETS, or the one that is shared beside the checkout.
+
+    A run without them is skipped; in CI that is a failure.
+    """
+    named = os.environ.get("KUBEBUILDER_ASSETS")
+    shared = ROOT.parent / "shared" / "envtest" / "assets"
+    if not named and shared.exists():
+        named = subprocess.run([str(shared)], check=True, capture_output=True, text=True).stdout.strip()
+    if named and all((Path(named) / name).exists() for name in _PROGRAMS):
+        return Path(named)
+    if os.environ.get("CI") == "true":
+        pytest.fail("there is no API server to test with: KUBEBUILDER_ASSETS names none")
+    pytest.skip("there is no API server to test with: KUBEBUILDER_ASSETS names none")
+
+
+class Refused(Exception):
+    """The API server said no."""
+
+    def __init__(self, status: int, body: bytes) -> None:
+        super().__init__(f"{status} {body[:300]!r}")
+        self.status = status
+
+
+class Cluster:
+    """A running API server, and the kubeconfigs that lead to it."""
+
+    def __init__(self, folder: Path, assets: Path) -> None:
+        self.folder = folder
+        self.port = 0
+        self.ca = trustme.CA()
+        self._admin = trustme.CA()
+        self._assets = assets
+        self._running: list[subprocess.Popen[bytes]] = []
+        self._namespaces = itertools.count(1)
+        self._configs = itertools.count(1)
+
+    @property
+    def url(self) -> str:
+        return f"https://127.0.0.1:{self.port}"
+
+    # Starting and ending
+
+    def start(self) -> Cluster:
+        """Returns when the API server is ready and has made the namespace `default`."""
+        self._write_keys()
+        for attempt in range(_TRIES):
+            if self._launch(f"data{attempt}"):
+                self.kubeconfig = self.config()
+                return self
+            self.close()
+        raise AssertionError(f"the API server does not start; its log:\n{self._log('kube-apiserver')[-3000:]}")
+
+    def _launch(self, data: str) -> bool:
+        etcd, peer, self.port = _free_ports(3)
+        here, there, keys = f"http://127.0.0.1:{etcd}", f"http://127.0.0.1:{peer}", self.folder
+        self._run(
+            "etcd",
+            f"--data-dir={keys / data}",
+            f"--listen-client-urls={here}",
+            f"--advertise-client-urls={here}",
+            f"--listen-peer-urls={there}",
+            f"--initial-advertise-peer-urls={there}",
+            f"--initial-cluster=default={there}",
+        )
+        self._run(
+            "kube-apiserver",
+            f"--etcd-servers={here}",
+            "--bind-address=127.0.0.1",
+            f"--secure-port={self.port}",
+            f"--cert-dir={keys}",
+            f"--tls-cert-file={keys / 'server.pem'}",
+            f"--tls-private-key-file={keys / 'server.key'}",
+            f"--client-ca-file={keys / 'admin-ca.pem'}",
+            f"--token-auth-file={keys / 'tokens.csv'}",
+            "--authorization-mode=RBAC",
+            "--service-account-issuer=https://kubernetes.default.svc",
+            f"--service-account-key-file={keys / 'sa.pub'}",
+            f"--service-account-signing-key-file={keys / 'sa.key'}",
+            "--service-cluster-ip-range=10.0.0.0/24",
+            "--disable-admission-plugins=ServiceAccount",
+            "--allow-privileged",
+        )
+        wait_for(lambda: self._is_ready() or not self._is_alive(), about="the API server")
+        return self._is_alive()
+
+    def _run(self, program: str, *arguments: str) -> None:
+        bound = ["setpriv", "--pdeathsig", "KILL", "--"] if shutil.which("setpriv") else []
+        with (self.folder / f"{program}.log").open("ab") as log:
+            self._running.append(
+                subprocess.Popen([*bound, str(self._assets / program), *arguments], stdout=log, stderr=log)
+            )
+
+    def _write_keys(self) -> None:
+        server = self.ca.issue_cert("127.0.0.1", "localhost", "kubernetes.default.svc")
+        self.client = self._admin.issue_cert("admin", common_name="admin", organization_name="system:masters")
+        server.private_key_pem.write_to_path(self.folder / "server.key")
+        (self.folder / "server.pem").write_bytes(b"".join(pem.bytes() for pem in server.cert_chain_pems))
+        self._admin.cert_pem.write_to_path(self.folder / "admin-ca.pem")
+        (self.folder / "tokens.csv").write_text(f"{TOKEN},admin,admin,system:masters\nnobodys-token,nobody,nobody\n")
+        key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+        plain = serialization.NoEncryption()
+        pem, pkcs1 = serialization.Encoding.PEM, serialization.PrivateFormat.TraditionalOpenSSL
+        (self.folder / "sa.key").write_bytes(key.private_bytes(pem, pkcs1, plain))
+        public = serialization.PublicFormat.SubjectPublicKeyInfo
+        (self.folder / "sa.pub").write_bytes(key.public_key().public_bytes(pem, public))
+
+    def _is_alive(self) -> bool:
+        return all(process.poll() is None for process in self._running)
+
+    def _is_ready(self) -> bool:
+        try:
+            self.ask("GET", "/readyz")
+            self.ask("GET", "/api/v1/namespaces/default")
+        except (Refused, OSError, http.client.HTTPException):
+            return False
+        return True
+
+    def _log(self, program: str) -> str:
+        return (self.folder / f"{program}.log").read_text(errors="replace")
+
+    def close(self) -> None:
+        for process in reversed(self._running):
+            process.kill()
+            process.wait()
+        self._running.clear()
+
+    # Asking
+
+    def ask(self, method: str, path: str, body: Any = None, kind: str = "application/json") -> Any:
+        """One request as the admin; what it answers. Raises `Refused`."""
+        context = ssl.create_default_context(cadata=self.ca.cert_pem.bytes().decode())
+        connection = http.client.HTTPSConnection("127.0.0.1", self.port, timeout=30, context=context)
+        with contextlib.closing(connection):
+            headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": kind}
+            connection.request(method, path, None if body is None else json.dumps(body), headers)
+            response = connection.getresponse()
+            said = response.read()
+        if response.status >= 400:
+            raise Refused(response.status, said)
+        return json.loads(said) if said[:1] in (b"{", b"[") else said.decode()
+
+    def namespace(self, name: str | None = None) -> str:
+        """Makes a namespace, of a name that nobody has had in this run."""
+        name = name or f"space-{next(self._namespaces)}"
+        self.ask("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
+        return name
+
+    def delete_namespace(self, name: str) -> None:
+        """Deletes it at once, as a controller would; what it held stays in the store, out of the next one's way."""
+        self.ask("DELETE", f"/api/v1/namespaces/{name}")
+        gone = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}, "spec": _TERMINATING}
+        self.ask("PUT", f"/api/v1/namespaces/{name}/finalize", gone)
+
+    def create(self, namespace: str, thing: dict[str, Any]) -> Any:
+        """Creates an object; its path is made of its apiVersion and kind."""
+        return self.ask("POST", self.path(namespace, thing["apiVersion"], thing["kind"]), thing)
+
+    def delete(self, namespace: str, api_version: str, kind: str, name: str) -> None:
+        self.ask("DELETE", f"{self.path(namespace, api_version, kind)}/{name}?gracePeriodSeconds=0")
+
+    def patch_status(self, namespace: str, api_version: str, kind: str, name: str, status: dict[str, Any]) -> None:
+        """Says of an object what a controller or a kubelet would say."""
+        path = f"{self.path(namespace, api_version, kind)}/{name}/status"
+        self.ask("PATCH", path, {"status": status}, "application/merge-patch+json")
+
+    @staticmethod
+    def path(namespace: str, api_version: str, kind: str) -> str:
+        root = f"/apis/{api_version}" if "/" in api_version else f"/api/{api_version}"
+        return f"{root}/namespaces/{namespace}/{kind.lower()}s"
+
+    # What controllers and kubelets would do
+
+    def finish_pod(self, namespace: str, name: str, phase: str = "Succeeded") -> None:
+        self.patch_status(namespace, "v1", "Pod", name, {"phase": phase})
+
+    def ready_deployment(self, namespace: str, name: str) -> None:
+        found = self.ask("GET", f"{self.path(namespace, 'apps/v1', 'Deployment')}/{name}")
+        count = found["spec"]["replicas"]
+        status: dict[str, Any] = dict.fromkeys(
+            ("replicas", "readyReplicas", "updatedReplicas", "availableReplicas"), count
+        )
+        status["observedGeneration"] = found["metadata"]["generation"]
+        status["conditions"] = [{"type": "Available", "status": "True"}, {"type": "Progressing", "status": "True"}]
+        self.patch_status(namespace, "apps/v1", "Deployment", name, status)
+
+    @contextlib.contextmanager
+    def attended(self, namespace: str, phase: str = "Succeeded") -> Iterator[None]:
+        """Meanwhile every Pod of the namespace ends with `phase`, and every Deployment becomes ready."""
+        over = threading.Event()
+        thread = threading.Thread(target=self._attend, args=(namespace, phase, over))
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+
+    def _attend(self, namespace: str, phase: str, over: threading.Event) -> None:
+        while not over.wait(0.05):
+            with contextlib.suppress(Refused, OSError):
+                for pod in self.ask("GET", f"/api/v1/namespaces/{namespace}/pods")["items"]:
+                    if pod["status"].get("phase") in (None, "Pending"):
+                        self.finish_pod(namespace, pod["metadata"]["name"], phase)
+                for one in self.ask("GET", self.path(namespace, "apps/v1", "Deployment"))["items"]:
+                    if one.get("status", {}).get("observedGeneration") != one["metadata"]["generation"]:
+                        self.ready_deployment(namespace, one["metadata"]["name"])
+
+    # Kubeconfigs
+
+    def config(
+        self,
+        user: dict[str, Any] | None = None,
+        cluster: dict[str, Any] | None = None,
+        context: dict[str, Any] | None = None,
+        path: Path | None = None,
+    ) -> Path:
+        """Writes a kubeconfig: by default the admin's token, and the authority that signed the server's certificate."""
+        authority = base64.b64encode(self.ca.cert_pem.bytes()).decode()
+        file = path or self.folder / f"config{next(self._configs)}"
+        file.write_text(yaml.safe_dump({
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [
+                {"name": "here", "cluster": cluster or {"server": self.url, "certificate-authority-data": authority}}
+            ],
+            "users": [{"name": "admin", "user": {"token": TOKEN} if user is None else user}],
+            "contexts": [{"name": "main", "context": {"cluster": "here", "user": "admin", **(context or {})}}],
+            "current-context": "main",
+        }))  # fmt: skip
+        file.chmod(0o600)
+        return file
+
+    def certificate_config(self) -> Path:
+        """A kubeconfig with a client certificate in it, in place of a token."""
+        certificate = b"".join(pem.bytes() for pem in self.client.cert_chain_pems)
+        key = self.client.private_key_pem.bytes()
+        data = {"client-certificate-data": certificate, "client-key-data": key}
+        return self.config({name: base64.b64encode(value).decode() for name, value in data.items()})
+
+    def insecure_config(self) -> Path:
+        """A kubeconfig that trusts whatever answers."""
+        return self.config(cluster={"server": self.url, "insecure-skip-tls-verify": True})
+
+    def dead_config(self) -> Path:
+        """A kubeconfig to a port where nobody listens."""
+        (port,) = _free_ports(1)
+        return self.config(cluster={"server": f"https://127.0.0.1:{port}", "insecure-skip-tls-verify": True})
+
+    def plugin_config(self) -> Path:
+        """A kubeconfig whose token is a program's to tell."""
+        told = {"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", "status": {"token": TOKEN}}
+        plugin = {
+            "apiVersion": "client.authentication.k8s.io/v1",
+            "command": "/bin/echo",
+            "args": [json.dumps(told)],
+            "interactiveMode": "Never",
+        }
+        return self.config({"exec": plugin})
+
+
+def _free_ports(count: int) -> list[int]:
+    with contextlib.ExitStack() as stack:
+        taken = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return [one.getsockname()[1] for one in taken]

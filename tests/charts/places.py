@@ -1,0 +1,218 @@
+"""What tests of repositories and registries reach: archives made here, a web server that says what it is told to, a
+real registry (Debian's docker-registry).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import hashlib
+import io
+import json
+import os
+import shutil
+import socket
+import subprocess
+import tarfile
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from conftest import ROOT, Answer, Server, wait_for
+
+Reply = tuple[int, dict[str, str], bytes]
+KEY = "the-key"
+FULL = {"mode": "FULL", "api-key": KEY}
+
+
+def tar(entries: list[tuple[tarfile.TarInfo | str, bytes]]) -> bytes:
+    """An archive with these entries, as they are given."""
+    raw = io.BytesIO()
+    with tarfile.open(fileobj=raw, mode="w", format=tarfile.GNU_FORMAT) as file:
+        for entry, data in entries:
+            info = tarfile.TarInfo(entry) if isinstance(entry, str) else entry
+            info.size = len(data) if info.isreg() else 0
+            file.addfile(info, io.BytesIO(data))
+    return gzip.compress(raw.getvalue(), 1, mtime=0)
+
+
+def chart(
+    name: str = "demo", version: str = "0.1.0", files: Mapping[str, str | bytes] | None = None, **facts: Any
+) -> bytes:
+    """A chart's archive; `facts` go into its Chart.yaml, `files` are added to it or replace what is there."""
+    metadata = {"apiVersion": "v2", "name": name, "version": version, **facts}
+    content: dict[str, str | bytes] = {
+        "Chart.yaml": yaml.safe_dump(metadata, sort_keys=False),
+        "values.yaml": "# how many\nreplicas: 1\n",
+        "templates/map.yaml": f"apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: {name}\n",
+        **(files or {}),
+    }
+    return tar([(f"{name}/{path}", data.encode() if isinstance(data, str) else data) for path, data in content.items()])
+
+
+def entry(name: str, version: str, data: bytes | None = None, **facts: Any) -> dict[str, Any]:
+    """What an index says of a version."""
+    told: dict[str, Any] = {"apiVersion": "v2", "name": name, "version": version, "urls": [f"{name}-{version}.tgz"]}
+    if data is not None:
+        told["digest"] = hashlib.sha256(data).hexdigest()
+    return told | facts
+
+
+def index(*entries: dict[str, Any]) -> bytes:
+    by_name: dict[str, list[dict[str, Any]]] = {}
+    for one in entries:
+        by_name.setdefault(one["name"], []).append(one)
+    return yaml.safe_dump({"apiVersion": "v1", "entries": by_name}).encode()
+
+
+class Web:
+    """A web server on loopback. `pages` is path -> what it answers, or who answers; what was asked is in `seen`."""
+
+    def __init__(self, host: str = "127.0.0.1") -> None:
+        self.pages: dict[str, Reply | bytes | Callable[[BaseHTTPRequestHandler], Reply]] = {}
+        self.seen: list[tuple[str, str, dict[str, str]]] = []
+        self.bodies: list[bytes] = []
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_GET(self) -> None:
+                headers = {name.lower(): value for name, value in self.headers.items()}
+                outer.seen.append((self.command, self.path, headers))
+                outer.bodies.append(self.rfile.read(int(headers.get("content-length", "0"))))
+                page = outer.pages.get(self.path.partition("?")[0], (404, {}, b"not here"))
+                status, more, body = (
+                    page(self) if callable(page) else page if isinstance(page, tuple) else (200, {}, page)
+                )
+                self.send_response(status)
+                for name, value in more.items():
+                    self.send_header(name, value)
+                if "Content-Length" not in more:
+                    self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                with contextlib.suppress(OSError):
+                    self.wfile.write(body)
+
+            do_POST = do_PUT = do_HEAD = do_GET  # noqa: N815 (the names that http.server looks for)
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        class Quiet(ThreadingHTTPServer):
+            daemon_threads = True
+            address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+
+            def handle_error(self, *_: Any) -> None:
+                pass
+
+        self.server = Quiet((host, 0), Handler)
+        self.port = int(self.server.server_address[1])
+        self.place = f"127.0.0.1:{self.port}"
+        self.url = f"http://{self.place}"
+        threading.Thread(target=self.server.serve_forever, args=(0.02,), daemon=True).start()
+
+    def paths(self) -> list[str]:
+        return [path for _, path, _ in self.seen]
+
+    def serve(self, *archives: tuple[str, str, bytes], folder: str = "") -> None:
+        """An index and the archives in it."""
+        for name, version, data in archives:
+            self.pages[f"{folder}/{name}-{version}.tgz"] = data
+        self.pages[f"{folder}/index.yaml"] = index(*(entry(name, version, data) for name, version, data in archives))
+
+    def close(self) -> None:
+        self.server.shutdown()
+        self.server.server_close()
+
+
+@contextlib.contextmanager
+def web() -> Iterator[Web]:
+    one = Web()
+    try:
+        yield one
+    finally:
+        one.close()
+
+
+def helm() -> str:
+    """The helm that tests compare with."""
+    found = shutil.which("helm") or str(ROOT / ".tools" / "helm")
+    if not Path(found).exists():
+        if os.environ.get("CI") == "true":
+            pytest.fail("there is no helm to compare with")
+        pytest.skip("there is no helm to compare with")
+    return found
+
+
+def run_helm(folder: Path, *arguments: str, ok: bool = True) -> subprocess.CompletedProcess[str]:
+    """helm, with homes of its own in `folder`."""
+    homes = {f"HELM_{kind}_HOME": str(folder / "home" / kind.lower()) for kind in ("CACHE", "CONFIG", "DATA")}
+    environment = {"PATH": os.environ["PATH"], "HOME": str(folder), "TZ": "UTC", **homes}
+    done = subprocess.run([helm(), *arguments], cwd=folder, env=environment, capture_output=True, text=True)
+    assert not ok or done.returncode == 0, done.stderr
+    return done
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+@contextlib.contextmanager
+def registry(folder: Path) -> Iterator[str]:
+    """A real registry on loopback, over plain http; its host and port. Skipped without one, except in CI."""
+    program = shutil.which("docker-registry")
+    if program is None:
+        if os.environ.get("CI") == "true":
+            pytest.fail("there is no docker-registry to test with")
+        pytest.skip("there is no docker-registry to test with")
+    port = free_port()
+    settings = {
+        "version": "0.1",
+        "log": {"accesslog": {"disabled": True}},
+        "storage": {"filesystem": {"rootdirectory": str(folder / "registry")}},
+        "http": {"addr": f"127.0.0.1:{port}", "secret": "not one"},
+    }
+    file = folder / "registry.yml"
+    file.write_text(json.dumps(settings))
+    with (folder / "registry.log").open("wb") as log:
+        process = subprocess.Popen([program, "serve", str(file)], stdout=log, stderr=log)
+    try:
+        wait_for(lambda: _listens(port), about="the registry")
+        yield f"127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def _listens(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), 1).close()
+    except OSError:
+        return False
+    return True
+
+
+def post(server: Server, path: str, body: Any = None, **more: Any) -> Answer:
+    """A POST of JSON with the key."""
+    raw = b"" if body is None else json.dumps(body).encode()
+    return server.ask("POST", f"/api/v1{path}", raw, {"X-API-Key": KEY, "Content-Type": "application/json"}, **more)
+
+
+def upload(server: Server, path: str, parts: Mapping[str, bytes | str]) -> Answer:
+    """A POST of several parts with the key; bytes go as a file."""
+    lines: list[bytes] = []
+    for name, content in parts.items():
+        is_file = isinstance(content, bytes)
+        kind = '; filename="x"\r\nContent-Type: application/gzip' if is_file else ""
+        lines.append(f'--frontier\r\nContent-Disposition: form-data; name="{name}"{kind}\r\n\r\n'.encode())
+        lines += [content if isinstance(content, bytes) else content.encode(), b"\r\n"]
+    body = b"".join([*lines, b"--frontier--\r\n"])
+    headers = {"X-API-Key": KEY, "Content-Type": "multipart/form-data; boundary=frontier"}
+    return server.ask("POST", f"/api/v1{path}", body, headers)

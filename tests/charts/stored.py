@@ -1,0 +1,77 @@
+"""Releases as helm stores them, made by hand: for states that helm does not leave behind on demand."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import ROOT
+
+WHEN = "2026-11-21T12:47:45.081663072Z"
+
+
+def stored(name: str, namespace: str, number: int = 1, status: str = "deployed", **parts: Any) -> dict[str, Any]:
+    """The JSON of one revision; `parts` replace what is at its top."""
+    return {
+        "name": name,
+        "namespace": namespace,
+        "version": number,
+        "info": {
+            "first_deployed": WHEN,
+            "last_deployed": WHEN,
+            "deleted": "",
+            "description": f"revision {number}",
+            "status": status,
+        },
+        "chart": {"metadata": {"name": "made", "version": "1.2.3", "appVersion": "9", "apiVersion": "v2"}},
+        "manifest": "",
+        **parts,
+    }
+
+
+def packed(what: Any, is_zipped: bool = True) -> str:
+    """The value of a Secret's key `release`."""
+    plain = json.dumps(what).encode()
+    return base64.b64encode(base64.b64encode(gzip.compress(plain) if is_zipped else plain)).decode()
+
+
+def secret(release: dict[str, Any], **labels: str) -> dict[str, Any]:
+    name, number = release["name"], str(release["version"])
+    marks = {"owner": "helm", "name": name, "version": number, "status": release["info"]["status"], **labels}
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": f"sh.helm.release.v1.{name}.v{number}", "labels": marks},
+        "type": "helm.sh/release.v1",
+        "data": {"release": packed(release)},
+    }
+
+
+def keep(cluster: Any, release: dict[str, Any]) -> None:
+    """Stores a revision as helm would."""
+    cluster.create(release["namespace"], secret(release))
+
+
+def helms() -> list[str]:
+    """The helms of this checkout, or the one on PATH: helm 4 and, where it was fetched, helm 3. In CI there is one."""
+    found = [str(path) for name in ("helm", "helm3") if (path := ROOT / ".tools" / name).exists()]
+    found = found or [path for path in [shutil.which("helm")] if path]
+    return found or (["helm"] if os.environ.get("CI") == "true" else [])
+
+
+def chart(folder: Path, name: str, files: dict[str, str], **about: Any) -> Path:
+    """A chart as a folder: its templates and other files by their path."""
+    whole = {"apiVersion": "v2", "name": name, "version": "0.1.0", "appVersion": "1.0", **about}
+    for path, text in {"Chart.yaml": json.dumps(whole), **files}.items():
+        (folder / name / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name / path).write_text(text)
+    return folder / name
+
+
+needs_helm = pytest.mark.skipif(not helms(), reason="there is no helm to compare with")

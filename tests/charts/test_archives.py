@@ -1,0 +1,437 @@
+"""What an archive may be: every trick that is refused, and what is read of one that is not."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import subprocess
+import tarfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import places
+import pytest
+
+from models.charts import archive
+from models.charts.archive import ChartArchive
+from models.charts.tarball import Bounds
+from models.errors import Invalid
+
+MIB = 1024**2
+
+
+def checked(folder: Path, data: bytes, **bounds: int) -> ChartArchive:
+    file = folder / "chart.tgz"
+    file.write_bytes(data)
+    return archive.check(file, Bounds(**bounds))
+
+
+def refused(folder: Path, data: bytes, why: str, **bounds: int) -> None:
+    with pytest.raises(Invalid, match=why):
+        checked(folder, data, **bounds)
+
+
+def info(name: str, **facts: Any) -> tarfile.TarInfo:
+    made = tarfile.TarInfo(name)
+    for key, value in facts.items():
+        setattr(made, key, value)
+    return made
+
+
+CHART = b"apiVersion: v2\nname: demo\nversion: 0.1.0\n"
+
+
+def with_entry(entry: tarfile.TarInfo | str, data: bytes = b"") -> bytes:
+    return places.tar([("demo/Chart.yaml", CHART), (entry, data)])
+
+
+def test_a_chart_tells_its_name_and_version(tmp_path: Path) -> None:
+    found = checked(tmp_path, places.chart("demo", "1.2.3+b", appVersion="1.0", keywords=["a"]))
+    assert (found.name, found.version) == ("demo", "1.2.3+b")
+    assert found.metadata["appVersion"] == "1.0"
+    assert found.metadata["keywords"] == ["a"]
+
+
+def test_what_helm_packages_is_taken(tmp_path: Path) -> None:
+    places.run_helm(tmp_path, "create", "demo")
+    places.run_helm(tmp_path, "package", "demo")
+    assert archive.check(tmp_path / "demo-0.1.0.tgz").name == "demo"
+
+
+@pytest.mark.parametrize("options", [["--format=gnu"], ["--format=pax"], ["--format=ustar"], ["--format=v7"], []])
+def test_what_tar_packages_is_taken_in_every_format(tmp_path: Path, options: list[str]) -> None:
+    long = tmp_path / "demo" / "templates" / ("a" * 60)
+    long.mkdir(parents=True)
+    (tmp_path / "demo" / "Chart.yaml").write_bytes(CHART)
+    (long / ("b" * 30 + ".yaml")).write_text("")
+    if "--format=v7" not in options:
+        (long / ("c" * 120)).write_text("") if "--format=ustar" not in options else None
+        (tmp_path / "demo" / "ümlaut.txt").write_text("")
+    done = subprocess.run(["tar", "czf", "it.tgz", *options, "demo"], cwd=tmp_path, capture_output=True, check=False)
+    if done.returncode == 0:
+        assert archive.check(tmp_path / "it.tgz").name == "demo"
+    else:
+        assert options == ["--format=v7"]  # its names are at most 99 characters
+
+
+@pytest.mark.parametrize(
+    ("entry", "why"),
+    [
+        (info("demo/link", type=tarfile.SYMTYPE, linkname="/etc/passwd"), "neither file nor folder"),
+        (info("demo/link", type=tarfile.LNKTYPE, linkname="demo/Chart.yaml"), "neither file nor folder"),
+        (info("demo/tty", type=tarfile.CHRTYPE), "neither file nor folder"),
+        (info("demo/disk", type=tarfile.BLKTYPE), "neither file nor folder"),
+        (info("demo/pipe", type=tarfile.FIFOTYPE), "neither file nor folder"),
+        (info("demo/contiguous", type=tarfile.CONTTYPE), "neither file nor folder"),
+        (info("demo/strange", type=b"Z"), "neither file nor folder"),
+        (info("demo/sparse", type=tarfile.GNUTYPE_SPARSE), "neither file nor folder"),
+        ("demo/../../etc/cron.d/x", "leads out"),
+        ("demo/templates/../../x", "leads out"),
+        ("demo/./x", "leads out"),
+        ("demo//x", "leads out"),
+        ("/etc/passwd", "leads out"),
+        ("../demo/x", "leads out"),
+        ("demo\\..\\x", "leads out"),
+        ("demo/a\nb", "leads out"),
+        ("demo/" + "a/" * 600 + "b", "leads out"),
+        ("other/Chart.yaml", "one top folder"),
+        ("lonely.txt", "one top folder"),
+        ("demo/Chart.yaml", "twice"),
+        ("demo/Chart.yaml/x", "twice"),
+        (info("demo/Chart.yaml", type=tarfile.DIRTYPE), "twice"),
+    ],
+)
+def test_what_is_not_plain_is_refused(tmp_path: Path, entry: tarfile.TarInfo | str, why: str) -> None:
+    refused(tmp_path, with_entry(entry), why)
+
+
+def test_a_file_in_the_place_of_a_folder_is_refused(tmp_path: Path) -> None:
+    refused(tmp_path, places.tar([("demo/Chart.yaml", CHART), ("demo/a/b", b""), ("demo/a", b"")]), "twice")
+
+
+def test_folders_may_be_told_of_or_not(tmp_path: Path) -> None:
+    folder = info("demo/templates", type=tarfile.DIRTYPE)
+    assert checked(tmp_path, places.tar([("demo/Chart.yaml", CHART), (folder, b""), ("demo/templates/a", b"")])).name
+
+
+def pax(records: dict[str, str], kind: bytes = tarfile.XHDTYPE) -> bytes:
+    """An archive with an extended header of these records before one of its files."""
+    body = b""
+    for key, value in records.items():
+        line = f" {key}={value}\n".encode()
+        length = len(line) + 1
+        while len(str(length)) + len(line) != length:
+            length += 1
+        body += str(length).encode() + line
+    raw = io.BytesIO()
+    with tarfile.open(fileobj=raw, mode="w") as file:
+        file.addfile(info("demo/Chart.yaml", size=len(CHART)), io.BytesIO(CHART))
+        header = info("demo/pax", type=kind, size=len(body))
+        raw.write(header.tobuf() + body + b"\0" * (-len(body) % 512))
+        file.offset = raw.tell()
+        file.addfile(info("demo/x", size=3), io.BytesIO(b"abc"))
+    return gzip.compress(raw.getvalue(), 1)
+
+
+def test_an_extended_header_may_name_and_date_a_file(tmp_path: Path) -> None:
+    assert checked(tmp_path, pax({"mtime": "1.5", "path": "demo/y"})).name == "demo"
+
+
+@pytest.mark.parametrize(
+    "records",
+    [
+        {"size": "1000000"},
+        {"linkpath": "/etc/passwd"},
+        {"GNU.sparse.map": "0,1"},
+        {"GNU.sparse.name": "demo/z"},
+        {"hdrcharset": "BINARY"},
+    ],
+)
+def test_an_extended_header_may_not_say_what_a_file_is(tmp_path: Path, records: dict[str, str]) -> None:
+    refused(tmp_path, pax(records), "header that is not for plain files")
+
+
+def test_an_extended_header_may_not_lead_out(tmp_path: Path) -> None:
+    refused(tmp_path, pax({"path": "demo/../../x"}), "leads out")
+    refused(tmp_path, pax({"path": "demo/z"}, tarfile.XGLTYPE), "one name for all")
+    refused(tmp_path, pax({"comment": "x" * 70_000}), "header that is too long")
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (b"", "gzip|empty"),
+        (b"not an archive", "no gzip archive"),
+        (gzip.compress(b"not a tar" * 100), "no tar archive"),
+        (gzip.compress(b""), "damaged"),
+        (gzip.compress(b"\0" * 1024), "empty"),
+        (places.chart()[:-20], "damaged"),
+        (places.chart()[:60] + b"\0\0\0\0" + places.chart()[64:], "damaged|no tar"),
+        (places.tar([("demo/values.yaml", b"")]), "no Chart.yaml"),
+        (places.tar([("demo/sub/Chart.yaml", CHART)]), "no Chart.yaml"),
+        (places.tar([("demo/chart.yaml", CHART)]), "no Chart.yaml"),
+    ],
+)
+def test_what_is_no_chart_is_refused(tmp_path: Path, data: bytes, why: str) -> None:
+    refused(tmp_path, data, why)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (b"", "mapping"),
+        (b"- a", "mapping"),
+        (b"a: [", "not YAML"),
+        (b"\xff\xfe\x00", "not YAML"),
+        (b"a: " + b"[" * 5000, "nested too deeply"),
+        (b"a: " + b"{a: " * 200_000, "nested too deeply"),
+        (b"? {a: b}\n: c", "not YAML"),
+        (b"name: demo\nversion: 0.1.0", "must have apiVersion"),
+        (b"apiVersion: v2\nversion: 0.1.0", "must have name"),
+        (b"apiVersion: v2\nname: demo", "must have version"),
+        (b"apiVersion: v2\nname: ~\nversion: 0.1.0", "must have name"),
+        (b"apiVersion: v2\nname: [a]\nversion: 0.1.0", "must have name"),
+        (b"apiVersion: v3\nname: demo\nversion: 0.1.0", "v1 or v2"),
+        (b"apiVersion: v2\nname: ../demo\nversion: 0.1.0", "the chart's name"),
+        (b"apiVersion: v2\nname: -demo\nversion: 0.1.0", "the chart's name"),
+        (b"apiVersion: v2\nname: 'de\"mo'\nversion: 0.1.0", "the chart's name"),
+        (b"apiVersion: v2\nname: demo\nversion: latest", "no semantic version"),
+        (b"apiVersion: v2\nname: demo\nversion: 1.0.0/../x", "no semantic version"),
+        (b"apiVersion: v2\nname: demo\nversion: 0.1.0\ntype: other", "application or library"),
+        (b"apiVersion: v2\nname: demo\nversion: 0.1.0\ndependencies: {a: b}", "list its dependencies"),
+        (b"apiVersion: v2\nname: demo\nversion: 0.1.0\ndependencies: [{version: 1}]", "list its dependencies"),
+        (CHART + b"# " + b"x" * MIB, "larger than"),
+    ],
+)  # fmt: skip
+def test_metadata_that_cannot_be_right_is_refused(tmp_path: Path, text: bytes, why: str) -> None:
+    refused(tmp_path, places.tar([("demo/Chart.yaml", text)]), why)
+
+
+# Bounds
+
+
+def test_an_archive_larger_than_its_bound_is_refused_unread(tmp_path: Path) -> None:
+    refused(tmp_path, places.chart(), "larger than 100 bytes", packed=100)
+
+
+def test_a_file_of_five_mebibytes_is_taken_and_one_more_byte_is_not(tmp_path: Path) -> None:
+    assert checked(tmp_path, with_entry("demo/large", bytes(5 * MIB))).name == "demo"
+    refused(tmp_path, with_entry("demo/large", bytes(5 * MIB + 1)), "larger than 5242880 bytes")
+
+
+def test_a_bomb_is_stopped_as_it_unpacks(tmp_path: Path) -> None:
+    """Two gigabytes of zeros in two megabytes: nothing near that is held, or read."""
+    raw = io.BytesIO()
+    with gzip.GzipFile(fileobj=raw, mode="wb", compresslevel=1) as packed:
+        header = info("demo/zeros", size=2**31).tobuf()
+        packed.write(header)
+        for _ in range(256):
+            packed.write(bytes(8 * MIB))
+    begun = time.process_time()
+    refused(tmp_path, raw.getvalue(), "larger than")
+    many = places.tar([("demo/Chart.yaml", CHART), *((f"demo/{number}", bytes(4 * MIB)) for number in range(26))])
+    refused(tmp_path, many, "unpacks to more than 104857600 bytes")
+    assert time.process_time() - begun < 20
+
+
+def test_nothing_may_come_after_the_end_of_the_archive(tmp_path: Path) -> None:
+    refused(tmp_path, places.chart() + gzip.compress(bytes(200 * MIB), 1), "unpacks to more than")
+    refused(tmp_path, places.chart() + places.chart("other"), "something after its end")
+    refused(tmp_path, places.chart() + b"more", "damaged")
+
+
+def test_an_archive_of_too_many_entries_is_refused(tmp_path: Path) -> None:
+    entries = [("demo/Chart.yaml", CHART), *((f"demo/{number}", b"") for number in range(50_000))]
+    refused(tmp_path, places.tar([(name, data) for name, data in entries]), "more than 50000 entries")
+
+
+def test_archives_within_archives_are_counted_together(tmp_path: Path) -> None:
+    """A small archive may hold one that is large, which may hold another."""
+    inner = places.chart("inner", files={"zeros": bytes(3 * MIB)})
+    files = {f"charts/inner{number}.tgz": inner for number in range(4)}
+    refused(tmp_path, places.chart(files=files), "unpacks to more than", unpacked=10 * MIB)
+    assert checked(tmp_path, places.chart(files=files), unpacked=20 * MIB).vendored == {("inner", "0.1.0")}
+    nested = places.chart("leaf")
+    for _ in range(10):
+        nested = places.chart("level", files={"charts/below.tgz": nested})
+    refused(tmp_path, nested, "archives within archives")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        places.tar([("inner/Chart.yaml", CHART), (info("inner/x", type=tarfile.SYMTYPE, linkname="/etc"), b"")]),
+        places.tar([("inner/Chart.yaml", CHART), ("inner/../../x", b"")]),
+        b"not an archive",
+        places.tar([("inner/values.yaml", b"")]),
+    ],
+)
+def test_an_archive_within_is_held_to_the_same(tmp_path: Path, data: bytes) -> None:
+    refused(tmp_path, places.chart(files={"charts/inner.tgz": data}), "chart")
+
+
+# Schemas
+
+
+STANDARD = (
+    "http://json-schema.org/draft-07/schema#",
+    "https://json-schema.org/draft-07/schema",
+    "http://json-schema.org/draft-04/schema#",
+    "https://json-schema.org/draft/2020-12/schema",
+    "https://json-schema.org/draft/2019-09/schema",
+    "http://json-schema.org/schema#",
+)
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        *({"$schema": url, "type": "object"} for url in STANDARD),
+        {"properties": {"a": {"$ref": "#/definitions/a"}}, "definitions": {"a": {"type": "string"}}},
+        {"$ref": "#"},
+        {"$dynamicRef": "#node", "$id": "#here"},
+        {"properties": {"$ref": {"type": "string"}, "id": {"type": "string"}, "$id": {"type": "integer"}}},
+        {"properties": {"x": {"default": {"id": "https://example.com/thing"}}}, "examples": [{"id": "http://a/"}]},
+        True,
+    ],
+)  # fmt: skip
+def test_a_schema_that_stays_within_itself_is_taken(tmp_path: Path, schema: Any) -> None:
+    assert checked(tmp_path, places.chart(files={"values.schema.json": json.dumps(schema)})).name == "demo"
+
+
+OUTSIDE: list[str] = [
+    '{"$ref": "http://127.0.0.1/x"}',
+    '{"$ref": "file:///etc/passwd"}',
+    '{"$ref": "other.json#/a"}',
+    '{"$ref": "/etc/passwd"}',
+    '{"$ref": "//127.0.0.1/x"}',
+    '{"properties": {"a": {"items": [{"anyOf": [{"$ref": "http://x/"}]}]}}}',
+    '{"$dynamicRef": "https://example.com/x#node"}',
+    '{"$recursiveRef": "https://example.com/x"}',
+    '{"$id": "http://169.254.169.254/latest"}',
+    '{"id": "http://127.0.0.1/x", "properties": {}}',
+    '{"properties": {"default": {"id": "http://127.0.0.1/x"}}}',
+    '{"$schema": "http://127.0.0.1/draft-07/schema#"}',
+    '{"$schema": "http://json-schema.org/draft-07/schema/../../x"}',
+    '{"$schema": "http://json-schema.org.example.com/draft-07/schema#"}',
+    '{"$schema": "http://json-schema.org@127.0.0.1/draft-07/schema#"}',
+    '{"\\u0024ref": "http://127.0.0.1/x"}',
+    '{"$ref": "http://127.0.0.1/x", "$ref": "#"}',
+    '{"default": {"$ref": "http://127.0.0.1/x"}}',
+]
+
+
+@pytest.mark.parametrize("schema", OUTSIDE)
+@pytest.mark.parametrize(
+    "place", ["values.schema.json", "charts/sub/values.schema.json", "charts/a/charts/b/values.schema.json"]
+)
+def test_a_schema_that_leads_out_is_refused(tmp_path: Path, schema: str, place: str) -> None:
+    refused(tmp_path, places.chart(files={place: schema}), "refers to something outside")
+
+
+@pytest.mark.parametrize("schema", OUTSIDE[:2])
+def test_so_is_that_of_a_packaged_subchart(tmp_path: Path, schema: str) -> None:
+    inner = places.chart("inner", files={"charts/leaf.tgz": places.chart("leaf", files={"values.schema.json": schema})})
+    refused(tmp_path, places.chart(files={"charts/inner-0.1.0.tgz": inner}), "refers to something outside")
+
+
+@pytest.mark.parametrize("text", [b"{", b"\xff", b"[" * 200_000, b'{"a": 1} {"b": 2}', b"type: object"])
+def test_a_schema_that_is_no_json_is_refused(tmp_path: Path, text: bytes) -> None:
+    refused(tmp_path, places.chart(files={"values.schema.json": text}), "is not JSON")
+
+
+# Dependencies
+
+
+NEEDS = [{"name": "redis", "version": "1.x", "repository": "file://../redis"}, {"name": "db", "version": ">1"}]
+
+
+def test_a_chart_that_lacks_what_it_needs_is_not_complete(tmp_path: Path) -> None:
+    lacking = checked(tmp_path, places.chart(dependencies=NEEDS))
+    assert [(one.name, one.version, one.repository) for one in lacking.dependencies] == [
+        ("redis", "1.x", "file://../redis"), ("db", ">1", ""),
+    ]  # fmt: skip
+    with pytest.raises(Invalid, match="redis, db"):
+        lacking.must_be_complete()
+    files: dict[str, str | bytes] = {
+        "charts/redis-1.2.0.tgz": places.chart("redis", "1.2.0"),
+        "charts/db/Chart.yaml": "apiVersion: v2\nname: db\nversion: 2.0.0",
+    }
+    whole = checked(tmp_path, places.chart(dependencies=NEEDS, files=files))
+    whole.must_be_complete()
+    assert whole.vendored == {("redis", "1.2.0"), ("db", "2.0.0")}
+
+
+def test_an_old_chart_says_it_in_a_file_of_its_own(tmp_path: Path) -> None:
+    files = {"requirements.yaml": "dependencies:\n- name: redis\n  version: 1.x\n  repository: https://r.example\n"}
+    old = checked(tmp_path, places.chart(apiVersion="v1", files=files))
+    assert [one.name for one in old.dependencies] == ["redis"]
+    assert checked(tmp_path, places.chart(files=files)).dependencies == ()
+
+
+# What show says
+
+
+RICH = places.chart(
+    description="for show",
+    unknownToHelm="kept",
+    files={
+        "README.md": "# Demo\n\nIt ümlauts.\n",
+        "crds/b.yaml": "kind: B\n",
+        "crds/a.yaml": "---\nkind: A",
+        "crds/deep/c.yml": "kind: C\n",
+        "crds/README.md": "no definition",
+        "templates/crds/no.yaml": "no definition",
+        "charts/sub/Chart.yaml": "apiVersion: v2\nname: sub\nversion: 0.1.0",
+        "charts/sub/crds/d.yaml": "kind: D\n",
+        "charts/inner-0.1.0.tgz": places.chart("inner", files={"crds/e.yaml": "kind: E\n"}),
+    },
+)
+
+
+def at(folder: Path, data: bytes) -> Path:
+    file = folder / "chart.tgz"
+    file.write_bytes(data)
+    return file
+
+
+@pytest.mark.parametrize(
+    ("read", "what"), [(archive.show_values, "values"), (archive.show_readme, "readme"), (archive.show_crds, "crds")]
+)
+def test_show_says_what_helm_says(tmp_path: Path, read: Callable[[Path], str], what: str) -> None:
+    ours, theirs = read(at(tmp_path, RICH)), places.run_helm(tmp_path, "show", what, "chart.tgz").stdout
+    assert _lines(ours) == _lines(theirs)  # helm 3 puts no --- between definitions, helm 4 does
+    assert ours.strip()
+
+
+def _lines(text: str) -> list[str]:
+    return sorted(line for line in text.splitlines() if line.strip() and line != "---")
+
+
+def test_definitions_are_parted(tmp_path: Path) -> None:
+    assert archive.show_crds(at(tmp_path, RICH)).count("---\n") == 5
+
+
+def test_the_metadata_is_the_file_itself(tmp_path: Path) -> None:
+    """helm would drop what it does not know."""
+    assert archive.show_chart(at(tmp_path, RICH)).splitlines() == [
+        "apiVersion: v2", "name: demo", "version: 0.1.0", "description: for show", "unknownToHelm: kept",
+    ]  # fmt: skip
+
+
+def test_all_of_it_is_its_parts(tmp_path: Path) -> None:
+    whole = archive.show_all(at(tmp_path, RICH))
+    chart, values, readme, crds = (
+        read(at(tmp_path, RICH))
+        for read in (archive.show_chart, archive.show_values, archive.show_readme, archive.show_crds)
+    )
+    assert whole == f"{chart}---\n{values}---\n{readme}{crds}"
+
+
+def test_what_a_chart_has_not_is_empty(tmp_path: Path) -> None:
+    bare = at(tmp_path, places.tar([("demo/Chart.yaml", CHART)]))
+    assert (archive.show_values(bare), archive.show_readme(bare), archive.show_crds(bare)) == ("", "", "")
+    assert archive.show_all(bare) == CHART.decode()

@@ -1,0 +1,199 @@
+"""How inputs are read: from the parts of a request, from one object of arguments, and from JSON."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import pytest
+from attrs import frozen
+
+from models.charts import fields, names
+from models.charts.fields import body, inputs, json_object, path, query, read, read_arguments
+from models.errors import Invalid
+from models.values import Unfit
+
+
+@frozen
+class Ask:
+    name: str = path("who", names.release)
+    space: str = query("where", "default", check=names.namespace)
+    all: bool = query("everything", False)
+    chart_ref: str = body("what", required=True)
+    revision: int = body("which", required=True, low=1)
+    values: dict[str, Any] | None = body("how")
+    labels: dict[str, str] | None = body("marked")
+    only: tuple[str, ...] = body("some", ())
+    mode: Literal["A", "B"] = body("mode", "A")
+    owner: str = body("whose", "nobody", or_query=True)
+
+
+GOOD = {"chartRef": "a/b", "revision": 1}
+
+
+def asked(fields: dict[str, Any], query: dict[str, str] | None = None, name: str = "r") -> Ask:
+    return read(Ask, {"name": name}, query or {}, fields)
+
+
+def fault(fields: dict[str, Any], query: dict[str, str] | None = None, name: str = "r") -> str:
+    with pytest.raises(Invalid) as refused:
+        asked(fields, query, name)
+    return refused.value.message
+
+
+def test_what_is_absent_has_its_default() -> None:
+    assert asked(GOOD) == Ask(name="r", chart_ref="a/b", revision=1)
+
+
+def test_unknown_fields_are_ignored_and_null_is_absent() -> None:
+    assert asked({**GOOD, "values": None, "mode": None, "only": None, "what": {"x": 1}}, {"what": "x"}) == asked(GOOD)
+
+
+def test_names_are_camel_case_on_the_wire() -> None:
+    assert fault({"chart_ref": "a/b", "revision": 1}) == "chartRef is required"
+
+
+@pytest.mark.parametrize("blank", [None, "", "  ", "\t\n"])
+def test_a_blank_counts_as_missing(blank: str | None) -> None:
+    assert fault({**GOOD, "chartRef": blank}) == "chartRef is required"
+
+
+def test_all_that_is_missing_is_said_at_once() -> None:
+    assert fault({}) == "chartRef is required; revision is required"
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "words"),
+    [
+        ("chartRef", 1, "chartRef: must be a string"),
+        ("chartRef", ["a/b"], "chartRef: must be a string"),
+        ("revision", "1", "revision: must be a whole number"),
+        ("revision", True, "revision: must be a whole number"),
+        ("revision", 1.0, "revision: must be a whole number"),
+        ("revision", 0, "revision: '0' is not between 1 and 2147483647"),
+        ("revision", 2**31, "is not between"),
+        ("values", [], "values: must be an object"),
+        ("values", "", "values: must be an object"),
+        ("labels", {"a": 1}, "labels: must be an object"),
+        ("only", "a", "only: must be a list of strings"),
+        ("only", [1], "only: must be a list of strings"),
+        ("mode", "C", "mode: 'C' is not one of A, B"),
+    ],
+)
+def test_a_wrong_type_names_its_field(field: str, value: Any, words: str) -> None:
+    assert words in fault({**GOOD, field: value})
+
+
+@pytest.mark.parametrize(("text", "value"), [("true", True), ("TRUE", True), ("false", False), ("", False)])
+def test_booleans_of_the_query_are_words(text: str, value: bool) -> None:
+    assert asked(GOOD, {"all": text}).all is value
+
+
+@pytest.mark.parametrize("text", ["1", "yes", "0", "truee"])
+def test_what_is_no_boolean_in_the_query_is_told(text: str) -> None:
+    assert fault(GOOD, {"all": text}) == "all: must be true or false"
+
+
+def test_a_field_may_come_with_the_query_as_well_and_the_body_wins() -> None:
+    assert asked(GOOD, {"owner": "query"}).owner == "query"
+    assert asked({**GOOD, "owner": " "}, {"owner": "query"}).owner == "query"
+    assert asked({**GOOD, "owner": "body"}, {"owner": "query"}).owner == "body"
+
+
+def test_names_are_checked_by_helms_rules() -> None:
+    assert "name: 'UPPER' is not a release name" in fault(GOOD, name="UPPER")
+    assert "space: 'a.b' is not a namespace" in fault(GOOD, {"space": "a.b"})
+
+
+def test_arguments_of_a_tool_are_one_object() -> None:
+    given = {**GOOD, "name": "r", "all": True, "space": "s"}
+    assert read_arguments(Ask, given) == Ask(name="r", chart_ref="a/b", revision=1, all=True, space="s")
+    with pytest.raises(Invalid, match="all: must be true or false"):
+        read_arguments(Ask, {**given, "all": "true"})
+    with pytest.raises(Invalid, match="space"):
+        read_arguments(Ask, {**given, "space": "a\0"})
+
+
+def test_each_input_describes_itself() -> None:
+    schemas = {one.wire: one.schema() for one in inputs(Ask)}
+    assert schemas["revision"] == {
+        "type": "integer", "description": "which", "minimum": 1, "maximum": 2**31 - 1, "format": "int32",
+    }  # fmt: skip
+    assert schemas["mode"] == {"type": "string", "description": "mode", "enum": ["A", "B"], "default": "A"}
+    assert schemas["labels"]["additionalProperties"] == {"type": "string"}
+    assert schemas["only"]["items"] == {"type": "string"}
+
+
+@pytest.mark.parametrize("raw", [b"", b"  \n", b"{}"])
+def test_nothing_is_an_empty_object(raw: bytes) -> None:
+    assert json_object(raw) == {}
+
+
+@pytest.mark.parametrize(
+    ("raw", "words"),
+    [
+        (b"[1]", "must be a JSON object"), (b"null", "must be a JSON object"), (b"{", "is not JSON"),
+        (b"\xff\xfe", "not UTF-8"), (b'{"a":NaN}', "number"), (b'{"a":-Infinity}', "number"),
+        (b'{"a":1e999}', "number"), (b'{"a":' + b"9" * 5000 + b"}", "number"), (b'{"a":' * 100_000, "nested"),
+        (b'{"a":' + b"[" * 200 + b"]" * 200 + b"}", "nested"), (b'{"a":{"b":"\\u0000"}}', "a: must not contain"),
+        (b'{"a":["\\ud800"]}', "a: must not contain"), (b'{"\\udfff":1}', "must not contain"),
+        (b'{"a\\u0000":1}', "must not contain"),
+    ],
+)  # fmt: skip
+def test_what_is_no_object_is_told(raw: bytes, words: str) -> None:
+    with pytest.raises(Invalid, match=words) as refused:
+        json_object(raw)
+    refused.value.message.encode()
+
+
+@pytest.mark.parametrize("pair", [r'{"a":"\ud83d\ude00"}', '{"a":"😀"}'])
+def test_a_whole_character_of_two_halves_is_one(pair: str) -> None:
+    assert json_object(pair.encode()) == {"a": "😀"}
+
+
+@pytest.mark.parametrize("name", ["a", "a.b", "a-b.c-d", "0", "a" * 53])
+def test_release_names_that_helm_takes(name: str) -> None:
+    names.release(name)
+
+
+@pytest.mark.parametrize("name", ["A", "-a", "a-", "a.", ".a", "a..b", "a.-b", "a_b", "a/b", "a" * 54, "ä", "a\n"])
+def test_release_names_that_helm_refuses(name: str) -> None:
+    with pytest.raises(Unfit):
+        names.release(name)
+
+
+@pytest.mark.parametrize("name", ["a.b", "A", "-a", "a-", "a" * 64, "a b", "a\n"])
+def test_namespaces_that_are_none(name: str) -> None:
+    with pytest.raises(Unfit):
+        names.namespace(name)
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../a", "/etc", "-a", ".a", "a b", "a" * 251, 'a"b', "a\n"])
+def test_names_that_no_new_chart_may_have(name: str) -> None:
+    with pytest.raises(Unfit):
+        names.new_chart(name)
+
+
+@pytest.mark.parametrize("file", ["/etc/passwd", "../x", "templates/../../x", "-x", "a,b", "a\\b", "x" * 501])
+def test_files_that_are_no_templates(file: str) -> None:
+    with pytest.raises(Unfit):
+        names.template_file(file)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("owner", "x"), ("a b", "x"), ("a", "x y"), ("a", "-"), ("-", "x"), ("a/b/c", "x"), ("", "x")]
+)
+def test_labels_that_are_none(name: str, value: str) -> None:
+    with pytest.raises(Unfit):
+        names.label(name, value)
+    names.label("team.example.org/name", "x_1")
+
+
+def test_every_operation_can_be_described() -> None:
+    from handlers.charts.table import OPERATIONS
+
+    for one in OPERATIONS:
+        assert one.summary
+        variables = set(one.path.replace("}", "{").split("{")[1::2])
+        assert {found.wire for found in one.inputs if found.source == "path"} == variables
+        assert all(found.schema() for found in one.inputs)
+        assert fields.inputs(one.asks) is fields.inputs(one.asks)

@@ -1,0 +1,261 @@
+"""The gate of the charts: who may change releases and repositories. Asked once, closed by default."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from charting import FULL
+from conftest import Serve, Server
+from talk import house, problem
+
+from handlers.charts.table import OPERATIONS
+from handlers.gates import chart_posture
+from models.config import AccessInterceptor, ChartSecurity, Config, Rest, Svc
+
+NOBODY = {"KUBECONFIG": "/nonexistent/config"}
+SEED = {
+    "GET /releases", "GET /releases/{name}", "POST /releases", "POST /releases/upload", "PUT /releases/{name}",
+    "POST /releases/{name}/upgrade/upload", "DELETE /releases/{name}", "GET /releases/{name}/history",
+    "POST /releases/{name}/rollback", "POST /releases/{name}/test", "GET /releases/{name}/values",
+    "GET /releases/{name}/manifest", "GET /releases/{name}/notes", "GET /releases/{name}/hooks",
+    "GET /releases/{name}/resources", "POST /charts/template", "POST /charts/template/upload", "POST /charts/lint",
+    "POST /charts/create", "GET /charts/show", "GET /charts/show/values", "GET /charts/show/readme",
+    "GET /charts/show/chart", "GET /charts/show/crds", "POST /repos", "GET /repos", "DELETE /repos/{name}",
+    "POST /repos/{name}/update", "GET /repos/{name}/charts", "GET /repos/{name}/charts/{chart}/versions",
+    "POST /repos/pull", "POST /repos/update-all", "POST /repos/push", "GET /hub/search", "POST /dependencies/resolve",
+}  # fmt: skip
+GATED = {
+    "POST /releases", "POST /releases/upload", "PUT /releases/{name}", "POST /releases/{name}/upgrade/upload",
+    "DELETE /releases/{name}", "POST /releases/{name}/rollback", "POST /releases/{name}/test", "POST /repos",
+    "DELETE /repos/{name}", "POST /repos/push",
+}  # fmt: skip
+ENDPOINTS = sorted(SEED)
+KEYS = {
+    "none": {},
+    "blank": {"X-API-Key": " "},
+    "wrong": {"X-API-Key": "open sesame "[:-2]},
+    "right": {"X-API-Key": "open sesame"},
+}
+MODES = {
+    "READ_ONLY": {"security": {"api-key": "open sesame"}},
+    "FULL without a key": {"security": {"mode": "FULL"}},
+    "FULL with a blank key": {"security": {"mode": "FULL", "api-key": "  "}},
+    "FULL with a key": FULL,
+}
+
+
+def address(endpoint: str) -> tuple[str, str]:
+    method, path = endpoint.split()
+    return method, "/api/v1" + path.replace("{name}", "nobody").replace("{chart}", "none")
+
+
+@pytest.fixture(scope="module")
+def houses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Server]]:
+    """A server for each mode, without a cluster."""
+    import contextlib
+
+    with contextlib.ExitStack() as stack:
+        servers = {}
+        for mode, svc in MODES.items():
+            folder = tmp_path_factory.mktemp("gate")
+            kube = {"kubeconfig": str(folder / "none")}
+            servers[mode] = stack.enter_context(house(folder, svc={**svc, "kube": kube}))
+        yield servers
+
+
+def test_the_table_has_the_thirty_five_endpoints_of_the_seed() -> None:
+    assert {f"{one.method} {one.path}" for one in OPERATIONS} == SEED
+    assert {f"{one.method} {one.path}" for one in OPERATIONS if one.mutating} == GATED
+
+
+@pytest.mark.parametrize("mode", [mode for mode in MODES if mode != "FULL with a key"])
+@pytest.mark.parametrize("key", KEYS)
+@pytest.mark.parametrize("endpoint", ENDPOINTS)
+def test_nothing_changes_while_changes_are_disabled(
+    houses: dict[str, Server], mode: str, key: str, endpoint: str
+) -> None:
+    method, path = address(endpoint)
+    answer = houses[mode].ask(method, path, b"" if method in ("POST", "PUT") else None, KEYS[key])
+    if endpoint in GATED:
+        assert "svc.security" in problem(answer, 403, path, dated=True)["detail"]
+    else:
+        assert answer.status not in (401, 403)
+
+
+@pytest.mark.parametrize("key", KEYS)
+@pytest.mark.parametrize("endpoint", ENDPOINTS)
+def test_with_a_key_changes_need_it(houses: dict[str, Server], key: str, endpoint: str) -> None:
+    method, path = address(endpoint)
+    answer = houses["FULL with a key"].ask(method, path, b"" if method in ("POST", "PUT") else None, KEYS[key])
+    if endpoint in GATED and key != "right":
+        assert "X-API-Key" in problem(answer, 401, path, dated=True)["detail"]
+        assert answer.headers["WWW-Authenticate"]
+    else:
+        assert answer.status not in (401, 403)
+
+
+@pytest.mark.parametrize("endpoint", sorted(one for one in GATED if "/releases" in one))
+def test_what_is_gated_is_routed_without_a_cluster_as_well(houses: dict[str, Server], endpoint: str) -> None:
+    """403, then 401, then 404; never 400 first."""
+    method, path = address(endpoint)
+    answer = houses["FULL with a key"].ask(method, path, b"{", KEYS["right"])
+    assert "no cluster" in problem(answer, 404, path, dated=True)["detail"]
+
+
+@pytest.mark.parametrize("path", ["/releases", "/releases/r", "/releases/r/history", "/releases/upload"])
+def test_without_a_cluster_reads_of_releases_are_not_there(houses: dict[str, Server], path: str) -> None:
+    problem(houses["READ_ONLY"].get(f"/api/v1{path}"), 404, f"/api/v1{path}", dated=True)
+
+
+def test_the_gate_comes_before_the_body(houses: dict[str, Server]) -> None:
+    large = b"x" * 2_000_000
+    assert houses["READ_ONLY"].post("/api/v1/repos", large).status == 403
+    assert houses["FULL with a key"].post("/api/v1/repos", large).status == 401
+    assert houses["FULL with a key"].ask("POST", "/api/v1/repos", large, KEYS["right"]).status == 413
+    assert houses["FULL with a key"].ask("POST", "/api/v1/repos", b"{}", KEYS["right"]).status == 400
+
+
+def test_a_dry_run_is_not_exempt(houses: dict[str, Server]) -> None:
+    asked = b'{"chartRef":"a/b","releaseName":"r","dryRun":true}'
+    assert houses["READ_ONLY"].post("/api/v1/releases", asked).status == 403
+
+
+def test_the_route_comes_before_the_gate(houses: dict[str, Server]) -> None:
+    assert houses["READ_ONLY"].post("/api/v1/releases/r/nothing", b"{}").status == 404
+    answer = houses["READ_ONLY"].ask("PUT", "/api/v1/repos/pull", b"{}")
+    assert answer.status == 405
+    assert answer.headers["Allow"] == "POST, DELETE, OPTIONS"
+
+
+def test_the_key_is_compared_as_bytes(serve: Serve) -> None:
+    server = serve(svc={"security": {"mode": "FULL", "api-key": "schlüssel"}})
+    sent = {"X-API-Key": "schlüssel".encode().decode("latin-1")}
+    assert server.ask("POST", "/api/v1/repos", b"{}", sent).status == 400
+    assert server.ask("POST", "/api/v1/repos", b"{}", {"X-API-Key": "schl\xfcssel"}).status == 401
+
+
+def test_the_header_of_the_key_can_be_another(serve: Serve) -> None:
+    server = serve(svc={"security": {**FULL["security"], "api-key-header": "X-Chart-Key"}})
+    assert server.ask("POST", "/api/v1/repos", b"{}", KEYS["right"]).status == 401
+    assert server.ask("POST", "/api/v1/repos", b"{}", {"x-chart-key": "open sesame"}).status == 400
+
+
+def test_a_gate_that_is_switched_off_lets_loopback_pass_and_nobody_unknown_from_beyond(serve: Serve) -> None:
+    server = serve(svc={"rest": {"access-interceptor": {"enabled": "false"}}})
+    assert server.post("/api/v1/repos", b"{}").status == 400
+    assert server.ask("POST", "/api/v1/repos", b"{}", {"X-Forwarded-For": "10.1.1.1"}).status == 401
+    assert "switched off" in server.log.read_text()
+
+
+def test_in_closed_mode_the_key_reads_charts(serve: Serve) -> None:
+    server = serve(svc=FULL, tracker={"security": {"open-mode": "false"}})
+    assert server.get("/api/v1/repos").status == 401
+    assert server.ask("GET", "/api/v1/repos", None, KEYS["wrong"]).status == 401
+    assert server.ask("GET", "/api/v1/repos", None, KEYS["right"]).json == []
+    assert server.ask("GET", "/api/v1/processes", None, KEYS["right"]).status == 401
+
+
+def test_the_log_tells_the_posture_and_never_the_key(houses: dict[str, Server]) -> None:
+    told = {mode: server.log.read_text() for mode, server in houses.items()}
+    assert "READ_ONLY" in told["READ_ONLY"]
+    assert "svc.security.api-key" in told["FULL without a key"]
+    assert "may be changed with the key" in told["FULL with a key"]
+    assert not any("open sesame" in log for log in told.values())
+
+
+@pytest.mark.parametrize(
+    ("security", "enabled", "told"),
+    [
+        (ChartSecurity(), True, "READ_ONLY"),
+        (ChartSecurity(mode="FULL"), True, "api-key"),
+        (ChartSecurity(mode="FULL", api_key="k", api_key_header="X-K"), True, "X-K"),
+        (ChartSecurity(), False, "switched off"),
+    ],
+)
+def test_each_posture_has_its_words(security: ChartSecurity, enabled: bool, told: str) -> None:
+    svc = Svc(security=security, rest=Rest(access_interceptor=AccessInterceptor(enabled)))
+    assert told in chart_posture(Config(svc=svc))
+
+
+# The base path
+
+
+def test_a_base_path_moves_every_chart_group_and_nothing_else(serve: Serve) -> None:
+    server = serve(svc={"rest": {"base-path": "/helm/v2"}})
+    for base in ("", "/charts"):
+        assert server.get(f"{base}/helm/v2/repos").status == 200
+        problem(
+            server.get(f"{base}/helm/v2/releases/UPPER", Accept="text/html"),
+            404,
+            f"{base}/helm/v2/releases/UPPER",
+            True,
+        )
+    assert server.get("/api/v1/repos").status == 404
+    assert server.get("/charts/api/v1/repos").status == 404
+    assert server.get("/api/v1/processes").status == 200
+
+
+def test_readyz_says_which_groups_are_on(houses: dict[str, Server], tmp_path: Path) -> None:
+    told = houses["READ_ONLY"].get("/readyz").json["charts"]
+    assert told["releases"] is False
+    assert told["repositories"] is told["hub"] is told["dependencies"] is told["charts"] is True
+
+
+# What a host application may do
+
+
+def test_a_host_application_may_replace_a_group_and_choose_the_cluster(tmp_path: Path) -> None:
+    """In a process of its own: this is what `run.py` does, with two additions."""
+    import subprocess
+    import sys
+
+    from conftest import ROOT
+
+    code = """
+import asyncio, sys
+from pathlib import Path
+from tornado.httpclient import AsyncHTTPClient
+from tornado.httpserver import HTTPServer
+from tornado.testing import bind_unused_port
+from handlers.app import House
+from handlers.base import Base
+from handlers.gates import readers
+from models import reading
+from supervisor.charts.service import Target
+from supervisor.services import Services
+
+class Mine(Base):
+    gate = staticmethod(readers)
+    def get(self):
+        self.reply({"mine": True})
+
+def choose(request):
+    return Target(Path(sys.argv[1]) / request.headers.get("X-Cluster", "none"))
+
+async def main():
+    read = lambda: reading.load(None, {}, {"server.data-dir": sys.argv[1] + "/data"})
+    services = Services(read(), read)
+    services.choose_cluster = choose
+    await services.start()
+    socket, port = bind_unused_port()
+    server = HTTPServer(House(services, {"hub": [("/hub/search", Mine)]}))
+    server.add_socket(socket)
+    async def get(path, **headers):
+        answer = await AsyncHTTPClient().fetch(f"http://127.0.0.1:{port}/api/v1{path}", raise_error=False, headers=headers)
+        return answer.code, answer.body.decode()
+    print(await get("/hub/search"))
+    print((await get("/releases"))[0])
+    Path(sys.argv[1], "there").write_text("clusters: []")
+    print((await get("/releases", **{"X-Cluster": "there"}))[0])
+    print((await get("/repos"))[0])
+    server.stop()
+    await services.stop()
+
+asyncio.run(main())
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], check=False, capture_output=True, cwd=ROOT, text=True
+    )
+    assert done.stdout.split("\n")[:4] == ["(200, '{\"mine\":true}')", "404", "502", "200"], done.stderr

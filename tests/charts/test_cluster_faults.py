@@ -1,0 +1,379 @@
+"""An API server that misbehaves: what is asked again, what is told, and what no caller may see."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from stored import secret, stored
+
+from models.charts.kubeconfig import Access, Blob
+from models.errors import NotFound, Upstream
+from supervisor.charts import connections
+from supervisor.charts.cluster import DENIED, METADATA_LIST, Cluster
+from supervisor.charts.native import Native
+from supervisor.charts.together import Together
+
+Answering = Callable[[str, dict[str, list[str]], str], tuple[int, bytes] | None]
+"""From path, query and Accept to status and body; `None` closes the connection without a word."""
+
+
+class Fake:
+    """Answers as it is told to, and counts."""
+
+    def __init__(self, answering: Answering) -> None:
+        self.asked: list[str] = []
+        self.connections = 0
+        fake = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+            wbufsize = -1
+
+            def setup(self) -> None:
+                fake.connections += 1
+                super().setup()
+
+            def do_GET(self) -> None:
+                fake.asked.append(self.path)
+                parts = urlsplit(self.path)
+                answer = answering(parts.path, parse_qs(parts.query), self.headers["Accept"])
+                if answer is None:
+                    self.close_connection = True
+                    return
+                self.send_response(answer[0])
+                self.send_header("Content-Length", str(len(answer[1])))
+                self.end_headers()
+                self.wfile.write(answer[1])
+
+            def log_message(self, format: str, *args: Any) -> None:
+                """Quiet."""
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.access = Access("http", "127.0.0.1", self.server.server_port, "", token=Blob(data=b"sesame"))
+
+
+@contextlib.contextmanager
+def fake(answering: Answering) -> Iterator[Fake]:
+    one = Fake(answering)
+    thread = threading.Thread(target=one.server.serve_forever, args=(0.01,))
+    thread.start()
+    try:
+        yield one
+    finally:
+        one.server.shutdown()
+        one.server.server_close()
+        thread.join()
+
+
+def run(access: Access, ask: Callable[[Cluster], Any]) -> Any:
+    async def main() -> Any:
+        cluster = Cluster(access)
+        try:
+            return await ask(cluster)
+        finally:
+            cluster.close()
+
+    return asyncio.run(main())
+
+
+def told(what: Any, status: int = 200) -> tuple[int, bytes]:
+    return status, json.dumps(what).encode()
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 409, 429, 500, 503, 301, 204])
+def test_what_the_cluster_says_when_it_refuses_reaches_nobody(status: int) -> None:
+    with (
+        fake(lambda *_: (status, b"" if status == 204 else b"a secret of the cluster")) as api,
+        pytest.raises(Upstream) as failure,
+    ):
+        run(api.access, lambda cluster: cluster.get("/api/v1/x"))
+    assert "secret" not in failure.value.message
+    assert "sesame" not in failure.value.message
+    assert (failure.value.code == DENIED) == (status in (401, 403))
+
+
+@pytest.mark.parametrize("body", [b"", b"no json", b"\xff", b"[" * 100_000, b"{" * 100_000])
+def test_an_answer_that_is_no_json_is_its_failure(body: bytes) -> None:
+    with fake(lambda *_: (200, body)) as api, pytest.raises(Upstream, match="JSON"):
+        run(api.access, lambda cluster: cluster.get("/x"))
+
+
+def test_what_is_not_there_is_nothing() -> None:
+    with fake(lambda *_: told({}, 404)) as api:
+        assert run(api.access, lambda cluster: cluster.get("/x")) is None
+
+
+def test_a_connection_is_kept_and_one_that_was_closed_meanwhile_is_replaced() -> None:
+    with fake(lambda path, *_: None if path == "/close" else told({"path": path})) as api:
+
+        async def ask(cluster: Cluster) -> None:
+            for _ in range(5):
+                assert await cluster.get("/a") == {"path": "/a"}
+            assert api.connections == 1
+            with pytest.raises(Upstream, match="broke off"):
+                await cluster.get("/close")
+            assert await cluster.get("/b") == {"path": "/b"}
+
+        run(api.access, ask)
+        assert api.connections <= 4
+
+
+def test_an_answer_larger_than_the_bound_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "_LARGEST", 1000)
+    with fake(lambda *_: told("x" * 1000)) as api, pytest.raises(Upstream):
+        run(api.access, lambda cluster: cluster.get("/x"))
+
+
+def test_nobody_listens() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    with pytest.raises(Upstream, match="cannot be reached"):
+        run(Access("http", "127.0.0.1", port, ""), lambda cluster: cluster.get("/x"))
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_somebody_listens_and_says_nothing(scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "_CONNECT", 0.1)
+    monkeypatch.setattr(connections, "_ANSWER", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        access = Access(scheme, "127.0.0.1", silent.getsockname()[1], "", verify=False)
+        with pytest.raises(Upstream, match="not answer"):
+            run(access, lambda cluster: cluster.get("/x"))
+
+
+def test_somebody_speaks_no_tls() -> None:
+    with fake(lambda *_: told({})) as api, pytest.raises(Upstream):
+        run(Access("https", "127.0.0.1", api.access.port, ""), lambda cluster: cluster.get("/x"))
+
+
+@pytest.mark.parametrize(
+    "blobs",
+    [
+        {"authority": Blob(data=b"no certificate")},
+        {"authority": Blob(data=b"\xff")},
+        {"certificate": Blob(data=b"none"), "key": Blob(data=b"none")},
+        {"token": Blob(data="tokén".encode())},
+    ],
+)
+def test_credentials_that_are_none_are_told_without_showing_them(blobs: dict[str, Blob]) -> None:
+    with pytest.raises(Upstream, match="credentials cannot be read"):
+        run(Access("https", "127.0.0.1", 1, "", **blobs), lambda cluster: cluster.get("/x"))  # type: ignore[arg-type]
+
+
+def test_more_at_once_than_connections_wait_for_one() -> None:
+    with fake(lambda path, *_: told({"path": path})) as api:
+
+        async def ask(cluster: Cluster) -> list[Any]:
+            return await asyncio.gather(*(cluster.get(f"/{index}") for index in range(100)))
+
+        assert run(api.access, ask) == [{"path": f"/{index}"} for index in range(100)]
+        assert api.connections <= 8
+
+
+def test_a_prefix_comes_before_every_path() -> None:
+    with fake(lambda path, *_: told({"path": path})) as api:
+        access = Access("http", "127.0.0.1", api.access.port, "/k8s/clusters/one")
+        assert run(access, lambda cluster: cluster.get("/api")) == {"path": "/k8s/clusters/one/api"}
+
+
+# Lists
+
+
+def page(items: list[dict[str, Any]], following: str = "") -> tuple[int, bytes]:
+    return told({"items": items, "metadata": {"continue": following}})
+
+
+def test_a_list_is_read_page_by_page() -> None:
+    pages = {"": page([{"a": 1}], "two"), "two": page([{"a": 2}], "three"), "three": page([{"a": 3}])}
+    with fake(lambda _, query, __: pages[query.get("continue", [""])[0]]) as api:
+        found = run(api.access, lambda cluster: cluster.metadata("/list", "owner=helm"))
+    assert found == [{"a": 1}, {"a": 2}, {"a": 3}]
+    assert all("labelSelector=owner%3Dhelm" in path for path in api.asked)
+
+
+def test_a_list_that_the_cluster_forgets_is_begun_anew_once() -> None:
+    answers = [page([{"a": 1}], "two"), told({}, 410), page([{"a": 2}])]
+    with fake(lambda *_: answers.pop(0)) as api:
+        assert run(api.access, lambda cluster: cluster.metadata("/list", "x=y")) == [{"a": 2}]
+    with fake(lambda *_: told({}, 410)) as api, pytest.raises(Upstream, match="forgets"):
+        run(api.access, lambda cluster: cluster.metadata("/list", "x=y"))
+
+
+# Releases
+
+
+def held(*releases: dict[str, Any], remembered: int | None = None) -> Answering:
+    """An API server that has these, and of which the memory has only the first few."""
+    there = {one["metadata"]["name"]: one for one in map(secret, releases)}
+    for index, (name, one) in enumerate(there.items()):
+        one["metadata"] |= {"uid": name, "resourceVersion": str(index)}
+
+    def answer(path: str, query: dict[str, list[str]], accept: str) -> tuple[int, bytes]:
+        if not path.endswith("/secrets"):
+            found = there.get(path.rpartition("/")[2])
+            return told(found) if found else told({}, 404)
+        items = list(there.values())
+        if "resourceVersion" in query:
+            items = items[:remembered]
+        if accept == METADATA_LIST:
+            items = [{"metadata": one["metadata"]} for one in items]
+        return page(items)
+
+    return answer
+
+
+def test_a_memory_that_is_behind_misleads_nobody() -> None:
+    revisions = [stored("a", "n", number) for number in range(1, 6)]
+    for behind in range(6):
+        with fake(held(*revisions, remembered=behind)) as api:
+
+            async def ask(cluster: Cluster) -> None:
+                native = Native(cluster)
+                assert (await native.newest("n", "a"))["version"] == 5
+                assert [row.revision for row in await native.history("n", "a")] == [5, 4, 3, 2, 1]
+                assert [row.revision for row in await native.rows("n")] == [5]
+
+            run(api.access, ask)
+
+
+def test_a_listing_reads_each_release_once() -> None:
+    with fake(held(*(stored(f"r{index:02}", "n") for index in range(50)))) as api:
+
+        async def ask(cluster: Cluster) -> None:
+            native = Native(cluster)
+            first = await native.rows("n")
+            before = len(api.asked)
+            assert await native.rows("n") == first
+            assert [row.name for row in first] == [f"r{index:02}" for index in range(50)]
+            assert len(api.asked) == before + 1
+
+        run(api.access, ask)
+
+
+def test_more_revisions_than_are_asked_for_by_name() -> None:
+    with fake(held(*(stored("a", "n", number) for number in range(1, 61)))) as api:
+        rows = run(api.access, lambda cluster: Native(cluster).history("n", "a"))
+    assert [row.revision for row in rows] == list(range(60, 0, -1))
+
+
+def test_no_release_is_not_found() -> None:
+    with fake(held()) as api:
+        for ask in ("newest", "history", "all_values", "resources"):
+            with pytest.raises(NotFound):
+                run(api.access, lambda cluster, ask=ask: getattr(Native(cluster), ask)("n", "a"))  # type: ignore[misc]
+        assert run(api.access, lambda cluster: Native(cluster).rows("n")) == []
+
+
+def test_a_manifest_that_is_no_yaml_is_told() -> None:
+    with fake(held(stored("a", "n", manifest="a: ["))) as api, pytest.raises(Upstream, match="not YAML"):
+        run(api.access, lambda cluster: Native(cluster).resources("n", "a"))
+
+
+def test_one_object_that_we_may_not_see_does_not_hide_the_others() -> None:
+    manifest = "---\n".join(
+        f"apiVersion: v1\nkind: {kind}\nmetadata: {{name: x}}\n" for kind in ("Secret", "Pod", "Node")
+    )
+    releases = held(stored("a", "n", manifest=manifest))
+    kinds = [
+        {"kind": "Secret", "name": "secrets", "namespaced": True},
+        {"kind": "Pod", "name": "pods", "namespaced": True},
+        {"kind": "Pod", "name": "pods/status", "namespaced": True},
+        {"kind": "Node", "name": "nodes", "namespaced": False},
+    ]
+
+    def answer(path: str, query: dict[str, list[str]], accept: str) -> tuple[int, bytes] | None:
+        if path == "/api/v1":
+            return told({"resources": kinds})
+        if path.endswith("/secrets/x"):
+            return told({"message": "no"}, 403)
+        if path == "/api/v1/nodes/x" or path == "/api/v1/namespaces/n/pods/x":
+            return told({"kind": "Any", "status": {"phase": "Succeeded"}})
+        return releases(path, query, accept)
+
+    with fake(answer) as api:
+        found = run(api.access, lambda cluster: Native(cluster).resources("n", "a"))
+    assert [(one.kind, one.namespace) for one in found] == [("Secret", "n"), ("Pod", "n"), ("Node", None)]
+    assert found[0].ready is False
+    assert "does not let us" in found[0].message
+    assert found[2].ready is True
+
+
+# Sharing
+
+
+def test_whoever_asks_meanwhile_waits_for_the_next_answer() -> None:
+    async def main() -> None:
+        together: Together[int] = Together()
+        begun, go = [0], asyncio.Event()
+
+        async def work() -> int:
+            begun[0] += 1
+            mine = begun[0]
+            await go.wait()
+            return mine
+
+        first = [asyncio.create_task(together.ask("k", work)) for _ in range(10)]
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        other = asyncio.create_task(together.ask("other", work))
+        await asyncio.sleep(0)
+        first[1].cancel()
+        go.set()
+        answers = [await task for task in first if task is not first[1]]
+        assert answers == [1, *[3] * 8]
+        assert await other == 2
+        assert await together.ask("k", work) == 4
+
+    asyncio.run(main())
+
+
+def test_a_failure_is_told_to_all_who_share_it_and_to_nobody_after() -> None:
+    async def main() -> None:
+        together: Together[int] = Together()
+
+        async def fail() -> int:
+            await asyncio.sleep(0)
+            raise Upstream("no")
+
+        async def good() -> int:
+            return 1
+
+        crowd = [asyncio.create_task(together.ask("k", fail)) for _ in range(3)]
+        assert [type(one) for one in await asyncio.gather(*crowd, return_exceptions=True)] == [Upstream] * 3
+        assert await together.ask("k", good) == 1
+
+    asyncio.run(main())
+
+
+def test_an_endless_crowd_finds_no_gap_between_two_answers() -> None:
+    async def main() -> None:
+        together: Together[int] = Together()
+        running, most = 0, 0
+
+        async def work() -> int:
+            nonlocal running, most
+            running += 1
+            most = max(most, running)
+            await asyncio.sleep(0)
+            running -= 1
+            return 1
+
+        async def one(index: int) -> None:
+            for _ in range(index % 7):
+                await asyncio.sleep(0)
+            assert await together.ask("k", work) == 1
+
+        for _ in range(30):
+            await asyncio.gather(*(one(index) for index in range(50)))
+        assert most == 1
+
+    asyncio.run(main())

@@ -1,0 +1,589 @@
+"""Reading releases: the same answers as helm's, from a real API server, and what happens where there is none."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import subprocess
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+import yaml
+from cluster import TOKEN, Cluster
+from conftest import ROOT, Answer, Serve, Server, wait_for
+from stored import chart, helms, keep, needs_helm, secret, stored
+
+READS = ("", "/history", "/values", "/values?all=true", "/manifest", "/notes", "/hooks", "/resources")
+API = "/api/v1/releases"
+
+TEMPLATES = {
+    "values.yaml": json.dumps({"size": 1, "deep": {"a": 1, "b": {"c": True}}, "off": "default", "list": [1, 2]}),
+    "templates/a.yaml": (
+        'apiVersion: v1\nkind: ConfigMap\nmetadata: {name: "{{ .Release.Name }}"}\ndata: {size: "{{ .Values.size }}"}\n'
+    ),
+    "templates/tests/b.yaml": (
+        'apiVersion: v1\nkind: Pod\nmetadata:\n  name: "{{ .Release.Name }}-test"\n'
+        '  annotations: {helm.sh/hook: "test, post-rollback", helm.sh/hook-weight: "3"}\n'
+        'spec: {containers: [{name: one, image: "nothing:1"}]}\n'
+    ),
+    "templates/c.yaml": (
+        'apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: "{{ .Release.Name }}-before"\n'
+        '  annotations: {helm.sh/hook: pre-upgrade, helm.sh/hook-delete-policy: "hook-succeeded,hook-failed"}\n'
+    ),
+    "templates/NOTES.txt": "Of size {{ .Values.size }}.\n\nThat is all: ü.\n",
+    "charts/inner/Chart.yaml": json.dumps({"apiVersion": "v2", "name": "inner", "version": "9.9.9"}),
+    "charts/inner/values.yaml": json.dumps({"own": 1, "global": {"g": 1}}),
+}
+
+
+class Helm:
+    """One of the real ones, on a cluster."""
+
+    def __init__(self, binary: str, kubeconfig: Path, home: Path) -> None:
+        self.binary = binary
+        self.environ = {"KUBECONFIG": str(kubeconfig), "HOME": str(home)}
+        self.major = int(self("version", "--template={{.Version}}")[1])
+
+    def __call__(self, *arguments: str, may_fail: bool = False) -> str:
+        done = subprocess.run([self.binary, *arguments], env=self.environ, capture_output=True, text=True, timeout=60)
+        assert may_fail or done.returncode == 0, done.stderr
+        return done.stdout
+
+    def json(self, *arguments: str) -> Any:
+        return json.loads(self(*arguments, "-o", "json"))
+
+
+def base(folder: Path, kubeconfig: Path | None, environ: dict[str, str] | None = None) -> Server:
+    """A server on a cluster, or on none."""
+    helm = {"helm": {"binary": str(ROOT / ".tools" / "helm")}} if (ROOT / ".tools" / "helm").exists() else {}
+    config = {"svc": {"kube": {"kubeconfig": str(kubeconfig) if kubeconfig else None}, **helm}}
+    return Server(folder, config, {"HOME": str(folder), "KUBECONFIG": "", **(environ or {})}, [])
+
+
+@pytest.fixture(scope="module")
+def server(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    one = base(tmp_path_factory.mktemp("server"), cluster.kubeconfig)
+    try:
+        yield one.start()
+    finally:
+        one.close()
+    assert "Traceback" not in one.log.read_text()
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A chart with a bit of everything."""
+    return chart(tmp_path_factory.mktemp("chart"), "plain", TEMPLATES)
+
+
+@pytest.fixture(scope="module", params=helms(), ids=[Path(one).name for one in helms()])
+def lived(
+    request: pytest.FixtureRequest, cluster: Cluster, plain: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Helm, str]:
+    """A namespace that a real helm has lived in: releases in all the states that it leaves behind."""
+    helm = Helm(request.param, cluster.kubeconfig, tmp_path_factory.mktemp("home"))
+    space = cluster.namespace()
+    there = ["-n", space]
+    own = [*there, *(["--server-side=false"] if helm.major == 4 else [])]
+    given = plain.parent / f"given{helm.major}.yaml"
+    given.write_text(json.dumps({"size": 2, "deep": {"a": None, "x": ["é"]}, "off": None, "inner": {"own": 7}}))
+    broken = {"templates/x.yaml": "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: A_}"}
+    bad = chart(plain.parent, f"bad{helm.major}", broken)
+
+    def web() -> None:
+        helm("install", *own, "web", str(plain), "-f", str(given), "--description", "the first")
+        helm("test", *there, "web")
+        helm("upgrade", *own, "web", str(plain), "--set", "size=3")
+        helm("rollback", *there, "web", "1")
+
+    def others() -> None:
+        helm("install", *own, "one", str(plain))
+        helm("install", *own, "kept", str(plain))
+        helm("uninstall", *there, "kept", "--keep-history")
+        helm("install", *own, "failed", str(bad), may_fail=True)
+        helm("install", *own, "many", str(plain))
+        for size in range(3):
+            helm("upgrade", *own, "many", str(plain), "--set", f"size={size}", "--history-max", "2")
+
+    with cluster.attended(space), ThreadPoolExecutor(2) as both:
+        for work in [both.submit(web), both.submit(others)]:
+            work.result()
+    keep(cluster, stored("pending", space, status="pending-install"))
+    keep(cluster, stored("odd", space, number=4, status="superseded"))
+    return helm, space
+
+
+def nanoseconds(text: str) -> int:
+    """A time in either of the ways in which Go prints it."""
+    found = re.fullmatch(r"(\S{10})[T ](\S{8}?)(\.\d+)? ?(Z|[+-]\d\d:?\d\d)( \S+)?", text)
+    assert found, text
+    zone = "+0000" if found[4] == "Z" else found[4].replace(":", "")
+    seconds = int(datetime.strptime(f"{found[1]} {found[2]} {zone}", "%Y-%m-%d %H:%M:%S %z").timestamp())
+    return seconds * 10**9 + int((found[3] or ".0")[1:].ljust(9, "0"))
+
+
+def ok(answer: Answer) -> Answer:
+    assert answer.status == 200, answer
+    return answer
+
+
+def same_row(ours: dict[str, Any], theirs: dict[str, Any]) -> None:
+    assert ours["updated"].endswith("Z")
+    assert nanoseconds(ours["updated"]) == nanoseconds(theirs["updated"])
+    assert ours | {"updated": 0} == theirs | {"updated": 0, "revision": int(theirs["revision"])}
+
+
+# The same as helm's
+
+
+@needs_helm
+def test_the_list_is_helms(server: Server, lived: tuple[Helm, str]) -> None:
+    helm, space = lived
+    theirs = helm.json("list", "-n", space, "-m", "0", *(["--all"] if helm.major == 3 else []))
+    ours = ok(server.get(f"{API}?namespace={space}")).json
+    assert [row["name"] for row in ours] == [row["name"] for row in theirs]
+    statuses = {row["name"]: row["status"] for row in ours}
+    assert statuses == {
+        "web": "deployed", "one": "deployed", "kept": "uninstalled", "failed": "failed", "many": "deployed",
+        "pending": "pending-install", "odd": "superseded",
+    }  # fmt: skip
+    for row, their in zip(ours, theirs, strict=True):
+        assert list(row) == ["name", "namespace", "revision", "updated", "status", "chart", "app_version"]
+        same_row(row, their)
+
+
+NAMES = ("web", "one", "kept", "failed", "many", "pending", "odd")
+
+
+@needs_helm
+@pytest.mark.parametrize("name", NAMES)
+def test_a_release_is_helms(server: Server, lived: tuple[Helm, str], name: str) -> None:
+    helm, space = lived
+    theirs = helm.json("status", "-n", space, name)
+    ours = ok(server.get(f"{API}/{name}?namespace={space}")).json
+    assert list(ours) == ["name", "namespace", "version", "info", "manifest"]
+    assert list(ours["info"]) == ["first_deployed", "last_deployed", "deleted", "description", "status", "notes"]
+    for field in ("name", "namespace", "version"):
+        assert ours[field] == theirs[field]
+    assert ours["manifest"] == theirs.get("manifest", "")
+    assert ours["info"]["status"] == theirs["info"]["status"]
+    assert ours["info"]["description"] == theirs["info"]["description"]
+    assert ours["info"]["notes"] == theirs["info"].get("notes", "")
+    for field in ("first_deployed", "last_deployed", "deleted"):
+        their = theirs["info"].get(field) or None
+        assert (ours["info"][field] and nanoseconds(ours["info"][field])) == (their and nanoseconds(their))
+    assert (ours["info"]["deleted"] is not None) == (name == "kept")
+
+
+@needs_helm
+@pytest.mark.parametrize("name", NAMES)
+def test_the_history_is_helms_the_other_way_round(server: Server, lived: tuple[Helm, str], name: str) -> None:
+    helm, space = lived
+    theirs = helm.json("history", "-n", space, name)
+    ours = ok(server.get(f"{API}/{name}/history?namespace={space}")).json
+    assert [row["revision"] for row in ours] == [row["revision"] for row in theirs][::-1]
+    for row, their in zip(ours, reversed(theirs), strict=True):
+        assert list(row) == ["revision", "updated", "status", "chart", "app_version", "description"]
+        same_row(row, their)
+    if name == "web":
+        assert [(row["revision"], row["status"]) for row in ours] == [
+            (3, "deployed"), (2, "superseded"), (1, "superseded"),
+        ]  # fmt: skip
+    if name == "many":
+        assert [row["revision"] for row in ours] == [4, 3]
+
+
+@needs_helm
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("all_of_them", ["false", "true"])
+def test_values_are_helms(server: Server, lived: tuple[Helm, str], name: str, all_of_them: str) -> None:
+    helm, space = lived
+    theirs = helm.json("get", "values", "-n", space, name, *(["--all"] if all_of_them == "true" else []))
+    ours = ok(server.get(f"{API}/{name}/values?namespace={space}&all={all_of_them}"))
+    assert ours.headers["Content-Type"] == "text/plain; charset=utf-8"
+    assert yaml.safe_load(ours.text) == (theirs or {})
+    if name == "one" and all_of_them == "false":
+        assert ours.text == "{}\n"
+
+
+GIVEN: list[Any] = [..., None, 1, [1], {}, {"k": None}, {"k": 1}, {"k": {"x": None}}, {"n": None}]
+OWN: list[Any] = [..., None, 2, {}, {"k": None}, {"k": 2, "m": 3}, {"k": {"x": 2, "y": None}}]
+
+
+@needs_helm
+@pytest.mark.parametrize("binary", helms(), ids=[Path(one).name for one in helms()])
+def test_each_way_in_which_values_can_meet_ends_as_in_helm(
+    server: Server, cluster: Cluster, binary: str, tmp_path: Path
+) -> None:
+    space, helm = cluster.namespace(), Helm(binary, cluster.kubeconfig, tmp_path)
+    given: dict[str, Any] = {}
+    own: dict[str, Any] = {}
+    for index, (one, other) in enumerate((one, other) for one in GIVEN for other in OWN):
+        if helm.major == 3 and one == other and one in (None, {"k": None}):
+            continue  # a null over a null within a table: helm 3 drops it, helm 4 keeps it, and so do we
+        given |= {f"v{index}": one} if one is not ... else {}
+        own |= {f"v{index}": other} if other is not ... else {}
+    release = stored("met", space, config={**given, "deep": given, "deeper": {"still": given}})
+    release["chart"]["values"] = {**own, "deep": own, "deeper": {"still": own}}
+    keep(cluster, release)
+    theirs = helm.json("get", "values", "-n", space, "--all", "met")
+    assert yaml.safe_load(ok(server.get(f"{API}/met/values?namespace={space}&all=true")).text) == theirs
+
+
+@needs_helm
+@pytest.mark.parametrize("name", NAMES)
+def test_manifest_and_notes_are_helms(server: Server, lived: tuple[Helm, str], name: str) -> None:
+    helm, space = lived
+    manifest = ok(server.get(f"{API}/{name}/manifest?namespace={space}")).text
+    assert f"{manifest}\n" == helm("get", "manifest", "-n", space, name)
+    notes = ok(server.get(f"{API}/{name}/notes?namespace={space}")).text
+    theirs = helm("get", "notes", "-n", space, name)
+    assert theirs == (f"NOTES:\n{notes}\n" if notes else "")
+
+
+@needs_helm
+@pytest.mark.parametrize("name", NAMES)
+def test_hooks_are_helms(server: Server, lived: tuple[Helm, str], name: str) -> None:
+    helm, space = lived
+    ours = ok(server.get(f"{API}/{name}/hooks?namespace={space}")).json
+    theirs = helm.json("status", "-n", space, name).get("hooks") or []
+    assert ours == [
+        {
+            "kind": hook["kind"],
+            "name": hook["name"],
+            "phases": hook["events"],
+            "weight": hook.get("weight", 0),
+            "deletePolicy": hook.get("delete_policies", []),
+        }
+        for hook in theirs
+    ]
+    if name == "web":
+        assert [hook["weight"] for hook in ours if "test" in hook["phases"]] == [3]
+
+
+@needs_helm
+def test_resources_tell_what_is_there(server: Server, lived: tuple[Helm, str]) -> None:
+    _, space = lived
+    there = ok(server.get(f"{API}/one/resources?namespace={space}")).json
+    assert there == [{"kind": "ConfigMap", "name": "one", "namespace": space, "ready": True, "message": "ready"}]
+    (gone,) = ok(server.get(f"{API}/kept/resources?namespace={space}")).json
+    assert (gone["ready"], gone["name"]) == (False, "kept")
+    assert "not found" in gone["message"]
+
+
+@needs_helm
+def test_helm_answers_the_same_where_the_kubeconfig_is_its_own_to_read(
+    server: Server, lived: tuple[Helm, str], cluster: Cluster, tmp_path: Path
+) -> None:
+    """An exec plugin gives the credentials: helm is asked, and what it says has the same shapes."""
+    _, space = lived
+    other = base(tmp_path, cluster.plugin_config())
+    try:
+        other.start()
+        paths = [f"{API}?namespace={space}"]
+        paths += [*(f"{API}/web{read}" for read in READS), f"{API}/kept", f"{API}/kept/resources"]
+        for path in paths:
+            path += ("&" if "?" in path else "?") + f"namespace={space}"
+            ours, theirs = ok(server.get(path)), ok(other.get(path))
+            if path.startswith(f"{API}/kept/resources"):
+                assert [(one["name"], one["ready"]) for one in theirs.json] == [("kept", False)]
+            elif "values" in path:
+                assert yaml.safe_load(ours.text) == yaml.safe_load(theirs.text)
+            else:
+                assert ours.body == theirs.body, path
+        for read in ("", "/history", "/values?all=true", "/resources"):
+            assert other.get(f"{API}/nobody{read}").status == 404
+    finally:
+        other.close()
+
+
+@needs_helm
+def test_helm_answers_where_releases_are_kept_elsewhere(cluster: Cluster, plain: Path, tmp_path: Path) -> None:
+    space = cluster.namespace()
+    helm = Helm(helms()[0], cluster.kubeconfig, tmp_path)
+    helm.environ["HELM_DRIVER"] = "configmap"
+    helm("install", "-n", space, "mapped", str(plain), *(["--server-side=false"] if helm.major == 4 else []))
+    server = base(tmp_path, cluster.kubeconfig, {"HELM_DRIVER": "configmap"})
+    try:
+        server.start()
+        assert [row["name"] for row in ok(server.get(f"{API}?namespace={space}")).json] == ["mapped"]
+        assert ok(server.get(f"{API}/mapped?namespace={space}")).json["version"] == 1
+        assert "size: 1" in ok(server.get(f"{API}/mapped/values?namespace={space}&all=true")).text
+    finally:
+        server.close()
+
+
+# As it is now
+
+
+def test_what_was_written_a_moment_ago_is_told(server: Server, cluster: Cluster) -> None:
+    space = cluster.namespace()
+    for number in range(1, 41):
+        keep(cluster, stored("busy", space, number))
+        assert ok(server.get(f"{API}/busy?namespace={space}")).json["version"] == number
+        assert ok(server.get(f"{API}?namespace={space}")).json[0]["revision"] == number
+        assert ok(server.get(f"{API}/busy/history?namespace={space}")).json[0]["revision"] == number
+    assert len(ok(server.get(f"{API}/busy/history?namespace={space}")).json) == 40
+
+
+def test_a_status_that_changed_a_moment_ago_is_told(server: Server, cluster: Cluster) -> None:
+    space = cluster.namespace()
+    keep(cluster, stored("moody", space))
+    for status in ("uninstalling", "uninstalled", "failed", "deployed") * 3:
+        changed = secret(stored("moody", space, status=status))
+        cluster.ask("PUT", f"{cluster.path(space, 'v1', 'Secret')}/{changed['metadata']['name']}", changed)
+        assert ok(server.get(f"{API}/moody?namespace={space}")).json["info"]["status"] == status
+        assert ok(server.get(f"{API}?namespace={space}")).json[0]["status"] == status
+        assert ok(server.get(f"{API}/moody/history?namespace={space}")).json[0]["status"] == status
+
+
+def test_gaps_in_the_history_hide_nothing(server: Server, cluster: Cluster) -> None:
+    space = cluster.namespace()
+    for number in (1, 7, 30):
+        keep(cluster, stored("gappy", space, number))
+        assert ok(server.get(f"{API}/gappy?namespace={space}")).json["version"] == number
+    cluster.delete(space, "v1", "Secret", "sh.helm.release.v1.gappy.v30")
+    assert ok(server.get(f"{API}/gappy?namespace={space}")).json["version"] == 7
+    assert [row["revision"] for row in ok(server.get(f"{API}/gappy/history?namespace={space}")).json] == [7, 1]
+    for number in (1, 7):
+        cluster.delete(space, "v1", "Secret", f"sh.helm.release.v1.gappy.v{number}")
+    assert server.get(f"{API}/gappy?namespace={space}").status == 404
+    assert ok(server.get(f"{API}?namespace={space}")).json == []
+
+
+def test_a_release_is_that_of_its_namespace_and_default_is_the_default(server: Server, cluster: Cluster) -> None:
+    space = cluster.namespace()
+    keep(cluster, stored("twin", space, 2))
+    keep(cluster, stored("twin", "default", 5))
+    assert ok(server.get(f"{API}/twin?namespace={space}")).json["version"] == 2
+    assert ok(server.get(f"{API}/twin")).json["version"] == 5
+    assert "twin" in [row["name"] for row in ok(server.get(API)).json]
+    assert [row["name"] for row in ok(server.get(f"{API}?namespace={space}")).json] == ["twin"]
+    cluster.delete("default", "v1", "Secret", "sh.helm.release.v1.twin.v5")
+
+
+def test_what_cannot_be_unpacked_is_left_out_of_the_list_and_told_when_asked_for(
+    server: Server, cluster: Cluster
+) -> None:
+    space = cluster.namespace()
+    keep(cluster, stored("good", space))
+    broken = secret(stored("broken", space))
+    broken["data"]["release"] = "bm90IGEgcmVsZWFzZQ=="
+    cluster.create(space, broken)
+    assert [row["name"] for row in ok(server.get(f"{API}?namespace={space}")).json] == ["good"]
+    answer = server.get(f"{API}/broken?namespace={space}")
+    assert answer.status == 502
+    assert "broken" in answer.json["detail"]
+
+
+def test_a_secret_that_only_bears_the_labels_hides_no_release(server: Server, cluster: Cluster) -> None:
+    space = cluster.namespace()
+    keep(cluster, stored("real", space, 2))
+    other = secret(stored("real", space, 9))
+    other["metadata"]["name"] = "somebodys"
+    cluster.create(space, other)
+    assert [row["revision"] for row in ok(server.get(f"{API}?namespace={space}")).json] == [2]
+    assert ok(server.get(f"{API}/real?namespace={space}")).json["version"] == 2
+
+
+def test_a_long_list_is_as_a_short_one(server: Server, cluster: Cluster) -> None:
+    space = cluster.namespace()
+    with ThreadPoolExecutor(8) as crowd:
+        list(crowd.map(lambda index: keep(cluster, stored(f"r{index:03}", space)), range(510)))
+    answer = ok(server.get(f"{API}?namespace={space}"))
+    assert answer.headers["Content-Type"] == "application/json"
+    assert [row["name"] for row in answer.json] == [f"r{index:03}" for index in range(510)]
+    assert answer.json[0] == {
+        "name": "r000", "namespace": space, "revision": 1, "updated": answer.json[0]["updated"], "status": "deployed",
+        "chart": "made-1.2.3", "app_version": "9",
+    }  # fmt: skip
+
+
+def test_fifty_ask_at_once_and_all_are_answered_alike(server: Server, cluster: Cluster) -> None:
+    space = cluster.namespace()
+    for index in range(60):
+        keep(cluster, stored(f"r{index}", space))
+    paths = [f"{API}?namespace={space}", *(f"{API}/r{index}?namespace={space}" for index in range(49))]
+    with ThreadPoolExecutor(50) as crowd:
+        first, second = list(crowd.map(server.get, paths)), list(crowd.map(server.get, [paths[0]] * 50))
+    assert [answer.status for answer in first + second] == [200] * 100
+    assert [answer.json["name"] for answer in first[1:]] == [f"r{index}" for index in range(49)]
+    assert {answer.body for answer in second} == {first[0].body}
+    assert len(first[0].json) == 60
+
+
+# What is asked
+
+
+@pytest.mark.parametrize("read", READS)
+def test_an_unknown_release_is_not_found(server: Server, read: str) -> None:
+    answer = server.get(f"{API}/nobody{read}")
+    assert answer.status == 404
+    assert answer.headers["Content-Type"] == "application/problem+json"
+    assert "nobody" in answer.json["message"]
+
+
+def test_a_namespace_that_is_not_there_has_no_releases(server: Server) -> None:
+    assert ok(server.get(f"{API}?namespace=nowhere")).json == []
+    assert server.get(f"{API}/a?namespace=nowhere").status == 404
+
+
+@pytest.mark.parametrize("read", READS)
+@pytest.mark.parametrize("name", ["UPPER", "a" * 54, "-a", "a_b", "a..b", "a%2Fb", "a%20b"])
+def test_a_name_that_is_none_is_invalid(server: Server, name: str, read: str) -> None:
+    assert server.get(f"{API}/{name}{read}").status == 400
+
+
+@pytest.mark.parametrize("namespace", ["UPPER", "a" * 64, "-a", "a.b", "a/b", "a%20b"])
+def test_a_namespace_that_is_none_is_invalid(server: Server, namespace: str) -> None:
+    for path in (f"{API}?namespace={namespace}", f"{API}/a?namespace={namespace}"):
+        assert server.get(path).status == 400
+
+
+@pytest.mark.parametrize("word", ["1", "yes", "on", "truee", "null"])
+def test_all_is_true_or_false(server: Server, word: str) -> None:
+    assert server.get(f"{API}/nobody/values?all={word}").status == 400
+
+
+def test_texts_are_yaml_where_that_is_asked_for(server: Server, cluster: Cluster) -> None:
+    space = cluster.namespace()
+    keep(cluster, stored("texts", space, manifest="a: 1\n"))
+    for read in ("values", "manifest", "notes"):
+        path = f"{API}/texts/{read}?namespace={space}"
+        assert ok(server.get(path)).headers["Content-Type"] == "text/plain; charset=utf-8"
+        assert ok(server.get(path, Accept="application/yaml")).headers["Content-Type"] == "application/yaml"
+    assert ok(server.get(f"{API}/texts/notes?namespace={space}")).body == b""
+
+
+# Which cluster
+
+
+Lead = Callable[[Path], Server]
+
+
+@pytest.fixture(scope="module")
+def wanderer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server whose kubeconfig is there when a test has put one there."""
+    folder = tmp_path_factory.mktemp("wanderer")
+    one = base(folder, folder / "kubeconfig")
+    try:
+        yield one.start()
+    finally:
+        one.close()
+    assert "Traceback" not in one.log.read_text()
+
+
+@pytest.fixture
+def lead(wanderer: Server) -> Lead:
+    """`lead(kubeconfig)` -> a server that has it from now on: what changes is noticed."""
+
+    def to(kubeconfig: Path) -> Server:
+        (wanderer.folder / "kubeconfig").write_bytes(kubeconfig.read_bytes())
+        return wanderer
+
+    return to
+
+
+@pytest.mark.parametrize("kind", ["kubeconfig", "certificate", "insecure"])
+def test_each_way_to_be_known_to_the_cluster(lead: Lead, cluster: Cluster, kind: str) -> None:
+    file = {
+        "kubeconfig": lambda: cluster.kubeconfig,
+        "certificate": cluster.certificate_config,
+        "insecure": cluster.insecure_config,
+    }[kind]()
+    assert ok(lead(file).get(f"{API}?namespace=kube-system")).json == []
+
+
+def test_without_a_cluster_there_are_no_releases_and_one_that_appears_is_noticed(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    server = base(tmp_path, None)
+    try:
+        server.start()
+        assert server.get(API).status == 404
+        assert server.get(f"{API}/a/history").status == 404
+        (tmp_path / ".kube").mkdir()
+        (tmp_path / ".kube" / "config").write_text(cluster.kubeconfig.read_text())
+        assert ok(server.get(f"{API}?namespace=kube-system")).json == []
+        (tmp_path / ".kube" / "config").write_text(cluster.dead_config().read_text())
+        assert server.get(API).status == 502
+        (tmp_path / ".kube" / "config").unlink()
+        assert server.get(API).status == 404
+    finally:
+        server.close()
+
+
+def test_a_cluster_that_does_not_answer_is_told_after_what_is_wrong(lead: Lead, cluster: Cluster) -> None:
+    server = lead(cluster.dead_config())
+    for read in READS:
+        assert server.get(f"{API}/UPPER{read}").status == 400
+        answer = server.get(f"{API}/a{read}")
+        assert answer.status == 502
+        assert str(server.folder) not in answer.text
+    assert server.get(f"{API}?namespace=UPPER").status == 400
+    assert server.get(API).status == 502
+
+
+@pytest.mark.parametrize(
+    "user", [{"token": "a-token-of-nobody"}, {"token": "nobodys-token"}, {}], ids=["unknown", "may not", "no token"]
+)
+def test_a_cluster_that_refuses_us_is_a_failure_of_the_cluster(
+    lead: Lead, cluster: Cluster, user: dict[str, Any]
+) -> None:
+    server = lead(cluster.config(user=user))
+    for path in (API, f"{API}/a"):
+        answer = server.get(path)
+        assert answer.status == 502, answer
+        assert not any(secret in answer.text for secret in (TOKEN, "nobody", str(server.folder)))
+
+
+def test_a_certificate_of_another_authority_is_not_trusted(lead: Lead, cluster: Cluster) -> None:
+    foreign = base64.b64encode(trustme.CA().cert_pem.bytes()).decode()
+    file = cluster.config(cluster={"server": cluster.url, "certificate-authority-data": foreign})
+    answer = lead(file).get(API)
+    assert answer.status == 502
+    assert "certificate" in answer.json["detail"]
+
+
+def test_a_token_file_that_changes_is_read_again(lead: Lead, cluster: Cluster, tmp_path: Path) -> None:
+    (tmp_path / "token").write_text(TOKEN)
+    server = lead(cluster.config(user={"tokenFile": str(tmp_path / "token")}))
+    assert server.get(API).status == 200
+    (tmp_path / "token").write_text("expired")
+    assert server.get(API).status == 502
+    (tmp_path / "token").write_text(f"{TOKEN}\n")
+    assert server.get(API).status == 200
+
+
+def test_the_configured_context_counts(serve: Serve, cluster: Cluster, tmp_path: Path) -> None:
+    document = yaml.safe_load(cluster.kubeconfig.read_text())
+    document["contexts"].append({"name": "other", "context": {"cluster": "here", "user": "nobody"}})
+    document["users"].append({"name": "nobody", "user": {"token": "nobodys-token"}})
+    (tmp_path / "config").write_text(yaml.safe_dump(document))
+    for context, status in (("main", 200), ("other", 502)):
+        server = serve(svc={"kube": {"kubeconfig": str(tmp_path / "config"), "context": context}})
+        assert server.get(API).status == status, context
+
+
+def test_a_crowd_does_not_make_a_connection_each(server: Server, cluster: Cluster) -> None:
+    """They are kept: a second crowd finds those of the first."""
+
+    def connections() -> int:
+        import psutil
+
+        return sum(
+            1
+            for one in psutil.Process(server.pid).net_connections("tcp")
+            if one.raddr and one.raddr.port == cluster.port and one.status == "ESTABLISHED"
+        )
+
+    with ThreadPoolExecutor(30) as crowd:
+        for _ in range(2):
+            assert [one for one in crowd.map(server.get, [f"{API}/nobody"] * 60) if one.status != 404] == []
+    wait_for(lambda: 1 <= connections() <= 8, about="few connections")

@@ -1,0 +1,215 @@
+"""The lock of a chart's dependencies: what helm itself writes for the same chart, and what is refused instead."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import places
+import pytest
+import yaml
+from conftest import Answer, Server
+from places import FULL, Web, entry, index, post
+from talk import house, problem
+
+PATH = "/api/v1/dependencies/resolve"
+DATABASES = ("1.0.0", "1.2.0", "1.10.0", "2.0.0", "3.0.0-rc.1")
+CACHES = ("0.1.0", "0.1.5", "0.2.0", "v1.0.0", "1.1.0+build.5")
+
+
+@pytest.fixture(scope="module")
+def web() -> Iterator[Web]:
+    with places.web() as one:
+        one.serve(*(("database", version, places.chart("database", version)) for version in DATABASES), folder="/a")
+        one.serve(*(("cache", version, places.chart("cache", version)) for version in CACHES), folder="/b")
+        yield one
+
+
+@pytest.fixture(scope="module")
+def inside() -> Iterator[Web]:
+    with places.web() as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    folder = tmp_path_factory.mktemp("registry")
+    with places.registry(folder) as place:
+        for version in ("1.0.0", "1.1.0", "2.0.0-rc.1"):
+            (folder / "q.tgz").write_bytes(places.chart("queue", version))
+            places.run_helm(folder, "push", "--plain-http", "q.tgz", f"oci://{place}/charts")
+        yield place
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory, web: Web) -> Iterator[Server]:
+    security = FULL | {"allowed-hosts": [web.place]}
+    with house(tmp_path_factory.mktemp("server"), svc={"security": security}) as one:
+        assert post(one, "/repos", {"name": "aaa", "url": f"{web.url}/a"}).status == 201
+        yield one
+
+
+_names = iter(range(10_000))
+
+
+def resolve(server: Server, web: Web, data: bytes) -> Answer:
+    """The lock of a chart that lies in a repository of its own."""
+    name = f"own{next(_names)}"
+    web.serve(("demo", "0.1.0", data), folder=f"/{name}")
+    assert post(server, "/repos", {"name": name, "url": f"{web.url}/{name}"}).status == 201
+    return post(server, "/dependencies/resolve", {"chartRef": f"{name}/demo"})
+
+
+def by_helm(folder: Path, web: Web, dependencies: list[dict[str, Any]], *options: str) -> Any:
+    """What helm locks for a chart with these dependencies."""
+    chart = folder / "demo"
+    chart.mkdir()
+    facts = {"apiVersion": "v2", "name": "demo", "version": "0.1.0", "dependencies": dependencies}
+    (chart / "Chart.yaml").write_text(yaml.safe_dump(facts, sort_keys=False))
+    places.run_helm(folder, "repo", "add", "aaa", f"{web.url}/a")
+    places.run_helm(folder, "dependency", "update", *options, "demo")
+    return yaml.safe_load((chart / "Chart.lock").read_text())
+
+
+CASES: dict[str, list[dict[str, Any]]] = {
+    "exact": [{"name": "database", "version": "1.2.0", "repository": "{0}/a"}],
+    "caret": [{"name": "database", "version": "^1.0.0", "repository": "{0}/a"}],
+    "tilde": [{"name": "cache", "version": "~0.1", "repository": "{0}/b"}],
+    "anything": [{"name": "cache", "version": "*", "repository": "{0}/b"}],
+    "bounds": [{"name": "database", "version": ">=1.2.0 <1.10.0", "repository": "{0}/a/"}],
+    "prerelease": [{"name": "database", "version": ">=3.0.0-0", "repository": "{0}/a"}],
+    "v and build": [
+        {"name": "cache", "version": "1.0.0", "repository": "{0}/b"},
+        {"name": "cache", "version": ">1.0", "repository": "{0}/b", "alias": "second"},
+    ],
+    "named": [
+        {"name": "database", "version": "1.x", "repository": "@aaa"},
+        {"name": "database", "version": "2.x", "repository": "alias:aaa", "alias": "other"},
+    ],
+    "conditions": [
+        {
+            "name": "database", "version": "1.2", "repository": "{0}/a", "condition": "database.enabled,global.<on>",
+            "tags": ["back", "end"], "enabled": False, "alias": "db",
+            "import-values": ["data", {"child": "a.b", "parent": "c"}],
+        },
+        {"name": "cache", "version": "0.2.0", "repository": "{0}/b", "condition": "never", "enabled": True},
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_lock_is_the_one_that_helm_writes(server: Server, web: Web, tmp_path: Path, name: str) -> None:
+    dependencies = [{**one, "repository": one["repository"].format(web.url)} for one in CASES[name]]
+    answer = resolve(server, web, places.chart(dependencies=dependencies))
+    assert answer.status == 200, answer
+    ours, theirs = yaml.safe_load(answer.text), by_helm(tmp_path, web, dependencies)
+    assert ours["dependencies"] == theirs["dependencies"]
+    assert ours["digest"] == theirs["digest"]
+    assert list(ours) == list(theirs) == ["dependencies", "digest", "generated"]
+
+
+def test_the_lock_is_a_document_of_its_own_kind(server: Server, web: Web) -> None:
+    dependencies = [{"name": "database", "version": "1.x", "repository": f"{web.url}/a"}]
+    answer = resolve(server, web, places.chart(dependencies=dependencies))
+    assert answer.headers.get_all("Content-Type") == ["text/yaml"]
+    assert answer.text.startswith(
+        f"dependencies:\n- name: database\n  repository: {web.url}/a\n  version: 1.10.0\ndigest: sha256:"
+    )
+    assert re.search(r"^generated: ['\"]\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z['\"]$", answer.text, re.MULTILINE)
+
+
+def test_registries_are_asked_as_well(tmp_path: Path, web: Web, registry: str) -> None:
+    dependencies = [
+        {"name": "queue", "version": "1.x", "repository": f"oci://{registry}/charts"},
+        {"name": "queue", "version": "1.0.0", "repository": f"oci://{registry}/charts", "alias": "old"},
+    ]
+    with house(tmp_path, svc={"security": FULL | {"allowed-hosts": [web.place, registry]}}) as server:
+        answer = resolve(server, web, places.chart(dependencies=dependencies))
+    assert answer.status == 200, answer
+    ours, theirs = yaml.safe_load(answer.text), by_helm(tmp_path, web, dependencies, "--plain-http")
+    assert [one["version"] for one in ours["dependencies"]] == ["1.1.0", "1.0.0"]
+    assert (ours["dependencies"], ours["digest"]) == (theirs["dependencies"], theirs["digest"])
+
+
+def test_an_old_chart_has_them_in_a_file_of_its_own(server: Server, web: Web, tmp_path: Path) -> None:
+    dependencies = [{"name": "database", "version": "1.x", "repository": f"{web.url}/a"}]
+    text = yaml.safe_dump({"dependencies": dependencies})
+    answer = resolve(server, web, places.chart(apiVersion="v1", files={"requirements.yaml": text}))
+    assert yaml.safe_load(answer.text)["digest"] == by_helm(tmp_path, web, dependencies)["digest"]
+
+
+def test_what_a_chart_brings_with_it_needs_no_repository(server: Server, web: Web, tmp_path: Path) -> None:
+    dependencies = [{"name": "local", "version": ">=0.1.0", "repository": ""}]
+    local = "apiVersion: v2\nname: local\nversion: 0.2.0\n"
+    answer = resolve(server, web, places.chart(dependencies=dependencies, files={"charts/local/Chart.yaml": local}))
+    (tmp_path / "demo" / "charts" / "local").mkdir(parents=True)
+    (tmp_path / "demo" / "charts" / "local" / "Chart.yaml").write_text(local)
+    facts = {"apiVersion": "v2", "name": "demo", "version": "0.1.0", "dependencies": dependencies}
+    (tmp_path / "demo" / "Chart.yaml").write_text(yaml.safe_dump(facts))
+    places.run_helm(tmp_path, "dependency", "update", "demo")
+    theirs = yaml.safe_load((tmp_path / "demo" / "Chart.lock").read_text())
+    ours = yaml.safe_load(answer.text)
+    assert (ours["dependencies"], ours["digest"]) == (theirs["dependencies"], theirs["digest"])
+
+
+def test_a_chart_without_any_has_an_empty_lock(server: Server, web: Web) -> None:
+    found = yaml.safe_load(resolve(server, web, places.chart()).text)
+    assert found["dependencies"] == []
+    assert re.fullmatch("sha256:[0-9a-f]{64}", found["digest"])
+
+
+@pytest.mark.parametrize(
+    ("dependency", "status", "words"),
+    [
+        ({"version": "1.x", "repository": "file://../database"}, 400, "neither http nor https"),
+        ({"version": "1.x", "repository": "file:///etc"}, 400, "neither http nor https"),
+        ({"version": "1.x", "repository": "../database"}, 400, "neither http nor https"),
+        ({"version": "1.x", "repository": "s3://bucket"}, 400, "neither http nor https"),
+        ({"version": "1.x", "repository": "{1}"}, 400, "is refused"),
+        ({"version": "1.x", "repository": "http://169.254.169.254/"}, 400, "is refused"),
+        ({"version": "1.x", "repository": "oci://127.0.0.1:1/charts"}, 400, "is refused"),
+        ({"version": "1.x", "repository": "oci://reg.example/../charts"}, 400, "its repository"),
+        ({"version": "1.x"}, 400, "no repository"),
+        ({"version": "nonsense", "repository": "{0}/a"}, 400, "version"),
+        ({"version": "1/2", "repository": "{0}/a"}, 400, "version"),
+        ({"version": ">9", "repository": "{0}/a"}, 404, "no version >9"),
+        ({"version": "1.x", "repository": "{0}/b"}, 404, "no chart database"),
+        ({"version": "1.x", "repository": "@nobody"}, 404, "no repository nobody"),
+        ({"version": "1.x", "repository": "{0}/nowhere"}, 400, "no chart repository"),
+    ],
+)
+def test_what_is_not_resolved(
+    server: Server, web: Web, inside: Web, dependency: dict[str, str], status: int, words: str
+) -> None:
+    inside.serve(("database", "1.0.0", places.chart("database", "1.0.0")))
+    told = {name: text.format(web.url, inside.url) for name, text in dependency.items()}
+    answer = resolve(server, web, places.chart(dependencies=[{"name": "database", **told}]))
+    assert words in problem(answer, status, PATH, dated=True)["detail"]
+    assert inside.seen == []
+
+
+def test_an_index_that_is_asked_for_again_is_fetched_once(server: Server, web: Web) -> None:
+    web.pages["/once/index.yaml"] = index(entry("database", "1.0.0"))
+    data = places.chart(dependencies=[{"name": "database", "version": "1.x", "repository": f"{web.url}/once"}])
+    web.seen.clear()
+    assert [resolve(server, web, data).status for _ in range(3)] == [200] * 3
+    assert web.paths().count("/once/index.yaml") == 1
+    assert f"{web.url}/once" not in server.get("/api/v1/repos").text
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "words"),
+    [
+        ({}, 400, "chartRef is required"),
+        ({"chartRef": " "}, 400, "chartRef is required"),
+        ({"chartRef": "/etc"}, 400, "chartRef must be"),
+        ({"chartRef": "aaa/database", "version": "1/2"}, 400, "version"),
+        ({"chartRef": "aaa/nothing"}, 404, "nothing"),
+        ({"chartRef": "nobody/database"}, 404, "nobody"),
+    ],
+)
+def test_the_chart_itself_must_be_there(server: Server, body: dict[str, str], status: int, words: str) -> None:
+    told = problem(post(server, "/dependencies/resolve", body), status, PATH, dated=True)
+    assert words in told["detail"]

@@ -1,0 +1,136 @@
+"""Argument lists for helm 3 and helm 4, and that nothing a caller sends can become an option."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from charting import HELMS, helm
+from conftest import ROOT
+
+from models.charts import helmargs
+from models.charts.helmargs import Version
+from models.errors import Invalid
+
+THREE, FOUR = Version(3, 19), Version(4, 1, 4)
+INSTALL = ["install", "--namespace=ns", "--output=json", "--values=-", "--timeout=9s"]
+UPGRADE = ["upgrade", *INSTALL[1:]]
+
+
+def install(version: Version, **options: Any) -> list[str]:
+    return helmargs.install(version, "r", "ns", "/c.tgz", timeout=9, **options)
+
+
+def upgrade(version: Version, **options: Any) -> list[str]:
+    return helmargs.upgrade(version, "r", "ns", "/c.tgz", timeout=9, **options)
+
+
+def uninstall(version: Version, **options: Any) -> list[str]:
+    return helmargs.uninstall(version, "r", "ns", timeout=9, **options)
+
+
+def rollback(version: Version, **options: Any) -> list[str]:
+    return helmargs.rollback(version, "r", "ns", 2, timeout=9, **options)
+
+
+def template(version: Version, **options: Any) -> list[str]:
+    return helmargs.template(version, "r", "ns", "/c.tgz", **options)
+
+
+CASES: list[tuple[Any, dict[str, Any], list[str], list[str] | None]] = [
+    (install, {"dry_run": True}, ["--dry-run=server"], None),
+    (install, {"description": "-x --debug"}, ["--description=-x --debug"], None),
+    (install, {"labels": {"a": "1", "b": "2"}}, ["--labels=a=1", "--labels=b=2"], None),
+    (install, {"wait": True}, ["--wait"], ["--wait=watcher"]),
+    (install, {"atomic": True}, ["--atomic"], ["--rollback-on-failure"]),
+    (install, {"create_namespace": True}, ["--create-namespace"], None),
+    (upgrade, {"dry_run": True}, ["--dry-run=server"], None),
+    (upgrade, {"strategy": "RESET"}, ["--reset-values"], None),
+    (upgrade, {"strategy": "REUSE"}, ["--reuse-values"], None),
+    (upgrade, {"strategy": "RESET_THEN_REUSE"}, ["--reset-then-reuse-values"], None),
+    (upgrade, {"install": True}, ["--install"], None),
+    (upgrade, {"description": "d"}, ["--description=d"], None),
+    (upgrade, {"wait": True}, ["--wait"], ["--wait=watcher"]),
+    (upgrade, {"atomic": True}, ["--atomic"], ["--rollback-on-failure"]),
+    (uninstall, {"no_hooks": True}, ["--no-hooks"], None),
+    (uninstall, {"keep_history": True, "description": "d"}, ["--keep-history", "--description=d"], None),
+    (uninstall, {"dry_run": True}, ["--dry-run"], None),
+    (uninstall, {"wait": True}, ["--wait"], ["--wait=watcher"]),
+    (uninstall, {"cascade": "orphan"}, ["--cascade=orphan"], None),
+    (rollback, {"no_hooks": True}, ["--no-hooks"], None),
+    (rollback, {"max_history": 0}, ["--history-max=0"], None),
+    (rollback, {"dry_run": True}, ["--dry-run"], ["--dry-run=server"]),
+    (rollback, {"force": True}, ["--force"], ["--force-replace", "--server-side=false"]),
+    (rollback, {"cleanup_on_fail": True}, ["--cleanup-on-fail"], None),
+    (rollback, {"wait": True}, ["--wait"], ["--wait=watcher"]),
+    (rollback, {"wait_for_jobs": True}, ["--wait", "--wait-for-jobs"], ["--wait=watcher", "--wait-for-jobs"]),
+    (template, {"show_only": ["templates/a.yaml", "b"]}, ["--show-only=templates/a.yaml", "--show-only=b"], None),
+    (template, {"skip_tests": True}, ["--skip-tests"], None),
+    (template, {"include_crds": True}, ["--include-crds"], None),
+    (template, {"is_upgrade": True}, ["--is-upgrade"], None),
+]
+
+
+@pytest.mark.parametrize(("build", "options", "three", "four"), CASES)
+def test_an_option_adds_its_words_and_no_others(
+    build: Any, options: dict[str, Any], three: list[str], four: list[str] | None
+) -> None:
+    for version, words in ((THREE, three), (FOUR, four or three)):
+        plain, given = build(version), build(version, **options)
+        assert [word for word in given if word not in plain] == words
+        assert given[given.index("--") :] == plain[plain.index("--") :]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (install(FOUR), [*INSTALL, "--", "r", "/c.tgz"]),
+        (upgrade(THREE), [*UPGRADE, "--", "r", "/c.tgz"]),
+        (uninstall(THREE), ["uninstall", "--namespace=ns", "--timeout=9s", "--", "r"]),
+        (rollback(FOUR), ["rollback", "--namespace=ns", "--timeout=9s", "--", "r", "2"]),
+        (helmargs.test(THREE, "r", "ns", timeout=9), ["test", "--namespace=ns", "--timeout=9s", "--", "r"]),
+        (template(FOUR), ["template", "--namespace=ns", "--values=-", "--", "r", "/c.tgz"]),
+        (helmargs.lint(FOUR, "/c.tgz"), ["lint", "--values=-", "--", "/c.tgz"]),
+        (helmargs.lint(THREE, "/c.tgz", strict=True), ["lint", "--values=-", "--strict", "--", "/c.tgz"]),
+        (helmargs.create(FOUR, "-x"), ["create", "--", "-x"]),
+    ],
+)
+def test_what_a_caller_names_comes_after_the_options(arguments: list[str], expected: list[str]) -> None:
+    assert arguments == expected
+
+
+@pytest.mark.parametrize("labels", [{"a": "1,b=2"}, {"a,b": "1"}, {"a=b": "1"}])
+def test_a_label_cannot_smuggle_another(labels: dict[str, str]) -> None:
+    with pytest.raises(Invalid, match="labels"):
+        install(FOUR, labels=labels)
+
+
+def test_values_are_json_and_never_nothing() -> None:
+    assert json.loads(helmargs.values(None)) == {}
+    assert json.loads(helmargs.values({"a": [1, None, "ü"]})) == {"a": [1, None, "ü"]}
+
+
+@pytest.mark.parametrize("name", HELMS)
+@pytest.mark.parametrize(("build", "options", "three", "four"), CASES)
+def test_both_helms_know_every_word(
+    name: str, build: Any, options: dict[str, Any], three: list[str], four: list[str] | None
+) -> None:
+    """Held against what `helm COMMAND --help` lists: the flags are real, in the version that we give them to."""
+    version = THREE if name == "helm3" else FOUR
+    command, *words = build(version, **options)
+    known = flags(helm(name), command)
+    assert {word.partition("=")[0] for word in words[: words.index("--")]} <= known
+
+
+_FLAGS: dict[tuple[str, str], set[str]] = {}
+
+
+def flags(binary: str, command: str) -> set[str]:
+    import re
+    import subprocess
+
+    if (binary, command) not in _FLAGS:
+        run = subprocess.run([binary, command, "--help"], check=True, capture_output=True, text=True, cwd=ROOT)
+        _FLAGS[binary, command] = set(re.findall(r"--[a-z-]+", run.stdout))
+    return _FLAGS[binary, command]

@@ -1,0 +1,112 @@
+"""What helm's failures mean, for both versions: the recorded ones, and some that are written here."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+from conftest import ROOT
+
+from handlers.base import STATUS
+from models.charts import failures
+from models.errors import Problem
+from models.processes import Exit
+
+RECORDED = ROOT.parent / "shared" / "reference" / "helm-failures.json"
+SAME = {"repo-unreachable": "upstream-unreachable"}
+
+
+@pytest.mark.skipif(not RECORDED.exists() and os.environ.get("CI") != "true", reason="no records beside the checkout")
+def test_every_recorded_failure_has_its_kind_and_its_status() -> None:
+    records = json.loads(RECORDED.read_text())
+    wrong = []
+    for record in records:
+        kind = failures.kind_of(record["stderr"], record["stdout"])
+        if (SAME.get(kind.name, kind.name), STATUS[kind.problem]) != (record["kind"], record["status"]):
+            wrong.append((record["helm"], record["args"], record["kind"], kind.name))
+    assert len(records) > 200
+    assert wrong == []
+
+
+@pytest.mark.parametrize(
+    ("stderr", "status"),
+    [
+        # what the author of a chart may write never decides
+        ('Error: INSTALLATION FAILED: execution error at (a/templates/b.yaml:1:3): release: not found', 422),
+        ('Error: execution error at (a/templates/b.yaml:1:3): Kubernetes cluster unreachable: x', 422),
+        ('Error: UPGRADE FAILED: a/templates/b.yaml:9:14\n  executing "a/templates/b.yaml" at <fail "timed out waiting">:\n'  # noqa: E501 (as helm prints it)
+         "    error calling fail: timed out waiting", 422),
+        ("Error: INSTALLATION FAILED: template: a/templates/b.yaml:2:3: executing \"x\" at <.y>: cannot re-use a name", 422),  # noqa: E501 (as helm prints it)
+        ("Error: parse error at (a/templates/b.yaml:1): unclosed action", 422),
+        # helm 4 puts its log first
+        ('level=WARN msg="unable to find exact version"\nlevel=ERROR msg="release: not found"\n'
+         "Error: UPGRADE FAILED: another operation (install/upgrade/rollback) is in progress", 409),
+        ("Error: INSTALLATION FAILED: failed pre-install: 1 error occurred:\n\t* job failed: BackoffLimitExceeded\n", 422),  # noqa: E501 (as helm prints it)
+        ("Error: UPGRADE FAILED: pre-upgrade hooks failed: 1 error occurred:\n\t* timed out waiting for the condition", 504),  # noqa: E501 (as helm prints it)
+        ("Error: UPGRADE FAILED: resource Deployment/d/x not ready. status: InProgress, message: Available: 0/1\n"
+         "context deadline exceeded", 504),
+        ('Error: INSTALLATION FAILED: services "a" is forbidden: User "u" cannot create resource "services"', 502),
+        ('Error: INSTALLATION FAILED: pods "a" is forbidden: exceeded quota: q', 400),
+        ('Error: INSTALLATION FAILED: admission webhook "v.example" denied the request: no', 400),
+        ('Error: uninstall: Release not loaded: r: release: not found', 404),
+        ('Error: the release named "r" is already deleted', 404),
+        ("Error: INSTALLATION FAILED: chart requires kubeVersion: >=9 which is incompatible with Kubernetes v1.20.2", 400),  # noqa: E501 (as helm prints it)
+        ("Error: library charts are not installable", 400),
+        ("Error: could not find template templates/x.yaml in chart", 400),
+        ("Error: values don't meet the specifications of the schema(s) in the following chart(s):\nx:\n- at '/a': no", 422),  # noqa: E501 (as helm prints it)
+        ("Error: Get \"https://r/v2/\": tls: failed to verify certificate: x509: unknown authority", 502),
+        ("something that nobody has seen", 500),
+        ("", 500),
+    ],
+)  # fmt: skip
+def test_others_have_their_status(stderr: str, status: int) -> None:
+    assert STATUS[failures.kind_of(stderr).problem] == status
+
+
+def told(stderr: str) -> Problem:
+    return failures.problem(stderr)
+
+
+def test_details_have_no_paths_of_ours() -> None:
+    words = told("Error: file '/tmp/pilothouse-x/abc/chart/chart.tgz' does not appear to be a gzipped archive; got 'x'")
+    assert "/tmp" not in words.message
+    assert "chart.tgz" in words.message
+    assert "a/templates/b.yaml" in told("Error: parse error at (a/templates/b.yaml:1): no").message
+
+
+def test_details_have_no_credentials() -> None:
+    words = told("Error: failed to fetch https://anna:secret@example.org/x.tgz : 404 Not Found")
+    assert "secret" not in words.message
+    assert "https://example.org/x.tgz" in words.message
+
+
+def test_details_of_what_cannot_be_reached_have_no_addresses() -> None:
+    words = told('Error: Kubernetes cluster unreachable: Get "https://10.1.2.3:6443/version": dial tcp 10.1.2.3:6443: '
+                 "connect: connection refused")  # fmt: skip
+    assert words.message == "the cluster cannot be reached: connection refused"
+
+
+def test_details_are_one_line_of_a_bearable_length() -> None:
+    words = told("Error: execution error at (a/b.yaml:1:2): " + "x\n" * 5000 + "y" * 100_000)
+    assert len(words.message) <= 1500
+    assert "\n" not in words.message
+
+
+def test_a_failure_without_words_has_some() -> None:
+    assert told("").message.strip() == "helm failed and did not say why"
+
+
+@pytest.mark.parametrize(
+    ("stderr", "exit", "expected"),
+    [
+        ("fatal error: runtime: cannot allocate memory", Exit(code=2), True),
+        ("runtime: out of memory: cannot allocate 8388608-byte block", Exit(code=2), True),
+        ("fatal error: runtime: out of memory", Exit(signal=6), True),
+        ("Error: execution error at (a/b.yaml:1:2): fatal error: out of memory", Exit(code=1), False),
+        ("", Exit(signal=15), False),
+        ("out of memory", Exit(), False),
+    ],
+)
+def test_want_of_memory_is_known_by_how_helm_ends(stderr: str, exit: Exit, expected: bool) -> None:
+    assert failures.is_out_of_memory(stderr, exit) is expected

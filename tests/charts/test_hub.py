@@ -1,0 +1,138 @@
+"""The hub's search, against a stand-in that answers as Artifact Hub documents it (its /packages/search)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import places
+import pytest
+from conftest import Server
+from places import Web
+from talk import house, problem
+
+PATH = "/api/v1/packages/search"
+OURS = "/api/v1/hub/search"
+
+
+def package(name: str, **facts: Any) -> dict[str, Any]:
+    """One of the packages of Artifact Hub's answer, with much that we do not want."""
+    return {
+        "package_id": "00000000-0000-4000-8000-000000000000", "name": name, "normalized_name": name, "stars": 7,
+        "display_name": name.title(), "description": f"{name} for all", "version": "1.2.3", "app_version": "4.5",
+        "deprecated": False, "signed": False, "ts": 1700000000,
+        "repository": {
+            "name": "bits", "url": "https://bits.example/charts", "kind": 0, "display_name": "Bits", "official": True,
+        },
+        **facts,
+    }  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def hub() -> Iterator[Web]:
+    with places.web() as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory, hub: Web) -> Iterator[Server]:
+    svc = {"hub": {"url": f"{hub.url}/"}, "security": {"allowed-hosts": [hub.place]}}
+    with house(tmp_path_factory.mktemp("server"), svc=svc) as one:
+        yield one
+
+
+def answer(hub: Web, *packages: Any) -> None:
+    hub.pages[PATH] = json.dumps({"packages": packages}).encode()
+    hub.seen.clear()
+
+
+def test_the_hub_is_asked_and_its_packages_are_told(server: Server, hub: Web) -> None:
+    answer(hub, package("redis"), package("valkey", repository={"name": "val", "url": "https://val.example"}))
+    found = server.get(f"{OURS}?keyword=redis")
+    assert (found.status, found.headers.get_all("Content-Type")) == (200, ["application/json"])
+    assert found.json == [
+        {
+            "name": name,
+            "version": "1.2.3",
+            "appVersion": "4.5",
+            "repoName": of,
+            "repoUrl": url,
+            "description": f"{name} for all",
+            "url": f"{hub.url}/packages/helm/{of}/{name}",
+        }
+        for name, of, url in [
+            ("redis", "bits", "https://bits.example/charts"),
+            ("valkey", "val", "https://val.example"),
+        ]
+    ]
+    asked = parse_qs(urlsplit(hub.paths()[0]).query)
+    assert (asked["ts_query_web"], asked["kind"], asked["limit"]) == (["redis"], ["0"], ["20"])
+
+
+def test_what_is_looked_for_is_one_word_of_the_query(server: Server, hub: Web) -> None:
+    answer(hub)
+    assert server.get(f"{OURS}?keyword=a%26limit%3D1%20%C3%BC%2Fb%23&maxResults=60").json == []
+    asked = parse_qs(urlsplit(hub.paths()[0]).query)
+    assert (asked["ts_query_web"], asked["limit"]) == (["a&limit=1 \u00fc/b#"], ["60"])
+
+
+def test_it_is_asked_once_for_the_same_in_a_while(server: Server, hub: Web) -> None:
+    answer(hub, package("once"))
+    assert [len(server.get(f"{OURS}?keyword=once&maxResults={most}").json) for most in (1, 1, 2)] == [1, 1, 1]
+    assert len(hub.seen) == 2
+
+
+def test_no_more_than_were_asked_for_are_told(server: Server, hub: Web) -> None:
+    answer(hub, *(package(f"p{number}") for number in range(10)))
+    assert len(server.get(f"{OURS}?keyword=many&maxResults=3").json) == 3
+
+
+def test_what_a_package_does_not_tell_is_empty(server: Server, hub: Web) -> None:
+    answer(hub, {"name": "bare"})
+    assert server.get(f"{OURS}?keyword=bare").json == [
+        {
+            "name": "bare", "version": "", "appVersion": "", "repoName": "", "repoUrl": "", "description": "",
+            "url": f"{hub.url}/packages/helm//bare",
+        }
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("most", ["0", "61", "-1", "x", "1.5", "99999999999999999999", "1e1"])
+def test_how_many_must_be_a_number_from_1_to_60(server: Server, most: str) -> None:
+    told = problem(server.get(f"{OURS}?keyword=x&maxResults={most}"), 400, OURS, dated=True)
+    assert "maxResults" in told["detail"]
+
+
+@pytest.mark.parametrize("query", ["", "?keyword=", "?keyword=%20", "?maxResults=5"])
+def test_it_must_be_told_what_to_look_for(server: Server, query: str) -> None:
+    assert problem(server.get(f"{OURS}{query}"), 400, OURS, dated=True)["detail"] == "keyword is required"
+
+
+@pytest.mark.parametrize(
+    ("page", "status"),
+    [
+        ((429, {"Retry-After": "1"}, b"{}"), 502),
+        ((500, {}, b""), 502),
+        ((200, {}, b"<html>"), 502),
+        ((200, {}, b"[]"), 502),
+        ((200, {}, b"{}"), 502),
+        ((200, {}, b'{"packages": [7]}'), 502),
+        ((200, {}, b'{"packages": null}'), 200),
+        ((302, {"Location": "http://169.254.169.254/"}, b""), 400),
+        ((302, {"Location": "http://localhost:1/"}, b""), 400),
+        ((200, {}, b"[" * 5_000_000), 502),
+    ],
+)
+def test_what_else_the_hub_may_say(server: Server, hub: Web, page: places.Reply, status: int) -> None:
+    hub.pages[PATH] = page
+    found = server.get(f"{OURS}?keyword=odd{abs(hash(repr(page)))}")
+    assert found.status == status, found
+
+
+def test_a_hub_on_this_machine_must_be_allowed(tmp_path_factory: pytest.TempPathFactory, hub: Web) -> None:
+    with house(tmp_path_factory.mktemp("strict"), svc={"hub": {"url": hub.url}}) as strict:
+        hub.seen.clear()
+        assert strict.get(f"{OURS}?keyword=x").status == 400
+        assert hub.seen == []

@@ -1,0 +1,354 @@
+"""Charts in OCI registries: what helm pushes we pull and the other way, with a real one; and registries that lie."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import tarfile
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from typing import Any
+
+import places
+import pytest
+from conftest import Server
+from places import FULL, Reply, Web, post, upload
+from talk import house
+
+CONFIG = "application/vnd.cncf.helm.config.v1+json"
+CONTENT = "application/vnd.cncf.helm.chart.content.v1.tar+gzip"
+
+
+@pytest.fixture(scope="module")
+def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with places.registry(tmp_path_factory.mktemp("registry")) as place:
+        yield place
+
+
+@pytest.fixture(scope="module")
+def web() -> Iterator[Web]:
+    with places.web() as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def elsewhere() -> Iterator[Web]:
+    """A server that nobody has allowed."""
+    with places.web() as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def lying(tmp_path_factory: pytest.TempPathFactory, web: Web) -> Iterator[Server]:
+    security = FULL | {"allowed-hosts": [web.place]}
+    with house(tmp_path_factory.mktemp("lying"), svc={"security": security}) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory, registry: str) -> Iterator[Server]:
+    security = FULL | {"allowed-hosts": [registry]}
+    with house(tmp_path_factory.mktemp("server"), svc={"security": security}) as one:
+        yield one
+
+
+def push_by_helm(folder: Path, registry: str, name: str, version: str, **facts: Any) -> None:
+    file = folder / f"{name}-{version}.tgz"
+    file.write_bytes(places.chart(name, version, **facts))
+    places.run_helm(folder, "push", "--plain-http", file.name, f"oci://{registry}/theirs")
+
+
+def pull(server: Server, ref: str, version: str | None = None) -> bytes:
+    answer = post(server, "/repos/pull", {"chart": ref, "version": version})
+    assert answer.status == 200, answer
+    return answer.body
+
+
+def version_in(data: bytes) -> str:
+    with tarfile.open(fileobj=io.BytesIO(data)) as file:
+        metadata = file.extractfile("demo/Chart.yaml")
+        assert metadata
+        return next(
+            line.partition(": ")[2] for line in metadata.read().decode().splitlines() if line.startswith("version")
+        )
+
+
+@pytest.fixture(scope="module")
+def pushed(tmp_path_factory: pytest.TempPathFactory, registry: str) -> str:
+    """What helm itself has pushed."""
+    folder = tmp_path_factory.mktemp("pushed")
+    for version in ("0.1.0", "0.2.0", "0.10.0", "1.0.0-rc.1", "0.3.0+build.7"):
+        push_by_helm(folder, registry, "demo", version)
+    return f"oci://{registry}/theirs/demo"
+
+
+@pytest.mark.parametrize(
+    ("tag", "version", "found"),
+    [
+        ("", None, "0.10.0"),
+        ("", "0.2.0", "0.2.0"),
+        ("", "~0.2", "0.2.0"),
+        ("", "<0.10", "0.3.0+build.7"),
+        ("", ">=1.0.0-0", "1.0.0-rc.1"),
+        ("", "0.3.0+build.7", "0.3.0+build.7"),
+        (":0.1.0", None, "0.1.0"),
+        (":0.1.0", "0.1.0", "0.1.0"),
+        (":0.3.0_build.7", "0.3.0+build.7", "0.3.0+build.7"),
+        (":1.0.0-rc.1", None, "1.0.0-rc.1"),
+    ],
+)
+def test_what_helm_pushed_is_pulled(server: Server, pushed: str, tag: str, version: str | None, found: str) -> None:
+    data = pull(server, pushed + tag, version)
+    assert version_in(data) == found
+    assert data == places.chart("demo", found)
+
+
+def test_a_pulled_chart_is_named_after_what_is_in_it(server: Server, pushed: str) -> None:
+    answer = post(server, "/repos/pull", {"chart": f"{pushed}:0.3.0_build.7"})
+    assert answer.headers["Content-Disposition"] == 'attachment; filename="demo-0.3.0+build.7.tgz"'
+    assert answer.headers["Content-Type"] == "application/gzip"
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        ({"version": "9.9.9"}, 404),
+        ({"version": ">9"}, 404),
+        ({"version": "latest"}, 400),
+        ({"version": "1/2"}, 400),
+    ],
+)
+def test_what_is_not_there_is_not_found(server: Server, pushed: str, body: dict[str, str], status: int) -> None:
+    assert post(server, "/repos/pull", {"chart": pushed} | body).status == status
+    assert (
+        server.get(f"/api/v1/charts/show?chartRef={pushed}&version={body['version'].replace('>', '%3E')}").status
+        == status
+    )
+
+
+def test_a_repository_that_is_not_there_is_not_found(server: Server, registry: str) -> None:
+    assert post(server, "/repos/pull", {"chart": f"oci://{registry}/nothing/demo"}).status == 404
+    assert post(server, "/repos/pull", {"chart": f"oci://{registry}/nothing/demo:1.0.0"}).status == 404
+
+
+def test_a_tag_and_another_version_contradict_each_other(server: Server, pushed: str) -> None:
+    answer = post(server, "/repos/pull", {"chart": f"{pushed}:0.1.0", "version": "0.2.0"})
+    assert answer.status == 400
+    assert "0.2.0" in answer.json["detail"]
+
+
+def test_what_we_push_helm_pulls(server: Server, registry: str, tmp_path: Path) -> None:
+    facts: dict[str, Any] = {
+        "description": "\u00dcber",
+        "keywords": ["a"],
+        "deprecated": True,
+        "appVersion": "1.0",
+        "maintainers": [{"name": "me"}],
+        "annotations": {"a": "b"},
+        "dependencies": [{"name": "x", "version": "1", "repository": "https://x.example", "tags": ["t"]}],
+    }
+    data = places.chart("mine", "1.2.3+b", **facts)
+    for _ in range(2):  # once more is as good
+        answer = upload(server, "/repos/push", {"chart": data, "remote": f"oci://{registry}/ours"})
+        assert (answer.status, answer.body) == (200, b""), answer
+    places.run_helm(tmp_path, "pull", "--plain-http", f"oci://{registry}/ours/mine", "--version=1.2.3+b")
+    assert [file.read_bytes() for file in tmp_path.glob("*.tgz")] == [data]
+    shown = places.run_helm(
+        tmp_path, "show", "chart", "--plain-http", f"oci://{registry}/ours/mine", "--version=1.2.3+b"
+    ).stdout
+    assert "description: Über" in shown
+    assert pull(server, f"oci://{registry}/ours/mine:1.2.3_b") == data
+
+
+def test_what_is_pushed_to_the_top_of_a_registry(server: Server, registry: str) -> None:
+    assert upload(server, "/repos/push", {"chart": places.chart("top"), "remote": f"oci://{registry}"}).status == 200
+    assert pull(server, f"oci://{registry}/top")
+
+
+@pytest.mark.parametrize(
+    ("remote", "detail"),
+    [
+        (" ", "remote is required"),
+        ("https://{0}/ours", "remote must be oci://"),
+        ("{0}/ours", "remote must be oci://"),
+        ("oci://{0}/ours:1.0.0", "without a tag"),
+        ("oci://{0}/../ours", "remote must be oci://"),
+        ("oci://me:pw@{0}/ours", "host of a registry"),
+        ("oci://127.0.0.1:1/ours", "is refused"),
+        ("oci://169.254.169.254/ours", "is refused"),
+        ("oci://localhost/ours", "is refused"),
+    ],
+)
+def test_where_nothing_is_pushed_to(server: Server, registry: str, remote: str, detail: str) -> None:
+    answer = upload(server, "/repos/push", {"chart": places.chart(), "remote": remote.format(registry)})
+    assert answer.status == 400, answer
+    assert detail in answer.json["detail"]
+
+
+def test_what_is_no_chart_is_not_pushed(server: Server, registry: str) -> None:
+    answer = upload(server, "/repos/push", {"chart": b"no chart", "remote": f"oci://{registry}/ours"})
+    assert answer.status == 400
+    assert upload(server, "/repos/push", {"remote": f"oci://{registry}/ours"}).json["detail"] == "chart is required"
+
+
+def test_pushing_is_behind_the_gate(server: Server, registry: str) -> None:
+    assert server.post("/api/v1/repos/push", b"").status == 401
+
+
+# Registries that lie
+
+
+def manifest(data: bytes, digest: str | None = None, kind: str = CONFIG, layers: int = 1) -> bytes:
+    digest = digest or f"sha256:{hashlib.sha256(data).hexdigest()}"
+    layer = {"mediaType": CONTENT, "digest": digest, "size": len(data)}
+    return json.dumps(
+        {"schemaVersion": 2, "config": {"mediaType": kind, "digest": digest, "size": 2}, "layers": [layer] * layers}
+    ).encode()
+
+
+def offer(web: Web, path: str, data: bytes, told: bytes | None = None) -> str:
+    """A registry in which a chart lies at `path`; its reference."""
+    digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
+    web.pages[f"/v2/{path}/manifests/1.0.0"] = told or manifest(data)
+    web.pages[f"/v2/{path}/blobs/{digest}"] = data
+    return f"oci://{web.place}/{path}:1.0.0"
+
+
+def refusal(lying: Server, ref: str, status: int) -> str:
+    answer = post(lying, "/repos/pull", {"chart": ref})
+    assert answer.status == status, answer
+    return str(answer.json["detail"])
+
+
+def test_a_blob_that_is_not_its_digest_is_refused(lying: Server, web: Web) -> None:
+    data = places.chart("demo", "1.0.0")
+    ref = offer(web, "false/demo", data)
+    web.pages[f"/v2/false/demo/blobs/sha256:{hashlib.sha256(data).hexdigest()}"] = places.chart("demo", "6.6.6")
+    assert "digest is another" in refusal(lying, ref, 502)
+
+
+def test_a_manifest_that_is_not_its_digest_is_refused(lying: Server, web: Web) -> None:
+    ref = offer(web, "twisted/demo", places.chart("demo", "1.0.0"))
+    body = web.pages["/v2/twisted/demo/manifests/1.0.0"]
+    assert isinstance(body, bytes)
+    web.pages["/v2/twisted/demo/manifests/1.0.0"] = (200, {"Docker-Content-Digest": f"sha256:{'0' * 64}"}, body)
+    assert "digest is another" in refusal(lying, ref, 502)
+
+
+def test_what_is_no_chart_is_refused(lying: Server, web: Web) -> None:
+    data = places.chart()
+    kind = "application/vnd.oci.image.config.v1+json"
+    assert "is no chart" in refusal(lying, offer(web, "image/demo", data, manifest(data, kind=kind)), 400)
+    assert "no chart in it" in refusal(lying, offer(web, "two/demo", data, manifest(data, layers=2)), 400)
+    assert "without a SHA-256" in refusal(lying, offer(web, "md5/demo", data, manifest(data, digest="md5:0")), 502)
+    assert "gzip" in refusal(lying, offer(web, "noise/demo", b"noise"), 400)
+    assert "no JSON" in refusal(lying, offer(web, "odd/demo", data, b"<html>"), 502)
+
+
+def _challenge(realm: str) -> Reply:
+    return 401, {"WWW-Authenticate": f'Bearer realm="{realm}",service="it",scope="repository:x:pull"'}, b""
+
+
+def test_a_token_is_asked_for_where_the_registry_says(lying: Server, web: Web) -> None:
+    data = places.chart("demo", "1.0.0")
+    ref = offer(web, "closed/demo", data)
+    inner = dict(web.pages)
+
+    def guarded(handler: BaseHTTPRequestHandler) -> Reply:
+        if handler.headers.get("Authorization") != "Bearer the.token":
+            return _challenge(f"{web.url}/token")
+        return 200, {}, inner[handler.path]  # type: ignore[return-value]
+
+    for path in [path for path in inner if path.startswith("/v2/closed")]:
+        web.pages[path] = guarded
+    web.pages["/token"] = b'{"token": "the.token"}'
+    web.seen.clear()
+    assert post(lying, "/repos/pull", {"chart": ref}).body == data
+    asked = [path for path in web.paths() if path.startswith("/token")]
+    assert asked == ["/token?service=it&scope=repository%3Ax%3Apull"]
+
+
+@pytest.mark.parametrize(
+    "realm", ["{0}/token", "http://169.254.169.254/token", "file:///etc/passwd", "http://me:pw@{1}/token"]
+)
+def test_a_token_realm_does_not_lead_inside(lying: Server, web: Web, elsewhere: Web, realm: str) -> None:
+    ref = offer(web, "led/demo", places.chart("demo", "1.0.0"))
+    web.pages["/v2/led/demo/manifests/1.0.0"] = _challenge(realm.format(elsewhere.url, web.place))
+    elsewhere.pages["/token"] = b'{"token": "x"}'
+    assert "refused" in refusal(lying, ref, 400)
+    assert elsewhere.seen == []
+
+
+def test_a_blob_does_not_lead_inside(lying: Server, web: Web, elsewhere: Web) -> None:
+    data = places.chart("demo", "1.0.0")
+    ref = offer(web, "moved/demo", data)
+    elsewhere.pages["/blob"] = data
+    digest = hashlib.sha256(data).hexdigest()
+    web.pages[f"/v2/moved/demo/blobs/sha256:{digest}"] = (307, {"Location": f"{elsewhere.url}/blob"}, b"")
+    assert "refused" in refusal(lying, ref, 400)
+    assert elsewhere.seen == []
+
+
+def test_a_token_is_not_sent_to_where_a_blob_leads(lying: Server, web: Web) -> None:
+    """The registry at one name hands out a place at another: both may be reached, the token is for the first."""
+    data = places.chart("demo", "1.0.0")
+    ref = offer(web, "cdn/demo", data)
+    digest = hashlib.sha256(data).hexdigest()
+    seen: list[str | None] = []
+
+    def guarded(handler: BaseHTTPRequestHandler) -> Reply:
+        if handler.headers.get("Authorization") != "Bearer t":
+            return _challenge(f"{web.url}/t")
+        return 200, {}, manifest(data)
+
+    def stored(handler: BaseHTTPRequestHandler) -> Reply:
+        seen.append(handler.headers.get("Authorization"))
+        return 200, {}, data
+
+    with places.web() as cdn:
+        cdn.pages["/blob"] = stored
+        web.pages["/v2/cdn/demo/manifests/1.0.0"] = guarded
+        web.pages["/t"] = b'{"access_token": "t"}'
+        web.pages[f"/v2/cdn/demo/blobs/sha256:{digest}"] = (307, {"Location": f"{cdn.url}/blob"}, b"")
+        assert "refused" in refusal(lying, ref, 400)
+        web.pages["/blob"] = stored
+        web.pages[f"/v2/cdn/demo/blobs/sha256:{digest}"] = (307, {"Location": f"http://0x7f.1:{web.port}/blob"}, b"")
+        assert post(lying, "/repos/pull", {"chart": ref}).body == data
+    assert seen == ["Bearer t"]  # 127.0.0.1 spelled otherwise is the same origin
+
+
+def test_an_upload_does_not_lead_inside(lying: Server, web: Web, elsewhere: Web) -> None:
+    web.pages["/v2/ours/demo/blobs/uploads/"] = (202, {"Location": f"{elsewhere.url}/upload"}, b"")
+    answer = upload(lying, "/repos/push", {"chart": places.chart(), "remote": f"oci://{web.place}/ours"})
+    assert answer.status == 400
+    assert "refused" in answer.json["detail"]
+    assert elsewhere.seen == []
+
+
+def test_a_registry_that_refuses_is_told_with_its_words(lying: Server, web: Web) -> None:
+    told = json.dumps({"errors": [{"code": "DENIED", "message": "not for you"}]}).encode()
+    web.pages["/v2/deny/demo/blobs/uploads/"] = (403, {}, told)
+    answer = upload(lying, "/repos/push", {"chart": places.chart(), "remote": f"oci://{web.place}/deny"})
+    assert answer.status == 502
+    assert "DENIED: not for you" in answer.json["detail"]
+
+
+def test_tags_come_page_by_page(lying: Server, web: Web) -> None:
+    data = places.chart("demo", "1.0.0")
+    offer(web, "many/demo", data)
+
+    def tags(handler: BaseHTTPRequestHandler) -> Reply:
+        if "last=" in handler.path:
+            return 200, {}, b'{"name": "many/demo", "tags": ["1.0.0", "nonsense"]}'
+        return 200, {"Link": '</v2/many/demo/tags/list?last=0.2.0&n=2>; rel="next"'}, b'{"tags": ["0.1.0", "0.2.0"]}'
+
+    web.pages["/v2/many/demo/tags/list"] = tags
+    assert post(lying, "/repos/pull", {"chart": f"oci://{web.place}/many/demo"}).body == data
+
+
+def test_a_registry_that_nobody_allowed_is_not_asked_in_plain_http(lying: Server, elsewhere: Web) -> None:
+    elsewhere.pages["/v2/"] = b"{}"
+    assert post(lying, "/repos/pull", {"chart": f"oci://{elsewhere.place}/demo:1.0.0"}).status == 400
+    assert elsewhere.seen == []

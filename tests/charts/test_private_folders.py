@@ -1,0 +1,55 @@
+"""The private folders of requests: whose they are, and what becomes of those that a dead server has left."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from supervisor.charts.folders import Folders
+
+
+def test_each_request_has_a_folder_that_only_we_may_enter(tmp_path: Path) -> None:
+    folders = Folders(tmp_path / "base")
+    folders.open()
+    one, other = folders.new(), folders.new()
+    assert one != other
+    assert os.stat(one).st_mode & 0o777 == os.stat(one.parent).st_mode & 0o777 == 0o700
+    (one / "deep").mkdir()
+    (one / "deep" / "file").write_text("x")
+    folders.remove(one)
+    assert not one.exists()
+    folders.close()
+    assert list((tmp_path / "base").iterdir()) == []
+
+
+def test_what_a_dead_server_left_goes_and_what_a_living_one_has_stays(tmp_path: Path) -> None:
+    dead, living = Folders(tmp_path), Folders(tmp_path)
+    dead.open()
+    left = dead.new()
+    os.close(dead._lock)  # as the kernel does when a process ends
+    living.open()
+    kept = living.new()
+    (tmp_path / "pilothouse-not-ours").mkdir()
+    third = Folders(tmp_path)
+    third.open()
+    assert not left.exists()
+    assert kept.exists()
+    assert (tmp_path / "pilothouse-not-ours").exists(), "a folder without our lock is somebody else's"
+    third.close()
+    living.close()
+
+
+def test_a_folder_that_somebody_has_tidied_away_is_made_again(tmp_path: Path) -> None:
+    folders = Folders(tmp_path)
+    folders.open()
+    folders.remove(folders.new().parent)
+    assert folders.new().is_dir()
+    folders.close()
+
+
+def test_opening_twice_makes_one(tmp_path: Path) -> None:
+    folders = Folders(tmp_path)
+    folders.open()
+    folders.open()
+    assert len(list(tmp_path.iterdir())) == 1
+    folders.close()

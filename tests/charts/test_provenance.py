@@ -1,0 +1,130 @@
+"""Pulling with `verify`: only what somebody in the operator's keyring has signed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import places
+import pytest
+from conftest import Server
+from places import FULL, Web, post
+from talk import house
+
+
+class Signer:
+    """Somebody with a key, made for these tests alone."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        folder.mkdir(mode=0o700)
+        self.folder, self.name = folder, name
+        self.gpg("--quick-gen-key", f"{name} <{name}@x.example>", "rsa2048", "sign", "never")
+        self.public, self.secret = folder / "public.gpg", folder / "secret.gpg"
+        self.gpg("--output", str(self.public), "--export")
+        self.gpg("--output", str(self.secret), "--export-secret-keys")
+
+    def gpg(self, *arguments: str) -> None:
+        command = ["gpg", "--homedir", str(self.folder), "--batch", "--passphrase", "", *arguments]
+        subprocess.run(command, check=True, capture_output=True)
+
+    def sign(self, data: bytes, version: str) -> bytes:
+        """The provenance that helm writes for a chart."""
+        folder = self.folder / version
+        folder.mkdir()
+        places.run_helm(folder, "create", "demo")
+        command = (
+            "package",
+            "demo",
+            f"--version={version}",
+            "--sign",
+            f"--key={self.name}",
+            f"--keyring={self.secret}",
+        )
+        places.run_helm(folder, *command)
+        self.data = (folder / f"demo-{version}.tgz").read_bytes()
+        return (folder / f"demo-{version}.tgz.prov").read_bytes()
+
+    def close(self) -> None:
+        subprocess.run(["gpgconf", "--homedir", str(self.folder), "--kill", "all"], check=False, capture_output=True)
+
+
+@pytest.fixture(scope="module")
+def signers() -> Iterator[tuple[Signer, Signer]]:
+    """One whom the operator trusts, and another. A short path: gpg's agent has a socket in it."""
+    if shutil.which("gpg") is None:
+        if os.environ.get("CI") == "true":
+            pytest.fail("there is no gpg to sign with")
+        pytest.skip("there is no gpg to sign with")
+    folder = Path(subprocess.run(["mktemp", "-d"], check=True, capture_output=True, text=True).stdout.strip())
+    found = Signer(folder / "a", "alice"), Signer(folder / "b", "mallory")
+    yield found
+    for one in found:
+        one.close()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def web(signers: tuple[Signer, Signer]) -> Iterator[Web]:
+    alice, mallory = signers
+    with places.web() as one:
+        proofs = {}
+        archives = []
+        for signer, version in ((alice, "1.0.0"), (mallory, "2.0.0"), (alice, "3.0.0")):
+            proofs[version] = signer.sign(b"", version)
+            archives.append(("demo", version, signer.data))
+        archives[2] = ("demo", "3.0.0", places.chart("demo", "3.0.0"))
+        archives.append(("demo", "4.0.0", places.chart("demo", "4.0.0")))
+        one.serve(*archives)
+        one.pages |= {f"/demo-{version}.tgz.prov": proof for version, proof in proofs.items()}
+        yield one
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory, web: Web, signers: tuple[Signer, Signer]) -> Iterator[Server]:
+    svc = {
+        "security": FULL | {"allowed-hosts": [web.place]},
+        "fetch": {"keyring": str(signers[0].public)},
+        "helm": {"binary": places.helm()},
+    }
+    with house(tmp_path_factory.mktemp("server"), svc=svc) as one:
+        assert post(one, "/repos", {"name": "lab", "url": web.url}).status == 201
+        yield one
+
+
+def test_what_a_trusted_key_has_signed_is_pulled(server: Server, signers: tuple[Signer, Signer]) -> None:
+    answer = post(server, "/repos/pull", {"chart": "lab/demo:1.0.0", "verify": True})
+    assert answer.status == 200, answer
+    assert answer.headers["Content-Disposition"] == 'attachment; filename="demo-1.0.0.tgz"'
+
+
+@pytest.mark.parametrize(
+    ("version", "words"),
+    [
+        ("2.0.0", "nobody whom the keyring has"),
+        ("3.0.0", "not what was signed"),
+        ("4.0.0", "404"),
+    ],
+)
+def test_what_it_has_not_signed_is_refused(server: Server, version: str, words: str) -> None:
+    answer = post(server, "/repos/pull", {"chart": f"lab/demo:{version}", "verify": True})
+    assert answer.status == 400, answer
+    assert words in answer.json["detail"]
+    assert post(server, "/repos/pull", {"chart": f"lab/demo:{version}"}).status == 200
+
+
+def test_a_caller_cannot_name_a_keyring(server: Server, signers: tuple[Signer, Signer]) -> None:
+    body = {"chart": "lab/demo:2.0.0", "verify": True, "keyring": str(signers[1].public)}
+    assert post(server, "/repos/pull", body).status == 400
+
+
+def test_a_keyring_that_is_not_there_is_told(tmp_path: Path, web: Web) -> None:
+    svc = {"security": FULL | {"allowed-hosts": [web.place]}, "fetch": {"keyring": str(tmp_path / "none.gpg")}}
+    with house(tmp_path, svc=svc) as one:
+        post(one, "/repos", {"name": "lab", "url": web.url})
+        answer = post(one, "/repos/pull", {"chart": "lab/demo:1.0.0", "verify": True})
+    assert answer.status == 400
+    assert "svc.fetch.keyring" in answer.json["detail"]
+    assert str(tmp_path) not in answer.text

@@ -1,0 +1,178 @@
+"""References, versions and ranges: strict patterns, and helm's own rules for what a range means."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import places
+import pytest
+
+from models.charts import refs, versions
+from models.charts.refs import ChartRef
+from models.errors import Invalid
+from models.values import Unfit
+
+
+@pytest.mark.parametrize(
+    ("text", "version", "meant"),
+    [
+        ("lab/demo", None, ("lab", "demo", "")),
+        ("lab/demo", " ", ("lab", "demo", "")),
+        ("lab/demo:1.2.3", None, ("lab", "demo", "1.2.3")),
+        ("lab/demo:1.2", "1.2", ("lab", "demo", "1.2")),
+        ("lab/demo", "^1.2 || ~3", ("lab", "demo", "^1.2 || ~3")),
+        ("my.lab_1/De-mo.x", "1.0.0+build.7", ("my.lab_1", "De-mo.x", "1.0.0+build.7")),
+    ],
+)
+def test_a_chart_of_a_repository(text: str, version: str | None, meant: tuple[str, str, str]) -> None:
+    ref = ChartRef.parse(text, version)
+    assert (ref.repository, ref.chart, ref.version) == meant
+    assert not ref.is_oci
+
+
+@pytest.mark.parametrize(
+    ("text", "version", "meant"),
+    [
+        ("oci://reg.example/charts/demo", None, ("reg.example", "charts/demo", "", "")),
+        ("oci://reg.example:5000/demo:1.0.0", None, ("reg.example:5000", "demo", "", "1.0.0")),
+        ("oci://reg.example/a/b/demo:1.0.0_b", "1.0.0+b", ("reg.example", "a/b/demo", "1.0.0+b", "1.0.0_b")),
+        ("oci://[2001:db8::1]:5000/demo", ">1", ("[2001:db8::1]:5000", "demo", ">1", "")),
+        ("oci://127.0.0.1:5000/demo:latest", None, ("127.0.0.1:5000", "demo", "", "latest")),
+    ],
+)
+def test_a_chart_of_a_registry(text: str, version: str | None, meant: tuple[str, str, str, str]) -> None:
+    ref = ChartRef.parse(text, version)
+    assert (ref.repository, ref.chart, ref.version, ref.tag) == meant
+    assert ref.is_oci
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "demo", "/demo", "lab/", "./demo", "../demo", "lab/../demo", "lab/..", "/etc/passwd", "lab/demo/more",
+        "~/demo", "-x/demo", "lab/-x", "--post-renderer=x/y", "lab/de mo", "lab/demo\n", "lab/demo:", "lab/a..b",
+        "http://x.example/demo.tgz", "https://x.example/demo.tgz", "file:///etc", "C:/demo", "lab\\demo", "lab/démo",
+        "@lab/demo", "lab/demo@sha256:0", ".lab/demo", "lab/demo?x", "lab/demo#x", "%2e%2e/demo", "lab/" + "a" * 251,
+        "oci://", "oci:///demo", "oci://reg.example", "oci://reg.example/", "oci://reg.example/Demo",
+        "oci://reg.example/../demo", "oci://reg.example/a//b", "oci://u:p@reg.example/demo", "oci://reg.example:0/demo",
+        "oci://reg.example:99999/demo", "oci://reg.example/demo:", "oci://reg.example/demo:a b", "oci://-x/demo",
+        "oci://reg.example/demo@sha256:0", "OCI://reg.example/demo", "oci://[::1/demo", "oci://reg.example/demo?x=1",
+        "oci://reg.example\\@evil/demo", "oci:/reg.example/demo", "oci://reg.example/-x/demo",
+    ],
+)  # fmt: skip
+def test_what_is_no_reference_is_refused(text: str) -> None:
+    with pytest.raises(Invalid, match="chartRef"):
+        ChartRef.parse(text)
+
+
+def test_a_reference_and_a_version_beside_it_must_agree() -> None:
+    for text, version in [
+        ("lab/demo:1.2", "1.3"),
+        ("oci://reg.example/demo:1.2.0", "1.2.1"),
+        ("lab/demo:1.2", "1.2.0"),
+    ]:
+        with pytest.raises(Invalid, match="names version"):
+            ChartRef.parse(text, version)
+
+
+@pytest.mark.parametrize(
+    "text", ["1/2", "../1", "-1", "--version", "latest", "1.2.3.4", "1..2", "v", "1.2\n3", "a" * 300, ">>1", "1 2 -"]
+)
+def test_what_is_no_version_is_refused(text: str) -> None:
+    with pytest.raises(Invalid, match="version"):
+        ChartRef.parse("lab/demo", text)
+
+
+def test_a_repository_has_a_name_without_slashes() -> None:
+    for good in ("lab", "my-lab.2", "A_b"):
+        refs.repository_name(good)
+    for bad in ("", ".", "..", "a/b", "-a", "a b", "ä", "a" * 251, "a..b", ".a"):
+        with pytest.raises(Unfit):
+            refs.repository_name(bad)
+
+
+def test_what_is_pushed_gets_its_name_and_version_appended() -> None:
+    ref = refs.remote("oci://reg.example:5000/charts/", "demo", "1.0.0+b")
+    assert (ref.repository, ref.chart, ref.tag) == ("reg.example:5000", "charts/demo", "1.0.0_b")
+    assert refs.remote("oci://reg.example", "demo", "1.0.0").chart == "demo"
+    for bad in (
+        "reg.example/charts",
+        "https://reg.example/charts",
+        "oci://",
+        "oci://reg.example/a:1",
+        "oci://u@reg.example/a",
+        "oci://reg.example/../a",
+    ):
+        with pytest.raises(Invalid, match="remote"):
+            refs.remote(bad, "demo", "1.0.0")
+
+
+PUBLISHED = (
+    "0.0.1", "0.0.2", "0.1.0", "0.1.5", "0.2.0", "1.0.0-alpha.1", "1.0.0-alpha.2", "1.0.0-alpha.10", "1.0.0-rc.1",
+    "1.0.0", "1.0.1", "1.2.0", "1.2.9", "1.2.10", "1.3.0-beta", "1.10.0", "2.0.0", "2.0.0-0", "2.1.0+build.1",
+    "3.0.0-rc.1", "10.0.0",
+)  # fmt: skip
+RANGES = (
+    "", "*", "x", "1", "1.x", "1.2", "1.2.x", "v1.2", "=1.2.9", "==1.2.9", "1.2.9", "!=10", "!=10.0.0", ">1", ">1.2",
+    ">1.2.3", ">=1.2", "=>1.2", "<1", "<1.2", "<=1", "<=1.2", "=<1.2.0", "~1", "~1.2", "~1.2.3", "~>1.2", "~0", "~0.0",
+    "~0.0.0", "~0.1", "^1", "^1.2", "^1.2.3", "^0", "^0.0", "^0.0.1", "^0.1", "^0.1.2", "1.0 - 1.2", "1.0.0 - 2",
+    ">=1.0.0, <2", ">=1.0.0 <2.0.0", "<1 || >=2 <3", "^0.1 || ~1.2", ">=1.0.0-0", ">1.0.0-alpha.2 <1.0.0",
+    "1.0.0-rc.1", "^1.0.0-alpha", "~1.3.0-0", ">2.0.0-0", "*-0", ">=3.0.0-0 <3.0.0", "2.1.0", "2.1.0+build.1", "9",
+    "> 1.2 , < 2", "!=1.2.x", "!=1", "<0.0.1",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What helm takes for each range, of the versions above."""
+    folder = tmp_path_factory.mktemp("ranges")
+    with places.web() as web:
+        web.serve(*(("demo", version, places.chart("demo", version)) for version in PUBLISHED))
+        places.run_helm(folder, "repo", "add", "lab", web.url)
+        found = {}
+        for text in RANGES:
+            done = places.run_helm(folder, "pull", f"--version={text}", "--", "lab/demo", ok=False)
+            pulled = list(folder.glob("*.tgz"))
+            found[text] = pulled[0].name if pulled else "improper" if "improper constraint" in done.stderr else "none"
+            for path in pulled:
+                path.unlink()
+        return found
+
+
+@pytest.mark.parametrize("text", RANGES)
+def test_a_range_means_what_it_means_to_helm(text: str, told: dict[str, str]) -> None:
+    try:
+        found = versions.chosen(text, versions.newest_first(PUBLISHED))
+        ours = f"demo-{found}.tgz" if found else "none"
+    except Invalid:
+        ours = "improper"
+    assert ours == told[text], f"{text!r}: we {ours}, helm {told[text]}"
+
+
+def test_versions_are_sorted_as_semver_has_it() -> None:
+    expected = [
+        "10.0.0",
+        "3.0.0-rc.1",
+        "2.1.0+build.1",
+        "2.0.0",
+        "2.0.0-0",
+        "1.10.0",
+        "1.3.0-beta",
+        "1.2.10",
+        "1.2.9",
+        "1.2.0",
+    ]
+    assert versions.newest_first(reversed(PUBLISHED))[:10] == expected
+    assert versions.newest_first(["1.0.0-alpha.2", "1.0.0-alpha.10", "nonsense", "1.0.0-alpha", "1.0.0-1", "v1"]) == [
+        "v1", "1.0.0-alpha.10", "1.0.0-alpha.2", "1.0.0-alpha", "1.0.0-1",
+    ]  # fmt: skip
+
+
+def test_a_version_that_is_there_word_for_word_wins() -> None:
+    assert versions.chosen("1.0.0", ["1.0.0+b", "1.0.0", "0.9.0"]) == "1.0.0"
+    assert versions.chosen("1.0.0+zzz", ["1.0.0+b", "0.9.0"]) == "1.0.0+b"
+
+
+def test_helm_is_asked_for_every_range_here(told: dict[str, str], tmp_path: Path) -> None:
+    assert {"none", "improper"} < set(told.values())
+    assert len(set(told.values())) > 8

@@ -1,0 +1,356 @@
+"""Install, upgrade, uninstall, rollback and test, against a real API server, with a real helm 4 and a real helm 3."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from charting import FULL, HELMS, KEY, MAP, chart, helm, multipart, said, temporary, tint, upload
+from cluster import Cluster
+from conftest import Answer, Server, wait_for
+from places import Web, web
+from talk import compact, house, problem
+
+API = "/api/v1"
+WAITING = chart(
+    templates__claim="""apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: {{ .Release.Name }}-claim}
+spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Mi}}}
+"""
+)
+"""A chart that is ready when its claim is bound, which nobody does but a test."""
+
+
+class Place:
+    """A server with a cluster and a repository behind it, and a namespace of its own for each test."""
+
+    def __init__(self, server: Server, cluster: Cluster, repository: Web) -> None:
+        self.server, self.cluster, self.repository = server, cluster, repository
+        self.namespace = ""
+
+    def ask(self, method: str, path: str, fields: Any = None, query: str = "") -> Answer:
+        return said(self.server, method, f"{API}{path}?namespace={self.namespace}{query}", fields)
+
+    def install(self, name: str = "r", archive: bytes | None = None, **fields: Any) -> Answer:
+        request = {"releaseName": name, "namespace": self.namespace, **fields}
+        return upload(self.server, f"{API}/releases/upload", KEY, chart=archive or tint(), request=request)
+
+    def upgrade(self, name: str = "r", archive: bytes | None = None, **fields: Any) -> Answer:
+        path = f"{API}/releases/{name}/upgrade/upload?namespace={self.namespace}"
+        return upload(self.server, path, KEY, chart=archive or tint(), request=fields)
+
+    def status(self, name: str = "r") -> Any:
+        answer = self.ask("GET", f"/releases/{name}")
+        assert answer.status == 200, answer
+        return answer.json
+
+    def colour(self, name: str = "r") -> str:
+        found = self.cluster.ask("GET", f"/api/v1/namespaces/{self.namespace}/configmaps/{name}-map")
+        return str(found["data"]["colour"])
+
+    def bind(self) -> None:
+        """Binds the claim of the release, as soon as it is there."""
+        claims = f"/api/v1/namespaces/{self.namespace}/persistentvolumeclaims"
+        wait_for(lambda: self.cluster.ask("GET", claims)["items"])
+        self.cluster.patch_status(self.namespace, "v1", "PersistentVolumeClaim", "r-claim", {"phase": "Bound"})
+
+    def refused(self, answer: Answer, status: int, path: str) -> str:
+        return str(problem(answer, status, f"{API}{path}", dated=True)["detail"])
+
+
+@pytest.fixture(scope="module", params=HELMS)
+def house_of(
+    request: pytest.FixtureRequest, cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Place]:
+    folder = tmp_path_factory.mktemp(request.param)
+    with web() as repository, contextlib.ExitStack() as stack:
+        repository.serve(("tint", "0.1.0", tint()), ("tint", "0.2.0", chart(version="0.2.0", values="colour: teal\n",
+                         templates__map=MAP)))  # fmt: skip
+        svc = {
+            **FULL,
+            "security": {**FULL["security"], "allowed-hosts": [repository.place]},
+            "helm": {"binary": helm(request.param), "lock-timeout": "1s"},
+            "rest": {"temp-dir": str(folder / "temp")},
+            "kube": {"kubeconfig": str(cluster.kubeconfig)},
+        }
+        server = stack.enter_context(house(folder, svc=svc))
+        assert said(server, "POST", f"{API}/repos", {"name": "lab", "url": repository.url}).status == 201
+        yield Place(server, cluster, repository)
+        wait_for(lambda: not temporary(folder / "temp"), 5, "what requests have left to be gone")
+
+
+@pytest.fixture
+def place(house_of: Place, cluster: Cluster) -> Place:
+    house_of.namespace = cluster.namespace()
+    return house_of
+
+
+def test_an_install_answers_with_the_release(place: Place) -> None:
+    answer = place.install(values={"colour": "green"}, description="the first", labels={"team": "x"})
+    assert answer.status == 201
+    release = compact(answer)
+    assert set(release) == {"name", "namespace", "version", "info", "manifest"}
+    assert set(release["info"]) == {"first_deployed", "last_deployed", "deleted", "description", "status", "notes"}
+    assert (release["name"], release["namespace"], release["version"]) == ("r", place.namespace, 1)
+    assert (release["info"]["status"], release["info"]["description"]) == ("deployed", "the first")
+    assert release["info"]["notes"] == "painted green\n"
+    assert "kind: ConfigMap" in release["manifest"]
+    assert place.colour() == "green"
+    assert place.status() == release, "what is read is what was answered"
+    secrets = place.cluster.ask("GET", f"/api/v1/namespaces/{place.namespace}/secrets?labelSelector=team%3Dx")
+    assert len(secrets["items"]) == 1
+
+
+def test_an_install_from_a_reference_takes_the_version_that_is_asked_for(place: Place) -> None:
+    fields = {"chartRef": "lab/tint", "releaseName": "r", "namespace": place.namespace}
+    newest = said(place.server, "POST", f"{API}/releases", {**fields, "dryRun": True})
+    assert (newest.status, "teal" in newest.json["manifest"]) == (201, True)
+    assert said(place.server, "POST", f"{API}/releases", {**fields, "version": "<0.2.0"}).status == 201
+    assert place.colour() == "red"
+    answer = place.ask("PUT", "/releases/r", {"chartRef": "lab/tint:0.2.0"})
+    assert (answer.status, answer.json["version"], place.colour()) == (200, 2, "teal")
+
+
+@pytest.mark.parametrize(
+    ("fields", "status"),
+    [({"chartRef": "lab/none"}, 404), ({"chartRef": "none/tint"}, 404), ({"version": "9.9.9"}, 404),
+     ({"version": "not one"}, 400), ({"chartRef": "/etc"}, 400), ({"timeout": 0}, 400), ({"timeout": 3601}, 400),
+     ({"labels": {"owner": "me"}}, 400), ({"releaseName": "A"}, 400)],
+)  # fmt: skip
+def test_what_cannot_be_installed_is_told(place: Place, fields: dict[str, Any], status: int) -> None:
+    whole = {"chartRef": "lab/tint", "releaseName": "r", "namespace": place.namespace, **fields}
+    place.refused(said(place.server, "POST", f"{API}/releases", whole), status, "/releases")
+
+
+def test_what_is_missing_is_said_at_once(place: Place) -> None:
+    answer = said(place.server, "POST", f"{API}/releases", {"releaseName": " "})
+    assert place.refused(answer, 400, "/releases") == "releaseName is required; chartRef is required"
+
+
+def test_a_dry_run_changes_nothing(place: Place) -> None:
+    answer = place.install(dryRun=True)
+    assert (answer.status, answer.json["info"]["status"]) == (201, "pending-install")
+    assert place.ask("GET", "/releases").json == []
+    place.install()
+    assert place.upgrade(dryRun=True, values={"colour": "blue"}).status == 200
+    assert place.ask("POST", "/releases/r/rollback", {"revision": 1, "dryRun": True}).status == 204
+    assert place.ask("DELETE", "/releases/r", query="&dryRun=true").status == 204
+    assert (place.status()["version"], place.colour()) == (1, "red")
+
+
+def test_a_name_in_use_is_409(place: Place) -> None:
+    place.install()
+    place.refused(place.install(), 409, "/releases/upload")
+
+
+def test_a_namespace_is_made_only_if_one_asks_for_it(place: Place) -> None:
+    place.namespace += "-new"
+    assert "namespace" in place.refused(place.install(), 404, "/releases/upload")
+    assert place.install("s", createNamespace=True).status == 201
+
+
+def test_values_that_break_the_chart_are_422(place: Place) -> None:
+    broken = chart(templates__a='{{ fail "cannot re-use a name that is still in use" }}')
+    assert "cannot re-use" in place.refused(place.install(archive=broken), 422, "/releases/upload")
+
+
+def test_what_the_cluster_refuses_is_400(place: Place) -> None:
+    odd = chart(templates__a="apiVersion: odd.example/v1\nkind: Odd\nmetadata: {name: a}\n")
+    assert "Odd" in place.refused(place.install(archive=odd), 400, "/releases/upload")
+
+
+@pytest.mark.parametrize(
+    ("strategy", "values", "colour"),
+    [("DEFAULT", None, "green"), ("DEFAULT", {"shade": 1}, "red"), ("RESET", None, "red"),
+     ("REUSE", {"shade": 1}, "green"),
+     ("RESET_THEN_REUSE", {"shade": 1}, "green")],
+)  # fmt: skip
+def test_an_upgrade_keeps_or_drops_values_as_one_asks(place: Place, strategy: str, values: Any, colour: str) -> None:
+    place.install(values={"colour": "green"})
+    answer = place.upgrade(valueStrategy=strategy, values=values, description="again")
+    assert (answer.status, answer.json["version"], answer.json["info"]["description"]) == (200, 2, "again")
+    assert place.colour() == colour
+
+
+def test_an_upgrade_of_what_is_not_there_is_404_unless_it_may_install(place: Place) -> None:
+    place.refused(place.upgrade(), 404, "/releases/r/upgrade/upload")
+    assert place.upgrade(install=True).json["version"] == 1
+
+
+def test_a_rollback_makes_a_new_revision(place: Place) -> None:
+    place.install()
+    place.upgrade(values={"colour": "blue"})
+    answer = place.ask("POST", "/releases/r/rollback", {"revision": 1})
+    assert (answer.status, answer.body, answer.headers["Content-Type"]) == (204, b"", None)
+    assert (place.status()["version"], place.colour()) == (3, "red")
+    rows = place.ask("GET", "/releases/r/history").json
+    assert [(row["revision"], row["status"]) for row in rows] == [(3, "deployed"), (2, "superseded"), (1, "superseded")]
+    options = {"force": True, "cleanupOnFail": True, "noHooks": True, "maxHistory": 2}
+    assert place.ask("POST", "/releases/r/rollback", {"revision": 2, **options}).status == 204
+    assert len(place.ask("GET", "/releases/r/history").json) == 2
+
+
+@pytest.mark.parametrize(
+    ("fields", "status", "words"),
+    [({}, 400, "revision is required"), ({"revision": 0}, 400, "revision"), ({"revision": "1"}, 400, "revision"),
+     ({"revision": 2**31}, 400, "revision"), ({"revision": 77}, 404, "77")],
+)  # fmt: skip
+def test_a_revision_that_is_none_is_told(place: Place, fields: dict[str, Any], status: int, words: str) -> None:
+    place.install()
+    assert words in place.refused(place.ask("POST", "/releases/r/rollback", fields), status, "/releases/r/rollback")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "fields"),
+    [("DELETE", "/releases/none", None), ("POST", "/releases/none/rollback", {"revision": 1}),
+     ("POST", "/releases/none/test", None), ("PUT", "/releases/none", {"chartRef": "lab/tint"})],
+)  # fmt: skip
+def test_a_release_that_is_not_there_is_404(place: Place, method: str, path: str, fields: Any) -> None:
+    place.refused(place.ask(method, path, fields), 404, path)
+
+
+def test_an_uninstall_takes_everything_or_keeps_the_history(place: Place) -> None:
+    place.install()
+    assert place.ask("DELETE", "/releases/r", query="&keepHistory=true&description=bye&noHooks=true").status == 204
+    assert (place.status()["info"]["status"], place.status()["info"]["description"]) == ("uninstalled", "bye")
+    place.refused(place.ask("DELETE", "/releases/r", query="&keepHistory=true"), 404, "/releases/r")
+    assert place.ask("DELETE", "/releases/r").status == 204, "its history goes"
+    place.refused(place.ask("DELETE", "/releases/r"), 404, "/releases/r")
+    place.install("s")
+    answer = place.ask("DELETE", "/releases/s")
+    assert (answer.status, answer.body) == (204, b"")
+    place.refused(place.ask("GET", "/releases/s"), 404, "/releases/s")
+
+
+@pytest.mark.parametrize(
+    ("query", "field"),
+    [("cascade=all", "cascade"), ("wait=1", "wait"), ("timeout=0", "timeout"), ("timeout=x", "timeout")],
+)
+def test_a_query_that_is_none_names_its_parameter(place: Place, query: str, field: str) -> None:
+    words = place.refused(place.ask("DELETE", "/releases/r", query=f"&{query}"), 400, "/releases/r")
+    assert words.startswith(f"{field}: ")
+
+
+def test_tests_that_pass_fail_or_are_none(place: Place) -> None:
+    place.install()
+    with place.cluster.attended(place.namespace):
+        answer = place.ask("POST", "/releases/r/test", query="&timeoutSeconds=20")
+    assert (answer.status, compact(answer)) == (
+        200, [{"kind": "Pod", "name": "r-test", "status": "PASSED", "message": None}],
+    )  # fmt: skip
+    place.cluster.delete(place.namespace, "v1", "Pod", "r-test")
+    with place.cluster.attended(place.namespace, "Failed"):
+        (failed,) = place.ask("POST", "/releases/r/test").json
+    assert failed["status"] == "FAILED"
+    assert failed["message"]
+    place.install("s", chart(templates__map=MAP, values="colour: red\n"))
+    assert place.ask("POST", "/releases/s/test").json == []
+
+
+def test_a_test_whose_time_runs_out_is_running(place: Place) -> None:
+    place.install()
+    answer = place.ask("POST", "/releases/r/test", query="&timeoutSeconds=1")
+    assert (answer.status, [one["status"] for one in answer.json]) == (200, ["RUNNING"])
+    for text in ("0", "3601", "x", "1.5"):
+        place.refused(place.ask("POST", "/releases/r/test", query=f"&timeoutSeconds={text}"), 400, "/releases/r/test")
+
+
+def test_a_wait_that_runs_out_is_504(place: Place) -> None:
+    place.refused(place.install(archive=WAITING, wait=True, timeout=1), 504, "/releases/upload")
+    assert place.status()["info"]["status"] == "failed"
+
+
+def test_a_wait_ends_when_everything_is_ready(place: Place) -> None:
+    answers: list[Answer] = []
+    asking = threading.Thread(target=lambda: answers.append(place.install(archive=WAITING, wait=True, timeout=30)))
+    asking.start()
+    place.bind()
+    asking.join()
+    assert (answers[0].status, answers[0].json["info"]["status"]) == (201, "deployed")
+
+
+def test_what_is_atomic_is_taken_back(place: Place) -> None:
+    answer = place.install(archive=WAITING, atomic=True, timeout=1)
+    assert answer.status == 504
+    place.refused(place.ask("GET", "/releases/r"), 404, "/releases/r")
+
+
+def test_two_changes_of_one_release_take_turns_and_the_second_is_409_if_it_waits_too_long(place: Place) -> None:
+    answers: list[Answer] = []
+    first = threading.Thread(target=lambda: answers.append(place.install(archive=WAITING, wait=True, timeout=4)))
+    first.start()
+    wait_for(lambda: place.ask("GET", "/releases/r").status == 200)
+    words = place.refused(place.upgrade(archive=WAITING), 409, "/releases/r/upgrade/upload")
+    assert "another operation on r is in progress" in words
+    assert place.install("other").status == 201, "another release is not held up"
+    first.join()
+    assert answers[0].status == 504
+
+
+def test_a_change_that_has_begun_is_let_finish_though_its_client_leaves(place: Place) -> None:
+    request = {"releaseName": "r", "namespace": place.namespace, "wait": True, "timeout": 20}
+    content, headers = multipart(chart=WAITING, request=request)
+    connection = http.client.HTTPConnection("127.0.0.1", place.server.port, timeout=60)
+    connection.request("POST", f"{API}/releases/upload", content, {**headers, **KEY})
+    wait_for(lambda: place.ask("GET", "/releases/r").status == 200)
+    assert place.status()["info"]["status"] == "pending-install"
+    connection.close()
+    place.bind()
+    wait_for(lambda: place.status()["info"]["status"] == "deployed")
+
+
+def test_a_cluster_that_does_not_answer_is_502_after_wrong_input_is_400(
+    cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("dead")
+    svc = {**FULL, "kube": {"kubeconfig": str(cluster.dead_config())}, "helm": {"binary": helm("helm")}}
+    with house(folder, svc=svc) as server:
+        wrong = upload(server, f"{API}/releases/upload", KEY, chart=tint(), request={"releaseName": "A"})
+        problem(wrong, 400, f"{API}/releases/upload", dated=True)
+        right = upload(server, f"{API}/releases/upload", KEY, chart=tint(), request={"releaseName": "r"})
+        told = problem(right, 502, f"{API}/releases/upload", dated=True)["detail"]
+        assert "127.0.0.1" not in told
+        problem(said(server, "DELETE", f"{API}/releases/r"), 502, f"{API}/releases/r", dated=True)
+
+
+# Lint, of a chart that a repository has
+
+GOOD = chart(name="good", templates__map=MAP, values="colour: red\n")
+FAULTY = chart(name="faulty", templates__a="a: [", values="a: 1\n")
+ODD = chart(name="odd", templates__a="apiVersion: v1\nkind: ConfigMap\nmetadata: {name: A_B}\n", values="a: 1\n")
+
+
+@pytest.mark.parametrize(
+    ("name", "archive", "fields", "ok", "errors", "warnings"),
+    [
+        ("good", GOOD, {}, True, [], []), ("good", GOOD, {"strict": True, "values": {"a": 2}}, True, [], []),
+        ("faulty", FAULTY, {}, False, ["YAML"], []), ("odd", ODD, {}, True, [], ["A_B"]),
+        ("odd", ODD, {"strict": True}, False, [], ["A_B"]),
+    ],
+)  # fmt: skip
+def test_lint_tells_what_is_wrong(
+    house_of: Place, name: str, archive: bytes, fields: dict[str, Any], ok: bool, errors: list[str], warnings: list[str]
+) -> None:
+    house_of.repository.serve((name, "0.1.0", archive), folder=f"/{name}")
+    added = {"name": name, "url": f"{house_of.repository.url}/{name}"}
+    assert said(house_of.server, "POST", f"{API}/repos", added).status == 201
+    answer = house_of.server.post(f"{API}/charts/lint", json.dumps({"chartRef": f"{name}/{name}", **fields}).encode())
+    assert answer.status == 200, answer
+    told = compact(answer)
+    assert set(told) == {"chartRef", "ok", "errors", "warnings"}
+    assert (told["chartRef"], told["ok"]) == (f"{name}/{name}", ok)
+    for words, lines in ((errors, told["errors"]), (warnings, told["warnings"])):
+        assert len(words) == len(lines)
+        assert all(word in line and "/temp/" not in line for word, line in zip(words, lines, strict=True))
+
+
+def test_a_template_of_a_reference_is_rendered(house_of: Place) -> None:
+    fields = {"chartRef": "lab/tint", "version": "~0.1", "values": {"colour": "grey"}}
+    answer = house_of.server.post(f"{API}/charts/template", json.dumps(fields).encode())
+    assert (answer.status, "grey" in answer.text) == (200, True)

@@ -1,0 +1,223 @@
+"""What helm stores of a release, unpacked and told."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+from typing import Any
+
+import pytest
+import yaml
+from stored import WHEN, packed, secret, stored
+
+from models.charts import plainyaml, releases
+from models.charts.releases import BadRelease, Revision
+
+# Unpacking
+
+
+def test_a_secret_is_unpacked() -> None:
+    release = stored("web", "shop", 3)
+    assert releases.unpacked(secret(release)) == release
+
+
+def test_what_an_old_helm_did_not_compress_is_read_too() -> None:
+    assert releases.unpacked({"data": {"release": packed(stored("a", "b"), is_zipped=False)}})["name"] == "a"
+
+
+def twice(data: bytes) -> str:
+    return base64.b64encode(base64.b64encode(data)).decode()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        None,
+        {},
+        {"release": None},
+        {"release": ""},
+        {"release": "%%%"},
+        {"release": twice(b"no json")},
+        {"release": twice(b"[]")},
+        {"release": twice(b"{}")},
+        {"release": twice(b'{"name":1}')},
+        {"release": twice(gzip.compress(b'{"name":"a"}')[:-9])},
+        {"release": twice(b"\x1f\x8b\x08 no gzip")},
+        {"release": twice(b"[" * 100_000)},
+    ],
+)
+def test_what_is_no_release_is_said_to_be_none(data: dict[str, str] | None) -> None:
+    with pytest.raises(BadRelease):
+        releases.unpacked({"data": data})
+
+
+def test_a_release_that_unpacks_to_more_than_a_bound_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(releases, "MOST", 1000)
+    bomb = gzip.compress(json.dumps({"name": "a", "manifest": "x" * 1000}).encode())
+    with pytest.raises(BadRelease):
+        releases.unpacked({"data": {"release": twice(bomb)}})
+
+
+# Revisions
+
+
+def meta(name: str, number: object, uid: str = "u", **labels: str) -> dict[str, Any]:
+    marks = {"owner": "helm", "name": name, "version": str(number), **labels}
+    own = f"sh.helm.release.v1.{name}.v{number}"
+    return {"metadata": {"name": own, "uid": uid, "resourceVersion": "7", "labels": marks}}
+
+
+def test_the_newest_revision_is_the_one_of_the_highest_number() -> None:
+    found = releases.revisions([meta("a", 9), meta("a", 10), meta("b", 1), meta("a", 2)])
+    assert {name: one.number for name, one in releases.latest(found).items()} == {"a": 10, "b": 1}
+    assert found[0] == Revision("a", 9, "sh.helm.release.v1.a.v9", "u 7")
+
+
+@pytest.mark.parametrize("item", [{}, {"metadata": {}}, meta("a", "x"), meta("a", 1, version="2")])
+def test_what_is_not_named_and_labelled_as_helm_does_is_no_revision(item: dict[str, Any]) -> None:
+    assert releases.revisions([item]) == []
+
+
+# Times
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (WHEN, WHEN),
+        ("2026-11-21T12:47:45Z", "2026-11-21T12:47:45Z"),
+        ("2026-11-21T12:47:45.100Z", "2026-11-21T12:47:45.1Z"),
+        ("2026-11-21T01:00:00.5+02:00", "2026-11-20T23:00:00.5Z"),
+        ("2026-11-20 16:53:43.9 +0000 UTC", "2026-11-20T16:53:43.9Z"),
+        ("2026-11-20 16:53:43.123456789 +0530 IST", "2026-11-20T11:23:43.123456789Z"),
+        ("2026-11-20 16:53:43 -0300 -03", "2026-11-20T19:53:43Z"),
+        ("0001-01-01T00:00:00Z", None),
+        ("", None),
+        ("-", None),
+        (None, None),
+        (5, None),
+    ],
+)
+def test_times_are_told_in_utc_with_all_their_digits(text: object, told: str | None) -> None:
+    assert releases.instant(text) == told
+
+
+# Shapes
+
+
+def test_a_release_is_told_whole() -> None:
+    release = stored("web", "shop", 3, manifest="kind: X\n")
+    release["info"] |= {"notes": "read me", "deleted": "2026-11-21T13:00:00+01:00", "status": "uninstalled"}
+    told = releases.release(release)
+    assert (told.name, told.namespace, told.version, told.manifest) == ("web", "shop", 3, "kind: X\n")
+    info = told.info
+    assert (info.first_deployed, info.last_deployed, info.deleted) == (WHEN, WHEN, "2026-11-21T12:00:00Z")
+    assert (info.description, info.status, info.notes) == ("revision 3", "uninstalled", "read me")
+
+
+def test_what_is_not_there_is_told_as_nothing() -> None:
+    told = releases.release({"name": "bare"})
+    assert (told.namespace, told.version, told.manifest) == ("", 0, "")
+    assert (told.info.first_deployed, told.info.deleted, told.info.status, told.info.notes) == (None, None, "", "")
+    assert releases.list_row({"name": "bare"}).chart == "MISSING"
+    assert releases.hooks({"name": "bare"}) == []
+    assert releases.test_results({"name": "bare", "hooks": None}) == []
+
+
+def test_a_row_names_chart_and_version() -> None:
+    row = releases.list_row(stored("web", "shop", 3))
+    assert (row.chart, row.app_version, row.revision, row.updated) == ("made-1.2.3", "9", 3, WHEN)
+    assert releases.history_row(stored("web", "shop", 3)).description == "revision 3"
+
+
+def hook(name: str, *events: str, phase: str | None = None, **parts: Any) -> dict[str, Any]:
+    run = {} if phase is None else {"last_run": {"phase": phase}}
+    return {"name": name, "kind": "Pod", "events": list(events), **run, **parts}
+
+
+def test_hooks_with_and_without_weight_and_policies() -> None:
+    plain, full = releases.hooks(
+        {"hooks": [hook("a", "test"), hook("b", "pre-install", "post-delete", weight=-5, delete_policies=["p"])]}
+    )
+    assert (plain.kind, plain.name, plain.phases, plain.weight, plain.delete_policy) == ("Pod", "a", ("test",), 0, ())
+    assert (full.phases, full.weight, full.delete_policy) == (("pre-install", "post-delete"), -5, ("p",))
+
+
+def test_tests_are_told_by_their_last_run() -> None:
+    hooks = [
+        hook("ok", "test", phase="Succeeded"),
+        hook("bad", "test", "post-install", phase="Failed"),
+        hook("now", "test", phase="Running"),
+        hook("never", "test", phase=""),
+        hook("new", "test"),
+        hook("none", "pre-install", phase="Failed"),
+    ]
+    told = {one.name: one.status for one in releases.test_results({"hooks": hooks})}
+    assert told == {"ok": "PASSED", "bad": "FAILED", "now": "RUNNING", "never": "RUNNING", "new": "RUNNING"}
+    messages = {one.name: one.message for one in releases.test_results({"hooks": hooks})}
+    assert messages["ok"] is None
+    assert all(messages[name] for name in ("bad", "now", "never", "new"))
+
+
+# Values (the comparison with helm itself is in test_cluster_reads.py)
+
+
+@pytest.mark.parametrize(
+    ("given", "own", "all_of_them"),
+    [
+        (None, None, {}),
+        ({"a": 1}, {"a": 2, "b": 3}, {"a": 1, "b": 3}),
+        ({"a": {"x": 1}}, {"a": {"y": 2}}, {"a": {"x": 1, "y": 2}}),
+        ({"a": None}, {"a": {"y": 2}}, {}),
+        ({"a": {"x": None}}, {"a": {"x": 1, "y": 2}}, {"a": {"y": 2}}),
+        ({"a": [1]}, {"a": [2, 3]}, {"a": [1]}),
+        ({"a": 1}, {"a": {"y": 2}}, {"a": 1}),
+        ({"a": {"x": 1}}, {"a": 5}, {"a": {"x": 1}}),
+        ({"b": None}, {}, {"b": None}),
+    ],
+)
+def test_what_was_given_lies_over_the_charts_own(given: Any, own: Any, all_of_them: Any) -> None:
+    release = stored("a", "b", config=given)
+    release["chart"]["values"] = own
+    before = json.dumps(release)
+    assert releases.all_values(release) == all_of_them
+    assert releases.values(release) == (given or {})
+    assert json.dumps(release) == before
+
+
+# YAML
+
+
+TEXTS = [
+    "plain", "", " lead", "trail ", "1", "1.5", "1e3", "1E-3", "0o17", "0x1F", "0b1", "017", "1_000", "12:30",
+    "true", "True", "yes", "on", "off", "n", "y", "~", "null", "Null", "=", "<<", ".inf", "-.Inf", ".nan", "3-1-1",
+    "2020-01-01T10:00:00Z", "# no comment", "a: b", "- a", "{a", "[a", "*a", "&a", "!a", "%a", "@a", "`a", "'", '"',
+    "a\nb", "a\nb\n", "a\n\n", "\n", " a\nb", "a \nb", "tab\tend\n", "é", "\U0001f600", "\x7f", "\x85", "\u2028",
+    "1.2.3", "v1", "-", "?", ":", "1.", ".5", "+1", "-0",
+    "12:30:45.5", "2020-01-01", "\t", "\ufeff",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_a_text_stays_one(text: str) -> None:
+    assert yaml.safe_load(plainyaml.dump({"key": [text], text: 1})) == {"key": [text], text: 1}
+
+
+@pytest.mark.parametrize("text", ["1e3", "1E-3", "0o17", "y", "N", "12:30", "1_000", ".5", "2020-1-1"])
+def test_what_another_reader_takes_for_no_text_is_quoted(text: str) -> None:
+    assert plainyaml.dump(text).startswith("'")
+
+
+@pytest.mark.parametrize("text", ["1.2.3", "v1", "plain", "yarn", "10.0.0.0/24"])
+def test_what_no_reader_mistakes_is_not_quoted(text: str) -> None:
+    assert plainyaml.dump({"a": text}) == f"a: {text}\n"
+
+
+def test_yaml_is_sorted_and_in_blocks_and_without_anchors() -> None:
+    twice_told = {"x": [1, 2.5, None, True]}
+    assert plainyaml.dump({}) == "{}\n"
+    assert plainyaml.dump({"b": twice_told, "a": twice_told}) == (
+        "a:\n  x:\n  - 1\n  - 2.5\n  - null\n  - true\nb:\n  x:\n  - 1\n  - 2.5\n  - null\n  - true\n"
+    )
+    assert plainyaml.dump({"a": "one\ntwo\n"}) == "a: |\n  one\n  two\n"

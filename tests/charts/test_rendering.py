@@ -1,0 +1,335 @@
+"""Template, lint and create over HTTP, with a real helm 4 and a real helm 3."""
+
+from __future__ import annotations
+
+import http.client
+import io
+import json
+import os
+import signal
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from charting import HELMS, TEST, chart, helm, packed, temporary, tint, upload
+from conftest import Serve, Server, alive, marks, wait_for
+from talk import body, house, problem
+
+TEMPLATE, LINT, CREATE = "/api/v1/charts/template/upload", "/api/v1/charts/lint", "/api/v1/charts/create"
+FOREVER = "{{- range until 100000 }}{{- range until 100000 }}{{- end }}{{- end }}"
+GREEDY = '{{- $s := "x" | repeat 64 }}{{- range until 40 }}{{- $s = printf "%s%s" $s $s }}{{- end }}a: {{ len $s }}'
+TALKATIVE = 'a: {{ "x" | repeat 300000 }}'
+
+
+@pytest.fixture(scope="module", params=HELMS)
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp(request.param)
+    svc = {
+        "helm": {"binary": helm(request.param), "template-timeout": "5s", "max-output": "200K"},
+        "rest": {"temp-dir": str(folder / "temp")},
+        "kube": {"kubeconfig": str(folder / "none")},
+    }
+    with house(folder, svc=svc) as running:
+        yield running
+        wait_for(lambda: not temporary(folder / "temp"), 5, "what requests have left to be gone")
+
+
+def rendered(server: Server, archive: bytes, **request: Any) -> list[dict[str, Any]]:
+    answer = upload(server, TEMPLATE, chart=archive, request=request)
+    assert answer.status == 200, answer
+    return [document for document in yaml.safe_load_all(answer.text) if document]
+
+
+def names(documents: list[dict[str, Any]]) -> list[str]:
+    return [f"{one['kind']} {one['metadata']['name']}" for one in documents]
+
+
+def refused(server: Server, status: int, archive: bytes, **request: Any) -> str:
+    told = problem(upload(server, TEMPLATE, chart=archive, request=request), status, TEMPLATE, dated=True)["detail"]
+    assert "/temp/" not in told
+    return str(told)
+
+
+def test_a_chart_is_rendered_with_its_own_values(server: Server) -> None:
+    documents = rendered(server, tint())
+    assert names(documents) == ["ConfigMap release-name-map", "Pod release-name-test"]
+    assert documents[0]["data"] == {"colour": "red"}
+
+
+def test_values_are_those_that_were_sent(server: Server) -> None:
+    sent = {"colour": 'blue" \n{{ x }} é 10: null'}
+    assert rendered(server, tint(), values=sent, releaseName="r.1", namespace="n")[0]["data"] == sent
+
+
+def test_the_text_is_plain_or_yaml_as_one_asks(server: Server) -> None:
+    plain = upload(server, TEMPLATE, chart=tint())
+    assert plain.headers["Content-Type"] == "text/plain; charset=utf-8"
+    asked = upload(server, TEMPLATE, {"Accept": "application/yaml"}, chart=tint())
+    assert asked.headers["Content-Type"] == "application/yaml"
+    assert asked.body == plain.body
+    assert asked.headers["Vary"] == plain.headers["Vary"] == "Accept"
+
+
+def test_only_what_is_wanted(server: Server) -> None:
+    assert names(rendered(server, tint(), showOnly=["templates/map.yaml"])) == ["ConfigMap release-name-map"]
+    assert names(rendered(server, tint(), skipTests=True)) == ["ConfigMap release-name-map"]
+    upgraded = chart(templates__a="a: {{ .Release.IsUpgrade }}")
+    assert rendered(server, upgraded, isUpgrade=True) == [{"a": True}]
+    crd = {"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": {"name": "x"}}
+    with_crd = tint(crds__x=json.dumps(crd))
+    assert len(rendered(server, with_crd)) == 2
+    assert len(rendered(server, with_crd, includeCrds=True)) == 3
+
+
+@pytest.mark.parametrize("file", ["templates/none.yaml", "/etc/passwd", "../x", "--debug"])
+def test_only_templates_of_the_chart_are_shown(server: Server, file: str) -> None:
+    refused(server, 400, tint(), showOnly=[file])
+
+
+@pytest.mark.parametrize(
+    ("template", "words"),
+    [
+        ("a: {{ .Values.x.y.z }}", "a.yaml"),
+        ('{{ fail "release: not found" }}', "release: not found"),
+        ('{{ required "a colour is needed" .Values.none }}', "a colour is needed"),
+        ("{{ if }}", "a.yaml"),
+        ("a: [", "YAML"),
+        ('{{ include "nobody" . }}', "nobody"),
+    ],
+)
+def test_what_cannot_be_rendered_is_422(server: Server, template: str, words: str) -> None:
+    assert words in refused(server, 422, chart(templates__a=template))
+
+
+def test_values_against_the_schema_are_422(server: Server) -> None:
+    schema = json.dumps({"type": "object", "properties": {"port": {"type": "integer"}}})
+    strict = packed({
+        "tint/Chart.yaml": "apiVersion: v2\nname: tint\nversion: 0.1.0\n", "tint/values.schema.json": schema,
+    })  # fmt: skip
+    assert "integer" in refused(server, 422, strict, values={"port": "x"})
+
+
+def test_a_template_that_takes_for_ever_is_422_and_leaves_nothing_behind(server: Server) -> None:
+    assert "svc.helm.template-timeout" in refused(server, 422, chart(templates__a=FOREVER))
+    assert not [mark for mark in marks().values() if mark.startswith("\x01")]
+
+
+def test_a_template_that_eats_memory_is_422(server: Server) -> None:
+    assert "svc.helm.max-memory" in refused(server, 422, chart(templates__a=GREEDY))
+
+
+def test_a_template_that_writes_too_much_is_422(server: Server) -> None:
+    assert "svc.helm.max-output" in refused(server, 422, chart(templates__a=TALKATIVE))
+
+
+@pytest.mark.parametrize(
+    "archive",
+    [b"", b"no archive", packed({"a/values.yaml": ""}), packed({"../a/Chart.yaml": "name: a"}), tint()[:200]],
+    ids=["nothing", "text", "no Chart.yaml", "beside", "cut off"],
+)
+def test_what_is_no_chart_is_400(server: Server, archive: bytes) -> None:
+    refused(server, 400, archive)
+
+
+def test_a_chart_that_lacks_a_dependency_is_400(server: Server) -> None:
+    lacking = chart(metadata="dependencies: [{name: b, version: 1.0.0, repository: 'https://e.example'}]\n")
+    assert "b" in refused(server, 400, lacking)
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"releaseName": "UPPER"}, "releaseName: 'UPPER'"), ({"namespace": "a_b"}, "namespace: 'a_b'"),
+        ({"releaseName": "--debug"}, "releaseName"), ({"values": "a"}, "values: must be an object"),
+        ({"skipTests": "true"}, "skipTests: must be true or false"), ({"showOnly": "a"}, "showOnly"),
+    ],
+)  # fmt: skip
+def test_wrong_fields_are_named(server: Server, fields: dict[str, Any], words: str) -> None:
+    assert words in refused(server, 400, tint(), **fields)
+
+
+# What comes as multipart
+
+
+def test_the_request_may_be_absent_bear_a_file_name_and_any_type(server: Server) -> None:
+    assert upload(server, TEMPLATE, chart=tint()).status == 200
+    answer = upload(server, TEMPLATE, chart=tint(), request=b'{"values": {"colour": "green"}}')
+    assert "green" in answer.text
+
+
+def test_a_missing_chart_is_said(server: Server) -> None:
+    answer = upload(server, TEMPLATE, request={})
+    assert problem(answer, 400, TEMPLATE, dated=True)["detail"] == "chart is required"
+
+
+@pytest.mark.parametrize(
+    ("kind", "content", "status"),
+    [
+        (None, b"", 415), ("application/json", b"{}", 415), ("multipart/form-data", b"", 400),
+        ("multipart/form-data; boundary=x", b"", 400), ("multipart/form-data; boundary=x", b"--x\r\n", 400),
+        ("multipart/form-data; boundary=x", b"nothing of it", 400), ("multipart/mixed; boundary=x", b"--x--", 415),
+        ("multipart/form-data; boundary=x", b'--x\r\nContent-Disposition: form-data; name="chart"\r\n\r\nabc', 400),
+        ("multipart/form-data; boundary=x", b"--x\r\nContent-Disposition: form-data\r\n\r\nabc\r\n--x--\r\n", 400),
+    ],
+)  # fmt: skip
+def test_what_is_no_multipart_is_told(server: Server, kind: str | None, content: bytes, status: int) -> None:
+    headers = {"Content-Type": kind} if kind else {}
+    problem(server.ask("POST", TEMPLATE, content, headers), status, TEMPLATE, dated=True)
+
+
+def test_multipart_where_json_is_asked_is_415(server: Server) -> None:
+    problem(upload(server, LINT, chart=tint()), 415, LINT, dated=True)
+
+
+def test_an_upload_beyond_its_bound_is_413(server: Server) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+    connection.putrequest("POST", TEMPLATE)
+    connection.putheader("Content-Type", "multipart/form-data; boundary=x")
+    connection.putheader("Content-Length", str(200 * 1024**2))
+    connection.endheaders()
+    connection.send(b'--x\r\nContent-Disposition: form-data; name="chart"\r\n\r\n')
+    for _ in range(102):
+        connection.send(b"\0" * 1024**2)
+    assert connection.getresponse().status == 413
+    connection.close()
+
+
+def test_a_client_that_leaves_in_the_middle_of_an_upload_leaves_nothing(server: Server) -> None:
+    temp = server.folder / "temp"
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+    connection.putrequest("POST", TEMPLATE)
+    connection.putheader("Content-Type", "multipart/form-data; boundary=x")
+    connection.putheader("Content-Length", "1000000")
+    connection.endheaders()
+    connection.send(b'--x\r\nContent-Disposition: form-data; name="chart"\r\n\r\n' + b"x" * 5000)
+    wait_for(lambda: temporary(temp))
+    connection.close()
+    wait_for(lambda: not temporary(temp))
+
+
+def helms(server: Server) -> list[int]:
+    return [pid for pid, mark in marks().items() if mark.endswith(":\x01helm") and alive(pid) and _is_ours(pid, server)]
+
+
+def _is_ours(pid: int, server: Server) -> bool:
+    with open(f"/proc/{pid}/environ", "rb") as file:
+        return str(server.data).encode() in file.read()
+
+
+def test_a_client_that_leaves_ends_its_helm_within_a_second(server: Server) -> None:
+    import time
+
+    from charting import multipart
+
+    content, headers = multipart(chart=chart(templates__a=FOREVER))
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+    connection.request("POST", TEMPLATE, content, headers)
+    wait_for(lambda: helms(server))
+    connection.close()
+    began = time.monotonic()
+    wait_for(lambda: not helms(server))
+    assert time.monotonic() - began < 2  # a second, and a busy machine
+    wait_for(lambda: not temporary(server.folder / "temp"))
+
+
+# Lint
+
+
+def test_lint_of_an_unknown_repository_is_404(server: Server) -> None:
+    answer = server.post(LINT, b'{"chartRef":"nowhere/tint"}')
+    problem(answer, 404, LINT, dated=True)
+
+
+@pytest.mark.parametrize(
+    "ref", ["tint", "/etc", "./a", "../a/b", "http://e.example/a.tgz", "a/b/c", "-a/b", "file:///a"]
+)
+def test_a_reference_is_never_a_path_or_a_url(server: Server, ref: str) -> None:
+    for path in (LINT, "/api/v1/charts/template"):
+        told = problem(server.post(path, json.dumps({"chartRef": ref}).encode()), 400, path, dated=True)
+        assert "chartRef" in told["detail"]
+
+
+def test_a_version_in_two_places_must_be_the_same(server: Server) -> None:
+    answer = server.post(LINT, b'{"chartRef":"a/b:1.2.3","version":"1.2.4"}')
+    problem(answer, 400, LINT, dated=True)
+
+
+# Create
+
+
+def test_a_new_chart_is_an_archive_that_can_be_rendered(server: Server) -> None:
+    answer = server.post(CREATE, b'{"name":"my.chart_1"}')
+    assert answer.status == 200
+    assert answer.headers["Content-Type"] == "application/gzip"
+    assert answer.headers["Content-Disposition"] == 'attachment; filename="my.chart_1.tgz"'
+    with tarfile.open(fileobj=io.BytesIO(answer.body)) as archive:
+        members = archive.getmembers()
+        metadata = archive.extractfile("my.chart_1/Chart.yaml")
+        assert metadata is not None
+        assert yaml.safe_load(metadata.read())["name"] == "my.chart_1"
+    assert members[0].name == "my.chart_1/Chart.yaml"
+    assert all(one.isfile() and one.uid == 0 and not one.uname for one in members)
+    assert rendered(server, server.post(CREATE, b'{"name":"plain"}').body)
+
+
+@pytest.mark.parametrize("name", ["../x", "a/b", ".hidden", "-x", "a b", "", None, "a" * 251, 'x"y'])
+def test_a_name_that_no_chart_can_have_is_400(server: Server, name: str | None) -> None:
+    told = problem(server.post(CREATE, json.dumps({"name": name}).encode()), 400, CREATE, dated=True)["detail"]
+    assert told == "name is required" if not name else told.startswith("name: ")
+
+
+# Bodies, as product.md has them
+
+
+@pytest.mark.parametrize("kind", [None, "application/json", "text/plain", "application/x-www-form-urlencoded"])
+def test_json_needs_no_content_type(server: Server, kind: str | None) -> None:
+    answer = server.ask("POST", CREATE, b'{"name":"x","more":1}', {"Content-Type": kind} if kind else {})
+    assert answer.status == 200
+
+
+@pytest.mark.parametrize(
+    "content", [b"[]", b"nothing", b'{"name":1}', b'{"name":"a\\u0000"}', b'{"name":"\\ud800"}', b"\xff", b'{"a":NaN}']
+)
+def test_a_body_that_is_none_is_400(server: Server, content: bytes) -> None:
+    problem(server.post(CREATE, content), 400, CREATE, dated=True)
+
+
+def test_json_beyond_a_mebibyte_is_413(server: Server) -> None:
+    content = b'{"name":"x","y":"' + b"y" * 1024**2 + b'"}'
+    problem(server.post(CREATE, content), 413, CREATE, dated=True)
+    assert server.post(CREATE, b'{"name":"x","y":"' + b"y" * (1024**2 - 100) + b'"}').status == 200
+
+
+# Without helm, and after a kill
+
+
+def test_without_helm_wrong_input_is_400_and_right_input_503(serve: Serve, tmp_path: Path) -> None:
+    server = serve(svc={"helm": {"binary": str(tmp_path / "none")}})
+    assert server.get("/readyz").json["charts"]["helm"] is False
+    problem(server.post(CREATE, b'{"name":"../x"}'), 400, CREATE, dated=True)
+    told = problem(server.post(CREATE, b'{"name":"x"}'), 503, CREATE, dated=True)
+    assert "svc.helm.binary" in told["detail"]
+    problem(upload(server, TEMPLATE, chart=tint()), 503, TEMPLATE, dated=True)
+    assert body(server.get("/api/v1/repos")) == []
+
+
+def test_what_a_killed_server_leaves_is_gone_after_the_next_start(serve: Serve, tmp_path: Path) -> None:
+    from charting import multipart
+
+    temp = tmp_path / "temp"
+    server = serve(svc={"helm": {"binary": helm("helm"), "template-timeout": "10m"}, "rest": {"temp-dir": str(temp)}})
+    content, headers = multipart(chart=chart(templates__a=FOREVER, templates__test=TEST))
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+    connection.request("POST", TEMPLATE, content, headers)
+    (left,) = wait_for(lambda: helms(server))
+    server.kill()
+    assert alive(left)
+    assert temporary(temp)
+    server.start()
+    wait_for(lambda: not alive(left))
+    wait_for(lambda: not temporary(temp))
+    connection.close()
+    os.kill(server.pid, signal.SIGTERM)

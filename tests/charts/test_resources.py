@@ -1,0 +1,326 @@
+"""What a manifest names, and when what is there of it is ready: by the rules alone, and on a real API server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from cluster import Cluster
+from conftest import Server, wait_for
+from stored import keep, stored
+from talk import house
+
+from models.charts.resources import Named, named, readiness
+
+API = "/api/v1/releases"
+
+# What a manifest names
+
+
+def test_objects_are_named_in_their_order() -> None:
+    manifest = """---
+# Source: a
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: a, namespace: n}
+---
+# nothing but a comment
+---
+apiVersion: v1
+kind: ConfigMap
+metadata:
+  name: "12"
+data: {eq: =, when: 2020-01-01, tag: !odd x}
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: "12"}
+"""
+    assert named(manifest) == [
+        Named("apps/v1", "Deployment", "a", "n"),
+        Named("v1", "ConfigMap", "12", None),
+        Named("v1", "ConfigMap", "12", None),
+    ]
+
+
+def test_the_items_of_a_list_are_named_one_by_one() -> None:
+    manifest = """
+apiVersion: v1
+kind: List
+items:
+- {apiVersion: v1, kind: Secret, metadata: {name: a}}
+- {apiVersion: v1, kind: ConfigMapList, items: [{apiVersion: v1, kind: ConfigMap, metadata: {name: b}}]}
+"""
+    assert [(one.kind, one.name) for one in named(manifest)] == [("Secret", "a"), ("ConfigMap", "b")]
+
+
+@pytest.mark.parametrize(
+    "manifest", ["", "---\n---\n", "just text", "- a list", "kind: X", "apiVersion: v1", "kind: [a]"]
+)
+def test_what_is_no_object_is_passed_over(manifest: str) -> None:
+    assert named(manifest) == []
+
+
+@pytest.mark.parametrize("manifest", ["a: [", "{{ template }", "\x00", "[" * 5000])
+def test_what_is_no_yaml_is_an_error(manifest: str) -> None:
+    with pytest.raises(ValueError, match="not YAML"):
+        named(manifest)
+
+
+# The rules
+
+
+def live(api_version: str, kind: str, status: dict[str, Any] | None = None, **spec: Any) -> dict[str, Any]:
+    about = {"name": "x", "generation": 2}
+    return {"apiVersion": api_version, "kind": kind, "metadata": about, "spec": spec, "status": status or {}}
+
+
+SEEN: dict[str, Any] = {"observedGeneration": 2}
+COUNTED = SEEN | {"readyReplicas": 2, "updatedReplicas": 2, "availableReplicas": 2}
+COMPLETE, UNREADY = {"type": "Complete", "status": "True"}, {"type": "Ready", "status": "False"}
+ROLLING = {"updateRevision": "b", "currentRevision": "a"}
+
+
+@pytest.mark.parametrize(
+    ("what", "is_ready", "message"),
+    [
+        (live("apps/v1", "Deployment", COUNTED, replicas=2), True, "ready"),
+        (live("apps/v1", "Deployment", COUNTED, replicas=3), False, "2/3 replicas ready"),
+        (live("apps/v1", "Deployment", COUNTED | {"updatedReplicas": 1}, replicas=2), False, "1/2 replicas ready"),
+        (live("apps/v1", "Deployment", COUNTED | {"availableReplicas": 0}, replicas=2), False, "0/2 replicas ready"),
+        (live("apps/v1", "Deployment", COUNTED | {"observedGeneration": 1}), False, "waiting for rollout"),
+        (live("apps/v1", "Deployment"), False, "waiting for rollout"),
+        (live("apps/v1", "Deployment", SEEN), False, "0/1 replicas ready"),
+        (live("apps/v1", "Deployment", SEEN, replicas=0), True, "ready"),
+        (live("apps/v1", "ReplicaSet", SEEN | {"readyReplicas": 1}), True, "ready"),
+        (live("apps/v1", "ReplicaSet", SEEN | {"readyReplicas": 1}, replicas=2), False, "1/2 replicas ready"),
+        (live("apps/v1", "ReplicaSet"), False, "waiting for rollout"),
+        (live("apps/v1", "StatefulSet", SEEN | {"readyReplicas": 2}, replicas=2), True, "ready"),
+        (live("apps/v1", "StatefulSet", SEEN | {"readyReplicas": 1}, replicas=2), False, "1/2 replicas ready"),
+        (live("apps/v1", "StatefulSet", {"readyReplicas": 2}, replicas=2), False, "waiting for rollout"),
+        (
+            live("apps/v1", "StatefulSet", COUNTED | ROLLING | {"updatedReplicas": 1}, replicas=2),
+            False,
+            "1/2 replicas updated",
+        ),
+        (
+            live(
+                "apps/v1",
+                "StatefulSet",
+                COUNTED | ROLLING | {"updatedReplicas": 1},
+                replicas=2,
+                updateStrategy={"type": "RollingUpdate", "rollingUpdate": {"partition": 1}},
+            ),
+            True,
+            "ready",
+        ),
+        (
+            live(
+                "apps/v1", "StatefulSet", COUNTED | ROLLING | {"updatedReplicas": 0}, replicas=2,
+                updateStrategy={"type": "OnDelete"},
+            ),
+            True,
+            "ready",
+        ),
+        (
+            live(
+                "apps/v1", "DaemonSet",
+                SEEN | {"desiredNumberScheduled": 3, "updatedNumberScheduled": 3, "numberReady": 3},
+            ),
+            True,
+            "ready",
+        ),
+        (
+            live(
+                "apps/v1", "DaemonSet",
+                SEEN | {"desiredNumberScheduled": 3, "updatedNumberScheduled": 3, "numberReady": 1},
+            ),
+            False,
+            "1/3 ready",
+        ),
+        (
+            live("apps/v1", "DaemonSet", SEEN | {"desiredNumberScheduled": 3, "numberReady": 3}),
+            False,
+            "0/3 updated",
+        ),
+        (
+            live(
+                "apps/v1", "DaemonSet", SEEN | {"desiredNumberScheduled": 3, "numberReady": 3},
+                updateStrategy={"type": "OnDelete"},
+            ),
+            True,
+            "ready",
+        ),
+        (live("apps/v1", "DaemonSet"), False, "waiting for rollout"),
+        (live("batch/v1", "Job", {"succeeded": 1}), True, "complete"),
+        (live("batch/v1", "Job", {"succeeded": 1}, completions=3), False, "succeeded=1/3"),
+        (live("batch/v1", "Job", {"failed": 2}, completions=1), False, "failed=2, succeeded=0/1"),
+        (live("batch/v1", "Job", {"conditions": [COMPLETE]}, completions=3), True, "complete"),
+        (
+            live("batch/v1", "Job", {"conditions": [{"type": "Failed", "status": "True", "reason": "TooOften"}]}),
+            False,
+            "failed: TooOften",
+        ),
+        (live("v1", "Pod", {"phase": "Succeeded"}), True, "ready"),
+        (live("v1", "Pod", {"phase": "Running"}), False, "Running"),
+        (live("v1", "Pod", {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}), True, "ready"),
+        (live("v1", "Pod", {"phase": "Running", "conditions": [UNREADY]}), False, "Running"),
+        (
+            live(
+                "v1", "Pod",
+                {"phase": "Pending", "containerStatuses": [{}, {"state": {"waiting": {"reason": "ImagePullBackOff"}}}]},
+            ),
+            False,
+            "Pending: ImagePullBackOff",
+        ),
+        (live("v1", "Pod", {"phase": "Failed"}), False, "Failed"),
+        (live("v1", "Pod"), False, "Unknown"),
+        (live("v1", "PersistentVolumeClaim", {"phase": "Bound"}), True, "ready"),
+        (live("v1", "PersistentVolumeClaim", {"phase": "Lost"}), False, "Lost"),
+        (live("v1", "PersistentVolumeClaim"), False, "Pending"),
+        (live("v1", "ConfigMap"), True, "ready"),
+        (live("example.com/v1", "Deployment"), True, "ready"),
+    ],
+)  # fmt: skip
+def test_when_an_object_is_ready(what: dict[str, Any], is_ready: bool, message: str) -> None:
+    assert readiness(what) == (is_ready, message)
+
+
+def test_what_is_being_deleted_is_not_ready() -> None:
+    gone = live("v1", "ConfigMap")
+    gone["metadata"]["deletionTimestamp"] = "2026-11-21T12:00:00Z"
+    assert readiness(gone) == (False, "it is being deleted")
+
+
+# On a real API server
+
+PODS: dict[str, Any] = {
+    "metadata": {"labels": {"app": "x"}},
+    "spec": {"containers": [{"name": "c", "image": "nothing:1"}]},
+}
+SELECTOR = {"matchLabels": {"app": "x"}}
+RUNS_ONCE: dict[str, Any] = {**PODS, "spec": {**PODS["spec"], "restartPolicy": "Never"}}
+
+OBJECTS: list[tuple[str, str, dict[str, Any], dict[str, Any] | None]] = [
+    ("apps/v1", "Deployment", {"replicas": 2, "selector": SELECTOR, "template": PODS},
+     {"observedGeneration": 1, "replicas": 2, "readyReplicas": 2, "updatedReplicas": 2, "availableReplicas": 2}),
+    ("apps/v1", "StatefulSet", {"serviceName": "x", "selector": SELECTOR, "template": PODS},
+     {"observedGeneration": 1, "replicas": 1, "readyReplicas": 1, "updatedReplicas": 1}),
+    ("apps/v1", "DaemonSet", {"selector": SELECTOR, "template": PODS},
+     {"observedGeneration": 1, "desiredNumberScheduled": 1, "currentNumberScheduled": 1, "numberReady": 1,
+      "updatedNumberScheduled": 1, "numberMisscheduled": 0}),
+    ("apps/v1", "ReplicaSet", {"selector": SELECTOR, "template": PODS},
+     {"observedGeneration": 1, "replicas": 1, "readyReplicas": 1}),
+    ("batch/v1", "Job", {"template": RUNS_ONCE}, {"succeeded": 1}),
+    ("v1", "Pod", PODS["spec"], {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}),
+    ("v1", "PersistentVolumeClaim",
+     {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}, {"phase": "Bound"}),
+    ("v1", "ServiceAccount", {}, None),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def server(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with house(tmp_path_factory.mktemp("server"), svc={"kube": {"kubeconfig": str(cluster.kubeconfig)}}) as one:
+        yield one
+
+
+def resources(server: Server, space: str, name: str = "rel") -> list[dict[str, Any]]:
+    answer = server.get(f"{API}/{name}/resources?namespace={space}")
+    assert answer.status == 200, answer
+    return list(answer.json)
+
+
+@pytest.mark.parametrize(("api_version", "kind", "spec", "status"), OBJECTS, ids=[kind for _, kind, *_ in OBJECTS])
+def test_an_object_becomes_ready_in_the_eyes_of_the_service(
+    server: Server, cluster: Cluster, api_version: str, kind: str, spec: dict[str, Any], status: dict[str, Any] | None
+) -> None:
+    space = cluster.namespace()
+    keep(cluster, stored("rel", space, manifest=f"apiVersion: {api_version}\nkind: {kind}\nmetadata: {{name: x}}\n"))
+    (missing,) = resources(server, space)
+    assert list(missing) == ["kind", "name", "namespace", "ready", "message"]
+    assert (missing["kind"], missing["name"], missing["namespace"], missing["ready"]) == (kind, "x", space, False)
+    assert "not found" in missing["message"]
+    cluster.create(space, {"apiVersion": api_version, "kind": kind, "metadata": {"name": "x"}, "spec": spec})
+    if status is None:
+        assert resources(server, space)[0]["ready"]
+        return
+    (waiting,) = resources(server, space)
+    assert not waiting["ready"]
+    assert waiting["message"]
+    cluster.patch_status(space, api_version, kind, "x", status)
+    (done,) = resources(server, space)
+    assert (done["ready"], done["message"]) == (True, "complete" if kind == "Job" else "ready")
+
+
+def test_one_for_each_object_in_order_wherever_it_is(server: Server, cluster: Cluster) -> None:
+    space, other = cluster.namespace(), cluster.namespace()
+    manifest = f"""---
+apiVersion: v1
+kind: Namespace
+metadata: {{name: {other}}}
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {{name: there, namespace: {other}}}
+---
+apiVersion: example.com/v1
+kind: Gadget
+metadata: {{name: g}}
+---
+apiVersion: v1
+kind: Nothing
+metadata: {{name: n}}
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {{name: here}}
+"""
+    cluster.create(other, {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "there"}})
+    keep(cluster, stored("rel", space, manifest=manifest))
+    told = [(one["kind"], one["namespace"], one["ready"]) for one in resources(server, space)]
+    assert told == [
+        ("Namespace", None, True),
+        ("ConfigMap", other, True),
+        ("Gadget", space, False),
+        ("Nothing", space, False),
+        ("ConfigMap", space, False),
+    ]
+    messages = [one["message"] for one in resources(server, space)]
+    assert "Gadget" in messages[2]
+    assert "example.com/v1" in messages[2]
+
+
+def test_a_kind_that_appears_later_is_found(server: Server, cluster: Cluster) -> None:
+    space = cluster.namespace()
+    keep(cluster, stored("rel", space, manifest="apiVersion: later.example/v1\nkind: Late\nmetadata: {name: x}\n"))
+    assert not resources(server, space)[0]["ready"]
+    schema = {"openAPIV3Schema": {"type": "object"}}
+    cluster.ask(
+        "POST",
+        "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
+        {
+            "metadata": {"name": "lates.later.example"},
+            "spec": {
+                "group": "later.example",
+                "scope": "Namespaced",
+                "names": {"kind": "Late", "plural": "lates", "singular": "late"},
+                "versions": [{"name": "v1", "served": True, "storage": True, "schema": schema}],
+            },
+        },
+    )
+    wait_for(lambda: "not found" in resources(server, space)[0]["message"], about="the kind to be asked for again")
+
+
+def test_a_release_without_a_manifest_has_no_resources(server: Server, cluster: Cluster) -> None:
+    space = cluster.namespace()
+    keep(cluster, stored("rel", space))
+    assert resources(server, space) == []
+
+
+def test_many_objects_are_all_told(server: Server, cluster: Cluster) -> None:
+    space = cluster.namespace()
+    objects = [f"apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: m{index}}}\n" for index in range(150)]
+    keep(cluster, stored("rel", space, manifest="---\n".join(objects)))
+    assert [one["name"] for one in resources(server, space)] == [f"m{index}" for index in range(150)]
