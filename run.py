@@ -20,11 +20,12 @@ from tornado.ioloop import IOLoop
 from tornado.netutil import bind_sockets
 
 from handlers.app import SERVICES, House
-from handlers.gates import listens_beyond_loopback
+from handlers.gates import chart_posture, listens_beyond_loopback
 from models import reading
 from models.config import BadConfig, Config
 from supervisor.log import set_up_logging
 from supervisor.services import CannotStart, Services
+from supervisor.tracker import upload, userverbs
 
 VERSION = "0.1.0"
 DEFAULT = Path("pilothouse.yaml")
@@ -48,8 +49,17 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--port", help="server.port")
     parser.add_argument("--data-dir", help="server.data-dir")
     parser.add_argument("--version", action="version", version=f"pilothouse {VERSION}")
-    parser.add_argument("verb", nargs="?", choices=["check"], help="check: say whether the configuration is good")
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB", title="verbs")  # each sets `work`
+    verbs.add_parser("check", help="say whether the configuration is good").set_defaults(work=check)
+    userverbs.add_to(verbs)
+    upload.add_to(verbs)
     return parser.parse_args(argv)
+
+
+def check(settings: Config, asked: argparse.Namespace) -> int:
+    file = asked.config or (DEFAULT if DEFAULT.exists() else f"no {DEFAULT} here, so the defaults")
+    print(f"{file}: the configuration is good; processes: {len(settings.supervisor.processes)}")
+    return 0
 
 
 def read_config(asked: argparse.Namespace) -> Config:
@@ -62,15 +72,15 @@ def read_config(asked: argparse.Namespace) -> Config:
 def main(argv: list[str] | None = None) -> int:
     """Returns the exit code: 0, 1 where it cannot start, 2 where the configuration is at fault."""
     asked = arguments(argv)
+    if asked.verb == upload.VERB:
+        return upload.main(asked)
     try:
         settings = read_config(asked)
     except BadConfig as bad:
         print(bad, file=sys.stderr)
         return 2
-    if asked.verb == "check":
-        file = asked.config or (DEFAULT if DEFAULT.exists() else f"no {DEFAULT} here, so the defaults")
-        print(f"{file}: the configuration is good; processes: {len(settings.supervisor.processes)}")
-        return 0
+    if asked.verb is not None:
+        return int(asked.work(settings, asked))
     lines = set_up_logging(settings.server.log_format)
     try:
         asyncio.run(serve(settings, asked))
@@ -87,6 +97,7 @@ async def serve(settings: Config, asked: argparse.Namespace) -> None:
     set_parse_body_config(ParseBodyConfig(urlencoded=ParseUrlEncodedConfig(max_arguments=_MOST_ARGUMENTS)))
     services = Services(settings, lambda: read_config(asked))
     context, sockets = tls(settings), listen(settings)
+    services.port = sockets[0].getsockname()[1]
     try:
         await services.start()
     except CannotStart:
@@ -182,6 +193,8 @@ def tell(settings: Config, sockets: list[socket.socket]) -> None:
         host, port = one.getsockname()[:2]
         base = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
         log.info("listening on %s (%s)", base, ", ".join(base + service.prefix for service in SERVICES))
+    level = logging.INFO if settings.svc.rest.access_interceptor.enabled else logging.WARNING
+    log.log(level, "%s", chart_posture(settings))
     if listens_beyond_loopback(settings):
         if settings.supervisor.security.allow_anonymous_control:
             log.warning("anybody who can reach this address may start and stop processes (allow-anonymous-control)")

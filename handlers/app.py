@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from attrs import evolve
 from tornado.httputil import HTTPMessageDelegate, HTTPServerRequest
 from tornado.routing import Rule
 from tornado.web import Application, RequestHandler
 
-from handlers import events, live, pages, processes, system, wire
-from handlers.base import Page, Refusal, methods
-from handlers.gates import SAFE, caller, check_host, check_site
+from handlers import accounts, events, live, pages, processes, system, users, wire
+from handlers.base import Base, Page, Refusal, methods
+from handlers.charts.handler import routes as chart_routes
+from handlers.charts.table import OPERATIONS
+from handlers.gates import SAFE, STRANGER, Caller, admit, caller, check_host, check_site, xsrf_cookie
 from handlers.intake import Intake
-from handlers.routing import API, Service, StreamPath, Told, login, owner, rule
+from handlers.routing import API, Route, Service, StreamPath, Told, owner, rule
 from handlers.streams import Broadcast, Streams
-from models.errors import LoginNeeded, NotFound, Problem, TooLarge, Unauthenticated, Unavailable, WrongMethod
+from handlers.tracker import badges, forms, ingest, projects
+from handlers.tracker import gate as quality_gate
+from handlers.tracker import pages as tracker_pages
+from handlers.tracker import runs as run_reads
+from handlers.tracker import stream as run_stream
+from handlers.tracker.stream import Runs, RunStream
+from models.config import Config
+from models.errors import NotFound, Problem, Unauthenticated, Unavailable, WrongMethod
 from supervisor.services import Services
 
 _HERE = Path(__file__).parent
@@ -26,19 +37,13 @@ def _error_response(told: Told) -> wire.ErrorResponse:
     return wire.ErrorResponse(wire.Instant(told.at), told.path, told.reason, told.message, code)
 
 
-def _problem(told: Told) -> dict[str, Any]:
-    return {
-        "type": "about:blank",
-        "title": told.reason,
-        "status": told.status,
-        "detail": told.message,
-        "instance": told.path,
-        "message": told.message,
-    }
+def _problem(told: Told) -> wire.ProblemDetail:
+    return wire.ProblemDetail("about:blank", told.reason, told.status, told.message, told.path, told.message)
 
 
-def _dated_problem(told: Told) -> dict[str, Any]:
-    return _problem(told) | {"timestamp": wire.instant(told.at)}
+def _dated_problem(told: Told) -> wire.DatedProblemDetail:
+    at = wire.Instant(told.at)
+    return wire.DatedProblemDetail("about:blank", told.reason, told.status, told.message, told.path, told.message, at)
 
 
 SUPERVISION = Service(
@@ -48,38 +53,64 @@ SUPERVISION = Service(
     "application/json",
     _error_response,
 )
-CHARTS = Service("charts", "/charts", [], "application/problem+json", _dated_problem)
-TRACKER = Service("tracker", "/tracker", live.routes, "application/problem+json", _problem)
+CHARTS = Service("charts", "/charts", chart_routes(OPERATIONS), "application/problem+json", _dated_problem)
+TRACKER = Service(
+    "tracker",
+    "/tracker",
+    [
+        *ingest.routes,
+        *quality_gate.routes,
+        *projects.routes,
+        *run_reads.routes,
+        *run_stream.routes,
+        *accounts.routes,
+    ],
+    "application/problem+json",
+    _problem,
+)
 
 SERVICES = (SUPERVISION, CHARTS, TRACKER)
 
 
-def rules(services: Services, streams: Streams) -> list[Rule]:
+Replaced = Mapping[str, Sequence[Route]]
+"""A host application's own routes in place of those of a group of charts, by its name (`Operation.group`)."""
+
+
+def served(config: Config, replaced: Replaced | None = None) -> tuple[Service, ...]:
+    """The three, with the base paths that this configuration gives them, and what a host application has replaced."""
+    charts = chart_routes([one for one in OPERATIONS if one.group not in (replaced or {})])
+    charts += [route for routes in (replaced or {}).values() for route in routes]
+    return SUPERVISION, evolve(CHARTS, routes=charts, base=config.svc.rest.base_path), TRACKER
+
+
+def rules(services: Services, streams: Streams, replaced: Replaced | None = None) -> list[Rule]:
     """The URL map of the whole house."""
-    arguments = {"services": services, "streams": streams}
+    arguments, each = {"services": services, "streams": streams}, served(services.config, replaced)
+    tracker = [*badges.routes, *tracker_pages.routes, *forms.routes]
     house = [
         rule(prefix, route, service=service, **arguments)
-        for prefix, service in [("", SUPERVISION), *((service.prefix, service) for service in SERVICES)]
-        for route in [*system.house_routes, *pages.routes]
+        for prefix, service in [("", SUPERVISION), *((service.prefix, service) for service in each)]
+        for route in [*system.house_routes, *pages.routes, *accounts.pages, *users.pages, *tracker]
     ]
     return [
-        rule(API, ("/events", live.RunStream, StreamPath), service=TRACKER, **arguments),
-        *SUPERVISION.mounted(**arguments),
-        *CHARTS.mounted(**arguments),
-        *TRACKER.mounted(**arguments),
+        rule(API, ("/events", RunStream, StreamPath), service=TRACKER, **arguments),
+        *(one for service in each for one in service.mounted(**arguments)),
         *house,
     ]
 
 
 class House(Application):
-    def __init__(self, services: Services) -> None:
+    def __init__(self, services: Services, replaced: Replaced | None = None) -> None:
         self.services = services
+        self.served = served(services.config, replaced)
         self.streams = Streams(services.config.server)
         self.streams.statuses = Broadcast(live.status_block)
         services.changes.subscribe(self.streams.statuses.publish)
+        runs = Runs(services)
+        services.runs.subscribe(runs.publish)
         arguments = {"services": services, "service": SUPERVISION, "streams": self.streams}
         super().__init__(
-            rules(services, self.streams),
+            rules(services, self.streams, replaced),
             default_handler_class=Refusal,
             default_handler_args=arguments,
             template_path=str(_HERE / "templates"),
@@ -87,7 +118,11 @@ class House(Application):
             static_handler_class=pages.Static,
             static_handler_args={**arguments},
             log_function=system.log_request,
+            xsrf_cookies=True,
+            xsrf_cookie_name=xsrf_cookie(services.port),
+            served=self.served,
             listing=processes.Listing(services.fleet),
+            runs=runs,
         )
 
     def get_handler_delegate(
@@ -99,39 +134,69 @@ class House(Application):
         path_kwargs: dict[str, bytes] | None = None,
     ) -> Any:
         """Lets a request in, or has it refused; either way its body is read first, within bounds."""
-        problem, limit = self._refused(request, target_class), 0
+        who, problem = self._ask(request, target_class)
+        limit = 0
         if problem is not None:
-            inner = self._refusal(request, problem)
+            inner = self._refusal(request, problem, who)
         else:
-            inner = super().get_handler_delegate(request, target_class, target_kwargs, path_args, path_kwargs)
-            limit = getattr(target_class, "max_body", 0)
-            if not getattr(target_class, "takes_forms", False):
+            arguments = {**(target_kwargs or {}), "caller": who}
+            inner = super().get_handler_delegate(request, target_class, arguments, path_args, path_kwargs)
+            limit = target_class.body_limit(self.services.config) if issubclass(target_class, Base) else 0
+            if request.method in SAFE or not getattr(target_class, "takes_forms", False):
                 request.headers.pop("Content-Type", None)  # a body that nobody reads cannot be wrong
-        too_large = TooLarge(f"the body is larger than {limit} bytes")
         most = self.services.config.server.max_body
-        return Intake(request, inner, limit, most, lambda: self._refusal(request, too_large))
+        return Intake(request, inner, limit, most, lambda problem: self._refusal(request, problem, who))
 
-    def _refused(self, request: HTTPServerRequest, target: type[RequestHandler]) -> Problem | None:
+    def _ask(self, request: HTTPServerRequest, target: type[RequestHandler]) -> tuple[Caller, Problem | None]:
+        """Who asks, and why this is refused, if it is. A page that wants an account leads to the login."""
+        who, config = STRANGER, self.services.config
+        assert issubclass(target, Base)
         try:
-            check_host(request, self.services.config)
-            if target is Refusal:
-                return NotFound("there is nothing at this path")
-            if request.method not in methods(target):
-                return WrongMethod(f"{request.method} is not for this path", methods(target))
-            if self.services.engine.closing:
-                return Unavailable("pilothouse is stopping")
-            check_site(request, self.services.config)
-            if request.method != "OPTIONS":
-                target.gate(caller(request, self.services.config), self.services.config)  # type: ignore[attr-defined]
+            self._check(request, target)
+            if request.method == "OPTIONS":
+                return who, None
+            target.check_open(request.method or "", config)
+            who = caller(request, self.services)
+            admit(who, target.gate_of(request.method or ""), config)
         except Unauthenticated as problem:
-            if issubclass(target, Page) and request.method in SAFE:
-                return LoginNeeded(login(request.uri or "/", owner(request.path, SERVICES)))
-            return problem
+            if issubclass(target, Page) and who is not STRANGER and not who.is_known:
+                return who, target.login_needed(request, _prefix(request.path))
+            return who, problem
+        except NotFound as problem:
+            return self._recognised(request), problem
         except Problem as problem:
-            return problem
-        return None
+            return who, problem
+        return who, None
 
-    def _refusal(self, request: HTTPServerRequest, problem: Problem) -> HTTPMessageDelegate:
-        service = owner(request.path, SERVICES) or SUPERVISION
-        arguments = {"services": self.services, "service": service, "streams": self.streams, "problem": problem}
+    def _recognised(self, request: HTTPServerRequest) -> Caller:
+        """Who asks for what there is not: a page says so to whom it says it."""
+        try:
+            return caller(request, self.services)
+        except Problem:
+            return STRANGER
+
+    def _check(self, request: HTTPServerRequest, target: type[Base]) -> None:
+        """Whether anybody may ask this. Raises `Problem`."""
+        check_host(request, self.services.config)
+        if target is Refusal:
+            raise NotFound("there is nothing at this path")
+        if request.method not in methods(target):
+            raise WrongMethod(f"{request.method} is not for this path", methods(target))
+        if self.services.engine.closing:
+            raise Unavailable("pilothouse is stopping")
+        check_site(request, self.services.config)
+
+    def _refusal(self, request: HTTPServerRequest, problem: Problem, who: Caller) -> HTTPMessageDelegate:
+        service = owner(request.path, self.served) or SUPERVISION
+        arguments = {
+            "services": self.services,
+            "service": service,
+            "streams": self.streams,
+            "caller": who,
+            "problem": problem,
+        }
         return super().get_handler_delegate(request, Refusal, arguments)
+
+
+def _prefix(path: str) -> str:
+    return next((one.prefix for one in SERVICES if path == one.prefix or path.startswith(one.prefix + "/")), "")

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import http
 import logging
-import re
 from typing import Any
 
 from tornado.httputil import HTTPServerRequest
 from tornado.web import HTTPError, RequestHandler
 
 from handlers import wire
-from handlers.gates import Gate, closed, open_to_all
-from handlers.routing import Service, Told, accepts
+from handlers.frame import Frame, words
+from handlers.gates import SAFE, STRANGER, Caller, Gate, closed, open_to_all, session_cookie
+from handlers.routing import Service, Told, accepts, login
 from handlers.streams import Streams
 from models import errors
+from models.config import Config
 from models.errors import Problem
+from models.tracker.accounts import User
 from supervisor.services import Services
 
 log = logging.getLogger("http")
@@ -70,14 +72,48 @@ class Base(RequestHandler):
     refused = ""
     """What went wrong, for the log."""
 
-    def initialize(self, services: Services, service: Service, streams: Streams) -> None:
+    def initialize(self, services: Services, service: Service, streams: Streams, caller: Caller = STRANGER) -> None:
         self.services = services
         self.service = service
         self.streams = streams
+        self.caller = caller
+        if caller.has_dead_cookie:
+            self.clear_cookie(session_cookie(services.port))
+
+    @classmethod
+    def body_limit(cls, config: Config) -> int:
+        """How many bytes of body it takes, where that is a setting."""
+        return cls.max_body
+
+    @classmethod
+    def gate_of(cls, method: str) -> Gate:
+        """Who may, by this method."""
+        return cls.gate
+
+    @classmethod
+    def check_open(cls, method: str, config: Config) -> None:
+        """Raises `Denied` where nobody may, whoever asks."""
 
     def set_default_headers(self) -> None:
         self.clear_header("Server")
         self.set_header("X-Content-Type-Options", "nosniff")
+
+    @property
+    def prefix(self) -> str:
+        """Under which prefix it was asked, for links to pages; none at the root."""
+        own = self.service.prefix
+        return own if self.request.path == own or self.request.path.startswith(own + "/") else ""
+
+    def get_current_user(self) -> User | None:
+        return self.caller.user
+
+    def set_cookie(self, name: str, value: str | bytes, *arguments: Any, **options: Any) -> None:
+        """As Tornado's, and no script nor another site has it, nor anybody on the way where it came by TLS."""
+        safe: dict[str, Any] = {"httponly": True, "samesite": "Lax", "secure": self.caller.is_secure}
+        super().set_cookie(name, value, *arguments, **safe | options)
+
+    def check_xsrf_cookie(self) -> None:
+        """Not here: a cookie's change must come from our own site (`check_site`), and only pages have forms."""
 
     def compute_etag(self) -> None:
         """None: what we answer changes from one moment to the next."""
@@ -123,7 +159,9 @@ class Base(RequestHandler):
         self.refused = f": {told.message}"
         self.set_status(told.status, told.reason)
         self._failure_headers(error)
-        if isinstance(self, Page) or (not _is_api(self.request) and accepts(self.request, "text/html")):
+        if isinstance(self, Page) or (
+            not self.service.is_api(self.request.path) and accepts(self.request, "text/html")
+        ):
             write_page(self, "error.html", told=told)
         else:
             self.send(wire.encoded(self.service.error(told)), self.service.media_type)
@@ -153,7 +191,27 @@ class Base(RequestHandler):
 
 
 class Page(Base):
-    """A handler whose answers are HTML."""
+    """A handler whose answers are HTML. `back` is the page to which a login leads that was asked for by a form."""
+
+    takes_forms = True
+    max_body = 64 * 1024
+    back = "/"
+
+    @classmethod
+    def login_needed(cls, request: HTTPServerRequest, prefix: str) -> errors.LoginNeeded:
+        return errors.LoginNeeded(login(request.uri or "/" if request.method in SAFE else prefix + cls.back, prefix))
+
+    def unseen(self, message: str) -> Problem:
+        """What is told of something that there is not, or that the caller may not read: a login may show it."""
+        return errors.NotFound(message) if self.caller.is_known else self.login_needed(self.request, self.prefix)
+
+    def check_xsrf_cookie(self) -> None:
+        """A form of ours bears our token; what is no browser, and lives by no cookie, needs none."""
+        if self.is_from_browser() or (self.caller.credential and self.caller.credential.kind == "session"):
+            RequestHandler.check_xsrf_cookie(self)
+
+    def is_from_browser(self) -> bool:
+        return "Origin" in self.request.headers or "Sec-Fetch-Site" in self.request.headers
 
 
 class Refusal(Base):
@@ -162,9 +220,14 @@ class Refusal(Base):
     gate = staticmethod(open_to_all)
 
     def initialize(
-        self, services: Services, service: Service, streams: Streams, problem: Problem | None = None
+        self,
+        services: Services,
+        service: Service,
+        streams: Streams,
+        caller: Caller = STRANGER,
+        problem: Problem | None = None,
     ) -> None:
-        super().initialize(services, service, streams)
+        super().initialize(services, service, streams, caller)
         self.problem = problem or errors.NotFound("there is nothing at this path")
 
     def prepare(self) -> None:
@@ -179,8 +242,8 @@ def write_page(handler: Base, template: str, **values: Any) -> None:
     """Sends a page, with the headers that every page has."""
     for name, value in _PAGE_HEADERS.items():
         handler.set_header(name, value)
-    handler.send(handler.render_string(template, **values), "text/html; charset=utf-8")
-
-
-def _is_api(request: HTTPServerRequest) -> bool:
-    return re.match(r"(/(supervision|charts|tracker))?/api/", request.path) is not None
+    caller, asked = handler.caller, handler.request
+    path = asked.path.removeprefix(handler.prefix) or "/"
+    user = caller.user.username if caller.user else None
+    frame = {"frame": Frame(path, asked.uri or "/", user, caller.is_admin), "base": handler.prefix, **words()}
+    handler.send(handler.render_string(template, **frame, **values), "text/html; charset=utf-8")

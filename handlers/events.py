@@ -3,18 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import ClassVar
 
 from handlers import wire
 from handlers.base import Base
 from handlers.gates import readers
+from handlers.interface import Parameter, Says, choice
+from handlers.interface import whole as whole_number
 from handlers.routing import Route
+from handlers.wire import PageOf, ProcessEventEntry
 from models import events
 from models.errors import Invalid, NotFound
 from models.events import Entry, Filter
-from models.paging import INT64, Page, Paging, paging, whole
+from models.paging import INT32, INT64, LARGEST, Page, Paging, paging, whole
 from models.processes import STATUSES, Status
 
 _STREAM = '</tracker/api/v1/events>; rel="alternate"; type="text/event-stream"'
+
+
+def _page_of(sorts: Collection[str], most: int) -> tuple[Parameter, ...]:
+    return (
+        whole_number("page", "Which page, the first is 0", 0),
+        whole_number("size", "How many on a page", 20, 1, most),
+        choice("sortBy", "By what", list(sorts), "eventTime"),
+        Parameter("sortDirection", "asc or desc", {"type": "string", "default": "desc"}),
+    )
+
+
+_PAGE = PageOf[ProcessEventEntry]
+_FAILS = (400, 504)
+_ALL_SORTS = _page_of(events.SORTS, INT32)
 
 
 class Listing(Base):
@@ -32,6 +50,16 @@ class Listing(Base):
 
 
 class Events(Listing):
+    says: ClassVar = {
+        "GET": Says(
+            "The history in pages",
+            _PAGE,
+            query=_page_of(events.COMMON_SORTS, LARGEST),
+            fails=[400, 504],
+            tool="event_list",
+        )
+    }
+
     async def get(self) -> None:
         self.set_header("Link", _STREAM)
         self.set_header("Vary", "Accept")
@@ -39,6 +67,12 @@ class Events(Listing):
 
 
 class ByStatus(Listing):
+    says: ClassVar = {
+        "GET": Says(
+            "Events that led to a status", _PAGE, path=["status"], query=_page_of(events.SORTS, INT32), fails=[400, 504]
+        )
+    }
+
     async def get(self, name: str) -> None:
         if name not in {status.value for status in STATUSES}:
             raise Invalid(f"status must be one of {', '.join(status.value for status in STATUSES)}")
@@ -46,6 +80,12 @@ class ByStatus(Listing):
 
 
 class ByProcess(Listing):
+    says: ClassVar = {
+        "GET": Says(
+            "Events of one process", _PAGE, path=["name"], query=_page_of(events.SORTS, INT32), fails=[400, 404, 504]
+        )
+    }
+
     async def get(self, name: str) -> None:
         which = Filter(process=name)
         if name not in self.services.fleet and not events.count(which):
@@ -55,6 +95,7 @@ class ByProcess(Listing):
 
 class Count(Base):
     gate = staticmethod(readers)
+    says: ClassVar = {"GET": Says("How many events there are, by status", dict[str, int])}
 
     def get(self) -> None:
         self.reply(events.counts())
@@ -62,6 +103,7 @@ class Count(Base):
 
 class Event(Base):
     gate = staticmethod(readers)
+    says: ClassVar = {"GET": Says("One event", ProcessEventEntry, path=["id"], fails=[400, 404])}
 
     def get(self, id: str) -> None:
         self.reply(wire.event_entry(events.get(whole("id", id, -INT64, INT64))))

@@ -5,6 +5,7 @@ The order is: the Host, the path, the method, the other site, the credential, th
 
 from __future__ import annotations
 
+import hmac
 import ipaddress
 from collections.abc import Callable
 from urllib.parse import urlsplit
@@ -14,6 +15,8 @@ from tornado.httputil import HTTPServerRequest
 
 from models.config import Config
 from models.errors import Denied, Misdirected, Unauthenticated
+from models.tracker.accounts import Credential, Scope, User
+from supervisor.services import Services
 
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 _FORWARDED = ("forwarded", "x-forwarded-", "x-real-ip")
@@ -21,13 +24,37 @@ _FORWARDED = ("forwarded", "x-forwarded-", "x-real-ip")
 
 @frozen
 class Caller:
-    """Who asks, from where. Accounts come with the tracker: until then nobody is known."""
+    """Who asks, from where."""
 
     is_beyond: bool
     """The request may come from beyond this machine: we listen elsewhere than on loopback, or a proxy passed it on."""
-    is_known: bool = False
-    is_admin: bool = False
+    credential: Credential | None = None
+    address: str = ""
+    """Of the client; a trusted proxy is believed."""
+    is_secure: bool = False
+    """The client's own connection is TLS; a trusted proxy is believed."""
+    has_dead_cookie: bool = False
+    has_chart_key: bool = False
 
+    @property
+    def user(self) -> User | None:
+        return self.credential.user if self.credential else None
+
+    @property
+    def is_known(self) -> bool:
+        return self.credential is not None
+
+    @property
+    def is_admin(self) -> bool:
+        return self.credential is not None and self.credential.user.is_admin
+
+    @property
+    def scope(self) -> Scope | None:
+        return self.credential.scope if self.credential else None
+
+
+STRANGER = Caller(is_beyond=True)
+"""Of whom nothing is known."""
 
 Gate = Callable[[Caller, Config], None]
 
@@ -38,7 +65,7 @@ def closed(caller: Caller, config: Config) -> None:
 
 
 def open_to_all(caller: Caller, config: Config) -> None:
-    """Health, static files, and what says no by itself."""
+    """Health, static files, the login, and what says no by itself."""
 
 
 def readers(caller: Caller, config: Config) -> None:
@@ -47,9 +74,61 @@ def readers(caller: Caller, config: Config) -> None:
         account_holders(caller, config)
 
 
+def chart_readers(caller: Caller, config: Config) -> None:
+    """Anybody; in closed mode those with an account or the chart key."""
+    if not caller.has_chart_key:
+        readers(caller, config)
+
+
+def check_charts_open(config: Config) -> None:
+    """Raises `Denied` where charts may be changed by nobody, whatever key is shown."""
+    security = config.svc.security
+    if not config.svc.rest.access_interceptor.enabled:
+        return
+    if security.mode != "FULL":
+        raise Denied("changes are disabled (svc.security.mode is READ_ONLY)")
+    if not (security.api_key or "").strip():
+        raise Denied("changes are disabled while there is no key (svc.security.api-key)")
+
+
+def chart_changers(caller: Caller, config: Config) -> None:
+    """Who shows the chart key; where the interceptor is switched off readers on loopback, an ADMIN beyond."""
+    if not config.svc.rest.access_interceptor.enabled:
+        readers(caller, config)
+        if caller.is_beyond:
+            admins(caller, config)
+    elif not caller.has_chart_key:
+        raise Unauthenticated(f"the key of the charts is missing or wrong ({config.svc.security.api_key_header})")
+
+
+def chart_posture(config: Config) -> str:
+    """What the gate of the charts lets pass, in a line for the log."""
+    if not config.svc.rest.access_interceptor.enabled:
+        return "the gate of the charts is switched off (svc.rest.access-interceptor.enabled): anybody may change them"
+    try:
+        check_charts_open(config)
+    except Denied as problem:
+        return f"charts cannot be changed: {problem.message}"
+    return f"charts may be changed with the key, in the header {config.svc.security.api_key_header}"
+
+
 def account_holders(caller: Caller, config: Config) -> None:
     if not caller.is_known:
         raise Unauthenticated("an account is needed here")
+
+
+def admins(caller: Caller, config: Config) -> None:
+    account_holders(caller, config)
+    if not caller.is_admin:
+        raise Denied("only an ADMIN may do this")
+
+
+def posters(caller: Caller, config: Config) -> None:
+    """Who may post reports: readers, or holders of a token where `require-ingest-token` is set."""
+    readers(caller, config)
+    is_token = caller.credential is not None and caller.credential.kind == "token"
+    if config.tracker.security.require_ingest_token and not is_token:
+        raise Unauthenticated("a token is needed to post reports (tracker.security.require-ingest-token)")
 
 
 def log_readers(caller: Caller, config: Config) -> None:
@@ -72,16 +151,49 @@ def operators(caller: Caller, config: Config) -> None:
         raise Denied("only an ADMIN may change processes beyond loopback")
 
 
+def admit(caller: Caller, gate: Gate, config: Config) -> None:
+    """Asks a handler's gate; a token of scope INGEST passes `posters` alone. Raises `Unauthenticated`, `Denied`."""
+    if caller.scope == "INGEST" and gate is not posters:
+        raise Denied("a token of scope INGEST may only post reports")
+    gate(caller, config)
+
+
 def listens_beyond_loopback(config: Config) -> bool:
     return not all(_is_loopback(address) for address in config.server.address)
 
 
-def caller(request: HTTPServerRequest, config: Config) -> Caller:
-    """Who asks. Raises `Unauthenticated` for a bad token: it is never taken for no token."""
-    if _token(request):
-        raise Unauthenticated("this token is not known")
+def caller(request: HTTPServerRequest, services: Services) -> Caller:
+    """Who asks. A dead session is nobody.
+
+    Raises `Unauthenticated` for a bad token: it is never taken for no token. Raises `Unavailable`.
+    """
+    config, credential, dead = services.config, None, False
+    if token := _token(request):
+        credential = services.accounts.by_token(token)
+        if credential is None:
+            raise Unauthenticated("this token is not known, or has expired or been revoked")
+    elif session := request.cookies.get(session_cookie(services.port)):
+        credential = services.accounts.by_session(session.value)
+        dead = credential is None
     forwarded = any(name.lower().startswith(_FORWARDED) for name in request.headers)
-    return Caller(is_beyond=forwarded or listens_beyond_loopback(config))
+    address, is_secure = _origin(request, config)
+    return Caller(
+        is_beyond=forwarded or listens_beyond_loopback(config),
+        credential=credential,
+        address=address,
+        is_secure=is_secure,
+        has_dead_cookie=dead,
+        has_chart_key=_has_chart_key(request, config),
+    )
+
+
+def session_cookie(port: int) -> str:
+    """Its name. Cookies know no ports, so other programs on this host would overwrite one of a plain name."""
+    return f"pilothouse_{port}"
+
+
+def xsrf_cookie(port: int) -> str:
+    return f"pilothouse_{port}_xsrf"
 
 
 def _token(request: HTTPServerRequest) -> str:
@@ -89,6 +201,36 @@ def _token(request: HTTPServerRequest) -> str:
     scheme, _, credential = request.headers.get("Authorization", "").strip().partition(" ")
     bearer = credential.strip() if scheme.lower() == "bearer" else ""
     return request.headers.get("X-Tracker-Token", "").strip() or bearer
+
+
+def _has_chart_key(request: HTTPServerRequest, config: Config) -> bool:
+    key, shown = config.svc.security.api_key, request.headers.get(config.svc.security.api_key_header)
+    if key is None or not key.strip() or not shown:
+        return False
+    return hmac.compare_digest(shown.encode("latin-1", "replace"), key.encode())
+
+
+def _origin(request: HTTPServerRequest, config: Config) -> tuple[str, bool]:
+    """The client's address, and whether it came by TLS, as far as proxies that we trust tell."""
+    address, is_secure = request.remote_ip or "", request.protocol == "https"
+    if not config.server.trusted_proxies or not _is_trusted(address, config):
+        return address, is_secure
+    proto = request.headers.get("X-Forwarded-Proto", "").rpartition(",")[2].strip().lower()
+    for hop in reversed(request.headers.get("X-Forwarded-For", "").split(",")):
+        if not _is_address(hop.strip()):
+            break
+        address = hop.strip()
+        if not _is_trusted(address, config):
+            break
+    return address, proto == "https" if proto else is_secure
+
+
+def _is_trusted(address: str, config: Config) -> bool:
+    if not _is_address(address):
+        return False
+    one = ipaddress.ip_address(address)
+    one = getattr(one, "ipv4_mapped", None) or one  # as a socket of both kinds tells an IPv4 address
+    return any(one in ipaddress.ip_network(network, strict=False) for network in config.server.trusted_proxies)
 
 
 def check_host(request: HTTPServerRequest, config: Config) -> None:

@@ -8,6 +8,8 @@ from typing import Any
 
 from tornado.httputil import HTTPHeaders, HTTPMessageDelegate, HTTPServerRequest, RequestStartLine, ResponseStartLine
 
+from models.errors import Problem, TooLarge
+
 _DROPPING_TAKES = 10.0
 
 
@@ -15,7 +17,8 @@ class Intake(HTTPMessageDelegate):
     """Reads a request's body for its handler, up to `limit` bytes of it.
 
     A client that is still sending never sees an answer that comes with a closed connection: so what is refused is
-    answered when its body was read and dropped, or when it has cost `server.max-body` bytes or ten seconds.
+    answered when its body was read and dropped, or when it has cost `server.max-body` bytes or ten seconds. That goes
+    for a `Problem` too that a handler raises while its body streams in.
     """
 
     def __init__(
@@ -24,14 +27,14 @@ class Intake(HTTPMessageDelegate):
         inner: HTTPMessageDelegate,
         limit: int,
         most: int,
-        too_large: Callable[[], HTTPMessageDelegate],
+        refusal: Callable[[Problem], HTTPMessageDelegate],
     ) -> None:
         """`limit` 0: the request is refused already, by `inner`. `most` bytes are read and dropped then."""
         self._request = request
         self._inner = inner
         self._limit = limit
         self._most = most
-        self._too_large = too_large
+        self._refusal = refusal
         self._seen = 0
         self._finished = False
         self._timer: asyncio.TimerHandle | None = None
@@ -42,7 +45,8 @@ class Intake(HTTPMessageDelegate):
         connection: Any = self._request.connection
         connection.set_max_body_size(2**62)  # we count ourselves: Tornado's own limit closes without a word
         if self._limit and _announced(headers) > self._limit:
-            self._refuse_size()
+            self._inner = self._refusal(self._too_large())
+            self._drop()
         elif not self._limit and _announced(headers):
             self._drop_within()
         return self._inner.headers_received(start_line, headers)
@@ -50,9 +54,9 @@ class Intake(HTTPMessageDelegate):
     def data_received(self, chunk: bytes) -> Awaitable[None] | None:
         self._seen += len(chunk)
         if self._limit and self._seen > self._limit:
-            self._refuse_size()
+            self._refuse(self._too_large())
         if self._limit:
-            return self._inner.data_received(chunk)
+            return self._take(chunk)
         if self._seen > self._most:
             self.finish()
         return None
@@ -70,8 +74,31 @@ class Intake(HTTPMessageDelegate):
             self._timer.cancel()
         self._inner.on_connection_close()
 
-    def _refuse_size(self) -> None:
-        self._inner = self._too_large()
+    def _take(self, chunk: bytes) -> Awaitable[None] | None:
+        try:
+            taking = self._inner.data_received(chunk)
+        except Problem as problem:
+            self._refuse(problem)
+            return None
+        return None if taking is None else self._taken(taking)
+
+    async def _taken(self, taking: Awaitable[None]) -> None:
+        try:
+            await taking
+        except Problem as problem:
+            self._refuse(problem)
+
+    def _too_large(self) -> TooLarge:
+        return TooLarge(f"the body is larger than {self._limit} bytes")
+
+    def _refuse(self, problem: Problem) -> None:
+        """In the middle of a body: a handler that has begun with it ends as if its client had left."""
+        if not self._finished:
+            self._inner.on_connection_close()
+            self._inner = self._refusal(problem)
+            self._drop()
+
+    def _drop(self) -> None:
         self._limit = 0
         self._drop_within()
 

@@ -1,21 +1,32 @@
-"""Long-lived answers: status changes, log lines, and the tracker's runs, as event streams."""
+"""Long-lived answers: status changes and log lines, as event streams."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import ClassVar
 
 from tornado.iostream import StreamClosedError
 
 from handlers import wire
 from handlers.base import Base
-from handlers.gates import log_readers, readers
-from handlers.routing import Route
-from handlers.streams import RETRY, STREAM_HEADERS, Stream, block
+from handlers.gates import log_readers, readers, session_cookie
+from handlers.interface import Parameter, Says, choice
+from handlers.interface import whole as whole_number
+from handlers.sockets import Stream
+from handlers.streams import RETRY, STREAM_HEADERS, block
 from models import events
 from models.errors import Invalid, NotFound
 from models.events import Entry
 from models.paging import whole
+
+LOG_PARAMETERS = (
+    whole_number("lines", "How many lines", 200, 1, 10_000),
+    choice("stream", "Of which output", ["stdout", "stderr"], "stdout"),
+)
+LAST_EVENT_ID = Parameter(
+    "Last-Event-ID", "The last event that was seen: what came after it comes first", where="header"
+)
 
 _REPLAY = 100
 _LINES = 200
@@ -35,11 +46,14 @@ class Streaming(Base):
     def open(self) -> Stream:
         """Takes the connection over. Raises `Unavailable`."""
         self.streams.check()
-        return self.streams.open(self.detach())
+        dead = f'{session_cookie(self.services.port)}=""; Max-Age=0; Path=/' if self.caller.has_dead_cookie else ""
+        return self.streams.open(self.detach(), dead)
 
 
 class StatusStream(Streaming):
     """Every status change as `event: status`; `Last-Event-ID` brings what was missed, without a gap."""
+
+    says: ClassVar = {"GET": Says("Status changes as they happen", "text/event-stream", query=[LAST_EVENT_ID])}
 
     async def get(self) -> None:
         last = self.request.headers.get("Last-Event-ID", "")
@@ -91,14 +105,7 @@ class LogStream(Streaming):
         path, lines = log_asked_for(self, name)
         stream = self.open()
         work = asyncio.get_running_loop().create_task(_follow(stream, self.services.logs.follow(path, lines)))
-        stream.closed.add_done_callback(lambda _: work.cancel())
-
-
-class RunStream(Streaming):
-    """The tracker's stream: `connected`, then one `run` for each run that is ingested."""
-
-    def get(self) -> None:
-        self.open().send(block("connected", "{}", retry=RETRY))
+        stream.when_closed(lambda _: work.cancel())
 
 
 async def _follow(stream: Stream, pieces: AsyncIterator[bytes]) -> None:
@@ -112,6 +119,3 @@ async def _follow(stream: Stream, pieces: AsyncIterator[bytes]) -> None:
                 await stream.send_slowly(f"event: log\n{data}\n".encode())
     except StreamClosedError:
         pass
-
-
-routes: list[Route] = [(r"/events", RunStream)]

@@ -6,17 +6,10 @@ from typing import Any
 
 from tornado.web import StaticFileHandler
 
-from handlers import wire
-from handlers.base import Base, Page, write_page
-from handlers.gates import open_to_all, readers
+from handlers import apidocs, dashboard
+from handlers.base import Base
+from handlers.gates import open_to_all
 from handlers.routing import Route
-
-
-class Home(Page):
-    gate = staticmethod(readers)
-
-    def get(self) -> None:
-        write_page(self, "home.html", processes=list(self.services.fleet), status=wire.process_status)
 
 
 class Static(StaticFileHandler, Base):  # type: ignore[misc]
@@ -30,4 +23,4 @@ class Static(StaticFileHandler, Base):  # type: ignore[misc]
         Base.initialize(self, **arguments)
 
 
-routes: list[Route] = [(r"/?", Home)]
+routes: list[Route] = [*dashboard.routes, *apidocs.routes]

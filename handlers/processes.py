@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import time
 from pathlib import Path
+from typing import ClassVar
 from weakref import WeakKeyDictionary
 
 from handlers import wire
 from handlers.base import Base
 from handlers.gates import log_readers, operators, readers
-from handlers.live import LogStream, log_asked_for
+from handlers.interface import Says
+from handlers.live import LOG_PARAMETERS, LogStream, log_asked_for
 from handlers.routing import Route, StreamPath
-from handlers.wire import ResponseMessage
+from handlers.wire import ProcessStatusInfo, ResponseMessage
 from models.errors import Failed
 from models.processes import ProcessSpec
 from models.supervised import Record
@@ -69,6 +71,7 @@ def _parts(process: Process) -> tuple[str, ...]:
 
 class Processes(Base):
     gate = staticmethod(readers)
+    says: ClassVar = {"GET": Says("All processes", list[ProcessStatusInfo], tool="process_list")}
 
     async def get(self) -> None:
         await self.services.journal.soon()
@@ -78,6 +81,7 @@ class Processes(Base):
 
 class Info(Base):
     gate = staticmethod(readers)
+    says: ClassVar = {"GET": Says("One process", ProcessStatusInfo, path=["name"], fails=[404], tool="process_info")}
 
     async def get(self, name: str) -> None:
         await self.services.journal.soon()
@@ -88,32 +92,54 @@ class Operation(Base):
     gate = staticmethod(operators)
 
 
+def _one(verb: str, fails: list[int]) -> dict[str, Says]:
+    tool = f"process_{verb.lower()}"
+    about = f"{verb} one process"
+    return {"POST": Says(about, ResponseMessage, path=["name"], fails=fails, gate="operator", tool=tool)}
+
+
+def _all(verb: str, fails: list[int]) -> dict[str, Says]:
+    return {"POST": Says(f"{verb} all processes", ResponseMessage, fails=fails, gate="operator")}
+
+
 class Start(Operation):
+    says: ClassVar = _one("Start", [400, 500])
+
     async def post(self, name: str) -> None:
         self.reply(ResponseMessage(await self.services.fleet.start(name)))
 
 
 class Stop(Operation):
+    says: ClassVar = _one("Stop", [404, 500])
+
     async def post(self, name: str) -> None:
         self.reply(ResponseMessage(await self.services.fleet.stop(name)))
 
 
 class Restart(Operation):
+    says: ClassVar = _one("Restart", [400, 404, 500])
+
     async def post(self, name: str) -> None:
         self.reply(ResponseMessage(await self.services.fleet.restart(name)))
 
 
 class StartAll(Operation):
+    says: ClassVar = _all("Start", [409, 500])
+
     async def post(self) -> None:
         self.reply(ResponseMessage(await self.services.fleet.start_all()))
 
 
 class StopAll(Operation):
+    says: ClassVar = _all("Stop", [404, 500])
+
     async def post(self) -> None:
         self.reply(ResponseMessage(await self.services.fleet.stop_all()))
 
 
 class RestartAll(Operation):
+    says: ClassVar = _all("Restart", [500])
+
     async def post(self) -> None:
         self.reply(ResponseMessage(await self.services.fleet.restart_all()))
 
@@ -122,6 +148,17 @@ class Logs(Base):
     """The end of a log file as text. A client that asks for an event stream gets `LogStream`."""
 
     gate = staticmethod(log_readers)
+    says: ClassVar = {
+        "GET": Says(
+            "The end of a process's log",
+            "text/plain",
+            path=["name"],
+            query=LOG_PARAMETERS,
+            fails=[400, 404, 500],
+            tool="process_logs",
+            also={"text/event-stream": str},
+        )
+    }
 
     async def get(self, name: str) -> None:
         path, lines = log_asked_for(self, name)

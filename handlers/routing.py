@@ -14,7 +14,7 @@ from tornado.web import RequestHandler
 API = "/api/v1"
 
 Route = tuple[str, type[RequestHandler]] | tuple[str, type[RequestHandler], type[PathMatches]]
-"""A pattern below `/api/v1`, who answers, and how a path is held against it where that is not the plain way."""
+"""A pattern below the base path, who answers, and how a path is held against it where that is not the plain way."""
 
 
 @frozen
@@ -31,23 +31,29 @@ class Told:
 
 @define(eq=False)
 class Service:
-    """One of the three: its prefix, what it serves under `/api/v1`, and the shape of its errors."""
+    """One of the three: its prefix, what it serves below its base path, and the shape of its errors."""
 
     name: str
     prefix: str
     routes: Sequence[Route]
     media_type: str
     error: Callable[[Told], Any]
+    base: str = API
 
     @property
     def segments(self) -> frozenset[str]:
-        """The first words of its paths below `/api/v1`, by which it owns them at the root."""
+        """The first words of its paths below its base path, by which it owns them at the root."""
         return frozenset(route[0].split("/")[1] for route in self.routes)
+
+    def is_api(self, path: str) -> bool:
+        """Whether a path is one of an API, not of a page: its failures are never HTML."""
+        words = path.removeprefix(self.prefix)
+        return words.startswith((self.base + "/", "/api/")) or path.startswith(self.base + "/")
 
     def mounted(self, **arguments: Any) -> list[Rule]:
         """Its rules, at the root and under its prefix."""
         return [
-            rule(f"{prefix}{API}", route, service=self, **arguments)
+            rule(f"{prefix}{self.base}", route, service=self, **arguments)
             for prefix in ("", self.prefix)
             for route in self.routes
         ]
@@ -73,17 +79,19 @@ def rule(base: str, route: Route, **arguments: Any) -> Rule:
     return Rule(matches(base + pattern), handler, arguments)
 
 
-def login(uri: str, service: Service | None) -> str:
+def login(uri: str, prefix: str) -> str:
     """The login that leads back to `uri`, under the same prefix."""
-    return f"{service.prefix if service else ''}/login?{urlencode({'next': uri})}"
+    return f"{prefix}/login?{urlencode({'next': uri})}"
 
 
 def owner(path: str, services: Sequence[Service]) -> Service | None:
-    """The service whose path this is: by its prefix, or at the root by the first word below `/api/v1`."""
+    """The service whose path this is: by its prefix, or at the root by the first word below its base path."""
     for service in services:
         if path == service.prefix or path.startswith(service.prefix + "/"):
             return service
-    if not path.startswith(API + "/"):
-        return None
-    first = path.removeprefix(API + "/").split("/")[0]
-    return next((service for service in services if first in service.segments), None)
+    for service in services:
+        if path.startswith(service.base + "/"):
+            first = path.removeprefix(service.base + "/").split("/")[0]
+            if first in service.segments:
+                return service
+    return None

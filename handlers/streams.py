@@ -1,4 +1,4 @@
-"""Event streams as sockets: each a bound on what it may owe, all of them a heartbeat and an end.
+"""Event streams: each a bound on what it may owe, all of them a heartbeat and an end.
 
 A stream leaves Tornado's request machinery once its head is sent. Publishing writes one encoding to all and waits for
 none; who cannot keep up is dropped.
@@ -10,8 +10,9 @@ import asyncio
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
-from tornado.iostream import IOStream, StreamBufferFullError, StreamClosedError
+from tornado.iostream import IOStream
 
+from handlers.sockets import Poll, Stream, taken_over
 from models.config import Server
 from models.errors import Unavailable
 from models.events import Entry
@@ -52,41 +53,6 @@ def block(event: str, data: str, id: int | None = None, retry: int | None = None
     return f"{head}data: {data}\n\n".encode("utf-8", "replace")
 
 
-class Stream:
-    """One client's open stream. `send` never waits; a client that owes more than the bound is dropped."""
-
-    def __init__(self, io: IOStream, bound: int, left: Callable[[Stream], None]) -> None:
-        self.closed = asyncio.get_running_loop().create_future()
-        self._io = io
-        self._left = left
-        io.max_write_buffer_size = bound
-        io.set_close_callback(self._is_closed)
-        io.set_nodelay(True)
-
-    def _is_closed(self) -> None:
-        if not self.closed.done():
-            self.closed.set_result(None)
-        self._left(self)
-
-    def send(self, data: bytes) -> None:
-        try:
-            self._io.write(data)
-        except StreamBufferFullError:
-            self._io.close()
-        except StreamClosedError:
-            pass
-
-    async def send_slowly(self, data: bytes) -> None:
-        """Returns when it is written, however much it is. Raises `StreamClosedError` when the client has left."""
-        bound, self._io.max_write_buffer_size = self._io.max_write_buffer_size, None
-        written = self._io.write(data)
-        self._io.max_write_buffer_size = bound
-        await written
-
-    def close(self) -> None:
-        self._io.close()
-
-
 class Streams:
     """All open streams: how many there may be, their heartbeat, and their end."""
 
@@ -96,6 +62,8 @@ class Streams:
     def __init__(self, settings: Server) -> None:
         self._settings = settings
         self._open: set[Stream] = set()
+        self._left = self._open.discard  # one for all: each would be an object of its own
+        self._poll: Poll | None = None
         self._heart: asyncio.Task[None] | None = None
 
     def __len__(self) -> int:
@@ -106,13 +74,14 @@ class Streams:
         if len(self._open) >= self._settings.max_streams:
             raise Unavailable(f"all {self._settings.max_streams} streams are taken")
 
-    def open(self, io: IOStream) -> Stream:
-        """Takes a connection over and sends the head of the answer."""
-        stream = Stream(io, self._settings.stream_buffer, self._open.discard)
-        self._open.add(stream)
-        if self._heart is None:
+    def open(self, io: IOStream, cookie: str = "") -> Stream:
+        """Takes a connection over and sends the head of the answer; `cookie` is what it sets."""
+        if self._poll is None or self._heart is None:
+            self._poll = Poll()
             self._heart = asyncio.get_running_loop().create_task(self._beat(), name="heartbeat")
-        stream.send(_HEAD)
+        stream = taken_over(io, self._settings.stream_buffer, self._left, self._poll)
+        self._open.add(stream)
+        stream.send(f"Set-Cookie: {cookie}\r\n".encode().join((_HEAD[:-2], _HEAD[-2:])) if cookie else _HEAD)
         return stream
 
     async def _beat(self) -> None:
@@ -128,6 +97,8 @@ class Streams:
             self._heart.cancel()
         for stream in tuple(self._open):
             stream.close()
+        if self._poll is not None:
+            self._poll.close()
 
 
 class Broadcast(Generic[Item]):
@@ -142,7 +113,7 @@ class Broadcast(Generic[Item]):
     def add(self, stream: Stream, after: int) -> None:
         """The stream gets every item from now on whose id is above `after`, the last that it has had."""
         self._streams[stream] = after
-        stream.closed.add_done_callback(lambda _: self._streams.pop(stream, None))
+        stream.when_closed(lambda _: self._streams.pop(stream, None))
 
     def publish(self, item: Item) -> None:
         if self._streams:

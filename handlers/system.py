@@ -6,13 +6,14 @@ import logging
 import platform
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 from tornado.web import RequestHandler
 
 from handlers import wire
 from handlers.base import Base
 from handlers.gates import SAFE, open_to_all, operators, readers
+from handlers.interface import Says
 from handlers.live import StatusStream
 from handlers.routing import Route
 from handlers.streams import Streams
@@ -28,6 +29,7 @@ log = logging.getLogger("http")
 
 class Info(Base):
     gate = staticmethod(readers)
+    says: ClassVar = {"GET": Says("The machine, and who supervises", wire.SupervisorInfo)}
 
     def get(self) -> None:
         settings = self.services.config.supervisor
@@ -36,6 +38,7 @@ class Info(Base):
 
 class Reload(Base):
     gate = staticmethod(operators)
+    says: ClassVar = {"POST": Says("Read the configuration anew", wire.ReloadResult, fails=[400, 500], gate="operator")}
 
     async def post(self) -> None:
         done, need = await self.services.reload()
@@ -59,7 +62,7 @@ class Ready(Base):
             raise Unavailable("the store cannot be written")
         if self.services.is_stalled:
             raise Unavailable("the loop was held up for more than a second")
-        self.reply({"status": "UP", "store": "UP", "loop": "UP"})
+        self.reply({"status": "UP", "store": "UP", "loop": "UP", "charts": self.services.charts.groups()})
 
 
 class Metrics(Base):

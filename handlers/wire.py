@@ -82,6 +82,31 @@ class ErrorResponse:
 
 
 @frozen
+class ProblemDetail:
+    """RFC 9457, and `message`, which says the same as `detail`."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    instance: str
+    message: str
+
+
+@frozen
+class DatedProblemDetail(ProblemDetail):
+    timestamp: Instant
+
+
+@frozen
+class Account:
+    username: str
+    display_name: str | None
+    email: str | None
+    role: str
+
+
+@frozen
 class ResponseMessage:
     message: str
 
@@ -160,11 +185,17 @@ def _camel(name: str) -> str:
     return first + "".join(word.title() for word in rest)
 
 
+def name_of(field: attrs.Attribute[Any]) -> str:
+    """What a field of a shape is called on the wire."""
+    return field.name if field.metadata.get("verbatim") else _camel(field.name)
+
+
 def _converter() -> cattrs.Converter:
     converter = cattrs.Converter()
 
     def renamed(cls: type[Any]) -> Any:
-        names: Any = {a.name: override(rename=_camel(a.name)) for a in attrs.fields(attrs.resolve_types(cls))}
+        fields = attrs.fields(attrs.resolve_types(cls))
+        names: Any = {a.name: override(rename=name_of(a)) for a in fields}
         return make_dict_unstructure_fn(cls, converter, **names)
 
     converter.register_unstructure_hook_factory(attrs.has, renamed)

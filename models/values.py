@@ -278,6 +278,8 @@ def header_value(raw: str) -> str:
 # fmt: off
 _TAKEN = {
     "supervision", "charts", "tracker", "healthz", "readyz", "metrics", "static", "mcp", "sse", "v3", "swagger-ui.html",
+    "processes", "history", "releases", "repositories", "projects", "runs", "compare", "login", "logout", "profile",
+    "users",
 }
 # fmt: on
 

@@ -48,7 +48,10 @@ class Identity:
 
 @frozen
 class Launch:
-    """All that starting one child takes. `uid` None means our own; `limits` as in `ProcessSpec`."""
+    """All that starting one child takes. `uid` None means our own; `limits` as in `ProcessSpec`.
+
+    `stdin` is an open descriptor, `None` for nothing; `stdout` and `stderr` are log files or open descriptors.
+    """
 
     argv: list[str]
     environment: Mapping[str, str]
@@ -58,8 +61,9 @@ class Launch:
     uid: int | None = None
     gid: int | None = None
     limits: Limits = Factory(lambda: Limits({}))
-    stdout: str | None = None
-    stderr: str | None = None
+    stdin: int | None = None
+    stdout: str | int | None = None
+    stderr: str | int | None = None
     redirect_stderr: bool = False
 
     def chain(self) -> list[str]:
@@ -196,7 +200,7 @@ class Children:
                 chain,
                 cwd=launch.directory,
                 env=launch.environment,
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.DEVNULL if launch.stdin is None else launch.stdin,
                 stdout=stdout,
                 stderr=stderr,
                 start_new_session=True,
@@ -307,10 +311,10 @@ def _file_limit(given: tuple[int, int]) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def _append(path: str | None, files: contextlib.ExitStack) -> int | None:
-    """A log file, opened for append by whoever writes it; its folder is made."""
-    if path is None:
-        return None
+def _append(path: str | int | None, files: contextlib.ExitStack) -> int | None:
+    """A log file, opened for append by whoever writes it; its folder is made. A descriptor is what it is."""
+    if path is None or isinstance(path, int):
+        return path
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK
     if not path.startswith("/dev/"):

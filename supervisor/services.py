@@ -18,12 +18,16 @@ import peewee
 from attrs import evolve
 
 from models import events, reading, supervised
+from models.charts.schema import catalogue
 from models.config import BadConfig, Config
-from models.errors import Invalid, Problem
+from models.errors import Invalid, Problem, Unavailable
 from models.events import Entry
 from models.schema import database, fact
+from models.tracker.runevents import RunUpdate
+from models.tracker.schema import reports
 from supervisor.adoption import adopt
 from supervisor.cgroup import Cgroups
+from supervisor.charts.service import Charts, Choose
 from supervisor.child import Children
 from supervisor.clock import Clock
 from supervisor.engine import Engine
@@ -33,6 +37,11 @@ from supervisor.health import Prober
 from supervisor.journal import Journal
 from supervisor.logs import Logs
 from supervisor.strays import Strays, become_subreaper
+from supervisor.tracker.accounts import Accounts
+from supervisor.tracker.ingest import Ingest
+from supervisor.tracker.retention import Retention
+from supervisor.tracker.store import open_store
+from supervisor.usage import Meter
 
 log = logging.getLogger("house")
 
@@ -42,6 +51,7 @@ _BEAT = 2.0
 _STALLED = 1.0
 _BURY_EVERY = 5
 _CHECKPOINT_EVERY = 30
+_LARGE_WAL = 16 * 1024 * 1024
 _PRUNE_EVERY = 600.0
 _DAY = 86_400 * 1_000_000
 _QUERY_TAKES = 20.0
@@ -75,11 +85,20 @@ class Services:
         """`read_config` reads the configuration anew, for a reload; it raises `BadConfig`."""
         self.config = settings
         self.clock = clock or Clock()
+        self.choose_cluster: Choose | None = None
+        """A host application's, set before the start: which cluster a request is about."""
         self.changes: Feed[Entry] = Feed()
+        self.runs: Feed[RunUpdate] = Feed()
         self.answered: Counter[int] = Counter()
         """How many requests were answered, by status code."""
+        self.accounts = Accounts(settings.tracker.security, self.clock)
+        self.retention = Retention(settings.tracker, self.clock, self.tracked)
+        self.runs.subscribe(self.retention.notice)
+        self.port = settings.server.port
+        """Where we listen, which the configuration may leave to the system."""
         self.lag = 0.0
         self._worst = [0.0] * 5
+        self._wal_written = 0
         self._read_config = read_config
         self._tasks: set[asyncio.Task[None]] = set()
         self._reloading = asyncio.Lock()
@@ -98,16 +117,48 @@ class Services:
             instance = fact("instance")
         except (peewee.PeeweeException, OSError) as error:
             raise CannotStart(f"{self.data_dir / 'pilothouse.db'}: the store cannot be opened: {error}") from None
+        self._open_tracker()
+        self._open_catalogue()
         self.journal = Journal(self.changes.publish, min(self.config.supervisor.events.retain_rows, _WAITING))
         self.engine = self._make_engine(instance)
         records = supervised.load()
         self.fleet = Fleet(self.config.supervisor.processes, self.engine, records)
         self.logs = Logs(self.fleet.log_files)
+        self.meter = Meter()
+        self.charts = Charts(
+            self.config,
+            self.data_dir,
+            self.engine.children,
+            instance,
+            self.engine.environment,
+            self.choose_cluster,
+        )
         become_subreaper()
         leftovers = await adopt(self.fleet, self.engine, records)
         self._keep("leftovers", leftovers.end())
         for name, work in {"beat": self._beat(), "logs": self.logs.watch(), "prune": self._prune()}.items():
             self._keep(name, work)
+        self._keep("retention", self.retention.watch())
+        self._keep("charts", self.charts.start())
+
+    def _open_tracker(self) -> None:
+        """Raises `CannotStart`."""
+        try:
+            open_store(self.data_dir / "tracker.db")
+            self.accounts.make_admin(self.data_dir)
+            self.ingest = Ingest(self.data_dir / "incoming", self.config, self.clock, self.runs.publish)
+            self.ingest.sweep()
+        except Invalid as problem:
+            raise CannotStart(problem.message) from None
+        except (peewee.PeeweeException, OSError) as error:
+            raise CannotStart(f"{self.data_dir / 'tracker.db'}: the store cannot be opened: {error}") from None
+
+    def _open_catalogue(self) -> None:
+        """Raises `CannotStart`."""
+        try:
+            catalogue.open(self.data_dir / "charts.db")
+        except (peewee.PeeweeException, OSError) as error:
+            raise CannotStart(f"{self.data_dir / 'charts.db'}: the store cannot be opened: {error}") from None
 
     def _make_engine(self, instance: str) -> Engine:
         children, cgroups = Children(), Cgroups.open(instance)
@@ -144,10 +195,15 @@ class Services:
             log.exception("while stopping the processes")
         if not await self.journal.settled(max(_STALLED, end - time.monotonic())):
             log.error("the store cannot be written: %d changes are lost", self.journal.waiting)
+        await self.ingest.close(max(_STALLED, end - time.monotonic()))
+        await self.accounts.close()
+        await self.charts.close()
         self.engine.prober.close()
         self.engine.children.close()
         self.engine.cgroups.close()
         database.close()
+        reports.close()
+        catalogue.close()
         os.close(self._lock)
 
     async def reload(self) -> tuple[Reload, list[str]]:
@@ -186,6 +242,13 @@ class Services:
         """Runs a long query in the worker. Raises `TimedOut`."""
         return await asyncio.to_thread(database.patiently, query, _QUERY_TAKES)
 
+    async def tracked(self, work: Callable[[], Result]) -> Result:
+        """Runs what reads or writes the tracker's store in the worker. Raises `Unavailable`, `TimedOut`."""
+        try:
+            return await asyncio.to_thread(reports.patiently, work, _QUERY_TAKES)
+        except peewee.OperationalError as error:
+            raise Unavailable(f"the store of the tracker does not answer: {error}") from None
+
     @property
     def is_stalled(self) -> bool:
         """Whether the loop was held up for more than a second within the last ten."""
@@ -221,6 +284,17 @@ class Services:
         if beats % _CHECKPOINT_EVERY == 0 or self.journal.commits >= 1000:
             self.journal.commits = 0
             await asyncio.to_thread(database.checkpoint)
+        if beats % _CHECKPOINT_EVERY == 0 or self._wal_has_grown():
+            await asyncio.to_thread(reports.checkpoint)
+
+    def _wal_has_grown(self) -> bool:
+        """Whether it is large and was written to: a report of a hundred thousand cases makes a large one at once."""
+        try:
+            wal = (self.data_dir / "tracker.db-wal").stat()
+        except FileNotFoundError:
+            return False
+        written, self._wal_written = self._wal_written, wal.st_mtime_ns
+        return wal.st_size > _LARGE_WAL and wal.st_mtime_ns != written
 
     async def _prune(self) -> None:
         """Keeps the history within its bounds, a thousand rows at a time, so that nobody waits for it."""
@@ -230,6 +304,7 @@ class Services:
             try:
                 while await self.off_loop(lambda: events.prune(before, keep.retain_rows)):  # noqa: B023 (awaited here)
                     await asyncio.sleep(0.01)
+                await self.accounts.prune()
             except (peewee.PeeweeException, Problem) as error:
                 log.warning("the history could not be pruned: %s", error)
             await asyncio.sleep(_PRUNE_EVERY)

@@ -270,6 +270,18 @@ def serve(tmp_path: Path) -> Iterator[Serve]:
         server.close()
 
 
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A real Kubernetes API server (tests/charts/cluster.py), started for the first test that asks for it."""
+    from cluster import Cluster, programs
+
+    one = Cluster(tmp_path_factory.mktemp("cluster"), programs())
+    try:
+        yield one.start()
+    finally:
+        one.close()
+
+
 def python(code: str) -> list[str]:
     """A command that runs this Python code."""
     return [sys.executable, "-c", code]

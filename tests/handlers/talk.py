@@ -124,7 +124,7 @@ def error_of(service: str, answer: Answer, status: int, path: str) -> Any:
 
 
 def reason(status: int) -> str:
-    return {413: "Content Too Large"}.get(status) or HTTPStatus(status).phrase
+    return {413: "Content Too Large", 422: "Unprocessable Content"}.get(status) or HTTPStatus(status).phrase
 
 
 def connect(server: Server, timeout: float = 30.0) -> socket.socket:

@@ -67,6 +67,7 @@ def test_only_one_place_changes_a_status() -> None:
     found = [
         (name, node.lineno)
         for name in NAMES
+        if name.count("/") == 1  # in the folders of the other two services a status is a release's, or a run's
         for node in ast.walk(tree(name))
         if isinstance(node, ast.Call)
         and getattr(node.func, "id", "") == "evolve"

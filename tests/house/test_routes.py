@@ -8,15 +8,17 @@ from typing import Any, cast
 import pytest
 from tornado.routing import PathMatches, Rule
 
-from handlers import app, gates
+from handlers import accounts, app, gates
 from handlers.base import Base, methods
 from handlers.pages import Static
 from handlers.routing import API
 from handlers.streams import Streams
 from models.config import Config
+from models.errors import Denied
+from models.tracker.accounts import Credential, User
 from supervisor.services import Services
 
-_NOBODY = cast("Services", SimpleNamespace())
+_NOBODY = cast("Services", SimpleNamespace(config=Config()))
 RULES = app.rules(_NOBODY, Streams(Config().server))
 CHANGING = {"POST", "PUT", "DELETE"}
 
@@ -31,10 +33,37 @@ def test_every_handler_names_its_gate(rule: Rule) -> None:
     assert rule.target.gate is not gates.closed
 
 
+ASKING = {gates.operators, gates.account_holders, gates.admins, gates.posters, gates.chart_changers}
+"""The gates that ask who somebody is, where that matters."""
+
+FREE = {accounts.Login, accounts.Logout}
+"""What has a POST and no gate: before a login nobody is anybody, and to leave is free."""
+
+
 @pytest.mark.parametrize("rule", RULES, ids=name)
 def test_whoever_may_change_something_is_asked_who_he_is(rule: Rule) -> None:
-    if CHANGING & set(methods(rule.target)):
-        assert rule.target.gate is gates.operators
+    for method in CHANGING & set(methods(rule.target)):
+        gate = rule.target.gate_of(method)
+        operation = getattr(rule.target, "operations", {}).get(method)
+        if operation is not None and not operation[0].mutating:
+            assert gate is gates.chart_readers, "a question that is asked with a body"
+        elif rule.target in FREE:
+            assert gate is gates.open_to_all
+        else:
+            assert gate in ASKING
+
+
+@pytest.mark.parametrize("rule", RULES, ids=name)
+def test_no_gate_but_that_of_reports_lets_the_scope_ingest_pass(rule: Rule) -> None:
+    user = User(1, "ci", None, None, "ADMIN")
+    who = gates.Caller(is_beyond=False, credential=Credential(user, "token", 1, "INGEST"), has_chart_key=True)
+    for method in methods(rule.target):
+        gate = rule.target.gate_of(method)
+        if gate is gates.posters:
+            gates.admit(who, gate, Config())
+        else:
+            with pytest.raises(Denied):
+                gates.admit(who, gate, Config())
 
 
 def test_a_handler_that_names_no_gate_is_closed() -> None:

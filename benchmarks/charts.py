@@ -1,0 +1,202 @@
+"""Reading releases: each endpoint beside the helm command that answers the same, in the same run, on a real API server.
+
+    python benchmarks/charts.py [--quick] [--runs 20] [--releases 200] [--revisions 10] [--helm FILE] [--out FILE]
+
+The API server is the one that the tests use (KUBEBUILDER_ASSETS). Ours is asked over HTTP, on one kept connection, and
+helm is run as a shell would run it: a process for each answer. Who comes first changes from round to round.
+"""
+
+import argparse
+import http.client
+import random
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "charts")]  # it is run as a program
+
+from cluster import Cluster, programs  # noqa: E402
+from conftest import Server  # noqa: E402
+from stored import secret, stored  # noqa: E402
+
+API = "/api/v1/releases"
+SMALL, LARGE = "one", "many"
+PAYLOAD = 16_000
+CALLERS = 50
+GOALS = {"list": 5.0, "one": 10.0}
+"""How many times faster than helm: a list of many, and what is asked of one release."""
+
+Measured = dict[str, list[float]]
+
+
+class Side:
+    """helm on the cluster, and ours on the same."""
+
+    def __init__(self, server: Server, helm: str, cluster: Cluster, home: Path) -> None:
+        self.server = server
+        self.helm = helm
+        self.environ = {"KUBECONFIG": str(cluster.kubeconfig), "HOME": str(home)}
+        self.connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+
+    def ours(self, path: str) -> None:
+        self.connection.request("GET", API + path)
+        answer = self.connection.getresponse()
+        body = answer.read()
+        if answer.status != 200:
+            raise SystemExit(f"{path}: {answer.status} {body[:300]!r}")
+
+    def theirs(self, *arguments: str) -> None:
+        done = subprocess.run([self.helm, *arguments], env=self.environ, capture_output=True, text=True)
+        if done.returncode:
+            raise SystemExit(f"helm {' '.join(arguments)}: {done.stderr}")
+
+
+def questions(major: int, releases: int) -> list[tuple[str, str, str, list[str]]]:
+    """What is asked: the goal that it has, its name, our path, helm's arguments."""
+    every = ["--all"] if major == 3 else []
+    asked = [
+        ("list", f"list of {releases}", f"?namespace={LARGE}", ["list", "-n", LARGE, "-m", "0", *every, "-o", "json"]),
+        ("one", "list of one", f"?namespace={SMALL}", ["list", "-n", SMALL, "-m", "0", *every, "-o", "json"]),
+    ]
+    for space, where in ((SMALL, "alone"), (LARGE, f"among {releases}")):
+        there = ["-n", space, "-o", "json", "r0"]
+        asked += [
+            ("one", f"status, {where}", f"/r0?namespace={space}", ["status", *there]),
+            ("one", f"history, {where}", f"/r0/history?namespace={space}", ["history", *there]),
+            (
+                "one",
+                f"all values, {where}",
+                f"/r0/values?all=true&namespace={space}",
+                ["get", "values", "--all", *there],
+            ),
+            ("one", f"manifest, {where}", f"/r0/manifest?namespace={space}", ["get", "manifest", "-n", space, "r0"]),
+            ("one", f"hooks, {where}", f"/r0/hooks?namespace={space}", ["get", "hooks", "-n", space, "r0"]),
+        ]
+    return asked
+
+
+def fill(cluster: Cluster, namespace: str, releases: int, revisions: int) -> None:
+    """Releases of about 30 KB each, as helm would have left them."""
+    cluster.namespace(namespace)
+    noise = random.Random(1).randbytes(PAYLOAD).hex()
+    things = []
+    for index in range(releases):
+        for number in range(1, revisions + 1):
+            status = "deployed" if number == revisions else "superseded"
+            release = stored(f"r{index}", namespace, number, status, config={"a": 1}, manifest="kind: ConfigMap\n")
+            release["chart"] |= {"values": {"b": {"c": 2}}, "templates": [{"name": "t", "data": noise}]}
+            things.append(secret(release))
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda thing: cluster.create(namespace, thing), things))
+
+
+def timed(work: Callable[[], None]) -> float:
+    begin = time.perf_counter()
+    work()
+    return (time.perf_counter() - begin) * 1000
+
+
+def measure(side: Side, asked: list[tuple[str, str, str, list[str]]], runs: int) -> dict[str, Measured]:
+    """Milliseconds of each question, by who answered."""
+    found: dict[str, Measured] = defaultdict(lambda: {"ours": [], "helm": []})
+    for number in range(runs):
+        for _, name, path, arguments in asked:
+            both: list[tuple[str, Callable[[], None]]] = [
+                ("ours", lambda path=path: side.ours(path)),  # type: ignore[misc]
+                ("helm", lambda arguments=arguments: side.theirs(*arguments)),  # type: ignore[misc]
+            ]
+            for who, work in both if number % 2 else reversed(both):
+                found[name][who].append(timed(work))
+    return found
+
+
+def crowd(server: Server, path: str) -> float:
+    """Milliseconds until fifty callers, each on a connection of its own, have their answers."""
+    with ThreadPoolExecutor(CALLERS) as pool:
+        begin = time.perf_counter()
+        answers = list(pool.map(server.get, [API + path] * CALLERS))
+        took = (time.perf_counter() - begin) * 1000
+    if any(answer.status != 200 for answer in answers):
+        raise SystemExit("not all of the crowd were answered")
+    return took
+
+
+@contextmanager
+def staged(helm: str, releases: int, revisions: int) -> Iterator[tuple[Side, Cluster]]:
+    with tempfile.TemporaryDirectory(prefix="ph-bench-") as name:
+        place = Path(name)
+        (place / "cluster").mkdir()
+        cluster = Cluster(place / "cluster", programs())
+        server: Server | None = None
+        try:
+            cluster.start()
+            fill(cluster, SMALL, 1, 1)
+            fill(cluster, LARGE, releases, revisions)
+            server = Server(place, {"svc": {"kube": {"kubeconfig": str(cluster.kubeconfig)}}}, {}, []).start()
+            yield Side(server, helm, cluster, place), cluster
+        finally:
+            if server is not None:
+                server.close()
+            cluster.close()
+
+
+def report(version: str, found: dict[str, Measured], asked: list[tuple[str, str, str, list[str]]]) -> list[str]:
+    goals = {name: GOALS[goal] for goal, name, _, _ in asked}
+    lines = [f"## Reading releases, beside helm {version}", "", "| asked | ours, ms | helm, ms | times | goal |"]
+    lines.append("|---|---|---|---|---|")
+    for name, times in found.items():
+        ours, helm = (statistics.median(times[who]) for who in ("ours", "helm"))
+        verdict = "met" if helm / ours >= goals[name] else "missed"
+        lines.append(f"| {name} | {ours:.1f} | {helm:.1f} | {helm / ours:.1f} | {goals[name]:g}: {verdict} |")
+    return lines
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Reading releases: ours beside helm.")
+    parser.add_argument("--quick", action="store_true", help="a few rounds, to see that it works")
+    parser.add_argument("--runs", type=int, default=20)
+    parser.add_argument("--releases", type=int, default=200)
+    parser.add_argument("--revisions", type=int, default=10)
+    own = ROOT / ".tools" / "helm"
+    parser.add_argument("--helm", default=str(own) if own.exists() else shutil.which("helm"))
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    if not options.helm:
+        raise SystemExit("there is no helm to compare with (--helm)")
+    if options.quick:
+        options.runs, options.releases, options.revisions = 3, 20, 3
+    say = subprocess.run(
+        [options.helm, "version", "--template={{.Version}}"], capture_output=True, text=True, check=True
+    )
+    version = say.stdout.strip().removeprefix("v")
+    asked = questions(int(version.partition(".")[0]), options.releases)
+    with staged(options.helm, options.releases, options.revisions) as (side, _):
+        first = timed(lambda: side.ours(f"?namespace={LARGE}"))
+        lines = report(version, measure(side, asked, options.runs), asked)
+        together = crowd(side.server, f"?namespace={LARGE}"), crowd(side.server, f"/r0?namespace={LARGE}")
+        memory = psutil.Process(side.server.pid).memory_info().rss / 1024**2
+    lines += [
+        "",
+        f"{options.releases} releases of {options.revisions} revisions, {PAYLOAD * 2 // 1000} KB each; medians of "
+        f"{options.runs} rounds. The very first list took {first:.0f} ms. {CALLERS} callers at once: the list "
+        f"{together[0]:.0f} ms for all of them, one release {together[1]:.0f} ms. Memory of the server after all this: "
+        f"{memory:.0f} MiB.",
+    ]
+    print("\n".join(lines))
+    if options.out:
+        options.out.write_text("\n".join([*lines, ""]))
+
+
+if __name__ == "__main__":
+    main()

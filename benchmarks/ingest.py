@@ -1,0 +1,335 @@
+"""An upload measured: ours beside its floor and beside what one would write in an afternoon, in the same runs.
+
+    python benchmarks/ingest.py [--cases 100000] [--files 5000] [--runs 3] [--out FILE]
+
+Ours is the whole way: a request over loopback, parsed, judged, stored and answered. The floor parses with bare expat
+and inserts one row for each case or file into a fresh SQLite file in one transaction; it stores no names apart and
+judges nothing. The afternoon's work is junitparser (ElementTree for coverage) with a peewee model and `create` in one
+transaction. The latter two are processes of their own, on files that are there already.
+"""
+
+import argparse
+import http.client
+import importlib.util
+import json
+import os
+import random
+import resource
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from xml.etree import ElementTree
+from xml.parsers import expat
+
+import peewee
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # it is run as a program
+
+from benchmarks import report
+from benchmarks.report import OURS, Figures, Metric
+from benchmarks.streams import Ours, running
+
+FLOOR, AFTERNOON = "floor", "afternoon"
+KINDS = ("junit", "jacoco")
+LIMITS = {"tracker": {"limits": {"file": "90M", "request": "100M"}}}
+
+METRICS = (
+    Metric("seconds", "seconds", 2),
+    Metric("growth", "memory while it lasts, MiB (RSS, growth)", 1),
+    Metric("kept", "memory afterwards, MiB (RSS, growth)", 1),
+    Metric("lag", "how late the loop is meanwhile, ms (p99)", 2),
+    Metric("stall", "how late the loop is meanwhile, ms (worst)", 1),
+)
+
+
+def junit(cases: int) -> Iterator[str]:
+    """Every fiftieth case failed and says so at length."""
+    yield '<?xml version="1.0" encoding="UTF-8"?>\n<testsuites>\n'
+    for suite in range(cases // 100):
+        yield f'<testsuite name="com.example.shop.module{suite % 40}.Suite{suite}" tests="100">\n'
+        for case in range(100):
+            head = (
+                f'<testcase classname="com.example.shop.module{suite % 40}.checkout.Suite{suite}Test" '
+                f'time="0.{case:03}" name="orders are placed with the right discount, the right tax and the right '
+                f'postage for a customer of the house, number {case} of {suite}"'
+            )
+            trace = "\n".join(f"  at com.example.shop.Cart.line{line}(Cart.java:{line})" for line in range(30))
+            failure = f'<failure message="expected 1 but was 2" type="AssertionError">{trace}</failure>'
+            yield f"{head}/>\n" if case % 50 else f"{head}>{failure}</testcase>\n"
+        yield "</testsuite>\n"
+    yield "</testsuites>\n"
+
+
+def jacoco(files: int) -> Iterator[str]:
+    """Ninety-five lines in each file, as its manifold numbers."""
+    dice = random.Random(1)
+    yield '<?xml version="1.0"?><!DOCTYPE report PUBLIC "-//JACOCO//DTD Report 1.1//EN" "report.dtd">'
+    yield '<report name="shop">'
+    total = 0
+    for package in range(files // 50):
+        yield f'<package name="com/example/shop/module{package}/checkout">'
+        for file in range(50):
+            hits = [dice.random() < 0.8 for _ in range(95)]
+            lines = "".join(
+                f'<line nr="{nr}" mi="{0 if hit else 3}" ci="{3 if hit else 0}" mb="0" cb="{nr % 3}"/>'
+                for nr, hit in enumerate(hits, 10)
+            )
+            covered = sum(hits)
+            total += covered
+            counter = f'<counter type="LINE" missed="{95 - covered}" covered="{covered}"/>'
+            more = '<counter type="METHOD" missed="1" covered="4"/><counter type="CLASS" missed="0" covered="1"/>' * 34
+            yield f'<sourcefile name="Class{file}OfPackage{package}.java">{lines}{counter}{more}</sourcefile>\n'
+        yield "</package>"
+    yield f'<counter type="LINE" missed="{files // 50 * 50 * 95 - total}" covered="{total}"/></report>\n'
+
+
+# The floor and the afternoon's work
+
+
+def floor(kind: str, source: Path, store: Path) -> int:
+    rows: list[tuple[str, ...]] = []
+    wanted, names = ("testcase", ("classname", "name", "time")) if kind == "junit" else ("sourcefile", ("name",))
+
+    def begins(tag: str, attributes: dict[str, str]) -> None:
+        if tag == wanted:
+            rows.append(tuple(attributes[name] for name in names))
+
+    parser = expat.ParserCreate()
+    parser.StartElementHandler = begins
+    with source.open("rb") as file:
+        parser.ParseFile(file)
+    database = sqlite3.connect(store, isolation_level=None)
+    database.execute("PRAGMA journal_mode = wal")
+    database.execute(f"CREATE TABLE entry (id INTEGER PRIMARY KEY, {', '.join(names)})")
+    database.execute("BEGIN")
+    database.executemany(f"INSERT INTO entry ({', '.join(names)}) VALUES ({', '.join('?' * len(names))})", rows)  # noqa: S608 (our own names)
+    database.execute("COMMIT")
+    return len(rows)
+
+
+def afternoon(kind: str, source: Path, store: Path) -> int:
+    tables = peewee.SqliteDatabase(str(store), pragmas={"journal_mode": "wal"})
+
+    class Case(peewee.Model):
+        class_name = peewee.TextField()
+        name = peewee.TextField()
+        seconds = peewee.FloatField()
+        failed = peewee.BooleanField()
+        message = peewee.TextField(null=True)
+
+        class Meta:
+            database = tables
+
+    class Covered(peewee.Model):
+        path = peewee.TextField()
+        covered = peewee.IntegerField()
+        missed = peewee.IntegerField()
+        lines = peewee.TextField()
+
+        class Meta:
+            database = tables
+
+    tables.create_tables([Case, Covered])
+    with tables.atomic():
+        return _store_cases(source, Case) if kind == "junit" else _store_files(source, Covered)
+
+
+def _store_cases(source: Path, table: type[peewee.Model]) -> int:
+    import junitparser
+
+    count = 0
+    for suite in junitparser.JUnitXml.fromfile(str(source)):
+        for case in suite:
+            failed = [one for one in case.result if isinstance(one, junitparser.Failure)]
+            table.create(
+                class_name=case.classname, name=case.name, seconds=case.time, failed=bool(failed),
+                message=failed[0].text if failed else None,
+            )  # fmt: skip
+            count += 1
+    return count
+
+
+def _store_files(source: Path, table: type[peewee.Model]) -> int:
+    count = 0
+    for package in ElementTree.parse(source).getroot().iter("package"):  # noqa: S314 (a file of ours)
+        for file in package.iter("sourcefile"):
+            lines = {line.get("nr"): line.get("ci") != "0" for line in file.iter("line")}
+            covered = sum(lines.values())
+            table.create(
+                path=f"{package.get('name')}/{file.get('name')}", covered=covered, missed=len(lines) - covered,
+                lines=json.dumps(lines),
+            )  # fmt: skip
+            count += 1
+    return count
+
+
+def work(name: str, kind: str, source: Path) -> None:
+    """As a program of its own: says how long it took and what it grew by."""
+    with tempfile.TemporaryDirectory(prefix="ph-bench-") as place:
+        before, begin = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.monotonic()
+        count = {FLOOR: floor, AFTERNOON: afternoon}[name](kind, source, Path(place) / "store.db")
+        seconds = time.monotonic() - begin
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    print(json.dumps({"seconds": seconds, "growth": grown / 1024, "count": count}))
+
+
+# Ours
+
+
+class Server(Ours):
+    """With room for reports as large as these."""
+
+    settings = {**Ours.settings, **LIMITS}
+
+
+class Watch:
+    """The most memory that a process has had, looked at every 20 ms."""
+
+    def __init__(self, look: Callable[[], float]) -> None:
+        self._look = look
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch)
+        self.most = look()
+
+    def _watch(self) -> None:
+        while not self._over.wait(0.02):
+            self.most = max(self.most, self._look())
+
+    def __enter__(self) -> "Watch":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+
+def ours(kind: str, source: Path, count: int, record: Callable[[str, float], None]) -> None:
+    with running(Server) as hub:
+        hub.publish(0)  # what is imported at the first upload is imported
+        hub.lag()
+        before = hub.memory()
+        with Watch(hub.memory) as watch:
+            begin = time.monotonic()
+            run = post(hub.port, kind, source)
+            record("seconds", time.monotonic() - begin)
+        if late := hub.lag():
+            record("lag", late.p99)
+            record("stall", late.worst)
+        record("growth", (watch.most - before) / 1024)
+        record("kept", (hub.memory() - before) / 1024)
+    if kind == "junit" and run["tests"] != count:
+        raise RuntimeError(f"{run['tests']} tests were counted, not {count}")
+
+
+def post(port: int, kind: str, source: Path) -> dict[str, float]:
+    """A file as it is; a coverage report with one test, for no run is without."""
+    small = b'<testsuite><testcase name="a"/></testsuite>'
+    part = '--b\r\nContent-Disposition: form-data; name="{}"; filename="r.xml"\r\n\r\n'
+    head = b'--b\r\nContent-Disposition: form-data; name="project"\r\n\r\nbench\r\n'
+    if kind != "junit":
+        head += part.format("junit").encode() + small + b"\r\n"
+    head, tail = head + part.format(kind).encode(), b"\r\n--b--\r\n"
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=600)
+    connection.putrequest("POST", "/api/v1/ingest")
+    connection.putheader("Content-Type", "multipart/form-data; boundary=b")
+    connection.putheader("Content-Length", str(len(head) + source.stat().st_size + len(tail)))
+    connection.endheaders(head)
+    with source.open("rb") as file:
+        while piece := file.read(1 << 18):
+            connection.send(piece)
+    connection.send(tail)
+    answer = connection.getresponse()
+    said = answer.read()
+    if answer.status != 201:
+        raise RuntimeError(f"{answer.status} {said[:500]!r}")
+    run: dict[str, float] = json.loads(said)
+    return run
+
+
+def measure(kind: str, source: Path, count: int, names: Sequence[str], put: Callable[[str, str, float], None]) -> None:
+    """Each in turn: (contestant, metric, value)."""
+    for name in names:
+        if name == OURS:
+            ours(kind, source, count, lambda metric, value: put(OURS, metric, value))
+            continue
+        done = subprocess.run(
+            [sys.executable, __file__, "--work", name, kind, str(source)], capture_output=True, text=True, check=True
+        )
+        said = json.loads(done.stdout)
+        if said["count"] != count:
+            raise RuntimeError(f"{name}: {said['count']} of {count}")
+        put(name, "seconds", said["seconds"])
+        put(name, "growth", said["growth"])
+
+
+def _put(figures: Figures, run: int, kind: int, who: str, metric: str, value: float) -> None:
+    figures.put(run, metric, kind, who, value)
+
+
+def document(figures: Figures, names: Sequence[str], sizes: dict[str, tuple[int, float]], runs: int) -> str:
+    rows = []
+    for number, kind in enumerate(KINDS):
+        count, megabytes = sizes[kind]
+        for metric in METRICS:
+            cells = [figures.cell(metric, number, name) for name in names]
+            rows.append(
+                [f"{kind}, {count} {'cases' if kind == 'junit' else 'files'}, {megabytes:.0f} MB", metric.title, *cells]
+            )
+    parts = [
+        "# An upload, measured",
+        f"{report.machine()}. {runs} run(s); cells: median of the runs (min..max) **x ratio to ours in the same run**. "
+        "Floor: bare expat and one `executemany` into a fresh file. Afternoon: junitparser (coverage: ElementTree) and "
+        "peewee's `create` in one transaction.",
+        report.table(["", "", *names], rows),
+    ]
+    if AFTERNOON not in names:
+        parts.append("- afternoon: not measured: junitparser is not installed")
+    return "\n\n".join(parts) + "\n"
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cases", type=int, default=100_000, help="of the test report, in hundreds")
+    parser.add_argument("--files", type=int, default=5_000, help="of the coverage report, in fifties")
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--out", type=Path, help="write the Markdown here too")
+    parser.add_argument("--work", nargs=3, help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def main() -> int:
+    options = arguments()
+    if options.work:
+        work(options.work[0], options.work[1], Path(options.work[2]))
+        return 0
+    names = [OURS, FLOOR, *([AFTERNOON] if importlib.util.find_spec("junitparser") else [])]
+    figures, sizes = Figures(), {}
+    counts = {"junit": options.cases // 100 * 100, "jacoco": options.files // 50 * 50}
+    with tempfile.TemporaryDirectory(prefix="ph-bench-") as place:
+        sources = {kind: Path(place) / f"{kind}.xml" for kind in KINDS}
+        for kind, make in {"junit": junit, "jacoco": jacoco}.items():
+            with sources[kind].open("w") as file:
+                file.writelines(make(counts[kind]))
+            sizes[kind] = counts[kind], os.path.getsize(sources[kind]) / 1e6
+        for run in range(options.runs):
+            order = names if run % 2 else names[::-1]
+            for number, kind in enumerate(KINDS):
+                put = partial(_put, figures, run, number)
+                measure(kind, sources[kind], counts[kind], order, put)
+                print(f"run {run + 1}: {kind}", file=sys.stderr, flush=True)
+    text = document(figures, names, sizes, options.runs)
+    print(text)
+    if options.out:
+        options.out.write_text(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

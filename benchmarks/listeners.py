@@ -1,0 +1,140 @@
+"""Many open event streams in a process of its own, one epoll loop: when did which of them get the next event?
+
+As a module: `Listeners`. As a program it is the other end of it: a JSON line in, a JSON line out.
+"""
+
+import json
+import select
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from typing import Any
+
+PATIENCE = 60.0
+AT_ONCE = 200
+HEAD_ENDS = b"\r\n\r\n"
+
+
+@dataclass(frozen=True)
+class Heard:
+    """Seconds of the system's monotonic clock: when the first and when the last of all had one event more."""
+
+    first: float
+    last: float
+
+
+class Listeners:
+    """`count` streams of one path, open and at rest when it is entered."""
+
+    def __init__(self, port: int, path: str, count: int) -> None:
+        self._order = json.dumps({"port": port, "path": path, "count": count})
+
+    def __enter__(self) -> "Listeners":
+        self._process = subprocess.Popen(
+            [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        self._tell(self._order)
+        self.opening = float(self._answer()["seconds"])
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    def expect(self) -> None:
+        """From now on the next event counts."""
+        self._tell("expect")
+        self._answer()
+
+    def heard(self) -> Heard:
+        """Waits until all have had it."""
+        return Heard(**self._answer())
+
+    def _tell(self, line: str) -> None:
+        assert self._process.stdin
+        self._process.stdin.write(line + "\n")
+        self._process.stdin.flush()
+
+    def _answer(self) -> dict[str, float]:
+        assert self._process.stdout
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError("the listeners ended")
+        answer: dict[str, float] = json.loads(line)
+        return answer
+
+
+class Crowd:
+    """The other end: all sockets, and how many events each has had."""
+
+    def __init__(self, port: int, path: str, count: int) -> None:
+        self._request = f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nAccept: text/event-stream\r\n\r\n".encode()
+        self._port = port
+        self._epoll = select.epoll()
+        self._sockets: dict[int, socket.socket] = {}
+        for start in range(0, count, AT_ONCE):
+            self._open(min(AT_ONCE, count - start))
+        self._drain()
+
+    def _open(self, count: int) -> None:
+        """Opens some, and waits for the heads of their answers."""
+        heads = {}
+        for _ in range(count):
+            one = socket.create_connection(("127.0.0.1", self._port), PATIENCE)
+            one.sendall(self._request)
+            heads[one.fileno()] = b""
+            self._sockets[one.fileno()] = one
+        for fd in heads:
+            one = self._sockets[fd]
+            while HEAD_ENDS not in heads[fd]:
+                if not (some := one.recv(4096)):
+                    raise RuntimeError("a stream was refused")
+                heads[fd] += some
+            if b" 200 " not in heads[fd].partition(b"\r\n")[0]:
+                raise RuntimeError(f"a stream was refused: {heads[fd][:40]!r}")
+            one.setblocking(False)
+            self._epoll.register(fd, select.EPOLLIN)
+
+    def _drain(self, quiet: float = 0.3) -> None:
+        """Reads what still comes of the beginning, until nothing has come for a while."""
+        while ready := self._epoll.poll(quiet):
+            for fd, _ in ready:
+                self._sockets[fd].recv(65536)
+
+    def wait(self) -> Heard:
+        """Every socket's next event; it must come in one piece."""
+        missing = set(self._sockets)
+        first, last, clock = 0.0, 0.0, time.monotonic
+        sockets, end = self._sockets, clock() + PATIENCE
+        while missing:
+            for fd, _ in self._epoll.poll(1.0, 512):
+                data = sockets[fd].recv(65536)
+                if not data:
+                    raise RuntimeError("a stream ended")
+                if b"data:" in data:
+                    last = clock()
+                    first = first or last
+                    missing.discard(fd)
+            if clock() > end:
+                raise RuntimeError(f"{len(missing)} streams heard nothing")
+        return Heard(first, last)
+
+
+def _reply(**answer: Any) -> None:
+    print(json.dumps(answer), flush=True)
+
+
+def main() -> None:
+    begin = time.monotonic()
+    crowd = Crowd(**json.loads(sys.stdin.readline()))
+    _reply(seconds=time.monotonic() - begin)
+    for _ in sys.stdin:
+        _reply(ready=1)
+        heard = crowd.wait()
+        _reply(first=heard.first, last=heard.last)
+
+
+if __name__ == "__main__":
+    main()

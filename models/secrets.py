@@ -1,0 +1,40 @@
+"""What is not shown of a configuration: values that look like secrets, by the names they go by."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+HIDDEN = "(hidden)"
+
+_NAME = re.compile(r"pass(word|wd|phrase)?|secret|token|api[-_]?key|private[-_]?key|credential|auth|cookie|dsn", re.I)
+_OPTION = re.compile(r"(--?[\w.-]+)(=(.*))?", re.S)
+_USER_INFO = re.compile(r"(?<=://)[^/@\s]+(?=@)")
+
+
+def is_secret(name: str) -> bool:
+    """Whether what goes by this name is not for everybody's eyes."""
+    return bool(_NAME.search(name))
+
+
+def shown_words(words: Sequence[str]) -> list[str]:
+    """A command with the values of telling options, and credentials within URLs, hidden."""
+    shown: list[str] = []
+    hide_next = False
+    for word in words:
+        option = _OPTION.fullmatch(word)
+        if hide_next and not option:
+            shown.append(HIDDEN)
+        elif option and option[2] and is_secret(option[1]):
+            shown.append(f"{option[1]}={HIDDEN}")
+        elif "=" in word and not option and is_secret(word.partition("=")[0]):
+            shown.append(f"{word.partition('=')[0]}={HIDDEN}")
+        else:
+            shown.append(_USER_INFO.sub(HIDDEN, word))
+        hide_next = bool(option and not option[2] and is_secret(option[1]))
+    return shown
+
+
+def shown_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """The names of variables and what may be shown of their values."""
+    return {name: HIDDEN if is_secret(name) else _USER_INFO.sub(HIDDEN, text) for name, text in environment.items()}

@@ -1,0 +1,33 @@
+// A worker that all tabs share: one connection for each event stream, however many tabs are open.
+// A browser grants six connections to a host over HTTP/1.1; a stream holds one for good.
+const sources = new Map();
+
+function open(url, names) {
+  const source = { ports: new Set(), is: "waiting", events: new EventSource(url) };
+  const tell = (message) => source.ports.forEach((port) => port.postMessage(message));
+  const become = (is) => { source.is = is; tell({ url, is }); };
+  source.events.onopen = () => become("on");
+  source.events.onerror = () => {
+    become("off");
+    if (source.events.readyState === EventSource.CLOSED) { sources.delete(url); }
+  };
+  for (const name of names) source.events.addEventListener(name, (event) => tell({ url, name, data: event.data }));
+  sources.set(url, source);
+  return source;
+}
+
+onconnect = (connection) => {
+  const port = connection.ports[0];
+  port.onmessage = ({ data }) => {
+    if (data.leave) {
+      for (const [url, source] of sources) {
+        source.ports.delete(port);
+        if (!source.ports.size) { source.events.close(); sources.delete(url); }
+      }
+      return;
+    }
+    const source = sources.get(data.url) || open(data.url, data.names);
+    source.ports.add(port);
+    port.postMessage({ url: data.url, is: source.is });
+  };
+};

@@ -1,0 +1,221 @@
+"""The pages of supervision, as a browser without script sees them, and as Chromium does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from browsing import Browser, browser, serious
+from conftest import Serve, Server, python, wait_for
+from talk import house
+
+COUNTING = python("import itertools, time\nfor i in itertools.count(): print('line', i, flush=True); time.sleep(0.05)")
+FORGED = "<script>document.title = 'forged'</script>"
+FORM = "application/x-www-form-urlencoded"
+PAGES = ["/", "/processes", "/processes/web", "/history"]
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    with browser() as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("pages")
+    processes = {
+        "web": {
+            "command": [*COUNTING, "--password", "hunter2", "--api-key=hunter3"],
+            "stdout-logfile": str(folder / "web.log"),
+            "environment": {"DB_PASSWORD": "hunter4", "URL": "http://joe:hunter5@db/", "GREETING": "hello"},
+            "description": FORGED,
+        },
+        "db": {"command": "sleep 1000"},
+        "broken": {"command": ["/nonexistent/<b>program</b>"]},
+        "odd name / ü": {"command": "sleep 1000"},
+    }
+    with house(folder, processes) as one:
+        yield one
+
+
+class Text(HTMLParser):
+    """The tags and the words of a page."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.words = ""
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.words += data
+
+
+def page(server: Server, path: str) -> Text:
+    answer = server.get(path)
+    assert answer.status == 200, answer
+    assert answer.headers["Content-Type"] == "text/html; charset=utf-8"
+    return Text(answer.text)
+
+
+@pytest.mark.parametrize("prefix", ["", "/supervision", "/tracker", "/charts"])
+@pytest.mark.parametrize("path", PAGES)
+def test_a_page_is_there_under_each_prefix_and_links_within_it(server: Server, prefix: str, path: str) -> None:
+    found = page(server, prefix + path)
+    links = [facts["href"] for tag, facts in found.tags if tag == "a"]
+    assert all(link and link.startswith((f"{prefix}/", "#")) for link in links), links
+    assert ("html", {"lang": "en"}) in found.tags
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_a_page_bears_no_script_or_style_of_its_own(server: Server, path: str) -> None:
+    for tag, facts in page(server, path).tags:
+        assert tag != "style"
+        assert tag != "script" or facts.get("src", "").startswith("/static/")  # type: ignore[union-attr]
+        assert not any(name.startswith("on") or name == "style" for name in facts)
+
+
+def test_what_comes_from_outside_is_text(server: Server) -> None:
+    assert FORGED in page(server, "/processes").words
+    assert FORGED not in server.get("/processes").text
+
+
+def test_secrets_of_a_configuration_are_hidden(server: Server) -> None:
+    for path in PAGES:
+        assert "hunter" not in server.get(path).text
+    assert "GREETING=hello" in page(server, "/processes/web").words
+
+
+def test_a_process_is_started_and_stopped_by_a_form_without_script(server: Server) -> None:
+    answer = server.post("/processes/db", b"verb=start", Content_Type=FORM)
+    assert (answer.status, answer.headers["Location"]) == (303, "/processes")
+    assert server.status("db") == "running"
+    answer = server.post("/supervision/processes/db", b"verb=stop&to=one", Content_Type=FORM)
+    assert (answer.status, answer.headers["Location"]) == (303, "/supervision/processes/db")
+    assert server.status("db") == "stopped"
+
+
+def test_a_browsers_form_needs_our_token(server: Server) -> None:
+    own = f"http://127.0.0.1:{server.port}"
+    answer = server.post("/processes/db", b"verb=start", Content_Type=FORM, Origin=own, Accept="text/html")
+    assert answer.status == 403
+    assert server.status("db") in ("not_started", "stopped")
+
+
+@pytest.mark.parametrize(("form", "status"), [(b"verb=shout", 400), (b"", 400)])
+def test_a_verb_that_there_is_not_is_refused(server: Server, form: bytes, status: int) -> None:
+    answer = server.post("/processes/db", form, Content_Type=FORM)
+    assert answer.status == status
+    assert "start, stop or restart" in answer.text
+
+
+def test_a_process_that_there_is_not_has_no_page(server: Server) -> None:
+    assert server.get("/processes/nobody").status == 404
+
+
+def test_a_start_that_fails_says_why(server: Server) -> None:
+    answer = server.post("/processes/broken", b"verb=start", Content_Type=FORM)
+    assert answer.status == 500
+    assert "No such file" in Text(answer.text).words
+    assert "/nonexistent/<b>program</b>" in page(server, "/").words  # the overview names what is in trouble
+
+
+def test_a_name_with_anything_in_it_has_a_page(server: Server) -> None:
+    hrefs = [facts["href"] for tag, facts in page(server, "/processes").tags if tag == "a"]
+    href = next(href for href in hrefs if href and "odd" in href)
+    assert "odd name / ü" in page(server, href).words
+
+
+@pytest.mark.parametrize(
+    ("query", "status"),
+    [("", 200), ("?process=web", 200), ("?status=running", 200), ("?sortBy=pid&sortDirection=asc", 200),
+     ("?page=99999", 200), ("?status=odd", 400), ("?page=x", 400), ("?process=web&status=running", 400)],
+)  # fmt: skip
+def test_the_history_is_filtered_sorted_and_paged(server: Server, query: str, status: int) -> None:
+    assert server.get(f"/history{query}").status == status
+
+
+def test_a_page_is_small(server: Server) -> None:
+    own = len(server.get("/").body)
+    parts = [
+        facts.get("src") or facts.get("href") for tag, facts in page(server, "/").tags if tag in ("script", "link")
+    ]
+    assert own + sum(len(server.get(part).body) for part in parts if part) < 100_000
+
+
+# In a browser
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("path", PAGES)
+def test_a_page_is_good_for_everybody(server: Server, chromium: Browser, path: str, theme: str) -> None:
+    with chromium.page(f"http://127.0.0.1:{server.port}", color_scheme=theme) as one:
+        one.goto(path)
+        assert serious(one) == []
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_a_page_fits_a_phone(server: Server, chromium: Browser, path: str) -> None:
+    with chromium.page(f"http://127.0.0.1:{server.port}", viewport={"width": 375, "height": 700}) as one:
+        one.goto(path)
+        assert one.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_a_process_is_started_and_its_log_watched(server: Server, chromium: Browser) -> None:
+    with chromium.page(f"http://127.0.0.1:{server.port}") as one:
+        one.goto("/processes")
+        one.get_by_role("button", name="Start web").click()
+        one.get_by_role("button", name="Stop web").wait_for()
+        one.get_by_role("link", name="web", exact=True).click()
+        one.locator("#log-count", has_text="lines").wait_for()
+        one.get_by_label("Search").fill("line 1")
+        one.locator("#log-count", has_text=" of ").wait_for()
+        assert all(line.startswith("line 1") for line in one.locator(".log").inner_text().splitlines())
+        one.get_by_role("button", name="Stop").click()
+        one.get_by_role("button", name="Start").wait_for()
+        assert server.status("web") == "stopped"
+
+
+def test_what_others_do_shows_without_a_reload(server: Server, chromium: Browser) -> None:
+    with chromium.page(f"http://127.0.0.1:{server.port}") as one:
+        one.goto("/processes")
+        one.locator("#live[data-is=on]").wait_for()
+        server.do("start", "db")
+        one.get_by_role("button", name="Stop db").wait_for()
+        server.do("stop", "db")
+        one.get_by_role("button", name="Start db").wait_for()
+
+
+def test_a_page_tells_that_the_server_is_gone_and_catches_up(serve: Serve, chromium: Browser, tmp_path: Path) -> None:
+    server = serve({"db": {"command": "sleep 1000"}}, supervisor={"on-exit": "leave"})
+    with chromium.page(f"http://127.0.0.1:{server.port}", allow=("ERR_", "Failed to load")) as one:
+        one.goto("/processes")
+        one.locator("#live[data-is=on]").wait_for()
+        server.kill()
+        one.get_by_text("connection lost").wait_for()
+        server.start()
+        server.do("start", "db")
+        one.get_by_role("button", name="Stop db").wait_for()
+        one.locator("#live[data-is=on]").wait_for()
+
+
+def test_the_theme_that_was_chosen_stays(server: Server, chromium: Browser) -> None:
+    with chromium.page(f"http://127.0.0.1:{server.port}", color_scheme="light") as one:
+        one.goto("/")
+        one.get_by_role("button", name="Dark or light").click()
+        one.goto("/history")
+        assert one.evaluate("document.documentElement.dataset.theme") == "dark"
+
+
+def test_without_script_all_can_be_read_and_done(server: Server, chromium: Browser) -> None:
+    with chromium.page(f"http://127.0.0.1:{server.port}", java_script_enabled=False) as one:
+        one.goto("/processes")
+        one.get_by_role("button", name="Start db").click()
+        one.get_by_role("button", name="Stop db").click()
+        assert wait_for(lambda: server.status("db") == "stopped")
