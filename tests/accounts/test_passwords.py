@@ -39,7 +39,11 @@ def test_nothing_fits_what_is_no_hash(kept: str | None) -> None:
     assert not fits("password", kept)
 
 
-@pytest.mark.parametrize("kept", [None, hashed("right one", is_random=True), hashed("right one"), "nonsense"])
+@pytest.mark.parametrize(
+    "kept",
+    [None, hashed("right one", is_random=True), hashed("right one"), "nonsense"],
+    ids=["unknown", "random", "own", "nonsense"],
+)
 def test_every_answer_costs_a_whole_hash(kept: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """So nobody learns by the time whether there is such a name."""
     paid: list[passwords._Cost] = []

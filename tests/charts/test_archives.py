@@ -174,6 +174,7 @@ def test_an_extended_header_may_not_lead_out(tmp_path: Path) -> None:
         (places.tar([("demo/sub/Chart.yaml", CHART)]), "no Chart.yaml"),
         (places.tar([("demo/chart.yaml", CHART)]), "no Chart.yaml"),
     ],
+    ids=range(10),
 )
 def test_what_is_no_chart_is_refused(tmp_path: Path, data: bytes, why: str) -> None:
     refused(tmp_path, data, why)

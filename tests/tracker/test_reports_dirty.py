@@ -172,6 +172,7 @@ def test_gzip_is_told_by_its_content(what: str, size: int) -> None:
         gzip.compress(WHOLE.encode())[:-8] + b"\0" * 8,
         gzip.compress(WHOLE.encode()) + b"words",
     ],
+    ids=range(6),
 )
 def test_a_broken_gzip_is_refused(data: bytes) -> None:
     with pytest.raises(BadReport, match="gzip"):
