@@ -6,22 +6,34 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 
-.PHONY: run test check format lint types bench clean
+.PHONY: run demo test check style types format bench clean
 
 run: $(VENV)/run .tools/ready
 	$(BIN)/python run.py --config examples/pilothouse.yaml
 
-test: $(VENV)/test .tools/ready3
-	$(BIN)/python -m pytest
+# A house with something to look at; its data directory is made up once and stays.
+demo: $(VENV)/run .tools/ready
+	@test -e .demo/demo-password || $(BIN)/python run.py --data-dir .demo demo
+	$(BIN)/python run.py --config examples/pilothouse.yaml --data-dir .demo
 
-check: $(VENV)/test .tools/ready3
+# One worker for each processor; the tests of a file stay together, since they share a server.
+test: $(VENV)/test .tools/ready3
+	$(BIN)/python -m pytest --numprocesses auto --dist loadfile
+
+check: style types test
+
+style: $(VENV)/test
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
+
+types: $(VENV)/test
 	$(BIN)/mypy
-	$(BIN)/python -m pytest
 
 bench: $(VENV)/test
 	$(BIN)/python benchmarks/supervision.py --install --out benchmarks/results.md
+	$(BIN)/python benchmarks/ingest.py --out benchmarks/results-ingest.md
+	$(BIN)/python benchmarks/streams.py --out benchmarks/results-streams.md
+	$(BIN)/python benchmarks/charts.py --out benchmarks/results-charts.md
 
 format: $(VENV)/test
 	$(BIN)/ruff format
@@ -31,7 +43,7 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/run: setup.cfg setup.py | $(BIN)/python
-	$(PIP) --editable .
+	$(PIP) --editable '.[mcp]'
 	@touch $@
 
 $(VENV)/test: setup.cfg setup.py | $(BIN)/python

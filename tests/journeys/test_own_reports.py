@@ -1,0 +1,33 @@
+"""Our own reports: a part of this suite runs with coverage, and is uploaded as a CI job would; it passes the gate."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from conftest import ROOT, Serve
+
+_PART = "tests/models/test_processes.py"
+
+
+def test_our_own_tests_pass_our_own_gate(serve: Serve, tmp_path: Path) -> None:
+    junit, coverage = tmp_path / "junit.xml", tmp_path / "coverage.xml"
+    own = [f"--data-file={tmp_path / 'coverage'}"]
+    measured = [sys.executable, "-m", "coverage", "run", *own, "--source=models", "-m", "pytest", "-q", _PART]
+    subprocess.run([*measured, f"--junitxml={junit}", "-p", "no:cacheprovider"], cwd=ROOT, check=True, timeout=120)
+    subprocess.run([sys.executable, "-m", "coverage", "xml", *own, "-o", str(coverage), "-q"], cwd=ROOT, check=True)
+    server = serve(tracker={"quality-gate": {"min-line-coverage": 1}})
+    upload = [sys.executable, str(ROOT / "run.py"), "upload", "--url", f"http://127.0.0.1:{server.port}"]
+    what = ["--project", "pilothouse", "--branch", "main", "--commit", "0" * 40]
+    files = ["--junit", str(junit), "--jacoco", str(coverage), "--gate"]
+    done = subprocess.run([*upload, *what, *files], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done
+    told = server.get("/api/v1/gate?project=pilothouse&branch=main").json
+    assert told["status"] == "PASSED"
+    assert [rule["name"] for rule in told["rules"]] == ["min-coverage", "new-failures"]
+    run = server.get(f"/api/v1/runs/{told['runId']}").json["run"]
+    counted = junit.read_text().count("<testcase ")
+    assert (run["total"], run["failed"], run["errors"]) == (counted, 0, 0)
+    assert run["total"] > 40
+    assert run["lineCoveragePct"] > 1
