@@ -173,7 +173,7 @@ class Server:
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait()
-        for pid in children_of(self.data):
+        for pid in children_of(self.data, with_helm=True):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
@@ -208,8 +208,8 @@ class Stream:
         self.socket.close()
 
 
-def children_of(data: Path) -> list[int]:
-    """The living processes that were started, directly or not, by servers on this data directory."""
+def children_of(data: Path, with_helm: bool = False) -> list[int]:
+    """The living processes that were started, directly or not, by servers on this data directory; a helm is none."""
     import sqlite3
 
     if not (data / "pilothouse.db").exists():
@@ -219,7 +219,8 @@ def children_of(data: Path) -> list[int]:
             row = store.execute("SELECT value FROM house WHERE key = 'instance'").fetchone()
         except sqlite3.OperationalError:
             return []
-    return [pid for pid, mark in marks().items() if row and mark.startswith(f"{row[0]}:")]
+    ours = {pid: mark for pid, mark in marks().items() if row and mark.startswith(f"{row[0]}:")}
+    return [pid for pid, mark in ours.items() if with_helm or not mark.endswith(":\x01helm")]
 
 
 def marks() -> dict[int, str]:

@@ -101,7 +101,9 @@ def test_each_process_gets_what_its_change_calls_for(serve: Serve, reload: Reloa
 
 
 def command(pid: int) -> list[str]:
-    return Path(f"/proc/{pid}/cmdline").read_text().rstrip("\0").split("\0")
+    """What a process runs; the kernel shows it a moment after the exec."""
+    words = wait_for(lambda: Path(f"/proc/{pid}/cmdline").read_text().rstrip("\0"))
+    return str(words).split("\0")
 
 
 def test_the_answer_lists_what_was_done(serve: Serve) -> None:

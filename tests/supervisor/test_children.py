@@ -73,7 +73,7 @@ def test_no_signal_is_blocked_or_ignored_for_it(serve: Serve, tmp_path: Path) ->
 
 def test_it_inherits_our_environment_less_our_properties_and_bears_its_mark(teller: Teller) -> None:
     environ = {
-        "SERVER_PORT": "0", "SVC_SECURITY_API_KEY": "secret", "TRACKER_SECURITY_ADMIN_PASSWORD": "secret2",
+        "SERVER_PORT": "0", "SVC_SECURITY_API_KEY": "secret", "TRACKER_SECURITY_ADMIN_PASSWORD": "secret-2",
         "SERVICE_PORT": "7", "GREETING": "inherited", "OTHER": "inherited",
     }  # fmt: skip
     saw = teller(

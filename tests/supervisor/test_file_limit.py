@@ -18,7 +18,8 @@ def test_a_process_has_the_soft_limit_that_we_were_given(serve: Serve, tmp_path:
         for name in names
     }
     server = serve(processes, command=["prlimit", "--nofile=900:4000", "--"])
-    assert Path(f"/proc/{server.pid}/limits").read_text().split("Max open files")[1].split()[:2] == ["4000", "4000"]
+    limits = Path(f"/proc/{server.pid}/limits")  # while something is started, it is theirs for a moment
+    wait_for(lambda: limits.read_text().split("Max open files")[1].split()[:2] == ["4000", "4000"])
     assert server.post("/api/v1/processes/group/start").status == 200
     wait_for(lambda: all(server.status(name) == "finished" for name in names))
     assert {(tmp_path / name).read_text() for name in names} == {"900\n4000\n"}
