@@ -21,11 +21,13 @@ from tornado.netutil import bind_sockets
 
 from handlers.app import SERVICES, House
 from handlers.gates import chart_posture, listens_beyond_loopback
+from handlers.tools import stdio
+from handlers.tools.handler import check_installed
 from models import reading
 from models.config import BadConfig, Config
 from supervisor.log import set_up_logging
 from supervisor.services import CannotStart, Services
-from supervisor.tracker import upload, userverbs
+from supervisor.tracker import demo, upload, userverbs
 
 VERSION = "0.1.0"
 DEFAULT = Path("pilothouse.yaml")
@@ -36,6 +38,7 @@ _HEADERS_WITHIN = 60.0
 _BODY_WITHIN = 600.0
 _NONE_FREE = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _ACCEPT_AGAIN = 1.0
+_ACCEPTS = 4
 _TLS_FAULTS = {"KEY_VALUES_MISMATCH": "the key does not belong to the certificate"}
 _MOST_ARGUMENTS = 2**16  # more than the longest head holds: above its own limit Tornado's 400 has no body
 
@@ -53,6 +56,8 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
     verbs.add_parser("check", help="say whether the configuration is good").set_defaults(work=check)
     userverbs.add_to(verbs)
     upload.add_to(verbs)
+    demo.add_to(verbs)
+    stdio.add_to(verbs)
     return parser.parse_args(argv)
 
 
@@ -96,6 +101,7 @@ async def serve(settings: Config, asked: argparse.Namespace) -> None:
     """Runs until a signal says that it is enough. Raises `CannotStart`."""
     set_parse_body_config(ParseBodyConfig(urlencoded=ParseUrlEncodedConfig(max_arguments=_MOST_ARGUMENTS)))
     services = Services(settings, lambda: read_config(asked))
+    check_installed(settings)
     context, sockets = tls(settings), listen(settings)
     services.port = sockets[0].getsockname()[1]
     try:
@@ -122,17 +128,29 @@ async def serve(settings: Config, asked: argparse.Namespace) -> None:
     log.info("stopping")
     server.stop()
     house.streams.close()
+    await house.tools.close()
     await services.stop()
     await server.close_all_connections()
     log.info("stopped")
 
 
 class Listener(socket.socket):
-    """Where no descriptor is free, connections wait a second in the kernel's queue; the loop would spin otherwise."""
+    """Takes a few connections at each turn of the loop: a burst of them holds it for no longer than they take.
+
+    Where no descriptor is free, connections wait a second in the kernel's queue; the loop would spin otherwise.
+    """
+
+    _taken = 0
 
     def accept(self) -> tuple[socket.socket, object]:
+        if self._taken == _ACCEPTS:
+            self._taken = 0
+            raise BlockingIOError
         try:
-            return super().accept()
+            taken = super().accept()
+        except BlockingIOError:
+            self._taken = 0
+            raise
         except OSError as error:
             if error.errno not in _NONE_FREE:
                 raise
@@ -140,6 +158,8 @@ class Listener(socket.socket):
             IOLoop.current().update_handler(self, 0)
             IOLoop.current().call_later(_ACCEPT_AGAIN, self._go_on)
             raise BlockingIOError from None
+        self._taken += 1
+        return taken
 
     def _go_on(self) -> None:
         if self.fileno() >= 0:

@@ -77,6 +77,10 @@ class Hub(ABC):
         """KiB."""
         return 1024 * procfs.memory(self.pids())[1]
 
+    def is_starting(self) -> bool:
+        """Whether it still has others look around for it, whose memory is theirs."""
+        return False
+
     def lag(self) -> Lag | None:
         """How late its loop was since this was asked last, where that can be known."""
         return None
@@ -105,6 +109,9 @@ class Ours(Hub):
         data = self.place / "data"
         options = ["--config", str(config), "--data-dir", str(data), "--port", str(self.port)]
         return [sys.executable, str(ROOT / "benchmarks" / "ticking.py"), str(self.place / "lag"), *options]
+
+    def is_starting(self) -> bool:
+        return len(self.pids()) > 1
 
     def lag(self) -> Lag:
         assert self.process
@@ -178,6 +185,8 @@ def running(kind: type[Hub]) -> Iterator[Hub]:
 def measure(kind: type[Hub], streams: int, events: int, record: Callable[[str, float], None]) -> None:
     with running(kind) as hub:
         hub.publish(0)
+        until(lambda: not hub.is_starting(), 60, "the end of what it looks at when it starts")
+        hub.lag()
         before = hub.memory()
         with Listeners(hub.port, hub.stream, streams) as listeners:
             record("opening", listeners.opening)
@@ -212,6 +221,7 @@ def flood(stalled: int, record: Callable[[str, float], None]) -> None:
     """Clients that read nothing, and events until none of them is left or all is told."""
     with running(Ours) as hub:
         hub.publish(0)
+        until(lambda: not hub.is_starting(), 60, "the end of what it looks at when it starts")
         before, most, sent = hub.memory(), 0.0, 0
         clients = [_stall(hub) for _ in range(stalled)]
         for number in range(1, FLOOD + 1):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from typing import ClassVar
 
 from tornado.web import RequestHandler
 
 from handlers import wire
 from handlers.base import Base, Page, write_page
 from handlers.gates import account_holders, open_to_all, session_cookie
+from handlers.interface import Says
 from handlers.routing import Route
 from models.errors import Invalid
 from models.tracker import accounts
@@ -21,6 +23,7 @@ _WRONG = "The user name or the password is not right."
 
 class Me(Base):
     gate = staticmethod(account_holders)
+    says: ClassVar = {"GET": Says("The account of whoever asks", wire.Account, name="account_info")}
 
     def get(self) -> None:
         user = _user(self)

@@ -15,7 +15,14 @@ from handlers.base import Base, Page, write_page
 from handlers.document import Document
 from handlers.gates import open_to_all, readers
 from handlers.routing import Route, Service
+from handlers.system import house_routes
+from handlers.tracker import badges
 from models.errors import Unavailable
+
+
+def house_service(owner: Service) -> Service:
+    """What belongs to none of the three, and fails in the words of that under whose prefix it was asked for."""
+    return Service("house", "", [*house_routes, *badges.routes], owner.media_type, owner.error, base="")
 
 
 class Api(Base):
@@ -30,7 +37,7 @@ class Api(Base):
         services: tuple[Service, ...] = self.settings["served"]
         asked = [one for one in services if not self.prefix or one.prefix == self.prefix]
         has_cluster = self.services.charts.groups()["releases"]
-        return Document(self.services.config, asked, has_cluster).write(self.prefix)
+        return Document(self.services.config, [*asked, house_service(asked[0])], has_cluster).write(self.prefix)
 
 
 class ApiYaml(Api):

@@ -19,6 +19,7 @@ from handlers.gates import SAFE, STRANGER, Caller, admit, caller, check_host, ch
 from handlers.intake import Intake
 from handlers.routing import API, Route, Service, StreamPath, Told, owner, rule
 from handlers.streams import Broadcast, Streams
+from handlers.tools import handler as tools
 from handlers.tracker import badges, forms, ingest, projects
 from handlers.tracker import gate as quality_gate
 from handlers.tracker import pages as tracker_pages
@@ -26,10 +27,11 @@ from handlers.tracker import runs as run_reads
 from handlers.tracker import stream as run_stream
 from handlers.tracker.stream import Runs, RunStream
 from models.config import Config
-from models.errors import NotFound, Problem, Unauthenticated, Unavailable, WrongMethod
+from models.errors import Invalid, NotFound, Problem, Unauthenticated, Unavailable, WrongMethod
 from supervisor.services import Services
 
 _HERE = Path(__file__).parent
+_FORMS = ("multipart/", "application/x-www-form-urlencoded")
 
 
 def _error_response(told: Told) -> wire.ErrorResponse:
@@ -90,7 +92,7 @@ def rules(services: Services, streams: Streams, replaced: Replaced | None = None
     house = [
         rule(prefix, route, service=service, **arguments)
         for prefix, service in [("", SUPERVISION), *((service.prefix, service) for service in each)]
-        for route in [*system.house_routes, *pages.routes, *accounts.pages, *users.pages, *tracker]
+        for route in [*system.house_routes, *pages.routes, *accounts.pages, *users.pages, *tracker, *tools.routes]
     ]
     return [
         rule(API, ("/events", RunStream, StreamPath), service=TRACKER, **arguments),
@@ -108,6 +110,8 @@ class House(Application):
         services.changes.subscribe(self.streams.statuses.publish)
         runs = Runs(services)
         services.runs.subscribe(runs.publish)
+        operations = [one for one in OPERATIONS if one.group not in (replaced or {})]
+        self.tools = tools.Tools(self, services, self.served, operations)
         arguments = {"services": services, "service": SUPERVISION, "streams": self.streams}
         super().__init__(
             rules(services, self.streams, replaced),
@@ -123,6 +127,7 @@ class House(Application):
             served=self.served,
             listing=processes.Listing(services.fleet),
             runs=runs,
+            tools=self.tools,
         )
 
     def get_handler_delegate(
@@ -135,17 +140,19 @@ class House(Application):
     ) -> Any:
         """Lets a request in, or has it refused; either way its body is read first, within bounds."""
         who, problem = self._ask(request, target_class)
-        limit = 0
+        problem = problem or _fault_of(path_args or ())
+        limit, routed = 0, None if target_class is Refusal else (target_kwargs or {}).get("service")
         if problem is not None:
-            inner = self._refusal(request, problem, who)
+            inner = self._refusal(request, problem, who, routed)
         else:
             arguments = {**(target_kwargs or {}), "caller": who}
             inner = super().get_handler_delegate(request, target_class, arguments, path_args, path_kwargs)
             limit = target_class.body_limit(self.services.config) if issubclass(target_class, Base) else 0
-            if request.method in SAFE or not getattr(target_class, "takes_forms", False):
-                request.headers.pop("Content-Type", None)  # a body that nobody reads cannot be wrong
+            reads_forms = request.method not in SAFE and getattr(target_class, "takes_forms", False)
+            if not reads_forms and request.headers.get("Content-Type", "").lower().startswith(_FORMS):
+                del request.headers["Content-Type"]  # a body that nobody reads cannot be wrong
         most = self.services.config.server.max_body
-        return Intake(request, inner, limit, most, lambda problem: self._refusal(request, problem, who))
+        return Intake(request, inner, limit, most, lambda problem: self._refusal(request, problem, who, routed))
 
     def _ask(self, request: HTTPServerRequest, target: type[RequestHandler]) -> tuple[Caller, Problem | None]:
         """Who asks, and why this is refused, if it is. A page that wants an account leads to the login."""
@@ -184,10 +191,13 @@ class House(Application):
             raise WrongMethod(f"{request.method} is not for this path", methods(target))
         if self.services.engine.closing:
             raise Unavailable("pilothouse is stopping")
-        check_site(request, self.services.config)
+        check_site(request, self.services.config, target.minds_site)
 
-    def _refusal(self, request: HTTPServerRequest, problem: Problem, who: Caller) -> HTTPMessageDelegate:
-        service = owner(request.path, self.served) or SUPERVISION
+    def _refusal(
+        self, request: HTTPServerRequest, problem: Problem, who: Caller, routed: Service | None = None
+    ) -> HTTPMessageDelegate:
+        """`routed` is the service that the request was for: at the root its `Accept` may have decided, not its path."""
+        service = routed or owner(request.path, self.served) or SUPERVISION
         arguments = {
             "services": self.services,
             "service": service,
@@ -196,6 +206,18 @@ class House(Application):
             "problem": problem,
         }
         return super().get_handler_delegate(request, Refusal, arguments)
+
+
+def _fault_of(words: Sequence[bytes | None]) -> Problem | None:
+    """What is wrong with the variables of a path, before a handler takes the body that comes with it."""
+    for word in words:
+        try:
+            text = (word or b"").decode()
+        except UnicodeDecodeError:
+            return Invalid("the path is not UTF-8")
+        if "\0" in text:
+            return Invalid("a NUL is in the path")
+    return None
 
 
 def _prefix(path: str) -> str:

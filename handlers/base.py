@@ -69,6 +69,8 @@ class Base(RequestHandler):
     gate: Gate = staticmethod(closed)
     max_body = 1024 * 1024
     takes_forms = False
+    minds_site = False
+    """Whether a page of another site may not even read it."""
     refused = ""
     """What went wrong, for the log."""
 

@@ -11,25 +11,30 @@ from attrs import frozen
 
 from handlers import frame, wire
 from handlers.base import Page, write_page
+from handlers.charts.card import card
+from handlers.charts.doing import release_state
 from handlers.gates import SAFE, Gate, operators, readers
 from handlers.routing import Route
+from handlers.tracker.standing import counted, health, standings
 from models import events
 from models.errors import Invalid
 from models.events import Entry, Filter
 from models.paging import paging
 from models.processes import STATUSES, TROUBLE, ProcessSpec, Status
 from models.secrets import shown_environment, shown_words
+from models.tracker.board import Health
 from supervisor import host
 from supervisor.process import Process
 from supervisor.usage import Usage
 
 _NEWEST = 8
+_WORST = 8
 _TIMELINE = 60
 _WIDTH = 900
 
 
 class Home(Page):
-    """The host, the fleet, what changed last."""
+    """The host, the fleet, the projects, what changed last."""
 
     gate = staticmethod(readers)
 
@@ -37,9 +42,14 @@ class Home(Page):
         await self.services.journal.soon()
         fleet = list(self.services.fleet)
         newest = events.page(paging({"size": str(_NEWEST)}, ["eventTime"]))
+        projects = await standings(self)
         write_page(
             self,
             "home.html",
+            standings=projects,
+            verdicts=counted(projects),
+            worst=[one for one in projects if one.health in (Health.FAILING, Health.AT_RISK)][:_WORST],
+            health=health,
             machine=host.read(),
             size=host.size,
             name=self.services.config.supervisor.node_name or platform.node(),
@@ -48,6 +58,8 @@ class Home(Page):
             states=Counter(process.status for process in fleet),
             trouble=[_row(process, None) for process in fleet if process.status in TROUBLE],
             changes=newest.content,
+            releases=await card(self.services.charts, self.request),
+            release_state=release_state,
             status_of=frame.status_of,
         )
 

@@ -2,97 +2,54 @@
 
 from __future__ import annotations
 
-import enum
 import http
 import re
-import types
 import typing
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal, get_args, get_origin
+from typing import Any
 
-import attrs
-
-from handlers import wire
+from handlers import gates
 from handlers.charts.handler import ChartHandler
-from handlers.charts.operations import GZIP, TEXT, Operation
+from handlers.charts.operations import GZIP, LOCK, TEXT, Operation
+from handlers.gates import Gate
 from handlers.interface import Body, Parameter, Says
 from handlers.routing import Route, Service
+from handlers.schemas import Components, Schema
 from models import VERSION
 from models.charts.fields import Input
+from models.charts.shapes import LockDocument
 from models.config import Config
 
-Schema = dict[str, Any]
+_COMMON = (400, 401, 403, 413, 421, 500, 503)
+"""What any request may meet."""
 
-_PLAIN: Mapping[Any, Schema] = {
-    str: {"type": "string"},
-    bool: {"type": "boolean"},
-    int: {"type": "integer", "format": "int64"},
-    float: {"type": "number"},
-    type(None): {"type": "null"},
-    wire.Instant: {"type": "string", "format": "date-time"},
-    wire.Length: {"type": "string", "format": "duration"},
+_MEANS = {
+    400: "What was asked is wrong; the message names what",
+    401: "A credential is missing, wrong or no longer good",
+    403: "Whoever asks may not do this, or nobody may, or a page of another site asked",
+    404: "There is no such thing, or nobody who asks may see it",
+    409: "It is in the way of something that is there, or goes on",
+    413: "The body, or a part of it, is too large",
+    415: "The body is of another media type",
+    421: "The Host is not one that is served here",
+    422: "It was understood, and cannot be done: values against the schema, a template that fails",
+    500: "It failed here; the message or the log says why",
+    502: "The cluster, the repository, the registry or the hub failed",
+    503: "Not now, or not with what is installed here",
+    504: "The time for it ran out",
 }
-_COMMON = (401, 403, 421, 503)
-"""What any request may meet: a bad token, another site, another host, a house that is closing."""
+_HEADERS: Mapping[int, Mapping[str, str]] = {
+    401: {"WWW-Authenticate": "Bearer"},
+    503: {"Retry-After": "Seconds"},
+}
 
 _ABOUT = {
     "supervision": "Processes of this host: started, watched, restarted, stopped, and their history.",
     "charts": "Helm releases, charts and chart repositories.",
     "tracker": "Reports of tests and coverage, judged by a quality gate.",
+    "house": "Health, figures and badges.",
 }
-_STREAM = "text/event-stream"
 _YAML = "application/yaml"
-
-
-class Components:
-    """The schemas of all shapes, by name; each is written once and referred to."""
-
-    def __init__(self) -> None:
-        self.schemas: dict[str, Schema] = {}
-
-    def of(self, kind: Any) -> Schema:
-        """The schema of a type: plain ones, attrs classes, lists, mappings, unions, enums and Literals."""
-        if kind in _PLAIN:
-            return dict(_PLAIN[kind])
-        origin, arguments = get_origin(kind), get_args(kind)
-        if origin is Literal:
-            return {"type": "string", "enum": list(arguments)}
-        if origin in (types.UnionType, typing.Union):
-            return {"anyOf": [self.of(one) for one in arguments]}
-        if attrs.has(origin or kind):
-            return self._named(kind)
-        if isinstance(kind, type) and issubclass(kind, enum.Enum):
-            return {"type": "string", "enum": [one.value for one in kind]}
-        if origin is not None and issubclass(origin, Mapping):
-            return {"type": "object", "additionalProperties": self.of(arguments[1])}
-        if origin is not None and issubclass(origin, Sequence):
-            return {"type": "array", "items": self.of(arguments[0])}
-        return {}
-
-    def _named(self, kind: Any) -> Schema:
-        origin, arguments = get_origin(kind) or kind, get_args(kind)
-        name = origin.__name__ + "".join(one.__name__ for one in arguments)
-        if name not in self.schemas:
-            self.schemas[name] = {}  # it may refer to itself
-            self.schemas[name] = self._object(origin, arguments)
-        return {"$ref": f"#/components/schemas/{name}"}
-
-    def _object(self, kind: Any, arguments: Sequence[Any]) -> Schema:
-        variables = dict(zip(getattr(kind, "__parameters__", ()), arguments, strict=False))
-        properties = {}
-        for one in attrs.fields(attrs.resolve_types(kind)):
-            properties[wire.name_of(one)] = self.of(_filled(one.type, variables))
-        schema: Schema = {"type": "object", "properties": properties, "required": list(properties)}
-        about = (kind.__doc__ or "").strip()
-        return schema | ({"description": about} if about and not about.startswith("Method generated") else {})
-
-
-def _filled(kind: Any, variables: Mapping[Any, Any]) -> Any:
-    """A type with the arguments of a generic class in place of its variables."""
-    if kind in variables:
-        return variables[kind]
-    inner = tuple(one for one in getattr(kind, "__parameters__", ()) if one in variables)
-    return kind[tuple(variables[one] for one in inner)] if inner else kind
 
 
 class Document:
@@ -135,92 +92,126 @@ class Document:
 
     def _operations(self, service: Service) -> Iterator[tuple[str, str, dict[str, Any]]]:
         for route in service.routes:
-            handler = route[1]
+            handler: Any = route[1]
             if issubclass(handler, ChartHandler):
-                for operation, fixed in handler.operations.values():
+                for method, (operation, fixed) in handler.operations.items():
                     is_there = self._has_cluster or operation.needs != "cluster" or operation.mutating
                     if is_there and not fixed:
-                        path = service.base + operation.path
-                        yield path, operation.method.lower(), self._of_chart(service, operation)
+                        told = self._of_chart(service, operation, handler.gate_of(method))
+                        yield service.base + operation.path, method.lower(), told
             else:
                 for method, says in getattr(handler, "says", {}).items():
-                    yield service.base + _path(route, says), method.lower(), self._of(service, says)
+                    told = self._of(service, says, handler.gate_of(method))
+                    yield service.base + path_of(route, says), method.lower(), told
 
-    def _of(self, service: Service, says: Says) -> dict[str, Any]:
+    def _of(self, service: Service, says: Says, gate: Gate) -> dict[str, Any]:
         operation: dict[str, Any] = {
-            "operationId": _identifier(service.name, says.summary),
+            "operationId": says.identifier,
             "tags": [service.name],
             "summary": says.summary,
-            "parameters": [
-                *({"name": one, "in": "path", "required": True, "schema": {"type": "string"}} for one in says.path),
-                *(_parameter(one) for one in says.query),
-            ],
-            "responses": self._responses(service, says.status, says.answers, says.fails, says.also),
-            "security": _SECURITY[says.gate],
+            "parameters": _parameters(says),
+            "responses": self._responses(service, says.status, says.answers, says.fails, says.also, says.headers),
+            "security": security(gate, self._config),
         }
         if says.body is not None:
             operation["requestBody"] = _body(says.body)
         return operation
 
-    def _of_chart(self, service: Service, one: Operation) -> dict[str, Any]:
-        fails = {*one.fails, *((401, 403) if one.mutating else ()), *((413, 415) if one.takes_body else ())}
+    def _of_chart(self, service: Service, one: Operation, gate: Gate) -> dict[str, Any]:
+        fails = {*one.fails, *((415,) if one.takes_body else ())}
+        headers = {"Content-Disposition": "The name of the file"} if one.answers == GZIP else one.headers
         operation: dict[str, Any] = {
-            "operationId": _identifier(service.name, f"{one.method} {one.path}"),
+            "operationId": one.identifier,
             "tags": [service.name],
             "summary": one.summary,
             "parameters": [_chart_parameter(each) for each in one.inputs if each.source in ("path", "query")],
-            "responses": self._responses(service, one.status, one.answers, sorted(fails), {}),
-            "security": _SECURITY["key" if one.mutating else "reader"],
+            "responses": self._responses(service, one.status, one.answers, sorted(fails), {}, headers),
+            "security": security(gate, self._config),
         }
         if one.takes_body:
             operation["requestBody"] = _chart_body(one)
         return operation
 
     def _responses(
-        self, service: Service, status: int, answers: Any, fails: Sequence[int], also: Mapping[str, Any]
+        self,
+        service: Service,
+        status: int,
+        answers: Any,
+        fails: Sequence[int],
+        also: Mapping[str, Any],
+        headers: Mapping[str, str],
     ) -> dict[str, Any]:
-        good: dict[str, Any] = {"description": http.HTTPStatus(status).phrase}
+        good: dict[str, Any] = {"description": http.HTTPStatus(status).phrase, **_headers(headers)}
         if answers is not None:
             good["content"] = self._content(answers) | {media: self._media(kind) for media, kind in also.items()}
-        error = {"content": {service.media_type: {"schema": self._error(service)}}}
+        content = {service.media_type: {"schema": self._error(service)}}
         return {str(status): good} | {
-            str(code): {"description": http.HTTPStatus(code).phrase, **error} for code in sorted({*fails, *_COMMON})
+            str(code): {"description": _MEANS[code], **_headers(_HEADERS.get(code, {})), "content": content}
+            for code in sorted({*fails, *_COMMON})
         }
 
     def _content(self, answers: Any) -> dict[str, Any]:
         if not isinstance(answers, str):
             return {"application/json": {"schema": self._components.of(answers)}}
         if answers == TEXT:
-            return {"text/plain": self._media(str), _YAML: self._media(str)}
+            return {"text/plain": self._media(str), _YAML: {}}
+        if answers == LOCK:
+            return {LOCK: self._media(LockDocument)}
         return {answers.partition(";")[0]: self._media(bytes if answers == GZIP else str)}
 
     def _media(self, kind: Any) -> dict[str, Any]:
-        return {} if kind is bytes else {"schema": self._components.of(kind)}
+        return {"schema": self._components.of(kind)}
 
     def _error(self, service: Service) -> Schema:
         return self._components.of(typing.get_type_hints(service.error)["return"])
 
 
-_ANYBODY: list[dict[str, list[str]]] = [{}, {"token": []}, {"trackerToken": []}, {"session": []}]
-_SECURITY: Mapping[str, list[dict[str, list[str]]]] = {
-    "open": [{}],
-    "reader": _ANYBODY,
-    "operator": _ANYBODY,
-    "poster": _ANYBODY,
-    "account": _ANYBODY[1:],
-    "key": [{"chartKey": []}],
-}
+Security = list[dict[str, list[str]]]
+
+_TOKENS: Security = [{"token": []}, {"trackerToken": []}]
+_ACCOUNT: Security = [*_TOKENS, {"session": []}]
+_ANYBODY: Security = [{}, *_ACCOUNT]
+_KEY: Security = [{"chartKey": []}]
 
 
-def _path(route: Route, says: Says) -> str:
+def security(gate: Gate, config: Config) -> Security:
+    """Which credentials a gate asks for; an empty one: none is needed. Raises `KeyError` for one that is not known."""
+    readers = _ANYBODY if config.tracker.security.open_mode else _ACCOUNT
+    is_beyond = gates.listens_beyond_loopback(config)
+    is_key_asked = config.svc.rest.access_interceptor.enabled
+    controls = is_beyond and not config.supervisor.security.allow_anonymous_control
+    known: Mapping[Gate, Security] = {
+        gates.open_to_all: _ANYBODY,
+        gates.readers: readers,
+        gates.log_readers: _ACCOUNT if is_beyond else readers,
+        gates.operators: _ACCOUNT if controls else readers,
+        gates.account_holders: _ACCOUNT,
+        gates.admins: _ACCOUNT,
+        gates.posters: _TOKENS if config.tracker.security.require_ingest_token else readers,
+        gates.chart_readers: [*readers, *_KEY],
+        gates.chart_changers: _KEY if is_key_asked else _ACCOUNT if is_beyond else readers,
+    }
+    return known[gate]
+
+
+def _headers(headers: Mapping[str, str]) -> dict[str, Any]:
+    told = {name: {"description": about, "schema": {"type": "string"}} for name, about in headers.items()}
+    return {"headers": told} if told else {}
+
+
+def path_of(route: Route, says: Says) -> str:
     """The route's pattern with the names of its groups."""
     names = iter(says.path)
-    return re.sub(r"\([^)]*\)", lambda _: f"{{{next(names)}}}", route[0])
+    return re.sub(r"\([^)]*\)", lambda _: f"{{{next(names)}}}", route[0]).replace("\\", "")
 
 
-def _identifier(service: str, words: str) -> str:
-    parts = re.findall(r"[A-Za-z0-9]+", words)
-    return service + "".join(part[:1].upper() + part[1:] for part in parts)
+def _parameters(says: Says) -> list[dict[str, Any]]:
+    told = {one.name for one in says.query if one.where == "path"}
+    plain = [Parameter(name, "", _NAME, "path", True) for name in says.path if name not in told]
+    return [_parameter(one) for one in (*plain, *says.query)]
+
+
+_NAME = {"type": "string", "minLength": 1}
 
 
 def _parameter(one: Parameter) -> dict[str, Any]:
@@ -246,23 +237,30 @@ def _body(body: Body) -> dict[str, Any]:
 
 def _chart_body(one: Operation) -> dict[str, Any]:
     fields = [each for each in one.inputs if each.source == "body"]
+    schema = _object(fields)
+    if not one.is_multipart:
+        return {"required": "required" in schema, "content": {"application/json": {"schema": schema}}}
+    whole = _object([each for each in one.inputs if each.source in ("form", "file")])
+    encoding = {}
+    if fields:
+        whole["properties"]["request"] = schema
+        whole["required"] += ["request"] if "required" in schema else []
+        encoding = {"request": {"contentType": "application/json"}}
+    encoding |= {each.wire: {"contentType": GZIP} for each in one.inputs if each.source == "file"}
+    return {"required": True, "content": {"multipart/form-data": {"schema": whole, "encoding": encoding}}}
+
+
+def _object(fields: Sequence[Input]) -> Schema:
     schema: Schema = {"type": "object", "properties": {each.wire: each.schema() for each in fields}}
     if required := [each.wire for each in fields if each.is_required]:
         schema["required"] = required
-    if not one.is_multipart:
-        return {"required": bool(required), "content": {"application/json": {"schema": schema}}}
-    parts = {each.wire: each.schema() for each in one.inputs if each.source in ("form", "file")}
-    needed = [each.wire for each in one.inputs if each.source in ("form", "file") and each.is_required]
-    if fields:
-        parts["request"] = schema
-        needed += ["request"] if required else []
-    whole = {"type": "object", "properties": parts, "required": needed}
-    encoding = {"request": {"contentType": "application/json"}} if fields else {}
-    return {"required": True, "content": {"multipart/form-data": {"schema": whole, "encoding": encoding}}}
+    return schema
 
 
 def _join(known: dict[str, Any], other: dict[str, Any]) -> None:
     """One path that two services answer, by what `Accept` asks for."""
-    known["summary"] += f"; as an event stream: {other['summary'].lower()}"
+    known["summary"] += f"; as an event stream: {other['summary'][:1].lower()}{other['summary'][1:]}"
+    known["tags"] += other["tags"]
+    known["parameters"] += other["parameters"]
     for status, answer in other["responses"].items():
         known["responses"].setdefault(status, answer).setdefault("content", {}).update(answer.get("content", {}))

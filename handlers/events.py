@@ -8,7 +8,7 @@ from typing import ClassVar
 from handlers import wire
 from handlers.base import Base
 from handlers.gates import readers
-from handlers.interface import Parameter, Says, choice
+from handlers.interface import Parameter, Says, choice, number
 from handlers.interface import whole as whole_number
 from handlers.routing import Route
 from handlers.wire import PageOf, ProcessEventEntry
@@ -21,18 +21,23 @@ from models.processes import STATUSES, Status
 _STREAM = '</tracker/api/v1/events>; rel="alternate"; type="text/event-stream"'
 
 
+_DIRECTION = {"type": "string", "pattern": "^([Aa][Ss][Cc]|[Dd][Ee][Ss][Cc])?$", "default": "desc"}
+
+
 def _page_of(sorts: Collection[str], most: int) -> tuple[Parameter, ...]:
     return (
         whole_number("page", "Which page, the first is 0", 0),
         whole_number("size", "How many on a page", 20, 1, most),
         choice("sortBy", "By what", list(sorts), "eventTime"),
-        Parameter("sortDirection", "asc or desc", {"type": "string", "default": "desc"}),
+        Parameter("sortDirection", "asc or desc, in any case", _DIRECTION),
     )
 
 
 _PAGE = PageOf[ProcessEventEntry]
-_FAILS = (400, 504)
-_ALL_SORTS = _page_of(events.SORTS, INT32)
+_STATUSES = {"type": "string", "enum": [one.value for one in STATUSES]}
+_ANY_FIELD = _page_of(events.SORTS, INT32)
+_STATUS = Parameter("status", "The status that they led to", _STATUSES, "path", required=True)
+_LINK = {"Link": "Where the stream is that a browser gets at this path."}
 
 
 class Listing(Base):
@@ -55,8 +60,9 @@ class Events(Listing):
             "The history in pages",
             _PAGE,
             query=_page_of(events.COMMON_SORTS, LARGEST),
-            fails=[400, 504],
+            fails=[504],
             tool="event_list",
+            headers=_LINK,
         )
     }
 
@@ -69,7 +75,12 @@ class Events(Listing):
 class ByStatus(Listing):
     says: ClassVar = {
         "GET": Says(
-            "Events that led to a status", _PAGE, path=["status"], query=_page_of(events.SORTS, INT32), fails=[400, 504]
+            "Events that led to a status",
+            _PAGE,
+            path=["status"],
+            query=[_STATUS, *_ANY_FIELD],
+            fails=[504],
+            name="event_list_by_status",
         )
     }
 
@@ -82,7 +93,12 @@ class ByStatus(Listing):
 class ByProcess(Listing):
     says: ClassVar = {
         "GET": Says(
-            "Events of one process", _PAGE, path=["name"], query=_page_of(events.SORTS, INT32), fails=[400, 404, 504]
+            "Events of one process",
+            _PAGE,
+            path=["processName"],
+            query=_ANY_FIELD,
+            fails=[404, 504],
+            name="event_list_by_process",
         )
     }
 
@@ -95,7 +111,7 @@ class ByProcess(Listing):
 
 class Count(Base):
     gate = staticmethod(readers)
-    says: ClassVar = {"GET": Says("How many events there are, by status", dict[str, int])}
+    says: ClassVar = {"GET": Says("How many events there are, by status", dict[str, int], name="event_count")}
 
     def get(self) -> None:
         self.reply(events.counts())
@@ -103,7 +119,16 @@ class Count(Base):
 
 class Event(Base):
     gate = staticmethod(readers)
-    says: ClassVar = {"GET": Says("One event", ProcessEventEntry, path=["id"], fails=[400, 404])}
+    says: ClassVar = {
+        "GET": Says(
+            "One event",
+            ProcessEventEntry,
+            path=["id"],
+            query=[number("id", "The event")],
+            fails=[404],
+            name="event_info",
+        )
+    }
 
     def get(self, id: str) -> None:
         self.reply(wire.event_entry(events.get(whole("id", id, -INT64, INT64))))

@@ -82,9 +82,13 @@ def chart_readers(caller: Caller, config: Config) -> None:
 
 def check_charts_open(config: Config) -> None:
     """Raises `Denied` where charts may be changed by nobody, whatever key is shown."""
+    if config.svc.rest.access_interceptor.enabled:
+        check_changes_open(config)
+
+
+def check_changes_open(config: Config) -> None:
+    """What the mode and the key say, whether the interceptor is switched off or not. Raises `Denied`."""
     security = config.svc.security
-    if not config.svc.rest.access_interceptor.enabled:
-        return
     if security.mode != "FULL":
         raise Denied("changes are disabled (svc.security.mode is READ_ONLY)")
     if not (security.api_key or "").strip():
@@ -99,6 +103,20 @@ def chart_changers(caller: Caller, config: Config) -> None:
             admins(caller, config)
     elif not caller.has_chart_key:
         raise Unauthenticated(f"the key of the charts is missing or wrong ({config.svc.security.api_key_header})")
+
+
+def tool_users(caller: Caller, config: Config) -> None:
+    """Where there is a chart key, who shows it; else anybody, or in closed mode who has a token."""
+    if (config.svc.security.api_key or "").strip():
+        if not caller.has_chart_key:
+            raise Unauthenticated(f"the key of the charts is missing or wrong ({config.svc.security.api_key_header})")
+    elif caller.credential is None or caller.credential.kind != "token":
+        readers(STRANGER, config)
+
+
+def chart_forms(caller: Caller, config: Config) -> None:
+    """Who may send a form of the charts. The key is in the form: `ChartPage` asks `chart_changers` when it is read."""
+    chart_readers(caller, config)
 
 
 def chart_posture(config: Config) -> str:
@@ -172,7 +190,7 @@ def caller(request: HTTPServerRequest, services: Services) -> Caller:
         credential = services.accounts.by_token(token)
         if credential is None:
             raise Unauthenticated("this token is not known, or has expired or been revoked")
-    elif session := request.cookies.get(session_cookie(services.port)):
+    elif (session := request.cookies.get(session_cookie(services.port))) and not _is_embedded(request, config):
         credential = services.accounts.by_session(session.value)
         dead = credential is None
     forwarded = any(name.lower().startswith(_FORWARDED) for name in request.headers)
@@ -204,10 +222,13 @@ def _token(request: HTTPServerRequest) -> str:
 
 
 def _has_chart_key(request: HTTPServerRequest, config: Config) -> bool:
-    key, shown = config.svc.security.api_key, request.headers.get(config.svc.security.api_key_header)
-    if key is None or not key.strip() or not shown:
-        return False
-    return hmac.compare_digest(shown.encode("latin-1", "replace"), key.encode())
+    shown = request.headers.get(config.svc.security.api_key_header) or ""
+    return is_chart_key(shown.encode("latin-1", "replace"), config)
+
+
+def is_chart_key(shown: bytes, config: Config) -> bool:
+    key = config.svc.security.api_key
+    return key is not None and bool(key.strip()) and hmac.compare_digest(shown, key.encode())
 
 
 def _origin(request: HTTPServerRequest, config: Config) -> tuple[str, bool]:
@@ -244,9 +265,9 @@ def check_host(request: HTTPServerRequest, config: Config) -> None:
         raise Misdirected("this Host is not served here; server.allowed-hosts names those that are")
 
 
-def check_site(request: HTTPServerRequest, config: Config) -> None:
-    """Refuses a change that a page of another site asks a browser for. Raises `Denied`."""
-    if request.method in SAFE:
+def check_site(request: HTTPServerRequest, config: Config, minds_reads: bool = False) -> None:
+    """Refuses a change, or a reading too, that a page of another site asks a browser for. Raises `Denied`."""
+    if request.method in SAFE and not minds_reads:
         return
     site, origin = request.headers.get("Sec-Fetch-Site"), request.headers.get("Origin")
     if site is not None:
@@ -254,6 +275,19 @@ def check_site(request: HTTPServerRequest, config: Config) -> None:
             raise Denied("a page of another site may not change anything here")
     elif origin is not None and not _is_ours(origin, request, config):
         raise Denied("a page of another origin may not change anything here")
+
+
+def _is_embedded(request: HTTPServerRequest, config: Config) -> bool:
+    """Whether a page of another origin asks, for a part of itself: our cookie does not speak for it.
+
+    It could not read the answer, but would learn from the size of a picture, or from what fails. To another port of
+    this host a browser sends our cookie. Who follows a link from there is himself.
+    """
+    site, origin = request.headers.get("Sec-Fetch-Site"), request.headers.get("Origin")
+    if site is None:
+        return origin is not None and not _is_ours(origin, request, config)
+    mode, goes_to = request.headers.get("Sec-Fetch-Mode"), request.headers.get("Sec-Fetch-Dest", "document")
+    return site not in ("same-origin", "none") and not (mode == "navigate" and goes_to == "document")
 
 
 def _is_ours(origin: str, request: HTTPServerRequest, config: Config) -> bool:

@@ -1,9 +1,11 @@
 """What a handler says of itself: its parameters, what it answers, how it fails. The interface document is made of it.
 
     class Info(Base):
-        says: ClassVar = {"GET": Says("One process", ProcessStatusInfo, path=("name",), fails=(404,))}
+        gate = staticmethod(readers)
+        says: ClassVar = {"GET": Says("One process", Info, path=["name"], fails=[404], tool="process_info")}
 
-Parameters that are read by a function of ours are declared beside that function, once, and named here.
+Who may is not said here: the document asks the handler's gate. Parameters that are read by a function of ours are
+declared beside that function, once, and named here.
 """
 
 from __future__ import annotations
@@ -13,7 +15,11 @@ from typing import Any, Literal
 
 from attrs import Factory, frozen
 
+from models.paging import INT32, INT64
+
 Where = Literal["path", "query", "header"]
+
+EVENT_STREAM = "text/event-stream"
 
 
 @frozen
@@ -60,16 +66,35 @@ class Says:
     path: Sequence[str] = ()
     """What the groups of the route's pattern are called, in their order."""
     query: Sequence[Parameter] = ()
+    """Its parameters in the query and headers; and those of the path of which more is to be said than their name."""
     body: Body | None = None
     fails: Sequence[int] = ()
-    gate: Literal["open", "reader", "operator", "account", "poster", "key"] = "reader"
     tool: str | None = None
     """Its name among the tools of the tool server."""
+    name: str = ""
+    """What it is called in clients that are made from the document, where it is no tool: a thing and a verb."""
     also: Mapping[str, Any] = Factory(dict)
     """Further media types of the answer."""
+    headers: Mapping[str, str] = Factory(dict)
+    """Headers of the answer, and what they are."""
+
+    @property
+    def identifier(self) -> str:
+        return self.tool or self.name
 
 
-def whole(name: str, about: str, default: int | None = None, low: int = 0, high: int = 2**31 - 1) -> Parameter:
+def number(name: str, about: str) -> Parameter:
+    """A part of the path that is the number of something."""
+    schema = {"type": "integer", "format": "int64", "minimum": -INT64, "maximum": INT64}
+    return Parameter(name, about, schema, "path", required=True)
+
+
+def word(name: str, about: str, example: str) -> Parameter:
+    """A parameter that is any text."""
+    return Parameter(name, about, {"type": "string", "examples": [example]})
+
+
+def whole(name: str, about: str, default: int | None = None, low: int = 0, high: int = INT32) -> Parameter:
     """A parameter that is a whole number."""
     schema: dict[str, Any] = {"type": "integer", "format": "int32", "minimum": low, "maximum": high}
     return Parameter(name, about, schema | ({} if default is None else {"default": default}))

@@ -11,7 +11,7 @@ from tornado.iostream import StreamClosedError
 from handlers import wire
 from handlers.base import Base
 from handlers.gates import log_readers, readers, session_cookie
-from handlers.interface import Parameter, Says, choice
+from handlers.interface import EVENT_STREAM, Parameter, Says, choice
 from handlers.interface import whole as whole_number
 from handlers.sockets import Stream
 from handlers.streams import RETRY, STREAM_HEADERS, block
@@ -38,6 +38,8 @@ class Streaming(Base):
     """A handler that answers with an event stream, or to HEAD with the head of one."""
 
     gate = staticmethod(readers)
+    kind = "processes"
+    """What it is about, for the metrics (`streams.KINDS`)."""
 
     async def head(self, *arguments: str) -> None:
         for name, value in STREAM_HEADERS.items():
@@ -47,13 +49,15 @@ class Streaming(Base):
         """Takes the connection over. Raises `Unavailable`."""
         self.streams.check()
         dead = f'{session_cookie(self.services.port)}=""; Max-Age=0; Path=/' if self.caller.has_dead_cookie else ""
-        return self.streams.open(self.detach(), dead)
+        return self.streams.open(self.detach(), self.kind, dead)
 
 
 class StatusStream(Streaming):
     """Every status change as `event: status`; `Last-Event-ID` brings what was missed, without a gap."""
 
-    says: ClassVar = {"GET": Says("Status changes as they happen", "text/event-stream", query=[LAST_EVENT_ID])}
+    says: ClassVar = {
+        "GET": Says("Status changes as they happen", EVENT_STREAM, query=[LAST_EVENT_ID], name="process_stream")
+    }
 
     async def get(self) -> None:
         last = self.request.headers.get("Last-Event-ID", "")
@@ -100,6 +104,7 @@ class LogStream(Streaming):
     """The end of a log file, then what is added, as `event: log` with a `data:` for each line."""
 
     gate = staticmethod(log_readers)
+    kind = "logs"
 
     def get(self, name: str) -> None:
         path, lines = log_asked_for(self, name)

@@ -8,6 +8,7 @@ from tornado.web import StaticFileHandler
 
 from handlers import apidocs, dashboard
 from handlers.base import Base
+from handlers.charts import pages as charts
 from handlers.gates import open_to_all
 from handlers.routing import Route
 
@@ -23,4 +24,4 @@ class Static(StaticFileHandler, Base):  # type: ignore[misc]
         Base.initialize(self, **arguments)
 
 
-routes: list[Route] = [*dashboard.routes, *apidocs.routes]
+routes: list[Route] = [*dashboard.routes, *charts.routes, *apidocs.routes]

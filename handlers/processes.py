@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 from handlers import wire
 from handlers.base import Base
 from handlers.gates import log_readers, operators, readers
-from handlers.interface import Says
+from handlers.interface import EVENT_STREAM, Says
 from handlers.live import LOG_PARAMETERS, LogStream, log_asked_for
 from handlers.routing import Route, StreamPath
 from handlers.wire import ProcessStatusInfo, ResponseMessage
@@ -93,13 +93,13 @@ class Operation(Base):
 
 
 def _one(verb: str, fails: list[int]) -> dict[str, Says]:
-    tool = f"process_{verb.lower()}"
-    about = f"{verb} one process"
-    return {"POST": Says(about, ResponseMessage, path=["name"], fails=fails, gate="operator", tool=tool)}
+    about, tool = f"{verb} one process", f"process_{verb.lower()}"
+    return {"POST": Says(about, ResponseMessage, path=["name"], fails=fails, tool=tool)}
 
 
 def _all(verb: str, fails: list[int]) -> dict[str, Says]:
-    return {"POST": Says(f"{verb} all processes", ResponseMessage, fails=fails, gate="operator")}
+    name = f"process_{verb.lower()}_all"
+    return {"POST": Says(f"{verb} all processes", ResponseMessage, fails=fails, name=name)}
 
 
 class Start(Operation):
@@ -156,7 +156,7 @@ class Logs(Base):
             query=LOG_PARAMETERS,
             fails=[400, 404, 500],
             tool="process_logs",
-            also={"text/event-stream": str},
+            also={EVENT_STREAM: str},
         )
     }
 

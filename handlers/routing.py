@@ -85,13 +85,13 @@ def login(uri: str, prefix: str) -> str:
 
 
 def owner(path: str, services: Sequence[Service]) -> Service | None:
-    """The service whose path this is: by its prefix, or at the root by the first word below its base path."""
+    """The service whose path this is: by its prefix, or at the root by its own base path or the first word below it."""
     for service in services:
         if path == service.prefix or path.startswith(service.prefix + "/"):
             return service
     for service in services:
         if path.startswith(service.base + "/"):
             first = path.removeprefix(service.base + "/").split("/")[0]
-            if first in service.segments:
+            if first in service.segments or service.base != API:
                 return service
     return None

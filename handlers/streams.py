@@ -7,7 +7,7 @@ none; who cannot keep up is dropped.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from typing import Generic, Protocol, TypeVar
 
 from tornado.iostream import IOStream
@@ -34,6 +34,8 @@ _HEAD = "".join(
     ]
 ).encode()
 _TURN = 250
+KINDS = ("processes", "logs", "runs")
+"""What the streams are about."""
 _BATCH = 100
 
 
@@ -61,33 +63,41 @@ class Streams:
 
     def __init__(self, settings: Server) -> None:
         self._settings = settings
-        self._open: set[Stream] = set()
-        self._left = self._open.discard  # one for all: each would be an object of its own
+        self._open: dict[str, set[Stream]] = {kind: set() for kind in KINDS}
+        self._left = {kind: ours.discard for kind, ours in self._open.items()}
+        """One for all of a kind: each would be an object of its own."""
         self._poll: Poll | None = None
         self._heart: asyncio.Task[None] | None = None
 
     def __len__(self) -> int:
-        return len(self._open)
+        return sum(map(len, self._open.values()))
+
+    def __iter__(self) -> Iterator[Stream]:
+        """Those that are open now, whatever closes meanwhile."""
+        return iter([stream for ours in self._open.values() for stream in ours])
+
+    def by_kind(self) -> Mapping[str, int]:
+        return {kind: len(ours) for kind, ours in self._open.items()}
 
     def check(self) -> None:
         """Raises `Unavailable` when there are as many as may be."""
-        if len(self._open) >= self._settings.max_streams:
+        if len(self) >= self._settings.max_streams:
             raise Unavailable(f"all {self._settings.max_streams} streams are taken")
 
-    def open(self, io: IOStream, cookie: str = "") -> Stream:
+    def open(self, io: IOStream, kind: str, cookie: str = "") -> Stream:
         """Takes a connection over and sends the head of the answer; `cookie` is what it sets."""
         if self._poll is None or self._heart is None:
             self._poll = Poll()
             self._heart = asyncio.get_running_loop().create_task(self._beat(), name="heartbeat")
-        stream = taken_over(io, self._settings.stream_buffer, self._left, self._poll)
-        self._open.add(stream)
+        stream = taken_over(io, self._settings.stream_buffer, self._left[kind], self._poll)
+        self._open[kind].add(stream)
         stream.send(f"Set-Cookie: {cookie}\r\n".encode().join((_HEAD[:-2], _HEAD[-2:])) if cookie else _HEAD)
         return stream
 
     async def _beat(self) -> None:
         while True:
             await asyncio.sleep(HEARTBEAT)
-            for number, stream in enumerate(tuple(self._open), 1):
+            for number, stream in enumerate(self, 1):
                 stream.send(b":\n\n")
                 if number % _TURN == 0:
                     await asyncio.sleep(0)
@@ -95,7 +105,7 @@ class Streams:
     def close(self) -> None:
         if self._heart is not None:
             self._heart.cancel()
-        for stream in tuple(self._open):
+        for stream in self:
             stream.close()
         if self._poll is not None:
             self._poll.close()

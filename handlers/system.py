@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import logging
 import platform
-from collections import Counter
-from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from tornado.web import RequestHandler
 
@@ -15,21 +13,17 @@ from handlers.base import Base
 from handlers.gates import SAFE, open_to_all, operators, readers
 from handlers.interface import Says
 from handlers.live import StatusStream
+from handlers.metrics import Collector
 from handlers.routing import Route
-from handlers.streams import Streams
-from models import events
 from models.errors import Unavailable
-from models.events import Filter
-from models.processes import STATUSES
 from supervisor import host
-from supervisor.services import Services
 
 log = logging.getLogger("http")
 
 
 class Info(Base):
     gate = staticmethod(readers)
-    says: ClassVar = {"GET": Says("The machine, and who supervises", wire.SupervisorInfo)}
+    says: ClassVar = {"GET": Says("The machine, and who supervises", wire.SupervisorInfo, name="supervisor_info")}
 
     def get(self) -> None:
         settings = self.services.config.supervisor
@@ -38,7 +32,7 @@ class Info(Base):
 
 class Reload(Base):
     gate = staticmethod(operators)
-    says: ClassVar = {"POST": Says("Read the configuration anew", wire.ReloadResult, fails=[400, 500], gate="operator")}
+    says: ClassVar = {"POST": Says("Read the configuration anew", wire.ReloadResult, name="supervisor_reload")}
 
     async def post(self) -> None:
         done, need = await self.services.reload()
@@ -47,71 +41,40 @@ class Reload(Base):
 
 class Health(Base):
     gate = staticmethod(open_to_all)
+    says: ClassVar = {"GET": Says("Whether it is alive", wire.Health, name="house_health")}
 
     def get(self) -> None:
-        self.reply({"status": "UP"})
+        self.reply(wire.Health())
 
 
 class Ready(Base):
     """Whether the store takes what it is given and the loop is not held up."""
 
     gate = staticmethod(open_to_all)
+    says: ClassVar = {
+        "GET": Says("Whether it can do its work, and which groups of charts are on", wire.Readiness, name="house_ready")
+    }
 
-    def get(self) -> None:
+    async def get(self) -> None:
+        await self.services.charts.settle()
         if self.services.journal.failing:
             raise Unavailable("the store cannot be written")
         if self.services.is_stalled:
             raise Unavailable("the loop was held up for more than a second")
-        self.reply({"status": "UP", "store": "UP", "loop": "UP", "charts": self.services.charts.groups()})
+        self.reply(wire.Readiness(charts=self.services.charts.groups()))
 
 
 class Metrics(Base):
     gate = staticmethod(readers)
+    says: ClassVar = {"GET": Says("Figures, as Prometheus reads them", "text/plain", name="house_metrics")}
 
     def get(self) -> None:
         from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest  # only where it is scraped
 
         registry = CollectorRegistry()
         ProcessCollector(registry=registry)
-        registry.register(_Collector(self.services, self.streams))
+        registry.register(Collector(self.services, self.streams))
         self.send(generate_latest(registry), "text/plain; version=0.0.4; charset=utf-8")
-
-
-class _Collector:
-    """What we count, gathered when it is asked for."""
-
-    def __init__(self, services: Services, streams: Streams) -> None:
-        self._services = services
-        self._streams = streams
-
-    def collect(self) -> Iterator[Any]:
-        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-
-        def gauge(name: str, what: str, value: float) -> Any:
-            return GaugeMetricFamily(f"pilothouse_{name}", what, value=value)
-
-        fleet, journal = self._services.fleet, self._services.journal
-        yield gauge("loop_lag_seconds", "How late the loop was at its last beat.", self._services.lag)
-        yield gauge("streams_open", "Open event streams.", len(self._streams))
-        yield gauge("store_failing", "1 while the store cannot be written.", int(journal.failing))
-        yield gauge("store_waiting_events", "Status changes that are not in the store yet.", journal.waiting)
-        yield gauge("events_stored", "Status changes in the history.", events.count(Filter()))
-        states = GaugeMetricFamily("pilothouse_processes", "Processes by status.", labels=["status"])
-        now = Counter(process.status for process in fleet)
-        for status in STATUSES:
-            states.add_metric([status.value], now[status])
-        yield states
-        up = GaugeMetricFamily("pilothouse_process_up", "1 while the process is live.", labels=["process"])
-        restarts = CounterMetricFamily("pilothouse_process_restarts", "Restarts by policy.", labels=["process"])
-        for process in fleet:
-            up.add_metric([process.name], int(process.live))
-            restarts.add_metric([process.name], process.restarts)
-        yield up
-        yield restarts
-        answers = CounterMetricFamily("pilothouse_http_responses", "Answers by status code.", labels=["code"])
-        for code, number in sorted(self._services.answered.items()):
-            answers.add_metric([str(code)], number)
-        yield answers
 
 
 def log_request(handler: RequestHandler) -> None:

@@ -6,13 +6,13 @@ Shapes are attrs classes with our names; their fields leave as camelCase, in the
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, Generic, NewType, TypeVar
+from typing import Annotated, Any, Generic, Literal, NewType, TypeVar
 
 import attrs
 import cattrs
-from attrs import frozen
+from attrs import field, frozen
 from cattrs.gen import make_dict_unstructure_fn, override
 
 from models.events import Entry
@@ -28,7 +28,13 @@ Instant = NewType("Instant", int)
 Length = NewType("Length", int)
 """Microseconds; on the wire an ISO 8601 duration, hours the largest unit."""
 
+Int32 = Annotated[int, "int32"]
+"""A number that the seed gives 32 bits."""
+
 Item = TypeVar("Item")
+
+LEFT_OUT = {"left_out": True}
+"""A field that is not there where there is nothing; others are null."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -40,7 +46,7 @@ class ProcessStatusInfo:
     pid: int | None
     start_time: Instant | None
     end_time: Instant | None
-    exit_code: int | None
+    exit_code: Int32 | None
     process_runtime: Length
     process_uptime: str
     stdout_logfile: str | None
@@ -56,7 +62,7 @@ class ProcessEventEntry:
     process_name: str
     start_time: Instant | None
     end_time: Instant | None
-    exit_code: int | None
+    exit_code: Int32 | None
     new_status: Status
     old_status: Status
     process_uptime: Length
@@ -67,7 +73,7 @@ class SupervisorInfo:
     node_name: str
     description: str
     physical_memory: str
-    physical_cpu: int
+    physical_cpu: Int32
     operating_system: str
     available_memory: str
 
@@ -108,7 +114,8 @@ class Account:
 
 @frozen
 class ResponseMessage:
-    message: str
+    message: str | None = field(default=None, metadata=LEFT_OUT)
+    error: str | None = field(default=None, metadata=LEFT_OUT)
 
 
 @frozen
@@ -120,8 +127,8 @@ class Sort:
 
 @frozen
 class Pageable:
-    page_size: int
-    page_number: int
+    page_size: Int32
+    page_number: Int32
     offset: int
     sort: Sort = Sort()
     paged: bool = True
@@ -131,14 +138,14 @@ class Pageable:
 @frozen
 class PageOf(Generic[Item]):
     content: Sequence[Item]
-    total_pages: int
+    total_pages: Int32
     total_elements: int
     first: bool
     last: bool
     empty: bool
-    number_of_elements: int
-    size: int
-    number: int
+    number_of_elements: Int32
+    size: Int32
+    number: Int32
     pageable: Pageable
     sort: Sort = Sort()
 
@@ -154,6 +161,20 @@ class ReloadResult:
     failed: Sequence[str]
     settings: Sequence[str]
     need_restart: Sequence[str]
+
+
+@frozen
+class Health:
+    status: Literal["UP"] = "UP"
+
+
+@frozen
+class Readiness:
+    status: Literal["UP"] = "UP"
+    store: Literal["UP"] = "UP"
+    loop: Literal["UP"] = "UP"
+    charts: Mapping[str, bool] = field(kw_only=True)
+    """By group, whether it is on."""
 
 
 def instant(at: int) -> str:
@@ -190,12 +211,17 @@ def name_of(field: attrs.Attribute[Any]) -> str:
     return field.name if field.metadata.get("verbatim") else _camel(field.name)
 
 
+def may_be_missing(field: attrs.Attribute[Any]) -> bool:
+    """Whether a field is left out where there is nothing."""
+    return bool(field.metadata.get("left_out"))
+
+
 def _converter() -> cattrs.Converter:
     converter = cattrs.Converter()
 
     def renamed(cls: type[Any]) -> Any:
         fields = attrs.fields(attrs.resolve_types(cls))
-        names: Any = {a.name: override(rename=name_of(a)) for a in fields}
+        names: Any = {a.name: override(rename=name_of(a), omit_if_default=may_be_missing(a)) for a in fields}
         return make_dict_unstructure_fn(cls, converter, **names)
 
     converter.register_unstructure_hook_factory(attrs.has, renamed)

@@ -1,12 +1,14 @@
 // What script adds to pages that work without it: news without a reload, times that stay true, fewer round trips.
 "use strict";
 
+const pollEvery = 5000;
 const streams = {
   status: { url: "/supervision/api/v1/processes/stream", names: ["status"] },
   runs: { url: "/tracker/api/v1/events", names: ["run", "reset"] },
 };
 
 // Parts of a page bear data-live="status", "runs" or both: on news the page is fetched again and they are exchanged.
+// "poll" is for what no stream tells of: the page is asked again every few seconds, while somebody sees it.
 
 let due = null;
 let busy = false;
@@ -21,23 +23,38 @@ async function refresh() {
   busy = true;
   try {
     const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
-    if (answer.ok) exchange(new DOMParser().parseFromString(await answer.text(), "text/html"));
-  } catch { /* the sign of a lost connection says it already */ }
+    if (answer.redirected || [401, 403, 404].includes(answer.status)) location.reload(); // it is not ours to see any more
+    else if (answer.ok) exchange(new DOMParser().parseFromString(await answer.text(), "text/html"));
+    polled?.("on");
+  } catch { polled?.("off"); /* of a stream the sign of a lost connection says it already */ }
   busy = false;
 }
+
+const drawn = new Map();
+document.querySelectorAll("[data-live][id]").forEach((part) => drawn.set(part.id, part.innerHTML)); // before times are told
 
 function exchange(page) {
   for (const part of document.querySelectorAll("[data-live][id]")) {
     const fresh = page.getElementById(part.id);
-    if (!fresh || fresh.innerHTML === part.innerHTML) continue;
+    if (!fresh || fresh.innerHTML === drawn.get(part.id)) continue;
     if (part.contains(document.activeElement) && document.activeElement.matches("input, select, textarea")) continue;
     const held = part.contains(document.activeElement) ? document.activeElement.dataset.key : null;
-    const open = [...part.querySelectorAll("details[open]")].map((one) => one.id).filter(Boolean);
+    const open = [...part.querySelectorAll("details[id]")].map((one) => [one.id, one.open]);
+    drawn.set(part.id, fresh.innerHTML);
     part.innerHTML = fresh.innerHTML;
-    open.forEach((id) => { const one = document.getElementById(id); if (one) one.open = true; });
+    open.forEach(([id, is]) => { const one = document.getElementById(id); if (one) one.open = is; });
+    part.querySelectorAll("[data-needs-script]").forEach((one) => { one.hidden = false; });
     if (held) part.querySelector(`[data-key="${CSS.escape(held)}"]`)?.focus();
   }
   tellTimes();
+}
+
+let polled = null;
+
+function poll() {
+  polled = (is) => heard({ url: "poll", is });
+  polled("on");
+  setInterval(() => { if (!document.hidden) refreshSoon(); }, pollEvery);
 }
 
 const lost = new Set();
@@ -53,6 +70,7 @@ function heard({ url, is, name }) {
 
 function listen() {
   const wanted = new Set([...document.querySelectorAll("[data-live]")].flatMap((part) => part.dataset.live.split(" ")));
+  if (wanted.delete("poll")) poll();
   if (!wanted.size) return;
   if ("SharedWorker" in window) {
     const worker = new SharedWorker(document.body.dataset.worker);
@@ -156,8 +174,10 @@ function follow(log) {
 // Small things
 
 function copy(button) {
-  const text = document.getElementById(button.dataset.copy).textContent.trim();
-  navigator.clipboard.writeText(text).then(() => { button.textContent = "copied"; });
+  const place = document.getElementById(button.dataset.copy);
+  const select = () => { getSelection().selectAllChildren(place); button.textContent = "selected, copy it"; };
+  if (!navigator.clipboard) { select(); return; } // browsers have it on TLS and loopback only
+  navigator.clipboard.writeText(place.textContent.trim()).then(() => { button.textContent = "copied"; }, select);
 }
 
 function changeTheme() {

@@ -170,7 +170,7 @@ class Services:
             strays=Strays(children, cgroups, instance),
             prober=Prober(children),
             instance=instance,
-            environment=_inherited(os.environ),
+            environment=inherited(os.environ),
         )
 
     def start_marked(self) -> None:
@@ -310,7 +310,7 @@ class Services:
             await asyncio.sleep(_PRUNE_EVERY)
 
 
-def _inherited(environ: Mapping[str, str]) -> dict[str, str]:
+def inherited(environ: Mapping[str, str]) -> dict[str, str]:
     """What children get of our environment: all but the variables that set properties of ours."""
     return {name: value for name, value in environ.items() if name not in reading.VARIABLES}
 

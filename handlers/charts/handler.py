@@ -19,7 +19,7 @@ from handlers.routing import Route, accepts
 from models.charts.fields import json_object, read
 from models.charts.shapes import Download
 from models.config import Config
-from models.errors import Failed, Invalid, NotFound, Problem, TooLarge, Unsupported
+from models.errors import Failed, Invalid, Problem, TooLarge, Unsupported
 from supervisor.charts.service import Work
 
 _MIB = 1024 * 1024
@@ -42,6 +42,8 @@ class ChartHandler(Base):
     """By method; with those variables of the path that this path has fixed."""
     names: ClassVar[Sequence[str]]
     work: Work | None = None
+    task: asyncio.Task[Any] | None = None
+    parts: Parts | None = None
 
     @classmethod
     def gate_of(cls, method: str) -> Gate:
@@ -62,16 +64,13 @@ class ChartHandler(Base):
     def prepare(self) -> None:
         self.fault: Problem | None = None
         self.content = bytearray()
-        self.parts: Parts | None = None
-        self.task: asyncio.Task[Any] | None = None
         method = "GET" if self.request.method == "HEAD" else self.request.method
         if method not in self.operations:
             return
         self.operation, self.fixed = self.operations[method]
         try:
             self.work = self.services.charts.work(self.request)
-            if self.operation.needs == "cluster" and not self.services.charts.has_cluster(self.work.target):
-                raise NotFound("there is no cluster, so releases are not served")
+            self.operation.check_there(self.work)
             self._expect_body()
         except Problem as problem:
             self.fault = problem

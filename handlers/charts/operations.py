@@ -25,12 +25,13 @@ is about, and the services that last (`work.charts`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Literal
 
-from attrs import frozen
+from attrs import Factory, frozen
 
 from models.charts.fields import Input, inputs
+from models.errors import NotFound
 from supervisor.charts.service import Work
 
 TEXT = "text/plain; charset=utf-8"
@@ -65,11 +66,24 @@ class Operation:
     needs: Literal["cluster", "helm", ""] = ""
     """Without a cluster those of "cluster" are not there (404)."""
     fails: tuple[int, ...] = (400, 404, 500)
-    """The statuses, beside success and those of the gate, that it may answer."""
+    """The statuses, beside success and those that every request may meet, that it may answer."""
+    name: str = ""
+    """What it is called in the interface document, where it is no tool."""
+    headers: Mapping[str, str] = Factory(dict)
+    """Headers of its answer, and what they are."""
+
+    @property
+    def identifier(self) -> str:
+        return self.tool or self.name
 
     @property
     def inputs(self) -> tuple[Input, ...]:
         return inputs(self.asks)
+
+    def check_there(self, work: Work) -> None:
+        """Raises `NotFound` where there is no cluster, and it needs one."""
+        if self.needs == "cluster" and not work.charts.has_cluster(work.target):
+            raise NotFound("there is no cluster, so releases are not served")
 
     @property
     def is_multipart(self) -> bool:

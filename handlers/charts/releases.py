@@ -17,7 +17,7 @@ operations: list[Operation] = [
     ),
     Operation(
         None, "POST", "/releases/upload", "Install an uploaded chart", asks.InstallUpload, changes.install, Release,
-        status=201, mutating=True, needs="cluster", fails=_UPLOAD_FAILS,
+        status=201, mutating=True, needs="cluster", fails=_UPLOAD_FAILS, name="helm_install_upload",
     ),
     Operation(
         "helm_upgrade", "PUT", "/releases/{name}", "Upgrade a release from a reference", asks.Upgrade, changes.upgrade,
@@ -26,6 +26,7 @@ operations: list[Operation] = [
     Operation(
         None, "POST", "/releases/{name}/upgrade/upload", "Upgrade a release from an uploaded chart",
         asks.UpgradeUpload, changes.upgrade, Release, mutating=True, needs="cluster", fails=_UPLOAD_FAILS,
+        name="helm_upgrade_upload",
     ),
     Operation(
         "helm_uninstall", "DELETE", "/releases/{name}", "Uninstall a release", asks.Uninstall, changes.uninstall, None,

@@ -17,6 +17,7 @@ operations: list[Operation] = [
     Operation(
         None, "POST", "/charts/template/upload", "Render the templates of an uploaded chart", asks.TemplateUpload,
         rendering.template, TEXT, group="charts", needs="helm", fails=(*_FAILS, 415),
+        name="helm_template_upload",
     ),
     Operation(
         "helm_lint", "POST", "/charts/lint", "Look a chart over for what is wrong", asks.Lint, rendering.lint, Lint,

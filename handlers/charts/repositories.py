@@ -92,7 +92,7 @@ operations: list[Operation] = [
     ),
     Operation(
         "helm_repo_update_all", "POST", "/repos/update-all", "Bring all indexes up to date", Nothing, update_all, None,
-        group="repositories", fails=(500, 502),
+        group="repositories", fails=(500, 502), headers={"Warning": "One for each that could not be updated"},
     ),
     Operation(
         "helm_repo_charts", "GET", "/repos/{name}/charts", "A repository's charts, each with its newest stable version",

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from html import escape
+from typing import ClassVar
 
 from attrs import frozen
 
 from handlers.gates import open_to_all
+from handlers.interface import Parameter, Says, number, word
 from handlers.routing import Route
 from handlers.tracker.tracked import Tracked
 from models.errors import NotFound
@@ -92,10 +94,28 @@ def picture(badge: Badge) -> bytes:
     ).encode()
 
 
+_METRIC = Parameter("metric", "Which figure", {"type": "string", "enum": list(METRICS)}, "path", required=True)
+
+
 class BadgePicture(Tracked):
     """Open in closed mode too, for public projects; who may not read a project learns nothing of it."""
 
     gate = staticmethod(open_to_all)
+    says: ClassVar = {
+        "GET": Says(
+            "One figure of a project as a small picture",
+            "image/svg+xml",
+            path=["projectId", "metric"],
+            query=[
+                number("projectId", "The project"),
+                _METRIC,
+                word("branch", "Of the newest run on this branch", "main"),
+                word("flag", "And of this flag", "default"),
+            ],
+            fails=[404],
+            name="project_badge",
+        )
+    }
 
     async def get(self, id: str, metric: str) -> None:
         if metric not in METRICS:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from handlers.gates import readers
+from handlers.interface import Parameter, Says, word
 from handlers.routing import Route
 from handlers.tracker import shaping
 from handlers.tracker.shapes import GateVerdict
@@ -11,9 +14,25 @@ from models.errors import Invalid, NotFound
 from models.tracker import history, visible
 from models.tracker.gate import verdict
 
+_ASKED = (
+    Parameter("project", "The name of the project", {"type": "string", "examples": ["shop"]}, required=True),
+    word("commit", "The newest run of this commit; it wins over `branch`", "9fceb02d0ae598e95dc970b74767f19372d61af8"),
+    word("branch", "The newest run on this branch; one of `commit` and `branch` is required", "main"),
+    word("flag", "Only runs with this flag", "default"),
+)
+
 
 class Gate(Tracked):
     gate = staticmethod(readers)
+    says: ClassVar = {
+        "GET": Says(
+            "The verdict on the newest run of a commit or a branch",
+            GateVerdict,
+            query=_ASKED,
+            fails=[404],
+            tool="gate_verdict",
+        )
+    }
 
     async def get(self) -> None:
         asked = self.asked("project", "commit", "branch", "flag")

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import errno
-import os
 import shutil
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from python_multipart.multipart import parse_options_header
 from tornado.web import stream_request_body
 
 from handlers.base import Base
 from handlers.gates import posters
+from handlers.interface import Body, Field, Says
 from handlers.multipart import Part, Parts
 from handlers.routing import Route
+from handlers.tracker.shapes import IngestResult
+from handlers.tracker.shaping import judged, run_path
 from models.config import Config, ReportLimits
 from models.errors import Invalid, Problem, TooLarge
 from models.paging import INT64, whole
@@ -34,6 +35,21 @@ _FIELDS = {
     "baseBranch": "base_branch", "prNumber": "pr_number", "module": "module",
 }  # fmt: skip
 """The text parts, and what they are of an `Upload`."""
+
+
+_PROJECT = {"type": "string", "minLength": 1, "maxLength": _LONGEST_PROJECT, "examples": ["shop"]}
+_TEXTS = {
+    "branch": "The branch that was tested",
+    "commit": "The commit that was tested",
+    "flag": "Which part of the project; `default` where there is none",
+    "runKey": "Uploads of one key in one project are one run",
+    "repoUrl": "Where the project's source is",
+    "buildUrl": "Where the build is",
+    "buildName": "What the build is called",
+    "ciProvider": "Who built it",
+    "baseBranch": "The branch to compare with",
+    "module": "The module that the coverage is of",
+}
 
 
 class Arrival:
@@ -60,13 +76,6 @@ class Arrival:
                 raise TooLarge(f"the request has more than {self._limits.parts} parts")
             if is_end:
                 self._parts.end()
-                self._check_sizes()
-
-    def _check_sizes(self) -> None:
-        """A full disk may show itself only when a file is closed."""
-        for part in self._parts.all:
-            if part.file is not None and part.file.stat().st_size != part.size:
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def discard(self) -> None:
         """Removes all of it."""
@@ -109,12 +118,34 @@ class Arrival:
         return found
 
 
+_REPORTS = {"type": "array", "items": {"type": "string", "format": "binary"}}
+_PARTS = (
+    Field("project", "The name of the project, which is made where there is none", _PROJECT, required=True),
+    Field(
+        "junit", "Reports of tests, plain or gzipped; JUnit, and others by content", _REPORTS | {"minItems": 1}, True
+    ),
+    Field("jacoco", "Reports of coverage, plain or gzipped; JaCoCo, and others by content", _REPORTS),
+    Field("prNumber", "The number of the pull request", {"type": "integer", "format": "int64", "minimum": 0}),
+    *(Field(name, about, {"type": "string", "maxLength": _LONGEST}) for name, about in _TEXTS.items()),
+)
+
+
 @stream_request_body
 class Ingest(Base):
     """The answer is 201 when all is committed; nothing of a request that is answered otherwise was stored."""
 
     gate = staticmethod(posters)
     takes_forms = True
+    says: ClassVar = {
+        "POST": Says(
+            "Post reports of tests and coverage",
+            IngestResult,
+            201,
+            body=Body("multipart/form-data", _PARTS),
+            fails=[415],
+            name="ingest",
+        )
+    }
 
     @classmethod
     def body_limit(cls, config: Config) -> int:
@@ -172,6 +203,9 @@ class Ingest(Base):
 
     def on_finish(self) -> None:
         self._discard()
+        status = self.get_status()
+        outcome = "stored" if status == 201 else "refused" if status < 500 else "failed"
+        self.services.ingest.answered[outcome] += 1
 
     def _discard(self) -> None:
         arrival, self._arrival = self._arrival, None
@@ -179,27 +213,27 @@ class Ingest(Base):
             self.services.ingest.remove(arrival.discard)
 
 
-def _answer(stored: Stored) -> dict[str, Any]:
+def _answer(stored: Stored) -> IngestResult:
     run = stored.run
-    return {
-        "runId": run.id,
-        "project": stored.project.name,
-        "tests": run.tests,
-        "failures": run.failed + run.errors,
-        "skipped": run.skipped,
-        "lineCoveragePct": line_coverage(run),
-        "projectId": stored.project.id,
-        "passed": run.passed,
-        "failed": run.failed,
-        "errors": run.errors,
-        "status": run.status,
-        "flag": run.flag,
-        "branch": run.branch,
-        "commit": run.commit_sha,
-        "uploads": run.uploads,
-        "gateStatus": stored.verdict.status,
-        "runPath": f"/runs/{run.id}",
-    }
+    return IngestResult(
+        run_id=run.id,
+        project=stored.project.name,
+        tests=run.tests,
+        failures=run.failed + run.errors,
+        skipped=run.skipped,
+        line_coverage_pct=line_coverage(run),
+        project_id=stored.project.id,
+        passed=run.passed,
+        failed=run.failed,
+        errors=run.errors,
+        status=judged(run),
+        flag=run.flag,
+        branch=run.branch,
+        commit=run.commit_sha,
+        uploads=run.uploads,
+        gate_status=stored.verdict.status,
+        run_path=run_path(run),
+    )
 
 
 def _text(part: Part) -> str | None:

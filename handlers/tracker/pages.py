@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import shlex
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 from handlers import wire
-from handlers.base import write_page
+from handlers.base import Page, write_page
 from handlers.frame import NOTHING
 from handlers.gates import readers
 from handlers.routing import Route
-from handlers.tracker import shaping
+from handlers.tracker import drawing, shaping
 from handlers.tracker.forms import TrackedPage
+from handlers.tracker.projects import bounded
+from handlers.tracker.shapes import OutcomeInfo
+from handlers.tracker.standing import counted, health, standings
 from handlers.tracker.tracked import at_one_moment, test_asked_for
-from models.tracker import access, comparing, coverage, flaky, gate, history, visible
+from models.tracker import access, board, comparing, coverage, flaky, gate, history, overview, runs, visible
+from models.tracker.comparing import Comparison
 from models.tracker.flaky import Said
 from models.tracker.gate import Thresholds
 from models.tracker.schema import Project, Run
 
 Result = TypeVar("Result")
 
-_RUNS = 50
+_RUNS = 20
 _FAILURES = 50
+_OUTCOMES = 100
+_FILES = 100
 
 
 def change(number: float | None) -> str:
@@ -44,8 +51,25 @@ def kind(status: str) -> str:
     return {"PASSED": "good", "FAILED": "bad", "ERROR": "bad"}.get(status, "")
 
 
-def _query(**values: str) -> str:
-    return urlencode(values)
+def _query(**values: Any) -> str:
+    return urlencode({name: value for name, value in values.items() if value is not None})
+
+
+def upload_snippet(page: Page, project: str, needs_token: bool) -> str:
+    """The commands of a CI job, ready to copy: post a report, then ask the gate."""
+    origin = f"{'https' if page.caller.is_secure else page.request.protocol}://{page.request.host}"
+    api = origin + ("/tracker" if page.prefix == "/tracker" else "") + "/api/v1"
+    token = ' -H "Authorization: Bearer $PILOTHOUSE_TOKEN"' if needs_token else ""
+    return (
+        f"curl -fsS{token} \\\n"
+        f"  --form-string {shlex.quote(f'project={project}')} \\\n"
+        '  -F branch="$(git branch --show-current)" -F commit="$(git rev-parse HEAD)" \\\n'
+        "  -F junit=@junit.xml -F jacoco=@coverage.xml \\\n"
+        f"  {api}/ingest\n"
+        f"curl -fsS{token} \\\n"
+        f'  "{api}/gate?project={quote(project, safe="")}&commit=$(git rev-parse HEAD)" \\\n'
+        '  | grep \'"status":"PASSED"\''
+    )
 
 
 class ReadPage(TrackedPage):
@@ -53,7 +77,7 @@ class ReadPage(TrackedPage):
 
     def show(self, template: str, **facts: Any) -> None:
         words = {"change": change, "took": took, "kind": kind, "query": _query, "statuses": list(Said.__members__)}
-        write_page(self, template, **words, **facts)
+        write_page(self, template, health=health, **words, **facts)
 
     async def read(self, query: Callable[[], Result]) -> Result:
         """As `seen`, of one moment."""
@@ -62,32 +86,67 @@ class ReadPage(TrackedPage):
     def thresholds(self, project: Project) -> Thresholds:
         return gate.thresholds(project, self.services.config.tracker.quality_gate)
 
+    def snippet(self, project: str, is_private: bool = False) -> str:
+        security = self.services.config.tracker.security
+        return upload_snippet(self, project, is_private or security.require_ingest_token or not security.open_mode)
+
 
 class Projects(ReadPage):
+    """The board."""
+
     async def get(self) -> None:
-        user = self.caller.user
-        found = await self.services.tracked(lambda: [shaping.project_info(one) for one in visible.listed(user)])
-        self.show("projects.html", projects=found)
+        found = await standings(self)
+        self.show("projects.html", standings=found, counts=counted(found), snippet=self.snippet("my-project"))
 
 
 class ProjectPage(ReadPage):
     async def get(self, id: str) -> None:
         query = self.query()
-        branch, flag = (query.get(name, "").strip() or None for name in ("branch", "flag"))
-        self.show("project.html", branch=branch, flag=flag, **await self.read(lambda: self._facts(id, branch, flag)))
+        branch, flag, limit = (query.get(name, "").strip() or None for name in ("branch", "flag", "limit"))
+        most = bounded(limit, _RUNS)
+        facts = await self.read(lambda: self._facts(id, branch, flag, most))
+        asked = {"branch": branch, "flag": flag, "limit": most, "most": history.MOST_RUNS}
+        self.show("project.html", **asked, **facts, **self._snippets(facts["project"]))
 
-    def _facts(self, id: str, branch: str | None, flag: str | None) -> dict[str, Any]:
+    def _facts(self, id: str, branch: str | None, flag: str | None, limit: int) -> dict[str, Any]:
         user = self.caller.user
         project = visible.project(user, id)
-        runs = history.listing(project.id, _RUNS, branch=branch, flag=flag)
+        limits = self.thresholds(project)
+        shown = history.listing(project.id, limit, branch=branch, flag=flag)
+        (standing,) = board.of([project], self.services.config.tracker.quality_gate)
+        branches, flags = overview.branches(project.id, limits.base_branch), overview.flags(project.id)
         return {
             "project": project,
-            "gate": self.thresholds(project),
-            "branches": history.branches(project.id),
-            "runs": [shaping.run_info(run) for run in runs],
+            "gate": limits,
+            "standing": standing,
+            "branches": branches,
+            "flags": flags,
+            "runs": [shaping.run_info(run) for run in shown],
+            "before": overview.before_each(shown),
             "tests": [shaping.flaky_info(test) for test in flaky.tests(project.id)],
             "writes": access.may_write(user, project),
+            **self._trend(project, branch or _usual(limits.base_branch, [one.name for one in branches]), flag, flags),
         }
+
+    def _trend(self, project: Project, branch: str | None, flag: str | None, flags: Sequence[str]) -> dict[str, Any]:
+        """The trend is of one flag: runs of several would be compared with each other."""
+        flag = flag or (_usual(runs.DEFAULT_FLAG, flags) or (flags[0] if flags else None))
+        found = [shaping.run_info(run) for run in history.listing(project.id, drawing.SHOWN, branch=branch, flag=flag)]
+        drawn = drawing.trend(found) if len(found) > 1 else None
+        return {"trend": drawn, "trend_runs": found, "trend_branch": branch, "trend_flag": flag}
+
+    def _snippets(self, project: Project) -> dict[str, Any]:
+        is_private = project.visibility != "PUBLIC"
+        here = f"{'https' if self.caller.is_secure else self.request.protocol}://{self.request.host}{self.prefix}"
+        page = f"{here}/projects/{project.id}"
+        badges = "\n".join(
+            f"[![{name}]({here}/badge/{project.id}/{name}.svg)]({page})" for name in ("pass", "coverage", "flaky")
+        )
+        return {"snippet": self.snippet(project.name, is_private), "badges": badges, "is_private": is_private}
+
+
+def _usual(wanted: str, there: Sequence[str]) -> str | None:
+    return wanted if wanted in there else None
 
 
 class TestPage(ReadPage):
@@ -104,11 +163,28 @@ class TestPage(ReadPage):
         project = visible.project(user, id)
         test = history.test_id(project.id, class_name, name)
         said = flaky.said(project.id, test).value
+        told = shaping.test_history(class_name, name, said, history.outcomes(test, _OUTCOMES))
         return {
             "project": project,
-            "test": shaping.test_history(class_name, name, said, history.outcomes(test, 100)),
+            "test": told,
+            "note": overview.note_of(project.id, test),
+            "picture": drawing.over_time(told.results) if len(told.results) > 1 else None,
+            "first": first_failing(told.results),
             "writes": access.may_write(user, project),
         }
+
+
+def first_failing(results: Sequence[OutcomeInfo]) -> tuple[OutcomeInfo, int] | None:
+    """Of a test that fails on the branch that it was heard of last: the first of these failures, and their number."""
+    if not results:
+        return None
+    row = []
+    for one in results:
+        if (one.branch, one.flag) == (results[0].branch, results[0].flag):
+            if one.status not in ("FAILED", "ERROR"):
+                break
+            row.append(one)
+    return (row[-1], len({one.run_id for one in row})) if row else None
 
 
 class RunPage(ReadPage):
@@ -121,11 +197,20 @@ class RunPage(ReadPage):
         verdict = gate.verdict(run, project, self.services.config.tracker.quality_gate)
         baseline = Run.get_or_none(Run.id == verdict.baseline_id) if verdict.baseline_id else None
         detail = history.detail(run.id, _FAILURES)
+        changes = comparing.changes(baseline, run) if baseline else None
+        before, after = overview.beside(run)
+        judged, reason = board.judge(run, verdict)
         return {
             "project": project,
             "told": shaping.run_detail(run, project, verdict, detail, coverage.files(run)),
+            "judged": judged,
+            "reason": reason,
             "baseline": baseline,
-            "changes": comparing.changes(baseline, run) if baseline else None,
+            "changes": changes,
+            "fresh": {(one.class_name, one.name) for one in changes.failing.named} if changes else set(),
+            "before": before,
+            "after": after,
+            "files_shown": _FILES,
             "writes": access.may_write(user, project),
         }
 
@@ -135,10 +220,14 @@ class ComparePage(ReadPage):
         query = self.query()
         base, head = (query.get(name, "").strip() for name in ("base", "head"))
         if not base and not head:
-            self.show("compare.html", found=None)
+            self.show("compare.html", found=None, project=None)
             return
-        found = await self.read(lambda: comparing.compare(*visible.pair(self.caller.user, base, head)))
-        self.show("compare.html", found=shaping.comparison_info(found))
+        found, project = await self.read(lambda: self._facts(base, head))
+        self.show("compare.html", found=shaping.comparison_info(found), project=project)
+
+    def _facts(self, base: str, head: str) -> tuple[Comparison, Project]:
+        one, other = visible.pair(self.caller.user, base, head)
+        return comparing.compare(one, other), history.project(one.project_id)
 
 
 routes: list[Route] = [

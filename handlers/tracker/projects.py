@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from handlers.gates import account_holders, readers
+from handlers.interface import Body, Field, Parameter, Says, number, word
+from handlers.interface import whole as whole_number
 from handlers.routing import Route
 from handlers.tracker import shaping
-from handlers.tracker.shapes import FlakyInfo, ProjectDetail, RunInfo, TestHistory
+from handlers.tracker.shapes import FlakyInfo, ProjectDetail, ProjectInfo, RunInfo, SaidInfo, TestHistory
 from handlers.tracker.tracked import Tracked, test_asked_for
 from models.errors import Invalid
 from models.paging import INT64, whole
@@ -26,8 +28,28 @@ def bounded(limit: str | None, usual: int) -> int:
     return min(max(1, whole("limit", limit or str(usual), -INT64, INT64)), history.MOST_RUNS)
 
 
+_OR_NULL = {"type": ["string", "null"]}
+_ID = number("id", "The project")
+_NAME = Parameter("name", "The name of a test", {"type": "string", "examples": ["adds"]}, required=True)
+_CLASS = word("className", "Its class; empty where it has none", "com.example.ShopTest")
+
+
+def _limit(usual: int) -> Parameter:
+    return whole_number(
+        "limit", "How many at most; what lies outside of 1 to 500 is brought there", usual, -INT64, INT64
+    )
+
+
 class Projects(Tracked):
     gate = staticmethod(readers)
+    says: ClassVar = {
+        "GET": Says(
+            "The projects that may be seen, by name",
+            list[ProjectInfo],
+            query=[word("name", "Only the project of this name", "shop")],
+            tool="project_list",
+        )
+    }
 
     async def get(self) -> None:
         name = self.asked("name")["name"]
@@ -36,6 +58,9 @@ class Projects(Tracked):
 
 class Project(Tracked):
     gate = staticmethod(readers)
+    says: ClassVar = {
+        "GET": Says("One project", ProjectDetail, path=["id"], query=[_ID], fails=[404], name="project_detail")
+    }
 
     async def get(self, id: str) -> None:
         await self.answer(lambda: self._detail(id))
@@ -52,6 +77,22 @@ class Project(Tracked):
 
 class Runs(Tracked):
     gate = staticmethod(readers)
+    says: ClassVar = {
+        "GET": Says(
+            "The runs of a project, newest first",
+            list[RunInfo],
+            path=["id"],
+            query=[
+                _ID,
+                _limit(_RUNS),
+                word("commit", "Only of this commit", "9fceb02"),
+                word("branch", "Only on this branch", "main"),
+                word("flag", "Only with this flag", "default"),
+            ],
+            fails=[404],
+            tool="run_list",
+        )
+    }
 
     async def get(self, id: str) -> None:
         asked = self.asked("limit", "commit", "branch", "flag")
@@ -66,6 +107,11 @@ class Runs(Tracked):
 
 class Flaky(Tracked):
     gate = staticmethod(readers)
+    says: ClassVar = {
+        "GET": Says(
+            "The flaky tests of a project", list[FlakyInfo], path=["id"], query=[_ID], fails=[404], tool="flaky_tests"
+        )
+    }
 
     async def get(self, id: str) -> None:
         def found() -> list[FlakyInfo]:
@@ -77,6 +123,16 @@ class Flaky(Tracked):
 class TestOutcomes(Tracked):
     __test__ = False  # pytest must not take it for a test
     gate = staticmethod(readers)
+    says: ClassVar = {
+        "GET": Says(
+            "What became of one test, run by run",
+            TestHistory,
+            path=["id"],
+            query=[_ID, _CLASS, _NAME, _limit(_OUTCOMES)],
+            fails=[404],
+            name="test_history",
+        )
+    }
 
     async def get(self, id: str) -> None:
         class_name, name = test_asked_for(self)
@@ -91,17 +147,37 @@ class TestOutcomes(Tracked):
         await self.answer(found)
 
 
+_SAID = (
+    Field("className", "The class of the test; empty where it has none", _OR_NULL),
+    Field("name", "Its name", {"type": "string", "minLength": 1}, required=True),
+    Field("status", "What is said of it", {"type": "string", "enum": list(Said.__members__)}, required=True),
+    Field("note", "Why", _OR_NULL | {"maxLength": LONGEST_NOTE}),
+)
+
+
 class FlakyStatus(Tracked):
     """`POST {className,name,status,note}`: what somebody with WRITE says of a test."""
 
     gate = staticmethod(account_holders)
+    says: ClassVar = {
+        "POST": Says(
+            "Say of a test that it is quarantined, resolved or neither",
+            SaidInfo,
+            202,
+            path=["id"],
+            query=[_ID],
+            body=Body("application/json", _SAID),
+            fails=[404],
+            name="flaky_say",
+        )
+    }
 
     async def post(self, id: str) -> None:
         said = read_said(self.body_object())
         await self.services.tracked(lambda: self.keep(id, *said))
         self.set_status(202)
         class_name, name, status, note = said
-        self.reply({"className": class_name, "name": name, "status": status.value, "note": note})
+        self.reply(SaidInfo(class_name, name, status, note))
 
     def keep(self, id: str, class_name: str, name: str, status: Said, note: str | None) -> None:
         user = self.user

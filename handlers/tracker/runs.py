@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
+from attrs import evolve
+
 from handlers.gates import Gate, account_holders, readers
+from handlers.interface import Parameter, Says, number
 from handlers.routing import Route
 from handlers.tracker import shaping
 from handlers.tracker.shapes import ComparisonInfo, RunDetail, RunVerdict
@@ -11,9 +16,15 @@ from models.errors import Invalid
 from models.tracker import comparing, coverage, history, visible
 from models.tracker.gate import verdict
 
+_ID = number("id", "The run")
+
 
 class Run(Tracked):
     gate = staticmethod(readers)
+    says: ClassVar = {
+        "GET": Says("A run with what it holds", RunDetail, path=["id"], query=[_ID], fails=[404], tool="run_detail"),
+        "DELETE": Says("Delete a run", None, 204, path=["id"], query=[_ID], fails=[404], name="run_delete"),
+    }
 
     @classmethod
     def gate_of(cls, method: str) -> Gate:
@@ -36,6 +47,11 @@ class Run(Tracked):
 
 class QualityGate(Tracked):
     gate = staticmethod(readers)
+    says: ClassVar = {
+        "GET": Says(
+            "The quality gate's word on a run", RunVerdict, path=["id"], query=[_ID], fails=[404], name="run_verdict"
+        )
+    }
 
     async def get(self, id: str) -> None:
         def judged() -> RunVerdict:
@@ -45,8 +61,21 @@ class QualityGate(Tracked):
         await self.answer(judged)
 
 
+def _run(name: str, about: str) -> Parameter:
+    return evolve(number(name, about), where="query")
+
+
 class Compare(Tracked):
     gate = staticmethod(readers)
+    says: ClassVar = {
+        "GET": Says(
+            "Two runs of one project beside each other",
+            ComparisonInfo,
+            query=[_run("base", "The run that is compared with"), _run("head", "The run that is compared")],
+            fails=[404],
+            name="run_compare",
+        )
+    }
 
     async def get(self) -> None:
         asked = self.asked("base", "head")

@@ -8,8 +8,32 @@ from attrs import frozen
 
 from handlers.wire import Instant
 from models.tracker.comparing import Tests, Timing
-from models.tracker.gate import Thresholds
+from models.tracker.flaky import Said
+from models.tracker.gate import Judged, Thresholds
 from models.tracker.history import SlowRow
+
+
+@frozen
+class IngestResult:
+    """What became of an upload: the run with all that belongs to it so far."""
+
+    run_id: int
+    project: str
+    tests: int
+    failures: int
+    skipped: int
+    line_coverage_pct: float | None
+    project_id: int
+    passed: int
+    failed: int
+    errors: int
+    status: Judged
+    flag: str
+    branch: str | None
+    commit: str | None
+    uploads: int
+    gate_status: Judged
+    run_path: str
 
 
 @frozen
@@ -32,7 +56,7 @@ class RunInfo:
     skipped: int
     flaky: int
     duration_ms: int
-    status: str
+    status: Judged
     pass_rate: float
     line_coverage_pct: float | None
     branch_coverage_pct: float | None
@@ -69,14 +93,15 @@ class RuleInfo:
 
 @frozen
 class GateVerdict:
-    """The seed's, in its order; `status` and `passed` before `rules`, for clients look for the first."""
+    """The quality gate's word on the newest run that was asked for."""
 
+    # `status` and `passed` before `rules`: shell clients look for the first
     project: str
     branch: str | None
     commit: str | None
     flag: str
     run_id: int
-    status: str
+    status: Judged
     passed: bool
     coverage_delta: float | None
     rules: Sequence[RuleInfo]
@@ -86,7 +111,7 @@ class GateVerdict:
 @frozen
 class RunVerdict:
     run_id: int
-    status: str
+    status: Judged
     passed: bool
     coverage_delta: float | None
     baseline_run_id: int | None
@@ -168,6 +193,16 @@ class FlakyInfo:
     failures: int
     failure_rate_pct: float
     last_failure_at: Instant | None
+
+
+@frozen
+class SaidInfo:
+    """What was said of a test."""
+
+    class_name: str
+    name: str
+    status: Said
+    note: str | None
 
 
 @frozen

@@ -9,12 +9,14 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
+from typing import ClassVar
 
 import peewee
 from attrs import define, field
 from tornado.iostream import StreamClosedError
 
-from handlers.live import Streaming
+from handlers.interface import EVENT_STREAM, Says, word
+from handlers.live import LAST_EVENT_ID, Streaming
 from handlers.routing import Route
 from handlers.sockets import Stream
 from handlers.streams import RETRY, block
@@ -35,6 +37,9 @@ _LOOK_AGAIN = 2.0
 _LOOK_AT_LEAST = 10.0
 _SHARE = 10.0
 """Of all credentials: every two seconds, more seldom where they are so many that it would take a tenth of our time."""
+
+
+_LAST = word("lastEventId", "As the header Last-Event-ID, for those who cannot send one", "17")
 
 
 def run_block(update: RunUpdate) -> bytes:
@@ -237,6 +242,11 @@ class Joined:
 
 class RunStream(Streaming):
     """`connected` once the stream is subscribed; `Last-Event-ID` brings what was missed and may be seen."""
+
+    says: ClassVar = {
+        "GET": Says("Runs as they are ingested", EVENT_STREAM, query=[LAST_EVENT_ID, _LAST], name="run_stream")
+    }
+    kind = "runs"
 
     async def get(self) -> None:
         last = self.request.headers.get("Last-Event-ID") or self.query().get("lastEventId", "")

@@ -32,6 +32,7 @@ _networks: dict[str, list[_Network]] = {
 _private: list[_Network] = [ipaddress.ip_network(text) for text in _PRIVATE]
 _NAT64 = IPv6Network("64:ff9b::/96")
 _COMPATIBLE = IPv6Network("::/96")
+_TRANSLATED = IPv6Network("::ffff:0:0:0/96")
 _ISATAP = 0x5EFE
 
 
@@ -76,5 +77,5 @@ def _forms(address: Address) -> Iterator[Address]:
     if address.teredo:
         yield from address.teredo
     is_isatap = (int(address) >> 32) & 0xFDFFFFFF == _ISATAP
-    if address in _NAT64 or address in _COMPATIBLE or is_isatap:
+    if address in _NAT64 or address in _COMPATIBLE or address in _TRANSLATED or is_isatap:
         yield low

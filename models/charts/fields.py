@@ -32,6 +32,7 @@ _INPUT = "input"
 _INT32 = 2**31 - 1
 _NAMES = {str: "a string", bool: "true or false", int: "a whole number", dict: "an object", tuple: "a list of strings"}
 _JSON_TYPES = {str: "string", bool: "boolean", int: "integer", dict: "object", tuple: "array", Path: "string"}
+_SOME_TEXT = r"\S"
 _ABSENT = object()
 
 
@@ -60,6 +61,8 @@ class Input:
         schema: dict[str, Any] = {"type": _JSON_TYPES[self.type]}
         if self.about:
             schema["description"] = self.about
+        if self.type is str:
+            schema |= self._text()
         if self.choices:
             schema["enum"] = list(self.choices)
         if self.type is int:
@@ -73,6 +76,13 @@ class Input:
         if not self.is_required and self.default not in (None, (), ""):
             schema["default"] = self.default
         return schema
+
+    def _text(self) -> dict[str, Any]:
+        """What is asked of a text; one that is not required may be empty."""
+        asked = getattr(self.check, "schema", {"pattern": _SOME_TEXT} if self.is_required else {})
+        if "pattern" in asked and not self.is_required:
+            return {**asked, "pattern": f"^$|{asked['pattern']}"}
+        return dict(asked)
 
 
 def camel(name: str) -> str:

@@ -3,37 +3,49 @@
 from __future__ import annotations
 
 import re
+from typing import Any
+
+from attrs import frozen
 
 from models.values import Unfit
 
 _LABEL = r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?"
-_RELEASE = re.compile(rf"{_LABEL}(?:\.{_LABEL})*")
-_NAMESPACE = re.compile(_LABEL)
-_CHART = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._-]*")
 _LABEL_NAME = re.compile(r"(?:[a-z0-9](?:[-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 _LABEL_VALUE = re.compile(r"(?:[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
 _RESERVED = ("name", "owner", "status", "version", "createdAt", "modifiedAt")
 
 
-def release(text: str) -> None:
-    if len(text) > 53 or not _RELEASE.fullmatch(text):
-        raise Unfit("is not a release name (at most 53 of a-z, 0-9, - and ., each part beginning and ending with a "
-                    "letter or digit)", text)  # fmt: skip
+@frozen
+class Name:
+    """A check for names of one kind, which the interface document can tell as well."""
+
+    pattern: str
+    longest: int
+    fault: str
+
+    def __call__(self, text: str) -> None:
+        if len(text) > self.longest or not re.fullmatch(self.pattern, text):
+            raise Unfit(self.fault, text)
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        return {"pattern": f"^{self.pattern}$", "maxLength": self.longest}
 
 
-def namespace(text: str) -> None:
-    if len(text) > 63 or not _NAMESPACE.fullmatch(text):
-        raise Unfit(
-            "is not a namespace (at most 63 of a-z, 0-9 and -, beginning and ending with a letter or digit)", text
-        )
-
-
-def new_chart(text: str) -> None:
-    """What a chart that we make may be called: its name becomes that of a folder."""
-    if len(text) > 250 or not _CHART.fullmatch(text):
-        raise Unfit(
-            "is not a chart name (at most 250 of letters, digits, ., _ and -, the first a letter or digit)", text
-        )
+release = Name(
+    rf"{_LABEL}(?:\.{_LABEL})*",
+    53,
+    "is not a release name (at most 53 of a-z, 0-9, - and ., each part beginning and ending with a letter or digit)",
+)
+namespace = Name(
+    _LABEL, 63, "is not a namespace (at most 63 of a-z, 0-9 and -, beginning and ending with a letter or digit)"
+)
+new_chart = Name(
+    "[a-zA-Z0-9][a-zA-Z0-9._-]*",
+    250,
+    "is not a chart name (at most 250 of letters, digits, ., _ and -, the first a letter or digit)",
+)
+"""What a chart that we make may be called: its name becomes that of a folder."""
 
 
 def label(name: str, value: str) -> None:

@@ -10,9 +10,9 @@ import re
 
 from attrs import evolve, frozen
 
+from models.charts.names import Name
 from models.charts.versions import range_of
 from models.errors import Invalid
-from models.values import Unfit
 
 OCI = "oci://"
 
@@ -118,7 +118,9 @@ def check_version(text: str, field: str = "version") -> str:
     return text
 
 
-def repository_name(text: str) -> None:
-    """What may stand before the / of a reference. Raises `Unfit`."""
-    if len(text) > _LONGEST_NAME or ".." in text or not _NAME.fullmatch(text):
-        raise Unfit("is not the name of a repository or chart (letters, digits, '.', '_' and '-')", text)
+repository_name = Name(
+    rf"(?!.*\.\.){_WORD}",
+    _LONGEST_NAME,
+    "is not the name of a repository or chart (letters, digits, '.', '_' and '-')",
+)
+"""What may stand before the / of a reference."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -110,6 +111,22 @@ class HubItem:
     repo_url: str
     description: str
     url: str
+
+
+@frozen
+class Locked:
+    name: str
+    repository: str
+    version: str
+
+
+@frozen
+class LockDocument:
+    """Chart.lock, as helm would write it."""
+
+    dependencies: Sequence[Locked]
+    digest: str
+    generated: str
 
 
 @frozen

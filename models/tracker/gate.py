@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Sequence
 from fractions import Fraction
-from typing import Any
+from typing import Any, Literal
 
 from attrs import frozen
 
@@ -13,6 +13,8 @@ from models.config import QualityGate
 from models.tracker.figures import decimal, share
 from models.tracker.reports.shapes import CASE_STATUSES, CaseStatus
 from models.tracker.schema import Project, Run, reports
+
+Judged = Literal["PASSED", "FAILED"]
 
 FAILING = (CASE_STATUSES.index(CaseStatus.FAILED), CASE_STATUSES.index(CaseStatus.ERROR))
 """Ranks of what has not passed; they are one range in the index of results."""
@@ -65,7 +67,7 @@ class Verdict:
         return all(rule.passed for rule in self.rules)
 
     @property
-    def status(self) -> str:
+    def status(self) -> Judged:
         return "PASSED" if self.passed else "FAILED"
 
 

@@ -25,6 +25,7 @@ _KEPT = """
     ORDER BY created_at, id LIMIT :most"""
 _PASSED = f"SELECT id FROM result WHERE run_id = ? AND status NOT IN {FAILING} LIMIT ?"  # noqa: S608 (our own words)
 _COVERAGE = "SELECT id FROM coverage WHERE run_id = ? LIMIT ?"
+_LAST_OF_BATCH = "SELECT max(id) FROM (SELECT id FROM test WHERE id > ? ORDER BY id LIMIT ?)"
 _UNUSED = """
     SELECT t.id FROM test t WHERE t.id > ? AND t.id <= ? AND NOT EXISTS (SELECT 1 FROM result WHERE test_id = t.id)
     AND NOT EXISTS (SELECT 1 FROM mark WHERE project_id = t.project_id AND test_id = t.id)"""
@@ -52,14 +53,13 @@ def delete_some(run_id: int, batch: int = _BATCH) -> bool:
 
 
 def forget_tests(after: int, batch: int = _BATCH) -> int | None:
-    """Deletes tests that no run has any more and nobody has marked, among the next `batch` ids after `after`.
+    """Deletes tests that no run has any more and nobody has marked, among the next `batch` tests after id `after`.
 
     Returns the last id that was looked at; None at the end.
     """
     with reports.atomic():
-        (last,) = reports.execute_sql("SELECT max(id) FROM test").fetchone()
-        if last is None or after >= last:
+        end: int | None = reports.execute_sql(_LAST_OF_BATCH, (after, batch)).fetchone()[0]
+        if end is None:
             return None
-        end = after + batch
         reports.write_many("DELETE FROM test WHERE id = ?", reports.execute_sql(_UNUSED, (after, end)).fetchall())
     return end

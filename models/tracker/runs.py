@@ -64,7 +64,9 @@ _TOTALS = f"SELECT {', '.join(f'sum({name})' for name in _COUNTS + _COVERED)} FR
 
 # The rows of the spool are numbered from 1; each gets the number that follows the last of its table. `:reports` is the
 # last report before this upload, so what lies beyond is new, and the spool's other reports were there already.
+# A test that is new gets the number of its case: then it need not be sought by its name a second time.
 _NEW = "(SELECT id - :reports FROM main.report WHERE run_id = :run AND id > :reports)"
+_CASES = f"spool.reports s CROSS JOIN spool.cases c ON c.id BETWEEN s.first AND s.last WHERE s.number IN {_NEW}"
 _REPORTS = f"""
     INSERT INTO report (id, run_id, kind, hash, name, format, module, created_at, {", ".join(_COUNTS + _COVERED)})
     SELECT :reports + s.number, :run, s.kind, s.hash, s.name, s.format, :module, :now,
@@ -74,13 +76,12 @@ _ROWS = (
     f"""INSERT INTO suite (id, report_id, run_id, name, tests, failed, errors, skipped, duration_ms)
     SELECT :suites + id, :reports + report, :run, name, tests, failed, errors, skipped, duration_ms
     FROM spool.suites WHERE report IN {_NEW}""",  # noqa: S608
-    f"""INSERT OR IGNORE INTO test (project_id, class_name, name)
-    SELECT :project, class_name, name FROM spool.cases WHERE report IN {_NEW}""",  # noqa: S608
+    f"""INSERT OR IGNORE INTO test (id, project_id, class_name, name)
+    SELECT :tests + c.id, :project, c.class_name, c.name FROM {_CASES}""",  # noqa: S608
     f"""INSERT INTO result (id, report_id, run_id, test_id, suite_id, status, flaky, reruns, duration_ms)
-    SELECT :results + c.id, :reports + c.report, :run, t.id, :suites + c.suite, c.status, c.flaky, c.reruns,
-    c.duration_ms FROM spool.cases c CROSS JOIN main.test t
-    ON t.project_id = :project AND t.class_name = c.class_name AND t.name = c.name
-    WHERE c.report IN {_NEW}""",  # noqa: S608
+    SELECT :results + c.id, :reports + s.number, :run, coalesce((SELECT id FROM main.test WHERE id = :tests + c.id),
+    (SELECT id FROM main.test t WHERE t.project_id = :project AND t.class_name = c.class_name AND t.name = c.name)),
+    :suites + c.suite, c.fate & 3, c.fate >> 2 & 1, c.fate >> 3, c.duration_ms FROM {_CASES}""",  # noqa: S608
     f"""INSERT INTO failure (result_id, type, message, stack)
     SELECT :results + id, type, message, stack FROM spool.failures WHERE report IN {_NEW}""",  # noqa: S608
     f"""INSERT INTO output (result_id, out, err)
@@ -173,7 +174,7 @@ def _run(project: Project, upload: Upload, now: int) -> Run:
 def _add(run: Run, upload: Upload, now: int) -> bool:
     """Copies from the spool what the run does not have yet; whether there was any."""
     values: dict[str, Any] = {"run": run.id, "project": run.project_id, "module": upload.module, "now": now}
-    for table in ("report", "suite", "result"):
+    for table in ("report", "suite", "test", "result"):
         values[f"{table}s"] = reports.execute_sql(f"SELECT coalesce(max(id), 0) FROM {table}").fetchone()[0]  # noqa: S608
     for table, last in reports.execute_sql("SELECT name, seq FROM sqlite_sequence WHERE name IN ('report', 'suite')"):
         values[f"{table}s"] = max(values[f"{table}s"], last)  # ids of what was deleted are not used again

@@ -55,21 +55,20 @@ reports = Store(
             " flaky INTEGER NOT NULL, duration_ms INTEGER NOT NULL, line_covered INTEGER, line_missed INTEGER,"
             " branch_covered INTEGER, branch_missed INTEGER)",
             "CREATE UNIQUE INDEX report_by_hash ON report (run_id, kind, hash)",
-            "CREATE TABLE suite (id INTEGER PRIMARY KEY AUTOINCREMENT,"
-            " report_id INTEGER NOT NULL REFERENCES report ON DELETE CASCADE, run_id INTEGER NOT NULL,"
+            # What a report holds goes with its run, so that one index serves reading it and deleting it.
+            "CREATE TABLE suite (id INTEGER PRIMARY KEY AUTOINCREMENT, report_id INTEGER NOT NULL,"
+            " run_id INTEGER NOT NULL REFERENCES run ON DELETE CASCADE,"
             " name TEXT NOT NULL, tests INTEGER NOT NULL, failed INTEGER NOT NULL, errors INTEGER NOT NULL,"
             " skipped INTEGER NOT NULL, duration_ms INTEGER NOT NULL)",
-            "CREATE INDEX suite_by_report ON suite (report_id)",
             "CREATE INDEX suite_by_run ON suite (run_id)",
             "CREATE TABLE test (id INTEGER PRIMARY KEY,"
             " project_id INTEGER NOT NULL REFERENCES project ON DELETE CASCADE,"
             " class_name TEXT NOT NULL, name TEXT NOT NULL)",
             "CREATE UNIQUE INDEX test_by_name ON test (project_id, class_name, name)",
-            "CREATE TABLE result (id INTEGER PRIMARY KEY,"
-            " report_id INTEGER NOT NULL REFERENCES report ON DELETE CASCADE,"
-            " run_id INTEGER NOT NULL, test_id INTEGER NOT NULL REFERENCES test, suite_id INTEGER,"
+            "CREATE TABLE result (id INTEGER PRIMARY KEY, report_id INTEGER NOT NULL,"
+            " run_id INTEGER NOT NULL REFERENCES run ON DELETE CASCADE,"
+            " test_id INTEGER NOT NULL REFERENCES test, suite_id INTEGER,"
             " status INTEGER NOT NULL, flaky INTEGER NOT NULL, reruns INTEGER NOT NULL, duration_ms INTEGER)",
-            "CREATE INDEX result_by_report ON result (report_id)",
             "CREATE INDEX result_by_run ON result (run_id, status)",
             "CREATE INDEX result_by_test ON result (test_id, run_id)",
             "CREATE INDEX result_flaky ON result (run_id, test_id) WHERE flaky = 1",
@@ -77,11 +76,10 @@ reports = Store(
             " message TEXT, stack TEXT)",
             "CREATE TABLE output (result_id INTEGER PRIMARY KEY REFERENCES result ON DELETE CASCADE, out TEXT,"
             " err TEXT)",
-            "CREATE TABLE coverage (id INTEGER PRIMARY KEY,"
-            " report_id INTEGER NOT NULL REFERENCES report ON DELETE CASCADE, run_id INTEGER NOT NULL,"
+            "CREATE TABLE coverage (id INTEGER PRIMARY KEY, report_id INTEGER NOT NULL,"
+            " run_id INTEGER NOT NULL REFERENCES run ON DELETE CASCADE,"
             " path TEXT NOT NULL, line_covered INTEGER NOT NULL, line_missed INTEGER NOT NULL,"
             " branch_covered INTEGER NOT NULL, branch_missed INTEGER NOT NULL, covered BLOB, missed BLOB)",
-            "CREATE INDEX coverage_by_report ON coverage (report_id)",
             "CREATE INDEX coverage_by_run ON coverage (run_id, path)",
             "CREATE TABLE mark (project_id INTEGER NOT NULL REFERENCES project ON DELETE CASCADE,"
             " test_id INTEGER NOT NULL REFERENCES test, status TEXT NOT NULL, note TEXT, account_id INTEGER,"
@@ -242,7 +240,7 @@ class Report(Table):
 class Suite(Table):
     """A suite of a report, with the counts of what it holds."""
 
-    report = peewee.ForeignKeyField(Report, on_delete="CASCADE")
+    report = peewee.ForeignKeyField(Report)
     run_id = peewee.IntegerField()
     name = peewee.TextField()
     tests = peewee.IntegerField()
@@ -269,7 +267,7 @@ class Test(Table):
 class Result(Table):
     """What became of a test in a run. `status` is the rank of a `CaseStatus`."""
 
-    report = peewee.ForeignKeyField(Report, on_delete="CASCADE")
+    report = peewee.ForeignKeyField(Report)
     run_id = peewee.IntegerField()
     test = peewee.ForeignKeyField(Test)
     suite_id = peewee.IntegerField(null=True)
@@ -308,7 +306,7 @@ class Output(Table):
 class Coverage(Table):
     """A source file in a coverage report. `covered` and `missed` are its packed line numbers, null without lines."""
 
-    report = peewee.ForeignKeyField(Report, on_delete="CASCADE")
+    report = peewee.ForeignKeyField(Report)
     run_id = peewee.IntegerField()
     path = peewee.TextField()
     line_covered = peewee.IntegerField()

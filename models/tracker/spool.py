@@ -24,19 +24,25 @@ _TABLES = """
     CREATE TABLE reports (number INTEGER PRIMARY KEY, kind TEXT, hash TEXT, name TEXT, format TEXT,
         tests INTEGER, passed INTEGER, failed INTEGER, errors INTEGER, skipped INTEGER, flaky INTEGER,
         duration_ms INTEGER, line_covered INTEGER, line_missed INTEGER, branch_covered INTEGER, branch_missed INTEGER,
-        UNIQUE (kind, hash));
+        first INTEGER, last INTEGER, UNIQUE (kind, hash));
     CREATE TABLE suites (id INTEGER PRIMARY KEY, report INTEGER, name TEXT, tests INTEGER, failed INTEGER,
         errors INTEGER, skipped INTEGER, duration_ms INTEGER);
-    CREATE TABLE cases (id INTEGER PRIMARY KEY, report INTEGER, class_name TEXT, name TEXT, suite INTEGER,
-        status INTEGER, flaky INTEGER, reruns INTEGER, duration_ms INTEGER);
+    CREATE TABLE cases (id INTEGER PRIMARY KEY, class_name TEXT, name TEXT, suite INTEGER, fate INTEGER,
+        duration_ms INTEGER);
     CREATE TABLE failures (id INTEGER PRIMARY KEY, report INTEGER, type TEXT, message TEXT, stack TEXT);
     CREATE TABLE outputs (id INTEGER PRIMARY KEY, report INTEGER, out TEXT, err TEXT);
-    CREATE TABLE files (report INTEGER, path TEXT, line_covered INTEGER, line_missed INTEGER, branch_covered INTEGER,
-        branch_missed INTEGER, covered BLOB, missed BLOB);
+    CREATE TABLE files (id INTEGER PRIMARY KEY, report INTEGER, path TEXT, line_covered INTEGER, line_missed INTEGER,
+        branch_covered INTEGER, branch_missed INTEGER, covered BLOB, missed BLOB);
     BEGIN;
 """
-_COLUMNS = {"reports": 16, "suites": 8, "cases": 9, "failures": 5, "outputs": 4, "files": 8}
+_COLUMNS = {"reports": 18, "suites": 8, "cases": 6, "failures": 5, "outputs": 4, "files": 9}
 _OF_CASES = ("cases", "failures", "outputs")
+_FLAKY = 4
+"""In a case's fate, which is its status, this, and eight times its reruns: each column of a row has its price.
+
+For the same reason the cases of a report are told by their ids: they are those from its `first` to its `last`.
+"""
+
 _RANK = {status.value: rank for rank, status in enumerate(CASE_STATUSES)}
 """By the words: the hash of an enum's member is slow, and there are a hundred thousand cases."""
 _ROWS, _TEXT = 1000, 1024 * 1024
@@ -60,6 +66,7 @@ class Spool:
         self._number = 0
         self._next = self._first = 1
         self._suites = self._next_suite = 1
+        self._next_file = 1
 
     def __enter__(self) -> Spool:
         return self
@@ -80,10 +87,8 @@ class Spool:
         id, number, cases = self._next, self._number, self._cases
         self._next = id + 1
         suite = None if case.suite is None else self._suites + case.suite
-        cases.append(
-            (id, number, case.class_name, case.name, suite, _RANK[case.status._value_], case.flaky, case.reruns,
-             case.duration_ms)
-        )  # fmt: skip
+        fate = _RANK[case.status._value_] + _FLAKY * case.flaky + 8 * case.reruns
+        cases.append((id, case.class_name, case.name, suite, fate, case.duration_ms))
         if case.failure_type or case.failure_message or case.stack:
             self._rows["failures"].append((id, number, case.failure_type, case.failure_message, case.stack))
             self._text += len(case.stack or "") + len(case.failure_message or "")
@@ -101,7 +106,9 @@ class Spool:
             missed = pack([line for line, hit in file.lines.items() if not hit])
             self._text += len(covered) + len(missed)
         counts = file.line_covered, file.line_missed, file.branch_covered, file.branch_missed
-        self._rows["files"].append((self._number, file.path, *map(_count, counts), covered, missed))
+        row = (self._next_file, self._number, file.path, *map(_count, counts), covered, missed)
+        self._next_file += 1
+        self._rows["files"].append(row)
         if len(self._rows["files"]) >= _ROWS or self._text > _TEXT:
             self._flush()
 
@@ -126,7 +133,7 @@ class Spool:
             gone = ((self._first + place,) for place in report.superseded)
             self._store.executemany(f"DELETE FROM {table} WHERE id = ?", gone)  # noqa: S608 (our own names)
         flaky = ((self._first + place,) for place in report.flaky)
-        self._store.executemany("UPDATE cases SET flaky = 1 WHERE id = ?", flaky)
+        self._store.executemany(f"UPDATE cases SET fate = fate | {_FLAKY} WHERE id = ?", flaky)  # noqa: S608
 
     def end_coverage(self, report: CoverageReport, name: str, hash: str) -> None:
         """As `end_tests`."""
@@ -137,10 +144,11 @@ class Spool:
     def _end(self, kind: str, hash: str, name: str, format: str, counts: Sequence[int | None]) -> None:
         """Keeps the report, or, where the request had the very same file already, nothing of it."""
         if self._store.execute("SELECT 1 FROM reports WHERE kind = ? AND hash = ?", (kind, hash)).fetchone():
-            for table in ("files",) if kind == "jacoco" else ("suites", *_OF_CASES):
+            for table in ("files",) if kind == "jacoco" else ("suites", "failures", "outputs"):
                 self._store.execute(f"DELETE FROM {table} WHERE report = ?", (self._number,))  # noqa: S608 (our names)
+            self._store.execute("DELETE FROM cases WHERE id >= ?", (self._first,))
             return
-        self._rows["reports"].append((self._number, kind, hash, name, format, *counts))
+        self._rows["reports"].append((self._number, kind, hash, name, format, *counts, self._first, self._next - 1))
         self._flush()
 
     def _flush(self) -> None:

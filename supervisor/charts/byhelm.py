@@ -6,7 +6,8 @@ import json
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from models.charts import releases
+from models.charts import briefs, releases
+from models.charts.briefs import Brief
 from models.charts.releases import Stored
 from models.charts.resources import Named, named
 from models.charts.shapes import HistoryRow, ListRow, Resource
@@ -27,8 +28,23 @@ class ByHelm:
         self._major = major
 
     async def rows(self, namespace: str) -> list[ListRow]:
+        return await self._rows(f"--namespace={namespace}")
+
+    async def everywhere(self) -> list[Brief]:
+        return [briefs.of_row(row) for row in await self._rows("--all-namespaces")]
+
+    async def described(self, some: list[Brief]) -> list[ListRow]:
+        return [briefs.plain_row(one) for one in some]
+
+    async def revision(self, namespace: str, name: str, number: int) -> Stored:
+        stored = await self._json(["status", f"--revision={number}", f"--namespace={namespace}"], name)
+        if not isinstance(stored, dict):
+            raise Upstream("helm told of a release what is none")
+        return stored
+
+    async def _rows(self, where: str) -> list[ListRow]:
         every = ["--all"] if self._major == 3 else []
-        told = await self._json(["list", "--max=0", *every, f"--namespace={namespace}"])
+        told = await self._json(["list", "--max=0", *every, where])
         return [
             ListRow(
                 name=row["name"],

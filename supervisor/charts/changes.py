@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from models.charts import asks, failures, helmargs, releases
+from models.charts.helmargs import Version
 from models.charts.refs import ChartRef
 from models.charts.shapes import Release, TestResult
-from models.errors import Failed, TimedOut
+from models.errors import Failed, Invalid, Problem, TimedOut
 from supervisor.charts.helm import Bounds, Output
 from supervisor.charts.service import Work
 
@@ -18,10 +19,12 @@ _GRACE = 15.0
 """Seconds beyond those that helm is told: for what it does before and after it waits."""
 _TEST_GRACE = 3.0
 _MIB = 1024 * 1024
+_DEAF = ("rollback", "uninstall")
+"""Of these helm leaves a release pending where SIGTERM comes; install and upgrade write down that they failed."""
 
 
 async def install(work: Work, ask: asks.Install | asks.InstallUpload) -> Release:
-    helm, chart = await work.charts.helm.version(), await chart_of(work, ask)
+    helm, chart = await prepared(work, ask)
     arguments = helmargs.install(
         helm,
         ask.release_name,
@@ -40,7 +43,7 @@ async def install(work: Work, ask: asks.Install | asks.InstallUpload) -> Release
 
 
 async def upgrade(work: Work, ask: asks.Upgrade | asks.UpgradeUpload) -> Release:
-    helm, chart = await work.charts.helm.version(), await chart_of(work, ask)
+    helm, chart = await prepared(work, ask)
     arguments = helmargs.upgrade(
         helm,
         ask.name,
@@ -111,6 +114,18 @@ async def test(work: Work, ask: asks.Test) -> list[TestResult]:
     return [one if one.status == "PASSED" else TestResult(one.kind, one.name, "RUNNING", words) for one in results]
 
 
+async def prepared(work: Work, ask: Any, complete: bool = True) -> tuple[Version, Path]:
+    """helm and the chart. What is wrong with what was asked is told before that there is no helm; the rest after."""
+    try:
+        chart = await chart_of(work, ask, complete)
+    except Invalid:
+        raise
+    except Problem:
+        await work.charts.helm.version()
+        raise
+    return await work.charts.helm.version(), chart
+
+
 async def chart_of(work: Work, ask: Any, complete: bool = True) -> Path:
     """The archive of the chart that is asked for, checked: fetched by us, or uploaded. Raises kinds of `Problem`.
 
@@ -146,7 +161,8 @@ async def _change(
     One that takes everything back where it fails needs its time twice.
     """
     seconds = _seconds(work, timeout) * (2 if atomic else 1)
-    bounds = Bounds(seconds + _GRACE, "timeout" if timeout else "svc.helm.timeout", TimedOut, work.begin)
+    setting, is_deaf = "timeout" if timeout else "svc.helm.timeout", arguments[0] in _DEAF
+    bounds = Bounds(seconds + _GRACE, setting, TimedOut, work.begin, is_deaf)
     given = helmargs.values(values) if "--values=-" in arguments else None
     output = await _alone(work, namespace, name, arguments, bounds, given)
     if not output.ok:

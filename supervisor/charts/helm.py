@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import os
 import re
@@ -25,7 +26,7 @@ from attrs import frozen
 from models.charts import failures
 from models.charts.helmargs import Version
 from models.config import Helm as Settings
-from models.errors import Conflict, Failed, Problem, TimedOut, Unavailable, Unprocessable
+from models.errors import Conflict, Invalid, Problem, TimedOut, Unavailable, Unprocessable
 from models.processes import Exit, Limits
 from supervisor.child import MARK, Child, Children, Launch
 
@@ -68,6 +69,8 @@ class Bounds:
     over: type[Problem] = TimedOut
     changes: Callable[[], None] | None = None
     """Set where it changes a release, and called when it begins: it is let finish then."""
+    is_deaf: bool = False
+    """Whether it dies of SIGTERM without writing down that it failed: then it gets time to finish before that."""
 
 
 class Helm:
@@ -84,7 +87,9 @@ class Helm:
         self._slots = asyncio.Semaphore(settings.max_concurrent or os.cpu_count() or 1)
         self._locks: dict[tuple[str, ...], asyncio.Lock] = {}
         self._waiting: Counter[tuple[str, ...]] = Counter()
-        self._running: dict[Child, bool] = {}
+        self._running: dict[Child, Bounds] = {}
+        self.ended: Counter[str] = Counter()
+        """helms that have ended, by how: ok, failed."""
         self._found: asyncio.Task[tuple[str, Version]] | None = None
 
     # Which helm
@@ -180,7 +185,8 @@ class Helm:
         folder: Path | None,
     ) -> Output:
         with contextlib.ExitStack() as ours:
-            outs, errors = _Pipe(self.settings.max_output, ours), _Pipe(_STDERR, ours)
+            survives = bounds.changes is not None
+            outs, errors = _Pipe(self.settings.max_output, ours, survives), _Pipe(_STDERR, ours, survives)
             launch = Launch(
                 [binary, *arguments],
                 {**self._environment, **environment},
@@ -190,7 +196,7 @@ class Helm:
                 stdout=outs.write_end,
                 stderr=errors.write_end,
             )
-            child = self._started(launch, bounds.changes)
+            child = self._started(launch, bounds)
             outs.begin()
             errors.begin()
             exit = await self._ended(child, bounds, outs)
@@ -198,19 +204,26 @@ class Helm:
         self._check(output, bounds)
         return output
 
-    def _started(self, launch: Launch, changes: Callable[[], None] | None) -> Child:
+    def _started(self, launch: Launch, bounds: Bounds) -> Child:
         try:
             child = self._children.spawn(launch)
         except OSError as error:
+            if error.errno == errno.E2BIG:
+                raise Invalid("the description, labels or other options are longer than a command may be") from None
             raise Unavailable(f"helm cannot be started: {error.strerror} (svc.helm.binary)") from None
-        self._running[child] = changes is not None
-        self._children.watch(child, lambda _: self._forget(child))
-        if changes is not None:
-            changes()
+        self._running[child] = bounds
+        self._children.watch(child, lambda exit: self._forget(child, exit))
+        if bounds.changes is not None:
+            bounds.changes()
         return child
 
-    def _forget(self, child: Child) -> None:
+    def _forget(self, child: Child, exit: Exit | None) -> None:
         self._running.pop(child, None)
+        self.ended["ok" if exit == Exit() else "failed"] += 1
+
+    @property
+    def running(self) -> int:
+        return len(self._running)
 
     async def _ended(self, child: Child, bounds: Bounds, outs: _Pipe) -> Exit:
         """Its end, whichever way it comes. Raises `bounds.over`; cancelled where the client has left."""
@@ -236,8 +249,8 @@ class Helm:
     def _check(self, output: Output, bounds: Bounds) -> None:
         """Raises for what helm did not decide itself."""
         if output.is_cut:
-            over = Failed if bounds.changes else Unprocessable
-            raise over(f"helm wrote more than {self.settings.max_output} bytes (svc.helm.max-output)")
+            words = f"helm wrote more than {self.settings.max_output} bytes (svc.helm.max-output)"
+            raise Unprocessable(f"{words}; what it has changed stays so" if bounds.changes else words)
         if not output.ok and failures.is_out_of_memory(output.stderr, output.exit):
             raise Unprocessable(
                 f"helm needed more than {self.settings.max_memory} bytes of memory (svc.helm.max-memory)"
@@ -247,16 +260,27 @@ class Helm:
         """Asks all that run to go, and waits: those that change a release have the time to say so."""
         if self._found is not None:
             self._found.cancel()
-        ends = [self._end(child, _LATE if changes else _AT_ONCE) for child, changes in list(self._running.items())]
-        await asyncio.gather(*ends)
+        await asyncio.gather(*(self._stop(child, bounds) for child, bounds in list(self._running.items())))
+
+    async def _stop(self, child: Child, bounds: Bounds) -> None:
+        if bounds.is_deaf:
+            await asyncio.wait({child.exited}, timeout=_LATE)
+        await self._end(child, _LATE if bounds.changes else _AT_ONCE)
 
 
 class _Pipe:
-    """What a child writes, read as it comes; beyond `most` bytes it is dropped, and `cut` tells."""
+    """What a child writes, read as it comes; beyond `most` bytes it is dropped, and `cut` tells.
 
-    def __init__(self, most: int, ours: contextlib.ExitStack) -> None:
+    `survives`: the child may outlive us. Its end reads as well, so that the pipe never breaks: helm says that it was
+    cancelled before it writes down that its change failed, and a broken pipe would end it between the two.
+    """
+
+    def __init__(self, most: int, ours: contextlib.ExitStack, survives: bool = False) -> None:
         self._most = most
         self._read_end, self.write_end = os.pipe2(os.O_CLOEXEC)
+        if survives:
+            narrow, self.write_end = self.write_end, os.open(f"/proc/self/fd/{self._read_end}", os.O_RDWR)
+            os.close(narrow)
         os.set_blocking(self._read_end, False)
         self._content = bytearray()
         loop = asyncio.get_running_loop()

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 from urllib.parse import quote
 
-from models.charts import releases
+from models.charts import briefs, releases
+from models.charts.briefs import Brief
 from models.charts.releases import BadRelease, Revision, Stored
 from models.charts.resources import named
 from models.charts.shapes import HistoryRow, ListRow, Resource
@@ -79,6 +80,31 @@ class Native:
         except ValueError as bad:
             raise Upstream(f"release {name}: {bad}") from None
         return await resources(self.cluster, objects, namespace)
+
+    async def everywhere(self) -> list[Brief]:
+        """The newest revision of each release of all namespaces, as the API server remembers them."""
+        items = await self.cluster.remembered("/api/v1/secrets", briefs.SELECTOR, METADATA_LIST)
+        return await asyncio.to_thread(briefs.briefs, items) if len(items) > _MANY else briefs.briefs(items)
+
+    async def described(self, some: list[Brief]) -> list[ListRow]:
+        """What else there is to say of a few releases; one that is gone meanwhile is told of by its labels."""
+        unknown: dict[str, list[Revision]] = {}
+        for one in some:
+            if one.revision.version not in self._rows:
+                unknown.setdefault(one.namespace, []).append(one.revision)
+        parts = [(place, few) for place, all_ in unknown.items() for few in _slices(all_, _TOGETHER)]
+        await asyncio.gather(*(self._remember_some(place, list(few)) for place, few in parts))
+        rows = [self._rows.get(one.revision.version) or briefs.plain_row(one) for one in some]
+        while len(self._rows) > _REMEMBERED:
+            self._rows.popitem(last=False)
+        return rows
+
+    async def revision(self, namespace: str, name: str, number: int) -> Stored:
+        """What is stored of one revision. Raises `NotFound`."""
+        secret = await self._secret(namespace, releases.key(name, number))
+        if secret is None:
+            raise NotFound(f"release {name} in namespace {namespace} has no revision {number}")
+        return await self._understood(secret, name)
 
     # The list
 

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from attrs import define
 
 from models.charts import releases
+from models.charts.briefs import Brief
 from models.charts.kubeconfig import Access, Unspoken
 from models.charts.releases import Stored
 from models.charts.shapes import HistoryRow, Hook, ListRow, Release, Resource, TestResult
@@ -154,6 +155,18 @@ class Reads:
     async def resources(self, namespace: str, name: str) -> list[Resource]:
         """What is there of each object of the manifest, in its order."""
         return await self._within(lambda source: source.resources(namespace, name))
+
+    async def everywhere(self) -> list[Brief]:
+        """The newest revision of each release of all namespaces."""
+        return await self._within(lambda source: source.everywhere())
+
+    async def described(self, some: list[Brief]) -> list[ListRow]:
+        """What else there is to say of a few of them."""
+        return await self._within(lambda source: source.described(some))
+
+    async def manifest_of(self, namespace: str, name: str, number: int) -> str:
+        """The manifest of one revision. Raises `NotFound` for one that is not there."""
+        return releases.manifest(await self._within(lambda source: source.revision(namespace, name, number)))
 
     async def _newest(self, namespace: str, name: str) -> Stored:
         return await self._within(lambda source: source.newest(namespace, name))

@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from models.charts import asks, failures, helmargs
-from models.charts.refs import ChartRef
 from models.charts.shapes import Download, Lint
 from models.errors import Unprocessable
-from supervisor.charts.changes import chart_of
+from supervisor.charts.changes import prepared
 from supervisor.charts.helm import Bounds, Output
 from supervisor.charts.service import Work
 
@@ -23,7 +22,7 @@ _END = re.compile(r"==> |\d+ chart\(s\) linted")
 
 async def template(work: Work, ask: asks.Template | asks.TemplateUpload) -> bytes:
     """The rendered manifests as YAML."""
-    helm, chart = await work.charts.helm.version(), await chart_of(work, ask)
+    helm, chart = await prepared(work, ask)
     arguments = helmargs.template(
         helm,
         ask.release_name,
@@ -41,8 +40,7 @@ async def template(work: Work, ask: asks.Template | asks.TemplateUpload) -> byte
 
 
 async def lint(work: Work, ask: asks.Lint) -> Lint:
-    ref = ChartRef.parse(ask.chart_ref, ask.version)
-    helm, chart = await work.charts.helm.version(), await chart_of(work, ask, complete=False)
+    helm, chart = await prepared(work, ask, complete=False)
     arguments = helmargs.lint(helm, str(chart), strict=ask.strict)
     output = await _bounded(work, arguments, helmargs.values(ask.values))
     told = output.stdout.decode("utf-8", "replace")
@@ -50,7 +48,7 @@ async def lint(work: Work, ask: asks.Lint) -> Lint:
         raise failures.problem(output.stderr)
     errors, warnings = _findings(told, "ERROR"), _findings(told, "WARNING")
     ok = output.ok and not errors and not (ask.strict and warnings)
-    return Lint(str(ref), ok, errors, warnings)
+    return Lint(ask.chart_ref, ok, errors, warnings)
 
 
 async def create(work: Work, ask: asks.Create) -> Download:

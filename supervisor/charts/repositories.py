@@ -43,6 +43,8 @@ def login(source: Source) -> Login | None:
 def configured(name: str, url: str, username: str = "", password: str = "") -> Source:
     """A repository as it was asked for; a login in its URL becomes its login. Raises `Invalid`."""
     found = urls.parse(url)
+    if "#" in url:
+        raise Invalid("url is refused: it has a fragment, which makes it look like another than it is")
     if found.login:
         username, password = username or found.login.username, password or found.login.password
         url = str(found)

@@ -7,6 +7,7 @@ the cluster that the request is about.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -17,7 +18,7 @@ from attrs import frozen
 
 from models.charts import failures
 from models.config import Config
-from models.errors import Problem
+from models.errors import Failed, Problem
 from supervisor.charts.byhelm import ByHelm
 from supervisor.charts.dependencies import Dependencies
 from supervisor.charts.fetcher import Fetcher
@@ -26,6 +27,7 @@ from supervisor.charts.helm import Bounds, Helm
 from supervisor.charts.hub import Hub
 from supervisor.charts.kube import Kube, Place
 from supervisor.charts.oci import Registries
+from supervisor.charts.overview import Overview
 from supervisor.charts.reads import Clusters, Reads
 from supervisor.charts.repositories import Repositories
 from supervisor.charts.sources import Sources
@@ -35,6 +37,7 @@ from supervisor.clock import Clock
 log = logging.getLogger("charts")
 
 _READ_TAKES = 50.0
+_SETTLES_WITHIN = 2.0
 
 
 @frozen
@@ -66,6 +69,7 @@ class Charts:
         self.data_dir = data_dir / "charts"
         self.choose = choose
         self.folders = Folders(svc.rest.temp_dir)
+        self._started = asyncio.Event()
         self.helm = Helm(svc.helm, self.data_dir, children, instance, environ)
         configured = Path(svc.kube.kubeconfig) if svc.kube.kubeconfig else None
         self.fetcher = Fetcher(svc.fetch, svc.security)
@@ -76,6 +80,7 @@ class Charts:
         self.dependencies = Dependencies(self.repositories, self.registries)
         self.hub = Hub(self.fetcher, svc.hub.url)
         self.clusters = Clusters(Kube(configured, svc.kube.context, environ), self._by_helm)
+        self.overview = Overview()
 
     async def start(self) -> None:
         """Sweeps what was left in the temporary folder, and asks helm for its version."""
@@ -87,6 +92,13 @@ class Charts:
             await self.helm.version()
         except Problem as problem:
             log.warning("%s", problem.message)
+        self._started.set()
+
+    async def settle(self) -> None:
+        """Waits a moment for the start to be over: before it nobody knows whether there is a helm."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_SETTLES_WITHIN):
+                await self._started.wait()
 
     async def close(self) -> None:
         await self.helm.close()
@@ -140,9 +152,14 @@ class Work:
 
     @property
     def folder(self) -> Path:
-        """A private folder of this request. Raises `OSError`."""
+        """A private folder of this request. Raises `Failed`."""
         if self._folder is None:
-            self._folder = self.charts.folders.new()
+            try:
+                self._folder = self.charts.folders.new()
+            except OSError as error:
+                raise Failed(
+                    f"there is no room for what the request brings: {error.strerror} (svc.rest.temp-dir)"
+                ) from None
         return self._folder
 
     @property
@@ -175,6 +192,8 @@ class Work:
 
     async def close(self) -> None:
         """Removes the folder. It may be large, so a worker does it, which goes on where this is cancelled."""
+        if self.begun and (place := self.charts.clusters.kube.place(self.target.kubeconfig, self.target.context)):
+            self.charts.overview.forget(place)
         folder, self._folder = self._folder, None
         if folder is not None:
             await asyncio.shield(asyncio.to_thread(self.charts.folders.remove, folder))

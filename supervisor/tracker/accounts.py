@@ -42,6 +42,7 @@ class Accounts:
         self._passwords = passwords.Passwords()
         limits = settings.login_failures
         self._throttle = Throttle(limits.per_minute, limits.per_name_per_hour, clock.since_boot)
+        self.failed_logins = 0
         self._uses: dict[int, int] = {}
         self._writing: asyncio.Task[None] | None = None
 
@@ -117,6 +118,7 @@ class Accounts:
         known = _read(lambda: accounts.password_of(username))
         possible = len(password) <= accounts.LONGEST_PASSWORD
         if not await self._passwords.fits(password if possible else "", known.hash if known else None) or not known:
+            self.failed_logins += 1
             log.info("a login failed, from %s%s", address, f": {known.user.username}" if known else "")
             return None
         new = None if passwords.is_current(known.hash) else await self._passwords.hashed(password)
@@ -135,6 +137,7 @@ class Accounts:
         succeeded = self._throttle.begin(address, user.username)
         known = _read(lambda: accounts.password_of(user.username))
         if not await self._passwords.fits(current[: accounts.LONGEST_PASSWORD + 1], known.hash if known else None):
+            self.failed_logins += 1
             raise Invalid("the current password is not right")
         succeeded()
         kept = await self._passwords.hashed(new)

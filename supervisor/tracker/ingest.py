@@ -8,6 +8,7 @@ import secrets
 import shutil
 import sqlite3
 import threading
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -62,7 +63,14 @@ class Ingest:
         self._readers = ThreadPoolExecutor(_READERS, "ingest")
         self._writing = threading.Lock()
         self._under_way: set[asyncio.Future[Stored]] = set()
+        self.answered: Counter[str] = Counter()
+        """Uploads, by what became of them: stored, refused, failed."""
         self._closed = False
+
+    @property
+    def waiting(self) -> int:
+        """Uploads that have come whole and are not stored yet."""
+        return len(self._under_way)
 
     def sweep(self) -> None:
         """Removes what an earlier life left. Raises `OSError`."""

@@ -32,16 +32,16 @@ def add_to(verbs: Any) -> None:
     add = acts.add_parser("add", help="make an account; its password comes from the terminal or standard input")
     add.add_argument("name", metavar="NAME")
     add.add_argument("--admin", action="store_true", help="of role ADMIN")
-    add.set_defaults(work=_with_store(_add))
+    add.set_defaults(work=with_store("user", _add))
     passwd = acts.add_parser("passwd", help="set a password, from the terminal or standard input; ends all sessions")
     passwd.add_argument("name", metavar="NAME")
-    passwd.set_defaults(work=_with_store(_passwd))
+    passwd.set_defaults(work=with_store("user", _passwd))
     token = acts.add_parser("token", help="make a token, and print it alone")
     token.add_argument("name", metavar="NAME")
     token.add_argument("--name", dest="label", default="ci", help="what the token is called (ci)")
     token.add_argument("--scope", choices=["FULL", "INGEST"], default="FULL", help="INGEST may only post reports")
     token.add_argument("--expires", type=_span, metavar="SPAN", help="after how long, such as 30d (never)")
-    token.set_defaults(work=_with_store(_token))
+    token.set_defaults(work=with_store("user", _token))
 
 
 def _span(raw: str) -> float:
@@ -51,7 +51,9 @@ def _span(raw: str) -> float:
         raise argparse.ArgumentTypeError(str(unfit)) from None
 
 
-def _with_store(act: Callable[[argparse.Namespace], None]) -> Callable[[Config, argparse.Namespace], int]:
+def with_store(verb: str, act: Callable[[argparse.Namespace], None]) -> Callable[[Config, argparse.Namespace], int]:
+    """What a verb does on the open store, as argparse's `work`."""
+
     def work(settings: Config, asked: argparse.Namespace) -> int:
         """Returns the exit code: 0, or 1 with one line that says why."""
         data = Path(settings.server.data_dir)
@@ -64,20 +66,20 @@ def _with_store(act: Callable[[argparse.Namespace], None]) -> Callable[[Config, 
             finally:
                 reports.close()
         except Problem as problem:
-            return _failed(problem.message)
+            return _failed(verb, problem.message)
         except OSError as error:
-            return _failed(f"{error.filename or data}: {error.strerror}")
+            return _failed(verb, f"{error.filename or data}: {error.strerror}")
         except peewee.PeeweeException as error:
-            return _failed(f"{data / 'tracker.db'}: {error}")
+            return _failed(verb, f"{data / 'tracker.db'}: {error}")
         except (KeyboardInterrupt, EOFError):
-            return _failed("given up")
+            return _failed(verb, "given up")
         return 0
 
     return work
 
 
-def _failed(why: str) -> int:
-    print(f"run.py user: {why}", file=sys.stderr)
+def _failed(verb: str, why: str) -> int:
+    print(f"run.py {verb}: {why}", file=sys.stderr)
     return 1
 
 

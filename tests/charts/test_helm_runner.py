@@ -15,7 +15,7 @@ from conftest import alive, wait_for
 
 from models.charts.helmargs import Version
 from models.config import Helm as Settings
-from models.errors import Conflict, Failed, TimedOut, Unavailable, Unprocessable
+from models.errors import Conflict, TimedOut, Unavailable, Unprocessable
 from models.processes import Seconds, Size
 from supervisor.charts.helm import Bounds, Helm, Output
 from supervisor.child import Children
@@ -123,7 +123,7 @@ def test_output_beyond_its_bound_ends_a_reading_one(tmp_path: Path) -> None:
 
 def test_output_beyond_its_bound_does_not_end_a_changing_one(tmp_path: Path) -> None:
     house = House(tmp_path, "head -c 500000 /dev/zero; sleep 0.2; touch told", max_output=Size(1000))
-    with pytest.raises(Failed, match=r"svc\.helm\.max-output"):
+    with pytest.raises(Unprocessable, match=r"svc\.helm\.max-output"):
         house.once(Bounds(20, "timeout", TimedOut, lambda: None))
     assert len(list(tmp_path.glob("run*/told"))) == 1
 

@@ -178,7 +178,7 @@ def test_a_process_is_started_and_its_log_watched(server: Server, chromium: Brow
         one.locator("#log-count", has_text=" of ").wait_for()
         assert all(line.startswith("line 1") for line in one.locator(".log").inner_text().splitlines())
         one.get_by_role("button", name="Stop").click()
-        one.get_by_role("button", name="Start").wait_for()
+        one.get_by_role("button", name="Start", exact=True).wait_for()
         assert server.status("web") == "stopped"
 
 

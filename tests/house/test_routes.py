@@ -33,7 +33,10 @@ def test_every_handler_names_its_gate(rule: Rule) -> None:
     assert rule.target.gate is not gates.closed
 
 
-ASKING = {gates.operators, gates.account_holders, gates.admins, gates.posters, gates.chart_changers}
+ASKING = {
+    gates.operators, gates.account_holders, gates.admins, gates.posters, gates.chart_changers, gates.chart_forms,
+    gates.tool_users,
+}  # fmt: skip
 """The gates that ask who somebody is, where that matters."""
 
 FREE = {accounts.Login, accounts.Logout}

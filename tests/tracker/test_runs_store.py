@@ -172,6 +172,27 @@ def test_a_test_of_many_runs_is_one_test(bench: Bench) -> None:
     assert count("result") == 6
 
 
+def test_each_result_is_of_its_own_test_whether_that_is_new_or_known_or_comes_twice(bench: Bench) -> None:
+    bench.post(junit("a", ("one", PASSED), ("two", PASSED)))
+    bench.post(junit("b", *[(name, PASSED) for name in ("three", "one", "three", "four", "two")]))
+    bench.post(junit("c", ("three", PASSED)), junit("d", ("five", PASSED), ("one", PASSED)))
+    told = [row[0] for row in rows("SELECT t.name FROM result r JOIN test t ON t.id = r.test_id ORDER BY r.id")]
+    assert told == ["one", "two", "three", "one", "three", "four", "two", "three", "five", "one"]
+    assert count("test") == 5
+
+
+def test_tests_of_one_name_are_apart_in_each_project(bench: Bench) -> None:
+    bench.post(junit("a", ("one", PASSED)))
+    bench.post(junit("a", ("two", PASSED), ("one", PASSED)), project="q")
+    query = "SELECT p.name, t.name FROM result r JOIN test t ON t.id = r.test_id JOIN project p ON p.id = t.project_id"
+    assert rows(f"{query} ORDER BY r.id") == [("p", "one"), ("q", "two"), ("q", "one")]
+
+
+def test_retries_are_stored_beside_the_status(bench: Bench) -> None:
+    bench.post(junit("a", ("one", PASSED), flaky=True, reruns=5), junit("b", ("two", ERROR), reruns=2))
+    assert rows("SELECT status, flaky, reruns FROM result ORDER BY id") == [(0, 1, 5), (2, 0, 2)]
+
+
 def test_what_only_the_end_of_a_report_tells_of_its_cases_is_stored_so(bench: Bench) -> None:
     def read(spool: Spool) -> None:
         spool.begin()
@@ -198,6 +219,11 @@ def test_text_that_is_no_unicode_is_mended(bench: Bench) -> None:
     bench.post(junit("a", ("one \ud800", FAILED), failure_message="\udfff!"))
     assert rows("SELECT name FROM test") == [("one ?",)]
     assert rows("SELECT message FROM failure") == [("?!",)]
+
+
+def test_paths_that_are_no_unicode_are_mended_and_others_stay_what_they_are(bench: Bench) -> None:
+    bench.post(junit("a", ("one", PASSED)), coverage("c", {"A": (1, 0), "B \ud800": (1, 0), "C": (1, 0)}))
+    assert rows("SELECT path FROM coverage ORDER BY id") == [("A",), ("B ?",), ("C",)]
 
 
 @pytest.mark.parametrize("wrong", [2**80, -1, 2**60])

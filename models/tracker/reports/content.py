@@ -148,7 +148,7 @@ def xml(content: Iterable[bytes], head: bytes) -> Iterator[bytes]:
 def _legal(data: bytes) -> bytes:
     if len(data.translate(None, _CONTROLS)) != len(data):
         data = _CONTROL.sub(_UNKNOWN, data)
-    if b"\xef\xbf" in data:
+    if not data.isascii() and b"\xef\xbf" in data:
         data = data.replace(b"\xef\xbf\xbe", _UNKNOWN).replace(b"\xef\xbf\xbf", _UNKNOWN)
     return data
 
@@ -176,7 +176,7 @@ def _lines(text: str) -> str:
 
 def _sections(data: bytes, cdata: bool) -> tuple[bytes, bool]:
     """Cleans what stands outside of CDATA, and says whether the end of `data` is inside."""
-    if not cdata and b"<![CDATA[" not in data:
+    if not cdata and not (b"[" in data and b"<![CDATA[" in data):
         return _markup(data), False
     pieces = []
     at = 0
@@ -193,9 +193,9 @@ def _sections(data: bytes, cdata: bool) -> tuple[bytes, bool]:
 
 
 def _markup(data: bytes) -> bytes:
-    if b"]]>" in data:
+    if b"]" in data and b"]]>" in data:  # to look for one byte takes a hundredth of the time
         data = data.replace(b"]]>", b"]]&gt;")
-    if b"&#" in data:
+    if b"#" in data and b"&#" in data:
         data = _REFERENCE.sub(_reference, data)
     return data
 

@@ -99,15 +99,15 @@ class Tally:
     def add(self, frame: Frame, draft: Draft) -> None:
         """A case of a suite."""
         case = draft.case(self._listed(frame) if frame.index is None else frame.index)
-        rank = RANKS[draft.weight]
+        rank, flaky, length = RANKS[draft.weight], case.flaky, case.duration_ms
         frame.counts[rank] += 1
-        frame.flaky += case.flaky
+        frame.flaky += flaky
         frame.cases += 1
-        if case.duration_ms is not None:
-            frame.duration_ms = (frame.duration_ms or 0) + case.duration_ms
+        if length is not None:
+            frame.duration_ms = (frame.duration_ms or 0) + length
         if case.name:
             frame.keys.append(hash((draft.class_name, draft.name)))
-            frame.marks.append(self._position << 3 | case.flaky << 2 | rank)
+            frame.marks.append(self._position << 3 | flaky << 2 | rank)
         self._pass(case)
 
     def _pass(self, case: Case) -> None:

@@ -20,9 +20,10 @@ class Weight(enum.IntEnum):
     ERROR = 5
 
 
+_PASSED = CaseStatus.PASSED
 _STATUSES = (
-    CaseStatus.PASSED,
-    CaseStatus.PASSED,
+    _PASSED,
+    _PASSED,
     CaseStatus.SKIPPED,
     CaseStatus.FAILED,
     CaseStatus.FAILED,
@@ -35,32 +36,19 @@ RANKS = tuple(CASE_STATUSES.index(status) for status in _STATUSES)
 class Draft:
     """A test in the making. The names are as told; `kind`, `message` and `stack` are of what weighs most."""
 
-    __slots__ = (
-        "class_name",
-        "duration_ms",
-        "err",
-        "flaky",
-        "kind",
-        "message",
-        "name",
-        "out",
-        "reruns",
-        "stack",
-        "weight",
-    )
+    weight = 0
+    kind: str | None = None
+    message: str | None = None
+    stack: Text | None = None
+    out: Text | None = None
+    err: Text | None = None
+    flaky = False
+    reruns = 0
 
     def __init__(self, class_name: str | None, name: str | None, duration_ms: int | None = None) -> None:
         self.class_name = class_name
         self.name = name
         self.duration_ms = duration_ms
-        self.weight = 0
-        self.kind: str | None = None
-        self.message: str | None = None
-        self.stack: Text | None = None
-        self.out: Text | None = None
-        self.err: Text | None = None
-        self.flaky = False
-        self.reruns = 0
 
     def weigh(self, weight: Weight, kind: str | None = None, message: str | None = None) -> bool:
         """Notes what is said of the test; False if something that weighs as much was said before."""
@@ -77,11 +65,12 @@ class Draft:
         return self.weight < Weight.SKIPPED
 
     def case(self, suite: int | None) -> Case:
-        names = name_of(self.class_name), name_of(self.name)
+        class_name, name = name_of(self.class_name), name_of(self.name)
         if not self.weight and self.out is None and self.err is None and not self.flaky:  # nearly all
-            return Case(*names, CaseStatus.PASSED, suite, self.duration_ms, False, self.reruns)
+            return Case(class_name, name, _PASSED, suite, self.duration_ms, False, self.reruns)
         return Case(
-            *names,
+            class_name,
+            name,
             _STATUSES[self.weight],
             suite,
             self.duration_ms,

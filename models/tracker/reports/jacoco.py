@@ -6,8 +6,11 @@ from collections.abc import Callable
 
 from models.tracker.reports.covering import Counts, line_of, path_of, told
 from models.tracker.reports.shapes import CoverageReport, FileCoverage, Limits, ReportTooLarge
-from models.tracker.reports.words import count
+from models.tracker.reports.words import Remembered, count
 from models.tracker.reports.xmlreading import Reader
+
+_PLACES = Remembered(line_of)
+_COUNTS = Remembered(lambda text: count(text) or 0)
 
 
 class Jacoco(Reader):
@@ -24,7 +27,7 @@ class Jacoco(Reader):
         self._package = ""
         self._name: str | None = None
         self._lines: dict[int, bool] = {}
-        self._line_branches = (0, 0)
+        self._covered_branches = self._missed_branches = 0
         self._seen: set[int] = set()
         self._counters: dict[tuple[str, str], Counts] = {}
         """Summed by the kind of element that they stand in, and their type."""
@@ -60,27 +63,29 @@ class Jacoco(Reader):
     def _file(self, attributes: dict[str, str]) -> None:
         self._name = attributes.get("name", "")
         self._lines = {}
-        self._line_branches = (0, 0)
+        self._covered_branches = self._missed_branches = 0
         self._own = {}
 
     def _line(self, attributes: dict[str, str]) -> None:
         if self._name is None:
             return
-        get = attributes.get
-        line = line_of(get("nr"))
+        get, lines = attributes.get, self._lines
+        line = _PLACES[get("nr", "")]
         hit = get("ci", "0") != "0"
         if line is None or not (hit or get("mi", "0") != "0"):
             return
-        self._lines[line] = hit or self._lines.get(line, False)
-        if get("cb", "0") != "0" or get("mb", "0") != "0":
-            covered, missed = self._line_branches
-            self._line_branches = covered + (count(get("cb")) or 0), missed + (count(get("mb")) or 0)
+        lines[line] = hit or (line in lines and lines[line])
+        covered, missed = get("cb", "0"), get("mb", "0")
+        if covered != "0" or missed != "0":
+            self._covered_branches += _COUNTS[covered]
+            self._missed_branches += _COUNTS[missed]
 
     def _counter(self, attributes: dict[str, str]) -> None:
-        kind = attributes.get("type", "")
+        get = attributes.get
+        kind = get("type", "")
         if kind not in ("LINE", "BRANCH"):
             return
-        counts = count(attributes.get("covered")) or 0, count(attributes.get("missed")) or 0
+        counts = _COUNTS[get("covered", "")], _COUNTS[get("missed", "")]
         level = self.parent
         if level == "sourcefile":
             self._own[kind] = counts
@@ -94,7 +99,7 @@ class Jacoco(Reader):
     def _finish(self) -> None:
         covered = sum(self._lines.values())
         lines = self._own.get("LINE") or (covered, len(self._lines) - covered)
-        branches = self._own.get("BRANCH") or self._line_branches
+        branches = self._own.get("BRANCH") or (self._covered_branches, self._missed_branches)
         if sum(lines):
             self._sum("sourcefile", "LINE", lines)
             self._sum("sourcefile", "BRANCH", branches)

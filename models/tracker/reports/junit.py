@@ -12,7 +12,7 @@ from collections.abc import Callable
 from models.tracker.reports.counting import Declared, Frame, Tally
 from models.tracker.reports.drafts import Draft, Weight
 from models.tracker.reports.shapes import Case, Limits, TestReport
-from models.tracker.reports.words import Text, count, duration_ms
+from models.tracker.reports.words import Remembered, Text, count, duration_ms
 from models.tracker.reports.xmlreading import Reader
 
 _SUITES = ("testsuite", "testsuites")
@@ -27,6 +27,7 @@ _FAULTS = {
 }
 _NOT_RUN = {"notrun", "not run", "skipped", "suppressed", "disabled", "ignored", "pending"}
 _SKIPPING = (("status", _NOT_RUN), ("result", _NOT_RUN), ("disabled", {"true", "1", "yes"}))
+_DURATIONS = Remembered(duration_ms)
 _DOTTED = re.compile(r"([^\W\d][\w$]*(?:\.[^\W\d][\w$]*)*)\.([^\W\d][\w$]*)")
 
 
@@ -80,8 +81,12 @@ class JUnit(Reader):
         class_name, name = get("classname"), get("name")
         if class_name is None and name and (dotted := _DOTTED.fullmatch(name.strip())):
             class_name, name = dotted.groups()
-        draft = Draft(class_name, name, duration_ms(get("time")))
+        draft = Draft(class_name, name, _DURATIONS[get("time", "")])
         self._drafts.append(draft)
+        if "status" in attributes or "result" in attributes or "disabled" in attributes:
+            self._skipping(draft, attributes)
+
+    def _skipping(self, draft: Draft, attributes: dict[str, str]) -> None:
         for attribute, words in _SKIPPING:
             if attribute in attributes and attributes[attribute].lower() in words:
                 draft.weigh(Weight.SKIPPED)

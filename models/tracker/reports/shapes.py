@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping, Sequence
 
-from attrs import frozen
+from attrs import define, frozen
 
 
 class CaseStatus(enum.Enum):
@@ -32,9 +32,11 @@ class Limits:
     files: int = 200_000
 
 
-@frozen
+@define
 class Case:
     """One test as its report tells it. `suite` is an index into the report's suites, None outside of any.
+
+    Not frozen: that would make each three times as dear, and there are a hundred thousand.
 
     A length of None: the report does not tell, or tells nonsense. `out` and `err` are cut to `Limits.output`.
     """

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Callable
+from typing import TypeVar
+
+Value = TypeVar("Value")
 
 NAME = 512
 MESSAGE = 2000
@@ -12,6 +16,8 @@ LONGEST_MS = 10**11
 
 MOST = 10**9
 """No report has more of anything; a count that says so is cut to it."""
+
+_SHORT, _MANY = 12, 4096
 
 _UNKNOWN = re.compile("[\\x00-\\x08\\x0b\\x0c\\x0e-\\x1f\\ud800-\\udfff]")
 """What XML cannot hold, and JSON can."""
@@ -72,6 +78,20 @@ def count(text: str | None) -> int | None:
     return int(digits) if len(digits) < 10 else MOST
 
 
+class Remembered(dict[str, Value]):
+    """What a function makes of short texts: reports have the same few numbers hundreds of thousands of times."""
+
+    def __init__(self, make: Callable[[str], Value]) -> None:
+        super().__init__()
+        self._make = make
+
+    def __missing__(self, text: str) -> Value:
+        value = self._make(text)
+        if len(text) <= _SHORT and len(self) < _MANY:
+            self[text] = value
+        return value
+
+
 def name_of(text: str | None) -> str:
     """A name without the space around it and without control characters.
 
@@ -80,8 +100,9 @@ def name_of(text: str | None) -> str:
     if not text:
         return ""
     text = text.strip()
-    if not text.isprintable():
-        text = _UNKNOWN.sub("\ufffd", text)
+    if len(text) <= NAME and text.isprintable():  # nearly all are
+        return text
+    text = _UNKNOWN.sub("\ufffd", text)
     if len(text) <= NAME:
         return text
     mark = hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=4).hexdigest()

@@ -29,6 +29,9 @@ _JUNK = {
     for name in ("JUNK_AFTER_DOC_ELEMENT", "MISPLACED_XML_PI")
 }
 
+Start = Callable[[str, dict[str, str]], None]
+End = Callable[[str], None]
+
 
 class Found(Exception):
     """Enough was read."""
@@ -83,8 +86,7 @@ class Reader:
         parser = self._parser
         parser.buffer_text = True
         parser.buffer_size = 64 * 1024
-        parser.StartElementHandler = self._start
-        parser.EndElementHandler = self._end
+        parser.StartElementHandler, parser.EndElementHandler = self._tags()
         parser.EntityDeclHandler = self._entity
         parser.AttlistDeclHandler = self._default
 
@@ -114,21 +116,26 @@ class Reader:
                 raise BadReport(f"it has more than {NAMES} different names of elements and attributes")
         parser.Parse(b"".join(waiting), final)
 
-    def _start(self, name: str, attributes: dict[str, str]) -> None:
-        if ":" in name:
-            name = name.rpartition(":")[2]
-        path = self.path
-        path.append(name)
-        if len(path) > self.limits.depth:
-            raise BadReport(f"its elements are nested more than {self.limits.depth} deep")
-        handler = self.starts.get(name)
-        if handler is not None:
-            handler(attributes)
+    def _tags(self) -> tuple[Start, End]:
+        """What expat calls at each tag: there are a million of them, so nothing is looked up that need not be."""
+        path, most, starts, ends = self.path, self.limits.depth, self.starts, self.ends
+        enter, leave = path.append, path.pop
 
-    def _end(self, _name: str) -> None:
-        handler = self.ends.get(self.path.pop())
-        if handler is not None:
-            handler()
+        def start(name: str, attributes: dict[str, str]) -> None:
+            if name not in starts and ":" in name:
+                name = name.rpartition(":")[2]
+            enter(name)
+            if len(path) > most:
+                raise BadReport(f"its elements are nested more than {most} deep")
+            if name in starts:
+                starts[name](attributes)
+
+        def end(_name: str) -> None:
+            name = leave()
+            if name in ends:
+                ends[name]()
+
+        return start, end
 
     def _entity(self, name: str, *_more: object) -> None:
         raise BadReport(f"it declares an entity ({name[:50]}), which is not allowed")
@@ -155,6 +162,9 @@ class _Root(Reader):
         self.name = ""
         self.attributes: dict[str, str] = {}
         self.first = ""
+
+    def _tags(self) -> tuple[Start, End]:
+        return self._start, self._end
 
     def _start(self, name: str, attributes: dict[str, str]) -> None:
         name = name.rpartition(":")[2]

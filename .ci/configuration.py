@@ -1,0 +1,148 @@
+"""The tables of docs/configuration.md: all columns are the code's but the last, which is the document's own.
+
+Without arguments it writes them anew; a property that has no meaning yet gets an empty one, which a test refuses.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from signal import Signals
+from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
+
+import attrs
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from models import reading, values  # noqa: E402 (found by the line above)
+from models.config import Config  # noqa: E402
+from models.processes import Dependency, HealthCheck, ProcessSpec, Seconds, Size  # noqa: E402
+
+FILE = ROOT / "docs" / "configuration.md"
+
+SECTIONS: Mapping[str, tuple[type, str]] = {
+    **{name: (section, name) for name, section in get_type_hints(Config).items()},
+    "process": (ProcessSpec, ""),
+    "health-check": (HealthCheck, ""),
+}
+"""The table's name -> whose properties it lists, and what stands before them."""
+
+_HEAD = "| Property | Type | Default | Variable | Meaning |\n|---|---|---|---|---|\n"
+_TABLE = re.compile(r"(<!-- properties: ([a-z-]+) -->\n)(.*?)(?=\n\n|\Z)", re.DOTALL)
+_ROW = re.compile(r"\| `([^`]+)` \|[^|]*\|[^|]*\|[^|]*\| ?(.*?) ?\|")
+
+_KINDS: tuple[tuple[Any, str], ...] = (
+    (values.Count, "number, 1 or more"),
+    (values.Count0, "number, 0 or more"),
+    (values.Port, "0 to 65535"),
+    (values.Percent, "number, 0 to 100"),
+    (values.Span, "time, more than 0"),
+    (values.Url, "URL"),
+    (values.Host, "host"),
+    (bool, "`true`, `false`"),
+    (int, "number"),
+    (Seconds, "time"),
+    (Size, "size"),
+    (Path, "path"),
+    (values.Words, "words"),
+    (str, "text"),
+)
+_LENGTHS = {"d": 86400, "h": 3600, "m": 60, "s": 1}
+_SIZES = {"G": 1024**3, "M": 1024**2, "K": 1024, "": 1}
+
+
+class Property(NamedTuple):
+    path: str
+    kind: str
+    default: str
+    variable: str
+
+
+def properties(table: str) -> Iterator[Property]:
+    """The properties of a table, those of sections within it in their place."""
+    section, above = SECTIONS[table]
+    return _of(section, f"{above}." if above else "", is_ours=bool(above))
+
+
+def _of(section: Any, above: str, is_ours: bool) -> Iterator[Property]:
+    defaults = {one.name: one.default for one in attrs.fields(section)}
+    for name, field in reading._fields(section).items():
+        path = above + name
+        if attrs.has(field.base) and field.base is not HealthCheck:
+            yield from _of(field.base, f"{path}.", is_ours)
+        else:
+            variable = path.upper().replace(".", "_").replace("-", "_")
+            named = f"`{variable}`" if is_ours and variable in reading.VARIABLES else "-"
+            yield Property(path, _kind(field), _default(defaults[field.attribute], field.base), named)
+
+
+def _kind(field: Any) -> str:
+    if field.base is HealthCheck:
+        return "see below"
+    if get_origin(field.base) is Literal:
+        return ", ".join(f"`{word}`" for word in get_args(field.base))
+    if isinstance(field.base, type) and issubclass(field.base, enum.Enum):
+        return ", ".join(f"`{member.value}`" for member in field.base)
+    if get_origin(field.base) is tuple:
+        return "list" if get_args(field.base)[0] is not Dependency else "list, of names or mappings"
+    if get_origin(field.base) is Mapping or getattr(field.base, "__origin__", None) is not None:
+        return "mapping"
+    special: dict[Callable[..., Any], str] = {values.octal: "octal number", values.signal_of: "signal"}
+    for check in field.checks:
+        if check in special:
+            return special[check]
+    found = [name for kind, name in _KINDS if reading._taken_apart(kind) == (field.base, field.checks)]
+    return found[0] if found else next(name for kind, name in _KINDS if kind == field.base)
+
+
+def _default(value: Any, base: Any) -> str:
+    if value is attrs.NOTHING:
+        return "required"
+    value = value.factory() if hasattr(value, "factory") else value
+    if value is None or value in ((), {}):
+        return "none"
+    text = _time(value) if base is Seconds else _size(value) if base is Size else _written(value)
+    return f"`{text}`" if text else "empty"
+
+
+def _written(value: Any) -> str:
+    """As YAML would have it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, Signals):
+        return value.name.removeprefix("SIG")
+    if isinstance(value, enum.Enum):
+        return str(value.value)
+    if isinstance(value, tuple):
+        return ", ".join("-".join(map(str, one)) if isinstance(one, tuple) else str(one) for one in value)
+    return str(value)
+
+
+def written(text: str) -> str:
+    """The document with its tables as the code has them."""
+    return _TABLE.sub(lambda found: found[1] + _HEAD + _rows(found[2], found[3]), text)
+
+
+def _rows(table: str, before: str) -> str:
+    meanings = dict(_ROW.findall(before))
+    rows = ((one, meanings.get(one.path, "")) for one in properties(table))
+    return "\n".join(f"| `{one.path}` | {' | '.join(one[1:])} | {meaning} |" for one, meaning in rows)
+
+
+def _time(seconds: float) -> str:
+    """In the largest unit that leaves no rest."""
+    unit, length = next((unit, n) for unit, n in _LENGTHS.items() if (seconds >= n and seconds % n == 0) or unit == "s")
+    return f"{seconds / length:g}{unit}"
+
+
+def _size(number: int) -> str:
+    unit, length = next((unit, n) for unit, n in _SIZES.items() if (number >= n and number % n == 0) or not unit)
+    return f"{number // length}{unit}"
+
+
+if __name__ == "__main__":
+    FILE.write_text(written(FILE.read_text()))

@@ -1,0 +1,39 @@
+"""What the overview page tells of releases: how many there are in each state. It never waits for a cluster."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+from attrs import frozen
+from tornado.httputil import HTTPServerRequest
+
+from handlers.charts.release_list import url_of
+from models.charts.briefs import Brief
+from supervisor.charts.service import Charts
+
+_TROUBLE = 5
+
+
+@frozen
+class Card:
+    """`why` is what there is to say where the releases are not known."""
+
+    states: Mapping[str, int]
+    trouble: list[tuple[Brief, str]]
+    """Those that failed, each with its page."""
+    why: str = ""
+
+
+async def card(charts: Charts, request: HTTPServerRequest) -> Card:
+    work = charts.work(request)
+    if not charts.has_cluster(work.target):
+        return Card({}, [], "There is no cluster (svc.kube.kubeconfig).")
+    known = await charts.overview.lately(work.reads)
+    if known is None:
+        return Card({}, [], "The cluster has not answered yet.")
+    if known.problem is not None:
+        return Card({}, [], f"The cluster does not answer: {known.problem.message}.")
+    failed = [one for one in known.releases if one.status == "failed"][:_TROUBLE]
+    states = Counter(one.status for one in known.releases)
+    return Card(dict(sorted(states.items())), [(one, url_of(one.namespace, one.name)) for one in failed])

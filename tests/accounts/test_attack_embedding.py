@@ -1,0 +1,48 @@
+"""A page on another port of this host is sent our cookie by the browser: what it embeds or fetches is nobody's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import pytest
+from conftest import Server
+from people import bearer, cookie, session_of, token_of
+from talk import house
+
+LINK = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}
+PICTURE = {"Sec-Fetch-Site": "same-site", "Sec-Fetch-Mode": "no-cors", "Sec-Fetch-Dest": "image"}
+FRAME = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "iframe"}
+FETCH = {"Sec-Fetch-Site": "same-site", "Sec-Fetch-Mode": "cors", "Sec-Fetch-Dest": "empty", "Origin": "http://x"}
+OWN = {"Sec-Fetch-Site": "same-origin", "Sec-Fetch-Mode": "cors", "Sec-Fetch-Dest": "empty"}
+TYPED = {"Sec-Fetch-Site": "none", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with house(tmp_path_factory.mktemp("embedding")) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def session(server: Server) -> dict[str, str]:
+    return cookie(server, session_of(server.data, "alice"))
+
+
+@pytest.mark.parametrize("asked", [PICTURE, FRAME, FETCH, {"Origin": "http://127.0.0.1:3000"}, {"Origin": "null"}])
+def test_the_cookie_does_not_speak_for_another_page(
+    server: Server, session: dict[str, str], asked: Mapping[str, str]
+) -> None:
+    answer = server.ask("GET", "/api/v1/me", headers={**session, **asked})
+    assert answer.status == 401
+    assert "Set-Cookie" not in answer.headers, "the session itself is as good as before"
+    assert server.ask("GET", "/api/v1/me", headers=session).status == 200
+
+
+@pytest.mark.parametrize("asked", [{}, LINK, OWN, TYPED])
+def test_it_speaks_for_its_user(server: Server, session: dict[str, str], asked: Mapping[str, str]) -> None:
+    assert server.ask("GET", "/profile", headers={**session, **asked}).status == 200
+
+
+def test_a_token_was_put_there_on_purpose(server: Server) -> None:
+    headers = {**bearer(token_of(server.data, "bob")), **FETCH}
+    assert server.ask("GET", "/api/v1/me", headers=headers).status == 200

@@ -1,0 +1,209 @@
+"""What a second pair of eyes found of running helm: no helm and wrong input at once, too much for a command line, a
+server that is killed in the middle of a change.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from charting import FULL, KEY, multipart, said, tint, upload
+from conftest import Answer, Server, wait_for
+from talk import house
+
+from handlers.base import STATUS
+from models.charts import failures
+from models.config import Helm as Settings
+from models.errors import Invalid, TimedOut
+from supervisor.charts.helm import Bounds, Helm
+from supervisor.child import Children
+
+API = "/api/v1"
+VERSION = '#!/bin/sh\nif [ "$1" = version ]; then echo v4.1.4; exit 0; fi\n'
+
+
+def dead_cluster(folder: Path) -> str:
+    """A kubeconfig to where nobody listens."""
+    file = folder / "kubeconfig"
+    cluster, context = {"server": "https://127.0.0.1:1"}, {"cluster": "c", "user": "u"}
+    file.write_text(yaml.safe_dump({
+        "clusters": [{"name": "c", "cluster": cluster}],
+        "users": [{"name": "u", "user": {}}],
+        "contexts": [{"name": "x", "context": context}],
+        "current-context": "x",
+    }))  # fmt: skip
+    return str(file)
+
+
+def refused(answer: Answer, status: int) -> str:
+    """Why it was refused."""
+    assert answer.status == status, answer
+    return str(answer.json["detail"])
+
+
+def script(folder: Path, text: str) -> str:
+    """A helm that does what `text` says."""
+    file = folder / "fake-helm"
+    file.write_text(VERSION + text)
+    file.chmod(0o755)
+    return str(file)
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server without helm, with a cluster that does not answer."""
+    folder = tmp_path_factory.mktemp("bare")
+    svc = {**FULL, "helm": {"binary": "/no/such/helm"}, "kube": {"kubeconfig": dead_cluster(folder)}}
+    with house(folder, svc=svc) as server:
+        yield server
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "fields"),
+    [
+        ("POST", "/charts/template", {"chartRef": "/etc/passwd"}),
+        ("POST", "/charts/template", {"chartRef": "http://example.com/a.tgz"}),
+        ("POST", "/charts/template", {"chartRef": "a/b:1.0.0", "version": "2.0.0"}),
+        ("POST", "/charts/lint", {"chartRef": "../a/b"}),
+        ("POST", "/charts/lint", {"chartRef": "oci://127.0.0.1:1/a"}),
+        ("POST", "/releases", {"chartRef": "--help", "releaseName": "r"}),
+        ("PUT", "/releases/r", {"chartRef": "oci://[::1]/a"}),
+    ],
+)
+def test_without_helm_wrong_input_is_told_first(bare: Server, method: str, path: str, fields: Any) -> None:
+    assert refused(said(bare, method, API + path, fields), 400)
+
+
+@pytest.mark.parametrize("path", ["/charts/template/upload", "/releases/r/upgrade/upload", "/releases/upload"])
+def test_without_helm_an_archive_that_is_none_is_told_first(bare: Server, path: str) -> None:
+    request = {"releaseName": "r"}
+    assert "archive" in refused(upload(bare, API + path, KEY, chart=b"no archive", request=request), 400)
+    assert "svc.helm.binary" in refused(upload(bare, API + path, KEY, chart=tint(), request=request), 503)
+
+
+@pytest.mark.parametrize("ref", ["unknown/chart", "oci://nowhere.invalid/a"])
+def test_without_helm_what_is_not_wrong_is_503_wherever_the_chart_is(bare: Server, ref: str) -> None:
+    assert "svc.helm.binary" in refused(said(bare, "POST", f"{API}/charts/template", {"chartRef": ref}), 503)
+
+
+def test_a_temporary_folder_that_cannot_be_had_is_told_by_its_setting(tmp_path: Path) -> None:
+    temp = tmp_path / "temp"
+    svc = {**FULL, "helm": {"binary": script(tmp_path, "")}, "rest": {"temp-dir": str(temp)}}
+    with house(tmp_path, svc=svc) as server:
+        wait_for(lambda: list(temp.glob("*/.lock")), about="the temporary folder")
+        shutil.rmtree(temp)
+        temp.write_text("a file")
+        assert "svc.rest.temp-dir" in refused(said(server, "POST", f"{API}/charts/create", {"name": "a"}), 500)
+        assert "svc.rest.temp-dir" in refused(upload(server, f"{API}/charts/template/upload", chart=tint()), 500)
+        temp.unlink()
+        assert upload(server, f"{API}/charts/template/upload", chart=tint()).status == 200
+        assert "Traceback" not in server.log.read_text()
+
+
+def test_readiness_knows_of_helm_from_its_first_answer_on(tmp_path: Path) -> None:
+    svc = {"helm": {"binary": script(tmp_path, "")}}
+    with house(tmp_path, svc=svc) as server:
+        assert server.get("/readyz").json["charts"]["helm"] is True
+
+
+def run(folder: Path, arguments: list[str], bounds: Bounds, text: str = "") -> Any:
+    async def inside() -> Any:
+        children = Children()
+        settings = Settings(binary=script(folder, text))
+        helm = Helm(settings, folder / "data", children, "instance", {"PATH": os.environ["PATH"]})
+        work = folder / "work"
+        work.mkdir()
+        try:
+            return await helm.run(arguments, work, bounds)
+        finally:
+            await helm.close()
+            children.close()
+
+    return asyncio.run(inside())
+
+
+def test_what_is_too_long_for_a_command_is_the_callers_fault(tmp_path: Path) -> None:
+    with pytest.raises(Invalid, match="longer than a command"):
+        run(tmp_path, ["install", f"--description={'x' * 200_000}"], Bounds(20, "timeout", TimedOut, lambda: None))
+
+
+def begun(port: int) -> socket.socket:
+    """An install that is asked for, and whose answer nobody reads."""
+    body, headers = multipart(chart=tint(), request={"releaseName": "r"})
+    head = "".join(f"{name}: {value}\r\n" for name, value in {**headers, **KEY}.items())
+    line = f"POST {API}/releases/upload HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n"
+    connection = socket.create_connection(("127.0.0.1", port))
+    connection.sendall(f"{line}{head}\r\n".encode() + body)
+    return connection
+
+
+def test_a_change_that_a_killed_server_leaves_behind_can_say_that_it_failed(tmp_path: Path) -> None:
+    """helm says that it was cancelled before it writes that down; with a broken pipe it never came to the second."""
+    told = tmp_path / "told"
+    text = f"trap 'echo cancelled; echo so >&2; touch {told}; exit 1' TERM; touch {tmp_path}/on; sleep 60 & wait\n"
+    temp = tmp_path / "temp"
+    svc = {
+        **FULL,
+        "helm": {"binary": script(tmp_path, text)},
+        "kube": {"kubeconfig": dead_cluster(tmp_path)},
+        "rest": {"temp-dir": str(temp)},
+    }
+    with house(tmp_path, svc=svc) as server:
+        connection = begun(server.port)
+        wait_for(lambda: (tmp_path / "on").exists(), about="helm to run")
+        server.kill()
+        connection.close()
+        assert any(path.name != ".lock" for own in temp.iterdir() for path in own.iterdir())
+        server.start()
+        wait_for(told.exists, about="helm to write down that it failed")
+        swept = [".lock"]
+        wait_for(lambda: [path.name for own in temp.iterdir() for path in own.iterdir()] == swept, about="the sweep")
+
+
+@pytest.mark.parametrize(("is_deaf", "ends"), [(True, "done"), (False, "cut")])
+def test_a_stop_lets_a_rollback_finish_that_could_not_say_it_failed(tmp_path: Path, is_deaf: bool, ends: str) -> None:
+    text = f"trap 'touch {tmp_path}/cut; exit 1' TERM; touch {tmp_path}/on; sleep 1 & wait; touch {tmp_path}/done\n"
+
+    async def inside() -> None:
+        children = Children()
+        settings = Settings(binary=script(tmp_path, text))
+        helm = Helm(settings, tmp_path / "data", children, "instance", {"PATH": os.environ["PATH"]})
+        (tmp_path / "work").mkdir()
+        bounds = Bounds(60, "timeout", TimedOut, lambda: None, is_deaf)
+        task = asyncio.create_task(helm.run(["rollback"], tmp_path / "work", bounds))
+        end = time.monotonic() + 20
+        while not (tmp_path / "on").exists() and time.monotonic() < end:
+            await asyncio.sleep(0.01)
+        await helm.close()
+        await task
+        children.close()
+
+    asyncio.run(inside())
+    assert (tmp_path / ends).exists()
+    assert not (tmp_path / ({"done", "cut"} - {ends}).pop()).exists()
+
+
+@pytest.mark.parametrize(
+    ("stderr", "status"),
+    [
+        ("Error: INSTALLATION FAILED: unable to continue with install: could not get information about the resource "
+         "/: resource name may not be empty", 400),
+        ("Error: INSTALLATION FAILED: create: failed to create: Request entity too large: limit is 3145728", 400),
+        ("Error: INSTALLATION FAILED: create: failed to create: etcdserver: request is too large", 400),
+        ("Error: INSTALLATION FAILED: failed to install CRD crds/a.yaml: error parsing : json: offset 2: invalid", 400),
+        ('Error: INSTALLATION FAILED: Service in version "v1" cannot be handled: strict decoding error: no', 400),
+        ('Error: UPGRADE FAILED: Operation cannot be fulfilled on services "a": the object has been modified', 409),
+        ('Error: no revision for release "a"', 404),
+        ("Error: UPGRADE FAILED: etcdserver: leader changed", 502),
+    ],
+)  # fmt: skip
+def test_failures_that_nobody_had_recorded(stderr: str, status: int) -> None:
+    assert STATUS[failures.kind_of(stderr).problem] == status

@@ -1,0 +1,41 @@
+"""What a second pair of eyes found of addresses and paths."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from charting import KEY, tint, upload
+from talk import house
+
+from models.charts.addresses import Policy
+from models.errors import Invalid
+from supervisor.charts.repositories import configured
+
+
+@pytest.mark.parametrize("address", ["::ffff:0:127.0.0.1", "::ffff:0:a9fe:a9fe", "::ffff:0:0:0"])
+def test_an_address_translated_from_ipv4_is_judged_as_that(address: str) -> None:
+    assert Policy().refusal(address) is not None
+
+
+def test_one_of_a_public_machine_is_not_refused() -> None:
+    assert Policy().refusal("::ffff:0:8.8.8.8") is None
+    assert Policy(block_private=True).refusal("::ffff:0:10.0.0.1") == "private"
+
+
+@pytest.mark.parametrize("url", ["http://a.example#@b.example/", "https://a.example/charts#", "http://a.example/#x"])
+def test_a_repository_that_shows_another_place_than_it_has_is_refused(url: str) -> None:
+    with pytest.raises(Invalid, match="fragment"):
+        configured("a", url)
+
+
+def test_all_below_a_base_path_of_the_charts_alone_has_their_error_shape(tmp_path: Path) -> None:
+    with house(tmp_path, svc={"rest": {"base-path": "/helm/v9"}}) as server:
+        for path in ("/helm/v9/nothing", "/helm/v9/repos/a/b/c", "/charts/helm/v9/nothing"):
+            answer = server.get(path)
+            assert (answer.status, answer.headers["Content-Type"]) == (404, "application/problem+json")
+            assert answer.json["message"] == answer.json["detail"]
+            assert answer.json["timestamp"].endswith("Z")
+        assert server.get("/api/v1/nothing").headers["Content-Type"] == "application/json"
+        assert upload(server, "/helm/v9/charts/template/upload", KEY, chart=b"").status == 400
+        assert upload(server, "/api/v1/charts/template/upload", KEY, chart=tint()).status == 404

@@ -1,0 +1,105 @@
+"""What pages of releases are made of: two manifests compared, values that were typed, and what labels tell."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from models.charts import briefs, yamlvalues
+from models.charts.differences import MOST_LINES, SHOWN, Difference, difference
+from models.errors import Invalid
+
+
+def shown(found: Difference) -> list[str]:
+    return [line.text for line in found.lines]
+
+
+def test_texts_that_are_alike_have_no_difference() -> None:
+    assert difference("a\nb\n", "a\nb") == Difference(())
+
+
+def test_a_difference_is_told_with_its_place_in_the_whole_text() -> None:
+    lines = [f"line {number}" for number in range(1, 101)]
+    found = difference("\n".join(lines), "\n".join([*lines[:50], "new", *lines[51:]]))
+    assert shown(found) == [
+        "@@ -48,7 +48,7 @@", " line 48", " line 49", " line 50", "-line 51", "+new", " line 52", " line 53", " line 54",
+    ]  # fmt: skip
+    assert (found.added, found.removed, found.is_cut) == (1, 1, False)
+    assert [line.kind for line in found.lines[4:6]] == ["del", "add"]
+
+
+def test_a_line_of_pluses_and_minuses_is_counted_once() -> None:
+    found = difference("--- x\nsame\n", "+++ y\nsame\n")
+    assert shown(found)[1:3] == ["---- x", "++++ y"]
+    assert (found.added, found.removed) == (1, 1)
+
+
+def test_a_text_that_grew_or_is_new_is_told() -> None:
+    assert shown(difference("", "a\nb")) == ["@@ -0,0 +1,2 @@", "+a", "+b"]
+    assert (difference("a\na", "a\na\na").added, difference("a\na\na", "a\na").removed) == (1, 1)
+
+
+def test_what_is_too_much_is_cut_or_left_out() -> None:
+    many = "\n".join(map(str, range(SHOWN + 100)))
+    found = difference("", many)
+    assert (len(found.lines), found.is_cut, found.added) == (SHOWN, True, SHOWN + 100)
+    found = difference("", "\n".join(map(str, range(MOST_LINES + 1))))
+    assert (found.lines, found.is_cut) == ((), True)
+    found = difference("x\n" + many * 10, "y\n" + many * 10)  # what both have in common costs nothing
+    assert (found.added, found.removed, found.is_cut) == (1, 1, False)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("", None),
+        ("  \n", None),
+        ("{}", {}),
+        ("# nothing", {}),
+        ('{"a": [1, null]}', {"a": [1, None]}),
+        ("a: 1e3\nb: 1:30\nc: 2026-11-21\nd: 0x1F\ne: 022\nf: 1.50\ng: yes", {
+            "a": 1000.0, "b": "1:30", "c": "2026-11-21", "d": 31, "e": 18, "f": 1.5, "g": True,
+        }),
+        ("2: a\ntrue: b\n1.5: c", {"2": "a", "true": "b", "1.5": "c"}),
+        ("a: '1'\nb: |\n  x\n  y\n", {"a": "1", "b": "x\ny\n"}),
+    ],
+)  # fmt: skip
+def test_values_are_read_as_helm_reads_them(text: str, value: dict[str, Any] | None) -> None:
+    found = yamlvalues.parse(text)
+    assert found == value
+    json.dumps(found, allow_nan=False)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["- a", "text", "a: [", "a: &b 1\nc: *b", "a: .nan", "a: .inf", "a: !!python/object:os.system x", "? [1]\n: a",
+     "a: !!binary aGk=", "a: !!timestamp 2026-11-21", 'a: "\\0"', "a: " + "[" * 5000, "a: " + "[" * 150 + "]" * 150,
+     "a: b\n---\nc: d", "x: " + "y" * 600_000],
+)  # fmt: skip
+def test_what_are_no_values_is_refused(text: str) -> None:
+    with pytest.raises(Invalid, match=r"values|a:"):
+        yamlvalues.parse(text)
+
+
+def secret(namespace: str, name: str, number: int, status: str, **labels: str) -> dict[str, Any]:
+    marks = {"owner": "helm", "name": name, "version": str(number), "status": status, **labels}
+    about = {"name": f"sh.helm.release.v1.{name}.v{number}", "namespace": namespace, "labels": marks}
+    return {"metadata": {**about, "creationTimestamp": "2026-11-21T10:00:00Z"}}
+
+
+def test_labels_tell_the_newest_revision_of_each_release() -> None:
+    found = briefs.briefs([
+        secret("b", "web", 9, "deployed"),
+        secret("b", "web", 10, "pending-upgrade", modifiedAt="1763700000"),
+        secret("a", "web", 1, "failed", modifiedAt="never"),
+        {"metadata": {"name": "another", "labels": {"owner": "helm"}}},
+    ])  # fmt: skip
+    assert [(one.namespace, one.name, one.revision.number, one.status, one.updated) for one in found] == [
+        ("a", "web", 1, "failed", "2026-11-21T10:00:00Z"),
+        ("b", "web", 10, "pending-upgrade", "2025-11-21T04:40:00Z"),
+    ]
+    row = briefs.plain_row(found[1])
+    assert (row.name, row.namespace, row.revision, row.chart) == ("web", "b", 10, "")
+    assert briefs.plain_row(briefs.of_row(row)) == row

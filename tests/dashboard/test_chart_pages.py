@@ -1,0 +1,530 @@
+"""The pages of releases and charts: a real API server, a real helm, a repository on loopback, a real Chromium."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import threading
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+from browsing import Browser, browser, serious
+from charting import MAP, TEST, chart, helm, tint
+from cluster import Cluster
+from conftest import Answer, Serve, Server, wait_for
+from places import Web, web
+from talk import house
+
+KEY = "open sesame"
+FORM = "application/x-www-form-urlencoded"
+FORGED = "<script>document.title = 'forged'</script>"
+MORE = "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: {{ .Release.Name }}-more}\n"
+DEPLOYMENT = """apiVersion: apps/v1
+kind: Deployment
+metadata: {name: {{ .Release.Name }}}
+spec:
+  selector: {matchLabels: {app: a}}
+  template: {metadata: {labels: {app: a}}, spec: {containers: [{name: a, image: b}]}}
+"""
+TABS = ["", "?show=history", "?show=values", "?show=values&all=true", "?show=manifest", "?show=hooks", "?show=change"]
+
+
+class Text(HTMLParser):
+    """The tags and the words of a page."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.words = ""
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.words += data
+
+
+def page(server: Server, path: str, status: int = 200) -> Text:
+    answer = server.get(path)
+    assert answer.status == status, answer
+    assert answer.headers["Content-Type"] == "text/html; charset=utf-8"
+    return Text(answer.text)
+
+
+def send(server: Server, path: str, **fields: str) -> Answer:
+    """A form as a program sends it, with the key in its field."""
+    return server.post(path, urlencode({"key": KEY, **fields}).encode(), Content_Type=FORM)
+
+
+def words(answer: Answer) -> str:
+    return Text(answer.text).words
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    with browser() as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def shop() -> Iterator[Web]:
+    """A repository of two versions of a chart, and a hub."""
+    with web() as one:
+        second = chart(
+            version="0.2.0", values="colour: green\n", templates__map=MAP + MORE, templates__test=TEST,
+            templates__NOTES="painted {{ .Values.colour }}\n",
+        )  # fmt: skip
+        one.serve(("tint", "0.1.0", tint()), ("tint", "0.2.0", second))
+        found = {
+            "name": FORGED, "normalized_name": "odd", "version": "1.0.0", "app_version": "2", "description": FORGED,
+            "repository": {"name": "elsewhere", "url": "javascript:alert(1)"},
+        }  # fmt: skip
+        one.pages["/api/v1/packages/search"] = json.dumps({"packages": [found]}).encode()
+        yield one
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory, cluster: Cluster, shop: Web) -> Iterator[Server]:
+    svc: dict[str, Any] = {
+        "security": {"mode": "FULL", "api-key": KEY, "allowed-hosts": [shop.place]},
+        "kube": {"kubeconfig": str(cluster.kubeconfig)},
+        "helm": {"binary": helm("helm")},
+        "hub": {"url": shop.url},
+    }
+    with house(tmp_path_factory.mktemp("charts"), svc=svc) as one:
+        assert send(one, "/repositories", verb="add", name="paint", url=shop.url).status == 303
+        yield one
+
+
+@pytest.fixture(scope="module")
+def space(server: Server, cluster: Cluster) -> str:
+    """A namespace with the release `wall` of three revisions: 0.1.0 red, 0.2.0 blue, and a rollback to the first."""
+    name = cluster.namespace()
+    made = send(server, "/releases/new", chartRef="paint/tint", version="0.1.0", releaseName="wall", namespace=name)
+    assert (made.status, made.headers["Location"]) == (303, f"/releases/{name}/wall"), made
+    one = f"/releases/{name}/wall"
+    assert send(server, one, verb="upgrade", chartRef="paint/tint", values="colour: blue").status == 303
+    assert send(server, one, verb="rollback", revision="1").status == 303
+    return name
+
+
+@pytest.fixture(scope="module")
+def paths(space: str) -> list[str]:
+    """Every page there is."""
+    return [
+        "/", "/releases", f"/releases?namespace={space}", "/releases/new",
+        *(f"/releases/{space}/wall{tab}" for tab in TABS), f"/releases/{space}/wall?show=manifest&to=2&of=3",
+        "/repositories", "/repositories?hub=paint", "/repositories/paint", "/repositories/paint/tint",
+        "/repositories/paint/tint?show=values&version=0.1.0",
+    ]  # fmt: skip
+
+
+# What is shown
+
+
+def test_each_page_links_within_its_prefix_and_bears_no_script_of_its_own(
+    server: Server, paths: list[str], shop: Web
+) -> None:
+    for path in paths:
+        for prefix in ("", "/charts"):
+            for tag, facts in page(server, prefix + path).tags:
+                assert tag != "style"
+                assert tag != "script" or str(facts.get("src", "")).startswith("/static/")
+                assert not any(name.startswith("on") or name == "style" for name in facts)
+                link = facts.get("href") if tag == "a" else facts.get("action") if tag == "form" else None
+                assert link is None or link.startswith((f"{prefix}/", "#", shop.url)), (path, link)
+
+
+def test_the_list_is_filtered_by_namespace_state_and_name(server: Server, space: str) -> None:
+    assert "wall" in page(server, f"/releases?namespace={space}").words
+    assert "tint-0.1.0" in page(server, f"/releases?namespace={space}&state=deployed&q=wa").words
+    assert "None of 1 releases fits" in page(server, f"/releases?namespace={space}&state=failed").words
+    assert "There is no release in the namespace nowhere" in page(server, "/releases?namespace=nowhere").words
+
+
+def test_a_release_shows_all_that_rest_tells(server: Server, space: str) -> None:
+    one = f"/releases/{space}/wall"
+    overview = page(server, one).words
+    assert all(word in overview for word in ("deployed", "tint-0.1.0", "wall-map", "1 of 1 ready", "painted red"))
+    history = page(server, f"{one}?show=history").words
+    assert "Rollback to 1" in history
+    assert history.index("Rollback to 1") < history.index("Upgrade complete")
+    assert "None were given" in page(server, f"{one}?show=values").words
+    assert "colour: red" in page(server, f"{one}?show=values&all=true").words
+    assert 'colour: "red"' in page(server, f"{one}?show=manifest").words
+    assert 'colour: "blue"' in page(server, f"{one}?show=manifest&of=2").words
+    assert "wall-test" in page(server, f"{one}?show=hooks").words
+
+
+def test_two_revisions_are_compared(server: Server, space: str) -> None:
+    found = page(server, f"/releases/{space}/wall?show=manifest&to=1&of=2").words
+    assert '-data: {colour: "red"}' in found
+    assert '+data: {colour: "blue"}' in found
+    assert "+metadata: {name: wall-more}" in found
+    assert "Nothing is different" in page(server, f"/releases/{space}/wall?show=manifest&to=1&of=3").words
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [("/releases/default/nobody", 404), ("/releases/default/UPPER", 400), ("/releases/default/x?show=odd", 400),
+     ("/repositories/nobody", 404), ("/repositories/paint/nobody", 404), ("/releases?page=x", 400)],
+)  # fmt: skip
+def test_what_there_is_not_is_a_page_that_says_so(server: Server, path: str, status: int) -> None:
+    assert page(server, path, status).words
+
+
+def test_a_revision_that_there_is_not_is_not_found(server: Server, space: str) -> None:
+    assert "has no revision 99" in page(server, f"/releases/{space}/wall?show=manifest&of=99", 404).words
+
+
+def test_a_chart_shows_its_versions_and_what_it_says(server: Server) -> None:
+    found = page(server, "/repositories/paint/tint?show=values").words
+    assert "colour: green" in found
+    assert all(version in found for version in ("0.2.0", "0.1.0"))
+    assert "colour: red" in page(server, "/repositories/paint/tint?show=values&version=0.1.0").words
+    assert "The chart has none" in page(server, "/repositories/paint/tint").words  # no README
+    assert "tint" in page(server, "/repositories/paint?q=TIN").words
+    assert "No chart has odd" in page(server, "/repositories/paint?q=odd").words
+
+
+def test_what_comes_from_outside_is_text_and_no_link(server: Server, space: str) -> None:
+    found = page(server, "/repositories?hub=odd")
+    assert FORGED in found.words
+    assert FORGED not in server.get("/repositories?hub=odd").text
+    assert not any("javascript:" in str(value) for _, facts in found.tags for value in facts.values())
+    answer = send(server, f"/releases/{space}/wall", verb="upgrade", chartRef=FORGED, values=FORGED, description=FORGED)
+    assert answer.status == 400
+    assert FORGED not in answer.text
+
+
+def test_the_overview_counts_releases_by_state(server: Server, space: str) -> None:
+    assert re.search(r"Releases\s*\d+\s*deployed\s*\d", wait_for(lambda: page(server, "/").words))
+
+
+# The gate
+
+
+def test_a_form_is_refused_without_the_key_and_keeps_what_was_typed(server: Server, space: str) -> None:
+    fields = {
+        "chartRef": "paint/tint",
+        "releaseName": "kept",
+        "namespace": space,
+        "values": "colour: pink",
+        "wait": "on",
+    }
+    for key in ("", "wrong"):
+        answer = send(server, "/releases/new", **fields, key=key)
+        assert answer.status == 401
+        assert "key of the charts is missing or wrong" in words(answer)
+        assert 'value="kept"' in answer.text
+        assert "colour: pink" in answer.text
+        assert 'name="wait" checked' in answer.text
+    assert send(server, f"/releases/{space}/wall", verb="uninstall", key="").status == 401
+    assert send(server, "/repositories/paint", verb="remove", key="").status == 401
+    assert send(server, "/repositories", verb="add", name="x", url="http://x/", key="").status == 401
+
+
+def test_the_key_may_come_in_the_header_and_is_never_shown_again(server: Server, space: str) -> None:
+    fields = urlencode({"verb": "uninstall", "preview": "yes"}).encode()
+    answer = server.post(f"/releases/{space}/wall", fields, Content_Type=FORM, X_API_Key=KEY)
+    assert answer.status == 200
+    assert "ConfigMap wall-map" in words(answer)
+    answer = send(server, "/releases/new", chartRef="", releaseName="")
+    assert answer.status == 400
+    assert KEY not in answer.text
+    assert not any(name == "Set-Cookie" and KEY in value for name, value in answer.headers.items())
+
+
+def test_a_browsers_form_needs_our_token(server: Server, space: str) -> None:
+    fields = urlencode({"key": KEY, "verb": "uninstall"}).encode()
+    own = f"http://127.0.0.1:{server.port}"
+    assert server.post(f"/releases/{space}/wall", fields, Content_Type=FORM, Origin=own).status == 403
+    assert server.get(f"/releases/{space}/wall").status == 200
+
+
+@pytest.mark.parametrize(
+    ("values", "why"),
+    [("a: [", "not YAML"), ("- a", "a mapping is expected"), ("a: &x 1\nb: *x", "aliases"), ("a: .inf", "not finite")],
+)
+def test_values_that_cannot_be_are_refused_with_the_reason(server: Server, values: str, why: str) -> None:
+    answer = send(server, "/releases/new", chartRef="paint/tint", releaseName="x", values=values)
+    assert answer.status == 400
+    assert why in words(answer)
+
+
+def test_a_preview_changes_nothing(server: Server, space: str) -> None:
+    one = f"/releases/{space}/wall"
+    answer = send(server, one, verb="upgrade", chartRef="paint/tint", values="colour: grey", preview="yes")
+    assert answer.status == 200
+    assert '+data: {colour: "grey"}' in words(answer)
+    answer = send(server, one, verb="rollback", revision="2", preview="yes")
+    assert '+data: {colour: "blue"}' in words(answer)
+    answer = send(server, "/releases/new", chartRef="paint/tint", releaseName="other", namespace=space, preview="yes")
+    assert 'colour: "green"' in words(answer)
+    assert server.get(f"/releases/{space}/other").status == 404
+    assert "Rollback to 1" in page(server, f"{one}?show=history").words
+    assert page(server, f"{one}?show=history").words.count("Upgrade complete") == 1
+
+
+def test_a_failure_says_what_helm_says(server: Server, space: str) -> None:
+    answer = send(server, "/releases/new", chartRef="paint/tint", releaseName="wall", namespace=space)
+    assert answer.status == 409
+    assert "in use" in words(answer)
+    assert send(server, f"/releases/{space}/wall", verb="shout").status == 400
+    assert send(server, f"/releases/{space}/wall", verb="rollback", revision="77").status == 404
+    assert send(server, f"/releases/{space}/wall", verb="upgrade", chartRef="paint/nothing").status == 404
+    assert send(server, f"/releases/{space}/wall", verb="upgrade", chartRef="paint/tint", timeout="x").status == 400
+    assert send(server, f"/releases/{space}/nobody", verb="uninstall").status == 404
+
+
+def test_the_tests_of_a_release_are_run(server: Server, space: str, cluster: Cluster) -> None:
+    with cluster.attended(space):
+        answer = send(server, f"/releases/{space}/wall", verb="test", timeoutSeconds="30")
+    assert answer.status == 200
+    assert re.search(r"wall-test\s*passed", words(answer))
+
+
+def test_a_repository_is_updated_added_and_removed(server: Server, shop: Web) -> None:
+    assert send(server, "/repositories", verb="update", key="").status == 303
+    assert send(server, "/repositories/paint", verb="update", key="").status == 303
+    answer = send(server, "/repositories", verb="add", name="paint", url=f"{shop.url}/other")
+    assert answer.status == 409
+    assert 'value="paint"' in answer.text
+    assert send(server, "/repositories", verb="add", name="second", url=shop.url).status == 303
+    assert send(server, "/repositories/second", verb="remove").status == 303
+    assert server.get("/repositories/second").status == 404
+
+
+def test_a_switched_off_interceptor_asks_for_no_key(serve: Serve, cluster: Cluster, space: str) -> None:
+    server = serve(
+        svc={"rest": {"access-interceptor": {"enabled": False}}, "kube": {"kubeconfig": str(cluster.kubeconfig)}}
+    )
+    found = page(server, f"/releases/{space}/wall?show=change")
+    assert not any(facts.get("name") == "key" for _, facts in found.tags)
+    assert send(server, "/releases/default/nobody", verb="uninstall", key="").status == 404
+    answer = server.post(
+        "/releases/default/nobody", b"verb=uninstall", Content_Type=FORM, X_Forwarded_For="203.0.113.9"
+    )
+    assert answer.status == 401  # beyond loopback it takes an ADMIN
+
+
+def test_in_closed_mode_the_pages_lead_to_the_login(serve: Serve) -> None:
+    server = serve(svc={"security": {"mode": "FULL", "api-key": KEY}}, tracker={"security": {"open-mode": False}})
+    for path in (
+        "/releases",
+        "/releases/new",
+        "/releases/a/b",
+        "/repositories",
+        "/repositories/a",
+        "/repositories/a/b",
+    ):
+        answer = server.get(path)
+        assert (answer.status, answer.headers["Location"].partition("?")[0]) == (302, "/login")
+    assert send(server, "/releases/a/b", verb="uninstall").headers["Location"].startswith("/login?")
+
+
+def test_a_search_ends_when_the_client_leaves(server: Server, shop: Web) -> None:
+    came, over, usual = threading.Event(), threading.Event(), shop.pages["/api/v1/packages/search"]
+
+    def slow(_: Any) -> Any:
+        came.set()
+        over.wait(30)
+        return 200, {}, b"{}"
+
+    shop.pages["/api/v1/packages/search"] = slow
+    try:
+        with socket.create_connection(("127.0.0.1", server.port)) as one:
+            one.sendall(f"GET /repositories?hub=left HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\n\r\n".encode())
+            assert came.wait(30)
+        wait_for(lambda: re.search(r'="499"} \d', server.get("/metrics").text))
+    finally:
+        over.set()
+        shop.pages["/api/v1/packages/search"] = usual
+    assert "Traceback" not in server.log.read_text()
+
+
+# Without a cluster, without helm, read only
+
+
+def test_without_a_cluster_the_page_says_what_to_do(serve: Serve) -> None:
+    home = {"HOME": "/nonexistent", "KUBECONFIG": ""}
+    server = serve(environ=home)
+    assert "kubeconfig:" in page(server, "/releases").words
+    assert "There is no cluster" in page(server, "/").words
+    assert page(server, "/releases/default/x", 404).words
+    assert "There is none yet" in page(server, "/repositories").words
+
+
+def test_read_only_hides_the_forms_and_says_how_to_switch(serve: Serve, cluster: Cluster, space: str) -> None:
+    server = serve(svc={"kube": {"kubeconfig": str(cluster.kubeconfig)}, "helm": {"binary": "/nonexistent/helm"}})
+    for path in ("/releases/new", f"/releases/{space}/wall?show=change", "/repositories"):
+        found = page(server, path)
+        assert "mode: FULL" in found.words
+        assert not any(facts.get("name") == "key" for _, facts in found.tags)
+    assert "svc.helm.binary" in page(server, "/releases").words
+    assert send(server, "/releases/new", chartRef="a/b", releaseName="x").status == 403
+    assert send(server, f"/releases/{space}/wall", verb="uninstall").status == 403
+
+
+def test_a_cluster_that_does_not_answer_is_told_and_does_not_delay_the_overview(serve: Serve, cluster: Cluster) -> None:
+    server = serve(svc={"kube": {"kubeconfig": str(cluster.dead_config())}})
+    assert "The cluster does not answer" in page(server, "/releases").words
+    assert "The cluster does not answer" in wait_for(lambda: page(server, "/").words)
+
+
+def test_a_cluster_that_hangs_does_not_delay_the_overview(serve: Serve, cluster: Cluster) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        place = {"server": f"https://127.0.0.1:{silent.getsockname()[1]}", "insecure-skip-tls-verify": True}
+        server = serve(svc={"kube": {"kubeconfig": str(cluster.config(cluster=place))}})
+        assert "The cluster has not answered yet" in page(server, "/").words  # and not that it took too long
+
+
+def test_who_may_read_one_namespace_is_shown_that(serve: Serve, cluster: Cluster, space: str) -> None:
+    rule = {"apiGroups": [""], "resources": ["secrets"], "verbs": ["get", "list"]}
+    role = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": {"name": "r"}, "rules": [rule]}
+    cluster.create(space, role)
+    binding = {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "RoleBinding",
+        "metadata": {"name": "r"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "r"},
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "nobody"}],
+    }
+    cluster.create(space, binding)
+    server = serve(svc={"kube": {"kubeconfig": str(cluster.config({"token": "nobodys-token"}))}})
+    assert wait_for(lambda: "tint-0.1.0" in page(server, f"/releases?namespace={space}").words)
+    assert "does not let us read" in page(server, "/releases").words
+
+
+# In a browser
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_the_pages_are_good_for_everybody(server: Server, chromium: Browser, paths: list[str], theme: str) -> None:
+    with chromium.page(f"http://127.0.0.1:{server.port}", color_scheme=theme) as one:
+        for path in paths:
+            one.goto(path)
+            assert serious(one) == [], path
+
+
+def test_the_pages_fit_a_phone(server: Server, chromium: Browser, paths: list[str]) -> None:
+    with chromium.page(f"http://127.0.0.1:{server.port}", viewport={"width": 375, "height": 700}) as one:
+        for path in paths:
+            one.goto(path)
+            assert one.evaluate("document.documentElement.scrollWidth <= innerWidth"), path
+            assert serious(one) == [], path
+
+
+def test_a_release_is_installed_upgraded_compared_rolled_back_and_uninstalled(
+    server: Server, chromium: Browser, cluster: Cluster
+) -> None:
+    space = cluster.namespace()
+    with chromium.page(f"http://127.0.0.1:{server.port}") as one:
+        one.on("dialog", lambda asked: asked.accept())
+        one.goto("/repositories/paint/tint?version=0.1.0")
+        one.get_by_role("link", name="Install 0.1.0").click()
+        one.get_by_label("Release name").fill("door")
+        one.get_by_label("Namespace").fill(space)
+        one.get_by_label("API key").fill(KEY)
+        one.get_by_role("button", name="Preview").click()
+        one.get_by_text("What would be installed as door").wait_for()
+        one.get_by_role("button", name="Install", exact=True).click()  # the key is known in this tab now
+        one.get_by_role("heading", name="door", exact=True).wait_for()
+        one.get_by_role("link", name="Upgrade, roll back, uninstall").click()
+        one.get_by_label("Values").fill("colour: blue")
+        upgrade = one.locator("form", has=one.locator("[value=upgrade]"))
+        upgrade.get_by_role("button", name="Preview").click()
+        one.locator(".diff .add", has_text="blue").wait_for()
+        upgrade.get_by_role("button", name="Upgrade").click()
+        one.get_by_text("tint-0.2.0").first.wait_for()
+        one.locator(".tabs").get_by_role("link", name="History").click()
+        one.get_by_role("button", name="Compare").click()
+        one.locator(".diff .del", has_text="red").wait_for()
+        one.locator(".tabs").get_by_role("link", name="History").click()
+        one.get_by_role("link", name="Roll back to revision 1").click()
+        one.get_by_role("button", name="Roll back").click()
+        one.wait_for_url(f"**/releases/{space}/door")
+        one.get_by_text("Rollback to 1").wait_for()
+        one.goto(f"/releases/{space}/door?show=change")
+        one.get_by_role("button", name="Uninstall", exact=True).click()
+        one.wait_for_url("**/releases")
+        assert server.get(f"/releases/{space}/door").status == 404
+
+
+def test_long_work_shows_that_it_goes_on_and_can_be_left(
+    server: Server, chromium: Browser, cluster: Cluster, shop: Web
+) -> None:
+    space = cluster.namespace()
+    shop.serve(("slow", "1.0.0", chart("slow", "1.0.0", templates__deployment=DEPLOYMENT)), folder="/slow")
+    assert send(server, "/repositories", verb="add", name="slow", url=f"{shop.url}/slow").status == 303
+    with chromium.page(f"http://127.0.0.1:{server.port}") as one:
+        one.goto(f"/releases/new?chartRef=slow/slow&releaseName=slow&namespace={space}")
+        one.get_by_label("Wait until all is ready").check()
+        one.get_by_label("Seconds it may take").fill("5")
+        one.get_by_label("API key").fill(KEY)
+        one.get_by_role("button", name="Install", exact=True).click()
+        one.get_by_text("working …").wait_for()
+        assert one.get_by_role("button", name="Install", exact=True).is_disabled()
+        wait_for(lambda: server.get(f"/releases/{space}/slow").status == 200)
+        one.get_by_role("button", name="Stop waiting").click()
+        one.get_by_text("Nobody waits for it any more").wait_for()
+        assert "not ready" in page(server, f"/releases/{space}/slow").words
+        one.goto(f"/releases/{space}/slow")
+        one.get_by_text("0 of 1 ready").wait_for()
+        cluster.ready_deployment(space, "slow")
+        one.get_by_text("1 of 1 ready").wait_for()
+
+
+def test_the_key_is_kept_for_the_tab_alone_and_forgotten(server: Server, chromium: Browser) -> None:
+    with chromium.page(f"http://127.0.0.1:{server.port}", allow=("401",)) as one:
+        one.goto("/repositories")
+        one.get_by_label("Name", exact=True).fill("x")
+        one.get_by_label("Address").fill("http://127.0.0.1:1/")
+        one.get_by_label("API key").fill("wrong")
+        one.get_by_role("button", name="Add").click()
+        one.get_by_text("missing or wrong").wait_for()
+        assert one.get_by_label("Name", exact=True).input_value() == "x"
+        assert one.get_by_label("API key").is_visible()
+        assert one.evaluate("sessionStorage.length") == 0
+        one.evaluate(f"sessionStorage.setItem('charts key', '{KEY}')")
+        one.goto("/releases/new")
+        assert not one.get_by_label("API key").is_visible()
+        one.get_by_role("button", name="Forget it").click()
+        assert one.get_by_label("API key").is_visible()
+        assert one.evaluate("sessionStorage.length + localStorage.length") == 0
+        assert all(KEY not in cookie["value"] for cookie in one.context.cookies())
+
+
+def test_what_others_do_to_a_release_shows_without_a_reload(
+    server: Server, chromium: Browser, cluster: Cluster
+) -> None:
+    space = cluster.namespace()
+    with chromium.page(f"http://127.0.0.1:{server.port}") as one:
+        one.goto(f"/releases?namespace={space}")
+        one.get_by_text("There is no release in the namespace").wait_for()
+        send(server, "/releases/new", chartRef="paint/tint", releaseName="late", namespace=space)
+        one.get_by_role("link", name="late").wait_for()
+        assert one.locator("#live[data-is=on]").count()
+
+
+def test_without_script_all_can_be_read_and_done(server: Server, chromium: Browser, cluster: Cluster) -> None:
+    space = cluster.namespace()
+    with chromium.page(f"http://127.0.0.1:{server.port}", java_script_enabled=False) as one:
+        one.goto("/releases/new?chartRef=paint/tint")
+        one.get_by_label("Release name").fill("plain")
+        one.get_by_label("Namespace").fill(space)
+        one.get_by_label("API key").fill(KEY)
+        one.get_by_role("button", name="Preview").click()
+        one.get_by_label("API key").fill(KEY)
+        one.get_by_role("button", name="Install", exact=True).click()
+        one.wait_for_url(f"**/releases/{space}/plain")
+        one.goto(f"/releases/{space}/plain?show=change")
+        one.locator("#key-uninstall").fill(KEY)
+        one.get_by_role("button", name="Uninstall", exact=True).click()
+        one.wait_for_url("**/releases")
+        assert server.get(f"/releases/{space}/plain").status == 404

@@ -1,0 +1,87 @@
+"""`run.py demo`: a store with something to look at, and never in a store that is somebody's."""
+
+from __future__ import annotations
+
+import re
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import people
+import posting
+import pytest
+from conftest import ROOT, Server
+from talk import house
+
+
+def demo(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(ROOT / "run.py"), "--data-dir", str(folder / "data"), "demo", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, cwd=folder, timeout=120, check=False)
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    folder = tmp_path_factory.mktemp("demo")
+    done = demo(folder)
+    assert done.returncode == 0, done
+    assert done.stderr == ""
+    return folder, done.stdout
+
+
+@pytest.fixture(scope="module")
+def server(told: tuple[Path, str]) -> Iterator[Server]:
+    with house(told[0]) as one:
+        yield one
+
+
+def test_it_says_what_to_look_at(told: tuple[Path, str]) -> None:
+    assert "http://127.0.0.1:8080/projects" in told[1]
+
+
+def test_its_password_is_in_a_file_for_us_alone_and_not_in_what_others_may_read(told: tuple[Path, str]) -> None:
+    folder, said = told
+    file = folder / "data" / "demo-password"
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert str(file) in said
+    assert file.read_text().strip() not in said
+
+
+def test_the_board_has_projects_of_each_verdict(server: Server) -> None:
+    board = server.get("/projects").text
+    assert [word for word in ("failing", "at risk", "healthy") if f">{word}</span>" not in board] == []
+    assert "platform/ledger" not in board  # it is private
+
+
+def test_its_people_can_log_in_and_see_what_is_theirs(server: Server) -> None:
+    password = (server.data / "demo-password").read_text().strip()
+    session = people.log_in(server, "rita", password)
+    assert "platform/ledger" in server.ask("GET", "/projects", headers=people.cookie(server, session)).text
+
+
+def test_its_runs_have_what_uploads_have(server: Server) -> None:
+    shop = next(one for one in server.get("/api/v1/projects").json if one["name"] == "acme/shop")
+    assert shop["runCount"] >= 40
+    runs = server.get(f"/api/v1/projects/{shop['id']}/runs?limit=100").json
+    assert {run["branch"] for run in runs} > {"main"}
+    assert runs[0]["createdAt"] > runs[1]["createdAt"]
+    failed = next(run for run in runs if run["status"] == "FAILED")
+    told = server.get(f"/api/v1/runs/{failed['id']}").json
+    assert told["failures"][0]["stackTrace"]
+    assert told["coverage"]["files"]
+    flaky = server.get(f"/api/v1/projects/{shop['id']}/flaky").json
+    assert {"ACTIVE", "QUARANTINED"} == {test["status"] for test in flaky}
+    duplicates = "SELECT count(*) FROM result GROUP BY run_id, test_id HAVING count(*) > 1"
+    assert posting.rows(server, duplicates) == []
+
+
+def test_a_store_with_projects_is_left_alone_unless_forced(tmp_path: Path) -> None:
+    with house(tmp_path) as server:
+        posting.stored(server, ("project", "mine"), ("junit", posting.cases(passed=1)))
+        done = demo(tmp_path)
+        assert done.returncode == 1
+        assert re.fullmatch(r"run\.py demo: there are projects .*--force.*\n", done.stderr)
+        assert [one["name"] for one in server.get("/api/v1/projects").json] == ["mine"]
+        assert demo(tmp_path, "--force").returncode == 0
+        assert len(server.get("/api/v1/projects").json) > 5  # beside a server that runs, and it sees them

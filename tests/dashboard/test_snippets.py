@@ -1,0 +1,75 @@
+"""The commands of a CI job, as the pages offer them: a shell must read them as they are meant."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from html import unescape
+from pathlib import Path
+
+import people
+import posting
+import pytest
+from conftest import Serve, Server
+from talk import house
+
+NAMES = [
+    "shop",
+    "two words",
+    "it's",
+    '"; rm -rf $HOME; `id` $(id)',
+    "@/etc/passwd",
+    "a\\b;type=x",
+    "ü & <b>",
+    "-x",
+    "!!",
+]
+REPORT = posting.cases(passed=1)
+SHOWN = 'curl() { printf "%s\\n" "$@" END; }; git() { echo "of-$1"; }; grep() { cat; }\n'
+"""Programs that say what they were called with."""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with house(tmp_path_factory.mktemp("snippets")) as one:
+        yield one
+
+
+def snippet(text: str) -> str:
+    return unescape(text.partition('<pre id="snippet"')[2].partition(">")[2].partition("</pre>")[0])
+
+
+def called(commands: str, folder: Path) -> list[list[str]]:
+    """What the programs get that a shell starts for these commands."""
+    done = subprocess.run(["bash", "-c", SHOWN + commands], capture_output=True, text=True, cwd=folder, check=True)
+    assert done.stderr == ""
+    return [one.strip("\n").split("\n") for one in done.stdout.split("END\n") if one]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_shell_gives_curl_the_name_as_it_is(server: Server, tmp_path: Path, name: str) -> None:
+    project = posting.stored(server, ("project", name), ("junit", REPORT))["projectId"]
+    post, gate = called(snippet(server.get(f"/projects/{project}").text), tmp_path)
+    base = f"http://127.0.0.1:{server.port}/api/v1"
+    assert post == [
+        "-fsS", "--form-string", f"project={name}", "-F", "branch=of-branch", "-F", "commit=of-rev-parse",
+        "-F", "junit=@junit.xml", "-F", "jacoco=@coverage.xml", f"{base}/ingest",
+    ]  # fmt: skip
+    answer = server.get(gate[-1].removeprefix(f"http://127.0.0.1:{server.port}").replace("of-rev-parse", "x"))
+    assert answer.status == 404
+    assert "no project" not in answer.json["detail"]  # only this commit is unknown
+
+
+def test_under_the_trackers_prefix_it_posts_there(server: Server) -> None:
+    posting.stored(server, ("project", "shop"), ("junit", REPORT))
+    assert f"http://127.0.0.1:{server.port}/tracker/api/v1/ingest" in snippet(server.get("/tracker/projects/1").text)
+    assert f"http://127.0.0.1:{server.port}/api/v1/ingest" in snippet(server.get("/charts/projects/1").text)
+
+
+def test_a_token_is_shown_where_one_is_needed(serve: Serve, server: Server) -> None:
+    assert "TOKEN" not in snippet(server.get("/projects/1").text)
+    asking = serve({}, tracker={"security": {"require-ingest-token": True}})
+    assert "Bearer $PILOTHOUSE_TOKEN" in snippet(asking.get("/projects").text)
+    token = people.token_of(asking.data, "ci")
+    posting.stored(asking, ("project", "shop"), ("junit", REPORT), **people.bearer(token))
+    assert "Bearer $PILOTHOUSE_TOKEN" in snippet(asking.get("/projects/1").text)

@@ -1,0 +1,103 @@
+"""Agents as the tests have them: the SDK's own client, over each of the three transports."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any, TypeVar
+
+import httpx2
+from conftest import ROOT, Server
+from mcp.client.client import Client
+from mcp.client.sse import sse_client
+from mcp.client.stdio import StdioServerParameters, stdio_client
+from mcp.client.streamable_http import streamable_http_client
+
+Result = TypeVar("Result")
+Way = Callable[..., contextlib.AbstractAsyncContextManager[Client]]
+
+READING = {
+    "helm_list", "helm_status", "helm_history", "helm_get_values", "helm_get_manifest", "helm_get_notes",
+    "helm_get_hooks", "helm_get_resources", "helm_template", "helm_lint", "helm_create", "helm_show_all",
+    "helm_show_chart", "helm_show_values", "helm_show_readme", "helm_show_crds", "helm_search_hub",
+    "helm_dependency_resolve", "helm_repo_list", "helm_repo_charts", "helm_repo_versions", "helm_repo_update",
+    "helm_repo_update_all", "helm_pull",
+    "process_list", "process_info", "process_logs", "event_list",
+    "project_list", "run_list", "run_detail", "gate_verdict", "flaky_tests",
+}  # fmt: skip
+CHANGING = {
+    "helm_install", "helm_upgrade", "helm_uninstall", "helm_rollback", "helm_test", "helm_repo_add",
+    "helm_repo_remove", "helm_push",
+    "process_start", "process_stop", "process_restart",
+}  # fmt: skip
+KEY = {"X-API-Key": "open sesame"}
+FULL: dict[str, Any] = {"security": {"mode": "FULL", "api-key": "open sesame"}}
+
+
+@contextlib.asynccontextmanager
+async def over_http(server: Server, path: str = "/mcp", mode: str = "auto", **headers: str) -> AsyncIterator[Client]:
+    async with (
+        httpx2.AsyncClient(headers=_named(headers), timeout=60) as http,
+        Client(streamable_http_client(f"http://127.0.0.1:{server.port}{path}", http_client=http), mode=mode) as client,
+    ):
+        yield client
+
+
+@contextlib.asynccontextmanager
+async def over_sse(server: Server, path: str = "/sse", **headers: str) -> AsyncIterator[Client]:
+    transport = sse_client(f"http://127.0.0.1:{server.port}{path}", headers=_named(headers), timeout=60)
+    async with Client(transport, mode="legacy") as client:
+        yield client
+
+
+@contextlib.asynccontextmanager
+async def over_stdio(server: Server, mode: str = "auto", **environ: str) -> AsyncIterator[Client]:
+    """The configuration's own port may be any; the server's is told as an agent's configuration would."""
+    arguments = ["--config", str(server.file), "--port", str(server.port), "--data-dir", str(server.data), "mcp"]
+    started = StdioServerParameters(
+        command=sys.executable,
+        args=[str(ROOT / "run.py"), *arguments],
+        env={**os.environ, "PYTHONWARNINGS": "error", **environ},
+        cwd=server.folder,
+    )
+    with (server.folder / "stdio.log").open("a") as log:
+        async with Client(stdio_client(started, errlog=log), mode=mode) as client:
+            yield client
+
+
+WAYS: dict[str, Way] = {"http": over_http, "sse": over_sse, "stdio": over_stdio}
+
+
+def _named(headers: Mapping[str, str]) -> dict[str, str]:
+    return {name.replace("_", "-"): value for name, value in headers.items()}
+
+
+def run(work: Callable[[], Awaitable[Result]]) -> Result:
+    """Runs a test's agent to its end."""
+
+    async def within() -> Result:
+        async with asyncio.timeout(120):
+            return await work()
+
+    return asyncio.run(within())
+
+
+async def names(client: Client) -> set[str]:
+    return {tool.name for tool in (await client.list_tools()).tools}
+
+
+def text(result: Any) -> str:
+    """What a call that succeeded says."""
+    assert not result.is_error, result
+    return str(result.content[0].text)
+
+
+def words(result: Any) -> str:
+    """Why a call failed: one text and nothing else."""
+    assert result.is_error, result
+    assert len(result.content) == 1
+    assert result.structured_content is None
+    return str(result.content[0].text)

@@ -1,0 +1,50 @@
+"""The board stays quick where a run fails everywhere: it is on the page that stays open all day."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from written import project, store
+
+from models.config import QualityGate
+from models.tracker import board
+from models.tracker.schema import Project, Report, Run, reports
+
+SUITES, EACH = 3000, 2
+
+
+def failed_everywhere() -> None:
+    """A run of many suites, each of which says that something failed; only the first says what."""
+    one, count = project("large"), SUITES * EACH
+    sums = {"tests": count, "passed": 0, "failed": count, "errors": 0, "skipped": 0, "flaky": 0, "duration_ms": 0}
+    made = Run.create(
+        project=one, branch="main", flag="default", status="FAILED", created_at=1, updated_at=1, uploads=1, **sums
+    )
+    report = Report.create(run=made, kind="junit", hash="0", name="a", format="JUnit", created_at=1, **sums)
+    with reports.atomic():
+        suites = [(n, report.id, made.id, f"s{n}", EACH, EACH) for n in range(1, SUITES + 1)]
+        reports.write_many(
+            "INSERT INTO suite (id, report_id, run_id, name, tests, failed, errors, skipped, duration_ms)"
+            " VALUES (?, ?, ?, ?, ?, ?, 0, 0, 0)",
+            suites,
+        )
+        tests = [(n, one.id, f"t{n}") for n in range(1, count + 1)]
+        reports.write_many("INSERT INTO test (id, project_id, class_name, name) VALUES (?, ?, 'c', ?)", tests)
+        results = [(n, report.id, made.id, n, 1) for n in range(1, count + 1)]
+        reports.write_many(
+            "INSERT INTO result (id, report_id, run_id, test_id, suite_id, status, flaky, reruns)"
+            " VALUES (?, ?, ?, ?, ?, 1, 0, 0)",
+            results,
+        )
+
+
+def test_many_failing_suites_are_judged_at_once(tmp_path: Path) -> None:
+    with store(tmp_path / "tracker.db"):
+        failed_everywhere()
+        begin = time.process_time()
+        (standing,) = board.of(list(Project.select()), QualityGate())
+        took = time.process_time() - begin
+    assert standing.verdict is not None
+    assert not standing.verdict.passed
+    assert took < 1.0, "each suite is held against each failure"

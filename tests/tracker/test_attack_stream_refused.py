@@ -1,0 +1,32 @@
+"""At the root `Accept` decides whose `/api/v1/events` is: so it does where the request is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from conftest import Server
+from talk import error, house, problem
+
+EVENTS = "/api/v1/events"
+
+
+@pytest.fixture(scope="module")
+def closed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with house(tmp_path_factory.mktemp("closed"), tracker={"security": {"open-mode": False}}) as server:
+        yield server
+
+
+def test_a_stream_is_refused_in_the_trackers_words(closed: Server) -> None:
+    answer = closed.get(EVENTS, Accept="text/event-stream")
+    problem(answer, 401, EVENTS, dated=False)
+    assert answer.headers["WWW-Authenticate"] == "Bearer"
+
+
+def test_a_page_of_events_is_refused_in_supervisions_words(closed: Server) -> None:
+    error(closed.get(EVENTS), 401, EVENTS)
+
+
+def test_a_wrong_method_is_told_in_the_words_of_whoever_was_asked(closed: Server) -> None:
+    problem(closed.post(EVENTS, Accept="text/event-stream"), 405, EVENTS, dated=False)
+    error(closed.post(EVENTS), 405, EVENTS)
