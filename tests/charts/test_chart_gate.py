@@ -243,7 +243,8 @@ async def main():
     server = HTTPServer(House(services, {"hub": [("/hub/search", Mine)]}))
     server.add_socket(socket)
     async def get(path, **headers):
-        answer = await AsyncHTTPClient().fetch(f"http://127.0.0.1:{port}/api/v1{path}", raise_error=False, headers=headers)
+        url = f"http://127.0.0.1:{port}/api/v1{path}"
+        answer = await AsyncHTTPClient().fetch(url, raise_error=False, headers=headers)
         return answer.code, answer.body.decode()
     print(await get("/hub/search"))
     print((await get("/releases"))[0])

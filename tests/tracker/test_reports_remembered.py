@@ -9,7 +9,12 @@ from models.tracker.reports.words import Remembered, count, duration_ms
 
 def test_a_short_text_is_made_something_of_once() -> None:
     asked: list[str] = []
-    known = Remembered(lambda text: asked.append(text) or len(text))
+
+    def length(text: str) -> int:
+        asked.append(text)
+        return len(text)
+
+    known = Remembered(length)
     assert [known["1.5"], known["1.5"], known["2"]] == [3, 3, 1]
     assert asked == ["1.5", "2"]
 
