@@ -21,7 +21,15 @@ from supervisor.services import Services
 
 KEY = "the-key-of-the-charts"
 RULES = app.rules(cast("Services", SimpleNamespace(config=Config())), Streams(Config().server))
-SAMPLES = {"([^/]+)": "1", "([0-9]{1,18})": "1", "(.*)": "x", "(.+)": "x", "/?": "/", r"\.": "."}
+SAMPLES = {
+    "(?:mcp|sse)/.*": "mcp/x",
+    "([^/]+)": "1",
+    "([0-9]{1,18})": "1",
+    "(.*)": "x",
+    "(.+)": "x",
+    "/?": "/",
+    r"\.": ".",
+}
 
 
 def path_of(rule: Rule) -> str:
