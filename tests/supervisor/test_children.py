@@ -263,7 +263,7 @@ def test_a_daemon_is_gone_after_its_parent_ended_by_itself(
     lives = 4 if restart else 1
     wait_for(lambda: server.moves("forker").count("failed") == lives)
     wait_for(lambda: not any(alive(pid) for pid in pids(file)))
-    assert len(pids(file)) == lives
+    assert 1 <= len(pids(file)) <= lives  # one may be gone before it could write its pid
 
 
 def test_a_daemon_that_ignores_the_stop_is_killed(anyhow: Serve, tmp_path: Path) -> None:
