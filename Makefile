@@ -29,7 +29,8 @@ style: $(VENV)/test
 types: $(VENV)/test
 	$(BIN)/mypy
 
-bench: $(VENV)/test
+bench: $(VENV)/test .tools/ready3
+	$(PIP) --editable '.[bench]'
 	$(BIN)/python benchmarks/supervision.py --install --out benchmarks/results.md
 	$(BIN)/python benchmarks/ingest.py --out benchmarks/results-ingest.md
 	$(BIN)/python benchmarks/streams.py --out benchmarks/results-streams.md
