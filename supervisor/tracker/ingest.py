@@ -83,6 +83,7 @@ class Ingest:
 
     async def spool(self, work: Callable[[], Result]) -> Result:
         """Runs what writes or removes the files of a request. Raises `Unavailable` where the disk takes no more."""
+        self._check_open()
         try:
             return await asyncio.get_running_loop().run_in_executor(self._spoolers, work)
         except OSError as error:
@@ -110,6 +111,7 @@ class Ingest:
         Raises `Invalid` or `TooLarge` for a report, `Unauthenticated`, `Denied`, `TimedOut`, `Unavailable`; then
         nothing was stored.
         """
+        self._check_open()
         loop = asyncio.get_running_loop()
         work = loop.run_in_executor(self._readers, self._work, folder, upload, files, credential)
         self._under_way.add(work)
@@ -119,6 +121,10 @@ class Ingest:
             self._under_way.discard(work)
         self._publish(stored.update)
         return stored
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Unavailable("pilothouse is stopping")
 
     async def close(self, seconds: float) -> None:
         """Waits for what is being stored."""

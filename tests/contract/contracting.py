@@ -81,7 +81,11 @@ def stage(folder: Path, kubeconfig: Path | None = None) -> Iterator[Stage]:
             "idle": {"command": ["true"]},
         }
         with house(folder, processes, svc=svc) as server:
-            yield _prepared(server, web, kubeconfig is not None)
+            try:
+                yield _prepared(server, web, kubeconfig is not None)
+            finally:  # the cluster is of all tests: the next stage installs a release of this name too
+                if kubeconfig is not None:
+                    server.ask("DELETE", f"/api/v1/releases/{RELEASE}", headers={"X-API-Key": KEY})
             assert "Traceback" not in server.log.read_text()
 
 

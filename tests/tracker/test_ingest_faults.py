@@ -72,7 +72,7 @@ def test_an_upload_that_is_being_stored_is_answered_when_we_are_told_to_stop(ser
         answers: list[Answer] = []
         poster = threading.Thread(target=lambda: answers.append(post(server, ("project", "p"), JUNIT)))
         poster.start()
-        wait_for(lambda: left(server))
+        wait_for(lambda: any((folder / "rows").exists() for folder in left(server)))
         assert server.process is not None
         server.process.terminate()
         wait_for(lambda: "stopping" in server.log.read_text())
@@ -81,6 +81,19 @@ def test_an_upload_that_is_being_stored_is_answered_when_we_are_told_to_stop(ser
     assert [answer.status for answer in answers] == [201]
     assert server.process.wait(30) == 0
     assert rows(server, "SELECT count(*) FROM run") == [(1,)]
+
+
+def test_an_upload_that_still_comes_when_we_are_told_to_stop_is_no_defect_of_ours(serve: Serve) -> None:
+    server = serve()
+    with begun(server, LARGE, 1_000_000) as connection:
+        wait_for(lambda: left(server))
+        assert server.process is not None
+        server.process.terminate()
+        with contextlib.suppress(OSError):  # it may be closed already
+            connection.sendall(LARGE[1_000_000:])
+        assert server.process.wait(30) == 0
+    assert "Traceback" not in server.log.read_text()
+    assert rows(server, "SELECT count(*) FROM run") == [(0,)]
 
 
 # Clients that leave
