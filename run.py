@@ -35,6 +35,7 @@ from supervisor.tracker import demo, upload, userverbs
 
 DEFAULT = Path("pilothouse.yaml")
 
+gc.freeze()
 gc.enable()
 
 log = logging.getLogger("house")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-_TURNS = 5
+_TURNS = 8
 
 
 def later(do: Callable[[], object], turns: int = _TURNS) -> None:
