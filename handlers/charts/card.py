@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from heapq import nlargest
 
 from attrs import frozen
 from tornado.httputil import HTTPServerRequest
 
+from handlers.charts.doing import micros
 from handlers.charts.release_list import url_of
 from models.charts.briefs import Brief
 from supervisor.charts.service import Charts
 
 _TROUBLE = 5
+_LATEST = 8
 
 
 @frozen
@@ -22,18 +25,22 @@ class Card:
     states: Mapping[str, int]
     trouble: list[tuple[Brief, str]]
     """Those that failed, each with its page."""
+    latest: Sequence[tuple[Brief, str, int]] = ()
+    """Those that changed last, each with its page and when that was, in microseconds since 1970."""
     why: str = ""
 
 
 async def card(charts: Charts, request: HTTPServerRequest) -> Card:
     work = charts.work(request)
     if not charts.has_cluster(work.target):
-        return Card({}, [], "There is no cluster (svc.kube.kubeconfig).")
+        return Card({}, [], why="There is no cluster (svc.kube.kubeconfig).")
     known = await charts.overview.lately(work.reads)
     if known is None:
-        return Card({}, [], "The cluster has not answered yet.")
+        return Card({}, [], why="The cluster has not answered yet.")
     if known.problem is not None:
-        return Card({}, [], f"The cluster does not answer: {known.problem.message}.")
+        return Card({}, [], why=f"The cluster does not answer: {known.problem.message}.")
     failed = [one for one in known.releases if one.status == "failed"][:_TROUBLE]
     states = Counter(one.status for one in known.releases)
-    return Card(dict(sorted(states.items())), [(one, url_of(one.namespace, one.name)) for one in failed])
+    told = nlargest(_LATEST, known.releases, key=lambda one: one.updated or "")
+    latest = [(one, url_of(one.namespace, one.name), micros(one.updated)) for one in told if one.updated]
+    return Card(dict(sorted(states.items())), [(one, url_of(one.namespace, one.name)) for one in failed], latest)

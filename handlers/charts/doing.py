@@ -117,7 +117,7 @@ class ChartPage(Page):
             "closed": self.closed,
             "asks_key": config.svc.rest.access_interceptor.enabled,
             "key_header": config.svc.security.api_key_header,
-            "has_helm": self.services.charts.helm.is_there,
+            "has_helm": not self.services.charts.helm.is_missing,
         }
         write_page(self, template, **words, **values)
 
@@ -137,7 +137,12 @@ def moment(text: str | None) -> str:
     """A time as the charts tell it, as HTML."""
     if text is None:
         return frame.NOTHING
-    return frame.when(round(datetime.fromisoformat(text).timestamp() * _SECOND))
+    return frame.when(micros(text))
+
+
+def micros(text: str) -> int:
+    """A time as the charts tell it, in microseconds since 1970."""
+    return round(datetime.fromisoformat(text).timestamp() * _SECOND)
 
 
 def release_state(status: str) -> str:

@@ -43,6 +43,9 @@ class ChartHandler(Base):
     names: ClassVar[Sequence[str]]
     work: Work | None = None
     task: asyncio.Task[Any] | None = None
+    """While the operation is at work."""
+    is_asked = False
+    """Whether the operation was begun."""
     parts: Parts | None = None
 
     @classmethod
@@ -108,7 +111,7 @@ class ChartHandler(Base):
         super().on_connection_close()
         if self.task is not None and self.work is not None and not self.work.begun:
             self.task.cancel()
-        elif self.task is None and self.work is not None:
+        elif not self.is_asked and self.work is not None:
             if self.parts is not None:
                 self.parts.close()
             self.work.drop()
@@ -123,11 +126,14 @@ class ChartHandler(Base):
                 raise self.fault
             ask = self._ask(dict(zip(self.names, arguments, strict=True)) | dict(self.fixed))
             self.task = asyncio.create_task(self.operation.call(self.work, ask), name=self.operation.path)
+            self.is_asked = True
             try:
                 value = await self.task
             except asyncio.CancelledError:
                 self.set_status(_LEFT, "Client Closed Request")
                 return
+            finally:
+                self.task = None  # what it came to may be large, and a handler waits for the garbage collector
             await self._send(value)
 
     def _ask(self, path: dict[str, str]) -> Any:

@@ -52,7 +52,7 @@ async def history(work: Work, ask: OfRelease) -> list[HistoryRow]:
 async def values(work: Work, ask: ValuesOfRelease) -> str:
     reads = work.reads
     found = await (reads.all_values if ask.all else reads.values)(ask.namespace, ask.name)
-    return await asyncio.to_thread(plainyaml.dump, found)
+    return plainyaml.dump(found) if plainyaml.is_quick(found) else await asyncio.to_thread(plainyaml.dump, found)
 
 
 async def manifest(work: Work, ask: OfRelease) -> str:

@@ -7,6 +7,7 @@ option is one word with it (`--description=...`). Values go over standard input,
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -36,9 +37,13 @@ class Version:
         return f"{self.major}.{self.minor}.{self.patch}"
 
 
+_NOT_IN_YAML = re.compile(r"[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
+
+
 def values(given: Mapping[str, Any] | None) -> bytes:
-    """What goes over standard input: JSON, which is YAML."""
-    return json.dumps(given or {}, ensure_ascii=False).encode()
+    """What goes over standard input: JSON, which is YAML but for characters that YAML refuses or breaks lines at."""
+    text = json.dumps(given or {}, ensure_ascii=False)
+    return _NOT_IN_YAML.sub(lambda found: f"\\u{ord(found[0]):04x}", text).encode()
 
 
 def install(

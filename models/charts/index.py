@@ -8,38 +8,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Literal, Protocol
 
-import yaml
 from attrs import frozen
 
 from models.charts import versions
+from models.charts.events import DEEPEST, PIECE, Event, Events, Json, Kind, Yaml
 from models.errors import Invalid
 
-Kind = Literal["map", "list", "end", "text", "null", "alias"]
-Event = tuple[Kind, str]
-
-_DEEPEST = 100
-_LONGEST = 8 * 1024**2
-"""Bytes that one event may take: a text of hundreds of megabytes would be held in memory."""
-_ANCHORS = 10_000
-_PIECE = 16 * 1024
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,249}")
-_NULLS = {"", "~", "null", "Null", "NULL"}
-_KINDS: dict[type, Kind] = {
-    yaml.MappingStartEvent: "map",
-    yaml.SequenceStartEvent: "list",
-    yaml.MappingEndEvent: "end",
-    yaml.SequenceEndEvent: "end",
-}
-
-_JSON_KINDS: dict[str, Kind] = {
-    "start_map": "map",
-    "start_array": "list",
-    "end_map": "end",
-    "end_array": "end",
-    "null": "null",
-}
+_MERGED = "<<"
 
 
 @frozen
@@ -72,125 +49,15 @@ _ZERO = versions.Version(0, 0, 0, "0")
 def charts(path: Path) -> Iterator[IndexChart]:
     """The charts of an index, as they come. Raises `Invalid` where it is none, at the latest at its end."""
     with path.open("rb") as file:
-        start = file.read(_PIECE).lstrip()
+        start = file.read(PIECE).lstrip()
         file.seek(0)
-        yield from _Index(_Json(file) if start.startswith(b"{") else _Yaml(file)).charts()
-
-
-class _Measured:
-    """A file, read in pieces, that notes how much was read since the last event."""
-
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file = file
-        self.since = 0
-
-    def read(self, size: int = _PIECE) -> bytes:
-        piece = self._file.read(min(size, _PIECE))
-        self.since += len(piece)
-        if self.since > _LONGEST:
-            raise Invalid("the index has a text that is too long")
-        return piece
-
-
-class _Events(Protocol):
-    """The events of a file; raises `Invalid` where it is at fault."""
-
-    def next(self) -> Event: ...
-
-    def skip(self) -> None:
-        """Passes over the rest of the mapping or list that has just begun."""
-
-    def end(self) -> None:
-        """Looks at what comes after the last event that was wanted."""
-
-
-class _Yaml:
-    """By libyaml. Most of an index is passed over, so that costs as little as can be."""
-
-    def __init__(self, file: IO[bytes]) -> None:
-        self._measured = _Measured(file)
-        self._get = yaml.CBaseLoader(self._measured).get_event
-        self._known: dict[str, str] = {}
-
-    def next(self) -> Event:
-        while True:
-            self._measured.since = 0
-            event = self._event()
-            kind = _KINDS.get(type(event))
-            if kind:
-                return kind, ""
-            if isinstance(event, yaml.AliasEvent):
-                text = self._known.get(event.anchor or "")
-                return ("alias", "") if text is None else ("text", text)
-            if isinstance(event, yaml.ScalarEvent):
-                if event.anchor and len(self._known) < _ANCHORS:
-                    self._known[event.anchor] = event.value
-                return ("null", "") if event.implicit[0] and event.value in _NULLS else ("text", event.value)
-            if isinstance(event, yaml.StreamEndEvent):
-                raise Invalid("the index is empty, or ends too early")
-
-    def skip(self) -> None:
-        depth, get, kinds, measured = 1, self._event, _KINDS, self._measured
-        while depth:
-            measured.since = 0
-            kind = kinds.get(type(get()))
-            if kind == "end":
-                depth -= 1
-            elif kind:
-                depth += 1
-                if depth > _DEEPEST:
-                    raise Invalid("the index is nested too deeply")
-
-    def end(self) -> None:
-        self._event()  # other documents may follow, and are none of ours
-
-    def _event(self) -> yaml.Event | None:
-        try:
-            return self._get()
-        except (yaml.YAMLError, UnicodeDecodeError) as error:
-            mark = getattr(error, "problem_mark", None)
-            raise Invalid(f"the index is neither YAML nor JSON{f' (line {mark.line + 1})' if mark else ''}") from None
-
-
-class _Json:
-    """By ijson, for YAML's libraries do not take all that JSON may have in a text."""
-
-    def __init__(self, file: IO[bytes]) -> None:
-        import ijson  # type: ignore[import-untyped]  # only where a repository has such an index
-
-        self._measured = _Measured(file)
-        self._events = iter(ijson.basic_parse(self._measured, buf_size=_PIECE, use_float=True))
-        self._error: type[Exception] = ijson.JSONError
-
-    def next(self) -> Event:
-        self._measured.since = 0
-        try:
-            name, value = next(self._events, ("", None))
-        except (self._error, UnicodeDecodeError):
-            raise Invalid("the index is neither YAML nor JSON") from None
-        if not name:
-            raise Invalid("the index is empty, or ends too early")
-        return _JSON_KINDS.get(name, "text"), "" if value is None else str(value)
-
-    def skip(self) -> None:
-        depth = 1
-        while depth:
-            kind, _ = self.next()
-            depth += (kind in ("map", "list")) - (kind == "end")
-            if depth > _DEEPEST:
-                raise Invalid("the index is nested too deeply")
-
-    def end(self) -> None:
-        try:
-            next(self._events, None)
-        except (self._error, UnicodeDecodeError):
-            raise Invalid("the index has something after its end") from None
+        yield from _Index(Json(file) if start.startswith(b"{") else Yaml(file)).charts()
 
 
 class _Index:
     """Makes charts of events. Where a method is called, the event that begins its node has been read."""
 
-    def __init__(self, events: _Events) -> None:
+    def __init__(self, events: Events) -> None:
         self._events = events
         self._next = events.next
 
@@ -205,7 +72,7 @@ class _Index:
             kind, key = self._next()
             if kind == "end":
                 return
-            if kind in ("map", "list", "alias"):
+            if kind in ("map", "list"):
                 raise Invalid("the index has a key that is no text")
             yield key, self._next()
 
@@ -221,7 +88,7 @@ class _Index:
             else:
                 has_version |= key == "apiVersion" and kind == "text" and bool(value)
                 self._skip(kind)
-            seen.add(key if len(seen) < _DEEPEST else "")
+            seen.add(key if len(seen) < DEEPEST else "")
         self._events.end()
         if not has_version:
             raise Invalid("the index is none: it has no apiVersion")
@@ -253,19 +120,26 @@ class _Index:
                 found.setdefault(one.version, one)
 
     def _version(self) -> IndexVersion:
-        texts: dict[str, str] = {}
-        url = ""
+        texts = self._texts()
+        digest = texts.get("digest", "").removeprefix("sha256:").lower()
+        described = texts.get("appVersion"), texts.get("description")
+        return IndexVersion(texts.get("version", ""), *described, texts.get("url", ""), digest)
+
+    def _texts(self) -> dict[str, str]:
+        """What we keep of a version; what is merged into it counts where it says nothing itself."""
+        own, merged = dict[str, str](), dict[str, str]()
         for key, (kind, value) in self._pairs():
             if key in ("version", "appVersion", "description", "digest") and kind != "null":
                 if kind != "text":
                     raise Invalid(f"the index is none: {key} is no text")
-                texts.setdefault(key, value)
+                own.setdefault(key, value)
             elif key == "urls" and kind == "list":
-                url = url or self._first()
+                own.setdefault("url", self._first())
+            elif key == _MERGED and kind == "map":
+                merged = self._texts() | merged
             else:
                 self._skip(kind)
-        digest = texts.get("digest", "").removeprefix("sha256:").lower()
-        return IndexVersion(texts.get("version", ""), texts.get("appVersion"), texts.get("description"), url, digest)
+        return merged | own
 
     def _first(self) -> str:
         """The first text of a list."""

@@ -23,6 +23,7 @@ MOST = 64 * 1024**2
 """Bytes that one release may unpack to; helm's Secret holds 1 MiB of it, packed."""
 
 SELECTOR = "owner=helm"
+SUPERSEDED = "superseded"
 
 _GZIP = b"\x1f\x8b\x08"
 _TIME = re.compile(r"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)(?:\.(\d+))? ?(Z|[+-]\d\d:?\d\d)(?: \S+)?")

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from pathlib import Path
 from typing import Any
 
 from models.charts import asks, failures, helmargs, releases
 from models.charts.helmargs import Version
+from models.charts.pending import Change, is_refused
 from models.charts.refs import ChartRef
 from models.charts.shapes import Release, TestResult
 from models.errors import Failed, Invalid, Problem, TimedOut
-from supervisor.charts.helm import Bounds, Output
+from supervisor.charts.pending import about
+from supervisor.charts.running import Bounds, Output
 from supervisor.charts.service import Work
 
 _GRACE = 15.0
@@ -100,7 +103,7 @@ async def test(work: Work, ask: asks.Test) -> list[TestResult]:
     arguments = helmargs.test(await work.charts.helm.version(), ask.name, ask.namespace, timeout=ask.timeout_seconds)
     bounds = Bounds(ask.timeout_seconds + _TEST_GRACE, "timeoutSeconds", TimedOut, work.begin)
     try:
-        output = await _alone(work, ask.namespace, ask.name, arguments, bounds, None)
+        output = await _alone(work, ask.namespace, ask.name, arguments, bounds)
     except TimedOut:
         late = True
     else:
@@ -164,26 +167,44 @@ async def _change(
     setting, is_deaf = "timeout" if timeout else "svc.helm.timeout", arguments[0] in _DEAF
     bounds = Bounds(seconds + _GRACE, setting, TimedOut, work.begin, is_deaf)
     given = helmargs.values(values) if "--values=-" in arguments else None
-    output = await _alone(work, namespace, name, arguments, bounds, given)
+    change = Change(namespace, name, arguments[0], time.time(), bounds.seconds)
+    is_dry = any(word.startswith("--dry-run") for word in arguments)
+    output = await _alone(work, namespace, name, arguments, bounds, given, None if is_dry else change)
     if not output.ok:
         raise failures.problem(output.stderr, output.stdout[:_MIB].decode("utf-8", "replace"))
     return output
 
 
 async def _alone(
-    work: Work, namespace: str, name: str, arguments: list[str], bounds: Bounds, values: bytes | None
+    work: Work,
+    namespace: str,
+    name: str,
+    arguments: list[str],
+    bounds: Bounds,
+    values: bytes | None = None,
+    change: Change | None = None,
 ) -> Output:
+    """Runs a helm that nobody of us disturbs; `change` is what is not to be left pending."""
     place, helm = work.place, work.charts.helm
-    where = ":".join(map(str, place.files))
-    async with helm.alone(where, place.context or "", namespace, name):
-        command, *rest = arguments
-        return await helm.run(
-            [command, *place.arguments, *rest],
-            work.subfolder("run"),
-            bounds,
-            values,
-            place.environment,
-        )
+    command, *rest = arguments
+
+    async def run() -> Output:
+        whole = [command, *place.arguments, *rest]
+        return await helm.run(whole, work.subfolder("run"), bounds, values, place.environment)
+
+    async with helm.alone(*about(place, namespace, name)):
+        if change is None:
+            return await run()
+        async with work.charts.pending.change(place, change) as cut_off:
+            try:
+                output = await run()
+            except BaseException as error:
+                if work.begun:
+                    cut_off(error.message if isinstance(error, Problem) else "it was ended")
+                raise
+            if not output.ok and not is_refused(output.stderr):
+                cut_off(failures.problem(output.stderr).message if output.stderr else "it was ended")
+            return output
 
 
 async def _release(output: Output) -> Release:

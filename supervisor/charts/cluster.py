@@ -63,7 +63,7 @@ class Cluster:
 
     async def get(self, path: str, accept: str = OBJECT) -> Any:
         """What is at a path; `None` where there is nothing."""
-        status, body = await self._connections.get(path, accept)
+        status, body = await self._connections.ask("GET", path, accept)
         if status == 404:
             return None
         if status == _GONE:
@@ -74,6 +74,15 @@ class Cluster:
             return await asyncio.to_thread(json.loads, body) if len(body) > _BIG else json.loads(body)
         except (ValueError, RecursionError):
             raise Upstream("the cluster answered with something that is no JSON") from None
+
+    async def put(self, path: str, thing: Mapping[str, Any]) -> bool:
+        """Writes an object over the one that it was read as; `False` where that has changed meanwhile, or is gone."""
+        status, _ = await self._connections.ask("PUT", path, OBJECT, json.dumps(thing).encode())
+        if status in (404, 409):
+            return False
+        if status != 200:
+            raise _refusal(status)
+        return True
 
     async def pages(
         self, path: str, selector: str, accept: str = OBJECT, size: int = 500

@@ -1,7 +1,8 @@
 """Kept-alive connections to one API server: a few of them, shared by all who ask.
 
-Tornado's own HTTP client opens one for each request. A TLS handshake costs more than all the rest of a read, so this
-keeps Tornado's connections (`HTTP1Connection`) open; a library would cost memory in a process that has little.
+A TLS handshake costs more than all the rest of a read, so connections are kept open, which Tornado's own HTTP client
+does not do. What is read here is the little of HTTP/1.1 that an API server says, on the streams of asyncio: what a
+general reader does with headers was more than half of our work for a read, and one of a release asks three times.
 """
 
 from __future__ import annotations
@@ -10,40 +11,39 @@ import asyncio
 import os
 import ssl
 from base64 import b64encode
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
-from attrs import Factory, define
-from tornado.http1connection import HTTP1Connection, HTTP1ConnectionParameters
-from tornado.httputil import HTTPHeaders, HTTPMessageDelegate, RequestStartLine, ResponseStartLine
-from tornado.iostream import IOStream
-from tornado.tcpclient import TCPClient
+from attrs import frozen
 
 from models.charts.kubeconfig import Access, Blob
 from models.errors import Upstream
 
 _MOST = 8
 _LARGEST = 64 * 1024**2
+_LONGEST_HEAD = 256 * 1024
 _CONNECT = 5.0
 _ANSWER = 20.0
+_NEXT_ADDRESS = 0.25
 _UNREACHABLE = "the cluster cannot be reached"
+_BROKEN = (OSError, EOFError, ValueError, asyncio.LimitOverrunError)
+"""What comes of a connection that ends too soon, or of an answer that is none."""
 
 
-@define(eq=False)
-class _Answer(HTTPMessageDelegate):
-    """What comes back on one connection."""
+class _Unanswered(Exception):
+    """The connection had been closed at the other end before anything was answered."""
 
-    status: int = 0
-    is_whole: bool = False
-    chunks: list[bytes] = Factory(list)
 
-    def headers_received(self, start_line: RequestStartLine | ResponseStartLine, headers: HTTPHeaders) -> None:
-        self.status = start_line.code if isinstance(start_line, ResponseStartLine) else 0
+@frozen
+class _Wire:
+    """One connection."""
 
-    def data_received(self, chunk: bytes) -> None:
-        self.chunks.append(chunk)
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
 
-    def finish(self) -> None:
-        self.is_whole = True
+    def close(self) -> None:
+        self.writer.transport.abort()
 
 
 class Connections:
@@ -57,34 +57,58 @@ class Connections:
             self._headers = _headers(access)
         except (OSError, ValueError):  # no words of its own: they name files
             raise Upstream(f"{_UNREACHABLE}: its certificates or credentials cannot be read") from None
-        self._client = TCPClient()
-        self._idle: list[IOStream] = []
+        self._idle: list[_Wire] = []
         self._slots = asyncio.Semaphore(_MOST)
         self._is_closed = False
 
-    async def get(self, path: str, accept: str) -> tuple[int, bytes]:
-        """Status and body of a GET. Raises `Upstream` where no answer comes."""
-        async with self._slots:
-            while self._idle:  # one that was kept may have been closed at the other end meanwhile
-                stream = self._idle.pop()
-                answer = await self._ask(stream, path, accept)
-                if answer.is_whole or answer.status:
-                    return self._told(answer)
-            return self._told(await self._ask(await self._connect(), path, accept))
+    async def ask(self, method: str, path: str, accept: str, body: bytes | None = None) -> tuple[int, bytes]:
+        """Status and body of the answer. Raises `Upstream` where none comes.
 
-    def _told(self, answer: _Answer) -> tuple[int, bytes]:
-        if not answer.is_whole:
-            raise Upstream("the cluster broke off its answer")
-        return answer.status, b"".join(answer.chunks)
+        Where a kept connection turns out to be closed it is asked again on another: what is asked must bear that.
+        """
+        request = self._request(method, path, accept, body)
+        async with self._slot():
+            while self._idle:
+                try:
+                    return await self._asked(self._idle.pop(), request)
+                except _Unanswered:
+                    continue
+            try:
+                return await self._asked(await self._connect(), request)
+            except _Unanswered:
+                raise Upstream("the cluster broke off its answer") from None
 
-    async def _connect(self) -> IOStream:
+    @asynccontextmanager
+    async def _slot(self) -> AsyncIterator[None]:
+        """Where those before us get no answer in time, neither shall we: that the cluster hangs is told to all."""
+        try:
+            async with asyncio.timeout(_ANSWER):
+                await self._slots.acquire()
+        except TimeoutError:
+            raise Upstream(f"the cluster did not answer those before within {_ANSWER:g} s") from None
+        try:
+            yield
+        finally:
+            self._slots.release()
+
+    def _request(self, method: str, path: str, accept: str, body: bytes | None) -> bytes:
+        length = f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n" if body is not None else ""
+        head = f"{method} {self._access.prefix}{path} HTTP/1.1\r\n{self._headers}Accept: {accept}\r\n{length}\r\n"
+        return head.encode() + (body or b"")
+
+    async def _connect(self) -> _Wire:
         access = self._access
+        name = (access.server_name or access.host) if self._tls is not None else None
         try:
             async with asyncio.timeout(_CONNECT):
-                stream = await self._client.connect(access.host, access.port, max_buffer_size=_LARGEST)
-                stream.set_nodelay(True)
-                if self._tls is not None:
-                    stream = await stream.start_tls(False, self._tls, access.server_name or access.host)
+                reader, writer = await asyncio.open_connection(
+                    access.host,
+                    access.port,
+                    ssl=self._tls,
+                    server_hostname=name,
+                    limit=_LONGEST_HEAD,
+                    happy_eyeballs_delay=_NEXT_ADDRESS,
+                )
         except TimeoutError:
             raise Upstream(f"{_UNREACHABLE}: it does not answer") from None
         except ssl.SSLCertVerificationError:
@@ -93,51 +117,100 @@ class Connections:
             raise Upstream(f"{_UNREACHABLE}: there is no TLS to be agreed on") from None
         except OSError as error:
             raise Upstream(f"{_UNREACHABLE}: {os.strerror(error.errno) if error.errno else 'no connection'}") from None
-        return stream
+        return _Wire(reader, writer)
 
-    async def _ask(self, stream: IOStream, path: str, accept: str) -> _Answer:
-        """Asks on a connection, and keeps it if it may be asked again."""
-        answer = _Answer()
-        limits = HTTP1ConnectionParameters(no_keep_alive=False, max_body_size=_LARGEST)
-        connection = HTTP1Connection(stream, True, limits)
+    async def _asked(self, wire: _Wire, request: bytes) -> tuple[int, bytes]:
+        """Asks on a connection, and keeps it if it may be asked again. Raises `_Unanswered`, and `Upstream`."""
         is_kept = False
         try:
             async with asyncio.timeout(_ANSWER):
-                headers = self._headers.copy()
-                headers["Accept"] = accept
-                connection.write_headers(RequestStartLine("GET", self._access.prefix + path, ""), headers)
-                connection.finish()
-                is_kept = await connection.read_response(answer)
+                wire.writer.write(request)
+                status, headers = await _head(wire.reader)
+                content = await _body(wire.reader, status, headers)
+            is_kept = headers.get(b"connection", b"").lower() != b"close" and not wire.reader.at_eof()
         except TimeoutError:
             raise Upstream(f"the cluster did not answer within {_ANSWER:g} s") from None
-        except OSError:
-            answer.is_whole = False
+        except _BROKEN:
+            raise Upstream("the cluster broke off its answer") from None
         finally:
-            if is_kept and answer.is_whole and not self._is_closed and not stream.closed():
-                self._idle.append(connection.detach())
+            if is_kept and not self._is_closed:
+                self._idle.append(wire)
             else:
-                connection.close()
-        return answer
+                wire.close()
+        return status, content
 
     def close(self) -> None:
         """No more is kept; who is asking just now is answered."""
         self._is_closed = True
-        for stream in self._idle:
-            stream.close()
+        for wire in self._idle:
+            wire.close()
         self._idle.clear()
-        self._client.close()
 
 
-def _headers(access: Access) -> HTTPHeaders:
+async def _head(reader: asyncio.StreamReader) -> tuple[int, dict[bytes, bytes]]:
+    """The status and the headers, by their names in small letters; what only announces an answer is passed over."""
+    while True:
+        try:
+            head = await reader.readuntil(b"\r\n\r\n")
+        except (OSError, asyncio.IncompleteReadError) as error:
+            if getattr(error, "partial", b""):
+                raise
+            raise _Unanswered from None
+        line, *lines = head[:-4].split(b"\r\n")
+        protocol, status = line.split(None, 2)[:2]
+        if not protocol.startswith(b"HTTP/1."):
+            raise ValueError("no HTTP")
+        if int(status) >= 200:
+            fields = (line.partition(b":") for line in lines)
+            return int(status), {name.lower(): value.strip() for name, _, value in fields}
+
+
+async def _body(reader: asyncio.StreamReader, status: int, headers: dict[bytes, bytes]) -> bytes:
+    if status in (204, 304):
+        return b""
+    if headers.get(b"transfer-encoding", b"").lower() == b"chunked":
+        return await _chunks(reader)
+    if b"content-length" not in headers:
+        return await _rest(reader)
+    length = int(headers[b"content-length"])
+    if not 0 <= length <= _LARGEST:
+        raise ValueError("no length, or too much")
+    return await reader.readexactly(length)
+
+
+async def _rest(reader: asyncio.StreamReader) -> bytes:
+    found = bytearray()
+    while piece := await reader.read(_LONGEST_HEAD):
+        found += piece
+        if len(found) > _LARGEST:
+            raise ValueError("too much")
+    return bytes(found)
+
+
+async def _chunks(reader: asyncio.StreamReader) -> bytes:
+    found, length = [], 0
+    while size := int((await reader.readuntil(b"\r\n")).partition(b";")[0], 16):
+        length += size
+        if size < 0 or length > _LARGEST:
+            raise ValueError("too much")
+        found.append((await reader.readexactly(size + 2))[:-2])
+    while await reader.readuntil(b"\r\n") != b"\r\n":
+        pass
+    return b"".join(found)
+
+
+def _headers(access: Access) -> str:
+    """Those of every request. Raises `ValueError` where what is in them would be more than one line."""
     host = f"[{access.host}]" if ":" in access.host else access.host
-    headers = HTTPHeaders({"Host": f"{host}:{access.port}", "User-Agent": "pilothouse", "Connection": "keep-alive"})
+    headers = [("Host", f"{host}:{access.port}"), ("User-Agent", "pilothouse")]
     if access.token:
-        headers["Authorization"] = f"Bearer {_bytes(access.token).decode('ascii').strip()}"
+        headers.append(("Authorization", f"Bearer {_bytes(access.token).decode('ascii').strip()}"))
     elif access.basic:
-        headers["Authorization"] = f"Basic {b64encode(':'.join(access.basic).encode()).decode()}"
-    for name, value in access.headers:
-        headers.add(name, value)
-    return headers
+        headers.append(("Authorization", f"Basic {b64encode(':'.join(access.basic).encode()).decode()}"))
+    headers += access.headers
+    if any(not text.isprintable() for header in headers for text in header):
+        raise ValueError("a header that is none")
+    return "".join(f"{name}: {value}\r\n" for name, value in headers)
 
 
 def _tls(access: Access) -> ssl.SSLContext:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -14,7 +15,7 @@ from tornado.http1connection import HTTP1Connection
 from tornado.httputil import HTTPHeaders, HTTPMessageDelegate, RequestStartLine, ResponseStartLine
 from tornado.iostream import IOStream, StreamClosedError
 
-from models.errors import Invalid, Upstream
+from models.errors import Failed, Invalid, Upstream
 from supervisor.charts.urls import Login, Url
 
 log = logging.getLogger("fetch")
@@ -99,6 +100,7 @@ class Taker(HTTPMessageDelegate):
     def __init__(self, url: Url, request: Request, stream: IOStream) -> None:
         self._url, self._request, self._stream = url, request, stream
         self._file: IO[bytes] | None = None
+        self._unkept: OSError | None = None
         self._kept = bytearray()
         self._hash = hashlib.sha256()
         self._status, self._size, self._finished = 0, 0, False
@@ -109,7 +111,8 @@ class Taker(HTTPMessageDelegate):
         assert isinstance(start_line, ResponseStartLine)
         self._status, self._headers = start_line.code, headers
         if self._request.into is not None and 200 <= self._status < 300:
-            self._file = self._request.into.open("wb")
+            with self._keeping():
+                self._file = self._request.into.open("wb")
 
     @property
     def _bound(self) -> int:
@@ -121,14 +124,23 @@ class Taker(HTTPMessageDelegate):
 
     def data_received(self, chunk: bytes) -> None:
         self._size += len(chunk)
-        if self.is_too_large:
+        if self.is_too_large or self._unkept is not None:
             self._stream.close()
             return
         self._hash.update(chunk)
         if self._file is not None:
-            self._file.write(chunk)
+            with self._keeping():
+                self._file.write(chunk)
         else:
             self._kept += chunk
+
+    @contextmanager
+    def _keeping(self) -> Iterator[None]:
+        """A disk that takes no more is ours: whoever we fetch from is not to blame."""
+        try:
+            yield
+        except OSError as error:
+            self._unkept = error
 
     def finish(self) -> None:
         self._finished = True
@@ -140,14 +152,17 @@ class Taker(HTTPMessageDelegate):
 
     def close(self) -> None:
         if self._file is not None:
-            self._file.close()
+            with self._keeping():
+                self._file.close()
 
     def response(self) -> Response:
         """The answer, when it is whole.
 
         Raises `Upstream` where it broke off or is too large; `Invalid` where what is too large was to become a file:
-        an index or archive that a caller has chosen.
+        an index or archive that a caller has chosen; `Failed` where there is no room for it.
         """
+        if self._unkept is not None:
+            raise Failed(f"what was fetched could not be kept: {self._unkept.strerror} (svc.rest.temp-dir)")
         if self.is_too_large:
             kind = Invalid if self._file is not None else Upstream
             raise kind(f"{self._url} is larger than {self._bound} bytes")

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import errno
 import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from functools import cache, partial
-from typing import Any
+from functools import cache
 
 from tornado.http1connection import HTTP1Connection, HTTP1ConnectionParameters
 from tornado.httputil import HTTPHeaders, HTTPInputError, RequestStartLine
@@ -25,20 +24,20 @@ from tornado.tcpclient import TCPClient
 
 from models.charts.addresses import Policy
 from models.config import ChartSecurity, Fetch
-from models.errors import Invalid, TimedOut, Upstream
+from models.errors import Invalid, Problem, TimedOut, Unavailable, Upstream
 from supervisor.charts import urls
 from supervisor.charts.exchange import CHUNK, KEPT, Request, Response, Taker, exchange
+from supervisor.charts.naming import Addresses, Names
 from supervisor.charts.urls import Url
 
-Addresses = list[tuple[int, Any]]
 Lookup = Callable[[str, int], Awaitable[Addresses]]
 
 _REDIRECTS = (301, 302, 303, 307, 308)
 _AGENT = "pilothouse"
 _AT_ONCE = 64
 
-_lookups = ThreadPoolExecutor(4, "lookup")
-"""Names that nobody answers for must not keep the house's own workers waiting."""
+_OURS = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS)
+"""What we lack ourselves, which is no fault of those whom we ask."""
 
 
 class Fetcher:
@@ -48,7 +47,7 @@ class Fetcher:
         self.policy = Policy(
             security.block_private_networks, frozenset(urls.host_port(one) for one in security.allowed_hosts)
         )
-        self._lookup = lookup or _looked_up
+        self._lookup = lookup or Names()
         self._turns = asyncio.Semaphore(_AT_ONCE)
 
     def check(self, url: Url) -> None:
@@ -102,9 +101,9 @@ class Fetcher:
                     taker.close()
                 return taker.response()
         except StreamClosedError as closed:
-            raise Upstream(f"{url} cannot be reached: {_why(closed.real_error)}") from None
+            raise _failure(url, closed.real_error) from None
         except (OSError, ssl.SSLError, HTTPInputError) as error:
-            raise Upstream(f"{url} cannot be reached: {_why(error)}") from None
+            raise _failure(url, error) from None
 
     def _headers(self, request: Request, url: Url) -> HTTPHeaders:
         headers = HTTPHeaders({"User-Agent": _AGENT, "Connection": "close", **request.headers, "Host": url.authority})
@@ -141,7 +140,7 @@ class Fetcher:
         try:
             found = await self._lookup(url.host, url.port)
         except OSError as error:
-            raise Upstream(f"{url} cannot be reached: {_why(error)}") from None
+            raise _failure(url, error) from None
         if not self.policy.is_allowed(url.host, url.port):
             for _, address in found:
                 if why := self.policy.refusal(address[0]):
@@ -159,10 +158,10 @@ class _Checked(Resolver):
         return await self._fetcher.addresses(self._url)
 
 
-async def _looked_up(host: str, port: int) -> Addresses:
-    look = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
-    found = await asyncio.get_running_loop().run_in_executor(_lookups, look)
-    return [(family, address) for family, _, _, _, address in found]
+def _failure(url: Url, error: BaseException | None) -> Problem:
+    if isinstance(error, OSError) and error.errno in _OURS:
+        return Unavailable(f"{url} cannot be asked now: {_why(error)}")
+    return Upstream(f"{url} cannot be reached: {_why(error)}")
 
 
 def _refused(url: Url, why: str) -> Invalid:

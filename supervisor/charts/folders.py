@@ -24,6 +24,7 @@ class Folders:
         self._own: Path | None = None
         self._lock = -1
         self._opening = Lock()
+        self._left: set[Path] = set()
 
     def open(self) -> None:
         """Makes our folder, where there is none, and removes those of servers that are no more. Raises `OSError`."""
@@ -45,7 +46,12 @@ class Folders:
         return Path(tempfile.mkdtemp(dir=self._own))
 
     def remove(self, folder: Path) -> None:
-        shutil.rmtree(folder, ignore_errors=True)
+        """One that cannot be removed now, because no descriptor is left, is tried again with the next."""
+        self._left.add(folder)
+        for one in list(self._left):
+            shutil.rmtree(one, ignore_errors=True)
+            if not one.exists():
+                self._left.discard(one)
 
     def close(self) -> None:
         if self._own is not None:

@@ -3,37 +3,32 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import logging
+import time
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, TypeVar
 from urllib.parse import quote
 
-from models.charts import briefs, releases
+from models.charts import pending, releases
 from models.charts.briefs import Brief
+from models.charts.pending import Change
 from models.charts.releases import BadRelease, Revision, Stored
 from models.charts.resources import named
 from models.charts.shapes import HistoryRow, ListRow, Resource
 from models.errors import NotFound, Upstream
 from supervisor.charts.cluster import METADATA, METADATA_LIST, OBJECT, Cluster
 from supervisor.charts.readiness import resources
+from supervisor.charts.rows import Rows, secret_of, secrets, unpacked
 from supervisor.charts.together import Together
 
-log = logging.getLogger("charts")
-
-Item = TypeVar("Item")
 Key = TypeVar("Key")
 Value = TypeVar("Value")
 
 _REMEMBERED = 10_000
-_NAMESPACES = 1000
-_AT_ONCE = 80
-_TOGETHER = 20
 _BIG = 64 * 1024
 _MANY = 32
-_SUPERSEDED = "superseded"
 _PAGE = 20
+_TRIES = 3
 
 
 class Native:
@@ -41,15 +36,11 @@ class Native:
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
-        self._rows: OrderedDict[str, ListRow] = OrderedDict()
-        """By what changes with each write of a revision, so that a row is right as long as it is found."""
+        self._rows = Rows(cluster)
         self._past: OrderedDict[str, HistoryRow] = OrderedDict()
-        """As `_rows`, for revisions that were superseded."""
+        """Of revisions that were superseded, by what changes with each write of one."""
         self._numbers: OrderedDict[tuple[str, str], int] = OrderedDict()
         """Which revision of a release was the newest when it was last read."""
-        self._known: set[str] = set()
-        """The namespaces that were listed."""
-        self._listing: Together[list[ListRow]] = Together()
         self._reading: Together[Stored] = Together()
 
     def close(self) -> None:
@@ -57,7 +48,15 @@ class Native:
 
     async def rows(self, namespace: str) -> list[ListRow]:
         """The newest revision of each release, whatever its status, by name."""
-        return await self._listing.ask(namespace, lambda: self._list(namespace))
+        return await self._rows.of(namespace)
+
+    async def everywhere(self) -> list[Brief]:
+        """The newest revision of each release of all namespaces, as the API server remembers them."""
+        return await self._rows.everywhere()
+
+    async def described(self, some: list[Brief]) -> list[ListRow]:
+        """What else there is to say of a few releases; one that is gone meanwhile is told of by its labels."""
+        return await self._rows.described(some)
 
     async def newest(self, namespace: str, name: str) -> Stored:
         """What is stored of a release's newest revision."""
@@ -81,94 +80,39 @@ class Native:
             raise Upstream(f"release {name}: {bad}") from None
         return await resources(self.cluster, objects, namespace)
 
-    async def everywhere(self) -> list[Brief]:
-        """The newest revision of each release of all namespaces, as the API server remembers them."""
-        items = await self.cluster.remembered("/api/v1/secrets", briefs.SELECTOR, METADATA_LIST)
-        return await asyncio.to_thread(briefs.briefs, items) if len(items) > _MANY else briefs.briefs(items)
-
-    async def described(self, some: list[Brief]) -> list[ListRow]:
-        """What else there is to say of a few releases; one that is gone meanwhile is told of by its labels."""
-        unknown: dict[str, list[Revision]] = {}
-        for one in some:
-            if one.revision.version not in self._rows:
-                unknown.setdefault(one.namespace, []).append(one.revision)
-        parts = [(place, few) for place, all_ in unknown.items() for few in _slices(all_, _TOGETHER)]
-        await asyncio.gather(*(self._remember_some(place, list(few)) for place, few in parts))
-        rows = [self._rows.get(one.revision.version) or briefs.plain_row(one) for one in some]
-        while len(self._rows) > _REMEMBERED:
-            self._rows.popitem(last=False)
-        return rows
-
     async def revision(self, namespace: str, name: str, number: int) -> Stored:
         """What is stored of one revision. Raises `NotFound`."""
-        secret = await self._secret(namespace, releases.key(name, number))
+        secret = await secret_of(self.cluster, namespace, releases.key(name, number))
         if secret is None:
             raise NotFound(f"release {name} in namespace {namespace} has no revision {number}")
         return await self._understood(secret, name)
 
-    # The list
-
-    async def _list(self, namespace: str) -> list[ListRow]:
-        """While the API server looks what there is now, we read what we do not know of what it remembers."""
-        path = _secrets(namespace)
-        items, _ = await asyncio.gather(self.cluster.metadata(path, releases.SELECTOR), self._prepare(namespace))
-        newest = await self._learn(namespace, items)
-        if len(self._known) >= _NAMESPACES:
-            self._known.clear()
-        self._known.add(namespace)
-        rows = [self._rows[one.version] for one in newest if one.version in self._rows]
-        for one in newest:
-            if one.version in self._rows:
-                self._rows.move_to_end(one.version)
-        while len(self._rows) > max(_REMEMBERED, len(rows)):
-            self._rows.popitem(last=False)
-        return rows
-
-    async def _prepare(self, namespace: str) -> None:
-        if namespace not in self._known:
-            items = await self.cluster.remembered(_secrets(namespace), releases.SELECTOR, METADATA_LIST)
-            await self._learn(namespace, items)
-
-    async def _learn(self, namespace: str, items: list[Mapping[str, Any]]) -> list[Revision]:
-        """Reads those of the newest revisions that we have not seen; returns all of them, by name."""
-        newest = sorted(releases.latest(releases.revisions(items)).values(), key=lambda one: one.release)
-        unknown = [one for one in newest if one.version not in self._rows]
-        for some in _slices(unknown, _AT_ONCE):
-            await asyncio.gather(*(self._remember_some(namespace, few) for few in _slices(some, _TOGETHER)))
-        return newest
-
-    async def _remember_some(self, namespace: str, some: list[Revision]) -> None:
-        """Reads some that we have not seen: in one go what the API server remembers just as it is, else one by one."""
-        wanted = {one.version: one for one in some}
-        if len(some) > 1:
-            selector = f"{releases.SELECTOR},status!=superseded,name in ({','.join(one.release for one in some)})"
-            secrets = await self.cluster.remembered(_secrets(namespace), selector, OBJECT)
-            found = await asyncio.to_thread(_rows, secrets, set(wanted))
-            self._rows.update(found)
-        for version in wanted.keys() - self._rows.keys():
-            await self._remember(namespace, wanted[version])
-
-    async def _remember(self, namespace: str, one: Revision) -> None:
-        """Reads one that we have not seen. One that is gone meanwhile, or is no release, is not listed: as in helm."""
-        secret = await self._secret(namespace, one.key)
-        if secret is None:
-            return
-        try:
-            self._rows[one.version] = releases.list_row(await _unpacked(secret))
-        except BadRelease as bad:
-            log.warning("release %s/%s, revision %d: %s", namespace, one.release, one.number, bad)
+    async def give_up(self, change: Change, description: str) -> bool:
+        """Marks a release's newest revision as failed where that change has left it half done; whether it did."""
+        for _ in range(_TRIES):
+            secret = await self._newest_secret(change.namespace, change.name)
+            stored = await self._understood(secret, change.name) if secret is not None else {}
+            if secret is None or not change.has_left(stored):
+                return False
+            path = f"{secrets(change.namespace)}/{quote(secret['metadata']['name'], safe='')}"
+            if await self.cluster.put(path, pending.failed(secret, stored, description, time.time())):
+                return True
+        raise Upstream("somebody else writes it all the time")
 
     # One release
 
     async def _newest(self, namespace: str, name: str) -> Stored:
-        seen = await self._seen(namespace, name)
-        if seen is not None:
-            return await self._understood(seen[1], name)
-        found = releases.latest(await self._revisions(namespace, name)).get(name)
-        secret = await self._secret(namespace, found.key) if found is not None else None
+        secret = await self._newest_secret(namespace, name)
         if secret is None:
             raise _unknown(namespace, name)
         return await self._understood(secret, name)
+
+    async def _newest_secret(self, namespace: str, name: str) -> Mapping[str, Any] | None:
+        seen = await self._seen(namespace, name)
+        if seen is not None:
+            return seen[1]
+        found = releases.latest(await self._revisions(namespace, name)).get(name)
+        return await secret_of(self.cluster, namespace, found.key) if found is not None else None
 
     async def _seen(self, namespace: str, name: str) -> tuple[list[Revision], Mapping[str, Any]] | None:
         """All revisions as the API server remembers them and the newest as it is now; `None` if it remembers wrongly.
@@ -197,8 +141,8 @@ class Native:
         if number is None:
             return None, None
         secret, following = await asyncio.gather(
-            self._secret(namespace, releases.key(name, number)),
-            self._secret(namespace, releases.key(name, number + 1), METADATA),
+            secret_of(self.cluster, namespace, releases.key(name, number)),
+            secret_of(self.cluster, namespace, releases.key(name, number + 1), METADATA),
         )
         return secret, following
 
@@ -213,7 +157,7 @@ class Native:
                 rows = await asyncio.gather(*(self._past_row(namespace, name, one) for one in older))
                 return [newest, *(row for row in rows if row is not None)]
         found = []
-        async for page in self.cluster.pages(_secrets(namespace), _selector(name), OBJECT, _PAGE):
+        async for page in self.cluster.pages(secrets(namespace), _selector(name), OBJECT, _PAGE):
             for secret in page:
                 row = releases.history_row(await self._understood(secret, name))
                 found.append(row)
@@ -224,7 +168,7 @@ class Native:
     async def _past_row(self, namespace: str, name: str, one: Revision) -> HistoryRow | None:
         if one.version in self._past:
             return self._past[one.version]
-        secret = await self._secret(namespace, one.key)
+        secret = await secret_of(self.cluster, namespace, one.key)
         if secret is None:
             return None
         row = releases.history_row(await self._understood(secret, name))
@@ -233,42 +177,22 @@ class Native:
         return row
 
     def _keep_past(self, one: Revision, row: HistoryRow) -> None:
-        if one.status == _SUPERSEDED == row.status:
+        if one.status == releases.SUPERSEDED == row.status:
             _put(self._past, one.version, row)
 
     async def _revisions(self, namespace: str, name: str, is_hint: bool = False) -> list[Revision]:
-        path, selector = _secrets(namespace), _selector(name)
+        path, selector = secrets(namespace), _selector(name)
         if is_hint:
             found = await self.cluster.remembered(path, selector, METADATA_LIST)
         else:
             found = await self.cluster.metadata(path, selector)
         return [one for one in releases.revisions(found) if one.release == name]
 
-    async def _secret(self, namespace: str, key: str, accept: str = OBJECT) -> Mapping[str, Any] | None:
-        found = await self.cluster.get(f"{_secrets(namespace)}/{quote(key, safe='')}", accept)
-        return found if isinstance(found, dict) else None
-
     async def _understood(self, secret: Mapping[str, Any], name: str) -> Stored:
         try:
-            return await _unpacked(secret)
+            return await unpacked(secret)
         except BadRelease as bad:
             raise Upstream(f"what the cluster keeps of release {name} cannot be read: {bad}") from None
-
-
-async def _unpacked(secret: Mapping[str, Any]) -> Stored:
-    size = len((secret.get("data") or {}).get("release") or "")
-    return await asyncio.to_thread(releases.unpacked, secret) if size > _BIG else releases.unpacked(secret)
-
-
-def _rows(secrets: list[Mapping[str, Any]], wanted: set[str]) -> dict[str, ListRow]:
-    """The rows of those Secrets that are wanted, and are releases."""
-    rows = {}
-    for secret in secrets:
-        for one in releases.revisions([secret]):
-            if one.version in wanted:
-                with contextlib.suppress(BadRelease):  # it is read alone then, and told of
-                    rows[one.version] = releases.list_row(releases.unpacked(secret))
-    return rows
 
 
 def _put(cache: OrderedDict[Key, Value], key: Key, value: Value) -> None:
@@ -278,16 +202,8 @@ def _put(cache: OrderedDict[Key, Value], key: Key, value: Value) -> None:
         cache.popitem(last=False)
 
 
-def _secrets(namespace: str) -> str:
-    return f"/api/v1/namespaces/{quote(namespace, safe='')}/secrets"
-
-
 def _selector(name: str) -> str:
     return f"{releases.SELECTOR},name={name}"
-
-
-def _slices(items: list[Item], size: int) -> Iterable[list[Item]]:
-    return (items[start : start + size] for start in range(0, len(items), size))
 
 
 def _unknown(namespace: str, name: str) -> NotFound:

@@ -14,12 +14,14 @@ from attrs import evolve
 
 from models.charts import metadata, versions
 from models.charts.archive import ChartArchive
+from models.charts.logins import is_kin
 from models.charts.refs import ChartRef
 from models.errors import Invalid, NotFound, Problem, Upstream
 from supervisor.charts import urls
 from supervisor.charts.exchange import Request, Response
 from supervisor.charts.fetcher import Fetcher
-from supervisor.charts.urls import Url
+from supervisor.charts.logins import RegistryLogins
+from supervisor.charts.urls import Login, Url
 
 CONFIG = "application/vnd.cncf.helm.config.v1+json"
 CONTENT = "application/vnd.cncf.helm.chart.content.v1.tar+gzip"
@@ -36,15 +38,16 @@ _LONGEST_TOKEN = 64 * 1024
 
 
 class Registries:
-    def __init__(self, fetcher: Fetcher) -> None:
+    def __init__(self, fetcher: Fetcher, logins: RegistryLogins) -> None:
         self._fetcher = fetcher
+        self._logins = logins
 
     async def pull(self, ref: ChartRef, folder: Path, proven: bool = False) -> Path:
         """Fetches a chart into `folder`, with its provenance beside it where that is wanted.
 
         Raises `NotFound`, `Invalid`, `Upstream`, `TimedOut`.
         """
-        talk = await _Talk.begin(self._fetcher, ref)
+        talk = await self._talk(ref)
         tag = ref.tag or await self._tag(talk, ref.version)
         manifest = await talk.manifest(tag)
         if _field(manifest, "config", "mediaType") != CONFIG:
@@ -56,9 +59,13 @@ class Registries:
             raise Invalid(f"the chart cannot be verified: {ref}:{tag} has no provenance")
         return path
 
+    async def _talk(self, ref: ChartRef) -> _Talk:
+        base = await _Talk.base(self._fetcher, ref)
+        return _Talk(self._fetcher, ref, base, self._logins.of(base))
+
     async def version(self, ref: ChartRef) -> str:
         """The version that `ref.version` means there. Raises as `pull`."""
-        return (await self._tag(await _Talk.begin(self._fetcher, ref), ref.version)).replace("_", "+")
+        return (await self._tag(await self._talk(ref), ref.version)).replace("_", "+")
 
     async def _tag(self, talk: _Talk, wanted: str) -> str:
         if _EXACT.fullmatch(wanted):
@@ -71,9 +78,9 @@ class Registries:
 
     async def push(self, ref: ChartRef, chart: ChartArchive) -> None:
         """Sends an archive to where `refs.remote` says. Raises `Invalid`, `Upstream`, `TimedOut`."""
-        talk = await _Talk.begin(self._fetcher, ref)
+        talk = await self._talk(ref)
         config = metadata.config(chart.metadata)
-        digest = await asyncio.to_thread(_digest, chart.path)
+        digest = await asyncio.to_thread(digest_of, chart.path)
         await talk.upload(config, f"sha256:{hashlib.sha256(config).hexdigest()}")
         await talk.upload(chart.path, digest)
         manifest = {
@@ -105,7 +112,8 @@ def _annotations(chart: ChartArchive) -> dict[str, str]:
     return found | told
 
 
-def _digest(path: Path) -> str:
+def digest_of(path: Path) -> str:
+    """Of a file, as registries have it: `sha256:` and hex."""
     with path.open("rb") as file:
         return f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
 
@@ -117,55 +125,76 @@ def _field(value: Any, *names: str) -> Any:
 
 
 class _Talk:
-    """What one operation has to say to one registry about one repository in it, with a token where one is asked for."""
+    """What one operation has to say to one registry about one repository in it, as whom the registry wants to know.
 
-    def __init__(self, fetcher: Fetcher, ref: ChartRef, base: Url) -> None:
+    A login goes to the registry itself, where that asks for it, and to its token realm if that is of the same domain.
+    """
+
+    def __init__(self, fetcher: Fetcher, ref: ChartRef, base: Url, login: Login | None) -> None:
         self.ref = ref
         self._fetcher = fetcher
         self._base = base
+        self._login = login
         self._token: str | None = None
+        self._tells_login = False
 
-    @classmethod
-    async def begin(cls, fetcher: Fetcher, ref: ChartRef) -> _Talk:
+    @staticmethod
+    async def base(fetcher: Fetcher, ref: ChartRef) -> Url:
         """Over https; where the operator has made an exception of the host, over http if it does not speak TLS."""
         base = urls.parse(f"https://{ref.repository}/v2/", "the registry")
         plain = urls.parse(f"http://{ref.repository}/v2/", "the registry")
         if not fetcher.policy.is_allowed(plain.host, plain.port):
-            return cls(fetcher, ref, base)
+            return base
         try:
             await fetcher.fetch(Request(base))
         except Upstream:
-            base = plain
-        return cls(fetcher, ref, base)
+            return plain
+        return base
 
     async def ask(self, method: str, where: str | Url, **facts: Any) -> Response:
-        """A request about the repository; once more with a token where that is asked for."""
+        """A request about the repository; once more as somebody where that is asked for."""
         url = where if isinstance(where, Url) else evolve(self._base, path=f"/v2/{self.ref.chart}/{where}")
-        own = url.origin == self._base.origin  # a token is for the registry, whatever it leads to
-        request = Request(url, method=method, token=self._token if own else None, **facts)
-        response = await self._fetcher.fetch(request)
-        if response.status != 401 or response.url.origin != self._base.origin:
+        request = Request(url, method=method, **facts)
+        own = url.origin == self._base.origin  # who we are is for the registry, whatever it leads to
+        response = await self._fetcher.fetch(self._signed(request) if own else request)
+        if response.status != 401 or not own or response.url.origin != self._base.origin:
             return response
-        self._token = await self._authorized(response.headers.get("WWW-Authenticate", ""))
-        return await self._fetcher.fetch(evolve(request, token=self._token)) if self._token else response
+        if not await self._authorized(response.headers.get("WWW-Authenticate", "")):
+            return response
+        return await self._fetcher.fetch(self._signed(request))
 
-    async def _authorized(self, challenge: str) -> str | None:
-        """A token from where the registry says, which may be anywhere that may be reached."""
+    def _signed(self, request: Request) -> Request:
+        return evolve(request, token=self._token, login=self._login if self._tells_login else None)
+
+    async def _authorized(self, challenge: str) -> bool:
+        """Whether there is now more to say of who we are: a token, or the login itself."""
         scheme, _, rest = challenge.partition(" ")
         asked = {name: quoted or plain for name, quoted, plain in _CHALLENGE.findall(rest)}
-        if scheme.lower() != "bearer" or "realm" not in asked:
-            return None
+        if scheme.lower() == "bearer" and "realm" in asked:
+            self._token = await self._given(asked)
+            return True
+        told, self._tells_login = self._tells_login, scheme.lower() == "basic" and self._login is not None
+        return self._tells_login and not told
+
+    async def _given(self, asked: Mapping[str, str]) -> str:
+        """A token from where the registry says, which may be anywhere that may be reached."""
         url = urls.parse(asked["realm"], "the registry's token realm")
         if url.login:
             raise Invalid(f"{url} is refused: a token realm may not bring a login")
         wanted = {name: asked[name] for name in ("service", "scope") if name in asked}
-        response = await self._fetcher.fetch(Request(url.with_query(**wanted), most=_LONGEST_TOKEN))
+        login = self._login if self._is_kin(url) else None
+        response = await self._fetcher.fetch(Request(url.with_query(**wanted), most=_LONGEST_TOKEN, login=login))
         self.check(response)
         found = _json(response)
         token = _field(found, "token") or _field(found, "access_token")
         if not isinstance(token, str) or not re.fullmatch(r"[!-~]+", token):
             raise Upstream(f"{url} gave no token")
         return token
+
+    def _is_kin(self, realm: Url) -> bool:
+        if realm.origin == self._base.origin:
+            return True
+        return realm.scheme == "https" and is_kin(self._base.host, realm.host)
 
     def check(self, response: Response) -> None:
         """Raises `NotFound` or `Upstream` where the answer is not a good one."""

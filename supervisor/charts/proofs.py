@@ -6,7 +6,8 @@ from pathlib import Path
 
 from models.charts.archive import ChartArchive
 from models.errors import Invalid
-from supervisor.charts.helm import Bounds, Helm
+from supervisor.charts.helm import Helm
+from supervisor.charts.running import Bounds
 
 _TAKES = 30.0
 

@@ -13,7 +13,7 @@ from models.charts import asks, failures, helmargs
 from models.charts.shapes import Download, Lint
 from models.errors import Unprocessable
 from supervisor.charts.changes import prepared
-from supervisor.charts.helm import Bounds, Output
+from supervisor.charts.running import Bounds, Output
 from supervisor.charts.service import Work
 
 _FINDING = re.compile(r"\[(ERROR|WARNING|INFO)\] ?(.*)")

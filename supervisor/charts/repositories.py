@@ -157,7 +157,7 @@ class Repositories:
                 return source
         async with self._lock(url):
             known = repositories.unnamed(url)
-            if known is None or self._clock.now() - known.fetched_at > _FRESH:
+            if known is None or not 0 <= self._clock.now() - known.fetched_at <= _FRESH:
                 await self._refresh(known or Source(None, url), folder)
                 await self.stored(repositories.forget_unnamed)
                 known = repositories.unnamed(url)

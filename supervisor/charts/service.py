@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -23,13 +24,16 @@ from supervisor.charts.byhelm import ByHelm
 from supervisor.charts.dependencies import Dependencies
 from supervisor.charts.fetcher import Fetcher
 from supervisor.charts.folders import Folders
-from supervisor.charts.helm import Bounds, Helm
+from supervisor.charts.helm import Helm
 from supervisor.charts.hub import Hub
 from supervisor.charts.kube import Kube, Place
+from supervisor.charts.logins import RegistryLogins
 from supervisor.charts.oci import Registries
 from supervisor.charts.overview import Overview
+from supervisor.charts.pending import Pending
 from supervisor.charts.reads import Clusters, Reads
 from supervisor.charts.repositories import Repositories
+from supervisor.charts.running import Bounds
 from supervisor.charts.sources import Sources
 from supervisor.child import Children
 from supervisor.clock import Clock
@@ -37,7 +41,10 @@ from supervisor.clock import Clock
 log = logging.getLogger("charts")
 
 _READ_TAKES = 50.0
+_LOOKS_AFTER = 3.0
+"""Seconds: the start of the processes has the processors to itself until then."""
 _SETTLES_WITHIN = 2.0
+_LOOKED_LASTS = 10.0
 
 
 @frozen
@@ -69,39 +76,57 @@ class Charts:
         self.data_dir = data_dir / "charts"
         self.choose = choose
         self.folders = Folders(svc.rest.temp_dir)
-        self._started = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._looked = float("-inf")
         self.helm = Helm(svc.helm, self.data_dir, children, instance, environ)
         configured = Path(svc.kube.kubeconfig) if svc.kube.kubeconfig else None
         self.fetcher = Fetcher(svc.fetch, svc.security)
         self.clock = Clock()
         self.repositories = Repositories(self.fetcher, self.clock)
-        self.registries = Registries(self.fetcher)
+        self.registries = Registries(self.fetcher, RegistryLogins(environ))
         self.sources = Sources(self.fetcher, self.repositories, self.registries)
         self.dependencies = Dependencies(self.repositories, self.registries)
         self.hub = Hub(self.fetcher, svc.hub.url)
         self.clusters = Clusters(Kube(configured, svc.kube.context, environ), self._by_helm)
+        self.pending = Pending(self.data_dir / "changing", self.clusters, instance)
         self.overview = Overview()
 
     async def start(self) -> None:
-        """Sweeps what was left in the temporary folder, and asks helm for its version."""
+        """Sweeps the temporary folder, and takes up what a server before us was doing when it was killed."""
         try:
             await asyncio.to_thread(self.folders.open)
         except OSError as error:
             log.error("svc.rest.temp-dir: %s: %s", self.svc.rest.temp_dir, error.strerror)
+        self.pending.read()
+        loop = asyncio.get_running_loop()
+        for name, work in {
+            "settle changes": self.pending.settle(self.helm.alone),
+            "look for helm": self._look(),
+        }.items():
+            self._tasks.append(loop.create_task(work, name=name))
+
+    async def _look(self) -> None:
+        """Asks helm for its version when the start is over, unless somebody has had to know it before."""
+        await asyncio.sleep(_LOOKS_AFTER)
         try:
             await self.helm.version()
         except Problem as problem:
             log.warning("%s", problem.message)
-        self._started.set()
 
     async def settle(self) -> None:
-        """Waits a moment for the start to be over: before it nobody knows whether there is a helm."""
-        with contextlib.suppress(TimeoutError):
+        """Waits a moment until it is known whether there is a helm; where there was none, looks again at times."""
+        if self.helm.is_there or time.monotonic() < self._looked + _LOOKED_LASTS:
+            return
+        self._looked = time.monotonic()
+        with contextlib.suppress(TimeoutError, Problem):
             async with asyncio.timeout(_SETTLES_WITHIN):
-                await self._started.wait()
+                await self.helm.version()
 
     async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
         await self.helm.close()
+        await self.pending.close()
         self.clusters.close()
         self.folders.close()
 

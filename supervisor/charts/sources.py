@@ -10,14 +10,14 @@ from attrs import evolve
 
 from models.charts import archive, repositories, versions
 from models.charts.archive import ChartArchive
-from models.charts.refs import ChartRef
+from models.charts.refs import OCI, ChartRef
 from models.charts.repositories import Found, Source
 from models.charts.tarball import Bounds
 from models.errors import Invalid, NotFound, Upstream
 from supervisor.charts import urls
 from supervisor.charts.exchange import Request, Response
 from supervisor.charts.fetcher import Fetcher
-from supervisor.charts.oci import Registries
+from supervisor.charts.oci import Registries, digest_of
 from supervisor.charts.repositories import Repositories, login
 from supervisor.charts.urls import Url
 
@@ -47,13 +47,27 @@ class Sources:
         source = repositories.named(ref.repository)
         found = await self._repositories.find(source, ref.chart, ref.version)
         path = folder / f"{ref.name}-{found.version}.tgz"
-        url = await self._fetched(source, found, path)
-        if proven:
-            await self._provenance(source, url, path)
+        url: Url | str = found.url
+        if found.url.startswith(OCI):
+            path = await self._pulled(source, found, folder, proven)
+        else:
+            url = await self._fetched(source, found, path)
+            if proven:
+                await self._provenance(source, url, path)
         chart = await self.checked(path)
         if chart.name != ref.name or versions.version(chart.version) != versions.version(found.version):
             raise Upstream(f"{url} is not what the index of {source.name} says: it is {chart.name} {chart.version}")
         return chart
+
+    async def _pulled(self, source: Source, found: Found, folder: Path, proven: bool) -> Path:
+        """From the registry that the index leads to, as those of some large publishers do."""
+        ref = ChartRef.parse(found.url, field=f"the URL in the index of {source.name}")
+        if not ref.tag:
+            ref = evolve(ref, tag=found.version.replace("+", "_"))
+        path = await self._registries.pull(ref, folder, proven)
+        if found.digest and await asyncio.to_thread(digest_of, path) != f"sha256:{found.digest}":
+            raise Upstream(f"{found.url} is not what the index of {source.name} says: its digest is another")
+        return path
 
     async def checked(self, path: Path) -> ChartArchive:
         """An archive on disk, whoever brought it. Raises `Invalid` where it may not be used."""

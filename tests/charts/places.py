@@ -165,20 +165,26 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def registry(folder: Path) -> Iterator[str]:
-    """A real registry on loopback, over plain http; its host and port. Skipped without one, except in CI."""
+def registry(folder: Path, *people: str) -> Iterator[str]:
+    """A real registry on loopback, over plain http; its host and port. Skipped without one, except in CI.
+
+    With `people`, lines of a htpasswd file, it is for them alone.
+    """
     program = shutil.which("docker-registry")
     if program is None:
         if os.environ.get("CI") == "true":
             pytest.fail("there is no docker-registry to test with")
         pytest.skip("there is no docker-registry to test with")
     port = free_port()
-    settings = {
+    settings: dict[str, Any] = {
         "version": "0.1",
         "log": {"accesslog": {"disabled": True}},
         "storage": {"filesystem": {"rootdirectory": str(folder / "registry")}},
         "http": {"addr": f"127.0.0.1:{port}", "secret": "not one"},
     }
+    if people:
+        (folder / "people").write_text("\n".join(people))
+        settings["auth"] = {"htpasswd": {"realm": "the lab", "path": str(folder / "people")}}
     file = folder / "registry.yml"
     file.write_text(json.dumps(settings))
     with (folder / "registry.log").open("wb") as log:

@@ -23,7 +23,8 @@ from handlers.base import STATUS
 from models.charts import failures
 from models.config import Helm as Settings
 from models.errors import Invalid, TimedOut
-from supervisor.charts.helm import Bounds, Helm
+from supervisor.charts.helm import Helm
+from supervisor.charts.running import Bounds
 from supervisor.child import Children
 
 API = "/api/v1"
@@ -80,6 +81,11 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 )
 def test_without_helm_wrong_input_is_told_first(bare: Server, method: str, path: str, fields: Any) -> None:
     assert refused(said(bare, method, API + path, fields), 400)
+
+
+def test_without_helm_releases_are_on_since_reading_them_needs_none(bare: Server) -> None:
+    told = bare.get("/readyz").json["charts"]
+    assert (told["helm"], told["releases"]) == (False, True)
 
 
 @pytest.mark.parametrize("path", ["/charts/template/upload", "/releases/r/upgrade/upload", "/releases/upload"])

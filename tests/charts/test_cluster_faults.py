@@ -133,6 +133,64 @@ def test_an_answer_larger_than_the_bound_is_refused(monkeypatch: pytest.MonkeyPa
         run(api.access, lambda cluster: cluster.get("/x"))
 
 
+HEAD = b"HTTP/1.1 200 OK\r\n"
+CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
+
+
+@contextlib.contextmanager
+def saying(answer: bytes) -> Iterator[Access]:
+    """Somebody who says just this to each request, and then no more."""
+    over = threading.Event()
+
+    def serve(listening: socket.socket) -> None:
+        while not over.is_set():
+            with contextlib.suppress(OSError), listening.accept()[0] as connection:
+                if connection.recv(65536):
+                    connection.sendall(answer)
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=serve, args=(listening,))
+        thread.start()
+        port = listening.getsockname()[1]
+        try:
+            yield Access("http", "127.0.0.1", port, "")
+        finally:
+            over.set()
+            socket.create_connection(("127.0.0.1", port)).close()
+            thread.join()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        HEAD + b"Content-Length: 2\r\n\r\n{}",
+        HEAD + b"content-LENGTH:2\r\nX: y\r\n\r\n{}",
+        HEAD + b"Connection: close\r\n\r\n{}",
+        b"HTTP/1.0 200\r\n\r\n{}",
+        CHUNKED + b"1\r\n{\r\n1;ext=1\r\n}\r\n0\r\nTrailer: x\r\n\r\n",
+        b"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n" + HEAD + b"Content-Length: 2\r\n\r\n{}",
+    ],
+)
+def test_all_ways_in_which_an_answer_may_come(answer: bytes) -> None:
+    with saying(answer) as access:
+        assert run(access, lambda cluster: cluster.get("/x")) == {}
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"hello\r\n\r\n", b"HTTP/2 200\r\n\r\n{}", b"HTTP/1.1\r\n\r\n", b"HTTP/1.1 abc\r\n\r\n", HEAD,
+        HEAD + b"Content-Length: -1\r\n\r\n", HEAD + b"Content-Length: x\r\n\r\n{}",
+        HEAD + b"Content-Length: 9\r\n\r\n{}", CHUNKED + b"2\r\n{}", CHUNKED + b"x\r\n{}\r\n0\r\n\r\n",
+        CHUNKED + b"-1\r\n", CHUNKED + b"2\r\n{}\r\n", HEAD + b"X: " + b"x" * 300_000 + b"\r\n\r\n",
+    ],
+    ids=range(13),
+)  # fmt: skip
+def test_an_answer_that_is_none(answer: bytes) -> None:
+    with saying(answer) as access, pytest.raises(Upstream, match="broke off"):
+        run(access, lambda cluster: cluster.get("/x"))
+
+
 def test_nobody_listens() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

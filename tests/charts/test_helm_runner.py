@@ -17,7 +17,8 @@ from models.charts.helmargs import Version
 from models.config import Helm as Settings
 from models.errors import Conflict, TimedOut, Unavailable, Unprocessable
 from models.processes import Seconds, Size
-from supervisor.charts.helm import Bounds, Helm, Output
+from supervisor.charts.helm import Helm
+from supervisor.charts.running import Bounds, Output
 from supervisor.child import Children
 
 BEGIN = """#!/bin/sh

@@ -319,6 +319,29 @@ def test_a_token_is_not_sent_to_where_a_blob_leads(lying: Server, web: Web) -> N
     assert seen == ["Bearer t"]  # 127.0.0.1 spelled otherwise is the same origin
 
 
+def test_an_index_may_lead_to_a_registry(server: Server, registry: str, pushed: str, tmp_path: Path) -> None:
+    """As those of large publishers do."""
+    data = places.chart("demo", "0.3.0+build.7")
+    with places.web() as shop:
+        (tmp_path / "shop").mkdir()
+        svc = {"security": FULL | {"allowed-hosts": [registry, shop.place]}}
+        with house(tmp_path / "shop", svc=svc) as one:
+            for name, url, told, status in (
+                ("tagged", f"{pushed}:0.3.0_build.7", data, 200),
+                ("plain", pushed, data, 200),
+                ("false", f"{pushed}:0.2.0", data, 502),
+                ("other", f"{pushed}:0.2.0", None, 502),
+                ("inside", "oci://127.0.0.1:1/demo:0.3.0_build.7", None, 400),
+                ("odd", "oci://../demo", None, 400),
+            ):
+                entry = places.entry("demo", "0.3.0+build.7", told, urls=[url])
+                shop.pages[f"/{name}/index.yaml"] = places.index(entry)
+                assert post(one, "/repos", {"name": name, "url": f"{shop.url}/{name}"}).status == 201
+                answer = post(one, "/repos/pull", {"chart": f"{name}/demo"})
+                assert answer.status == status, (name, answer)
+                assert status != 200 or answer.body == data
+
+
 def test_an_upload_does_not_lead_inside(lying: Server, web: Web, elsewhere: Web) -> None:
     web.pages["/v2/ours/demo/blobs/uploads/"] = (202, {"Location": f"{elsewhere.url}/upload"}, b"")
     answer = upload(lying, "/repos/push", {"chart": places.chart(), "remote": f"oci://{web.place}/ours"})

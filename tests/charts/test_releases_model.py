@@ -221,3 +221,19 @@ def test_yaml_is_sorted_and_in_blocks_and_without_anchors() -> None:
         "a:\n  x:\n  - 1\n  - 2.5\n  - null\n  - true\nb:\n  x:\n  - 1\n  - 2.5\n  - null\n  - true\n"
     )
     assert plainyaml.dump({"a": "one\ntwo\n"}) == "a: |\n  one\n  two\n"
+
+
+@pytest.mark.parametrize(
+    ("value", "quick"),
+    [
+        ({}, True),
+        ({"a": {"b": [1, None, "x"]}}, True),
+        ({"a": "x" * 5000}, False),
+        ({"x" * 5000: 1}, False),
+        ({"a": list(range(500))}, False),
+        ({"a": [{} for _ in range(500)]}, False),
+    ],
+    ids=range(6),
+)
+def test_small_values_wait_for_no_worker(value: Any, quick: bool) -> None:
+    assert plainyaml.is_quick(value) is quick

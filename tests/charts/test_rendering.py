@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import http.client
 import io
 import json
@@ -62,6 +63,15 @@ def test_a_chart_is_rendered_with_its_own_values(server: Server) -> None:
 def test_values_are_those_that_were_sent(server: Server) -> None:
     sent = {"colour": 'blue" \n{{ x }} é 10: null'}
     assert rendered(server, tint(), values=sent, releaseName="r.1", namespace="n")[0]["data"] == sent
+
+
+def test_values_reach_the_chart_whatever_their_characters(server: Server) -> None:
+    """Among them what YAML refuses, and what it takes for the end of a line."""
+    odd = {"a": "\x7f\x80\x85\xa0\u2028\u2029\ufeff\uffff", "k\x7f\u2028.,{}": "\\u2028 😀 \t\n\r \\"}
+    archive = chart(templates__a="a: {{ .Values.odd | toJson | b64enc }}")
+    answer = upload(server, TEMPLATE, chart=archive, request={"values": {"odd": odd}})
+    assert answer.status == 200, answer
+    assert json.loads(base64.b64decode(answer.text.rpartition("a: ")[2])) == odd
 
 
 def test_the_text_is_plain_or_yaml_as_one_asks(server: Server) -> None:

@@ -1,0 +1,262 @@
+"""A change that helm leaves half done, against a real API server with both helms: the next upgrade is taken."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from charting import FULL, HELMS, KEY, MAP, chart, helm, said, upload
+from cluster import Cluster
+from conftest import Answer, Server, wait_for
+from stored import keep, stored
+from talk import house, problem
+
+from models.charts import releases
+from models.charts.pending import Change, failed
+
+API = "/api/v1"
+
+
+def hooked(*hooks: str) -> bytes:
+    """A chart with a Pod as a hook, which nobody runs."""
+    return chart(
+        values="colour: red\n",
+        templates__map=MAP,
+        templates__hook=f"""apiVersion: v1
+kind: Pod
+metadata:
+  name: {{{{ .Release.Name }}}}-hook
+  annotations: {{"helm.sh/hook": "{",".join(hooks)}", "helm.sh/hook-delete-policy": before-hook-creation}}
+spec: {{restartPolicy: Never, containers: [{{name: a, image: b}}]}}
+""",
+    )
+
+
+class Place:
+    """A server whose helm is one of the two, and a namespace of its own for each test."""
+
+    def __init__(self, server: Server, cluster: Cluster) -> None:
+        self.server, self.cluster, self.namespace = server, cluster, ""
+
+    def ask(self, method: str, path: str, fields: Any = None, query: str = "") -> Answer:
+        return said(self.server, method, f"{API}{path}?namespace={self.namespace}{query}", fields)
+
+    def install(self, archive: bytes, **fields: Any) -> Answer:
+        request = {"releaseName": "r", "namespace": self.namespace, **fields}
+        return upload(self.server, f"{API}/releases/upload", KEY, chart=archive, request=request)
+
+    def upgrade(self, archive: bytes, **fields: Any) -> Answer:
+        path = f"{API}/releases/r/upgrade/upload?namespace={self.namespace}"
+        return upload(self.server, path, KEY, chart=archive, request=fields)
+
+    @property
+    def info(self) -> Any:
+        answer = self.ask("GET", "/releases/r")
+        assert answer.status == 200, answer
+        return answer.json["info"]
+
+    def labels(self, number: int) -> Any:
+        path = f"/api/v1/namespaces/{self.namespace}/secrets/{releases.key('r', number)}"
+        return self.cluster.ask("GET", path)["metadata"]["labels"]
+
+
+def settings(cluster: Cluster, program: str) -> dict[str, Any]:
+    return {**FULL, "helm": {"binary": helm(program)}, "kube": {"kubeconfig": str(cluster.kubeconfig)}}
+
+
+@pytest.fixture(scope="module", params=HELMS)
+def house_of(
+    request: pytest.FixtureRequest, cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Place]:
+    with house(tmp_path_factory.mktemp(request.param), svc=settings(cluster, request.param)) as server:
+        yield Place(server, cluster)
+
+
+@pytest.fixture
+def place(house_of: Place, cluster: Cluster) -> Place:
+    house_of.namespace = cluster.namespace()
+    return house_of
+
+
+def notes(server: Server) -> list[Path]:
+    """The notes of changes that are not over."""
+    return list((server.data / "charts" / "changing").glob("*"))
+
+
+def test_a_rollback_whose_hook_takes_too_long_has_failed_and_can_be_upgraded(place: Place) -> None:
+    archive = hooked("pre-rollback")
+    assert place.install(archive).status == 201
+    assert place.upgrade(archive, values={"colour": "blue"}).status == 200
+    answer = place.ask("POST", "/releases/r/rollback", {"revision": 1, "timeout": 1})
+    problem(answer, 504, f"{API}/releases/r/rollback", dated=True)
+    assert place.info["status"] == "failed"
+    assert place.info["description"].startswith('Rollback "r" failed: ')
+    assert place.labels(3)["status"] == "failed"
+    rows = place.ask("GET", "/releases/r/history").json
+    assert [(row["revision"], row["status"]) for row in rows] == [(3, "failed"), (2, "deployed"), (1, "superseded")]
+    again = place.upgrade(archive, values={"colour": "green"})
+    assert (again.status, again.json["version"], again.json["info"]["status"]) == (200, 4, "deployed")
+    assert notes(place.server) == []
+
+
+def test_a_rollback_whose_hook_fails_has_failed_and_can_be_repeated(place: Place) -> None:
+    archive = hooked("pre-rollback")
+    place.install(archive)
+    place.upgrade(archive)
+    with place.cluster.attended(place.namespace, "Failed"):
+        answer = place.ask("POST", "/releases/r/rollback", {"revision": 1, "timeout": 20})
+    problem(answer, 422, f"{API}/releases/r/rollback", dated=True)
+    assert place.info["status"] == "failed"
+    with place.cluster.attended(place.namespace):
+        assert place.ask("POST", "/releases/r/rollback", {"revision": 1, "timeout": 20}).status == 204
+    assert place.info["status"] == "deployed"
+
+
+def test_an_uninstall_whose_hook_takes_too_long_has_failed_and_can_be_upgraded(place: Place) -> None:
+    archive = hooked("pre-delete")
+    place.install(archive)
+    answer = place.ask("DELETE", "/releases/r", query="&timeout=1")
+    problem(answer, 504, f"{API}/releases/r", dated=True)
+    assert (place.info["status"], place.info["deleted"]) == ("failed", None)
+    assert place.info["description"].startswith('Uninstall "r" failed: ')
+    assert place.upgrade(archive).json["info"]["status"] == "deployed"
+
+
+def test_what_another_has_under_way_stays_as_it_is(place: Place) -> None:
+    """What is pending was written while ours ran, but helm said that it would not touch it."""
+    place.install(hooked("pre-rollback"))
+    now = time.strftime("%Y-%m-%dT%H:%M:%S.5Z", time.gmtime(time.time() + 1))
+    release = stored("r", place.namespace, 2, "pending-upgrade")
+    release["info"]["last_deployed"] = now
+    keep(place.cluster, release)
+    problem(place.upgrade(hooked("pre-rollback")), 409, f"{API}/releases/r/upgrade/upload", dated=True)
+    assert place.info["status"] == "pending-upgrade"
+    assert notes(place.server) == []
+
+
+def begun(place: Place, method: str, path: str, fields: Any) -> http.client.HTTPConnection:
+    """A change that is asked for, and whose answer nobody reads."""
+    connection = http.client.HTTPConnection("127.0.0.1", place.server.port, timeout=60)
+    connection.request(method, f"{API}{path}?namespace={place.namespace}", json.dumps(fields), dict(KEY))
+    return connection
+
+
+@pytest.mark.parametrize("program", HELMS)
+def test_what_a_killed_server_leaves_half_done_has_failed_after_the_next_start(
+    cluster: Cluster, tmp_path: Path, program: str
+) -> None:
+    archive = hooked("pre-rollback")
+    with house(tmp_path, svc=settings(cluster, program)) as server:
+        place = Place(server, cluster)
+        place.namespace = cluster.namespace()
+        place.install(archive)
+        place.upgrade(archive)
+        with contextlib.closing(begun(place, "POST", "/releases/r/rollback", {"revision": 1})):
+            wait_for(lambda: place.info["status"] == "pending-rollback")
+            server.kill()
+        (note,) = notes(server)
+        assert note.stat().st_mode & 0o777 == 0o600
+        server.start()
+        assert place.upgrade(archive).json["info"]["status"] == "deployed", "it waits for what is being settled"
+        rows = place.ask("GET", "/releases/r/history").json
+        assert [row["status"] for row in rows] == ["deployed", "failed", "superseded", "superseded"]
+        assert "killed" in rows[1]["description"]
+        assert notes(server) == []
+        (server.data / "charts" / "changing" / "torn").write_text('{"place')
+        server.stop()
+        server.start()
+        wait_for(lambda: notes(server) == [], about="a note that was cut off to be gone")
+
+
+def test_a_server_that_stops_leaves_nothing_half_done(cluster: Cluster, tmp_path: Path) -> None:
+    """helm would be let finish for a while; a hook of an uninstall ends sooner here."""
+    archive = hooked("pre-delete")
+    with house(tmp_path, svc=settings(cluster, "helm")) as server:
+        place = Place(server, cluster)
+        place.namespace = cluster.namespace()
+        place.install(archive)
+        with contextlib.closing(begun(place, "DELETE", "/releases/r", None)):
+            wait_for(lambda: place.info["status"] == "uninstalling")
+            with cluster.attended(place.namespace, "Failed"):
+                server.stop()
+        server.start()
+        assert place.info["status"] == "failed"
+
+
+def test_what_cannot_be_settled_at_once_is_settled_before_the_next_change(cluster: Cluster, tmp_path: Path) -> None:
+    """The cluster is gone while the server is killed, and for a while after the next start."""
+    archive = hooked("pre-rollback")
+    config = settings(cluster, "helm")
+    live = cluster.kubeconfig.read_text()
+    file = tmp_path / "kubeconfig"
+    file.write_text(live)
+    config["kube"] = {"kubeconfig": str(file)}
+    with house(tmp_path, svc=config) as server:
+        place = Place(server, cluster)
+        place.namespace = cluster.namespace()
+        place.install(archive)
+        with contextlib.closing(begun(place, "POST", "/releases/r/rollback", {"revision": 1})):
+            wait_for(lambda: place.info["status"] == "pending-rollback")
+            server.kill()
+        file.write_text(cluster.dead_config().read_text())
+        server.start()
+        wait_for(lambda: "may be left pending" in server.log.read_text())
+        assert place.upgrade(archive).status == 502
+        assert len(notes(server)) == 1, "what helm has not begun is not noted"
+        file.write_text(live)
+        assert place.info["status"] == "pending-rollback"
+        assert place.upgrade(archive).status == 200
+        assert notes(server) == []
+
+
+# The rule, without a cluster
+
+CHANGE = Change("space", "r", "rollback", began=1_000_000.0, seconds=10)
+
+
+def at(seconds: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S.123456789Z", time.gmtime(seconds))
+
+
+@pytest.mark.parametrize(
+    ("info", "is_left"),
+    [
+        ({"status": "pending-rollback", "last_deployed": at(1_000_001)}, True),
+        ({"status": "pending-install", "last_deployed": at(1_000_001)}, True),
+        ({"status": "pending-upgrade", "last_deployed": at(1_000_001)}, True),
+        ({"status": "uninstalling", "last_deployed": at(1), "deleted": at(1_000_001)}, True),
+        ({"status": "uninstalling", "last_deployed": at(1_000_001), "deleted": at(1)}, False),
+        ({"status": "pending-rollback", "last_deployed": at(999_990)}, False),
+        ({"status": "pending-rollback", "last_deployed": at(1_000_200)}, False),
+        ({"status": "deployed", "last_deployed": at(1_000_001)}, False),
+        ({"status": "failed", "last_deployed": at(1_000_001)}, False),
+        ({"status": "pending-rollback"}, False),
+        (None, False),
+    ],
+)
+def test_what_is_half_done_and_of_which_change(info: Any, is_left: bool) -> None:
+    assert CHANGE.has_left({"name": "r", "info": info}) is is_left
+
+
+def test_only_the_status_and_its_reason_change() -> None:
+    whole = stored("r", "space", 3, "uninstalling", config={"ä": [1.5, 10**20, None, "<&>"]}, odd={"x": 1})
+    whole["info"]["deleted"] = at(1)
+    secret: dict[str, Any] = {
+        "metadata": {"name": "n", "resourceVersion": "7", "labels": {"owner": "helm", "status": "uninstalling"}},
+        "type": "helm.sh/release.v1",
+        "data": {"release": "x", "other": "y"},
+    }
+    made = failed(secret, whole, "why", 12.7)
+    assert made["metadata"] == {
+        "name": "n", "resourceVersion": "7", "labels": {"owner": "helm", "status": "failed", "modifiedAt": "12"},
+    }  # fmt: skip
+    assert (made["type"], made["data"]["other"]) == ("helm.sh/release.v1", "y")
+    info = {name: value for name, value in whole["info"].items() if name != "deleted"}
+    assert releases.unpacked(made) == {**whole, "info": {**info, "status": "failed", "description": "why"}}
+    assert secret["metadata"]["labels"]["status"] == "uninstalling"

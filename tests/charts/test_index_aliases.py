@@ -1,0 +1,73 @@
+"""What aliases of YAML stand for in an index, as helm would read it; and those that stand for too much."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from models.charts import events, index
+from models.charts.index import IndexVersion
+from models.errors import Invalid
+
+
+def read(folder: Path, text: str) -> dict[str, list[IndexVersion]]:
+    file = folder / "index.yaml"
+    file.write_text(text)
+    return {one.name: list(one.versions) for one in index.charts(file)}
+
+
+ONE = IndexVersion("1.0.0", "7", "a chart", "a.tgz", "ab")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "apiVersion: v1\nx: &v {version: 1.0.0, appVersion: '7', description: a chart, urls: [a.tgz], digest: ab}\n"
+        "entries: {a: [*v]}\n",
+        "apiVersion: v1\nx: &l [{version: 1.0.0, appVersion: '7', description: a chart, urls: [a.tgz], digest: ab}]\n"
+        "entries: {a: *l}\n",
+        "apiVersion: v1\nx: {deep: [{&u urls: &l [a.tgz], s: &s a chart}]}\n"
+        "entries: {a: [{version: 1.0.0, appVersion: '7', description: *s, *u : *l, digest: ab}]}\n",
+        "apiVersion: v1\nx: &v {version: 9.0.0, appVersion: '7', description: a chart, urls: [a.tgz]}\n"
+        "entries: {a: [{<<: *v, version: 1.0.0, digest: ab}]}\n",
+        "apiVersion: v1\nx: {y: &y {appVersion: '7', urls: [a.tgz]}, v: &v {<<: *y, description: a chart}}\n"
+        "entries: {a: [{version: 1.0.0, digest: ab, <<: *v}]}\n",
+        "apiVersion: v1\nx: &v {version: 2.0.0}\ny: &v {version: 1.0.0, appVersion: '7', description: a chart,"
+        " urls: [a.tgz], digest: ab}\nentries: {a: [*v]}\n",
+        "apiVersion: v1\nx: &e {a: [{version: 1.0.0, appVersion: '7', description: a chart, urls: [a.tgz],"
+        " digest: ab}]}\nentries: *e\n",
+    ],
+)
+def test_an_alias_is_what_it_stands_for(tmp_path: Path, text: str) -> None:
+    assert read(tmp_path, text) == {"a": [ONE]}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("apiVersion: v1\nentries: {a: [*v]}\n", "stands for nothing"),
+        ("apiVersion: v1\nentries: {a: &v [*v]}\n", "stands for nothing, or for itself"),
+        ("apiVersion: v1\nx: &v [x]\nentries: {a: [{description: *v}]}\n", "description is no text"),
+    ],
+)
+def test_an_alias_that_cannot_be(tmp_path: Path, text: str, words: str) -> None:
+    with pytest.raises(Invalid, match=words):
+        read(tmp_path, text)
+
+
+def test_aliases_that_stand_for_too_much_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "_REPEATED", 1000)
+    one = "{version: 1.0.0, urls: [a]}"
+    many = f"apiVersion: v1\nx: &v {one}\nentries: {{a: [{', '.join(['*v'] * 500)}]}}\n"
+    with pytest.raises(Invalid, match="stand for too much"):
+        read(tmp_path, many)
+    monkeypatch.setattr(events, "_KEPT", 50)
+    with pytest.raises(Invalid, match="too much that its aliases"):
+        read(tmp_path, f"apiVersion: v1\nx: &v [{', '.join([one] * 20)}]\nentries: {{}}\n")
+
+
+def test_what_is_passed_over_costs_nothing_whatever_it_stands_for(tmp_path: Path) -> None:
+    """A few lines that would be a thousand million texts."""
+    lines = "".join(f"{chr(98 + n)}: &{chr(98 + n)} [{', '.join([f'*{chr(97 + n)}'] * 10)}]\n" for n in range(9))
+    assert read(tmp_path, f"a: &a [x]\n{lines}apiVersion: v1\nentries: {{a: [{{version: 1.0.0, keywords: *j}}]}}\n")

@@ -1,0 +1,154 @@
+"""Registries that ask for a login: the one that `helm registry login` has written down, told to nobody else."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import places
+import pytest
+from conftest import Server
+from places import FULL, Reply, Web, post, upload
+
+from models.charts.logins import is_kin, read
+from supervisor.charts.logins import RegistryLogins
+
+PERSON, PASSWORD = "me", "se:cret"
+KNOWN = f"{PERSON}:$2b$05$abcdefghijklmnopqrstuuWqeDdmk0qhXLYvA33lbC9M700ynI2Oa"
+"""What htpasswd would make of the two."""
+
+
+def auth(name: str = PERSON, password: str = PASSWORD) -> str:
+    return base64.b64encode(f"{name}:{password}".encode()).decode()
+
+
+class Lab:
+    """A registry that asks for a login, a web server that acts as one, and a server of ours that may reach both."""
+
+    def __init__(self, folder: Path, registry: str, web: Web, other: Web) -> None:
+        self.registry, self.web, self.other = registry, web, other
+        self.file = folder / "registry.json"
+        svc = {"security": FULL | {"allowed-hosts": [registry, web.place, other.place]}}
+        environ = {"HELM_REGISTRY_CONFIG": str(self.file)}
+        self.server = Server(folder, {"svc": svc}, environ, []).start()
+
+    def know(self, **logins: str) -> None:
+        self.file.write_text(json.dumps({"auths": {name: {"auth": told} for name, told in logins.items()}}))
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    folder = tmp_path_factory.mktemp("lab")
+    with places.registry(folder, KNOWN) as registry, places.web() as web, places.web() as other:
+        one = Lab(folder, registry, web, other)
+        with contextlib.closing(one.server):
+            yield one
+
+
+def test_what_helm_has_logged_in_to_is_pulled_from_and_pushed_to(lab: Lab, tmp_path: Path) -> None:
+    data = places.chart("demo", "1.2.3")
+    lab.file.unlink(missing_ok=True)
+    told = upload(lab.server, "/repos/push", {"chart": data, "remote": f"oci://{lab.registry}/ours"})
+    assert (told.status, "401" in told.json["detail"]) == (502, True)
+    login = ("registry", "login", lab.registry, "--plain-http", f"-u={PERSON}", f"-p={PASSWORD}")
+    places.run_helm(tmp_path, *login)
+    (written,) = (tmp_path / "home" / "config").rglob("config.json")
+    lab.file.write_bytes(written.read_bytes())
+    for _ in range(2):
+        sent = upload(lab.server, "/repos/push", {"chart": data, "remote": f"oci://{lab.registry}/ours"})
+        assert sent.status == 200, sent
+    ref = f"oci://{lab.registry}/ours/demo"
+    assert post(lab.server, "/repos/pull", {"chart": ref, "version": "^1"}).body == data
+    assert lab.server.get(f"/api/v1/charts/show/chart?chartRef={ref}:1.2.3").status == 200
+    places.run_helm(tmp_path, "pull", "--plain-http", ref, "--version=1.2.3")
+    lab.know(**{lab.registry: auth(password="another")})
+    answer = post(lab.server, "/repos/pull", {"chart": ref})
+    assert answer.status == 502
+    assert "another" not in answer.text
+    assert all(secret not in lab.server.log.read_text() for secret in (PASSWORD, auth(), "another"))
+
+
+def test_a_login_is_for_the_registry_and_its_token_realm_alone(lab: Lab) -> None:
+    seen: dict[str, list[str | None]] = {"registry": [], "realm": [], "elsewhere": []}
+
+    def told(who: str, answer: Reply) -> Any:
+        def reply(handler: Any) -> Reply:
+            seen[who].append(handler.headers.get("Authorization"))
+            return answer
+
+        return reply
+
+    challenge = {"WWW-Authenticate": f'Bearer realm="{lab.web.url}/token",service="it"'}
+    lab.know(**{lab.web.place: auth()})
+    lab.web.pages["/v2/a/demo/manifests/1.0.0"] = told("registry", (401, challenge, b""))
+    lab.web.pages["/token"] = told("realm", (200, {}, b'{"token": "t"}'))
+    assert post(lab.server, "/repos/pull", {"chart": f"oci://{lab.web.place}/a/demo:1.0.0"}).status == 502
+    assert seen == {"registry": [None, "Bearer t"], "realm": [f"Basic {auth()}"], "elsewhere": []}
+
+    challenge["WWW-Authenticate"] = f'Bearer realm="{lab.other.url}/token"'
+    lab.other.pages["/token"] = told("elsewhere", (200, {}, b'{"token": "t"}'))
+    post(lab.server, "/repos/pull", {"chart": f"oci://{lab.web.place}/a/demo:1.0.0"})
+    assert seen["elsewhere"] == [None], "a realm elsewhere is asked as nobody"
+
+    away = {"Location": f"{lab.other.url}/blob"}
+    lab.other.pages["/blob"] = told("elsewhere", (401, {"WWW-Authenticate": 'Basic realm="x"'}, b""))
+    lab.web.pages["/v2/b/demo/manifests/1.0.0"] = told("registry", (307, away, b""))
+    assert post(lab.server, "/repos/pull", {"chart": f"oci://{lab.web.place}/b/demo:1.0.0"}).status == 502
+    assert seen["elsewhere"] == [None, None], "nor where a redirect leads"
+
+
+@pytest.mark.parametrize(
+    ("document", "found"),
+    [
+        ({}, {}),
+        ({"auths": None}, {}),
+        ({"auths": {"Ghcr.io": {"auth": auth()}}}, {"ghcr.io": (PERSON, PASSWORD)}),
+        ({"auths": {"https://a.example:5000/v2/": {"auth": auth()}}}, {"a.example:5000": (PERSON, PASSWORD)}),
+        ({"auths": {"a.example": {"username": "n", "password": "p"}}}, {"a.example": ("n", "p")}),
+        (
+            {"auths": {"https://index.docker.io/v1/": {"auth": auth()}}},
+            dict.fromkeys(("index.docker.io", "docker.io", "registry-1.docker.io"), (PERSON, PASSWORD)),
+        ),
+        ({"auths": {"a.example": {}, "b": {"auth": "*"}, "c": None, "d": {"auth": auth("", "x")}, "": {}}}, {}),
+        ({"auths": {}, "credsStore": "pass", "credHelpers": {"a.example": "pass"}}, {}),
+    ],
+)
+def test_what_is_in_the_file(document: Any, found: Any) -> None:
+    assert read(json.dumps(document).encode()) == found
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b'{"auths": []}', b"\xff", b"[" * 100_000], ids=range(5))
+def test_a_file_that_is_none_has_no_logins(content: bytes) -> None:
+    with pytest.raises(ValueError, match=r".*"):
+        read(content)
+
+
+@pytest.mark.parametrize(
+    ("registry", "realm", "kin"),
+    [
+        ("ghcr.io", "ghcr.io", True), ("registry-1.docker.io", "auth.docker.io", True),
+        ("registry.gitlab.com", "gitlab.com", True), ("ghcr.io", "evil.io", False), ("ghcr.io", "io", False),
+        ("registry.gitlab.com", "evilgitlab.com", False), ("registry.gitlab.com", "gitlab.com.evil.example", False),
+        ("10.0.0.1", "11.0.0.1", False), ("10.0.0.1", "0.0.1", False), ("fd00::1", "fd00::2", False),
+        ("localhost", "elsewhere", False),
+    ],
+)  # fmt: skip
+def test_which_realm_belongs_to_a_registry(registry: str, realm: str, kin: bool) -> None:
+    assert is_kin(registry, realm) is kin
+
+
+@pytest.mark.parametrize(
+    ("environ", "file"),
+    [
+        ({"HELM_REGISTRY_CONFIG": "/a/b"}, "/a/b"),
+        ({"HELM_CONFIG_HOME": "/a", "XDG_CONFIG_HOME": "/x"}, "/a/registry/config.json"),
+        ({"XDG_CONFIG_HOME": "/x", "HOME": "/h"}, "/x/helm/registry/config.json"),
+        ({"HOME": "/h"}, "/h/.config/helm/registry/config.json"),
+    ],
+)
+def test_where_helm_keeps_them(environ: dict[str, str], file: str) -> None:
+    assert RegistryLogins(environ).file == Path(file)
