@@ -52,7 +52,7 @@ class Login(Page):
             return
         await end_session(self)
         lifetime = self.services.accounts.lifetime
-        self.set_cookie(session_cookie(self.services.port), raw, max_age=lifetime)
+        self.set_cookie(session_cookie(self.services), raw, max_age=lifetime)
         self.redirect(target, status=303)
 
     def _form(self, target: str, wrong: str | None) -> None:
@@ -64,7 +64,7 @@ class Logout(Page):
 
     async def post(self) -> None:
         await end_session(self)
-        self.clear_cookie(session_cookie(self.services.port))
+        self.clear_cookie(session_cookie(self.services))
         self.redirect(f"{self.prefix}/login", status=303)
 
 

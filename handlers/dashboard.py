@@ -1,67 +1,34 @@
-"""The pages of supervision: the overview, the processes, one process, the history."""
+"""The pages of supervision: the processes, one process, the history."""
 
 from __future__ import annotations
 
-import platform
+import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from urllib.parse import quote, urlencode
+from weakref import WeakKeyDictionary
 
 from attrs import frozen
 
 from handlers import frame, wire
 from handlers.base import Page, write_page
-from handlers.charts.card import card
-from handlers.charts.doing import release_state
 from handlers.gates import SAFE, Gate, operators, readers
 from handlers.routing import Route
-from handlers.tracker.standing import counted, health, standings
 from models import events
 from models.errors import Invalid
 from models.events import Entry, Filter
 from models.paging import paging
 from models.processes import STATUSES, TROUBLE, ProcessSpec, Status
 from models.secrets import shown_environment, shown_words
-from models.tracker.board import Health
 from supervisor import host
 from supervisor.process import Process
 from supervisor.usage import Usage
 
-_NEWEST = 8
-_WORST = 8
 _TIMELINE = 60
+_AT_ONCE = 50
+_HOLE = b"\0"
+_FIGURES = '<td class="number">{}</td>' * 3
 _WIDTH = 900
-
-
-class Home(Page):
-    """The host, the fleet, the projects, what changed last."""
-
-    gate = staticmethod(readers)
-
-    async def get(self) -> None:
-        await self.services.journal.soon()
-        fleet = list(self.services.fleet)
-        newest = events.page(paging({"size": str(_NEWEST)}, ["eventTime"]))
-        projects = await standings(self)
-        write_page(
-            self,
-            "home.html",
-            standings=projects,
-            verdicts=counted(projects),
-            worst=[one for one in projects if one.health in (Health.FAILING, Health.AT_RISK)][:_WORST],
-            health=health,
-            machine=host.read(),
-            size=host.size,
-            name=self.services.config.supervisor.node_name or platform.node(),
-            description=self.services.config.supervisor.description,
-            up=self.services.clock.since_boot(),
-            states=Counter(process.status for process in fleet),
-            trouble=[_row(process, None) for process in fleet if process.status in TROUBLE],
-            changes=newest.content,
-            releases=await card(self.services.charts, self.request),
-            release_state=release_state,
-            status_of=frame.status_of,
-        )
 
 
 class Processes(Page):
@@ -78,17 +45,15 @@ class Processes(Page):
     async def get(self) -> None:
         await self.services.journal.soon()
         fleet = list(self.services.fleet)
+        usage = await self.services.meter.read(fleet)
+        rows: Rows = self.settings["rows"]
         write_page(
             self,
             "processes.html",
-            rows=[_row(process, usage) for process, usage in zip(fleet, await self._usage(fleet), strict=True)],
+            rows=await rows.rows(self, fleet, usage),
             states=Counter(process.status for process in fleet),
             status_of=frame.status_of,
         )
-
-    async def _usage(self, fleet: list[Process]) -> list[Usage | None]:
-        found = await self.services.meter.read(fleet)
-        return [found.get(process.name) for process in fleet]
 
     async def post(self) -> None:
         fleet = self.services.fleet
@@ -110,16 +75,21 @@ class OneProcess(Page):
         await self.services.journal.soon()
         process = self.services.fleet.get(name)
         usage = (await self.services.meter.read([process])).get(name)
-        page = events.page(paging({"size": str(_TIMELINE)}, ["eventTime"]), Filter(process=name))
+        asked = paging({"size": str(_TIMELINE)}, ["eventTime"])
+        page = await self.services.history.page(asked, Filter(process=name))
         write_page(
             self,
             "process.html",
             process=process,
-            row=_row(process, usage),
+            row=row_of(process),
+            usage=_taken(usage),
             changes=page.content,
             total=page.total,
             spans=spans(page.content, self.services.clock.now()),
             settings=_settings(process.spec),
+            uptime=_up(process),
+            logs=_logs(process.spec),
+            log=self.query().get("log", ""),
             status_of=frame.status_of,
             width=_WIDTH,
         )
@@ -128,7 +98,7 @@ class OneProcess(Page):
         fleet = self.services.fleet
         deeds = {"start": fleet.start, "stop": fleet.stop, "restart": fleet.restart}
         await deeds[_verb(self)](name)
-        at = f"/processes/{quote(name, safe='')}" if self.get_body_argument("to", "") == "one" else "/processes"
+        at = process_url(name) if self.get_body_argument("to", "") == "one" else "/processes"
         self.redirect(self.prefix + at, status=303)
 
 
@@ -141,8 +111,7 @@ class History(Page):
         which = Filter(_status(query.get("status", "")), query.get("process") or None)
         if which.status is not None and which.process is not None:
             raise Invalid("either a status or a process can be asked for, not both")
-        near = events.is_near(asked)
-        page = events.page(asked, which) if near else await self.services.off_loop(lambda: events.page(asked, which))
+        page = await self.services.history.page(asked, which)
         write_page(
             self,
             "history.html",
@@ -158,20 +127,16 @@ class History(Page):
 
 @frozen
 class Row:
-    """One process as the pages show it."""
+    """One process as the pages show it, but for what changes from one moment to the next."""
 
     name: str
     href: str
     status: Status
     pid: str
-    uptime: str
-    cpu: str
-    memory: str
     restarts: int
     why: str
     description: str
     live: bool
-    labels: tuple[str, ...]
 
 
 @frozen
@@ -186,22 +151,59 @@ class Span:
     lasted: str
 
 
-def _row(process: Process, usage: Usage | None) -> Row:
-    info = wire.process_status(process)
+class Rows:
+    """The rows of the table of processes: each is kept as HTML until its process changes, but for what it takes."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, WeakKeyDictionary[Process, tuple[tuple[object, ...], bytes, bytes]]] = {}
+        """By the prefix of the page."""
+
+    async def rows(self, page: Page, processes: Sequence[Process], usage: Mapping[str, Usage]) -> bytes:
+        """Others have their turn between fifty and fifty."""
+        found = []
+        for place, process in enumerate(processes):
+            found.append(self._row(page, process, usage.get(process.name)))
+            if place % _AT_ONCE == 0:
+                await asyncio.sleep(0)
+        return b"".join(found)
+
+    def _row(self, page: Page, process: Process, usage: Usage | None) -> bytes:
+        kept = self._kept.setdefault(page.prefix, WeakKeyDictionary())
+        made_of = process.spec, process.record, process.restarts, process.live
+        parts = kept.get(process)
+        if parts is None or parts[0] != made_of:
+            words = {"row": row_of(process), "base": page.prefix, "status_of": frame.status_of, "hole": _HOLE}
+            head, _, tail = page.render_string("process_row.html", **words).partition(_HOLE)
+            parts = kept[process] = (made_of, head, tail)
+        cpu, memory = _taken(usage)
+        return parts[1] + _FIGURES.format(_up(process), cpu, memory).encode() + parts[2]
+
+
+def process_url(name: str) -> str:
+    """The page of a process, below the prefix."""
+    return f"/processes/{quote(name, safe='')}"
+
+
+def row_of(process: Process) -> Row:
     return Row(
         name=process.name,
-        href=f"/processes/{quote(process.name, safe='')}",
+        href=process_url(process.name),
         status=process.status,
-        pid="" if info.pid is None else str(info.pid),
-        uptime=info.process_uptime if process.live else "",
-        cpu="" if usage is None or usage.cpu is None else f"{usage.cpu:.1f} %",
-        memory="" if usage is None else host.size(usage.memory),
+        pid=str(process.record.pid or "") if process.live else "",
         restarts=process.restarts,
         why=_why(process),
         description=process.spec.description,
         live=process.live,
-        labels=tuple(process.spec.labels),
     )
+
+
+def _up(process: Process) -> str:
+    return wire.spoken(process.uptime()) if process.live else ""
+
+
+def _taken(usage: Usage | None) -> tuple[str, str]:
+    """Of the processors and of the memory."""
+    return ("", "") if usage is None else (f"{usage.cpu:.1f} %", host.size(usage.memory))
 
 
 def _why(process: Process) -> str:
@@ -212,6 +214,13 @@ def _why(process: Process) -> str:
     if record.status in TROUBLE and record.exit_code is not None:
         return f"exit code {record.exit_code}"
     return ""
+
+
+def _logs(spec: ProcessSpec) -> dict[str, str]:
+    """The logs of its own that a process has, by the name of the stream, each with its word."""
+    words = {"stdout": "Standard output", "stderr": "Standard error"}
+    paths = {"stdout": spec.stdout_logfile, "stderr": spec.stderr_file}
+    return {stream: words[stream] for stream, path in paths.items() if path}
 
 
 def _verb(page: Page) -> str:
@@ -265,7 +274,6 @@ def spans(changes: Sequence[Entry], now: int) -> list[Span]:
 
 
 routes: list[Route] = [
-    (r"/?", Home),
     (r"/processes/?", Processes),
     (r"/processes/([^/]+)", OneProcess),
     (r"/history", History),

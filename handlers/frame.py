@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from attrs import frozen
@@ -41,6 +42,23 @@ class Frame:
         return self.path == path or (path != "/" and self.path.startswith(path + "/"))
 
 
+class Kept:
+    """Pieces of pages, by all that each shows: of a page that is drawn anew most are what they were. For any thread."""
+
+    def __init__(self, most: int = 4096) -> None:
+        self._most = most
+        self._pieces: dict[tuple[object, ...], bytes] = {}
+
+    def piece(self, shows: tuple[object, ...], draw: Callable[[], bytes]) -> bytes:
+        """That which shows just this."""
+        found = self._pieces.get(shows)
+        if found is None:
+            if len(self._pieces) >= self._most:
+                self._pieces.clear()
+            found = self._pieces[shows] = draw()
+        return found
+
+
 def words() -> dict[str, Any]:
     """What templates may say beside their own values."""
     return {"when": when, "state": state, "link": link, "figure": figure, "spoken": wire.spoken}
@@ -75,6 +93,11 @@ def figure(value: float | None, unit: str = "", digits: int = 1) -> str:
         return NOTHING
     scale = 10**digits
     return f"{int(value * scale) / scale:.{digits}f}{unit}"
+
+
+def change(number: float | None) -> str:
+    """A difference with its sign."""
+    return NOTHING if number is None else f"{number:+.1f}"
 
 
 def status_of(status: Status) -> str:

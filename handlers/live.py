@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from typing import ClassVar
 
@@ -15,10 +16,12 @@ from handlers.interface import EVENT_STREAM, Parameter, Says, choice
 from handlers.interface import whole as whole_number
 from handlers.sockets import Stream
 from handlers.streams import RETRY, STREAM_HEADERS, block
-from models import events
-from models.errors import Invalid, NotFound
+from models.errors import Invalid, NotFound, Problem
 from models.events import Entry
 from models.paging import whole
+from supervisor.history import History
+
+log = logging.getLogger("http")
 
 LOG_PARAMETERS = (
     whole_number("lines", "How many lines", 200, 1, 10_000),
@@ -48,7 +51,7 @@ class Streaming(Base):
     def open(self) -> Stream:
         """Takes the connection over. Raises `Unavailable`."""
         self.streams.check()
-        dead = f'{session_cookie(self.services.port)}=""; Max-Age=0; Path=/' if self.caller.has_dead_cookie else ""
+        dead = f'{session_cookie(self.services)}=""; Max-Age=0; Path=/' if self.caller.has_dead_cookie else ""
         return self.streams.open(self.detach(), self.kind, dead)
 
 
@@ -63,24 +66,37 @@ class StatusStream(Streaming):
         last = self.request.headers.get("Last-Event-ID", "")
         stream = self.open()
         stream.send(f"retry: {RETRY}\n: status changes\n\n".encode())
-        seen = events.last_id()
+        seen = self._history.last_told
         if last.isascii() and last.isdigit() and len(last) <= _LONGEST_ID:
             try:
                 seen = await self._catch_up(stream, min(int(last), seen))
             except StreamClosedError:
+                return
+            except Problem as problem:
+                log.error("a stream ends, for the history cannot be read: %s", problem.message)
+                stream.close()
                 return
         self.streams.statuses.add(stream, seen)
 
     async def _catch_up(self, stream: Stream, seen: int) -> int:
         """Sends all that came after `seen`, as fast as the client reads; returns the last id that was sent.
 
-        Between the last of these reads and the subscription the loop has no turn.
+        Between the last look at what others were told and the subscription the loop has no turn.
         """
-        while some := events.since(seen, _REPLAY):
-            await stream.send_slowly(b"".join(map(status_block, some)))
-            await asyncio.sleep(0)
-            seen = some[-1].id
-        return seen
+        while True:
+            told = self._history.last_told
+            if some := await self._history.since(seen, _REPLAY):
+                await stream.send_slowly(b"".join(map(status_block, some)))
+                await asyncio.sleep(0)
+                seen = some[-1].id
+            elif told >= self._history.last_told:
+                return max(seen, told)
+            else:
+                seen = max(seen, told)  # what was between is deleted already
+
+    @property
+    def _history(self) -> History:
+        return self.services.history
 
 
 def log_asked_for(handler: Base, name: str) -> tuple[str, int]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from tornado.web import StaticFileHandler
 
-from handlers import apidocs, dashboard
+from handlers import apidocs, dashboard, home
 from handlers.base import Base
 from handlers.charts import pages as charts
 from handlers.gates import open_to_all
@@ -24,4 +24,4 @@ class Static(StaticFileHandler, Base):  # type: ignore[misc]
         Base.initialize(self, **arguments)
 
 
-routes: list[Route] = [*dashboard.routes, *charts.routes, *apidocs.routes]
+routes: list[Route] = [*home.routes, *dashboard.routes, *charts.routes, *apidocs.routes]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from handlers.accounts import field
-from handlers.base import Page, write_page
+from handlers.base import Page, write_long_page
 from handlers.gates import admins
 from handlers.routing import Route
 from models.errors import Invalid
@@ -17,7 +17,7 @@ class Users(Page):
 
     async def get(self) -> None:
         users = await self.services.accounts.in_store(accounts.list_users)
-        write_page(self, "users.html", users=users, own=self.caller.user)
+        await write_long_page(self, "users.html", users=users, own=self.caller.user)
 
     async def post(self) -> None:
         """Makes an account."""

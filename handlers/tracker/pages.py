@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 from urllib.parse import quote, urlencode
 
 from handlers import wire
-from handlers.base import Page, write_page
-from handlers.frame import NOTHING
+from handlers.base import Page, write_long_page
+from handlers.frame import NOTHING, Kept, change, words
 from handlers.gates import readers
 from handlers.routing import Route
 from handlers.tracker import drawing, shaping
 from handlers.tracker.forms import TrackedPage
 from handlers.tracker.projects import bounded
-from handlers.tracker.shapes import OutcomeInfo
-from handlers.tracker.standing import counted, health, standings
+from handlers.tracker.shapes import OutcomeInfo, RunInfo
+from handlers.tracker.standing import board_of, health, rows
 from handlers.tracker.tracked import at_one_moment, test_asked_for
 from models.tracker import access, board, comparing, coverage, flaky, gate, history, overview, runs, visible
 from models.tracker.comparing import Comparison
@@ -30,11 +31,6 @@ _RUNS = 20
 _FAILURES = 50
 _OUTCOMES = 100
 _FILES = 100
-
-
-def change(number: float | None) -> str:
-    """A difference with its sign."""
-    return NOTHING if number is None else f"{number:+.1f}"
 
 
 def took(ms: int | None) -> str:
@@ -75,9 +71,9 @@ def upload_snippet(page: Page, project: str, needs_token: bool) -> str:
 class ReadPage(TrackedPage):
     gate = staticmethod(readers)
 
-    def show(self, template: str, **facts: Any) -> None:
-        words = {"change": change, "took": took, "kind": kind, "query": _query, "statuses": list(Said.__members__)}
-        write_page(self, template, health=health, **words, **facts)
+    async def show(self, template: str, **facts: Any) -> None:
+        own = {"change": change, "took": took, "kind": kind, "query": _query, "statuses": list(Said.__members__)}
+        await write_long_page(self, template, health=health, **own, **facts)
 
     async def read(self, query: Callable[[], Result]) -> Result:
         """As `seen`, of one moment."""
@@ -95,8 +91,9 @@ class Projects(ReadPage):
     """The board."""
 
     async def get(self) -> None:
-        found = await standings(self)
-        self.show("projects.html", standings=found, counts=counted(found), snippet=self.snippet("my-project"))
+        found = await board_of(self)
+        drawn = await asyncio.to_thread(rows, self, found.standings)
+        await self.show("projects.html", rows=drawn, counts=found.counts, snippet=self.snippet("my-project"))
 
 
 class ProjectPage(ReadPage):
@@ -106,7 +103,7 @@ class ProjectPage(ReadPage):
         most = bounded(limit, _RUNS)
         facts = await self.read(lambda: self._facts(id, branch, flag, most))
         asked = {"branch": branch, "flag": flag, "limit": most, "most": history.MOST_RUNS}
-        self.show("project.html", **asked, **facts, **self._snippets(facts["project"]))
+        await self.show("project.html", **asked, **facts, **self._snippets(facts["project"]))
 
     def _facts(self, id: str, branch: str | None, flag: str | None, limit: int) -> dict[str, Any]:
         user = self.caller.user
@@ -121,12 +118,25 @@ class ProjectPage(ReadPage):
             "standing": standing,
             "branches": branches,
             "flags": flags,
-            "runs": [shaping.run_info(run) for run in shown],
-            "before": overview.before_each(shown),
+            "rows": self._rows([shaping.run_info(run) for run in shown], overview.before_each(shown)),
+            "shown": len(shown),
             "tests": [shaping.flaky_info(test) for test in flaky.tests(project.id)],
             "writes": access.may_write(user, project),
             **self._trend(project, branch or _usual(limits.base_branch, [one.name for one in branches]), flag, flags),
         }
+
+    def _rows(self, shown: Sequence[RunInfo], before: Mapping[int, int]) -> bytes:
+        """Of the table of runs; each links the run before it."""
+        kept: Kept = self.settings["kept"]
+        facts = {"base": self.prefix, "kind": kind, "took": took, **words()}
+
+        def row(run: RunInfo) -> bytes:
+            last = before.get(run.id)
+            return kept.piece(
+                ("run", self.prefix, last, run), lambda: self.render_string("run_row.html", run=run, last=last, **facts)
+            )
+
+        return b"".join(map(row, shown))
 
     def _trend(self, project: Project, branch: str | None, flag: str | None, flags: Sequence[str]) -> dict[str, Any]:
         """The trend is of one flag: runs of several would be compared with each other."""
@@ -156,7 +166,7 @@ class TestPage(ReadPage):
 
     async def get(self, id: str) -> None:
         class_name, name = test_asked_for(self)
-        self.show("test.html", **await self.read(lambda: self._facts(id, class_name, name)))
+        await self.show("test.html", **await self.read(lambda: self._facts(id, class_name, name)))
 
     def _facts(self, id: str, class_name: str, name: str) -> dict[str, Any]:
         user = self.caller.user
@@ -189,7 +199,7 @@ def first_failing(results: Sequence[OutcomeInfo]) -> tuple[OutcomeInfo, int] | N
 
 class RunPage(ReadPage):
     async def get(self, id: str) -> None:
-        self.show("run.html", **await self.read(lambda: self._facts(id)))
+        await self.show("run.html", **await self.read(lambda: self._facts(id)))
 
     def _facts(self, id: str) -> dict[str, Any]:
         user = self.caller.user
@@ -220,10 +230,10 @@ class ComparePage(ReadPage):
         query = self.query()
         base, head = (query.get(name, "").strip() for name in ("base", "head"))
         if not base and not head:
-            self.show("compare.html", found=None, project=None)
+            await self.show("compare.html", found=None, project=None)
             return
         found, project = await self.read(lambda: self._facts(base, head))
-        self.show("compare.html", found=shaping.comparison_info(found), project=project)
+        await self.show("compare.html", found=shaping.comparison_info(found), project=project)
 
     def _facts(self, base: str, head: str) -> tuple[Comparison, Project]:
         one, other = visible.pair(self.caller.user, base, head)

@@ -203,7 +203,9 @@ def test_what_comes_from_outside_is_text_and_no_link(server: Server, space: str)
 
 
 def test_the_overview_counts_releases_by_state(server: Server, space: str) -> None:
-    assert re.search(r"Releases\s*\d+\s*deployed\s*\d", wait_for(lambda: page(server, "/").words))
+    words = wait_for(lambda: (found := page(server, "/").words) and "has not answered" not in found and found)
+    assert re.search(r"Releases\s*\d+\s*deployed\s*\d", words)
+    assert f"wall in {space}" in words.partition("What changed last")[2]
 
 
 # The gate

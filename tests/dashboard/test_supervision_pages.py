@@ -177,6 +177,14 @@ def test_a_process_is_started_and_its_log_watched(server: Server, chromium: Brow
         one.get_by_label("Search").fill("line 1")
         one.locator("#log-count", has_text=" of ").wait_for()
         assert all(line.startswith("line 1") for line in one.locator(".log").inner_text().splitlines())
+        one.get_by_label("Search").fill("")
+        one.get_by_label("Pause").check()
+        log, still = server.folder / "web.log", one.locator(".log").inner_text()
+        before = log.stat().st_size
+        wait_for(lambda: log.stat().st_size > before + 50)
+        assert one.locator(".log").inner_text() == still
+        one.get_by_label("Pause").uncheck()
+        wait_for(lambda: one.locator(".log").inner_text() != still)
         one.get_by_role("button", name="Stop").click()
         one.get_by_role("button", name="Start", exact=True).wait_for()
         assert server.status("web") == "stopped"
