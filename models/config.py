@@ -47,9 +47,7 @@ class Server:
     stream_buffer: Bytes = Size(256 * KIB)
     stream_replay: Count0 = 1000
     shutdown_timeout: Seconds = Seconds(30)
-    database_url: Annotated[str, values.unsupported("only SQLite in data-dir is supported by this version")] | None = (
-        None
-    )
+    database_url: Annotated[str, values.database_url] | None = field(default=None, repr=False)
 
 
 @frozen

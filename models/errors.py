@@ -89,3 +89,7 @@ class Unavailable(Problem):
 
 class TimedOut(Problem):
     """It took longer than its bound."""
+
+
+class CannotUse(Exception):
+    """The configuration asks for what this installation cannot do, in one line for the operator."""

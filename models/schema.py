@@ -56,16 +56,6 @@ class Event(Table):
         table_name = "event"
 
 
-class Tally(Table):
-    """How many events there are in all, with a new status, or of a process: a page's total must not cost a count."""
-
-    scope = peewee.TextField(primary_key=True)
-    events = peewee.BigIntegerField()
-
-    class Meta:
-        table_name = "tally"
-
-
 class Supervised(Table):
     """What a supervisor that was killed has to know of each process at its next start."""
 

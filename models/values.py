@@ -262,6 +262,17 @@ def url(raw: str) -> str:
     return raw
 
 
+def database_url(raw: str) -> str:
+    """It may hold a password, so no fault shows it."""
+    try:
+        fits = urlsplit(raw).scheme in ("postgresql", "postgres") and "://" in raw
+    except ValueError:
+        fits = False
+    if not fits or re.search(r"[\s\x00-\x1f]", raw):
+        raise Unfit("is not postgresql://USER:PASSWORD@HOST/NAME")
+    return raw
+
+
 def token(raw: str) -> str:
     """A word as HTTP has them: the name of a header or a method."""
     if not re.fullmatch(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", raw):
@@ -304,13 +315,6 @@ def process_name(raw: str) -> str:
     if not 1 <= len(raw) <= 255 or any(c < " " or "\x7f" <= c <= "\x9f" for c in raw):
         raise Unfit("is not a process name (1 to 255 characters, none of them a control character)", raw)
     return raw
-
-
-def unsupported(why: str) -> Callable[[str], str]:
-    def check(_: str) -> str:
-        raise Unfit(why)
-
-    return check
 
 
 # fmt: off

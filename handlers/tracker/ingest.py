@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -78,11 +77,10 @@ class Arrival:
                 self._parts.end()
 
     def discard(self) -> None:
-        """Removes all of it."""
+        """Lets go of all of it: the folder may be removed."""
         with self._lock:
             self._gone = True
             self._parts.close()
-            shutil.rmtree(self.folder, ignore_errors=True)
 
     def project(self) -> str | None:
         """The name of the project, if that part has come whole. Raises `Invalid`."""
@@ -176,7 +174,7 @@ class Ingest(Base):
         await self.services.ingest.spool(lambda: arrival.take(piece, is_end))
         if not self._is_checked and (project := arrival.project()) is not None:
             self._is_checked = True
-            self.services.ingest.check(self.caller.user, project)
+            await self.services.ingest.check(self.caller.user, project)
 
     async def post(self) -> None:
         if self._fault is not None:
@@ -184,7 +182,7 @@ class Ingest(Base):
         await self._pass_on(is_end=True)
         arrival = self._come()
         upload, files = await self.services.ingest.spool(lambda: (arrival.upload(), arrival.files()))
-        self.services.ingest.check(self.caller.user, upload.project)
+        await self.services.ingest.check(self.caller.user, upload.project)
         self._come()
         self._arrival = None  # who reads it removes it
         stored = await self.services.ingest.run(arrival.folder, upload, files, self.caller.credential)
@@ -210,7 +208,7 @@ class Ingest(Base):
     def _discard(self) -> None:
         arrival, self._arrival = self._arrival, None
         if arrival is not None:
-            self.services.ingest.remove(arrival.discard)
+            self.services.ingest.remove(arrival.folder, arrival.discard)
 
 
 def _answer(stored: Stored) -> IngestResult:

@@ -9,6 +9,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import ClassVar
 
 import peewee
@@ -20,6 +21,7 @@ from handlers.live import LAST_EVENT_ID, Streaming
 from handlers.routing import Route
 from handlers.sockets import Stream
 from handlers.streams import RETRY, block
+from models.errors import Problem
 from models.tracker import access, accounts, runevents
 from models.tracker.accounts import Credential
 from models.tracker.runevents import RunUpdate
@@ -32,6 +34,7 @@ CONNECTED = block("connected", "{}", retry=RETRY)
 _REPLAY = 100
 _BATCH = 100
 _LONGEST_ID = 18
+_GROUPS = 50
 _SLICE = 0.002
 _LOOK_AGAIN = 2.0
 _LOOK_AT_LEAST = 10.0
@@ -137,7 +140,7 @@ class Runs:
     def told(self) -> int:
         """The last id that was sent to those who were there."""
         if self._told is None:
-            self._told = runevents.bounds()[1]
+            self._told = self._services.last_run
         return self._told
 
     def add(self, stream: Stream, credential: Credential | None, after: int) -> None:
@@ -156,8 +159,8 @@ class Runs:
         try:
             while self._waiting:
                 try:
-                    await self._deliver(self._in_order())
-                except peewee.PeeweeException as error:
+                    await self._deliver(await self._in_order())
+                except (peewee.PeeweeException, Problem) as error:
                     log.error("run events could not be sent, so their streams end: %s", error)
                     for group in tuple(self._groups.values()):  # they come back, and ask for what they missed
                         group.close()
@@ -165,12 +168,12 @@ class Runs:
         finally:
             self._sending = None
 
-    def _in_order(self) -> Sequence[RunUpdate]:
+    async def _in_order(self) -> Sequence[RunUpdate]:
         """Takes what waits, in the order of the commits, with what was committed between and is not published yet."""
         newest, told, waiting, self._waiting = max(self._waiting), self.told, self._waiting, {}
         self._told = newest
         if newest - told > len(waiting):
-            stored = runevents.since(told, newest - told)
+            stored = await self._services.glance(lambda: runevents.since(told, newest - told))
             waiting = {update.id: update for update in stored if update.id <= newest} | waiting
         return [waiting[id] for id in sorted(waiting)]
 
@@ -178,15 +181,24 @@ class Runs:
         pace = Pace()
         for start in range(0, len(updates), _BATCH):
             batch = updates[start : start + _BATCH]
-            readable, joined = Readable(self._services, batch), Joined(batch)
-            for group in tuple(self._groups.values()):
-                ids = readable.by(group.credential)
-                if ids is None:
-                    group.close()
-                elif ids:
-                    await self._to_group(group, joined, ids, pace)
+            readable, joined = await self._readable(batch), Joined(batch)
+            groups = tuple(self._groups.values())
+            for first in range(0, len(groups), _GROUPS):
+                some = groups[first : first + _GROUPS]
+                for group, ids in zip(some, await self._may(readable, some), strict=True):
+                    if ids is None:
+                        group.close()
+                    elif ids:
+                        await self._to_group(group, joined, ids, pace)
                 if pace.is_over:
                     await pace.pause()
+
+    async def _readable(self, batch: Sequence[RunUpdate]) -> Readable:
+        return await self._services.glance(lambda: Readable(self._services, batch))
+
+    async def _may(self, readable: Readable, groups: Sequence[Group]) -> Sequence[frozenset[int] | None]:
+        """What `Readable.by` says of each group."""
+        return await self._services.glance(lambda: [readable.by(group.credential) for group in groups])
 
     async def _to_group(self, group: Group, joined: Joined, ids: frozenset[int], pace: Pace) -> None:
         whole, first = joined.of(ids), joined.first
@@ -207,20 +219,26 @@ class Runs:
                 begin = time.monotonic()
                 try:
                     await self._end_the_dead()
-                except peewee.PeeweeException as error:
+                except (peewee.PeeweeException, Problem) as error:
                     log.error("the credentials of streams could not be looked at: %s", error)
                 spent = time.monotonic() - begin
         finally:
             self._looking = None
 
     async def _end_the_dead(self) -> None:
-        pace = Pace()
-        for group in tuple(self._groups.values()):
-            credential = group.credential
-            if credential is not None and accounts.still(credential, self._services.clock.now()) is None:
-                group.close()
+        pace, groups = Pace(), [group for group in self._groups.values() if group.credential is not None]
+        for first in range(0, len(groups), _GROUPS):
+            some = groups[first : first + _GROUPS]
+            for group, lives in zip(some, await self._services.glance(lambda: self._live(some)), strict=True):  # noqa: B023 (awaited here)
+                if not lives:
+                    group.close()
             if pace.is_over:
                 await pace.pause()
+
+    def _live(self, groups: Sequence[Group]) -> Sequence[bool]:
+        """Whether the credential of each is still good."""
+        now = self._services.clock.now()
+        return [one is None or accounts.still(one, now) is not None for one in (group.credential for group in groups)]
 
 
 class Joined:
@@ -256,34 +274,40 @@ class RunStream(Streaming):
         try:
             seen = runs.told
             if last.isascii() and last.isdigit() and len(last) <= _LONGEST_ID:
-                seen = await self._catch_up(stream, int(last))
+                seen = await self._catch_up(runs, stream, int(last))
             runs.add(stream, self.caller.credential, seen)
         except StreamClosedError:
             stream.close()
-        except peewee.PeeweeException as error:
+        except (peewee.PeeweeException, Problem) as error:
             log.error("a stream ends, for the store cannot be read: %s", error)
             stream.close()
 
-    async def _catch_up(self, stream: Stream, seen: int) -> int:
+    async def _catch_up(self, runs: Runs, stream: Stream, seen: int) -> int:
         """Sends all that came after `seen`, as fast as the client reads; returns the last id that was told.
 
-        Between the last of these reads and the subscription the loop has no turn.
+        Between the last look at what others were told and the subscription the loop has no turn.
         """
         while True:
-            oldest, newest = runevents.bounds()
+            oldest, newest = await self.services.glance(runevents.bounds)
             if not max(oldest, newest + 1 - self.services.config.server.stream_replay) - 1 <= seen <= newest:
                 seen = newest
                 await stream.send_slowly(block("reset", "{}", newest))
                 continue
             if seen == newest:
-                return seen
-            some = runevents.since(seen, _REPLAY)
-            ids = Readable(self.services, some).by(self.caller.credential)
+                if seen >= runs.told:
+                    return seen
+                continue
+            some, ids = await self.services.glance(partial(self._missed, seen))
             if ids is None:
                 raise StreamClosedError
             seen = some[-1].id
             await stream.send_slowly(Joined(some).of(ids))
             await asyncio.sleep(0)
+
+    def _missed(self, seen: int) -> tuple[Sequence[RunUpdate], frozenset[int] | None]:
+        """The next events after `seen`, and of which projects the caller may read them."""
+        some = runevents.since(seen, _REPLAY)
+        return some, Readable(self.services, some).by(self.caller.credential)
 
 
 routes: list[Route] = [(r"/events", RunStream)]

@@ -52,7 +52,7 @@ def may_own(user: User | None, project: Project | int) -> bool:
 def readable(user: User | None) -> peewee.Expression | peewee.SQL:
     """The condition, for a `where` on `Project`, of the projects that `user` may read."""
     if user is not None and user.is_admin:
-        return peewee.SQL("1")
+        return peewee.SQL("1 = 1")
     public = Project.visibility == "PUBLIC"
     if user is None:
         return public

@@ -57,6 +57,14 @@ class Credential:
 
 
 @frozen
+class Shown:
+    """What a request bears to tell who sent it."""
+
+    kind: Literal["session", "token"]
+    raw: str = field(repr=False)
+
+
+@frozen
 class Password:
     """What a login is held against; never shown."""
 
@@ -148,7 +156,7 @@ def user_by_id(user_id: int) -> User:
 
 def list_users() -> list[User]:
     """By name."""
-    return [user_of(row[:-1]) for row in reports.execute_sql(_USER + "1 ORDER BY a.username")]
+    return [user_of(row[:-1]) for row in reports.execute_sql(_USER + "1 = 1 ORDER BY a.username")]
 
 
 def has_admin() -> bool:
@@ -160,12 +168,14 @@ def create_user(username: str, password_hash: str, role: Role, now: int, display
     check_username(username)
     row = (username, display_name, password_hash, role, now)
     try:
-        done = reports.execute_sql(
-            "INSERT INTO account (username, display_name, password_hash, role, created_at) VALUES (?, ?, ?, ?, ?)", row
-        )
+        ((id,),) = reports.execute_sql(
+            "INSERT INTO account (username, display_name, password_hash, role, created_at) VALUES (?, ?, ?, ?, ?)"
+            " RETURNING id",
+            row,
+        ).fetchall()
     except peewee.IntegrityError:
         raise Conflict(f"there is a user {username} already") from None
-    return User(done.lastrowid, username, display_name, None, role)
+    return User(id, username, display_name, None, role)
 
 
 def set_profile(user_id: int, display_name: str | None, email: str | None) -> None:

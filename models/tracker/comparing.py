@@ -19,7 +19,7 @@ _FAILS = f"SELECT test_id FROM result WHERE run_id = ? AND status IN {FAILING}" 
 _PASSES = "SELECT test_id FROM result WHERE run_id = ? AND status = 0"
 _NEW = f"{_FAILS} EXCEPT {_FAILS}"
 _STILL = f"{_FAILS} INTERSECT {_FAILS}"
-_FIXED = f"SELECT test_id FROM ({_FAILS} EXCEPT {_FAILS}) WHERE test_id IN ({_PASSES})"  # noqa: S608
+_FIXED = f"SELECT test_id FROM ({_FAILS} EXCEPT {_FAILS}) AS gone WHERE test_id IN ({_PASSES})"  # noqa: S608
 _NAMED = "SELECT t.class_name, t.name FROM test t WHERE t.id IN ({}) ORDER BY t.class_name, t.name"
 _LENGTHS = "SELECT test_id, sum(duration_ms) AS ms FROM result WHERE run_id = ? GROUP BY test_id"
 _TIMES = f"""

@@ -18,7 +18,7 @@ _FILES = """
     GROUP BY c.path, r.module ORDER BY 5 DESC, c.path LIMIT ?"""
 _COUNT = """
     SELECT count(*) FROM (SELECT DISTINCT c.path, r.module FROM coverage c JOIN report r ON r.id = c.report_id
-    WHERE c.run_id = ?)"""
+    WHERE c.run_id = ?) AS files"""
 _TOLD = """
     SELECT c.path, r.module, c.line_covered, c.line_missed, c.branch_covered, c.branch_missed, c.covered, c.missed
     FROM coverage c JOIN report r ON r.id = c.report_id WHERE c.run_id = ? AND c.path = ? AND r.module IS ?"""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from functools import lru_cache
 
 from models.tracker.schema import Run
 
 
+@lru_cache(4096)
 def share(part: int | None, rest: int | None) -> Fraction | None:
     """`part` x 100 / (`part` + `rest`); None where there is nothing to have a part of."""
     whole = (part or 0) + (rest or 0)
@@ -19,6 +21,7 @@ def percent(part: int | None, rest: int | None) -> float | None:
     return None if exact is None else float(exact)
 
 
+@lru_cache(256)
 def decimal(written: float) -> Fraction:
     """A setting as it was written: 0.3 is three tenths, not the float next to it."""
     return Fraction(repr(float(written)))

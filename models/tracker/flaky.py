@@ -23,7 +23,7 @@ _FOUND = f"""
         ORDER BY created_at DESC, id DESC LIMIT {WINDOW}),
     again AS MATERIALIZED (SELECT commit_sha FROM recent WHERE commit_sha IS NOT NULL
         GROUP BY commit_sha HAVING count(*) > 1),
-    both AS (SELECT DISTINCT bad.test_id, run.commit_sha FROM recent run CROSS JOIN result bad
+    mixed AS (SELECT DISTINCT bad.test_id, run.commit_sha FROM recent run CROSS JOIN result bad
         WHERE run.commit_sha IN (SELECT commit_sha FROM again) AND bad.run_id = run.id AND bad.status IN {FAILING}
         AND EXISTS (SELECT 1 FROM run other CROSS JOIN result good
             WHERE other.project_id = :project AND other.commit_sha = run.commit_sha AND other.id <> run.id
@@ -31,7 +31,8 @@ _FOUND = f"""
     told AS (SELECT DISTINCT r.test_id FROM recent run CROSS JOIN result r INDEXED BY result_flaky
         WHERE run.flaky > 0 AND r.run_id = run.id AND r.flaky = 1),
     found AS MATERIALIZED (SELECT test_id, count(commit_sha) AS commits FROM
-        (SELECT test_id, commit_sha FROM both UNION ALL SELECT test_id, NULL FROM told) GROUP BY test_id)"""  # noqa: S608
+        (SELECT test_id, commit_sha FROM mixed UNION ALL SELECT test_id, NULL FROM told) AS each
+        GROUP BY test_id)"""  # noqa: S608
 _COUNT = f"{_FOUND} SELECT count(*) FROM found"  # noqa: S608 (our own words)
 _LIST = f"""{_FOUND},
     shown AS MATERIALIZED (SELECT test_id, commits FROM found UNION ALL SELECT test_id, NULL FROM mark
@@ -40,12 +41,12 @@ _LIST = f"""{_FOUND},
         FROM recent run CROSS JOIN result r WHERE r.run_id = run.id AND r.status IN {FAILING} GROUP BY r.test_id),
     top AS MATERIALIZED (SELECT t.id, t.class_name, t.name, shown.commits, coalesce(bad.failures, 0) AS failures,
         bad.last FROM shown JOIN test t ON t.id = shown.test_id LEFT JOIN bad ON bad.test_id = t.id
-        ORDER BY failures DESC, shown.commits DESC, t.class_name, t.name LIMIT {MOST})
+        ORDER BY failures DESC, coalesce(shown.commits, -1) DESC, t.class_name, t.name LIMIT {MOST})
     SELECT top.class_name, top.name, top.commits, (SELECT count(*) FROM result r WHERE r.test_id = top.id
         AND r.run_id >= (SELECT min(id) FROM recent) AND r.run_id IN (SELECT id FROM recent)),
         top.failures, top.last, coalesce(mark.status, 'ACTIVE'), mark.note
     FROM top LEFT JOIN mark ON mark.project_id = :project AND mark.test_id = top.id
-    ORDER BY top.failures DESC, top.commits DESC, top.class_name, top.name"""  # noqa: S608
+    ORDER BY top.failures DESC, coalesce(top.commits, -1) DESC, top.class_name, top.name"""  # noqa: S608
 _MARK = """
     INSERT INTO mark (project_id, test_id, status, note, account_id, created_at) VALUES (?, ?, ?, ?, ?, ?)
     ON CONFLICT (project_id, test_id) DO UPDATE SET status = excluded.status, note = excluded.note,

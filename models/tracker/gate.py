@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Sequence
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any, Literal
 
 from attrs import frozen
@@ -110,6 +111,7 @@ def rules(
     return found
 
 
+@lru_cache(1024)
 def _minimum(covered: Fraction | None, least: float) -> Rule:
     if covered is None:
         return Rule("min-coverage", True, "no coverage reported")
@@ -118,6 +120,7 @@ def _minimum(covered: Fraction | None, least: float) -> Rule:
     return Rule("min-coverage", covered >= decimal(least), detail)
 
 
+@lru_cache(4096)
 def _drop(covered: Fraction, before: Fraction, most: float) -> Rule:
     drop = before - covered
     now, base = _shown(covered, before)

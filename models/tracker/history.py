@@ -164,13 +164,14 @@ def runs_by_id(ids: Iterable[int]) -> dict[int, Run]:
 _SUITES = """
     SELECT name, tests, failed, errors, skipped, duration_ms FROM suite WHERE run_id = ?
     ORDER BY failed + errors > 0 DESC, id LIMIT ?"""
-_FAILED = f"result WHERE run_id = ? AND status IN {FAILING}"
+_FAILED = f"result WHERE run_id = :run AND status IN {FAILING}"
+_END = "CASE WHEN length({0}) > :most THEN substr({0}, length({0}) - :most + 1) ELSE {0} END"
 _FAILURES = f"""
     SELECT s.name, t.class_name, t.name, r.status, r.duration_ms, r.reruns, f.type, f.message,
-    substr(f.stack, 1, ?), substr(o.out, ?), substr(o.err, ?)
+    substr(f.stack, 1, :most), {_END.format("o.out")}, {_END.format("o.err")}
     FROM result r JOIN test t ON t.id = r.test_id LEFT JOIN suite s ON s.id = r.suite_id
     LEFT JOIN failure f ON f.result_id = r.id LEFT JOIN output o ON o.result_id = r.id
-    WHERE r.id IN (SELECT id FROM {_FAILED} ORDER BY id LIMIT ?) ORDER BY r.id"""  # noqa: S608 (our own words)
+    WHERE r.id IN (SELECT id FROM {_FAILED} ORDER BY id LIMIT :failures) ORDER BY r.id"""  # noqa: S608 (our own words)
 _SLOW = """
     SELECT t.class_name, t.name, s.status, s.duration_ms FROM
     (SELECT test_id, status, duration_ms FROM result WHERE run_id = ? AND duration_ms > 0
@@ -180,11 +181,11 @@ _SLOW = """
 def detail(id: int, failures: int = MOST) -> Detail:
     """What the run of this id holds, at most so many failures."""
     suites = [SuiteRow(*row) for row in reports.execute_sql(_SUITES, (id, MOST))]
-    failed = reports.execute_sql(_FAILURES, (_TEXT + 1, -_TEXT - 1, -_TEXT - 1, id, failures))
+    failed = reports.execute_sql(_FAILURES, {"most": _TEXT + 1, "run": id, "failures": failures})
     slow = reports.execute_sql(_SLOW, (id, _SLOWEST)).fetchall()
     return Detail(
         suites=suites,
-        suite_count=_count("suite WHERE run_id = ?", id) if len(suites) == MOST else len(suites),
+        suite_count=_count("suite WHERE run_id = :run", id) if len(suites) == MOST else len(suites),
         failures=[_failure(row) for row in failed],
         failure_count=_count(_FAILED, id),
         slowest=[SlowRow(class_name, name, CASE_STATUSES[rank], ms) for class_name, name, rank, ms in slow],
@@ -192,7 +193,7 @@ def detail(id: int, failures: int = MOST) -> Detail:
 
 
 def _count(what: str, run_id: int) -> int:
-    return int(reports.execute_sql(f"SELECT count(*) FROM {what}", (run_id,)).fetchone()[0])  # noqa: S608
+    return int(reports.execute_sql(f"SELECT count(*) FROM {what}", {"run": run_id}).fetchone()[0])  # noqa: S608
 
 
 def _failure(row: Sequence[Any]) -> FailureRow:
@@ -218,7 +219,8 @@ _OUTCOMES = """
 def test_id(project_id: int, class_name: str, name: str) -> int:
     """The id of a test of a project. Raises `NotFound`."""
     found = reports.execute_sql(
-        "SELECT id FROM test WHERE project_id = ? AND class_name = ? AND name = ?", (project_id, class_name, name)
+        "SELECT id FROM test WHERE project_id = :project AND class_name = :class_name AND name = :name",
+        {"project": project_id, "class_name": class_name, "name": name},
     ).fetchone()
     if found is None:
         raise NotFound(f"this project has no test {f'{class_name} {name}'.strip()}", "TEST_NOT_FOUND")

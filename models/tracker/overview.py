@@ -12,8 +12,12 @@ from models.tracker.schema import Mark, Run, reports
 MOST_BRANCHES = 50
 
 _BRANCHES = """
-    SELECT branch, count(*), id, max(created_at) FROM run WHERE project_id = ? AND branch IS NOT NULL
-    GROUP BY branch ORDER BY branch = ? DESC, max(created_at) DESC LIMIT ?"""
+    SELECT b.branch, b.runs, (SELECT max(r.id) FROM run r WHERE r.project_id = :project AND r.branch = b.branch
+        AND r.created_at = b.newest)
+    FROM (SELECT branch, count(*) AS runs, max(created_at) AS newest, branch = :base AS is_base FROM run
+        WHERE project_id = :project AND branch IS NOT NULL GROUP BY branch
+        ORDER BY branch = :base DESC, max(created_at) DESC LIMIT :most) AS b
+    ORDER BY b.is_base DESC, b.newest DESC"""
 _FLAGS = "SELECT DISTINCT flag FROM run WHERE project_id = ? ORDER BY flag LIMIT 100"
 _BESIDE = """
     SELECT id FROM run WHERE project_id = ? AND branch IS ? AND flag = ? AND (created_at, id) {than} (?, ?)
@@ -33,9 +37,10 @@ class Branch:
 
 def branches(project_id: int, base: str) -> list[Branch]:
     """The base branch first, then those that were heard of last."""
-    rows = reports.execute_sql(_BRANCHES, (project_id, base, MOST_BRANCHES)).fetchall()
+    values = {"project": project_id, "base": base, "most": MOST_BRANCHES}
+    rows = reports.execute_sql(_BRANCHES, values).fetchall()
     newest = history.runs_by_id(row[2] for row in rows)
-    return [Branch(name, count, newest[id]) for name, count, id, _ in rows]
+    return [Branch(name, count, newest[id]) for name, count, id in rows]
 
 
 def flags(project_id: int) -> list[str]:

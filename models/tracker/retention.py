@@ -1,6 +1,7 @@
 """Runs that have had their time, and how one is deleted without anybody waiting for it.
 
 The newest run of a project is always kept, and so is the newest of each flag on its base branch: it is a baseline.
+What came last is kept too, though a clock that went back has dated it before others.
 """
 
 from __future__ import annotations
@@ -12,20 +13,22 @@ from models.tracker.schema import reports
 _BATCH = 2_000
 
 _KEPT = """
-    WITH placed AS (SELECT r.id, r.created_at, r.branch = coalesce(p.base_branch, :base) AS is_base,
+    WITH placed AS (SELECT r.id, r.created_at,
+        CASE WHEN r.branch = coalesce(p.base_branch, :base) THEN 1 ELSE 0 END AS is_base,
         row_number() OVER (PARTITION BY r.project_id ORDER BY r.created_at DESC, r.id DESC)
             AS newest,
         row_number() OVER (PARTITION BY r.project_id, r.branch, r.flag ORDER BY r.created_at DESC, r.id DESC)
             AS of_flag,
         row_number() OVER (PARTITION BY r.project_id, r.branch ORDER BY r.created_at DESC, r.id DESC)
-            AS of_branch
+            AS of_branch,
+        row_number() OVER (PARTITION BY r.project_id, r.branch ORDER BY r.id DESC) AS came
         FROM run r JOIN project p ON p.id = r.project_id)
-    SELECT id FROM placed WHERE newest > 1 AND NOT (coalesce(is_base, 0) AND of_flag = 1)
-        AND (created_at < :before OR (:keep > 0 AND of_branch > :keep))
+    SELECT id FROM placed WHERE newest > 1 AND NOT (is_base = 1 AND of_flag = 1)
+        AND (created_at < :before OR (:keep > 0 AND of_branch > :keep AND came > :keep))
     ORDER BY created_at, id LIMIT :most"""
 _PASSED = f"SELECT id FROM result WHERE run_id = ? AND status NOT IN {FAILING} LIMIT ?"  # noqa: S608 (our own words)
 _COVERAGE = "SELECT id FROM coverage WHERE run_id = ? LIMIT ?"
-_LAST_OF_BATCH = "SELECT max(id) FROM (SELECT id FROM test WHERE id > ? ORDER BY id LIMIT ?)"
+_LAST_OF_BATCH = "SELECT max(id) FROM (SELECT id FROM test WHERE id > ? ORDER BY id LIMIT ?) AS batch"
 _UNUSED = """
     SELECT t.id FROM test t WHERE t.id > ? AND t.id <= ? AND NOT EXISTS (SELECT 1 FROM result WHERE test_id = t.id)
     AND NOT EXISTS (SELECT 1 FROM mark WHERE project_id = t.project_id AND test_id = t.id)"""

@@ -18,7 +18,13 @@ from models.tracker.schema import Project, Run, reports
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SHORT = 7
 _AT_LEAST = 64
-"""So many are always kept: who publishes finds there what others committed before it and have not published yet."""
+"""So many are always kept: who publishes finds there what others committed before it and have not published yet.
+
+The newest is among them, so the next id follows from it.
+"""
+
+CHANNEL = "run"
+"""What nodes that share a store are woken by."""
 
 
 class Judged(Protocol):
@@ -40,9 +46,11 @@ class RunUpdate:
 def record(run: Run, project: Project, verdict: Judged, keep: int) -> RunUpdate:
     """Stores the event of a run as it is now, and drops all but the newest `keep`. For the run's own transaction."""
     data = json.dumps(_told(run, project, verdict), separators=(",", ":"), ensure_ascii=False)
-    made = reports.execute_sql("INSERT INTO run_event (project_id, data) VALUES (?, ?)", (project.id, data))
-    reports.execute_sql("DELETE FROM run_event WHERE id <= ?", (made.lastrowid - max(keep, _AT_LEAST),))
-    return RunUpdate(made.lastrowid, project.id, data)
+    id = bounds()[1] + 1
+    reports.execute_sql("INSERT INTO run_event (id, project_id, data) VALUES (?, ?, ?)", (id, project.id, data))
+    reports.execute_sql("DELETE FROM run_event WHERE id <= ?", (id - max(keep, _AT_LEAST),))
+    reports.notify(CHANNEL)
+    return RunUpdate(id, project.id, data)
 
 
 def since(after: int, limit: int) -> Sequence[RunUpdate]:
@@ -55,11 +63,10 @@ def since(after: int, limit: int) -> Sequence[RunUpdate]:
 
 def bounds() -> tuple[int, int]:
     """The oldest id that is kept and the newest ever given; where none is kept, the oldest is the one to come."""
-    (newest,) = reports.execute_sql(
-        "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'run_event'"
+    oldest, newest = reports.execute_sql(
+        "SELECT (SELECT min(id) FROM run_event), (SELECT max(id) FROM run_event)"  # each a step in the index
     ).fetchone()
-    (oldest,) = reports.execute_sql("SELECT min(id) FROM run_event").fetchone()
-    return (newest + 1 if oldest is None else oldest), newest
+    return (1, 0) if newest is None else (oldest, newest)
 
 
 def _told(run: Run, project: Project, verdict: Judged) -> dict[str, Any]:

@@ -65,31 +65,38 @@ _TOTALS = f"SELECT {', '.join(f'sum({name})' for name in _COUNTS + _COVERED)} FR
 # The rows of the spool are numbered from 1; each gets the number that follows the last of its table. `:reports` is the
 # last report before this upload, so what lies beyond is new, and the spool's other reports were there already.
 # A test that is new gets the number of its case: then it need not be sought by its name a second time.
-_NEW = "(SELECT id - :reports FROM main.report WHERE run_id = :run AND id > :reports)"
-_CASES = f"spool.reports s CROSS JOIN spool.cases c ON c.id BETWEEN s.first AND s.last WHERE s.number IN {_NEW}"
+_NEW = "(SELECT id - :reports FROM report WHERE run_id = :run AND id > :reports)"
+_CASES = f"reports s CROSS JOIN cases c ON c.id BETWEEN s.first AND s.last WHERE s.number IN {_NEW}"
 _REPORTS = f"""
     INSERT INTO report (id, run_id, kind, hash, name, format, module, created_at, {", ".join(_COUNTS + _COVERED)})
     SELECT :reports + s.number, :run, s.kind, s.hash, s.name, s.format, :module, :now,
-    {", ".join(f"s.{name}" for name in _COUNTS + _COVERED)} FROM spool.reports s WHERE NOT EXISTS
-    (SELECT 1 FROM main.report r WHERE r.run_id = :run AND r.kind = s.kind AND r.hash = s.hash)"""  # noqa: S608
+    {", ".join(f"s.{name}" for name in _COUNTS + _COVERED)} FROM reports s WHERE NOT EXISTS
+    (SELECT 1 FROM report r WHERE r.run_id = :run AND r.kind = s.kind AND r.hash = s.hash)"""  # noqa: S608
 _ROWS = (
     f"""INSERT INTO suite (id, report_id, run_id, name, tests, failed, errors, skipped, duration_ms)
     SELECT :suites + id, :reports + report, :run, name, tests, failed, errors, skipped, duration_ms
-    FROM spool.suites WHERE report IN {_NEW}""",  # noqa: S608
-    f"""INSERT OR IGNORE INTO test (id, project_id, class_name, name)
-    SELECT :tests + c.id, :project, c.class_name, c.name FROM {_CASES}""",  # noqa: S608
+    FROM suites WHERE report IN {_NEW}""",  # noqa: S608
+    f"""INSERT INTO test (id, project_id, class_name, name)
+    SELECT :tests + c.id, :project, c.class_name, c.name FROM {_CASES} ON CONFLICT DO NOTHING""",  # noqa: S608
     f"""INSERT INTO result (id, report_id, run_id, test_id, suite_id, status, flaky, reruns, duration_ms)
-    SELECT :results + c.id, :reports + s.number, :run, coalesce((SELECT id FROM main.test WHERE id = :tests + c.id),
-    (SELECT id FROM main.test t WHERE t.project_id = :project AND t.class_name = c.class_name AND t.name = c.name)),
+    SELECT :results + c.id, :reports + s.number, :run, coalesce((SELECT id FROM test WHERE id = :tests + c.id),
+    (SELECT id FROM test t WHERE t.project_id = :project AND t.class_name = c.class_name AND t.name = c.name)),
     :suites + c.suite, c.fate & 3, c.fate >> 2 & 1, c.fate >> 3, c.duration_ms FROM {_CASES}""",  # noqa: S608
     f"""INSERT INTO failure (result_id, type, message, stack)
-    SELECT :results + id, type, message, stack FROM spool.failures WHERE report IN {_NEW}""",  # noqa: S608
+    SELECT :results + id, type, message, stack FROM failures WHERE report IN {_NEW}""",  # noqa: S608
     f"""INSERT INTO output (result_id, out, err)
-    SELECT :results + id, out, err FROM spool.outputs WHERE report IN {_NEW}""",  # noqa: S608
+    SELECT :results + id, out, err FROM outputs WHERE report IN {_NEW}""",  # noqa: S608
     f"""INSERT INTO coverage (report_id, run_id, path, {", ".join(_COVERED)}, covered, missed)
     SELECT :reports + report, :run, path, {", ".join(_COVERED)}, covered, missed
-    FROM spool.files WHERE report IN {_NEW}""",  # noqa: S608
+    FROM files WHERE report IN {_NEW}""",  # noqa: S608
 )
+_AT_MOST = {
+    "report": "SELECT coalesce(max(number), 0) FROM reports",
+    "suite": "SELECT coalesce(max(id), 0) FROM suites",
+    "test": "SELECT coalesce(max(id), 0) FROM cases",
+    "result": "SELECT coalesce(max(id), 0) FROM cases",
+}
+"""How many rows of each table an upload makes at most, as queries."""
 _SHARED = f"""
     SELECT c.path, r.module, {", ".join(f"c.{name}" for name in _COVERED)}, c.covered, c.missed
     FROM (SELECT c.path, r.module FROM coverage c JOIN report r ON r.id = c.report_id WHERE c.run_id = :run
@@ -118,9 +125,7 @@ def store(spool: Path, upload: Upload, credential: Credential | None, settings: 
     `keep` is how many run events are kept. Raises `Unauthenticated`, `Denied`, `peewee.DatabaseError`; then nothing
     was stored.
     """
-    reports.execute_sql("ATTACH DATABASE ? AS spool", (str(spool),))
-    reports.execute_sql("PRAGMA foreign_keys = 0")  # all that rows refer to is looked up or made in this transaction
-    with reports.atomic():
+    with reports.spooled(spool), reports.atomic():
         user = _user(credential, now)
         check_post(user, upload.project)
         project = _project(upload, user, settings.security, now)
@@ -174,10 +179,7 @@ def _run(project: Project, upload: Upload, now: int) -> Run:
 def _add(run: Run, upload: Upload, now: int) -> bool:
     """Copies from the spool what the run does not have yet; whether there was any."""
     values: dict[str, Any] = {"run": run.id, "project": run.project_id, "module": upload.module, "now": now}
-    for table in ("report", "suite", "test", "result"):
-        values[f"{table}s"] = reports.execute_sql(f"SELECT coalesce(max(id), 0) FROM {table}").fetchone()[0]  # noqa: S608
-    for table, last in reports.execute_sql("SELECT name, seq FROM sqlite_sequence WHERE name IN ('report', 'suite')"):
-        values[f"{table}s"] = max(values[f"{table}s"], last)  # ids of what was deleted are not used again
+    values |= {f"{table}s": last for table, last in reports.last_ids(_AT_MOST).items()}
     if not reports.execute_sql(_REPORTS, values).rowcount:
         return False
     for statement in _ROWS:

@@ -1,4 +1,4 @@
-"""The tables of accounts and of the tracker, in a file of their own (`tracker.db`).
+"""The tables of accounts and of the tracker, in a file of their own (`tracker.db`) or in PostgreSQL.
 
 Times are microseconds since 1970 (UTC), lengths of tests milliseconds. Names of tests and files are cut before they
 come here, never refused.
@@ -10,9 +10,10 @@ from typing import Any
 
 import peewee
 
-from models.db import Store
+from models.db import Either
 
-reports = Store(
+reports = Either(
+    "tracker",
     [
         [
             "CREATE TABLE account (id INTEGER PRIMARY KEY AUTOINCREMENT, username TEXT NOT NULL UNIQUE,"
@@ -87,7 +88,7 @@ reports = Store(
             "CREATE TABLE run_event (id INTEGER PRIMARY KEY AUTOINCREMENT,"
             " project_id INTEGER NOT NULL, data TEXT NOT NULL)",
         ],
-    ]
+    ],
 )
 """Accounts, projects, runs and what they hold."""
 
@@ -99,6 +100,13 @@ class Table(peewee.Model):
 
     class Meta:
         database = reports
+
+
+class Flag(peewee.BooleanField):
+    """Kept as 0 or 1."""
+
+    def db_value(self, value: bool | None) -> int | None:
+        return None if value is None else int(value)
 
 
 class Account(Table):
@@ -154,7 +162,7 @@ class Project(Table):
     base_branch = peewee.TextField(null=True)
     min_line_coverage = peewee.FloatField(null=True)
     max_coverage_drop_pct = peewee.FloatField(null=True)
-    fail_on_new_failures = peewee.BooleanField(null=True)
+    fail_on_new_failures = Flag(null=True)
 
     class Meta:
         table_name = "project"
@@ -272,7 +280,7 @@ class Result(Table):
     test = peewee.ForeignKeyField(Test)
     suite_id = peewee.IntegerField(null=True)
     status = peewee.SmallIntegerField()
-    flaky = peewee.BooleanField()
+    flaky = Flag()
     reruns = peewee.IntegerField()
     duration_ms = peewee.BigIntegerField(null=True)
 

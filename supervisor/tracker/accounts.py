@@ -16,7 +16,7 @@ import peewee
 from models.config import TrackerSecurity
 from models.errors import Invalid, Problem, Unavailable
 from models.tracker import accounts
-from models.tracker.accounts import Credential, User
+from models.tracker.accounts import Credential, Shown, User
 from models.tracker.schema import reports
 from supervisor.clock import Clock
 from supervisor.tracker import passwords
@@ -34,7 +34,7 @@ _TAKES = 20.0
 
 
 class Accounts:
-    """What the server knows of accounts. Reads are made on the loop, writes in the worker."""
+    """What the server knows of accounts. Reads are made on the loop where that is at once, writes in the worker."""
 
     def __init__(self, settings: TrackerSecurity, clock: Clock) -> None:
         self._settings = settings
@@ -58,22 +58,28 @@ class Accounts:
         except peewee.OperationalError as error:
             raise Unavailable(f"the store of accounts does not answer: {error}") from None
 
+    async def _glance(self, query: Callable[[], Result]) -> Result:
+        """A read of one row. Raises `Unavailable`, `TimedOut`."""
+        return _read(query) if reports.is_near else await self.in_store(query)
+
     # Credentials
 
-    def by_token(self, raw: str) -> Credential | None:
-        """Raises `Unavailable`."""
-        known = _read(lambda: accounts.by_token(raw, self._clock.now()))
-        if known is not None:
+    def known(self, shown: Shown) -> Credential | None:
+        """Whose it is, where the store is near (`reports.is_near`). Raises `Unavailable`."""
+        return self._noted(_read(lambda: self._by(shown)))
+
+    async def look_up(self, shown: Shown) -> Credential | None:
+        """As `known`, wherever the store is. Raises `Unavailable`, `TimedOut`."""
+        return self._noted(await self._glance(lambda: self._by(shown)))
+
+    def _by(self, shown: Shown) -> Credential | None:
+        by = accounts.by_token if shown.kind == "token" else accounts.by_session
+        return by(shown.raw, self._clock.now())
+
+    def _noted(self, known: Credential | None) -> Credential | None:
+        if known is not None and known.kind == "token":
             self._note_use(known)
         return known
-
-    def by_session(self, raw: str) -> Credential | None:
-        """Raises `Unavailable`."""
-        return _read(lambda: accounts.by_session(raw, self._clock.now()))
-
-    def still(self, credential: Credential) -> Credential | None:
-        """The credential as it is now; None if it ended. Raises `Unavailable`."""
-        return _read(lambda: accounts.still(credential, self._clock.now()))
 
     def _note_use(self, token: Credential) -> None:
         """At most once a minute for each token; no request waits for it."""
@@ -98,7 +104,7 @@ class Accounts:
 
     async def prune(self) -> None:
         """Removes the sessions that have ended. Raises `Unavailable`, `TimedOut`."""
-        await self.in_store(lambda: accounts.prune_sessions(self._clock.now()))
+        await self.in_store(lambda: accounts.prune_sessions(self._clock.settled()))
 
     async def close(self) -> None:
         """Writes what is to be written."""
@@ -115,7 +121,7 @@ class Accounts:
         Raises `Throttled`, `Unavailable`.
         """
         succeeded = self._throttle.begin(address, username)
-        known = _read(lambda: accounts.password_of(username))
+        known = await self._glance(lambda: accounts.password_of(username))
         possible = len(password) <= accounts.LONGEST_PASSWORD
         if not await self._passwords.fits(password if possible else "", known.hash if known else None) or not known:
             self.failed_logins += 1
@@ -135,7 +141,7 @@ class Accounts:
         accounts.check_password(new)
         user = credential.user
         succeeded = self._throttle.begin(address, user.username)
-        known = _read(lambda: accounts.password_of(user.username))
+        known = await self._glance(lambda: accounts.password_of(user.username))
         if not await self._passwords.fits(current[: accounts.LONGEST_PASSWORD + 1], known.hash if known else None):
             self.failed_logins += 1
             raise Invalid("the current password is not right")
@@ -180,10 +186,14 @@ class Accounts:
                 accounts.check_password(password)
             except Invalid as problem:
                 raise Invalid(f"tracker.security.admin-password: {problem.message}") from None
+        with reports.atomic():  # another node may start now
+            if accounts.user_named(name) is not None or (password is None and accounts.has_admin()):
+                return
+            if password is None:
+                self._make_with_random_password(name, data_dir / PASSWORD_FILE)
+                return
             accounts.create_user(name, passwords.hashed(password), "ADMIN", self._clock.now(), "Administrator")
-            log.info("there is a user %s (ADMIN), with the configured password", name)
-            return
-        self._make_with_random_password(name, data_dir / PASSWORD_FILE)
+        log.info("there is a user %s (ADMIN), with the configured password", name)
 
     def _make_with_random_password(self, name: str, file: Path) -> None:
         password = secrets.token_urlsafe(16)

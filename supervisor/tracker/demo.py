@@ -14,7 +14,6 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from attrs import frozen
 
@@ -37,6 +36,7 @@ from models.tracker.schema import Project, Run, reports
 from models.tracker.spool import Spool
 from supervisor.clock import Clock
 from supervisor.tracker import passwords
+from supervisor.tracker.store import place_of_store
 from supervisor.tracker.userverbs import with_store
 
 PASSWORD_FILE = "demo-password"  # noqa: S105 (the name of a file)
@@ -99,9 +99,8 @@ class Planned:
     covered: float | None
 
 
-def add_to(verbs: Any) -> None:
-    """Adds the verb to argparse's `verbs`."""
-    parser = verbs.add_parser("demo", help="fill the store with made-up projects, to have something to look at")
+def add_to(parser: argparse.ArgumentParser) -> None:
+    """Adds what is to be said behind the verb."""
     parser.add_argument("--force", action="store_true", help="even where there are projects already")
     parser.set_defaults(work=work)
 
@@ -114,7 +113,7 @@ def work(settings: Config, asked: argparse.Namespace) -> int:
 def _fill(config: Config, force: bool) -> None:
     """Raises `Conflict` where the store is somebody's already."""
     if Project.select().exists() and not force:
-        raise Conflict("there are projects in this data directory already; --force adds to them")
+        raise Conflict("there are projects already; --force adds to them")
     now, data = Clock().now(), Path(config.server.data_dir)
     password = _people(data, now)
     plan = sorted(
@@ -147,7 +146,7 @@ def _people(data: Path, now: int) -> str | None:
 
 
 def _tell(config: Config, count: int, password: str | None, data: Path) -> None:
-    print(f"{count} runs of {len(_STORIES)} projects are in {data / 'tracker.db'}")
+    print(f"{count} runs of {len(_STORIES)} projects are in {place_of_store(config.server)}")
     if password is not None:
         shown = password if sys.stdout.isatty() else "in it"
         print(f"log in as {', '.join(name for name, _, _ in _PEOPLE)}; password: {shown} ({data / PASSWORD_FILE})")

@@ -36,6 +36,7 @@ _READERS = 2
 _SPOOLERS = 2
 _WAITING = 200
 """Uploads that have come whole and wait to be read; more are told to come again."""
+_CHECKING_TAKES = 20.0
 _STORING_TAKES = 120.0
 
 
@@ -63,6 +64,7 @@ class Ingest:
         self._readers = ThreadPoolExecutor(_READERS, "ingest")
         self._writing = threading.Lock()
         self._under_way: set[asyncio.Future[Stored]] = set()
+        self._left: set[Path] = set()
         self.answered: Counter[str] = Counter()
         """Uploads, by what became of them: stored, refused, failed."""
         self._closed = False
@@ -89,17 +91,32 @@ class Ingest:
         except OSError as error:
             raise _full(error) from None
 
-    def remove(self, work: Callable[[], None]) -> None:
-        """Has the files of a request removed; nobody waits for it."""
+    def remove(self, folder: Path, work: Callable[[], None]) -> None:
+        """Has `work` let go of the files of a request, and its folder removed; nobody waits for it."""
         if not self._closed:
-            self._spoolers.submit(work)
+            self._spoolers.submit(self._let_go, folder, work)
 
-    def check(self, user: User | None, project: str) -> None:
+    def _let_go(self, folder: Path, work: Callable[[], None]) -> None:
+        work()
+        self._removed(folder)
+
+    def _removed(self, folder: Path) -> None:
+        """One that cannot be removed now, because no descriptor is left, is tried again with the next."""
+        self._left.add(folder)
+        for one in list(self._left):
+            shutil.rmtree(one, ignore_errors=True)
+            if not one.exists():
+                self._left.discard(one)
+
+    async def check(self, user: User | None, project: str) -> None:
         """Before any work is spent on it. Raises `Unauthenticated` or `Denied` (`runs.check_post`), `Unavailable`."""
         if len(self._under_way) >= _WAITING:
             raise Unavailable("too many uploads are waiting to be read")
         try:
-            runs.check_post(user, project)
+            if reports.is_near:
+                runs.check_post(user, project)
+            else:
+                await asyncio.to_thread(reports.patiently, lambda: runs.check_post(user, project), _CHECKING_TAKES)
         except peewee.PeeweeException as error:
             raise _full(error) from None
 
@@ -143,7 +160,7 @@ class Ingest:
         except (peewee.OperationalError, sqlite3.OperationalError, OSError) as error:
             raise _full(error) from None
         finally:
-            shutil.rmtree(folder, ignore_errors=True)
+            self._removed(folder)
 
     def _store(self, spool: Path, upload: Upload, credential: Credential | None) -> Stored:
         keep, now = self._settings.server.stream_replay, self._clock.now()

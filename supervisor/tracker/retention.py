@@ -57,7 +57,7 @@ class Retention:
 
     async def _look(self) -> None:
         days, runs, gate = self._settings.retain_days, self._settings.retain_runs, self._settings.quality_gate
-        before = self._clock.now() - days * _DAY if days else 0
+        before = self._clock.settled() - days * _DAY if days else 0
         while (days or runs) and (ids := await self._in_store(lambda: retention.expired(before, runs, gate))):
             for id in ids:
                 await self.delete(id)

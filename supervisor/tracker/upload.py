@@ -17,7 +17,6 @@ from models.errors import Denied, Invalid, Problem, Unavailable
 from supervisor.tracker import ci
 from supervisor.tracker.delivery import Server, packed, why
 
-VERB = "upload"
 PASSED, GATE_FAILED = 0, 1
 EXITS: Mapping[type[Problem], int] = {Invalid: 2, Unavailable: 3, Denied: 4}
 """Exit codes: what was asked for cannot be; the server cannot be reached or is broken; it refused."""
@@ -25,14 +24,13 @@ EXITS: Mapping[type[Problem], int] = {Invalid: 2, Unavailable: 3, Denied: 4}
 _FIELDS = ("branch", "commit", "flag", "runKey", "baseBranch", "prNumber", "buildUrl", "buildName", "repoUrl", "module")
 
 
-def add_to(verbs: Any) -> None:
-    """Adds the verb to a parser's subparsers."""
-    parser = verbs.add_parser(
-        VERB,
-        help="send test and coverage reports to a pilothouse",
-        epilog="A token is taken from PILOTHOUSE_TOKEN. Exit codes: 0 passed, 1 the gate failed, 2 usage, "
-        "3 unreachable, 4 refused.",
+def add_to(parser: argparse.ArgumentParser) -> None:
+    """Adds what is to be said behind the verb."""
+    parser.epilog = (
+        "A token is taken from PILOTHOUSE_TOKEN. Exit codes: 0 passed, 1 the gate failed, 2 usage, "
+        "3 unreachable, 4 refused."
     )
+    parser.set_defaults(alone=main)
     parser.add_argument("--url", help="where it serves (default: PILOTHOUSE_URL, else http://127.0.0.1:8080)")
     parser.add_argument("--token-file", type=Path, help="a file with the token, instead of PILOTHOUSE_TOKEN")
     parser.add_argument("--project", required=True)

@@ -7,28 +7,26 @@ import getpass
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import peewee
 
 from models import values
 from models.config import Config
-from models.errors import Invalid, NotFound, Problem
+from models.errors import CannotUse, Invalid, NotFound, Problem
 from models.tracker import accounts
 from models.tracker.accounts import User
 from models.tracker.schema import reports
 from supervisor.clock import Clock
 from supervisor.tracker import passwords
-from supervisor.tracker.store import open_store
+from supervisor.tracker.store import open_store, place_of_store
 
-_PATIENCE = 30_000
+_PATIENCE = 30.0
 _SECOND = 1_000_000
 
 
-def add_to(verbs: Any) -> None:
-    """Adds the verb `user` to argparse's `verbs`."""
-    user = verbs.add_parser("user", help="make accounts, set passwords, make tokens")
-    acts = user.add_subparsers(dest="act", metavar="ACT", required=True)
+def add_to(parser: argparse.ArgumentParser) -> None:
+    """Adds what is to be said behind the verb `user`."""
+    acts = parser.add_subparsers(dest="act", metavar="ACT", required=True)
     add = acts.add_parser("add", help="make an account; its password comes from the terminal or standard input")
     add.add_argument("name", metavar="NAME")
     add.add_argument("--admin", action="store_true", help="of role ADMIN")
@@ -59,18 +57,20 @@ def with_store(verb: str, act: Callable[[argparse.Namespace], None]) -> Callable
         data = Path(settings.server.data_dir)
         try:
             data.mkdir(mode=0o700, parents=True, exist_ok=True)
-            open_store(data / "tracker.db")
+            open_store(data / "tracker.db", settings.server.database_url)
             try:
-                reports.execute_sql(f"PRAGMA busy_timeout = {_PATIENCE}")
+                reports.be_patient(_PATIENCE)
                 act(asked)
             finally:
-                reports.close()
+                reports.close_all()
         except Problem as problem:
             return _failed(verb, problem.message)
+        except CannotUse as problem:
+            return _failed(verb, str(problem))
         except OSError as error:
             return _failed(verb, f"{error.filename or data}: {error.strerror}")
         except peewee.PeeweeException as error:
-            return _failed(verb, f"{data / 'tracker.db'}: {error}")
+            return _failed(verb, f"{place_of_store(settings.server)}: {' '.join(str(error).split())}")
         except (KeyboardInterrupt, EOFError):
             return _failed(verb, "given up")
         return 0

@@ -362,7 +362,10 @@ UNFIT = [
     ("server.max-body", "99999999T", "'99999999T' is too large"),
     ("server.max-body", "0", "'0' is less than 1"),
     ("server.stream-replay", "-1", "'-1' is less than 0"),
-    ("server.database-url", "postgresql://u:secret@h/d", "only SQLite in data-dir is supported by this version"),
+    ("server.database-url", "mysql://u:secret@h/d", "is not postgresql://USER:PASSWORD@HOST/NAME"),
+    ("server.database-url", "postgresql:/d", "is not postgresql://USER:PASSWORD@HOST/NAME"),
+    ("server.database-url", "'postgresql://u:s e@h/d'", "is not postgresql://USER:PASSWORD@HOST/NAME"),
+    ("server.database-url", "'postgresql://[u/d'", "is not postgresql://USER:PASSWORD@HOST/NAME"),
     ("supervisor.on-exit", "die", "'die' is not one of stop, leave"),
     ("supervisor.auto-start", "1", "'1' is not true or false"),
     ("supervisor.processes", "[web]", "a mapping is expected, not a list"),
@@ -923,7 +926,7 @@ def test_other_variables_are_ignored() -> None:
         ("SVC_SECURITY_MODE", "full", "SVC_SECURITY_MODE (svc.security.mode): 'full' is not one of READ_ONLY, FULL"),
         ("SERVER_TRUSTED_PROXIES", "a", "'a' is not an IP address or a network such as 10.0.0.0/8"),
         ("SERVER_TLS_KEY", "k", "server.tls: certificate and key must be given together"),
-        ("SERVER_DATABASE_URL", "x", "(server.database-url): only SQLite in data-dir is supported by this version"),
+        ("SERVER_DATABASE_URL", "x", "(server.database-url): is not postgresql://USER:PASSWORD@HOST/NAME"),
     ],
 )
 def test_a_variable_that_does_not_fit_is_told_with_its_property(
@@ -991,8 +994,11 @@ def test_no_fault_of_a_variable_shows_a_secret(faults: Faults, variable: str) ->
 
 
 def test_secrets_do_not_show_in_repr(read: Read) -> None:
-    config = read("{svc.security.api-key: hunter2, tracker.security.admin-password: hunter3}")
+    url = "postgresql://u:hunter4@h/d"
+    words = "svc.security.api-key: hunter2, tracker.security.admin-password: hunter3"
+    config = read(f"{{{words}, server.database-url: {url}}}")
     assert (config.svc.security.api_key, config.tracker.security.admin_password) == ("hunter2", "hunter3")
+    assert config.server.database_url == url
     assert "hunter" not in repr(config)
 
 

@@ -155,8 +155,7 @@ def test_what_came_after_an_event_that_was_pruned_is_told_all_the_same(store: Pa
     write(entries)
     while events.prune(0, 10):
         pass
-    kept = sorted(sorted(entries, key=lambda entry: (entry.at, entry.id))[-10:], key=lambda entry: entry.id)
-    assert events.since(0, 500) == kept
+    assert events.since(0, 500) == entries[-10:]  # those that came last, whatever the clock said then
 
 
 def counted(entries: list[Entry]) -> dict[str, int]:
@@ -177,7 +176,7 @@ def test_counts_stay_right_through_appending_and_pruning(store: Path) -> None:
         new = some_events(chance, given + 1, chance.randrange(0, 40))
         given += len(new)
         write(new)
-        kept = sorted([*kept, *new], key=lambda entry: (entry.at, entry.id))
+        kept = [*kept, *new]
         before, most, batch = (
             chance.choice([0, 1_000_004]),
             chance.choice([30, 200, 2**62]),
@@ -186,7 +185,9 @@ def test_counts_stay_right_through_appending_and_pruning(store: Path) -> None:
         old = sum(entry.at < before for entry in kept)
         gone = min(old or max(0, len(kept) - most), batch)
         assert events.prune(before, most, batch) == gone
-        kept = kept[gone:]
+        if old:
+            kept.sort(key=lambda entry: (entry.at, entry.id))
+        kept = sorted(kept[gone:], key=lambda entry: entry.id)
         counts = events.counts()
         assert counts == counted(kept)
         assert list(counts) == list(counted(kept))

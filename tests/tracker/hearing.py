@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from conftest import Answer, Server, Stream
+from conftest import Answer, Server, Stream, database_of
 
 from models.tracker import accounts
 from models.tracker.schema import reports
@@ -86,12 +86,12 @@ def commits(stream: Stream, count: int) -> list[str]:
 def store(data: Path) -> Iterator[None]:
     """The tracker's store, before its server starts or beside it."""
     data.mkdir(mode=0o700, exist_ok=True)
-    reports.open(data / "tracker.db")
-    reports.execute_sql("PRAGMA busy_timeout = 10000").fetchall()
+    reports.open(data / "tracker.db", database_of(data))
+    reports.be_patient(10)
     try:
         yield
     finally:
-        reports.close()
+        reports.close_all()
 
 
 def people(data: Path, names: Sequence[str], admins: Sequence[str] = ()) -> Mapping[str, str]:

@@ -8,7 +8,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from conftest import Answer, Server
+from conftest import Answer, Server, database_of
+from postgresql import ask
 
 INGEST = "/api/v1/ingest"
 BOUNDARY = "----boundary7MA4YWxkTrZu0gW"
@@ -81,6 +82,8 @@ def jacoco(files: dict[str, dict[int, bool]]) -> str:
 
 def rows(server: Server, query: str, *values: Any) -> list[Any]:
     """What the store of a server holds."""
+    if url := database_of(server.data):
+        return ask(url, query, values)
     with closing(sqlite3.connect(server.data / "tracker.db", timeout=30)) as store:
         return store.execute(query, values).fetchall()
 

@@ -20,8 +20,8 @@ MONTH = 30 * 86_400 * SECOND
 
 
 @pytest.fixture(autouse=True)
-def store(tmp_path: Path) -> Iterator[None]:
-    with written.store(tmp_path / "tracker.db"):
+def store(tmp_path: Path, database_url: str | None) -> Iterator[None]:
+    with written.opened(tmp_path / "tracker.db", database_url):
         yield
 
 

@@ -23,8 +23,8 @@ HOUSE = QualityGate()
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Iterator[Project]:
-    with written.store(tmp_path / "tracker.db"):
+def project(tmp_path: Path, database_url: str | None) -> Iterator[Project]:
+    with written.opened(tmp_path / "tracker.db", database_url):
         yield written.project("demo")
 
 

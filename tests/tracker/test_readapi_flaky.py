@@ -17,8 +17,8 @@ from models.tracker.schema import Project, Run
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Iterator[Project]:
-    with written.store(tmp_path / "tracker.db"):
+def project(tmp_path: Path, database_url: str | None) -> Iterator[Project]:
+    with written.opened(tmp_path / "tracker.db", database_url):
         yield written.project("demo")
 
 

@@ -22,8 +22,8 @@ NEVER = 0
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Iterator[Project]:
-    with written.store(tmp_path / "tracker.db"):
+def project(tmp_path: Path, database_url: str | None) -> Iterator[Project]:
+    with written.opened(tmp_path / "tracker.db", database_url):
         yield written.project("demo")
 
 
@@ -99,7 +99,8 @@ def test_nothing_of_a_deleted_run_stays(project: Project) -> None:
     assert [one.id for one in Run.select()] == [kept.id]
     for table, number in ((Report, 1), (Suite, 1), (Result, 2), (Failure, 1), (Output, 1), (Coverage, 0)):
         assert table.select().count() == number, table
-    assert reports.execute_sql("PRAGMA foreign_key_check").fetchall() == []
+    if reports.is_near:  # PostgreSQL has looked at each row already
+        assert reports.execute_sql("PRAGMA foreign_key_check").fetchall() == []
 
 
 def test_until_a_run_is_gone_its_failures_are_there(project: Project) -> None:

@@ -229,7 +229,7 @@ def test_the_end_of_a_session_ends_its_streams(tracker: Tracker) -> None:
         known = accounts.password_of("visitor")
         assert known
         raw = accounts.log_in(known, 10**15, NOW)
-    stream = listen(server, Cookie=f"pilothouse_{server.port}={raw}")
+    stream = listen(server, Cookie=f"{server.cookie}={raw}")
     with store(server.data):
         accounts.set_password(user.id, "!!")
     assert ended(stream)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from conftest import Server
+from conftest import Server, database_of
 
 from models.tracker import access, accounts
 from models.tracker.access import ProjectRole
@@ -27,14 +27,19 @@ Tests = Mapping[str, CaseStatus]
 
 
 @contextlib.contextmanager
-def store(path: Path) -> Iterator[None]:
-    """The tracker's store of a server, for as long as this lasts. It waits for the server's own writes."""
-    reports.open(path)
-    reports.connection().execute("PRAGMA busy_timeout = 10000")
+def opened(path: Path, url: str | None = None) -> Iterator[None]:
+    """The tracker's store, in a file or in the database at `url`, for as long as this lasts."""
+    reports.open(path, url)
     try:
+        reports.be_patient(10)
         yield
     finally:
-        reports.close()
+        reports.close_all()
+
+
+def store(path: Path) -> contextlib.AbstractContextManager[None]:
+    """The tracker's store of a server. It waits for the server's own writes."""
+    return opened(path, database_of(path.parent))
 
 
 def store_of(server: Server) -> contextlib.AbstractContextManager[None]:
@@ -104,7 +109,7 @@ def session(user: User, server: Server) -> dict[str, str]:
     """The cookie by which `user` is known to a server."""
     raw = secrets.token_urlsafe(32)
     Session.create(hash=accounts.digest(raw), account=user.id, created_at=NOW, expires_at=LATER)
-    return {"Cookie": f"pilothouse_{server.port}={raw}"}
+    return {"Cookie": f"{server.cookie}={raw}"}
 
 
 def member(project: Project, user: User, role: ProjectRole) -> None:

@@ -1,0 +1,285 @@
+"""Two nodes on one PostgreSQL database: real servers, a real database, and what each knows of the other."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import DATABASES, ROOT, Server, Stream, wait_for
+from hearing import RUNS, junit, listen, post, posted, told
+from people import Browser, bearer, cookie, log_in, session_of, token_of
+from postgresql import PASSWORD, Postgresql, ask
+
+from models import events, sharing
+
+ADMIN = "adminadmin"
+STATUSES = "/supervision/api/v1/processes/stream"
+HISTORY = "/supervision/api/v1/events?size=100&sortBy=eventTime&sortDirection=asc"
+
+
+class Nodes:
+    """Two servers with data directories of their own, started at the same moment on an empty database."""
+
+    def __init__(self, folder: Path, cluster: Postgresql) -> None:
+        self.cluster = cluster
+        self.url = cluster.fresh(tables=False)
+        self.streams: list[Stream] = []
+        self.all = [self._node(folder / name, name) for name in ("one", "two")]
+        self.one, self.two = self.all
+        for node in self.all:
+            node.launch()
+        for node in self.all:
+            node.port = int(wait_for(node._listens, about="a node to listen"))
+
+    def _node(self, folder: Path, name: str) -> Server:
+        folder.mkdir(parents=True)
+        processes = {f"{name}-{number}": {"command": "sleep 600"} for number in range(6)}
+        config = {
+            "server": {"database-url": self.url},
+            "tracker": {"security": {"admin-password": ADMIN}},
+            "supervisor": {"on-exit": "leave", "processes": processes},
+        }
+        return Server(folder, config, {}, [])
+
+    def hear(self, node: Server, path: str = RUNS, **headers: str) -> Stream:
+        """A stream that ends with the test."""
+        stream = listen(node, path, **headers) if path == RUNS else node.stream(path, **headers)
+        self.streams.append(stream)
+        return stream
+
+    def close(self) -> None:
+        for node in self.all:
+            node.close()
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Postgresql]:
+    """Of its own: it is stopped and started."""
+    one = Postgresql()
+    yield one
+    one.close()
+
+
+@pytest.fixture(scope="module")
+def started(tmp_path_factory: pytest.TempPathFactory, cluster: Postgresql) -> Iterator[Nodes]:
+    made = Nodes(tmp_path_factory.mktemp("nodes"), cluster)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def nodes(started: Nodes) -> Iterator[Nodes]:
+    yield started
+    for stream in started.streams:
+        stream.close()
+    started.streams.clear()
+
+
+def history(node: Server, process: str) -> list[tuple[int, str]]:
+    """Number and new status of the events of a process."""
+    answer = node.get(HISTORY)
+    assert answer.status == 200, answer
+    return [(one["id"], one["newStatus"]) for one in answer.json["content"] if one["processName"] == process]
+
+
+def next_of(stream: Stream, process: str) -> dict[str, str]:
+    """The next status event of a process."""
+    while f'"processName":"{process}"' not in (event := stream.next())["data"]:
+        pass
+    return event
+
+
+def test_two_that_start_at_once_make_the_tables_and_the_first_admin_once(nodes: Nodes) -> None:
+    assert sorted(ask(nodes.url, "SELECT store FROM schema_version")) == [("history",), ("tracker",)]
+    assert ask(nodes.url, "SELECT count(*) FROM account") == [(1,)]
+
+
+def test_an_account_made_on_one_logs_in_on_the_other(nodes: Nodes) -> None:
+    browser = Browser(nodes.one, log_in(nodes.one, password=ADMIN))
+    made = browser.send("/users", "/users", username="vera", password="correct horse")
+    assert made.status == 303, made
+    session = log_in(nodes.two, "vera", "correct horse")
+    assert nodes.one.ask("GET", "/tracker/api/v1/me", headers=cookie(nodes.one, session)).json["username"] == "vera"
+    assert Browser(nodes.one, session).send("/logout", "/profile").status == 303
+    assert nodes.two.ask("GET", "/tracker/api/v1/me", headers=cookie(nodes.two, session)).status == 401
+
+
+def test_a_report_posted_to_one_is_told_and_shown_by_the_other(nodes: Nodes) -> None:
+    streams = [nodes.hear(node) for node in nodes.all]
+    ids = []
+    for number in range(6):
+        run = post(nodes.all[number % 2], "shop", ("junit", junit(1 + number, 1)), branch="main")
+        events = [told(stream) for stream in streams]
+        assert events[0] == events[1]
+        assert (events[0]["runId"], events[0]["totalTests"]) == (run["runId"], 2 + number)
+        ids.append(events[0]["id"])
+    assert ids == list(range(ids[0], ids[0] + 6))
+    for node in nodes.all:
+        back = nodes.hear(node, Last_Event_ID=str(ids[1]))
+        assert [told(back)["id"] for _ in range(4)] == ids[2:]
+        page = node.get(run["runPath"])
+        assert page.status == 200, page
+        assert "tf0" in page.text
+
+
+def test_a_stream_of_a_private_project_ends_where_its_token_is_revoked_on_the_other(nodes: Nodes) -> None:
+    token = token_of(nodes.one.data, "tess")
+    stream = nodes.hear(nodes.two, token=token)
+    path = "/tracker/api/v1/me"
+    assert nodes.two.ask("GET", path, headers=bearer(token)).status == 200
+    session = session_of(nodes.one.data, "tess")
+    ((id,),) = ask(
+        nodes.url, "SELECT id FROM token WHERE account_id = (SELECT id FROM account WHERE username = 'tess')"
+    )
+    Browser(nodes.one, session).send(f"/profile/tokens/{id}/revoke", "/profile")
+    with pytest.raises(EOFError):
+        stream.next()
+    assert nodes.two.ask("GET", path, headers=bearer(token)).status == 401
+
+
+def test_the_history_of_both_is_that_of_each(nodes: Nodes) -> None:
+    streams = [nodes.hear(node, STATUSES) for node in nodes.all]
+    assert nodes.one.do("start", "one-0").status == 200
+    assert nodes.two.do("start", "two-0").status == 200
+    for process in ("one-0", "two-0"):
+        heard = [[next_of(stream, process)["id"] for _ in range(2)] for stream in streams]
+        streams = [nodes.hear(node, STATUSES, Last_Event_ID="0") for node in nodes.all]
+        assert heard[0] == heard[1]
+        seen = [history(node, process) for node in nodes.all]
+        assert seen[0] == seen[1]
+        assert [status for _, status in seen[0]] == ["starting", "running"]
+        assert [str(id) for id, _ in seen[0]] == heard[0]
+    first, second = (node.get("/supervision/api/v1/events/count").json for node in nodes.all)
+    assert first == second
+    assert nodes.two.get("/supervision/api/v1/events/by-process/one-0").json["totalElements"] == 2
+    assert nodes.one.get(f"/supervision/api/v1/events/{seen[0][0][0]}").json["processName"] == "two-0"
+    assert "one-0" in nodes.two.get("/history").text
+
+
+@pytest.fixture
+def proxy(nodes: Nodes, tmp_path: Path) -> Iterator[Server]:
+    """One address for both, as docs/operations.md has it; a server only to be talked to."""
+    front = Server(tmp_path, {}, {}, [])
+    front.port = free_port()
+    DATABASES[front.data] = nodes.url
+    document = (ROOT / "docs" / "operations.md").read_text()
+    text = document.partition("```nginx\n")[2].partition("```")[0]
+    for place, node in enumerate(nodes.all, 1):
+        text = text.replace(f"10.0.0.{place}:8080", f"127.0.0.1:{node.port}")
+    text = text.replace("listen 80;", f"listen 127.0.0.1:{front.port}; chunked_transfer_encoding off;")
+    head = "error_log stderr; pid nginx.pid; daemon off; master_process off; events {}"
+    (tmp_path / "nginx.conf").write_text(f"{head}\nhttp {{ access_log off;\n{text}}}\n")
+    process = subprocess.Popen(["nginx", "-p", str(tmp_path), "-c", "nginx.conf"])
+    wait_for(lambda: reachable(front), about="nginx")
+    yield front
+    process.terminate()
+    process.wait()
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return int(free.getsockname()[1])
+
+
+def reachable(server: Server) -> bool:
+    try:
+        return server.get("/healthz").status == 200
+    except OSError:
+        return False
+
+
+def test_behind_one_address_they_are_one(nodes: Nodes, proxy: Server) -> None:
+    browser = Browser(proxy, log_in(proxy, password=ADMIN))
+    assert [browser.get("/tracker/api/v1/me").status for _ in range(6)] == [200] * 6
+    assert browser.send("/users", "/users", username="otto", password="correct horse").status == 303
+    streams = [nodes.hear(proxy) for _ in range(4)]
+    runs = [post(proxy, "fronted")["runId"] for _ in range(4)]
+    assert [[told(stream)["runId"] for _ in range(4)] for stream in streams] == [runs] * 4
+    assert [proxy.get(f"/tracker/api/v1/runs/{run}").status for run in runs for _ in range(2)] == [200] * 8
+
+
+def test_kill_9_of_one_loses_nothing_that_was_acknowledged(nodes: Nodes) -> None:
+    run = post(nodes.one, "killed")
+    assert nodes.one.do("start", "one-1").status == 200
+    nodes.one.kill()
+    assert nodes.two.get(f"/tracker/api/v1/runs/{run['runId']}").status == 200
+    nodes.one.start()
+    for node in nodes.all:
+        assert [status for _, status in history(node, "one-1")][:2] == ["starting", "running"]
+
+
+def test_what_was_done_while_the_database_was_away_is_there_once_it_is_back(nodes: Nodes) -> None:
+    nodes.cluster.stop()
+    try:
+        assert nodes.two.do("start", "two-1").status == 200
+        assert nodes.two.status("two-1") == "running"
+        assert nodes.two.get(HISTORY).status == 503
+        refused = posted(nodes.two, "away")
+        assert refused.status == 503
+        assert PASSWORD not in refused.text
+        assert nodes.two.ask("GET", "/tracker/api/v1/me", headers=bearer("plt_unknown")).status == 503
+        assert nodes.two.get("/healthz").status == 200
+        wait_for(lambda: nodes.two.get("/readyz").status == 503, about="the node to be out of the balance")
+        nodes.two.kill()
+    finally:
+        nodes.cluster.start()
+    nodes.two.start()
+    assert [status for _, status in history(nodes.two, "two-1")][:2] == ["starting", "running"]
+    wait_for(lambda: history(nodes.one, "two-1") == history(nodes.two, "two-1"), about="the other to see it")
+    assert len({id for id, _ in history(nodes.one, "two-1")}) == len(history(nodes.one, "two-1"))
+    wait_for(lambda: nodes.one.get("/readyz").status == 200, about="the node to be in the balance again")
+    stream = nodes.hear(nodes.one)
+    run = post(nodes.two, "back")
+    assert told(stream)["runId"] == run["runId"]
+
+
+def test_a_database_that_restarts_under_load_is_a_503_and_then_all_is_well(nodes: Nodes) -> None:
+    stored, answers = [], set()
+    over = threading.Event()
+
+    def upload(node: Server) -> None:
+        while not over.is_set():
+            answer = posted(node, "load", ("junit", junit(3)))
+            answers.add(answer.status)
+            if answer.status == 201:
+                stored.append(answer.json["runId"])
+
+    threads = [threading.Thread(target=upload, args=(node,)) for node in nodes.all]
+    for thread in threads:
+        thread.start()
+    try:
+        wait_for(lambda: len(stored) > 4)
+        for how in ("immediate", "fast"):
+            nodes.cluster.stop(how)
+            wait_for(lambda: 503 in answers, about="a 503")
+            nodes.cluster.start()
+            enough = len(stored) + 4
+            wait_for(lambda: len(stored) > enough, about="uploads to be stored again")  # noqa: B023 (called here)
+            answers.discard(503)
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
+    assert answers <= {201, 503}
+    kept = dict(ask(nodes.url, "SELECT r.id, (SELECT count(*) FROM result WHERE run_id = r.id) FROM run r"))
+    assert {kept[id] for id in stored} == {3}
+    found: list[Any] = ask(nodes.url, "SELECT id FROM run_event ORDER BY id")
+    assert [id for (id,) in found] == list(range(found[0][0], found[-1][0] + 1))
+    last = nodes.hear(nodes.one, Last_Event_ID=str(found[-2][0]))
+    assert told(last)["id"] == found[-1][0]
+
+
+def test_who_comes_back_after_his_place_was_deleted_is_told_what_comes(nodes: Nodes) -> None:
+    store = sharing.open_history(nodes.url)
+    while store.patiently(lambda: events.prune(2**60, 10**6, store=store), 20):
+        pass
+    store.close_all()
+    streams = [nodes.hear(node, STATUSES, Last_Event_ID="1") for node in nodes.all]
+    assert nodes.one.do("start", "one-2").status == 200
+    assert len({next_of(stream, "one-2")["id"] for stream in streams}) == 1
+    assert [len(history(node, "one-2")) for node in nodes.all] == [2, 2]  # who did it is asked first: he waits for it

@@ -1,0 +1,161 @@
+"""A real PostgreSQL server of Debian's for the tests, run by an unprivileged user, and fresh databases in it."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import os
+import pwd
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from conftest import PATIENCE, wait_for
+
+from models import dialect
+from models.tracker.schema import reports
+
+USER, PASSWORD = "pilot", "s3cret-of-the-database"
+_EMPTY = """
+    DO $$ DECLARE name TEXT; BEGIN
+        SET LOCAL session_replication_role = replica;
+        FOR name IN SELECT tablename FROM pg_tables WHERE schemaname = 'public' AND tablename <> 'schema_version' LOOP
+            EXECUTE format('DELETE FROM %I', name);
+        END LOOP;
+        FOR name IN SELECT sequencename FROM pg_sequences WHERE schemaname = 'public' LOOP
+            PERFORM setval(name, 1, false);
+        END LOOP;
+    END $$"""
+
+
+def programs() -> Path:
+    """Where Debian keeps the newest server's programs, which are not on the path."""
+    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda one: int(one.parts[-3]))
+    assert found, "the package postgresql is missing"
+    return found[-1].parent
+
+
+def ask(url: str, sql: str, values: Sequence[object] = ()) -> list[Any]:
+    """What a database says, beside whoever else uses it; the statement is as the store has them."""
+    import psycopg
+
+    with psycopg.connect(url, autocommit=True, cursor_factory=psycopg.RawCursor) as connection:
+        done = connection.execute(dialect.statement(sql)[0].encode() if values else sql.encode(), values or None)
+        return done.fetchall() if done.description else []
+
+
+@functools.cache
+def shared_cluster() -> Postgresql:
+    """One for all tests of this process."""
+    one = Postgresql()
+    atexit.register(one.close)
+    return one
+
+
+class Postgresql:
+    """One cluster in a folder of its own. Nothing of it outlives `close`."""
+
+    def __init__(self) -> None:
+        self._bin = programs()
+        self._folder = Path(tempfile.mkdtemp(prefix="pg-"))
+        self._as: list[str] = []
+        if os.geteuid() == 0:  # the server refuses to be root
+            user = pwd.getpwnam("postgres")
+            self._as = ["setpriv", f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups"]
+            os.chown(self._folder, user.pw_uid, user.pw_gid)
+        with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as free:
+            self.port = free.getsockname()[1]
+        self._process: subprocess.Popen[bytes] | None = None
+        self._has_template = False
+        self._common = ""
+        word = self._folder / "word"
+        word.write_text(PASSWORD)
+        word.chmod(0o644)
+        self._run(
+            "initdb", "-D", str(self._data), "-U", USER, "-A", "scram-sha-256", f"--pwfile={word}",
+            "-N", "--locale=C.UTF-8", "-E", "UTF8",
+        )  # fmt: skip
+        self.start()
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None
+
+    @property
+    def _data(self) -> Path:
+        return self._folder / "data"
+
+    def _run(self, program: str, *arguments: str) -> None:
+        subprocess.run([*self._as, str(self._bin / program), *arguments], check=True, capture_output=True, cwd="/")
+
+    def start(self) -> None:
+        settings = {
+            "port": str(self.port), "listen_addresses": "127.0.0.1", "unix_socket_directories": str(self._folder),
+            "fsync": "off", "shared_buffers": "32MB", "max_connections": "60", "autovacuum": "off",
+        }  # fmt: skip
+        arguments = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
+        with (self._folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [*self._as, str(self._bin / "postgres"), "-D", str(self._data), *arguments],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/", start_new_session=True,
+            )  # fmt: skip
+        wait_for(self._answers, about=f"PostgreSQL; its log: {self._folder / 'log'}")
+
+    def _answers(self) -> bool:
+        import psycopg
+
+        try:
+            psycopg.connect(self.url("postgres"), connect_timeout=2).close()
+        except psycopg.OperationalError:
+            return False
+        return True
+
+    def stop(self, how: str = "immediate") -> None:
+        """`fast` ends the sessions with a word, `immediate` without."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGINT if how == "fast" else signal.SIGQUIT)
+        self._process.wait(PATIENCE)
+        self._process = None
+
+    def url(self, name: str, password: str = PASSWORD) -> str:
+        return f"postgresql://{USER}:{password}@127.0.0.1:{self.port}/{name}"
+
+    def ask(self, sql: str, name: str = "postgres") -> list[Any]:
+        return ask(self.url(name), sql)
+
+    def fresh(self, tables: bool = True) -> str:
+        """The URL of a new database, with the tables of the tracker or without."""
+        name, template = f"t{secrets.token_hex(6)}", self._template() if tables else "template1"
+        self.ask(f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY FILE_COPY")
+        return self.url(name)
+
+    def emptied(self) -> str:
+        """The URL of a database that tests use one after the other, its tables empty: cheaper than a new one."""
+        if not self._common:
+            self._common = self.fresh()
+        ask(self._common, _EMPTY)
+        return self._common
+
+    def _template(self) -> str:
+        if not self._has_template:
+            from models.postgres import Postgres
+
+            self.ask("CREATE DATABASE tables")
+            for store in (reports,):
+                made = Postgres(store.name, store.steps)
+                made.open(self.url("tables"))
+                made.close_all()
+            self._has_template = True
+        return "tables"
+
+    def close(self) -> None:
+        if self._process is not None:
+            self.stop()
+        shutil.rmtree(self._folder, ignore_errors=True)

@@ -1,0 +1,269 @@
+"""What a shared store does beside what the tests of the store ask of both: faults, limits, and who writes at once."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import peewee
+import pytest
+import yaml
+from conftest import ROOT
+from postgresql import PASSWORD, Postgresql, ask
+
+from models import dialect
+from models.errors import CannotUse, Conflict, TimedOut
+from models.tracker import accounts, history, schema
+from models.tracker.schema import Project, reports
+
+
+@pytest.fixture
+def store(postgresql: Postgresql) -> Iterator[str]:
+    """Opened; its URL."""
+    url = postgresql.emptied()
+    reports.open(Path("/nowhere"), url)
+    yield url
+    reports.close_all()
+
+
+@pytest.fixture
+def apart(postgresql: Postgresql) -> Iterator[Postgresql]:
+    """For tests that stop it: a cluster that is running again afterwards."""
+    yield postgresql
+    if not postgresql.is_running:
+        postgresql.start()
+
+
+def at_once(*works: Callable[[], Any]) -> list[Any]:
+    """What each returns or raises, in threads that begin at the same moment."""
+    found: list[Any] = [None] * len(works)
+    barrier = threading.Barrier(len(works))
+
+    def run(place: int, work: Callable[[], Any]) -> None:
+        barrier.wait()
+        try:
+            found[place] = reports.patiently(work, 20)
+        except Exception as error:
+            found[place] = error
+
+    threads = [threading.Thread(target=run, args=item) for item in enumerate(works)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return found
+
+
+@pytest.mark.usefixtures("store")
+def test_one_of_two_last_admins_stays_whoever_asks_at_once() -> None:
+    one, two = (accounts.create_user(name, "!", "ADMIN", 1) for name in ("ada", "bea"))
+    reports.close()
+    for _ in range(5):
+        found = at_once(lambda: accounts.set_role(one.id, "USER"), lambda: accounts.set_role(two.id, "USER"))
+        assert [type(error) for error in found if error is not None] == [Conflict]
+        for user in (one, two):
+            accounts.set_role(user.id, "ADMIN")
+        reports.close()
+
+
+@pytest.mark.usefixtures("store")
+def test_names_that_no_index_could_hold_and_characters_that_no_text_could() -> None:
+    project = Project.create(name="p", visibility="PUBLIC", created_at=1)
+    names = ["".join(chr(0x4E00 + (7919 * number + place) % 20000) for number in range(512)) for place in range(3)]
+    for place, name in enumerate(names):
+        schema.Test.create(id=place + 1, project=project, class_name=name, name=name)
+    assert [history.test_id(project.id, name, name) for name in names] == [1, 2, 3]
+    with pytest.raises(peewee.IntegrityError):
+        schema.Test.create(id=9, project=project, class_name=names[0], name=names[0])
+    assert Project.create(name="a\0b", visibility="PUBLIC", created_at=1).id
+    assert Project.get(Project.name == "a\0b").name == "a\ufffdb"
+
+
+@pytest.mark.usefixtures("store")
+def test_texts_are_sorted_as_sqlite_sorts_them() -> None:
+    names = ["ä", "b", "B", "a", "_", "Z", "\U0001f600", "\uffff", "aa", "a b", "a-b"]
+    for name in names:
+        Project.create(name=name, visibility="PUBLIC", created_at=1)
+    assert [one.name for one in Project.select().order_by(Project.name)] == sorted(names)
+
+
+@pytest.mark.usefixtures("store")
+def test_work_that_takes_too_long_ends() -> None:
+    reports.close()
+    begin = time.monotonic()
+    with pytest.raises(TimedOut, match=r"longer than 0\.2 s"):
+        reports.patiently(lambda: reports.execute_sql("SELECT pg_sleep(20)"), 0.2)
+
+    def many() -> None:
+        while True:
+            reports.execute_sql("SELECT 1")
+
+    with pytest.raises(TimedOut):
+        reports.patiently(many, 0.2)
+    assert time.monotonic() - begin < 10
+    assert reports.patiently(lambda: reports.execute_sql("SELECT 7").fetchone(), 20) == (7,)
+
+
+def test_who_waits_too_long_for_another_who_writes_is_told_so(store: str) -> None:
+    reports.close()
+    with reports.obj._connect_apart() as other:  # type: ignore[union-attr]
+        other.execute(f"SELECT pg_advisory_lock({reports.obj._lock_id})".encode())  # type: ignore[union-attr]
+        with pytest.raises(peewee.OperationalError, match="lock timeout"):
+            reports.patiently(lambda: accounts.set_role(1, "ADMIN"), 2)
+        other.execute(b"SELECT pg_advisory_unlock_all()")
+    assert ask(store, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'") == [(0,)]
+    reports.patiently(lambda: accounts.set_role(1, "ADMIN"), 2)
+
+
+@pytest.mark.usefixtures("store")
+def test_several_reads_see_one_moment() -> None:
+    user = accounts.create_user("ada", "!", "USER", 1)
+    with reports.atomic("DEFERRED"):
+        before = accounts.user_by_id(user.id)
+        thread = threading.Thread(target=lambda: reports.patiently(lambda: accounts.set_role(user.id, "ADMIN"), 20))
+        thread.start()
+        thread.join()
+        assert accounts.user_by_id(user.id) == before
+        with pytest.raises(peewee.PeeweeException, match="read-only"):
+            reports.execute_sql("DELETE FROM account")
+    assert accounts.user_by_id(user.id).role == "ADMIN"
+
+
+@pytest.mark.usefixtures("store")
+def test_after_a_restart_of_the_database_the_next_work_is_done(apart: Postgresql) -> None:
+    reports.close()
+    reports.patiently(lambda: accounts.create_user("ada", "!", "USER", 1), 20)
+
+    def lose() -> None:
+        with reports.atomic():
+            accounts.create_user("bea", "!", "USER", 1)
+            apart.stop()
+            accounts.create_user("cleo", "!", "USER", 1)
+
+    with pytest.raises(peewee.OperationalError):
+        reports.patiently(lose, 20)
+    with pytest.raises(peewee.OperationalError, match="database is away"):
+        reports.patiently(accounts.list_users, 20)
+    apart.start()
+    assert [user.username for user in reports.patiently(accounts.list_users, 20)] == ["ada"]
+
+
+# The start
+
+
+def start(folder: Path, url: str, *verb: str, code: str = "", typed: str = "") -> subprocess.CompletedProcess[str]:
+    """A server that is not to come up, or a verb."""
+    config = folder / "pilothouse.yaml"
+    config.write_text(yaml.safe_dump({"server": {"database-url": url}}))
+    run = f"import sys\n{code}\nimport run\nsys.exit(run.main(sys.argv[1:]))"
+    arguments = ["--config", str(config), "--port", "0", "--data-dir", str(folder / "data"), *verb]
+    return subprocess.run(
+        [sys.executable, "-c", run, *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        input=typed,
+        check=False,
+    )
+
+
+REFUSED = {
+    "nobody there": ("postgresql://u:hunter2@127.0.0.1:9/d", "server.database-url: the store cannot be opened: "),
+    "no such host": (
+        "postgresql://u:hunter2@pilothouse.invalid/d",
+        "server.database-url: the store cannot be opened: ",
+    ),
+    "no url": ("postgresql://u:hunter2%zz@127.0.0.1/d", "server.database-url: this is not understood"),
+    "no option": ("postgresql://u:hunter2@127.0.0.1/d?colour=red", "server.database-url: this is not understood"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+@pytest.mark.parametrize("verb", [(), ("user", "token", "ada")], ids=["serve", "user"])
+def test_a_database_that_cannot_be_used_is_told_in_a_line_without_the_password(
+    tmp_path: Path, what: str, verb: tuple[str, ...]
+) -> None:
+    url, words = REFUSED[what]
+    done = start(tmp_path, url, *verb)
+    assert done.returncode == 1
+    said = done.stderr + done.stdout
+    assert (words if not verb else words.partition(": the store")[0]) in said
+    assert "hunter2" not in said
+    assert "Traceback" not in said
+    assert len(said.strip().splitlines()) == 1
+
+
+def test_a_wrong_password_is_not_told_either(tmp_path: Path, postgresql: Postgresql) -> None:
+    done = start(tmp_path, postgresql.url("postgres", "wr0ng"))
+    assert done.returncode == 1
+    assert "password authentication failed" in done.stderr
+    assert "wr0ng" not in done.stderr
+    assert PASSWORD not in done.stderr
+
+
+def test_people_are_made_from_the_command_line_of_any_node(tmp_path: Path, store: str) -> None:
+    made = start(tmp_path, store, "user", "add", "zoe", "--admin", typed="correct horse\n")
+    assert (made.returncode, made.stdout) == (0, "there is a user zoe (ADMIN)\n"), made
+    token = start(tmp_path, store, "user", "token", "zoe")
+    known = accounts.by_token(token.stdout.strip(), time.time_ns() // 1000)
+    assert known is not None
+    assert known.user.username == "zoe"
+    again = start(tmp_path, store, "user", "add", "zoe", typed="correct horse\n")
+    assert (again.returncode, again.stderr) == (1, "run.py user: there is a user zoe already\n")
+    assert not (tmp_path / "data" / "tracker.db").exists()
+
+
+def test_without_the_driver_the_extra_is_named(tmp_path: Path) -> None:
+    done = start(tmp_path, "postgresql://u@127.0.0.1/d", code="sys.modules['psycopg'] = None")
+    assert done.returncode == 1
+    assert "install the extra `postgres`" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_tables_that_are_newer_are_left_alone(store: str) -> None:
+    reports.execute_sql("UPDATE schema_version SET version = 99 WHERE store = 'tracker'")
+    try:
+        with pytest.raises(peewee.DatabaseError, match="of version 99, newer than this program"):
+            reports.open(Path("/nowhere"), store)
+    finally:
+        ask(store, "UPDATE schema_version SET version = ? WHERE store = 'tracker'", (len(reports.steps),))
+
+
+def test_a_url_that_is_none_shows_nothing_of_itself() -> None:
+    with pytest.raises(CannotUse) as caught:
+        reports.open(Path("/nowhere"), "postgresql://u:hunter2@[h/d")
+    assert "hunter2" not in str(caught.value)
+
+
+def test_who_does_not_ask_for_it_does_not_load_the_driver() -> None:
+    code = "import sys, run; print([name for name in sys.modules if name.startswith(('psycopg', 'models.postgres'))])"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+# Its words
+
+
+@pytest.mark.parametrize(
+    ("ours", "its", "names"),
+    [
+        ("SELECT ? + ?", "SELECT $1 + $2", None),
+        ("SELECT ?1, ?2, ?1", "SELECT $1, $2, $1", None),
+        ("SELECT :b, :a, :b", "SELECT $1, $2, $1", ("b", "a")),
+        ("SELECT '?', ':a', 'it''s ?', \"a?\" WHERE x = ?", "SELECT '?', ':a', 'it''s ?', \"a?\" WHERE x = $1", None),
+        ("a IS ? AND b IS NOT ?", "a IS NOT DISTINCT FROM $1 AND b IS DISTINCT FROM $2", None),
+        ("a IS NULL AND b IS NOT NULL", "a IS NULL AND b IS NOT NULL", None),
+        ("a IS r.a", "a IS NOT DISTINCT FROM r.a", None),
+        ("FROM t INDEXED BY i WHERE", "FROM t WHERE", None),
+        ("a CROSS JOIN b c ON x", "a JOIN b c ON x", None),
+        ("a CROSS JOIN b c WHERE x", "a CROSS JOIN b c WHERE x", None),
+    ],
+)
+def test_a_statement_in_its_words(ours: str, its: str, names: tuple[str, ...] | None) -> None:
+    assert dialect.statement(ours) == (its, names)
