@@ -1,0 +1,7 @@
+"""Where the executable begins."""
+
+import sys
+
+from run import main
+
+sys.exit(main())

@@ -1,0 +1,94 @@
+"""What systemd gives us, and what it is told: sockets to listen on, and how we stand (sd_listen_fds(3), sd_notify(3)).
+
+The protocol is a datagram of a few words. The libraries that speak it want systemd's own, or are no longer kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import time
+from collections.abc import Callable, Mapping
+
+log = logging.getLogger("systemd")
+
+VARIABLES = frozenset(
+    {"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES", "LISTEN_PIDFDID"}
+)
+"""What is meant for us alone: a child that had it would speak in our name."""
+
+_FIRST = 3
+_BEAT = 2.0
+
+
+def given_sockets(environ: Mapping[str, str], pid: int) -> list[socket.socket]:
+    """The listening sockets that we were started with; none where they are meant for another process.
+
+    Raises `ValueError` where one is no listening TCP socket.
+    """
+    if environ.get("LISTEN_PID") != str(pid):
+        return []
+    given = [socket.socket(fileno=_FIRST + place) for place in range(int(environ.get("LISTEN_FDS", "0")))]
+    for one in given:
+        listens = one.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+        if one.family not in (socket.AF_INET, socket.AF_INET6) or one.type != socket.SOCK_STREAM or not listens:
+            raise ValueError(f"descriptor {one.fileno()}, which we were given, is no TCP socket that listens")
+        one.setblocking(False)
+        one.set_inheritable(False)
+    return given
+
+
+class Systemd:
+    """Tells the one who started us how we stand; where nobody asked for it, nothing is sent."""
+
+    def __init__(self, environ: Mapping[str, str], pid: int) -> None:
+        name = environ.get("NOTIFY_SOCKET", "")
+        self._address = f"\0{name[1:]}" if name.startswith("@") else name
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) if name else None
+        ours = environ.get("WATCHDOG_PID", str(pid)) == str(pid)
+        patience = int(environ.get("WATCHDOG_USEC", "0")) / 1e6 if ours else 0.0
+        self._every = min(_BEAT, patience / 2) if patience else _BEAT
+        self._watching: asyncio.Task[None] | None = None
+        self._is_failing = self._is_stopping = False
+
+    def ready(self) -> None:
+        if not self._is_stopping:
+            self._send("READY=1")
+
+    def reloading(self) -> None:
+        """Until `ready` is called again."""
+        self._send("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
+
+    def stopping(self, seconds: float) -> None:
+        """That we stop, and how long it may take."""
+        self._is_stopping = True
+        self._send("STOPPING=1", f"EXTEND_TIMEOUT_USEC={round(seconds * 1e6)}")
+
+    def watch(self, status: Callable[[], str]) -> None:
+        """From now on says at each beat that the loop turns, and `status`; a loop that is stalled says nothing."""
+        if self._socket is not None:
+            self._watching = asyncio.get_running_loop().create_task(self._beat(status), name="systemd")
+
+    async def _beat(self, status: Callable[[], str]) -> None:
+        while True:
+            self._send("WATCHDOG=1", f"STATUS={status()}")
+            await asyncio.sleep(self._every)
+
+    def _send(self, *words: str) -> None:
+        if self._socket is None:
+            return
+        try:
+            self._socket.sendto("\n".join(words).encode(), socket.MSG_DONTWAIT, self._address)
+        except OSError as error:
+            if not self._is_failing:
+                log.warning("NOTIFY_SOCKET: %s cannot be told how we stand: %s", self._address, error.strerror)
+            self._is_failing = True
+        else:
+            self._is_failing = False
+
+    def close(self) -> None:
+        if self._watching is not None:
+            self._watching.cancel()
+        if self._socket is not None:
+            self._socket.close()

@@ -1,0 +1,190 @@
+"""What a reader of a document has: a fresh checkout, a terminal, and another one in which the server runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+from conftest import ROOT, children_of, wait_for
+from places import free_port
+
+BLOCK = re.compile(
+    r"<!-- (run|serve|steps|client)(?:: ([a-z0-9 -]+))? -->\n```(?:sh|yaml|json)\n(.*?)```\n(?:```\n(.*?)```\n)?",
+    re.DOTALL,
+)
+_CHECKOUT = ("run.py", "Makefile", "docs")
+_OLDER = ("setup.cfg", "setup.py", ".ci/fetch_helm.py")
+_MADE = (".venv/run", ".tools/ready")
+"""What `make run` makes, of what is older."""
+_TAKES = 120
+_HELLO = {
+    "jsonrpc": "2.0",
+    "id": 1,
+    "method": "initialize",
+    "params": {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}},
+}
+_JOBS: Mapping[str, Mapping[str, str]] = {
+    "github": {
+        "GITHUB_ACTIONS": "true", "GITHUB_SHA": "5ca1ab1e", "GITHUB_REF": "refs/heads/main", "GITHUB_REF_NAME": "main",
+        "GITHUB_RUN_ID": "17", "GITHUB_REPOSITORY": "me/shop", "GITHUB_SERVER_URL": "https://github.com",
+    },
+    "gitlab": {
+        "GITLAB_CI": "true", "CI_COMMIT_SHA": "7e57ab1e", "CI_COMMIT_REF_NAME": "main", "CI_PIPELINE_ID": "18",
+        "CI_PROJECT_URL": "https://gitlab.com/me/shop",
+    },
+}  # fmt: skip
+
+
+class Block(NamedTuple):
+    kind: str
+    needs: tuple[str, ...]
+    text: str
+    printed: str | None
+
+
+def blocks(text: str) -> list[Block]:
+    return [Block(found[1], tuple((found[2] or "").split()), found[3], found[4]) for found in BLOCK.finditer(text)]
+
+
+class Stranger:
+    def __init__(self, folder: Path, swaps: Mapping[str, str], environ: Mapping[str, str]) -> None:
+        """`swaps`: what stands in documents for what is here; ports of theirs become free ones."""
+        self.folder = folder
+        self.swaps = {**swaps, "8080": str(free_port()), "9000": str(free_port())}
+        self.url = f"http://127.0.0.1:{self.swaps['8080']}"
+        self.environ = {
+            **os.environ, **environ, "PATH": f"{folder / 'bin'}:{os.environ['PATH']}", "HOME": str(folder),
+            "SERVER_PORT": self.swaps["8080"], "PILOTHOUSE_URL": self.url,
+        }  # fmt: skip
+        self._server: subprocess.Popen[bytes] | None = None
+        self._check_out()
+
+    def _check_out(self) -> None:
+        """As `make run` leaves it, with nothing to fetch; `curl` fails where the server says no."""
+        for name in _CHECKOUT:
+            (self.folder / name).symlink_to(ROOT / name)
+        for folder in (".ci", ".tools", "bin"):
+            (self.folder / folder).mkdir()
+        for name in _OLDER:
+            shutil.copyfile(ROOT / name, self.folder / name)
+        shutil.copytree(ROOT / "examples", self.folder / "examples")
+        example = self.folder / "examples" / "pilothouse.yaml"
+        example.write_text(self.here(example.read_text()))
+        _program(self.folder / ".venv" / "bin" / "python", sys.executable)
+        _program(self.folder / "bin" / "curl", f"{shutil.which('curl')} -sS --fail-with-body")
+        _program(self.folder / "bin" / "pilothouse", f"{sys.executable} {ROOT / 'run.py'}")
+        for name in _MADE:
+            (self.folder / name).touch()
+        if (ROOT / ".tools" / "helm").exists():
+            (self.folder / ".tools" / "helm").symlink_to(ROOT / ".tools" / "helm")
+
+    def here(self, text: str) -> str:
+        for theirs, ours in self.swaps.items():
+            text = re.sub(rf"(?<!\d){re.escape(theirs)}(?!\d)", ours, text)
+        return text
+
+    def follow(self, block: Block) -> None:
+        if block.kind == "serve":
+            self.serve(block.text)
+        elif block.kind == "steps":
+            for commands in steps(block.text):
+                self.run(commands, more=_JOBS[block.needs[0]])
+        elif block.kind == "client":
+            for server in json.loads(self.here(block.text))["mcpServers"].values():
+                said = self._asked_over_http(server) if "url" in server else self._asked_over_stdio(server)
+                assert '"serverInfo"' in said, said
+        else:
+            self.run(block.text, block.printed)
+
+    def serve(self, commands: str) -> None:
+        """In the second terminal, in the place of what runs there."""
+        self._interrupt()
+        with (self.folder / "server.log").open("ab") as log:
+            self._server = subprocess.Popen(
+                ["/bin/sh", "-eu", "-c", self.here(commands)], cwd=self.folder, env=self.environ,
+                start_new_session=True, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+            )  # fmt: skip
+        wait_for(self._serves, about=f"{commands} to serve")
+
+    def _serves(self) -> bool:
+        assert self._server is not None
+        assert self._server.poll() is None, (self.folder / "server.log").read_text()
+        try:
+            with urllib.request.urlopen(f"{self.url}/readyz", timeout=10) as answer:
+                return bool(answer.status == 200)
+        except (urllib.error.URLError, ConnectionError):
+            return False
+
+    def run(self, commands: str, printed: str | None = None, more: Mapping[str, str] | None = None) -> None:
+        """In the first terminal, where what was exported stays."""
+        whole = f"[ ! -e .exported ] || . ./.exported\n{self.here(commands)}\nexport -p > .exported\n"
+        done = self._done(["/bin/sh", "-eu", "-c", whole], b"", more or {})
+        said = done.stdout.decode()
+        assert done.returncode == 0, f"{commands}\n{said}\n{done.stderr.decode()}"
+        if printed is not None:
+            assert matches(self.here(printed), said), f"{commands}\nshould print\n{printed}\nand printed\n{said!r}"
+
+    def _done(self, command: list[str], given: bytes, more: Mapping[str, str]) -> subprocess.CompletedProcess[bytes]:
+        return subprocess.run(
+            command, cwd=self.folder, env={**self.environ, **more}, input=given, capture_output=True, timeout=_TAKES
+        )
+
+    def _asked_over_http(self, server: Mapping[str, Any]) -> str:
+        kinds = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
+        request = urllib.request.Request(
+            server["url"], json.dumps(_HELLO).encode(), {**kinds, **server.get("headers", {})}
+        )
+        with urllib.request.urlopen(request, timeout=_TAKES) as answer:
+            return str(answer.read().decode())
+
+    def _asked_over_stdio(self, server: Mapping[str, Any]) -> str:
+        command = [word.replace("/opt/pilothouse", str(self.folder)) for word in (server["command"], *server["args"])]
+        return self._done(command, f"{json.dumps(_HELLO)}\n".encode(), server.get("env", {})).stdout.decode()
+
+    def _interrupt(self) -> None:
+        """Ctrl-C: make, and what it has started."""
+        if self._server is not None and self._server.poll() is None:
+            os.killpg(self._server.pid, signal.SIGINT)
+            self._server.wait(_TAKES)
+
+    def leave(self) -> None:
+        self._interrupt()
+        for pid in children_of(self.folder / "data", with_helm=True):  # of a server that a document killed
+            os.kill(pid, signal.SIGKILL)
+
+
+def matches(expected: str, found: str) -> bool:
+    wanted = ".*".join(re.escape(re.sub(r"\s", "", piece)) for piece in expected.split("…"))
+    return re.fullmatch(wanted, re.sub(r"\s", "", found)) is not None
+
+
+def _program(file: Path, command: str) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(f'#!/bin/sh\nexec {command} "$@"\n')
+    file.chmod(0o755)
+
+
+def steps(text: str) -> list[str]:
+    """What a workflow of GitHub, or a job of GitLab, runs that speaks to us; how it gets a program is left out."""
+    file = yaml.safe_load(text)
+    found = [step.get("run", "") for job in file.get("jobs", {}).values() for step in job["steps"]]
+    found += ["\n".join(job["script"]) for job in file.values() if "script" in job]
+    ours = [commands for commands in found if "pilothouse" in commands.lower()]
+    assert ours, text
+    return ["\n".join(line for line in commands.splitlines() if is_here(line)) for commands in ours]
+
+
+def is_here(line: str) -> bool:
+    """Not so what installs us, and the tests of somebody else."""
+    return not line.startswith(("pip install", "./run-the-tests"))

@@ -1,0 +1,69 @@
+"""The examples of how it is installed: systemd takes the units, and what the Containerfile copies is there."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+
+from packing.dist import TAKEN
+
+UNITS = ("pilothouse.service", "pilothouse.socket")
+EXPOSED = 25
+"""What `systemd-analyze security` may give it at most, in tenths of 10 points."""
+
+
+@pytest.fixture
+def units(tmp_path: Path) -> list[Path]:
+    """The units, with a program that is there: systemd looks whether it is."""
+    if shutil.which("systemd-analyze") is None:
+        assert os.environ.get("CI") != "true", "there is no systemd-analyze"
+        pytest.skip("there is no systemd-analyze")
+    for name in UNITS:
+        text = (ROOT / "examples" / name).read_text()
+        (tmp_path / name).write_text(text.replace("/usr/local/bin/pilothouse", sys.executable))
+    return [tmp_path / name for name in UNITS]
+
+
+def analyze(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    command = ["systemd-analyze", "--no-pager", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+
+def test_systemd_takes_the_units_without_a_word(units: list[Path]) -> None:
+    done = analyze("verify", *units)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_systemd_would_say_what_it_does_not_know(units: list[Path]) -> None:
+    units[0].write_text(units[0].read_text().replace("KillMode=process", "KillMode=nobody"))
+    assert "kill mode" in analyze("verify", *units).stderr
+
+
+def test_the_unit_is_hardened(units: list[Path]) -> None:
+    done = analyze("security", "--offline=true", f"--threshold={EXPOSED}", units[0])
+    assert done.returncode == 0, done.stdout
+
+
+def test_the_unit_serves_the_arguments_that_there_are() -> None:
+    text = (ROOT / "examples" / "pilothouse.service").read_text()
+    found = re.search(r"^ExecStart=\S+ (.+)$", text, re.MULTILINE)
+    assert found is not None
+    command = [sys.executable, str(ROOT / "run.py"), *shlex.split(found[1]), "--version"]
+    assert subprocess.run(command, capture_output=True, timeout=60).returncode == 0
+
+
+def test_the_containerfile_copies_what_the_executable_is_made_of() -> None:
+    text = (ROOT / "examples" / "Containerfile").read_text()
+    copied = {
+        source for line in re.findall(r"^COPY (?!--from)(.+)$", text, re.MULTILINE) for source in line.split()[:-1]
+    }
+    assert [source for source in copied if not (ROOT / source).exists()] == []
+    assert {*TAKEN, "packing", ".ci/fetch_helm.py"} <= copied

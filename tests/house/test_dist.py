@@ -1,0 +1,201 @@
+"""What `make dist` makes is complete, and does what it must where nothing of ours is: in a virtual environment of its
+own, and on a machine with nothing on it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path, PurePath
+
+import pytest
+from conftest import ROOT, wait_for
+
+from models import VERSION
+
+SMOKE = ROOT / "packing" / "smoke.py"
+LARGEST = 40_000_000
+
+
+def run(*command: str | Path, **environ: str) -> str:
+    done = subprocess.run(
+        [str(word) for word in command], env={**os.environ, **environ}, capture_output=True, text=True, timeout=900
+    )
+    assert done.returncode == 0, f"{command}\n{done.stdout[-3000:]}\n{done.stderr[-6000:]}"
+    return done.stdout
+
+
+def helm() -> list[str]:
+    found = shutil.which("helm") or str(ROOT / ".tools" / "helm")
+    return ["--helm", found] if Path(found).exists() else []
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder with everything. The executable takes half a minute: it is made once.
+
+    PILOTHOUSE_DIST names a folder that is there already, to look at what is about to be given away.
+    """
+    if given := os.environ.get("PILOTHOUSE_DIST"):
+        return Path(given)
+    if not Path("/usr/include/zlib.h").exists() or shutil.which("cc") is None or shutil.which("objdump") is None:
+        assert os.environ.get("CI") != "true", "there is no C compiler, or no zlib"
+        pytest.skip("there is no C compiler, or no zlib")
+    out = tmp_path_factory.mktemp("dist")
+    run(sys.executable, ROOT / "packing" / "dist.py", "--out", out)
+    return out
+
+
+@pytest.fixture(scope="module")
+def wheel(made: Path) -> Path:
+    return made / f"pilothouse-{VERSION}-py3-none-any.whl"
+
+
+@pytest.fixture(scope="module")
+def executable(made: Path) -> Path:
+    return next(made.glob(f"pilothouse-{VERSION}-linux-*"))
+
+
+def ours() -> set[str]:
+    """All that the program takes of the sources: modules, templates, files of pages."""
+    listed = [
+        path.relative_to(ROOT)
+        for room in ("models", "supervisor", "handlers", "static")
+        for path in (ROOT / room).rglob("*")
+        if path.is_file()
+    ]
+    return {"run.py", *(str(path) for path in listed if "__pycache__" not in path.parts and path.name[0] != ".")}
+
+
+def test_the_wheel_has_all_of_the_program_and_nothing_else(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as file:
+        names = set(file.namelist())
+    info = f"pilothouse-{VERSION}.dist-info"
+    assert {name for name in names if not name.startswith(info)} == ours()
+    assert f"{info}/licenses/LICENSE" in names or f"{info}/LICENSE" in names
+
+
+def test_the_sdist_has_the_documents_too_and_no_tests(made: Path) -> None:
+    with tarfile.open(made / f"pilothouse-{VERSION}.tar.gz") as file:
+        names = {str(PurePath(*PurePath(name).parts[1:])) for name in file.getnames() if "/" in name}
+    documents = {str(path.relative_to(ROOT)) for path in (ROOT / "docs").glob("*.md")}
+    examples = {str(path.relative_to(ROOT)) for path in (ROOT / "examples").iterdir()}
+    assert ours() | documents | examples | {"LICENSE", "README.md", "CHANGELOG.md", "setup.cfg"} <= names
+    assert not [name for name in names if name.startswith(("tests", "benchmarks", ".")) or "__pycache__" in name]
+
+
+def test_neither_tells_where_it_was_made(made: Path, wheel: Path, executable: Path) -> None:
+    with zipfile.ZipFile(wheel) as file:
+        content = b"".join(file.read(name) for name in file.namelist())
+    assert str(ROOT).encode() not in content
+    assert str(ROOT).encode() not in executable.read_bytes()
+
+
+def test_the_wheel_serves_from_an_environment_of_its_own(wheel: Path, tmp_path: Path) -> None:
+    run(sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv")
+    python = tmp_path / "venv" / "bin" / "python"
+    run(sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-compile", wheel)
+    told = run(sys.executable, SMOKE, *helm(), "--without-tools", tmp_path / "venv" / "bin" / "pilothouse")
+    assert told.startswith(f"pilothouse {VERSION}\n")
+    assert "kill 9 and adoption" in told
+
+
+def test_the_executable_serves_where_there_is_nothing_else(executable: Path) -> None:
+    assert executable.stat().st_size < LARGEST
+    if os.geteuid() != 0 or shutil.which("unshare") is None:
+        assert os.environ.get("CI") != "true", "a root of its own needs root's rights"
+        pytest.skip("a root of its own needs root's rights")
+    told = run(sys.executable, SMOKE, *helm(), "--bare", executable)
+    assert told.startswith(f"pilothouse {VERSION}\n")
+    assert "tools for agents" in told
+    assert "kill 9 and adoption" in told
+
+
+def folders(cache: Path) -> list[str]:
+    return sorted(path.name for path in (cache / "pilothouse").iterdir() if path.name != "lock")
+
+
+def test_it_unpacks_once_whoever_comes_first_and_mends_what_was_taken_away(executable: Path, tmp_path: Path) -> None:
+    both = [
+        subprocess.Popen([executable, "--version"], env={"XDG_CACHE_HOME": str(tmp_path)}, stdout=subprocess.PIPE)
+        for _ in range(2)
+    ]
+    assert {one.communicate(timeout=60)[0] for one in both} == {f"pilothouse {VERSION}\n".encode()}
+    (name,) = folders(tmp_path)
+    folder = tmp_path / "pilothouse" / name
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    before = folder.stat().st_ctime_ns
+    assert run(executable, "--version", XDG_CACHE_HOME=str(tmp_path))
+    assert folder.stat().st_ctime_ns == before
+    next((folder / "_internal" / "static").iterdir()).unlink()
+    assert run(executable, "--version", XDG_CACHE_HOME=str(tmp_path))
+    assert folder.stat().st_ctime_ns != before
+    assert len(list((folder / "_internal" / "static").iterdir())) == len(list((ROOT / "static").iterdir()))
+
+
+def test_it_takes_away_versions_that_nobody_runs(executable: Path, tmp_path: Path) -> None:
+    (tmp_path / "pilothouse" / "0.0.1-old").mkdir(parents=True, mode=0o700)
+    (tmp_path / "pilothouse").chmod(0o700)
+    (tmp_path / "pilothouse" / "0.0.1-old" / "file").touch()
+    assert run(executable, "--version", XDG_CACHE_HOME=str(tmp_path))
+    assert len(folders(tmp_path)) == 1
+
+
+def test_it_runs_nothing_that_others_may_have_put_there(executable: Path, tmp_path: Path) -> None:
+    (tmp_path / "pilothouse").mkdir(mode=0o777)
+    (tmp_path / "pilothouse").chmod(0o777)
+    (tmp_path / "home").mkdir()
+    assert run(executable, "--version", XDG_CACHE_HOME=str(tmp_path), HOME=str(tmp_path / "home"))
+    assert not list((tmp_path / "pilothouse").iterdir())
+    assert list((tmp_path / "home" / ".cache" / "pilothouse").iterdir())
+
+
+def test_a_place_that_is_read_only_will_do_once_it_is_there(executable: Path, tmp_path: Path) -> None:
+    if os.geteuid() != 0 or shutil.which("unshare") is None:
+        assert os.environ.get("CI") != "true", "mounting needs root's rights"
+        pytest.skip("mounting needs root's rights")
+    assert run(executable, "--version", XDG_CACHE_HOME=str(tmp_path), HOME="/nonexistent")
+    sealed = "".join(
+        f'mount --bind "{at}" "{at}"; mount -o remount,ro,bind "{at}"; ' for at in ("/tmp", "/var/tmp", tmp_path)
+    )
+    command = (
+        "unshare",
+        "--mount",
+        "sh",
+        "-ec",
+        f'{sealed} ! touch "{tmp_path}/no" 2>&1; exec "$0" --version',
+        executable,
+    )
+    assert f"pilothouse {VERSION}\n" in run(*command, XDG_CACHE_HOME=str(tmp_path), HOME="/nonexistent")
+
+
+def test_the_executable_speaks_to_postgresql(executable: Path, tmp_path: Path) -> None:
+    (tmp_path / "pilothouse.yaml").write_text("server: {database-url: 'postgresql://127.0.0.1:1/none'}")
+    done = subprocess.run(
+        [executable], cwd=tmp_path, env={"XDG_CACHE_HOME": str(tmp_path)}, capture_output=True, timeout=120
+    )
+    assert done.returncode == 1
+    assert b"refused" in done.stderr, done.stderr
+
+
+def test_children_get_the_library_path_that_it_was_given(executable: Path, tmp_path: Path) -> None:
+    (tmp_path / "pilothouse.yaml").write_text(
+        "server: {port: 0}\n"
+        "supervisor: {processes: {one: {auto-start: true, command: [sh, -c, 'env > draft; mv draft told']}}}\n"
+    )
+    environ = {"XDG_CACHE_HOME": str(tmp_path), "LD_LIBRARY_PATH": "/given", "PATH": os.environ["PATH"]}
+    with subprocess.Popen([executable], cwd=tmp_path, env=environ, stderr=subprocess.DEVNULL) as server:
+        wait_for((tmp_path / "told").exists, about="a child that says what it has")
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(60) == 0
+    told = (tmp_path / "told").read_text()
+    assert re.findall("^LD_LIBRARY_PATH.*", told, re.MULTILINE) == ["LD_LIBRARY_PATH=/given"]
+    assert "_PYI" not in told
+    assert "PILOTHOUSE_LD" not in told
