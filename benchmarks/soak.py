@@ -1,0 +1,246 @@
+"""Half an hour of mixed traffic on all services: no error, memory and descriptors flat, and how late the loop was.
+
+    python benchmarks/soak.py [--seconds 1800] [--out FILE]
+
+With an API server to test with (KUBEBUILDER_ASSETS) releases are changed and read as well. Only loopback is used. It
+ends with 1 where there was an error or something grew.
+"""
+
+import argparse
+import os
+import signal
+import sqlite3
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "charts")]  # it is run as a program
+
+import tornado  # noqa: E402
+from charting import FULL, tint  # noqa: E402
+from cluster import Cluster, programs  # noqa: E402
+from conftest import Server  # noqa: E402
+from places import web  # noqa: E402
+
+from benchmarks import procfs, report  # noqa: E402
+from benchmarks.httpload import Probe, Target  # noqa: E402
+from benchmarks.traffic import API, KEY, PROCESSES, Releaser, Told, clients  # noqa: E402
+from models import VERSION  # noqa: E402
+
+SAMPLE = 2.0
+WARM_UP = 0.2
+"""The part of the run after which memory counts: caches and the allocator's arenas are full then."""
+EDGES = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
+"""Milliseconds: the histogram's bounds."""
+GROWTH, GROWTH_PART = 3.0, 0.04
+"""MiB, and part of what it has: so much more at the end than after the warm-up is noise."""
+
+
+@dataclass
+class Sample:
+    at: float
+    rss: float
+    pss: float
+    descriptors: int
+    threads: int
+
+
+@dataclass
+class Watch:
+    """Memory, descriptors and threads of the server, every two seconds."""
+
+    pid: int
+    samples: list[Sample] = field(default_factory=list)
+    waited: float = 0.0
+    """Seconds that the loop was ready to go on, and others had the processors."""
+
+    def run(self, over: threading.Event) -> None:
+        begun = time.monotonic()
+        while not over.wait(SAMPLE):
+            pss, rss = procfs.memory([self.pid])
+            descriptors = len(os.listdir(f"/proc/{self.pid}/fd"))
+            threads = procfs.threads([self.pid])
+            self.samples.append(Sample(time.monotonic() - begun, rss, pss, descriptors, threads))
+            self.waited = int(Path(f"/proc/{self.pid}/schedstat").read_text().split()[1]) / 1e9
+
+    @property
+    def warm(self) -> list[Sample]:
+        return self.samples[int(len(self.samples) * WARM_UP) :]
+
+
+@dataclass
+class Soaked:
+    """All that a run came to."""
+
+    seconds: float
+    told: Told
+    watch: Watch
+    lag: list[float]
+    log: str
+    has_cluster: bool
+
+    def grown(self) -> dict[str, tuple[float, float, float]]:
+        """Of each figure: its slope an hour, and the medians of the first and the last quarter after the warm-up."""
+        warm = self.watch.warm
+        quarter = max(1, len(warm) // 4)
+        found = {}
+        for name in ("rss", "pss", "descriptors", "threads"):
+            values = [float(getattr(one, name)) for one in warm]
+            fit = statistics.linear_regression([one.at for one in warm], values) if len(warm) > 1 else None
+            slope = 3600 * fit.slope if fit else 0.0
+            found[name] = (slope, statistics.median(values[:quarter]), statistics.median(values[-quarter:]))
+        return found
+
+    def faults(self, growth: float = GROWTH) -> list[str]:
+        """Why the run is not a good one; nothing where it is. `growth`: MiB that are noise."""
+        found = [f"{len(self.told.errors)} errors, the first: {self.told.errors[0]}"] if self.told.errors else []
+        for name, (_, first, last) in self.grown().items():
+            most = max(growth, GROWTH_PART * first) if name in ("rss", "pss") else 8
+            if last - first > most:
+                found.append(f"{name} grew from {first:.1f} to {last:.1f}")
+        found += ["no stream told of anything"] if not self.told.events else []
+        return found + (["the log has a trace"] if "Traceback" in self.log else [])
+
+
+@contextmanager
+def staged(place: Path, with_cluster: bool) -> Iterator[tuple[Server, bool]]:
+    with ExitStack() as stack:
+        repository = stack.enter_context(web())
+        repository.serve(("tint", "0.1.0", tint()))
+        svc: dict[str, Any] = {
+            **FULL,
+            "security": {**FULL["security"], "allowed-hosts": [repository.place]},
+            "helm": {"binary": str(ROOT / ".tools" / "helm")} if (ROOT / ".tools" / "helm").exists() else {},
+            "rest": {"temp-dir": str(place / "temp")},
+        }
+        if with_cluster:
+            (place / "cluster").mkdir()
+            cluster = Cluster(place / "cluster", programs())
+            stack.callback(cluster.close)
+            cluster.start()
+            cluster.namespace(Releaser.namespace)
+            svc["kube"] = {"kubeconfig": str(cluster.kubeconfig)}
+        log = {"stdout-logfile": str(place / "p.log"), "log-max-bytes": "64KB"}
+        chatty = "while :; do echo $(date) said something; sleep 0.2; done"
+        processes: dict[str, Any] = {name: {"command": "sleep 1000", "auto-start": True} for name in PROCESSES}
+        processes["p0"] = {"command": ["sh", "-c", chatty], "auto-start": True, **log}
+        config = {"supervisor": {"processes": processes}, "tracker": {"retain-runs": 20}, "svc": svc}
+        server = Server(place, config, {}, [])
+        stack.callback(server.close)
+        server.start()
+        body = f'{{"name": "lab", "url": "{repository.url}"}}'.encode()
+        answer = server.ask("POST", f"{API}/repos", body, {**KEY, "Content-Type": "application/json"})
+        if answer.status != 201:
+            raise SystemExit(f"the repository cannot be added: {answer}")
+        yield server, with_cluster
+
+
+def soak(place: Path, seconds: float, with_cluster: bool) -> Soaked:
+    told, over = Told(), threading.Event()
+    with staged(place, with_cluster) as (server, has_cluster):
+        watch = Watch(server.pid)
+        crowd = [threading.Thread(target=one.run, args=(over,)) for one in clients(server.port, told, has_cluster)]
+        crowd.append(threading.Thread(target=watch.run, args=(over,)))
+        with Probe(Target.get(server.port, "/healthz"), 0.02) as probe:
+            for thread in crowd:
+                thread.start()
+            try:
+                time.sleep(seconds)
+            finally:
+                over.set()
+                for thread in crowd:
+                    thread.join()
+            lag = [1000 * one for one in probe.latencies()]
+        return Soaked(seconds, told, watch, lag, server.log.read_text(), has_cluster)
+
+
+def percentile(ordered: Sequence[float], part: float) -> float:
+    return ordered[min(len(ordered) - 1, int(len(ordered) * part))]
+
+
+def endpoints(told: Told) -> str:
+    rows = []
+    for name, took in sorted(told.took.items()):
+        ordered = sorted(1000 * one for one in took)
+        figures = [percentile(ordered, part) for part in (0.5, 0.99)]
+        rows.append([name, str(len(ordered)), *(f"{one:.1f}" for one in (*figures, ordered[-1]))])
+    return report.table(["asked", "times", "p50, ms", "p99, ms", "worst, ms"], rows)
+
+
+def histogram(lag: Sequence[float]) -> str:
+    counts = Counter(next((edge for edge in EDGES if one <= edge), 0) for one in lag)
+    rows, before = [], 0
+    for edge in (*EDGES, 0):
+        bound = f"{before} to {edge}" if edge else f"above {before}"
+        rows.append([bound, str(counts[edge]), f"{100 * counts[edge] / len(lag):.3f} %"])
+        before = edge
+    return report.table(["/healthz, asked every 20 ms: ms", "answers", ""], rows)
+
+
+def growth(soaked: Soaked) -> str:
+    titles = {"rss": "RSS, MiB", "pss": "PSS, MiB", "descriptors": "descriptors", "threads": "threads"}
+    rows = [
+        [titles[name], f"{first:.1f}", f"{last:.1f}", f"{slope:+.2f}"]
+        for name, (slope, first, last) in soaked.grown().items()
+    ]
+    return report.table(["", "after the warm-up", "at the end", "slope, an hour"], rows)
+
+
+def document(soaked: Soaked, helm: str) -> str:
+    told, faults = soaked.told, soaked.faults()
+    lag, waited = sorted(soaked.lag), soaked.watch.waited
+    verdict = "**good**: no error, nothing grew" if not faults else f"**not good**: {'; '.join(faults)}"
+    with_what = f"{helm}, with a Kubernetes API server" if soaked.has_cluster else f"{helm}, without a cluster"
+    return "\n".join([
+        "# The soak", "",
+        f"{report.machine()}. Pilothouse {VERSION}, Tornado {tornado.version}, SQLite {sqlite3.sqlite_version}, "
+        f"{with_what}. {soaked.seconds:.0f} s of mixed traffic: {told.count} requests "
+        f"({told.count / soaked.seconds:.0f} a second), {told.events} events of streams. The clients share the "
+        "machine, and one interpreter: what they saw is slower than what was answered.", "",
+        f"Errors: {len(told.errors)}. Verdict: {verdict}.", "",
+        *(f"- `{one}`" for one in told.errors[:10]), "",
+        "## Memory, descriptors, threads", "",
+        f"Medians of the first and the last quarter after a warm-up of {100 * WARM_UP:.0f} %; the slope is a line "
+        "through all samples between.", "", growth(soaked), "",
+        "## How late the loop is", "",
+        f"Asked by a process of its own; a late answer makes the following ones late too, and all count. p50 "
+        f"{percentile(lag, 0.5):.1f} ms, p99 {percentile(lag, 0.99):.1f} ms, worst {lag[-1]:.1f} ms. For "
+        f"{waited:.0f} s ({100 * waited / soaked.seconds:.1f} %) the loop could have gone on, had a processor been "
+        "free (helms, the API server, the clients and whatever else ran have the same ones).", "",
+        histogram(lag), "", "## What was asked", "", endpoints(told), "",
+    ])  # fmt: skip
+
+
+def helm_version() -> str:
+    own = ROOT / ".tools" / "helm"
+    command = [str(own) if own.exists() else "helm", "version", "--template={{.Version}}"]
+    return f"helm {subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()}"
+
+
+def main() -> int:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))  # and so ends whatever it has started
+    parser = argparse.ArgumentParser(description="Half an hour of mixed traffic.")
+    parser.add_argument("--seconds", type=float, default=1800)
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="ph-soak-") as place:
+        soaked = soak(Path(place), options.seconds, bool(os.environ.get("KUBEBUILDER_ASSETS")))
+    text = document(soaked, helm_version())
+    print(text)
+    if options.out:
+        options.out.write_text(text)
+    return 1 if soaked.faults() else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

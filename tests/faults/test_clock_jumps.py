@@ -1,0 +1,173 @@
+"""The wall clock jumps while the house runs: lengths of time stay right, and nothing is deleted for it."""
+
+from __future__ import annotations
+
+import logging
+import random
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import altered
+import pytest
+from conftest import Server, wait_for
+from people import bearer, cookie, session_of, token_of
+from posting import cases, rows, stored
+from trouble import API, SLEEPER, no_trace
+
+from supervisor.clock import Clock
+
+HOUR = 3600
+DAY = 24 * HOUR
+YEAR = 365 * DAY
+CRASHER = {
+    "command": ["sh", "-c", "sleep 0.05; exit 3"], "restart": "always", "restart-delay": "50ms",
+    "restart-max-delay": "50ms", "restart-limit": 0,
+}  # fmt: skip
+
+
+class Jumping:
+    """A server whose wall clock is as we say, and which looks for old things all the time."""
+
+    def __init__(self, folder: Path) -> None:
+        self._file = folder / "offset"
+        self.jump(0)
+        config: dict[str, Any] = {
+            "supervisor": {"processes": {"web": SLEEPER, "crasher": CRASHER}, "events": {"retain-days": 30}},
+            "tracker": {"retain-days": 30, "retain-runs": 3, "security": {"session-lifetime": "1d"}},
+        }
+        command = altered.command(
+            clock=str(self._file), supervisor__services___PRUNE_EVERY=0.2, supervisor__tracker__retention___EVERY=0.2,
+            supervisor__tracker__retention___AFTER_A_RUN=0.01,
+        )  # fmt: skip
+        self.server = Server(folder, config, {}, command)
+
+    def jump(self, seconds: float) -> None:
+        """The clock is so many seconds from the right time."""
+        draft = self._file.with_suffix(".draft")
+        draft.write_text(str(seconds))
+        draft.rename(self._file)
+
+    def was_looked_through(self) -> None:
+        """Waits until what is old would have been deleted: a run too many of another branch is."""
+        number = random.randrange(10**9)
+        for _ in range(4):
+            stored(
+                self.server, ("project", "clockwork"), ("branch", f"b{number}"), ("junit", cases(1, prefix=f"{number}"))
+            )
+        query = "SELECT count(*) FROM run WHERE branch = ?"
+        wait_for(lambda: rows(self.server, query, f"b{number}") == [(3,)], about="the retention")
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> Iterator[Jumping]:
+    one = Jumping(tmp_path)
+    try:
+        one.server.start()
+        yield one
+        no_trace(one.server)
+    finally:
+        one.server.close()
+
+
+def runs(server: Server) -> list[int]:
+    return [
+        id for (id,) in rows(server, "SELECT r.id FROM run r JOIN project p ON p.id = project_id WHERE name = 'kept'")
+    ]
+
+
+def post(server: Server, number: int) -> int:
+    return int(stored(server, ("project", "kept"), ("branch", "b"), ("junit", cases(1, prefix=f"n{number}")))["runId"])
+
+
+@pytest.mark.parametrize("jump", [3 * HOUR, YEAR, -3 * HOUR, -20 * YEAR], ids=["hours", "year", "back", "years-back"])
+def test_a_clock_that_jumps_and_comes_back_deletes_nothing(house: Jumping, jump: int) -> None:
+    server = house.server
+    server.do("start", "web")
+    pid = server.info("web")["pid"]
+    session, token = session_of(server.data, "ann"), token_of(server.data, "bob")
+    kept = [post(server, number) for number in range(2)]
+    events = server.get(f"{API}/events/count").json["totalEvents"]
+    house.jump(jump)
+    assert re.fullmatch(r"PT[0-9.]+S|PT1M[0-9.]*S?", server.info("web")["processRuntime"]), server.info("web")
+    server.do("start", "crasher")
+    seen = set[int | None]()
+    while len(seen) < 5:  # it is restarted at its pace
+        seen.add(server.info("crasher")["pid"])
+    server.do("stop", "crasher")
+    house.was_looked_through()
+    assert server.info("web")["pid"] == pid
+    assert runs(server) == kept
+    assert server.ask("GET", f"{API}/me", headers=bearer(token)).status == 200
+    assert server.get(f"{API}/events/count").json["totalEvents"] > events
+    house.jump(0)
+    house.was_looked_through()
+    assert runs(server) == kept
+    assert server.ask("GET", f"{API}/me", headers=cookie(server, session)).status == 200
+    history = server.events("web")
+    assert [event["newStatus"] for event in history] == ["starting", "running"]
+    assert "hours ahead" in server.log.read_text()  # there, or on the way back
+
+
+def test_after_a_clock_went_back_the_newest_runs_are_those_that_came_last(house: Jumping) -> None:
+    server = house.server
+    house.jump(30 * 60)
+    before = [post(server, number) for number in range(3)]
+    house.jump(-30 * 60)
+    after = [post(server, number) for number in range(3, 6)]
+    house.was_looked_through()
+    assert set(after) <= set(runs(server))
+    assert set(before) <= set(runs(server))  # neither those that are newer by their date
+
+
+class Set(Clock):
+    """Both clocks, as they are set."""
+
+    wall, boot = 1_800_000_000.0, 1000.0
+
+    def now(self) -> int:
+        return int(self.wall * 1_000_000)
+
+    def since_boot(self) -> float:
+        return self.boot
+
+    def on(self, seconds: float) -> None:
+        self.wall, self.boot = self.wall + seconds, self.boot + seconds
+
+
+def test_a_jump_ahead_counts_for_deleting_a_day_later(caplog: pytest.LogCaptureFixture) -> None:
+    clock = Set()
+    clock.on(100 * DAY)  # it was not asked for long, or the machine slept: that is no jump
+    assert clock.settled() == clock.now()
+    clock.wall += 90 * DAY
+    right = clock.wall - 90 * DAY
+    with caplog.at_level(logging.WARNING):
+        for _ in range(23):
+            clock.on(HOUR)
+            right += HOUR
+            assert clock.settled() == pytest.approx(right * 1_000_000, abs=2)
+    assert [record.message for record in caplog.records] == [
+        "the clock jumped 2160.0 hours ahead: nothing is deleted by age for a day"
+    ]
+    clock.on(2 * HOUR)
+    assert clock.settled() == clock.now()
+
+
+@pytest.mark.parametrize("jump", [-90 * DAY, -1.0, 10.0, 0.9 * HOUR])
+def test_other_jumps_count_at_once(jump: float) -> None:
+    clock = Set()
+    clock.settled()
+    clock.wall += jump
+    assert clock.settled() == clock.now()
+
+
+def test_a_jump_that_was_taken_back_is_forgotten() -> None:
+    clock = Set()
+    for _ in range(3):
+        clock.wall += 90 * DAY
+        assert clock.settled() < clock.now()
+        clock.on(23 * HOUR)
+        assert clock.settled() < clock.now()
+        clock.wall -= 90 * DAY
+        assert clock.settled() == clock.now()

@@ -1,0 +1,140 @@
+"""A disk that is full, and one that the kernel has made read-only: everybody is told, nothing acknowledged is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from conftest import Serve, Server, wait_for
+from places import Web, web
+from posting import rows
+from trouble import (
+    PULL,
+    SLEEPER,
+    TEMPLATE,
+    UPDATE,
+    Asked,
+    FailingDisk,
+    Together,
+    asked,
+    charts_of,
+    clear,
+    fill,
+    fill_up,
+    no_trace,
+    reads_answer,
+    repo,
+    small_disk,
+    template_upload,
+    upload,
+)  # fmt: skip
+
+
+@pytest.fixture
+def repository() -> Iterator[Web]:
+    with web() as one:
+        yield one
+
+
+def writes(repository: Web) -> list[Asked]:
+    """What needs the disk, of each service."""
+    start: Asked = ("POST", "/api/v1/processes/start/other", None, {})
+    return [upload("full", 3000), repo("other", repository), UPDATE, template_upload(200_000), PULL, TEMPLATE, start]
+
+
+def all_works(server: Server, repository: Web) -> None:
+    """Without a restart."""
+    wait_for(lambda: server.get("/readyz").status == 200)
+    for request in writes(repository):
+        answer = asked(server, request)
+        assert answer.status in (200, 201), (request[1], answer)
+    assert server.do("stop", "web").status == 200
+    assert rows(server, "SELECT name, tests FROM run JOIN project ON project.id = project_id ORDER BY run.id")[0] == (
+        "before", 3,
+    )  # fmt: skip
+    no_trace(server)
+
+
+def nothing_is_left(server: Server, temp: Path) -> None:
+    wait_for(lambda: not list((server.data / "incoming").iterdir()), about="uploads to be removed")
+    wait_for(lambda: [file.name for own in temp.iterdir() for file in own.iterdir()] == [".lock"], about="the sweep")
+
+
+def test_on_a_full_disk_everybody_is_told_and_what_was_acknowledged_stays(
+    serve: Serve, tmp_path: Path, repository: Web
+) -> None:
+    with small_disk(tmp_path / "disk", "3m") as disk:
+        server = serve(
+            {"web": SLEEPER, "other": SLEEPER}, wait=False, svc=charts_of(repository, disk / "temp"),
+            server={"data-dir": str(disk / "data")},
+        )  # fmt: skip
+        server.data = disk / "data"
+        try:
+            fill(server.start(), repository)
+            filler = fill_up(disk)
+            for request, answer in zip(
+                writes(repository), Together(server, writes(repository)).start().answers(), strict=True
+            ):
+                words = clear(answer, 500, 503)
+                assert "full" in words or "space" in words or "written" in words, (request[1], words)
+            assert server.status("other") == "running"  # supervision goes on: it is the history that waits
+            reads_answer(server)
+            assert server.get("/readyz").status == 503
+            filler.unlink()
+            nothing_is_left(server, disk / "temp")
+            server.do("stop", "other")
+            all_works(server, repository)
+        finally:
+            server.close()
+
+
+def test_a_disk_that_becomes_read_only_is_told_and_all_is_there_when_it_is_mended(
+    serve: Serve, tmp_path: Path, repository: Web
+) -> None:
+    disk = FailingDisk(tmp_path / "disk", tmp_path / "image")
+    server = serve({"web": SLEEPER, "other": SLEEPER}, wait=False, svc=charts_of(repository, disk.folder / "temp"),
+                   server={"shutdown-timeout": "1s"})  # fmt: skip
+    server.data = disk.folder / "data"
+    try:
+        fill(server.start(), repository)
+        disk.fail()
+        for request, answer in zip(
+            writes(repository), Together(server, writes(repository)).start().answers(), strict=True
+        ):
+            words = clear(answer, 500, 503).lower()
+            assert "read-only" in words or "readonly" in words or "written" in words or "i/o" in words, (
+                request[1],
+                words,
+            )
+        assert server.status("other") == "running"
+        reads_answer(server)
+        assert server.stop() == 0
+        assert "the store cannot be written" in server.log.read_text()
+        disk.mend()
+        server.start()
+        nothing_is_left(server, disk.folder / "temp")
+        server.do("stop", "other")
+        all_works(server, repository)
+    finally:
+        server.close()
+        disk.close()
+
+
+def test_on_a_disk_that_is_read_only_from_the_start_it_says_so_in_one_line(serve: Serve, tmp_path: Path) -> None:
+    disk = FailingDisk(tmp_path / "disk", tmp_path / "image")
+    server = serve(wait=False)
+    server.data = disk.folder / "data"
+    try:
+        disk.fail()
+        server.launch()
+        assert server.process is not None
+        assert server.process.wait(30) == 1
+        assert [line for line in server.log.read_text().splitlines() if "cannot start" in line][-1].endswith(
+            "the data directory cannot be written: Read-only file system"
+        )
+        disk.mend()
+        server.start()
+    finally:
+        server.close()
+        disk.close()

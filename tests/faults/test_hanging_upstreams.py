@@ -1,0 +1,228 @@
+"""A DNS that hangs, a cluster that hangs, a helm that never ends or writes without end: nobody else notices."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import socket
+import struct
+import subprocess
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import altered
+import pytest
+import yaml
+from charting import FULL
+from conftest import Server, wait_for
+from places import web
+from talk import house
+from trouble import (
+    API,
+    SLEEPER,
+    TEMPLATE,
+    UPDATE,
+    Asked,
+    Together,
+    asked,
+    charts_of,
+    clear,
+    fill,
+    memory,
+    no_trace,
+    reads_answer,
+    said,
+    template_upload,
+    upload,
+)  # fmt: skip
+
+VERSION = '#!/bin/sh\nif [ "$1" = version ]; then echo v4.1.4; exit 0; fi\n'
+
+
+def others_go_on(server: Server, number: int = 0) -> None:
+    """Meanwhile."""
+    begun = time.monotonic()
+    reads_answer(server)
+    assert asked(server, upload(f"meanwhile {number}")).status == 201
+    assert server.do("restart", "web").status == 200
+    assert time.monotonic() - begun < 15
+
+
+# Names
+
+
+class Silent:
+    """A name server that hears everything, and says nothing until it is told to: then each name is this machine."""
+
+    def __init__(self, address: str) -> None:
+        self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self.socket.bind((address, 53))
+        self.asked = 0
+        self.answers = False
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                question, who = self.socket.recvfrom(4096)
+                self.asked += 1
+                if self.answers:
+                    self.socket.sendto(self._answer(question), who)
+
+    @staticmethod
+    def _answer(question: bytes) -> bytes:
+        """One A record, or none where something else is asked for."""
+        end = question.index(b"\0", 12) + 5
+        is_ipv4 = question[end - 4 : end - 2] == b"\0\1"
+        head = question[:2] + struct.pack("!HHHHH", 0x8180, 1, int(is_ipv4), 0, 0)
+        record = b"\xc0\x0c" + struct.pack("!HHIH", 1, 1, 1, 4) + socket.inet_aton("127.0.0.1")
+        return head + question[12:end] + (record if is_ipv4 else b"")
+
+
+def resolving(folder: Path, address: str) -> list[str]:
+    """A command in front of the server: it has a resolv.conf of its own."""
+    file = folder / "resolv.conf"
+    file.write_text(f"nameserver {address}\noptions timeout:20 attempts:2\n")
+    file.chmod(0o644)
+    own = ["unshare", "--mount", "sh", "-c", f'mount --bind {file} /etc/resolv.conf && exec "$@"', "sh"]
+    if shutil.which("unshare") is None or subprocess.run([*own, "true"], capture_output=True).returncode:
+        words = "no mount namespace can be made here, so names cannot be made to hang"
+        pytest.fail(words) if os.environ.get("CI") == "true" else pytest.skip(words)
+    return own
+
+
+def test_names_that_nobody_answers_for_hold_up_nobody_else(tmp_path: Path) -> None:
+    names = [f"chart{number}.example" for number in range(20)]
+    dns = Silent("127.53.0.1")
+    with web() as repository, contextlib.closing(dns.socket):
+        svc = charts_of(repository, tmp_path / "temp", fetch={"timeout": "2s"})
+        svc["security"]["allowed-hosts"] += [f"{name}:{repository.port}" for name in names]
+        adding = [said("POST", "/repos", {"name": name.partition(".")[0], "url": f"http://{name}:{repository.port}"})
+                  for name in names]  # fmt: skip
+        server = Server(
+            tmp_path, {"supervisor": {"processes": {"web": SLEEPER}}, "svc": svc}, {}, resolving(tmp_path, "127.53.0.1")
+        )
+        try:
+            fill(server.start(), repository)
+            waiting = Together(server, adding).start()
+            wait_for(lambda: dns.asked > 3)
+            assert asked(server, UPDATE).status == 200  # an address needs no name server
+            others_go_on(server)
+            assert {"svc.fetch.timeout" in clear(answer, 504) for answer in waiting.answers()} == {True}
+            begun = time.monotonic()
+            assert server.stop() == 0
+            assert time.monotonic() - begun < 10  # nobody waits for the lookups that still hang
+            server.start()
+            dns.answers = True
+            assert {answer.status for answer in Together(server, adding).start().answers()} == {201}
+            no_trace(server)
+        finally:
+            server.close()
+
+
+# Clusters
+
+
+class Hanging:
+    """Takes every connection, and never says a word."""
+
+    def __init__(self) -> None:
+        self.socket = socket.create_server(("127.0.0.1", 0), backlog=200)
+        self.taken: list[socket.socket] = []
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                self.taken.append(self.socket.accept()[0])
+
+    def close(self) -> None:
+        self.socket.close()
+        for one in self.taken:
+            one.close()
+
+    def kubeconfig(self, folder: Path, scheme: str) -> str:
+        cluster: dict[str, Any] = {"server": f"{scheme}://127.0.0.1:{self.socket.getsockname()[1]}"}
+        cluster |= {"insecure-skip-tls-verify": True} if scheme == "https" else {}
+        file = folder / "kubeconfig"
+        file.write_text(yaml.safe_dump({
+            "clusters": [{"name": "c", "cluster": cluster}], "users": [{"name": "u", "user": {}}],
+            "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}], "current-context": "x",
+        }))  # fmt: skip
+        file.chmod(0o600)
+        return str(file)
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_a_cluster_that_hangs_is_told_to_a_crowd_in_time(tmp_path: Path, scheme: str) -> None:
+    callers = 100
+    with web() as repository, contextlib.closing(Hanging()) as hanging:
+        svc = charts_of(repository, tmp_path / "temp", kube={"kubeconfig": hanging.kubeconfig(tmp_path, scheme)})
+        svc["helm"] = {**svc["helm"], "max-concurrent": 2, "lock-timeout": "1s"}
+        module = "supervisor__charts__connections___"
+        command = altered.command(**{f"{module}CONNECT": 2, f"{module}ANSWER": 2})
+        server = Server(tmp_path, {"supervisor": {"processes": {"web": SLEEPER}}, "svc": svc}, {}, command)
+        try:
+            fill(server.start(), repository)
+            reads: list[Asked] = [
+                ("GET", f"{API}/releases/r{number}?namespace=n", None, {}) for number in range(callers)
+            ]
+            waiting = Together(server, reads).start()
+            wait_for(lambda: hanging.taken)
+            others_go_on(server)
+            for answer in waiting.answers():
+                assert "cluster" in clear(answer, 502)
+            assert len(hanging.taken) < callers / 2  # most were not made to wait for their turn to wait
+            assert asked(server, TEMPLATE).status == 200
+            no_trace(server)
+        finally:
+            server.close()
+
+
+# helm
+
+
+def script(folder: Path, text: str) -> dict[str, Any]:
+    file = folder / "fake-helm"
+    file.write_text(VERSION + text)
+    file.chmod(0o755)
+    return {
+        "binary": str(file),
+        "template-timeout": "1s",
+        "lock-timeout": "500ms",
+        "max-concurrent": 2,
+        "max-output": "1MB",
+    }
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "trap '' TERM; while :; do sleep 1; done\n",
+        "exec yes what a helm writes without end\n",
+        "yes what a helm complains of without end >&2 & sleep 1000\n",
+    ],
+    ids=["never-ends", "floods", "complains"],
+)
+def test_helms_that_do_not_end_are_ended_and_cost_nobody_else_anything(tmp_path: Path, text: str) -> None:
+    svc = {**FULL, "rest": {"temp-dir": str(tmp_path / "temp")}, "helm": script(tmp_path, text)}
+    with house(tmp_path, {"web": SLEEPER}, svc=svc) as server:
+        assert asked(server, upload("before")).status == 201
+        assert server.do("start", "web").status == 200
+        sizes = []
+        for _ in range(2):
+            waiting = Together(server, [template_upload() for _ in range(6)]).start()
+            wait_for(lambda: "pilothouse_helm_running 2.0" in server.get("/metrics").text)
+            reads_answer(server, [f"{API}/processes", "/", "/projects/1", f"{API}/repos", "/healthz"])
+            answers = waiting.answers()
+            assert 422 in {answer.status for answer in answers} <= {422, 503}
+            assert all("helm" in clear(answer, 422, 503) for answer in answers)
+            wait_for(lambda: "pilothouse_helm_running 0.0" in server.get("/metrics").text)
+            sizes.append(memory(server))
+        assert sizes[1] - sizes[0] < 8
+        script(tmp_path, "echo 'kind: ConfigMap'\n")
+        assert asked(server, template_upload()).status == 200
+        no_trace(server)

@@ -1,0 +1,248 @@
+"""The whole house is killed at random moments of a mixed load: nothing acknowledged is lost, nothing doubled or left.
+
+`PILOTHOUSE_MIXED_ROUNDS` sets the number of rounds, `PILOTHOUSE_SEED` which ones; what a failure says names its round,
+and `PILOTHOUSE_FIRST_ROUND` begins with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import re
+import sqlite3
+import stat
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from charting import FULL, HELMS, KEY, helm, said
+from cluster import Cluster
+from conftest import Serve, Server, children_of, marks, wait_for
+from mixed import API, BROKEN, NAMES, RELEASES, Ledger, Load, Shard
+from places import web
+from posting import rows
+
+ROUNDS = int(os.environ.get("PILOTHOUSE_MIXED_ROUNDS", "3"))
+FIRST = int(os.environ.get("PILOTHOUSE_FIRST_ROUND", "0"))
+SEED = int(os.environ.get("PILOTHOUSE_SEED", "1"))
+HELM = HELMS[(SEED + 1) % len(HELMS)]
+STORES = ("pilothouse", "tracker", "charts")
+LONGEST = 2.5
+"""Seconds that a round may live: a helm takes about one."""
+
+
+def test_nothing_acknowledged_is_lost_in_a_mixed_load_when_the_server_is_killed(
+    serve: Serve, cluster: Cluster, tmp_path: Path
+) -> None:
+    temp = tmp_path / "temp"
+    processes: dict[str, Any] = {name: {"command": "sleep 1000", "order": int(name[1:]) % 3} for name in NAMES}
+    processes[BROKEN] = {"command": "/nonexistent/program"}
+    processes[NAMES[0]]["auto-start"] = True
+    processes[NAMES[1]]["restart"] = "always"
+    with web() as repository:
+        svc = {
+            **FULL,
+            "security": {**FULL["security"], "allowed-hosts": [repository.place]},
+            "helm": {"binary": helm(HELM), "max-concurrent": 3},
+            "rest": {"temp-dir": str(temp)},
+            "kube": {"kubeconfig": str(cluster.kubeconfig)},
+        }
+        server = serve(processes, svc=svc)
+        load = Load(server, repository, cluster.namespace())
+        load.publish()
+        assert said(server, "POST", f"{API}/repos", {"name": "lab", "url": repository.url}).status == 201
+        for number in range(FIRST, FIRST + ROUNDS):
+            chance = random.Random(SEED * 10_000 + number)
+            told = f"round {number} of seed {SEED}; the log is {server.log}"
+            print(told)  # pytest shows it where the round fails, however it does
+            load.run(chance)
+            time.sleep(chance.uniform(0, LONGEST))  # the moment of its death is what this test is about
+            server.kill()
+            load.join()
+            server.start()
+            check(load, temp, told)
+        finish(load, temp)
+
+
+def check(load: Load, temp: Path, told: str) -> None:
+    server, ledger = load.server, load.ledger
+    assert ledger.faults == [], (told, ledger.faults)
+    check_processes(server, ledger, told)
+    check_uploads(server, ledger, told)
+    wait_for(lambda: not helms(server.data), 30, f"no helm left over in {told}")
+    check_releases(load, told)
+    check_repositories(load, told)
+    wait_for(lambda: not foreign(server, temp), 10, f"no file left over in {told}: {foreign(server, temp)}")
+    check_stores(server, told)
+    assert "Traceback" not in server.log.read_text(), told
+
+
+# Supervision
+
+
+def mains(data: Path) -> Counter[str]:
+    """How many living processes of each name lead their session, as what we start does."""
+    known, found = marks(), Counter[str]()
+    for pid in children_of(data):
+        with contextlib.suppress(OSError, KeyError):
+            if int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[3]) == pid:
+                found[known[pid].split(":", 2)[2]] += 1
+    return found
+
+
+def check_processes(server: Server, ledger: Ledger, told: str) -> None:
+    for id, event in ledger.events.items():
+        assert server.get(f"{API}/events/{id}").json == event, told
+    wait_for(lambda: set(children_of(server.data)) == known(server), 10, f"no strangers in {told}")
+    running = mains(server.data)
+    assert max(running.values(), default=0) <= 1, (told, running)
+    listing = {one["name"]: one["status"] for one in server.get(f"{API}/processes").json}
+    assert set(running) <= {name for name, status in listing.items() if status in ("running", "stopping")}, told
+    for verb, name, answer in ledger.calls:
+        said = re.fullmatch(r".* has been (?:re)?started \(pid (\d+).*\)", answer.json.get("message", ""))
+        if said and verb in ("start", "restart"):
+            assert int(said[1]) in ran(server, name), (told, verb, name, answer)
+    newest = server.get(f"{API}/events?size=1").json["content"][0]["id"]
+    assert newest == server.get(f"{API}/events/count").json["totalEvents"], told  # none left out, none given twice
+
+
+def ran(server: Server, name: str) -> set[int]:
+    """The pids that a process had, by the newest hundred events of its history."""
+    path = f"{API}/events/by-process/{name}?size=100&sortBy=id&sortDirection=desc"
+    return {event["pid"] for event in server.get(path).json["content"] if event["newStatus"] == "running"}
+
+
+def known(server: Server) -> set[int]:
+    return {one["pid"] for one in server.get(f"{API}/processes").json if one["pid"] is not None}
+
+
+# The tracker
+
+
+def check_uploads(server: Server, ledger: Ledger, told: str) -> None:
+    """Each delivered shard is in one run, whole; one that was not acknowledged is there whole or not at all."""
+    found = stored(server)
+    for shard in ledger.shards:
+        runs = found.get(shard.mark, [])
+        if shard.key is None:
+            assert len(set(shard.runs)) == len(shard.runs), (told, shard)
+            assert len(runs) <= shard.tried, (told, shard)
+            assert set(shard.runs) <= {run for run, _ in runs}, (told, shard, runs)
+        else:
+            assert len(runs) <= 1, (told, shard, runs)
+            assert {run for run, _ in runs} >= set(shard.runs), (told, shard, runs)
+        assert all(count == shard.count for _, count in runs), (told, shard, runs)
+    totals = (
+        "SELECT id, tests, passed + failed + errors + skipped, (SELECT count(*) FROM result WHERE run_id = run.id),"
+    )
+    totals += " uploads, (SELECT count(*) FROM report WHERE run_id = run.id AND kind = 'junit') FROM run"
+    for id, tests, parts, results, uploads, reports in rows(server, totals):
+        assert tests == parts == results, (told, id)
+        assert uploads >= reports > 0, (told, id)
+    for event in ledger.told_runs.values():
+        run = rows(server, "SELECT tests FROM run WHERE id = ?", event["runId"])
+        assert run, (told, event)
+        assert run[0][0] >= event["totalTests"], (told, event)
+    ids = [id for (id,) in rows(server, "SELECT id FROM run_event")]
+    assert set(ledger.told_runs) <= set(ids), told
+
+
+def stored(server: Server) -> dict[str, list[tuple[int, int]]]:
+    """By the mark of a shard: the runs in which its tests are, and how many of them."""
+    query = (
+        "SELECT substr(t.name, 1, instr(t.name, '-') - 1), r.run_id, count(*) FROM result r"
+        " JOIN test t ON t.id = r.test_id GROUP BY 1, 2"
+    )
+    found: dict[str, list[tuple[int, int]]] = {}
+    for mark, run, count in rows(server, query):
+        found.setdefault(mark, []).append((run, count))
+    return found
+
+
+# Charts
+
+
+def helms(data: Path) -> set[int]:
+    return set(children_of(data, with_helm=True)) - set(children_of(data))
+
+
+def check_releases(load: Load, told: str) -> None:
+    server, ledger, query = load.server, load.ledger, f"?namespace={load.namespace}"
+    for name in RELEASES:
+        answer = server.get(f"{API}/releases/{name}{query}", **KEY)
+        assert answer.status in (200, 404), (told, name, answer)
+        status = answer.json["info"]["status"] if answer.status == 200 else None
+        assert not (status or "").startswith("pending"), (told, name, status)
+        if name in ledger.releases:
+            colour = ledger.releases[name]
+            assert (status == "deployed") == (colour is not None), (told, name, status, colour)
+            values = server.get(f"{API}/releases/{name}/values{query}", **KEY)
+            assert colour in (None, "*") or f"colour: {colour}\n" in values.text, (told, name, values)
+        elif status == "uninstalling":
+            assert said(server, "DELETE", f"{API}/releases/{name}{query}").status == 204, (told, name)
+        elif status is not None and status != "deployed":
+            again = {"chartRef": "lab/tint:0.1.0", "install": True}
+            answer = said(server, "PUT", f"{API}/releases/{name}{query}", again)
+            assert answer.status == 200, (told, name, status, answer)
+
+
+def check_repositories(load: Load, told: str) -> None:
+    server, ledger = load.server, load.ledger
+    there = {one["name"] for one in server.get(f"{API}/repos").json}
+    assert "lab" in there, told
+    for name, is_there in ledger.repositories.items():
+        assert (name in there) == is_there, (told, name, there)
+    if ledger.versions:
+        newest = server.get(f"{API}/repos/lab/charts/more/versions").json[0]
+        assert int(newest["chartVersion"].rpartition(".")[2]) >= ledger.versions - 1, (told, newest, ledger.versions)
+
+
+# What lies about
+
+
+def foreign(server: Server, temp: Path) -> list[str]:
+    """What should not be there, or not as it is."""
+    names = {f"{name}.db{end}" for name in STORES for end in ("", "-wal", "-shm")}
+    allowed = names | {"lock", "admin-password", "incoming", "charts"}
+    found = [str(path) for path in server.data.iterdir() if path.name not in allowed]
+    found += map(str, (server.data / "incoming").iterdir())
+    for path in (server.data, *server.data.iterdir(), server.data / "charts" / "helm"):
+        wanted = 0o700 if path.is_dir() else 0o600
+        with contextlib.suppress(FileNotFoundError):
+            if stat.S_IMODE(path.stat().st_mode) != wanted:
+                found.append(f"{path} has mode {stat.S_IMODE(path.stat().st_mode):o}")
+    own = list(temp.iterdir())
+    found += [str(path) for path in own[1:]]
+    return found + [str(path) for folder in own for path in folder.iterdir() if path.name != ".lock"]
+
+
+def check_stores(server: Server, told: str) -> None:
+    for name in STORES:
+        with contextlib.closing(sqlite3.connect(server.data / f"{name}.db", timeout=30)) as store:
+            assert store.execute("PRAGMA integrity_check").fetchall() == [("ok",)], (told, name)
+            assert store.execute("PRAGMA foreign_key_check").fetchall() == [], (told, name)
+
+
+def finish(load: Load, temp: Path) -> None:
+    """What hung in the air is done again, after which everything must be there exactly."""
+    server, ledger = load.server, load.ledger
+    for shard in ledger.shards:
+        if shard.key is not None and not shard.runs:
+            shard.deliver(server)
+    found = stored(server)
+    by_key: dict[str, list[Shard]] = {}
+    for shard in ledger.shards:
+        if shard.key is not None:
+            by_key.setdefault(shard.key, []).append(shard)
+    for key, shards in by_key.items():
+        assert len({run for shard in shards for run in shard.runs}) == 1, (key, shards)
+        tests = rows(server, "SELECT tests FROM run WHERE id = ?", shards[0].runs[0])
+        assert tests == [(sum(shard.count for shard in shards),)], (key, shards)
+    assert all(len(found[shard.mark]) == 1 for shard in ledger.shards if shard.key is not None)
+    assert ledger.done > 3 * ROUNDS
+    assert server.post(f"{API}/processes/group/stop").status in (200, 404)
+    assert server.stop() == 0
+    assert children_of(server.data, with_helm=True) == []
+    assert list(temp.iterdir()) == []

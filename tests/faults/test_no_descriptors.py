@@ -1,0 +1,90 @@
+"""No descriptor is left, on a running server: what needs one is told, and the rest goes on."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+from conftest import Server, wait_for
+from places import Web, web
+from talk import house
+from trouble import (
+    API,
+    PULL,
+    SLEEPER,
+    TEMPLATE,
+    UPDATE,
+    Asked,
+    Kept,
+    asked,
+    charts_of,
+    clear,
+    descriptors,
+    fill,
+    no_trace,
+    repo,
+    template_upload,
+    upload,
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def repository() -> Iterator[Web]:
+    with web() as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory, repository: Web) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("none")
+    with house(folder, {"web": SLEEPER, "other": SLEEPER}, svc=charts_of(repository, folder / "temp")) as one:
+        fill(one, repository)
+        yield one
+
+
+def limited(server: Server, limit: int) -> None:
+    subprocess.run(["prlimit", f"--pid={server.pid}", f"--nofile={limit}:"], check=True)
+
+
+def everything(repository: Web) -> list[Asked]:
+    """What opens something, of each service."""
+    start: Asked = ("POST", f"{API}/processes/start/other", None, {})
+    pages: list[Asked] = [("GET", path, None, {}) for path in ("/projects/1", f"{API}/runs/1", "/badge/1/pass.svg")]
+    return [
+        start, upload("none"), repo("other", repository), UPDATE, PULL, TEMPLATE, template_upload(), *pages,
+        ("GET", f"{API}/events/by-status/running", None, {}), ("GET", "/metrics", None, {}),
+        ("GET", f"{API}/supervisor/info", None, {}), ("GET", f"{API}/charts/show/values?chartRef=lab/tint", None, {}),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("free", [0, 1, 2, 4, 7])
+def test_whatever_cannot_be_opened_is_told_and_works_when_some_are_free(
+    server: Server, repository: Web, free: int
+) -> None:
+    with contextlib.closing(Kept(server)) as kept:
+        limited(server, max(map(int, os.listdir(f"/proc/{server.pid}/fd"))) + 1 + free)
+        try:
+            for request in everything(repository):
+                answer = kept.ask(request)
+                assert answer.status < 500 or clear(answer, 500, 502, 503), (request[1], answer)
+                assert kept.ask(("GET", f"{API}/processes", None, {})).status == 200
+                assert kept.ask(("GET", "/healthz", None, {})).status == 200
+        finally:
+            limited(server, 20_000)
+    no_trace(server)
+    for request in everything(repository):
+        assert asked(server, request).status in (200, 201), request
+    assert server.do("stop", "other").status == 200
+    assert server.ask("DELETE", f"{API}/repos/other", headers={"X-API-Key": "open sesame"}).status == 204
+    wait_for(lambda: not list((server.data / "incoming").iterdir()))
+
+
+def test_none_of_them_leaks(server: Server, repository: Web) -> None:
+    before = descriptors(server)
+    for _ in range(3):
+        for request in everything(repository)[3:]:
+            asked(server, request)
+    wait_for(lambda: descriptors(server) <= before + 2, about="descriptors to be closed")

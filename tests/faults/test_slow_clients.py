@@ -1,0 +1,190 @@
+"""Clients that send a byte now and then, or never read: they cost little, nobody else anything, and not for ever."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import socket
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import altered
+import pytest
+import trustme
+from conftest import Server, wait_for
+from places import Web, chart, web
+from posting import FORM, INGEST, rows
+from trouble import (
+    API,
+    PULL,
+    SLEEPER,
+    Together,
+    asked,
+    charts_of,
+    descriptors,
+    fill,
+    memory,
+    no_trace,
+    reads_answer,
+    upload,
+)  # fmt: skip
+
+HEAD, BODY, UNREAD = 2.0, 3.0, 2.0
+"""Seconds that a head, a body and an answer that nobody reads may take in these tests; 60, 600 and 300 else."""
+MANY = 90
+
+
+@pytest.fixture(scope="module")
+def repository() -> Iterator[Web]:
+    with web() as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory, repository: Web) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("slow")
+    config = {"supervisor": {"processes": {"web": SLEEPER}}, "svc": charts_of(repository, folder / "temp")}
+    command = altered.command(
+        run___HEADERS_WITHIN=HEAD, run___BODY_WITHIN=BODY, handlers__listening___UNREAD_FOR=UNREAD
+    )
+    one = Server(folder, config, {}, command)
+    try:
+        fill(one.start(), repository)
+        reads_answer(one)
+        yield one
+        no_trace(one)
+    finally:
+        one.close()
+
+
+@contextlib.contextmanager
+def connections(server: Server, count: int, begin: bytes, room: int = 0) -> Iterator[list[socket.socket]]:
+    """So many connections on which `begin` was sent; each has room for so many bytes that nobody has read."""
+    with contextlib.ExitStack() as stack:
+        found = []
+        for _ in range(count):
+            one = stack.enter_context(socket.socket())
+            if room:
+                one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, room)
+            one.connect(("127.0.0.1", server.port))
+            one.sendall(begin)
+            found.append(one)
+        yield found
+
+
+def trickle(crowd: list[socket.socket], while_: Callable[[], bool], byte: bytes = b"x") -> None:
+    """A byte on each of them, again and again, until the server has had enough or `while_` is over."""
+    while while_():
+        for one in crowd:
+            with contextlib.suppress(OSError):
+                one.sendall(byte)
+        time.sleep(0.1)  # a slow client is what this is about
+
+
+def head(method: str, path: str, length: int, *lines: str) -> bytes:
+    own = "".join(f"{line}\r\n" for line in ("Host: localhost", f"Content-Length: {length}", *lines))
+    return f"{method} {path} HTTP/1.1\r\n{own}\r\n".encode()
+
+
+HALF_A_HEAD = b"GET /api/v1/processes HTTP/1.1\r\nHost: localhost\r\nX-Slow: "
+UPLOAD = head("POST", INGEST, 10_000_000, f"Content-Type: {FORM}")
+PARTS = (
+    b"------boundary7MA4YWxkTrZu0gW\r\nContent-Disposition: form-data; name=\"project\"\r\n\r\nslow\r\n"
+    b"------boundary7MA4YWxkTrZu0gW\r\nContent-Disposition: form-data; name=\"junit\"; filename=\"a.xml\"\r\n\r\n"
+    + b" " * 300_000
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("begin", "count"),
+    [
+        (b"", MANY),
+        (HALF_A_HEAD, MANY),
+        (head("POST", f"{API}/repos", 5000, "Content-Type: application/json", "X-API-Key: open sesame"), MANY),
+        (UPLOAD + PARTS, 30),
+    ],
+    ids=["silence", "head", "body", "upload"],
+)
+def test_who_sends_a_byte_now_and_then_is_hung_up_on(server: Server, repository: Web, begin: bytes, count: int) -> None:
+    before, had = descriptors(server), memory(server)
+    with connections(server, count, begin) as crowd:
+        wait_for(lambda: descriptors(server) >= before + count // 3)
+        reads_answer(server)
+        assert asked(server, upload("meanwhile")).status == 201
+        assert server.do("restart", "web").status == 200
+        end = time.monotonic() + 30
+        trickle(crowd if begin else [], lambda: descriptors(server) >= before + count / 10 and time.monotonic() < end)
+        wait_for(lambda: descriptors(server) <= before + 4, about="the slow ones to be hung up on")
+    assert memory(server) - had < 25
+    wait_for(lambda: not list((server.data / "incoming").iterdir()))
+    assert rows(server, "SELECT 1 FROM project WHERE name = 'slow'") == []
+
+
+@pytest.mark.parametrize("what", ["archive", "log", "pipelined"])
+def test_who_never_reads_an_answer_is_hung_up_on(server: Server, repository: Web, what: str) -> None:
+    if what == "archive":
+        noise = random.Random(1).randbytes(8_000_000)
+        repository.serve(("tint", "0.1.0", chart("tint", "0.1.0", {"noise.bin": noise})))
+        assert server.post(f"{API}/repos/lab/update", X_API_Key="open sesame").status == 200
+        body = PULL[2] or b""
+        begin = head("POST", PULL[1], len(body), "X-API-Key: open sesame", "Content-Type: application/json") + body
+        count = 10
+    elif what == "log":
+        begin, count = head("GET", "/v3/api-docs", 0), 40
+    else:
+        begin, count = head("GET", f"{API}/processes", 0) * 2000, 10
+    before, had = descriptors(server), memory(server)
+    with connections(server, count, begin, room=4096):
+        wait_for(lambda: descriptors(server) >= before + count // 3)
+        reads_answer(server)
+        wait_for(lambda: descriptors(server) <= before + 4, about="those who do not read to be hung up on")
+    assert memory(server) - had < 25
+    temp = Path(str(server.folder / "temp"))
+    wait_for(lambda: [file.name for own in temp.iterdir() for file in own.iterdir()] == [".lock"], about="the folder")
+
+
+def test_who_reads_slowly_but_reads_gets_it_all(server: Server) -> None:
+    """Longer than the bound in all, never that long without taking something."""
+    whole = server.get("/v3/api-docs").body
+    with connections(server, 1, head("GET", "/v3/api-docs", 0, "Connection: close"), room=4096) as (one,):
+        taken = b""
+        end = time.monotonic() + 2 * UNREAD
+        while chunk := one.recv(1500 if time.monotonic() < end else 65536):
+            taken += chunk
+            time.sleep(0.02)  # a slow client is what this is about
+    assert taken.endswith(whole)
+
+
+def test_a_stream_that_nobody_reads_is_dropped_and_one_that_is_read_hears_on(server: Server) -> None:
+    lines = ("Accept: text/event-stream",)
+    before = descriptors(server)
+    with connections(server, 20, head("GET", f"{API}/processes/stream", 0, *lines), room=4096):
+        stream = server.stream(f"{API}/processes/stream")
+        wait_for(lambda: descriptors(server) >= before + 15)
+        while descriptors(server) > before + 5:
+            Together(server, [("POST", f"{API}/processes/restart/web", None, {})] * 5).start().answers()
+            stream.next()
+        assert server.do("stop", "web").status == 200
+        while '"newStatus":"stopped"' not in stream.next()["data"]:
+            pass
+        stream.close()
+    assert server.do("start", "web").status == 200
+
+
+def test_a_handshake_that_never_ends_is_given_up(tmp_path: Path) -> None:
+    authority = trustme.CA()
+    pair = authority.issue_cert("127.0.0.1")
+    pair.private_key_pem.write_to_path(tmp_path / "key.pem")
+    (tmp_path / "cert.pem").write_bytes(b"".join(pem.bytes() for pem in pair.cert_chain_pems))
+    tls = {"certificate": str(tmp_path / "cert.pem"), "key": str(tmp_path / "key.pem")}
+    server = Server(tmp_path, {"server": {"tls": tls}}, {}, altered.command(run___HEADERS_WITHIN=HEAD))
+    try:
+        server.start()
+        before = descriptors(server)
+        with connections(server, MANY, b"\x16\x03\x01\x02\x00\x01"):
+            wait_for(lambda: descriptors(server) >= before + MANY // 3)
+            wait_for(lambda: descriptors(server) <= before + 2, about="handshakes to be given up")
+        no_trace(server)
+    finally:
+        server.close()

@@ -1,0 +1,25 @@
+"""The short form of `make soak`: mixed traffic on all services, without an error, and nothing that runs away."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from charting import helm
+
+from benchmarks.soak import document, helm_version, soak
+
+SECONDS = 12.0
+GROWTH = 15.0
+"""MiB: most of what a first minute takes are caches and modules, imported when they are used."""
+
+
+def test_a_short_soak(tmp_path: Path) -> None:
+    helm("helm")
+    soaked = soak(tmp_path, SECONDS, with_cluster=False)
+    assert soaked.faults(GROWTH) == []
+    asked = set(soaked.told.took)
+    assert {"processes", "page: home", "start", "upload", "gate", "badge", "template", "stream opened", "pull"} <= asked
+    text = document(soaked, helm_version())
+    assert "Errors: 0." in text
+    assert all(f"| {name} |" in text for name in asked)
+    assert len(soaked.lag) > 20 * SECONDS

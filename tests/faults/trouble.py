@@ -1,0 +1,236 @@
+"""What the tests of faults share: a house with something of all services, troubles, and what is asked meanwhile."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import sqlite3
+import subprocess
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from attrs import Factory, define, field
+from charting import FULL, KEY, helm, multipart, tint
+from conftest import Answer, Server, wait_for
+from places import Web
+from posting import FORM, cases, form
+
+API = "/api/v1"
+SLEEPER = {"command": "sleep 1000"}
+JSON = {"Content-Type": "application/json"}
+STORES = ("pilothouse", "tracker", "charts")
+
+Asked = tuple[str, str, bytes | None, Mapping[str, str]]
+"""A request: method, path, body, headers."""
+
+
+def charts_of(repository: Web, temp: Path, **more: Any) -> dict[str, Any]:
+    """`svc` of a configuration with a repository that may be reached."""
+    return {
+        **FULL,
+        "security": {**FULL["security"], "allowed-hosts": [repository.place]},
+        "helm": {"binary": helm("helm")},
+        "rest": {"temp-dir": str(temp)},
+        **more,
+    }
+
+
+def fill(server: Server, repository: Web, project: str = "before") -> None:
+    """Something of everything: a repository, a run, a process that runs."""
+    repository.serve(("tint", "0.1.0", tint()))
+    for method, path, body, headers in (repo("lab", repository), upload(project)):
+        assert server.ask(method, path, body, dict(headers)).status == 201
+    assert server.do("start", "web").status == 200
+
+
+def said(method: str, path: str, what: Any) -> Asked:
+    return method, f"{API}{path}", json.dumps(what).encode(), {**KEY, **JSON}
+
+
+def repo(name: str, repository: Web) -> Asked:
+    return said("POST", "/repos", {"name": name, "url": repository.url})
+
+
+def upload(project: str, count: int = 3) -> Asked:
+    return "POST", f"{API}/ingest", form([("project", project), ("junit", cases(passed=count))]), {"Content-Type": FORM}
+
+
+def template_upload(padding: int = 0) -> Asked:
+    body, headers = multipart(chart=tint(padding="x" * padding) if padding else tint(), request={"releaseName": "r"})
+    return "POST", f"{API}/charts/template/upload", body, {**KEY, **headers}
+
+
+TEMPLATE = said("POST", "/charts/template", {"chartRef": "lab/tint"})
+PULL = said("POST", "/repos/pull", {"chart": "lab/tint"})
+UPDATE: Asked = ("POST", f"{API}/repos/lab/update", None, KEY)
+READS = (
+    "/healthz", f"{API}/processes", f"{API}/events?size=5", f"{API}/events/count", f"{API}/projects", "/",
+    "/projects/1", f"{API}/runs/1", f"{API}/runs/1/quality-gate", "/badge/1/pass.svg", f"{API}/repos",
+    f"{API}/repos/lab/charts", "/metrics",
+)  # fmt: skip
+"""One at least of each service."""
+
+
+def asked(server: Server, request: Asked, timeout: float = 60) -> Answer:
+    method, path, body, headers = request
+    return server.ask(method, path, body, dict(headers), timeout)
+
+
+def reads_answer(server: Server, paths: Sequence[str] = READS) -> None:
+    for path in paths:
+        answer = server.get(path)
+        assert answer.status == 200, (path, answer)
+
+
+def clear(answer: Answer, *statuses: int) -> str:
+    """Why it failed, as its own service says it; it must be one of these statuses, and have words."""
+    assert answer.status in (statuses or (500, 502, 503, 504)), answer
+    is_page = str(answer.headers["Content-Type"]).startswith("text/")
+    words = answer.text if is_page else str(answer.json.get("detail") or answer.json["message"])
+    assert "the log knows more" not in words, answer
+    return words
+
+
+@define
+class Together:
+    """Requests that are asked at once, each with a thread; `answers` waits for them."""
+
+    server: Server
+    requests: Sequence[Asked]
+    _answers: dict[int, Answer | Exception] = field(init=False, default=Factory(dict))
+    _threads: list[threading.Thread] = field(init=False, default=Factory(list))
+
+    def start(self) -> Together:
+        self._threads = [threading.Thread(target=self._ask, args=(number,)) for number in range(len(self.requests))]
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def _ask(self, number: int) -> None:
+        try:
+            self._answers[number] = asked(self.server, self.requests[number])
+        except (OSError, http.client.HTTPException) as error:
+            self._answers[number] = error
+
+    def answers(self) -> list[Answer]:
+        for thread in self._threads:
+            thread.join()
+        found = [self._answers[number] for number in range(len(self.requests))]
+        assert all(isinstance(one, Answer) for one in found), found
+        return [one for one in found if isinstance(one, Answer)]
+
+
+class Kept:
+    """One connection that is kept, for a server that can take no other."""
+
+    def __init__(self, server: Server) -> None:
+        self._connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+        self.ask(("GET", "/healthz", None, {}))
+
+    def ask(self, request: Asked) -> Answer:
+        method, path, body, headers = request
+        self._connection.request(method, path, body, dict(headers))
+        response = self._connection.getresponse()
+        return Answer(response.status, response.headers, response.read())
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+@contextlib.contextmanager
+def locked(server: Server, *names: str) -> Iterator[Callable[[], None]]:
+    """Another program has taken these stores for itself, until it ends or is told to let go."""
+    with contextlib.ExitStack() as stack:
+        held = []
+        for name in names or STORES:
+            store = sqlite3.connect(server.data / f"{name}.db", isolation_level=None, timeout=20)
+            stack.callback(store.close)
+            store.execute("BEGIN EXCLUSIVE")
+            held.append(store)
+
+        def unlock() -> None:
+            while held:
+                held.pop().execute("ROLLBACK")
+
+        stack.callback(unlock)
+        yield unlock
+
+
+def _mounted(folder: Path, *arguments: str) -> None:
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    done = subprocess.run(["mount", *arguments, str(folder)], capture_output=True, text=True)
+    if done.returncode:
+        words = f"no file system can be mounted here, so this fault cannot be made: {done.stderr.strip()}"
+        if os.environ.get("CI") == "true":
+            pytest.fail(words)
+        pytest.skip(words)
+
+
+@contextlib.contextmanager
+def small_disk(folder: Path, size: str) -> Iterator[Path]:
+    """A file system of its own at `folder`. For root; in CI it must be possible."""
+    _mounted(folder, "-t", "tmpfs", "-o", f"size={size},mode=0700", "tmpfs")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def fill_up(disk: Path) -> Path:
+    """Takes all that is left of a disk; returns what takes it."""
+    filler = disk / "filler"
+    with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while True:
+            file.write(b"\0" * 1024)
+    return filler
+
+
+class FailingDisk:
+    """A disk that the kernel makes read-only while files are open on it, as it does with one that begins to fail."""
+
+    def __init__(self, folder: Path, image: Path) -> None:
+        with image.open("wb") as file:
+            file.truncate(24 * 1024**2)
+        subprocess.run(["mkfs.ext4", "-q", str(image)], check=True)
+        self.folder, self._image = folder, image
+        self._mount()
+        folder.chmod(0o700)
+
+    def _mount(self) -> None:
+        _mounted(self.folder, "-o", "loop,errors=remount-ro", str(self._image))
+
+    def fail(self) -> None:
+        """What was written in the last seconds may be lost by that, as with a power cut: here nothing was."""
+        subprocess.run(["sync", "-f", str(self.folder)], check=True)
+        lines = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
+        device = next(words[0] for words in lines if words[1] == str(self.folder))
+        Path(f"/sys/fs/ext4/{Path(device).name}/trigger_fs_error").write_text("1")
+
+    def mend(self) -> None:
+        """As an operator would: nobody uses it, it is looked over, and mounted again."""
+        subprocess.run(["umount", str(self.folder)], check=True)
+        wait_for(lambda: not subprocess.run(["losetup", "-j", str(self._image)], capture_output=True).stdout)
+        assert subprocess.run(["e2fsck", "-p", "-f", str(self._image)], capture_output=True).returncode in (0, 1)
+        self._mount()
+
+    def close(self) -> None:
+        subprocess.run(["umount", "-l", str(self.folder)], check=True)
+
+
+def memory(server: Server) -> float:
+    """What it has in memory now, in MiB."""
+    with open(f"/proc/{server.pid}/status") as status:
+        return next(int(line.split()[1]) for line in status if line.startswith("VmRSS")) / 1024
+
+
+def descriptors(server: Server) -> int:
+    return len(os.listdir(f"/proc/{server.pid}/fd"))
+
+
+def no_trace(server: Server) -> None:
+    assert "Traceback" not in server.log.read_text(), server.log.read_text()[-6000:]
