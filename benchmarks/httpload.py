@@ -39,6 +39,7 @@ class Answers:
     rate: float
     best: float
     median: float
+    p90: float
     p99: float
     worst: float
     size: int
@@ -48,8 +49,9 @@ def summary(latencies: Iterable[float], seconds: float, size: int) -> Answers:
     ordered = sorted(latency * 1000 for latency in latencies)
     if not ordered:
         raise RuntimeError("not one answer")
-    p99 = ordered[min(len(ordered) - 1, int(len(ordered) * 0.99))]
-    return Answers(len(ordered), len(ordered) / seconds, ordered[0], statistics.median(ordered), p99, ordered[-1], size)
+    p90, p99 = (ordered[min(len(ordered) - 1, int(len(ordered) * share))] for share in (0.9, 0.99))
+    median = statistics.median(ordered)
+    return Answers(len(ordered), len(ordered) / seconds, ordered[0], median, p90, p99, ordered[-1], size)
 
 
 def hammer(target: Target, clients: int, seconds: float) -> Answers:

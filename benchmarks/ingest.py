@@ -24,6 +24,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 from xml.parsers import expat
 
@@ -31,7 +32,8 @@ import peewee
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # it is run as a program
 
-from benchmarks import procfs, report
+from benchmarks import claims, procfs, report
+from benchmarks.claims import Claim
 from benchmarks.contestants import until
 from benchmarks.report import OURS, Figures, Metric
 from benchmarks.streams import Ours, running
@@ -299,12 +301,30 @@ def document(figures: Figures, names: Sequence[str], sizes: dict[str, tuple[int,
     return "\n\n".join(parts) + "\n"
 
 
+def claimed(figures: Figures, sizes: dict[str, tuple[int, float]]) -> list[Claim]:
+    found: list[Claim] = []
+    for number, kind in enumerate(KINDS):
+        area, what = "reports", f"{kind} of {sizes[kind][1]:.0f} MB"
+
+        def of(metric: str, text: str, unit: str, **more: Any) -> list[Claim]:
+            return claims.measured(figures, metric, number, area, f"{what}: {text}", unit, **more)  # noqa: B023 (at once)
+
+        found += [
+            *of("seconds", "posted → stored and judged", "s", beside=FLOOR, bound=3.0),
+            *of("seconds", "the same", "s", beside=AFTERNOON, bound=1.0),
+            *of("growth", "memory meanwhile", "MiB", bound=30.0),
+            *of("lag", "the loop is late meanwhile, p99", "ms", bound=20.0),
+        ]
+    return found
+
+
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", type=int, default=100_000, help="of the test report, in hundreds")
     parser.add_argument("--files", type=int, default=5_000, help="of the coverage report, in fifties")
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--out", type=Path, help="write the Markdown here too")
+    parser.add_argument("--claims", type=Path, help="add what is claimed to this file")
     parser.add_argument("--work", nargs=3, help=argparse.SUPPRESS)
     return parser.parse_args()
 
@@ -333,6 +353,7 @@ def main() -> int:
     print(text)
     if options.out:
         options.out.write_text(text)
+    claims.save(options.claims, claimed(figures, sizes))
     return 0
 
 

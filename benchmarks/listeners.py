@@ -41,7 +41,7 @@ class Listeners:
 
     def __exit__(self, *error: object) -> None:
         self._process.kill()
-        self._process.wait()
+        self._process.communicate()
 
     def expect(self) -> None:
         """From now on the next event counts."""

@@ -52,30 +52,6 @@ LIMITS = (
 )
 
 
-@dataclass(frozen=True)
-class Goal:
-    """A promise for the largest N: ours against a fixed bound, or against a peer's figure times `factor`."""
-
-    metric: str
-    text: str
-    bound: float = 0.0
-    peer: str = ""
-    factor: float = 1.0
-    at_least: bool = False
-
-
-GOALS = (
-    Goal("crash", "a crashed child's replacement runs no later than runit's", peer="runit"),
-    Goal("start", "all run within 1 s", 1.0),
-    Goal("launch", "all run within 1 s of the launch", 1.0),
-    Goal("stop", "all are stopped within 0.25 s", 0.25),
-    Goal("status_many", "status of all at 20 times supervisord's rate", peer="supervisord", factor=20, at_least=True),
-    Goal("busy_p99", "p99 of requests below 50 ms while all stop and start", 50.0),
-    Goal("idle_cpu", "idle processor about 0 (≤ 0.02 %)", 0.02),
-    Goal("rss_after", "below 60 MB (RSS, after all this)", 60e6 / 2**20),
-)
-
-
 @dataclass
 class Figures:
     """figures[metric, children, contestant] = one value for each run that measured it."""
@@ -137,23 +113,6 @@ def limits(figures: Figures, children: int) -> str:
         if figures.of(metric.key, 0, "limit")
     ]
     return table(["limit", "median (spread)"], rows)
-
-
-def goals(figures: Figures, children: int) -> str:
-    rows = [cells for goal in GOALS if (cells := _judged(goal, figures, children))]
-    return table([f"goal, {children} children", "ours", "bound", ""], rows)
-
-
-def _judged(goal: Goal, figures: Figures, children: int) -> list[str]:
-    ours = figures.median(goal.metric, children, OURS)
-    bound: float | None = goal.bound
-    if goal.peer:
-        theirs = figures.median(goal.metric, children, goal.peer)
-        bound = None if theirs is None else theirs * goal.factor
-    if ours is None or bound is None:
-        return [goal.text, "not measured", "", ""]
-    met = ours >= bound if goal.at_least else ours <= bound
-    return [goal.text, f"{ours:.4g}", f"{'≥' if goal.at_least else '≤'} {bound:.4g}", "met" if met else "**missed**"]
 
 
 def machine() -> str:

@@ -18,14 +18,15 @@ import sys
 import tempfile
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, TypeVar
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # it is run as a program
 
-from benchmarks import procfs, report
+from benchmarks import claims, procfs, report
+from benchmarks.claims import Claim
 from benchmarks.contestants import ROOT, free_port, until
 from benchmarks.listeners import Listeners
 from benchmarks.report import OURS, Figures, Metric
@@ -50,6 +51,9 @@ STALLED = (
     Metric("growth", "memory that {n} stalled clients cost at most, MiB (RSS)", 1),
     Metric("left", "streams of stalled clients that are still open", 0),
 )
+
+
+Made = TypeVar("Made", bound="Hub")
 
 
 class Hub(ABC):
@@ -101,7 +105,7 @@ class Hub(ABC):
 class Ours(Hub):
     name = OURS
     stream = "/tracker/api/v1/events"
-    settings: ClassVar[dict[str, Any]] = {"server": {"max-streams": 20_000}}
+    settings: Mapping[str, Any] = {"server": {"max-streams": 20_000}}
 
     def command(self) -> Sequence[str]:
         config = self.place / "pilothouse.yaml"
@@ -165,7 +169,7 @@ EVENT = json.dumps(
 
 
 @contextmanager
-def running(kind: type[Hub]) -> Iterator[Hub]:
+def running(kind: Callable[[Path], Made]) -> Iterator[Made]:
     with tempfile.TemporaryDirectory(prefix="ph-bench-") as name:
         hub = kind(Path(name))
         with (hub.place / "log").open("ab") as log:
@@ -275,6 +279,18 @@ def document(figures: Figures, sizes: Sequence[int], kinds: Sequence[type[Hub]],
     return "\n\n".join(parts) + "\n"
 
 
+def claimed(figures: Figures, size: int) -> list[Claim]:
+    def of(metric: str, text: str, unit: str, **more: Any) -> list[Claim]:
+        return claims.measured(figures, metric, size, "streams", f"{text}, {size} streams", unit, **more)
+
+    return [
+        *of("posted_last", "report posted → the last client has its event", "ms", beside="nchan", bound=2.0),
+        *of("memory", "memory for each stream", "KiB", beside="nchan", bound=1.0),
+        *of("stall", "the loop is late meanwhile, at worst", "ms", bound=20.0),
+        *of("opening_stall", "the loop is late while all are opened, at worst", "ms"),
+    ]
+
+
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--streams", default="1000,10000", help="how many, in commas")
@@ -282,6 +298,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--events", type=int, default=10, help="in each run")
     parser.add_argument("--stalled", type=int, default=20, help="clients that do not read; 0: none")
     parser.add_argument("--out", type=Path, help="write the Markdown here too")
+    parser.add_argument("--claims", type=Path, help="add what is claimed to this file")
     return parser.parse_args()
 
 
@@ -300,6 +317,7 @@ def main() -> int:
     print(text)
     if options.out:
         options.out.write_text(text)
+    claims.save(options.claims, claimed(figures, max(sizes)))
     return 0
 
 

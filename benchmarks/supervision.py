@@ -16,10 +16,12 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # it is run as a program
 
-from benchmarks import children, limits, paging, report, trial
+from benchmarks import children, claims, limits, paging, report, trial
+from benchmarks.claims import Claim
 from benchmarks.contestants import Contestant, Ours
 from benchmarks.peers import Pm2, Runit, Supervisord
 from benchmarks.report import Figures
@@ -129,10 +131,36 @@ def document(benchmark: Benchmark, absent: Sequence[tuple[str, str]], pages: Seq
     if pages:
         parts += ["## A page of the history", paging.table(pages)]
     if Ours in benchmark.kinds:
-        parts += ["## Goals", report.goals(benchmark.figures, max(benchmark.sizes))]
+        parts += ["## Goals", claims.shown(claimed(benchmark))]
     if benchmark.failures:
         parts += ["## Failures", "\n".join(f"- {name}: {what}" for name, what in benchmark.failures)]
     return "\n\n".join(parts) + "\n"
+
+
+def claimed(benchmark: Benchmark) -> list[Claim]:
+    """For the largest number of children."""
+    size = max(benchmark.sizes)
+
+    def of(metric: str, text: str, unit: str, **more: Any) -> list[Claim]:
+        return claims.measured(
+            benchmark.figures, metric, size, "supervision", f"{text}, {size} processes", unit, **more
+        )
+
+    return [
+        *of("crash", "kill -9 of one → its replacement executes", "ms", beside="runit", bound=1.0),
+        *of("crash", "the same", "ms", beside="supervisord"),
+        *of("start", "start all → all execute", "s", bound=1.0),
+        *of("start", "the same", "s", beside="supervisord"),
+        *of("launch", "launch → all execute", "s", bound=1.0),
+        *of("stop", "stop all → the last is gone", "s", bound=0.25),
+        *of("status_many", "status of all, 8 clients", "answers/s", beside="supervisord", bound=20.0, at_least=True),
+        *of("busy_p99", "a status while all stop and start, p99", "ms", bound=50.0),
+        *of("busy_p99", "the same", "ms", beside="supervisord"),
+        *of("idle_cpu", "processor when idle", "%", bound=0.02),
+        *of("pss", "memory, PSS", "MiB", beside="pm2"),
+        *of("rss", "memory, RSS (60 MB)", "MiB", bound=57.2),
+        *of("rss_after", "memory after all this, RSS (60 MB)", "MiB", bound=57.2),
+    ]
 
 
 def arguments() -> argparse.Namespace:
@@ -144,6 +172,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="one run, fewer samples")
     parser.add_argument("--install", action="store_true", help="fetch the peers first")
     parser.add_argument("--out", type=Path, help="write the Markdown here too")
+    parser.add_argument("--claims", type=Path, help="add what is claimed to this file")
     return parser.parse_args()
 
 
@@ -177,6 +206,7 @@ def main() -> int:
     print(text)
     if options.out:
         options.out.write_text(text)
+    claims.save(options.claims, claimed(benchmark))
     return int(benchmark.ours_failed)
 
 

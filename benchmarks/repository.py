@@ -1,0 +1,243 @@
+"""A large chart repository: ours beside the helm command that gives the same answer, in the same runs.
+
+    python benchmarks/repository.py [--versions 50000] [--runs 3] [--helm FILE] [--out FILE]
+
+The index has a thousand charts (or as many as there are versions) with equally many versions each, about a kilobyte an
+entry, served on loopback by Python's own web server. helm is a process for each answer, as a shell would run it, and
+its memory is the most that such a process took; ours is what the server grew by. Updating means fetching and reading
+the whole index.
+"""
+
+import argparse
+import http.client
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # it is run as a program
+
+from benchmarks import claims, report, streams
+from benchmarks.claims import Claim
+from benchmarks.contestants import ROOT, free_port, until
+from benchmarks.ingest import Watch
+from benchmarks.report import OURS, Figures, Metric
+
+HELM = "helm"
+CHARTS = 1000
+ROUNDS = 2
+HEAD = "apiVersion: v1\ngenerated: '2026-01-01T00:00:00"
+METRICS = (
+    Metric("update", "fetch and read the index, s", 2),
+    Metric("update_memory", "memory for that, MiB", 1),
+    Metric("list", "all charts, ms", 1),
+    Metric("versions", "the versions of one, ms", 1),
+    Metric("show", "what one chart is, ms", 1),
+    Metric("pull", "the archive of one, ms", 1),
+)
+
+
+class Ours(streams.Ours):
+    def __init__(self, host: str, place: Path) -> None:
+        """`host` is the repository's, which it may reach although that is on loopback."""
+        super().__init__(place)
+        self.settings = {"svc": {"security": {"mode": "FULL", "api-key": "bench", "allowed-hosts": [host]}}}
+
+    def ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> bytes:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
+        headers = {"X-API-Key": "bench"}
+        connection.request(method, "/api/v1" + path, None if body is None else json.dumps(body), headers)
+        answer = connection.getresponse()
+        said = answer.read()
+        connection.close()
+        if answer.status >= 300:
+            raise RuntimeError(f"{method} {path}: {answer.status} {said[:300]!r}")
+        return said
+
+
+class Helm:
+    def __init__(self, program: str, place: Path) -> None:
+        self.program = program
+        self.environ = {"HOME": str(place), "PATH": os.environ["PATH"]}
+        self.most = 0.0
+
+    def run(self, *arguments: str) -> None:
+        """Runs it, and keeps in mind how much memory it took at most."""
+        with tempfile.TemporaryFile() as said:
+            process = subprocess.Popen([self.program, *arguments], env=self.environ, stdout=said, stderr=said)
+            _, status, used = os.wait4(process.pid, 0)
+            process.returncode = os.waitstatus_to_exitcode(status)
+            said.seek(0)
+            if process.returncode:
+                raise RuntimeError(f"helm {' '.join(arguments)}: {said.read(500)!r}")
+        self.most = used.ru_maxrss / 1024
+
+
+def write_repository(folder: Path, versions: int, helm: str) -> None:
+    """An index of that many versions, and one archive that it names."""
+    charts = min(CHARTS, versions)
+    subprocess.run([helm, "create", "demo"], cwd=folder, check=True, capture_output=True)
+    subprocess.run([helm, "package", "demo"], cwd=folder, check=True, capture_output=True)
+    words = "A chart that does what many charts do, and tells of it at the length that is usual among charts. " * 6
+    with (folder / "index.yaml").open("w") as index:
+        index.write(HEAD + "Z'\nentries:\n")
+        index.write("  demo:\n  - apiVersion: v2\n    name: demo\n    version: 0.1.0\n    urls: [demo-0.1.0.tgz]\n")
+        for chart in range(charts):
+            index.write(f"  chart-{chart:04}:\n")
+            for version in range(versions // charts, 0, -1):
+                index.write(
+                    f"  - apiVersion: v2\n    name: chart-{chart:04}\n    version: 1.{version}.0\n"
+                    f"    appVersion: '{version}'\n    description: {words}\n    home: https://charts.example/{chart}\n"
+                    f"    created: '2026-01-01T00:00:00Z'\n    digest: {chart * 100000 + version:064x}\n"
+                    "    keywords: [one, two, three]\n    maintainers:\n    - {email: some@charts.example, name: S}\n"
+                    f"    urls:\n    - https://charts.example/chart-{chart:04}-1.{version}.0.tgz\n"
+                )
+
+
+@contextmanager
+def served(folder: Path) -> Iterator[str]:
+    port = free_port()
+    command = [sys.executable, "-m", "http.server", str(port), "--bind", "127.0.0.1", "--directory", str(folder)]
+    web = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        until(lambda: _is_there(port), 20, "the web server")
+        yield f"127.0.0.1:{port}"
+    finally:
+        web.kill()
+        web.wait()
+
+
+def _is_there(port: int) -> bool:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+    try:
+        connection.request("HEAD", "/index.yaml")
+        return connection.getresponse().status == 200
+    except OSError:
+        return False
+    finally:
+        connection.close()
+
+
+def timed(work: Callable[[], object]) -> float:
+    """Milliseconds."""
+    begin = time.perf_counter()
+    work()
+    return (time.perf_counter() - begin) * 1000
+
+
+def change(index: Path, number: int) -> None:
+    """Says another time of making: who asks whether it has changed is told so."""
+    with index.open("r+b") as file:
+        file.seek(len(HEAD) - 2)
+        file.write(b"%02d" % number)
+    later = time.time() + number
+    os.utime(index, (later, later))
+
+
+def measure(ours: Ours, helm: Helm, place: Path, put: Callable[[str, str, float], None]) -> None:
+    """Once each way of bringing the index, then the reads, in turns."""
+    before = ours.memory()
+    with Watch(ours.memory) as watch:
+        put("update", OURS, timed(partial(ours.ask, "POST", "/repos/big/update")) / 1000)
+    put("update_memory", OURS, (watch.most - before) / 1024)
+    put("update", HELM, timed(partial(helm.run, "repo", "update")) / 1000)
+    put("update_memory", HELM, helm.most)
+    both: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
+        "list": (partial(ours.ask, "GET", "/repos/big/charts"), partial(helm.run, "search", "repo", "big/", "-ojson")),
+        "versions": (
+            partial(ours.ask, "GET", "/repos/big/charts/chart-0000/versions"),
+            partial(helm.run, "search", "repo", "big/chart-0000", "--versions", "-ojson"),
+        ),
+        "show": (
+            partial(ours.ask, "GET", "/charts/show/chart?chartRef=big/demo"),
+            partial(helm.run, "show", "chart", "big/demo"),
+        ),
+        "pull": (
+            partial(ours.ask, "POST", "/repos/pull", {"chart": "big/demo"}),
+            partial(helm.run, "pull", "big/demo", "--destination", str(place)),
+        ),
+    }
+    for metric, (mine, theirs) in both.items():
+        put(metric, OURS, min(timed(mine) for _ in range(ROUNDS)))
+        put(metric, HELM, min(timed(theirs) for _ in range(ROUNDS)))
+
+
+def _put(figures: Figures, run: int, versions: int, metric: str, who: str, value: float) -> None:
+    figures.put(run, metric, versions, who, value)
+
+
+def claimed(figures: Figures, versions: int) -> list[Claim]:
+    def of(metric: str, text: str, unit: str, bound: float) -> list[Claim]:
+        whole = f"{text}, index of {versions} versions"
+        return claims.measured(figures, metric, versions, "charts", whole, unit, HELM, bound)
+
+    return [
+        *of("update", "fetch and read the index", "s", 3.0),
+        *of("update_memory", "memory for that", "MiB", 0.5),
+        *of("list", "all charts", "ms", 0.1),
+        *of("versions", "the versions of one", "ms", 0.1),
+        *of("show", "what one chart is", "ms", 0.5),
+        *of("pull", "the archive of one", "ms", 0.5),
+        *claims.measured(figures, "list", versions, "charts", "all charts of it", "ms", bound=10.0),
+    ]
+
+
+def document(figures: Figures, versions: int, runs: int, size: float) -> str:
+    rows = [[metric.title, *(figures.cell(metric, versions, who) for who in (OURS, HELM))] for metric in METRICS]
+    return (
+        f"# A large repository, measured\n\n{report.machine()}. {versions} versions, {size:.0f} MB; {runs} run(s), "
+        f"reads: the best of {ROUNDS} in each; cells: "
+        "median of the runs (min..max) **x ratio to ours in the same run**.\n\n"
+        + report.table(["", OURS, HELM], rows)
+        + "\n"
+    )
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--versions", type=int, default=50_000)
+    parser.add_argument("--runs", type=int, default=3)
+    own = ROOT / ".tools" / "helm"
+    parser.add_argument("--helm", default=str(own) if own.exists() else shutil.which("helm"))
+    parser.add_argument("--out", type=Path, help="write the Markdown here too")
+    parser.add_argument("--claims", type=Path, help="add what is claimed to this file")
+    return parser.parse_args()
+
+
+def main() -> int:
+    options = arguments()
+    if not options.helm:
+        raise SystemExit("there is no helm to compare with (--helm)")
+    figures = Figures()
+    with tempfile.TemporaryDirectory(prefix="ph-bench-") as name:
+        place = Path(name)
+        for part in ("repository", "home"):
+            (place / part).mkdir()
+        write_repository(place / "repository", options.versions, options.helm)
+        size = (place / "repository" / "index.yaml").stat().st_size / 1e6
+        with served(place / "repository") as host, streams.running(partial(Ours, host)) as ours:
+            helm = Helm(options.helm, place / "home")
+            ours.ask("POST", "/repos", {"name": "big", "url": f"http://{host}"})
+            helm.run("repo", "add", "big", f"http://{host}")
+            for run in range(options.runs):
+                change(place / "repository" / "index.yaml", run + 10)
+                measure(ours, helm, place, partial(_put, figures, run, options.versions))
+                print(f"run {run + 1}", file=sys.stderr, flush=True)
+    text = document(figures, options.versions, options.runs, size)
+    print(text)
+    if options.out:
+        options.out.write_text(text)
+    claims.save(options.claims, claimed(figures, options.versions))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
