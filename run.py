@@ -4,37 +4,47 @@ from __future__ import annotations
 
 import gc
 
-gc.disable()  # nothing that is imported is garbage: looking for some took a fifth of the start
+gc.disable()  # to look for garbage again and again while all is imported took a fifth of the start
 
 import argparse
 import asyncio
-import errno
+import importlib
 import logging
 import os
 import signal
 import socket
-import ssl
 import sys
 from pathlib import Path
 
 from tornado.httpserver import HTTPServer
 from tornado.httputil import ParseBodyConfig, ParseUrlEncodedConfig, set_parse_body_config
-from tornado.ioloop import IOLoop
-from tornado.netutil import bind_sockets
 
 from handlers.app import SERVICES, House
 from handlers.gates import chart_posture, listens_beyond_loopback
-from handlers.tools import stdio
+from handlers.listening import listen, tls
 from handlers.tools.handler import check_installed
 from models import VERSION as VERSION
 from models import reading
 from models.config import BadConfig, Config
 from supervisor.log import set_up_logging
 from supervisor.services import CannotStart, Services
-from supervisor.tracker import demo, upload, userverbs
+from supervisor.systemd import given_sockets
 
 DEFAULT = Path("pilothouse.yaml")
 
+VERBS = {
+    "user": ("supervisor.tracker.userverbs", "make accounts, set passwords, make tokens"),
+    "upload": ("supervisor.tracker.upload", "send test and coverage reports to a pilothouse"),
+    "demo": ("supervisor.tracker.demo", "fill the store with made-up projects, to have something to look at"),
+    "mcp": ("handlers.tools.stdio", "serve the tools to an agent over standard input and output"),
+}
+"""What the server does not need: the module of each, imported when it is asked for, and what it is for.
+
+Its `add_to` fills its parser and sets `work`, called with the configuration and what was asked, or `alone`, called
+without a configuration; either returns the exit code.
+"""
+
+gc.collect()  # once: attrs makes each class twice, and the first ones hold 3 MB
 gc.freeze()
 gc.enable()
 
@@ -42,34 +52,35 @@ log = logging.getLogger("house")
 
 _HEADERS_WITHIN = 60.0
 _BODY_WITHIN = 600.0
-_NONE_FREE = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-_ACCEPT_AGAIN = 1.0
-_ACCEPTS = 4
-_TLS_FAULTS = {"KEY_VALUES_MISMATCH": "the key does not belong to the certificate"}
+_ENDING = 30.0  # seconds that a stop may take beside the processes: a helm, the stores
 _MOST_ARGUMENTS = 2**16  # more than the longest head holds: above its own limit Tornado's 400 has no body
 
 
 def arguments(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="run.py", description="Supervises processes, serves helm, tracks test reports; without a verb it serves."
+        description="Supervises processes, serves helm, tracks test reports; without a verb it serves."
     )
     parser.add_argument("--config", type=Path, help=f"the configuration file (default: {DEFAULT}, if there is one)")
     parser.add_argument("--address", help="server.address: where to listen, an address or a list with commas")
     parser.add_argument("--port", help="server.port")
     parser.add_argument("--data-dir", help="server.data-dir")
     parser.add_argument("--version", action="version", version=f"pilothouse {VERSION}")
-    verbs = parser.add_subparsers(dest="verb", metavar="VERB", title="verbs")  # each sets `work`
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB", title="verbs")
     verbs.add_parser("check", help="say whether the configuration is good").set_defaults(work=check)
-    userverbs.add_to(verbs)
-    upload.add_to(verbs)
-    demo.add_to(verbs)
-    stdio.add_to(verbs)
+    for verb, (module, told) in VERBS.items():
+        its = verbs.add_parser(verb, help=told)
+        if verb in (sys.argv if argv is None else argv):
+            importlib.import_module(module).add_to(its)
     return parser.parse_args(argv)
 
 
+def source(asked: argparse.Namespace) -> str:
+    """Where the configuration comes from, in words."""
+    return str(asked.config or (DEFAULT if DEFAULT.exists() else f"no {DEFAULT} here, so the defaults"))
+
+
 def check(settings: Config, asked: argparse.Namespace) -> int:
-    file = asked.config or (DEFAULT if DEFAULT.exists() else f"no {DEFAULT} here, so the defaults")
-    print(f"{file}: the configuration is good; processes: {len(settings.supervisor.processes)}")
+    print(f"{source(asked)}: the configuration is good; processes: {len(settings.supervisor.processes)}")
     return 0
 
 
@@ -83,13 +94,17 @@ def read_config(asked: argparse.Namespace) -> Config:
 def main(argv: list[str] | None = None) -> int:
     """Returns the exit code: 0, 1 where it cannot start, 2 where the configuration is at fault."""
     asked = arguments(argv)
-    if asked.verb == upload.VERB:
-        return upload.main(asked)
+    if "alone" in asked:
+        return int(asked.alone(asked))
     try:
+        asked.given = [] if asked.verb else take_given(asked)
         settings = read_config(asked)
     except BadConfig as bad:
         print(bad, file=sys.stderr)
         return 2
+    except CannotStart as problem:
+        print(f"pilothouse cannot start: {problem}", file=sys.stderr)
+        return 1
     if asked.verb is not None:
         return int(asked.work(settings, asked))
     lines = set_up_logging(settings.server.log_format)
@@ -108,7 +123,7 @@ async def serve(settings: Config, asked: argparse.Namespace) -> None:
     set_parse_body_config(ParseBodyConfig(urlencoded=ParseUrlEncodedConfig(max_arguments=_MOST_ARGUMENTS)))
     services = Services(settings, lambda: read_config(asked))
     check_installed(settings)
-    context, sockets = tls(settings), listen(settings)
+    context, sockets = tls(settings), listen(settings, asked.given)
     services.port = sockets[0].getsockname()[1]
     try:
         await services.start()
@@ -126,11 +141,15 @@ async def serve(settings: Config, asked: argparse.Namespace) -> None:
     )
     server.add_sockets(sockets)
     enough = hear_signals(services)
+    log.info("configuration: %s; processes: %d", source(asked), len(settings.supervisor.processes))
     tell(settings, sockets)
     gc.freeze()  # what is here now stays: looking through it again and again would hold the loop for 30 ms each time
     services.start_marked()
+    services.systemd.ready()
+    services.systemd.watch(services.standing)
     await enough.wait()
     log.info("stopping")
+    services.systemd.stopping(settings.server.shutdown_timeout + _ENDING)
     server.stop()
     house.streams.close()
     await house.tools.close()
@@ -139,67 +158,16 @@ async def serve(settings: Config, asked: argparse.Namespace) -> None:
     log.info("stopped")
 
 
-class Listener(socket.socket):
-    """Takes a few connections at each turn of the loop: a burst of them holds it for no longer than they take.
-
-    Where no descriptor is free, connections wait a second in the kernel's queue; the loop would spin otherwise.
-    """
-
-    _taken = 0
-
-    def accept(self) -> tuple[socket.socket, object]:
-        if self._taken == _ACCEPTS:
-            self._taken = 0
-            raise BlockingIOError
-        try:
-            taken = super().accept()
-        except BlockingIOError:
-            self._taken = 0
-            raise
-        except OSError as error:
-            if error.errno not in _NONE_FREE:
-                raise
-            log.error("connections wait: %s", error.strerror)
-            IOLoop.current().update_handler(self, 0)
-            IOLoop.current().call_later(_ACCEPT_AGAIN, self._go_on)
-            raise BlockingIOError from None
-        self._taken += 1
-        return taken
-
-    def _go_on(self) -> None:
-        if self.fileno() >= 0:
-            IOLoop.current().update_handler(self, IOLoop.READ)
-
-
-def listen(settings: Config) -> list[socket.socket]:
-    """Opens the listening sockets. Raises `CannotStart`."""
-    sockets: list[socket.socket] = []
-    for address in settings.server.address:
-        port = sockets[0].getsockname()[1] if sockets and not settings.server.port else settings.server.port
-        try:
-            sockets += [Listener(fileno=one.detach()) for one in bind_sockets(port, address, backlog=1024)]
-        except OSError as error:
-            raise CannotStart(f"{address}:{port}: {error.strerror or error}") from None
-    return sockets
-
-
-def tls(settings: Config) -> ssl.SSLContext | None:
-    """Raises `CannotStart` where certificate and key do not fit."""
-    pair = settings.server.tls
-    if pair.certificate is None:
-        return None
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    for file in (pair.certificate, pair.key):
-        try:
-            Path(file or "").read_bytes()
-        except OSError as error:
-            raise CannotStart(f"server.tls: {file}: {error.strerror}") from None
+def take_given(asked: argparse.Namespace) -> list[socket.socket]:
+    """The sockets that systemd listens on for us: where they are is where we are. Raises `CannotStart`."""
     try:
-        context.load_cert_chain(pair.certificate, pair.key)
-    except ssl.SSLError as error:
-        words = _TLS_FAULTS.get(error.reason, "certificate and key are not what they should be, PEM files")
-        raise CannotStart(f"server.tls: {words}: {pair.certificate}, {pair.key}") from None
-    return context
+        given = given_sockets(os.environ, os.getpid())
+    except (ValueError, OSError) as error:
+        raise CannotStart(f"socket activation: {error}") from None
+    if given:  # as if the command line had said so: who may what depends on it
+        names = [one.getsockname() for one in given]
+        asked.address, asked.port = ",".join(dict.fromkeys(name[0] for name in names)), str(names[0][1])
+    return given
 
 
 def hear_signals(services: Services) -> asyncio.Event:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,12 @@ from tornado.httputil import HTTPMessageDelegate, HTTPServerRequest
 from tornado.routing import Rule
 from tornado.web import Application, RequestHandler
 
-from handlers import accounts, events, live, pages, processes, system, users, wire
+from handlers import accounts, dashboard, events, frame, live, pages, processes, system, users, wire
 from handlers.base import Base, Page, Refusal, methods
 from handlers.charts.handler import routes as chart_routes
 from handlers.charts.table import OPERATIONS
-from handlers.gates import SAFE, STRANGER, Caller, admit, caller, check_host, check_site, xsrf_cookie
+from handlers.door import Door
+from handlers.gates import SAFE, STRANGER, Caller, Look, admit, caller, check_host, check_site, shown, xsrf_cookie
 from handlers.intake import Intake
 from handlers.routing import API, Route, Service, StreamPath, Told, owner, rule
 from handlers.streams import Broadcast, Streams
@@ -25,6 +27,7 @@ from handlers.tracker import gate as quality_gate
 from handlers.tracker import pages as tracker_pages
 from handlers.tracker import runs as run_reads
 from handlers.tracker import stream as run_stream
+from handlers.tracker.standing import Boards
 from handlers.tracker.stream import Runs, RunStream
 from models.config import Config
 from models.errors import Invalid, NotFound, Problem, Unauthenticated, Unavailable, WrongMethod
@@ -123,9 +126,12 @@ class House(Application):
             static_handler_args={**arguments},
             log_function=system.log_request,
             xsrf_cookies=True,
-            xsrf_cookie_name=xsrf_cookie(services.port),
+            xsrf_cookie_name=xsrf_cookie(services),
             served=self.served,
             listing=processes.Listing(services.fleet),
+            rows=dashboard.Rows(),
+            boards=Boards(services),
+            kept=frame.Kept(),
             runs=runs,
             tools=self.tools,
         )
@@ -139,7 +145,22 @@ class House(Application):
         path_kwargs: dict[str, bytes] | None = None,
     ) -> Any:
         """Lets a request in, or has it refused; either way its body is read first, within bounds."""
-        who, problem = self._ask(request, target_class)
+        let_in = partial(self._let_in, request, target_class, target_kwargs, path_args, path_kwargs)
+        said = shown(request, self.services) if self.services.is_shared else None
+        if said is None:
+            return let_in(self.services.accounts.known)
+        return Door(self.services.accounts.look_up(said), let_in)
+
+    def _let_in(
+        self,
+        request: HTTPServerRequest,
+        target_class: type[RequestHandler],
+        target_kwargs: dict[str, Any] | None,
+        path_args: list[bytes] | None,
+        path_kwargs: dict[str, bytes] | None,
+        look: Look,
+    ) -> HTTPMessageDelegate:
+        who, problem = self._ask(request, target_class, look)
         problem = problem or _fault_of(path_args or ())
         limit, routed = 0, None if target_class is Refusal else (target_kwargs or {}).get("service")
         if problem is not None:
@@ -154,7 +175,9 @@ class House(Application):
         most = self.services.config.server.max_body
         return Intake(request, inner, limit, most, lambda problem: self._refusal(request, problem, who, routed))
 
-    def _ask(self, request: HTTPServerRequest, target: type[RequestHandler]) -> tuple[Caller, Problem | None]:
+    def _ask(
+        self, request: HTTPServerRequest, target: type[RequestHandler], look: Look
+    ) -> tuple[Caller, Problem | None]:
         """Who asks, and why this is refused, if it is. A page that wants an account leads to the login."""
         who, config = STRANGER, self.services.config
         assert issubclass(target, Base)
@@ -163,22 +186,22 @@ class House(Application):
             if request.method == "OPTIONS":
                 return who, None
             target.check_open(request.method or "", config)
-            who = caller(request, self.services)
+            who = caller(request, self.services, look)
             admit(who, target.gate_of(request.method or ""), config)
         except Unauthenticated as problem:
             if issubclass(target, Page) and who is not STRANGER and not who.is_known:
                 return who, target.login_needed(request, _prefix(request.path))
             return who, problem
         except NotFound as problem:
-            return self._recognised(request), problem
+            return self._recognised(request, look), problem
         except Problem as problem:
             return who, problem
         return who, None
 
-    def _recognised(self, request: HTTPServerRequest) -> Caller:
+    def _recognised(self, request: HTTPServerRequest, look: Look) -> Caller:
         """Who asks for what there is not: a page says so to whom it says it."""
         try:
-            return caller(request, self.services)
+            return caller(request, self.services, look)
         except Problem:
             return STRANGER
 

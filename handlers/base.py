@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
+import hashlib
 import http
 import logging
 from typing import Any
@@ -45,6 +48,7 @@ STATUS: dict[type[Problem], int] = {
 _PHRASES = {413: "Content Too Large", 422: "Unprocessable Content"}
 """Where Python's own words differ between its versions: those of RFC 9110."""
 
+_LACKING = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 _METHODS = ("GET", "POST", "PUT", "DELETE")
 _PAGE_HEADERS = {
     "Content-Security-Policy": "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'",
@@ -71,6 +75,8 @@ class Base(RequestHandler):
     takes_forms = False
     minds_site = False
     """Whether a page of another site may not even read it."""
+    version: str | None = None
+    """What tells the page that is sent from the same page with news."""
     refused = ""
     """What went wrong, for the log."""
 
@@ -80,7 +86,7 @@ class Base(RequestHandler):
         self.streams = streams
         self.caller = caller
         if caller.has_dead_cookie:
-            self.clear_cookie(session_cookie(services.port))
+            self.clear_cookie(session_cookie(services))
 
     @classmethod
     def body_limit(cls, config: Config) -> int:
@@ -117,8 +123,9 @@ class Base(RequestHandler):
     def check_xsrf_cookie(self) -> None:
         """Not here: a cookie's change must come from our own site (`check_site`), and only pages have forms."""
 
-    def compute_etag(self) -> None:
-        """None: what we answer changes from one moment to the next."""
+    def compute_etag(self) -> str | None:
+        """That of a page; else none, for what we answer changes from one moment to the next."""
+        return self.version
 
     async def head(self, *arguments: str) -> None:
         answer = self.get(*arguments)
@@ -152,11 +159,11 @@ class Base(RequestHandler):
 
     def log_exception(self, kind: Any, error: Any, trace: Any) -> None:
         """Problems are told to whoever asked; a defect of ours is told to the log, whole."""
-        if not isinstance(error, (Problem, HTTPError)):
+        if not isinstance(_problem(error), (Problem, HTTPError)):
             log.error("%s %s: %s", self.request.method, self.request.path, error, exc_info=(kind, error, trace))
 
     def write_error(self, status_code: int, **facts: Any) -> None:
-        error = facts.get("exc_info", (None, None, None))[1]
+        error = _problem(facts.get("exc_info", (None, None, None))[1])
         told = self._told(status_code, error)
         self.refused = f": {told.message}"
         self.set_status(told.status, told.reason)
@@ -164,10 +171,16 @@ class Base(RequestHandler):
         if isinstance(self, Page) or (
             not self.service.is_api(self.request.path) and accepts(self.request, "text/html")
         ):
-            write_page(self, "error.html", told=told)
+            self._write_error_page(told)
         else:
             self.send(wire.encoded(self.service.error(told)), self.service.media_type)
         self.finish()
+
+    def _write_error_page(self, told: Told) -> None:
+        try:
+            write_page(self, "error.html", told=told)
+        except OSError:  # not even its template can be opened
+            self.send(f"{told.status} {told.reason}: {told.message}\n".encode(), "text/plain; charset=utf-8")
 
     def _told(self, status: int, error: object) -> Told:
         message, code = None, None
@@ -190,6 +203,13 @@ class Base(RequestHandler):
             self.set_header("Retry-After", str(error.again))
         elif isinstance(error, errors.Unavailable):
             self.set_header("Retry-After", "5")
+
+
+def _problem(error: object) -> object:
+    """What the machine has not got just now, wherever that was noticed, is no defect of ours."""
+    if isinstance(error, OSError) and error.errno in _LACKING:
+        return errors.Unavailable(f"it cannot be done now: {error.strerror}")
+    return error
 
 
 class Page(Base):
@@ -242,10 +262,30 @@ class Refusal(Base):
 
 def write_page(handler: Base, template: str, **values: Any) -> None:
     """Sends a page, with the headers that every page has."""
-    for name, value in _PAGE_HEADERS.items():
-        handler.set_header(name, value)
+    _send_page(handler, _drawn(handler, template, values))
+
+
+async def write_long_page(handler: Base, template: str, **values: Any) -> None:
+    """As `write_page`, drawn in a worker: a page of many rows must not hold up others."""
+    _send_page(handler, await asyncio.to_thread(_drawn, handler, template, values))
+
+
+def _drawn(handler: Base, template: str, values: dict[str, Any]) -> bytes:
     caller, asked = handler.caller, handler.request
     path = asked.path.removeprefix(handler.prefix) or "/"
     user = caller.user.username if caller.user else None
     frame = {"frame": Frame(path, asked.uri or "/", user, caller.is_admin), "base": handler.prefix, **words()}
-    handler.send(handler.render_string(template, **frame, **values), "text/html; charset=utf-8")
+    return handler.render_string(template, **frame, **values)
+
+
+def _send_page(handler: Base, body: bytes) -> None:
+    for name, value in _PAGE_HEADERS.items():
+        handler.set_header(name, value)
+    handler.version = _version(handler, body)
+    handler.send(body, "text/html; charset=utf-8")
+
+
+def _version(handler: Base, body: bytes) -> str:
+    """What tells a page from the same page with news; the token of its forms is another each time and is no news."""
+    plain = body.replace(handler.xsrf_token, b"") if b'name="_xsrf"' in body else body
+    return f'W/"{hashlib.blake2b(plain, digest_size=12).hexdigest()}"'

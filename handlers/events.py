@@ -14,8 +14,8 @@ from handlers.routing import Route
 from handlers.wire import PageOf, ProcessEventEntry
 from models import events
 from models.errors import Invalid, NotFound
-from models.events import Entry, Filter
-from models.paging import INT32, INT64, LARGEST, Page, Paging, paging, whole
+from models.events import Filter
+from models.paging import INT32, INT64, LARGEST, paging, whole
 from models.processes import STATUSES, Status
 
 _STREAM = '</tracker/api/v1/events>; rel="alternate"; type="text/event-stream"'
@@ -45,13 +45,7 @@ class Listing(Base):
 
     async def answer(self, sorts: Collection[str], which: Filter | None = None, clamp: bool = False) -> None:
         asked = paging(self.query(), sorts, clamp)
-        self.reply(wire.event_page(await self._read(asked, which)))
-
-    async def _read(self, asked: Paging, which: Filter | None) -> Page[Entry]:
-        """On the loop where that takes no time; else in the worker."""
-        if events.is_near(asked):
-            return events.page(asked, which)
-        return await self.services.off_loop(lambda: events.page(asked, which))
+        self.reply(wire.event_page(await self.services.history.page(asked, which)))
 
 
 class Events(Listing):
@@ -104,7 +98,7 @@ class ByProcess(Listing):
 
     async def get(self, name: str) -> None:
         which = Filter(process=name)
-        if name not in self.services.fleet and not events.count(which):
+        if name not in self.services.fleet and not await self.services.history.count(which):
             raise NotFound(f"there is no process {name}, nor has there been one", "PROCESS_NOT_FOUND")
         await self.answer(events.SORTS, which, clamp=True)
 
@@ -113,8 +107,8 @@ class Count(Base):
     gate = staticmethod(readers)
     says: ClassVar = {"GET": Says("How many events there are, by status", dict[str, int], name="event_count")}
 
-    def get(self) -> None:
-        self.reply(events.counts())
+    async def get(self) -> None:
+        self.reply(await self.services.history.counts())
 
 
 class Event(Base):
@@ -130,8 +124,8 @@ class Event(Base):
         )
     }
 
-    def get(self, id: str) -> None:
-        self.reply(wire.event_entry(events.get(whole("id", id, -INT64, INT64))))
+    async def get(self, id: str) -> None:
+        self.reply(wire.event_entry(await self.services.history.get(whole("id", id, -INT64, INT64))))
 
 
 routes: list[Route] = [

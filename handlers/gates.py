@@ -15,7 +15,7 @@ from tornado.httputil import HTTPServerRequest
 
 from models.config import Config
 from models.errors import Denied, Misdirected, Unauthenticated
-from models.tracker.accounts import Credential, Scope, User
+from models.tracker.accounts import Credential, Scope, Shown, User
 from supervisor.services import Services
 
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -180,19 +180,27 @@ def listens_beyond_loopback(config: Config) -> bool:
     return not all(_is_loopback(address) for address in config.server.address)
 
 
-def caller(request: HTTPServerRequest, services: Services) -> Caller:
-    """Who asks. A dead session is nobody.
+Look = Callable[[Shown], Credential | None]
 
-    Raises `Unauthenticated` for a bad token: it is never taken for no token. Raises `Unavailable`.
-    """
-    config, credential, dead = services.config, None, False
+
+def shown(request: HTTPServerRequest, services: Services) -> Shown | None:
+    """What a request bears to tell who sent it."""
     if token := _token(request):
-        credential = services.accounts.by_token(token)
-        if credential is None:
-            raise Unauthenticated("this token is not known, or has expired or been revoked")
-    elif (session := request.cookies.get(session_cookie(services.port))) and not _is_embedded(request, config):
-        credential = services.accounts.by_session(session.value)
-        dead = credential is None
+        return Shown("token", token)
+    session = request.cookies.get(session_cookie(services))
+    return Shown("session", session.value) if session and not _is_embedded(request, services.config) else None
+
+
+def caller(request: HTTPServerRequest, services: Services, look: Look) -> Caller:
+    """Who asks; `look` tells whose something shown is. A dead session is nobody.
+
+    Raises `Unauthenticated` for a bad token: it is never taken for no token. Raises what `look` raises.
+    """
+    config, said = services.config, shown(request, services)
+    credential = look(said) if said else None
+    if said and said.kind == "token" and credential is None:
+        raise Unauthenticated("this token is not known, or has expired or been revoked")
+    dead = said is not None and credential is None
     forwarded = any(name.lower().startswith(_FORWARDED) for name in request.headers)
     address, is_secure = _origin(request, config)
     return Caller(
@@ -205,13 +213,16 @@ def caller(request: HTTPServerRequest, services: Services) -> Caller:
     )
 
 
-def session_cookie(port: int) -> str:
-    """Its name. Cookies know no ports, so other programs on this host would overwrite one of a plain name."""
-    return f"pilothouse_{port}"
+def session_cookie(services: Services) -> str:
+    """Its name. Cookies know no ports, so other programs on this host would overwrite one of a plain name.
+
+    Nodes behind one address have ports of their own, and one name.
+    """
+    return "pilothouse_shared" if services.is_shared else f"pilothouse_{services.port}"
 
 
-def xsrf_cookie(port: int) -> str:
-    return f"pilothouse_{port}_xsrf"
+def xsrf_cookie(services: Services) -> str:
+    return f"{session_cookie(services)}_xsrf"
 
 
 def _token(request: HTTPServerRequest) -> str:

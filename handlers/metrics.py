@@ -28,11 +28,12 @@ class Collector:
 
     def _house(self) -> Iterator[Any]:
         journal, answered = self._services.journal, sorted(self._services.answered.items())
-        yield _gauge("loop_lag_seconds", "How late the loop was at its last beat.", self._services.lag)
+        yield _gauge("loop_lag_seconds", "How late the loop was at its last beat.", self._services.upkeep.lag)
         yield _gauge("streams_open", "Open event streams.", len(self._streams))
         yield _gauges("streams", "Open event streams by what they are about.", "kind", self._streams.by_kind())
         yield _gauge("store_failing", "1 while the store cannot be written.", int(journal.failing))
-        yield _gauge("store_waiting_events", "Status changes that are not in the store yet.", journal.waiting)
+        waiting = journal.waiting + (self._services.sharing.history.waiting if self._services.sharing else 0)
+        yield _gauge("store_waiting_events", "Status changes that are not in the store yet.", waiting)
         codes = {str(code): number for code, number in answered}
         yield _counters("http_responses", "Answers by status code.", "code", codes)
         failed = self._services.accounts.failed_logins
@@ -51,8 +52,8 @@ class Collector:
 
     def _charts(self) -> Iterator[Any]:
         helm = self._services.charts.helm
-        yield _gauge("helm_running", "helms that run now.", helm.running)
-        ended = {outcome: helm.ended[outcome] for outcome in ("ok", "failed")}
+        yield _gauge("helm_running", "helms that run now.", helm.runner.running)
+        ended = {outcome: helm.runner.ended[outcome] for outcome in ("ok", "failed")}
         yield _counters("helm_runs", "helms that have ended, by exit code 0 or another end.", "outcome", ended)
 
     def _tracker(self) -> Iterator[Any]:

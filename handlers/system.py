@@ -59,7 +59,9 @@ class Ready(Base):
         await self.services.charts.settle()
         if self.services.journal.failing:
             raise Unavailable("the store cannot be written")
-        if self.services.is_stalled:
+        if self.services.sharing is not None and not self.services.sharing.is_connected:
+            raise Unavailable("the shared database is away")
+        if self.services.upkeep.is_stalled:
             raise Unavailable("the loop was held up for more than a second")
         self.reply(wire.Readiness(charts=self.services.charts.groups()))
 

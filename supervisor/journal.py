@@ -24,6 +24,8 @@ log = logging.getLogger("journal")
 
 _FIRST_RETRY, _LAST_RETRY = 0.002, 2.0
 _MOMENT = 0.1
+_APART = 0.002
+_TOGETHER = 4
 _AT_ONCE = 1000
 _ANSWER_WAITS = 5.0
 
@@ -38,6 +40,8 @@ class Journal:
         self._records: dict[str, Record | None] = {}
         self._last_id = events.last_id()
         self._flush_at: asyncio.Handle | None = None
+        self._flushed = 0.0
+        self._is_patient = False
         self._written: asyncio.Future[None] | None = None
         self._retry = 0.0
         self._told = False
@@ -76,13 +80,32 @@ class Journal:
         self._flush_soon()
 
     def _flush_soon(self) -> None:
-        """In the turn after the next: then an exit and the restart that it causes are one commit."""
+        """In the turn after the next: then an exit and the restart that it causes are one commit.
+
+        What nobody waits for keeps its distance from the commit before: of hundreds of changes some share one.
+        """
         if self._flush_at is None:
             loop = asyncio.get_running_loop()
+            wait = self._flushed + _APART - loop.time()
+            if wait <= 0 or self._written is not None:
+                self._flush_at = loop.call_soon(loop.call_soon, self._flush)
+            else:
+                self._flush_at = loop.call_later(wait, self._flush)
+                self._is_patient = True
+        elif len(self._entries) >= _TOGETHER:
+            self._hurry()  # more of them at once would hold the loop
+
+    def _hurry(self) -> None:
+        """Somebody waits for what is to be flushed."""
+        if self._is_patient and self._flush_at is not None:
+            self._flush_at.cancel()
+            loop = asyncio.get_running_loop()
             self._flush_at = loop.call_soon(loop.call_soon, self._flush)
+            self._is_patient = False
 
     def _flush(self) -> None:
-        self._flush_at = None
+        self._flush_at, self._is_patient = None, False
+        self._flushed = asyncio.get_running_loop().time()
         entries = list(islice(self._entries, _AT_ONCE))
         try:
             self._write(entries)
@@ -139,6 +162,7 @@ class Journal:
         """Waits up to `patience` seconds until all that was recorded is in the store; says whether it is."""
         if self._flush_at is None:
             return True
+        self._hurry()
         if self._written is None:
             self._written = asyncio.get_running_loop().create_future()
         done, _ = await asyncio.wait({self._written}, timeout=patience)

@@ -108,5 +108,6 @@ def set_up_logging(style: str) -> Lines:
     lines.setFormatter(JsonFormatter() if style == "json" else TextFormatter())
     logging.basicConfig(level=logging.INFO, handlers=[lines], force=True)
     logging.captureWarnings(True)
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False  # in no line of ours
     logging.getLogger("asyncio").setLevel(logging.WARNING)
     return lines

@@ -100,8 +100,11 @@ class Process:
         return self.record.uptime if self.life is None else self.life.uptime()
 
     def log_files(self) -> list[LogFile]:
-        paths = {path: None for path in (self.spec.stdout_logfile, self.spec.stderr_file) if path}
-        return [LogFile(path, self.spec.log_max_bytes, self.spec.log_backups) for path in paths]
+        spec = self.spec
+        if not (spec.stdout_logfile or spec.stderr_logfile):
+            return []  # asked of all, every few seconds
+        paths = {path: None for path in (spec.stdout_logfile, spec.stderr_file) if path}
+        return [LogFile(path, spec.log_max_bytes, spec.log_backups) for path in paths]
 
     async def until(self, reached: Callable[[Process], bool]) -> None:
         """Returns when `reached(self)` holds; asked again at each change of the status."""

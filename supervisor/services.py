@@ -12,17 +12,18 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import peewee
 from attrs import evolve
 
-from models import events, reading, supervised
+from models import reading, supervised
 from models.charts.schema import catalogue
 from models.config import BadConfig, Config
-from models.errors import Invalid, Problem, Unavailable
+from models.errors import CannotUse, Invalid, Problem, Unavailable
 from models.events import Entry
 from models.schema import database, fact
+from models.tracker import runevents
 from models.tracker.runevents import RunUpdate
 from models.tracker.schema import reports
 from supervisor.adoption import adopt
@@ -34,29 +35,32 @@ from supervisor.engine import Engine
 from supervisor.feed import Feed
 from supervisor.fleet import Fleet, Reload
 from supervisor.health import Prober
+from supervisor.history import QUERY_TAKES, History, OwnHistory
 from supervisor.journal import Journal
 from supervisor.logs import Logs
 from supervisor.strays import Strays, become_subreaper
+from supervisor.systemd import VARIABLES, Systemd
 from supervisor.tracker.accounts import Accounts
 from supervisor.tracker.ingest import Ingest
 from supervisor.tracker.retention import Retention
-from supervisor.tracker.store import open_store
+from supervisor.tracker.store import open_store, place_of_store
+from supervisor.upkeep import Upkeep
 from supervisor.usage import Meter
+
+if TYPE_CHECKING:
+    from supervisor.sharing import Sharing
 
 log = logging.getLogger("house")
 
 Result = TypeVar("Result")
 
-_BEAT = 2.0
-_STALLED = 1.0
-_BURY_EVERY = 5
-_CHECKPOINT_EVERY = 30
-_LARGE_WAL = 16 * 1024 * 1024
+_LAST_MOMENT = 1.0
 _PRUNE_EVERY = 600.0
 _DAY = 86_400 * 1_000_000
-_QUERY_TAKES = 20.0
 _WAITING = 50_000
 _WORKERS = 4
+_MORE_WORKERS = 12
+"""Where a store is on another machine: some of them wait for it then."""
 _WORKERS_HOLD = 0.0005
 """Seconds that a worker may keep the interpreter from the loop; Python's own 5 ms would be felt in every answer."""
 
@@ -66,11 +70,12 @@ class CannotStart(Exception):
 
 
 def lock_data_dir(path: Path) -> int:
-    """Makes the data directory and takes it for us alone. Raises `CannotStart`."""
+    """Makes the data directory, takes it for us alone and leaves our pid in the lock. Raises `CannotStart`."""
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         handle = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.pwrite(handle, b"%-10d\n" % os.getpid(), 0)  # of one length, so that a full disk has room for the next
     except BlockingIOError:
         raise CannotStart(f"{path}: another pilothouse is running on this data directory") from None
     except FileExistsError:
@@ -89,6 +94,9 @@ class Services:
         """A host application's, set before the start: which cluster a request is about."""
         self.changes: Feed[Entry] = Feed()
         self.runs: Feed[RunUpdate] = Feed()
+        self.history: History = OwnHistory()
+        self.sharing: Sharing | None = None
+        """Where several nodes share a database."""
         self.answered: Counter[int] = Counter()
         """How many requests were answered, by status code."""
         self.accounts = Accounts(settings.tracker.security, self.clock)
@@ -96,12 +104,11 @@ class Services:
         self.runs.subscribe(self.retention.notice)
         self.port = settings.server.port
         """Where we listen, which the configuration may leave to the system."""
-        self.lag = 0.0
-        self._worst = [0.0] * 5
-        self._wal_written = 0
+        self.upkeep = Upkeep(self.data_dir / "tracker.db-wal")
         self._read_config = read_config
         self._tasks: set[asyncio.Task[None]] = set()
         self._reloading = asyncio.Lock()
+        self.systemd = Systemd(os.environ, os.getpid())
 
     @property
     def data_dir(self) -> Path:
@@ -110,7 +117,8 @@ class Services:
     async def start(self) -> None:
         """Takes the data directory, opens the store, finds again what still runs. Raises `CannotStart`."""
         self._lock = lock_data_dir(self.data_dir)
-        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(_WORKERS, "worker"))
+        workers = _MORE_WORKERS if self.is_shared else _WORKERS
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(workers, "worker"))
         sys.setswitchinterval(_WORKERS_HOLD)
         try:
             database.open(self.data_dir / "pilothouse.db")
@@ -119,7 +127,8 @@ class Services:
             raise CannotStart(f"{self.data_dir / 'pilothouse.db'}: the store cannot be opened: {error}") from None
         self._open_tracker()
         self._open_catalogue()
-        self.journal = Journal(self.changes.publish, min(self.config.supervisor.events.retain_rows, _WAITING))
+        publish = self._share(instance) if self.is_shared else self.changes.publish
+        self.journal = Journal(publish, min(self.config.supervisor.events.retain_rows, _WAITING))
         self.engine = self._make_engine(instance)
         records = supervised.load()
         self.fleet = Fleet(self.config.supervisor.processes, self.engine, records)
@@ -136,7 +145,8 @@ class Services:
         become_subreaper()
         leftovers = await adopt(self.fleet, self.engine, records)
         self._keep("leftovers", leftovers.end())
-        for name, work in {"beat": self._beat(), "logs": self.logs.watch(), "prune": self._prune()}.items():
+        beat = self.upkeep.watch(self.engine.strays, self.journal)
+        for name, work in {"beat": beat, "logs": self.logs.watch(), "prune": self._prune()}.items():
             self._keep(name, work)
         self._keep("retention", self.retention.watch())
         self._keep("charts", self.charts.start())
@@ -144,14 +154,33 @@ class Services:
     def _open_tracker(self) -> None:
         """Raises `CannotStart`."""
         try:
-            open_store(self.data_dir / "tracker.db")
+            open_store(self.data_dir / "tracker.db", self.config.server.database_url)
             self.accounts.make_admin(self.data_dir)
-            self.ingest = Ingest(self.data_dir / "incoming", self.config, self.clock, self.runs.publish)
+            publish = _nobody if self.is_shared else self.runs.publish  # then it comes as those of other nodes do
+            self.ingest = Ingest(self.data_dir / "incoming", self.config, self.clock, publish)
             self.ingest.sweep()
         except Invalid as problem:
             raise CannotStart(problem.message) from None
+        except CannotUse as problem:
+            raise CannotStart(str(problem)) from None
         except (peewee.PeeweeException, OSError) as error:
-            raise CannotStart(f"{self.data_dir / 'tracker.db'}: the store cannot be opened: {error}") from None
+            raise CannotStart(
+                f"{place_of_store(self.config.server)}: the store cannot be opened: {' '.join(str(error).split())}"
+            ) from None
+
+    def _share(self, instance: str) -> Callable[[Entry], None]:
+        """Joins the other nodes; returns whom the journal tells of changes. Raises `CannotStart`."""
+        from supervisor.sharing import Sharing  # its driver is large
+
+        try:
+            self.sharing = Sharing(self.config.server.database_url or "", instance, self.changes, self.runs)
+        except peewee.PeeweeException as error:
+            words = " ".join(str(error).split())
+            raise CannotStart(f"server.database-url: the shared history cannot be opened: {words}") from None
+        self.history = self.sharing.history
+        self._keep("history", self.sharing.history.copy())
+        self.sharing.listen()
+        return self.sharing.history.notice
 
     def _open_catalogue(self) -> None:
         """Raises `CannotStart`."""
@@ -173,6 +202,11 @@ class Services:
             environment=inherited(os.environ),
         )
 
+    def standing(self) -> str:
+        """How things stand, in a few words: for `systemctl status`."""
+        live = sum(process.live for process in self.fleet)
+        return f"{'stopping; ' if self.engine.closing else ''}{live} of {len(self.fleet)} processes are live"
+
     def start_marked(self) -> None:
         """Starts the processes marked `auto-start`, while requests are already answered."""
         if self.config.supervisor.auto_start:
@@ -193,18 +227,21 @@ class Services:
             await self.fleet.kill()
         except Exception:
             log.exception("while stopping the processes")
-        if not await self.journal.settled(max(_STALLED, end - time.monotonic())):
+        if not await self.journal.settled(max(_LAST_MOMENT, end - time.monotonic())):
             log.error("the store cannot be written: %d changes are lost", self.journal.waiting)
-        await self.ingest.close(max(_STALLED, end - time.monotonic()))
+        await self.ingest.close(max(_LAST_MOMENT, end - time.monotonic()))
         await self.accounts.close()
         await self.charts.close()
+        if self.sharing is not None:
+            await self.sharing.close(max(_LAST_MOMENT, end - time.monotonic()))
         self.engine.prober.close()
         self.engine.children.close()
         self.engine.cgroups.close()
         database.close()
-        reports.close()
+        reports.close_all()
         catalogue.close()
         os.close(self._lock)
+        self.systemd.close()
 
     async def reload(self) -> tuple[Reload, list[str]]:
         """Reads the configuration anew and does what it says.
@@ -229,30 +266,41 @@ class Services:
             self._keep("reload", self._reload_told())
 
     async def _reload_told(self) -> None:
+        self.systemd.reloading()
         try:
             done, need = await self.reload()
         except Problem as problem:
             log.error("reload: %s", problem.message)
             return
+        finally:
+            self.systemd.ready()
         log.info("reload: %s", done)
         if need:
             log.warning("reload: these need a restart of pilothouse: %s", ", ".join(need))
 
-    async def off_loop(self, query: Callable[[], Result]) -> Result:
-        """Runs a long query in the worker. Raises `TimedOut`."""
-        return await asyncio.to_thread(database.patiently, query, _QUERY_TAKES)
-
     async def tracked(self, work: Callable[[], Result]) -> Result:
         """Runs what reads or writes the tracker's store in the worker. Raises `Unavailable`, `TimedOut`."""
         try:
-            return await asyncio.to_thread(reports.patiently, work, _QUERY_TAKES)
+            return await asyncio.to_thread(reports.patiently, work, QUERY_TAKES)
         except peewee.OperationalError as error:
             raise Unavailable(f"the store of the tracker does not answer: {error}") from None
 
+    async def glance(self, query: Callable[[], Result]) -> Result:
+        """Reads a few rows of the tracker's store: on the loop where it is a file.
+
+        Raises `peewee.PeeweeException`, `Unavailable`, `TimedOut`.
+        """
+        return query() if reports.is_near else await self.tracked(query)
+
     @property
-    def is_stalled(self) -> bool:
-        """Whether the loop was held up for more than a second within the last ten."""
-        return max(self._worst) > _STALLED
+    def last_run(self) -> int:
+        """The last run event that may have been told to streams."""
+        return self.sharing.last_run if self.sharing else runevents.bounds()[1]
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether several nodes may be behind one address."""
+        return self.config.server.database_url is not None
 
     def _keep(self, name: str, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work, name=name)
@@ -264,45 +312,13 @@ class Services:
         if not task.cancelled() and (error := task.exception()):
             log.error("the task %s ended: %s", task.get_name(), error, exc_info=error)
 
-    async def _beat(self) -> None:
-        """Every two seconds: how late the loop is, zombies buried, the write-ahead log moved into the file at times."""
-        beats, due = 0, time.monotonic() + _BEAT
-        while True:
-            await asyncio.sleep(max(0.0, due - time.monotonic()))
-            self.lag = time.monotonic() - due
-            due = time.monotonic() + _BEAT
-            beats += 1
-            self._worst[beats % len(self._worst)] = self.lag
-            try:
-                await self._tidy(beats)
-            except Exception as error:
-                log.warning("the house could not be tidied: %s", error)
-
-    async def _tidy(self, beats: int) -> None:
-        if beats % _BURY_EVERY == 0:
-            self.engine.strays.bury()
-        if beats % _CHECKPOINT_EVERY == 0 or self.journal.commits >= 1000:
-            self.journal.commits = 0
-            await asyncio.to_thread(database.checkpoint)
-        if beats % _CHECKPOINT_EVERY == 0 or self._wal_has_grown():
-            await asyncio.to_thread(reports.checkpoint)
-
-    def _wal_has_grown(self) -> bool:
-        """Whether it is large and was written to: a report of a hundred thousand cases makes a large one at once."""
-        try:
-            wal = (self.data_dir / "tracker.db-wal").stat()
-        except FileNotFoundError:
-            return False
-        written, self._wal_written = self._wal_written, wal.st_mtime_ns
-        return wal.st_size > _LARGE_WAL and wal.st_mtime_ns != written
-
     async def _prune(self) -> None:
         """Keeps the history within its bounds, a thousand rows at a time, so that nobody waits for it."""
         while True:
             keep = self.config.supervisor.events
-            before = self.clock.now() - keep.retain_days * _DAY
+            before = self.clock.settled() - keep.retain_days * _DAY
             try:
-                while await self.off_loop(lambda: events.prune(before, keep.retain_rows)):  # noqa: B023 (awaited here)
+                while await self.history.prune(before, keep.retain_rows):
                     await asyncio.sleep(0.01)
                 await self.accounts.prune()
             except (peewee.PeeweeException, Problem) as error:
@@ -310,9 +326,13 @@ class Services:
             await asyncio.sleep(_PRUNE_EVERY)
 
 
+def _nobody(_: RunUpdate) -> None:
+    """Is told nothing."""
+
+
 def inherited(environ: Mapping[str, str]) -> dict[str, str]:
-    """What children get of our environment: all but the variables that set properties of ours."""
-    return {name: value for name, value in environ.items() if name not in reading.VARIABLES}
+    """What children get of our environment: all but what sets properties of ours, and what systemd means for us."""
+    return {name: value for name, value in environ.items() if name not in reading.VARIABLES | VARIABLES}
 
 
 def _live(old: Config, new: Config) -> Config:

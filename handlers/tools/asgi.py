@@ -10,6 +10,7 @@ from urllib.parse import unquote
 from tornado.iostream import StreamClosedError
 
 from handlers.base import Base
+from models.errors import NotFound
 
 Message = MutableMapping[str, Any]
 Application = Callable[
@@ -33,11 +34,17 @@ class Exchange:
         self._body: bytes | None = handler.request.body
         self._over = asyncio.Event()
         self._leaving: list[Callable[[], object]] = []
-        self._is_sent = False
+        self._is_sent = self._is_begun = False
 
     async def run(self, application: Application) -> None:
+        """Raises `NotFound` where another request has ended the session before this one came to it."""
+        from anyio import ClosedResourceError  # with the SDK, which is there by now
+
         try:
             await application(self._scope, self._receive, self._send)
+        except ClosedResourceError:
+            if not self._is_begun:
+                raise NotFound("this session has ended") from None
         finally:
             self._over.set()
 
@@ -79,7 +86,7 @@ class Exchange:
             self.leave()
 
     async def _start(self, message: Message) -> None:
-        handler = self._handler
+        handler, self._is_begun = self._handler, True
         handler.set_status(message["status"])
         handler.clear_header("Content-Type")
         headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in message["headers"]}

@@ -55,7 +55,8 @@ async def ask(
     start = RequestStartLine(method, uri, "HTTP/1.1")
     request = HTTPServerRequest(connection=connection, start_line=start, headers=_headers(outer, body))
     door: Any = application.find_handler(request)
-    door.headers_received(start, request.headers)
+    if (entering := door.headers_received(start, request.headers)) is not None:
+        await entering
     if body:
         door.data_received(body)
     door.finish()

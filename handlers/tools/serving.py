@@ -25,6 +25,7 @@ from handlers.tools.asgi import Application, Message
 from handlers.tools.results import Result
 from handlers.tools.table import Tool
 from handlers.tools.toolbox import Asker, Toolbox
+from handlers.tools.unanswered import Unanswered
 from models import VERSION
 from models.errors import NotFound, Unavailable
 
@@ -37,6 +38,14 @@ _INSTRUCTIONS = (
     " flaky_tests tell of test and coverage reports."
 )
 _MESSAGES = "/sse/messages"
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Not that a session was ended while a request was on its way to it: the SDK tells of that with a trace."""
+    return record.exc_info is None or not isinstance(record.exc_info[1], anyio.ClosedResourceError)
+
+
+logging.getLogger("mcp.server.streamable_http").addFilter(_is_news)
 
 
 def server(toolbox: Toolbox, asker: Callable[[Any], Asker]) -> Server[Any]:
@@ -125,9 +134,10 @@ async def serve_streams(toolbox: Toolbox, asker: Asker, lines: AsyncIterator[str
 
     `lines` are those of standard input; `None`: they are read here, and it cannot be ended before they end.
     """
-    made = server(toolbox, lambda _: asker)
-    async with stdio_server(cast("Any", lines)) as (read, write):
-        await made.run(read, write, made.create_initialization_options())
+    made, unanswered = server(toolbox, lambda _: asker), Unanswered()
+    asked = None if lines is None else unanswered.until_over(lines)
+    async with stdio_server(cast("Any", asked)) as (read, write):
+        await made.run(read, unanswered.noting(write), made.create_initialization_options())
 
 
 def _tool(one: Tool) -> types.Tool:

@@ -19,7 +19,6 @@ import sys
 import uuid
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import peewee
 from tornado.httpclient import HTTPRequest
@@ -45,13 +44,9 @@ _ANSWER_TAKES = 3600.0
 _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 (to be reached, not to listen on)
 
 
-def add_to(verbs: Any) -> None:
-    """Adds the verb to a parser's subparsers."""
-    parser = verbs.add_parser(
-        "mcp",
-        help="serve the tools to an agent over standard input and output",
-        epilog="The tools of processes and reports ask the running server, with the token in PILOTHOUSE_TOKEN.",
-    )
+def add_to(parser: argparse.ArgumentParser) -> None:
+    """Adds what is to be said behind the verb."""
+    parser.epilog = "The tools of processes and reports ask the running server, with the token in PILOTHOUSE_TOKEN."
     parser.set_defaults(work=main)
 
 
@@ -107,14 +102,21 @@ async def _charts(settings: Config) -> AsyncIterator[Charts]:
 
 
 async def _lines() -> AsyncIterator[str] | None:
-    """Of standard input, where it is a pipe: read so that a signal can end us. Of a file the SDK reads them."""
+    """Of standard input: of a pipe so that a signal can end us; of a file at once; of a terminal the SDK reads them."""
     kind = os.fstat(0).st_mode
+    if stat.S_ISREG(kind):
+        return _each([line.decode("utf-8", "replace") for line in sys.stdin.buffer])
     if not (stat.S_ISFIFO(kind) or stat.S_ISSOCK(kind)):
         return None
     reader = asyncio.StreamReader(limit=2 * LARGEST)
     pipe = os.fdopen(os.dup(0), "rb", 0)
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), pipe)
     return _read(reader)
+
+
+async def _each(lines: list[str]) -> AsyncIterator[str]:
+    for line in lines:
+        yield line
 
 
 async def _read(reader: asyncio.StreamReader) -> AsyncIterator[str]:

@@ -6,6 +6,7 @@ import json
 import os
 import pwd
 import resource
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -62,9 +63,20 @@ def test_a_child_is_alone_in_its_session_without_input_or_our_descriptors(teller
     assert saw["blocked"] == []
 
 
-def test_no_signal_is_blocked_or_ignored_for_it(serve: Serve, tmp_path: Path) -> None:
+DEAF = """
+import os, signal, sys
+for number in (signal.SIGQUIT, signal.SIGCHLD, signal.SIGTERM, signal.SIGUSR1):
+    signal.signal(number, signal.SIG_IGN)
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM, signal.SIGUSR2])
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+
+
+@pytest.mark.parametrize("command", [None, [sys.executable, "-c", DEAF]], ids=["as we are", "by one who is deaf"])
+def test_no_signal_is_blocked_or_ignored_for_it(serve: Serve, tmp_path: Path, command: list[str] | None) -> None:
     log = tmp_path / "told"
-    server = serve({"plain": {"command": "grep -E Sig(Blk|Ign) /proc/self/status", "stdout-logfile": str(log)}})
+    plain = {"command": "grep -E Sig(Blk|Ign) /proc/self/status", "stdout-logfile": str(log)}
+    server = serve({"plain": plain}, command=command)
     server.do("start", "plain")
     server.until("plain", "finished")
     its_own = 0b11 << 31  # 32 and 33 are the C library's; whoever started us may have left them ignored

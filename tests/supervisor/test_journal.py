@@ -271,3 +271,27 @@ def test_what_cannot_be_stored_keeps_nothing_else_out_and_is_not_tried_for_ever(
 
     run(work())
     assert [pid for _, pid in stored()] == [1, 3, 4]
+
+
+def test_changes_that_nobody_waits_for_share_commits_and_who_waits_is_not_kept(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journals, "_APART", 3600.0)
+    monkeypatch.setattr(journals, "_TOGETHER", 10)
+
+    async def work() -> None:
+        journal = Journal(lambda entry: None)
+        record(journal, 1)
+        await until(lambda: stored() == [(1, 1)])  # the first of a while does not wait
+        for number in range(2, 10):
+            record(journal, number)
+            await asyncio.sleep(0)
+        assert journal.commits == 1
+        await journal.answer()
+        assert (len(stored()), journal.commits) == (9, 2)
+        for number in range(10, 20):
+            record(journal, number)
+        await until(lambda: len(stored()) == 19)  # ten of them wait no longer
+        assert journal.commits == 3
+
+    run(work())

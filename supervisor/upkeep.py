@@ -1,0 +1,69 @@
+"""What is looked after every few seconds: how late the loop is, zombies, the write-ahead logs of the stores."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from pathlib import Path
+
+from models.schema import database
+from models.tracker.schema import reports
+from supervisor.journal import Journal
+from supervisor.strays import Strays
+
+log = logging.getLogger("house")
+
+_BEAT = 2.0
+_STALLED = 1.0
+_BURY_EVERY = 5
+_CHECKPOINT_EVERY = 30
+_LARGE_WAL = 16 * 1024 * 1024
+_MANY_COMMITS = 1000
+
+
+class Upkeep:
+    def __init__(self, reports_wal: Path) -> None:
+        """`reports_wal` is the write-ahead log of the tracker's store, which one report can make large."""
+        self.lag = 0.0
+        """How late the loop was at the last beat, in seconds."""
+        self._worst = [0.0] * 5
+        self._reports_wal = reports_wal
+        self._wal_written = 0
+
+    @property
+    def is_stalled(self) -> bool:
+        """Whether the loop was held up for more than a second within the last ten."""
+        return max(self._worst) > _STALLED
+
+    async def watch(self, strays: Strays, journal: Journal) -> None:
+        """Looks every two seconds, for ever."""
+        beats, due = 0, time.monotonic() + _BEAT
+        while True:
+            await asyncio.sleep(max(0.0, due - time.monotonic()))
+            self.lag = time.monotonic() - due
+            due = time.monotonic() + _BEAT
+            beats += 1
+            self._worst[beats % len(self._worst)] = self.lag
+            try:
+                await self._tidy(beats, strays, journal)
+            except Exception as error:
+                log.warning("the house could not be tidied: %s", error)
+
+    async def _tidy(self, beats: int, strays: Strays, journal: Journal) -> None:
+        if beats % _BURY_EVERY == 0:
+            strays.bury()
+        if beats % _CHECKPOINT_EVERY == 0 or journal.commits >= _MANY_COMMITS:
+            journal.commits = 0
+            await asyncio.to_thread(database.checkpoint)
+        if beats % _CHECKPOINT_EVERY == 0 or (beats % _BURY_EVERY == 0 and self._wal_has_grown()):
+            await asyncio.to_thread(reports.checkpoint)
+
+    def _wal_has_grown(self) -> bool:
+        """Whether it is large and was written to: a report of a hundred thousand cases makes a large one at once."""
+        try:
+            wal = self._reports_wal.stat()
+        except FileNotFoundError:
+            return False
+        written, self._wal_written = self._wal_written, wal.st_mtime_ns
+        return wal.st_size > _LARGE_WAL and wal.st_mtime_ns != written
