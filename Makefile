@@ -4,9 +4,11 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# Where somebody's environment says that compiled modules are not kept, each start of a server would compile all of them.
+export PYTHONDONTWRITEBYTECODE :=
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 
-.PHONY: run demo test check style types format bench clean
+.PHONY: run demo test check style types format bench bench-check soak dist clean
 
 run: $(VENV)/run .tools/ready
 	$(BIN)/python run.py --config examples/pilothouse.yaml
@@ -31,10 +33,16 @@ types: $(VENV)/test
 
 bench: $(VENV)/test .tools/ready3
 	$(PIP) --editable '.[bench]'
-	$(BIN)/python benchmarks/supervision.py --install --out benchmarks/results.md
-	$(BIN)/python benchmarks/ingest.py --out benchmarks/results-ingest.md
-	$(BIN)/python benchmarks/streams.py --out benchmarks/results-streams.md
-	$(BIN)/python benchmarks/charts.py --out benchmarks/results-charts.md
+	$(BIN)/python benchmarks/everything.py
+
+# Whether a ratio is worse than it was, by more than noise.
+bench-check: $(VENV)/test .tools/ready3
+	$(PIP) --editable '.[bench]'
+	$(BIN)/python benchmarks/everything.py --check
+
+# The sdist, the wheel, and one executable with its own Python: for others, in dist/.
+dist: $(VENV)/dist
+	$(BIN)/python packing/dist.py
 
 format: $(VENV)/test
 	$(BIN)/ruff format
@@ -48,8 +56,12 @@ $(VENV)/run: setup.cfg setup.py | $(BIN)/python
 	@touch $@
 
 $(VENV)/test: setup.cfg setup.py | $(BIN)/python
-	$(PIP) --editable '.[test]'
-	@touch $@ $(VENV)/run
+	$(PIP) --editable '.[test,dist]'
+	@touch $@ $(VENV)/run $(VENV)/dist
+
+$(VENV)/dist: setup.cfg setup.py | $(BIN)/python
+	$(PIP) --editable '.[dist]'
+	@touch $@
 
 .tools/ready: .ci/fetch_helm.py | $(BIN)/python
 	$(BIN)/python .ci/fetch_helm.py

@@ -21,6 +21,25 @@ import yaml
 
 ROOT = Path(__file__).parent.parent
 PATIENCE = 30.0
+DATABASES: dict[Path, str] = {}
+"""By data directory the URL of the PostgreSQL database in place of its file, where it has one."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--postgresql", action="store_true", help="every server's tracker is a database of PostgreSQL")
+
+
+def database_of(data: Path) -> str | None:
+    """The database in place of a data directory's file; with `--postgresql` each has one."""
+    if Server.is_on_postgresql and data not in DATABASES:
+        from postgresql import shared_cluster
+
+        DATABASES[data] = shared_cluster().fresh()
+    return DATABASES.get(data)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    Server.is_on_postgresql = config.getoption("postgresql")
 
 
 def wait_for(what: Callable[[], Any], patience: float = PATIENCE, about: str = "") -> Any:
@@ -54,6 +73,8 @@ class Answer:
 class Server:
     """`python run.py` on a free port, with a configuration as YAML would have it."""
 
+    is_on_postgresql = False
+
     def __init__(self, folder: Path, config: dict[str, Any], environ: dict[str, str], command: list[str]) -> None:
         self.folder = folder
         self.file = folder / "pilothouse.yaml"
@@ -66,6 +87,11 @@ class Server:
         self.configure(config)
 
     def configure(self, config: dict[str, Any]) -> None:
+        settings = config.get("server", {})
+        if "database-url" in settings:
+            DATABASES[self.data] = settings["database-url"]
+        elif url := database_of(self.data):
+            config = {**config, "server": {**settings, "database-url": url}}
         self.file.write_text(yaml.safe_dump(config, sort_keys=False))
 
     def launch(self) -> Server:
@@ -105,6 +131,11 @@ class Server:
         assert self.process is not None
         self.process.send_signal(number)
         return self.process.wait(PATIENCE)
+
+    @property
+    def cookie(self) -> str:
+        """The name of its session cookie."""
+        return "pilothouse_shared" if self.data in DATABASES else f"pilothouse_{self.port}"
 
     @property
     def pid(self) -> int:
@@ -281,6 +312,22 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         yield one.start()
     finally:
         one.close()
+
+
+@pytest.fixture(scope="session")
+def postgresql() -> Iterator[Any]:
+    """A real PostgreSQL server (tests/tracker/postgresql.py), started for the first test that asks for it."""
+    from postgresql import shared_cluster
+
+    one = shared_cluster()
+    yield one
+    one.close()
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database_url(request: pytest.FixtureRequest) -> str | None:
+    """For tests of a store that is a file or a database: None, then the URL of one whose tables are empty."""
+    return None if request.param == "sqlite" else str(request.getfixturevalue("postgresql").emptied())
 
 
 def python(code: str) -> list[str]:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlencode
 
-from conftest import Answer, Server
+from conftest import Answer, Server, database_of
 
 from models.tracker import accounts
 from models.tracker.accounts import Role, Scope, User
@@ -32,12 +32,12 @@ def now() -> int:
 def store(data: Path) -> Iterator[None]:
     """The accounts of a data directory."""
     data.mkdir(mode=0o700, exist_ok=True)
-    open_store(data / "tracker.db")
-    reports.execute_sql("PRAGMA busy_timeout = 20000")
+    open_store(data / "tracker.db", database_of(data))
+    reports.be_patient(20)
     try:
         yield
     finally:
-        reports.close()
+        reports.close_all()
 
 
 def somebody(data: Path, name: str, role: Role = "USER", password: str = PASSWORD) -> User:
@@ -65,7 +65,7 @@ def session_of(data: Path, name: str, role: Role = "USER", lifetime: int = LIFET
 
 
 def cookie(server: Server, session: str) -> dict[str, str]:
-    return {"Cookie": f"pilothouse_{server.port}={session}"}
+    return {"Cookie": f"{server.cookie}={session}"}
 
 
 def bearer(token: str) -> dict[str, str]:
@@ -81,7 +81,7 @@ def log_in(server: Server, name: str = "admin", password: str = PASSWORD, path: 
     """A session's id, by the form."""
     answer = send(server, path, username=name, password=password)
     assert answer.status == 303, answer
-    return cookies(answer)[f"pilothouse_{server.port}"].partition(";")[0]
+    return cookies(answer)[server.cookie].partition(";")[0]
 
 
 def cookies(answer: Answer) -> dict[str, str]:
@@ -94,7 +94,7 @@ class Browser:
 
     def __init__(self, server: Server, session: str | None = None) -> None:
         self.server = server
-        self.jar = {} if session is None else {f"pilothouse_{server.port}": session}
+        self.jar = {} if session is None else {server.cookie: session}
 
     def _headers(self) -> dict[str, str]:
         origin = f"http://127.0.0.1:{self.server.port}"

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from conftest import DATABASES
 from people import now, somebody, store
 
 from models.tracker import access, accounts
@@ -15,7 +16,9 @@ from models.tracker.schema import Project
 
 
 @pytest.fixture
-def data(tmp_path: Path) -> Iterator[Path]:
+def data(tmp_path: Path, database_url: str | None) -> Iterator[Path]:
+    if database_url is not None:
+        DATABASES[tmp_path] = database_url
     for name, role in {"ada": "ADMIN", "olaf": "USER", "wendy": "USER", "rob": "USER", "sue": "USER"}.items():
         somebody(tmp_path, name, "ADMIN" if role == "ADMIN" else "USER")
     with store(tmp_path):

@@ -79,8 +79,8 @@ def test_head_of_me_asks_as_well(server: Server, token: str) -> None:
         {"X-Tracker-Token": "{token}", "Authorization": "Bearer nonsense"},
         {"X-Tracker-Token": "{token}", "Authorization": "Basic eDp5"},
         {"X-Tracker-Token": "", "Authorization": "Bearer {token}"},
-        {"Authorization": "Bearer {token}", "Cookie": "pilothouse_{port}={session}"},
-        {"Authorization": "Bearer {token}", "Cookie": "pilothouse_{port}=dead"},
+        {"Authorization": "Bearer {token}", "Cookie": "{cookie}={session}"},
+        {"Authorization": "Bearer {token}", "Cookie": "{cookie}=dead"},
     ],
 )  # fmt: skip
 def test_a_token_counts_in_either_header_and_wins(
@@ -88,7 +88,7 @@ def test_a_token_counts_in_either_header_and_wins(
 ) -> None:
     session = session_of(server.data, "sam")
     filled = {
-        name: value.format(token=token, other=other, session=session, port=server.port)
+        name: value.format(token=token, other=other, session=session, cookie=server.cookie)
         for name, value in headers.items()
     }
     assert body(server.ask("GET", ME, headers=filled))["username"] == "tess"
@@ -193,7 +193,7 @@ def test_a_dead_cookie_is_cleared_and_anonymous(server: Server, path: str, kind:
     session = "unknown" if kind == "unknown" else session_of(server.data, "sam", lifetime=-1)
     answer, without = server.ask("GET", path, headers=cookie(server, session)), server.get(path)
     assert answer.status == without.status
-    cleared = cookies(answer)[f"pilothouse_{server.port}"]
+    cleared = cookies(answer)[server.cookie]
     assert cleared.startswith('"";')
     assert "expires=" in cleared.lower()
     assert "Path=/" in cleared
@@ -202,10 +202,10 @@ def test_a_dead_cookie_is_cleared_and_anonymous(server: Server, path: str, kind:
 def test_a_dead_cookie_is_401_where_an_account_is_needed_and_cleared_there_too(server: Server) -> None:
     answer = server.ask("GET", ME, headers=cookie(server, "dead"))
     problem(answer, 401, ME, dated=False)
-    assert cookies(answer)[f"pilothouse_{server.port}"].startswith('""')
+    assert cookies(answer)[server.cookie].startswith('""')
     answer = server.ask("GET", "/profile", headers=cookie(server, "dead"))
     assert (answer.status, answer.headers["Location"]) == (302, "/login?next=%2Fprofile")
-    assert cookies(answer)[f"pilothouse_{server.port}"].startswith('""')
+    assert cookies(answer)[server.cookie].startswith('""')
 
 
 @pytest.mark.parametrize("path", ["/tracker/api/v1/events", "/api/v1/processes/stream"])
@@ -213,7 +213,7 @@ def test_a_dead_cookie_is_cleared_by_a_stream_too(server: Server, path: str) -> 
     stream = server.stream(path, **cookie(server, "dead"))
     try:
         assert stream.status == 200
-        assert stream.headers.get_all("Set-Cookie") == [f'pilothouse_{server.port}=""; Max-Age=0; Path=/']
+        assert stream.headers.get_all("Set-Cookie") == [f'{server.cookie}=""; Max-Age=0; Path=/']
     finally:
         stream.close()
 

@@ -56,7 +56,7 @@ def test_the_form_has_labels_and_a_token_and_keeps_its_prefix(server: Server, pa
 def test_curl_logs_in_without_anything_else(server: Server) -> None:
     answer = send(server, "/login", username="admin", password=PASSWORD)
     assert (answer.status, answer.headers["Location"], answer.body) == (303, "/", b"")
-    session = cookies(answer)[f"pilothouse_{server.port}"].partition(";")[0]
+    session = cookies(answer)[server.cookie].partition(";")[0]
     assert len(session) == 43
     assert who(server, session) == "admin"
 
@@ -66,25 +66,25 @@ def test_a_browser_logs_in_and_out(server: Server) -> None:
     answer = browser.send("/login", on="/login", username="admin", password=PASSWORD, next="/profile")
     assert (answer.status, answer.headers["Location"]) == (303, "/profile")
     assert "admin" in browser.get("/profile").text
-    session = browser.jar[f"pilothouse_{server.port}"]
+    session = browser.jar[server.cookie]
     answer = browser.send("/logout", on="/profile")
     assert (answer.status, answer.headers["Location"]) == (303, "/login")
-    assert f"pilothouse_{server.port}" not in browser.jar
+    assert server.cookie not in browser.jar
     assert who(server, session) is None
     assert browser.get("/profile").status == 302
 
 
 def test_the_cookie_is_for_no_script_and_no_other_site(server: Server) -> None:
     said = cookies(send(server, "/login", username="admin", password=PASSWORD))
-    assert list(said) == [f"pilothouse_{server.port}"]
-    attributes = {word.strip() for word in said[f"pilothouse_{server.port}"].split(";")[1:]}
+    assert list(said) == [server.cookie]
+    attributes = {word.strip() for word in said[server.cookie].split(";")[1:]}
     assert attributes == {"HttpOnly", "SameSite=Lax", "Path=/", "Max-Age=2592000"}
 
 
 def test_the_xsrf_cookie_is_named_after_the_port_too(server: Server) -> None:
     said = cookies(server.get("/login"))
-    assert list(said) == [f"pilothouse_{server.port}_xsrf"]
-    attributes = {word.strip() for word in said[f"pilothouse_{server.port}_xsrf"].split(";")[1:]}
+    assert list(said) == [f"{server.cookie}_xsrf"]
+    attributes = {word.strip() for word in said[f"{server.cookie}_xsrf"].split(";")[1:]}
     assert attributes == {"HttpOnly", "SameSite=Lax", "Path=/"}
 
 
@@ -93,14 +93,14 @@ def test_each_login_is_a_session_of_its_own_and_ends_the_one_that_came_with_it(s
     assert first != second
     assert (who(server, first), who(server, second)) == ("admin", "admin")
     answer = Browser(server, first).send("/login", on="/login", username="admin", password=PASSWORD)
-    third = cookies(answer)[f"pilothouse_{server.port}"].partition(";")[0]
+    third = cookies(answer)[server.cookie].partition(";")[0]
     assert third not in (first, second)
     assert (who(server, first), who(server, second), who(server, third)) == (None, "admin", "admin")
 
 
 def test_a_planted_session_id_is_not_taken_over(server: Server) -> None:
     answer = send(server, "/login", cookie(server, "planted"), username="admin", password=PASSWORD)
-    assert cookies(answer)[f"pilothouse_{server.port}"].partition(";")[0] != "planted"
+    assert cookies(answer)[server.cookie].partition(";")[0] != "planted"
     assert who(server, "planted") is None
 
 
@@ -120,7 +120,7 @@ def test_a_failure_is_401_with_the_form_and_one_sentence(server: Server, fields:
     assert answer.headers["WWW-Authenticate"] == "Bearer"
     assert SENTENCE in answer.text
     assert 'name="password"' in answer.text
-    assert f"pilothouse_{server.port}" not in cookies(answer)
+    assert server.cookie not in cookies(answer)
     assert "<script>alert" not in answer.text
     assert f'value="{fields.get("password", PASSWORD)}"' not in answer.text
 
@@ -253,12 +253,12 @@ def test_a_browser_needs_the_token_to_log_in(server: Server, mark: dict[str, str
     token = browser.xsrf("/login")
     if given == "wrong":
         fields["_xsrf"] = token[:-12] + "000000000000"
-        headers["Cookie"] = f"pilothouse_{server.port}_xsrf=2|00000000|11111111111111111111111111111111|1"
+        headers["Cookie"] = f"{server.cookie}_xsrf=2|00000000|11111111111111111111111111111111|1"
     elif given == "without its cookie":
         fields["_xsrf"] = token
     answer = send(server, "/login", headers, **fields)
     assert answer.status == 403
-    assert f"pilothouse_{server.port}" not in cookies(answer)
+    assert server.cookie not in cookies(answer)
 
 
 FORMS = [
@@ -365,13 +365,13 @@ def test_many_at_once_do_not_get_past_the_bound(strict: Server) -> None:
 def test_cookies_are_secure_where_a_trusted_proxy_speaks_tls(strict: Server) -> None:
     for proto, secure in (("https", True), ("http, https", True), ("http", False), ("https, http", False)):
         said = cookies(send(strict, "/login", {"X-Forwarded-Proto": proto}, username="admin", password=PASSWORD))
-        assert ("Secure" in said[f"pilothouse_{strict.port}"]) is secure
-    assert "Secure" in cookies(strict.get("/login", X_Forwarded_Proto="https"))[f"pilothouse_{strict.port}_xsrf"]
+        assert ("Secure" in said[strict.cookie]) is secure
+    assert "Secure" in cookies(strict.get("/login", X_Forwarded_Proto="https"))[f"{strict.cookie}_xsrf"]
 
 
 def test_a_stranger_does_not_make_them_secure(server: Server) -> None:
     said = cookies(send(server, "/login", {"X-Forwarded-Proto": "https"}, username="admin", password=PASSWORD))
-    assert "Secure" not in said[f"pilothouse_{server.port}"]
+    assert "Secure" not in said[server.cookie]
 
 
 def test_cookies_are_secure_under_tls(serve: Serve, tmp_path: Path) -> None:
@@ -399,7 +399,7 @@ def test_cookies_are_secure_under_tls(serve: Serve, tmp_path: Path) -> None:
 
 def test_a_session_lasts_as_long_as_is_configured(serve: Serve) -> None:
     server = serve(tracker={"security": {**ADMIN, "session-lifetime": "2h"}})
-    said = cookies(send(server, "/login", username="admin", password=PASSWORD))[f"pilothouse_{server.port}"]
+    said = cookies(send(server, "/login", username="admin", password=PASSWORD))[server.cookie]
     assert "Max-Age=7200;" in said
     with store(server.data):
         (kept,) = accounts.sessions_of(somebody_id("admin"), 0)
@@ -437,4 +437,4 @@ def test_the_cookie_follows_the_port_that_the_system_chose(serve: Serve) -> None
     assert one.port != two.port
     session = log_in(one)
     assert who(one, session) == "admin"
-    assert two.get(ME, Cookie=f"pilothouse_{two.port}={session}").status == 401
+    assert two.get(ME, Cookie=f"{two.cookie}={session}").status == 401

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, Serve, wait_for
+from conftest import ROOT, Serve, database_of, wait_for
 from people import PASSWORD, RAW_TOKEN, bearer, cookie, log_in, send, session_of, somebody, store, token_of
 
 import run as program
@@ -24,13 +24,19 @@ ME = "/api/v1/me"
 Here = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
+def where(data: Path) -> dict[str, str]:
+    """What tells a command of the database in place of a data directory's file, if it has one."""
+    url = database_of(data)
+    return {"SERVER_DATABASE_URL": url} if url else {}
+
+
 def user(data: Path, *arguments: str, given: str | bytes | None = None) -> subprocess.CompletedProcess[str]:
     """Runs the verb on a data directory; `given` is its standard input."""
     raw = given.encode() if isinstance(given, str) else given
     done = subprocess.run(
         [sys.executable, str(ROOT / "run.py"), "--data-dir", str(data), "user", *arguments],
-        cwd=data.parent, env={**os.environ, "PYTHONWARNINGS": "error"}, input=raw or b"", capture_output=True,
-        timeout=60,
+        cwd=data.parent, env={**os.environ, **where(data), "PYTHONWARNINGS": "error"}, input=raw or b"",
+        capture_output=True, timeout=60,
     )  # fmt: skip
     return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
 
@@ -41,6 +47,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
 
     def run(data: Path, *arguments: str, given: str | bytes = b"") -> subprocess.CompletedProcess[str]:
         monkeypatch.chdir(tmp_path)
+        for name, value in where(data).items():
+            monkeypatch.setenv(name, value)
         raw = given.encode() if isinstance(given, str) else given
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(raw), encoding="utf-8"))
         try:

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 import pytest
 from conftest import Serve
 
-from run import Listener
+from handlers.listening import Listener
 
 MANY = 60
 

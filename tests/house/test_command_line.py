@@ -50,6 +50,16 @@ def refused(done: subprocess.CompletedProcess[str], *words: str) -> list[str]:
 # What it is asked
 
 
+@pytest.mark.parametrize("name", ["run.py", "pilothouse"])
+def test_it_calls_itself_what_it_was_called(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", [f"/opt/{name}"])
+    with pytest.raises(SystemExit):
+        program.arguments(["--nonsense"])
+    assert capsys.readouterr().err.startswith(f"usage: {name} ")
+
+
 def test_it_tells_its_version(tmp_path: Path) -> None:
     done = pilothouse(tmp_path, "--version")
     assert (done.returncode, done.stdout) == (0, f"pilothouse {program.VERSION}\n")
@@ -207,6 +217,7 @@ def test_a_second_copy_on_the_same_data_directory_is_refused_and_the_first_goes_
     done = pilothouse(server.folder, "--port", "0", "--data-dir", str(server.data))
     assert len(refused(done, "another pilothouse", str(server.data))) == 1
     assert server.info("web")["pid"] == pid
+    assert int((server.data / "lock").read_text()) == server.pid
 
 
 # How it runs
@@ -312,7 +323,9 @@ def test_a_child_inherits_what_is_not_ours_and_nothing_else(serve: Serve) -> Non
     server.do("start", "web")
     pid = server.info("web")["pid"]
     wait_for(lambda: sorted(os.listdir(f"/proc/{pid}/fd")) == ["0", "1", "2"], about="a program that has loaded itself")
-    pairs = Path(f"/proc/{pid}/environ").read_text().rstrip("\0").split("\0")
+    environ_of = Path(f"/proc/{pid}/environ")
+    wait_for(lambda: environ_of.read_bytes() != b"", about="an environment, which an exec sets last")
+    pairs = environ_of.read_text().rstrip("\0").split("\0")
     inherited = dict(pair.split("=", 1) for pair in pairs)
     assert {"COLOUR": "red", "SUPERVISORS": "not ours", **own}.items() <= inherited.items()
     assert not {"SERVER_LOG_FORMAT", "SVC_SECURITY_API_KEY", "SUPERVISOR_DESCRIPTION"} & set(inherited)
@@ -328,3 +341,25 @@ def test_it_starts_again_at_once_on_the_port_that_it_had(serve: Serve) -> None:
     assert server.port == port
     wait_for(lambda: server.get("/readyz").status == 200)
     stream.close()
+
+
+def test_what_only_a_verb_needs_is_not_loaded_by_the_server() -> None:
+    look = "import sys, run; print([name for name, _ in run.VERBS.values() if name in sys.modules])"
+    done = subprocess.run(
+        [sys.executable, "-c", look], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout == "[]\n"
+
+
+@pytest.mark.parametrize("verb", program.VERBS)
+def test_each_verb_tells_how_it_is_used(verb: str, tmp_path: Path) -> None:
+    done = pilothouse(tmp_path, verb, "--help")
+    assert done.returncode == 0
+    assert done.stdout.startswith(f"usage: run.py {verb}")
+
+
+def test_the_start_says_which_configuration_it_has(serve: Serve) -> None:
+    server = serve(processes={"one": SLEEPER, "two": SLEEPER})
+    (line,) = [line for line in server.log.read_text().splitlines() if " house: configuration: " in line]
+    assert line.endswith("; processes: 2"), line
+    assert ".yaml; " in line

@@ -1,8 +1,14 @@
 """The documents are true: their commands run, their links lead somewhere, and the calls that they name are answered.
 
 A block of commands after `<!-- run -->` is run, in the order of the document, in a folder where `make run` would have
-been: with a running server, whose port takes the place of 8080. `<!-- run: helm -->` needs that program. A block
-without a language right after it is what it must print, where … stands for anything and white space does not count.
+been, with what the blocks before it have exported. One after `<!-- serve -->` starts the server that the others talk
+to, in the place of the one before; a document without one has the example configuration served. Ports, and addresses
+that are not of this machine, become ones that are (`swaps`). `<!-- run: helm -->` needs that program, `cluster` a
+Kubernetes API server, `registry` an OCI registry. A block without a language right after it is what it must print,
+where … stands for anything and white space does not count.
+
+`<!-- steps: github -->` (or `gitlab`) before YAML: what its job sends to us is run as that CI system would run it.
+`<!-- client -->` before JSON: an agent with that configuration is answered.
 """
 
 from __future__ import annotations
@@ -10,17 +16,16 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import subprocess
-import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
-from typing import NamedTuple, cast
+from typing import cast
 
+import places
 import pytest
-import yaml
-from conftest import ROOT, Server
-from places import free_port
+from conftest import ROOT
+from strangers import Stranger, blocks, matches, steps
 from tornado.routing import PathMatches
 
 from handlers import app
@@ -31,51 +36,56 @@ from supervisor.services import Services
 
 DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
 NAMES = [str(file.relative_to(ROOT)) for file in DOCUMENTS]
-BLOCK = re.compile(r"<!-- run(?:: ([a-z0-9]+))? -->\n```sh\n(.*?)```\n(?:```\n(.*?)```\n)?", re.DOTALL)
-TAKES = 120
 RULES = app.rules(cast("Services", SimpleNamespace(config=Config())), Streams(Config().server))
-
-
-class Block(NamedTuple):
-    needs: str
-    commands: str
-    printed: str | None
+DEFAULT = "make run"
+ELSEWHERE = ("cluster", "registry")
 
 
 def text(name: str) -> str:
     return (ROOT / name).read_text()
 
 
-def blocks(name: str) -> list[Block]:
-    return [Block(needs or "", commands, printed or None) for needs, commands, printed in BLOCK.findall(text(name))]
-
-
-RUN = [name for name in NAMES if blocks(name)]
+RUN = [name for name in NAMES if blocks(text(name))]
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
-    """The example configuration, served from a folder that looks like a checkout."""
-    for name in ("run.py", "examples", "docs"):
-        (tmp_path / name).symlink_to(ROOT / name)
-    shell(tmp_path / ".venv" / "bin" / "python", f'exec {sys.executable} "$@"')
-    shell(tmp_path / "bin" / "curl", f'exec {shutil.which("curl")} -sS --fail-with-body "$@"')
-    example = (ROOT / "examples" / "pilothouse.yaml").read_text().replace("9000", str(free_port()))
-    server = Server(tmp_path, yaml.safe_load(example), {}, [])
-    try:
-        yield server.start()
-    finally:
-        server.close()
+def stranger(name: str, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Stranger]:
+    needs = {need for block in blocks(text(name)) for need in block.needs}
+    with ExitStack() as stack:
+        swaps = dict(reached(stack, tmp_path)) if "registry" in needs else {}
+        more = {"KUBECONFIG": request.getfixturevalue("cluster").config()} if "cluster" in needs else {}
+        (tmp_path / "checkout").mkdir()
+        one = Stranger(tmp_path / "checkout", swaps, more)
+        stack.callback(one.leave)
+        if not any(block.kind == "serve" for block in blocks(text(name))):
+            one.serve(DEFAULT)
+        yield one
 
 
-def shell(file: Path, line: str) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(f"#!/bin/sh\n{line}\n")
-    file.chmod(0o755)
+def reached(stack: ExitStack, folder: Path) -> Mapping[str, str]:
+    """A repository and a registry of this machine, in the place of those that the documents name."""
+    registry, web = stack.enter_context(places.registry(folder)), stack.enter_context(places.web())
+    web.serve(*(("podinfo", version, places.chart("podinfo", version, PODINFO)) for version in ("6.7.1", "6.8.0")))
+    return {
+        "HOSTS=localhost:5000": f"HOSTS={registry},{web.place}",
+        "localhost:5000": registry,
+        "https://stefanprodan.github.io/podinfo": web.url,
+    }
+
+
+PODINFO = {
+    "values.yaml": "replicaCount: 1\nui:\n  message: hello\n",
+    "README.md": "# Podinfo\n",
+    "templates/map.yaml": """apiVersion: v1
+kind: ConfigMap
+metadata: {name: {{ .Release.Name }}-podinfo}
+data: {message: {{ .Values.ui.message | quote }}, replicas: {{ .Values.replicaCount | quote }}}
+""",
+}
 
 
 def is_there(program: str) -> bool:
-    if not program or shutil.which(program) or (ROOT / ".tools" / program).exists():
+    if program in ELSEWHERE or shutil.which(program) or (ROOT / ".tools" / program).exists():
         return True
     if os.environ.get("CI") == "true":
         pytest.fail(f"there is no {program}")
@@ -83,34 +93,33 @@ def is_there(program: str) -> bool:
 
 
 @pytest.mark.parametrize("name", RUN)
-def test_the_commands_of_a_document_do_what_it_says(name: str, server: Server) -> None:
-    if shutil.which("curl") is None:
-        assert os.environ.get("CI") != "true", "there is no curl"
-        pytest.skip("there is no curl")
-    path = f"{server.folder / 'bin'}:{os.environ['PATH']}"
-    environ = {**os.environ, "PATH": path, "PILOTHOUSE_URL": f"http://127.0.0.1:{server.port}"}
-    for needs, commands, printed in blocks(name):
-        if not is_there(needs):
-            continue
-        script = re.sub(r"(localhost|127\.0\.0\.1):8080", rf"\1:{server.port}", commands)
-        done = subprocess.run(
-            ["/bin/sh", "-eu", "-c", script], cwd=server.folder, env=environ, capture_output=True, timeout=TAKES
-        )
-        assert done.returncode == 0, f"{script}\n{done.stdout.decode()}\n{done.stderr.decode()}"
-        if printed is not None:
-            assert matches(printed, done.stdout.decode()), (
-                f"{script}\nshould print\n{printed}\nand printed\n{done.stdout!r}"
-            )
-
-
-def matches(expected: str, found: str) -> bool:
-    wanted = ".*".join(re.escape(re.sub(r"\s", "", piece)) for piece in expected.split("…"))
-    return re.fullmatch(wanted, re.sub(r"\s", "", found)) is not None
+def test_the_commands_of_a_document_do_what_it_says(name: str, stranger: Stranger) -> None:
+    for block in blocks(text(name)):
+        if block.kind == "steps" or all(map(is_there, block.needs)):
+            stranger.follow(block)
 
 
 def test_something_is_run() -> None:
     assert "README.md" in RUN
-    assert len(blocks("README.md")) >= 5
+    assert len(blocks(text("README.md"))) >= 4
+    told = [block.kind for name in RUN for block in blocks(text(name))]
+    assert {kind: told.count(kind) for kind in ("serve", "steps", "client")} == {"serve": 6, "steps": 2, "client": 3}
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if "quickstart" in name])
+def test_a_quickstart_is_run_whole(name: str) -> None:
+    """But for what it says itself, with a reason."""
+    bare = re.findall(r"(?<! -->\n)^```(?:sh|yaml|json)\n.*", text(name), re.MULTILINE)
+    assert bare == []
+    assert len(re.findall("<!-- not run: .+ -->\n```sh", text(name))) <= 2
+
+
+def test_of_a_workflow_what_speaks_to_us_is_run() -> None:
+    github = "jobs: {test: {steps: [{uses: it}, {run: make}, {run: 'pip install pilothouse\n\npilothouse upload'}]}}"
+    assert steps(github) == ["pilothouse upload"]
+    assert steps("test: {script: [./run-the-tests || true, pilothouse upload]}") == ["pilothouse upload"]
+    with pytest.raises(AssertionError):
+        steps("test: {script: [make]}")
 
 
 @pytest.mark.parametrize(("expected", "found", "fits"), [("{a…}\n", '{a"b"}', True), ("{a}", "{b}", False)])

@@ -1,0 +1,78 @@
+"""docs/operations.md tells of every line that we log, and of none that we do not."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from conftest import ROOT
+
+FILES = [
+    ROOT / "run.py",
+    *(file for room in ("models", "supervisor", "handlers") for file in (ROOT / room).rglob("*.py")),
+]
+ANY = "any"
+LEVELS = {
+    "info": "INFO",
+    "warning": "WARNING",
+    "error": "ERROR",
+    "exception": "ERROR",
+    "critical": "CRITICAL",
+    "log": ANY,
+}
+HOLE = re.compile(r"%[-.\d]*[sdgf]")
+ROW = re.compile(r"^\| `([a-z]+: .+?)` \| (\w+) \|", re.MULTILINE)
+
+
+class Line(NamedTuple):
+    """The part of the house and its words, in a call with holes for what is told each time."""
+
+    words: str
+    level: str
+
+
+def called(source: str) -> Iterator[Line]:
+    """Every call of the logger of a file that is above the debug level."""
+    parts: list[str] = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            if ast.unparse(node.func) == "logging.getLogger":
+                parts += re.findall(r"log = logging.getLogger\('([a-z]+)'\)", f"log = {ast.unparse(node)}")
+            elif node.func.attr in LEVELS and ast.unparse(node.func.value).startswith("log"):
+                words = ast.literal_eval(node.args[node.func.attr == "log"])  # put together before, it would be none
+                yield Line(f"{parts[0]}: {words}", LEVELS[node.func.attr])
+
+
+CALLS = {line for file in FILES for line in called(file.read_text())}
+ROWS = {Line(*row) for row in ROW.findall((ROOT / "docs" / "operations.md").read_text())}
+
+
+def meant(told: str) -> str | None:
+    """The words of the call that a row is about: of those that could have said it, those that say most of it."""
+    could = sorted(words for words, _ in CALLS if re.fullmatch(".+".join(map(re.escape, HOLE.split(words))), told))
+    return max(could, key=lambda words: len(HOLE.sub("", words)), default=None)
+
+
+def test_every_line_is_told_with_its_level() -> None:
+    told = {(meant(row.words), level) for row in ROWS for level in (row.level, ANY)}
+    assert sorted(CALLS - told) == []
+
+
+def test_every_row_is_a_line_of_ours() -> None:
+    assert [row for row in ROWS if not {(meant(row.words), level) for level in (row.level, ANY)} & CALLS] == []
+
+
+def test_what_is_looked_for_is_found() -> None:
+    source = """log = logging.getLogger("disk")
+log.warning("%s is full: %d left", path, left)
+log.debug("nothing")
+log.log(level, "%s", words)
+logging.getLogger("disk").critical("it is gone")
+"""
+    assert set(called(source)) == {
+        ("disk: %s is full: %d left", "WARNING"), ("disk: %s", ANY), ("disk: it is gone", "CRITICAL"),
+    }  # fmt: skip
+    assert len(CALLS) > 50
+    assert meant("logs: it was eaten") is None
