@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import operator
 import time
 from pathlib import Path
 from typing import ClassVar
@@ -23,6 +24,7 @@ from supervisor.logs import tail
 from supervisor.process import Process
 
 _MOMENT = 0.01
+_AT_ONCE = 25
 _HOLES = "\x00runtime", "\x00uptime"
 
 
@@ -37,6 +39,16 @@ class Listing:
         self._fleet = fleet
         self._parts: WeakKeyDictionary[Process, tuple[ProcessSpec, Record, tuple[str, ...]]] = WeakKeyDictionary()
         self._last: tuple[float, list[Record], list[ProcessSpec], bytes] = (0.0, [], [], b"")
+
+    async def ready(self) -> None:
+        """Makes what is new some at a time: nobody else is to wait while hundreds are encoded."""
+        records, before = [process.record for process in self._fleet], self._last[1]
+        if len(records) == len(before) and sum(map(operator.is_not, records, before)) < _AT_ONCE:
+            return
+        for number, process in enumerate(list(self._fleet), 1):
+            self._one(process)
+            if number % _AT_ONCE == 0:
+                await asyncio.sleep(0)
 
     def encoded(self) -> bytes:
         now, records = time.monotonic(), [process.record for process in self._fleet]
@@ -76,6 +88,7 @@ class Processes(Base):
     async def get(self) -> None:
         await self.services.journal.soon()
         listing: Listing = self.settings["listing"]
+        await listing.ready()
         self.send(listing.encoded(), "application/json")
 
 

@@ -125,10 +125,17 @@ class Store(peewee.SqliteDatabase):
         """Lets this thread's connection wait that long for others who write."""
         self.execute_sql(f"PRAGMA busy_timeout = {round(seconds * 1000)}").fetchall()
 
-    def checkpoint(self) -> None:
-        """Moves what is in the write-ahead log into the file. For the worker: it waits for the disk."""
+    def checkpoint(self, begin: bool = False) -> None:
+        """Moves what is in the write-ahead log into the file. For the worker: it waits for the disk.
+
+        So does the first commit after it, which begins the log anew and syncs its head: to `begin` makes that one too.
+        """
         with self.connection_context():
+            self.be_patient(_PATIENCE / 1000)
             self.execute_sql("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+            if begin:
+                with self.atomic():
+                    self.execute_sql(f"PRAGMA user_version = {int(self.pragma('user_version'))}")
 
     def patiently(self, work: Callable[[], Result], seconds: float) -> Result:
         """Runs `work` in a worker thread on a connection that may wait, and ends it after `seconds`.

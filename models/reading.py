@@ -289,16 +289,17 @@ class _Reading:
             text, made = _SHORT[base]
             value = self._value(text, parts, at)
             return value if value is NOTHING else made(value)
-        if attrs.has(base):
+        origin = _origin(base)
+        if origin is attrs:
             return self.section(base, parts, at)
-        if get_origin(base) is Mapping:
+        if origin is Mapping:
             key, value = map(_typed, get_args(base))
             return self._mapping(key, value, parts, at)
         if len(parts) > 1:
             return self.fault(at, "is given twice")
         if base is Words:
             return self._list(values.shell_words, _typed(str), parts[0], at)
-        if get_origin(base) is tuple:
+        if origin is tuple:
             return self._list(values.commas, _typed(get_args(base)[0]), parts[0], at)
         return self._scalar(base, parts[0], at)
 
@@ -352,8 +353,9 @@ class _Reading:
         for spec in specs.values():
             self._check_process(spec, specs)
         # A process that depends on itself was told already, and would hide a longer circle.
-        others = {n: evolve(s, depends_on=tuple(d for d in s.depends_on if d.process != n)) for n, s in specs.items()}
-        if names := circle(others):
+        own = [spec for spec in specs.values() if any(needed.process == spec.name for needed in spec.depends_on)]
+        others = {s.name: evolve(s, depends_on=tuple(d for d in s.depends_on if d.process != s.name)) for s in own}
+        if names := circle({**specs, **others}):
             self.fault(_process(names[0]).of("depends-on"), f"{' -> '.join(names)} is a circle")
 
     def _check_process(self, spec: ProcessSpec, specs: Mapping[str, ProcessSpec]) -> None:
@@ -387,6 +389,13 @@ def _kind(raw: Raw) -> str:
     return "nothing" if raw is None else {str: "text", list: "a list", dict: "a mapping"}[type(raw)]
 
 
+@cache  # asked for each value: thousands, where there are hundreds of processes
+def _origin(base: Any) -> Any:
+    """What `get_origin` says of it; `attrs` for a class of theirs."""
+    return attrs if attrs.has(base) else get_origin(base)
+
+
+@cache
 def _reader(base: Any) -> Callable[[str], object]:
     if get_origin(base) is Literal:
         return values.one_of(*get_args(base))

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-
-from attrs import frozen
+from typing import NamedTuple
 
 from models.db import storable
 from models.processes import STATUSES, Status
@@ -16,9 +15,8 @@ _COLUMNS = (
 _SAVE = f"INSERT OR REPLACE INTO supervised ({_COLUMNS}) VALUES ({', '.join('?' * 12)})"  # noqa: S608 (our own names)
 
 
-@frozen
-class Record:
-    """One process at one moment, never changed but replaced.
+class Record(NamedTuple):
+    """One process at one moment, never changed but replaced: four times in each life, so it is a tuple.
 
     `wanted` is what the operator (or auto-start) last asked for. `generation` counts its starts: it tells a child from
     the ones before it. `pid`, `start_ticks` and `boot_id` are those of its last child and together name one process of

@@ -5,10 +5,11 @@ cgroup v2 with `cgroup.kill` (Linux 5.14). Elsewhere process groups and marks do
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import hashlib
 import logging
+import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from supervisor.child import Child
@@ -33,8 +34,7 @@ class Cgroups:
 
     def __init__(self, root: Path | None) -> None:
         self._root = root
-        self._joining: list[tuple[str, Child]] = []
-        self._work: asyncio.Task[None] | None = None
+        self._mover = ThreadPoolExecutor(1, "cgroup")
 
     @classmethod
     def open(cls, instance: str) -> Cgroups:
@@ -52,55 +52,53 @@ class Cgroups:
             return cls(None)
         return cls(root)
 
-    def _group(self, name: str) -> Path | None:
-        return self._root and self._root / hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:24]
+    def _group(self, name: str) -> str:
+        return f"{self._root}/{hashlib.sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()[:24]}"
 
     def join(self, name: str, child: Child) -> None:
-        """Has a child moved into its group soon, with all who ask meanwhile. In the worker: the kernel takes time."""
+        """Has a child moved into its group soon. In a thread of its own: the kernel takes time, and nobody waits."""
         if self._root is not None and not child.is_adopted:
-            self._joining.append((name, child))
-            if self._work is None:
-                self._work = asyncio.get_running_loop().create_task(self._join(), name="cgroups")
+            self._mover.submit(self._move, self._group(name), child)
 
-    async def _join(self) -> None:
-        while self._joining:
-            some, self._joining = self._joining, []
-            await asyncio.to_thread(self._move, some)
-            for _, child in some:
-                child.is_grouped = not child.exited.done()
-        self._work = None
-
-    def _move(self, some: list[tuple[str, Child]]) -> None:
-        for name, child in some:
-            group = self._group(name)
-            with contextlib.suppress(OSError):  # it ended meanwhile, or the folder is not ours any more
-                if group is not None and not child.exited.done():
-                    group.mkdir(exist_ok=True)
-                    (group / "cgroup.procs").write_text(str(child.pid))
+    def _move(self, group: str, child: Child) -> None:
+        with contextlib.suppress(OSError):  # it ended meanwhile, or the folder is not ours any more
+            if not child.exited.done():
+                with contextlib.suppress(FileExistsError):
+                    os.mkdir(group)  # noqa: PTH102 (a fifth of the time: each start)
+                _write(group, "cgroup.procs", str(child.pid))
+        child.is_grouped = not child.exited.done()
 
     def populated(self, name: str) -> bool:
         """Whether anything that the process started still lives, as far as the group knows."""
-        group = self._group(name)
-        try:
-            return group is not None and "populated 1" in (group / "cgroup.events").read_text()
-        except OSError:
-            return False
+        return b"populated 1" in self._told(name, "cgroup.events")
 
     def members(self, name: str) -> list[int]:
-        group = self._group(name)
+        return [int(pid) for pid in self._told(name, "cgroup.procs").split()]
+
+    def _told(self, name: str, file: str) -> bytes:
+        """What a file of its group says; nothing where there is none."""
+        if self._root is None:
+            return b""
         try:
-            return [int(pid) for pid in (group / "cgroup.procs").read_text().split()] if group else []
+            with open(f"{self._group(name)}/{file}", "rb", buffering=0) as told:  # noqa: PTH123 (each stop reads one)
+                return told.readall()
         except OSError:
-            return []
+            return b""
 
     def kill(self, name: str) -> None:
-        if group := self._group(name):
+        if self._root is not None:
             with contextlib.suppress(OSError):
-                (group / "cgroup.kill").write_text("1")
+                _write(self._group(name), "cgroup.kill", "1")
 
     def close(self) -> None:
         """Removes the groups that are empty."""
+        self._mover.shutdown()
         if self._root is not None:
             for group in [*self._root.glob("*/"), self._root]:
                 with contextlib.suppress(OSError):
                     group.rmdir()
+
+
+def _write(group: str, file: str, word: str) -> None:
+    with open(f"{group}/{file}", "wb", buffering=0) as there:  # noqa: PTH123 (as above)
+        there.write(word.encode())

@@ -17,7 +17,7 @@ import signal
 import subprocess
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, KeysView, Mapping
 from pathlib import Path
 
 from attrs import Factory, define, frozen
@@ -31,7 +31,7 @@ log = logging.getLogger("children")
 MARK = "PILOTHOUSE_CHILD"
 """The variable by which a child, and all that it starts, is known as ours: instance:generation:name."""
 
-_SLICE = 0.002
+_SLICE = 0.001
 _STAT = 4096
 _CHAIN = ("prlimit", "nice", "setpriv")
 _UNHURRIED, _PATIENT = 0.0005, 0.1
@@ -170,7 +170,7 @@ class Child:
 class Children:
     """Starts children and hears of their end: one pidfd each on the loop, no thread, no timer.
 
-    Exits are handled in slices of two milliseconds, so that five hundred at once hold nobody up.
+    Exits are handled in slices of a millisecond, so that five hundred at once hold nobody up.
     """
 
     def __init__(self) -> None:
@@ -182,9 +182,9 @@ class Children:
         heed_signals()
 
     @property
-    def pids(self) -> set[int]:
+    def pids(self) -> KeysView[int]:
         """Those of the children that are watched now."""
-        return set(self._watched)
+        return self._watched.keys()
 
     def spawn(self, launch: Launch) -> Child:
         """Returns when the command, or the first of its chain, is executing.

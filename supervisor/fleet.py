@@ -19,7 +19,7 @@ from supervisor.turns import pause
 
 log = logging.getLogger("supervision")
 
-_AT_ONCE = 10
+_AT_ONCE = 5
 
 
 @frozen

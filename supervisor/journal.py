@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections import deque
 from collections.abc import Callable
 from itertools import islice
@@ -40,7 +41,7 @@ class Journal:
         self._records: dict[str, Record | None] = {}
         self._last_id = events.last_id()
         self._flush_at: asyncio.Handle | None = None
-        self._flushed = 0.0
+        self._flushed = -math.inf  # a machine may have been up for less than any pause
         self._is_patient = False
         self._written: asyncio.Future[None] | None = None
         self._retry = 0.0

@@ -20,23 +20,30 @@ _AGAIN = 0.05
 class TextFormatter(logging.Formatter):
     """`2026-11-20T19:00:00.123Z INFO supervision: web: starting -> running (pid 42)`."""
 
-    converter = staticmethod(time.gmtime)
-    default_msec_format = "%s.%03dZ"
-    default_time_format = "%Y-%m-%dT%H:%M:%S"
-
     def __init__(self) -> None:
-        super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
+        super().__init__()
+        self._second = 0
+        self._date = ""
+
+    def time(self, record: logging.LogRecord) -> str:
+        """In UTC. The date is made once a second, since a storm has thousands of lines in one."""
+        second = int(record.created)
+        if second != self._second:
+            self._second, self._date = second, time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
+        return f"{self._date}.{int(record.msecs):03d}Z"
 
     def format(self, record: logging.LogRecord) -> str:
         """A line break that somebody put into a name makes no second line; the trace of a defect does."""
-        text = super().format(record)
-        return text if record.exc_info else text.replace("\r", "\\r").replace("\n", "\\n")
+        text = f"{self.time(record)} {record.levelname} {record.name}: {record.getMessage()}"
+        if record.exc_info:
+            return f"{text}\n{self.formatException(record.exc_info)}"
+        return text.replace("\r", "\\r").replace("\n", "\\n")
 
 
 class JsonFormatter(TextFormatter):
     def format(self, record: logging.LogRecord) -> str:
         line = {
-            "time": self.formatTime(record),
+            "time": self.time(record),
             "level": record.levelname,
             "logger": record.name,
             "message": record.getMessage(),
@@ -108,6 +115,7 @@ def set_up_logging(style: str) -> Lines:
     lines.setFormatter(JsonFormatter() if style == "json" else TextFormatter())
     logging.basicConfig(level=logging.INFO, handlers=[lines], force=True)
     logging.captureWarnings(True)
-    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False  # in no line of ours
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False  # in no line of ours,
+    logging._srcfile = None  # nor is who called; both as the logging HOWTO has it under "Optimization"
     logging.getLogger("asyncio").setLevel(logging.WARNING)
     return lines

@@ -13,8 +13,6 @@ import signal
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from attrs import evolve
-
 from models.errors import Failed, Invalid, NotFound, Problem, Unavailable
 from models.processes import (
     ENDED,
@@ -268,8 +266,7 @@ class Process:
 
     def _live(self, life: Life, start: int) -> None:
         self.life, child = life, life.child
-        self.record = evolve(
-            self.record,
+        self.record = self.record._replace(
             pid=child.pid,
             start_ticks=child.identity.start_ticks,
             boot_id=child.identity.boot_id,
@@ -329,7 +326,7 @@ class Process:
         self._look_behind(life)
         if self.status is Status.STARTING and exit is not None:
             if not life.did_start(exit):
-                self.record = evolve(self.record, **facts)
+                self.record = self.record._replace(**facts)
                 self._fail_to_start(life.last_words(exit))
                 return
             self._is_running()
@@ -485,7 +482,7 @@ class Process:
 
     def _want(self, wanted: bool) -> None:
         if self.record.wanted != wanted:
-            self.record = evolve(self.record, wanted=wanted)
+            self.record = self.record._replace(wanted=wanted)
             self._engine.journal.note(self.record)
 
     def _become(self, status: Status, **facts: Any) -> None:
@@ -493,7 +490,7 @@ class Process:
         old = self.status
         if status not in NEXT[old]:
             raise IllegalMove(f"{self.name}: {old.value} to {status.value}")
-        self.record = evolve(self.record, status=status, **facts)
+        self.record = self.record._replace(status=status, **facts)
         self._engine.journal.record(self.record, old, self._engine.clock.now(), self.uptime())
         level = logging.WARNING if status in TROUBLE else logging.INFO
         log.log(level, "%s: %s -> %s%s", self.name, old.value, status.value, self._about())

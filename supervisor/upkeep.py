@@ -19,7 +19,8 @@ _STALLED = 1.0
 _BURY_EVERY = 5
 _CHECKPOINT_EVERY = 30
 _LARGE_WAL = 16 * 1024 * 1024
-_MANY_COMMITS = 1000
+_MANY_COMMITS, _TOO_MANY_COMMITS = 1000, 10_000
+_STORM = 100
 
 
 class Upkeep:
@@ -30,6 +31,7 @@ class Upkeep:
         self._worst = [0.0] * 5
         self._reports_wal = reports_wal
         self._wal_written = 0
+        self._commits = 0
 
     @property
     def is_stalled(self) -> bool:
@@ -53,11 +55,18 @@ class Upkeep:
     async def _tidy(self, beats: int, strays: Strays, journal: Journal) -> None:
         if beats % _BURY_EVERY == 0:
             strays.bury()
-        if beats % _CHECKPOINT_EVERY == 0 or journal.commits >= _MANY_COMMITS:
-            journal.commits = 0
-            await asyncio.to_thread(database.checkpoint)
+        if self._is_due(beats, journal.commits):
+            self._commits = journal.commits = 0
+            await asyncio.to_thread(database.checkpoint, begin=True)
         if beats % _CHECKPOINT_EVERY == 0 or (beats % _BURY_EVERY == 0 and self._wal_has_grown()):
             await asyncio.to_thread(reports.checkpoint)
+
+    def _is_due(self, beats: int, commits: int) -> bool:
+        """Whether the journal's log is to be moved: now and then, and when it is long; in a storm it waits its turn."""
+        lately, self._commits = commits - self._commits, commits
+        if lately > _STORM:
+            return commits >= _TOO_MANY_COMMITS
+        return commits >= _MANY_COMMITS or (beats % _CHECKPOINT_EVERY == 0 and commits > 0)
 
     def _wal_has_grown(self) -> bool:
         """Whether it is large and was written to: a report of a hundred thousand cases makes a large one at once."""

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from attrs import evolve
 
 from models import events, supervised
 from models.errors import Unavailable
@@ -41,7 +40,7 @@ def run(work: Coroutine[Any, Any, None]) -> None:
 
 def record(journal: Journal, number: int) -> None:
     """One change, told apart from others by its pid."""
-    journal.record(evolve(WEB, pid=number), Status.NOT_STARTED, at=1000 + number, uptime=0)
+    journal.record(WEB._replace(pid=number), Status.NOT_STARTED, at=1000 + number, uptime=0)
 
 
 async def until(what: Callable[[], bool]) -> None:
@@ -99,10 +98,10 @@ def test_ids_go_on_where_an_earlier_journal_ended(store: Path) -> None:
 def test_what_is_noted_last_is_what_is_kept_and_a_note_is_no_event(store: Path) -> None:
     async def work() -> None:
         journal = Journal(lambda _: None)
-        journal.note(evolve(WEB, pid=1))
-        journal.note(evolve(WEB, pid=2, exit_code=3, failed_log="why\nso"))
+        journal.note(WEB._replace(pid=1))
+        journal.note(WEB._replace(pid=2, exit_code=3, failed_log="why\nso"))
         assert await journal.settled(5)
-        assert supervised.load() == {"web": evolve(WEB, pid=2, exit_code=3, failed_log="why\nso")}
+        assert supervised.load() == {"web": WEB._replace(pid=2, exit_code=3, failed_log="why\nso")}
         journal.forget("web")
         assert await journal.settled(5)
 
@@ -259,7 +258,7 @@ def test_what_cannot_be_stored_keeps_nothing_else_out_and_is_not_tried_for_ever(
     async def work() -> None:
         journal = Journal(lambda _: None)
         record(journal, 1)
-        journal.record(evolve(WEB, name="\udcff", pid=2), Status.NOT_STARTED, at=1002, uptime=0)
+        journal.record(WEB._replace(name="\udcff", pid=2), Status.NOT_STARTED, at=1002, uptime=0)
         record(journal, 3)
         assert await journal.settled(5)
         commits = journal.commits
