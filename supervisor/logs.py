@@ -22,7 +22,6 @@ from attrs import define, frozen
 
 log = logging.getLogger("logs")
 
-EVERY = 5.0
 _LOOKS = 0.25
 _BLOCK = 64 * 1024
 _MOST_AT_ONCE = 1024 * 1024
@@ -119,14 +118,11 @@ class Logs:
         self._backups: dict[str, int] = {}
         self._still = asyncio.Lock()  # no file is rotated while a follower reads from it
 
-    async def watch(self) -> None:
-        """Rotates what has grown too large, for ever."""
-        while True:
-            await asyncio.sleep(EVERY)
-            if files := [file for file in self._files() if file.max_bytes]:
-                await self.rotate(files)
-
-    async def rotate(self, files: list[LogFile]) -> None:
+    async def rotate(self) -> None:
+        """Rotates what has grown too large."""
+        files = [file for file in self._files() if file.max_bytes]
+        if not files:
+            return
         async with self._still:
             done = await asyncio.to_thread(lambda: [file.path for file in files if rotate(file)])
             self._rotations.update(done)

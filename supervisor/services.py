@@ -104,7 +104,6 @@ class Services:
         self.runs.subscribe(self.retention.notice)
         self.port = settings.server.port
         """Where we listen, which the configuration may leave to the system."""
-        self.upkeep = Upkeep(self.data_dir / "tracker.db-wal")
         self._read_config = read_config
         self._tasks: set[asyncio.Task[None]] = set()
         self._reloading = asyncio.Lock()
@@ -145,9 +144,9 @@ class Services:
         become_subreaper()
         leftovers = await adopt(self.fleet, self.engine, records)
         self._keep("leftovers", leftovers.end())
-        beat = self.upkeep.watch(self.engine.strays, self.journal)
-        for name, work in {"beat": beat, "logs": self.logs.watch(), "prune": self._prune()}.items():
-            self._keep(name, work)
+        self.upkeep = Upkeep(self.engine.strays, self.journal, self.logs, self.data_dir / "tracker.db-wal")
+        self._keep("beat", self.upkeep.watch())
+        self._keep("prune", self._prune())
         self._keep("retention", self.retention.watch())
         self._keep("charts", self.charts.start())
 

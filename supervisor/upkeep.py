@@ -1,4 +1,7 @@
-"""What is looked after every few seconds: how late the loop is, zombies, the write-ahead logs of the stores."""
+"""What is looked after every few seconds, all at one beat so that an idle house seldom wakes.
+
+How late the loop is, log files that have grown, zombies, the write-ahead logs of the stores.
+"""
 
 from __future__ import annotations
 
@@ -10,25 +13,30 @@ from pathlib import Path
 from models.schema import database
 from models.tracker.schema import reports
 from supervisor.journal import Journal
+from supervisor.logs import Logs
 from supervisor.strays import Strays
 
 log = logging.getLogger("house")
 
-_BEAT = 2.0
+_BEAT = 2.5
 _STALLED = 1.0
-_BURY_EVERY = 5
-_CHECKPOINT_EVERY = 30
+_ROTATE_EVERY = 2
+_BURY_EVERY = 4
+_CHECKPOINT_EVERY = 24
 _LARGE_WAL = 16 * 1024 * 1024
 _MANY_COMMITS, _TOO_MANY_COMMITS = 1000, 10_000
 _STORM = 100
 
 
 class Upkeep:
-    def __init__(self, reports_wal: Path) -> None:
+    def __init__(self, strays: Strays, journal: Journal, logs: Logs, reports_wal: Path) -> None:
         """`reports_wal` is the write-ahead log of the tracker's store, which one report can make large."""
         self.lag = 0.0
         """How late the loop was at the last beat, in seconds."""
-        self._worst = [0.0] * 5
+        self._worst = [0.0] * 4
+        self._strays = strays
+        self._journal = journal
+        self._logs = logs
         self._reports_wal = reports_wal
         self._wal_written = 0
         self._commits = 0
@@ -38,25 +46,27 @@ class Upkeep:
         """Whether the loop was held up for more than a second within the last ten."""
         return max(self._worst) > _STALLED
 
-    async def watch(self, strays: Strays, journal: Journal) -> None:
-        """Looks every two seconds, for ever."""
-        beats, due = 0, time.monotonic() + _BEAT
+    async def watch(self) -> None:
+        """Looks every two and a half seconds, for ever."""
+        beats = 0
         while True:
-            await asyncio.sleep(max(0.0, due - time.monotonic()))
-            self.lag = time.monotonic() - due
             due = time.monotonic() + _BEAT
+            await asyncio.sleep(_BEAT)
+            self.lag = time.monotonic() - due
             beats += 1
             self._worst[beats % len(self._worst)] = self.lag
             try:
-                await self._tidy(beats, strays, journal)
+                await self._tidy(beats)
             except Exception as error:
                 log.warning("the house could not be tidied: %s", error)
 
-    async def _tidy(self, beats: int, strays: Strays, journal: Journal) -> None:
+    async def _tidy(self, beats: int) -> None:
         if beats % _BURY_EVERY == 0:
-            strays.bury()
-        if self._is_due(beats, journal.commits):
-            self._commits = journal.commits = 0
+            self._strays.bury()
+        if beats % _ROTATE_EVERY == 0:
+            await self._logs.rotate()
+        if self._is_due(beats, self._journal.commits):
+            self._commits = self._journal.commits = 0
             await asyncio.to_thread(database.checkpoint, begin=True)
         if beats % _CHECKPOINT_EVERY == 0 or (beats % _BURY_EVERY == 0 and self._wal_has_grown()):
             await asyncio.to_thread(reports.checkpoint)

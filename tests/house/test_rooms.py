@@ -70,7 +70,7 @@ def test_only_one_place_changes_a_status() -> None:
         if name.count("/") == 1  # in the folders of the other two services a status is a release's, or a run's
         for node in ast.walk(tree(name))
         if isinstance(node, ast.Call)
-        and getattr(node.func, "id", "") == "evolve"
+        and getattr(node.func, "attr", "") == "_replace"
         and any(keyword.arg == "status" for keyword in node.keywords)
     ]
     assert len(found) == 1, found

@@ -268,7 +268,7 @@ def test_no_line_is_lost_or_doubled_across_rotations(tmp_path: Path, seed: int) 
             append(path, line)
             written += line
             if chance.random() < 0.3 and behind < 3:
-                await follow.rotate([file])
+                await follow.rotate()
                 behind += 1
             if chance.random() < 0.3:
                 await follower.until(written)
@@ -289,7 +289,7 @@ def test_a_line_that_was_half_written_at_rotation_comes_whole(tmp_path: Path) ->
         follower = Follower(follow, path)
         await follower.until(b"first\n")
         append(path, b"l")
-        await follow.rotate([file])
+        await follow.rotate()
         append(path, b"f\n")
         await follower.until(b"first\nhalf\n")
         await follower.pieces.aclose()
@@ -306,7 +306,7 @@ def test_a_follower_goes_on_where_nothing_is_kept_of_what_was_rotated_away(tmp_p
         append(path, b"one\n")
         follower = Follower(follow, path)
         await follower.until(b"one\n")
-        await follow.rotate([file])
+        await follow.rotate()
         append(path, b"two, and longer than what was there\n")
         await follower.until(b"one\ntwo, and longer than what was there\n")
         await follower.pieces.aclose()
@@ -324,7 +324,7 @@ def test_a_backup_from_another_time_is_not_taken_for_what_was_rotated_away(tmp_p
         append(path, b"one\n")
         follower = Follower(follow, path)
         await follower.until(b"one\n")
-        await follow.rotate([file])
+        await follow.rotate()
         append(path, b"two\n")
         await follower.until(b"one\ntwo\n")
         await follower.pieces.aclose()
@@ -360,7 +360,7 @@ def test_followers_do_not_disturb_each_other(tmp_path: Path) -> None:
             written += b"line %d\n" % number
             if number % 25 == 24:
                 await asyncio.gather(*(follower.until(written) for follower in followers[: number // 5]))
-                await follow.rotate([file])
+                await follow.rotate()
         await asyncio.gather(*(follower.until(written) for follower in followers))
         for follower in followers:
             await follower.pieces.aclose()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -15,7 +15,6 @@ from supervisor.upkeep import Upkeep
 
 if TYPE_CHECKING:
     from supervisor.journal import Journal
-    from supervisor.strays import Strays
 
 _SALT = slice(16, 24)
 """What is new in the head of a write-ahead log each time that is begun anew (sqlite.org/fileformat2.html, 4.1)."""
@@ -59,18 +58,22 @@ def test_the_first_write_after_a_checkpoint_is_not_left_to_the_loop(wal: Path) -
     assert int(database.pragma("user_version")) == len(database.steps)
 
 
+def made(folder: Path) -> Upkeep:
+    nothing: Any = None
+    return Upkeep(nothing, cast("Journal", Counted()), nothing, folder / "tracker.db-wal")
+
+
 def moved(upkeep: Upkeep, wal: Path, commits: int, beat: int = 1) -> bool:
     """Whether that many commits since the last time have the log moved, at that beat."""
     write()
     before = begun(wal)
-    journal = Counted()
-    journal.commits = commits
-    asyncio.run(upkeep._tidy(beat, cast("Strays", None), cast("Journal", journal)))
+    upkeep._journal.commits = commits
+    asyncio.run(upkeep._tidy(beat))
     return begun(wal) != before
 
 
 def test_it_waits_for_a_storm_to_pass(wal: Path, tmp_path: Path) -> None:
-    upkeep = Upkeep(tmp_path / "tracker.db-wal")
+    upkeep = made(tmp_path)
     assert not moved(upkeep, wal, 50)
     assert not moved(upkeep, wal, 5_000)  # much was written since the beat before
     assert moved(upkeep, wal, 5_050)  # little was
@@ -81,7 +84,7 @@ def test_it_waits_for_a_storm_to_pass(wal: Path, tmp_path: Path) -> None:
 def test_where_nothing_was_written_nothing_is(wal: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("supervisor.upkeep._CHECKPOINT_EVERY", 7)  # not with that of zombies
     reports.open(tmp_path / "tracker.db")
-    upkeep = Upkeep(tmp_path / "tracker.db-wal")
+    upkeep = made(tmp_path)
     assert not moved(upkeep, wal, 0, beat=7)
     assert moved(upkeep, wal, 1, beat=7)
     reports.close_all()
