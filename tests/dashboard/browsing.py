@@ -36,7 +36,7 @@ class Browser:
         """A page whose relative addresses are below `base`; `allow` are words of console errors that are expected."""
         context = self._chromium.new_context(base_url=base, **options)
         page = context.new_page()
-        page.set_default_timeout(20_000)
+        page.set_default_timeout(60_000)  # the machine may have more to do
         faults: list[str] = []
         page.on("console", lambda said: faults.append(said.text) if said.type in ("error", "warning") else None)
         page.on("pageerror", lambda error: faults.append(str(error)))

@@ -11,6 +11,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -356,7 +357,7 @@ def test_a_child_that_went_while_it_was_being_stopped_and_nobody_watched_stays_d
 
 
 def test_a_child_that_was_starting_goes_on_starting_and_then_runs(serve: Serve) -> None:
-    server = serve({"slow": SLEEPER | {"start-seconds": "2s"}})
+    server = serve({"slow": SLEEPER | {"start-seconds": "3s"}})
 
     def ask() -> None:
         with contextlib.suppress(OSError):
@@ -366,9 +367,11 @@ def test_a_child_that_was_starting_goes_on_starting_and_then_runs(serve: Serve) 
     pid = wait_for(lambda: server.info("slow")["pid"])
     assert server.status("slow") == "starting"
     again(server)
-    assert server.status("slow") == "starting"
     assert server.until("slow", "running")["pid"] == pid
-    assert server.moves("slow") == ["starting", "running"]
+    starting, running = server.events("slow")
+    assert (starting["newStatus"], running["newStatus"]) == ("starting", "running")
+    lasted = datetime.fromisoformat(running["eventTime"]) - datetime.fromisoformat(starting["eventTime"])
+    assert lasted.total_seconds() > 2.9  # its time went on where it was
     assert bearing("slow", server) == [pid]
 
 
