@@ -15,6 +15,7 @@ from typing import IO, Any
 import yaml
 from attrs import Factory, frozen
 
+from models.charts import plainyaml
 from models.charts.references import check_schema
 from models.charts.tarball import Bounds, Budget, Member, Tarball
 from models.charts.versions import version
@@ -23,7 +24,6 @@ from models.errors import Invalid
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 _READMES = ("readme.md", "readme.txt", "readme")
 _LARGEST_METADATA = 1024**2
-_DEEPEST = 100
 _METADATA = ("Chart.yaml", "requirements.yaml", "requirements.lock", "Chart.lock")
 _VENDORED = re.compile(r"(?:.*/)?charts/[^/_.][^/]*\.tgz")
 _CRD = re.compile(r"((?:charts/[^/]+/)*)crds/.+\.(?:yaml|yml|json)")
@@ -112,8 +112,11 @@ def _mapping(text: bytes, path: str) -> dict[str, Any]:
     if len(text) > _LARGEST_METADATA:
         raise Invalid(f"the chart's {path} is larger than {_LARGEST_METADATA} bytes")
     try:
-        _check_depth(text, path)
+        for _ in plainyaml.events(text, yaml.CBaseLoader):
+            pass
         facts = yaml.load(text, yaml.CBaseLoader)  # noqa: S506 (makes nothing but texts, lists and mappings)
+    except plainyaml.TooDeep:
+        raise Invalid(f"the chart's {path} is nested too deeply") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         where = getattr(error, "problem_mark", None)
         raise Invalid(f"the chart's {path} is not YAML{f' (line {where.line + 1})' if where else ''}") from None
@@ -122,15 +125,6 @@ def _mapping(text: bytes, path: str) -> dict[str, Any]:
     if not isinstance(facts, dict):
         raise Invalid(f"the chart's {path} must be a mapping")
     return facts
-
-
-def _check_depth(text: bytes, path: str) -> None:
-    """libyaml's loader crashes the process over what is nested too deeply; its events do not. Raises `Invalid`."""
-    depth = 0
-    for event in yaml.parse(text, yaml.CBaseLoader):
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if depth > _DEEPEST:
-            raise Invalid(f"the chart's {path} is nested too deeply")
 
 
 def _metadata(found: Mapping[str, bytes]) -> dict[str, Any]:

@@ -32,6 +32,7 @@ _INPUT = "input"
 _INT32 = 2**31 - 1
 _NAMES = {str: "a string", bool: "true or false", int: "a whole number", dict: "an object", tuple: "a list of strings"}
 _JSON_TYPES = {str: "string", bool: "boolean", int: "integer", dict: "object", tuple: "array", Path: "string"}
+_NO_TEXT = re.compile("[\0\ud800-\udfff]")
 _SOME_TEXT = r"\S"
 _ABSENT = object()
 
@@ -289,7 +290,7 @@ def check_text(value: Any) -> None:
         one, name, depth = waiting.pop()
         if depth > 100:
             raise Invalid(f"{name or 'the body'}: is nested too deeply")
-        if isinstance(one, str) and ("\0" in one or any("\ud800" <= c <= "\udfff" for c in one)):
+        if isinstance(one, str) and _NO_TEXT.search(one):
             raise Invalid(f"{name or 'the body'}: must not contain a NUL or half a character")
         if isinstance(one, dict):
             for key, item in one.items():

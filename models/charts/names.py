@@ -12,6 +12,7 @@ from models.values import Unfit
 _LABEL = r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?"
 _LABEL_NAME = re.compile(r"(?:[a-z0-9](?:[-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 _LABEL_VALUE = re.compile(r"(?:[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
+_NOT_IN_A_PATH = re.compile(r"[\x00-\x1f\x7f\\,]")
 _RESERVED = ("name", "owner", "status", "version", "createdAt", "modifiedAt")
 
 
@@ -60,5 +61,5 @@ def label(name: str, value: str) -> None:
 
 def template_file(text: str) -> None:
     """One of a chart's templates, or a pattern for some: a path within the chart."""
-    if text.startswith(("/", "-")) or ".." in text.split("/") or "\\" in text or len(text) > 500 or "," in text:
+    if text.startswith(("/", "-")) or ".." in text.split("/") or len(text) > 500 or _NOT_IN_A_PATH.search(text):
         raise Unfit("is not the path of a template within the chart", text)

@@ -1,8 +1,10 @@
-"""Values as YAML that every reader reads alike: helm's (Go), YAML 1.1 and YAML 1.2."""
+"""Values as YAML that every reader reads alike: helm's (Go), YAML 1.1 and YAML 1.2; and which texts may be loaded."""
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import yaml
@@ -19,6 +21,7 @@ _ELSEWHERE_NO_TEXT = re.compile(
     """,
     re.VERBOSE,
 )
+_DEEPEST = 100
 _QUICK = 4000
 """Letters that are dumped in a fraction of a millisecond; each value counts as ten."""
 _NO_TEXT = "tag:yaml.org,2002:some-number"
@@ -43,7 +46,10 @@ _Plain.add_representer(str, _text)
 
 def dump(value: Any) -> str:
     """A JSON value as YAML, its keys sorted, as helm prints it; `{}` for an empty object."""
-    return str(yaml.dump(value, Dumper=_Plain, default_flow_style=False, allow_unicode=True, width=2**20))
+    try:
+        return str(yaml.dump(value, Dumper=_Plain, default_flow_style=False, allow_unicode=True, width=2**20))
+    except (RecursionError, UnicodeError):  # JSON, which is YAML, may be three times as deep, and have half letters
+        return json.dumps(value, sort_keys=True, ensure_ascii=False) + "\n"
 
 
 def is_quick(value: Any) -> bool:
@@ -55,3 +61,20 @@ def is_quick(value: Any) -> bool:
         if left > 0 and isinstance(one, dict | list):
             waiting += one if isinstance(one, list) else [*one, *one.values()]
     return left > 0
+
+
+class TooDeep(ValueError):
+    """The text is nested too deeply."""
+
+
+def events(text: str | bytes, loader: Any, deepest: int = _DEEPEST) -> Iterator[yaml.Event]:
+    """The events of a text that is about to be loaded. Raises `yaml.YAMLError`, and `TooDeep`.
+
+    Libyaml's loader crashes the process over what is nested too deeply; its events do not.
+    """
+    depth = 0
+    for event in yaml.parse(text, loader):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > deepest:
+            raise TooDeep
+        yield event

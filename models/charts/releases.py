@@ -108,11 +108,14 @@ def instant(text: object) -> str | None:
     if found is None:
         return None
     day, clock, fraction, zone = found.groups()
-    at = datetime.fromisoformat(f"{day}T{clock}{'+00:00' if zone == 'Z' else zone}")
+    try:
+        at = datetime.fromisoformat(f"{day}T{clock}{'+00:00' if zone == 'Z' else zone}").astimezone(UTC)
+    except (ValueError, OverflowError):  # no such day
+        return None
     if at.year <= 1:  # Go's zero time: it has not happened
         return None
     fraction = (fraction or "").rstrip("0")
-    return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S") + (f".{fraction}Z" if fraction else "Z")
+    return at.strftime("%Y-%m-%dT%H:%M:%S") + (f".{fraction}Z" if fraction else "Z")
 
 
 def release(stored: Stored) -> Release:
@@ -160,8 +163,7 @@ def history_row(stored: Stored) -> HistoryRow:
 
 def number(stored: Stored) -> int:
     """The revision."""
-    version = stored.get("version")
-    return version if isinstance(version, int) else 0
+    return _number(stored, "version")
 
 
 def manifest(stored: Stored) -> str:
@@ -177,9 +179,9 @@ def hooks(stored: Stored) -> list[Hook]:
         Hook(
             kind=_text(hook, "kind"),
             name=_text(hook, "name"),
-            phases=tuple(hook.get("events") or ()),
-            weight=hook.get("weight") or 0,
-            delete_policy=tuple(hook.get("delete_policies") or ()),
+            phases=_texts(hook, "events"),
+            weight=_number(hook, "weight"),
+            delete_policy=_texts(hook, "delete_policies"),
         )
         for hook in _hooks(stored)
     ]
@@ -189,8 +191,8 @@ def test_results(stored: Stored) -> list[TestResult]:
     """What the last run of each test hook came to; one that has not ended is RUNNING."""
     results = []
     for hook in _hooks(stored):
-        if _TEST in (hook.get("events") or ()):
-            phase = (hook.get("last_run") or {}).get("phase") or ""
+        if _TEST in _texts(hook, "events"):
+            phase = _text(_part(hook, "last_run"), "phase")
             status = _TOLD.get(phase, "RUNNING")
             message = None if status == "PASSED" else f"the test is {phase.lower() or 'not finished'}"
             results.append(TestResult(_text(hook, "kind"), _text(hook, "name"), status, message))  # type: ignore[arg-type]
@@ -211,7 +213,7 @@ def _metadata(stored: Stored) -> Mapping[str, Any]:
 
 
 def _hooks(stored: Stored) -> list[Mapping[str, Any]]:
-    return [hook for hook in stored.get("hooks") or [] if isinstance(hook, dict)]
+    return [hook for hook in _list(stored, "hooks") if isinstance(hook, dict)]
 
 
 def _part(of: Mapping[str, Any], name: str) -> Mapping[str, Any]:
@@ -222,6 +224,20 @@ def _part(of: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 def _text(of: Mapping[str, Any], name: str) -> str:
     value = of.get(name)
     return value if isinstance(value, str) else ""
+
+
+def _number(of: Mapping[str, Any], name: str) -> int:
+    value = of.get(name)
+    return value if isinstance(value, int) else 0
+
+
+def _list(of: Mapping[str, Any], name: str) -> list[Any]:
+    value = of.get(name)
+    return value if isinstance(value, list) else []
+
+
+def _texts(of: Mapping[str, Any], name: str) -> tuple[str, ...]:
+    return tuple(text for text in _list(of, name) if isinstance(text, str))
 
 
 # Values

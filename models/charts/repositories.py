@@ -112,6 +112,11 @@ def _bounded(column: Any, query: Any, most: int | None, name: str, chart: str | 
 
 def find(source: Source, chart: str, wanted: str) -> Found:
     """The version that helm would take for `wanted` (a version, a range, or empty). Raises `NotFound`, `Invalid`."""
+    with catalogue.atomic("DEFERRED"):  # another index may take its place meanwhile
+        return _found(source, chart, wanted)
+
+
+def _found(source: Source, chart: str, wanted: str) -> Found:
     of_chart = ChartVersion.select().join(Chart).where((Chart.repository == source.id) & (Chart.name == chart))
     row = of_chart.where(ChartVersion.version == wanted).first() if wanted else None
     if row is None:

@@ -69,9 +69,9 @@ _OPERATOR = r"=|!=|>=|=>|<=|=<|~>|>|<|~|\^|"
 _ONE = re.compile(rf"\s*({_OPERATOR})\s*({_PARTIAL})\s*")
 _FIND = re.compile(rf"(?:{_OPERATOR})\s*{_PARTIAL_PLAIN}")
 _HYPHEN = re.compile(rf"\s*({_PARTIAL_PLAIN})\s+-\s+({_PARTIAL_PLAIN})\s*")
-_GROUP = re.compile(
-    rf"\s*(?:{_OPERATOR})\s*{_PARTIAL_PLAIN}\s*(?:(?:\s+|,\s*)(?:{_OPERATOR})\s*{_PARTIAL_PLAIN}\s*)*", re.ASCII
-)
+_COMPARISON = rf"(?:{_OPERATOR})\s*+{_PARTIAL_PLAIN}"
+_GROUP = re.compile(rf"\s*+{_COMPARISON}(?:(?:\s*+,\s*+|\s++){_COMPARISON})*\s*", re.ASCII)
+"""Spaces are taken one way only (`++`): else a few dozen of them would be looked at in more ways than there is time."""
 
 
 @frozen

@@ -8,6 +8,7 @@ from typing import Any
 
 import yaml
 
+from models.charts import plainyaml
 from models.charts.fields import check_text
 from models.errors import Invalid
 
@@ -45,7 +46,7 @@ def parse(text: str) -> dict[str, Any] | None:
     if len(text) > _MOST:
         raise Invalid(f"values: more than {_MOST} characters")
     try:
-        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, _Values)):
+        if any(isinstance(event, yaml.AliasEvent) for event in plainyaml.events(text, _Values)):
             raise Invalid("values: aliases (*name) are not taken here; write it out")
         value = yaml.load(text, _Values)  # noqa: S506 (a safe loader)
     except yaml.YAMLError as fault:

@@ -46,8 +46,11 @@ class Kind:
         return f"{self.path}{within}/{self.plural}/{quote(name, safe='')}"
 
 
-class _Expired(Exception):
+class _Expired(Upstream):
     """A list took so long that the cluster has forgotten where we were."""
+
+    def __init__(self) -> None:
+        super().__init__("the cluster forgets a list while it is read")
 
 
 class Cluster:
@@ -101,12 +104,14 @@ class Cluster:
 
         An API server may have to read every object of the namespace for that: `remembered` is quick.
         """
-        for _ in range(2):
-            try:
-                return [item async for page in self.pages(path, selector, METADATA_LIST, size=2000) for item in page]
-            except _Expired:
-                log.info("a list of the cluster took too long; it is asked again")
-        raise Upstream("the cluster forgets a list while it is read")
+        try:
+            return await self._metadata(path, selector)
+        except _Expired:
+            log.info("a list of the cluster took too long; it is asked again")
+            return await self._metadata(path, selector)
+
+    async def _metadata(self, path: str, selector: str) -> list[Mapping[str, Any]]:
+        return [item async for page in self.pages(path, selector, METADATA_LIST, size=2000) for item in page]
 
     async def remembered(self, path: str, selector: str, accept: str) -> list[Mapping[str, Any]]:
         """A list as the API server remembers it, which is quick; it may be behind by a moment."""

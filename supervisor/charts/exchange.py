@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -122,7 +122,12 @@ class Taker(HTTPMessageDelegate):
     def is_too_large(self) -> bool:
         return self._size > self._bound
 
-    def data_received(self, chunk: bytes) -> None:
+    def data_received(self, chunk: bytes) -> Awaitable[None]:
+        """Takes a piece. A few bytes may unpack to a thousand pieces: others have their turn between any two."""
+        self._take(chunk)
+        return asyncio.sleep(0)
+
+    def _take(self, chunk: bytes) -> None:
         self._size += len(chunk)
         if self.is_too_large or self._unkept is not None:
             self._stream.close()

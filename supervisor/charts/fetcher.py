@@ -18,7 +18,7 @@ from functools import cache
 
 from tornado.http1connection import HTTP1Connection, HTTP1ConnectionParameters
 from tornado.httputil import HTTPHeaders, HTTPInputError, RequestStartLine
-from tornado.iostream import IOStream, StreamClosedError
+from tornado.iostream import IOStream, StreamClosedError, UnsatisfiableReadError
 from tornado.netutil import Resolver
 from tornado.tcpclient import TCPClient
 
@@ -189,6 +189,8 @@ def _why(error: BaseException | None) -> str:
         return f"its certificate is not good: {error.verify_message}"
     if isinstance(error, socket.gaierror):
         return "there is no such host"
+    if isinstance(error, UnsatisfiableReadError):
+        return "its headers are too long"
     if isinstance(error, OSError):
         return (error.strerror or str(error)).lower()
     return str(error) if error else "it closed the connection"

@@ -15,6 +15,7 @@ from pathlib import Path
 from models.charts.helmargs import Version
 from models.config import Helm as Settings
 from models.errors import Conflict, Unavailable
+from supervisor.charts.kube import Stamp, stamp
 from supervisor.charts.running import NAME, Bounds, Output, Runner
 from supervisor.child import MARK, Children
 
@@ -45,6 +46,7 @@ class Helm:
         self._locks: dict[tuple[str, ...], asyncio.Lock] = {}
         self._waiting: Counter[tuple[str, ...]] = Counter()
         self._found: asyncio.Task[tuple[str, Version]] | None = None
+        self._stamp: Stamp = ()
 
     # Which helm
 
@@ -70,9 +72,13 @@ class Helm:
         return self.settings.binary or shutil.which("helm") or (str(_OURS) if _OURS.exists() else None)
 
     async def _which(self) -> tuple[str, Version]:
-        if self._found is None or (self._found.done() and not self.is_there):
+        if self._found is None or (self._found.done() and not self._is_current(self._found)):
             self._found = asyncio.create_task(self._detect(), name="helm version")
         return await asyncio.shield(self._found)
+
+    def _is_current(self, found: asyncio.Task[tuple[str, Version]]) -> bool:
+        """Whether it is the one that was found: an operator may put another in its place while we run."""
+        return self.is_there and stamp([Path(found.result()[0])]) == self._stamp
 
     async def _detect(self) -> tuple[str, Version]:
         binary = self._binary
@@ -80,6 +86,7 @@ class Helm:
             where = f"{binary} is not there" if binary else "none is on PATH"
             raise Unavailable(f"there is no helm: {where} (svc.helm.binary)")
         path = str(Path(found).absolute())
+        self._stamp = stamp([Path(path)])
         arguments = ["version", "--template={{.Version}}"]
         output = await self.runner.run(path, arguments, None, self._environment, Bounds(_STARTS_WITHIN, "20 s"), None)
         words = re.match(r"v?(\d+)\.(\d+)\.(\d+)", output.stdout.decode("utf-8", "replace"))

@@ -30,8 +30,8 @@ _PROVENANCE = "application/vnd.cncf.helm.chart.provenance.v1.prov"
 _MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 _MANIFESTS = f"{_MANIFEST}, application/vnd.docker.distribution.manifest.v2+json"
 _SHA256 = re.compile(r"sha256:[0-9a-f]{64}")
-_EXACT = re.compile(r"v?[0-9]+\.[0-9]+\.[0-9]+([-+].*)?")
-_CHALLENGE = re.compile(r'(\w+)=(?:"([^"]*)"|([^\s,]+))')
+_EXACT = re.compile(r"v?[0-9]+\.[0-9]+\.[0-9]+([-+][0-9A-Za-z.+_-]*)?")
+_CHALLENGE = re.compile(r'\b(\w+)=(?:"([^"]*)"|([^\s,]+))')
 _LARGEST_MANIFEST = 4 * 1024**2
 _MOST_PAGES = 100
 _LONGEST_TOKEN = 64 * 1024

@@ -35,8 +35,15 @@ async def _resource(cluster: Cluster, one: Named, namespace: str) -> Resource:
 
 
 async def _live(cluster: Cluster, kind: Kind, one: Named, namespace: str | None) -> Live | None:
+    if not all(_can_name(text) for text in (one.name, namespace or one.name)):
+        return None
     found = await cluster.get(kind.of(namespace or "", one.name))
     return found if isinstance(found, dict) else None
+
+
+def _can_name(text: str) -> bool:
+    """Whether something can be called so: an API server refuses to be asked for anything else."""
+    return text not in ("", ".", "..") and "/" not in text and "%" not in text
 
 
 def _told(one: Named, namespace: str | None, live: Live | None) -> Resource:

@@ -111,9 +111,9 @@ class Repositories:
                 await self._refresh(asked, folder)
                 return
             is_same = _key(known.url) == _key(asked.url)
-            if is_same and (asked.is_like(evolve(known, url=asked.url)) or asked == Source(name, asked.url)):
-                return
             if not force:
+                if is_same and (asked.is_like(evolve(known, url=asked.url)) or asked == Source(name, asked.url)):
+                    return
                 what = "other settings" if is_same else "another URL"
                 raise Conflict(f"the repository {name} is there already, with {what} (forceUpdate replaces it)")
             await self._refresh(evolve(asked, id=known.id), folder)

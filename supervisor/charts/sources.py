@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from pathlib import Path
 
 from attrs import evolve
@@ -21,7 +20,6 @@ from supervisor.charts.oci import Registries, digest_of
 from supervisor.charts.repositories import Repositories, login
 from supervisor.charts.urls import Url
 
-_SHA256 = re.compile(r"[0-9a-f]{64}")
 _PROVENANCE = 1024**2
 
 
@@ -31,10 +29,6 @@ class Sources:
         self._repositories = known
         self._registries = registries
         self._bounds = Bounds(packed=fetcher.limits.max_archive)
-
-    async def archive(self, ref: ChartRef, version: str | None, folder: Path) -> Path:
-        """The archive of a chart, as `chart`; `version` where the reference names none."""
-        return (await self.chart(evolve(ref, version=ref.version or version or ""), folder)).path
 
     async def chart(self, ref: ChartRef, folder: Path, proven: bool = False) -> ChartArchive:
         """Fetches a chart into `folder`; with its provenance beside it (`.prov`) where it is to be `proven`.
@@ -82,7 +76,7 @@ class Sources:
             raise NotFound(f"{url} is not there, although the index of {source.name} names it")
         if not response.is_good:
             raise Upstream(f"{url} answered {response.status}")
-        if found.digest and (not _SHA256.fullmatch(found.digest) or found.digest != response.sha256):
+        if found.digest and found.digest != response.sha256:
             raise Upstream(f"{url} is not what the index of {source.name} says: its digest is another")
         return url
 

@@ -14,6 +14,8 @@ from models.errors import Invalid
 _LABEL = re.compile(r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?")
 _PLACE = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\[\]:]+)(:[0-9]{1,5})?")
 _PORTS = {"http": 80, "https": 443}
+_LONGEST_HOST = 254
+"""Letters, with a dot at the end."""
 _AS_IT_IS = "/%:@!$&'()*+,;=~-._?"
 
 
@@ -57,13 +59,13 @@ class Url:
     def below(self, reference: str) -> Url:
         """What `reference` means in an index that lies here, as helm reads it: below this path, with this query."""
         folder = f"{self.scheme}://{self.authority}{self.path.rstrip('/')}/"
-        found = parse(urljoin(folder, reference))
+        found = _joined(folder, reference)
         is_whole = re.match(r"[a-z][a-z0-9+.-]*:", reference, re.IGNORECASE) is not None
         return found if is_whole else evolve(found, query=self.query)
 
     def linked(self, reference: str) -> Url:
         """Where a link or redirect found here leads. Raises `Invalid`, also where it brings a login with it."""
-        found = parse(urljoin(str(self), reference))
+        found = _joined(str(self), reference)
         if found.login:
             raise Invalid(f"{found} is refused: a redirect may not bring a login")
         return found
@@ -80,6 +82,14 @@ def parse(text: str, what: str = "url") -> Url:
         return _parsed(text)
     except ValueError as error:
         raise Invalid(f"{what} is refused: {error}") from None
+
+
+def _joined(base: str, reference: str) -> Url:
+    """Raises `Invalid`."""
+    try:
+        return parse(urljoin(base, reference))
+    except ValueError:
+        raise Invalid("url is refused: what leads there cannot be read") from None
 
 
 def _parsed(text: str) -> Url:
@@ -106,12 +116,14 @@ def host(text: str) -> str:
     """A host in its plain form: of all the ways to write an address the usual one. Raises `ValueError`."""
     if ":" in text:
         return str(ipaddress.IPv6Address(text if "%" not in text else ""))
+    if len(text) > _LONGEST_HOST:  # to encode what is long takes long
+        raise ValueError("its host is no name")
     try:
         name = text.rstrip(".") if text.isascii() else text.encode("idna").decode().rstrip(".")
     except UnicodeError:
         raise ValueError("its host is no name") from None
     name = name.lower()
-    if not name or len(name) > 253 or not all(_LABEL.fullmatch(label) for label in name.split(".")):
+    if not name or len(name) > _LONGEST_HOST - 1 or not all(_LABEL.fullmatch(label) for label in name.split(".")):
         raise ValueError("its host is no name")
     if re.fullmatch(r"[0-9]+|0x[0-9a-f]*", name.rpartition(".")[2]):  # an address: whole, short, hex or octal
         try:

@@ -173,7 +173,7 @@ def test_names_that_no_new_chart_may_have(name: str) -> None:
         names.new_chart(name)
 
 
-@pytest.mark.parametrize("file", ["/etc/passwd", "../x", "templates/../../x", "-x", "a,b", "a\\b", "x" * 501])
+@pytest.mark.parametrize("file", ["/etc/passwd", "../x", "templates/../../x", "-x", "a,b", "a\\b", "a\nb", "x" * 501])
 def test_files_that_are_no_templates(file: str) -> None:
     with pytest.raises(Unfit):
         names.template_file(file)

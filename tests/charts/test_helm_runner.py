@@ -238,6 +238,24 @@ def test_a_helm_that_comes_later_is_noticed(tmp_path: Path) -> None:
     assert house.run(work).major == 4
 
 
+def test_another_helm_in_its_place_is_noticed(tmp_path: Path) -> None:
+    house = House(tmp_path, "exit 0")
+
+    async def work(helm: Helm) -> list[int]:
+        majors = [(await helm.version()).major]
+        newer = tmp_path / "newer"
+        newer.write_text(BEGIN.replace("v4.1.4", "v3.19.0"))
+        newer.chmod(0o755)
+        newer.replace(house.binary)
+        majors.append((await helm.version()).major)
+        house.binary.unlink()
+        with pytest.raises(Unavailable, match="is not there"):
+            await helm.version()
+        return majors
+
+    assert house.run(work) == [4, 3]
+
+
 def test_stopping_asks_those_that_change_something_and_waits(tmp_path: Path) -> None:
     house = House(tmp_path, "trap 'sleep 0.5; touch told; exit 1' TERM; touch on; sleep 60 & wait")
 

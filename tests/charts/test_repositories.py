@@ -93,6 +93,20 @@ def test_adding_the_same_again_is_fine_and_another_url_a_conflict(server: Server
     assert urls_of(server)[repository] == f"{url}/other"
 
 
+def test_a_repository_is_replaced_by_force_though_its_url_is_the_same(
+    server: Server, web: Web, repository: str
+) -> None:
+    web.serve(folder=f"/{repository}")
+    url = f"{web.url}/{repository}"
+    assert add(server, repository, url, username="me", password="secret", insecureSkipTlsVerify=True).status == 201
+    assert add(server, repository, url).status == 201
+    assert "authorization" in web.seen[-1][2], "nothing was changed, and nothing asked"
+    assert add(server, repository, url, forceUpdate=True).status == 201
+    assert "authorization" not in web.seen[-1][2]
+    assert post(server, f"/repos/{repository}/update").status == 200
+    assert "authorization" not in web.seen[-1][2], "its login is forgotten"
+
+
 @pytest.mark.parametrize(
     ("body", "detail"),
     [

@@ -1,0 +1,237 @@
+"""What others tell that nobody expects: stored releases, manifests, values, repositories and registries. None of it is
+a fault of ours, stops the process, or keeps others from their answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import places
+import pytest
+from conftest import PATIENCE, ROOT
+from places import Reply, Web
+from stored import WHEN, stored
+from test_cluster_faults import fake, held, run, told
+
+from models.charts import plainyaml, releases, repositories, versions, yamlvalues
+from models.charts.index import IndexChart, IndexVersion
+from models.charts.refs import ChartRef
+from models.charts.repositories import Source
+from models.charts.resources import named
+from models.charts.schema import catalogue
+from models.config import ChartSecurity, Fetch
+from models.errors import Invalid, Upstream
+from supervisor.charts import urls
+from supervisor.charts.exchange import Request
+from supervisor.charts.fetcher import Fetcher
+from supervisor.charts.logins import RegistryLogins
+from supervisor.charts.native import Native
+from supervisor.charts.oci import Registries
+
+
+@pytest.fixture
+def web() -> Iterator[Web]:
+    with places.web() as one:
+        yield one
+
+
+def fetcher(web: Web) -> Fetcher:
+    return Fetcher(Fetch(), ChartSecurity(allowed_hosts=(web.place,)))
+
+
+def nested(depth: int) -> Any:
+    value: Any = 1
+    for _ in range(depth):
+        value = {"a": value}
+    return value
+
+
+# Releases
+
+
+@pytest.mark.parametrize(
+    "when", ["2026-13-45T00:00:00Z", "0000-01-01T00:00:00Z", "0001-01-01T00:00:00+05:00", "9999-12-31T23:59:59-23:00"]
+)
+def test_a_time_that_is_none_is_told_as_none(when: str) -> None:
+    release = stored("a", "n")
+    release["info"]["last_deployed"] = when
+    assert releases.list_row(release).updated is None
+    assert releases.history_row(release).updated is None
+    assert releases.release(release).info.first_deployed == WHEN
+
+
+@pytest.mark.parametrize(
+    "hooks",
+    [5, "x", {"a": 1}, [5, None], [{"events": 7, "weight": "x", "delete_policies": True, "last_run": "x"}],
+     [{"events": ["test", 3], "weight": None, "last_run": {"phase": 4}}]],
+)  # fmt: skip
+def test_hooks_that_are_none_are_told_as_far_as_they_are(hooks: Any) -> None:
+    release = stored("a", "n", hooks=hooks)
+    assert all(one.weight == 0 and one.delete_policy == () for one in releases.hooks(release))
+    assert all(one.status == "RUNNING" for one in releases.test_results(release))
+
+
+@pytest.mark.parametrize("value", [nested(330), nested(900), {"a": "\ud800", "b": "\0"}])
+def test_values_that_are_too_deep_for_blocks_are_yaml_all_the_same(value: Any) -> None:
+    assert json.loads(plainyaml.dump(value)) == value
+
+
+def test_a_manifest_that_would_crash_the_reader_is_none() -> None:
+    for text in ("[" * 100_000, "a: " + "{a: " * 100_000, "- " * 100_000, "a: \ud800", "? {a: 1}\n: x"):
+        with pytest.raises(ValueError, match="not YAML"):
+            named(text)
+
+
+def test_a_manifest_may_be_as_deep_as_definitions_are() -> None:
+    deep = json.dumps({"apiVersion": "v1", "kind": "A", "spec": nested(200)})
+    assert [one.kind for one in named(deep)] == ["A"]
+
+
+@pytest.mark.parametrize("text", ["a: " + "[" * 200_000, "{a: " * 100_000, "- " * 100_000])
+def test_values_that_would_crash_the_reader_are_refused(text: str) -> None:
+    with pytest.raises(Invalid, match="nested too deeply"):
+        yamlvalues.parse(text)
+
+
+@pytest.mark.parametrize(
+    "about", ['{name: ".."}', '{name: "."}', "{generateName: x-}", '{name: "a%b"}', '{name: a/b}',
+              '{name: a, namespace: ".."}']
+)  # fmt: skip
+def test_an_object_that_cannot_be_asked_for_is_not_there_and_hides_no_other(about: str) -> None:
+    objects = [f"apiVersion: v1\nkind: ConfigMap\nmetadata: {one}\n" for one in (about, "{name: x}")]
+    kept = held(stored("a", "n", manifest="---\n".join(objects)))
+
+    def answer(path: str, query: dict[str, list[str]], accept: str) -> tuple[int, bytes] | None:
+        if path == "/api/v1":
+            return told({"resources": [{"kind": "ConfigMap", "name": "configmaps", "namespaced": True}]})
+        if path.endswith("/configmaps/x"):
+            return told({"kind": "ConfigMap"})
+        return told({}, 400) if "/configmaps/" in path else kept(path, query, accept)
+
+    with fake(answer) as api:
+        found = run(api.access, lambda cluster: Native(cluster).resources("n", "a"))
+    assert [one.ready for one in found] == [False, True]
+    assert found[0].message.startswith("not found")
+
+
+def test_what_a_cluster_says_is_gone_is_its_failure() -> None:
+    with fake(lambda *_: told({}, 410)) as api:
+        for ask in ("newest", "history", "resources"):
+            with pytest.raises(Upstream, match="forgets"):
+                run(api.access, lambda cluster, ask=ask: getattr(Native(cluster), ask)("n", "a"))  # type: ignore[misc]
+
+
+# Texts that take long
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["1   " * 60 + "!", "1, " * 80 + "!", "1 , " * 60 + "!", " " * 250 + "!", ">= 1 " * 40 + "!", "1 - 2 " * 40 + "!"],
+)
+def test_no_range_takes_for_ever(text: str) -> None:
+    assert quickly(f"from models.charts.refs import check_version as ask\nask({text!r})") == "Invalid"
+
+
+def test_no_challenge_of_a_registry_takes_for_ever() -> None:
+    assert quickly("from supervisor.charts.oci import _CHALLENGE\n_CHALLENGE.findall('a' * 1_000_000)") == ""
+
+
+def test_no_name_of_a_host_takes_for_ever() -> None:
+    assert quickly("from supervisor.charts.urls import parse\nparse('http://' + 'é.' * 5_000_000)") == "Invalid"
+
+
+def quickly(program: str) -> str:
+    """The kind of failure with which a program of Python ends, if any; it has half a minute."""
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE)
+    return done.stderr.strip().rpartition("\n")[2].partition(":")[0].rpartition(".")[2]
+
+
+# Repositories and registries
+
+
+@pytest.mark.parametrize("where", ["http://[zz", "//[", "https://[::1"])
+def test_a_link_that_cannot_be_read_is_refused(web: Web, where: str) -> None:
+    web.pages["/x"] = (302, {"Location": where}, b"")
+    with pytest.raises(Invalid, match="is refused"):
+        asyncio.run(fetcher(web).fetch(Request(urls.parse(f"{web.url}/x"))))
+    with pytest.raises(Invalid, match="is refused"):
+        urls.parse(web.url).below(where)
+
+
+def test_headers_without_an_end_are_told_in_words(web: Web) -> None:
+    web.pages["/x"] = (200, {"X": "y" * 70_000}, b"")
+    with pytest.raises(Upstream, match="its headers are too long"):
+        asyncio.run(fetcher(web).fetch(Request(urls.parse(f"{web.url}/x"))))
+
+
+def test_a_few_bytes_that_unpack_to_many_let_others_have_their_turn(web: Web, tmp_path: Path) -> None:
+    size = 64 * 1024**2
+    web.pages["/x"] = (200, {"Content-Encoding": "gzip"}, gzip.compress(bytes(size)))
+
+    async def turns() -> int:
+        fetching = asyncio.ensure_future(
+            fetcher(web).fetch(Request(urls.parse(f"{web.url}/x"), size, into=tmp_path / "x", unpack=True))
+        )
+        had = 0
+        while not fetching.done():
+            had += (tmp_path / "x").exists()  # the answer has begun
+            await asyncio.sleep(0)
+        assert (await fetching).size == size
+        return had
+
+    assert asyncio.run(turns()) > 500
+
+
+@pytest.mark.parametrize(
+    ("wanted", "found"),
+    [("0.1.0-a || 0.2.0", "0.2.0"), ("0.1.0-a - 0.2", "0.2.0"), (">0.1 <0.2.0-b", "0.2.0-a"),
+     ("0.2.0-a", "0.2.0-a"), ("0.2.0-a+b", "0.2.0-a+b")],
+)  # fmt: skip
+def test_a_range_may_begin_with_a_prerelease(web: Web, wanted: str, found: str) -> None:
+    web.pages["/v2/x/demo/tags/list"] = json.dumps({"tags": ["0.1.0", "0.2.0", "0.2.0-a"]}).encode()
+    registries = Registries(fetcher(web), RegistryLogins({}))
+    ref = ChartRef.parse(f"oci://{web.place}/x/demo", wanted)
+    assert asyncio.run(registries.version(ref)) == found
+
+
+def test_an_index_that_is_replaced_while_a_version_is_looked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalogue.open(tmp_path / "charts.db")
+    try:
+        repositories.replace(Source("lab", "http://x.example"), [offered("1.0.0")])
+        source, chosen = repositories.named("lab"), versions.chosen
+
+        def replace() -> None:
+            catalogue.patiently(lambda: repositories.replace(source, [offered("1.1.0")]), PATIENCE)
+
+        def meanwhile(wanted: str, known: Iterable[str]) -> str | None:
+            thread = threading.Thread(target=replace)
+            thread.start()
+            thread.join()
+            return chosen(wanted, known)
+
+        monkeypatch.setattr(versions, "chosen", meanwhile)
+        assert repositories.find(source, "demo", "^1").version == "1.0.0"
+        assert repositories.find(source, "demo", "^1").version == "1.1.0"
+    finally:
+        catalogue.close()
+
+
+def offered(version: str) -> IndexChart:
+    return IndexChart("demo", (IndexVersion(version, None, None, "demo.tgz", ""),))
+
+
+def test_a_list_of_tags_that_leads_nowhere_is_refused(web: Web) -> None:
+    reply: Reply = (200, {"Link": '<http://[zz>; rel="next"'}, b'{"tags": []}')
+    web.pages["/v2/x/demo/tags/list"] = reply
+    with pytest.raises(Invalid, match="is refused"):
+        asyncio.run(Registries(fetcher(web), RegistryLogins({})).version(ChartRef.parse(f"oci://{web.place}/x/demo")))
