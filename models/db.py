@@ -70,8 +70,11 @@ class Store(peewee.SqliteDatabase):
                     self.execute_sql(statement)
                 self.execute_sql(f"PRAGMA user_version = {version}")
 
-    def atomic(self, lock_type: str = "IMMEDIATE", *arguments: Any, **options: Any) -> Any:
-        """A context in which all is written or nothing. For several reads of one moment: `DEFERRED`."""
+    def atomic(self, lock_type: str = "IMMEDIATE", *arguments: Any, of: str = "", **options: Any) -> Any:
+        """A context in which all is written or nothing. For several reads of one moment: `DEFERRED`.
+
+        `of` names the part of a store that may be written beside the rest of it: of a file, none can.
+        """
         return super().atomic(lock_type, *arguments, **options)  # a read that became a write could not be retried
 
     def version(self) -> tuple[int, int]:

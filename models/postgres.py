@@ -1,8 +1,9 @@
 """A store that several nodes share: a database of PostgreSQL, with the methods and the meaning of `models/db.py`.
 
 Who writes holds a lock of the whole store until the end of its transaction, as in SQLite: rules that were written for
-one writer at a time stay true. Who reads several things sees them at one moment. Everything here waits for another
-machine, so it belongs to worker threads.
+one writer at a time stay true. Only accounts have one of their own: nobody waits to log in until a large report is in.
+Who reads several things sees them at one moment. Everything here waits for another machine, so it belongs to worker
+threads; no wait is without an end.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ from __future__ import annotations
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from math import inf
 from pathlib import Path
 from typing import Any, TypeVar
 from zlib import crc32
@@ -39,7 +41,12 @@ _MANY = 500
 _AWAY = "the database is away"
 _GONE = ("08", "28", "3D", "53", "57", "58")
 """Classes of SQLSTATE: no connection, not let in, no such database, too many, an operator's doing, a disk."""
+_READ_ONLY = "25006"
+"""Another has become the primary."""
 _LOOK, _QUIET = 0.5, 10.0
+_IN_LINE = 0.1
+_ANSWERS_WITHIN = 5.0
+"""A server that is stopped, or behind a network that is, closes nothing and keeps no time: we do."""
 _USUAL = 20.0
 _WAIT_SHARE = 4
 """Of the time that work may take, so much (a quarter) is for others who write."""
@@ -48,6 +55,7 @@ _SESSION = {
     "client_encoding": "UTF8",
     "connect_timeout": "5",
     "keepalives_idle": "30",
+    "keepalives_interval": "10",
     "tcp_user_timeout": "30000",
 }
 """What the URL does not say."""
@@ -73,12 +81,32 @@ class _Text(StrDumperUnknown):
 class Connection(psycopg.Connection[Any]):
     seconds = 0.0
     """How long a statement may take on it."""
+    most = inf
+    """How long we wait for an answer; then the connection is lost."""
 
     def allow(self, seconds: float) -> None:
+        self.most = seconds + _ANSWERS_WITHIN
         if self.seconds != seconds:
             most, wait = round(seconds * 1000), round(seconds * 1000 / _WAIT_SHARE)
             self.execute(f"SET statement_timeout = {most}; SET lock_timeout = {wait}")
             self.seconds = seconds
+
+    def wait(self, gen: Generator[Any, Any, Any], *arguments: Any, **options: Any) -> Any:
+        return super().wait(self._bounded(gen), *arguments, **options)
+
+    def _bounded(self, work: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
+        """The same, whose waiting ends: what comes in is what the socket is ready for, 0 where nothing came."""
+        end = time.monotonic() + self.most
+        try:
+            wanted = next(work)
+            while True:
+                ready = yield wanted
+                if not ready and time.monotonic() > end:
+                    self.pgconn.finish()
+                    raise psycopg.OperationalError("the database does not answer")
+                wanted = work.send(ready)
+        except StopIteration as done:
+            return done.value
 
 
 class _Adapter(peewee.Psycopg3Adapter):
@@ -112,7 +140,7 @@ class Postgres(PooledPostgresqlDatabase):  # type: ignore[misc]  # it has no typ
         super().__init__(None, max_connections=_MOST_CONNECTIONS, timeout=_USUAL)
         self.name = name
         self.steps = steps
-        self._lock_id = crc32(f"pilothouse {name}".encode())
+        self._away_until = 0.0
         self._deadline = threading.local()
 
     def init(self, database: str | None, **options: Any) -> None:
@@ -152,6 +180,25 @@ class Postgres(PooledPostgresqlDatabase):  # type: ignore[misc]  # it has no typ
                         self.execute_sql(one)
             self.execute_sql(_SET_VERSION, (self.name, len(self.steps)))
 
+    def _connect(self) -> Any:
+        """Raises at once behind who has just tried in vain: they stand in line here."""
+        if time.monotonic() < self._away_until:
+            raise psycopg.OperationalError(_AWAY)
+        try:
+            return super()._connect()
+        except psycopg.OperationalError:
+            self._away_until = time.monotonic() + _IN_LINE
+            raise
+
+    def _is_closed(self, conn: Connection) -> bool:
+        """Asks it. What was lost was not lost alone, so the others are not asked one after the other."""
+        conn.most = _ANSWERS_WITHIN
+        if lost := bool(super()._is_closed(conn)):
+            self._close_raw(conn)
+            self.close_idle()
+        conn.most = inf
+        return lost
+
     def execute_sql(self, sql: str, params: Any = None) -> Any:
         end = getattr(self._deadline, "end", None)
         if end is not None and time.monotonic() > end:
@@ -159,21 +206,25 @@ class Postgres(PooledPostgresqlDatabase):  # type: ignore[misc]  # it has no typ
         statement, names = dialect.statement(sql)
         return super().execute_sql(statement, params if names is None else [params[name] for name in names])
 
-    def begin(self, lock_type: str = "IMMEDIATE") -> None:
+    def begin(self, lock_type: str = "IMMEDIATE", of: str = "") -> None:
         """`IMMEDIATE` waits until nobody else writes."""
         if lock_type != "IMMEDIATE":
             self.execute_sql("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
             return
         self.execute_sql("BEGIN")
         try:
-            self.execute_sql("SELECT pg_advisory_xact_lock(?)", (self._lock_id,))
+            self.execute_sql("SELECT pg_advisory_xact_lock(?)", (self.lock_id(of),))
         except BaseException:
             self.rollback()
             raise
 
-    def atomic(self, lock_type: str = "IMMEDIATE", *arguments: Any, **options: Any) -> Any:
+    def lock_id(self, of: str = "") -> int:
+        """Of who writes in this store, or in that part of it."""
+        return crc32(f"pilothouse {of or self.name}".encode())
+
+    def atomic(self, lock_type: str = "IMMEDIATE", *arguments: Any, of: str = "", **options: Any) -> Any:
         """As `Store.atomic`."""
-        return super().atomic(lock_type, *arguments, **options)
+        return super().atomic(lock_type, *arguments, of=of, **options)
 
     def version(self) -> str:
         """As `Store.version`, for whoever asks: what can be seen just now."""
@@ -197,6 +248,8 @@ class Postgres(PooledPostgresqlDatabase):  # type: ignore[misc]  # it has no typ
                 self.connection().allow(seconds)
                 return work()
         except (peewee.DatabaseError, peewee.InterfaceError, psycopg.Error) as error:
+            if _state(error) == _READ_ONLY:
+                self.close_idle()
             raise _told(error, seconds) from error
         finally:
             self._deadline.end = None
@@ -261,6 +314,7 @@ class Postgres(PooledPostgresqlDatabase):  # type: ignore[misc]  # it has no typ
     def _connect_apart(self) -> Connection:
         made: Connection = self._adapter.connect(self, **self.connect_params)
         made.autocommit = True
+        made.most = _ANSWERS_WITHIN
         return made
 
     def be_patient(self, seconds: float) -> None:
@@ -275,15 +329,27 @@ def _line(error: object) -> str:
     return " ".join(str(error).split())
 
 
+def _cause(error: Exception) -> Exception:
+    return getattr(error, "orig", None) or error
+
+
+def _state(error: Exception) -> str:
+    """Its SQLSTATE."""
+    return getattr(_cause(error), "sqlstate", None) or ""
+
+
 def _told(error: Exception, seconds: float) -> Exception:
     """In one line. That the database is away, stopping, or gave up for another is nobody's fault here: try again.
 
     Who asked is not told where it is; the log is, by who listens (`supervisor/nodes.py`).
     """
-    cause = getattr(error, "orig", None) or error
+    cause, state = _cause(error), _state(error)
     if isinstance(cause, psycopg.errors.QueryCanceled):
         return TimedOut(f"the query took longer than {seconds:g} s")
+    if state == _READ_ONLY:
+        return peewee.OperationalError(_AWAY)
+    if isinstance(cause, psycopg.errors.ForeignKeyViolation):
+        return peewee.OperationalError("what this refers to was deleted at the same moment")
     if isinstance(error, peewee.OperationalError | peewee.InterfaceError | psycopg.OperationalError):
-        state = getattr(cause, "sqlstate", None) or "08"
-        return peewee.OperationalError(_AWAY if state[:2] in _GONE else _line(cause))
+        return peewee.OperationalError(_AWAY if not state or state[:2] in _GONE else _line(cause))
     return peewee.DatabaseError(str(error)) if isinstance(error, psycopg.Error) else error

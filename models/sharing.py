@@ -54,16 +54,23 @@ def begin(store: Postgres, instance: str, newest: int) -> int:
         return min(copied, newest)
 
 
-def copy(store: Postgres, instance: str, entries: Sequence[Entry]) -> None:
-    """Adds events of a node, oldest first, but those that are there already."""
+def copy(store: Postgres, instance: str, entries: Sequence[Entry], after: int | None = None) -> int:
+    """Adds events of a node, oldest first, but those that are there already; returns how far the node has come.
+
+    That is before `after`, where the node believed to be, and nothing is added, if the database has lost what it had:
+    a copy of it that was behind took its place.
+    """
     with store.atomic():
         copied = _copied(store, instance)
+        if after is not None and copied < after:
+            return copied
         fresh = [entry for entry in entries if entry.id > copied]
         if fresh:
             last = events.last_id(store)
             events.append([evolve(entry, id=last + place) for place, entry in enumerate(fresh, 1)], store)
             store.execute_sql(_SET_COPIED, (instance, fresh[-1].id))
             store.notify(CHANNEL)
+    return max(copied, entries[-1].id)
 
 
 def _copied(store: Postgres, instance: str) -> int:

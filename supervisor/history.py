@@ -131,8 +131,10 @@ class SharedHistory:
     def _copy_some(self) -> bool:
         entries = database.patiently(lambda: events.since(self._copied, _AT_ONCE), QUERY_TAKES)
         if entries:
-            self._store.patiently(lambda: self._sharing.copy(self._store, self._instance, entries), QUERY_TAKES)
-            self._copied = entries[-1].id
+            copy = self._sharing.copy
+            self._copied = self._store.patiently(
+                lambda: copy(self._store, self._instance, entries, self._copied), QUERY_TAKES
+            )
         return bool(entries)
 
     async def finish(self, seconds: float) -> None:

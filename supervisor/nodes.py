@@ -49,11 +49,14 @@ class Source:
             told: concurrent.futures.Future[None] = concurrent.futures.Future()
             loop.call_soon_threadsafe(self._tell_all, found, told)
             told.result(_TAKES)
-            self._last = found[-1].id
 
     def _tell_all(self, found: Sequence[Any], told: concurrent.futures.Future[None]) -> None:
+        """On the loop; if that took so long that the same was read twice, it is told once."""
+        fresh = [one for one in found if one.id > self._last]
         try:
-            self._tell(found)
+            if fresh:
+                self._last = fresh[-1].id
+                self._tell(fresh)
         finally:
             told.set_result(None)
 

@@ -188,14 +188,14 @@ def set_profile(user_id: int, display_name: str | None, email: str | None) -> No
 
 def set_password(user_id: int, password_hash: str, keep_session: int | None = None) -> None:
     """Sets it and ends the user's sessions, but `keep_session`."""
-    with reports.atomic():
+    with reports.atomic(of="accounts"):
         reports.execute_sql("UPDATE account SET password_hash = ? WHERE id = ?", (password_hash, user_id))
         reports.execute_sql("DELETE FROM session WHERE account_id = ? AND id IS NOT ?", (user_id, keep_session))
 
 
 def set_role(user_id: int, role: Role) -> None:
     """Raises `Conflict` where nobody would be ADMIN any more."""
-    with reports.atomic():
+    with reports.atomic(of="accounts"):
         if role != "ADMIN":
             _keep_an_admin(user_id)
         reports.execute_sql("UPDATE account SET role = ? WHERE id = ?", (role, user_id))
@@ -203,7 +203,7 @@ def set_role(user_id: int, role: Role) -> None:
 
 def delete_user(user_id: int) -> None:
     """The account with its sessions, tokens and memberships. Raises `Conflict` for the last ADMIN."""
-    with reports.atomic():
+    with reports.atomic(of="accounts"):
         _keep_an_admin(user_id)
         reports.execute_sql("DELETE FROM account WHERE id = ?", (user_id,))
 
@@ -246,7 +246,7 @@ def log_in(known: Password, lifetime: int, now: int, new_hash: str | None = None
     None where it is not the account's any more.
     """
     raw, user_id = secrets.token_urlsafe(32), known.user.id
-    with reports.atomic():
+    with reports.atomic(of="accounts"):
         now_known = reports.execute_sql("SELECT password_hash FROM account WHERE id = ?", (user_id,)).fetchone()
         if now_known is None or now_known[0] != known.hash:
             return None
@@ -299,7 +299,7 @@ def create_token(user_id: int, name: str, scope: Scope, expires_at: int | None, 
     if shown is None:
         raise Invalid("a token needs a name")
     raw = TOKEN_PREFIX + secrets.token_urlsafe(32)
-    with reports.atomic():
+    with reports.atomic(of="accounts"):
         count = "SELECT count(*) FROM token WHERE account_id = ? AND revoked_at IS NULL"
         if reports.execute_sql(count, (user_id,)).fetchone()[0] >= MOST_TOKENS:
             raise Conflict(f"there are {MOST_TOKENS} tokens already; revoke one first")
@@ -337,5 +337,5 @@ def revoke_token(user_id: int, token_id: int, now: int) -> None:
 
 def write_uses(uses: Iterable[tuple[int, int]]) -> None:
     """Keeps when tokens were used last: pairs of id and time."""
-    with reports.atomic():
+    with reports.atomic(of="accounts"):
         reports.write_many("UPDATE token SET last_used_at = ? WHERE id = ?", [(at, id) for id, at in uses])

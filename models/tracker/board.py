@@ -254,4 +254,5 @@ def judge(run: Glance | Run, verdict: Verdict) -> tuple[Health, str]:
         doubts.append(f"{int(covered * 10) / 10} % of lines are covered, less than {GOOD_COVERAGE:g} %")
     if doubts:
         return Health.AT_RISK, "; ".join(doubts)
-    return Health.HEALTHY, f"{run.passed} tests passed" + (f", {run.skipped} skipped" if run.skipped else "")
+    passed = f"{run.passed} test{'' if run.passed == 1 else 's'} passed"
+    return Health.HEALTHY, passed + (f", {run.skipped} skipped" if run.skipped else "")

@@ -15,7 +15,7 @@ MOST = 500
 _FILES = """
     SELECT c.path, r.module, count(*), max(c.line_covered), max(c.line_missed), max(c.branch_covered),
     max(c.branch_missed) FROM coverage c JOIN report r ON r.id = c.report_id WHERE c.run_id = ?
-    GROUP BY c.path, r.module ORDER BY 5 DESC, c.path LIMIT ?"""
+    GROUP BY c.path, r.module ORDER BY 5 DESC, c.path, r.module LIMIT ?"""
 _COUNT = """
     SELECT count(*) FROM (SELECT DISTINCT c.path, r.module FROM coverage c JOIN report r ON r.id = c.report_id
     WHERE c.run_id = ?) AS files"""
@@ -49,7 +49,7 @@ def files(run: Run) -> Files | None:
     if run.line_covered is None and run.branch_covered is None:
         return None
     rows = [_file(run, *row) for row in reports.execute_sql(_FILES, (run.id, MOST)).fetchall()]
-    rows.sort(key=lambda row: (-row.line_missed, row.path))
+    rows.sort(key=lambda row: (-row.line_missed, row.path, row.module or ""))
     count = reports.execute_sql(_COUNT, (run.id,)).fetchone()[0] if len(rows) == MOST else len(rows)
     return Files(rows, count)
 

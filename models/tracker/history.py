@@ -174,8 +174,8 @@ _FAILURES = f"""
     WHERE r.id IN (SELECT id FROM {_FAILED} ORDER BY id LIMIT :failures) ORDER BY r.id"""  # noqa: S608 (our own words)
 _SLOW = """
     SELECT t.class_name, t.name, s.status, s.duration_ms FROM
-    (SELECT test_id, status, duration_ms FROM result WHERE run_id = ? AND duration_ms > 0
-     ORDER BY duration_ms DESC, id LIMIT ?) s JOIN test t ON t.id = s.test_id ORDER BY s.duration_ms DESC"""
+    (SELECT id, test_id, status, duration_ms FROM result WHERE run_id = ? AND duration_ms > 0
+     ORDER BY duration_ms DESC, id LIMIT ?) s JOIN test t ON t.id = s.test_id ORDER BY s.duration_ms DESC, s.id"""
 
 
 def detail(id: int, failures: int = MOST) -> Detail:

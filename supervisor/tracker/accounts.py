@@ -186,7 +186,7 @@ class Accounts:
                 accounts.check_password(password)
             except Invalid as problem:
                 raise Invalid(f"tracker.security.admin-password: {problem.message}") from None
-        with reports.atomic():  # another node may start now
+        with reports.atomic(of="accounts"):  # another node may start now
             if accounts.user_named(name) is not None or (password is None and accounts.has_admin()):
                 return
             if password is None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
+import sqlite3
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -238,6 +240,25 @@ def test_what_was_done_while_the_database_was_away_is_there_once_it_is_back(node
     assert told(stream)["runId"] == run["runId"]
 
 
+def test_a_database_that_hangs_is_as_one_that_is_away(nodes: Nodes) -> None:
+    token = bearer(token_of(nodes.one.data, "hank"))
+    assert nodes.one.ask("GET", "/tracker/api/v1/me", headers=token).status == 200
+    stream = nodes.hear(nodes.two)
+    with nodes.cluster.hung():
+        refused = threading.Thread(target=lambda: nodes.one.ask("GET", "/tracker/api/v1/me", headers=token))
+        refused.start()
+        assert nodes.one.do("start", "one-5").status == 200
+        wait_for(lambda: nodes.one.get("/readyz").status == 503, about="the node to be out of the balance")
+        refused.join()
+        assert nodes.one.ask("GET", "/tracker/api/v1/me", headers=token).status in (503, 504)
+        assert nodes.one.do("stop", "one-5").status == 200
+    for node in nodes.all:
+        wait_for(lambda: node.get("/readyz").status == 200, about="the node to be in the balance again")  # noqa: B023
+    run = post(nodes.one, "hung")
+    assert told(stream)["runId"] == run["runId"]
+    assert [status for _, status in history(nodes.two, "one-5")][:2] == ["starting", "running"]
+
+
 def test_a_database_that_restarts_under_load_is_a_503_and_then_all_is_well(nodes: Nodes) -> None:
     stored, answers = [], set()
     over = threading.Event()
@@ -283,3 +304,16 @@ def test_who_comes_back_after_his_place_was_deleted_is_told_what_comes(nodes: No
     assert nodes.one.do("start", "one-2").status == 200
     assert len({next_of(stream, "one-2")["id"] for stream in streams}) == 1
     assert [len(history(node, "one-2")) for node in nodes.all] == [2, 2]  # who did it is asked first: he waits for it
+
+
+def test_changes_that_a_failover_has_lost_are_copied_again(nodes: Nodes) -> None:
+    """The database goes on from a copy that was behind: as if nothing had been copied after a moment."""
+    with contextlib.closing(sqlite3.connect(nodes.one.data / "pilothouse.db")) as own:
+        ((instance,),) = own.execute("SELECT value FROM house WHERE key = 'instance'").fetchall()
+    assert nodes.one.do("start", "one-3").status == 200
+    wait_for(lambda: len(history(nodes.two, "one-3")) == 2)
+    ask(nodes.url, "DELETE FROM event WHERE process = ?", ("one-3",))
+    ask(nodes.url, "UPDATE node SET copied = copied - 2 WHERE instance = ?", (instance,))
+    assert nodes.one.do("start", "one-4").status == 200
+    for process in ("one-3", "one-4"):
+        assert [status for _, status in history(nodes.one, process)] == ["starting", "running"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import threading
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from models.errors import NotFound
 from models.paging import Paging
 from models.postgres import Postgres
 from models.schema import database
+from supervisor import nodes
 
 
 @pytest.fixture
@@ -88,6 +90,41 @@ def test_old_ones_go_and_no_number_is_given_twice(shared: Postgres) -> None:
     assert events.last_id(shared) == 50
     shared.patiently(lambda: sharing.copy(shared, "one", some_events(random.Random(9), 51, 2)), 20)
     assert [entry.id for entry in events.since(0, 10, shared)] == [51, 52]
+
+
+def test_what_a_busy_loop_was_given_twice_is_told_once(shared: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
+    shared.patiently(lambda: sharing.copy(shared, "one", some_events(random.Random(9), 1, 5)), 20)
+    told: list[int] = []
+    source = nodes.Source(
+        shared, lambda after, most: events.since(after, most, shared), 0, lambda new: told.extend(one.id for one in new)
+    )
+    loop, busy = asyncio.new_event_loop(), threading.Event()
+    loop.call_soon(busy.wait)
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    with monkeypatch.context() as patched:
+        patched.setattr(nodes, "_TAKES", 0.5)
+        for _ in range(2):
+            with pytest.raises(TimeoutError):
+                source.take(loop)
+    busy.set()
+    source.take(loop)
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+    loop.close()
+    assert told == [1, 2, 3, 4, 5]
+
+
+def test_what_a_database_has_lost_is_copied_anew(shared: Postgres) -> None:
+    """A copy of it that was behind has taken its place."""
+    entries = some_events(random.Random(9), 1, 60)
+    ask = sharing.copy
+    assert shared.patiently(lambda: ask(shared, "one", entries[:30], 0), 20) == 30
+    assert shared.patiently(lambda: ask(shared, "one", entries[30:60], 40), 20) == 30, "it says what it has, and waits"
+    assert events.last_id(shared) == 30
+    assert shared.patiently(lambda: ask(shared, "one", entries[30:60], 30), 20) == 60
+    assert shared.patiently(lambda: ask(shared, "one", entries[50:60], 50), 20) == 60, "what is there is not added"
+    assert [evolve(entry, id=0) for entry in events.since(0, 99, shared)] == [evolve(one, id=0) for one in entries]
 
 
 @pytest.mark.parametrize(("newest", "begin"), [(50, 30), (30, 30), (12, 12)])

@@ -13,10 +13,11 @@ import signal
 import socket
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import psutil
 from conftest import PATIENCE, wait_for
 
 from models import dialect
@@ -123,6 +124,21 @@ class Postgresql:
         self._process.send_signal(signal.SIGINT if how == "fast" else signal.SIGQUIT)
         self._process.wait(PATIENCE)
         self._process = None
+
+    @contextlib.contextmanager
+    def hung(self) -> Iterator[None]:
+        """All its processes stand still: connections stay, and nothing answers."""
+        assert self._process is not None
+        root = psutil.Process(self._process.pid)
+        root.suspend()  # first, so that there are no new ones
+        processes = [root, *root.children()]
+        for one in processes:
+            one.suspend()
+        try:
+            yield
+        finally:
+            for one in reversed(processes):  # those that ended meanwhile wait for the first of them
+                one.resume()
 
     def url(self, name: str, password: str = PASSWORD) -> str:
         return f"postgresql://{USER}:{password}@127.0.0.1:{self.port}/{name}"

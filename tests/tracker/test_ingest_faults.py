@@ -20,6 +20,7 @@ from posting import FORM, INGEST, cases, form, jacoco, left, post, rows, send, s
 from talk import house, problem
 
 JUNIT = ("junit", cases(passed=1))
+of_a_file = pytest.mark.skipif(Server.is_on_postgresql, reason="about the file; a database: test_on_postgresql.py")
 
 
 @pytest.fixture(scope="module")
@@ -158,6 +159,7 @@ def test_a_locked_store_is_waited_for(server: Server) -> None:
         assert answer.result().status == 201
 
 
+@of_a_file
 def test_a_store_that_stays_locked_is_503_and_nothing_is_left(server: Server) -> None:
     with locked(server):
         answer = post(server, ("project", "stays locked"), JUNIT)
@@ -171,7 +173,7 @@ def limited(server: Server, size: str) -> None:
     subprocess.run(["prlimit", f"--pid={server.pid}", f"--fsize={size}:"], check=True)
 
 
-@pytest.mark.parametrize("size", ["0", "4096", "70000", "300000"])
+@pytest.mark.parametrize("size", ["0", "4096", "70000", pytest.param("300000", marks=of_a_file)])
 def test_where_files_cannot_grow_it_is_503_and_nothing_is_left(serve: Serve, size: str) -> None:
     """As a full disk: at the first byte, in the middle of a file, when rows are read, when they are stored."""
     server = serve()

@@ -13,12 +13,12 @@ from typing import Any
 import peewee
 import pytest
 import yaml
-from conftest import ROOT
+from conftest import ROOT, wait_for
 from postgresql import PASSWORD, Postgresql, ask
 
-from models import dialect
+from models import dialect, postgres
 from models.errors import CannotUse, Conflict, TimedOut
-from models.tracker import accounts, history, schema
+from models.tracker import access, accounts, history, retention, schema
 from models.tracker.schema import Project, reports
 
 
@@ -112,12 +112,22 @@ def test_work_that_takes_too_long_ends() -> None:
 def test_who_waits_too_long_for_another_who_writes_is_told_so(store: str) -> None:
     reports.close()
     with reports.obj._connect_apart() as other:  # type: ignore[union-attr]
-        other.execute(f"SELECT pg_advisory_lock({reports.obj._lock_id})".encode())  # type: ignore[union-attr]
+        other.execute(f"SELECT pg_advisory_lock({reports.obj.lock_id()})".encode())  # type: ignore[union-attr]
         with pytest.raises(peewee.OperationalError, match="lock timeout"):
-            reports.patiently(lambda: accounts.set_role(1, "ADMIN"), 2)
+            reports.patiently(lambda: retention.forget_tests(0), 2)
+        user = reports.patiently(lambda: accounts.create_user("ada", "!", "USER", 1), 2)  # accounts do not wait for it
+        reports.patiently(lambda: accounts.create_token(user.id, "ci", "FULL", None, 1), 2)
         other.execute(b"SELECT pg_advisory_unlock_all()")
     assert ask(store, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'") == [(0,)]
-    reports.patiently(lambda: accounts.set_role(1, "ADMIN"), 2)
+    reports.patiently(lambda: retention.forget_tests(0), 2)
+
+
+@pytest.mark.usefixtures("store")
+def test_who_refers_to_what_was_deleted_at_the_same_moment_may_try_again() -> None:
+    project = Project.create(name="p", visibility="PUBLIC", created_at=1)
+    reports.close()
+    with pytest.raises(peewee.OperationalError, match="deleted at the same moment"):
+        reports.patiently(lambda: access.grant(project.id, 99, "OWNER", 1), 20)
 
 
 @pytest.mark.usefixtures("store")
@@ -151,6 +161,37 @@ def test_after_a_restart_of_the_database_the_next_work_is_done(apart: Postgresql
         reports.patiently(accounts.list_users, 20)
     apart.start()
     assert [user.username for user in reports.patiently(accounts.list_users, 20)] == ["ada"]
+
+
+@pytest.mark.usefixtures("store")
+def test_a_database_that_hangs_is_away_after_a_while(postgresql: Postgresql, monkeypatch: pytest.MonkeyPatch) -> None:
+    reports.close()
+    at_once(*[accounts.list_users] * 4)  # so many connections wait for work
+    monkeypatch.setattr(postgres, "_ANSWERS_WITHIN", 0.5)
+
+    def begin() -> None:
+        reports.execute_sql("SELECT 1")
+        with postgresql.hung():
+            reports.execute_sql("SELECT 1")
+
+    with pytest.raises(peewee.OperationalError, match="database is away"):
+        reports.patiently(begin, 0.5)
+    assert reports.patiently(accounts.list_users, 20) == []
+    with postgresql.hung():
+        since = time.monotonic()
+        found = at_once(*[accounts.list_users] * 8)
+        assert {str(error) for error in found} == {"the database is away"}
+        assert time.monotonic() - since < 10, "they do not wait one after the other"  # one tries to connect, for 5 s
+    wait_for(lambda: at_once(accounts.list_users) == [[]])
+
+
+@pytest.mark.usefixtures("store")
+def test_a_connection_to_what_is_no_primary_any_more_is_not_kept() -> None:
+    reports.close()
+    reports.patiently(lambda: reports.execute_sql("SET default_transaction_read_only = on"), 20)
+    with pytest.raises(peewee.OperationalError, match="database is away"):
+        reports.patiently(lambda: accounts.create_user("ada", "!", "USER", 1), 20)
+    assert reports.patiently(lambda: accounts.create_user("ada", "!", "USER", 1), 20).username == "ada"
 
 
 # The start
@@ -217,6 +258,21 @@ def test_people_are_made_from_the_command_line_of_any_node(tmp_path: Path, store
     again = start(tmp_path, store, "user", "add", "zoe", typed="correct horse\n")
     assert (again.returncode, again.stderr) == (1, "run.py user: there is a user zoe already\n")
     assert not (tmp_path / "data" / "tracker.db").exists()
+
+
+def test_a_verb_waits_for_who_writes(tmp_path: Path, store: str) -> None:
+    user = accounts.create_user("ada", "!", "USER", 1)
+    lock = reports.obj.lock_id("accounts")  # type: ignore[union-attr]
+    found: list[subprocess.CompletedProcess[str]] = []
+    with reports.obj._connect_apart() as other:  # type: ignore[union-attr]
+        other.execute(f"SELECT pg_advisory_lock({lock})".encode())
+        thread = threading.Thread(target=lambda: found.append(start(tmp_path, store, "user", "token", "ada")))
+        thread.start()
+        wait_for(lambda: ask(store, "SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"))
+        assert not found
+    thread.join()
+    assert found[0].returncode == 0, found
+    assert len(accounts.tokens_of(user.id)) == 1
 
 
 def test_without_the_driver_the_extra_is_named(tmp_path: Path) -> None:
