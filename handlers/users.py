@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from urllib.parse import urlencode
+
 from handlers.accounts import field
 from handlers.base import Page, write_long_page
 from handlers.gates import admins
 from handlers.routing import Route
 from models.errors import Invalid
+from models.paging import whole
 from models.tracker import accounts
 from models.tracker.accounts import Role
+
+_ROWS = 50
+_FARTHEST = 100_000
 
 
 class Users(Page):
@@ -17,13 +23,16 @@ class Users(Page):
 
     async def get(self) -> None:
         users = await self.services.accounts.in_store(accounts.list_users)
-        await write_long_page(self, "users.html", users=users, own=self.caller.user)
+        pages = -(-len(users) // _ROWS)
+        number = min(whole("page", self.query().get("page") or "0", 0, _FARTHEST), max(0, pages - 1))
+        shown, facts = users[number * _ROWS :][:_ROWS], {"total": len(users), "number": number, "pages": pages}
+        await write_long_page(self, "users.html", users=shown, own=self.caller.user, **facts)
 
     async def post(self) -> None:
         """Makes an account."""
         name, password, role = field(self, "username"), field(self, "password", strip=False), _role(self)
         await self.services.accounts.create(name, password, role)
-        self.redirect(f"{self.prefix}/users", status=303)
+        _again(self)
 
 
 class UserRole(Page):
@@ -38,7 +47,7 @@ class UserRole(Page):
             accounts.set_role(int(user), role)
 
         await self.services.accounts.in_store(change)
-        self.redirect(f"{self.prefix}/users", status=303)
+        _again(self)
 
 
 class UserPassword(Page):
@@ -49,7 +58,7 @@ class UserPassword(Page):
         password = field(self, "password", strip=False)
         known = await self.services.accounts.in_store(lambda: accounts.user_by_id(int(user)))
         await self.services.accounts.set_password(known, password)
-        self.redirect(f"{self.prefix}/users", status=303)
+        _again(self)
 
 
 class UserDelete(Page):
@@ -62,7 +71,13 @@ class UserDelete(Page):
             accounts.delete_user(int(user))
 
         await self.services.accounts.in_store(delete)
-        self.redirect(f"{self.prefix}/users", status=303)
+        _again(self)
+
+
+def _again(handler: Page) -> None:
+    """Back to the page of the list that the form stood on."""
+    number = handler.get_query_argument("page", "")
+    handler.redirect(f"{handler.prefix}/users" + (f"?{urlencode({'page': number})}" if number else ""), status=303)
 
 
 def _role(handler: Page) -> Role:

@@ -201,9 +201,10 @@ function follow(log) {
     if (atEnd) log.scrollTop = log.scrollHeight;
   };
   const drawSoon = () => { if (drawn && !pause.checked) { drawn = false; requestAnimationFrame(() => { drawn = true; if (!pause.checked) draw(); }); } };
+  log.textContent = ""; // what stands there is for who has no script
   const source = new EventSource(log.dataset.follow);
   let first = true;
-  source.onopen = () => { lines.length = 0; first = true; count.textContent = ""; };
+  source.onopen = () => { lines.length = 0; first = true; count.textContent = "no lines yet"; };
   source.onerror = () => { count.textContent = "connection lost, trying again"; };
   source.addEventListener("log", (event) => {
     lines.push(...event.data.replace(colours, "").split("\n"));

@@ -190,6 +190,28 @@ def test_a_process_is_started_and_its_log_watched(server: Server, chromium: Brow
         assert server.status("web") == "stopped"
 
 
+def test_a_log_without_a_line_says_so(serve: Serve, chromium: Browser, tmp_path: Path) -> None:
+    quiet = {"command": "sleep 1000", "auto-start": True, "stdout-logfile": str(tmp_path / "quiet.log")}
+    server = serve({"quiet": quiet})
+    server.until("quiet", "running")
+    with chromium.page(f"http://127.0.0.1:{server.port}") as one:
+        one.goto("/processes/quiet")
+        one.get_by_text("no lines yet").wait_for()
+        assert one.locator(".log").inner_text() == ""
+        assert serious(one) == []
+
+
+def test_a_failure_is_seen_wherever_the_page_was_scrolled_to(serve: Serve, chromium: Browser) -> None:
+    server = serve({f"c{number}": {"command": "/nonexistent/program"} for number in range(60)})
+    with chromium.page(f"http://127.0.0.1:{server.port}", allow=("500",)) as one:
+        one.goto("/processes")
+        one.get_by_role("button", name="Start c59").click()
+        told = one.get_by_text("c59 failed to start")
+        told.wait_for()
+        assert one.evaluate("scrollY") > 500
+        assert 0 <= told.bounding_box()["y"] < one.viewport_size["height"]
+
+
 def test_what_others_do_shows_without_a_reload(server: Server, chromium: Browser) -> None:
     with chromium.page(f"http://127.0.0.1:{server.port}") as one:
         one.goto("/processes")
@@ -223,6 +245,9 @@ def test_the_theme_that_was_chosen_stays(server: Server, chromium: Browser) -> N
 
 def test_without_script_all_can_be_read_and_done(server: Server, chromium: Browser) -> None:
     with chromium.page(f"http://127.0.0.1:{server.port}", java_script_enabled=False) as one:
+        one.goto("/processes/web")
+        assert one.locator("[data-needs-script]").count() == 2  # the theme; search and pause of the log
+        assert one.locator("[data-needs-script]:visible").count() == 0
         one.goto("/processes")
         one.get_by_role("button", name="Start db").click()
         one.get_by_role("button", name="Stop db").click()

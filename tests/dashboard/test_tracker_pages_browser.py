@@ -81,7 +81,8 @@ def test_a_page_fits_a_phone(server: Server, chromium: Browser, session: str, pa
         assert one.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
-def test_names_without_end_do_not_widen_a_page(server: Server, chromium: Browser) -> None:
+@pytest.mark.parametrize("width", [375, 1280])
+def test_names_without_end_widen_neither_a_page_nor_its_tables(server: Server, chromium: Browser, width: int) -> None:
     name = "x" * 250
     report = (
         f"<testsuite name='{name}'><testcase classname='{name}' name='{name}'><failure message='{name}'/></testcase>"
@@ -90,11 +91,15 @@ def test_names_without_end_do_not_widen_a_page(server: Server, chromium: Browser
     runs = [posting.stored(server, *parts, ("junit", f"{report}</testsuite>")) for _ in range(2)]
     project, pair = runs[0]["projectId"], [run["runId"] for run in runs]
     test = f"/projects/{project}/test?className={name}&name={name}"
-    with chromium.page(address(server), viewport={"width": 375, "height": 700}) as one:
+    with chromium.page(address(server), viewport={"width": width, "height": 700}) as one:
         for path in ("/", "/projects", f"/projects/{project}", f"/runs/{pair[1]}", test,
                      "/compare?base={}&head={}".format(*pair)):  # fmt: skip
             one.goto(path)
             assert one.evaluate("document.documentElement.scrollWidth <= innerWidth"), path
+            wide = (
+                "[...document.querySelectorAll('.wide')].filter((one) => one.scrollWidth > one.clientWidth + 1).length"
+            )
+            assert one.evaluate(wide) == 0, path
 
 
 def test_a_page_can_be_walked_by_the_keyboard(server: Server, chromium: Browser) -> None:
