@@ -60,6 +60,25 @@ def test_the_unit_serves_the_arguments_that_there_are() -> None:
     assert subprocess.run(command, capture_output=True, timeout=60).returncode == 0
 
 
+def test_restarts_alone_never_reach_the_limit_after_which_systemd_gives_up() -> None:
+    text = (ROOT / "examples" / "pilothouse.service").read_text()
+    found = dict(re.findall(r"^(RestartSec|StartLimitIntervalSec|StartLimitBurst)=(\d+)$", text, re.MULTILINE))
+    assert int(found["StartLimitBurst"]) > int(found["StartLimitIntervalSec"]) / int(found["RestartSec"])
+
+
+def test_the_quickstart_starts_what_it_has_installed() -> None:
+    """Its `sed` finds the line, and pip puts the program there."""
+    quickstart = (ROOT / "docs" / "quickstart-operator.md").read_text()
+    found = re.search(r"^sed '(.+)' examples/pilothouse\.service >", quickstart, re.MULTILINE)
+    assert found is not None
+    unit = subprocess.run(
+        ["sed", found[1], ROOT / "examples" / "pilothouse.service"], capture_output=True, text=True, check=True
+    ).stdout
+    (program,) = re.findall(r"^ExecStart=(\S+) --config ", unit, re.MULTILINE)
+    assert f"{Path(program).parent}/pip install" in quickstart
+    assert f"{Path(program).name} = run:main" in (ROOT / "setup.cfg").read_text()
+
+
 def test_the_containerfile_copies_what_the_executable_is_made_of() -> None:
     text = (ROOT / "examples" / "Containerfile").read_text()
     copied = {
