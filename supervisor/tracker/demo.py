@@ -148,8 +148,8 @@ def _people(data: Path, now: int) -> str | None:
 def _tell(config: Config, count: int, password: str | None, data: Path) -> None:
     print(f"{count} runs of {len(_STORIES)} projects are in {place_of_store(config.server)}")
     if password is not None:
-        shown = password if sys.stdout.isatty() else "in it"
-        print(f"log in as {', '.join(name for name, _, _ in _PEOPLE)}; password: {shown} ({data / PASSWORD_FILE})")
+        shown = f"{password}, kept in" if sys.stdout.isatty() else "in"
+        print(f"log in as {', '.join(name for name, _, _ in _PEOPLE)}; password {shown} {data / PASSWORD_FILE}")
     print(f"serve it, then look at http://{_host(config.server.address[0])}:{config.server.port}/projects")
 
 
