@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from conftest import Serve, Server
+from conftest import Serve, Server, wait_for
 from people import PASSWORD, Browser, bearer, cookie, session_of, token_of
 from talk import asked, house
 from tornado.routing import PathMatches, Rule
@@ -143,7 +143,7 @@ def test_a_blank_key_is_none(serve: Serve) -> None:
 
 @pytest.mark.parametrize("path", ["/static/house.css", "/healthz", "/charts/readyz", "/login", "/charts/login"])
 def test_what_stays_open(shut: Server, path: str) -> None:
-    assert shut.get(path).status == 200
+    wait_for(lambda: shut.get(path).status == 200)  # a busy machine holds up the loop: not ready for a moment
 
 
 @pytest.mark.parametrize(("path", "status"), [("/api/v1/nope", 404), ("/nope", 404), ("/tracker/api/v1/nope", 404)])
