@@ -254,7 +254,7 @@ def test_a_database_that_hangs_is_as_one_that_is_away(nodes: Nodes) -> None:
         assert nodes.one.do("stop", "one-5").status == 200
     for node in nodes.all:
         wait_for(lambda: node.get("/readyz").status == 200, about="the node to be in the balance again")  # noqa: B023
-    run = wait_for(lambda: (answer := posted(nodes.one, "hung")).status == 201 and answer.json)  # 503 while it finds out
+    run = wait_for(lambda: (answer := posted(nodes.one, "hung")).status == 201 and answer.json)  # 503 at first
     assert told(stream)["runId"] == run["runId"]
     assert [status for _, status in history(nodes.two, "one-5")][:2] == ["starting", "running"]
 
