@@ -11,10 +11,17 @@ MIB = 1024 * 1024
 
 
 def memory(pids: Iterable[int]) -> tuple[float, float]:
-    """PSS and RSS in MiB. PSS shares a page among its users, so it is the fair sum over many small processes."""
+    """PSS and RSS in MiB. PSS shares a page among its users, so it is the fair sum over many small processes.
+
+    One that has ended meanwhile (a reader of reports, say) has none.
+    """
     totals = {"Pss": 0, "Rss": 0}
     for pid in pids:
-        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]:
+        try:
+            told = Path(f"/proc/{pid}/smaps_rollup").read_text()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        for line in told.splitlines()[1:]:
             key, value = line.split()[:2]
             if key.rstrip(":") in totals:
                 totals[key.rstrip(":")] += int(value)
