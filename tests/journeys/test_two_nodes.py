@@ -256,7 +256,8 @@ def test_a_database_that_hangs_is_as_one_that_is_away(nodes: Nodes) -> None:
         wait_for(lambda: node.get("/readyz").status == 200, about="the node to be in the balance again")  # noqa: B023
     run = wait_for(lambda: (answer := posted(nodes.one, "hung")).status == 201 and answer.json)  # 503 at first
     assert told(stream)["runId"] == run["runId"]
-    assert [status for _, status in history(nodes.two, "one-5")][:2] == ["starting", "running"]
+    begun = ["starting", "running"]
+    wait_for(lambda: [status for _, status in history(nodes.two, "one-5")][:2] == begun, about="it to be copied")
 
 
 def test_a_database_that_restarts_under_load_is_a_503_and_then_all_is_well(nodes: Nodes) -> None:
