@@ -44,7 +44,6 @@ _GONE = ("08", "28", "3D", "53", "57", "58")
 _READ_ONLY = "25006"
 """Another has become the primary."""
 _LOOK, _QUIET = 0.5, 10.0
-_IN_LINE = 0.1
 _ANSWERS_WITHIN = 5.0
 """A server that is stopped, or behind a network that is, closes nothing and keeps no time: we do."""
 _USUAL = 20.0
@@ -140,7 +139,8 @@ class Postgres(PooledPostgresqlDatabase):  # type: ignore[misc]  # it has no typ
         super().__init__(None, max_connections=_MOST_CONNECTIONS, timeout=_USUAL)
         self.name = name
         self.steps = steps
-        self._away_until = 0.0
+        self._failed_at = 0.0
+        self._asked = threading.local()
         self._deadline = threading.local()
 
     def init(self, database: str | None, **options: Any) -> None:
@@ -180,14 +180,18 @@ class Postgres(PooledPostgresqlDatabase):  # type: ignore[misc]  # it has no typ
                         self.execute_sql(one)
             self.execute_sql(_SET_VERSION, (self.name, len(self.steps)))
 
+    def connect(self, reuse_if_open: bool = False) -> bool:
+        self._asked.at = time.monotonic()
+        return bool(super().connect(reuse_if_open))
+
     def _connect(self) -> Any:
-        """Raises at once behind who has just tried in vain: they stand in line here."""
-        if time.monotonic() < self._away_until:
+        """One at a time. Who stood in line while another tried in vain has seen enough, and does not try again."""
+        if self._failed_at > self._asked.at:
             raise psycopg.OperationalError(_AWAY)
         try:
             return super()._connect()
         except psycopg.OperationalError:
-            self._away_until = time.monotonic() + _IN_LINE
+            self._failed_at = time.monotonic()
             raise
 
     def _is_closed(self, conn: Connection) -> bool:
