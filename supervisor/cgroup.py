@@ -66,7 +66,7 @@ class Cgroups:
                 with contextlib.suppress(FileExistsError):
                     os.mkdir(group)  # noqa: PTH102 (a fifth of the time: each start)
                 _write(group, "cgroup.procs", str(child.pid))
-        child.is_grouped = not child.exited.done()
+                child.is_grouped = True
 
     def populated(self, name: str) -> bool:
         """Whether anything that the process started still lives, as far as the group knows."""
