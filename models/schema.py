@@ -8,17 +8,24 @@ import peewee
 
 from models.db import Store
 
+HISTORY = (
+    "CREATE TABLE event (id INTEGER PRIMARY KEY, event_time INTEGER NOT NULL, process TEXT NOT NULL,"
+    " pid INTEGER, start_time INTEGER, end_time INTEGER, exit_code INTEGER, new_status INTEGER NOT NULL,"
+    " old_status INTEGER NOT NULL, uptime INTEGER NOT NULL)",
+    "CREATE INDEX event_by_time ON event (event_time, id)",
+    "CREATE INDEX event_by_process ON event (process, event_time, id)",
+    "CREATE INDEX event_by_status ON event (new_status, event_time, id)",
+    "CREATE TABLE tally (scope TEXT PRIMARY KEY, events INTEGER NOT NULL) WITHOUT ROWID",
+)
+"""What makes the tables of the history, here and where several nodes share it (`models/sharing.py`): as they were
+released, so never changed.
+"""
+
 database = Store(
     [
         [
             "CREATE TABLE house (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
-            "CREATE TABLE event (id INTEGER PRIMARY KEY, event_time INTEGER NOT NULL, process TEXT NOT NULL,"
-            " pid INTEGER, start_time INTEGER, end_time INTEGER, exit_code INTEGER, new_status INTEGER NOT NULL,"
-            " old_status INTEGER NOT NULL, uptime INTEGER NOT NULL)",
-            "CREATE INDEX event_by_time ON event (event_time, id)",
-            "CREATE INDEX event_by_process ON event (process, event_time, id)",
-            "CREATE INDEX event_by_status ON event (new_status, event_time, id)",
-            "CREATE TABLE tally (scope TEXT PRIMARY KEY, events INTEGER NOT NULL) WITHOUT ROWID",
+            *HISTORY,
             "CREATE TABLE supervised (name TEXT PRIMARY KEY, status INTEGER NOT NULL, wanted INTEGER NOT NULL,"
             " generation INTEGER NOT NULL, pid INTEGER, start_ticks INTEGER, boot_id TEXT, start_time INTEGER,"
             " end_time INTEGER, exit_code INTEGER, uptime INTEGER NOT NULL, failed_log TEXT) WITHOUT ROWID",

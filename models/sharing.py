@@ -14,18 +14,13 @@ from attrs import evolve
 from models import events
 from models.events import Entry
 from models.postgres import Postgres
+from models.schema import HISTORY
 
 CHANNEL = "event"
 
 _STEPS = [
     [
-        "CREATE TABLE event (id INTEGER PRIMARY KEY, event_time INTEGER NOT NULL, process TEXT NOT NULL,"
-        " pid INTEGER, start_time INTEGER, end_time INTEGER, exit_code INTEGER, new_status INTEGER NOT NULL,"
-        " old_status INTEGER NOT NULL, uptime INTEGER NOT NULL)",
-        "CREATE INDEX event_by_time ON event (event_time, id)",
-        "CREATE INDEX event_by_process ON event (process, event_time, id)",
-        "CREATE INDEX event_by_status ON event (new_status, event_time, id)",
-        "CREATE TABLE tally (scope TEXT PRIMARY KEY, events INTEGER NOT NULL)",
+        *HISTORY,
         "CREATE TABLE node (instance TEXT PRIMARY KEY, copied INTEGER NOT NULL)",
     ],
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import importlib.util
 import json
 import os
 import signal
@@ -11,6 +12,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -265,6 +267,26 @@ def marks() -> dict[int, str]:
                 for word in (entry / "environ").read_bytes().split(b"\0"):
                     if word.startswith(b"PILOTHOUSE_CHILD="):
                         found[int(entry.name)] = word.partition(b"=")[2].decode("utf-8", "surrogateescape")
+    return found
+
+
+def script(name: str) -> Any:
+    """A program of ours that is no module of the product: `.ci/configuration.py`, say."""
+    spec = importlib.util.spec_from_file_location(Path(name).stem + "_script", ROOT / name)
+    assert spec is not None
+    assert spec.loader is not None
+    found = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(found)
+    return found
+
+
+def mains(data: Path) -> Counter[str]:
+    """How many living processes of each name lead their session, as what we start does."""
+    known, found = marks(), Counter[str]()
+    for pid in children_of(data):
+        with contextlib.suppress(OSError, KeyError):
+            if int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[3]) == pid:
+                found[known[pid].split(":", 2)[2]] += 1
     return found
 
 

@@ -13,13 +13,12 @@ import re
 import sqlite3
 import stat
 import time
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
 from charting import FULL, HELMS, KEY, helm, said
 from cluster import Cluster
-from conftest import Serve, Server, children_of, marks, wait_for
+from conftest import Serve, Server, children_of, mains, wait_for
 from mixed import API, BROKEN, NAMES, RELEASES, Ledger, Load, Shard
 from places import web
 from posting import rows
@@ -80,16 +79,6 @@ def check(load: Load, temp: Path, told: str) -> None:
 
 
 # Supervision
-
-
-def mains(data: Path) -> Counter[str]:
-    """How many living processes of each name lead their session, as what we start does."""
-    known, found = marks(), Counter[str]()
-    for pid in children_of(data):
-        with contextlib.suppress(OSError, KeyError):
-            if int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[3]) == pid:
-                found[known[pid].split(":", 2)[2]] += 1
-    return found
 
 
 def check_processes(server: Server, ledger: Ledger, told: str) -> None:

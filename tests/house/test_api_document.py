@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
-from typing import Any
 
-from conftest import ROOT
+from conftest import ROOT, script
 
 from models.processes import STATUSES
 
 DOCUMENT = ROOT / "docs" / "api.md"
 SUPERVISION = (ROOT / "docs" / "supervision.md").read_text()
 
-_spec = importlib.util.spec_from_file_location("interface_tables", ROOT / ".ci" / "interface.py")
-assert _spec is not None
-assert _spec.loader is not None
-tables: Any = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(tables)
+tables = script(".ci/interface.py")
 
 
 def test_its_tables_are_those_of_the_interface_document() -> None:

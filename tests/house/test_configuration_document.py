@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 from attrs import evolve
-from conftest import ROOT
+from conftest import ROOT, script
 
 from models import reading
 from models.config import Config
@@ -20,11 +19,7 @@ from models.processes import HealthCheck, ProcessSpec
 DOCUMENT = ROOT / "docs" / "configuration.md"
 EXAMPLE = ROOT.parent / "shared" / "spec" / "example.yaml"
 
-_spec = importlib.util.spec_from_file_location("configuration_tables", ROOT / ".ci" / "configuration.py")
-assert _spec is not None
-assert _spec.loader is not None
-tables: Any = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(tables)
+tables = script(".ci/configuration.py")
 
 
 def test_its_tables_are_those_of_the_code() -> None:

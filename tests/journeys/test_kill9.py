@@ -13,12 +13,10 @@ import random
 import re
 import threading
 import time
-from collections import Counter
-from pathlib import Path
 from typing import Any
 
 from attrs import define, field
-from conftest import Answer, Serve, Server, Stream, children_of, marks, wait_for
+from conftest import Answer, Serve, Server, Stream, children_of, mains, wait_for
 
 ROUNDS = int(os.environ.get("PILOTHOUSE_ROUNDS", "25"))
 SEED = int(os.environ.get("PILOTHOUSE_SEED", "1"))
@@ -71,16 +69,6 @@ def one_round(server: Server, chance: random.Random) -> Seen:
         thread.join()
     stream.close()
     return seen
-
-
-def mains(data: Path) -> Counter[str]:
-    """How many living processes of each name lead their session, as what we start does."""
-    known, found = marks(), Counter[str]()
-    for pid in children_of(data):
-        with contextlib.suppress(OSError, KeyError):
-            if int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[3]) == pid:
-                found[known[pid].split(":", 2)[2]] += 1
-    return found
 
 
 def known(server: Server) -> set[int]:
