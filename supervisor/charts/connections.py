@@ -1,8 +1,8 @@
 """Kept-alive connections to one API server: a few of them, shared by all who ask.
 
 A TLS handshake costs more than all the rest of a read, so connections are kept open, which Tornado's own HTTP client
-does not do. What is read here is the little of HTTP/1.1 that an API server says, on the streams of asyncio: what a
-general reader does with headers was more than half of our work for a read, and one of a release asks three times.
+does not do. Answers are read by httptools: what Tornado does with headers was more than half of our work for a read,
+and one of a release asks three times.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from attrs import frozen
+import httptools
+from attrs import Factory, define, field
 
 from models.charts.kubeconfig import Access, Blob
 from models.errors import Upstream
@@ -23,11 +24,12 @@ from models.errors import Upstream
 _MOST = 8
 _LARGEST = 64 * 1024**2
 _LONGEST_HEAD = 256 * 1024
+_PIECE = 256 * 1024
 _CONNECT = 5.0
 _ANSWER = 20.0
 _NEXT_ADDRESS = 0.25
 _UNREACHABLE = "the cluster cannot be reached"
-_BROKEN = (OSError, EOFError, ValueError, asyncio.LimitOverrunError)
+_BROKEN = (OSError, EOFError, httptools.HttpParserError)
 """What comes of a connection that ends too soon, or of an answer that is none."""
 
 
@@ -35,12 +37,67 @@ class _Unanswered(Exception):
     """The connection had been closed at the other end before anything was answered."""
 
 
-@frozen
+@define(eq=False)
 class _Wire:
-    """One connection."""
+    """One connection, and what httptools finds in what comes on it."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
+    is_kept: bool = False
+    """Whether the server will take another request."""
+    _parser: httptools.HttpResponseParser = field(
+        init=False, default=Factory(httptools.HttpResponseParser, takes_self=True)
+    )
+    _status: int = field(init=False, default=0)
+    """0 until the head is read; an answer that only announces another has none."""
+    _is_bounded: bool = field(init=False, default=False)
+    """Whether the head says where the body ends; else the end of the connection does."""
+    _is_whole: bool = field(init=False, default=False)
+    _body: list[bytes] = field(init=False, factory=list)
+
+    async def ask(self, request: bytes) -> tuple[int, bytes]:
+        """Status and body of the answer. Raises `_Unanswered`, and what is in `_BROKEN`."""
+        self._is_whole, size = False, 0
+        self.writer.write(request)
+        while not self._is_whole:
+            if not (piece := await self._read(size)):
+                break
+            size += len(piece)
+            self._parser.feed_data(piece)
+            if size > (_LARGEST if self._status else _LONGEST_HEAD):
+                raise EOFError
+        return self._status, b"".join(self._body)
+
+    async def _read(self, size: int) -> bytes:
+        """What comes after so many bytes; nothing where the connection may end, and has."""
+        try:
+            piece = await self.reader.read(_PIECE)
+        except OSError:
+            if size:
+                raise
+            raise _Unanswered from None
+        if not piece and not size:
+            raise _Unanswered
+        if not piece and (self._is_bounded or not self._status):
+            raise EOFError
+        return piece
+
+    def on_message_begin(self) -> None:
+        self.is_kept, self._status, self._is_bounded, self._body = False, 0, False, []
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._is_bounded |= name.lower() in (b"content-length", b"transfer-encoding")
+
+    def on_headers_complete(self) -> None:
+        status = self._parser.get_status_code()
+        self._status = status if status >= 200 else 0
+
+    def on_body(self, body: bytes) -> None:
+        self._body.append(body)
+
+    def on_message_complete(self) -> None:
+        self._is_whole = self._status > 0
+        self.is_kept = self._parser.should_keep_alive()
 
     def close(self) -> None:
         self.writer.transport.abort()
@@ -106,7 +163,7 @@ class Connections:
                     access.port,
                     ssl=self._tls,
                     server_hostname=name,
-                    limit=_LONGEST_HEAD,
+                    limit=_PIECE,
                     happy_eyeballs_delay=_NEXT_ADDRESS,
                 )
         except TimeoutError:
@@ -124,10 +181,8 @@ class Connections:
         is_kept = False
         try:
             async with asyncio.timeout(_ANSWER):
-                wire.writer.write(request)
-                status, headers = await _head(wire.reader)
-                content = await _body(wire.reader, status, headers)
-            is_kept = headers.get(b"connection", b"").lower() != b"close" and not wire.reader.at_eof()
+                answer = await wire.ask(request)
+            is_kept = wire.is_kept and not wire.reader.at_eof()
         except TimeoutError:
             raise Upstream(f"the cluster did not answer within {_ANSWER:g} s") from None
         except _BROKEN:
@@ -137,7 +192,7 @@ class Connections:
                 self._idle.append(wire)
             else:
                 wire.close()
-        return status, content
+        return answer
 
     def close(self) -> None:
         """No more is kept; who is asking just now is answered."""
@@ -145,58 +200,6 @@ class Connections:
         for wire in self._idle:
             wire.close()
         self._idle.clear()
-
-
-async def _head(reader: asyncio.StreamReader) -> tuple[int, dict[bytes, bytes]]:
-    """The status and the headers, by their names in small letters; what only announces an answer is passed over."""
-    while True:
-        try:
-            head = await reader.readuntil(b"\r\n\r\n")
-        except (OSError, asyncio.IncompleteReadError) as error:
-            if getattr(error, "partial", b""):
-                raise
-            raise _Unanswered from None
-        line, *lines = head[:-4].split(b"\r\n")
-        protocol, status = line.split(None, 2)[:2]
-        if not protocol.startswith(b"HTTP/1."):
-            raise ValueError("no HTTP")
-        if int(status) >= 200:
-            fields = (line.partition(b":") for line in lines)
-            return int(status), {name.lower(): value.strip() for name, _, value in fields}
-
-
-async def _body(reader: asyncio.StreamReader, status: int, headers: dict[bytes, bytes]) -> bytes:
-    if status in (204, 304):
-        return b""
-    if headers.get(b"transfer-encoding", b"").lower() == b"chunked":
-        return await _chunks(reader)
-    if b"content-length" not in headers:
-        return await _rest(reader)
-    length = int(headers[b"content-length"])
-    if not 0 <= length <= _LARGEST:
-        raise ValueError("no length, or too much")
-    return await reader.readexactly(length)
-
-
-async def _rest(reader: asyncio.StreamReader) -> bytes:
-    found = bytearray()
-    while piece := await reader.read(_LONGEST_HEAD):
-        found += piece
-        if len(found) > _LARGEST:
-            raise ValueError("too much")
-    return bytes(found)
-
-
-async def _chunks(reader: asyncio.StreamReader) -> bytes:
-    found, length = [], 0
-    while size := int((await reader.readuntil(b"\r\n")).partition(b";")[0], 16):
-        length += size
-        if size < 0 or length > _LARGEST:
-            raise ValueError("too much")
-        found.append((await reader.readexactly(size + 2))[:-2])
-    while await reader.readuntil(b"\r\n") != b"\r\n":
-        pass
-    return b"".join(found)
 
 
 def _headers(access: Access) -> str:
