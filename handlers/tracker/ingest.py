@@ -18,7 +18,7 @@ from handlers.routing import Route
 from handlers.tracker.shapes import IngestResult
 from handlers.tracker.shaping import judged, run_path
 from models.config import Config, ReportLimits
-from models.errors import Invalid, Problem, TooLarge
+from models.errors import Invalid, Problem, TooLarge, Unsupported
 from models.paging import INT64, whole
 from models.tracker.figures import line_coverage
 from models.tracker.runs import Stored, Upload
@@ -155,6 +155,9 @@ class Ingest(Base):
         self._fault: Problem | None = None
         self._is_checked = False
         try:
+            encoding = self.request.headers.get("Content-Encoding", "identity")
+            if encoding.lower() != "identity":
+                raise Unsupported("a body with Content-Encoding is not taken: gzip its files, not the form")
             content_type = self.request.headers.get("Content-Type", "")
             limits = self.services.config.tracker.limits
             self._arrival = Arrival(content_type, self.services.ingest.folder(), limits)

@@ -1,6 +1,7 @@
 """Flaky tests, and what people said of tests.
 
-A test is flaky if it both passed and failed for one commit in different runs, or if its report says so. The newest
+A test is flaky if it both passed and failed for one commit in different runs, or if its report says so. In a run where
+several tests of one name did both, it failed: what fails on one system alone, each time, is not flaky. The newest
 `WINDOW` runs of a project are looked at; of those only what failed, in the runs of commits that were run again.
 """
 
@@ -27,7 +28,9 @@ _FOUND = f"""
         WHERE run.commit_sha IN (SELECT commit_sha FROM again) AND bad.run_id = run.id AND bad.status IN {FAILING}
         AND EXISTS (SELECT 1 FROM run other CROSS JOIN result good
             WHERE other.project_id = :project AND other.commit_sha = run.commit_sha AND other.id <> run.id
-            AND good.test_id = bad.test_id AND good.run_id = other.id AND good.status = 0)),
+            AND good.test_id = bad.test_id AND good.run_id = other.id AND good.status = 0
+            AND NOT EXISTS (SELECT 1 FROM result too WHERE too.test_id = bad.test_id AND too.run_id = other.id
+                AND too.status IN {FAILING}))),
     told AS (SELECT DISTINCT r.test_id FROM recent run CROSS JOIN result r INDEXED BY result_flaky
         WHERE run.flaky > 0 AND r.run_id = run.id AND r.flaky = 1),
     found AS MATERIALIZED (SELECT test_id, count(commit_sha) AS commits FROM

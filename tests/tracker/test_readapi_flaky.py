@@ -69,6 +69,15 @@ def test_both_outcomes_within_one_run_are_not_flaky(project: Project) -> None:
     assert found(project) == []
 
 
+def test_what_failed_beside_another_of_its_name_in_every_run_is_not_flaky(project: Project) -> None:
+    """On one of two systems it fails, each time."""
+    for run in runs(project, "abc", PASSED, PASSED):
+        written.result(project, run, written.report_of(run), "c.A a", FAILED)
+    assert found(project) == []
+    runs(project, "abc", PASSED)
+    assert found(project) == ["c.A a"]
+
+
 def test_what_a_report_calls_flaky_is(project: Project) -> None:
     run = written.run(project, {"c.A b": PASSED}, flaky=1)
     written.result(project, run, written.report_of(run), "c.A a", PASSED, flaky=True, reruns=1)

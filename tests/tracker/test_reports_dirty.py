@@ -54,6 +54,9 @@ NAMES = {
     "utf-16 big endian without a mark": (named("é").decode().encode("utf-16-be"), "é"),
     "utf-32": (named("é").decode().encode("utf-32"), "é"),
     "space before the declaration": (b"\n\n  " + named("é", b'<?xml version="1.0"?>'), "é"),
+    "two marks": (named("é", b"\xef\xbb\xbf" * 2 + b'<?xml version="1.0" encoding="utf-8"?>'), "é"),
+    "a mark after an empty line": (named("é", b"\r\n\xef\xbb\xbf<?xml version='1.0'?>"), "é"),
+    "utf-16 without a mark after an empty line": (("\n" + named("é").decode()).encode("utf-16-le"), "é"),
     "XML 1.1": (named(b"a&#1;b", b'<?xml version="1.1"?>\xc2\x85'), "a\ufffdb"),
     "a doctype": (named("é", b'<!DOCTYPE testsuite PUBLIC "-//X//EN" "http://127.0.0.1:1/x.dtd">'), "é"),
 }

@@ -52,6 +52,16 @@ def test_trx_knows_the_class_from_the_definition_that_comes_after() -> None:
     assert [(case.class_name, case.name) for case in cases] == [("A.B", "T"), ("A.C", "U"), ("", "V")]
 
 
+def test_tests_of_one_name_and_two_ids_are_two() -> None:
+    def rows(*ids: str) -> str:
+        told = zip(ids, ("Fail", "Pass"), strict=True)
+        return xunit(*(f'<test id="{id}" name="C.rows(x: ···)" type="C" result="{result}"/>' for id, result in told))
+
+    for ids, wanted in ((("1", "2"), (2, 1, 0, 0, 0)), (("1", "1"), (1, 0, 0, 0, 1))):
+        assert counted(trx(result("Failed", id=ids[0]), result("Passed", id=ids[1]))) == wanted
+        assert counted(rows(*ids)) == wanted
+
+
 def test_trx_tells_of_a_failure() -> None:
     inside = """<Output><StdOut>said</StdOut><StdErr>warned</StdErr>
         <ErrorInfo><Message>expected 1</Message><StackTrace>at x</StackTrace></ErrorInfo></Output>"""
@@ -73,9 +83,18 @@ def test_a_run_of_trx_that_fell_over_is_an_error() -> None:
     assert counted(trx(result("Failed"), summary=summary)) == (1, 1, 0, 0, 0)
 
 
-def test_trx_without_results_counts_by_its_counters() -> None:
-    summary = '<ResultSummary outcome="Failed"><Counters total="5" failed="2" error="1"/></ResultSummary>'
-    assert counted(trx(summary=summary)) == (5, 2, 1, 0, 0)
+@pytest.mark.parametrize(
+    ("counters", "wanted"),
+    [
+        ('total="5" failed="2" error="1"', (5, 2, 1, 0, 0)),
+        ('total="9" executed="6" failed="1" timeout="1" aborted="2" notExecuted="2" inconclusive="1"', (9, 1, 3, 3, 0)),
+        ('total="5" executed="3" passed="3" failed="0" notExecuted="0"', (5, 0, 0, 2, 0)),  # VSTest
+        ('total="2" executed="7"', (2, 0, 0, 0, 0)),
+    ],
+)
+def test_trx_without_results_counts_by_its_counters(counters: str, wanted: tuple[int, ...]) -> None:
+    summary = f'<ResultSummary outcome="Failed"><Counters {counters}/></ResultSummary>'
+    assert counted(trx(summary=summary)) == wanted
 
 
 # --- xUnit v2 ---
@@ -227,6 +246,13 @@ def test_repeated_tests_of_ctrf_are_one() -> None:
     assert report.flaky == {1}
 
 
+@pytest.mark.parametrize("where", ["filePath", "browser"])
+def test_tests_of_one_name_in_two_files_or_browsers_of_ctrf_are_two(where: str) -> None:
+    one, other = ({"name": "a", "status": status, where: status} for status in ("failed", "passed"))
+    assert counted(ctrf(one, other)) == (2, 1, 0, 0, 0)
+    assert counted(ctrf(one, {**one, "status": "passed"})) == (1, 0, 0, 0, 1)
+
+
 BAD_JSON = {
     "half a file": ('{"results": {"tests": [{"name":\n "a"', 2, "JSON"),
     "words after the end": ('{"results": {"tests": [{}]}}\nDone', 2, "JSON"),
@@ -328,6 +354,11 @@ GO = {
     ),
     "one that did not build, in older words": (go(ran("pass", "T", "q"), "FAIL\tp [build failed]"), (2, 0, 1, 0, 0)),
     "the same in both words": (go("FAIL\tp [build failed]", ran("fail")), (1, 0, 1, 0, 0)),
+    "what failed runs again, as gotestsum does it": (
+        go(ran("run", "T"), ran("fail", "T"), ran("pass", "U"), ran("fail"), ran("run", "T"), ran("pass", "T"),
+           ran("pass")),
+        (2, 0, 0, 0, 1),
+    ),
     "benchmarks": (go(ran("run", "BenchmarkX"), ran("bench", "BenchmarkX"), ran("pass")), (0, 0, 0, 0, 0)),
 }  # fmt: skip
 
@@ -341,6 +372,9 @@ def test_go_counts(what: str, size: int) -> None:
 
 def test_go_tells_why_a_package_does_not_build() -> None:
     assert only(read(GO["a package that did not build"][0])[1]).stack == "x.go:1: no"
+    fails = [ran("fail", None, package, FailedBuild="dep") for package in ("p", "q")]
+    _, cases = read(go({"ImportPath": "dep", "Action": "build-output", "Output": "y.go:1: no\n"}, *fails))
+    assert [(case.class_name, case.stack) for case in cases] == [("p", "y.go:1: no"), ("q", "y.go:1: no")]
 
 
 def test_a_broken_line_of_go_is_refused_with_its_number() -> None:
@@ -370,9 +404,10 @@ def test_a_text_of_json_is_bounded() -> None:
 def test_tests_of_go_that_run_at_once_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gotest, "AT_ONCE", 2)
     assert counted(go(*(ran(action, f"T{at}") for at in range(5) for action in ("run", "pass"))))[0] == 5
-    for running in ([ran("run", f"T{at}") for at in range(5)], [ran("run", "T", f"p{at}") for at in range(5)]):
-        with pytest.raises(ReportTooLarge, match="at the same time"):
-            read(go(*running))
+    with pytest.raises(ReportTooLarge, match="at the same time"):
+        read(go(*(ran("run", f"T{at}") for at in range(5))))
+    with pytest.raises(ReportTooLarge, match="more than 2 packages"):
+        read(go(*(ran("pass", None, f"p{at}") for at in range(5))))
 
 
 def test_the_output_that_is_held_for_go_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

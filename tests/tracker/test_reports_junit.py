@@ -135,6 +135,7 @@ def test_a_test_that_passed_and_did_not_is_one_test_with_its_last_outcome(what: 
         ['<testcase name=" "/>', '<testcase name=" "><failure/></testcase>'],
         ['<testcase classname="a" name="x"/>', '<testcase classname="b" name="x"><failure/></testcase>'],
         ['<testcase classname="a" name="x"/>', '<testcase classname="a" name="X"><failure/></testcase>'],
+        ['<testcase name="x" file="a.js"><failure/></testcase>', '<testcase name="x" file="b.js"/>'],  # node
     ],
 )
 def test_nameless_and_different_tests_count_each(cases: list[str]) -> None:

@@ -34,8 +34,9 @@ _MARKS = (
     (codecs.BOM_UTF16_BE, "utf-16-be"),
 )
 _WIDE = ("utf-32-le", "utf-32-be", "utf-16-le", "utf-16-be")
-_FIRST = tuple((first.encode(name), name) for first in "<{[" for name in _WIDE)
-"""Without a mark a wide encoding shows by its first character, which is < in XML and { or [ in JSON."""
+_FIRST = tuple((first.encode(name), name) for first in "<{[ \t\r\n" for name in _WIDE)
+"""Without a mark a wide encoding shows by its first character: < in XML, { or [ in JSON, or space before it."""
+_BLANK = " \t\r\n\ufeff"
 _DECLARED = re.compile(rb"\s*<\?xml\s[^>]*?\bencoding\s*=\s*[\"']([A-Za-z][\w.:-]{0,39})[\"']")
 _NOT_TEXT = {"idna", "punycode", "unicode_escape", "raw_unicode_escape", "undefined", "mbcs", "oem"}
 _DECLARATION = re.compile(r"\s*<\?xml\s[^>]*\?>")
@@ -113,11 +114,16 @@ def encoding_of(head: bytes) -> tuple[str, int]:
 
 
 def texts(content: Iterable[bytes], head: bytes) -> Iterator[str]:
-    """The content decoded; what is not of its encoding is U+FFFD."""
+    """The content decoded; what is not of its encoding is U+FFFD. Marks that stand before it once more are dropped."""
     name, mark = encoding_of(head)
+    begun = False
     decoder = codecs.getincrementaldecoder(name)(errors="replace")
     for piece in content:
         if text := decoder.decode(piece[mark:]):
+            if not begun:
+                rest = text.lstrip(_BLANK)
+                text = text[: len(text) - len(rest)].replace("\ufeff", "") + rest
+                begun = bool(rest)
             yield text
         mark = max(0, mark - len(piece))
     if text := decoder.decode(b"", final=True):

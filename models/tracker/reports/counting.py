@@ -106,7 +106,7 @@ class Tally:
         if length is not None:
             frame.duration_ms = (frame.duration_ms or 0) + length
         if case.name:
-            frame.keys.append(hash((draft.class_name, draft.name)))
+            frame.keys.append(hash((draft.class_name, draft.name, draft.place)))
             frame.marks.append(self._position << 3 | flaky << 2 | rank)
         self._pass(case)
 

@@ -101,6 +101,12 @@ def _class(draft: Draft, value: object) -> None:
     draft.class_name = text(value)
 
 
+def _place(draft: Draft, value: object) -> None:
+    """A file, or a browser: a test of one name is another one in each."""
+    if told := text(value):
+        draft.place = f"{draft.place or ''}\n{told}"
+
+
 def _message(draft: Draft, value: object) -> None:
     draft.message = text(value)
 
@@ -126,6 +132,8 @@ _FIELDS: dict[str, Callable[[Draft, object], None]] = {
     "status": _status,
     "name": _name,
     "classname": _class,
+    "filePath": _place,
+    "browser": _place,
     "message": _message,
     "duration": _duration,
     "flaky": _flaky,

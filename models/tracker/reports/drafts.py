@@ -44,6 +44,8 @@ class Draft:
     err: Text | None = None
     flaky = False
     reruns = 0
+    place: str | None = None
+    """Its source file or its id, where the report tells: tests of one name in two places are two tests."""
 
     def __init__(self, class_name: str | None, name: str | None, duration_ms: int | None = None) -> None:
         self.class_name = class_name

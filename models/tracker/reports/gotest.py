@@ -18,7 +18,7 @@ HELD = 32 * 1024 * 1024
 """As much output of all the tests that run is held: which of them will fail is not known yet."""
 
 AT_ONCE = 100_000
-"""As many packages, and as many tests of a package, run at the same time."""
+"""As many packages there are, and as many tests of one run at the same time."""
 
 _ENDS = {"pass": Weight.NOTHING, "fail": Weight.FAILED, "skip": Weight.SKIPPED}
 _UNBUILT = re.compile(rb"FAIL\s+(\S{1,500})\s+\[(?:build|setup) failed\]")
@@ -49,6 +49,7 @@ class GoTest:
         self._limits = limits
         self._tally = Tally(sink, limits)
         self._packages: dict[str, _Package] = {}
+        self._frames: dict[str, Frame] = {}
         self._builds: dict[str, Text] = {}
         self._unbuilt: dict[str, str] = {}
         self._room = HELD
@@ -62,8 +63,8 @@ class GoTest:
         for name in list(self._packages):
             self._end(name, None, None)
         for name, said in self._unbuilt.items():
-            frame = self._tally.open(name)
-            self._broken(frame, name, None, said)
+            self._broken(self._frame(name), name, None, said)
+        for frame in self._frames.values():
             self._tally.close(frame)
 
     def report(self, digest: str) -> TestReport:
@@ -87,16 +88,23 @@ class GoTest:
             elif action in _ENDS and test:
                 self._finish(package, test, _ENDS[action], _length(event))
             elif action in _ENDS:
-                failed = text(event.get("FailedBuild")) or ""
-                package.output = self._builds.pop(failed, package.output)
-                self._end(name, _ENDS[action], _length(event))
+                unbuilt = self._builds.get(text(event.get("FailedBuild")) or "")  # others may have failed by it too
+                self._end(name, _ENDS[action], _length(event), unbuilt)
 
     def _package(self, name: str) -> _Package:
         package = self._packages.get(name)
         if package is None:
-            _bounded(self._packages)
-            package = self._packages[name] = _Package(self._tally.open(name))
+            package = self._packages[name] = _Package(self._frame(name))
         return package
+
+    def _frame(self, name: str) -> Frame:
+        """The suite of a package: one, however often it ran (gotestsum lets what has failed run again)."""
+        frame = self._frames.get(name)
+        if frame is None:
+            if len(self._frames) >= AT_ONCE:
+                raise ReportTooLarge(f"it has more than {AT_ONCE} packages")
+            frame = self._frames[name] = self._tally.open(name)
+        return frame
 
     def _output(self, package: _Package, test: str | None, line: str) -> None:
         if test is None:
@@ -131,7 +139,7 @@ class GoTest:
         package.failed |= weight >= Weight.FAILED
         self._tally.add(package.frame, draft)
 
-    def _end(self, name: str, weight: Weight | None, duration_ms: int | None) -> None:
+    def _end(self, name: str, weight: Weight | None, duration_ms: int | None, unbuilt: Text | None = None) -> None:
         """A package ended, or with no weight the log before it did. In one that passed only benchmarks have no end."""
         package = self._packages.pop(name)
         failed = weight is Weight.FAILED
@@ -143,9 +151,9 @@ class GoTest:
         if failed:
             self._unbuilt.pop(name, None)
         if failed and not package.failed:
-            self._broken(package.frame, name, duration_ms, "the package failed without a failed test", package.output)
+            why = "the package failed without a failed test"
+            self._broken(package.frame, name, duration_ms, why, unbuilt or package.output)
         self._freed(package.output)
-        self._tally.close(package.frame)
 
     def _broken(
         self, frame: Frame, name: str, duration_ms: int | None, message: str, output: Text | None = None

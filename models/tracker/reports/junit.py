@@ -82,6 +82,7 @@ class JUnit(Reader):
         if class_name is None and name and (dotted := _DOTTED.fullmatch(name.strip())):
             class_name, name = dotted.groups()
         draft = Draft(class_name, name, _DURATIONS[get("time", "")])
+        draft.place = get("file")
         self._drafts.append(draft)
         if "status" in attributes or "result" in attributes or "disabled" in attributes:
             self._skipping(draft, attributes)

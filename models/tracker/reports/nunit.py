@@ -180,6 +180,7 @@ class XUnit(_Suites):
         if name and class_name and name.startswith(class_name + "."):
             name = name[len(class_name) + 1 :]
         draft = Draft(class_name, name, duration_ms(get("time")))
+        draft.place = get("id")  # xUnit v3: rows of a theory have the same name if that is long
         draft.weigh(self._results.get(get("result", "").lower(), Weight.ERROR))
         self._begin(draft)
 

@@ -27,6 +27,10 @@ _OUTCOMES = {
 }
 """Whatever else (Error, Timeout, Aborted, InProgress, no outcome at all) is an error: it did not end well."""
 
+_BROKEN = ("error", "timeout", "aborted", "disconnected", "inProgress")
+_UNRUN = ("notExecuted", "notRunnable", "inconclusive", "pending")
+"""Counters of these outcomes."""
+
 
 class Definitions(Reader):
     """The classes of the tests, by their ids."""
@@ -91,6 +95,7 @@ class Trx(Reader):
         if name and class_name and name.startswith(class_name + "."):
             name = name[len(class_name) + 1 :]
         draft = Draft(class_name, name, duration_ms(get("duration")))
+        draft.place = get("testId")
         draft.weigh(_OUTCOMES.get(get("outcome", "").lower(), Weight.ERROR))
         self._drafts.append(draft)
         self._sums.append(False)
@@ -126,10 +131,12 @@ class Trx(Reader):
             self.listen(draft.err)
 
     def _counters(self, attributes: dict[str, str]) -> None:
-        get = attributes.get
-        self._frame.declared = Declared(
-            tests=count(get("total")), failed=count(get("failed")), errors=count(get("error"))
-        )
+        """`executed` tells what was skipped where the others (all 0, from VSTest) do not."""
+        said = {name: count(value) or 0 for name, value in attributes.items()}
+        total = said.get("total", 0)
+        errors, skipped = (sum(said.get(name, 0) for name in names) for names in (_BROKEN, _UNRUN))
+        skipped = max(skipped, total - said.get("executed", total))
+        self._frame.declared = Declared(total, said.get("failed"), errors, skipped)
 
     def _summary(self, attributes: dict[str, str]) -> None:
         self._failed = attributes.get("outcome", "").lower() in ("failed", "error", "aborted", "timeout")
