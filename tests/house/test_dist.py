@@ -193,7 +193,7 @@ def test_a_place_that_is_read_only_will_do_once_it_is_there(executable: Path, tm
 
 
 def test_the_executable_speaks_to_postgresql(executable: Path, tmp_path: Path) -> None:
-    (tmp_path / "pilothouse.yaml").write_text("server: {database-url: 'postgresql://127.0.0.1:1/none'}")
+    (tmp_path / "pilothouse.yaml").write_text("server: {port: 0, database-url: 'postgresql://127.0.0.1:1/none'}")
     done = subprocess.run(
         [executable], cwd=tmp_path, env={"XDG_CACHE_HOME": str(tmp_path)}, capture_output=True, timeout=120
     )
