@@ -35,6 +35,11 @@ def shown_words(words: Sequence[str]) -> list[str]:
     return shown
 
 
+def shown_address(url: str) -> str:
+    """A URL without its credentials and its query."""
+    return _USER_INFO.sub(HIDDEN, url.partition("?")[0])
+
+
 def shown_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """The names of variables and what may be shown of their values."""
     return {name: HIDDEN if is_secret(name) else _USER_INFO.sub(HIDDEN, text) for name, text in environment.items()}

@@ -252,10 +252,11 @@ class Fleet:
         removed = [process for name, process in self._processes.items() if name not in specs]
         changed = [name for name, spec in specs.items() if name in self._specs and self._specs[name] != spec]
         added = [name for name in specs if name not in self._processes]
+        needed = self._needed
         self._take(specs, changed)
         live = [self._processes[name] for name in changed if self._processes[name].live]
         new = [self._processes[name] for name in added if auto_start and specs[name].auto_start]
-        failed = await self._each(removed, Process.retire, backwards=True)
+        failed = await self._each(removed, lambda one: self._retire(one, needed), backwards=True)
         self._processes = {name: one for name, one in self._processes.items() if one.live or not one.retired}
         failed += await self._each(live, Process.renew)
         failed += await self._start(new)
@@ -268,6 +269,13 @@ class Fleet:
             changed=changed,
             failed=failed,
         )
+
+    async def _retire(self, process: Process, needed: Mapping[str, list[str]]) -> str:
+        """What depended on it, and is configured no more either, goes before it. `needed` as it was till now."""
+        for other in dependents(needed, process.name):
+            if other in self._processes and self._processes[other].retired:
+                await self._processes[other].stop()
+        return await process.retire()
 
     def _take(self, specs: Mapping[str, ProcessSpec], changed: list[str]) -> None:
         """From here on these are the processes, before anything is waited for."""

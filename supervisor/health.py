@@ -7,12 +7,15 @@ import contextlib
 import logging
 import os
 import signal
+import socket
+import ssl
 from collections.abc import Callable
 
 from tornado.httpclient import HTTPClientError
 from tornado.simple_httpclient import SimpleAsyncHTTPClient
 
 from models.processes import ExecProbe, HealthCheck, HttpProbe, ProcessSpec, TcpProbe
+from models.secrets import shown_address, shown_words
 from supervisor.child import MARK, Children, Launch
 
 log = logging.getLogger("health")
@@ -62,6 +65,8 @@ class Prober:
                 return await self._exec(check.exec, launch) if check.exec is not None else ""
         except TimeoutError:
             return f"no answer within {check.timeout:g} s"
+        except (ssl.SSLError, socket.gaierror) as error:  # their numbers are not those of the system
+            return error.strerror or str(error)
         except OSError as error:
             return os.strerror(error.errno) if error.errno else str(error)
 
@@ -70,23 +75,25 @@ class Prober:
             self._client = SimpleAsyncHTTPClient(
                 force_instance=True, max_clients=_MOST_AT_ONCE, max_body_size=_MOST_BODY
             )
+        asked = self._client.fetch(
+            probe.url,
+            method=probe.method,
+            headers=dict(probe.headers),
+            allow_nonstandard_methods=True,
+            follow_redirects=False,
+            connect_timeout=timeout,
+            request_timeout=timeout,
+            raise_error=False,
+            streaming_callback=_drop,
+        )
+        asked.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody may wait for it any more
         try:
-            answer = await self._client.fetch(
-                probe.url,
-                method=probe.method,
-                headers=dict(probe.headers),
-                allow_nonstandard_methods=True,
-                follow_redirects=False,
-                connect_timeout=timeout,
-                request_timeout=timeout,
-                raise_error=False,
-                streaming_callback=_drop,
-            )
+            answer = await asyncio.shield(asked)  # Tornado logs a trace where an answer that was given up fails
         except (HTTPClientError, ValueError) as error:
             return str(error)
         if any(low <= answer.code <= high for low, high in probe.status):
             return ""
-        return f"{probe.method} {probe.url}: {answer.error or answer.code}"
+        return f"{probe.method} {shown_address(probe.url)}: {answer.error or answer.code}"
 
     async def _tcp(self, probe: TcpProbe) -> str:
         _, writer = await asyncio.open_connection(probe.host, probe.port)
@@ -103,7 +110,9 @@ class Prober:
             exit = await asyncio.shield(child.exited)
         finally:
             child.send(signal.SIGKILL)
-        return "" if exit is not None and exit.exit_code == 0 else f"{' '.join(probe.command)!r} ended with {exit}"
+        if exit is not None and exit.exit_code == 0:
+            return ""
+        return f"{' '.join(shown_words(probe.command))!r} ended with {exit}"
 
     def close(self) -> None:
         if self._client is not None:

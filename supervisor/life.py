@@ -9,6 +9,7 @@ from pathlib import Path
 
 from models.errors import Failed
 from models.processes import Exit, ProcessSpec
+from models.secrets import shown_words
 from supervisor.child import Child, Launch
 from supervisor.engine import Engine
 from supervisor.logs import tail
@@ -102,7 +103,7 @@ class Life:
         """Why it failed to start: how it ended, and the end of its standard error where that is a file of its own."""
         words = f"it ended with {exit} before it had run for {self.spec.start_seconds:g} s"
         if self._was_not_executed(exit):
-            words = f"{' '.join(self.spec.argv)!r} could not be executed ({exit})"
+            words = f"{' '.join(shown_words(self.spec.argv))!r} could not be executed ({exit})"
         file = Path(self.spec.stderr_file or "")
         try:
             text = tail(file, 100, _LAST_WORDS)[0] if file.is_file() else b""  # /dev/stderr, say, cannot be read again

@@ -26,6 +26,7 @@ from models.processes import (
     ended_as,
     restarts,
 )
+from models.secrets import shown_words
 from models.supervised import Record
 from supervisor.backoff import Backoff
 from supervisor.child import MARK, Child, Launch, ticks_per_second
@@ -259,7 +260,8 @@ class Process:
             file = error.filename if isinstance(error, OSError) else None
             about = f" ({file})" if file and file != launch.argv[0] else ""
             where = launch.directory or _here()
-            self._fail_to_start(f"{' '.join(launch.argv)!r} in directory {where} could not be started: {reason}{about}")
+            command = " ".join(shown_words(launch.argv))
+            self._fail_to_start(f"{command!r} in directory {where} could not be started: {reason}{about}")
             return
         life = Life(self._engine, self.spec, launch, child, self._engine.clock.since_boot())
         self._live(life, self._engine.clock.now())

@@ -301,3 +301,13 @@ def test_a_group_start_names_those_that_ran_already_and_starts_the_others(serve:
     assert server.post("/api/v1/processes/group/stop").status == 200
     assert server.post("/api/v1/processes/group/restart").status == 200
     assert (server.status("up"), server.status("down")) == ("running", "running")
+
+
+def test_what_is_removed_together_goes_with_what_depends_on_it_first(serve: Serve) -> None:
+    slow = {"command": ["sh", "-c", "trap 'sleep 0.3; exit 0' TERM; echo ready > ready; while :; do sleep 0.02; done"]}
+    server = serve({"base": SLEEPER, "top": {**slow, "depends-on": ["base"]}})
+    server.do("start", "top")
+    wait_for(lambda: (server.folder / "ready").exists())
+    server.configure({"server": {"port": 0}})
+    assert server.post("/api/v1/supervisor/reload").status == 200
+    assert come_in_order(story(server), "top stopping", "top stopped", "base stopping", "base stopped")

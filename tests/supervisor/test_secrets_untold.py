@@ -1,0 +1,80 @@
+"""What the supervisor says of a command or a probe that fails has no secret in it, and is said once."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+from conftest import Serve, wait_for
+
+SILENT = {"http": {"url": ""}, "interval": "10ms", "timeout": "50ms", "failure-threshold": 1}
+
+
+@pytest.fixture
+def deaf() -> Iterator[int]:
+    """A port where connections are taken and nothing is answered."""
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        one.listen(100)
+        yield one.getsockname()[1]
+
+
+@pytest.fixture
+def locked() -> Iterator[int]:
+    """A port where every request is answered with 401."""
+
+    def answer(listening: socket.socket) -> None:
+        while True:
+            try:
+                connection, _ = listening.accept()
+            except OSError:
+                return
+            with connection:
+                connection.recv(65536)
+                connection.sendall(b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\n\r\n")
+
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        one.listen(100)
+        threading.Thread(target=answer, args=(one,), daemon=True).start()
+        yield one.getsockname()[1]
+        one.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.mark.parametrize("chain", [{}, {"limits": {"nofile": {"soft": 10, "hard": "unlimited"}}}])
+def test_a_command_that_cannot_be_started_is_told_without_its_secrets(serve: Serve, chain: dict[str, object]) -> None:
+    command = ["/no/such/program" if not chain else "true", "--password=hunter2", "--token", "hunter2"]
+    server = serve({"web": {"command": command, **chain}})
+    answer = server.do("start", "web")
+    assert answer.status == 500
+    assert b"hunter2" not in answer.body
+    assert "--password=(hidden)" in server.info("web")["failedErrorLog"]
+    wait_for(lambda: "start/web 500" in server.log.read_text())
+    assert "hunter2" not in server.log.read_text()
+
+
+def test_an_unhealthy_process_is_told_without_the_credentials_of_its_probe(serve: Serve, locked: int) -> None:
+    url = f"http://bob:hunter2@127.0.0.1:{locked}/ready?key=hunter2"
+    server = serve(
+        {"web": {"command": "sleep 100", "health-check": {**SILENT, "timeout": "20s", "http": {"url": url}}}}
+    )
+    server.do("start", "web")
+    server.until("web", "unhealthy")
+    wait_for(lambda: "web: unhealthy: " in server.log.read_text())
+    assert f"127.0.0.1:{locked}/ready: HTTP 401" in server.log.read_text()
+    assert "hunter2" not in server.log.read_text()
+
+
+def test_a_probe_that_is_not_answered_leaves_one_line_however_often_it_is_made(serve: Serve, deaf: int) -> None:
+    check = {**SILENT, "http": {"url": f"http://127.0.0.1:{deaf}/"}}
+    server = serve({"web": {"command": "sleep 100", "health-check": check}})
+    server.do("start", "web")
+    server.until("web", "unhealthy")
+    server.do("restart", "web")  # in the middle of a probe
+    server.until("web", "unhealthy")
+    wait_for(lambda: server.log.read_text().count("web: unhealthy: ") == 2)
+    server.stop()
+    assert "Traceback" not in server.log.read_text()
+    assert "tornado" not in server.log.read_text()
