@@ -122,6 +122,10 @@ class LogStream(Streaming):
     gate = staticmethod(log_readers)
     kind = "logs"
 
+    async def head(self, *arguments: str) -> None:
+        log_asked_for(self, *arguments)  # what GET refuses is refused
+        await super().head(*arguments)
+
     def get(self, name: str) -> None:
         path, lines = log_asked_for(self, name)
         stream = self.open()

@@ -300,14 +300,17 @@ class _Reading:
         if base is Words:
             return self._list(values.shell_words, _typed(str), parts[0], at)
         if origin is tuple:
-            return self._list(values.commas, _typed(get_args(base)[0]), parts[0], at)
+            item, raw = _typed(get_args(base)[0]), parts[0]
+            alone = isinstance(raw, dict) and attrs.has(item.base)
+            return self._list(values.commas, item, [raw] if alone else raw, at)
         return self._scalar(base, parts[0], at)
 
     def _mapping(self, key: _Field, value: _Field, parts: Sequence[Raw], at: _At) -> dict[Any, Any]:
-        """A mapping whose keys are the user's own, each taken whole."""
+        """A mapping whose keys are the user's own."""
         given, read = dict[str, list[Raw]](), {}
-        for name, raw in (item for part in parts for item in self._items(part, at)):
-            given.setdefault(name, []).append(raw)
+        for word, raw in (item for part in parts for item in self._items(part, at)):
+            for name, inner in _of_entry(value.base, word, raw).items():
+                given.setdefault(name, []).append(inner)
         for name, raws in given.items():
             if self._value(key, [name], at) is not NOTHING:
                 read[name] = self._entry(value, name, raws, at.of(name))
@@ -416,7 +419,20 @@ def _undotted(fields: Mapping[str, _Field], key: str, raw: Raw) -> tuple[str, Ra
     return (name, {rest: raw}) if attrs.has(base) else (key, raw)
 
 
-def _of_process(rest: str, raw: Raw) -> Raw:
+def _of_entry(base: Any, word: str, raw: Raw) -> dict[str, Raw]:
+    """What a key within a mapping says, by name of the entry: `nofile.soft` is `soft` of `nofile`.
+
+    What has a property of a process is a whole process, whatever dots its name has.
+    """
+    name, _, rest = word.partition(".")
+    if base is _Limit and rest:
+        return {name: {rest: raw}}
+    properties = {key.partition(".")[0] for key in raw} if isinstance(raw, dict) else set()
+    whole = raw is None or not properties.isdisjoint(_fields(ProcessSpec))
+    return {word: raw} if whole or base is not ProcessSpec else _of_process(word, raw)
+
+
+def _of_process(rest: str, raw: Raw) -> dict[str, Raw]:
     """`web.command` is web's command. A name may have dots: it ends before the first word that is a process's property.
 
     Without one, a mapping is the whole process; anything else was meant for a property, whose name is wrong.

@@ -319,3 +319,5 @@ def test_a_log_that_cannot_be_followed_is_an_error_response(
 ) -> None:
     path = f"/api/v1/processes/logs/{what.partition('?')[0]}"
     error(server.get(f"/api/v1/processes/logs/{what}", Accept="text/event-stream"), status, path, code)
+    head = server.ask("HEAD", f"/api/v1/processes/logs/{what}", headers={"Accept": "text/event-stream"})
+    assert (head.status, head.headers["Content-Type"], head.body) == (status, "application/json", b"")
