@@ -94,7 +94,7 @@ class Strays:
             pids = Path("/proc/thread-self/children").read_text().split()
         except OSError:  # no descriptor is free: an end must be told all the same
             return set()
-        return {number for pid in pids if (number := int(pid)) not in self._children.pids}
+        return set(map(int, pids)).difference(self._children.pids)  # no loop of ours: at a stop of all there are many
 
     async def _orphans(self) -> list[Bearer]:
         """Our unwatched children. One look serves all who ask in the same turn of the loop, or soon after another look.
