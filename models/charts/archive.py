@@ -27,7 +27,7 @@ _LARGEST_METADATA = 1024**2
 _METADATA = ("Chart.yaml", "requirements.yaml", "requirements.lock", "Chart.lock")
 _VENDORED = re.compile(r"(?:.*/)?charts/[^/_.][^/]*\.tgz")
 _CRD = re.compile(r"((?:charts/[^/]+/)*)crds/.+\.(?:yaml|yml|json)")
-_SUBCHART = re.compile(r"charts/([^/]+)/Chart\.yaml")
+_SUBCHART = re.compile(r"charts/([^/_.][^/]*)/Chart\.yaml")
 
 
 @frozen
@@ -129,6 +129,7 @@ def _mapping(text: bytes, path: str) -> dict[str, Any]:
 
 def _metadata(found: Mapping[str, bytes]) -> dict[str, Any]:
     metadata = _mapping(found["Chart.yaml"], "Chart.yaml")
+    metadata.setdefault("apiVersion", "v1")  # as helm reads the charts of helm 2, which did not have to say it
     for name in ("apiVersion", "name", "version"):
         if not _text(metadata, name):
             raise Invalid(f"the chart's Chart.yaml must have {name}")

@@ -56,9 +56,11 @@ KINDS = (
     _kind("bad-values", Unprocessable, r"\Avalues don't meet the specifications of the schema",
           words="the values do not fit the chart: "),
     _kind("cluster-unreachable", Upstream, r"kubernetes cluster unreachable",
+          r"failed to download openapi: (?!context deadline)",
+          r'unable to build kubernetes objects\b.*"https?://[^"\s]+": (?!context deadline)',
           words="the cluster cannot be reached", quoted=False),
     _kind("cluster-denied", Upstream, r"is forbidden: User", r"asked for the client to provide credentials",
-          r"Unauthorized\b",
+          r"Unauthorized\b", r"\Afailed to delete release: ",
           words="the cluster does not let us do this: "),
     _kind("invalid-argument", Invalid, r"improper constraint", r"invalid release name", r"no name provided",
           r"chart name must", r"contains '/'", r"could not find protocol handler", r"invalid chart URL format",
@@ -101,6 +103,7 @@ KINDS = (
           r"unable to build kubernetes objects",
           r"unable to decode", r"field is immutable", r"cannot patch", r"resource name may not be empty",
           r"request (?:entity|is) too large", r"error parsing ", r"strict decoding error",
+          r"failed to install CRD ", r"unable to convert unstructured object", r"cannot be handled as an? ",
           words="the cluster refuses what the chart makes: "),
     _kind("timeout", TimedOut, r"context deadline exceeded", r"timed out waiting", r"client rate limiter Wait",
           r"not ready\. status: InProgress", r"would exceed context deadline",
@@ -169,6 +172,7 @@ def clean(text: str) -> str:
     """helm's words without our paths, without credentials in URLs, on one line of a bearable length."""
     text = text[: 2 * _JUDGED]
     text = re.sub(r"Use --debug flag to render out invalid YAML|\(try 'helm repo update'\)\.?", "", text)
+    text = re.sub(r", error found in #\d+ byte of .*", "", text)  # pieces of the object, which may be a Secret
     text = re.sub(r"((?<![a-z0-9+.-])[a-z][a-z0-9+.-]*://)[^/\s\"'@]*@", r"\1", text, flags=re.IGNORECASE)
     text = re.sub(r"(?<![\w:/.])/(?:[^\s/:\"'()]+/)+([^\s/:\"'()]*)", r"\1", text)
     lines = [line.strip() for line in text.splitlines() if line.strip()][:_LINES]

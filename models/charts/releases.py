@@ -187,16 +187,22 @@ def hooks(stored: Stored) -> list[Hook]:
     ]
 
 
-def test_results(stored: Stored) -> list[TestResult]:
-    """What the last run of each test hook came to; one that has not ended is RUNNING."""
+def test_results(stored: Stored, since: datetime | None) -> list[TestResult]:
+    """What the last run of each test hook came to; one that has not ended is RUNNING, or not begun `since` then."""
     results = []
     for hook in _hooks(stored):
         if _TEST in _texts(hook, "events"):
-            phase = _text(_part(hook, "last_run"), "phase")
+            run = _part(hook, "last_run")
+            phase = _text(run, "phase") if since is None or _is_since(run, since) else ""
             status = _TOLD.get(phase, "RUNNING")
             message = None if status == "PASSED" else f"the test is {phase.lower() or 'not finished'}"
             results.append(TestResult(_text(hook, "kind"), _text(hook, "name"), status, message))  # type: ignore[arg-type]
     return results
+
+
+def _is_since(run: Mapping[str, Any], since: datetime) -> bool:
+    began = instant(run.get("started_at"))
+    return began is not None and datetime.fromisoformat(began) >= since
 
 
 def _chart(stored: Stored) -> str:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+from attrs import evolve
 
 from models.charts import asks, failures, helmargs, releases
 from models.charts.helmargs import Version
@@ -99,22 +102,30 @@ async def rollback(work: Work, ask: asks.Rollback) -> None:
 
 
 async def test(work: Work, ask: asks.Test) -> list[TestResult]:
-    """Runs the tests; what each came to is in the release. One whose time ran out is running still."""
+    """Runs the tests; what each came to is in the release. One whose time ran out is running still.
+
+    helm ends with the first that fails: what the release says of those after it is of an earlier run.
+    """
     arguments = helmargs.test(await work.charts.helm.version(), ask.name, ask.namespace, timeout=ask.timeout_seconds)
     bounds = Bounds(ask.timeout_seconds + _TEST_GRACE, "timeoutSeconds", TimedOut, work.begin)
+    began, why = datetime.now(UTC), ""
     try:
         output = await _alone(work, ask.namespace, ask.name, arguments, bounds)
     except TimedOut:
         late = True
     else:
         late = not output.ok and failures.kind_of(output.stderr).problem is TimedOut
-        if not output.ok and not late and b"TEST SUITE:" not in output.stdout:
-            raise failures.problem(output.stderr)
-    results = await work.reads.test_results(ask.namespace, ask.name)
-    if not late:
-        return results
-    words = f"not finished within {ask.timeout_seconds} s"
-    return [one if one.status == "PASSED" else TestResult(one.kind, one.name, "RUNNING", words) for one in results]
+        if not output.ok and not late:
+            failed = failures.problem(output.stderr)
+            if b"TEST SUITE:" not in output.stdout:
+                raise failed
+            why = failed.message
+    results = await work.reads.test_results(ask.namespace, ask.name, began)
+    if late:
+        words = f"not finished within {ask.timeout_seconds} s"
+        return [one if one.status == "PASSED" else evolve(one, status="RUNNING", message=words) for one in results]
+    told = {"FAILED": why, "RUNNING": "not run: one before it failed"} if why else {}
+    return [evolve(one, message=told.get(one.status) or one.message) for one in results]
 
 
 async def prepared(work: Work, ask: Any, complete: bool = True) -> tuple[Version, Path]:

@@ -184,7 +184,7 @@ class _Talk:
         wanted = {name: asked[name] for name in ("service", "scope") if name in asked}
         login = self._login if self._is_kin(url) else None
         response = await self._fetcher.fetch(Request(url.with_query(**wanted), most=_LONGEST_TOKEN, login=login))
-        self.check(response)
+        _must_be_good(response)
         found = _json(response)
         token = _field(found, "token") or _field(found, "access_token")
         if not isinstance(token, str) or not re.fullmatch(r"[!-~]+", token):
@@ -200,8 +200,7 @@ class _Talk:
         """Raises `NotFound` or `Upstream` where the answer is not a good one."""
         if response.status == 404:
             raise NotFound(f"there is no {self.ref} in that version in the registry")
-        if not response.is_good:
-            raise Upstream(f"{response.url} answered {response.status}{_told(response)}")
+        _must_be_good(response)
 
     async def tags(self) -> list[str]:
         found: list[str] = []
@@ -263,6 +262,12 @@ def _json(response: Response) -> Any:
         return json.loads(response.body)
     except (ValueError, RecursionError):
         raise Upstream(f"{response.url} answered with no JSON") from None
+
+
+def _must_be_good(response: Response) -> None:
+    """Raises `Upstream`."""
+    if not response.is_good:
+        raise Upstream(f"{response.url} answered {response.status}{_told(response)}")
 
 
 def _told(response: Response) -> str:

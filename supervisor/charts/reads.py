@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
+from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -148,9 +149,9 @@ class Reads:
     async def hooks(self, namespace: str, name: str) -> list[Hook]:
         return releases.hooks(await self._newest(namespace, name))
 
-    async def test_results(self, namespace: str, name: str) -> list[TestResult]:
-        """What the last run of each test came to."""
-        return releases.test_results(await self._newest(namespace, name))
+    async def test_results(self, namespace: str, name: str, since: datetime) -> list[TestResult]:
+        """What a run that began then has found of each test."""
+        return releases.test_results(await self._newest(namespace, name), since)
 
     async def resources(self, namespace: str, name: str) -> list[Resource]:
         """What is there of each object of the manifest, in its order."""

@@ -190,7 +190,7 @@ def test_what_is_no_chart_is_refused(tmp_path: Path, data: bytes, why: str) -> N
         (b"a: " + b"[" * 5000, "nested too deeply"),
         (b"a: " + b"{a: " * 200_000, "nested too deeply"),
         (b"? {a: b}\n: c", "not YAML"),
-        (b"name: demo\nversion: 0.1.0", "must have apiVersion"),
+        (b"apiVersion:\nname: demo\nversion: 0.1.0", "must have apiVersion"),
         (b"apiVersion: v2\nversion: 0.1.0", "must have name"),
         (b"apiVersion: v2\nname: demo", "must have version"),
         (b"apiVersion: v2\nname: ~\nversion: 0.1.0", "must have name"),
@@ -364,6 +364,19 @@ def test_a_chart_that_lacks_what_it_needs_is_not_complete(tmp_path: Path) -> Non
     whole = checked(tmp_path, places.chart(dependencies=NEEDS, files=files))
     whole.must_be_complete()
     assert whole.vendored == {("redis", "1.2.0"), ("db", "2.0.0")}
+
+
+def test_what_helm_passes_over_in_charts_is_no_subchart(tmp_path: Path) -> None:
+    files: dict[str, str | bytes] = {f"charts/{name}/Chart.yaml": "none" for name in ("_off", ".git")}
+    found = checked(tmp_path, places.chart(dependencies=[{"name": "none"}], files=files))
+    assert found.vendored == frozenset()
+
+
+def test_a_chart_of_helm_2_need_not_say_its_api_version(tmp_path: Path) -> None:
+    needs = b"dependencies:\n- name: redis\n"
+    old = places.tar([("demo/Chart.yaml", b"name: demo\nversion: 0.1.0"), ("demo/requirements.yaml", needs)])
+    found = checked(tmp_path, old)
+    assert (found.metadata["apiVersion"], [one.name for one in found.dependencies]) == ("v1", ["redis"])
 
 
 def test_an_old_chart_says_it_in_a_file_of_its_own(tmp_path: Path) -> None:

@@ -49,6 +49,17 @@ def test_every_recorded_failure_has_its_kind_and_its_status() -> None:
         ('Error: INSTALLATION FAILED: services "a" is forbidden: User "u" cannot create resource "services"', 502),
         ('Error: INSTALLATION FAILED: pods "a" is forbidden: exceeded quota: q', 400),
         ('Error: INSTALLATION FAILED: admission webhook "v.example" denied the request: no', 400),
+        ("Error: INSTALLATION FAILED: failed to install CRD crds/b.yaml: resources are empty", 400),
+        ("Error: INSTALLATION FAILED: failed to convert new object to proper version: unable to convert unstructured "
+         "object to /v1, Kind=Secret: error decoding from json: illegal base64 data at input byte 3", 400),
+        ('Error: INSTALLATION FAILED: 1 error occurred:\n\t* ConfigMap in version "v1" cannot be handled as a '
+         'ConfigMap: v1.ConfigMap.Data: ReadString: expects " or n, but found t, error found in #10 byte of', 400),
+        # the cluster went away in the middle, or does not let us finish
+        ('Error: UPGRADE FAILED: error validating "": error validating data: failed to download openapi: '
+         'Get "https://10.0.0.9:6443/openapi/v2?timeout=32s": EOF', 502),
+        ("Error: INSTALLATION FAILED: unable to build kubernetes objects from release manifest: "
+         'Get "https://10.0.0.9:6443/api?timeout=32s": dial tcp 10.0.0.9:6443: connect: connection refused', 502),
+        ("Error: failed to delete release: r", 502),
         ('Error: uninstall: Release not loaded: r: release: not found', 404),
         ('Error: the release named "r" is already deleted', 404),
         ("Error: INSTALLATION FAILED: chart requires kubeVersion: >=9 which is incompatible with Kubernetes v1.20.2", 400),  # noqa: E501 (as helm prints it)
@@ -85,6 +96,22 @@ def test_details_of_what_cannot_be_reached_have_no_addresses() -> None:
     words = told('Error: Kubernetes cluster unreachable: Get "https://10.1.2.3:6443/version": dial tcp 10.1.2.3:6443: '
                  "connect: connection refused")  # fmt: skip
     assert words.message == "the cluster cannot be reached: connection refused"
+
+
+def test_details_of_a_cluster_that_goes_away_in_the_middle_have_no_addresses() -> None:
+    words = told('Error: UPGRADE FAILED: error validating "": error validating data: failed to download openapi: '
+                 'Get "https://10.1.2.3:6443/openapi/v2?timeout=32s": EOF')  # fmt: skip
+    assert words.message == "the cluster cannot be reached"
+
+
+def test_details_have_no_pieces_of_a_secret() -> None:
+    words = told(
+        'Error: INSTALLATION FAILED: 1 error occurred:\n\t* Secret in version "v1" cannot be handled as a Secret: '
+        "Data: decode base64: illegal base64 data at input byte 3, error found in #10 byte of "
+        '...|t hidden!"},"kind":"|..., bigger context ...|{"apiVersion":"v1","data":{"a":"not hidden!"}|...'
+    )
+    assert "cannot be handled as a Secret" in words.message
+    assert "hidden" not in words.message
 
 
 def test_details_are_one_line_of_a_bearable_length() -> None:

@@ -270,6 +270,12 @@ def test_a_token_is_asked_for_where_the_registry_says(lying: Server, web: Web) -
     assert asked == ["/token?service=it&scope=repository%3Ax%3Apull"]
 
 
+def test_a_token_server_that_is_not_there_is_not_a_chart_that_is_none(lying: Server, web: Web) -> None:
+    ref = offer(web, "barred/demo", places.chart("demo", "1.0.0"))
+    web.pages["/v2/barred/demo/manifests/1.0.0"] = _challenge(f"{web.url}/no-tokens")
+    assert refusal(lying, ref, 502).endswith("answered 404")
+
+
 @pytest.mark.parametrize(
     "realm", ["{0}/token", "http://169.254.169.254/token", "file:///etc/passwd", "http://me:pw@{1}/token"]
 )

@@ -76,7 +76,7 @@ def test_a_time_that_is_none_is_told_as_none(when: str) -> None:
 def test_hooks_that_are_none_are_told_as_far_as_they_are(hooks: Any) -> None:
     release = stored("a", "n", hooks=hooks)
     assert all(one.weight == 0 and one.delete_policy == () for one in releases.hooks(release))
-    assert all(one.status == "RUNNING" for one in releases.test_results(release))
+    assert all(one.status == "RUNNING" for one in releases.test_results(release, None))
 
 
 @pytest.mark.parametrize("value", [nested(330), nested(900), {"a": "\ud800", "b": "\0"}])

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from charting import FULL, HELMS, KEY, MAP, chart, helm, multipart, said, temporary, tint, upload
+from charting import FULL, HELMS, KEY, MAP, TEST, chart, helm, multipart, said, temporary, tint, upload
 from cluster import Cluster
 from conftest import Answer, Server, wait_for
 from places import Web, web
@@ -251,6 +251,21 @@ def test_tests_that_pass_fail_or_are_none(place: Place) -> None:
     assert failed["message"]
     place.install("s", chart(templates__map=MAP, values="colour: red\n"))
     assert place.ask("POST", "/releases/s/test").json == []
+
+
+def test_what_an_earlier_run_found_is_not_told_of_a_test_that_was_not_run(place: Place) -> None:
+    second = TEST.replace("-test", "-west").replace('hook": test', 'hook": test, "helm.sh/hook-weight": "1"')
+    place.install(archive=chart(templates__first=TEST, templates__second=second))
+    with place.cluster.attended(place.namespace):
+        both = place.ask("POST", "/releases/r/test", query="&timeoutSeconds=20").json
+    assert [(one["name"], one["status"]) for one in both] == [("r-test", "PASSED"), ("r-west", "PASSED")]
+    for name in ("r-test", "r-west"):
+        place.cluster.delete(place.namespace, "v1", "Pod", name)
+    with place.cluster.attended(place.namespace, "Failed"):
+        failed, other = place.ask("POST", "/releases/r/test", query="&timeoutSeconds=20").json
+    assert failed["status"] == "FAILED"
+    assert "pod r-test failed" in failed["message"]
+    assert (other["status"], other["message"]) == ("RUNNING", "not run: one before it failed")
 
 
 def test_a_test_whose_time_runs_out_is_running(place: Place) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import gzip
 import json
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -122,7 +123,7 @@ def test_what_is_not_there_is_told_as_nothing() -> None:
     assert (told.info.first_deployed, told.info.deleted, told.info.status, told.info.notes) == (None, None, "", "")
     assert releases.list_row({"name": "bare"}).chart == "MISSING"
     assert releases.hooks({"name": "bare"}) == []
-    assert releases.test_results({"name": "bare", "hooks": None}) == []
+    assert releases.test_results({"name": "bare", "hooks": None}, None) == []
 
 
 def test_a_row_names_chart_and_version() -> None:
@@ -153,11 +154,19 @@ def test_tests_are_told_by_their_last_run() -> None:
         hook("new", "test"),
         hook("none", "pre-install", phase="Failed"),
     ]
-    told = {one.name: one.status for one in releases.test_results({"hooks": hooks})}
+    told = {one.name: one.status for one in releases.test_results({"hooks": hooks}, None)}
     assert told == {"ok": "PASSED", "bad": "FAILED", "now": "RUNNING", "never": "RUNNING", "new": "RUNNING"}
-    messages = {one.name: one.message for one in releases.test_results({"hooks": hooks})}
+    messages = {one.name: one.message for one in releases.test_results({"hooks": hooks}, None)}
     assert messages["ok"] is None
     assert all(messages[name] for name in ("bad", "now", "never", "new"))
+
+
+def test_what_a_test_came_to_before_is_not_what_it_came_to_now() -> None:
+    began = datetime(2026, 11, 22, 3, 0, 1, tzinfo=UTC)
+    runs = {"now": "2026-11-22T04:00:01.5+01:00", "before": "2026-11-22T03:00:00Z", "odd": "yesterday"}
+    hooks = [hook(name, "test", last_run={"phase": "Succeeded", "started_at": at}) for name, at in runs.items()]
+    told = {one.name: one.status for one in releases.test_results({"hooks": hooks}, began)}
+    assert told == {"now": "PASSED", "before": "RUNNING", "odd": "RUNNING"}
 
 
 # Values (the comparison with helm itself is in test_cluster_reads.py)
