@@ -8,7 +8,7 @@ from typing import ClassVar
 from tornado.web import RequestHandler
 
 from handlers import wire
-from handlers.base import Base, Page, write_page
+from handlers.base import Base, Page, shown_again, write_page
 from handlers.gates import account_holders, open_to_all, session_cookie
 from handlers.interface import Says
 from handlers.routing import Route
@@ -39,7 +39,7 @@ class Login(Page):
             RequestHandler.check_xsrf_cookie(self)
 
     def get(self) -> None:
-        self._form(local_path(self.get_query_argument("next", "")), None)
+        self._form(local_path(self.get_query_argument("next", "")))
 
     async def post(self) -> None:
         name, target = field(self, "username"), local_path(field(self, "next") or self.get_query_argument("next", ""))
@@ -47,16 +47,16 @@ class Login(Page):
         if raw is None:
             self.set_status(401)
             self.set_header("WWW-Authenticate", "Bearer")
-            self.refused = ": the name or the password is wrong"
-            self._form(target, _WRONG)
+            self.refused, self.why = ": the name or the password is wrong", _WRONG
+            self._form(target)
             return
         await end_session(self)
         lifetime = self.services.accounts.lifetime
         self.set_cookie(session_cookie(self.services), raw, max_age=lifetime)
         self.redirect(target, status=303)
 
-    def _form(self, target: str, wrong: str | None) -> None:
-        write_page(self, "login.html", next=target, wrong=wrong)
+    def _form(self, target: str) -> None:
+        write_page(self, "login.html", next=target)
 
 
 class Logout(Page):
@@ -68,25 +68,29 @@ class Logout(Page):
         self.redirect(f"{self.prefix}/login", status=303)
 
 
-class Profile(Page):
-    """The account, its sessions and its tokens."""
-
+class ProfileForm(Page):
     gate = staticmethod(account_holders)
     back = "/profile"
+
+    async def again(self, *arguments: str) -> None:
+        await show_profile(self)
+
+
+class Profile(ProfileForm):
+    """The account, its sessions and its tokens."""
 
     async def get(self) -> None:
         await show_profile(self)
 
+    @shown_again
     async def post(self) -> None:
         user, name, mail = _user(self), field(self, "displayName"), field(self, "email")
         await self.services.accounts.in_store(lambda: accounts.set_profile(user.id, name, mail))
         self.redirect(f"{self.prefix}/profile", status=303)
 
 
-class ProfilePassword(Page):
-    gate = staticmethod(account_holders)
-    back = "/profile"
-
+class ProfilePassword(ProfileForm):
+    @shown_again
     async def post(self) -> None:
         current = field(self, "currentPassword", strip=False)
         new = field(self, "newPassword", strip=False)
@@ -94,12 +98,10 @@ class ProfilePassword(Page):
         self.redirect(f"{self.prefix}/profile", status=303)
 
 
-class ProfileTokens(Page):
+class ProfileTokens(ProfileForm):
     """Makes a token, and shows it this once."""
 
-    gate = staticmethod(account_holders)
-    back = "/profile"
-
+    @shown_again
     async def post(self) -> None:
         user, name, now = _user(self), field(self, "name"), self.services.clock.now()
         scope, days = _scope(field(self, "scope")), _days(field(self, "expiresDays"))
@@ -109,20 +111,16 @@ class ProfileTokens(Page):
         await show_profile(self, raw)
 
 
-class ProfileTokenRevoke(Page):
-    gate = staticmethod(account_holders)
-    back = "/profile"
-
+class ProfileTokenRevoke(ProfileForm):
+    @shown_again
     async def post(self, token: str) -> None:
         user, now = _user(self), self.services.clock.now()
         await self.services.accounts.in_store(lambda: accounts.revoke_token(user.id, int(token), now))
         self.redirect(f"{self.prefix}/profile", status=303)
 
 
-class ProfileSessionEnd(Page):
-    gate = staticmethod(account_holders)
-    back = "/profile"
-
+class ProfileSessionEnd(ProfileForm):
+    @shown_again
     async def post(self, session: str) -> None:
         user = _user(self)
         await self.services.accounts.in_store(lambda: accounts.end_session(user.id, int(session)))

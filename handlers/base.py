@@ -7,6 +7,8 @@ import errno
 import hashlib
 import http
 import logging
+from collections.abc import Awaitable, Callable
+from functools import wraps
 from typing import Any
 
 from tornado.httputil import HTTPServerRequest
@@ -218,6 +220,8 @@ class Page(Base):
     takes_forms = True
     max_body = 64 * 1024
     back = "/"
+    why = ""
+    """Why the form that was sent was refused; the page then shows it again (`shown_again`)."""
 
     @classmethod
     def login_needed(cls, request: HTTPServerRequest, prefix: str) -> errors.LoginNeeded:
@@ -227,6 +231,22 @@ class Page(Base):
         """What is told of something that there is not, or that the caller may not read: a login may show it."""
         return errors.NotFound(message) if self.caller.is_known else self.login_needed(self.request, self.prefix)
 
+    async def again(self, *arguments: str) -> None:
+        """Shows the page of the form, where its `post` is `shown_again`."""
+        raise NotImplementedError
+
+    def failed(self, problem: Problem) -> str:
+        """Notes a failure as what this answers; its words are for the page."""
+        self.set_status(STATUS[type(problem)])
+        self._failure_headers(problem)
+        self.refused = f": {problem.message}"
+        return problem.message
+
+    def typed(self, name: str, stored: object = None) -> str:
+        """What a field shows: what was typed where it was refused, else what is stored."""
+        was_sent = self.why and name in self.request.body_arguments
+        return self.get_body_argument(name, strip=False) if was_sent else "" if stored is None else str(stored)
+
     def check_xsrf_cookie(self) -> None:
         """A form of ours bears our token; what is no browser, and lives by no cookie, needs none."""
         if self.is_from_browser() or (self.caller.credential and self.caller.credential.kind == "session"):
@@ -234,6 +254,22 @@ class Page(Base):
 
     def is_from_browser(self) -> bool:
         return "Origin" in self.request.headers or "Sec-Fetch-Site" in self.request.headers
+
+
+def shown_again(post: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
+    """A `post` whose refusal shows the page again, with the reason and what was typed."""
+
+    @wraps(post)
+    async def posted(page: Page, *arguments: str) -> None:
+        try:
+            await post(page, *arguments)
+        except errors.LoginNeeded:
+            raise
+        except Problem as problem:
+            page.why = page.failed(problem)
+            await page.again(*arguments)
+
+    return posted
 
 
 class Refusal(Base):
@@ -275,6 +311,7 @@ def _drawn(handler: Base, template: str, values: dict[str, Any]) -> bytes:
     path = asked.path.removeprefix(handler.prefix) or "/"
     user = caller.user.username if caller.user else None
     frame = {"frame": Frame(path, asked.uri or "/", user, caller.is_admin), "base": handler.prefix, **words()}
+    frame["refusal"] = handler.why if isinstance(handler, Page) else ""
     return handler.render_string(template, **frame, **values)
 
 

@@ -12,10 +12,10 @@ from attrs import frozen
 
 from handlers import frame, wire
 from handlers.base import Page, write_page
-from handlers.gates import SAFE, Gate, operators, readers
+from handlers.gates import SAFE, Gate, admit, log_readers, operators, readers
 from handlers.routing import Route
 from models import events
-from models.errors import Invalid
+from models.errors import Invalid, Problem
 from models.events import Entry, Filter
 from models.paging import paging
 from models.processes import STATUSES, TROUBLE, ProcessSpec, Status
@@ -24,7 +24,7 @@ from supervisor import host
 from supervisor.process import Process
 from supervisor.usage import Usage
 
-_TIMELINE = 60
+_TIMELINE = 15
 _AT_ONCE = 50
 _HOLE = b"\0"
 _FIGURES = '<td class="number">{}</td>' * 3
@@ -51,7 +51,7 @@ class Processes(Page):
             self,
             "processes.html",
             rows=await rows.rows(self, fleet, usage),
-            states=Counter(process.status for process in fleet),
+            states=states_of(fleet),
             status_of=frame.status_of,
         )
 
@@ -89,10 +89,18 @@ class OneProcess(Page):
             settings=_settings(process.spec),
             uptime=_up(process),
             logs=_logs(process.spec),
+            reads_logs=self._reads_logs(),
             log=self.query().get("log", ""),
             status_of=frame.status_of,
             width=_WIDTH,
         )
+
+    def _reads_logs(self) -> bool:
+        try:
+            admit(self.caller, log_readers, self.services.config)
+        except Problem:
+            return False
+        return True
 
     async def post(self, name: str) -> None:
         fleet = self.services.fleet
@@ -110,7 +118,8 @@ class History(Page):
         asked = paging({**query, "size": "50"}, events.SORTS)
         which = Filter(_status(query.get("status", "")), query.get("process") or None)
         if which.status is not None and which.process is not None:
-            raise Invalid("either a status or a process can be asked for, not both")
+            self.why = self.failed(Invalid("either a status or a process can be asked for, not both"))
+            which = Filter(process=which.process)
         page = await self.services.history.page(asked, which)
         write_page(
             self,
@@ -182,6 +191,12 @@ class Rows:
 def process_url(name: str) -> str:
     """The page of a process, below the prefix."""
     return f"/processes/{quote(name, safe='')}"
+
+
+def states_of(fleet: Sequence[Process]) -> dict[Status, int]:
+    """How many there are in each status, always in the same order."""
+    found = Counter(process.status for process in fleet)
+    return {status: found[status] for status in STATUSES if status in found}
 
 
 def row_of(process: Process) -> Row:

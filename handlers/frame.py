@@ -22,6 +22,8 @@ _PLACES = (
     ("/repositories", "Charts"),
     ("/projects", "Tests"),
 )
+_ALSO = {"/projects": ("/runs", "/compare")}
+"""Pages of a place that are not below its path."""
 
 
 @frozen
@@ -39,7 +41,8 @@ class Frame:
         return (*_PLACES, ("/users", "Users")) if self.is_admin else _PLACES
 
     def is_here(self, path: str) -> bool:
-        return self.path == path or (path != "/" and self.path.startswith(path + "/"))
+        below = (path, *_ALSO.get(path, ()))
+        return self.path == path or (path != "/" and f"{self.path}/".startswith(tuple(f"{one}/" for one in below)))
 
 
 class Kept:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from heapq import nlargest
 
@@ -14,7 +13,7 @@ from handlers import frame
 from handlers.base import Page, write_page
 from handlers.charts.card import Card, card
 from handlers.charts.doing import release_state
-from handlers.dashboard import process_url, row_of
+from handlers.dashboard import process_url, row_of, states_of
 from handlers.gates import readers
 from handlers.routing import Route
 from handlers.tracker.standing import board_of, health
@@ -60,7 +59,7 @@ class Home(Page):
             size=host.size,
             load=os.getloadavg(),
             up=self.services.clock.since_boot(),
-            states=Counter(process.status for process in fleet),
+            states=states_of(fleet),
             status_of=frame.status_of,
             trouble=[row_of(process) for process in trouble[:_WORST]],
             troubled=len(trouble),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from urllib.parse import urlencode
 
 from handlers.accounts import field
-from handlers.base import Page, write_long_page
+from handlers.base import Page, shown_again, write_long_page
 from handlers.gates import admins
 from handlers.routing import Route
 from models.errors import Invalid
@@ -17,17 +17,23 @@ _ROWS = 50
 _FARTHEST = 100_000
 
 
-class Users(Page):
+class UserForm(Page):
     gate = staticmethod(admins)
     back = "/users"
 
-    async def get(self) -> None:
+    async def again(self, *arguments: str) -> None:
         users = await self.services.accounts.in_store(accounts.list_users)
         pages = -(-len(users) // _ROWS)
         number = min(whole("page", self.query().get("page") or "0", 0, _FARTHEST), max(0, pages - 1))
         shown, facts = users[number * _ROWS :][:_ROWS], {"total": len(users), "number": number, "pages": pages}
         await write_long_page(self, "users.html", users=shown, own=self.caller.user, **facts)
 
+
+class Users(UserForm):
+    async def get(self) -> None:
+        await self.again()
+
+    @shown_again
     async def post(self) -> None:
         """Makes an account."""
         name, password, role = field(self, "username"), field(self, "password", strip=False), _role(self)
@@ -35,10 +41,8 @@ class Users(Page):
         _again(self)
 
 
-class UserRole(Page):
-    gate = staticmethod(admins)
-    back = "/users"
-
+class UserRole(UserForm):
+    @shown_again
     async def post(self, user: str) -> None:
         role = _role(self)
 
@@ -50,10 +54,8 @@ class UserRole(Page):
         _again(self)
 
 
-class UserPassword(Page):
-    gate = staticmethod(admins)
-    back = "/users"
-
+class UserPassword(UserForm):
+    @shown_again
     async def post(self, user: str) -> None:
         password = field(self, "password", strip=False)
         known = await self.services.accounts.in_store(lambda: accounts.user_by_id(int(user)))
@@ -61,10 +63,8 @@ class UserPassword(Page):
         _again(self)
 
 
-class UserDelete(Page):
-    gate = staticmethod(admins)
-    back = "/users"
-
+class UserDelete(UserForm):
+    @shown_again
     async def post(self, user: str) -> None:
         def delete() -> None:
             accounts.user_by_id(int(user))

@@ -56,11 +56,13 @@
       else say("the server cannot be reached", "bad");
     }
     buttons.forEach((one) => { one.disabled = false; });
+    if (document.activeElement === document.body) event.submitter?.focus({ preventScroll: true });
   }
 
   function show(text) {
     const fresh = new DOMParser().parseFromString(text, "text/html").getElementById("main");
     document.getElementById("main").replaceChildren(...fresh.childNodes);
+    version = ""; // what is shown is no answer to the question that is asked again and again
     dress();
     tellTimes();
     const outcome = document.getElementById("outcome");

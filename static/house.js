@@ -7,11 +7,12 @@ const streams = {
 };
 
 // Parts of a page bear data-live="status", "runs" or both: on news the page is fetched again and they are exchanged.
-// "poll" is for what no stream tells of: the page is asked again every few seconds.
+// "poll" is for what no stream tells of: the page is asked again every few seconds. All others are at leisure too: a
+// connection may die without a sign, and then only a question without an answer tells.
 // News is gathered: a page is asked for at most about once a second, not all pages at once, and none that nobody sees.
 // A part that bears data-process or data-project is soon renewed by news of that one, and by other news at leisure.
 
-const [pollEvery, atMostEvery, leisure, spread] = [5000, 1000, 10000, 300];
+const [pollEvery, lookEvery, patience, atMostEvery, leisure, spread] = [5000, 30000, 10000, 1000, 10000, 300];
 let due = null;
 let dueAt = 0;
 let last = 0;
@@ -37,33 +38,43 @@ async function refresh() {
   busy = true;
   last = Date.now();
   try {
-    const answer = await fetch(location.href, { headers: { Accept: "text/html", "If-None-Match": version } });
+    const headers = { Accept: "text/html", "If-None-Match": version };
+    const answer = await fetch(location.href, { headers, signal: AbortSignal.timeout(patience) });
     if (answer.redirected || [401, 403, 404].includes(answer.status)) location.reload(); // it is not ours to see any more
-    else if (answer.ok) {
-      exchange(new DOMParser().parseFromString(await answer.text(), "text/html"));
-      version = answer.headers.get("Etag") || "";
-    }
-    polled?.("on");
-  } catch { polled?.("off"); /* of a stream the sign of a lost connection says it already */ }
+    else if (answer.ok) await take(answer);
+    heard({ url: "page", is: answer.status < 500 ? "on" : "off" });
+  } catch { heard({ url: "page", is: "off" }); }
   busy = false;
+  if (heardOf.get("page") === "off") refreshBy(Date.now() + pollEvery);
+}
+
+async function take(answer) {
+  exchange(new DOMParser().parseFromString(await answer.text(), "text/html"));
+  version = answer.headers.get("Etag") || "";
 }
 
 document.addEventListener("visibilitychange", () => { if (missed && !document.hidden) refreshSoon(); });
 
+const keyOf = (node) => node.dataset?.key ?? node.getAttribute?.("href");
+
 function exchange(page) {
-  const at = document.activeElement;
+  const at = document.activeElement || document.body;
+  const [key, row] = [keyOf(at), at.closest("tr, .head")];
   for (const part of document.querySelectorAll("[data-live][id]")) {
     const fresh = page.getElementById(part.id);
     if (fresh) patch(part, fresh);
   }
-  if (at.dataset.key && !at.isConnected) document.querySelector(`[data-key="${CSS.escape(at.dataset.key)}"]`)?.focus({ preventScroll: true });
+  if (!at.isConnected) {
+    const again = [...document.querySelectorAll("[data-live] :is(a, button)")].find((one) => key && keyOf(one) === key);
+    (again || row?.querySelector("a, button"))?.focus({ preventScroll: true });
+  }
   tellTimes();
 }
 
 // What is the same stays, and with it the focus, what is selected, and how far a table was moved.
 
 function patch(old, fresh) {
-  if (old.nodeName !== fresh.nodeName || old.id !== fresh.id || old.dataset?.key !== fresh.dataset?.key) { old.replaceWith(fresh); return; }
+  if (old.nodeName !== fresh.nodeName || old.id !== fresh.id || keyOf(old) !== keyOf(fresh)) { old.replaceWith(fresh); return; }
   if (old.nodeType !== Node.ELEMENT_NODE) { if (old.data !== fresh.data) old.data = fresh.data; return; }
   if (old === document.activeElement && old.matches("input, select, textarea")) return;
   if (old.matches("time") && old.dateTime === fresh.dateTime) return;
@@ -73,14 +84,6 @@ function patch(old, fresh) {
   const [had, has] = [[...old.childNodes], [...fresh.childNodes]];
   has.forEach((one, place) => { if (place < had.length) patch(had[place], one); else old.append(one); });
   had.slice(has.length).forEach((one) => one.remove());
-}
-
-let polled = null;
-
-function poll() {
-  polled = (is) => heard({ url: "poll", is });
-  polled("on");
-  setInterval(refreshSoon, pollEvery);
 }
 
 const heardOf = new Map();
@@ -105,30 +108,35 @@ function concerns(name, data) {
 
 function listen() {
   const wanted = new Set([...document.querySelectorAll("[data-live]")].flatMap((part) => part.dataset.live.split(" ")));
-  const polls = wanted.delete("poll");
-  for (const name of wanted) heard({ url: streams[name].url, is: "waiting" });
-  if (polls) poll();
   if (!wanted.size) return;
-  if ("SharedWorker" in window) {
-    const worker = new SharedWorker(document.body.dataset.worker);
-    worker.port.onmessage = (message) => heard(message.data);
-    for (const name of wanted) worker.port.postMessage(streams[name]);
-    addEventListener("pagehide", () => worker.port.postMessage({ leave: true }));
-    addEventListener("pageshow", (event) => { if (event.persisted) location.reload(); });
-    return;
-  }
-  wanted.forEach(hear);
+  setInterval(refreshSoon, wanted.delete("poll") ? pollEvery : lookEvery);
+  addEventListener("pageshow", (event) => { if (event.persisted) location.reload(); });
+  if (!wanted.size) heard({ url: "page", is: "on" });
+  for (const name of wanted) heard({ url: streams[name].url, is: "waiting" });
+  const alone = () => wanted.forEach((name) => hear(streams[name].url, streams[name].names, heard));
+  if (!("SharedWorker" in window)) { alone(); return; }
+  const worker = new SharedWorker(document.body.dataset.worker);
+  worker.onerror = alone;
+  worker.port.onmessage = (message) => heard(message.data);
+  for (const name of wanted) worker.port.postMessage(streams[name]);
+  addEventListener("pagehide", () => worker.port.postMessage({ leave: true }));
 }
 
-function hear(stream) {
-  const { url, names } = streams[stream];
-  const source = new EventSource(url);
-  source.onopen = () => heard({ url, is: "on" });
-  source.onerror = () => {
-    heard({ url, is: "off" });
-    if (source.readyState === EventSource.CLOSED) setTimeout(hear, pollEvery, stream); // it was refused: nobody else tries again
+// A stream, heard until what is returned is called. One that was refused nobody else asks for again.
+
+function hear(url, names, tell) {
+  let [source, timer] = [null, null];
+  const open = () => {
+    source = new EventSource(url);
+    source.onopen = () => tell({ url, is: "on" });
+    source.onerror = () => {
+      tell({ url, is: "off" });
+      if (source.readyState === EventSource.CLOSED) timer = setTimeout(open, pollEvery);
+    };
+    names.forEach((name) => source.addEventListener(name, (event) => tell({ url, name, data: event.data })));
   };
-  names.forEach((kind) => source.addEventListener(kind, (event) => heard({ url, name: kind, data: event.data })));
+  open();
+  return () => { clearTimeout(timer); source.close(); };
 }
 
 // Times: relative in the text, exact on hover.
@@ -141,12 +149,13 @@ function tellTimes() {
     const at = new Date(time.dateTime);
     const seconds = (at - Date.now()) / 1000;
     const [unit, length] = units.find(([, size]) => Math.abs(seconds) >= size) || units.at(-1);
-    time.textContent = words.format(Math.round(seconds / length), unit);
+    const text = words.format(Math.round(seconds / length), unit);
+    if (time.textContent !== text) time.textContent = text; // else what is selected there would not be any more
     time.title = at.toLocaleString();
   }
 }
 
-// Forms marked data-quiet are sent without leaving the page; what failed is said at the top.
+// Forms marked data-quiet are sent without leaving the page, unless the answer is another; what failed is said at the top.
 
 function say(text, kind) {
   const place = document.getElementById("told");
@@ -168,9 +177,12 @@ async function sendQuietly(event) {
   say("working …", "");
   try {
     const answer = await fetch(button?.hasAttribute("formaction") ? button.formAction : form.action, { method: "POST", body, headers: { Accept: "text/html" } });
-    const page = new DOMParser().parseFromString(await answer.text(), "text/html");
-    if (answer.ok) { say("", ""); exchange(page); refreshSoon(); }
-    else say(page.querySelector("#why")?.textContent || `${answer.status} ${answer.statusText}`, "bad");
+    if (answer.ok && new URL(answer.url).pathname !== location.pathname) location.assign(answer.url); // to the login, say
+    else if (answer.ok) { say("", ""); await take(answer); refreshSoon(); }
+    else {
+      const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+      say(page.querySelector("#why")?.textContent || `${answer.status} ${answer.statusText}`, "bad");
+    }
   } catch { say("the server cannot be reached", "bad"); }
   button?.removeAttribute("disabled");
   if (document.activeElement === document.body) (button?.isConnected ? button : row?.querySelector("button"))?.focus({ preventScroll: true });
@@ -181,40 +193,52 @@ function askFirst(event) {
   if (ask && !event.target.matches("form[data-quiet]") && !confirm(ask)) event.preventDefault();
 }
 
-// A log that is followed: at most so many lines are kept; paused, it keeps still and goes on collecting.
+// A log that is followed while somebody sees it: a browser has six connections for all its tabs, and each log takes one.
+// At most so many lines are kept; paused, it keeps still and goes on collecting.
 
-const mostLines = 5000;
+const [firstLines, mostLines, slack] = [500, 5000, 500];
 const colours = /\x1b\[[0-9;?]*[A-Za-z]/g; // what programs say to terminals
 
 function follow(log) {
-  const lines = [];
-  const search = document.getElementById("log-search");
-  const pause = document.getElementById("log-pause");
-  const count = document.getElementById("log-count");
-  let drawn = true;
+  const [search, pause, count] = ["search", "pause", "count"].map((name) => document.getElementById(`log-${name}`));
+  const text = document.createTextNode("");
+  let [lines, begins, first, asked, leave] = [[], true, true, false, null];
+  log.replaceChildren(text); // what stands there is for who has no script
+
   const draw = () => {
     const word = search.value.toLowerCase();
     const shown = word ? lines.filter((line) => line.toLowerCase().includes(word)) : lines;
-    const atEnd = log.scrollTop + log.clientHeight >= log.scrollHeight - 8;
-    log.textContent = shown.join("\n");
-    count.textContent = word ? `${shown.length} of ${lines.length} lines` : `${lines.length} lines`;
+    const next = shown.join("\n");
+    const atEnd = first || log.scrollTop + log.clientHeight >= log.scrollHeight - 8;
+    if (next.startsWith(text.data)) text.appendData(next.slice(text.length)); // what is selected stays
+    else text.data = next;
+    count.textContent = word ? `${shown.length} of ${lines.length} lines` : lines.length ? `${lines.length} lines` : "no lines yet";
     if (atEnd) log.scrollTop = log.scrollHeight;
+    first = !lines.length;
   };
-  const drawSoon = () => { if (drawn && !pause.checked) { drawn = false; requestAnimationFrame(() => { drawn = true; if (!pause.checked) draw(); }); } };
-  log.textContent = ""; // what stands there is for who has no script
-  const source = new EventSource(log.dataset.follow);
-  let first = true;
-  source.onopen = () => { lines.length = 0; first = true; count.textContent = "no lines yet"; };
-  source.onerror = () => { count.textContent = "connection lost, trying again"; };
-  source.addEventListener("log", (event) => {
-    lines.push(...event.data.replace(colours, "").split("\n"));
-    if (lines.length > mostLines) lines.splice(0, lines.length - mostLines);
+  const drawSoon = () => { if (!asked && !pause.checked) { asked = true; requestAnimationFrame(() => { asked = false; if (!pause.checked) draw(); }); } };
+  const told = ({ is, data }) => {
+    count.ariaLive = is === "off" ? "polite" : "off"; // not each line is read aloud
+    if (is === "off") { count.textContent = "connection lost, trying again"; return; }
+    if (is === "on") begins = true; // they come again
+    else {
+      if (begins) lines = [];
+      begins = false;
+      lines = lines.concat(data.replace(colours, "").split("\n"));
+      if (lines.length > mostLines + slack) lines = lines.slice(-mostLines);
+    }
     drawSoon();
-    if (first) { first = false; requestAnimationFrame(() => { log.scrollTop = log.scrollHeight; }); }
-  });
-  search.addEventListener("input", draw);
-  pause.addEventListener("change", draw);
-  addEventListener("pagehide", () => source.close());
+  };
+  const look = () => {
+    leave?.();
+    leave = document.hidden ? null : hear(`${log.dataset.follow}&lines=${Math.max(firstLines, lines.length)}`, ["log"], told);
+  };
+  const chosen = () => { count.ariaLive = "polite"; draw(); };
+  search.addEventListener("input", chosen);
+  pause.addEventListener("change", chosen);
+  document.addEventListener("visibilitychange", look);
+  addEventListener("pagehide", () => leave?.());
+  look();
 }
 
 // Small things

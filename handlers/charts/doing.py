@@ -13,11 +13,11 @@ from attrs import evolve
 from tornado.web import Finish
 
 from handlers import frame
-from handlers.base import STATUS, Page, write_page
+from handlers.base import Page, write_page
 from handlers.charts.table import OPERATIONS
 from handlers.gates import SAFE, Gate, admit, chart_changers, chart_forms, check_charts_open, is_chart_key, readers
 from models.charts.fields import read
-from models.errors import Denied, NotFound, Problem
+from models.errors import Denied, NotFound
 from supervisor.charts.reads import Reads
 from supervisor.charts.service import Work
 
@@ -120,12 +120,6 @@ class ChartPage(Page):
             "has_helm": not self.services.charts.helm.is_missing,
         }
         write_page(self, template, **words, **values)
-
-    def failed(self, problem: Problem) -> str:
-        """Notes a failure as what this answers; its words are for the page."""
-        self.set_status(STATUS[type(problem)])
-        self.refused = f": {problem.message}"
-        return problem.message
 
 
 def integer(text: str) -> int | str | None:

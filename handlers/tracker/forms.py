@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from handlers.base import Page, write_page
+from handlers.base import Page, shown_again, write_page
 from handlers.gates import account_holders
 from handlers.routing import Route
 from handlers.tracker.projects import read_said
@@ -53,11 +53,11 @@ class Form(TrackedPage):
         self.redirect(f"{self.prefix}/projects/{id}{then}", status=303)
 
 
-class Settings(Form):
-    """`GET` shows the forms, `POST` takes the thresholds."""
+class SettingsForm(Form):
+    """A form of the page of settings."""
 
-    async def get(self, id: str) -> None:
-        facts = await self.seen(lambda: self._facts(id))
+    async def again(self, *arguments: str) -> None:
+        facts = await self.seen(lambda: self._facts(arguments[0]))
         write_page(self, "project_settings.html", roles=PROJECT_ROLES, **facts)
 
     def _facts(self, id: str) -> dict[str, Any]:
@@ -70,27 +70,38 @@ class Settings(Form):
             "members": access.members_of(project.id) if owns else [],
         }
 
+
+class Settings(SettingsForm):
+    """`GET` shows the forms, `POST` takes the thresholds."""
+
+    async def get(self, id: str) -> None:
+        await self.again(id)
+
+    @shown_again
     async def post(self, id: str) -> None:
         columns = settings.read(self.form())
         await self.change(id, "WRITE", lambda project: settings.change(project, columns), "/settings")
 
 
-class Visibility(Form):
+class Visibility(SettingsForm):
+    @shown_again
     async def post(self, id: str) -> None:
         visibility = self.form().get("visibility", "")
         await self.change(id, "OWNER", lambda project: settings.show(project, visibility), "/settings")
 
 
-class Members(Form):
+class Members(SettingsForm):
+    @shown_again
     async def post(self, id: str) -> None:
         form, now = self.form(), self.services.clock.now()
         name, role = form.get("username", "").strip(), form.get("role", "READ")
         await self.change(id, "OWNER", lambda project: settings.grant(project, name, role, self.user, now), "/settings")
 
 
-class Removal(Form):
+class Removal(SettingsForm):
     """Ends a membership. Who ends his own may not see the settings any more."""
 
+    @shown_again
     async def post(self, id: str, user_id: str) -> None:
         then = "" if int(user_id) == self.user.id else "/settings"
         await self.change(id, "OWNER", lambda project: settings.remove(project, int(user_id), self.user), then)

@@ -203,6 +203,38 @@ def test_who_uses_the_keyboard_stays_in_the_row(server: Server, chromium: Browse
         assert one.evaluate("document.activeElement.closest('tr').textContent").startswith("web")
 
 
+def test_a_link_with_the_focus_leads_on_to_where_it_led(server: Server, chromium: Browser) -> None:
+    server.do("stop", "web")
+    with chromium.page(address(server)) as one:
+        live(one, "/history")
+        link = one.locator("#history tbody a").last
+        link.focus()
+        was = link.evaluate("link => [link.dataset.key, link.href]")
+        rows = one.locator("#history tbody tr").count()
+        server.do("start", "web")
+        one.locator(f"#history tbody tr:nth-child({rows + 1})").wait_for()
+        assert one.evaluate("[document.activeElement.dataset.key, document.activeElement.href]") == was
+
+
+def test_a_button_that_others_took_away_leaves_the_focus_in_its_row(server: Server, chromium: Browser) -> None:
+    server.do("start", "web")
+    with chromium.page(address(server)) as one:
+        live(one, "/processes")
+        one.get_by_role("button", name="Stop web").focus()
+        server.do("stop", "web")
+        one.get_by_role("button", name="Start web", exact=True).wait_for()
+        assert one.evaluate("document.activeElement.textContent") == "web"  # its link, which does nothing by mistake
+
+
+def test_a_page_that_is_refused_for_a_while_says_so(server: Server, chromium: Browser) -> None:
+    with chromium.page(address(server), allow=("503", "Failed to load")) as one:
+        live(one, "/processes")
+        one.route("**/processes", lambda route: route.fulfill(status=503), times=1)
+        server.do("stop" if server.status("web") == "running" else "start", "web")
+        one.get_by_text("connection lost").wait_for()
+        one.locator("#live[data-is=on]").wait_for()
+
+
 def test_the_logs_of_a_process_are_text_without_colours(server: Server, chromium: Browser) -> None:
     with chromium.page(address(server)) as one:
         one.goto("/processes/said")

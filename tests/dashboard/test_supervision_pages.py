@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
@@ -141,6 +142,15 @@ def test_the_history_is_filtered_sorted_and_paged(server: Server, query: str, st
     assert server.get(f"/history{query}").status == status
 
 
+def test_a_filter_that_cannot_be_stays_as_it_was_chosen(server: Server) -> None:
+    answer = server.get("/history?process=gone&status=running")
+    assert answer.status == 400
+    assert "not both" in Text(answer.text).words
+    selected = [facts.get("value") for tag, facts in Text(answer.text).tags if tag == "option" and "selected" in facts]
+    assert selected == [None, "running"]
+    assert "<option selected>gone</option>" in answer.text
+
+
 def test_a_page_is_small(server: Server) -> None:
     own = len(server.get("/").body)
     parts = [
@@ -233,6 +243,93 @@ def test_a_page_tells_that_the_server_is_gone_and_catches_up(serve: Serve, chrom
         server.do("start", "db")
         one.get_by_role("button", name="Stop db").wait_for()
         one.locator("#live[data-is=on]").wait_for()
+
+
+def test_a_page_tells_that_the_server_does_not_answer_though_its_connections_stay(
+    serve: Serve, chromium: Browser
+) -> None:
+    server = serve({"db": {"command": "sleep 1000"}})
+    assert server.process is not None
+    with chromium.page(f"http://127.0.0.1:{server.port}") as one:
+        one.clock.install()
+        one.goto("/history")  # only the stream tells of news here
+        one.locator("#live[data-is=on]").wait_for()
+        server.process.send_signal(signal.SIGSTOP)
+        try:
+            one.clock.fast_forward(31_000)
+            one.get_by_text("connection lost").wait_for()
+        finally:
+            server.process.send_signal(signal.SIGCONT)
+        one.clock.fast_forward(6_000)
+        one.locator("#live[data-is=on]").wait_for()
+
+
+def test_a_page_is_live_without_a_worker(server: Server, chromium: Browser) -> None:
+    with chromium.page(f"http://127.0.0.1:{server.port}", allow=("Failed to load", "ERR_FAILED")) as one:
+        one.context.route("**/streams.js*", lambda route: route.abort())
+        one.goto("/history")
+        one.locator("#live[data-is=on]").wait_for()
+
+
+def test_a_button_that_wants_an_account_leads_to_the_login(serve: Serve, chromium: Browser, tmp_path: Path) -> None:
+    logged = {"command": "sleep 1000", "stdout-logfile": str(tmp_path / "db.log")}
+    beyond = serve({"db": logged}, server={"address": ["0.0.0.0"]})
+    with chromium.page(f"http://127.0.0.1:{beyond.port}") as one:
+        one.goto("/processes/db")
+        assert one.get_by_text("Its log is for those who have an account").is_visible()
+        one.get_by_role("button", name="Start").click()
+        one.get_by_role("heading", name="Log in").wait_for()
+        assert beyond.status("db") == "not_started"
+
+
+def test_a_log_is_heard_while_it_is_seen(server: Server, chromium: Browser) -> None:
+    """A browser has six connections to a server: as many logs behind the others would leave none to anybody."""
+    if server.status("web") != "running":
+        server.do("start", "web")
+    hidden = "Object.defineProperty(document, 'hidden', { get: () => window.unseen === true })"
+    with chromium.page(f"http://127.0.0.1:{server.port}") as one:
+        one.add_init_script(hidden)
+        one.goto("/processes/web")
+        one.locator(".log", has_text="line").wait_for()
+        before = one.locator(".log").inner_text()
+        one.evaluate("window.unseen = true; document.dispatchEvent(new Event('visibilitychange'))")
+        wait_for(lambda: 'kind="logs"} 0' in server.get("/metrics").text)
+        one.evaluate("window.unseen = false; document.dispatchEvent(new Event('visibilitychange'))")
+        wait_for(lambda: len(one.locator(".log").inner_text()) > len(before))
+        shown = one.locator(".log").inner_text()
+        assert (server.folder / "web.log").read_text().startswith(shown)  # nothing twice
+
+
+def test_what_is_selected_in_a_log_stays(server: Server, chromium: Browser) -> None:
+    if server.status("web") != "running":
+        server.do("start", "web")
+    with chromium.page(f"http://127.0.0.1:{server.port}") as one:
+        one.goto("/processes/web")
+        one.locator(".log", has_text="line").wait_for()
+        chosen = one.evaluate("""() => {
+            const text = document.querySelector(".log").firstChild;
+            getSelection().setBaseAndExtent(text, 0, text, 5);
+            return getSelection().toString();
+        }""")
+        length = len(one.locator(".log").inner_text())
+        wait_for(lambda: len(one.locator(".log").inner_text()) > length)
+        assert one.evaluate("getSelection().toString()") == chosen != ""
+
+
+def test_a_log_is_asked_for_again_when_it_was_refused(server: Server, chromium: Browser) -> None:
+    with chromium.page(f"http://127.0.0.1:{server.port}", allow=("503", "Failed to load")) as one:
+        one.route("**/processes/logs/**", lambda route: route.fulfill(status=503), times=1)
+        one.goto("/processes/web")
+        one.locator("#log-count", has_text="connection lost").wait_for()
+        one.locator("#log-count", has_text="lines").wait_for()
+
+
+def test_the_picture_of_a_process_shows_what_its_table_says(server: Server) -> None:
+    for _ in range(5):
+        server.do("start", "db")
+        server.do("stop", "db")
+    text = server.get("/processes/db").text
+    assert text.count("<rect") == text.partition("<tbody>")[2].partition("</tbody>")[0].count("<tr>") == 15
 
 
 def test_the_theme_that_was_chosen_stays(server: Server, chromium: Browser) -> None:

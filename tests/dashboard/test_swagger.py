@@ -56,6 +56,18 @@ def test_an_operation_can_be_tried(chromium: Browser, server: Server) -> None:
         assert page.locator(".request-url").inner_text().endswith("/supervision/api/v1/processes")
 
 
+def test_it_is_dark_where_the_other_pages_are(chromium: Browser, server: Server) -> None:
+    turned = "getComputedStyle(document.documentElement).filter !== 'none'"
+    for scheme in ("light", "dark"):
+        with chromium.page(f"http://127.0.0.1:{server.port}", color_scheme=scheme) as page:
+            page.goto("/swagger-ui.html")
+            assert page.evaluate(turned) is (scheme == "dark")
+            page.goto("/")
+            page.get_by_role("button", name="Dark or light").click()
+            page.goto("/swagger-ui.html")
+            assert page.evaluate(turned) is (scheme == "light")
+
+
 def test_its_headers_let_nothing_in_from_elsewhere(server: Server) -> None:
     policy = server.get("/swagger-ui.html").headers["Content-Security-Policy"]
     assert "script-src" not in policy

@@ -72,6 +72,6 @@ def test_a_form_leads_back_to_the_page_that_it_stood_on(server: Server, admin: p
 
 
 def test_a_form_that_is_refused_leads_back(admin: people.Browser) -> None:
-    answer = admin.send("/tracker/users", on="/users", username="a b", password="correct horse")
-    assert answer.status == 400
+    answer = admin.send("/tracker/users", on="/users", username="jo", password="correct horse", _xsrf="none of ours")
+    assert answer.status == 403
     assert '<a href="/tracker/users">Back</a>' in answer.text

@@ -1,0 +1,112 @@
+"""A form that is refused is shown again, with the reason and with what was typed; passwords excepted."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from html import unescape
+
+import people
+import posting
+import pytest
+from conftest import Answer, Server
+from talk import house
+
+GREEN = "<testsuite name='s'><testcase classname='c.A' name='fine'/></testsuite>"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with house(tmp_path_factory.mktemp("refused")) as one:
+        posting.stored(one, ("project", "shop"), ("junit", GREEN))
+        yield one
+
+
+@pytest.fixture(scope="module")
+def admin(server: Server) -> people.Browser:
+    return people.Browser(server, people.session_of(server.data, "admin", "ADMIN"))
+
+
+def why(answer: Answer, status: int) -> str:
+    """The reason, as it stands at the top of the page that was sent again."""
+    assert answer.status == status, answer
+    found = re.search(r'class="note bad" role="status"><span id="why">([^<]+)<', answer.text)
+    assert found, answer.text
+    return unescape(found[1])
+
+
+def shown(answer: Answer, name: str) -> str:
+    """What a text field shows."""
+    tag = re.search(rf'<input[^>]* name="{name}"[^>]*>', answer.text)
+    assert tag, name
+    return unescape(tag[0].partition(' value="')[2].partition('"')[0])
+
+
+def test_a_login_keeps_the_name_and_not_the_password(server: Server) -> None:
+    answer = people.Browser(server).send(
+        "/login", "/login", username='<b>"jo"</b>', password="secret words", next="/users"
+    )
+    assert "not right" in why(answer, 401)
+    assert (shown(answer, "username"), shown(answer, "password")) == ('<b>"jo"</b>', "")
+    assert shown(answer, "next") == "/users"
+    assert "secret words" not in answer.text
+
+
+def test_a_profile_keeps_what_was_typed(admin: people.Browser) -> None:
+    answer = admin.send("/profile", "/profile", displayName="x" * 300, email="jo@example.org")
+    assert why(answer, 400)
+    assert (shown(answer, "displayName"), shown(answer, "email")) == ("x" * 300, "jo@example.org")
+    assert shown(admin.get("/profile"), "email") == ""
+
+
+def test_a_token_keeps_its_name_and_scope(admin: people.Browser) -> None:
+    answer = admin.send("/profile/tokens", "/profile", name="ci", scope="INGEST", expiresDays="forever")
+    assert "expiresDays" in why(answer, 400)
+    assert (shown(answer, "name"), shown(answer, "expiresDays")) == ("ci", "forever")
+    assert '<option value="INGEST" selected>' in answer.text
+
+
+def test_a_password_that_is_refused_is_not_shown(admin: people.Browser) -> None:
+    answer = admin.send("/profile/password", "/profile", currentPassword="not this one", newPassword="but this one")
+    assert why(answer, 400)
+    assert "this one" not in answer.text.partition('id="password"')[2].partition("</section>")[0]
+
+
+def test_a_new_user_keeps_name_and_role(admin: people.Browser) -> None:
+    answer = admin.send("/users", "/users", username="jo", password="short", role="ADMIN")
+    assert why(answer, 400)
+    assert shown(answer, "username") == "jo"
+    assert "<option selected>ADMIN</option></select></div>" in answer.text
+    assert "short" not in answer.text
+
+
+def test_an_account_that_cannot_go_says_why_on_the_page(admin: people.Browser) -> None:
+    users = admin.get("/users").text
+    assert "jo" not in re.findall(r'<th scope="row">([a-z]+)', users)
+    answer = admin.send("/users/1/role", "/users", role="USER")
+    assert why(answer, 409)
+    assert "<option>USER</option><option>ADMIN</option></select></div>" in answer.text  # of the form beside it
+
+
+def test_settings_keep_what_was_typed(admin: people.Browser) -> None:
+    typed = {"repo_url": "https://example.org/", "base_branch": "trunk", "min_line_coverage": "a lot"}
+    answer = admin.send("/projects/1/settings", "/projects/1/settings", **typed, fail_on_new_failures="false")
+    assert why(answer, 400)
+    assert {name: shown(answer, name) for name in typed} == typed
+    assert '<option value="false" selected>' in answer.text
+    assert shown(admin.get("/projects/1/settings"), "base_branch") == ""
+
+
+def test_a_member_that_there_is_not_stays_in_the_field(admin: people.Browser) -> None:
+    answer = admin.send("/projects/1/members", "/projects/1/settings", username="nobody", role="OWNER")
+    assert "nobody" in why(answer, 400)
+    assert shown(answer, "username") == "nobody"
+    assert "<option selected>OWNER</option>" in answer.text
+
+
+def test_who_may_not_is_not_shown_the_page(server: Server) -> None:
+    stranger = people.Browser(server, people.session_of(server.data, "stranger"))
+    token = stranger.xsrf("/profile")
+    answer = people.send(server, "/projects/1/settings", stranger._headers(), _xsrf=token, base_branch="trunk")
+    assert answer.status == 403
+    assert "trunk" not in answer.text
