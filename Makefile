@@ -15,7 +15,7 @@ run: $(VENV)/run .tools/ready
 
 # A house with something to look at; its data directory is made up once and stays.
 demo: $(VENV)/run .tools/ready
-	@test -e .demo/demo-password || $(BIN)/python run.py --data-dir .demo demo
+	@test -e .demo/complete || { rm -rf .demo && $(BIN)/python run.py --data-dir .demo demo && touch .demo/complete; }
 	$(BIN)/python run.py --config examples/pilothouse.yaml --data-dir .demo
 
 # One worker more than processors, for tests wait a lot; those of a file stay together, since they share a server. The files

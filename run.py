@@ -3,7 +3,17 @@
 from __future__ import annotations
 
 import gc
+import sys
+from typing import Any
 
+
+def tell_of(kind: type[BaseException], *rest: Any) -> None:
+    """Ctrl-C is no fault, wherever it comes: while all is imported, say."""
+    if not issubclass(kind, KeyboardInterrupt):
+        sys.__excepthook__(kind, *rest)
+
+
+sys.excepthook = tell_of
 gc.disable()  # to look for garbage again and again while all is imported took a fifth of the start
 
 import argparse
@@ -13,7 +23,6 @@ import logging
 import os
 import signal
 import socket
-import sys
 from pathlib import Path
 
 from tornado.httpserver import HTTPServer

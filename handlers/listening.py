@@ -8,6 +8,7 @@ import socket
 import ssl
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from tornado.ioloop import IOLoop
 from tornado.netutil import bind_sockets
@@ -22,7 +23,22 @@ _UNREAD_FOR = 300.0
 _NONE_FREE = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _ACCEPT_AGAIN = 1.0
 _ACCEPTS = 4
+_TLS_HANDSHAKE = b"\x16"
 _TLS_FAULTS = {"KEY_VALUES_MISMATCH": "the key does not belong to the certificate"}
+
+
+class Plain(socket.socket):
+    """A connection without TLS. Who begins with it all the same is hung up on: both sides would wait for the other."""
+
+    _is_new = True
+
+    def recv_into(self, buffer: Any, nbytes: int = 0, flags: int = 0) -> int:
+        read = super().recv_into(buffer, nbytes, flags)
+        if self._is_new and read:
+            self._is_new = False
+            if bytes(buffer[:1]) == _TLS_HANDSHAKE:
+                return 0
+        return read
 
 
 class Listener(socket.socket):
@@ -32,11 +48,13 @@ class Listener(socket.socket):
     """
 
     _taken = 0
+    is_plain = False
 
     @classmethod
-    def of(cls, one: socket.socket) -> Listener:
+    def of(cls, one: socket.socket, is_plain: bool) -> Listener:
         """Takes a listening socket over; its connections end where a client takes nothing for too long."""
         found = cls(fileno=one.detach())
+        found.is_plain = is_plain
         found.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * _UNREAD_FOR))
         return found
 
@@ -45,7 +63,7 @@ class Listener(socket.socket):
             self._taken = 0
             raise BlockingIOError
         try:
-            taken = super().accept()
+            taken, address = super().accept()
         except BlockingIOError:
             self._taken = 0
             raise
@@ -57,7 +75,9 @@ class Listener(socket.socket):
             IOLoop.current().call_later(_ACCEPT_AGAIN, self._go_on)
             raise BlockingIOError from None
         self._taken += 1
-        return taken
+        if self.is_plain:
+            taken = Plain(taken.family, taken.type, taken.proto, fileno=taken.detach())
+        return taken, address
 
     def _go_on(self) -> None:
         if self.fileno() >= 0:
@@ -66,15 +86,17 @@ class Listener(socket.socket):
 
 def listen(settings: Config, given: Sequence[socket.socket]) -> list[socket.socket]:
     """Opens the listening sockets, but for those that are given. Raises `CannotStart`."""
-    sockets: list[socket.socket] = [Listener.of(one) for one in given]
+    is_plain = settings.server.tls.certificate is None
+    sockets: list[socket.socket] = [Listener.of(one, is_plain) for one in given]
     if sockets:
         return sockets
     for address in settings.server.address:
         port = sockets[0].getsockname()[1] if sockets and not settings.server.port else settings.server.port
         try:
-            sockets += [Listener.of(one) for one in bind_sockets(port, address, backlog=1024)]
+            sockets += [Listener.of(one, is_plain) for one in bind_sockets(port, address, backlog=1024)]
         except OSError as error:
-            raise CannotStart(f"{address}:{port}: {error.strerror or error}") from None
+            hint = " (--port takes another)" if error.errno == errno.EADDRINUSE else ""
+            raise CannotStart(f"{address}:{port}: {error.strerror or error}{hint}") from None
     return sockets
 
 

@@ -223,7 +223,7 @@ class Fleet:
         self._engine.closing = True
         if leave:
             await self._begun_are_through()
-            log.info("%d processes are left running", sum(process.live for process in self._processes.values()))
+            log.info("processes left running: %d", sum(process.live for process in self._processes.values()))
         some = [process for process in self._processes.values() if process.live or process.waits_for_restart]
         for failure in await self._each([] if leave else some, self._stop, backwards=True):
             log.error("while closing: %s", failure)

@@ -71,13 +71,15 @@ class CannotStart(Exception):
 
 def lock_data_dir(path: Path) -> int:
     """Makes the data directory, takes it for us alone and leaves our pid in the lock. Raises `CannotStart`."""
+    handle = -1
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         handle = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.pwrite(handle, b"%-10d\n" % os.getpid(), 0)  # of one length, so that a full disk has room for the next
     except BlockingIOError:
-        raise CannotStart(f"{path}: another pilothouse is running on this data directory") from None
+        pid = os.pread(handle, 10, 0).decode("ascii", "replace").strip()
+        raise CannotStart(f"{path}: another pilothouse is running on this data directory (pid {pid})") from None
     except FileExistsError:
         raise CannotStart(f"{path}: the data directory cannot be made: there is a file of that name") from None
     except OSError as error:

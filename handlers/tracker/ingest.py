@@ -26,6 +26,7 @@ from supervisor.tracker.ingest import Received
 
 _PIECE = 256 * 1024
 _LONGEST, _LONGEST_PROJECT = 2000, 255
+_NAMED = 30
 _NO_LIMIT = 2**62
 _FILES: tuple[Literal["junit"], Literal["jacoco"]] = ("junit", "jacoco")
 _FIELDS = {
@@ -112,7 +113,8 @@ class Arrival:
             if part.name == kind and part.file is not None and part.size
         ]
         if not any(file.kind == "junit" for file in found):
-            raise Invalid("at least one part junit is required: a test report that is not empty")
+            came = ", ".join(dict.fromkeys(_printable(part.name)[:_NAMED] for part in self._parts.all[:_NAMED]))
+            raise Invalid(f"at least one part junit is required: a test report that is not empty (there is: {came})")
         return found
 
 
@@ -255,8 +257,11 @@ def _text(part: Part) -> str | None:
 
 def _shown(part: Part) -> str:
     """The name of a file, in words for people."""
-    name = part.file_name or "without a file name"
-    return "".join(letter if letter.isprintable() else "\ufffd" for letter in name)
+    return _printable(part.file_name or "without a file name")
+
+
+def _printable(text: str) -> str:
+    return "".join(letter if letter.isprintable() else "\ufffd" for letter in text)
 
 
 routes: list[Route] = [(r"/ingest", Ingest)]

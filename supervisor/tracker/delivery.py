@@ -11,6 +11,7 @@ import gzip
 import http.client
 import json
 import shutil
+import ssl
 import tempfile
 import time
 import urllib.error
@@ -160,7 +161,7 @@ class Server:
                 again = None
             else:
                 if reply.status not in _AGAIN or pause is None:
-                    return _good(reply)
+                    return _good(reply, self.base + path)
             time.sleep(min(max(pause, again or 0.0), _LONGEST_PAUSE))
         raise AssertionError("the last try returns or raises")
 
@@ -180,7 +181,7 @@ class Server:
                 return Reply(refusal.code, _said(refusal.read(_WORDS))), float(again) if again.isdigit() else None
 
 
-def _good(reply: Reply) -> Reply:
+def _good(reply: Reply, url: str) -> Reply:
     """Raises for a status that is a failure, with the server's words."""
     if reply.status < 400:
         return reply
@@ -189,6 +190,8 @@ def _good(reply: Reply) -> Reply:
     told = f"{reply.status}: {shown}"
     if reply.status >= 500:
         raise Unavailable(f"the server fails: {told}")
+    if reply.status == 404:
+        told += f" (asked at {url})"
     raise Denied(f"the server refuses: {told}")
 
 
@@ -201,5 +204,11 @@ def _said(body: bytes) -> Any:
 
 def why(error: Exception) -> str:
     """An error's own words, without the machinery around them."""
-    reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or error
+    cause = getattr(error, "reason", None)
+    tls = error if isinstance(error, ssl.SSLError) else cause
+    if isinstance(tls, ssl.SSLCertVerificationError):
+        return f"its certificate is not trusted: {tls.verify_message}"
+    if isinstance(tls, ssl.SSLError):
+        return f"there is no TLS to be agreed on ({tls.reason}); is it http?"
+    reason = cause or getattr(error, "strerror", None) or error
     return str(getattr(reason, "strerror", None) or reason)

@@ -17,7 +17,7 @@ from models.errors import Denied, Invalid, Problem, Unavailable
 from supervisor.tracker import ci
 from supervisor.tracker.delivery import Server, packed, why
 
-PASSED, GATE_FAILED = 0, 1
+PASSED, GATE_FAILED, GIVEN_UP = 0, 1, 130
 EXITS: Mapping[type[Problem], int] = {Invalid: 2, Unavailable: 3, Denied: 4}
 """Exit codes: what was asked for cannot be; the server cannot be reached or is broken; it refused."""
 
@@ -68,6 +68,9 @@ def main(asked: argparse.Namespace) -> int:
     except Problem as problem:
         print(f"pilothouse upload: {problem.message}", file=sys.stderr)
         return EXITS[type(problem)]
+    except KeyboardInterrupt:
+        print("pilothouse upload: given up", file=sys.stderr)
+        return GIVEN_UP
 
 
 def _upload(asked: argparse.Namespace) -> int:
@@ -110,7 +113,10 @@ def _matches(name: str, patterns: Sequence[str]) -> list[Path]:
         names = [pattern] if Path(pattern).is_file() else sorted(glob.glob(pattern, recursive=True))  # noqa: PTH207 (absolute ones too)
         files = [path for path in map(Path, names) if path.is_file()]
         if not files:
-            raise Invalid(f"--{name} {pattern}: there is no such file")
+            is_folder = Path(pattern).is_dir()
+            raise Invalid(
+                f"--{name} {pattern}: {'this is a folder; **/*.xml in it?' if is_folder else 'there is no such file'}"
+            )
         found |= dict.fromkeys(files)
     return list(found)
 
@@ -136,6 +142,8 @@ def _token(file: Path | None) -> str:
             token = file.read_text()
         except (OSError, ValueError) as error:
             raise Invalid(f"--token-file {file}: {why(error)}") from None
+        if not token.strip():
+            raise Invalid(f"--token-file {file}: it is empty")
     token = token.strip()
     if not token.isascii() or not token.isprintable() or " " in token:
         raise Invalid("the token is none: it has characters that a token cannot have")

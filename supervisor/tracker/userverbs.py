@@ -33,13 +33,13 @@ def add_to(parser: argparse.ArgumentParser) -> None:
     add.set_defaults(work=with_store("user", _add))
     passwd = acts.add_parser("passwd", help="set a password, from the terminal or standard input; ends all sessions")
     passwd.add_argument("name", metavar="NAME")
-    passwd.set_defaults(work=with_store("user", _passwd))
+    passwd.set_defaults(work=with_store("user", _passwd, makes_it=False))
     token = acts.add_parser("token", help="make a token, and print it alone")
     token.add_argument("name", metavar="NAME")
     token.add_argument("--name", dest="label", default="ci", help="what the token is called (ci)")
     token.add_argument("--scope", choices=["FULL", "INGEST"], default="FULL", help="INGEST may only post reports")
     token.add_argument("--expires", type=_span, metavar="SPAN", help="after how long, such as 30d (never)")
-    token.set_defaults(work=with_store("user", _token))
+    token.set_defaults(work=with_store("user", _token, makes_it=False))
 
 
 def _span(raw: str) -> float:
@@ -49,12 +49,17 @@ def _span(raw: str) -> float:
         raise argparse.ArgumentTypeError(str(unfit)) from None
 
 
-def with_store(verb: str, act: Callable[[argparse.Namespace], None]) -> Callable[[Config, argparse.Namespace], int]:
-    """What a verb does on the open store, as argparse's `work`."""
+def with_store(
+    verb: str, act: Callable[[argparse.Namespace], None], makes_it: bool = True
+) -> Callable[[Config, argparse.Namespace], int]:
+    """What a verb does on the open store, as argparse's `work`; `makes_it` where there is none."""
 
     def work(settings: Config, asked: argparse.Namespace) -> int:
         """Returns the exit code: 0, or 1 with one line that says why."""
         data = Path(settings.server.data_dir)
+        is_new = not settings.server.database_url and not (data / "tracker.db").exists()
+        if is_new and not makes_it:
+            return _failed(verb, f"there is no store in {data}: is that the server's data directory (--data-dir)?")
         try:
             data.mkdir(mode=0o700, parents=True, exist_ok=True)
             open_store(data / "tracker.db", settings.server.database_url)
@@ -73,6 +78,8 @@ def with_store(verb: str, act: Callable[[argparse.Namespace], None]) -> Callable
             return _failed(verb, f"{place_of_store(settings.server)}: {' '.join(str(error).split())}")
         except (KeyboardInterrupt, EOFError):
             return _failed(verb, "given up")
+        if is_new:
+            print(f"run.py {verb}: {data} had no store, so one was made", file=sys.stderr)
         return 0
 
     return work

@@ -82,11 +82,21 @@ def test_a_user_is_added_where_there_is_nothing_yet(tmp_path: Path) -> None:
     data = tmp_path / "deep" / "data"
     (tmp_path / "deep").mkdir()
     done = user(data, "add", "bob", given=f"{PASSWORD}\n")
-    assert (done.returncode, done.stderr) == (0, "")
+    assert done.returncode == 0
+    assert done.stderr == ("" if where(data) else f"run.py user: {data} had no store, so one was made\n")
     assert role(data, "bob") == "USER"
     assert stat.S_IMODE(data.stat().st_mode) == 0o700
     assert {stat.S_IMODE(one.stat().st_mode) for one in data.iterdir()} <= {0o600}
     assert any(data.iterdir()) == (not where(data)), "a file is only where there is no database"
+
+
+@of_a_file
+@pytest.mark.parametrize("arguments", [["passwd", "bob"], ["token", "bob"]])
+def test_a_folder_that_is_no_data_directory_is_told_and_left_as_it_is(
+    tmp_path: Path, here: Here, arguments: list[str]
+) -> None:
+    refused(here(tmp_path / "data", *arguments, given=PASSWORD), 1, "there is no store in", "--data-dir")
+    assert not (tmp_path / "data").exists()
 
 
 def test_what_was_added_before_the_first_start_logs_in_after_it(serve: Serve) -> None:

@@ -197,6 +197,12 @@ def test_what_is_no_http_is_refused_or_hung_up_on(server: Server, request_: byte
         assert 400 <= answer.status < 500
 
 
+def test_who_begins_with_tls_is_hung_up_on_at_once(server: Server) -> None:
+    with connect(server, timeout=10) as connection:  # the head of a request may take a minute
+        connection.sendall(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03")
+        assert connection.recv(1) == b""
+
+
 @pytest.mark.parametrize(
     "target",
     [

@@ -205,9 +205,19 @@ def test_what_keeps_it_from_starting_is_one_clear_line(
 def test_a_port_that_is_taken_keeps_it_from_starting(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        lines = refused(pilothouse(tmp_path, "--port", str(port)), f"127.0.0.1:{port}")
+        lines = refused(pilothouse(tmp_path, "--port", str(port)), f"127.0.0.1:{port}", "--port takes another")
     assert len(lines) == 1
     assert not (tmp_path / "data").exists()
+
+
+def test_ctrl_c_while_it_starts_ends_it_without_a_trace(tmp_path: Path) -> None:
+    command = [sys.executable, str(ROOT / "run.py"), "--port", "0"]
+    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as server:
+        wait_for(lambda: "_ssl" in Path(f"/proc/{server.pid}/maps").read_text())  # in the midst of the imports
+        server.send_signal(signal.SIGINT)
+        told = server.communicate(timeout=60)[1]
+    assert server.returncode in (0, -signal.SIGINT)
+    assert "Traceback" not in told
 
 
 def test_a_second_copy_on_the_same_data_directory_is_refused_and_the_first_goes_on(serve: Serve) -> None:
@@ -215,7 +225,7 @@ def test_a_second_copy_on_the_same_data_directory_is_refused_and_the_first_goes_
     server.do("start", "web")
     pid = server.info("web")["pid"]
     done = pilothouse(server.folder, "--port", "0", "--data-dir", str(server.data))
-    assert len(refused(done, "another pilothouse", str(server.data))) == 1
+    assert len(refused(done, "another pilothouse", str(server.data), f"(pid {server.pid})")) == 1
     assert server.info("web")["pid"] == pid
     assert int((server.data / "lock").read_text()) == server.pid
 

@@ -45,4 +45,4 @@ def test_what_is_left_running_is_said(serve: Serve) -> None:
     server = serve({"web": {"command": "sleep 100"}}, supervisor={"on-exit": "leave"})
     server.do("start", "web")
     server.stop()
-    assert "1 processes are left running" in server.log.read_text()
+    assert "processes left running: 1" in server.log.read_text()

@@ -224,6 +224,13 @@ def test_a_test_report_is_required(server: Server, parts: list[tuple[str, str]])
     assert rows(server, "SELECT 1 FROM project WHERE name = 'none'") == []
 
 
+def test_a_part_of_a_wrong_name_is_shown(server: Server) -> None:
+    name, report = JUNIT
+    said = problem(send(server, form([("project", "p"), ("juint" + "\u0085" * 50, report)])), 400, INGEST, dated=False)
+    assert said["detail"].endswith("(there is: project, juint" + "\ufffd" * 25 + ")")
+    assert name == "junit"
+
+
 def test_several_coverage_reports_are_united(server: Server) -> None:
     said = stored(
         server, ("project", "union"), JUNIT, ("jacoco", jacoco({"A.java": {1: True, 2: False}, "B.java": {1: True}})),

@@ -8,6 +8,7 @@ import io
 import json
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -196,6 +197,8 @@ def test_who_may_only_post_is_told_the_verdict_and_why_not_the_rules(serve: Serv
         (["--project", "p", *JUNIT, "--url", "http://user:secret@x"], "--url"),
         (["--project", "p", *JUNIT, "--url", "http://x:99999999"], "--url"),
         (["--project", "p", *JUNIT, "--token-file", "nosuch"], "nosuch"),
+        (["--project", "p", *JUNIT, "--token-file", "/dev/null"], "empty"),
+        (["--project", "p", "--junit", "."], "folder"),
         (["--project", "p", *JUNIT, "--timeout", "0"], "--timeout"),
     ],
 )
@@ -214,6 +217,29 @@ def test_a_server_that_cannot_be_reached_is_3(reports: Path) -> None:
     assert done.returncode == 3
     assert "cannot be reached" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_server_that_speaks_no_tls_is_3_at_once(server: Server, reports: Path) -> None:
+    done = upload(reports, f"https://127.0.0.1:{server.port}", "--project", "p", *JUNIT)
+    assert done.returncode == 3
+    assert "is it http?" in done.stderr
+
+
+def test_ctrl_c_is_130_and_one_line(reports: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        command = [sys.executable, str(ROOT / "run.py"), "upload", "--project", "p", *JUNIT]
+        command += ["--url", f"http://127.0.0.1:{silent.getsockname()[1]}"]
+        with subprocess.Popen(command, cwd=reports, stderr=subprocess.PIPE, text=True) as job:
+            with silent.accept()[0]:
+                job.send_signal(signal.SIGINT)
+                assert job.communicate(timeout=60)[1] == "pilothouse upload: given up\n"
+            assert job.returncode == 130
+
+
+def test_an_address_that_is_too_long_is_shown(server: Server, reports: Path) -> None:
+    done = upload(reports, f"http://127.0.0.1:{server.port}/api/v1", "--project", "p", *JUNIT)
+    assert done.returncode == 4
+    assert f"asked at http://127.0.0.1:{server.port}/api/v1/api/v1/ingest" in done.stderr
 
 
 def test_what_the_server_refuses_is_4_in_its_own_words(server: Server, reports: Path) -> None:
