@@ -18,12 +18,10 @@ demo: $(VENV)/run .tools/ready
 	@test -e .demo/complete || { rm -rf .demo && $(BIN)/python run.py --data-dir .demo demo && touch .demo/complete; }
 	$(BIN)/python run.py --config examples/pilothouse.yaml --data-dir .demo
 
-# One worker more than processors, for tests wait a lot; those of a file stay together, since they share a server. The files
-# go by their names: xdist would keep those with few tests for the end, and they are the long ones.
-WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
-
+# One worker for each processor; the tests of a file stay together, since they share a server. The files go by their names:
+# xdist would keep those with few tests for the end, and they are the long ones.
 test: $(VENV)/test .tools/ready3
-	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
 
 check: style types test
 
