@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import gc
+import signal
 import sys
+import threading
 from typing import Any
+
+_is_main = threading.current_thread() is threading.main_thread()
+_interrupts = _is_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+if _interrupts:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # an exception might be lost in what is imported
 
 
 def tell_of(kind: type[BaseException], *rest: Any) -> None:
-    """Ctrl-C is no fault, wherever it comes: while all is imported, say."""
+    """Ctrl-C is no fault, wherever it comes."""
     if not issubclass(kind, KeyboardInterrupt):
         sys.__excepthook__(kind, *rest)
 
@@ -21,7 +28,6 @@ import asyncio
 import importlib
 import logging
 import os
-import signal
 import socket
 from pathlib import Path
 
@@ -53,6 +59,8 @@ Its `add_to` fills its parser and sets `work`, called with the configuration and
 without a configuration; either returns the exit code.
 """
 
+if _interrupts:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 gc.collect()  # once: attrs makes each class twice, and the first ones hold 3 MB
 gc.freeze()
 gc.enable()
@@ -117,6 +125,7 @@ def main(argv: list[str] | None = None) -> int:
     if asked.verb is not None:
         return int(asked.work(settings, asked))
     lines = set_up_logging(settings.server.log_format)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # until `hear_signals`: nothing is lost by an end before
     try:
         asyncio.run(serve(settings, asked))
     except CannotStart as problem:

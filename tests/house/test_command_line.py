@@ -215,7 +215,10 @@ def test_ctrl_c_while_it_starts_ends_it_without_a_trace(tmp_path: Path) -> None:
     with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as server:
         wait_for(lambda: "_ssl" in Path(f"/proc/{server.pid}/maps").read_text())  # in the midst of the imports
         server.send_signal(signal.SIGINT)
-        told = server.communicate(timeout=60)[1]
+        try:
+            told = server.communicate(timeout=60)[1]
+        finally:
+            server.kill()
     assert server.returncode in (0, -signal.SIGINT)
     assert "Traceback" not in told
 
