@@ -7,6 +7,7 @@ import getpass
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 import peewee
 
@@ -30,16 +31,16 @@ def add_to(parser: argparse.ArgumentParser) -> None:
     add = acts.add_parser("add", help="make an account; its password comes from the terminal or standard input")
     add.add_argument("name", metavar="NAME")
     add.add_argument("--admin", action="store_true", help="of role ADMIN")
-    add.set_defaults(work=with_store("user", _add))
+    add.set_defaults(work=with_store("user", _add, where_none="tell"))
     passwd = acts.add_parser("passwd", help="set a password, from the terminal or standard input; ends all sessions")
     passwd.add_argument("name", metavar="NAME")
-    passwd.set_defaults(work=with_store("user", _passwd, makes_it=False))
+    passwd.set_defaults(work=with_store("user", _passwd, where_none="refuse"))
     token = acts.add_parser("token", help="make a token, and print it alone")
     token.add_argument("name", metavar="NAME")
     token.add_argument("--name", dest="label", default="ci", help="what the token is called (ci)")
     token.add_argument("--scope", choices=["FULL", "INGEST"], default="FULL", help="INGEST may only post reports")
     token.add_argument("--expires", type=_span, metavar="SPAN", help="after how long, such as 30d (never)")
-    token.set_defaults(work=with_store("user", _token, makes_it=False))
+    token.set_defaults(work=with_store("user", _token, where_none="refuse"))
 
 
 def _span(raw: str) -> float:
@@ -50,15 +51,15 @@ def _span(raw: str) -> float:
 
 
 def with_store(
-    verb: str, act: Callable[[argparse.Namespace], None], makes_it: bool = True
+    verb: str, act: Callable[[argparse.Namespace], None], where_none: Literal["make", "tell", "refuse"] = "make"
 ) -> Callable[[Config, argparse.Namespace], int]:
-    """What a verb does on the open store, as argparse's `work`; `makes_it` where there is none."""
+    """What a verb does on the open store, as argparse's `work`. Where there is none it makes one, and may tell so."""
 
     def work(settings: Config, asked: argparse.Namespace) -> int:
         """Returns the exit code: 0, or 1 with one line that says why."""
         data = Path(settings.server.data_dir)
         is_new = not settings.server.database_url and not (data / "tracker.db").exists()
-        if is_new and not makes_it:
+        if is_new and where_none == "refuse":
             return _failed(verb, f"there is no store in {data}: is that the server's data directory (--data-dir)?")
         try:
             data.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -78,7 +79,7 @@ def with_store(
             return _failed(verb, f"{place_of_store(settings.server)}: {' '.join(str(error).split())}")
         except (KeyboardInterrupt, EOFError):
             return _failed(verb, "given up")
-        if is_new:
+        if is_new and where_none == "tell":
             print(f"run.py {verb}: {data} had no store, so one was made", file=sys.stderr)
         return 0
 
