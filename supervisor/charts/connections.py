@@ -50,6 +50,8 @@ class _Wire:
     )
     _status: int = field(init=False, default=0)
     """0 until the head is read; an answer that only announces another has none."""
+    _head: int = field(init=False, default=0)
+    """How long its headers are so far."""
     _is_bounded: bool = field(init=False, default=False)
     """Whether the head says where the body ends; else the end of the connection does."""
     _is_whole: bool = field(init=False, default=False)
@@ -83,10 +85,15 @@ class _Wire:
         return piece
 
     def on_message_begin(self) -> None:
-        self.is_kept, self._status, self._is_bounded, self._body = False, 0, False, []
+        self.is_kept, self._status, self._head, self._is_bounded, self._body = False, 0, 0, False, []
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._is_bounded |= name.lower() in (b"content-length", b"transfer-encoding")
+        """What it raises comes as one of httptools' errors."""
+        name = name.lower()
+        self._head += len(name) + len(value)
+        self._is_bounded |= name in (b"content-length", b"transfer-encoding")
+        if self._head > _LONGEST_HEAD or (name == b"content-length" and int(value) > _LARGEST):
+            raise EOFError
 
     def on_headers_complete(self) -> None:
         status = self._parser.get_status_code()

@@ -182,9 +182,10 @@ def test_all_ways_in_which_an_answer_may_come(answer: bytes) -> None:
         b"hello\r\n\r\n", b"HTTP/2 200\r\n\r\n{}", b"HTTP/1.1\r\n\r\n", b"HTTP/1.1 abc\r\n\r\n", HEAD,
         HEAD + b"Content-Length: -1\r\n\r\n", HEAD + b"Content-Length: x\r\n\r\n{}",
         HEAD + b"Content-Length: 9\r\n\r\n{}", CHUNKED + b"2\r\n{}", CHUNKED + b"x\r\n{}\r\n0\r\n\r\n",
-        CHUNKED + b"-1\r\n", CHUNKED + b"2\r\n{}\r\n", HEAD + b"X: " + b"x" * 1_000_000 + b"\r\n\r\n",
+        CHUNKED + b"-1\r\n", CHUNKED + b"2\r\n{}\r\n", HEAD + b"X: y\r\n" * 100_000 + b"Content-Length: 2\r\n\r\n{}",
+        HEAD + b"Content-Length: 99999999999\r\n\r\n", HEAD + b"X: " + b"x" * 300_000 + b"\r\n\r\n",
     ],
-    ids=range(13),
+    ids=range(15),
 )  # fmt: skip
 def test_an_answer_that_is_none(answer: bytes) -> None:
     with saying(answer) as access, pytest.raises(Upstream, match="broke off"):
