@@ -75,19 +75,19 @@ class Prober:
             self._client = SimpleAsyncHTTPClient(
                 force_instance=True, max_clients=_MOST_AT_ONCE, max_body_size=_MOST_BODY
             )
-        asked = self._client.fetch(
-            probe.url,
-            method=probe.method,
-            headers=dict(probe.headers),
-            allow_nonstandard_methods=True,
-            follow_redirects=False,
-            connect_timeout=timeout,
-            request_timeout=timeout,
-            raise_error=False,
-            streaming_callback=_drop,
-        )
-        asked.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody may wait for it any more
         try:
+            asked = self._client.fetch(
+                probe.url,
+                method=probe.method,
+                headers=dict(probe.headers),
+                allow_nonstandard_methods=True,
+                follow_redirects=False,
+                connect_timeout=timeout,
+                request_timeout=timeout,
+                raise_error=False,
+                streaming_callback=_drop,
+            )
+            asked.add_done_callback(lambda done: done.cancelled() or done.exception())  # who waited may be gone
             answer = await asyncio.shield(asked)  # Tornado logs a trace where an answer that was given up fails
         except (HTTPClientError, ValueError) as error:
             return str(error)
