@@ -113,10 +113,8 @@ def _matches(name: str, patterns: Sequence[str]) -> list[Path]:
         names = [pattern] if Path(pattern).is_file() else sorted(glob.glob(pattern, recursive=True))  # noqa: PTH207 (absolute ones too)
         files = [path for path in map(Path, names) if path.is_file()]
         if not files:
-            is_folder = Path(pattern).is_dir()
-            raise Invalid(
-                f"--{name} {pattern}: {'this is a folder; **/*.xml in it?' if is_folder else 'there is no such file'}"
-            )
+            why_not = "this is a folder: name its files" if Path(pattern).is_dir() else "there is no such file"
+            raise Invalid(f"--{name} {pattern}: {why_not}")
         found |= dict.fromkeys(files)
     return list(found)
 

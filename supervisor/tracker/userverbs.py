@@ -58,12 +58,13 @@ def with_store(
     def work(settings: Config, asked: argparse.Namespace) -> int:
         """Returns the exit code: 0, or 1 with one line that says why."""
         data = Path(settings.server.data_dir)
-        is_new = not settings.server.database_url and not (data / "tracker.db").exists()
-        if is_new and where_none == "refuse":
-            return _failed(verb, f"there is no store in {data}: is that the server's data directory (--data-dir)?")
+        file = data / "tracker.db"
         try:
+            is_new = not settings.server.database_url and not file.exists()
+            if is_new and where_none == "refuse":
+                raise NotFound(f"there is no store in {data}: is that the server's data directory (--data-dir)?")
             data.mkdir(mode=0o700, parents=True, exist_ok=True)
-            open_store(data / "tracker.db", settings.server.database_url)
+            open_store(file, settings.server.database_url)
             try:
                 reports.be_patient(_PATIENCE)
                 act(asked)

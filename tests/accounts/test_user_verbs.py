@@ -96,6 +96,7 @@ def test_a_folder_that_is_no_data_directory_is_told_and_left_as_it_is(
     tmp_path: Path, here: Here, arguments: list[str]
 ) -> None:
     refused(here(tmp_path / "data", *arguments, given=PASSWORD), 1, "there is no store in", "--data-dir")
+    refused(here(tmp_path / ("x" * 300), *arguments, given=PASSWORD), 1, "File name too long")
     assert not (tmp_path / "data").exists()
 
 
