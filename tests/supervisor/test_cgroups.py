@@ -22,5 +22,7 @@ def test_who_could_not_be_moved_is_in_no_group(tmp_path: Path, there: bool) -> N
         return child.is_grouped
 
     with subprocess.Popen(["sleep", "1000"]) as sleeper:
-        assert asyncio.run(joined(sleeper)) is there
-        sleeper.kill()
+        try:
+            assert asyncio.run(joined(sleeper)) is there
+        finally:
+            sleeper.kill()

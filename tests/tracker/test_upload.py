@@ -227,13 +227,17 @@ def test_a_server_that_speaks_no_tls_is_3_at_once(server: Server, reports: Path)
 
 def test_ctrl_c_is_130_and_one_line(reports: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.settimeout(60)
         command = [sys.executable, str(ROOT / "run.py"), "upload", "--project", "p", *JUNIT]
         command += ["--url", f"http://127.0.0.1:{silent.getsockname()[1]}"]
         with subprocess.Popen(command, cwd=reports, stderr=subprocess.PIPE, text=True) as job:
-            with silent.accept()[0]:
-                job.send_signal(signal.SIGINT)
-                assert job.communicate(timeout=60)[1] == "pilothouse upload: given up\n"
-            assert job.returncode == 130
+            try:
+                with silent.accept()[0]:
+                    job.send_signal(signal.SIGINT)
+                    assert job.communicate(timeout=60)[1] == "pilothouse upload: given up\n"
+                assert job.returncode == 130
+            finally:
+                job.kill()
 
 
 def test_an_address_that_is_too_long_is_shown(server: Server, reports: Path) -> None:
