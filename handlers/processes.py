@@ -86,10 +86,11 @@ class Processes(Base):
     says: ClassVar = {"GET": Says("All processes", list[ProcessStatusInfo], tool="process_list")}
 
     async def get(self) -> None:
-        await self.services.journal.soon()
         listing: Listing = self.settings["listing"]
         await listing.ready()
-        self.send(listing.encoded(), "application/json")
+        told = listing.encoded()
+        await self.services.journal.soon()
+        self.send(told, "application/json")
 
 
 class Info(Base):
@@ -97,8 +98,9 @@ class Info(Base):
     says: ClassVar = {"GET": Says("One process", ProcessStatusInfo, path=["name"], fails=[404], tool="process_info")}
 
     async def get(self, name: str) -> None:
+        told = wire.process_status(self.services.fleet.get(name))
         await self.services.journal.soon()
-        self.reply(wire.process_status(self.services.fleet.get(name)))
+        self.reply(told)
 
 
 class Operation(Base):

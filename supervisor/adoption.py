@@ -1,8 +1,8 @@
 """Finding again, after we were killed or left, the processes that we had started. Nothing is started twice.
 
 A child is known by its pid, start time and boot, which are in the store; or, where we were killed between its spawn and
-that commit, by its mark: the intent to start that generation is in the store before any spawn. Where even the intent
-could not be stored (the disk was full), the mark of a later generation tells.
+that commit, by its mark: that it is to run is in the store before it is started. Where even that could not be stored
+(the disk was full), and where it had come back by itself, the mark of a later generation tells.
 """
 
 from __future__ import annotations

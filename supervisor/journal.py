@@ -81,7 +81,7 @@ class Journal:
         self._flush_soon()
 
     def _flush_soon(self) -> None:
-        """In the turn after the next: then an exit and the restart that it causes are one commit.
+        """In the third turn from here: then an exit and the restart that it causes are one commit, behind the spawn.
 
         What nobody waits for keeps its distance from the commit before: of hundreds of changes some share one.
         """
@@ -89,7 +89,7 @@ class Journal:
             loop = asyncio.get_running_loop()
             wait = self._flushed + _APART - loop.time()
             if wait <= 0 or self._written is not None:
-                self._flush_at = loop.call_soon(loop.call_soon, self._flush)
+                self._flush_at = loop.call_soon(loop.call_soon, loop.call_soon, self._flush)
             else:
                 self._flush_at = loop.call_later(wait, self._flush)
                 self._is_patient = True
@@ -170,9 +170,9 @@ class Journal:
         return bool(done)
 
     async def soon(self) -> None:
-        """Called before a spawn, and before a status is told: it is in the store, unless that is in trouble.
+        """Called before a spawn that is asked for, and between reading a status and telling it: it is in the store.
 
-        Then on we go: the mark in a child's environment covers that case (`supervisor/adoption.py`).
+        Unless that is in trouble. Then on we go: a child's mark covers that case (`supervisor/adoption.py`).
         """
         await self.settled(0 if self.failing else 2 * _MOMENT)
 

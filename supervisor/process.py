@@ -205,9 +205,10 @@ class Process:
         finally:
             needs.cancel()
 
-    async def _begin(self, launch: Launch) -> asyncio.Future[None]:
+    async def _begin(self, launch: Launch, by_itself: bool = False) -> asyncio.Future[None]:
         """Starts a child. The future it returns tells whether that became a running process, or raises `Failed`.
 
+        The store has been told before that it is to run; where it comes back `by_itself`, that was at its first start.
         What has begun is gone through with, even where whoever waits for it is cancelled: never half a start.
         """
         if self._engine.closing:
@@ -223,7 +224,7 @@ class Process:
             generation=self.record.generation + 1,
             **_FRESH,
         )
-        self.begun = begun = self._background(self._go(launch))
+        self.begun = begun = self._background(self._go(launch, by_itself))
         try:
             await asyncio.shield(begun)
         except asyncio.CancelledError:
@@ -231,9 +232,10 @@ class Process:
             raise
         return outcome
 
-    async def _go(self, launch: Launch) -> None:
+    async def _go(self, launch: Launch, by_itself: bool) -> None:
         try:
-            await self._engine.journal.soon()
+            if not by_itself:
+                await self._engine.journal.soon()
             async with self._engine.turns:
                 self._spawn(launch)
         except Exception as error:
@@ -394,7 +396,7 @@ class Process:
                 return
             self._waiting = None
             self.restarts += 1
-            await self._begin(launch)
+            await self._begin(launch, by_itself=True)
 
     def _revive_failed(self, me: asyncio.Task[Any] | None, why: str) -> None:
         if self._waiting is me and not self.live:

@@ -425,6 +425,29 @@ def test_a_child_whose_start_could_not_be_stored_at_all_is_found_by_its_mark(ser
     assert len(bearing("web", server)) == 1
 
 
+@pytest.mark.parametrize("number", range(5))
+def test_a_server_that_dies_right_after_a_restart_of_its_own_accord_has_no_child_twice(
+    serve: Serve, tmp_path: Path, number: int
+) -> None:
+    """The replacement kills it with its first breath: now before its pid is in the store, now after."""
+    again = f"test -e {tmp_path}/first && ! test -e {tmp_path}/second && : > {tmp_path}/second && kill -9 $PPID"
+    command = ["sh", "-c", f"{again}; : > {tmp_path}/first; exec sleep 1000"]
+    server = serve({"web": {"command": command, "restart": "always", "restart-delay": 0}})
+    server.do("start", "web")
+    first = settled(server, "web", "running")["pid"]
+    wait_for((tmp_path / "first").exists)
+    os.kill(first, signal.SIGKILL)
+    assert server.process is not None
+    assert server.process.wait(60) == -signal.SIGKILL
+    (second,) = wait_for(lambda: bearing("web", server))
+    server.start()
+    assert server.until("web", "running")["pid"] == second
+    assert bearing("web", server) == [second]
+    moves = server.moves("web")
+    assert moves[:2] + moves[3:] == ["starting", "running", "starting", "running"]
+    assert moves[2] in ("aborted", "unknown")
+
+
 @pytest.mark.parametrize("same", ["pid", "pid and start", "pid and boot"])
 def test_a_process_that_was_given_a_pid_of_ours_is_left_alone(
     serve: Serve, stranger: subprocess.Popen[bytes], same: str

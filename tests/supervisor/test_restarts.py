@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
+import ctypes
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import Serve, Server, wait_for
 
-from models.processes import ProcessSpec, Seconds
+from models.config import Config, Supervisor
+from models.config import Server as ServerSettings
+from models.processes import ProcessSpec, Restart, Seconds
 from supervisor.backoff import Backoff, delay
+from supervisor.child import Children
+from supervisor.journal import Journal
+from supervisor.services import Services
 
 # How long it waits: pure
 
@@ -81,6 +89,42 @@ def test_no_more_restarts_are_granted_within_the_window_than_the_limit(
 
 def test_a_fleet_that_fell_together_does_not_rise_together() -> None:
     assert len({Backoff().next(spec(), 0, 0) for _ in range(50)}) > 40
+
+
+def noting(deed: Callable[..., Any], name: str, deeds: list[str]) -> Callable[..., Any]:
+    def noted(*given: Any) -> Any:
+        deeds.append(name)
+        return deed(*given)
+
+    return noted
+
+
+def test_what_comes_back_by_itself_does_not_wait_for_the_store_and_what_is_asked_for_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deeds: list[str] = []
+    for kind, name in ((Children, "spawn"), (Journal, "soon")):
+        monkeypatch.setattr(kind, name, noting(getattr(kind, name), name, deeds))
+    web = ProcessSpec("web", ("sleep", "1000"), restart=Restart.ALWAYS, restart_delay=Seconds(0))
+
+    async def work() -> None:
+        config = Config(server=ServerSettings(data_dir=tmp_path), supervisor=Supervisor(processes={"web": web}))
+        services = Services(config, lambda: config)
+        await services.start()
+        try:
+            await services.fleet.start("web")
+            process = services.fleet.get("web")
+            assert deeds == ["soon", "spawn"]
+            os.kill(process.record.pid or 0, signal.SIGKILL)
+            await process.until(lambda one: one.restarts == 1 and one.live)
+            assert deeds == ["soon", "spawn", "spawn"]
+        finally:
+            await services.stop()
+
+    try:
+        asyncio.run(work())
+    finally:
+        ctypes.CDLL(None).prctl(36, 0, 0, 0, 0)  # this process is no supervisor any more
 
 
 # Whether: policy and cause
