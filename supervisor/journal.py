@@ -26,7 +26,7 @@ log = logging.getLogger("journal")
 _FIRST_RETRY, _LAST_RETRY = 0.002, 2.0
 _MOMENT = 0.1
 _APART = 0.002
-_TOGETHER = 4
+_TOGETHER = 24
 _AT_ONCE = 1000
 _ANSWER_WAITS = 5.0
 

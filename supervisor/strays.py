@@ -26,7 +26,7 @@ log = logging.getLogger("strays")
 _PR_SET_CHILD_SUBREAPER = 36
 _LOOK_AGAIN, _LOOK_AT_MOST = 0.05, 0.25
 _KILLED_GO_WITHIN = 2.0
-_LOOKS_APART = 0.005
+_LOOKS_APART = 0.01
 
 
 def become_subreaper() -> bool:
