@@ -72,7 +72,7 @@ class OneProcess(Page):
     gate = staticmethod(readers)
 
     async def get(self, name: str) -> None:
-        await self.services.journal.soon()
+        await self.services.journal.soon(name)
         process = self.services.fleet.get(name)
         usage = (await self.services.meter.read([process])).get(name)
         asked = paging({"size": str(_TIMELINE)}, ["eventTime"])

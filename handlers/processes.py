@@ -99,7 +99,7 @@ class Info(Base):
 
     async def get(self, name: str) -> None:
         told = wire.process_status(self.services.fleet.get(name))
-        await self.services.journal.soon()
+        await self.services.journal.soon(name)
         self.reply(told)
 
 

@@ -169,12 +169,17 @@ class Journal:
         done, _ = await asyncio.wait({self._written}, timeout=patience)
         return bool(done)
 
-    async def soon(self) -> None:
+    async def soon(self, name: str | None = None) -> None:
         """Called before a spawn that is asked for, and between reading a status and telling it: it is in the store.
 
-        Unless that is in trouble. Then on we go: a child's mark covers that case (`supervisor/adoption.py`).
+        All that is known of one process, where it is named: others may change all the time. Where the store is in
+        trouble, on we go: a child's mark covers that case (`supervisor/adoption.py`).
         """
-        await self.settled(0 if self.failing else 2 * _MOMENT)
+        if name is None or self._waits(name):
+            await self.settled(0 if self.failing else 2 * _MOMENT)
+
+    def _waits(self, name: str) -> bool:
+        return name in self._records or any(entry.process == name for entry in self._entries)
 
     async def answer(self) -> None:
         """Called before an answer. Raises `Unavailable` where the store stays in trouble for five seconds."""

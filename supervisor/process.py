@@ -235,7 +235,7 @@ class Process:
     async def _go(self, launch: Launch, by_itself: bool) -> None:
         try:
             if not by_itself:
-                await self._engine.journal.soon()
+                await self._engine.journal.soon(self.name)
             async with self._engine.turns:
                 self._spawn(launch)
         except Exception as error:

@@ -228,6 +228,34 @@ def test_a_start_does_not_wait_long_for_a_store_in_trouble(store: Path) -> None:
     run(work())
 
 
+def test_who_asks_for_one_process_does_not_wait_for_the_changes_of_others(store: Path) -> None:
+    async def work() -> None:
+        journal = Journal(lambda _: None)
+        bad = Locked(store)
+        record(journal, 1)
+        with pytest.raises(StopIteration):
+            journal.soon("other").send(None)  # it ends without a wait
+        assert journal.waiting == 1
+        bad.mend()
+        await journal.soon("web")
+        assert stored() == [(1, 1)]
+
+    run(work())
+
+
+@pytest.mark.parametrize("before", [0, 1500], ids=["alone", "behind more than one commit takes"])
+def test_who_asks_for_a_process_waits_for_all_of_its_changes(store: Path, before: int) -> None:
+    async def work() -> None:
+        journal = Journal(lambda _: None)
+        for number in range(before):
+            journal.record(WEB._replace(name="other", pid=number), Status.NOT_STARTED, at=number, uptime=0)
+        record(journal, 1)
+        await journal.soon("web")
+        assert len(stored()) == before + 1
+
+    run(work())
+
+
 def test_an_intent_waits_until_it_is_in_a_store_that_works(store: Path) -> None:
     async def work() -> None:
         journal = Journal(lambda _: None)
