@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import enum
 import graphlib
+import hashlib
 import signal
 from collections.abc import Mapping
+from functools import cached_property
 from typing import NewType
 
 from attrs import Factory, field, frozen
@@ -210,6 +212,14 @@ class ProcessSpec:
     def stderr_file(self) -> str | None:
         """The file that standard error goes to of its own; `None` where it is inherited or goes where stdout goes."""
         return None if self.redirect_stderr else self.stderr_logfile
+
+    @cached_property
+    def launched_as(self) -> str:
+        """A word for all that its children are started by: a child of another word has another command, say."""
+        files = self.stdout_logfile, self.stderr_file, self.redirect_stderr
+        ground = self.directory, self.user, self.group, self.umask, self.nice
+        whole = self.argv, sorted(self.environment.items()), sorted(self.limits.items()), *ground, *files
+        return hashlib.sha256(repr(whole).encode("utf-8", "backslashreplace")).hexdigest()[:16]
 
 
 def needed_by(specs: Mapping[str, ProcessSpec]) -> Mapping[str, list[str]]:

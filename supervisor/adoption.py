@@ -46,6 +46,7 @@ async def adopt(fleet: Fleet, engine: Engine, records: Mapping[str, Record]) -> 
     """Watches what lives again, marks what died meanwhile as `unknown`, and takes up restarts that were due."""
     marked = await asyncio.to_thread(strays.bearers, engine.instance)
     removed = [_removed(name, engine) for name in records.keys() - {process.name for process in fleet}]
+    told = {one.identity: one.spec for one in marked}
     kept: set[tuple[str, int]] = set()
     for process in (*fleet, *removed):
         record = process.record = records.get(process.name, process.record)
@@ -54,6 +55,8 @@ async def adopt(fleet: Fleet, engine: Engine, records: Mapping[str, Record]) -> 
             child, generation = found
             process.adopt(child, record, generation)
             kept.add((process.name, generation))
+            if process not in removed and told.get(child.identity) not in ("", None, process.spec.launched_as):
+                log.warning("%s: pid %d was started by an older configuration: restart it", process.name, child.pid)
         elif record.status not in _IDLE:
             process.lost()
     for process in fleet:

@@ -31,6 +31,9 @@ log = logging.getLogger("children")
 MARK = "PILOTHOUSE_CHILD"
 """The variable by which a child, and all that it starts, is known as ours: instance:generation:name."""
 
+SPEC = "PILOTHOUSE_SPEC"
+"""The variable that tells what a child was started by: `ProcessSpec.launched_as`."""
+
 _SLICE = 0.001
 _STAT = 4096
 _CHAIN = ("prlimit", "nice", "setpriv")

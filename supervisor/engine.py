@@ -13,7 +13,7 @@ from attrs import Factory, define
 from models.errors import Invalid
 from models.processes import ProcessSpec
 from supervisor.cgroup import Cgroups
-from supervisor.child import MARK, Children, Launch
+from supervisor.child import MARK, SPEC, Children, Launch
 from supervisor.clock import Clock
 from supervisor.health import Prober
 from supervisor.journal import Journal
@@ -46,7 +46,8 @@ class Engine:
         uid, gid, account = _account(spec)
         if spec.limits and shutil.which("prlimit") is None:
             raise _invalid(spec, "limits need the program prlimit (util-linux)")
-        environment = {**self.environment, **account, **spec.environment, MARK: self.mark(spec.name, generation)}
+        marks = {MARK: self.mark(spec.name, generation), SPEC: spec.launched_as}
+        environment = {**self.environment, **account, **spec.environment, **marks}
         return Launch(
             argv=spec.argv,
             environment=environment,

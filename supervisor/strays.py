@@ -19,7 +19,7 @@ from pathlib import Path
 from attrs import frozen
 
 from supervisor.cgroup import Cgroups
-from supervisor.child import MARK, Child, Children, Identity, boot_id, stat
+from supervisor.child import MARK, SPEC, Child, Children, Identity, boot_id, stat
 
 log = logging.getLogger("strays")
 
@@ -43,6 +43,8 @@ class Bearer:
     identity: Identity
     leads: bool
     """Whether it leads its session, as every child of ours does."""
+    spec: str
+    """What it was started by (`ProcessSpec.launched_as`); empty where that is not told."""
 
 
 def bearer(instance: str, pid: int) -> Bearer | None:
@@ -51,14 +53,22 @@ def bearer(instance: str, pid: int) -> Bearer | None:
         environment = Path(f"/proc/{pid}/environ").read_bytes()
     except OSError:
         return None
-    prefix = f"{MARK}={instance}:".encode()
-    word = next((word for word in environment.split(b"\0") if word.startswith(prefix)), None)
+    mark = _value(environment, f"{MARK}={instance}:")
     facts = stat(pid)
-    if word is None or facts is None or facts[0] in "ZX":
+    if mark is None or facts is None or facts[0] in "ZX":
         return None
-    generation, _, name = word[len(prefix) :].decode("utf-8", "surrogateescape").partition(":")
+    generation, _, name = mark.partition(":")
+    if not generation.isdigit():
+        return None
     identity = Identity(pid, facts[3], boot_id())
-    return Bearer(name, int(generation), identity, facts[2] == pid) if generation.isdigit() else None
+    return Bearer(name, int(generation), identity, facts[2] == pid, _value(environment, f"{SPEC}=") or "")
+
+
+def _value(environment: bytes, prefix: str) -> str | None:
+    """What follows that in an environment as the kernel tells it."""
+    words = (word for word in environment.split(b"\0") if word.startswith(prefix.encode()))
+    word = next(words, None)
+    return None if word is None else word[len(prefix) :].decode("utf-8", "surrogateescape")
 
 
 def bearers(instance: str, pids: Iterable[int] | None = None) -> list[Bearer]:

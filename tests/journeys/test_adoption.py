@@ -425,6 +425,22 @@ def test_a_child_whose_start_could_not_be_stored_at_all_is_found_by_its_mark(ser
     assert len(bearing("web", server)) == 1
 
 
+def test_what_was_started_by_an_older_configuration_is_told_until_it_is_restarted(serve: Serve) -> None:
+    server = serve({"web": SLEEPER | {"environment": {"A": "1"}}, "same": SLEEPER})
+    assert server.post("/api/v1/processes/group/start").status == 200
+    pid, warning = server.info("web")["pid"], "was started by an older configuration"
+    changed = {"web": SLEEPER | {"environment": {"A": "2"}}, "same": SLEEPER | {"stop-timeout": "3s"}}
+    server.configure({"supervisor": {"processes": changed}})
+    again(server)
+    assert server.info("web")["pid"] == pid
+    assert [line.partition("adoption: ")[2] for line in server.log.read_text().splitlines() if warning in line] == [
+        f"web: pid {pid} {warning}: restart it"
+    ]
+    assert server.do("restart", "web").status == 200
+    again(server)
+    assert server.log.read_text().count(warning) == 1
+
+
 @pytest.mark.parametrize("number", range(5))
 def test_a_server_that_dies_right_after_a_restart_of_its_own_accord_has_no_child_twice(
     serve: Serve, tmp_path: Path, number: int
