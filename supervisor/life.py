@@ -26,7 +26,7 @@ class Life:
         self.child = child
         self.killed = False
         self._engine = engine
-        self._launch = launch
+        self._launch = launch if spec.health_check is not None else None  # each is kilobytes of environment
         self._since = since
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -42,7 +42,7 @@ class Life:
 
     def probe(self, told: Callable[[bool], None]) -> None:
         """Asks from now on how it is; `told` hears when that changes."""
-        if self.spec.health_check is not None:
+        if self._launch is not None:
             watch = self._engine.prober.watch(self.spec, self._launch, told)
             self._tasks.append(asyncio.get_running_loop().create_task(watch, name=f"probe {self.spec.name}"))
 
