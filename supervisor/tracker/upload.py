@@ -67,7 +67,9 @@ def main(asked: argparse.Namespace) -> int:
 
     As an exception it could come between two instructions of ours just before a wait, which would not notice it.
     """
-    before = signal.signal(signal.SIGINT, signal.SIG_DFL)
+    before = signal.getsignal(signal.SIGINT)
+    if before is signal.default_int_handler:  # a script's background job ignores it, and goes on
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
         return _upload(asked)
     except Problem as problem:

@@ -240,6 +240,26 @@ def test_ctrl_c_ends_it_at_once_and_without_a_trace(reports: Path) -> None:
                 job.kill()
 
 
+def test_a_background_job_that_ignores_ctrl_c_goes_on(reports: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.settimeout(60)
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        command = [sys.executable, str(ROOT / "run.py"), "upload", "--project", "p", *JUNIT, "--url", url]
+        ignoring = ["sh", "-c", 'trap "" INT; exec "$@"', "sh", *command]
+        with subprocess.Popen(ignoring, cwd=reports, stderr=subprocess.PIPE, text=True) as job:
+            try:
+                with silent.accept()[0] as peer:
+                    job.send_signal(signal.SIGINT)
+                    heard = b""
+                    while not heard.endswith(b"--\r\n"):
+                        heard += peer.recv(65536)
+                    peer.sendall(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+                    assert "403" in job.communicate(timeout=60)[1]
+                assert job.returncode == 4
+            finally:
+                job.kill()
+
+
 def test_an_address_that_is_too_long_is_shown(server: Server, reports: Path) -> None:
     done = upload(reports, f"http://127.0.0.1:{server.port}/api/v1", "--project", "p", *JUNIT)
     assert done.returncode == 4
