@@ -170,13 +170,13 @@ class Journal:
         return bool(done)
 
     async def soon(self, name: str | None = None) -> None:
-        """Called before a spawn that is asked for, and between reading a status and telling it: it is in the store.
+        """Returns when what is known is in the store: of all, or of the one that is named (others change).
 
-        All that is known of one process, where it is named: others may change all the time. Where the store is in
-        trouble, on we go: a child's mark covers that case (`supervisor/adoption.py`).
+        Called before a spawn that is asked for, between reading a status and telling it, and before a page reads the
+        history. Where the store is in trouble, on we go: a child's mark covers that case (`supervisor/adoption.py`).
         """
-        if name is None or self._waits(name):
-            await self.settled(0 if self.failing else 2 * _MOMENT)
+        if not self.failing and (name is None or self._waits(name)):
+            await self.settled(2 * _MOMENT)
 
     def _waits(self, name: str) -> bool:
         return name in self._records or any(entry.process == name for entry in self._entries)
