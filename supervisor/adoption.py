@@ -55,7 +55,7 @@ async def adopt(fleet: Fleet, engine: Engine, records: Mapping[str, Record]) -> 
             child, generation = found
             process.adopt(child, record, generation)
             kept.add((process.name, generation))
-            if process not in removed and told.get(child.identity) not in ("", None, process.spec.launched_as):
+            if process.name in fleet and told.get(child.identity) not in ("", None, process.spec.launched_as):
                 log.warning("%s: pid %d was started by an older configuration: restart it", process.name, child.pid)
         elif record.status not in _IDLE:
             process.lost()

@@ -53,7 +53,8 @@ def bearer(instance: str, pid: int) -> Bearer | None:
         environment = Path(f"/proc/{pid}/environ").read_bytes()
     except OSError:
         return None
-    mark = _value(environment, f"{MARK}={instance}:")
+    words = environment.split(b"\0")
+    mark = _after(words, f"{MARK}={instance}:")
     facts = stat(pid)
     if mark is None or facts is None or facts[0] in "ZX":
         return None
@@ -61,14 +62,14 @@ def bearer(instance: str, pid: int) -> Bearer | None:
     if not generation.isdigit():
         return None
     identity = Identity(pid, facts[3], boot_id())
-    return Bearer(name, int(generation), identity, facts[2] == pid, _value(environment, f"{SPEC}=") or "")
+    return Bearer(name, int(generation), identity, facts[2] == pid, _after(words, f"{SPEC}=") or "")
 
 
-def _value(environment: bytes, prefix: str) -> str | None:
-    """What follows that in an environment as the kernel tells it."""
-    words = (word for word in environment.split(b"\0") if word.startswith(prefix.encode()))
-    word = next(words, None)
-    return None if word is None else word[len(prefix) :].decode("utf-8", "surrogateescape")
+def _after(words: list[bytes], start: str) -> str | None:
+    """The rest of the first of these words that starts so."""
+    begin = start.encode()
+    word = next((word for word in words if word.startswith(begin)), None)
+    return None if word is None else word[len(begin) :].decode("utf-8", "surrogateescape")
 
 
 def bearers(instance: str, pids: Iterable[int] | None = None) -> list[Bearer]:
