@@ -23,13 +23,12 @@ import yaml
 
 ROOT = Path(__file__).parent.parent
 PATIENCE = 30.0
-
-if (
-    signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-):  # a script's background job ignores it, as would all that we start
-    signal.signal(signal.SIGINT, signal.default_int_handler)
 DATABASES: dict[Path, str] = {}
 """By data directory the URL of the PostgreSQL database in place of its file, where it has one."""
+
+# A script's background job ignores Ctrl-C, and so would all that we start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

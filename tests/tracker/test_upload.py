@@ -252,7 +252,9 @@ def test_a_background_job_that_ignores_ctrl_c_goes_on(reports: Path) -> None:
                     job.send_signal(signal.SIGINT)
                     heard = b""
                     while not heard.endswith(b"--\r\n"):
-                        heard += peer.recv(65536)
+                        piece = peer.recv(65536)
+                        assert piece, "it gave up"
+                        heard += piece
                     peer.sendall(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
                     assert "403" in job.communicate(timeout=60)[1]
                 assert job.returncode == 4
