@@ -14,13 +14,13 @@ if _interrupts:
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # an exception might be lost in what is imported
 
 
-def tell_of(kind: type[BaseException], *rest: Any) -> None:
+def report_uncaught(kind: type[BaseException], *rest: Any) -> None:
     """Ctrl-C is no fault, wherever it comes."""
     if not issubclass(kind, KeyboardInterrupt):
         sys.__excepthook__(kind, *rest)
 
 
-sys.excepthook = tell_of
+sys.excepthook = report_uncaught
 gc.disable()  # to look for garbage again and again while all is imported took a fifth of the start
 
 import argparse
@@ -34,24 +34,24 @@ from pathlib import Path
 from tornado.httpserver import HTTPServer
 from tornado.httputil import ParseBodyConfig, ParseUrlEncodedConfig, set_parse_body_config
 
-from handlers.app import SERVICES, House
-from handlers.gates import chart_posture, listens_beyond_loopback
-from handlers.listening import listen, tls
-from handlers.tools.handler import check_installed
+from handlers.app import SERVICES, Application
+from handlers.http.permissions import chart_posture, listens_beyond_loopback
+from handlers.listener import listen, tls
+from handlers.mcp.handler import check_installed
 from models import VERSION as VERSION
-from models import reading
-from models.config import BadConfig, Config
-from supervisor.log import set_up_logging
+from models.config import loader
+from models.config.settings import BadConfig, Config
+from supervisor.logging import set_up_logging
 from supervisor.services import CannotStart, Services
 from supervisor.systemd import given_sockets
 
 DEFAULT = Path("pilothouse.yaml")
 
 VERBS = {
-    "user": ("supervisor.tracker.userverbs", "make accounts, set passwords, make tokens"),
-    "upload": ("supervisor.tracker.upload", "send test and coverage reports to a pilothouse"),
-    "demo": ("supervisor.tracker.demo", "fill the store with made-up projects, to have something to look at"),
-    "mcp": ("handlers.tools.stdio", "serve the tools to an agent over standard input and output"),
+    "user": ("supervisor.cli.users", "make accounts, set passwords, make tokens"),
+    "upload": ("supervisor.cli.upload", "send test and coverage reports to a pilothouse"),
+    "demo": ("supervisor.cli.demo", "fill the store with made-up projects, to have something to look at"),
+    "mcp": ("handlers.mcp.stdio", "serve the tools to an agent over standard input and output"),
 }
 """What the server does not need: the module of each, imported when it is asked for, and what it is for.
 
@@ -65,7 +65,7 @@ gc.collect()  # once: attrs makes each class twice, and the first ones hold 3 MB
 gc.freeze()
 gc.enable()
 
-log = logging.getLogger("house")
+log = logging.getLogger("server")
 
 _HEADERS_WITHIN = 60.0
 _BODY_WITHIN = 600.0
@@ -105,7 +105,7 @@ def read_config(asked: argparse.Namespace) -> Config:
     """The configuration that the command line asks for. Raises `BadConfig`."""
     path: Path | None = asked.config or (DEFAULT if DEFAULT.exists() else None)
     flags = {"server.address": asked.address, "server.port": asked.port, "server.data-dir": asked.data_dir}
-    return reading.load(path, os.environ, {name: value for name, value in flags.items() if value is not None})
+    return loader.load(path, os.environ, {name: value for name, value in flags.items() if value is not None})
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -129,7 +129,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         asyncio.run(serve(settings, asked))
     except CannotStart as problem:
-        logging.getLogger("house").critical("pilothouse cannot start: %s", problem)
+        logging.getLogger("server").critical("pilothouse cannot start: %s", problem)
         return 1
     finally:
         lines.close()
@@ -149,9 +149,9 @@ async def serve(settings: Config, asked: argparse.Namespace) -> None:
         for one in sockets:
             one.close()
         raise
-    house = House(services)
+    application = Application(services)
     server = HTTPServer(
-        house,
+        application,
         ssl_options=context,
         idle_connection_timeout=_HEADERS_WITHIN,
         body_timeout=_BODY_WITHIN,
@@ -169,8 +169,8 @@ async def serve(settings: Config, asked: argparse.Namespace) -> None:
     log.info("stopping")
     services.systemd.stopping(settings.server.shutdown_timeout + _ENDING)
     server.stop()
-    house.streams.close()
-    await house.tools.close()
+    application.streams.close()
+    await application.tools.close()
     await services.stop()
     await server.close_all_connections()
     log.info("stopped")

@@ -18,9 +18,9 @@ import attrs
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from models import reading, values  # noqa: E402 (found by the line above)
-from models.config import Config  # noqa: E402
-from models.processes import Dependency, HealthCheck, ProcessSpec, Seconds, Size  # noqa: E402
+from models.config import loader, parsers  # noqa: E402 (found by the line above)
+from models.config.settings import Config  # noqa: E402
+from models.supervision.process import Dependency, HealthCheck, ProcessSpec, Seconds, Size  # noqa: E402
 
 FILE = ROOT / "docs" / "configuration.md"
 
@@ -36,19 +36,19 @@ _TABLE = re.compile(r"(<!-- properties: ([a-z-]+) -->\n)(.*?)(?=\n\n|\Z)", re.DO
 _ROW = re.compile(r"\| `([^`]+)` \|[^|]*\|[^|]*\|[^|]*\| ?(.*?) ?\|")
 
 _KINDS: tuple[tuple[Any, str], ...] = (
-    (values.Count, "number, 1 or more"),
-    (values.Count0, "number, 0 or more"),
-    (values.Port, "0 to 65535"),
-    (values.Percent, "number, 0 to 100"),
-    (values.Span, "time, more than 0"),
-    (values.Url, "URL"),
-    (values.Host, "host"),
+    (parsers.Count, "number, 1 or more"),
+    (parsers.Count0, "number, 0 or more"),
+    (parsers.Port, "0 to 65535"),
+    (parsers.Percent, "number, 0 to 100"),
+    (parsers.Span, "time, more than 0"),
+    (parsers.Url, "URL"),
+    (parsers.Host, "host"),
     (bool, "`true`, `false`"),
     (int, "number"),
     (Seconds, "time"),
     (Size, "size"),
     (Path, "path"),
-    (values.Words, "words"),
+    (parsers.Words, "words"),
     (str, "text"),
 )
 _LENGTHS = {"d": 86400, "h": 3600, "m": 60, "s": 1}
@@ -70,13 +70,13 @@ def properties(table: str) -> Iterator[Property]:
 
 def _of(section: Any, above: str, is_ours: bool) -> Iterator[Property]:
     defaults = {one.name: one.default for one in attrs.fields(section)}
-    for name, field in reading._fields(section).items():
+    for name, field in loader._fields(section).items():
         path = above + name
         if attrs.has(field.base) and field.base is not HealthCheck:
             yield from _of(field.base, f"{path}.", is_ours)
         else:
             variable = path.upper().replace(".", "_").replace("-", "_")
-            named = f"`{variable}`" if is_ours and variable in reading.VARIABLES else "-"
+            named = f"`{variable}`" if is_ours and variable in loader.VARIABLES else "-"
             yield Property(path, _kind(field), _default(defaults[field.attribute], field.base), named)
 
 
@@ -91,11 +91,11 @@ def _kind(field: Any) -> str:
         return "list" if get_args(field.base)[0] is not Dependency else "list, of names or mappings"
     if get_origin(field.base) is Mapping or getattr(field.base, "__origin__", None) is not None:
         return "mapping"
-    special: dict[Callable[..., Any], str] = {values.octal: "octal number", values.signal_of: "signal"}
+    special: dict[Callable[..., Any], str] = {parsers.octal: "octal number", parsers.signal_of: "signal"}
     for check in field.checks:
         if check in special:
             return special[check]
-    found = [name for kind, name in _KINDS if reading._taken_apart(kind) == (field.base, field.checks)]
+    found = [name for kind, name in _KINDS if loader._taken_apart(kind) == (field.base, field.checks)]
     return found[0] if found else next(name for kind, name in _KINDS if kind == field.base)
 
 

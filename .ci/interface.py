@@ -11,27 +11,27 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from handlers.apidocs import house_service  # noqa: E402 (found by the line above)
 from handlers.app import served  # noqa: E402
-from handlers.document import Document  # noqa: E402
-from models.config import Config  # noqa: E402
+from handlers.openapi.document import Document  # noqa: E402
+from handlers.openapi.pages import whole_service  # noqa: E402 (found by the line above)
+from models.config.settings import Config  # noqa: E402
 
 FILE = ROOT / "docs" / "api.md"
 
 _HEAD = "| Call | Name | Needs | Takes | Answers | |\n|---|---|---|---|---|---|\n"
 _TABLE = re.compile(r"(<!-- operations: ([a-z]+) -->\n)(.*?)(?=\n\n|\Z)", re.DOTALL)
 _ANY_REQUEST = {"400", "401", "403", "413", "421", "500", "503"}
-Told = Mapping[str, Any]
+ErrorDetails = Mapping[str, Any]
 
 
 def written(text: str) -> str:
     """The text of docs/api.md, with its tables as the interface document has them."""
     services = served(Config())
-    document = Document(Config(), [*services, house_service(services[0])]).write()
+    document = Document(Config(), [*services, whole_service(services[0])]).write()
     return _TABLE.sub(lambda found: found[1] + _HEAD + "\n".join(_rows(document, found[2])), text)
 
 
-def _rows(document: Told, tag: str) -> Iterator[str]:
+def _rows(document: ErrorDetails, tag: str) -> Iterator[str]:
     for path, methods in document["paths"].items():
         for method, told in methods.items():
             if told["tags"][0] == tag:
@@ -39,13 +39,13 @@ def _rows(document: Told, tag: str) -> Iterator[str]:
                 yield f"| `{method.upper()} {path}` | `{told['operationId']}` | {' | '.join(cells)} |"
 
 
-def _needs(told: Told) -> str:
+def _needs(told: ErrorDetails) -> str:
     """What nobody can do without, in open mode on loopback."""
     schemes = {scheme for one in told["security"] for scheme in one} if {} not in told["security"] else set()
     return "the key" if "chartKey" in schemes else "an account" if schemes else ""
 
 
-def _takes(document: Told, told: Told) -> str:
+def _takes(document: ErrorDetails, told: ErrorDetails) -> str:
     """Its parameters but those of the path, and the fields or parts of its body; what it must have is bold."""
     names = {one["name"]: one["required"] for one in told.get("parameters", []) if one["in"] != "path"}
     for content in told.get("requestBody", {}).get("content", {}).values():
@@ -55,14 +55,14 @@ def _takes(document: Told, told: Told) -> str:
     return ", ".join(f"**`{name}`**" if required else f"`{name}`" for name, required in names.items())
 
 
-def _answers(told: Told) -> str:
+def _answers(told: ErrorDetails) -> str:
     """Each of its own: what is told of a success, and the statuses of failures that not any request may meet."""
     good = [(status, one) for status, one in told["responses"].items() if status < "4"]
     bad = [status for status in told["responses"] if status >= "4" and status not in _ANY_REQUEST]
     return ", ".join([*(f"{status} {' or '.join(_kinds(one))}".strip() for status, one in good), *bad])
 
 
-def _kinds(response: Told) -> Iterator[str]:
+def _kinds(response: ErrorDetails) -> Iterator[str]:
     for kind, content in response.get("content", {}).items():
         schema = content.get("schema", {})
         of_list = schema.get("items", {}).get("$ref", "")

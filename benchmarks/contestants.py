@@ -108,7 +108,7 @@ class Contestant(ABC):
         return self.process.pid
 
     def spawn(self, *command: str | Path, **environment: str) -> None:
-        with (self.scene.directory / "supervisor.log").open("ab") as log:
+        with (self.scene.directory / "supervisor.logging").open("ab") as log:
             self.process = subprocess.Popen(
                 [str(word) for word in command],
                 cwd=self.scene.directory,
@@ -134,7 +134,7 @@ class Contestant(ABC):
                 self.process.kill()
                 self.process.wait()
         for _ in range(50):
-            left = procfs.bearers(self.scene.mark)
+            left = procfs.tagged_processes(self.scene.mark)
             for pid in left:
                 try:
                     os.kill(pid, signal.SIGKILL)

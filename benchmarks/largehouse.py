@@ -18,8 +18,8 @@ from conftest import Server  # noqa: E402
 from places import FULL, KEY, entry, index, web  # noqa: E402
 from stored import secret, stored  # noqa: E402
 
-from models.tracker import accounts  # noqa: E402
-from models.tracker.schema import reports  # noqa: E402
+from models.accounts import accounts  # noqa: E402
+from models.tracker.tables import reports  # noqa: E402
 
 PEOPLE, CHARTS, REVISIONS = 200, 1500, 10
 NAMESPACES = 20

@@ -18,7 +18,7 @@ from benchmarks.contestants import ROOT, Ours, Scene
 from benchmarks.httpload import Target, hammer
 
 if TYPE_CHECKING:
-    from models.events import Entry
+    from models.supervision.events import Entry
 
 PROCESSES = 50
 BATCH = 20_000
@@ -44,8 +44,8 @@ class Row:
 
 def fill(data_dir: Path, count: int) -> None:
     """Writes `count` events through our models: starts, runs and failures of some processes over the last ten days."""
-    from models.events import append
-    from models.schema import database
+    from models.supervision.events import append
+    from models.supervision.tables import database
 
     data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     database.open(data_dir / "pilothouse.db")
@@ -56,8 +56,8 @@ def fill(data_dir: Path, count: int) -> None:
 
 
 def _entries(first: int, batch: int, count: int) -> list["Entry"]:
-    from models.events import Entry
-    from models.processes import Status
+    from models.supervision.events import Entry
+    from models.supervision.process import Status
 
     moves = (
         (Status("not_started"), Status("starting")),

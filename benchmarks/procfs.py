@@ -58,7 +58,7 @@ def family(root: int, without: Iterable[int]) -> list[int]:
     return [root, *sorted({member.pid for member in members} - set(without))]
 
 
-def bearers(mark: str) -> list[int]:
+def tagged_processes(mark: str) -> list[int]:
     """The processes that inherited `mark` in their environment, whoever their parent is by now."""
     wanted, found = mark.encode(), []
     for entry in Path("/proc").iterdir():

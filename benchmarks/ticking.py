@@ -19,7 +19,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # it is run as a program
 
 from benchmarks.contestants import until
-from models.config import Config
+from models.config.settings import Config
 
 TICK = 0.001
 

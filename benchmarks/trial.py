@@ -113,7 +113,7 @@ def staged(kind: type[Contestant], program: Path, children: int) -> Iterator[Tri
         try:
             yield trial
         except Exception as problem:
-            problem.add_note(_tail(Path(name) / "supervisor.log"))
+            problem.add_note(_tail(Path(name) / "supervisor.logging"))
             raise
         finally:
             trial.close()

@@ -7,29 +7,45 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import tornado.web
 from attrs import evolve
 from tornado.httputil import HTTPMessageDelegate, HTTPServerRequest
 from tornado.routing import Rule
-from tornado.web import Application, RequestHandler
+from tornado.web import RequestHandler
 
-from handlers import accounts, dashboard, events, frame, live, pages, processes, system, users, wire
+from handlers.accounts import account, users
+from handlers.accounts.remote_accounts import AccountLookup
 from handlers.base import Base, Page, Refusal, methods
+from handlers.charts.all_operations import OPERATIONS
 from handlers.charts.handler import routes as chart_routes
-from handlers.charts.table import OPERATIONS
-from handlers.door import Door
-from handlers.gates import SAFE, STRANGER, Caller, Look, admit, caller, check_host, check_site, shown, xsrf_cookie
-from handlers.intake import Intake
-from handlers.routing import API, Route, Service, StreamPath, Told, owner, rule
-from handlers.streams import Broadcast, Streams
-from handlers.tools import handler as tools
-from handlers.tracker import badges, forms, ingest, projects
-from handlers.tracker import gate as quality_gate
+from handlers.http import serializers
+from handlers.http.body_limit import BodyLimit
+from handlers.http.permissions import (
+    ANONYMOUS,
+    SAFE,
+    Caller,
+    FindCredential,
+    admit,
+    caller,
+    check_host,
+    check_site,
+    shown,
+    xsrf_cookie,
+)
+from handlers.http.sse import Broadcast, Streams
+from handlers.mcp import handler as tools
+from handlers.routing import API, ErrorDetails, Route, Service, StreamPath, owner, rule
+from handlers.supervision import events, processes, system
+from handlers.supervision import pages as process_pages
+from handlers.supervision import streams as live
+from handlers.tracker import badges, forms, ingest, projects, quality_gate
 from handlers.tracker import pages as tracker_pages
 from handlers.tracker import runs as run_reads
 from handlers.tracker import stream as run_stream
-from handlers.tracker.standing import Boards
+from handlers.tracker.project_status import Boards
 from handlers.tracker.stream import Runs, RunStream
-from models.config import Config
+from handlers.web import layout, pages
+from models.config.settings import Config
 from models.errors import Invalid, NotFound, Problem, Unauthenticated, Unavailable, WrongMethod
 from supervisor.services import Services
 
@@ -37,18 +53,20 @@ _HERE = Path(__file__).parent
 _FORMS = ("multipart/", "application/x-www-form-urlencoded")
 
 
-def _error_response(told: Told) -> wire.ErrorResponse:
+def _error_response(told: ErrorDetails) -> serializers.ErrorResponse:
     code = told.code or {400: "VALIDATION_ERROR"}.get(told.status, told.reason.upper().replace(" ", "_"))
-    return wire.ErrorResponse(wire.Instant(told.at), told.path, told.reason, told.message, code)
+    return serializers.ErrorResponse(serializers.Instant(told.at), told.path, told.reason, told.message, code)
 
 
-def _problem(told: Told) -> wire.ProblemDetail:
-    return wire.ProblemDetail("about:blank", told.reason, told.status, told.message, told.path, told.message)
+def _problem(told: ErrorDetails) -> serializers.ProblemDetail:
+    return serializers.ProblemDetail("about:blank", told.reason, told.status, told.message, told.path, told.message)
 
 
-def _dated_problem(told: Told) -> wire.DatedProblemDetail:
-    at = wire.Instant(told.at)
-    return wire.DatedProblemDetail("about:blank", told.reason, told.status, told.message, told.path, told.message, at)
+def _dated_problem(told: ErrorDetails) -> serializers.DatedProblemDetail:
+    at = serializers.Instant(told.at)
+    return serializers.DatedProblemDetail(
+        "about:blank", told.reason, told.status, told.message, told.path, told.message, at
+    )
 
 
 SUPERVISION = Service(
@@ -68,7 +86,7 @@ TRACKER = Service(
         *projects.routes,
         *run_reads.routes,
         *run_stream.routes,
-        *accounts.routes,
+        *account.routes,
     ],
     "application/problem+json",
     _problem,
@@ -95,7 +113,7 @@ def rules(services: Services, streams: Streams, replaced: Replaced | None = None
     house = [
         rule(prefix, route, service=service, **arguments)
         for prefix, service in [("", SUPERVISION), *((service.prefix, service) for service in each)]
-        for route in [*system.house_routes, *pages.routes, *accounts.pages, *users.pages, *tracker, *tools.routes]
+        for route in [*system.common_routes, *pages.routes, *account.pages, *users.pages, *tracker, *tools.routes]
     ]
     return [
         rule(API, ("/events", RunStream, StreamPath), service=TRACKER, **arguments),
@@ -104,7 +122,7 @@ def rules(services: Services, streams: Streams, replaced: Replaced | None = None
     ]
 
 
-class House(Application):
+class Application(tornado.web.Application):
     def __init__(self, services: Services, replaced: Replaced | None = None) -> None:
         self.services = services
         self.served = served(services.config, replaced)
@@ -129,9 +147,9 @@ class House(Application):
             xsrf_cookie_name=xsrf_cookie(services),
             served=self.served,
             listing=processes.Listing(services.fleet),
-            rows=dashboard.Rows(),
+            rows=process_pages.Rows(),
             boards=Boards(services),
-            kept=frame.Kept(),
+            kept=layout.Kept(),
             runs=runs,
             tools=self.tools,
         )
@@ -149,7 +167,7 @@ class House(Application):
         said = shown(request, self.services) if self.services.is_shared else None
         if said is None:
             return let_in(self.services.accounts.known)
-        return Door(self.services.accounts.look_up(said), let_in)
+        return AccountLookup(self.services.accounts.look_up(said), let_in)
 
     def _let_in(
         self,
@@ -158,7 +176,7 @@ class House(Application):
         target_kwargs: dict[str, Any] | None,
         path_args: list[bytes] | None,
         path_kwargs: dict[str, bytes] | None,
-        look: Look,
+        look: FindCredential,
     ) -> HTTPMessageDelegate:
         who, problem = self._ask(request, target_class, look)
         problem = problem or _fault_of(path_args or ())
@@ -173,13 +191,13 @@ class House(Application):
             if not reads_forms and request.headers.get("Content-Type", "").lower().startswith(_FORMS):
                 del request.headers["Content-Type"]  # a body that nobody reads cannot be wrong
         most = self.services.config.server.max_body
-        return Intake(request, inner, limit, most, lambda problem: self._refusal(request, problem, who, routed))
+        return BodyLimit(request, inner, limit, most, lambda problem: self._refusal(request, problem, who, routed))
 
     def _ask(
-        self, request: HTTPServerRequest, target: type[RequestHandler], look: Look
+        self, request: HTTPServerRequest, target: type[RequestHandler], look: FindCredential
     ) -> tuple[Caller, Problem | None]:
         """Who asks, and why this is refused, if it is. A page that wants an account leads to the login."""
-        who, config = STRANGER, self.services.config
+        who, config = ANONYMOUS, self.services.config
         assert issubclass(target, Base)
         try:
             self._check(request, target)
@@ -187,9 +205,9 @@ class House(Application):
                 return who, None
             target.check_open(request.method or "", config)
             who = caller(request, self.services, look)
-            admit(who, target.gate_of(request.method or ""), config)
+            admit(who, target.permission_of(request.method or ""), config)
         except Unauthenticated as problem:
-            if issubclass(target, Page) and who is not STRANGER and not who.is_known:
+            if issubclass(target, Page) and who is not ANONYMOUS and not who.is_known:
                 return who, target.login_needed(request, _prefix(request.path))
             return who, problem
         except NotFound as problem:
@@ -198,12 +216,12 @@ class House(Application):
             return who, problem
         return who, None
 
-    def _recognised(self, request: HTTPServerRequest, look: Look) -> Caller:
+    def _recognised(self, request: HTTPServerRequest, look: FindCredential) -> Caller:
         """Who asks for what there is not: a page says so to whom it says it."""
         try:
             return caller(request, self.services, look)
         except Problem:
-            return STRANGER
+            return ANONYMOUS
 
     def _check(self, request: HTTPServerRequest, target: type[Base]) -> None:
         """Whether anybody may ask this. Raises `Problem`."""
@@ -212,7 +230,7 @@ class House(Application):
             raise NotFound("there is nothing at this path")
         if request.method not in methods(target):
             raise WrongMethod(f"{request.method} is not for this path", methods(target))
-        if self.services.engine.closing:
+        if self.services.context.closing:
             raise Unavailable("pilothouse is stopping")
         check_site(request, self.services.config, target.minds_site)
 

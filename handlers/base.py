@@ -14,15 +14,15 @@ from typing import Any
 from tornado.httputil import HTTPServerRequest
 from tornado.web import HTTPError, RequestHandler
 
-from handlers import wire
-from handlers.frame import Frame, words
-from handlers.gates import SAFE, STRANGER, Caller, Gate, closed, open_to_all, session_cookie
-from handlers.routing import Service, Told, accepts, login
-from handlers.streams import Streams
+from handlers.http import serializers
+from handlers.http.permissions import ANONYMOUS, SAFE, Caller, Permission, closed, open_to_all, session_cookie
+from handlers.http.sse import Streams
+from handlers.routing import ErrorDetails, Service, accepts, login
+from handlers.web.layout import Frame, words
 from models import errors
-from models.config import Config
+from models.accounts.accounts import User
+from models.config.settings import Config
 from models.errors import Problem
-from models.tracker.accounts import User
 from supervisor.services import Services
 
 log = logging.getLogger("http")
@@ -72,7 +72,7 @@ class Base(RequestHandler):
     `gate` says who may; `max_body` is how many bytes of body it takes; `takes_forms` whether Tornado parses those.
     """
 
-    gate: Gate = staticmethod(closed)
+    permission: Permission = staticmethod(closed)
     max_body = 1024 * 1024
     takes_forms = False
     minds_site = False
@@ -82,7 +82,7 @@ class Base(RequestHandler):
     refused = ""
     """What went wrong, for the log."""
 
-    def initialize(self, services: Services, service: Service, streams: Streams, caller: Caller = STRANGER) -> None:
+    def initialize(self, services: Services, service: Service, streams: Streams, caller: Caller = ANONYMOUS) -> None:
         self.services = services
         self.service = service
         self.streams = streams
@@ -96,9 +96,9 @@ class Base(RequestHandler):
         return cls.max_body
 
     @classmethod
-    def gate_of(cls, method: str) -> Gate:
+    def permission_of(cls, method: str) -> Permission:
         """Who may, by this method."""
-        return cls.gate
+        return cls.permission
 
     @classmethod
     def check_open(cls, method: str, config: Config) -> None:
@@ -151,7 +151,7 @@ class Base(RequestHandler):
 
     def reply(self, shape: Any) -> None:
         """Sends a shape as JSON."""
-        self.send(wire.encoded(shape), "application/json")
+        self.send(serializers.encoded(shape), "application/json")
 
     def send(self, body: bytes, media_type: str) -> None:
         self.set_header("Content-Type", media_type)
@@ -175,16 +175,16 @@ class Base(RequestHandler):
         ):
             self._write_error_page(told)
         else:
-            self.send(wire.encoded(self.service.error(told)), self.service.media_type)
+            self.send(serializers.encoded(self.service.error(told)), self.service.media_type)
         self.finish()
 
-    def _write_error_page(self, told: Told) -> None:
+    def _write_error_page(self, told: ErrorDetails) -> None:
         try:
-            write_page(self, "error.html", told=told)
+            write_page(self, "web/error.html", told=told)
         except OSError:  # not even its template can be opened
             self.send(f"{told.status} {told.reason}: {told.message}\n".encode(), "text/plain; charset=utf-8")
 
-    def _told(self, status: int, error: object) -> Told:
+    def _told(self, status: int, error: object) -> ErrorDetails:
         message, code = None, None
         if isinstance(error, Problem):
             status, message, code = STATUS[type(error)], error.message, error.code
@@ -192,7 +192,7 @@ class Base(RequestHandler):
             message = error.log_message % error.args if error.log_message and error.args else error.log_message
         reason = _PHRASES.get(status) or http.HTTPStatus(status).phrase
         message = message or ("something went wrong; the log knows more" if status == 500 else reason)
-        return Told(self.services.clock.now(), self.request.path, status, reason, message, code)
+        return ErrorDetails(self.services.clock.now(), self.request.path, status, reason, message, code)
 
     def _failure_headers(self, error: object) -> None:
         if isinstance(error, errors.LoginNeeded):
@@ -275,14 +275,14 @@ def shown_again(post: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable
 class Refusal(Base):
     """Answers a request that was not let in, when its body has been read and dropped."""
 
-    gate = staticmethod(open_to_all)
+    permission = staticmethod(open_to_all)
 
     def initialize(
         self,
         services: Services,
         service: Service,
         streams: Streams,
-        caller: Caller = STRANGER,
+        caller: Caller = ANONYMOUS,
         problem: Problem | None = None,
     ) -> None:
         super().initialize(services, service, streams, caller)

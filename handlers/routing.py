@@ -18,7 +18,7 @@ Route = tuple[str, type[RequestHandler]] | tuple[str, type[RequestHandler], type
 
 
 @frozen
-class Told:
+class ErrorDetails:
     """A failure on its way to the client, in no shape yet. `at` is microseconds since 1970."""
 
     at: int
@@ -37,7 +37,7 @@ class Service:
     prefix: str
     routes: Sequence[Route]
     media_type: str
-    error: Callable[[Told], Any]
+    error: Callable[[ErrorDetails], Any]
     base: str = API
 
     @property

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 
-log = logging.getLogger("house")
+log = logging.getLogger("server")
 
 _HOUR = 3600 * 1_000_000
 _BELIEVED_AFTER = 86_400.0

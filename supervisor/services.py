@@ -17,40 +17,41 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import peewee
 from attrs import evolve
 
-from models import reading, supervised
-from models.charts.schema import catalogue
-from models.config import BadConfig, Config
+from models.charts.tables import catalogue
+from models.config import loader
+from models.config.settings import BadConfig, Config
 from models.errors import CannotUse, Invalid, Problem, Unavailable
-from models.events import Entry
-from models.schema import database, fact
-from models.tracker import runevents
-from models.tracker.runevents import RunUpdate
-from models.tracker.schema import reports
-from supervisor.adoption import adopt
-from supervisor.cgroup import Cgroups
+from models.supervision import record
+from models.supervision.events import Entry
+from models.supervision.tables import database, fact
+from models.tracker import run_events
+from models.tracker.run_events import RunUpdate
+from models.tracker.tables import reports
+from supervisor.accounts.logins import Accounts
 from supervisor.charts.service import Charts, Choose
-from supervisor.child import Children
 from supervisor.clock import Clock
-from supervisor.engine import Engine
-from supervisor.feed import Feed
-from supervisor.fleet import Fleet, Reload
-from supervisor.health import Prober
-from supervisor.history import QUERY_TAKES, History, OwnHistory
-from supervisor.journal import Journal
-from supervisor.logs import Logs
-from supervisor.strays import Strays, become_subreaper
+from supervisor.maintenance import Maintenance
+from supervisor.processes.adoption import adopt
+from supervisor.processes.cgroups import Cgroups
+from supervisor.processes.child import Children
+from supervisor.processes.context import SupervisionContext
+from supervisor.processes.event_writer import EventWriter
+from supervisor.processes.fleet import Fleet, Reload
+from supervisor.processes.health import Prober
+from supervisor.processes.history import QUERY_TAKES, History, OwnHistory
+from supervisor.processes.log_files import Logs
+from supervisor.processes.orphans import Orphans, become_subreaper
+from supervisor.processes.usage import Meter
+from supervisor.pubsub import PubSub
 from supervisor.systemd import VARIABLES, Systemd
-from supervisor.tracker.accounts import Accounts
 from supervisor.tracker.ingest import Ingest
 from supervisor.tracker.retention import Retention
 from supervisor.tracker.store import open_store, place_of_store
-from supervisor.upkeep import Upkeep
-from supervisor.usage import Meter
 
 if TYPE_CHECKING:
-    from supervisor.sharing import Sharing
+    from supervisor.replication import Sharing
 
-log = logging.getLogger("house")
+log = logging.getLogger("server")
 
 Result = TypeVar("Result")
 
@@ -93,15 +94,15 @@ class Services:
         self.clock = clock or Clock()
         self.choose_cluster: Choose | None = None
         """A host application's, set before the start: which cluster a request is about."""
-        self.changes: Feed[Entry] = Feed()
-        self.runs: Feed[RunUpdate] = Feed()
+        self.changes: PubSub[Entry] = PubSub()
+        self.runs: PubSub[RunUpdate] = PubSub()
         self.history: History = OwnHistory()
         self.sharing: Sharing | None = None
         """Where several nodes share a database."""
         self.answered: Counter[int] = Counter()
         """How many requests were answered, by status code."""
         self.accounts = Accounts(settings.tracker.security, self.clock)
-        self.retention = Retention(settings.tracker, self.clock, self.tracked)
+        self.retention = Retention(settings.tracker, self.clock, self.run_in_tracker)
         self.runs.subscribe(self.retention.notice)
         self.port = settings.server.port
         """Where we listen, which the configuration may leave to the system."""
@@ -128,25 +129,27 @@ class Services:
         self._open_tracker()
         self._open_catalogue()
         publish = self._share(instance) if self.is_shared else self.changes.publish
-        self.journal = Journal(publish, min(self.config.supervisor.events.retain_rows, _WAITING))
-        self.engine = self._make_engine(instance)
-        records = supervised.load()
-        self.fleet = Fleet(self.config.supervisor.processes, self.engine, records)
+        self.event_writer = EventWriter(publish, min(self.config.supervisor.events.retain_rows, _WAITING))
+        self.context = self._make_engine(instance)
+        records = record.load()
+        self.fleet = Fleet(self.config.supervisor.processes, self.context, records)
         self.logs = Logs(self.fleet.log_files)
         self.meter = Meter()
         self.charts = Charts(
             self.config,
             self.data_dir,
-            self.engine.children,
+            self.context.children,
             instance,
-            self.engine.environment,
+            self.context.environment,
             self.choose_cluster,
         )
         become_subreaper()
-        leftovers = await adopt(self.fleet, self.engine, records)
+        leftovers = await adopt(self.fleet, self.context, records)
         self._keep("leftovers", leftovers.end())
-        self.upkeep = Upkeep(self.engine.strays, self.journal, self.logs, self.data_dir / "tracker.db-wal")
-        self._keep("beat", self.upkeep.watch())
+        self.maintenance = Maintenance(
+            self.context.orphans, self.event_writer, self.logs, self.data_dir / "tracker.db-wal"
+        )
+        self._keep("beat", self.maintenance.watch())
         self._keep("prune", self._prune())
         self._keep("retention", self.retention.watch())
         self._keep("charts", self.charts.start())
@@ -170,7 +173,7 @@ class Services:
 
     def _share(self, instance: str) -> Callable[[Entry], None]:
         """Joins the other nodes; returns whom the journal tells of changes. Raises `CannotStart`."""
-        from supervisor.sharing import Sharing  # its driver is large
+        from supervisor.replication import Sharing  # its driver is large
 
         try:
             self.sharing = Sharing(self.config.server.database_url or "", instance, self.changes, self.runs)
@@ -189,14 +192,14 @@ class Services:
         except (peewee.PeeweeException, OSError) as error:
             raise CannotStart(f"{self.data_dir / 'charts.db'}: the store cannot be opened: {error}") from None
 
-    def _make_engine(self, instance: str) -> Engine:
+    def _make_engine(self, instance: str) -> SupervisionContext:
         children, cgroups = Children(), Cgroups.open(instance)
-        return Engine(
+        return SupervisionContext(
             clock=self.clock,
-            journal=self.journal,
+            event_writer=self.event_writer,
             children=children,
             cgroups=cgroups,
-            strays=Strays(children, cgroups, instance),
+            orphans=Orphans(children, cgroups, instance),
             prober=Prober(children),
             instance=instance,
             environment=inherited(os.environ),
@@ -205,7 +208,7 @@ class Services:
     def standing(self) -> str:
         """How things stand, in a few words: for `systemctl status`."""
         live = sum(process.live for process in self.fleet)
-        return f"{'stopping; ' if self.engine.closing else ''}{live} of {len(self.fleet)} processes are live"
+        return f"{'stopping; ' if self.context.closing else ''}{live} of {len(self.fleet)} processes are live"
 
     def start_marked(self) -> None:
         """Starts the processes marked `auto-start`, while requests are already answered."""
@@ -214,7 +217,7 @@ class Services:
 
     async def stop(self) -> None:
         """Stops or leaves the processes, writes what is to be written, and lets go of everything."""
-        self.engine.closing = True
+        self.context.closing = True
         leave = self.config.supervisor.on_exit == "leave"
         for task in list(self._tasks):
             task.cancel()
@@ -227,16 +230,16 @@ class Services:
             await self.fleet.kill()
         except Exception:
             log.exception("while stopping the processes")
-        if not await self.journal.settled(max(_LAST_MOMENT, end - time.monotonic())):
-            log.error("the store cannot be written: %d changes are lost", self.journal.waiting)
+        if not await self.event_writer.settled(max(_LAST_MOMENT, end - time.monotonic())):
+            log.error("the store cannot be written: %d changes are lost", self.event_writer.waiting)
         await self.ingest.close(max(_LAST_MOMENT, end - time.monotonic()))
         await self.accounts.close()
         await self.charts.close()
         if self.sharing is not None:
             await self.sharing.close(max(_LAST_MOMENT, end - time.monotonic()))
-        self.engine.prober.close()
-        self.engine.children.close()
-        self.engine.cgroups.close()
+        self.context.prober.close()
+        self.context.children.close()
+        self.context.cgroups.close()
         database.close()
         reports.close_all()
         catalogue.close()
@@ -254,7 +257,7 @@ class Services:
                 new = await asyncio.to_thread(self._read_config)
             except BadConfig as bad:
                 raise Invalid(f"the configuration is not taken over: {'; '.join(bad.faults)}") from None
-            changed = reading.differences(self.config, new)
+            changed = loader.differences(self.config, new)
             self.config = _live(self.config, new)
             done = await self.fleet.reload(new.supervisor.processes, new.supervisor.auto_start)
             settings = [path for path in changed if path.startswith("supervisor.") and "processes." not in path]
@@ -262,7 +265,7 @@ class Services:
 
     def hang_up(self) -> None:
         """SIGHUP: as `reload`, and the log tells."""
-        if not self.engine.closing:
+        if not self.context.closing:
             self._keep("reload", self._reload_told())
 
     async def _reload_told(self) -> None:
@@ -278,24 +281,24 @@ class Services:
         if need:
             log.warning("reload: these need a restart of pilothouse: %s", ", ".join(need))
 
-    async def tracked(self, work: Callable[[], Result]) -> Result:
+    async def run_in_tracker(self, work: Callable[[], Result]) -> Result:
         """Runs what reads or writes the tracker's store in the worker. Raises `Unavailable`, `TimedOut`."""
         try:
-            return await asyncio.to_thread(reports.patiently, work, QUERY_TAKES)
+            return await asyncio.to_thread(reports.run_with_timeout, work, QUERY_TAKES)
         except peewee.OperationalError as error:
             raise Unavailable(f"the store of the tracker does not answer: {error}") from None
 
-    async def glance(self, query: Callable[[], Result]) -> Result:
+    async def read_fast(self, query: Callable[[], Result]) -> Result:
         """Reads a few rows of the tracker's store: on the loop where it is a file.
 
         Raises `peewee.PeeweeException`, `Unavailable`, `TimedOut`.
         """
-        return query() if reports.is_near else await self.tracked(query)
+        return query() if reports.is_local else await self.run_in_tracker(query)
 
     @property
     def last_run(self) -> int:
         """The last run event that may have been told to streams."""
-        return self.sharing.last_run if self.sharing else runevents.bounds()[1]
+        return self.sharing.last_run if self.sharing else run_events.bounds()[1]
 
     @property
     def is_shared(self) -> bool:
@@ -332,7 +335,7 @@ def _nobody(_: RunUpdate) -> None:
 
 def inherited(environ: Mapping[str, str]) -> dict[str, str]:
     """What children get of our environment: all but what sets properties of ours, and what systemd means for us."""
-    return {name: value for name, value in environ.items() if name not in reading.VARIABLES | VARIABLES}
+    return {name: value for name, value in environ.items() if name not in loader.VARIABLES | VARIABLES}
 
 
 def _live(old: Config, new: Config) -> Config:

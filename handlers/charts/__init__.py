@@ -1,1 +1,0 @@
-"""The charts' part of this room."""

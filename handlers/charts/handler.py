@@ -13,12 +13,12 @@ from tornado.web import stream_request_body
 
 from handlers.base import Base
 from handlers.charts.operations import TEXT, Operation, Warned
-from handlers.gates import Gate, chart_changers, chart_readers, check_charts_open
-from handlers.multipart import Parts
+from handlers.http.multipart import Parts
+from handlers.http.permissions import Permission, chart_changers, chart_readers, check_charts_open
 from handlers.routing import Route, accepts
-from models.charts.fields import json_object, read
-from models.charts.shapes import Download
-from models.config import Config
+from models.charts.parameters import json_object, read
+from models.charts.responses import Download
+from models.config.settings import Config
 from models.errors import Failed, Invalid, Problem, TooLarge, Unsupported
 from supervisor.charts.service import Work
 
@@ -33,10 +33,10 @@ class ChartHandler(Base):
     """Answers the operations of one path.
 
     What is wrong with the head is kept until the body comes or is over: an answer that comes earlier than that is not
-    seen by a client that is still sending (`Intake` drops the rest).
+    seen by a client that is still sending (`BodyLimit` drops the rest).
     """
 
-    gate = staticmethod(chart_readers)
+    permission = staticmethod(chart_readers)
     takes_forms = True
     operations: ClassVar[Mapping[str, tuple[Operation, Mapping[str, str]]]]
     """By method; with those variables of the path that this path has fixed."""
@@ -49,7 +49,7 @@ class ChartHandler(Base):
     parts: Parts | None = None
 
     @classmethod
-    def gate_of(cls, method: str) -> Gate:
+    def permission_of(cls, method: str) -> Permission:
         return chart_changers if cls._is_mutating(method) else chart_readers
 
     @classmethod

@@ -1,8 +1,9 @@
 """The operations of the chart service, declared once: REST, the tool server and the interface document read them.
 
-To add one: write an attrs class of its inputs with the helpers of `models/charts/fields.py`, a function that does it,
+To add one: write an attrs class of its inputs with the helpers of `models/charts/parameters.py`, a function that
+does it,
 and put an `Operation` into the list `operations` of the group's module (`releases`, `release_reads`, `rendering`,
-`repositories`, `packages`, `hub`, `dependencies`); `handlers/charts/table.py` has them all.
+`repositories`, `packages`, `hub`, `dependencies`); `handlers/charts/all_operations.py` has them all.
 
     @frozen
     class HistoryAsk:
@@ -30,7 +31,7 @@ from typing import Any, Literal
 
 from attrs import Factory, frozen
 
-from models.charts.fields import Input, inputs
+from models.charts.parameters import Input, inputs
 from models.errors import NotFound
 from supervisor.charts.service import Work
 

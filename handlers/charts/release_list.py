@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from urllib.parse import quote, urlencode
 
-from handlers.charts.doing import ChartPage
-from models.charts import briefs
-from models.charts.briefs import Brief
-from models.charts.shapes import ListRow
+from handlers.charts.base_page import ChartPage
+from models.charts import releases
+from models.charts.releases import Brief
+from models.charts.responses import ListRow
 from models.errors import Problem, Upstream
 from models.paging import whole
-from supervisor.charts.cluster import DENIED
-from supervisor.charts.reads import Reads
+from supervisor.charts.kube.cluster import DENIED
+from supervisor.charts.release_reads import Reads
 
 _ROWS = 50
 
@@ -28,7 +28,7 @@ class Releases(ChartPage):
     async def get(self) -> None:
         query, reads = self.query(), self.reads()
         if reads is None:
-            self.show("releases.html", has_cluster=False)
+            self.show("charts/releases.html", has_cluster=False)
             return
         namespace = query.get("namespace", "").strip()
         found, problem = await self._found(reads, namespace)
@@ -39,7 +39,7 @@ class Releases(ChartPage):
         number = whole("page", query.get("page") or "0", 0, 100_000)
         shown = wanted[number * _ROWS : (number + 1) * _ROWS]
         self.show(
-            "releases.html",
+            "charts/releases.html",
             has_cluster=True,
             problem=problem,
             rows=[(row, url_of(row.namespace, row.name)) for row in await described(reads, shown)],
@@ -62,7 +62,7 @@ class Releases(ChartPage):
         if known.problem.code == DENIED:
             try:
                 rows = await self.ask("helm_list", query={"namespace": namespace})
-                return [briefs.of_row(row) for row in rows if isinstance(row, ListRow)], ""
+                return [releases.of_row(row) for row in rows if isinstance(row, ListRow)], ""
             except Problem as problem:
                 return [], problem.message
         return [], known.problem.message
@@ -73,4 +73,4 @@ async def described(reads: Reads, some: list[Brief]) -> list[ListRow]:
     try:
         return await reads.described(some)
     except Upstream:
-        return [briefs.plain_row(one) for one in some]
+        return [releases.plain_row(one) for one in some]

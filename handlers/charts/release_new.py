@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from handlers.charts.doing import ChartPage, cut, integer
+from handlers.charts.base_page import ChartPage, cut, integer
 from handlers.charts.release_list import url_of
-from models.charts import yamlvalues
-from models.charts.shapes import Release
+from models.charts import typed_values
+from models.charts.responses import Release
 from models.errors import Denied, Problem
 
 
@@ -38,7 +38,7 @@ class NewRelease(ChartPage):
             raise Denied(self.closed)
         body: dict[str, Any] = {
             **{name: self.field(name) for name in ("chartRef", "version", "releaseName", "namespace", "description")},
-            "values": yamlvalues.parse(self.field("values")),
+            "values": typed_values.parse(self.field("values")),
             "timeout": integer(self.field("timeout")),
             "dryRun": is_preview,
             **self.flags("wait", "atomic", "createNamespace"),
@@ -52,7 +52,7 @@ class NewRelease(ChartPage):
             known = await self.services.charts.overview.lately(reads)
         spaces = {one.namespace for one in known.releases} if known else set()
         self.show(
-            "release_new.html",
+            "charts/release_new.html",
             has_cluster=reads is not None,
             form=form,
             failure=failure,

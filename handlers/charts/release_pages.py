@@ -9,11 +9,11 @@ from typing import Any
 
 from attrs import frozen
 
-from handlers.charts.doing import ChartPage, cut, integer
+from handlers.charts.base_page import ChartPage, cut, integer
 from handlers.charts.release_list import url_of
-from models.charts import yamlvalues
-from models.charts.differences import Difference, difference
-from models.charts.shapes import HistoryRow, Release
+from models.charts import typed_values
+from models.charts.diff import Difference, difference
+from models.charts.responses import HistoryRow, Release
 from models.errors import Invalid, Problem
 from models.paging import whole
 
@@ -70,7 +70,7 @@ class OneRelease(ChartPage):
         body: dict[str, Any] = {
             "chartRef": self.field("chartRef"),
             "version": self.field("version"),
-            "values": yamlvalues.parse(self.field("values")),
+            "values": typed_values.parse(self.field("values")),
             "valueStrategy": self.field("valueStrategy") or None,
             "description": self.field("description"),
             "timeout": integer(self.field("timeout")),
@@ -132,14 +132,16 @@ class OneRelease(ChartPage):
         except Problem as problem:
             if "failure" not in told:
                 raise
-            self.show("release_gone.html", name=name, namespace=namespace, failure=told["failure"], why=problem.message)
+            self.show(
+                "charts/release_gone.html", name=name, namespace=namespace, failure=told["failure"], why=problem.message
+            )
             return
         facts = {
             "failure": "", "failed": "", "form": {}, "preview": None, "tests": None,
             **await self._facts(release, history, tab), **told,
         }  # fmt: skip
         self.show(
-            "release.html",
+            "charts/release.html",
             release=release,
             history=history,
             newest=history[0],

@@ -5,9 +5,9 @@ from __future__ import annotations
 from attrs import evolve, frozen
 
 from handlers.charts.operations import Operation, Warned
-from models.charts.fields import body, path
+from models.charts.parameters import body, path
 from models.charts.refs import repository_name
-from models.charts.shapes import ChartItem, Repository
+from models.charts.responses import ChartItem, Repository
 from supervisor.charts import repositories
 from supervisor.charts.service import Work
 

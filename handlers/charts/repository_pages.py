@@ -7,9 +7,9 @@ import json
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from handlers.charts.doing import ChartPage, cut
+from handlers.charts.base_page import ChartPage, cut
 from handlers.charts.operations import Warned
-from models.charts.shapes import HubItem
+from models.charts.responses import HubItem
 from models.errors import Invalid, Problem
 from models.paging import whole
 
@@ -66,7 +66,7 @@ class Repositories(ChartPage):
     ) -> None:
         found, why_not = await self._search(keyword)
         self.show(
-            "repositories.html",
+            "charts/repositories.html",
             sources=[(one, repository_url(one.name or "")) for one in self.services.charts.repositories.all()],
             form=form,
             failure=failure,
@@ -114,7 +114,7 @@ class OneRepository(ChartPage):
         number = whole("page", query.get("page") or "0", 0, 100_000)
         source = next((one for one in self.services.charts.repositories.all() if one.name == name), None)
         self.show(
-            "repository.html",
+            "charts/repository.html",
             name=name,
             source=source,
             href=repository_url(name),
@@ -150,7 +150,7 @@ class OneChart(ChartPage):
         told, why_not = await self._text(f"{name}/{chart}", version, tab)
         text, is_cut = cut(told)
         self.show(
-            "chart.html",
+            "charts/chart.html",
             repository=name,
             chart=chart,
             href=f"{repository_url(name)}/{quote(chart, safe='')}",

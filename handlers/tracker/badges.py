@@ -8,14 +8,14 @@ from typing import ClassVar
 
 from attrs import frozen
 
-from handlers.gates import open_to_all
-from handlers.interface import Parameter, Says, number, word
+from handlers.http.permissions import open_to_all
+from handlers.openapi.describe import Endpoint, Parameter, number, word
 from handlers.routing import Route
-from handlers.tracker.tracked import Tracked
+from handlers.tracker.base import Tracked
 from models.errors import NotFound
-from models.tracker import flaky, gate, history, visible
-from models.tracker.figures import line_coverage, pass_rate
-from models.tracker.schema import Project, Run
+from models.tracker import flaky, quality_gate, queries, visibility
+from models.tracker.percentages import line_coverage, pass_rate
+from models.tracker.tables import Project, Run
 
 GREEN, YELLOW, RED, GREY = "#2a7d3f", "#8a6100", "#b3261e", "#5f6368"
 """Dark enough for white letters (WCAG AA)."""
@@ -40,9 +40,9 @@ class Asked:
 
     def runs(self, project: Project, limit: int) -> list[Run]:
         if self.branch is not None:
-            return history.listing(project.id, limit, branch=self.branch, flag=self.flag)
-        base = history.listing(project.id, limit, branch=self.base_branch, flag=self.flag)
-        return base or history.listing(project.id, limit, flag=self.flag)
+            return queries.listing(project.id, limit, branch=self.branch, flag=self.flag)
+        base = queries.listing(project.id, limit, branch=self.base_branch, flag=self.flag)
+        return base or queries.listing(project.id, limit, flag=self.flag)
 
 
 _LOOK_BACK = 50
@@ -100,9 +100,9 @@ _METRIC = Parameter("metric", "Which figure", {"type": "string", "enum": list(ME
 class BadgePicture(Tracked):
     """Open in closed mode too, for public projects; who may not read a project learns nothing of it."""
 
-    gate = staticmethod(open_to_all)
-    says: ClassVar = {
-        "GET": Says(
+    permission = staticmethod(open_to_all)
+    endpoints: ClassVar = {
+        "GET": Endpoint(
             "One figure of a project as a small picture",
             "image/svg+xml",
             path=["projectId", "metric"],
@@ -124,11 +124,11 @@ class BadgePicture(Tracked):
         settings = self.services.config.tracker.quality_gate
 
         def drawn() -> bytes:
-            project = visible.project(self.user, id)
-            base = gate.thresholds(project, settings).base_branch
+            project = visibility.project(self.user, id)
+            base = quality_gate.thresholds(project, settings).base_branch
             return picture(METRICS[metric](project, Asked(base, asked["branch"], asked["flag"])))
 
-        body = await self.services.tracked(drawn)
+        body = await self.services.run_in_tracker(drawn)
         self.set_header("Cache-Control", "no-cache")
         self.set_header("Content-Security-Policy", "default-src 'none'")
         self.send(body, "image/svg+xml")

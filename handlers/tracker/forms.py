@@ -6,14 +6,16 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from handlers.base import Page, shown_again, write_page
-from handlers.gates import account_holders
+from handlers.http.permissions import account_holders
 from handlers.routing import Route
 from handlers.tracker.projects import read_said
+from models.accounts import permissions
+from models.accounts.accounts import User
+from models.accounts.permissions import PROJECT_ROLES, ProjectRole
 from models.errors import NotFound
-from models.tracker import access, flaky, gate, settings, visible
-from models.tracker.access import PROJECT_ROLES, ProjectRole
-from models.tracker.accounts import User
-from models.tracker.schema import Project, reports
+from models.tracker import flaky, quality_gate, settings
+from models.tracker import visibility as visible
+from models.tracker.tables import Project, reports
 
 Result = TypeVar("Result")
 
@@ -24,7 +26,7 @@ class TrackedPage(Page):
     async def seen(self, query: Callable[[], Result]) -> Result:
         """Runs `query` in the worker; what it does not find may be there for somebody who logs in."""
         try:
-            return await self.services.tracked(query)
+            return await self.services.run_in_tracker(query)
         except NotFound as missing:
             raise self.unseen(missing.message) from None
 
@@ -33,7 +35,7 @@ class TrackedPage(Page):
 
 
 class Form(TrackedPage):
-    gate = staticmethod(account_holders)
+    permission = staticmethod(account_holders)
     back = "/projects"
 
     @property
@@ -58,16 +60,16 @@ class SettingsForm(Form):
 
     async def again(self, *arguments: str) -> None:
         facts = await self.seen(lambda: self._facts(arguments[0]))
-        write_page(self, "project_settings.html", roles=PROJECT_ROLES, **facts)
+        write_page(self, "tracker/project_settings.html", roles=PROJECT_ROLES, **facts)
 
     def _facts(self, id: str) -> dict[str, Any]:
         project = visible.project(self.user, id, "WRITE")
-        owns = access.may_own(self.user, project)
+        owns = permissions.may_own(self.user, project)
         return {
             "project": project,
-            "house": gate.thresholds(Project(), self.services.config.tracker.quality_gate),
+            "house": quality_gate.thresholds(Project(), self.services.config.tracker.quality_gate),
             "owns": owns,
-            "members": access.members_of(project.id) if owns else [],
+            "members": permissions.members_of(project.id) if owns else [],
         }
 
 

@@ -11,16 +11,16 @@ from python_multipart.multipart import parse_options_header
 from tornado.web import stream_request_body
 
 from handlers.base import Base
-from handlers.gates import posters
-from handlers.interface import Body, Field, Says
-from handlers.multipart import Part, Parts
+from handlers.http.multipart import Part, Parts
+from handlers.http.permissions import posters
+from handlers.openapi.describe import Body, Endpoint, Field
 from handlers.routing import Route
-from handlers.tracker.shapes import IngestResult
-from handlers.tracker.shaping import judged, run_path
-from models.config import Config, ReportLimits
+from handlers.tracker.responses import IngestResult
+from handlers.tracker.serializers import judged, run_path
+from models.config.settings import Config, ReportLimits
 from models.errors import Invalid, Problem, TooLarge, Unsupported
 from models.paging import INT64, whole
-from models.tracker.figures import line_coverage
+from models.tracker.percentages import line_coverage
 from models.tracker.runs import Stored, Upload
 from supervisor.tracker.ingest import Received
 
@@ -134,10 +134,10 @@ _PARTS = (
 class Ingest(Base):
     """The answer is 201 when all is committed; nothing of a request that is answered otherwise was stored."""
 
-    gate = staticmethod(posters)
+    permission = staticmethod(posters)
     takes_forms = True
-    says: ClassVar = {
-        "POST": Says(
+    endpoints: ClassVar = {
+        "POST": Endpoint(
             "Post reports of tests and coverage",
             IngestResult,
             201,

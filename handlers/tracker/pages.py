@@ -8,22 +8,25 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 from urllib.parse import quote, urlencode
 
-from handlers import wire
 from handlers.base import Page, write_long_page
-from handlers.frame import NOTHING, Kept, change, words
-from handlers.gates import readers
+from handlers.http import serializers
+from handlers.http.permissions import readers
 from handlers.routing import Route
-from handlers.tracker import drawing, shaping
+from handlers.tracker import plots
+from handlers.tracker import serializers as shaping
+from handlers.tracker.base import at_one_moment, test_asked_for
 from handlers.tracker.forms import TrackedPage
+from handlers.tracker.project_status import board_of, health, rows
 from handlers.tracker.projects import bounded
-from handlers.tracker.shapes import OutcomeInfo, RunInfo
-from handlers.tracker.standing import board_of, health, rows
-from handlers.tracker.tracked import at_one_moment, test_asked_for
-from models.tracker import access, board, comparing, coverage, flaky, gate, history, overview, runs, visible
-from models.tracker.comparing import Comparison
+from handlers.tracker.responses import OutcomeInfo, RunInfo
+from handlers.web.layout import NOTHING, Kept, change, words
+from models.accounts import permissions
+from models.tracker import comparison, coverage, flaky, project_status, quality_gate, queries, runs, visibility
+from models.tracker import queries as overview
+from models.tracker.comparison import Comparison
 from models.tracker.flaky import Said
-from models.tracker.gate import Thresholds
-from models.tracker.schema import Project, Run
+from models.tracker.quality_gate import Thresholds
+from models.tracker.tables import Project, Run
 
 Result = TypeVar("Result")
 
@@ -39,7 +42,7 @@ def took(ms: int | None) -> str:
         return NOTHING
     if ms < 1000:
         return f"{ms} ms"
-    return f"{ms / 1000:.1f} s" if ms < 60_000 else wire.spoken(ms * 1000)
+    return f"{ms / 1000:.1f} s" if ms < 60_000 else serializers.spoken(ms * 1000)
 
 
 def kind(status: str) -> str:
@@ -69,7 +72,7 @@ def upload_snippet(page: Page, project: str, needs_token: bool) -> str:
 
 
 class ReadPage(TrackedPage):
-    gate = staticmethod(readers)
+    permission = staticmethod(readers)
 
     async def show(self, template: str, **facts: Any) -> None:
         own = {"change": change, "took": took, "kind": kind, "query": _query, "statuses": list(Said.__members__)}
@@ -80,7 +83,7 @@ class ReadPage(TrackedPage):
         return await self.seen(lambda: at_one_moment(query))
 
     def thresholds(self, project: Project) -> Thresholds:
-        return gate.thresholds(project, self.services.config.tracker.quality_gate)
+        return quality_gate.thresholds(project, self.services.config.tracker.quality_gate)
 
     def snippet(self, project: str, is_private: bool = False) -> str:
         security = self.services.config.tracker.security
@@ -93,7 +96,7 @@ class Projects(ReadPage):
     async def get(self) -> None:
         found = await board_of(self)
         drawn = await asyncio.to_thread(rows, self, found.standings)
-        await self.show("projects.html", rows=drawn, counts=found.counts, snippet=self.snippet("my-project"))
+        await self.show("tracker/projects.html", rows=drawn, counts=found.counts, snippet=self.snippet("my-project"))
 
 
 class ProjectPage(ReadPage):
@@ -102,16 +105,16 @@ class ProjectPage(ReadPage):
         branch, flag, limit = (query.get(name, "").strip() or None for name in ("branch", "flag", "limit"))
         most = bounded(limit, _RUNS)
         facts = await self.read(lambda: self._facts(id, branch, flag, most))
-        asked = {"branch": branch, "flag": flag, "limit": most, "most": history.MOST_RUNS}
-        await self.show("project.html", **asked, **facts, **self._snippets(facts["project"]))
+        asked = {"branch": branch, "flag": flag, "limit": most, "most": queries.MOST_RUNS}
+        await self.show("tracker/project.html", **asked, **facts, **self._snippets(facts["project"]))
 
     def _facts(self, id: str, branch: str | None, flag: str | None, limit: int) -> dict[str, Any]:
         user = self.caller.user
-        project = visible.project(user, id)
+        project = visibility.project(user, id)
         limits = self.thresholds(project)
-        shown = history.listing(project.id, limit, branch=branch, flag=flag)
-        (standing,) = board.of([project], self.services.config.tracker.quality_gate)
-        branches, flags = overview.branches(project.id, limits.base_branch), overview.flags(project.id)
+        shown = queries.listing(project.id, limit, branch=branch, flag=flag)
+        (standing,) = project_status.of([project], self.services.config.tracker.quality_gate)
+        branches, flags = overview.branches_overview(project.id, limits.base_branch), overview.flags(project.id)
         return {
             "project": project,
             "gate": limits,
@@ -121,7 +124,7 @@ class ProjectPage(ReadPage):
             "rows": self._rows([shaping.run_info(run) for run in shown], overview.before_each(shown)),
             "shown": len(shown),
             "tests": [shaping.flaky_info(test) for test in flaky.tests(project.id)],
-            "writes": access.may_write(user, project),
+            "writes": permissions.may_write(user, project),
             **self._trend(project, branch or _usual(limits.base_branch, [one.name for one in branches]), flag, flags),
         }
 
@@ -133,7 +136,8 @@ class ProjectPage(ReadPage):
         def row(run: RunInfo) -> bytes:
             last = before.get(run.id)
             return kept.piece(
-                ("run", self.prefix, last, run), lambda: self.render_string("run_row.html", run=run, last=last, **facts)
+                ("run", self.prefix, last, run),
+                lambda: self.render_string("tracker/run_row.html", run=run, last=last, **facts),
             )
 
         return b"".join(map(row, shown))
@@ -141,8 +145,8 @@ class ProjectPage(ReadPage):
     def _trend(self, project: Project, branch: str | None, flag: str | None, flags: Sequence[str]) -> dict[str, Any]:
         """The trend is of one flag: runs of several would be compared with each other."""
         flag = flag or (_usual(runs.DEFAULT_FLAG, flags) or (flags[0] if flags else None))
-        found = [shaping.run_info(run) for run in history.listing(project.id, drawing.SHOWN, branch=branch, flag=flag)]
-        drawn = drawing.trend(found) if len(found) > 1 else None
+        found = [shaping.run_info(run) for run in queries.listing(project.id, plots.SHOWN, branch=branch, flag=flag)]
+        drawn = plots.trend(found) if len(found) > 1 else None
         return {"trend": drawn, "trend_runs": found, "trend_branch": branch, "trend_flag": flag}
 
     def _snippets(self, project: Project) -> dict[str, Any]:
@@ -166,21 +170,21 @@ class TestPage(ReadPage):
 
     async def get(self, id: str) -> None:
         class_name, name = test_asked_for(self)
-        await self.show("test.html", **await self.read(lambda: self._facts(id, class_name, name)))
+        await self.show("tracker/test.html", **await self.read(lambda: self._facts(id, class_name, name)))
 
     def _facts(self, id: str, class_name: str, name: str) -> dict[str, Any]:
         user = self.caller.user
-        project = visible.project(user, id)
-        test = history.test_id(project.id, class_name, name)
+        project = visibility.project(user, id)
+        test = queries.test_id(project.id, class_name, name)
         said = flaky.said(project.id, test).value
-        told = shaping.test_history(class_name, name, said, history.outcomes(test, _OUTCOMES))
+        told = shaping.test_history(class_name, name, said, queries.outcomes(test, _OUTCOMES))
         return {
             "project": project,
             "test": told,
             "note": overview.note_of(project.id, test),
-            "picture": drawing.over_time(told.results) if len(told.results) > 1 else None,
+            "picture": plots.over_time(told.results) if len(told.results) > 1 else None,
             "first": first_failing(told.results),
-            "writes": access.may_write(user, project),
+            "writes": permissions.may_write(user, project),
         }
 
 
@@ -199,17 +203,17 @@ def first_failing(results: Sequence[OutcomeInfo]) -> tuple[OutcomeInfo, int] | N
 
 class RunPage(ReadPage):
     async def get(self, id: str) -> None:
-        await self.show("run.html", **await self.read(lambda: self._facts(id)))
+        await self.show("tracker/run.html", **await self.read(lambda: self._facts(id)))
 
     def _facts(self, id: str) -> dict[str, Any]:
         user = self.caller.user
-        run, project = visible.run(user, id)
-        verdict = gate.verdict(run, project, self.services.config.tracker.quality_gate)
+        run, project = visibility.run(user, id)
+        verdict = quality_gate.verdict(run, project, self.services.config.tracker.quality_gate)
         baseline = Run.get_or_none(Run.id == verdict.baseline_id) if verdict.baseline_id else None
-        detail = history.detail(run.id, _FAILURES)
-        changes = comparing.changes(baseline, run) if baseline else None
+        detail = queries.detail(run.id, _FAILURES)
+        changes = comparison.changes(baseline, run) if baseline else None
         before, after = overview.beside(run)
-        judged, reason = board.judge(run, verdict)
+        judged, reason = project_status.judge(run, verdict)
         return {
             "project": project,
             "told": shaping.run_detail(run, project, verdict, detail, coverage.files(run)),
@@ -221,7 +225,7 @@ class RunPage(ReadPage):
             "before": before,
             "after": after,
             "files_shown": _FILES,
-            "writes": access.may_write(user, project),
+            "writes": permissions.may_write(user, project),
         }
 
 
@@ -230,14 +234,14 @@ class ComparePage(ReadPage):
         query = self.query()
         base, head = (query.get(name, "").strip() for name in ("base", "head"))
         if not base and not head:
-            await self.show("compare.html", found=None, project=None)
+            await self.show("tracker/compare.html", found=None, project=None)
             return
         found, project = await self.read(lambda: self._facts(base, head))
-        await self.show("compare.html", found=shaping.comparison_info(found), project=project)
+        await self.show("tracker/compare.html", found=shaping.comparison_info(found), project=project)
 
     def _facts(self, base: str, head: str) -> tuple[Comparison, Project]:
-        one, other = visible.pair(self.caller.user, base, head)
-        return comparing.compare(one, other), history.project(one.project_id)
+        one, other = visibility.pair(self.caller.user, base, head)
+        return comparison.compare(one, other), queries.project(one.project_id)
 
 
 routes: list[Route] = [

@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from handlers.gates import account_holders, readers
-from handlers.interface import Body, Field, Parameter, Says, number, word
-from handlers.interface import whole as whole_number
+from handlers.http.permissions import account_holders, readers
+from handlers.openapi.describe import Body, Endpoint, Field, Parameter, number, word
+from handlers.openapi.describe import whole as whole_number
 from handlers.routing import Route
-from handlers.tracker import shaping
-from handlers.tracker.shapes import FlakyInfo, ProjectDetail, ProjectInfo, RunInfo, SaidInfo, TestHistory
-from handlers.tracker.tracked import Tracked, test_asked_for
+from handlers.tracker import serializers
+from handlers.tracker.base import Tracked, test_asked_for
+from handlers.tracker.responses import FlakyInfo, ProjectDetail, ProjectInfo, RunInfo, SaidInfo, TestHistory
+from models.accounts import permissions
 from models.errors import Invalid
 from models.paging import INT64, whole
-from models.tracker import access, flaky, gate, history, visible
+from models.tracker import flaky, quality_gate, queries, visibility
 from models.tracker.flaky import Said
-from models.tracker.schema import reports
+from models.tracker.tables import reports
 
 LONGEST_NOTE = 1000
 _RUNS = 50
@@ -25,7 +26,7 @@ _OUTCOMES = 100
 
 def bounded(limit: str | None, usual: int) -> int:
     """How many are asked for; what lies outside of 1 to 500 is brought there. Raises `Invalid`."""
-    return min(max(1, whole("limit", limit or str(usual), -INT64, INT64)), history.MOST_RUNS)
+    return min(max(1, whole("limit", limit or str(usual), -INT64, INT64)), queries.MOST_RUNS)
 
 
 _OR_NULL = {"type": ["string", "null"]}
@@ -41,9 +42,9 @@ def _limit(usual: int) -> Parameter:
 
 
 class Projects(Tracked):
-    gate = staticmethod(readers)
-    says: ClassVar = {
-        "GET": Says(
+    permission = staticmethod(readers)
+    endpoints: ClassVar = {
+        "GET": Endpoint(
             "The projects that may be seen, by name",
             list[ProjectInfo],
             query=[word("name", "Only the project of this name", "shop")],
@@ -53,32 +54,32 @@ class Projects(Tracked):
 
     async def get(self) -> None:
         name = self.asked("name")["name"]
-        await self.answer(lambda: [shaping.project_info(one) for one in visible.listed(self.user, name)])
+        await self.answer(lambda: [serializers.project_info(one) for one in visibility.listed(self.user, name)])
 
 
 class Project(Tracked):
-    gate = staticmethod(readers)
-    says: ClassVar = {
-        "GET": Says("One project", ProjectDetail, path=["id"], query=[_ID], fails=[404], name="project_detail")
+    permission = staticmethod(readers)
+    endpoints: ClassVar = {
+        "GET": Endpoint("One project", ProjectDetail, path=["id"], query=[_ID], fails=[404], name="project_detail")
     }
 
     async def get(self, id: str) -> None:
         await self.answer(lambda: self._detail(id))
 
     def _detail(self, id: str) -> ProjectDetail:
-        project = visible.project(self.user, id)
-        return shaping.project_detail(
-            history.listed([project])[0],
-            gate.thresholds(project, self.services.config.tracker.quality_gate),
-            history.branches(project.id),
-            access.role_in(self.user, project),
+        project = visibility.project(self.user, id)
+        return serializers.project_detail(
+            queries.listed([project])[0],
+            quality_gate.thresholds(project, self.services.config.tracker.quality_gate),
+            queries.branches(project.id),
+            permissions.role_in(self.user, project),
         )
 
 
 class Runs(Tracked):
-    gate = staticmethod(readers)
-    says: ClassVar = {
-        "GET": Says(
+    permission = staticmethod(readers)
+    endpoints: ClassVar = {
+        "GET": Endpoint(
             "The runs of a project, newest first",
             list[RunInfo],
             path=["id"],
@@ -99,32 +100,32 @@ class Runs(Tracked):
         limit = bounded(asked.pop("limit"), _RUNS)
 
         def found() -> list[RunInfo]:
-            project = visible.project(self.user, id)
-            return [shaping.run_info(run) for run in history.listing(project.id, limit, **asked)]
+            project = visibility.project(self.user, id)
+            return [serializers.run_info(run) for run in queries.listing(project.id, limit, **asked)]
 
         await self.answer(found)
 
 
 class Flaky(Tracked):
-    gate = staticmethod(readers)
-    says: ClassVar = {
-        "GET": Says(
+    permission = staticmethod(readers)
+    endpoints: ClassVar = {
+        "GET": Endpoint(
             "The flaky tests of a project", list[FlakyInfo], path=["id"], query=[_ID], fails=[404], tool="flaky_tests"
         )
     }
 
     async def get(self, id: str) -> None:
         def found() -> list[FlakyInfo]:
-            return [shaping.flaky_info(test) for test in flaky.tests(visible.project(self.user, id).id)]
+            return [serializers.flaky_info(test) for test in flaky.tests(visibility.project(self.user, id).id)]
 
         await self.answer(found)
 
 
 class TestOutcomes(Tracked):
     __test__ = False  # pytest must not take it for a test
-    gate = staticmethod(readers)
-    says: ClassVar = {
-        "GET": Says(
+    permission = staticmethod(readers)
+    endpoints: ClassVar = {
+        "GET": Endpoint(
             "What became of one test, run by run",
             TestHistory,
             path=["id"],
@@ -139,10 +140,10 @@ class TestOutcomes(Tracked):
         limit = bounded(self.asked("limit")["limit"], _OUTCOMES)
 
         def found() -> TestHistory:
-            project = visible.project(self.user, id)
-            test = history.test_id(project.id, class_name, name)
+            project = visibility.project(self.user, id)
+            test = queries.test_id(project.id, class_name, name)
             said = flaky.said(project.id, test).value
-            return shaping.test_history(class_name, name, said, history.outcomes(test, limit))
+            return serializers.test_history(class_name, name, said, queries.outcomes(test, limit))
 
         await self.answer(found)
 
@@ -158,9 +159,9 @@ _SAID = (
 class FlakyStatus(Tracked):
     """`POST {className,name,status,note}`: what somebody with WRITE says of a test."""
 
-    gate = staticmethod(account_holders)
-    says: ClassVar = {
-        "POST": Says(
+    permission = staticmethod(account_holders)
+    endpoints: ClassVar = {
+        "POST": Endpoint(
             "Say of a test that it is quarantined, resolved or neither",
             SaidInfo,
             202,
@@ -174,7 +175,7 @@ class FlakyStatus(Tracked):
 
     async def post(self, id: str) -> None:
         said = read_said(self.body_object())
-        await self.services.tracked(lambda: self.keep(id, *said))
+        await self.services.run_in_tracker(lambda: self.keep(id, *said))
         self.set_status(202)
         class_name, name, status, note = said
         self.reply(SaidInfo(class_name, name, status, note))
@@ -182,7 +183,7 @@ class FlakyStatus(Tracked):
     def keep(self, id: str, class_name: str, name: str, status: Said, note: str | None) -> None:
         user = self.user
         with reports.atomic():
-            project = visible.project(user, id, "WRITE")
+            project = visibility.project(user, id, "WRITE")
             by = user.id if user else None
             flaky.say(project.id, class_name, name, status, note, by, self.services.clock.now())
 

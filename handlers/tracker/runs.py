@@ -6,57 +6,59 @@ from typing import ClassVar
 
 from attrs import evolve
 
-from handlers.gates import Gate, account_holders, readers
-from handlers.interface import Parameter, Says, number
+from handlers.http.permissions import Permission, account_holders, readers
+from handlers.openapi.describe import Endpoint, Parameter, number
 from handlers.routing import Route
-from handlers.tracker import shaping
-from handlers.tracker.shapes import ComparisonInfo, RunDetail, RunVerdict
-from handlers.tracker.tracked import Tracked
+from handlers.tracker import serializers
+from handlers.tracker.base import Tracked
+from handlers.tracker.responses import ComparisonInfo, RunDetail, RunVerdict
 from models.errors import Invalid
-from models.tracker import comparing, coverage, history, visible
-from models.tracker.gate import verdict
+from models.tracker import comparison, coverage, queries, visibility
+from models.tracker.quality_gate import verdict
 
 _ID = number("id", "The run")
 
 
 class Run(Tracked):
-    gate = staticmethod(readers)
-    says: ClassVar = {
-        "GET": Says("A run with what it holds", RunDetail, path=["id"], query=[_ID], fails=[404], tool="run_detail"),
-        "DELETE": Says("Delete a run", None, 204, path=["id"], query=[_ID], fails=[404], name="run_delete"),
+    permission = staticmethod(readers)
+    endpoints: ClassVar = {
+        "GET": Endpoint(
+            "A run with what it holds", RunDetail, path=["id"], query=[_ID], fails=[404], tool="run_detail"
+        ),
+        "DELETE": Endpoint("Delete a run", None, 204, path=["id"], query=[_ID], fails=[404], name="run_delete"),
     }
 
     @classmethod
-    def gate_of(cls, method: str) -> Gate:
+    def permission_of(cls, method: str) -> Permission:
         return account_holders if method == "DELETE" else readers
 
     async def get(self, id: str) -> None:
         await self.answer(lambda: self._detail(id))
 
     async def delete(self, id: str) -> None:
-        run, _ = await self.services.tracked(lambda: visible.run(self.user, id, "WRITE"))
+        run, _ = await self.services.run_in_tracker(lambda: visibility.run(self.user, id, "WRITE"))
         await self.services.retention.delete(run.id)
         self.set_status(204)
         self.clear_header("Content-Type")
 
     def _detail(self, id: str) -> RunDetail:
-        run, project = visible.run(self.user, id)
+        run, project = visibility.run(self.user, id)
         judged = verdict(run, project, self.services.config.tracker.quality_gate)
-        return shaping.run_detail(run, project, judged, history.detail(run.id), coverage.files(run))
+        return serializers.run_detail(run, project, judged, queries.detail(run.id), coverage.files(run))
 
 
 class QualityGate(Tracked):
-    gate = staticmethod(readers)
-    says: ClassVar = {
-        "GET": Says(
+    permission = staticmethod(readers)
+    endpoints: ClassVar = {
+        "GET": Endpoint(
             "The quality gate's word on a run", RunVerdict, path=["id"], query=[_ID], fails=[404], name="run_verdict"
         )
     }
 
     async def get(self, id: str) -> None:
         def judged() -> RunVerdict:
-            run, project = visible.run(self.user, id)
-            return shaping.run_verdict(run, verdict(run, project, self.services.config.tracker.quality_gate))
+            run, project = visibility.run(self.user, id)
+            return serializers.run_verdict(run, verdict(run, project, self.services.config.tracker.quality_gate))
 
         await self.answer(judged)
 
@@ -66,9 +68,9 @@ def _run(name: str, about: str) -> Parameter:
 
 
 class Compare(Tracked):
-    gate = staticmethod(readers)
-    says: ClassVar = {
-        "GET": Says(
+    permission = staticmethod(readers)
+    endpoints: ClassVar = {
+        "GET": Endpoint(
             "Two runs of one project beside each other",
             ComparisonInfo,
             query=[_run("base", "The run that is compared with"), _run("head", "The run that is compared")],
@@ -85,7 +87,7 @@ class Compare(Tracked):
         await self.answer(lambda: self._compared(base, head))
 
     def _compared(self, base: str, head: str) -> ComparisonInfo:
-        return shaping.comparison_info(comparing.compare(*visible.pair(self.user, base, head)))
+        return serializers.comparison_info(comparison.compare(*visibility.pair(self.user, base, head)))
 
 
 routes: list[Route] = [

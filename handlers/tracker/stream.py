@@ -16,16 +16,17 @@ import peewee
 from attrs import define, field
 from tornado.iostream import StreamClosedError
 
-from handlers.interface import EVENT_STREAM, Says, word
-from handlers.live import LAST_EVENT_ID, Streaming
+from handlers.http.sse import RETRY, block
+from handlers.http.sse_connection import Stream
+from handlers.openapi.describe import EVENT_STREAM, Endpoint, word
 from handlers.routing import Route
-from handlers.sockets import Stream
-from handlers.streams import RETRY, block
+from handlers.supervision.streams import LAST_EVENT_ID, Streaming
+from models.accounts import accounts, permissions
+from models.accounts.accounts import Credential
 from models.errors import Problem
-from models.tracker import access, accounts, runevents
-from models.tracker.accounts import Credential
-from models.tracker.runevents import RunUpdate
-from models.tracker.schema import Project
+from models.tracker import run_events
+from models.tracker.run_events import RunUpdate
+from models.tracker.tables import Project
 from supervisor.services import Services
 
 log = logging.getLogger("http")
@@ -81,7 +82,7 @@ class Readable:
         now = accounts.still(credential, self._services.clock.now())
         if now is None:
             return None
-        return self._public | {id for id, project in self._others.items() if access.may_read(now.user, project)}
+        return self._public | {id for id, project in self._others.items() if permissions.may_read(now.user, project)}
 
 
 def key_of(credential: Credential | None) -> tuple[str, int] | None:
@@ -173,7 +174,7 @@ class Runs:
         newest, told, waiting, self._waiting = max(self._waiting), self.told, self._waiting, {}
         self._told = newest
         if newest - told > len(waiting):
-            stored = await self._services.glance(lambda: runevents.since(told, newest - told))
+            stored = await self._services.read_fast(lambda: run_events.since(told, newest - told))
             waiting = {update.id: update for update in stored if update.id <= newest} | waiting
         return [waiting[id] for id in sorted(waiting)]
 
@@ -194,11 +195,11 @@ class Runs:
                     await pace.pause()
 
     async def _readable(self, batch: Sequence[RunUpdate]) -> Readable:
-        return await self._services.glance(lambda: Readable(self._services, batch))
+        return await self._services.read_fast(lambda: Readable(self._services, batch))
 
     async def _may(self, readable: Readable, groups: Sequence[Group]) -> Sequence[frozenset[int] | None]:
         """What `Readable.by` says of each group."""
-        return await self._services.glance(lambda: [readable.by(group.credential) for group in groups])
+        return await self._services.read_fast(lambda: [readable.by(group.credential) for group in groups])
 
     async def _to_group(self, group: Group, joined: Joined, ids: frozenset[int], pace: Pace) -> None:
         whole, first = joined.of(ids), joined.first
@@ -229,7 +230,7 @@ class Runs:
         pace, groups = Pace(), [group for group in self._groups.values() if group.credential is not None]
         for first in range(0, len(groups), _GROUPS):
             some = groups[first : first + _GROUPS]
-            for group, lives in zip(some, await self._services.glance(lambda: self._live(some)), strict=True):  # noqa: B023 (awaited here)
+            for group, lives in zip(some, await self._services.read_fast(lambda: self._live(some)), strict=True):  # noqa: B023 (awaited here)
                 if not lives:
                     group.close()
             if pace.is_over:
@@ -261,8 +262,8 @@ class Joined:
 class RunStream(Streaming):
     """`connected` once the stream is subscribed; `Last-Event-ID` brings what was missed and may be seen."""
 
-    says: ClassVar = {
-        "GET": Says("Runs as they are ingested", EVENT_STREAM, query=[LAST_EVENT_ID, _LAST], name="run_stream")
+    endpoints: ClassVar = {
+        "GET": Endpoint("Runs as they are ingested", EVENT_STREAM, query=[LAST_EVENT_ID, _LAST], name="run_stream")
     }
     kind = "runs"
 
@@ -288,7 +289,7 @@ class RunStream(Streaming):
         Between the last look at what others were told and the subscription the loop has no turn.
         """
         while True:
-            oldest, newest = await self.services.glance(runevents.bounds)
+            oldest, newest = await self.services.read_fast(run_events.bounds)
             if not max(oldest, newest + 1 - self.services.config.server.stream_replay) - 1 <= seen <= newest:
                 seen = newest
                 await stream.send_slowly(block("reset", "{}", newest))
@@ -297,7 +298,7 @@ class RunStream(Streaming):
                 if seen >= runs.told:
                     return seen
                 continue
-            some, ids = await self.services.glance(partial(self._missed, seen))
+            some, ids = await self.services.read_fast(partial(self._missed, seen))
             if ids is None:
                 raise StreamClosedError
             seen = some[-1].id
@@ -306,7 +307,7 @@ class RunStream(Streaming):
 
     def _missed(self, seen: int) -> tuple[Sequence[RunUpdate], frozenset[int] | None]:
         """The next events after `seen`, and of which projects the caller may read them."""
-        some = runevents.since(seen, _REPLAY)
+        some = run_events.since(seen, _REPLAY)
         return some, Readable(self.services, some).by(self.caller.credential)
 
 

@@ -15,10 +15,10 @@ from typing import IO, Any
 import yaml
 from attrs import Factory, frozen
 
-from models.charts import plainyaml
-from models.charts.references import check_schema
-from models.charts.tarball import Bounds, Budget, Member, Tarball
-from models.charts.versions import version
+from models.charts import yaml_values
+from models.charts.schema_refs import check_schema
+from models.charts.semver import version
+from models.charts.tar_reader import Bounds, Budget, Member, Tarball
 from models.errors import Invalid
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
@@ -112,10 +112,10 @@ def _mapping(text: bytes, path: str) -> dict[str, Any]:
     if len(text) > _LARGEST_METADATA:
         raise Invalid(f"the chart's {path} is larger than {_LARGEST_METADATA} bytes")
     try:
-        for _ in plainyaml.events(text, yaml.CBaseLoader):
+        for _ in yaml_values.events(text, yaml.CBaseLoader):
             pass
         facts = yaml.load(text, yaml.CBaseLoader)  # noqa: S506 (makes nothing but texts, lists and mappings)
-    except plainyaml.TooDeep:
+    except yaml_values.TooDeep:
         raise Invalid(f"the chart's {path} is nested too deeply") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         where = getattr(error, "problem_mark", None)

@@ -20,7 +20,7 @@ class BadKubeconfig(ValueError):
     """The kubeconfig cannot be used. The words name no file and show no value."""
 
 
-class Unspoken(Exception):
+class UnsupportedKubeconfig(Exception):
     """The kubeconfig needs what only helm can do: a plugin that gives credentials, or a proxy."""
 
 
@@ -89,7 +89,7 @@ def _placed(entry: Any, folder: Path) -> dict[str, Any]:
 def access(whole: Mapping[str, Any], context: str | None) -> Access:
     """How the cluster of a context (the current one, if none is named) is reached.
 
-    Raises `BadKubeconfig`, and `Unspoken` where only helm knows how.
+    Raises `BadKubeconfig`, and `UnsupportedKubeconfig` where only helm knows how.
     """
     name = context or whole["current-context"]
     if name not in whole["contexts"]:
@@ -105,7 +105,7 @@ def access(whole: Mapping[str, Any], context: str | None) -> Access:
 
 def _access(cluster: Mapping[str, Any], user: Mapping[str, Any]) -> Access:
     if any(user.get(name) for name in _UNSPOKEN) or cluster.get("proxy-url"):
-        raise Unspoken("the kubeconfig has a plugin or a proxy")
+        raise UnsupportedKubeconfig("the kubeconfig has a plugin or a proxy")
     scheme, host, port, prefix = address(_text(cluster, "server"))
     is_verified = cluster.get("insecure-skip-tls-verify") is not True
     token = Blob(file=Path(_text(user, "tokenFile"))) if user.get("tokenFile") else Blob()

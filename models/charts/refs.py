@@ -1,18 +1,72 @@
-"""What names things of charts in a request, by strict pattern: references, versions and repositories.
-
-Nothing here is ever a path on the server, a URL of http, or the beginning of an option.
-"""
+"""Helm's rules for names, and the chart references of a request. Each check raises `ValidationError`."""
 
 from __future__ import annotations
 
 import ipaddress
 import re
+from typing import Any
 
 from attrs import evolve, frozen
 
-from models.charts.names import Name
-from models.charts.versions import range_of
+from models.charts.semver import range_of
+from models.config.parsers import ValidationError
 from models.errors import Invalid
+
+_LABEL = r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?"
+_LABEL_NAME = re.compile(r"(?:[a-z0-9](?:[-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+_LABEL_VALUE = re.compile(r"(?:[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
+_NOT_IN_A_PATH = re.compile(r"[\x00-\x1f\x7f\\,]")
+_RESERVED = ("name", "owner", "status", "version", "createdAt", "modifiedAt")
+
+
+@frozen
+class Name:
+    """A check for names of one kind, which the interface document can tell as well."""
+
+    pattern: str
+    longest: int
+    fault: str
+
+    def __call__(self, text: str) -> None:
+        if len(text) > self.longest or not re.fullmatch(self.pattern, text):
+            raise ValidationError(self.fault, text)
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        return {"pattern": f"^{self.pattern}$", "maxLength": self.longest}
+
+
+release = Name(
+    rf"{_LABEL}(?:\.{_LABEL})*",
+    53,
+    "is not a release name (at most 53 of a-z, 0-9, - and ., each part beginning and ending with a letter or digit)",
+)
+namespace = Name(
+    _LABEL, 63, "is not a namespace (at most 63 of a-z, 0-9 and -, beginning and ending with a letter or digit)"
+)
+new_chart = Name(
+    "[a-zA-Z0-9][a-zA-Z0-9._-]*",
+    250,
+    "is not a chart name (at most 250 of letters, digits, ., _ and -, the first a letter or digit)",
+)
+"""What a chart that we make may be called: its name becomes that of a folder."""
+
+
+def label(name: str, value: str) -> None:
+    """A label that a release is to bear."""
+    if name in _RESERVED:
+        raise ValidationError(f"{name} is one that helm sets itself")
+    if not _LABEL_NAME.fullmatch(name):
+        raise ValidationError("is not the name of a label", name)
+    if not _LABEL_VALUE.fullmatch(value):
+        raise ValidationError("is not the value of a label", value)
+
+
+def template_file(text: str) -> None:
+    """One of a chart's templates, or a pattern for some: a path within the chart."""
+    if text.startswith(("/", "-")) or ".." in text.split("/") or len(text) > 500 or _NOT_IN_A_PATH.search(text):
+        raise ValidationError("is not the path of a template within the chart", text)
+
 
 OCI = "oci://"
 
@@ -22,8 +76,8 @@ _REPOSITORY_CHART = re.compile(rf"({_WORD})/({_WORD})(?::(.+))?", re.DOTALL)
 _COMPONENT = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
 _OCI_PATH = re.compile(rf"{_COMPONENT}(?:/{_COMPONENT})*")
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]{0,127}")
-_LABEL = r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
-_HOST = re.compile(rf"(?=.{{1,253}}$)({_LABEL}(?:\.{_LABEL})*\.?|\[[0-9A-Fa-f:.]+\])(?::([0-9]{{1,5}}))?")
+_HOST_LABEL = r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
+_HOST = re.compile(rf"(?=.{{1,253}}$)({_HOST_LABEL}(?:\.{_HOST_LABEL})*\.?|\[[0-9A-Fa-f:.]+\])(?::([0-9]{{1,5}}))?")
 _LONGEST_NAME = 250
 
 

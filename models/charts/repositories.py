@@ -12,9 +12,9 @@ from typing import Any
 import peewee
 from attrs import evolve, field, frozen
 
-from models.charts import versions
-from models.charts.index import IndexChart, IndexVersion
-from models.charts.schema import Chart, ChartVersion, Repository, catalogue
+from models.charts import semver
+from models.charts.repository_index import IndexChart, IndexVersion
+from models.charts.tables import Chart, ChartVersion, Repository, catalogue
 from models.errors import NotFound
 
 _KEPT_UNNAMED = 32
@@ -121,7 +121,7 @@ def _found(source: Source, chart: str, wanted: str) -> Found:
     row = of_chart.where(ChartVersion.version == wanted).first() if wanted else None
     if row is None:
         known = [one.version for one in of_chart.select(ChartVersion.version).order_by(ChartVersion.rank)]
-        text = versions.chosen(wanted, known)
+        text = semver.chosen(wanted, known)
         label = source.name or source.url
         if not known:
             raise NotFound(f"there is no chart {chart} in the repository {label}")

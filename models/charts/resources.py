@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 from attrs import frozen
 
-from models.charts import plainyaml
+from models.charts import yaml_values
 
 Live = Mapping[str, Any]
 """An object as the cluster has it."""
@@ -31,10 +31,10 @@ def named(manifest: str) -> list[Named]:
     """The objects of a manifest, in its order; those within a list are told one by one. Raises `ValueError`."""
     loader = getattr(yaml, "CBaseLoader", yaml.BaseLoader)  # names are all we want: every scalar stays text
     try:
-        for _ in plainyaml.events(manifest, loader, _DEEPEST):
+        for _ in yaml_values.events(manifest, loader, _DEEPEST):
             pass
         documents = list(yaml.load_all(manifest, Loader=loader))
-    except (yaml.YAMLError, plainyaml.TooDeep, UnicodeError, TypeError, RecursionError):
+    except (yaml.YAMLError, yaml_values.TooDeep, UnicodeError, TypeError, RecursionError):
         raise ValueError("the manifest is not YAML") from None
     return [one for document in documents for one in _named(document, 0)]
 

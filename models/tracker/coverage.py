@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from attrs import frozen
 
 from models.tracker import runs
-from models.tracker.schema import Run, reports
+from models.tracker.tables import Run, reports
 
 MOST = 500
 """So many files are told; their number is told whole."""

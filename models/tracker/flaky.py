@@ -12,9 +12,9 @@ from enum import Enum
 
 from attrs import frozen
 
-from models.tracker.gate import FAILING
-from models.tracker.history import test_id
-from models.tracker.schema import reports
+from models.tracker.quality_gate import FAILING
+from models.tracker.queries import test_id
+from models.tracker.tables import reports
 
 WINDOW = 500
 MOST = 500

@@ -6,9 +6,9 @@ What came last is kept too, though a clock that went back has dated it before ot
 
 from __future__ import annotations
 
-from models.config import QualityGate
-from models.tracker.gate import FAILING
-from models.tracker.schema import reports
+from models.config.settings import QualityGate
+from models.tracker.quality_gate import FAILING
+from models.tracker.tables import reports
 
 _BATCH = 2_000
 

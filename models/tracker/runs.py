@@ -12,14 +12,15 @@ from typing import Any
 
 from attrs import frozen
 
-from models.config import Tracker, TrackerSecurity
+from models.accounts import accounts, permissions
+from models.accounts.accounts import Credential, User
+from models.config.settings import Tracker, TrackerSecurity
 from models.errors import Denied, Unauthenticated
-from models.tracker import access, accounts, gate, runevents
-from models.tracker.accounts import Credential, User
-from models.tracker.gate import Verdict
-from models.tracker.lines import count_union
-from models.tracker.runevents import RunUpdate
-from models.tracker.schema import Project, Run, reports
+from models.tracker import quality_gate, run_events
+from models.tracker.line_sets import count_union
+from models.tracker.quality_gate import Verdict
+from models.tracker.run_events import RunUpdate
+from models.tracker.tables import Project, Run, reports
 
 
 @frozen
@@ -112,7 +113,7 @@ def check_post(user: User | None, project: str) -> None:
     To a PUBLIC one, and to one that is not there yet, whoever may post at all may.
     """
     found = Project.get_or_none(Project.name == project)
-    if found is None or found.visibility == "PUBLIC" or access.may_write(user, found):
+    if found is None or found.visibility == "PUBLIC" or permissions.may_write(user, found):
         return
     if user is None:
         raise Unauthenticated(f"an account is needed to post to {project}")
@@ -132,8 +133,8 @@ def store(spool: Path, upload: Upload, credential: Credential | None, settings: 
         run = _run(project, upload, now)
         if _add(run, upload, now):
             _sum_up(run)
-        verdict = gate.verdict(run, project, settings.quality_gate)
-        return Stored(run, project, verdict, runevents.record(run, project, verdict, keep))
+        verdict = quality_gate.verdict(run, project, settings.quality_gate)
+        return Stored(run, project, verdict, run_events.record(run, project, verdict, keep))
 
 
 def _user(credential: Credential | None, now: int) -> User | None:
@@ -152,7 +153,7 @@ def _project(upload: Upload, user: User | None, security: TrackerSecurity, now: 
         visibility = security.default_visibility or ("PUBLIC" if security.open_mode else "PRIVATE")
         project = Project.create(name=upload.project, repo_url=upload.repo_url, visibility=visibility, created_at=now)
         if user is not None:
-            access.grant(project.id, user.id, "OWNER", now)
+            permissions.grant(project.id, user.id, "OWNER", now)
     elif project.repo_url is None and upload.repo_url is not None:
         project.repo_url = upload.repo_url
         project.save(only=[Project.repo_url])

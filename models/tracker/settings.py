@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from models import values
+from models.accounts import accounts, permissions
+from models.accounts.accounts import User
+from models.accounts.permissions import PROJECT_ROLES
+from models.config import parsers
 from models.errors import Conflict, Invalid, NotFound
-from models.tracker import access, accounts
-from models.tracker.access import PROJECT_ROLES
-from models.tracker.accounts import User
-from models.tracker.schema import Project, reports
+from models.tracker.tables import Project, reports
 
 _LONGEST = {"base_branch": 255, "repo_url": 1024}
 _BOOLEANS = {"true": True, "false": False}
@@ -43,15 +43,15 @@ def _line(name: str, text: str) -> str:
 
 def _url(name: str, text: str) -> str:
     try:
-        return values.url(_line(name, text))
-    except values.Unfit as unfit:
+        return parsers.url(_line(name, text))
+    except parsers.ValidationError as unfit:
         raise Invalid(f"{name} {unfit}") from None
 
 
 def _percent(name: str, text: str) -> float:
     try:
-        return values.between(0.0, 100.0)(values.number(text))
-    except values.Unfit as unfit:
+        return parsers.between(0.0, 100.0)(parsers.number(text))
+    except parsers.ValidationError as unfit:
         raise Invalid(f"{name} {unfit}") from None
 
 
@@ -84,19 +84,19 @@ def grant(project: Project, username: str, role: str, by: User, now: int) -> Non
             raise Invalid(f"there is no user {username}")
         if role != "OWNER":
             _keep_an_owner(project, user.id, by)
-        access.grant(project.id, user.id, role, now)
+        permissions.grant(project.id, user.id, role, now)
 
 
 def remove(project: Project, user_id: int, by: User) -> None:
     """Ends a membership in this project. Raises `NotFound`, `Conflict`."""
     with reports.atomic():
         _keep_an_owner(project, user_id, by)
-        if not access.remove_member(project.id, user_id):
+        if not permissions.remove_member(project.id, user_id):
             raise NotFound("there is no such member")
 
 
 def _keep_an_owner(project: Project, without: int, by: User) -> None:
     """An ADMIN may leave a project to the ADMINs; an OWNER must not lose it."""
-    owners = {user.id for user, role in access.members_of(project.id) if role == "OWNER"}
+    owners = {user.id for user, role in permissions.members_of(project.id) if role == "OWNER"}
     if owners == {without} and not by.is_admin:
         raise Conflict("a project needs an OWNER: make somebody else one first")

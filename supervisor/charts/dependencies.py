@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from models.charts import lock, repositories, versions
+from models.charts import metadata, repositories, semver
 from models.charts.archive import ChartArchive, Dependency
-from models.charts.lock import Locked
+from models.charts.metadata import Locked
 from models.charts.refs import OCI, ChartRef, check_version
 from models.errors import Invalid
 from supervisor.charts.oci import Registries
@@ -26,7 +26,7 @@ class Dependencies:
         Raises `Invalid` (`file://`, a refused address, a bad range), `NotFound`, `Upstream`, `TimedOut`.
         """
         locked = [await self._locked(chart, one, folder) for one in chart.dependencies]
-        return lock.document(locked, generated)
+        return metadata.document(locked, generated)
 
     async def _locked(self, chart: ChartArchive, one: Dependency, folder: Path) -> Locked:
         where = one.repository
@@ -51,7 +51,7 @@ class Dependencies:
 
 def _check_vendored(chart: ChartArchive, one: Dependency, wanted: str) -> None:
     """What has no repository must be in the chart's charts/. Raises `Invalid`."""
-    allowed = versions.range_of(wanted)
-    own = [versions.version(text) for name, text in chart.vendored if name == one.name]
-    if not any(found and (allowed.allows(found) or found == versions.version(wanted)) for found in own):
+    allowed = semver.range_of(wanted)
+    own = [semver.version(text) for name, text in chart.vendored if name == one.name]
+    if not any(found and (allowed.allows(found) or found == semver.version(wanted)) for found in own):
         raise Invalid("it has no repository, and the chart does not bring it with it")

@@ -10,12 +10,12 @@ from urllib.parse import quote
 
 from attrs import evolve
 
-from models.charts.shapes import HubItem
+from models.charts.responses import HubItem
 from models.errors import Upstream
-from supervisor.charts import urls
-from supervisor.charts.exchange import Request
-from supervisor.charts.fetcher import Fetcher
-from supervisor.charts.urls import Url
+from supervisor.charts.http import urls
+from supervisor.charts.http.client import Fetcher
+from supervisor.charts.http.exchange import Request
+from supervisor.charts.http.urls import Url
 
 _CHARTS = "0"
 """Artifact Hub's kind of package that is a helm chart."""

@@ -12,16 +12,16 @@ from typing import Any
 
 from attrs import evolve
 
-from models.charts import metadata, versions
+from models.charts import metadata, semver
 from models.charts.archive import ChartArchive
-from models.charts.logins import is_kin
 from models.charts.refs import ChartRef
+from models.charts.registry_logins import is_kin
 from models.errors import Invalid, NotFound, Problem, Upstream
-from supervisor.charts import urls
-from supervisor.charts.exchange import Request, Response
-from supervisor.charts.fetcher import Fetcher
-from supervisor.charts.logins import RegistryLogins
-from supervisor.charts.urls import Login, Url
+from supervisor.charts.http import urls
+from supervisor.charts.http.client import Fetcher
+from supervisor.charts.http.exchange import Request, Response
+from supervisor.charts.http.urls import Login, Url
+from supervisor.charts.registry_logins import RegistryLogins
 
 CONFIG = "application/vnd.cncf.helm.config.v1+json"
 CONTENT = "application/vnd.cncf.helm.chart.content.v1.tar+gzip"
@@ -71,7 +71,7 @@ class Registries:
         if _EXACT.fullmatch(wanted):
             return wanted.replace("+", "_")
         tags = [tag.replace("_", "+") for tag in await talk.tags()]
-        found = versions.chosen(wanted, versions.newest_first(tags))
+        found = semver.chosen(wanted, semver.newest_first(tags))
         if found is None:
             raise NotFound(f"there is no version {wanted or 'that is stable'} of {talk.ref}")
         return found.replace("+", "_")

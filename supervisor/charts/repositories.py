@@ -16,14 +16,14 @@ import peewee
 from attrs import evolve
 from tornado.httputil import HTTPHeaders
 
-from models.charts import index, repositories
+from models.charts import repositories, repository_index
 from models.charts.repositories import Found, Source
-from models.charts.schema import catalogue
+from models.charts.tables import catalogue
 from models.errors import Conflict, Invalid, NotFound, Problem, Unavailable, Upstream
-from supervisor.charts import urls
-from supervisor.charts.exchange import Request, Response
-from supervisor.charts.fetcher import Fetcher
-from supervisor.charts.urls import Login, Url
+from supervisor.charts.http import urls
+from supervisor.charts.http.client import Fetcher
+from supervisor.charts.http.exchange import Request, Response
+from supervisor.charts.http.urls import Login, Url
 from supervisor.clock import Clock
 
 Result = TypeVar("Result")
@@ -65,7 +65,7 @@ class Repositories:
     async def stored(self, work: Callable[[], Result]) -> Result:
         """Runs what reads much, or writes, in a worker. Raises `Unavailable` where the store does not answer."""
         try:
-            return await asyncio.to_thread(catalogue.patiently, work, _READING_TAKES)
+            return await asyncio.to_thread(catalogue.run_with_timeout, work, _READING_TAKES)
         except peewee.OperationalError as error:
             raise Unavailable(f"the store of the repositories does not answer: {error}") from None
 
@@ -190,7 +190,7 @@ class Repositories:
             etag, modified = _validators(response.headers)
             new = evolve(source, fetched_at=now, etag=etag, modified=modified)
             async with self._reading:
-                await self._changed(lambda: repositories.replace(new, index.charts(file)))
+                await self._changed(lambda: repositories.replace(new, repository_index.charts(file)))
         finally:
             file.unlink(missing_ok=True)
 

@@ -17,26 +17,26 @@ from typing import Any
 
 from attrs import frozen
 
-from models.charts import failures
-from models.config import Config
+from models.charts import helm_errors
+from models.config.settings import Config
 from models.errors import Failed, Problem
-from supervisor.charts.byhelm import ByHelm
 from supervisor.charts.dependencies import Dependencies
-from supervisor.charts.fetcher import Fetcher
-from supervisor.charts.folders import Folders
-from supervisor.charts.helm import Helm
+from supervisor.charts.helm.recovery import Pending
+from supervisor.charts.helm.releases import ByHelm
+from supervisor.charts.helm.runner import Bounds
+from supervisor.charts.helm.slots import Helm
+from supervisor.charts.http.client import Fetcher
 from supervisor.charts.hub import Hub
-from supervisor.charts.kube import Kube, Place
-from supervisor.charts.logins import RegistryLogins
+from supervisor.charts.kube.config import Kube, Place
 from supervisor.charts.oci import Registries
-from supervisor.charts.overview import Overview
-from supervisor.charts.pending import Pending
-from supervisor.charts.reads import Clusters, Reads
+from supervisor.charts.registry_logins import RegistryLogins
+from supervisor.charts.release_reads import Clusters, Reads
+from supervisor.charts.release_summary import Overview
 from supervisor.charts.repositories import Repositories
-from supervisor.charts.running import Bounds
 from supervisor.charts.sources import Sources
-from supervisor.child import Children
+from supervisor.charts.workspace import Folders
 from supervisor.clock import Clock
+from supervisor.processes.child import Children
 
 log = logging.getLogger("charts")
 
@@ -150,7 +150,7 @@ class Charts:
             finally:
                 await asyncio.shield(asyncio.to_thread(self.folders.remove, folder))
             if not output.ok:
-                raise failures.problem(output.stderr)
+                raise helm_errors.problem(output.stderr)
             return output.stdout.decode("utf-8", "replace")
 
         return ByHelm(ask, (await self.helm.version()).major)

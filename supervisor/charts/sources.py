@@ -7,18 +7,18 @@ from pathlib import Path
 
 from attrs import evolve
 
-from models.charts import archive, repositories, versions
+from models.charts import archive, repositories, semver
 from models.charts.archive import ChartArchive
 from models.charts.refs import OCI, ChartRef
 from models.charts.repositories import Found, Source
-from models.charts.tarball import Bounds
+from models.charts.tar_reader import Bounds
 from models.errors import Invalid, NotFound, Upstream
-from supervisor.charts import urls
-from supervisor.charts.exchange import Request, Response
-from supervisor.charts.fetcher import Fetcher
+from supervisor.charts.http import urls
+from supervisor.charts.http.client import Fetcher
+from supervisor.charts.http.exchange import Request, Response
+from supervisor.charts.http.urls import Url
 from supervisor.charts.oci import Registries, digest_of
 from supervisor.charts.repositories import Repositories, login
-from supervisor.charts.urls import Url
 
 _PROVENANCE = 1024**2
 
@@ -49,7 +49,7 @@ class Sources:
             if proven:
                 await self._provenance(source, url, path)
         chart = await self.checked(path)
-        if chart.name != ref.name or versions.version(chart.version) != versions.version(found.version):
+        if chart.name != ref.name or semver.version(chart.version) != semver.version(found.version):
             raise Upstream(f"{url} is not what the index of {source.name} says: it is {chart.name} {chart.version}")
         return chart
 

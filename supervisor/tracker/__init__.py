@@ -1,1 +1,0 @@
-"""The tracker's part of this room."""

@@ -17,15 +17,15 @@ from typing import Literal, TypeVar
 import peewee
 from attrs import frozen
 
-from models.config import Config
+from models.accounts.accounts import Credential, User
+from models.config.settings import Config
 from models.errors import Invalid, TooLarge, Unavailable
 from models.tracker import runs
-from models.tracker.accounts import Credential, User
-from models.tracker.reports.shapes import BadReport, Limits, ReportTooLarge
-from models.tracker.runevents import RunUpdate
+from models.tracker.reports.base import BadReport, Limits, ReportTooLarge
+from models.tracker.run_events import RunUpdate
 from models.tracker.runs import Stored, Upload
-from models.tracker.schema import reports
-from models.tracker.spool import Spool
+from models.tracker.staging import Spool
+from models.tracker.tables import reports
 from supervisor.clock import Clock
 
 log = logging.getLogger("ingest")
@@ -113,10 +113,12 @@ class Ingest:
         if len(self._under_way) >= _WAITING:
             raise Unavailable("too many uploads are waiting to be read")
         try:
-            if reports.is_near:
+            if reports.is_local:
                 runs.check_post(user, project)
             else:
-                await asyncio.to_thread(reports.patiently, lambda: runs.check_post(user, project), _CHECKING_TAKES)
+                await asyncio.to_thread(
+                    reports.run_with_timeout, lambda: runs.check_post(user, project), _CHECKING_TAKES
+                )
         except peewee.PeeweeException as error:
             raise _full(error) from None
 
@@ -156,7 +158,7 @@ class Ingest:
         try:
             self._read(spool, files)
             with self._writing:
-                return reports.patiently(lambda: self._store(spool, upload, credential), _STORING_TAKES)
+                return reports.run_with_timeout(lambda: self._store(spool, upload, credential), _STORING_TAKES)
         except (peewee.OperationalError, sqlite3.OperationalError, OSError) as error:
             raise _full(error) from None
         finally:
@@ -178,7 +180,7 @@ class Ingest:
                 file.path.unlink()
 
     def _read_one(self, spool: Spool, file: Received) -> None:
-        from models.tracker.reports.reading import read_coverage, read_tests  # parsers, for who posts reports at all
+        from models.tracker.reports.detect import read_coverage, read_tests  # parsers, for who posts reports at all
 
         spool.begin()
         with file.path.open("rb") as source:

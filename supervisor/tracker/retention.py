@@ -9,7 +9,7 @@ from typing import Any
 
 import peewee
 
-from models.config import Tracker
+from models.config.settings import Tracker
 from models.errors import Problem
 from models.tracker import retention
 from supervisor.clock import Clock

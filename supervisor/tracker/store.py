@@ -7,8 +7,8 @@ from pathlib import Path
 
 import peewee
 
-from models.config import Server
-from models.tracker.schema import reports
+from models.config.settings import Server
+from models.tracker.tables import reports
 
 _PATIENCE = 10.0
 _AGAIN = 0.05

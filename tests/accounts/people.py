@@ -11,10 +11,10 @@ from urllib.parse import urlencode
 
 from conftest import Answer, Server, database_of
 
-from models.tracker import accounts
-from models.tracker.accounts import Role, Scope, User
-from models.tracker.schema import reports
-from supervisor.tracker import passwords
+from models.accounts import accounts
+from models.accounts.accounts import Role, Scope, User
+from models.tracker.tables import reports
+from supervisor.accounts import passwords
 from supervisor.tracker.store import open_store
 
 FORM = "application/x-www-form-urlencoded"

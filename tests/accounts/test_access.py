@@ -9,10 +9,10 @@ import pytest
 from conftest import DATABASES
 from people import now, somebody, store
 
-from models.tracker import access, accounts
-from models.tracker.access import ProjectRole
-from models.tracker.accounts import Role, User
-from models.tracker.schema import Project
+from models.accounts import accounts, permissions
+from models.accounts.accounts import Role, User
+from models.accounts.permissions import ProjectRole
+from models.tracker.tables import Project
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def data(tmp_path: Path, database_url: str | None) -> Iterator[Path]:
             Project.create(name=name, visibility=visibility, created_at=now())
         roles: dict[str, ProjectRole] = {"olaf": "OWNER", "wendy": "WRITE", "rob": "READ"}
         for name, member in roles.items():
-            access.grant(project("shut").id, known(name).id, member, now())
+            permissions.grant(project("shut").id, known(name).id, member, now())
         yield tmp_path
 
 
@@ -56,18 +56,18 @@ def known(name: str) -> User:
 @pytest.mark.usefixtures("data")
 def test_a_private_project(name: str | None, role: str | None, reads: bool, writes: bool, owns: bool) -> None:
     user, shut = known(name) if name else None, project("shut")
-    assert access.role_in(user, shut) == access.role_in(user, shut.id) == role
-    assert access.may_read(user, shut) is reads
-    assert access.may_write(user, shut) is writes
-    assert access.may_own(user, shut) is owns
+    assert permissions.role_in(user, shut) == permissions.role_in(user, shut.id) == role
+    assert permissions.may_read(user, shut) is reads
+    assert permissions.may_write(user, shut) is writes
+    assert permissions.may_own(user, shut) is owns
 
 
 @pytest.mark.parametrize("name", ["ada", "olaf", "sue", None])
 @pytest.mark.usefixtures("data")
 def test_a_public_project_is_read_by_all_and_written_by_members(name: str | None) -> None:
     user, public = known(name) if name else None, project("open")
-    assert access.may_read(user, public)
-    assert access.may_write(user, public) is (name == "ada")
+    assert permissions.may_read(user, public)
+    assert permissions.may_write(user, public) is (name == "ada")
 
 
 @pytest.mark.parametrize(
@@ -80,32 +80,32 @@ def test_a_public_project_is_read_by_all_and_written_by_members(name: str | None
 @pytest.mark.usefixtures("data")
 def test_a_listing_has_what_may_be_read(name: str | None, names: list[str]) -> None:
     user = known(name) if name else None
-    found = [one.name for one in Project.select().where(access.readable(user)).order_by(Project.name)]
+    found = [one.name for one in Project.select().where(permissions.readable(user)).order_by(Project.name)]
     assert found == names
-    alike = [one.name for one in Project.select().order_by(Project.name) if access.may_read(user, one)]
+    alike = [one.name for one in Project.select().order_by(Project.name) if permissions.may_read(user, one)]
     assert alike == names
-    narrowed = Project.select().where(access.readable(user) & (Project.name == "shut")).count()
+    narrowed = Project.select().where(permissions.readable(user) & (Project.name == "shut")).count()
     assert narrowed == ("shut" in names)
 
 
 @pytest.mark.usefixtures("data")
 def test_members_come_by_name_and_go() -> None:
     shut = project("shut").id
-    assert [(user.username, role) for user, role in access.members_of(shut)] == [
+    assert [(user.username, role) for user, role in permissions.members_of(shut)] == [
         ("olaf", "OWNER"), ("rob", "READ"), ("wendy", "WRITE"),
     ]  # fmt: skip
-    access.grant(shut, known("rob").id, "WRITE", now())
-    assert access.role_in(known("rob"), shut) == "WRITE"
-    assert access.remove_member(shut, known("rob").id)
-    assert not access.remove_member(shut, known("rob").id)
-    assert not access.may_read(known("rob"), project("shut"))
-    assert access.members_of(project("other").id) == []
+    permissions.grant(shut, known("rob").id, "WRITE", now())
+    assert permissions.role_in(known("rob"), shut) == "WRITE"
+    assert permissions.remove_member(shut, known("rob").id)
+    assert not permissions.remove_member(shut, known("rob").id)
+    assert not permissions.may_read(known("rob"), project("shut"))
+    assert permissions.members_of(project("other").id) == []
 
 
 @pytest.mark.usefixtures("data")
 def test_a_deleted_user_is_a_member_of_nothing() -> None:
     accounts.delete_user(known("olaf").id)
-    assert [user.username for user, _ in access.members_of(project("shut").id)] == ["rob", "wendy"]
+    assert [user.username for user, _ in permissions.members_of(project("shut").id)] == ["rob", "wendy"]
 
 
 @pytest.mark.parametrize("role", ["ADMIN", "USER"])

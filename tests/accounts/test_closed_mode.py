@@ -13,10 +13,11 @@ from people import PASSWORD, Browser, bearer, cookie, session_of, token_of
 from talk import asked, house
 from tornado.routing import PathMatches, Rule
 
-from handlers import app, gates
+from handlers import app
 from handlers.base import Page, methods
-from handlers.streams import Streams
-from models.config import Config
+from handlers.http import permissions
+from handlers.http.sse import Streams
+from models.config.settings import Config
 from supervisor.services import Services
 
 KEY = "the-key-of-the-charts"
@@ -95,15 +96,23 @@ def test_nobody_gets_in_without_an_account(shut: Server, route: tuple[str, str, 
         assert answer.headers["WWW-Authenticate"] == "Bearer"
 
 
-@pytest.mark.parametrize("route", [one for one in ROUTES if one[2].gate_of(one[0]) is not gates.posters], ids=name)
+@pytest.mark.parametrize(
+    "route", [one for one in ROUTES if one[2].permission_of(one[0]) is not permissions.posters], ids=name
+)
 def test_a_token_of_scope_ingest_gets_nowhere(
     shut: Server, tokens: dict[str, dict[str, str]], route: tuple[str, str, Any]
 ) -> None:
     assert ask(shut, *route, tokens["ingest"]).status == 403
 
 
-READERS = {gates.readers, gates.log_readers, gates.account_holders, gates.admins, gates.open_to_all}
-READS = [one for one in ROUTES if one[0] == "GET" and one[2].gate_of("GET") in READERS]
+READERS = {
+    permissions.readers,
+    permissions.log_readers,
+    permissions.account_holders,
+    permissions.admins,
+    permissions.open_to_all,
+}
+READS = [one for one in ROUTES if one[0] == "GET" and one[2].permission_of("GET") in READERS]
 
 
 @pytest.mark.parametrize("who", ["user", "admin"])
@@ -113,7 +122,7 @@ def test_an_account_opens_what_it_may(
 ) -> None:
     answer = ask(shut, *route, tokens[who])
     assert answer.status not in (401, 302, 500)
-    assert (answer.status == 403) == (who == "user" and route[2].gate_of("GET") is gates.admins)
+    assert (answer.status == 403) == (who == "user" and route[2].permission_of("GET") is permissions.admins)
 
 
 @pytest.mark.parametrize("path", ["/api/v1/ingest", "/tracker/api/v1/ingest"])
@@ -141,7 +150,7 @@ def test_a_blank_key_is_none(serve: Serve) -> None:
         assert server.ask("POST", "/api/v1/charts/lint", b"{}", {"X-API-Key": key}).status == 401
 
 
-@pytest.mark.parametrize("path", ["/static/house.css", "/healthz", "/charts/readyz", "/login", "/charts/login"])
+@pytest.mark.parametrize("path", ["/static/app.css", "/healthz", "/charts/readyz", "/login", "/charts/login"])
 def test_what_stays_open(shut: Server, path: str) -> None:
     wait_for(lambda: shut.get(path).status == 200)  # a busy machine holds up the loop: not ready for a moment
 

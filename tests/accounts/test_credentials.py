@@ -10,7 +10,7 @@ from conftest import Serve, Server, wait_for
 from people import RAW_TOKEN, bearer, cookie, cookies, log_in, now, session_of, somebody, store, token_of
 from talk import body, error_of, house, problem
 
-from models.tracker import accounts
+from models.accounts import accounts
 
 ME = "/api/v1/me"
 READ = "/api/v1/processes"
@@ -119,7 +119,7 @@ def spoilt(token: str) -> str:
 PATHS = [
     (ME, "tracker"), (READ, "supervision"), ("/api/v1/events", "supervision"), ("/tracker/api/v1/events", "tracker"),
     ("/", None), ("/login", None), ("/profile", None), ("/healthz", None), ("/metrics", None),
-    ("/static/house.css", None), ("/api/v1/processes/stream", "supervision"), ("/tracker/login", None),
+    ("/static/app.css", None), ("/api/v1/processes/stream", "supervision"), ("/tracker/login", None),
 ]  # fmt: skip
 
 

@@ -15,8 +15,8 @@ import pytest
 from conftest import ROOT, Serve, wait_for
 from people import PASSWORD, bearer, cookie, log_in, send, somebody, store, token_of
 
-from models.tracker import accounts
-from supervisor.tracker import passwords
+from models.accounts import accounts
+from supervisor.accounts import passwords
 
 ME = "/api/v1/me"
 

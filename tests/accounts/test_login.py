@@ -16,8 +16,8 @@ from conftest import Answer, Serve, Server
 from people import FORM, PASSWORD, Browser, bearer, cookie, cookies, log_in, send, session_of, somebody, store, token_of
 from talk import house, raw
 
-from handlers.accounts import local_path
-from models.tracker import accounts
+from handlers.accounts.account import local_path
+from models.accounts import accounts
 
 ME = "/api/v1/me"
 SENTENCE = "The user name or the password is not right."

@@ -7,9 +7,9 @@ import time
 import pytest
 
 from models.errors import Throttled
-from supervisor.tracker import passwords
-from supervisor.tracker.passwords import fits, hashed, is_current
-from supervisor.tracker.throttle import _MOST_KEYS, Throttle, Window
+from supervisor.accounts import passwords
+from supervisor.accounts.passwords import fits, hashed, is_current
+from supervisor.accounts.throttle import _MOST_KEYS, Throttle, Window
 
 
 @pytest.mark.parametrize("password", ["correct horse", "日本語のパスワード", "p" * 1024, "a$b$c$d", " ", ""])

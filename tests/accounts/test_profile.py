@@ -9,7 +9,7 @@ from conftest import Server
 from people import PASSWORD, RAW_TOKEN, Browser, bearer, cookie, log_in, send, session_of, somebody, store, token_of
 from talk import house
 
-from models.tracker import accounts
+from models.accounts import accounts
 
 ME = "/api/v1/me"
 NEW = "another good password"

@@ -17,7 +17,7 @@ import pytest
 
 from models.charts import archive
 from models.charts.archive import ChartArchive
-from models.charts.tarball import Bounds
+from models.charts.tar_reader import Bounds
 from models.errors import Invalid
 
 MIB = 1024**2

@@ -20,12 +20,12 @@ from conftest import Answer, Server, wait_for
 from talk import house
 
 from handlers.base import STATUS
-from models.charts import failures
-from models.config import Helm as Settings
+from models.charts import helm_errors
+from models.config.settings import Helm as Settings
 from models.errors import Invalid, TimedOut
-from supervisor.charts.helm import Helm
-from supervisor.charts.running import Bounds
-from supervisor.child import Children
+from supervisor.charts.helm.runner import Bounds
+from supervisor.charts.helm.slots import Helm
+from supervisor.processes.child import Children
 
 API = "/api/v1"
 VERSION = '#!/bin/sh\nif [ "$1" = version ]; then echo v4.1.4; exit 0; fi\n'
@@ -212,4 +212,4 @@ def test_a_stop_lets_a_rollback_finish_that_could_not_say_it_failed(tmp_path: Pa
     ],
 )  # fmt: skip
 def test_failures_that_nobody_had_recorded(stderr: str, status: int) -> None:
-    assert STATUS[failures.kind_of(stderr).problem] == status
+    assert STATUS[helm_errors.kind_of(stderr).problem] == status

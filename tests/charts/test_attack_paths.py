@@ -8,8 +8,8 @@ import pytest
 from charting import KEY, tint, upload
 from talk import house
 
-from models.charts.addresses import Policy
 from models.errors import Invalid
+from supervisor.charts.http.dns import Policy
 from supervisor.charts.repositories import configured
 
 

@@ -7,16 +7,16 @@ from typing import Any, Literal
 import pytest
 from attrs import frozen
 
-from models.charts import fields, names
-from models.charts.fields import body, inputs, json_object, path, query, read, read_arguments
+from models.charts import parameters, refs
+from models.charts.parameters import body, inputs, json_object, path, query, read, read_arguments
+from models.config.parsers import ValidationError
 from models.errors import Invalid
-from models.values import Unfit
 
 
 @frozen
 class Ask:
-    name: str = path("who", names.release)
-    space: str = query("where", "default", check=names.namespace)
+    name: str = path("who", refs.release)
+    space: str = query("where", "default", check=refs.namespace)
     all: bool = query("everything", False)
     chart_ref: str = body("what", required=True)
     revision: int = body("which", required=True, low=1)
@@ -152,48 +152,48 @@ def test_a_whole_character_of_two_halves_is_one(pair: str) -> None:
 
 @pytest.mark.parametrize("name", ["a", "a.b", "a-b.c-d", "0", "a" * 53])
 def test_release_names_that_helm_takes(name: str) -> None:
-    names.release(name)
+    refs.release(name)
 
 
 @pytest.mark.parametrize("name", ["A", "-a", "a-", "a.", ".a", "a..b", "a.-b", "a_b", "a/b", "a" * 54, "ä", "a\n"])
 def test_release_names_that_helm_refuses(name: str) -> None:
-    with pytest.raises(Unfit):
-        names.release(name)
+    with pytest.raises(ValidationError):
+        refs.release(name)
 
 
 @pytest.mark.parametrize("name", ["a.b", "A", "-a", "a-", "a" * 64, "a b", "a\n"])
 def test_namespaces_that_are_none(name: str) -> None:
-    with pytest.raises(Unfit):
-        names.namespace(name)
+    with pytest.raises(ValidationError):
+        refs.namespace(name)
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../a", "/etc", "-a", ".a", "a b", "a" * 251, 'a"b', "a\n"])
 def test_names_that_no_new_chart_may_have(name: str) -> None:
-    with pytest.raises(Unfit):
-        names.new_chart(name)
+    with pytest.raises(ValidationError):
+        refs.new_chart(name)
 
 
 @pytest.mark.parametrize("file", ["/etc/passwd", "../x", "templates/../../x", "-x", "a,b", "a\\b", "a\nb", "x" * 501])
 def test_files_that_are_no_templates(file: str) -> None:
-    with pytest.raises(Unfit):
-        names.template_file(file)
+    with pytest.raises(ValidationError):
+        refs.template_file(file)
 
 
 @pytest.mark.parametrize(
     ("name", "value"), [("owner", "x"), ("a b", "x"), ("a", "x y"), ("a", "-"), ("-", "x"), ("a/b/c", "x"), ("", "x")]
 )
 def test_labels_that_are_none(name: str, value: str) -> None:
-    with pytest.raises(Unfit):
-        names.label(name, value)
-    names.label("team.example.org/name", "x_1")
+    with pytest.raises(ValidationError):
+        refs.label(name, value)
+    refs.label("team.example.org/name", "x_1")
 
 
 def test_every_operation_can_be_described() -> None:
-    from handlers.charts.table import OPERATIONS
+    from handlers.charts.all_operations import OPERATIONS
 
     for one in OPERATIONS:
         assert one.summary
         variables = set(one.path.replace("}", "{").split("{")[1::2])
         assert {found.wire for found in one.inputs if found.source == "path"} == variables
         assert all(found.schema() for found in one.inputs)
-        assert fields.inputs(one.asks) is fields.inputs(one.asks)
+        assert parameters.inputs(one.asks) is parameters.inputs(one.asks)

@@ -10,9 +10,9 @@ from charting import FULL
 from conftest import Serve, Server
 from talk import house, problem
 
-from handlers.charts.table import OPERATIONS
-from handlers.gates import chart_posture
-from models.config import AccessInterceptor, ChartSecurity, Config, Rest, Svc
+from handlers.charts.all_operations import OPERATIONS
+from handlers.http.permissions import chart_posture
+from models.config.settings import AccessInterceptor, ChartSecurity, Config, Rest, Svc
 
 NOBODY = {"KUBECONFIG": "/nonexistent/config"}
 SEED = {
@@ -219,15 +219,15 @@ from pathlib import Path
 from tornado.httpclient import AsyncHTTPClient
 from tornado.httpserver import HTTPServer
 from tornado.testing import bind_unused_port
-from handlers.app import House
+from handlers.app import Application
 from handlers.base import Base
-from handlers.gates import readers
-from models import reading
+from handlers.http.permissions import readers
+from models.config import loader
 from supervisor.charts.service import Target
 from supervisor.services import Services
 
 class Mine(Base):
-    gate = staticmethod(readers)
+    permission = staticmethod(readers)
     def get(self):
         self.reply({"mine": True})
 
@@ -235,12 +235,12 @@ def choose(request):
     return Target(Path(sys.argv[1]) / request.headers.get("X-Cluster", "none"))
 
 async def main():
-    read = lambda: reading.load(None, {}, {"server.data-dir": sys.argv[1] + "/data"})
+    read = lambda: loader.load(None, {}, {"server.data-dir": sys.argv[1] + "/data"})
     services = Services(read(), read)
     services.choose_cluster = choose
     await services.start()
     socket, port = bind_unused_port()
-    server = HTTPServer(House(services, {"hub": [("/hub/search", Mine)]}))
+    server = HTTPServer(Application(services, {"hub": [("/hub/search", Mine)]}))
     server.add_socket(socket)
     async def get(path, **headers):
         url = f"http://127.0.0.1:{port}/api/v1{path}"

@@ -17,10 +17,10 @@ from stored import secret, stored
 
 from models.charts.kubeconfig import Access, Blob
 from models.errors import NotFound, Upstream
-from supervisor.charts import connections
-from supervisor.charts.cluster import DENIED, METADATA_LIST, Cluster
-from supervisor.charts.native import Native
-from supervisor.charts.together import Together
+from supervisor.charts.kube import client
+from supervisor.charts.kube.cluster import DENIED, METADATA_LIST, Cluster
+from supervisor.charts.kube.releases import Native
+from supervisor.single_flight import SingleFlight
 
 Answering = Callable[[str, dict[str, list[str]], str], tuple[int, bytes] | None]
 """From path, query and Accept to status and body; `None` closes the connection without a word."""
@@ -128,7 +128,7 @@ def test_a_connection_is_kept_and_one_that_was_closed_meanwhile_is_replaced() ->
 
 
 def test_an_answer_larger_than_the_bound_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "_LARGEST", 1000)
+    monkeypatch.setattr(client, "_LARGEST", 1000)
     with fake(lambda *_: told("x" * 1000)) as api, pytest.raises(Upstream):
         run(api.access, lambda cluster: cluster.get("/x"))
 
@@ -201,8 +201,8 @@ def test_nobody_listens() -> None:
 
 @pytest.mark.parametrize("scheme", ["http", "https"])
 def test_somebody_listens_and_says_nothing(scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "_CONNECT", 0.1)
-    monkeypatch.setattr(connections, "_ANSWER", 0.1)
+    monkeypatch.setattr(client, "_CONNECT", 0.1)
+    monkeypatch.setattr(client, "_ANSWER", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         access = Access(scheme, "127.0.0.1", silent.getsockname()[1], "", verify=False)
         with pytest.raises(Upstream, match="not answer"):
@@ -371,7 +371,7 @@ def test_one_object_that_we_may_not_see_does_not_hide_the_others() -> None:
 
 def test_whoever_asks_meanwhile_waits_for_the_next_answer() -> None:
     async def main() -> None:
-        together: Together[int] = Together()
+        together: SingleFlight[int] = SingleFlight()
         begun, go = [0], asyncio.Event()
 
         async def work() -> int:
@@ -397,7 +397,7 @@ def test_whoever_asks_meanwhile_waits_for_the_next_answer() -> None:
 
 def test_a_failure_is_told_to_all_who_share_it_and_to_nobody_after() -> None:
     async def main() -> None:
-        together: Together[int] = Together()
+        together: SingleFlight[int] = SingleFlight()
 
         async def fail() -> int:
             await asyncio.sleep(0)
@@ -415,7 +415,7 @@ def test_a_failure_is_told_to_all_who_share_it_and_to_nobody_after() -> None:
 
 def test_an_endless_crowd_finds_no_gap_between_two_answers() -> None:
     async def main() -> None:
-        together: Together[int] = Together()
+        together: SingleFlight[int] = SingleFlight()
         running, most = 0, 0
 
         async def work() -> int:

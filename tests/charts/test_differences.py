@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from models.charts import briefs, yamlvalues
-from models.charts.differences import MOST_LINES, SHOWN, Difference, difference
+from models.charts import releases, typed_values
+from models.charts.diff import MOST_LINES, SHOWN, Difference, difference
 from models.errors import Invalid
 
 
@@ -67,7 +67,7 @@ def test_what_is_too_much_is_cut_or_left_out() -> None:
     ],
 )  # fmt: skip
 def test_values_are_read_as_helm_reads_them(text: str, value: dict[str, Any] | None) -> None:
-    found = yamlvalues.parse(text)
+    found = typed_values.parse(text)
     assert found == value
     json.dumps(found, allow_nan=False)
 
@@ -80,7 +80,7 @@ def test_values_are_read_as_helm_reads_them(text: str, value: dict[str, Any] | N
 )  # fmt: skip
 def test_what_are_no_values_is_refused(text: str) -> None:
     with pytest.raises(Invalid, match=r"values|a:"):
-        yamlvalues.parse(text)
+        typed_values.parse(text)
 
 
 def secret(namespace: str, name: str, number: int, status: str, **labels: str) -> dict[str, Any]:
@@ -90,7 +90,7 @@ def secret(namespace: str, name: str, number: int, status: str, **labels: str) -
 
 
 def test_labels_tell_the_newest_revision_of_each_release() -> None:
-    found = briefs.briefs([
+    found = releases.briefs([
         secret("b", "web", 9, "deployed"),
         secret("b", "web", 10, "pending-upgrade", modifiedAt="1763700000"),
         secret("a", "web", 1, "failed", modifiedAt="never"),
@@ -100,6 +100,6 @@ def test_labels_tell_the_newest_revision_of_each_release() -> None:
         ("a", "web", 1, "failed", "2026-11-21T10:00:00Z"),
         ("b", "web", 10, "pending-upgrade", "2025-11-21T04:40:00Z"),
     ]
-    row = briefs.plain_row(found[1])
+    row = releases.plain_row(found[1])
     assert (row.name, row.namespace, row.revision, row.chart) == ("web", "b", 10, "")
-    assert briefs.plain_row(briefs.of_row(row)) == row
+    assert releases.plain_row(releases.of_row(row)) == row

@@ -18,14 +18,14 @@ import pytest
 import trustme
 from places import Reply, Web
 
-from models.charts.addresses import Policy
-from models.config import ChartSecurity, Fetch
+from models.config.settings import ChartSecurity, Fetch
 from models.errors import Invalid, Problem, TimedOut, Upstream
-from models.processes import Seconds
-from supervisor.charts import urls
-from supervisor.charts.exchange import Request, Response
-from supervisor.charts.fetcher import Fetcher, Lookup
-from supervisor.charts.urls import Login
+from models.supervision.process import Seconds
+from supervisor.charts.http import urls
+from supervisor.charts.http.client import Fetcher, Lookup
+from supervisor.charts.http.dns import Policy
+from supervisor.charts.http.exchange import Request, Response
+from supervisor.charts.http.urls import Login
 
 
 @pytest.fixture
@@ -402,7 +402,7 @@ def secure(authority: trustme.CA) -> Iterator[Web]:
 
 
 def _trusting(monkeypatch: pytest.MonkeyPatch, folder: Path, authority: trustme.CA) -> None:
-    from supervisor.charts import fetcher as module
+    from supervisor.charts.http import client as module
 
     file = folder / "ca.pem"
     authority.cert_pem.write_to_path(str(file))

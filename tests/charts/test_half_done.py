@@ -18,7 +18,7 @@ from stored import keep, stored
 from talk import house, problem
 
 from models.charts import releases
-from models.charts.pending import Change, failed
+from models.charts.recovery import Change, failed
 
 API = "/api/v1"
 

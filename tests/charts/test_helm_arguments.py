@@ -9,8 +9,8 @@ import pytest
 from charting import HELMS, helm
 from conftest import ROOT
 
-from models.charts import helmargs
-from models.charts.helmargs import Version
+from models.charts import helm_args
+from models.charts.helm_args import Version
 from models.errors import Invalid
 
 THREE, FOUR = Version(3, 19), Version(4, 1, 4)
@@ -19,23 +19,23 @@ UPGRADE = ["upgrade", *INSTALL[1:]]
 
 
 def install(version: Version, **options: Any) -> list[str]:
-    return helmargs.install(version, "r", "ns", "/c.tgz", timeout=9, **options)
+    return helm_args.install(version, "r", "ns", "/c.tgz", timeout=9, **options)
 
 
 def upgrade(version: Version, **options: Any) -> list[str]:
-    return helmargs.upgrade(version, "r", "ns", "/c.tgz", timeout=9, **options)
+    return helm_args.upgrade(version, "r", "ns", "/c.tgz", timeout=9, **options)
 
 
 def uninstall(version: Version, **options: Any) -> list[str]:
-    return helmargs.uninstall(version, "r", "ns", timeout=9, **options)
+    return helm_args.uninstall(version, "r", "ns", timeout=9, **options)
 
 
 def rollback(version: Version, **options: Any) -> list[str]:
-    return helmargs.rollback(version, "r", "ns", 2, timeout=9, **options)
+    return helm_args.rollback(version, "r", "ns", 2, timeout=9, **options)
 
 
 def template(version: Version, **options: Any) -> list[str]:
-    return helmargs.template(version, "r", "ns", "/c.tgz", **options)
+    return helm_args.template(version, "r", "ns", "/c.tgz", **options)
 
 
 CASES: list[tuple[Any, dict[str, Any], list[str], list[str] | None]] = [
@@ -89,11 +89,11 @@ def test_an_option_adds_its_words_and_no_others(
         (upgrade(THREE), [*UPGRADE, "--", "r", "/c.tgz"]),
         (uninstall(THREE), ["uninstall", "--namespace=ns", "--timeout=9s", "--", "r"]),
         (rollback(FOUR), ["rollback", "--namespace=ns", "--timeout=9s", "--", "r", "2"]),
-        (helmargs.test(THREE, "r", "ns", timeout=9), ["test", "--namespace=ns", "--timeout=9s", "--", "r"]),
+        (helm_args.test(THREE, "r", "ns", timeout=9), ["test", "--namespace=ns", "--timeout=9s", "--", "r"]),
         (template(FOUR), ["template", "--namespace=ns", "--values=-", "--", "r", "/c.tgz"]),
-        (helmargs.lint(FOUR, "/c.tgz"), ["lint", "--values=-", "--", "/c.tgz"]),
-        (helmargs.lint(THREE, "/c.tgz", strict=True), ["lint", "--values=-", "--strict", "--", "/c.tgz"]),
-        (helmargs.create(FOUR, "-x"), ["create", "--", "-x"]),
+        (helm_args.lint(FOUR, "/c.tgz"), ["lint", "--values=-", "--", "/c.tgz"]),
+        (helm_args.lint(THREE, "/c.tgz", strict=True), ["lint", "--values=-", "--strict", "--", "/c.tgz"]),
+        (helm_args.create(FOUR, "-x"), ["create", "--", "-x"]),
     ],
 )
 def test_what_a_caller_names_comes_after_the_options(arguments: list[str], expected: list[str]) -> None:
@@ -107,8 +107,8 @@ def test_a_label_cannot_smuggle_another(labels: dict[str, str]) -> None:
 
 
 def test_values_are_json_and_never_nothing() -> None:
-    assert json.loads(helmargs.values(None)) == {}
-    assert json.loads(helmargs.values({"a": [1, None, "ü"]})) == {"a": [1, None, "ü"]}
+    assert json.loads(helm_args.values(None)) == {}
+    assert json.loads(helm_args.values({"a": [1, None, "ü"]})) == {"a": [1, None, "ü"]}
 
 
 @pytest.mark.parametrize("name", HELMS)

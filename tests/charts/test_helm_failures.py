@@ -9,9 +9,9 @@ import pytest
 from conftest import ROOT
 
 from handlers.base import STATUS
-from models.charts import failures
+from models.charts import helm_errors
 from models.errors import Problem
-from models.processes import Exit
+from models.supervision.process import Exit
 
 RECORDED = ROOT.parent / "shared" / "reference" / "helm-failures.json"
 SAME = {"repo-unreachable": "upstream-unreachable"}
@@ -22,7 +22,7 @@ def test_every_recorded_failure_has_its_kind_and_its_status() -> None:
     records = json.loads(RECORDED.read_text())
     wrong = []
     for record in records:
-        kind = failures.kind_of(record["stderr"], record["stdout"])
+        kind = helm_errors.kind_of(record["stderr"], record["stdout"])
         if (SAME.get(kind.name, kind.name), STATUS[kind.problem]) != (record["kind"], record["status"]):
             wrong.append((record["helm"], record["args"], record["kind"], kind.name))
     assert len(records) > 200
@@ -72,11 +72,11 @@ def test_every_recorded_failure_has_its_kind_and_its_status() -> None:
     ],
 )  # fmt: skip
 def test_others_have_their_status(stderr: str, status: int) -> None:
-    assert STATUS[failures.kind_of(stderr).problem] == status
+    assert STATUS[helm_errors.kind_of(stderr).problem] == status
 
 
 def told(stderr: str) -> Problem:
-    return failures.problem(stderr)
+    return helm_errors.problem(stderr)
 
 
 def test_details_have_no_paths_of_ours() -> None:
@@ -136,4 +136,4 @@ def test_a_failure_without_words_has_some() -> None:
     ],
 )
 def test_want_of_memory_is_known_by_how_helm_ends(stderr: str, exit: Exit, expected: bool) -> None:
-    assert failures.is_out_of_memory(stderr, exit) is expected
+    assert helm_errors.is_out_of_memory(stderr, exit) is expected

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 from conftest import alive, wait_for
 
-from models.charts.helmargs import Version
-from models.config import Helm as Settings
+from models.charts.helm_args import Version
+from models.config.settings import Helm as Settings
 from models.errors import Conflict, TimedOut, Unavailable, Unprocessable
-from models.processes import Seconds, Size
-from supervisor.charts.helm import Helm
-from supervisor.charts.running import Bounds, Output
-from supervisor.child import Children
+from models.supervision.process import Seconds, Size
+from supervisor.charts.helm.runner import Bounds, Output
+from supervisor.charts.helm.slots import Helm
+from supervisor.processes.child import Children
 
 BEGIN = """#!/bin/sh
 if [ "$1" = version ]; then echo ${VERSION:-v4.1.4}; exit 0; fi

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from models.charts import events, index
-from models.charts.index import IndexVersion
+from models.charts import repository_index, yaml_events
+from models.charts.repository_index import IndexVersion
 from models.errors import Invalid
 
 
 def read(folder: Path, text: str) -> dict[str, list[IndexVersion]]:
     file = folder / "index.yaml"
     file.write_text(text)
-    return {one.name: list(one.versions) for one in index.charts(file)}
+    return {one.name: list(one.versions) for one in repository_index.charts(file)}
 
 
 ONE = IndexVersion("1.0.0", "7", "a chart", "a.tgz", "ab")
@@ -57,12 +57,12 @@ def test_an_alias_that_cannot_be(tmp_path: Path, text: str, words: str) -> None:
 
 
 def test_aliases_that_stand_for_too_much_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events, "_REPEATED", 1000)
+    monkeypatch.setattr(yaml_events, "_REPEATED", 1000)
     one = "{version: 1.0.0, urls: [a]}"
     many = f"apiVersion: v1\nx: &v {one}\nentries: {{a: [{', '.join(['*v'] * 500)}]}}\n"
     with pytest.raises(Invalid, match="stand for too much"):
         read(tmp_path, many)
-    monkeypatch.setattr(events, "_KEPT", 50)
+    monkeypatch.setattr(yaml_events, "_KEPT", 50)
     with pytest.raises(Invalid, match="too much that its aliases"):
         read(tmp_path, f"apiVersion: v1\nx: &v [{', '.join([one] * 20)}]\nentries: {{}}\n")
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import yaml
 
-from models.charts.kubeconfig import Access, BadKubeconfig, Blob, Unspoken, access, address, merged
+from models.charts.kubeconfig import Access, BadKubeconfig, Blob, UnsupportedKubeconfig, access, address, merged
 from models.errors import Upstream
-from supervisor.charts.kube import Kube
+from supervisor.charts.kube.config import Kube
 
 HERE = Path("/somewhere")
 
@@ -133,7 +133,7 @@ def test_secrets_are_not_shown() -> None:
     ],
 )
 def test_what_only_helm_speaks(document: dict[str, Any]) -> None:
-    with pytest.raises(Unspoken):
+    with pytest.raises(UnsupportedKubeconfig):
         read(document)
 
 
@@ -277,7 +277,7 @@ def test_a_proxy_between_us_and_the_cluster_is_helms_to_use(
     place = kube.place()
     assert place is not None
     if is_helms:
-        with pytest.raises(Unspoken):
+        with pytest.raises(UnsupportedKubeconfig):
             kube.access(place)
     else:
         assert kube.access(place).scheme == "https"

@@ -21,20 +21,20 @@ from places import Reply, Web
 from stored import WHEN, stored
 from test_cluster_faults import fake, held, run, told
 
-from models.charts import plainyaml, releases, repositories, versions, yamlvalues
-from models.charts.index import IndexChart, IndexVersion
+from models.charts import releases, repositories, semver, typed_values, yaml_values
 from models.charts.refs import ChartRef
 from models.charts.repositories import Source
+from models.charts.repository_index import IndexChart, IndexVersion
 from models.charts.resources import named
-from models.charts.schema import catalogue
-from models.config import ChartSecurity, Fetch
+from models.charts.tables import catalogue
+from models.config.settings import ChartSecurity, Fetch
 from models.errors import Invalid, Upstream
-from supervisor.charts import urls
-from supervisor.charts.exchange import Request
-from supervisor.charts.fetcher import Fetcher
-from supervisor.charts.logins import RegistryLogins
-from supervisor.charts.native import Native
+from supervisor.charts.http import urls
+from supervisor.charts.http.client import Fetcher
+from supervisor.charts.http.exchange import Request
+from supervisor.charts.kube.releases import Native
 from supervisor.charts.oci import Registries
+from supervisor.charts.registry_logins import RegistryLogins
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def test_hooks_that_are_none_are_told_as_far_as_they_are(hooks: Any) -> None:
 
 @pytest.mark.parametrize("value", [nested(330), nested(900), {"a": "\ud800", "b": "\0"}])
 def test_values_that_are_too_deep_for_blocks_are_yaml_all_the_same(value: Any) -> None:
-    assert json.loads(plainyaml.dump(value)) == value
+    assert json.loads(yaml_values.dump(value)) == value
 
 
 def test_a_manifest_that_would_crash_the_reader_is_none() -> None:
@@ -98,7 +98,7 @@ def test_a_manifest_may_be_as_deep_as_definitions_are() -> None:
 @pytest.mark.parametrize("text", ["a: " + "[" * 200_000, "{a: " * 100_000, "- " * 100_000])
 def test_values_that_would_crash_the_reader_are_refused(text: str) -> None:
     with pytest.raises(Invalid, match="nested too deeply"):
-        yamlvalues.parse(text)
+        typed_values.parse(text)
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_no_challenge_of_a_registry_takes_for_ever() -> None:
 
 
 def test_no_name_of_a_host_takes_for_ever() -> None:
-    assert quickly("from supervisor.charts.urls import parse\nparse('http://' + 'é.' * 5_000_000)") == "Invalid"
+    assert quickly("from supervisor.charts.http.urls import parse\nparse('http://' + 'é.' * 5_000_000)") == "Invalid"
 
 
 def quickly(program: str) -> str:
@@ -208,10 +208,10 @@ def test_an_index_that_is_replaced_while_a_version_is_looked_for(
     catalogue.open(tmp_path / "charts.db")
     try:
         repositories.replace(Source("lab", "http://x.example"), [offered("1.0.0")])
-        source, chosen = repositories.named("lab"), versions.chosen
+        source, chosen = repositories.named("lab"), semver.chosen
 
         def replace() -> None:
-            catalogue.patiently(lambda: repositories.replace(source, [offered("1.1.0")]), PATIENCE)
+            catalogue.run_with_timeout(lambda: repositories.replace(source, [offered("1.1.0")]), PATIENCE)
 
         def meanwhile(wanted: str, known: Iterable[str]) -> str | None:
             thread = threading.Thread(target=replace)
@@ -219,7 +219,7 @@ def test_an_index_that_is_replaced_while_a_version_is_looked_for(
             thread.join()
             return chosen(wanted, known)
 
-        monkeypatch.setattr(versions, "chosen", meanwhile)
+        monkeypatch.setattr(semver, "chosen", meanwhile)
         assert repositories.find(source, "demo", "^1").version == "1.0.0"
         assert repositories.find(source, "demo", "^1").version == "1.1.0"
     finally:

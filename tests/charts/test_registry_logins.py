@@ -14,8 +14,8 @@ import pytest
 from conftest import Server
 from places import FULL, Reply, Web, post, upload
 
-from models.charts.logins import is_kin, read
-from supervisor.charts.logins import RegistryLogins
+from models.charts.registry_logins import is_kin, read
+from supervisor.charts.registry_logins import RegistryLogins
 
 PERSON, PASSWORD = "me", "se:cret"
 KNOWN = f"{PERSON}:$2b$05$abcdefghijklmnopqrstuuWqeDdmk0qhXLYvA33lbC9M700ynI2Oa"

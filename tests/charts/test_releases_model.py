@@ -12,7 +12,7 @@ import pytest
 import yaml
 from stored import WHEN, packed, secret, stored
 
-from models.charts import plainyaml, releases
+from models.charts import releases, yaml_values
 from models.charts.releases import BadRelease, Revision
 
 # Unpacking
@@ -210,26 +210,26 @@ TEXTS = [
 
 @pytest.mark.parametrize("text", TEXTS)
 def test_a_text_stays_one(text: str) -> None:
-    assert yaml.safe_load(plainyaml.dump({"key": [text], text: 1})) == {"key": [text], text: 1}
+    assert yaml.safe_load(yaml_values.dump({"key": [text], text: 1})) == {"key": [text], text: 1}
 
 
 @pytest.mark.parametrize("text", ["1e3", "1E-3", "0o17", "y", "N", "12:30", "1_000", ".5", "2020-1-1"])
 def test_what_another_reader_takes_for_no_text_is_quoted(text: str) -> None:
-    assert plainyaml.dump(text).startswith("'")
+    assert yaml_values.dump(text).startswith("'")
 
 
 @pytest.mark.parametrize("text", ["1.2.3", "v1", "plain", "yarn", "10.0.0.0/24"])
 def test_what_no_reader_mistakes_is_not_quoted(text: str) -> None:
-    assert plainyaml.dump({"a": text}) == f"a: {text}\n"
+    assert yaml_values.dump({"a": text}) == f"a: {text}\n"
 
 
 def test_yaml_is_sorted_and_in_blocks_and_without_anchors() -> None:
     twice_told = {"x": [1, 2.5, None, True]}
-    assert plainyaml.dump({}) == "{}\n"
-    assert plainyaml.dump({"b": twice_told, "a": twice_told}) == (
+    assert yaml_values.dump({}) == "{}\n"
+    assert yaml_values.dump({"b": twice_told, "a": twice_told}) == (
         "a:\n  x:\n  - 1\n  - 2.5\n  - null\n  - true\nb:\n  x:\n  - 1\n  - 2.5\n  - null\n  - true\n"
     )
-    assert plainyaml.dump({"a": "one\ntwo\n"}) == "a: |\n  one\n  two\n"
+    assert yaml_values.dump({"a": "one\ntwo\n"}) == "a: |\n  one\n  two\n"
 
 
 @pytest.mark.parametrize(
@@ -245,4 +245,4 @@ def test_yaml_is_sorted_and_in_blocks_and_without_anchors() -> None:
     ids=range(6),
 )
 def test_small_values_wait_for_no_worker(value: Any, quick: bool) -> None:
-    assert plainyaml.is_quick(value) is quick
+    assert yaml_values.is_quick(value) is quick

@@ -16,7 +16,7 @@ from trouble import (
     UPDATE,
     Asked,
     FailingDisk,
-    Together,
+    SingleFlight,
     asked,
     charts_of,
     clear,
@@ -74,7 +74,7 @@ def test_on_a_full_disk_everybody_is_told_and_what_was_acknowledged_stays(
             fill(server.start(), repository)
             filler = fill_up(disk)
             for request, answer in zip(
-                writes(repository), Together(server, writes(repository)).start().answers(), strict=True
+                writes(repository), SingleFlight(server, writes(repository)).start().answers(), strict=True
             ):
                 words = clear(answer, 500, 503)
                 assert "full" in words or "space" in words or "written" in words, (request[1], words)
@@ -100,7 +100,7 @@ def test_a_disk_that_becomes_read_only_is_told_and_all_is_there_when_it_is_mende
         fill(server.start(), repository)
         disk.fail()
         for request, answer in zip(
-            writes(repository), Together(server, writes(repository)).start().answers(), strict=True
+            writes(repository), SingleFlight(server, writes(repository)).start().answers(), strict=True
         ):
             words = clear(answer, 500, 503).lower()
             assert "read-only" in words or "readonly" in words or "written" in words or "i/o" in words, (

@@ -26,7 +26,7 @@ from trouble import (
     TEMPLATE,
     UPDATE,
     Asked,
-    Together,
+    SingleFlight,
     asked,
     charts_of,
     clear,
@@ -107,7 +107,7 @@ def test_names_that_nobody_answers_for_hold_up_nobody_else(tmp_path: Path) -> No
         )
         try:
             fill(server.start(), repository)
-            waiting = Together(server, adding).start()
+            waiting = SingleFlight(server, adding).start()
             wait_for(lambda: dns.asked > 3)
             assert asked(server, UPDATE).status == 200  # an address needs no name server
             others_go_on(server)
@@ -117,7 +117,7 @@ def test_names_that_nobody_answers_for_hold_up_nobody_else(tmp_path: Path) -> No
             assert time.monotonic() - begun < 10  # nobody waits for the lookups that still hang
             server.start()
             dns.answers = True
-            assert {answer.status for answer in Together(server, adding).start().answers()} == {201}
+            assert {answer.status for answer in SingleFlight(server, adding).start().answers()} == {201}
             no_trace(server)
         finally:
             server.close()
@@ -170,7 +170,7 @@ def test_a_cluster_that_hangs_is_told_to_a_crowd_in_time(tmp_path: Path, scheme:
             reads: list[Asked] = [
                 ("GET", f"{API}/releases/r{number}?namespace=n", None, {}) for number in range(callers)
             ]
-            waiting = Together(server, reads).start()
+            waiting = SingleFlight(server, reads).start()
             wait_for(lambda: hanging.taken)
             others_go_on(server)
             for answer in waiting.answers():
@@ -214,7 +214,7 @@ def test_helms_that_do_not_end_are_ended_and_cost_nobody_else_anything(tmp_path:
         assert server.do("start", "web").status == 200
         sizes = []
         for _ in range(2):
-            waiting = Together(server, [template_upload() for _ in range(6)]).start()
+            waiting = SingleFlight(server, [template_upload() for _ in range(6)]).start()
             wait_for(lambda: "pilothouse_helm_running 2.0" in server.get("/metrics").text)
             reads_answer(server, [f"{API}/processes", "/", "/projects/1", f"{API}/repos", "/healthz"])
             answers = waiting.answers()

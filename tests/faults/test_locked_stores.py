@@ -14,7 +14,7 @@ from trouble import (
     SLEEPER,
     UPDATE,
     Asked,
-    Together,
+    SingleFlight,
     asked,
     charts_of,
     clear,
@@ -56,7 +56,7 @@ def test_all_three_stores_at_once(server: Server, repository: Web) -> None:
     session = session_of(server.data, "bob")
     writes = [START, upload("locked"), flaky(server), repo("other", repository), UPDATE]
     with locked(server):
-        waiting = Together(server, writes).start()
+        waiting = SingleFlight(server, writes).start()
         wait_for(lambda: server.status("other") == "running")
         reads_answer(server)
         assert server.ask("GET", "/api/v1/me", headers=cookie(server, session)).status == 200
@@ -72,7 +72,7 @@ def test_all_three_stores_at_once(server: Server, repository: Web) -> None:
 def test_a_lock_that_passes_soon_is_not_noticed(server: Server, repository: Web) -> None:
     writes = [upload("soon"), flaky(server), repo("soon", repository), UPDATE]
     with locked(server) as unlock:
-        waiting = Together(server, writes).start()
+        waiting = SingleFlight(server, writes).start()
         wait_for(lambda: list((server.data / "incoming").iterdir()), about="an upload that waits")
         unlock()
         assert {answer.status for answer in waiting.answers()} <= {200, 201, 202}

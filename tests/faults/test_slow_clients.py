@@ -19,7 +19,7 @@ from trouble import (
     API,
     PULL,
     SLEEPER,
-    Together,
+    SingleFlight,
     asked,
     charts_of,
     descriptors,
@@ -163,7 +163,7 @@ def test_a_stream_that_nobody_reads_is_dropped_and_one_that_is_read_hears_on(ser
         stream = server.stream(f"{API}/processes/stream")
         wait_for(lambda: descriptors(server) >= before + 15)
         while descriptors(server) > before + 5:
-            Together(server, [("POST", f"{API}/processes/restart/web", None, {})] * 5).start().answers()
+            SingleFlight(server, [("POST", f"{API}/processes/restart/web", None, {})] * 5).start().answers()
             stream.next()
         assert server.do("stop", "web").status == 200
         while '"newStatus":"stopped"' not in stream.next()["data"]:

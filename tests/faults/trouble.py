@@ -97,7 +97,7 @@ def clear(answer: Answer, *statuses: int) -> str:
 
 
 @define
-class Together:
+class SingleFlight:
     """Requests that are asked at once, each with a thread; `answers` waits for them."""
 
     server: Server
@@ -105,7 +105,7 @@ class Together:
     _answers: dict[int, Answer | Exception] = field(init=False, default=Factory(dict))
     _threads: list[threading.Thread] = field(init=False, default=Factory(list))
 
-    def start(self) -> Together:
+    def start(self) -> SingleFlight:
         self._threads = [threading.Thread(target=self._ask, args=(number,)) for number in range(len(self.requests))]
         for thread in self._threads:
             thread.start()

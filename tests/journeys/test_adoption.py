@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from conftest import Serve, Server, alive, children_of, marks, python, wait_for
 
-from models.processes import Status
+from models.supervision.process import Status
 
 SLEEPER = {"command": "sleep 1000"}
 

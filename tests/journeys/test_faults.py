@@ -23,11 +23,11 @@ import psutil
 import pytest
 from conftest import Answer, Serve, Server, alive, children_of, wait_for
 
-from models import events
-from models.events import Filter
+from models.config.loader import load
 from models.paging import Paging
-from models.processes import Status
-from models.reading import load
+from models.supervision import events
+from models.supervision.events import Filter
+from models.supervision.process import Status
 from supervisor.clock import Clock
 from supervisor.services import Services
 

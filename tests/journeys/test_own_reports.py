@@ -8,7 +8,7 @@ from pathlib import Path
 
 from conftest import ROOT, Serve
 
-_PART = "tests/models/test_processes.py"
+_PART = "tests/supervision/test_processes.py"
 
 
 def test_our_own_tests_pass_our_own_gate(serve: Serve, tmp_path: Path) -> None:

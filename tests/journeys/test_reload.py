@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 from conftest import ROOT, Answer, Serve, Server, alive, children_of, wait_for
 
-from models.config import Config, Supervisor
-from models.config import Server as ServerSettings
-from models.processes import ProcessSpec
+from models.config.settings import Config, Supervisor
+from models.config.settings import Server as ServerSettings
+from models.supervision.process import ProcessSpec
 from supervisor.services import Services
 
 SLEEPER = {"command": "sleep 1000"}

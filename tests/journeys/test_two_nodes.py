@@ -17,7 +17,7 @@ from hearing import RUNS, junit, listen, post, posted, told
 from people import Browser, bearer, cookie, log_in, session_of, token_of
 from postgresql import PASSWORD, Postgresql, ask
 
-from models import events, sharing
+from models.supervision import events, shared_events
 
 ADMIN = "adminadmin"
 STATUSES = "/supervision/api/v1/processes/stream"
@@ -297,8 +297,8 @@ def test_a_database_that_restarts_under_load_is_a_503_and_then_all_is_well(nodes
 
 
 def test_who_comes_back_after_his_place_was_deleted_is_told_what_comes(nodes: Nodes) -> None:
-    store = sharing.open_history(nodes.url)
-    while store.patiently(lambda: events.prune(2**60, 10**6, store=store), 20):
+    store = shared_events.open_history(nodes.url)
+    while store.run_with_timeout(lambda: events.prune(2**60, 10**6, store=store), 20):
         pass
     store.close_all()
     streams = [nodes.hear(node, STATUSES, Last_Event_ID="1") for node in nodes.all]

@@ -10,8 +10,8 @@ from typing import Any
 
 from conftest import Answer, Server, Stream, database_of
 
-from models.tracker import accounts
-from models.tracker.schema import reports
+from models.accounts import accounts
+from models.tracker.tables import reports
 
 NOW = 1_800_000_000_000_000
 RUNS = "/tracker/api/v1/events"

@@ -20,8 +20,8 @@ from typing import Any
 import psutil
 from conftest import PATIENCE, wait_for
 
-from models import dialect
-from models.tracker.schema import reports
+from models.storage import dialect
+from models.tracker.tables import reports
 
 USER, PASSWORD = "pilot", "s3cret-of-the-database"
 _EMPTY = """
@@ -161,7 +161,7 @@ class Postgresql:
 
     def _template(self) -> str:
         if not self._has_template:
-            from models.postgres import Postgres
+            from models.storage.postgres import Postgres
 
             self.ask("CREATE DATABASE tables")
             for store in (reports,):

@@ -6,8 +6,8 @@ import io
 from collections.abc import Iterable
 from pathlib import Path
 
-from models.tracker.reports.reading import read_coverage, read_tests
-from models.tracker.reports.shapes import Case, CoverageReport, FileCoverage, Limits, TestReport
+from models.tracker.reports.base import Case, CoverageReport, FileCoverage, Limits, TestReport
+from models.tracker.reports.detect import read_coverage, read_tests
 
 FIXTURES = Path(__file__).parent.parent.parent.parent / "shared" / "fixtures"
 

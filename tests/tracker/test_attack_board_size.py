@@ -7,9 +7,9 @@ from pathlib import Path
 
 from written import project, store
 
-from models.config import QualityGate
-from models.tracker import board
-from models.tracker.schema import Project, Report, Run, reports
+from models.config.settings import QualityGate
+from models.tracker import project_status
+from models.tracker.tables import Project, Report, Run, reports
 
 SUITES, EACH = 3000, 2
 
@@ -43,7 +43,7 @@ def test_many_failing_suites_are_judged_at_once(tmp_path: Path) -> None:
     with store(tmp_path / "tracker.db"):
         failed_everywhere()
         begin = time.process_time()
-        (standing,) = board.of(list(Project.select()), QualityGate())
+        (standing,) = project_status.of(list(Project.select()), QualityGate())
         took = time.process_time() - begin
     assert standing.verdict is not None
     assert not standing.verdict.passed

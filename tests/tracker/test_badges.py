@@ -12,7 +12,7 @@ from conftest import Answer, Server
 from written import FAILED, NOW, PASSED, SECOND, SKIPPED
 
 from handlers.tracker.badges import GREEN, GREY, RED, YELLOW
-from models.tracker.schema import Project
+from models.tracker.tables import Project
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -10,10 +10,11 @@ import pytest
 import written
 from written import FAILED, NOW, PASSED, SECOND
 
-from models.config import QualityGate
-from models.tracker import access, board, gate, schema
-from models.tracker.board import Health
-from models.tracker.schema import Mark, Project, Run, Suite
+from models.accounts import permissions
+from models.config.settings import QualityGate
+from models.tracker import project_status, quality_gate, tables
+from models.tracker.project_status import Health
+from models.tracker.tables import Mark, Project, Run, Suite
 
 GATE = QualityGate()
 MONTH = 30 * 86_400 * SECOND
@@ -25,8 +26,8 @@ def store(tmp_path: Path, database_url: str | None) -> Iterator[None]:
         yield
 
 
-def standing(project: Project, settings: QualityGate = GATE) -> board.Standing:
-    (found,) = board.of([Project.get_by_id(project.id)], settings)
+def standing(project: Project, settings: QualityGate = GATE) -> project_status.Standing:
+    (found,) = project_status.of([Project.get_by_id(project.id)], settings)
     return found
 
 
@@ -127,15 +128,15 @@ def test_trouble_comes_first_and_the_longest_trouble_before_the_rest() -> None:
     for name, at, status in (("b", 5, FAILED), ("a", 9, FAILED), ("ok", 1, PASSED)):
         written.run(written.project(name), {"c.A a": status}, created_at=NOW + at * SECOND)
     written.project("nothing")
-    found = [one.project.name for one in board.visible_to(None, GATE)]
+    found = [one.project.name for one in project_status.visible_to(None, GATE)]
     assert found == ["b", "a", "ok", "nothing"]
 
 
 def test_a_private_project_is_seen_by_its_members_alone() -> None:
     project, user = written.project("secret", "PRIVATE"), written.user("member")
     stranger = written.user("stranger")
-    access.grant(project.id, user.id, "READ", NOW)
-    assert [len(board.visible_to(who, GATE)) for who in (None, stranger, user)] == [0, 0, 1]
+    permissions.grant(project.id, user.id, "READ", NOW)
+    assert [len(project_status.visible_to(who, GATE)) for who in (None, stranger, user)] == [0, 0, 1]
 
 
 def test_the_verdict_is_the_gates_own() -> None:
@@ -153,11 +154,11 @@ def test_the_verdict_is_the_gates_own() -> None:
             coverage = chance.choice([None, (chance.randrange(40, 60), 50)])
             place = {"branch": chance.choice(["main", "trunk"]), "flag": chance.choice(["a", "b"])}
             written.run(project, tests, coverage, base_branch=chance.choice([None, "main"]), **place)
-        quarantined = schema.Test.get((schema.Test.project == project) & (schema.Test.name == "t1"))
+        quarantined = tables.Test.get((tables.Test.project == project) & (tables.Test.name == "t1"))
         Mark.create(project=project, test=quarantined, status="QUARANTINED", created_at=NOW)
         Suite.update(failed=1).where(Suite.run_id == Run.select(Run.id).order_by(Run.id.desc()).limit(1)).execute()
-    found = board.visible_to(None, GATE)
+    found = project_status.visible_to(None, GATE)
     assert {one.verdict.passed for one in found if one.verdict} == {True, False}
     for one in found:
         assert one.run is not None
-        assert one.verdict == gate.verdict(Run.get_by_id(one.run.id), one.project, GATE)
+        assert one.verdict == quality_gate.verdict(Run.get_by_id(one.run.id), one.project, GATE)

@@ -11,7 +11,7 @@ import written
 from conftest import Answer, Server
 from written import FAILED, NOW, PASSED
 
-from models.tracker.schema import Project
+from models.tracker.tables import Project
 
 FIELDS = ["project", "branch", "commit", "flag", "runId", "status", "passed", "coverageDelta", "rules", "runPath"]
 

@@ -12,11 +12,11 @@ import written
 from attrs import evolve
 from written import ERROR, FAILED, NOW, PASSED, SECOND, SKIPPED
 
-from models.config import QualityGate
+from models.config.settings import QualityGate
 from models.tracker import flaky
 from models.tracker.flaky import Said
-from models.tracker.gate import Rule, Thresholds, rules, verdict
-from models.tracker.schema import Project, Run, Suite
+from models.tracker.quality_gate import Rule, Thresholds, rules, verdict
+from models.tracker.tables import Project, Run, Suite
 
 LIMITS = Thresholds("main", None, 1.0, True)
 HOUSE = QualityGate()

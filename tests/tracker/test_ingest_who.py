@@ -11,8 +11,8 @@ from hearing import NOW, people, store
 from posting import FORM, INGEST, cases, form, left, post, rows, stored
 from talk import answered, connect, house, problem
 
-from models.tracker import access, accounts
-from models.tracker.schema import Project
+from models.accounts import accounts, permissions
+from models.tracker.tables import Project
 
 JUNIT = ("junit", cases(passed=1))
 NAMES = ("owner", "writer", "reader", "stranger", "boss")
@@ -77,7 +77,7 @@ def private(opened: Place) -> Place:
         for name, role in (("writer", "WRITE"), ("reader", "READ")):
             user = accounts.user_named(name)
             assert user
-            access.grant(Project.get(Project.name == "private").id, user.id, role, NOW)  # type: ignore[arg-type]
+            permissions.grant(Project.get(Project.name == "private").id, user.id, role, NOW)  # type: ignore[arg-type]
     return opened
 
 

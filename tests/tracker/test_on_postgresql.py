@@ -16,10 +16,11 @@ import yaml
 from conftest import ROOT, wait_for
 from postgresql import PASSWORD, Postgresql, ask
 
-from models import dialect, postgres
+from models.accounts import accounts, permissions
 from models.errors import CannotUse, Conflict, TimedOut
-from models.tracker import access, accounts, history, retention, schema
-from models.tracker.schema import Project, reports
+from models.storage import dialect, postgres
+from models.tracker import queries, retention, tables
+from models.tracker.tables import Project, reports
 
 
 @pytest.fixture
@@ -47,7 +48,7 @@ def at_once(*works: Callable[[], Any]) -> list[Any]:
     def run(place: int, work: Callable[[], Any]) -> None:
         barrier.wait()
         try:
-            found[place] = reports.patiently(work, 20)
+            found[place] = reports.run_with_timeout(work, 20)
         except Exception as error:
             found[place] = error
 
@@ -76,10 +77,10 @@ def test_names_that_no_index_could_hold_and_characters_that_no_text_could() -> N
     project = Project.create(name="p", visibility="PUBLIC", created_at=1)
     names = ["".join(chr(0x4E00 + (7919 * number + place) % 20000) for number in range(512)) for place in range(3)]
     for place, name in enumerate(names):
-        schema.Test.create(id=place + 1, project=project, class_name=name, name=name)
-    assert [history.test_id(project.id, name, name) for name in names] == [1, 2, 3]
+        tables.Test.create(id=place + 1, project=project, class_name=name, name=name)
+    assert [queries.test_id(project.id, name, name) for name in names] == [1, 2, 3]
     with pytest.raises(peewee.IntegrityError):
-        schema.Test.create(id=9, project=project, class_name=names[0], name=names[0])
+        tables.Test.create(id=9, project=project, class_name=names[0], name=names[0])
     assert Project.create(name="a\0b", visibility="PUBLIC", created_at=1).id
     assert Project.get(Project.name == "a\0b").name == "a\ufffdb"
 
@@ -97,16 +98,16 @@ def test_work_that_takes_too_long_ends() -> None:
     reports.close()
     begin = time.monotonic()
     with pytest.raises(TimedOut, match=r"longer than 0\.2 s"):
-        reports.patiently(lambda: reports.execute_sql("SELECT pg_sleep(20)"), 0.2)
+        reports.run_with_timeout(lambda: reports.execute_sql("SELECT pg_sleep(20)"), 0.2)
 
     def many() -> None:
         while True:
             reports.execute_sql("SELECT 1")
 
     with pytest.raises(TimedOut):
-        reports.patiently(many, 0.2)
+        reports.run_with_timeout(many, 0.2)
     assert time.monotonic() - begin < 10
-    assert reports.patiently(lambda: reports.execute_sql("SELECT 7").fetchone(), 20) == (7,)
+    assert reports.run_with_timeout(lambda: reports.execute_sql("SELECT 7").fetchone(), 20) == (7,)
 
 
 def test_who_waits_too_long_for_another_who_writes_is_told_so(store: str) -> None:
@@ -114,12 +115,14 @@ def test_who_waits_too_long_for_another_who_writes_is_told_so(store: str) -> Non
     with reports.obj._connect_apart() as other:  # type: ignore[union-attr]
         other.execute(f"SELECT pg_advisory_lock({reports.obj.lock_id()})".encode())  # type: ignore[union-attr]
         with pytest.raises(peewee.OperationalError, match="lock timeout"):
-            reports.patiently(lambda: retention.forget_tests(0), 2)
-        user = reports.patiently(lambda: accounts.create_user("ada", "!", "USER", 1), 2)  # accounts do not wait for it
-        reports.patiently(lambda: accounts.create_token(user.id, "ci", "FULL", None, 1), 2)
+            reports.run_with_timeout(lambda: retention.forget_tests(0), 2)
+        user = reports.run_with_timeout(
+            lambda: accounts.create_user("ada", "!", "USER", 1), 2
+        )  # accounts do not wait for it
+        reports.run_with_timeout(lambda: accounts.create_token(user.id, "ci", "FULL", None, 1), 2)
         other.execute(b"SELECT pg_advisory_unlock_all()")
     assert ask(store, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'") == [(0,)]
-    reports.patiently(lambda: retention.forget_tests(0), 2)
+    reports.run_with_timeout(lambda: retention.forget_tests(0), 2)
 
 
 @pytest.mark.usefixtures("store")
@@ -127,7 +130,7 @@ def test_who_refers_to_what_was_deleted_at_the_same_moment_may_try_again() -> No
     project = Project.create(name="p", visibility="PUBLIC", created_at=1)
     reports.close()
     with pytest.raises(peewee.OperationalError, match="deleted at the same moment"):
-        reports.patiently(lambda: access.grant(project.id, 99, "OWNER", 1), 20)
+        reports.run_with_timeout(lambda: permissions.grant(project.id, 99, "OWNER", 1), 20)
 
 
 @pytest.mark.usefixtures("store")
@@ -135,7 +138,9 @@ def test_several_reads_see_one_moment() -> None:
     user = accounts.create_user("ada", "!", "USER", 1)
     with reports.atomic("DEFERRED"):
         before = accounts.user_by_id(user.id)
-        thread = threading.Thread(target=lambda: reports.patiently(lambda: accounts.set_role(user.id, "ADMIN"), 20))
+        thread = threading.Thread(
+            target=lambda: reports.run_with_timeout(lambda: accounts.set_role(user.id, "ADMIN"), 20)
+        )
         thread.start()
         thread.join()
         assert accounts.user_by_id(user.id) == before
@@ -147,7 +152,7 @@ def test_several_reads_see_one_moment() -> None:
 @pytest.mark.usefixtures("store")
 def test_after_a_restart_of_the_database_the_next_work_is_done(apart: Postgresql) -> None:
     reports.close()
-    reports.patiently(lambda: accounts.create_user("ada", "!", "USER", 1), 20)
+    reports.run_with_timeout(lambda: accounts.create_user("ada", "!", "USER", 1), 20)
 
     def lose() -> None:
         with reports.atomic():
@@ -156,11 +161,11 @@ def test_after_a_restart_of_the_database_the_next_work_is_done(apart: Postgresql
             accounts.create_user("cleo", "!", "USER", 1)
 
     with pytest.raises(peewee.OperationalError):
-        reports.patiently(lose, 20)
+        reports.run_with_timeout(lose, 20)
     with pytest.raises(peewee.OperationalError, match="database is away"):
-        reports.patiently(accounts.list_users, 20)
+        reports.run_with_timeout(accounts.list_users, 20)
     apart.start()
-    assert [user.username for user in reports.patiently(accounts.list_users, 20)] == ["ada"]
+    assert [user.username for user in reports.run_with_timeout(accounts.list_users, 20)] == ["ada"]
 
 
 @pytest.mark.usefixtures("store")
@@ -175,8 +180,8 @@ def test_a_database_that_hangs_is_away_after_a_while(postgresql: Postgresql, mon
             reports.execute_sql("SELECT 1")
 
     with pytest.raises(peewee.OperationalError, match="database is away"):
-        reports.patiently(begin, 0.5)
-    assert reports.patiently(accounts.list_users, 20) == []
+        reports.run_with_timeout(begin, 0.5)
+    assert reports.run_with_timeout(accounts.list_users, 20) == []
     with postgresql.hung():
         since = time.monotonic()
         found = at_once(*[accounts.list_users] * 8)
@@ -188,10 +193,10 @@ def test_a_database_that_hangs_is_away_after_a_while(postgresql: Postgresql, mon
 @pytest.mark.usefixtures("store")
 def test_a_connection_to_what_is_no_primary_any_more_is_not_kept() -> None:
     reports.close()
-    reports.patiently(lambda: reports.execute_sql("SET default_transaction_read_only = on"), 20)
+    reports.run_with_timeout(lambda: reports.execute_sql("SET default_transaction_read_only = on"), 20)
     with pytest.raises(peewee.OperationalError, match="database is away"):
-        reports.patiently(lambda: accounts.create_user("ada", "!", "USER", 1), 20)
-    assert reports.patiently(lambda: accounts.create_user("ada", "!", "USER", 1), 20).username == "ada"
+        reports.run_with_timeout(lambda: accounts.create_user("ada", "!", "USER", 1), 20)
+    assert reports.run_with_timeout(lambda: accounts.create_user("ada", "!", "USER", 1), 20).username == "ada"
 
 
 # The start
@@ -298,7 +303,8 @@ def test_a_url_that_is_none_shows_nothing_of_itself() -> None:
 
 
 def test_who_does_not_ask_for_it_does_not_load_the_driver() -> None:
-    code = "import sys, run; print([name for name in sys.modules if name.startswith(('psycopg', 'models.postgres'))])"
+    drivers = "('psycopg', 'models.storage.postgres')"
+    code = f"import sys, run; print([name for name in sys.modules if name.startswith({drivers})])"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
 

@@ -11,8 +11,8 @@ import written
 from conftest import Server, wait_for
 from written import ERROR, FAILED, NOW, PASSED, SECOND, SKIPPED
 
-from models.tracker import lines, schema, visible
-from models.tracker.schema import Coverage, Failure, Output, Project, Report, Result, Run, Suite
+from models.tracker import line_sets, tables, visibility
+from models.tracker.tables import Coverage, Failure, Output, Project, Report, Result, Run, Suite
 
 RUN = {
     "id", "projectId", "branch", "flag", "commit", "buildUrl", "buildName", "ciProvider", "baseBranch", "prNumber",
@@ -75,9 +75,9 @@ def test_the_listing_is_by_name_with_the_number_of_runs_and_the_newest(server: S
 def test_the_listing_asks_the_store_as_often_for_many_projects_as_for_one(server: Server) -> None:
     def asked() -> int:
         statements: list[str] = []
-        schema.reports.connection().set_trace_callback(statements.append)
-        visible.listed(None)
-        schema.reports.connection().set_trace_callback(None)
+        tables.reports.connection().set_trace_callback(statements.append)
+        visibility.listed(None)
+        tables.reports.connection().set_trace_callback(None)
         return len(statements)
 
     written.run(written.project("first of many"))
@@ -258,7 +258,7 @@ def test_the_slowest_tests_come_first(server: Server, project: Project) -> None:
 
 
 def cover(report: Report, path: str, counts: tuple[int, int], seen: tuple[set[int], set[int]] | None = None) -> None:
-    packed = {"covered": lines.pack(seen[0]), "missed": lines.pack(seen[1])} if seen else {}
+    packed = {"covered": line_sets.pack(seen[0]), "missed": line_sets.pack(seen[1])} if seen else {}
     Coverage.create(
         report=report, run_id=report.run.id, path=path, line_covered=counts[0], line_missed=counts[1],
         branch_covered=0, branch_missed=0, **packed,
@@ -328,7 +328,7 @@ def test_an_unknown_test_is_404_and_none_400(server: Server, project: Project) -
 def test_a_test_name_keeps_its_spaces(server: Server, project: Project) -> None:
     run = written.run(project)
     written.result(project, run, written.report_of(run), "c.A ", PASSED)
-    schema.Test.update(name=" b ").where(schema.Test.project == project.id).execute()
+    tables.Test.update(name=" b ").where(tables.Test.project == project.id).execute()
     assert read(server, f"projects/{project.id}/tests?className=c.A&name=%20b%20")["name"] == " b "
 
 
@@ -432,7 +432,7 @@ def test_a_deleted_run_is_gone_with_all_that_it_held(server: Server, project: Pr
 def test_a_large_run_is_deleted_in_pieces(server: Server, project: Project, admin: dict[str, str]) -> None:
     run = written.run(project)
     report = written.report_of(run)
-    with schema.reports.atomic():
+    with tables.reports.atomic():
         for number in range(4500):
             written.result(project, run, report, f"c.A {number}", PASSED)
     assert server.ask("DELETE", f"/api/v1/runs/{run.id}", headers=admin).status == 204

@@ -12,8 +12,8 @@ from written import ERROR, FAILED, NOW, PASSED, SECOND, SKIPPED
 from models.errors import NotFound
 from models.tracker import flaky
 from models.tracker.flaky import FlakyTest, Said
-from models.tracker.reports.shapes import CaseStatus
-from models.tracker.schema import Project, Run
+from models.tracker.reports.base import CaseStatus
+from models.tracker.tables import Project, Run
 
 
 @pytest.fixture

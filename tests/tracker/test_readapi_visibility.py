@@ -17,7 +17,7 @@ from attrs import frozen
 from conftest import Answer, Server
 from written import FAILED, PASSED
 
-from models.tracker.schema import Project, Run
+from models.tracker.tables import Project, Run
 
 READS = (
     "/api/v1/projects/{project}",

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from reported import covers
 
-from models.tracker.reports.shapes import BadReport, CoverageReport, FileCoverage, Limits, ReportTooLarge
+from models.tracker.reports.base import BadReport, CoverageReport, FileCoverage, Limits, ReportTooLarge
 
 Totals = tuple[int | None, int | None]
 

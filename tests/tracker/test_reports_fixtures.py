@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from reported import FIXTURES, counts, covers, read
 
-from models.tracker.reports.shapes import BadReport
+from models.tracker.reports.base import BadReport
 
 pytestmark = pytest.mark.skipif(
     not FIXTURES.exists() and os.environ.get("CI") != "true", reason="the shared fixtures are not here"

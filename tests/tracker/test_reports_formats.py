@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from reported import counted, counts, only, read
 
-from models.tracker.reports import gotest, jsonreading
-from models.tracker.reports.shapes import BadReport, CaseStatus, Limits, ReportTooLarge
+from models.tracker.reports import gotest, json_stream
+from models.tracker.reports.base import BadReport, CaseStatus, Limits, ReportTooLarge
 
 PASSED, FAILED, ERROR, SKIPPED = CaseStatus.PASSED, CaseStatus.FAILED, CaseStatus.ERROR, CaseStatus.SKIPPED
 
@@ -396,8 +396,8 @@ def test_numbers_of_go_that_are_none_harm_nothing() -> None:
 
 def test_a_text_of_json_is_bounded() -> None:
     with pytest.raises(BadReport, match="longer than"):
-        read(ctrf({"name": "a", "status": "passed", "stdout": ["x" * (jsonreading.TEXT + 1_000_000)]}))
-    case = only(read(ctrf({"name": "a", "status": "passed", "stdout": ["x" * (jsonreading.TEXT // 2)]}))[1])
+        read(ctrf({"name": "a", "status": "passed", "stdout": ["x" * (json_stream.TEXT + 1_000_000)]}))
+    case = only(read(ctrf({"name": "a", "status": "passed", "stdout": ["x" * (json_stream.TEXT // 2)]}))[1])
     assert len(case.out or "") <= Limits().output
 
 

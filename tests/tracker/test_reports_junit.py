@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from reported import counted, counts, only, read, suite
 
-from models.tracker.reports import counting
-from models.tracker.reports.shapes import BadReport, CaseStatus, Limits, ReportTooLarge
-from models.tracker.reports.words import duration_ms
+from models.tracker.reports import totals
+from models.tracker.reports.base import BadReport, CaseStatus, Limits, ReportTooLarge
+from models.tracker.reports.text_cleaning import duration_ms
 
 OK = '<testcase classname="c" name="ok"/>'
 BAD = '<testcase classname="c" name="bad"><failure message="no"/></testcase>'
@@ -280,7 +280,7 @@ def test_more_suites_than_a_report_may_have_are_refused() -> None:
 
 
 def test_suites_beyond_those_that_are_listed_count_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(counting, "SUITES", 2)
+    monkeypatch.setattr(totals, "SUITES", 2)
     report, cases = read("<testsuites>" + suite(OK) * 3 + suite(attributes='tests="2"') + "</testsuites>")
     assert (len(report.suites), report.totals.tests) == (2, 5)
     assert [found.suite for found in cases] == [0, 1, None]

@@ -14,8 +14,8 @@ from conftest import ROOT
 
 MEASURE = """
 import resource, sys
-from models.tracker.reports.reading import read_coverage, read_tests
-from models.tracker.reports.shapes import Limits
+from models.tracker.reports.detect import read_coverage, read_tests
+from models.tracker.reports.base import Limits
 
 def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024

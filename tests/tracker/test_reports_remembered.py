@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from models.tracker.reports.words import Remembered, count, duration_ms
+from models.tracker.reports.text_cleaning import Remembered, count, duration_ms
 
 
 def test_a_short_text_is_made_something_of_once() -> None:

@@ -12,10 +12,10 @@ import written
 from conftest import Server, wait_for
 from written import FAILED, NOW, PASSED, SECOND
 
-from models.config import QualityGate
-from models.tracker import flaky, retention, schema
+from models.config.settings import QualityGate
+from models.tracker import flaky, retention, tables
 from models.tracker.flaky import Said
-from models.tracker.schema import Coverage, Failure, Output, Project, Report, Result, Run, Suite, reports
+from models.tracker.tables import Coverage, Failure, Output, Project, Report, Result, Run, Suite, reports
 
 HOUSE = QualityGate()
 NEVER = 0
@@ -99,7 +99,7 @@ def test_nothing_of_a_deleted_run_stays(project: Project) -> None:
     assert [one.id for one in Run.select()] == [kept.id]
     for table, number in ((Report, 1), (Suite, 1), (Result, 2), (Failure, 1), (Output, 1), (Coverage, 0)):
         assert table.select().count() == number, table
-    if reports.is_near:  # PostgreSQL has looked at each row already
+    if reports.is_local:  # PostgreSQL has looked at each row already
         assert reports.execute_sql("PRAGMA foreign_key_check").fetchall() == []
 
 
@@ -128,7 +128,7 @@ def test_tests_without_a_run_are_forgotten_but_those_that_somebody_marked(projec
     after: int | None = 0
     while after is not None:
         after = retention.forget_tests(after, 1)
-    assert sorted(test.name for test in schema.Test.select()) == ["kept", "marked"]
+    assert sorted(test.name for test in tables.Test.select()) == ["kept", "marked"]
 
 
 # The server
@@ -147,7 +147,7 @@ def test_a_server_deletes_what_has_had_its_time(tmp_path: Path) -> None:
         server.start()
         assert wait_for(lambda: len(found := left(server, project)) == 2 and found) == ids(runs[4], runs[3])
         with written.store_of(server):
-            wait_for(lambda: schema.Test.select().count() == 2)
+            wait_for(lambda: tables.Test.select().count() == 2)
 
 
 def test_a_run_that_comes_in_makes_the_oldest_of_its_branch_go(tmp_path: Path) -> None:

@@ -17,11 +17,11 @@ from streampairs import pair
 from talk import WHEN, house, problem
 
 from handlers.tracker.stream import Runs
-from models.config import Config
-from models.tracker import access, accounts
-from models.tracker.gate import Verdict
-from models.tracker.runevents import record
-from models.tracker.schema import Project, Run, reports
+from models.accounts import accounts, permissions
+from models.config.settings import Config
+from models.tracker.quality_gate import Verdict
+from models.tracker.run_events import record
+from models.tracker.tables import Project, Run, reports
 from supervisor.services import Services
 
 SHA = "0123456789abcdef0123456789abcdef01234567"
@@ -46,21 +46,21 @@ def server(tracker: Tracker) -> Server:
     return tracker.server
 
 
-def make_private(server: Server, project: str, members: Mapping[str, access.ProjectRole]) -> None:
+def make_private(server: Server, project: str, members: Mapping[str, permissions.ProjectRole]) -> None:
     with store(server.data):
         one = Project.get(Project.name == project)
         reports.execute_sql("UPDATE project SET visibility = 'PRIVATE' WHERE id = ?", (one.id,))
         for name, role in members.items():
             user = accounts.user_named(name)
             assert user
-            access.grant(one.id, user.id, role, NOW)
+            permissions.grant(one.id, user.id, role, NOW)
 
 
 def drop_member(server: Server, project: str, name: str) -> None:
     with store(server.data):
         user = accounts.user_named(name)
         assert user
-        assert access.remove_member(Project.get(Project.name == project).id, user.id)
+        assert permissions.remove_member(Project.get(Project.name == project).id, user.id)
 
 
 def ended(stream: Stream) -> bool:

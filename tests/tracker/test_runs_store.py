@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 from written import opened
 
-from models.config import QualityGate, Tracker, TrackerSecurity
+from models.accounts import accounts, permissions
+from models.accounts.accounts import Credential
+from models.config.settings import QualityGate, Tracker, TrackerSecurity
 from models.errors import Denied, Unauthenticated
-from models.tracker import access, accounts, lines, runevents, runs
-from models.tracker.accounts import Credential
-from models.tracker.reports.shapes import (
+from models.tracker import line_sets, run_events, runs
+from models.tracker.reports.base import (
     BadReport,
     Case,
     CaseStatus,
@@ -25,8 +26,8 @@ from models.tracker.reports.shapes import (
     Totals,
 )
 from models.tracker.runs import Stored, Upload
-from models.tracker.schema import Membership, Project, Run, reports
-from models.tracker.spool import Spool
+from models.tracker.staging import Spool
+from models.tracker.tables import Membership, Project, Run, reports
 
 PASSED, FAILED, ERROR, SKIPPED = CaseStatus
 
@@ -53,7 +54,7 @@ class Bench:
                 file(spool)
         upload = Upload(**{"project": "p", **said})
         at = self.count * 1_000_000 if now is None else now
-        return reports.patiently(lambda: runs.store(path, upload, by, self.settings, 100, at), 30.0)
+        return reports.run_with_timeout(lambda: runs.store(path, upload, by, self.settings, 100, at), 30.0)
 
 
 @pytest.fixture
@@ -420,11 +421,11 @@ def test_units_smaller_than_lines_unite_too(bench: Bench) -> None:
     "numbers", [[], [0], [1], [7, 8], list(range(1, 400, 3)), [5, 900_000], [2**20], [2**20 + 1], [1, 2**52]]
 )
 def test_lines_come_out_as_they_went_in(numbers: list[int]) -> None:
-    packed = lines.pack(numbers)
-    assert lines.unpack(packed) == numbers
-    assert lines.count_union([(packed, lines.pack([]))]) == (len(numbers), 0)
-    assert lines.count_union([(lines.pack([]), packed), (lines.pack([]), packed)]) == (0, len(numbers))
-    assert lines.count_union([(lines.pack([]), packed), (packed, packed)]) == (len(numbers), 0)
+    packed = line_sets.pack(numbers)
+    assert line_sets.unpack(packed) == numbers
+    assert line_sets.count_union([(packed, line_sets.pack([]))]) == (len(numbers), 0)
+    assert line_sets.count_union([(line_sets.pack([]), packed), (line_sets.pack([]), packed)]) == (0, len(numbers))
+    assert line_sets.count_union([(line_sets.pack([]), packed), (packed, packed)]) == (len(numbers), 0)
     assert len(packed) <= 70 + 8 * len(numbers)
 
 
@@ -477,7 +478,7 @@ def test_who_may_post_to_a_project_that_is_there(bench: Bench, role: Any, visibi
     Project.update(visibility=visibility).execute()
     someone = person("someone")
     if role:
-        access.grant(project.id, someone.user.id, role, 0)
+        permissions.grant(project.id, someone.user.id, role, 0)
     if refused is None:
         assert bench.post(junit("a"), by=someone).project == project
         return
@@ -510,7 +511,7 @@ def test_what_fails_at_the_last_leaves_nothing_behind(bench: Bench, monkeypatch:
         raise sqlite3.OperationalError("database or disk is full")
 
     with monkeypatch.context() as patch:
-        patch.setattr(runevents, "record", fails)
+        patch.setattr(run_events, "record", fails)
         with pytest.raises(Exception, match="disk is full"):
             bench.post(junit("a", ("one", FAILED), out="x"), coverage("c", {"A": {1: True}}), by=person("someone"))
     for table in ("project", "run", "report", "suite", "test", "result", "failure", "output", "coverage", "membership"):

@@ -15,9 +15,10 @@ import written
 from conftest import Answer, Server
 from written import ERROR, FAILED, NOW, PASSED
 
-from models.tracker import access, schema
-from models.tracker.accounts import User
-from models.tracker.schema import Failure, Output, Project, Run
+from models.accounts import permissions
+from models.accounts.accounts import User
+from models.tracker import tables
+from models.tracker.tables import Failure, Output, Project, Run
 
 EVIL = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>&lt;"
 
@@ -106,7 +107,7 @@ def test_a_run_shows_failures_with_stack_and_output_before_all_else(server: Serv
         project, {"c.A fixed": PASSED, "c.A still": FAILED, "c.A fresh": ERROR}, coverage=(1, 1), branch="x"
     )
     counts = {"line_covered": 1, "line_missed": 1, "branch_covered": 0, "branch_missed": 0}
-    schema.Coverage.create(report=written.report_of(run), run_id=run.id, path="src/a.py", **counts)
+    tables.Coverage.create(report=written.report_of(run), run_id=run.id, path="src/a.py", **counts)
     text = page(server, f"/runs/{run.id}").text
     order = ["c.A still", "still is broken", "at line 1", "still said this", "coverage-drop", "new-failures",
              "Newly failing: 1", "Fixed: 1", "Still failing: 1", "Slowest tests", "src/a.py"]  # fmt: skip
@@ -160,9 +161,9 @@ def test_nothing_that_a_report_says_becomes_markup(server: Server, boss: User) -
     written.run(project, {f"{EVIL.replace(' ', '')} {EVIL.replace(' ', '')}": PASSED}, commit_sha=EVIL)
     Failure.update(type=EVIL, message=EVIL, stack=EVIL).execute()
     Output.update(out=EVIL, err=EVIL).execute()
-    schema.Suite.update(name=EVIL).where(schema.Suite.run_id == run.id).execute()
-    schema.Mark.create(
-        project=project, test=schema.Test.get(schema.Test.project == project), status="QUARANTINED", note=EVIL,
+    tables.Suite.update(name=EVIL).where(tables.Suite.run_id == run.id).execute()
+    tables.Mark.create(
+        project=project, test=tables.Test.get(tables.Test.project == project), status="QUARANTINED", note=EVIL,
         created_at=NOW,
     )  # fmt: skip
     session = written.session(boss, server)
@@ -303,7 +304,7 @@ def test_visibility_counts_at_once(server: Server, project: Project) -> None:
 
 
 def members(project: Project) -> dict[str, Any]:
-    return {user.username: role for user, role in access.members_of(project.id)}
+    return {user.username: role for user, role in permissions.members_of(project.id)}
 
 
 def test_members_come_change_and_go(server: Server, project: Project) -> None:

@@ -10,11 +10,11 @@ from typing import Any
 
 from conftest import Server, database_of
 
-from models.tracker import access, accounts
-from models.tracker.access import ProjectRole
-from models.tracker.accounts import Scope, User
-from models.tracker.reports.shapes import CASE_STATUSES, CaseStatus
-from models.tracker.schema import Failure, Output, Project, Report, Result, Run, Session, Suite, Test, reports
+from models.accounts import accounts, permissions
+from models.accounts.accounts import Scope, User
+from models.accounts.permissions import ProjectRole
+from models.tracker.reports.base import CASE_STATUSES, CaseStatus
+from models.tracker.tables import Failure, Output, Project, Report, Result, Run, Session, Suite, Test, reports
 
 SECOND = 1_000_000
 NOW = 1_763_000_000 * SECOND
@@ -113,7 +113,7 @@ def session(user: User, server: Server) -> dict[str, str]:
 
 
 def member(project: Project, user: User, role: ProjectRole) -> None:
-    access.grant(project.id, user.id, role, NOW)
+    permissions.grant(project.id, user.id, role, NOW)
 
 
 def names(tests: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from models.tracker.reports.covering import Counts, Files, hit, line_of, path_of, told
-from models.tracker.reports.shapes import CoverageReport, FileCoverage, Limits
-from models.tracker.reports.words import count
-from models.tracker.reports.xmlreading import Reader
+from models.tracker.reports.base import CoverageReport, FileCoverage, Limits
+from models.tracker.reports.file_coverage import Counts, Files, hit, line_of, path_of, told
+from models.tracker.reports.text_cleaning import count
+from models.tracker.reports.xml_stream import Reader
 
 
 class Clover(Reader):

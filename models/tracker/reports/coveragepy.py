@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from models.tracker.reports.covering import LAST_LINE, path_of, told
-from models.tracker.reports.jsonreading import CLOSED, ITEM, OPENED, number, values, whole
-from models.tracker.reports.shapes import BadReport, CoverageReport, FileCoverage, Limits, ReportTooLarge
-from models.tracker.reports.words import MOST
+from models.tracker.reports.base import BadReport, CoverageReport, FileCoverage, Limits, ReportTooLarge
+from models.tracker.reports.file_coverage import LAST_LINE, path_of, told
+from models.tracker.reports.json_stream import CLOSED, ITEM, OPENED, number, values, whole
+from models.tracker.reports.text_cleaning import MOST
 
 _COUNTS = {(f"{how}_{what}",) for how in ("covered", "missing") for what in ("lines", "branches")}
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from models.tracker.reports.counting import Declared, Frame, Tally
-from models.tracker.reports.drafts import Draft, Weight
-from models.tracker.reports.jsonreading import CLOSED, ITEM, OPENED, number, text, values, whole
-from models.tracker.reports.shapes import BadReport, Case, Limits, TestReport
-from models.tracker.reports.words import MOST, Text, bounded_ms
+from models.tracker.reports.base import BadReport, Case, Limits, TestReport
+from models.tracker.reports.case_builder import Draft, Weight
+from models.tracker.reports.json_stream import CLOSED, ITEM, OPENED, number, text, values, whole
+from models.tracker.reports.text_cleaning import MOST, Text, bounded_ms
+from models.tracker.reports.totals import Declared, Frame, Tally
 
 _TEST = ("results", "tests", ITEM)
 _SUMMARY = ("results", "summary")

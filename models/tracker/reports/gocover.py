@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 
-from models.tracker.reports.content import lines
-from models.tracker.reports.covering import LAST_LINE, Files, path_of, told, unit_key
-from models.tracker.reports.shapes import BadReport, CoverageReport, FileCoverage, Limits, ReportTooLarge
+from models.tracker.reports.base import BadReport, CoverageReport, FileCoverage, Limits, ReportTooLarge
+from models.tracker.reports.byte_stream import lines
+from models.tracker.reports.file_coverage import LAST_LINE, Files, path_of, told, unit_key
 
 _BLOCK = re.compile(rb"(.+):(\d{1,9})\.(\d{1,9}),\d{1,9}\.\d{1,9} (\d{1,9}) (\d{1,30})")
 _MOST = 0xFFFF

@@ -7,12 +7,12 @@ import re
 from collections.abc import Callable, Iterable, Sized
 from typing import Any
 
-from models.tracker.reports.content import lines
-from models.tracker.reports.counting import Frame, Tally
-from models.tracker.reports.drafts import Draft, Weight
-from models.tracker.reports.jsonreading import number, text
-from models.tracker.reports.shapes import BadReport, Case, Limits, ReportTooLarge, TestReport
-from models.tracker.reports.words import Text, bounded_ms
+from models.tracker.reports.base import BadReport, Case, Limits, ReportTooLarge, TestReport
+from models.tracker.reports.byte_stream import lines
+from models.tracker.reports.case_builder import Draft, Weight
+from models.tracker.reports.json_stream import number, text
+from models.tracker.reports.text_cleaning import Text, bounded_ms
+from models.tracker.reports.totals import Frame, Tally
 
 HELD = 32 * 1024 * 1024
 """As much output of all the tests that run is held: which of them will fail is not known yet."""

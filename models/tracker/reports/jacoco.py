@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from models.tracker.reports.covering import Counts, line_of, path_of, told
-from models.tracker.reports.shapes import CoverageReport, FileCoverage, Limits, ReportTooLarge
-from models.tracker.reports.words import Remembered, count
-from models.tracker.reports.xmlreading import Reader
+from models.tracker.reports.base import CoverageReport, FileCoverage, Limits, ReportTooLarge
+from models.tracker.reports.file_coverage import Counts, line_of, path_of, told
+from models.tracker.reports.text_cleaning import Remembered, count
+from models.tracker.reports.xml_stream import Reader
 
 _PLACES = Remembered(line_of)
 _COUNTS = Remembered(lambda text: count(text) or 0)

@@ -9,11 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from models.tracker.reports.counting import Declared, Frame, Tally
-from models.tracker.reports.drafts import Draft, Weight
-from models.tracker.reports.shapes import Case, Limits, TestReport
-from models.tracker.reports.words import Remembered, Text, count, duration_ms
-from models.tracker.reports.xmlreading import Reader
+from models.tracker.reports.base import Case, Limits, TestReport
+from models.tracker.reports.case_builder import Draft, Weight
+from models.tracker.reports.text_cleaning import Remembered, Text, count, duration_ms
+from models.tracker.reports.totals import Declared, Frame, Tally
+from models.tracker.reports.xml_stream import Reader
 
 _SUITES = ("testsuite", "testsuites")
 _FAULTS = {

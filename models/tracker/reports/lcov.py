@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 
-from models.tracker.reports.content import lines
-from models.tracker.reports.covering import Files, hit, line_of, path_of, told
-from models.tracker.reports.shapes import CoverageReport, FileCoverage, Limits
+from models.tracker.reports.base import CoverageReport, FileCoverage, Limits
+from models.tracker.reports.byte_stream import lines
+from models.tracker.reports.file_coverage import Files, hit, line_of, path_of, told
 
 _COUNT = re.compile(r"-?\d+(?:\.\d*)?(?:[eE][+-]?\d{1,3})?", re.ASCII)
 

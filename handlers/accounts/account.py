@@ -1,0 +1,203 @@
+"""Somebody's own account: login, logout, profile, tokens; and `/me`, which tells programs who they are."""
+
+from __future__ import annotations
+
+import re
+from typing import ClassVar
+
+from tornado.web import RequestHandler
+
+from handlers.base import Base, Page, shown_again, write_page
+from handlers.http import serializers
+from handlers.http.permissions import account_holders, open_to_all, session_cookie
+from handlers.openapi.describe import Endpoint
+from handlers.routing import Route
+from models.accounts import accounts
+from models.accounts.accounts import Credential, Scope, User
+from models.errors import Invalid
+
+_DAY = 86_400 * 1_000_000
+_LOCAL = re.compile(r"/(?![/\\])[!-\[\]-~]{0,2000}")  # ASCII that is seen, without backslashes
+_WRONG = "The user name or the password is not right."
+
+
+class Me(Base):
+    permission = staticmethod(account_holders)
+    endpoints: ClassVar = {"GET": Endpoint("The account of whoever asks", serializers.Account, name="account_info")}
+
+    def get(self) -> None:
+        user = _user(self)
+        self.reply(serializers.Account(user.username, user.display_name, user.email, user.role))
+
+
+class Login(Page):
+    permission = staticmethod(open_to_all)
+
+    def check_xsrf_cookie(self) -> None:
+        """Only of browsers, so that `curl -d` can log in: there is no session yet that another site could use."""
+        if self.is_from_browser():
+            RequestHandler.check_xsrf_cookie(self)
+
+    def get(self) -> None:
+        self._form(local_path(self.get_query_argument("next", "")))
+
+    async def post(self) -> None:
+        name, target = field(self, "username"), local_path(field(self, "next") or self.get_query_argument("next", ""))
+        raw = await self.services.accounts.log_in(self.caller.address, name, field(self, "password", strip=False))
+        if raw is None:
+            self.set_status(401)
+            self.set_header("WWW-Authenticate", "Bearer")
+            self.refused, self.why = ": the name or the password is wrong", _WRONG
+            self._form(target)
+            return
+        await end_session(self)
+        lifetime = self.services.accounts.lifetime
+        self.set_cookie(session_cookie(self.services), raw, max_age=lifetime)
+        self.redirect(target, status=303)
+
+    def _form(self, target: str) -> None:
+        write_page(self, "accounts/login.html", next=target)
+
+
+class Logout(Page):
+    permission = staticmethod(open_to_all)
+
+    async def post(self) -> None:
+        await end_session(self)
+        self.clear_cookie(session_cookie(self.services))
+        self.redirect(f"{self.prefix}/login", status=303)
+
+
+class ProfileForm(Page):
+    permission = staticmethod(account_holders)
+    back = "/profile"
+
+    async def again(self, *arguments: str) -> None:
+        await show_profile(self)
+
+
+class Profile(ProfileForm):
+    """The account, its sessions and its tokens."""
+
+    async def get(self) -> None:
+        await show_profile(self)
+
+    @shown_again
+    async def post(self) -> None:
+        user, name, mail = _user(self), field(self, "displayName"), field(self, "email")
+        await self.services.accounts.in_store(lambda: accounts.set_profile(user.id, name, mail))
+        self.redirect(f"{self.prefix}/profile", status=303)
+
+
+class ProfilePassword(ProfileForm):
+    @shown_again
+    async def post(self) -> None:
+        current = field(self, "currentPassword", strip=False)
+        new = field(self, "newPassword", strip=False)
+        await self.services.accounts.change_password(_credential(self), self.caller.address, current, new)
+        self.redirect(f"{self.prefix}/profile", status=303)
+
+
+class ProfileTokens(ProfileForm):
+    """Makes a token, and shows it this once."""
+
+    @shown_again
+    async def post(self) -> None:
+        user, name, now = _user(self), field(self, "name"), self.services.clock.now()
+        scope, days = _scope(field(self, "scope")), _days(field(self, "expiresDays"))
+        expires = None if days is None else now + days * _DAY
+        make = self.services.accounts.in_store
+        raw = await make(lambda: accounts.create_token(user.id, name, scope, expires, now))
+        await show_profile(self, raw)
+
+
+class ProfileTokenRevoke(ProfileForm):
+    @shown_again
+    async def post(self, token: str) -> None:
+        user, now = _user(self), self.services.clock.now()
+        await self.services.accounts.in_store(lambda: accounts.revoke_token(user.id, int(token), now))
+        self.redirect(f"{self.prefix}/profile", status=303)
+
+
+class ProfileSessionEnd(ProfileForm):
+    @shown_again
+    async def post(self, session: str) -> None:
+        user = _user(self)
+        await self.services.accounts.in_store(lambda: accounts.end_session(user.id, int(session)))
+        self.redirect(f"{self.prefix}/profile", status=303)
+
+
+async def show_profile(handler: Page, token: str | None = None) -> None:
+    """The page, with a token that was just made."""
+    credential, now = _credential(handler), handler.services.clock.now()
+    user = credential.user
+    sessions, tokens = await handler.services.accounts.in_store(
+        lambda: (accounts.sessions_of(user.id, now), accounts.tokens_of(user.id))
+    )
+    write_page(
+        handler,
+        "accounts/profile.html",
+        user=user,
+        sessions=sessions,
+        own=credential.id if credential.kind == "session" else None,
+        tokens=tokens,
+        made=token,
+        now=now,
+        instant=serializers.instant,
+    )
+
+
+async def end_session(handler: Page) -> None:
+    """Ends the session that the request came with, if it came with one."""
+    credential = handler.caller.credential
+    if credential is not None and credential.kind == "session":
+        await handler.services.accounts.in_store(lambda: accounts.drop_session(credential.id))
+
+
+def field(handler: Page, name: str, strip: bool = True) -> str:
+    """A field of a form, the last of its name; empty where there is none."""
+    return handler.get_body_argument(name, "", strip=strip)
+
+
+def local_path(path: str) -> str:
+    """Where a login may lead: a path of ours, else the start page."""
+    return path if _LOCAL.fullmatch(path) else "/"
+
+
+def _credential(handler: Base) -> Credential:
+    credential = handler.caller.credential
+    assert credential is not None  # the gate is `account_holders`
+    return credential
+
+
+def _user(handler: Base) -> User:
+    return _credential(handler).user
+
+
+def _scope(raw: str) -> Scope:
+    """Raises `Invalid`."""
+    if raw not in ("", "FULL", "INGEST"):
+        raise Invalid("scope is FULL or INGEST")
+    return "INGEST" if raw == "INGEST" else "FULL"
+
+
+def _days(raw: str) -> int | None:
+    """Raises `Invalid`."""
+    if not raw:
+        return None
+    if not re.fullmatch(r"[0-9]{1,5}", raw) or not 1 <= int(raw) <= 36_500:
+        raise Invalid("expiresDays is a whole number of days from 1 to 36500, or empty")
+    return int(raw)
+
+
+routes: list[Route] = [(r"/me", Me)]
+
+pages: list[Route] = [
+    (r"/login", Login),
+    (r"/logout", Logout),
+    (r"/profile", Profile),
+    (r"/profile/password", ProfilePassword),
+    (r"/profile/tokens", ProfileTokens),
+    (r"/profile/tokens/([0-9]{1,18})/revoke", ProfileTokenRevoke),
+    (r"/profile/sessions/([0-9]{1,18})/end", ProfileSessionEnd),
+]

@@ -1,0 +1,326 @@
+"""The words on the wire. Only this file knows both the seeds' names and ours: the shapes of answers, and the converter.
+
+Shapes are attrs classes with our names; their fields leave as camelCase, in the order written here, `None` as null.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any, Generic, Literal, NewType, TypeVar
+
+import attrs
+import cattrs
+from attrs import field, frozen
+from cattrs.gen import make_dict_unstructure_fn, override
+
+from models.paging import Page
+from models.supervision.events import Entry
+from models.supervision.process import Status
+from supervisor import host
+from supervisor.processes.fleet import Reload
+from supervisor.processes.process import Process
+
+Instant = NewType("Instant", int)
+"""Microseconds since 1970; on the wire RFC 3339 in UTC with Z."""
+
+Length = NewType("Length", int)
+"""Microseconds; on the wire an ISO 8601 duration, hours the largest unit."""
+
+Int32 = Annotated[int, "int32"]
+"""A number that the seed gives 32 bits."""
+
+Item = TypeVar("Item")
+
+LEFT_OUT = {"left_out": True}
+"""A field that is not there where there is nothing; others are null."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@frozen
+class ProcessStatusInfo:
+    name: str
+    status: Status
+    pid: int | None
+    start_time: Instant | None
+    end_time: Instant | None
+    exit_code: Int32 | None
+    process_runtime: Length
+    process_uptime: str
+    stdout_logfile: str | None
+    stderr_logfile: str | None
+    failed_error_log: str | None
+
+
+@frozen
+class ProcessEventEntry:
+    id: int
+    pid: int | None
+    event_time: Instant
+    process_name: str
+    start_time: Instant | None
+    end_time: Instant | None
+    exit_code: Int32 | None
+    new_status: Status
+    old_status: Status
+    process_uptime: Length
+
+
+@frozen
+class SupervisorInfo:
+    node_name: str
+    description: str
+    physical_memory: str
+    physical_cpu: Int32
+    operating_system: str
+    available_memory: str
+
+
+@frozen
+class ErrorResponse:
+    timestamp: Instant
+    path: str
+    error: str
+    message: str
+    code: str
+
+
+@frozen
+class ProblemDetail:
+    """RFC 9457, and `message`, which says the same as `detail`."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    instance: str
+    message: str
+
+
+@frozen
+class DatedProblemDetail(ProblemDetail):
+    timestamp: Instant
+
+
+@frozen
+class Account:
+    username: str
+    display_name: str | None
+    email: str | None
+    role: str
+
+
+@frozen
+class ResponseMessage:
+    message: str | None = field(default=None, metadata=LEFT_OUT)
+    error: str | None = field(default=None, metadata=LEFT_OUT)
+
+
+@frozen
+class Sort:
+    unsorted: bool = False
+    sorted: bool = True
+    empty: bool = False
+
+
+@frozen
+class Pageable:
+    page_size: Int32
+    page_number: Int32
+    offset: int
+    sort: Sort = Sort()
+    paged: bool = True
+    unpaged: bool = False
+
+
+@frozen
+class PageOf(Generic[Item]):
+    content: Sequence[Item]
+    total_pages: Int32
+    total_elements: int
+    first: bool
+    last: bool
+    empty: bool
+    number_of_elements: Int32
+    size: Int32
+    number: Int32
+    pageable: Pageable
+    sort: Sort = Sort()
+
+
+@frozen
+class ReloadResult:
+    message: str
+    added: Sequence[str]
+    removed: Sequence[str]
+    started: Sequence[str]
+    restarted: Sequence[str]
+    changed: Sequence[str]
+    failed: Sequence[str]
+    settings: Sequence[str]
+    need_restart: Sequence[str]
+
+
+@frozen
+class Health:
+    status: Literal["UP"] = "UP"
+
+
+@frozen
+class Readiness:
+    status: Literal["UP"] = "UP"
+    store: Literal["UP"] = "UP"
+    loop: Literal["UP"] = "UP"
+    charts: Mapping[str, bool] = field(kw_only=True)
+    """By group, whether it is on."""
+
+
+def instant(at: int) -> str:
+    """`2026-11-20T19:00:00.123456Z` of microseconds since 1970."""
+    return (_EPOCH + timedelta(microseconds=at)).isoformat(timespec="microseconds")[:-6] + "Z"
+
+
+def length(micros: int) -> str:
+    """`PT49H3M2.5S` of microseconds; `PT0S` of none."""
+    seconds, fraction = divmod(micros, 1_000_000)
+    minutes, seconds = divmod(seconds, 60)
+    hours, minutes = divmod(minutes, 60)
+    rest = f"{seconds}.{fraction:06}".rstrip("0") if fraction else f"{seconds}"
+    text = (f"{hours}H" if hours else "") + (f"{minutes}M" if minutes else "") + (f"{rest}S" if rest != "0" else "")
+    return f"PT{text or '0S'}"
+
+
+def spoken(micros: int) -> str:
+    """`2d 5h 30m` of microseconds; below a minute `12s`."""
+    minutes, seconds = divmod(micros // 1_000_000, 60)
+    if not minutes:
+        return f"{seconds}s"
+    days, hours = divmod(minutes // 60, 24)
+    return (f"{days}d " if days else "") + (f"{hours}h " if days or hours else "") + f"{minutes % 60}m"
+
+
+def _camel(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(word.title() for word in rest)
+
+
+def name_of(field: attrs.Attribute[Any]) -> str:
+    """What a field of a shape is called on the wire."""
+    return field.name if field.metadata.get("verbatim") else _camel(field.name)
+
+
+def may_be_missing(field: attrs.Attribute[Any]) -> bool:
+    """Whether a field is left out where there is nothing."""
+    return bool(field.metadata.get("left_out"))
+
+
+def _converter() -> cattrs.Converter:
+    converter = cattrs.Converter()
+
+    def renamed(cls: type[Any]) -> Any:
+        fields = attrs.fields(attrs.resolve_types(cls))
+        names: Any = {a.name: override(rename=name_of(a), omit_if_default=may_be_missing(a)) for a in fields}
+        return make_dict_unstructure_fn(cls, converter, **names)
+
+    converter.register_unstructure_hook_factory(attrs.has, renamed)
+    converter.register_unstructure_hook(Instant, instant)
+    converter.register_unstructure_hook(Length, length)
+    return converter
+
+
+_wire = _converter()
+
+
+def plain(shape: Any) -> Any:
+    """A shape, or shapes within lists and maps, as what JSON knows."""
+    return _wire.unstructure(shape)
+
+
+def text(value: Any) -> str:
+    """Compact JSON of what JSON knows."""
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+
+
+def encoded(shape: Any) -> bytes:
+    """Compact JSON of a shape, UTF-8. A file name that is not UTF-8 loses those bytes."""
+    return text(plain(shape)).encode("utf-8", "replace")
+
+
+def process_status(process: Process) -> ProcessStatusInfo:
+    record, spec = process.record, process.spec
+    lived = Length(process.uptime())
+    return ProcessStatusInfo(
+        name=process.name,
+        status=record.status,
+        pid=record.pid if process.live else None,
+        start_time=_instant(record.start),
+        end_time=_instant(record.end),
+        exit_code=record.exit_code,
+        process_runtime=lived,
+        process_uptime="" if record.start is None else spoken(lived),
+        stdout_logfile=spec.stdout_logfile,
+        stderr_logfile=spec.stderr_file,
+        failed_error_log=record.failed_log,
+    )
+
+
+def event_entry(entry: Entry) -> ProcessEventEntry:
+    return ProcessEventEntry(
+        id=entry.id,
+        pid=entry.pid,
+        event_time=Instant(entry.at),
+        process_name=entry.process,
+        start_time=_instant(entry.start),
+        end_time=_instant(entry.end),
+        exit_code=entry.exit_code,
+        new_status=entry.new,
+        old_status=entry.old,
+        process_uptime=Length(entry.uptime),
+    )
+
+
+def event_page(page: Page[Entry]) -> PageOf[ProcessEventEntry]:
+    asked, content = page.paging, [event_entry(entry) for entry in page.content]
+    return PageOf(
+        content=content,
+        total_pages=page.pages,
+        total_elements=page.total,
+        first=asked.number == 0,
+        last=asked.number + 1 >= page.pages,
+        empty=not content,
+        number_of_elements=len(content),
+        size=asked.size,
+        number=asked.number,
+        pageable=Pageable(asked.size, asked.number, asked.offset),
+    )
+
+
+def reload_result(done: Reload, need: Sequence[str]) -> ReloadResult:
+    return ReloadResult(
+        message=f"the configuration has been read: {done}",
+        added=done.added,
+        removed=done.removed,
+        started=done.started,
+        restarted=done.restarted,
+        changed=done.changed,
+        failed=done.failed,
+        settings=done.settings,
+        need_restart=need,
+    )
+
+
+def supervisor_info(name: str, description: str, machine: host.Host) -> SupervisorInfo:
+    return SupervisorInfo(
+        node_name=name,
+        description=description,
+        physical_memory=host.size(machine.memory),
+        physical_cpu=machine.cpus,
+        operating_system=machine.system,
+        available_memory=host.size(machine.available),
+    )
+
+
+def _instant(at: int | None) -> Instant | None:
+    return None if at is None else Instant(at)

@@ -1,0 +1,88 @@
+"""What a tool's call gives: the answer of REST as text and as an object, a file, or the words of a failure."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+from attrs import frozen
+
+from handlers.charts.operations import GZIP, Operation, Warned
+from handlers.http import serializers
+from models.charts.responses import Download
+from models.errors import TooLarge
+
+MOST = 8 * 1024 * 1024
+"""Bytes of an answer: an agent reads it whole, and so do we."""
+
+
+@frozen
+class Blob:
+    name: str
+    media_type: str
+    content: bytes
+
+
+@frozen
+class Result:
+    text: str = ""
+    object: dict[str, Any] | None = None
+    """The same, where it is a JSON object."""
+    blob: Blob | None = None
+    warnings: tuple[str, ...] = ()
+    is_error: bool = False
+
+
+DONE = Result("done")
+"""Of what answers without a body."""
+
+
+async def of_value(operation: Operation, value: Any) -> Result:
+    """What an operation of the charts has returned. Raises `TooLarge`."""
+    if isinstance(value, Warned):
+        return Result(DONE.text, warnings=value.warnings)
+    if isinstance(value, Download):
+        return await _of_file(value)
+    if operation.answers is None:
+        return DONE
+    if isinstance(operation.answers, str) or isinstance(value, bytes):
+        return _text(value if isinstance(value, bytes) else value.encode("utf-8", "replace"))
+    return of_json(serializers.encoded(value))
+
+
+def of_json(body: bytes) -> Result:
+    """Raises `TooLarge`."""
+    said = _text(body)
+    return Result(said.text, json.loads(body) if body.startswith(b"{") else None)
+
+
+def of_answer(status: int, media_type: str, body: bytes) -> Result:
+    """An answer of one of our handlers. Raises `TooLarge`."""
+    is_json = media_type.partition(";")[0].endswith("json")
+    if status >= 400:
+        said = json.loads(body) if is_json else {}
+        return failed(said.get("detail") or said.get("message") or body.decode("utf-8", "replace"))
+    if not body:
+        return DONE
+    return of_json(body) if is_json else _text(body)
+
+
+def failed(words: str) -> Result:
+    return Result(words, is_error=True)
+
+
+def _text(body: bytes) -> Result:
+    _check(len(body))
+    return Result(body.decode("utf-8", "replace"))
+
+
+async def _of_file(download: Download) -> Result:
+    _check((await asyncio.to_thread(download.file.stat)).st_size)
+    content = await asyncio.to_thread(download.file.read_bytes)
+    return Result(f"{download.name}, {len(content)} bytes", blob=Blob(download.name, GZIP, content))
+
+
+def _check(size: int) -> None:
+    if size > MOST:
+        raise TooLarge(f"the answer has {size} bytes, and a tool gives at most {MOST}: REST gives all of it")

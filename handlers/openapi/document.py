@@ -1,0 +1,268 @@
+"""The interface document, OpenAPI 3.1: written from what the registered handlers say of themselves."""
+
+from __future__ import annotations
+
+import http
+import re
+import typing
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from handlers.charts.handler import ChartHandler
+from handlers.charts.operations import GZIP, LOCK, TEXT, Operation
+from handlers.http import permissions
+from handlers.http.permissions import Permission
+from handlers.openapi.describe import Body, Endpoint, Parameter
+from handlers.openapi.schemas import Components, Schema
+from handlers.routing import Route, Service
+from models import VERSION
+from models.charts.parameters import Input
+from models.charts.responses import LockDocument
+from models.config.settings import Config
+
+_COMMON = (400, 401, 403, 413, 421, 500, 503)
+"""What any request may meet."""
+
+_MEANS = {
+    400: "What was asked is wrong; the message names what",
+    401: "A credential is missing, wrong or no longer good",
+    403: "Whoever asks may not do this, or nobody may, or a page of another site asked",
+    404: "There is no such thing, or nobody who asks may see it",
+    409: "It is in the way of something that is there, or goes on",
+    413: "The body, or a part of it, is too large",
+    415: "The body is of another media type",
+    421: "The Host is not one that is served here",
+    422: "It was understood, and cannot be done: values against the schema, a template that fails",
+    500: "It failed here; the message or the log says why",
+    502: "The cluster, the repository, the registry or the hub failed",
+    503: "Not now, or not with what is installed here",
+    504: "The time for it ran out",
+}
+_HEADERS: Mapping[int, Mapping[str, str]] = {
+    401: {"WWW-Authenticate": "Bearer"},
+    503: {"Retry-After": "Seconds"},
+}
+
+_ABOUT = {
+    "supervision": "Processes of this host: started, watched, restarted, stopped, and their history.",
+    "charts": "Helm releases, charts and chart repositories.",
+    "tracker": "Reports of tests and coverage, judged by a quality gate.",
+    "server": "Health, figures and badges.",
+}
+_YAML = "application/yaml"
+
+
+class Document:
+    def __init__(self, config: Config, services: Sequence[Service], has_cluster: bool = True) -> None:
+        """Without a cluster what needs one is not served, but for what the access permission stands before."""
+        self._config = config
+        self._has_cluster = has_cluster
+        self._services = services
+        self._components = Components()
+
+    def write(self, prefix: str = "") -> dict[str, Any]:
+        """The document of these services; `prefix` is under which it, and they, are asked for."""
+        paths: dict[str, dict[str, Any]] = {}
+        for service in self._services:
+            for path, method, operation in self._operations(service):
+                known = paths.setdefault(path, {}).setdefault(method, operation)
+                if known is not operation:
+                    _join(known, operation)
+        return {
+            "openapi": "3.1.0",
+            "info": {
+                "title": "Pilothouse",
+                "version": VERSION,
+                "description": "Supervises processes, fronts helm, tracks test reports: one small host's services.",
+                "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+            },
+            "servers": [{"url": prefix or "/"}],
+            "tags": [{"name": one.name, "description": _ABOUT[one.name]} for one in self._services],
+            "paths": dict(sorted(paths.items())),
+            "components": {"schemas": self._components.schemas, "securitySchemes": self._schemes()},
+        }
+
+    def _schemes(self) -> dict[str, Any]:
+        return {
+            "token": {"type": "http", "scheme": "bearer", "description": "A personal API token, from /profile."},
+            "trackerToken": {"type": "apiKey", "in": "header", "name": "X-Tracker-Token"},
+            "session": {"type": "apiKey", "in": "cookie", "name": f"pilothouse_{self._config.server.port}"},
+            "chartKey": {"type": "apiKey", "in": "header", "name": self._config.svc.security.api_key_header},
+        }
+
+    def _operations(self, service: Service) -> Iterator[tuple[str, str, dict[str, Any]]]:
+        for route in service.routes:
+            handler: Any = route[1]
+            if issubclass(handler, ChartHandler):
+                for method, (operation, fixed) in handler.operations.items():
+                    is_there = self._has_cluster or operation.needs != "cluster" or operation.mutating
+                    if is_there and not fixed:
+                        told = self._of_chart(service, operation, handler.permission_of(method))
+                        yield service.base + operation.path, method.lower(), told
+            else:
+                for method, endpoint in getattr(handler, "endpoints", {}).items():
+                    told = self._of(service, endpoint, handler.permission_of(method))
+                    yield service.base + path_of(route, endpoint), method.lower(), told
+
+    def _of(self, service: Service, endpoint: Endpoint, permission: Permission) -> dict[str, Any]:
+        operation: dict[str, Any] = {
+            "operationId": endpoint.identifier,
+            "tags": [service.name],
+            "summary": endpoint.summary,
+            "parameters": _parameters(endpoint),
+            "responses": self._responses(
+                service, endpoint.status, endpoint.answers, endpoint.fails, endpoint.also, endpoint.headers
+            ),
+            "security": security(permission, self._config),
+        }
+        if endpoint.body is not None:
+            operation["requestBody"] = _body(endpoint.body)
+        return operation
+
+    def _of_chart(self, service: Service, one: Operation, permission: Permission) -> dict[str, Any]:
+        fails = {*one.fails, *((415,) if one.takes_body else ())}
+        headers = {"Content-Disposition": "The name of the file"} if one.answers == GZIP else one.headers
+        operation: dict[str, Any] = {
+            "operationId": one.identifier,
+            "tags": [service.name],
+            "summary": one.summary,
+            "parameters": [_chart_parameter(each) for each in one.inputs if each.source in ("path", "query")],
+            "responses": self._responses(service, one.status, one.answers, sorted(fails), {}, headers),
+            "security": security(permission, self._config),
+        }
+        if one.takes_body:
+            operation["requestBody"] = _chart_body(one)
+        return operation
+
+    def _responses(
+        self,
+        service: Service,
+        status: int,
+        answers: Any,
+        fails: Sequence[int],
+        also: Mapping[str, Any],
+        headers: Mapping[str, str],
+    ) -> dict[str, Any]:
+        good: dict[str, Any] = {"description": http.HTTPStatus(status).phrase, **_headers(headers)}
+        if answers is not None:
+            good["content"] = self._content(answers) | {media: self._media(kind) for media, kind in also.items()}
+        content = {service.media_type: {"schema": self._error(service)}}
+        return {str(status): good} | {
+            str(code): {"description": _MEANS[code], **_headers(_HEADERS.get(code, {})), "content": content}
+            for code in sorted({*fails, *_COMMON})
+        }
+
+    def _content(self, answers: Any) -> dict[str, Any]:
+        if not isinstance(answers, str):
+            return {"application/json": {"schema": self._components.of(answers)}}
+        if answers == TEXT:
+            return {"text/plain": self._media(str), _YAML: {}}
+        if answers == LOCK:
+            return {LOCK: self._media(LockDocument)}
+        return {answers.partition(";")[0]: self._media(bytes if answers == GZIP else str)}
+
+    def _media(self, kind: Any) -> dict[str, Any]:
+        return {"schema": self._components.of(kind)}
+
+    def _error(self, service: Service) -> Schema:
+        return self._components.of(typing.get_type_hints(service.error)["return"])
+
+
+Security = list[dict[str, list[str]]]
+
+_TOKENS: Security = [{"token": []}, {"trackerToken": []}]
+_ACCOUNT: Security = [*_TOKENS, {"session": []}]
+_ANYBODY: Security = [{}, *_ACCOUNT]
+_KEY: Security = [{"chartKey": []}]
+
+
+def security(permission: Permission, config: Config) -> Security:
+    """Returns the credentials a permission accepts; `{}` means none. Raises `KeyError` for an unknown permission."""
+    readers = _ANYBODY if config.tracker.security.open_mode else _ACCOUNT
+    is_beyond = permissions.listens_beyond_loopback(config)
+    is_key_asked = config.svc.rest.access_interceptor.enabled
+    controls = is_beyond and not config.supervisor.security.allow_anonymous_control
+    known: Mapping[Permission, Security] = {
+        permissions.open_to_all: _ANYBODY,
+        permissions.readers: readers,
+        permissions.log_readers: _ACCOUNT if is_beyond else readers,
+        permissions.operators: _ACCOUNT if controls else readers,
+        permissions.account_holders: _ACCOUNT,
+        permissions.admins: _ACCOUNT,
+        permissions.posters: _TOKENS if config.tracker.security.require_ingest_token else readers,
+        permissions.chart_readers: [*readers, *_KEY],
+        permissions.chart_changers: _KEY if is_key_asked else _ACCOUNT if is_beyond else readers,
+    }
+    return known[permission]
+
+
+def _headers(headers: Mapping[str, str]) -> dict[str, Any]:
+    told = {name: {"description": about, "schema": {"type": "string"}} for name, about in headers.items()}
+    return {"headers": told} if told else {}
+
+
+def path_of(route: Route, endpoint: Endpoint) -> str:
+    """The route's pattern with the names of its groups."""
+    names = iter(endpoint.path)
+    return re.sub(r"\([^)]*\)", lambda _: f"{{{next(names)}}}", route[0]).replace("\\", "")
+
+
+def _parameters(endpoint: Endpoint) -> list[dict[str, Any]]:
+    told = {one.name for one in endpoint.query if one.where == "path"}
+    plain = [Parameter(name, "", _NAME, "path", True) for name in endpoint.path if name not in told]
+    return [_parameter(one) for one in (*plain, *endpoint.query)]
+
+
+_NAME = {"type": "string", "minLength": 1}
+
+
+def _parameter(one: Parameter) -> dict[str, Any]:
+    return {
+        "name": one.name, "in": one.where, "description": one.about, "required": one.required,
+        "schema": dict(one.schema),
+    }  # fmt: skip
+
+
+def _chart_parameter(one: Input) -> dict[str, Any]:
+    return {"name": one.wire, "in": one.source, "required": one.is_required, "schema": one.schema()}
+
+
+def _body(body: Body) -> dict[str, Any]:
+    schema: Schema = {
+        "type": "object",
+        "properties": {one.name: {"description": one.about, **one.schema} for one in body.fields},
+    }
+    if required := [one.name for one in body.fields if one.required]:
+        schema["required"] = required
+    return {"required": body.required, "content": {body.media_type: {"schema": schema}}}
+
+
+def _chart_body(one: Operation) -> dict[str, Any]:
+    fields = [each for each in one.inputs if each.source == "body"]
+    schema = _object(fields)
+    if not one.is_multipart:
+        return {"required": "required" in schema, "content": {"application/json": {"schema": schema}}}
+    whole = _object([each for each in one.inputs if each.source in ("form", "file")])
+    encoding = {}
+    if fields:
+        whole["properties"]["request"] = schema
+        whole["required"] += ["request"] if "required" in schema else []
+        encoding = {"request": {"contentType": "application/json"}}
+    encoding |= {each.wire: {"contentType": GZIP} for each in one.inputs if each.source == "file"}
+    return {"required": True, "content": {"multipart/form-data": {"schema": whole, "encoding": encoding}}}
+
+
+def _object(fields: Sequence[Input]) -> Schema:
+    schema: Schema = {"type": "object", "properties": {each.wire: each.schema() for each in fields}}
+    if required := [each.wire for each in fields if each.is_required]:
+        schema["required"] = required
+    return schema
+
+
+def _join(known: dict[str, Any], other: dict[str, Any]) -> None:
+    """One path that two services answer, by what `Accept` asks for."""
+    known["summary"] += f"; as an event stream: {other['summary'][:1].lower()}{other['summary'][1:]}"
+    known["tags"] += other["tags"]
+    known["parameters"] += other["parameters"]
+    for status, answer in other["responses"].items():
+        known["responses"].setdefault(status, answer).setdefault("content", {}).update(answer.get("content", {}))

@@ -1,0 +1,96 @@
+"""The interface document as JSON, as YAML, and as a page to try it from: of the house, or of one service by prefix."""
+
+from __future__ import annotations
+
+import importlib.util
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+from tornado.web import StaticFileHandler
+
+from handlers.base import Base, Page, write_page
+from handlers.http import serializers
+from handlers.http.permissions import open_to_all, readers
+from handlers.openapi.document import Document
+from handlers.routing import Route, Service
+from handlers.supervision.system import common_routes
+from handlers.tracker import badges
+from models.errors import Unavailable
+
+
+def whole_service(owner: Service) -> Service:
+    """What belongs to none of the three, and fails in the words of that under whose prefix it was asked for."""
+    return Service("server", "", [*common_routes, *badges.routes], owner.media_type, owner.error, base="")
+
+
+class Api(Base):
+    """The document, made for what is registered now: without a cluster there are no releases in it."""
+
+    permission = staticmethod(readers)
+
+    def get(self) -> None:
+        self.send(serializers.text(self.document()).encode(), "application/json")
+
+    def document(self) -> dict[str, Any]:
+        services: tuple[Service, ...] = self.settings["served"]
+        asked = [one for one in services if not self.prefix or one.prefix == self.prefix]
+        has_cluster = self.services.charts.groups()["releases"]
+        return Document(self.services.config, [*asked, whole_service(asked[0])], has_cluster).write(self.prefix)
+
+
+class ApiYaml(Api):
+    def get(self) -> None:
+        text = yaml.safe_dump(self.document(), sort_keys=False, allow_unicode=True)
+        self.send(text.encode(), "application/yaml")
+
+
+class SwaggerPage(Page):
+    """Swagger UI; its files come with a package of the registry, so nothing is loaded from elsewhere."""
+
+    permission = staticmethod(readers)
+
+    def get(self) -> None:
+        if swagger_folder() is None:
+            raise Unavailable("Swagger UI is not installed (pip install swagger-ui-py); /v3/api-docs is the document")
+        write_page(self, "openapi/swagger.html")
+        self.set_header("Content-Security-Policy", _POLICY)
+
+
+_POLICY = (
+    "default-src 'self'; img-src 'self' data:; style-src 'self' 'unsafe-inline'; frame-ancestors 'none';"
+    " base-uri 'none'; form-action 'self'"
+)
+"""Swagger UI styles itself by attributes and draws with data: images."""
+
+
+class SwaggerFiles(StaticFileHandler, Base):  # type: ignore[misc]
+    permission = staticmethod(open_to_all)
+    max_body = 0
+
+    def initialize(self, **arguments: Any) -> None:  # type: ignore[override]
+        StaticFileHandler.initialize(self, str(swagger_folder() or Path("/nonexistent")))
+        Base.initialize(self, **arguments)
+
+    def validate_absolute_path(self, root: str, absolute_path: str) -> str | None:
+        if Path(absolute_path).suffix not in (".js", ".css", ".png"):
+            self.send_error(404)
+            return None
+        return super().validate_absolute_path(root, absolute_path)
+
+
+@cache
+def swagger_folder() -> Path | None:
+    """Where the files of Swagger UI lie, if the package that brings them is installed; it is not imported."""
+    found = importlib.util.find_spec("swagger_ui")
+    places = found.submodule_search_locations if found else None
+    return Path(places[0]) / "static" if places else None
+
+
+routes: list[Route] = [
+    (r"/v3/api-docs", Api),
+    (r"/v3/api-docs\.yaml", ApiYaml),
+    (r"/swagger-ui\.html", SwaggerPage),
+    (r"/swagger-ui/(.+)", SwaggerFiles),
+]

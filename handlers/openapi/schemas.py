@@ -1,0 +1,122 @@
+"""The shapes of answers as JSON Schema: written from the attrs classes that make them."""
+
+from __future__ import annotations
+
+import enum
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal, TypeGuard, get_args, get_origin
+
+import attrs
+
+from handlers.http import serializers
+
+Schema = dict[str, Any]
+
+_PLAIN: Mapping[Any, Schema] = {
+    str: {"type": "string"},
+    bool: {"type": "boolean"},
+    int: {"type": "integer", "format": "int64"},
+    float: {"type": "number"},
+    bytes: {"type": "string", "format": "binary"},
+    type(None): {"type": "null"},
+    serializers.Instant: {"type": "string", "format": "date-time"},
+    serializers.Length: {
+        "type": "string",
+        "description": "ISO 8601 duration, hours the largest unit; seconds may have a fraction",
+        "pattern": r"^PT(\d+H)?(\d+M)?(\d+(\.\d+)?S)?$",  # format `duration` (RFC 3339) has no fractions
+        "examples": ["PT49H3M2.5S"],
+    },
+}
+
+
+class Components:
+    """The schemas of all shapes, by name; each is written once and referred to."""
+
+    def __init__(self) -> None:
+        self.schemas: dict[str, Schema] = {}
+        self._kinds: dict[str, Any] = {}
+
+    def of(self, kind: Any) -> Schema:
+        """The schema of a type: plain ones, attrs classes, lists, mappings, unions, enums and Literals."""
+        if kind in _PLAIN:
+            return dict(_PLAIN[kind])
+        origin, arguments = get_origin(kind), get_args(kind)
+        if origin is Annotated:
+            return self.of(arguments[0]) | {"format": arguments[1]}
+        if origin is Literal:
+            return {"type": "string", "enum": list(arguments)}
+        if origin in (types.UnionType, typing.Union):
+            return _union([self.of(one) for one in arguments])
+        if attrs.has(origin or kind) or _is_enum(kind):
+            return self._named(kind)
+        if origin is not None and issubclass(origin, Mapping):
+            return {"type": "object", "additionalProperties": self.of(arguments[1])}
+        if origin is not None and issubclass(origin, Sequence):
+            return {"type": "array", "items": self.of(arguments[0])}
+        raise TypeError(f"{kind} has no schema")
+
+    def _named(self, kind: Any) -> Schema:
+        origin, arguments = get_origin(kind) or kind, get_args(kind)
+        name = origin.__name__.removesuffix("Of" if arguments else "\0") + "".join(one.__name__ for one in arguments)
+        if self._kinds.setdefault(name, kind) != kind:
+            raise TypeError(f"{kind} and {self._kinds[name]} have one name")
+        if name not in self.schemas:
+            self.schemas[name] = {}  # it may refer to itself
+            self.schemas[name] = _enum(kind) if _is_enum(kind) else self._shape(origin, arguments)
+        return {"$ref": f"#/components/schemas/{name}"}
+
+    def _shape(self, kind: Any, arguments: Sequence[Any]) -> Schema:
+        """An object; one that extends another is that one and what it adds."""
+        fields = attrs.fields(attrs.resolve_types(kind))
+        parent = next((base for base in kind.__mro__[1:] if attrs.has(base)), None)
+        if parent is None:
+            return self._object(fields, kind, arguments)
+        own = self._object([one for one in fields if not one.inherited], kind, arguments)
+        return {"allOf": [self.of(parent), own]}
+
+    def _object(self, fields: Sequence[attrs.Attribute[Any]], kind: Any, arguments: Sequence[Any]) -> Schema:
+        variables = dict(zip(getattr(kind, "__parameters__", ()), arguments, strict=True))
+        properties = {serializers.name_of(one): self.of(_filled(_told(one), variables)) for one in fields}
+        schema: Schema = {"type": "object", "properties": properties, **_about(kind)}
+        if required := [serializers.name_of(one) for one in fields if not serializers.may_be_missing(one)]:
+            schema["required"] = required
+        return schema
+
+
+def _is_enum(kind: Any) -> TypeGuard[type[enum.Enum]]:
+    return isinstance(kind, type) and issubclass(kind, enum.Enum)
+
+
+def _enum(kind: type[enum.Enum]) -> Schema:
+    return {"type": "string", "enum": [one.value for one in kind]}
+
+
+def _union(schemas: Sequence[Schema]) -> Schema:
+    """Of a plain type and nothing, else of any."""
+    some = [one for one in schemas if one != {"type": "null"}]
+    if len(schemas) == len(some) or len(some) > 1 or "type" not in some[0]:
+        return {"anyOf": list(schemas)}
+    plain: Schema = some[0] | {"type": [some[0]["type"], "null"]}
+    return plain | ({"enum": [*plain["enum"], None]} if "enum" in plain else {})
+
+
+def _told(field: attrs.Attribute[Any]) -> Any:
+    """The type of a field on the wire: what is left out where there is nothing is never null."""
+    if not serializers.may_be_missing(field):
+        return field.type
+    return next(one for one in get_args(field.type) if one is not type(None))
+
+
+def _about(kind: Any) -> Schema:
+    about = " ".join((kind.__doc__ or "").split())
+    return {"description": about} if about and not about.startswith("Method generated") else {}
+
+
+def _filled(kind: Any, variables: Mapping[Any, Any]) -> Any:
+    """A type with the arguments of a generic class in place of its variables."""
+    if kind in variables:
+        return variables[kind]
+    inner = tuple(one for one in getattr(kind, "__parameters__", ()) if one in variables)
+    return kind[tuple(variables[one] for one in inner)] if inner else kind

@@ -1,0 +1,137 @@
+"""The history of status changes, in pages."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import ClassVar
+
+from handlers.base import Base
+from handlers.http import serializers
+from handlers.http.permissions import readers
+from handlers.http.serializers import PageOf, ProcessEventEntry
+from handlers.openapi.describe import Endpoint, Parameter, choice, number
+from handlers.openapi.describe import whole as whole_number
+from handlers.routing import Route
+from models.errors import Invalid, NotFound
+from models.paging import INT32, INT64, LARGEST, paging, whole
+from models.supervision import events
+from models.supervision.events import Filter
+from models.supervision.process import STATUSES, Status
+
+_STREAM = '</tracker/api/v1/events>; rel="alternate"; type="text/event-stream"'
+
+
+_DIRECTION = {"type": "string", "pattern": "^([Aa][Ss][Cc]|[Dd][Ee][Ss][Cc])?$", "default": "desc"}
+
+
+def _page_of(sorts: Collection[str], most: int) -> tuple[Parameter, ...]:
+    return (
+        whole_number("page", "Which page, the first is 0", 0),
+        whole_number("size", "How many on a page", 20, 1, most),
+        choice("sortBy", "By what", list(sorts), "eventTime"),
+        Parameter("sortDirection", "asc or desc, in any case", _DIRECTION),
+    )
+
+
+_PAGE = PageOf[ProcessEventEntry]
+_STATUSES = {"type": "string", "enum": [one.value for one in STATUSES]}
+_ANY_FIELD = _page_of(events.SORTS, INT32)
+_STATUS = Parameter("status", "The status that they led to", _STATUSES, "path", required=True)
+_LINK = {"Link": "Where the stream is that a browser gets at this path."}
+
+
+class Listing(Base):
+    permission = staticmethod(readers)
+
+    async def answer(self, sorts: Collection[str], which: Filter | None = None, clamp: bool = False) -> None:
+        asked = paging(self.query(), sorts, clamp)
+        self.reply(serializers.event_page(await self.services.history.page(asked, which)))
+
+
+class Events(Listing):
+    endpoints: ClassVar = {
+        "GET": Endpoint(
+            "The history in pages",
+            _PAGE,
+            query=_page_of(events.COMMON_SORTS, LARGEST),
+            fails=[504],
+            tool="event_list",
+            headers=_LINK,
+        )
+    }
+
+    async def get(self) -> None:
+        self.set_header("Link", _STREAM)
+        self.set_header("Vary", "Accept")
+        await self.answer(events.COMMON_SORTS)
+
+
+class ByStatus(Listing):
+    endpoints: ClassVar = {
+        "GET": Endpoint(
+            "Events that led to a status",
+            _PAGE,
+            path=["status"],
+            query=[_STATUS, *_ANY_FIELD],
+            fails=[504],
+            name="event_list_by_status",
+        )
+    }
+
+    async def get(self, name: str) -> None:
+        if name not in {status.value for status in STATUSES}:
+            raise Invalid(f"status must be one of {', '.join(status.value for status in STATUSES)}")
+        await self.answer(events.SORTS, Filter(status=Status(name)), clamp=True)
+
+
+class ByProcess(Listing):
+    endpoints: ClassVar = {
+        "GET": Endpoint(
+            "Events of one process",
+            _PAGE,
+            path=["processName"],
+            query=_ANY_FIELD,
+            fails=[404, 504],
+            name="event_list_by_process",
+        )
+    }
+
+    async def get(self, name: str) -> None:
+        which = Filter(process=name)
+        if name not in self.services.fleet and not await self.services.history.count(which):
+            raise NotFound(f"there is no process {name}, nor has there been one", "PROCESS_NOT_FOUND")
+        await self.answer(events.SORTS, which, clamp=True)
+
+
+class Count(Base):
+    permission = staticmethod(readers)
+    endpoints: ClassVar = {"GET": Endpoint("How many events there are, by status", dict[str, int], name="event_count")}
+
+    async def get(self) -> None:
+        self.reply(await self.services.history.counts())
+
+
+class Event(Base):
+    permission = staticmethod(readers)
+    endpoints: ClassVar = {
+        "GET": Endpoint(
+            "One event",
+            ProcessEventEntry,
+            path=["id"],
+            query=[number("id", "The event")],
+            fails=[404],
+            name="event_info",
+        )
+    }
+
+    async def get(self, id: str) -> None:
+        self.reply(serializers.event_entry(await self.services.history.get(whole("id", id, -INT64, INT64))))
+
+
+routes: list[Route] = [
+    (r"/events", Events),
+    (r"/events/count", Count),
+    (r"/events/by-status/([^/]+)", ByStatus),
+    (r"/events/by-process/([^/]+)", ByProcess),
+    (r"/events/([^/]+)", Event),
+]

@@ -1,0 +1,201 @@
+"""Processes: what they are, and start, stop, restart, of one and of all."""
+
+from __future__ import annotations
+
+import asyncio
+import operator
+import time
+from pathlib import Path
+from typing import ClassVar
+from weakref import WeakKeyDictionary
+
+from handlers.base import Base
+from handlers.http import serializers
+from handlers.http.permissions import log_readers, operators, readers
+from handlers.http.serializers import ProcessStatusInfo, ResponseMessage
+from handlers.openapi.describe import EVENT_STREAM, Endpoint
+from handlers.routing import Route, StreamPath
+from handlers.supervision.streams import LOG_PARAMETERS, LogStream, log_asked_for
+from models.errors import Failed
+from models.supervision.process import ProcessSpec
+from models.supervision.record import Record
+from supervisor.processes.fleet import Fleet
+from supervisor.processes.log_files import tail
+from supervisor.processes.process import Process
+
+_MOMENT = 0.01
+_AT_ONCE = 25
+_HOLES = "\x00runtime", "\x00uptime"
+
+
+class Listing:
+    """All processes as JSON, at the cost of what is new from one moment to the next: how long each has run.
+
+    While nothing changes, one encoding serves all who ask within ten milliseconds: by so much may a length of time, and
+    nothing else, be late.
+    """
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+        self._parts: WeakKeyDictionary[Process, tuple[ProcessSpec, Record, tuple[str, ...]]] = WeakKeyDictionary()
+        self._last: tuple[float, list[Record], list[ProcessSpec], bytes] = (0.0, [], [], b"")
+
+    async def ready(self) -> None:
+        """Makes what is new some at a time: nobody else is to wait while hundreds are encoded."""
+        records, before = [process.record for process in self._fleet], self._last[1]
+        if len(records) == len(before) and sum(map(operator.is_not, records, before)) < _AT_ONCE:
+            return
+        for number, process in enumerate(list(self._fleet), 1):
+            self._one(process)
+            if number % _AT_ONCE == 0:
+                await asyncio.sleep(0)
+
+    def encoded(self) -> bytes:
+        now, records = time.monotonic(), [process.record for process in self._fleet]
+        specs = [process.spec for process in self._fleet]
+        at, before, others, text = self._last
+        if now - at > _MOMENT or records != before or specs != others:
+            text = f"[{','.join(map(self._one, self._fleet))}]".encode("utf-8", "replace")
+            self._last = (now, records, specs, text)
+        return text
+
+    def _one(self, process: Process) -> str:
+        kept = self._parts.get(process)
+        if kept is None or kept[0] is not process.spec or kept[1] is not process.record:
+            kept = self._parts[process] = (process.spec, process.record, _parts(process))
+        parts = kept[2]
+        if len(parts) == 1:
+            return parts[0]
+        lived = process.uptime()
+        return f"{parts[0]}{serializers.length(lived)}{parts[1]}{serializers.spoken(lived)}{parts[2]}"
+
+
+def _parts(process: Process) -> tuple[str, ...]:
+    """The JSON of a process: whole, or while it runs in three parts, between which its two durations go."""
+    shape = serializers.plain(serializers.process_status(process))
+    if not process.live:
+        return (serializers.text(shape),)
+    first, second = (serializers.text(hole)[1:-1] for hole in _HOLES)
+    text = serializers.text(shape | {"processRuntime": _HOLES[0], "processUptime": _HOLES[1]})
+    head, _, rest = text.partition(first)
+    return head, *rest.split(second)
+
+
+class Processes(Base):
+    permission = staticmethod(readers)
+    endpoints: ClassVar = {"GET": Endpoint("All processes", list[ProcessStatusInfo], tool="process_list")}
+
+    async def get(self) -> None:
+        listing: Listing = self.settings["listing"]
+        await listing.ready()
+        told = listing.encoded()
+        await self.services.event_writer.soon()
+        self.send(told, "application/json")
+
+
+class Info(Base):
+    permission = staticmethod(readers)
+    endpoints: ClassVar = {
+        "GET": Endpoint("One process", ProcessStatusInfo, path=["name"], fails=[404], tool="process_info")
+    }
+
+    async def get(self, name: str) -> None:
+        told = serializers.process_status(self.services.fleet.get(name))
+        await self.services.event_writer.soon(name)
+        self.reply(told)
+
+
+class Operation(Base):
+    permission = staticmethod(operators)
+
+
+def _one(verb: str, fails: list[int]) -> dict[str, Endpoint]:
+    about, tool = f"{verb} one process", f"process_{verb.lower()}"
+    return {"POST": Endpoint(about, ResponseMessage, path=["name"], fails=fails, tool=tool)}
+
+
+def _all(verb: str, fails: list[int]) -> dict[str, Endpoint]:
+    name = f"process_{verb.lower()}_all"
+    return {"POST": Endpoint(f"{verb} all processes", ResponseMessage, fails=fails, name=name)}
+
+
+class Start(Operation):
+    endpoints: ClassVar = _one("Start", [400, 500])
+
+    async def post(self, name: str) -> None:
+        self.reply(ResponseMessage(await self.services.fleet.start(name)))
+
+
+class Stop(Operation):
+    endpoints: ClassVar = _one("Stop", [404, 500])
+
+    async def post(self, name: str) -> None:
+        self.reply(ResponseMessage(await self.services.fleet.stop(name)))
+
+
+class Restart(Operation):
+    endpoints: ClassVar = _one("Restart", [400, 404, 500])
+
+    async def post(self, name: str) -> None:
+        self.reply(ResponseMessage(await self.services.fleet.restart(name)))
+
+
+class StartAll(Operation):
+    endpoints: ClassVar = _all("Start", [409, 500])
+
+    async def post(self) -> None:
+        self.reply(ResponseMessage(await self.services.fleet.start_all()))
+
+
+class StopAll(Operation):
+    endpoints: ClassVar = _all("Stop", [404, 500])
+
+    async def post(self) -> None:
+        self.reply(ResponseMessage(await self.services.fleet.stop_all()))
+
+
+class RestartAll(Operation):
+    endpoints: ClassVar = _all("Restart", [500])
+
+    async def post(self) -> None:
+        self.reply(ResponseMessage(await self.services.fleet.restart_all()))
+
+
+class Logs(Base):
+    """The end of a log file as text. A client that asks for an event stream gets `LogStream`."""
+
+    permission = staticmethod(log_readers)
+    endpoints: ClassVar = {
+        "GET": Endpoint(
+            "The end of a process's log",
+            "text/plain",
+            path=["name"],
+            query=LOG_PARAMETERS,
+            fails=[400, 404, 500],
+            tool="process_logs",
+            also={EVENT_STREAM: str},
+        )
+    }
+
+    async def get(self, name: str) -> None:
+        path, lines = log_asked_for(self, name)
+        try:
+            text = await asyncio.to_thread(lambda: tail(Path(path), lines)[0].decode("utf-8", "replace").encode())
+        except OSError as error:
+            raise Failed(f"{path} cannot be read: {error.strerror}") from None
+        self.set_header("Vary", "Accept")
+        self.send(text, "text/plain; charset=utf-8")
+
+
+routes: list[Route] = [
+    (r"/processes", Processes),
+    (r"/processes/info/([^/]+)", Info),
+    (r"/processes/start/([^/]+)", Start),
+    (r"/processes/stop/([^/]+)", Stop),
+    (r"/processes/restart/([^/]+)", Restart),
+    (r"/processes/group/start", StartAll),
+    (r"/processes/group/stop", StopAll),
+    (r"/processes/group/restart", RestartAll),
+    (r"/processes/logs/([^/]+)", LogStream, StreamPath),
+    (r"/processes/logs/([^/]+)", Logs),
+]

@@ -1,0 +1,112 @@
+"""The supervisor itself: what it runs on, reload, health and metrics."""
+
+from __future__ import annotations
+
+import logging
+import platform
+from typing import ClassVar
+
+from tornado.web import RequestHandler
+
+from handlers.base import Base
+from handlers.http import serializers
+from handlers.http.permissions import SAFE, open_to_all, operators, readers
+from handlers.openapi.describe import Endpoint
+from handlers.routing import Route
+from handlers.supervision.metrics import Collector
+from handlers.supervision.streams import StatusStream
+from models.errors import Unavailable
+from supervisor import host
+
+log = logging.getLogger("http")
+
+
+class Info(Base):
+    permission = staticmethod(readers)
+    endpoints: ClassVar = {
+        "GET": Endpoint("The machine, and who supervises", serializers.SupervisorInfo, name="supervisor_info")
+    }
+
+    def get(self) -> None:
+        settings = self.services.config.supervisor
+        self.reply(
+            serializers.supervisor_info(settings.node_name or platform.node(), settings.description, host.read())
+        )
+
+
+class Reload(Base):
+    permission = staticmethod(operators)
+    endpoints: ClassVar = {
+        "POST": Endpoint("Read the configuration anew", serializers.ReloadResult, name="supervisor_reload")
+    }
+
+    async def post(self) -> None:
+        done, need = await self.services.reload()
+        self.reply(serializers.reload_result(done, need))
+
+
+class Health(Base):
+    permission = staticmethod(open_to_all)
+    endpoints: ClassVar = {"GET": Endpoint("Whether it is alive", serializers.Health, name="server_health")}
+
+    def get(self) -> None:
+        self.reply(serializers.Health())
+
+
+class Ready(Base):
+    """Whether the store takes what it is given and the loop is not held up."""
+
+    permission = staticmethod(open_to_all)
+    endpoints: ClassVar = {
+        "GET": Endpoint(
+            "Whether it can do its work, and which groups of charts are on", serializers.Readiness, name="server_ready"
+        )
+    }
+
+    async def get(self) -> None:
+        await self.services.charts.settle()
+        if self.services.event_writer.failing:
+            raise Unavailable("the store cannot be written")
+        if self.services.sharing is not None and not self.services.sharing.is_connected:
+            raise Unavailable("the shared database is away")
+        if self.services.maintenance.is_stalled:
+            raise Unavailable("the loop was held up for more than a second")
+        self.reply(serializers.Readiness(charts=self.services.charts.groups()))
+
+
+class Metrics(Base):
+    permission = staticmethod(readers)
+    endpoints: ClassVar = {"GET": Endpoint("Figures, as Prometheus reads them", "text/plain", name="server_metrics")}
+
+    def get(self) -> None:
+        from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest  # only where it is scraped
+
+        registry = CollectorRegistry()
+        ProcessCollector(registry=registry)
+        registry.register(Collector(self.services, self.streams))
+        self.send(generate_latest(registry), "text/plain; version=0.0.4; charset=utf-8")
+
+
+def log_request(handler: RequestHandler) -> None:
+    """One line for each request that changed something or went wrong; reads are for the debug level."""
+    status, request = handler.get_status(), handler.request
+    if isinstance(handler, Base):
+        handler.services.answered[status] += 1
+    level = logging.ERROR if status >= 500 else logging.INFO
+    if request.method in SAFE and status < 500:
+        level = logging.DEBUG
+    took, why = 1000 * request.request_time(), getattr(handler, "refused", "")
+    log.log(level, "%s %s %d %.1f ms%s", request.method, request.path, status, took, why)
+
+
+routes: list[Route] = [
+    (r"/supervisor/info", Info),
+    (r"/supervisor/reload", Reload),
+    (r"/processes/stream", StatusStream),
+]
+
+common_routes: list[Route] = [
+    (r"/healthz", Health),
+    (r"/readyz", Ready),
+    (r"/metrics", Metrics),
+]

@@ -1,1 +1,0 @@
-"""The tool server's part of this room: what agents may ask for, over MCP."""

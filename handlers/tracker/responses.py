@@ -1,0 +1,242 @@
+"""What the tracker's read endpoints answer: the names on the wire, in their order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from attrs import frozen
+
+from handlers.http.serializers import Instant
+from models.tracker.comparison import Tests, Timing
+from models.tracker.flaky import Said
+from models.tracker.quality_gate import Judged, Thresholds
+from models.tracker.queries import SlowRow
+
+
+@frozen
+class IngestResult:
+    """What became of an upload: the run with all that belongs to it so far."""
+
+    run_id: int
+    project: str
+    tests: int
+    failures: int
+    skipped: int
+    line_coverage_pct: float | None
+    project_id: int
+    passed: int
+    failed: int
+    errors: int
+    status: Judged
+    flag: str
+    branch: str | None
+    commit: str | None
+    uploads: int
+    gate_status: Judged
+    run_path: str
+
+
+@frozen
+class RunInfo:
+    id: int
+    project_id: int
+    branch: str | None
+    flag: str
+    commit: str | None
+    build_url: str | None
+    build_name: str | None
+    ci_provider: str | None
+    base_branch: str | None
+    pr_number: int | None
+    created_at: Instant
+    total: int
+    passed: int
+    failed: int
+    errors: int
+    skipped: int
+    flaky: int
+    duration_ms: int
+    status: Judged
+    pass_rate: float
+    line_coverage_pct: float | None
+    branch_coverage_pct: float | None
+    uploads: int
+    run_path: str
+
+
+@frozen
+class ProjectInfo:
+    id: int
+    name: str
+    repo_url: str | None
+    visibility: str
+    created_at: Instant
+    run_count: int
+    latest_run: RunInfo | None
+
+
+@frozen
+class ProjectDetail(ProjectInfo):
+    quality_gate: Thresholds
+    """As it counts for this project."""
+    branches: Sequence[str]
+    role: str | None
+    """What the caller is here; null where he only reads what is public."""
+
+
+@frozen
+class RuleInfo:
+    name: str
+    passed: bool
+    detail: str
+
+
+@frozen
+class GateVerdict:
+    """The quality gate's word on the newest run that was asked for."""
+
+    # `status` and `passed` before `rules`: shell clients look for the first
+    project: str
+    branch: str | None
+    commit: str | None
+    flag: str
+    run_id: int
+    status: Judged
+    passed: bool
+    coverage_delta: float | None
+    rules: Sequence[RuleInfo]
+    run_path: str
+
+
+@frozen
+class RunVerdict:
+    run_id: int
+    status: Judged
+    passed: bool
+    coverage_delta: float | None
+    baseline_run_id: int | None
+    rules: Sequence[RuleInfo]
+
+
+@frozen
+class SuiteInfo:
+    name: str
+    tests: int
+    failures: int
+    errors: int
+    skipped: int
+    duration_ms: int
+
+
+@frozen
+class FailureInfo:
+    suite: str | None
+    class_name: str
+    name: str
+    status: str
+    duration_ms: int | None
+    reruns: int
+    failure_type: str | None
+    failure_message: str | None
+    stack_trace: str | None
+    system_out: str | None
+    system_err: str | None
+
+
+@frozen
+class FileInfo:
+    path: str
+    module: str | None
+    line_pct: float | None
+    line_covered: int
+    line_missed: int
+    branch_covered: int
+    branch_missed: int
+
+
+@frozen
+class CoverageInfo:
+    line_pct: float | None
+    branch_pct: float | None
+    line_covered: int | None
+    line_missed: int | None
+    branch_covered: int | None
+    branch_missed: int | None
+    file_count: int
+    files: Sequence[FileInfo]
+
+
+@frozen
+class RunDetail:
+    """A run with what it holds; the lists are bounded, the counts are not."""
+
+    run: RunInfo
+    project: str
+    gate: RunVerdict
+    suite_count: int
+    suites: Sequence[SuiteInfo]
+    failure_count: int
+    failures: Sequence[FailureInfo]
+    slowest: Sequence[SlowRow]
+    coverage: CoverageInfo | None
+
+
+@frozen
+class FlakyInfo:
+    class_name: str
+    name: str
+    status: str
+    note: str | None
+    flaky: bool
+    flaky_commits: int
+    total_results: int
+    failures: int
+    failure_rate_pct: float
+    last_failure_at: Instant | None
+
+
+@frozen
+class SaidInfo:
+    """What was said of a test."""
+
+    class_name: str
+    name: str
+    status: Said
+    note: str | None
+
+
+@frozen
+class OutcomeInfo:
+    run_id: int
+    branch: str | None
+    flag: str
+    commit: str | None
+    created_at: Instant
+    status: str
+    flaky: bool
+    duration_ms: int | None
+    failure_message: str | None
+
+
+@frozen
+class TestHistory:
+    class_name: str
+    name: str
+    status: str
+    """ACTIVE, QUARANTINED or RESOLVED."""
+    results: Sequence[OutcomeInfo]
+
+
+@frozen
+class ComparisonInfo:
+    """`head` against `base`."""
+
+    base: RunInfo
+    head: RunInfo
+    pass_rate_delta: float
+    coverage_delta: float | None
+    duration_delta_ms: int
+    new_failures: Tests
+    fixed: Tests
+    still_failing: Tests
+    timings: Sequence[Timing]

@@ -1,0 +1,238 @@
+"""How the answers of the read endpoints (`shapes.py`) are made of what models know."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+from handlers.http.serializers import Instant
+from handlers.tracker.responses import (
+    ComparisonInfo,
+    CoverageInfo,
+    FailureInfo,
+    FileInfo,
+    FlakyInfo,
+    GateVerdict,
+    OutcomeInfo,
+    ProjectDetail,
+    ProjectInfo,
+    RuleInfo,
+    RunDetail,
+    RunInfo,
+    RunVerdict,
+    SuiteInfo,
+    TestHistory,
+)
+from models.tracker import coverage
+from models.tracker.comparison import Comparison
+from models.tracker.flaky import FlakyTest
+from models.tracker.percentages import branch_coverage, line_coverage, pass_rate, percent
+from models.tracker.quality_gate import Judged, Rule, Thresholds, Verdict
+from models.tracker.queries import Detail, FailureRow, Listed, Outcome, SuiteRow
+from models.tracker.tables import Project, Run
+
+
+def run_info(run: Run) -> RunInfo:
+    return RunInfo(
+        id=run.id,
+        project_id=run.project_id,
+        branch=run.branch,
+        flag=run.flag,
+        commit=run.commit_sha,
+        build_url=run.build_url,
+        build_name=run.build_name,
+        ci_provider=run.ci_provider,
+        base_branch=run.base_branch,
+        pr_number=run.pr_number,
+        created_at=Instant(run.created_at),
+        total=run.tests,
+        passed=run.passed,
+        failed=run.failed,
+        errors=run.errors,
+        skipped=run.skipped,
+        flaky=run.flaky,
+        duration_ms=run.duration_ms,
+        status=judged(run),
+        pass_rate=pass_rate(run),
+        line_coverage_pct=line_coverage(run),
+        branch_coverage_pct=branch_coverage(run),
+        uploads=run.uploads,
+        run_path=run_path(run),
+    )
+
+
+def judged(run: Run) -> Judged:
+    """As the store has it, which knows no types."""
+    return cast("Judged", run.status)
+
+
+def run_path(run: Run) -> str:
+    return f"/runs/{run.id}"
+
+
+def project_info(listed: Listed) -> ProjectInfo:
+    project = listed.project
+    return ProjectInfo(
+        id=project.id,
+        name=project.name,
+        repo_url=project.repo_url,
+        visibility=project.visibility,
+        created_at=Instant(project.created_at),
+        run_count=listed.runs,
+        latest_run=run_info(listed.newest) if listed.newest else None,
+    )
+
+
+def project_detail(listed: Listed, gate: Thresholds, branches: Sequence[str], role: str | None) -> ProjectDetail:
+    info = project_info(listed)
+    return ProjectDetail(
+        id=info.id,
+        name=info.name,
+        repo_url=info.repo_url,
+        visibility=info.visibility,
+        created_at=info.created_at,
+        run_count=info.run_count,
+        latest_run=info.latest_run,
+        quality_gate=gate,
+        branches=branches,
+        role=role,
+    )
+
+
+def gate_verdict(project: Project, run: Run, verdict: Verdict) -> GateVerdict:
+    return GateVerdict(
+        project=project.name,
+        branch=run.branch,
+        commit=run.commit_sha,
+        flag=run.flag,
+        run_id=run.id,
+        status=verdict.status,
+        passed=verdict.passed,
+        coverage_delta=verdict.coverage_delta,
+        rules=_rules(verdict.rules),
+        run_path=run_path(run),
+    )
+
+
+def run_verdict(run: Run, verdict: Verdict) -> RunVerdict:
+    return RunVerdict(
+        run_id=run.id,
+        status=verdict.status,
+        passed=verdict.passed,
+        coverage_delta=verdict.coverage_delta,
+        baseline_run_id=verdict.baseline_id,
+        rules=_rules(verdict.rules),
+    )
+
+
+def _rules(rules: Sequence[Rule]) -> list[RuleInfo]:
+    return [RuleInfo(rule.name, rule.passed, rule.detail) for rule in rules]
+
+
+def run_detail(run: Run, project: Project, verdict: Verdict, detail: Detail, files: coverage.Files | None) -> RunDetail:
+    return RunDetail(
+        run=run_info(run),
+        project=project.name,
+        gate=run_verdict(run, verdict),
+        suite_count=detail.suite_count,
+        suites=[_suite(row) for row in detail.suites],
+        failure_count=detail.failure_count,
+        failures=[_failure(row) for row in detail.failures],
+        slowest=detail.slowest,
+        coverage=_coverage(run, files) if files else None,
+    )
+
+
+def _suite(row: SuiteRow) -> SuiteInfo:
+    return SuiteInfo(row.name, row.tests, row.failed, row.errors, row.skipped, row.duration_ms)
+
+
+def _failure(row: FailureRow) -> FailureInfo:
+    return FailureInfo(
+        suite=row.suite,
+        class_name=row.class_name,
+        name=row.name,
+        status=row.status.value,
+        duration_ms=row.duration_ms,
+        reruns=row.reruns,
+        failure_type=row.type,
+        failure_message=row.message,
+        stack_trace=row.stack,
+        system_out=row.out,
+        system_err=row.err,
+    )
+
+
+def _coverage(run: Run, files: coverage.Files) -> CoverageInfo:
+    return CoverageInfo(
+        line_pct=line_coverage(run),
+        branch_pct=branch_coverage(run),
+        line_covered=run.line_covered,
+        line_missed=run.line_missed,
+        branch_covered=run.branch_covered,
+        branch_missed=run.branch_missed,
+        file_count=files.count,
+        files=[
+            FileInfo(
+                path=row.path,
+                module=row.module,
+                line_pct=percent(row.line_covered, row.line_missed),
+                line_covered=row.line_covered,
+                line_missed=row.line_missed,
+                branch_covered=row.branch_covered,
+                branch_missed=row.branch_missed,
+            )
+            for row in files.rows
+        ],
+    )
+
+
+def flaky_info(test: FlakyTest) -> FlakyInfo:
+    return FlakyInfo(
+        class_name=test.class_name,
+        name=test.name,
+        status=test.status.value,
+        note=test.note,
+        flaky=test.commits is not None,
+        flaky_commits=test.commits or 0,
+        total_results=test.results,
+        failures=test.failures,
+        failure_rate_pct=percent(test.failures, test.results - test.failures) or 0.0,
+        last_failure_at=None if test.last_failure_at is None else Instant(test.last_failure_at),
+    )
+
+
+def test_history(class_name: str, name: str, status: str, outcomes: Sequence[Outcome]) -> TestHistory:
+    return TestHistory(
+        class_name=class_name,
+        name=name,
+        status=status,
+        results=[
+            OutcomeInfo(
+                run_id=one.run.id,
+                branch=one.run.branch,
+                flag=one.run.flag,
+                commit=one.run.commit_sha,
+                created_at=Instant(one.run.created_at),
+                status=one.status.value,
+                flaky=one.flaky,
+                duration_ms=one.duration_ms,
+                failure_message=one.message,
+            )
+            for one in outcomes
+        ],
+    )
+
+
+def comparison_info(found: Comparison) -> ComparisonInfo:
+    return ComparisonInfo(
+        base=run_info(found.base),
+        head=run_info(found.head),
+        pass_rate_delta=found.pass_rate_delta,
+        coverage_delta=found.coverage_delta,
+        duration_delta_ms=found.duration_delta_ms,
+        new_failures=found.changes.failing,
+        fixed=found.changes.fixed,
+        still_failing=found.changes.still_failing,
+        timings=found.timings,
+    )

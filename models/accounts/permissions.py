@@ -1,0 +1,75 @@
+"""What somebody may in a project, by membership: OWNER, WRITE or READ. An ADMIN is OWNER, PUBLIC is read by all."""
+
+from __future__ import annotations
+
+from typing import Literal, cast
+
+import peewee
+
+from models.accounts.accounts import USER_COLUMNS, User, user_of
+from models.tracker.tables import Membership, Project, reports
+
+ProjectRole = Literal["OWNER", "WRITE", "READ"]
+
+PROJECT_ROLES: tuple[ProjectRole, ...] = ("OWNER", "WRITE", "READ")
+"""Each may what those after it may."""
+
+_ROLE = "SELECT role FROM membership WHERE project_id = ? AND account_id = ?"
+_GRANT = (
+    "INSERT INTO membership (project_id, account_id, role, created_at) VALUES (?, ?, ?, ?)"
+    " ON CONFLICT (project_id, account_id) DO UPDATE SET role = excluded.role"
+)
+_MEMBERS = (
+    f"SELECT m.role, {USER_COLUMNS} FROM membership AS m JOIN account AS a ON a.id = m.account_id"  # noqa: S608 (ours)
+    " WHERE m.project_id = ? ORDER BY a.username"
+)
+_REMOVE = "DELETE FROM membership WHERE project_id = ? AND account_id = ?"
+
+
+def role_in(user: User | None, project: Project | int) -> ProjectRole | None:
+    """What `user` is in a project, given whole or by its id."""
+    if user is None:
+        return None
+    if user.is_admin:
+        return "OWNER"
+    id = project if isinstance(project, int) else project.id
+    row = reports.execute_sql(_ROLE, (id, user.id)).fetchone()
+    return cast("ProjectRole", row[0]) if row else None
+
+
+def may_read(user: User | None, project: Project) -> bool:
+    return project.visibility == "PUBLIC" or role_in(user, project) is not None
+
+
+def may_write(user: User | None, project: Project | int) -> bool:
+    return role_in(user, project) in ("OWNER", "WRITE")
+
+
+def may_own(user: User | None, project: Project | int) -> bool:
+    return role_in(user, project) == "OWNER"
+
+
+def readable(user: User | None) -> peewee.Expression | peewee.SQL:
+    """The condition, for a `where` on `Project`, of the projects that `user` may read."""
+    if user is not None and user.is_admin:
+        return peewee.SQL("1 = 1")
+    public = Project.visibility == "PUBLIC"
+    if user is None:
+        return public
+    joined = Membership.select(Membership.project).where(Membership.account == user.id)
+    return public | cast("peewee.Field", Project.id).in_(joined)
+
+
+def grant(project_id: int, user_id: int, role: ProjectRole, now: int) -> None:
+    """Makes somebody a member, or another kind of member."""
+    reports.execute_sql(_GRANT, (project_id, user_id, role, now))
+
+
+def members_of(project_id: int) -> list[tuple[User, ProjectRole]]:
+    """By name."""
+    return [(user_of(row[1:]), row[0]) for row in reports.execute_sql(_MEMBERS, (project_id,))]
+
+
+def remove_member(project_id: int, user_id: int) -> bool:
+    """False: this was no member."""
+    return bool(reports.execute_sql(_REMOVE, (project_id, user_id)).rowcount)

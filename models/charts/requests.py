@@ -1,0 +1,169 @@
+"""What may be asked of releases and of rendering: the inputs of each operation, with their rules."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from attrs import frozen
+
+from models.charts import refs
+from models.charts.helm_args import Cascade, Strategy
+from models.charts.parameters import body, file, path, query
+from models.charts.refs import check_version
+
+_TIMEOUT: dict[str, Any] = {"low": 1, "high": 3600}
+_CASCADES = ("background", "foreground", "orphan")
+
+
+def _labels(labels: Any) -> None:
+    for name, value in labels.items():
+        refs.label(name, value)
+
+
+def _chart_ref() -> Any:
+    return body("repo/chart, repo/chart:version or oci://host/path[:tag]", required=True)
+
+
+def _version() -> Any:
+    return body("an exact version, or a range of them; the newest where there is none", check=check_version)
+
+
+def _values() -> Any:
+    return body("values over those of the chart")
+
+
+def _namespace() -> Any:
+    return query("the namespace of the release", "default", check=refs.namespace)
+
+
+def _name() -> Any:
+    return path("the release", check=refs.release)
+
+
+def _timeout() -> Any:
+    return body("seconds that helm may take; `svc.helm.timeout` where there is none", **_TIMEOUT)
+
+
+@frozen(kw_only=True)
+class _InstallOptions:
+    release_name: str = body("the name of the new release", required=True, check=refs.release)
+    namespace: str = body("its namespace", "default", check=refs.namespace, or_query=True)
+    values: dict[str, Any] | None = _values()
+    dry_run: bool = body("ask the cluster, and change nothing", False)
+    description: str | None = body("what the history says of it")
+    labels: dict[str, str] | None = body("labels for what helm stores of the release", check=_labels)
+    wait: bool = body("wait until everything is ready", False)
+    timeout: int | None = _timeout()
+    create_namespace: bool = body("make the namespace where it is not there", False)
+    atomic: bool = body("take it all back where it fails", False)
+
+
+@frozen(kw_only=True)
+class Install(_InstallOptions):
+    chart_ref: str = _chart_ref()
+    version: str | None = _version()
+
+
+@frozen(kw_only=True)
+class InstallUpload(_InstallOptions):
+    chart: Path = file("the archive of the chart")
+
+
+@frozen(kw_only=True)
+class _UpgradeOptions:
+    name: str = _name()
+    namespace: str = _namespace()
+    values: dict[str, Any] | None = _values()
+    value_strategy: Strategy = body(
+        "what becomes of the values that it has; DEFAULT: kept where none are given", "DEFAULT"
+    )
+    dry_run: bool = body("ask the cluster, and change nothing", False)
+    install: bool = body("install it where there is none", False)
+    wait: bool = body("wait until everything is ready", False)
+    timeout: int | None = _timeout()
+    atomic: bool = body("go back to what was where it fails", False)
+    description: str | None = body("what the history says of it")
+
+
+@frozen(kw_only=True)
+class Upgrade(_UpgradeOptions):
+    chart_ref: str = _chart_ref()
+    version: str | None = _version()
+
+
+@frozen(kw_only=True)
+class UpgradeUpload(_UpgradeOptions):
+    chart: Path = file("the archive of the chart")
+
+
+@frozen(kw_only=True)
+class Uninstall:
+    name: str = _name()
+    namespace: str = _namespace()
+    no_hooks: bool = query("run none of its hooks", False)
+    keep_history: bool = query("keep what helm has stored of it", False)
+    dry_run: bool = query("change nothing", False)
+    wait: bool = query("wait until everything is gone", False)
+    timeout: int | None = query("seconds that helm may take; `svc.helm.timeout` where there is none", **_TIMEOUT)
+    cascade: Cascade | None = query("what becomes of dependents", choices=_CASCADES)
+    description: str | None = query("what the history says of it")
+
+
+@frozen(kw_only=True)
+class Rollback:
+    name: str = _name()
+    namespace: str = _namespace()
+    revision: int = body("the revision to go back to", required=True, low=1)
+    no_hooks: bool = body("run none of its hooks", False)
+    max_history: int | None = body("revisions that are kept; 0: all", low=0)
+    dry_run: bool = body("change nothing", False)
+    force: bool = body("replace what cannot be changed", False)
+    cleanup_on_fail: bool = body("delete what was new where it fails", False)
+    wait: bool = body("wait until everything is ready", False)
+    wait_for_jobs: bool = body("wait for its jobs too", False)
+    timeout: int | None = _timeout()
+
+
+@frozen(kw_only=True)
+class Test:
+    name: str = _name()
+    namespace: str = _namespace()
+    timeout_seconds: int = query("seconds that the tests may take", 300, **_TIMEOUT)
+
+    __test__ = False  # not one of pytest's
+
+
+@frozen(kw_only=True)
+class _TemplateOptions:
+    release_name: str = body("the name of the release", "release-name", check=refs.release)
+    namespace: str = body("its namespace", "default", check=refs.namespace)
+    values: dict[str, Any] | None = _values()
+    show_only: tuple[str, ...] = body("only these templates: paths within the chart", (), check=refs.template_file)
+    skip_tests: bool = body("leave out the tests", False)
+    include_crds: bool = body("with the custom resource definitions", False)
+    is_upgrade: bool = body("as an upgrade, not an install", False)
+
+
+@frozen(kw_only=True)
+class Template(_TemplateOptions):
+    chart_ref: str = _chart_ref()
+    version: str | None = _version()
+
+
+@frozen(kw_only=True)
+class TemplateUpload(_TemplateOptions):
+    chart: Path = file("the archive of the chart")
+
+
+@frozen(kw_only=True)
+class Lint:
+    chart_ref: str = _chart_ref()
+    version: str | None = _version()
+    values: dict[str, Any] | None = _values()
+    strict: bool = body("warnings are errors", False)
+
+
+@frozen(kw_only=True)
+class Create:
+    name: str = body("the name of the new chart", required=True, check=refs.new_chart)

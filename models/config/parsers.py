@@ -1,0 +1,337 @@
+"""Text as values: a YAML file as a tree of texts, the reading of one by its type, and what is said if it does not fit.
+
+Readers take text and give a value; checks take a value, of whatever was read before them, and give it back or another.
+Both raise `ValidationError`. Types that carry checks (`Port`, `Filled` ...) are spelled with `Annotated`.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import math
+import re
+import shlex
+import signal
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated, NewType, TypeAlias, TypeVar
+from urllib.parse import urlsplit
+
+from models.supervision.process import Seconds, Size
+
+Raw: TypeAlias = "str | list[Raw] | dict[str, Raw] | None"
+"""What YAML says with every scalar but null left as its text."""
+
+Words = NewType("Words", tuple[str, ...])
+"""The words of a command: a list, or text that is split as a shell splits it."""
+
+T = TypeVar("T")
+N = TypeVar("N", int, float)
+LONGEST = 36500 * 86400.0  # a hundred years: beyond it timers and dates overflow
+
+
+class ValidationError(ValueError):
+    """Why a value does not fit; the message begins with the value, shortened, where one is given."""
+
+    def __init__(self, why: str, value: object = None) -> None:
+        super().__init__(why if value is None else f"{shown(str(value))} {why}")
+
+
+def shown(text: str) -> str:
+    """`text` in quotes, on one line, of a bearable length."""
+    return repr(text if len(text) <= 60 else text[:57] + "...")
+
+
+def text(raw: str) -> str:
+    """Text that a file name, an argument or JSON can hold. Never shows what it refuses: it may be a password."""
+    if "\0" in raw:
+        raise ValidationError("must not contain a NUL character")
+    if any("\ud800" <= c <= "\udfff" for c in raw):
+        raise ValidationError("must be valid UTF-8")
+    return raw
+
+
+def filled(raw: str) -> str:
+    if not raw.strip():
+        raise ValidationError("must not be empty")
+    return raw
+
+
+def file_path(raw: str) -> Path:
+    return Path(filled(text(raw)))
+
+
+def one_of(*names: str) -> Callable[[str], str]:
+    def check(raw: str) -> str:
+        if raw not in names:
+            raise ValidationError(f"is not one of {', '.join(names)}", raw)
+        return raw
+
+    return check
+
+
+_BOOLEANS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+
+
+def yes_or_no(raw: str) -> bool:
+    try:
+        return _BOOLEANS[raw.strip().lower()]
+    except KeyError:
+        raise ValidationError("is not true or false", raw) from None
+
+
+def whole(raw: str) -> int:
+    digits = raw.strip()
+    if not re.fullmatch(r"[+-]?[0-9]+", digits):
+        raise ValidationError("is not a whole number", raw)
+    if len(digits) > 18:  # what SQLite and the operating system take
+        raise ValidationError("is too large", raw)
+    return int(digits)
+
+
+def number(raw: str) -> float:
+    if not re.fullmatch(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)", raw.strip()):
+        raise ValidationError("is not a number", raw)
+    return float(raw)
+
+
+def between(low: N, high: N) -> Callable[[N], N]:
+    def check(value: N) -> N:
+        if not low <= value <= high:
+            raise ValidationError(f"is not between {low} and {high}", value)
+        return value
+
+    return check
+
+
+def at_least(low: int) -> Callable[[int], int]:
+    def check(value: int) -> int:
+        if value < low:
+            raise ValidationError(f"is less than {low}", value)
+        return value
+
+    return check
+
+
+_N = r"([0-9]*\.?[0-9]+)"
+_SHORT = re.compile(rf"(?:{_N}d)?(?:{_N}h)?(?:{_N}m)?(?:{_N}s)?(?:{_N}ms)?")
+_ISO = re.compile(rf"P(?=[0-9.T])(?:{_N}W)?(?:{_N}D)?(?:T(?=[0-9.])(?:{_N}H)?(?:{_N}M)?(?:{_N}S)?)?")
+_BARE = re.compile(_N)
+_FORMS = (
+    (_SHORT, (86400, 3600, 60, 1, 0.001)),
+    (_ISO, (604800, 86400, 3600, 60, 1)),
+    (_BARE, (1,)),
+)
+
+
+def seconds(raw: str) -> Seconds:
+    """`500ms`, `1h30m`, `PT1M30S` or a bare number of seconds; at most a hundred years."""
+    written = raw.strip()
+    for form, units in _FORMS:
+        if written and (found := form.fullmatch(written)):
+            return _bounded(math.fsum(float(n) * unit for n, unit in zip(found.groups(), units, strict=True) if n), raw)
+    raise ValidationError("is not a length of time such as 500ms, 5s, 2m, 1h, 30d, PT5S or a number of seconds", raw)
+
+
+def _bounded(length: float, raw: str) -> Seconds:
+    if length > LONGEST:
+        raise ValidationError("is longer than 36500d", raw)
+    return Seconds(length)
+
+
+def some_time(length: Seconds) -> Seconds:
+    if not length:
+        raise ValidationError("must be longer than 0")
+    return length
+
+
+def size(raw: str) -> Size:
+    """`64K`, `64KB`, `64KiB` (base 1024, any case) or a bare number of bytes."""
+    found = re.fullmatch(r"([0-9]+) ?([KMGT]?)(?:i?B)?", raw.strip(), re.IGNORECASE)
+    if not found:
+        raise ValidationError("is not a size such as 64K, 25M, 1G or a number of bytes", raw)
+    total = whole(found[1]) * 1024 ** " KMGT".index(found[2].upper() or " ")
+    if total >= 2**63:
+        raise ValidationError("is too large", raw)
+    return Size(total)
+
+
+def octal(raw: str) -> int:
+    if not re.fullmatch(r"(0o)?0*[0-7]{1,3}", raw.strip()):
+        raise ValidationError("is not a umask such as 022 (octal, at most 777)", raw)
+    return int(raw, 8)
+
+
+_SIGNALS = {
+    spelling: known
+    for name, known in signal.Signals.__members__.items()
+    for spelling in (name, name.removeprefix("SIG"), str(int(known)))
+}
+
+
+def signal_of(raw: str) -> signal.Signals:
+    try:
+        return _SIGNALS[raw.strip().upper()]
+    except KeyError:
+        raise ValidationError("is not a signal such as TERM, HUP or 15", raw) from None
+
+
+def amount(raw: str) -> str:
+    """One side of a resource limit, as `prlimit` spells it."""
+    return raw if raw == "unlimited" else str(at_least(0)(whole(raw)))
+
+
+def status_range(raw: str) -> tuple[int, int]:
+    found = re.fullmatch(r"([1-5][0-9]{2})(?: ?- ?([1-5][0-9]{2}))?", raw.strip())
+    if not found or int(found[1]) > int(found[2] or found[1]):
+        raise ValidationError("is not a status code such as 204 or a range such as 200-399", raw)
+    return int(found[1]), int(found[2] or found[1])
+
+
+def commas(raw: str) -> list[str]:
+    return [item for item in map(str.strip, raw.split(",")) if item]
+
+
+def shell_words(raw: str) -> list[str]:
+    try:
+        return shlex.split(raw)
+    except ValueError as error:
+        raise ValidationError(f"cannot be split into words: {str(error).lower()}") from None
+
+
+def some(items: Sequence[T]) -> Sequence[T]:
+    if not items:
+        raise ValidationError("must have at least one item")
+    return items
+
+
+def program(words: Words) -> Words:
+    if not words or not words[0].strip():
+        raise ValidationError("must begin with the name of a program")
+    return words
+
+
+_LABEL = r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
+_HOST = re.compile(rf"(?=.{{1,253}}$)(?:{_LABEL}\.)*(?!\d+\.?$){_LABEL}\.?")  # 300.1.1.1 is not a name
+
+
+def host(raw: str) -> str:
+    """An IP address, `localhost` or another host name."""
+    try:
+        ipaddress.ip_address(raw)
+    except ValueError:
+        if not _HOST.fullmatch(raw):
+            raise ValidationError("is not an IP address or a host name", raw) from None
+    return raw
+
+
+def host_port(raw: str) -> str:
+    """`host:port`, with an IPv6 address in brackets."""
+    name, _, port = raw.rpartition(":")
+    literal = name.removeprefix("[").removesuffix("]")
+    try:
+        host(literal)
+        between(1, 65535)(whole(port))
+    except ValidationError:
+        raise ValidationError("is not host:port", raw) from None
+    if (":" in literal) != (name == f"[{literal}]"):
+        raise ValidationError("is not host:port", raw)
+    return raw
+
+
+def host_header(raw: str) -> str:
+    """What a Host header may bear: a name, with or without a port."""
+    return host_port(raw) if ":" in raw else host(raw)
+
+
+def network(raw: str) -> str:
+    try:
+        ipaddress.ip_network(raw, strict=False)
+    except ValueError:
+        raise ValidationError("is not an IP address or a network such as 10.0.0.0/8", raw) from None
+    return raw
+
+
+def url(raw: str) -> str:
+    try:
+        parts = urlsplit(raw)
+        fits = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        fits = False
+    if not fits or re.search(r"[\s\x00-\x1f]", raw):
+        raise ValidationError("is not an http or https URL with a host", re.sub(r"//[^/]*@", "//...@", raw))
+    return raw
+
+
+def database_url(raw: str) -> str:
+    """It may hold a password, so no fault shows it."""
+    try:
+        fits = urlsplit(raw).scheme in ("postgresql", "postgres") and "://" in raw
+    except ValueError:
+        fits = False
+    if not fits or re.search(r"[\s\x00-\x1f]", raw):
+        raise ValidationError("is not postgresql://USER:PASSWORD@HOST/NAME")
+    return raw
+
+
+def token(raw: str) -> str:
+    """A word as HTTP has them: the name of a header or a method."""
+    if not re.fullmatch(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", raw):
+        raise ValidationError("is not a name that HTTP allows", raw)
+    return raw
+
+
+def header_value(raw: str) -> str:
+    if any(c < " " and c != "\t" for c in raw):
+        raise ValidationError("must not contain control characters")
+    return raw
+
+
+# fmt: off
+_TAKEN = {
+    "supervision", "charts", "tracker", "healthz", "readyz", "metrics", "static", "mcp", "sse", "v3", "swagger-ui.html",
+    "processes", "history", "releases", "repositories", "projects", "runs", "compare", "login", "logout", "profile",
+    "users",
+}
+# fmt: on
+
+
+def base_path(raw: str) -> str:
+    """A path that may stand in place of /api/v1: not /, no trailing /, nothing that is served already."""
+    names = raw.split("/")
+    if not re.fullmatch(r"(/[A-Za-z0-9._~-]+)+", raw) or {".", ".."} & set(names):
+        raise ValidationError("is not a path such as /api/v1 (more than /, with a / before it and none after it)", raw)
+    if names[1] in _TAKEN:
+        raise ValidationError(f"collides with /{names[1]}", raw)
+    return raw
+
+
+def variable_name(raw: str) -> str:
+    if not raw or "=" in raw:
+        raise ValidationError("is not a name for an environment variable", raw)
+    return raw
+
+
+def process_name(raw: str) -> str:
+    if not 1 <= len(raw) <= 255 or any(c < " " or "\x7f" <= c <= "\x9f" for c in raw):
+        raise ValidationError("is not a process name (1 to 255 characters, none of them a control character)", raw)
+    return raw
+
+
+# fmt: off
+LIMITS = (
+    "as", "core", "cpu", "data", "fsize", "locks", "memlock", "msgqueue", "nice", "nofile", "nproc", "rss",
+    "rtprio", "rttime", "sigpending", "stack",
+)
+# fmt: on
+"""The resource limits that util-linux' `prlimit` knows."""
+
+Filled = Annotated[str, filled]
+Host = Annotated[str, host]
+Url = Annotated[str, url]
+Token = Annotated[str, token]
+Port = Annotated[int, between(0, 65535)]  # 0: any that is free
+Count = Annotated[int, at_least(1)]
+Count0 = Annotated[int, at_least(0)]  # where 0 has a meaning
+Bytes = Annotated[Size, at_least(1)]
+Span = Annotated[Seconds, some_time]
+Percent = Annotated[float, between(0, 100)]

@@ -1,0 +1,193 @@
+"""Every setting as a frozen value. `models/config/loader.py` is the way from YAML, environment and command line to it.
+
+These classes are the whole declaration: a property's name is the attribute's with - for _, its type says how text is
+read, its default is the documented one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Literal
+
+from attrs import Factory, field, frozen
+
+from models.config import parsers
+from models.config.parsers import Bytes, Count, Count0, Filled, Host, Percent, Port, Span, Token, Url
+from models.supervision.process import ProcessSpec, Seconds, Size
+
+KIB, MIB, DAY = 1024, 1024**2, 86400
+
+
+class BadConfig(Exception):
+    """The configuration cannot be used; `faults` has one line for each thing that is wrong, in the order found."""
+
+    def __init__(self, faults: Sequence[str]) -> None:
+        super().__init__("\n".join(faults))
+        self.faults = tuple(faults)
+
+
+@frozen
+class Tls:
+    certificate: Path | None = None
+    key: Path | None = None
+
+
+@frozen
+class Server:
+    address: Annotated[tuple[Host, ...], parsers.some] = ("127.0.0.1",)
+    port: Port = 8080
+    data_dir: Path = Path("data")
+    allowed_hosts: tuple[Annotated[str, parsers.host_header], ...] = ()
+    trusted_proxies: tuple[Annotated[str, parsers.network], ...] = ()
+    tls: Tls = Tls()
+    log_format: Literal["text", "json"] = "text"
+    max_streams: Count = 10_000
+    max_body: Bytes = Size(101 * MIB)
+    stream_buffer: Bytes = Size(256 * KIB)
+    stream_replay: Count0 = 1000
+    shutdown_timeout: Seconds = Seconds(30)
+    database_url: Annotated[str, parsers.database_url] | None = field(default=None, repr=False)
+
+
+@frozen
+class ControlSecurity:
+    allow_anonymous_control: bool = False
+
+
+@frozen
+class Events:
+    retain_days: Count = 90
+    retain_rows: Count = 1_000_000
+
+
+@frozen
+class Supervisor:
+    node_name: Filled | None = None
+    description: str = ""
+    auto_start: bool = True
+    on_exit: Literal["stop", "leave"] = "stop"
+    security: ControlSecurity = ControlSecurity()
+    events: Events = Events()
+    processes: Mapping[Annotated[str, parsers.process_name], ProcessSpec] = Factory(dict)
+    """In the order of the file."""
+
+
+@frozen
+class ChartSecurity:
+    mode: Literal["READ_ONLY", "FULL"] = "READ_ONLY"
+    api_key: str | None = field(default=None, repr=False)
+    api_key_header: Token = "X-API-Key"
+    block_private_networks: bool = False
+    allowed_hosts: tuple[Annotated[str, parsers.host_port], ...] = ()
+
+
+@frozen
+class AccessInterceptor:
+    enabled: bool = True
+
+
+@frozen
+class Rest:
+    base_path: Annotated[str, parsers.base_path] = "/api/v1"
+    temp_dir: Path | None = None
+    access_interceptor: AccessInterceptor = AccessInterceptor()
+
+
+@frozen
+class Helm:
+    binary: Filled | None = None
+    max_concurrent: Count | None = None
+    max_memory: Bytes = Size(1536 * MIB)
+    timeout: Span = Seconds(300)
+    template_timeout: Span = Seconds(30)
+    lock_timeout: Seconds = Seconds(30)
+    max_output: Bytes = Size(64 * MIB)
+
+
+@frozen
+class Kube:
+    kubeconfig: Filled | None = None
+    context: Filled | None = None
+
+
+@frozen
+class Hub:
+    url: Url = "https://artifacthub.io"
+
+
+@frozen
+class Fetch:
+    timeout: Span = Seconds(30)
+    max_index: Bytes = Size(256 * MIB)
+    max_archive: Bytes = Size(100 * MIB)
+    max_redirects: Count0 = 10
+    keyring: Path | None = None
+
+
+@frozen
+class Mcp:
+    enabled: bool | None = None
+
+
+@frozen
+class Svc:
+    security: ChartSecurity = ChartSecurity()
+    rest: Rest = Rest()
+    helm: Helm = Helm()
+    kube: Kube = Kube()
+    hub: Hub = Hub()
+    fetch: Fetch = Fetch()
+    mcp: Mcp = Mcp()
+
+
+@frozen
+class LoginFailures:
+    per_minute: Count = 10
+    per_name_per_hour: Count = 100
+
+
+@frozen
+class TrackerSecurity:
+    open_mode: bool = True
+    require_ingest_token: bool = False
+    default_visibility: Literal["PUBLIC", "PRIVATE"] | None = None
+    login_failures: LoginFailures = LoginFailures()
+    admin_username: Filled = "admin"
+    admin_password: Filled | None = field(default=None, repr=False)
+    session_lifetime: Span = Seconds(30 * DAY)
+
+
+@frozen
+class QualityGate:
+    base_branch: Filled = "main"
+    min_line_coverage: Percent | None = None
+    max_coverage_drop_pct: Percent = 1.0
+    fail_on_new_failures: bool = True
+
+
+@frozen
+class ReportLimits:
+    file: Bytes = Size(25 * MIB)
+    request: Bytes = Size(100 * MIB)
+    inflated: Bytes = Size(256 * MIB)
+    parts: Count = 10_000
+    depth: Count = 200
+    output_per_case: Bytes = Size(MIB)
+
+
+@frozen
+class Tracker:
+    security: TrackerSecurity = TrackerSecurity()
+    quality_gate: QualityGate = QualityGate()
+    limits: ReportLimits = ReportLimits()
+    retain_days: Count0 = 0
+    retain_runs: Count0 = 0
+
+
+@frozen
+class Config:
+    server: Server = Server()
+    supervisor: Supervisor = Supervisor()
+    svc: Svc = Svc()
+    tracker: Tracker = Tracker()

@@ -1,0 +1,114 @@
+"""A YAML file as a tree of texts: no scalar is anything else yet, so `022`, `on` and `12345` are what was written."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import yaml
+
+from models.config.parsers import Raw, shown
+
+_YAML = "tag:yaml.org,2002:"
+_NULL, _MERGE = f"{_YAML}null", f"{_YAML}merge"
+_TAGS = {_YAML + name for name in ("null", "bool", "int", "float", "str", "timestamp", "value", "seq", "map")}
+
+
+def _composed(text: str) -> yaml.Node | None:
+    """By libyaml where it is there, which is ten times as fast; where that finds a fault, by PyYAML, for its words."""
+    with contextlib.suppress(AttributeError, yaml.YAMLError, RecursionError):
+        return yaml.compose(text, yaml.CSafeLoader)
+    return yaml.compose(text, yaml.SafeLoader)
+
+
+class Yaml:
+    """One file as a tree. What is wrong goes to `fault(where, why)`, `where` being the file, with line and column."""
+
+    def __init__(self, path: Path, fault: Callable[[str, str], object]) -> None:
+        self._path, self._fault = path, fault
+        self._done: dict[yaml.Node, Raw] = {}  # an alias is read once, however often it is used
+        self._open: set[yaml.Node] = set()
+
+    def read(self) -> Raw:
+        """The mapping at the top; `{}` where there is none or it cannot be read."""
+        try:
+            node = _composed(self._path.read_bytes().decode())
+            tree = self._plain(node) if node else None
+        except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
+            self._fault(*_told(self._path, error))
+            return {}
+        if tree is not None and not isinstance(tree, dict):
+            self._fault(str(self._path), "a mapping of properties is expected")
+        return tree if isinstance(tree, dict) else {}
+
+    def _at(self, node: yaml.Node, why: str) -> None:
+        self._fault(f"{self._path}:{node.start_mark.line + 1}:{node.start_mark.column + 1}", why)
+
+    def _plain(self, node: yaml.Node) -> Raw:
+        if node in self._open:
+            self._at(node, "contains itself")
+            return None
+        if node not in self._done:
+            self._open.add(node)
+            self._done[node] = self._converted(node)
+            self._open.remove(node)
+        return self._done[node]
+
+    def _converted(self, node: yaml.Node) -> Raw:
+        if node.tag not in _TAGS:
+            self._at(node, "tags such as !this are not supported")
+        if isinstance(node, yaml.MappingNode):
+            return self._merged(node) | self._own(node)
+        if isinstance(node, yaml.SequenceNode):
+            return [self._plain(item) for item in node.value]
+        return None if node.tag == _NULL else str(node.value)
+
+    def _own(self, node: yaml.MappingNode) -> dict[str, Raw]:
+        lines: dict[str, int] = {}
+        own: dict[str, Raw] = {}
+        for key, value in self._pairs(node):
+            if key.value in lines:
+                self._at(key, f"the key {shown(key.value)} stands here again, after line {lines[key.value]}")
+            lines[key.value] = key.start_mark.line + 1
+            own.setdefault(key.value, self._plain(value))
+        return own
+
+    def _pairs(self, node: yaml.MappingNode) -> Iterator[tuple[yaml.ScalarNode, yaml.Node]]:
+        for key, value in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                self._at(key, "a key must be a text")
+            elif key.tag != _MERGE:
+                yield key, value
+
+    def _merged(self, node: yaml.MappingNode) -> dict[str, Raw]:
+        """What `<<` brings; of several mappings the first that has a key wins."""
+        merged: dict[str, Raw] = {}
+        for value in (value for key, value in node.value if key.tag == _MERGE):
+            plain = self._plain(value)
+            for part in plain if isinstance(plain, list) else [plain]:
+                if isinstance(part, dict):
+                    merged = part | merged
+                else:
+                    self._at(value, "<< takes a mapping or a list of mappings")
+        return merged
+
+
+def _told(path: Path, error: Exception) -> tuple[str, str]:
+    """Where and why a file cannot be read, without a word of its text: it may be of a password."""
+    match error:
+        case FileNotFoundError():
+            return str(path), "there is no such file"
+        case IsADirectoryError():
+            return str(path), "is a directory, not a file"
+        case OSError():
+            return str(path), f"cannot be read: {error.strerror}"
+        case UnicodeDecodeError():
+            return f"{path}:{error.object.count(10, 0, error.start) + 1}", "is not UTF-8"
+        case yaml.MarkedYAMLError(problem_mark=yaml.Mark() as mark):
+            why = ", ".join(words for words in (error.context, error.problem) if words)
+            return f"{path}:{mark.line + 1}:{mark.column + 1}", re.sub(r"(alias|anchor|handle) '[^']*'", r"\1", why)
+        case yaml.reader.ReaderError():
+            return str(path), f"the character number {error.position + 1} is not allowed in YAML"
+    return str(path), "is nested too deeply"

@@ -1,0 +1,208 @@
+"""The journal of status changes: one row for each, counted as it is written, paged without counting.
+
+A page by `eventTime` is one walk of one index, whatever the filter and however many events there are. `store` is this
+host's own, or the one that several nodes share (`models/supervision/shared_events.py`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from attrs import frozen
+
+from models.errors import NotFound
+from models.paging import Page, Paging
+from models.supervision.process import STATUSES, Status
+from models.supervision.tables import database
+
+if TYPE_CHECKING:
+    from models.storage.postgres import Postgres
+    from models.storage.sqlite import Store
+
+SORTS = {
+    "id": "id",
+    "pid": "pid",
+    "eventTime": "event_time",
+    "processName": "process",
+    "startTime": "start_time",
+    "endTime": "end_time",
+    "exitCode": "exit_code",
+    "newStatus": "new_status",
+    "oldStatus": "old_status",
+    "processUptime": "uptime",
+}
+"""Public field name -> column: what by-status and by-process may be sorted by."""
+
+COMMON_SORTS = ("eventTime", "processName", "newStatus", "oldStatus", "pid")
+"""What the seed lets `/events` be sorted by."""
+
+NEAR = 5_000
+"""An offset up to this costs a millisecond at most, so that page may be read on the loop."""
+
+_COLUMNS = "id, event_time, process, pid, start_time, end_time, exit_code, new_status, old_status, uptime"
+_INSERT = f"INSERT INTO event ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"  # noqa: S608 (our own column names)
+_COUNT = "INSERT INTO tally VALUES (?, ?) ON CONFLICT (scope) DO UPDATE SET events = tally.events + excluded.events"
+_KEEP_LAST = "INSERT INTO tally VALUES (?, ?) ON CONFLICT (scope) DO UPDATE SET events = excluded.events"
+_TOTAL, _LAST = "total", "last"
+_NULLABLE = frozenset({"pid", "start_time", "end_time", "exit_code"})
+
+
+@frozen
+class Entry:
+    """One status change of one process. Times are microseconds since 1970 (UTC), `uptime` is a length in them."""
+
+    id: int
+    at: int
+    process: str
+    pid: int | None
+    start: int | None
+    end: int | None
+    exit_code: int | None
+    new: Status
+    old: Status
+    uptime: int
+
+    def row(self) -> tuple[object, ...]:
+        return (
+            self.id, self.at, self.process, self.pid, self.start, self.end, self.exit_code,
+            self.new.rank, self.old.rank, self.uptime,
+        )  # fmt: skip
+
+
+@frozen
+class Filter:
+    """Which events: all, those that ended in a status, or those of one process."""
+
+    status: Status | None = None
+    process: str | None = None
+
+    def where(self) -> tuple[str, list[object], str]:
+        """The condition, its values, and the scope under which such events are tallied."""
+        if self.status is not None:
+            return "WHERE new_status = ?", [self.status.rank], _status_scope(self.status.rank)
+        if self.process is not None:
+            return "WHERE process = ?", [self.process], _process_scope(self.process)
+        return "", [], _TOTAL
+
+
+def _status_scope(rank: int) -> str:
+    return f"status:{rank}"
+
+
+def _process_scope(name: str) -> str:
+    return f"process:{name}"
+
+
+def _entry(row: Sequence[Any]) -> Entry:
+    id, at, process, pid, start, end, exit_code, new, old, uptime = row
+    return Entry(id, at, process, pid, start, end, exit_code, STATUSES[new], STATUSES[old], uptime)
+
+
+def append(entries: Sequence[Entry], store: Store | Postgres = database) -> None:
+    """Writes `entries` and counts them. For use within `atomic()`."""
+    store.write_many(_INSERT, [entry.row() for entry in entries])
+    _count(store, [(entry.process, entry.new.rank) for entry in entries], 1)
+
+
+def _count(store: Store | Postgres, events: Iterable[tuple[str, int]], sign: int) -> None:
+    tally: Counter[str] = Counter()
+    for process, rank in events:
+        tally.update((_TOTAL, _process_scope(process), _status_scope(rank)))
+    store.write_many(_COUNT, [(scope, sign * count) for scope, count in tally.items()])
+
+
+def last_id(store: Store | Postgres = database) -> int:
+    """The highest id ever given: ids grow across restarts and are not given again after pruning."""
+    row = store.execute_sql("SELECT max(id) FROM event").fetchone()
+    return max(row[0] or 0, _tallies(store, [_LAST]).get(_LAST, 0))
+
+
+def count(which: Filter, store: Store | Postgres = database) -> int:
+    scope = which.where()[2]
+    return _tallies(store, [scope]).get(scope, 0)
+
+
+def _tallies(store: Store | Postgres, scopes: Sequence[str]) -> dict[str, int]:
+    places = ", ".join("?" * len(scopes))
+    query = f"SELECT scope, events FROM tally WHERE scope IN ({places})"  # noqa: S608 (places alone)
+    return dict(store.execute_sql(query, scopes).fetchall())
+
+
+def counts(store: Store | Postgres = database) -> dict[str, int]:
+    """`totalEvents`, and the number for each status that has occurred as a new status, in the seed's order."""
+    scopes = [_TOTAL, *(_status_scope(status.rank) for status in STATUSES)]
+    kept = _tallies(store, scopes)
+    by_status = {status.value: kept.get(_status_scope(status.rank), 0) for status in STATUSES}
+    return {"totalEvents": kept.get(_TOTAL, 0)} | {name: number for name, number in by_status.items() if number}
+
+
+def get(id: int, store: Store | Postgres = database) -> Entry:
+    """Raises `NotFound`."""
+    row = store.execute_sql(f"SELECT {_COLUMNS} FROM event WHERE id = ?", (id,)).fetchone()  # noqa: S608
+    if row is None:
+        raise NotFound(f"there is no event {id}", "EVENT_NOT_FOUND")
+    return _entry(row)
+
+
+def is_near_newest(paging: Paging) -> bool:
+    """Whether this page is so cheap that it may be read on the loop."""
+    return paging.sort == "eventTime" and paging.offset <= NEAR
+
+
+def page(paging: Paging, which: Filter | None = None, store: Store | Postgres = database) -> Page[Entry]:
+    """One page of the events, read in one transaction so that the total fits the content."""
+    which = which or Filter()
+    with store.atomic("DEFERRED"):
+        total = count(which, store)
+        return Page(_content(store, paging, which, total), total, paging)
+
+
+def _content(store: Store | Postgres, paging: Paging, which: Filter, total: int) -> list[Entry]:
+    """Walks the ids only, from whichever end is nearer, and then reads the rows of this page."""
+    size, offset = min(paging.size, total - paging.offset), paging.offset
+    if size <= 0:
+        return []
+    backwards = offset > total // 2
+    if backwards:
+        offset = total - offset - size
+    condition, values, _ = which.where()
+    column = SORTS[paging.sort]
+    walk, show = (_ways(column)[flag] for flag in (paging.descending != backwards, paging.descending))
+    ids = f"SELECT id FROM event {condition} ORDER BY {walk} LIMIT ? OFFSET ?"  # noqa: S608
+    query = f"SELECT {_COLUMNS} FROM event WHERE id IN ({ids}) ORDER BY {show}"  # noqa: S608
+    return [_entry(row) for row in store.execute_sql(query, [*values, size, offset])]
+
+
+def _ways(column: str) -> tuple[str, str]:
+    """Up and down; what an event does not have comes before all that it could have, as SQLite sorts."""
+    first, last = (" NULLS FIRST", " NULLS LAST") if column in _NULLABLE else ("", "")
+    return f"{column} ASC{first}, id ASC", f"{column} DESC{last}, id DESC"
+
+
+def since(id: int, limit: int, store: Store | Postgres = database) -> list[Entry]:
+    """The first `limit` events after `id`, oldest first: what a stream that was cut has missed."""
+    query = f"SELECT {_COLUMNS} FROM event WHERE id > ? ORDER BY id LIMIT ?"  # noqa: S608
+    return [_entry(row) for row in store.execute_sql(query, (id, limit))]
+
+
+def prune(before: int, most: int, batch: int = 1000, store: Store | Postgres = database) -> int:
+    """Deletes up to `batch` of the events older than `before`, or beyond the newest `most`; says how many.
+
+    The highest id stays known, so that no id is ever given twice.
+    """
+    with store.atomic():
+        surplus = max(0, count(Filter(), store) - most)
+        old = "SELECT id, process, new_status FROM event WHERE event_time < ? ORDER BY event_time, id LIMIT ?"
+        rows = store.execute_sql(old, (before, batch)).fetchall()
+        if not rows and surplus:
+            oldest = "SELECT id, process, new_status FROM event ORDER BY id LIMIT ?"  # a clock may have gone back
+            rows = store.execute_sql(oldest, (min(surplus, batch),)).fetchall()
+        if rows:
+            highest = last_id(store)
+            store.write_many("DELETE FROM event WHERE id = ?", [(row[0],) for row in rows])
+            _count(store, [(row[1], row[2]) for row in rows], -1)
+            store.execute_sql("DELETE FROM tally WHERE events <= 0")
+            store.execute_sql(_KEEP_LAST, (_LAST, highest))
+    return len(rows)

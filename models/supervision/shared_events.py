@@ -1,0 +1,73 @@
+"""The event history that several nodes share: each node's own events, copied there in the order of their commits.
+
+An event has two numbers: the one that its node gave it, and the one that it has in the shared history, which grows in
+the order of the commits and has no gaps. How far a node has come is written with what it copies: however often a copy
+is tried, it is there once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from attrs import evolve
+
+from models.storage.postgres import Postgres
+from models.supervision import events
+from models.supervision.events import Entry
+from models.supervision.tables import HISTORY
+
+CHANNEL = "event"
+
+_STEPS = [
+    [
+        *HISTORY,
+        "CREATE TABLE node (instance TEXT PRIMARY KEY, copied INTEGER NOT NULL)",
+    ],
+]
+_COPIED = "SELECT copied FROM node WHERE instance = ?"
+_SET_COPIED = (
+    "INSERT INTO node (instance, copied) VALUES (?, ?) ON CONFLICT (instance) DO UPDATE SET copied = excluded.copied"
+)
+
+
+def open_history(url: str) -> Postgres:
+    """Raises `CannotUse`, `peewee.DatabaseError`."""
+    store = Postgres("history", _STEPS)
+    store.open(url)
+    return store
+
+
+def begin(store: Postgres, instance: str, newest: int) -> int:
+    """The number of the last event of a node that is there; `newest` is the last that the node has.
+
+    A node that was put back to an older state has numbers again that it had given before: they are new ones.
+    """
+    with store.atomic():
+        copied = _copied(store, instance)
+        if copied > newest:
+            store.execute_sql(_SET_COPIED, (instance, newest))
+        return min(copied, newest)
+
+
+def copy(store: Postgres, instance: str, entries: Sequence[Entry], after: int | None = None) -> int:
+    """Adds events of a node, oldest first, but those that are there already; returns how far the node has come.
+
+    That is before `after`, where the node believed to be, and nothing is added, if the database has lost what it had:
+    a copy of it that was behind took its place.
+    """
+    with store.atomic():
+        copied = _copied(store, instance)
+        if after is not None and copied < after:
+            return copied
+        fresh = [entry for entry in entries if entry.id > copied]
+        if fresh:
+            last = events.last_id(store)
+            events.append([evolve(entry, id=last + place) for place, entry in enumerate(fresh, 1)], store)
+            store.execute_sql(_SET_COPIED, (instance, fresh[-1].id))
+            store.notify(CHANNEL)
+    return max(copied, entries[-1].id)
+
+
+def _copied(store: Postgres, instance: str) -> int:
+    row = store.execute_sql(_COPIED, (instance,)).fetchone()
+    return int(row[0]) if row else 0

@@ -1,0 +1,102 @@
+"""The tables of supervision, and the ordered migrations that make them."""
+
+from __future__ import annotations
+
+import secrets
+
+import peewee
+
+from models.storage.sqlite import Store
+
+HISTORY = (
+    "CREATE TABLE event (id INTEGER PRIMARY KEY, event_time INTEGER NOT NULL, process TEXT NOT NULL,"
+    " pid INTEGER, start_time INTEGER, end_time INTEGER, exit_code INTEGER, new_status INTEGER NOT NULL,"
+    " old_status INTEGER NOT NULL, uptime INTEGER NOT NULL)",
+    "CREATE INDEX event_by_time ON event (event_time, id)",
+    "CREATE INDEX event_by_process ON event (process, event_time, id)",
+    "CREATE INDEX event_by_status ON event (new_status, event_time, id)",
+    "CREATE TABLE tally (scope TEXT PRIMARY KEY, events INTEGER NOT NULL) WITHOUT ROWID",
+)
+"""What makes the tables of the history, here and where several nodes share it
+(`models/supervision/shared_events.py`): as they were
+released, so never changed.
+"""
+
+database = Store(
+    [
+        [
+            "CREATE TABLE house (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
+            *HISTORY,
+            "CREATE TABLE supervised (name TEXT PRIMARY KEY, status INTEGER NOT NULL, wanted INTEGER NOT NULL,"
+            " generation INTEGER NOT NULL, pid INTEGER, start_ticks INTEGER, boot_id TEXT, start_time INTEGER,"
+            " end_time INTEGER, exit_code INTEGER, uptime INTEGER NOT NULL, failed_log TEXT) WITHOUT ROWID",
+        ],
+    ]
+)
+"""The house's own: the history of the processes, and what a killed supervisor has to know at its next start."""
+
+
+class Table(peewee.Model):
+    """The base of every table of the house."""
+
+    class Meta:
+        database = database
+
+
+class Event(Table):
+    """One status change. Times are microseconds since 1970 (UTC), `uptime` is a length in microseconds.
+
+    Statuses are kept by their rank in the seed's order, which is how they sort.
+    """
+
+    id = peewee.IntegerField(primary_key=True)
+    event_time = peewee.BigIntegerField()
+    process = peewee.TextField()
+    pid = peewee.IntegerField(null=True)
+    start_time = peewee.BigIntegerField(null=True)
+    end_time = peewee.BigIntegerField(null=True)
+    exit_code = peewee.IntegerField(null=True)
+    new_status = peewee.SmallIntegerField()
+    old_status = peewee.SmallIntegerField()
+    uptime = peewee.BigIntegerField()
+
+    class Meta:
+        table_name = "event"
+
+
+class Supervised(Table):
+    """What a supervisor that was killed has to know of each process at its next start."""
+
+    name = peewee.TextField(primary_key=True)
+    status = peewee.SmallIntegerField()
+    wanted = peewee.BooleanField()
+    generation = peewee.IntegerField()
+    pid = peewee.IntegerField(null=True)
+    start_ticks = peewee.BigIntegerField(null=True)
+    boot_id = peewee.TextField(null=True)
+    start_time = peewee.BigIntegerField(null=True)
+    end_time = peewee.BigIntegerField(null=True)
+    exit_code = peewee.IntegerField(null=True)
+    uptime = peewee.BigIntegerField()
+    failed_log = peewee.TextField(null=True)
+
+    class Meta:
+        table_name = "supervised"
+
+
+class House(Table):
+    """Facts about this store as a whole."""
+
+    key = peewee.TextField(primary_key=True)
+    value = peewee.TextField()
+
+    class Meta:
+        table_name = "house"
+
+
+def fact(key: str, value: str | None = None) -> str:
+    """The stored fact `key`; where there is none yet, `value` (or a new random word) becomes it for good."""
+    if House.get_or_none(House.key == key) is None:  # a start must not need to write: the store may be locked just then
+        with database.atomic():
+            House.insert(key=key, value=value or secrets.token_hex(8)).on_conflict_ignore().execute()
+    return str(House.get_by_id(key).value)

@@ -1,0 +1,106 @@
+"""Two runs of one project beside each other: what newly fails, was mended, still fails or became slower."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from attrs import frozen
+
+from models.tracker.percentages import pass_rate, share
+from models.tracker.quality_gate import FAILING
+from models.tracker.tables import Run, reports
+
+MOST = 500
+"""So many tests of each kind are named; their number is told whole."""
+
+_SLOWER = 50
+
+_FAILS = f"SELECT test_id FROM result WHERE run_id = ? AND status IN {FAILING}"  # noqa: S608 (our own words)
+_PASSES = "SELECT test_id FROM result WHERE run_id = ? AND status = 0"
+_NEW = f"{_FAILS} EXCEPT {_FAILS}"
+_STILL = f"{_FAILS} INTERSECT {_FAILS}"
+_FIXED = f"SELECT test_id FROM ({_FAILS} EXCEPT {_FAILS}) AS gone WHERE test_id IN ({_PASSES})"  # noqa: S608
+_NAMED = "SELECT t.class_name, t.name FROM test t WHERE t.id IN ({}) ORDER BY t.class_name, t.name"
+_LENGTHS = "SELECT test_id, sum(duration_ms) AS ms FROM result WHERE run_id = ? GROUP BY test_id"
+_TIMES = f"""
+    SELECT t.class_name, t.name, was.ms, now.ms FROM ({_LENGTHS}) was JOIN ({_LENGTHS}) now USING (test_id)
+    JOIN test t ON t.id = was.test_id WHERE was.ms <> now.ms
+    ORDER BY abs(now.ms - was.ms) DESC, t.class_name, t.name LIMIT {_SLOWER}"""  # noqa: S608
+
+
+@frozen
+class Named:
+    class_name: str
+    name: str
+
+
+@frozen
+class Timing:
+    """How long a test took in either run."""
+
+    class_name: str
+    name: str
+    base_ms: int
+    head_ms: int
+
+
+@frozen
+class Tests:
+    """Some tests, the first `MOST` by name, and how many they are."""
+
+    __test__ = False  # pytest must not take it for a test
+
+    named: Sequence[Named]
+    count: int
+
+
+@frozen
+class Changes:
+    """What became of tests between two runs. Quarantined ones are among them."""
+
+    failing: Tests
+    """They fail in `head` and did not in `base`."""
+    fixed: Tests
+    """They failed in `base` and passed in `head`."""
+    still_failing: Tests
+
+
+@frozen
+class Comparison:
+    """`head` against `base`. The coverage's change is None where either has none."""
+
+    base: Run
+    head: Run
+    changes: Changes
+    timings: Sequence[Timing]
+    pass_rate_delta: float
+    coverage_delta: float | None
+    duration_delta_ms: int
+
+
+def changes(base: Run, head: Run) -> Changes:
+    return Changes(
+        failing=_tests(_NEW, head.id, base.id),
+        fixed=_tests(_FIXED, base.id, head.id, head.id),
+        still_failing=_tests(_STILL, head.id, base.id),
+    )
+
+
+def compare(base: Run, head: Run) -> Comparison:
+    """Two runs of one project."""
+    was, now = (share(run.line_covered, run.line_missed) for run in (base, head))
+    times = reports.execute_sql(_TIMES, (base.id, head.id)).fetchall()
+    return Comparison(
+        base=base,
+        head=head,
+        changes=changes(base, head),
+        timings=[Timing(*row) for row in times],
+        pass_rate_delta=pass_rate(head) - pass_rate(base),
+        coverage_delta=None if was is None or now is None else float(now - was),
+        duration_delta_ms=head.duration_ms - base.duration_ms,
+    )
+
+
+def _tests(which: str, *runs: int) -> Tests:
+    rows = reports.execute_sql(_NAMED.format(which), runs).fetchall()
+    return Tests([Named(*row) for row in rows[:MOST]], len(rows))

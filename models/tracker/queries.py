@@ -1,0 +1,308 @@
+"""Projects and runs as they are read: found, listed newest first, and one run with what it holds, within bounds."""
+
+from __future__ import annotations
+
+import json
+from collections import namedtuple
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from attrs import frozen
+
+from models.errors import NotFound
+from models.tracker.quality_gate import FAILING
+from models.tracker.reports.base import CASE_STATUSES, CaseStatus
+from models.tracker.tables import Mark, Project, Run, reports
+
+MOST = 500
+"""So many failures, suites or files of a run are told; their number is told whole."""
+MOST_RUNS = 500
+
+_TEXT = 8 * 1024
+_SLOWEST = 10
+_CUT = "[... cut ...]"
+
+
+@frozen
+class Listed:
+    """A project in the listing, with the number of its runs and the newest of them."""
+
+    project: Project
+    runs: int
+    newest: Run | None
+
+
+@frozen
+class SuiteRow:
+    name: str
+    tests: int
+    failed: int
+    errors: int
+    skipped: int
+    duration_ms: int
+
+
+@frozen
+class FailureRow:
+    """A test that failed. The stack is cut at its end, the outputs at their beginning."""
+
+    suite: str | None
+    class_name: str
+    name: str
+    status: CaseStatus
+    duration_ms: int | None
+    reruns: int
+    type: str | None
+    message: str | None
+    stack: str | None
+    out: str | None
+    err: str | None
+
+
+@frozen
+class SlowRow:
+    class_name: str
+    name: str
+    status: CaseStatus
+    duration_ms: int
+
+
+@frozen
+class Detail:
+    """What a run holds: at most `MOST` of each, the rest as a number."""
+
+    suites: Sequence[SuiteRow]
+    suite_count: int
+    failures: Sequence[FailureRow]
+    failure_count: int
+    slowest: Sequence[SlowRow]
+
+
+@frozen
+class Outcome:
+    """What became of one test in one run."""
+
+    run: Run
+    status: CaseStatus
+    flaky: bool
+    duration_ms: int | None
+    message: str | None
+
+
+def project(id: int) -> Project:
+    """Raises `NotFound`."""
+    found = Project.get_or_none(Project.id == id)
+    if found is None:
+        raise no_project(id)
+    return found
+
+
+def no_project(id: int | str) -> NotFound:
+    """What is said of a project that is missing, and of one that the caller may not know of."""
+    return NotFound(f"there is no project {id}", "PROJECT_NOT_FOUND")
+
+
+def run(id: int) -> tuple[Run, Project]:
+    """A run and its project. Raises `NotFound`."""
+    found = Run.get_or_none(Run.id == id)
+    if found is None:
+        raise no_run(id)
+    return found, project(found.project_id)
+
+
+def no_run(id: int) -> NotFound:
+    return NotFound(f"there is no run {id}", "RUN_NOT_FOUND")
+
+
+def newest(
+    project_id: int, commit: str | None = None, branch: str | None = None, flag: str | None = None
+) -> Run | None:
+    """The newest run, ties by id, of those that match; without a flag any does."""
+    runs = listing(project_id, 1, commit, branch, flag)
+    return runs[0] if runs else None
+
+
+_COLUMNS = [column.column_name for column in Run._meta.sorted_fields]
+_Row = namedtuple("_Row", _COLUMNS)  # type: ignore[misc]  # those of the model
+
+
+def listing(
+    project_id: int, limit: int, commit: str | None = None, branch: str | None = None, flag: str | None = None
+) -> list[Run]:
+    """Runs of a project, newest first; what is None matches any. As rows: models take five times as long."""
+    query = Run.select().where(Run.project == project_id)
+    for column, asked in ((Run.commit_sha, commit), (Run.branch, branch), (Run.flag, flag)):
+        if asked is not None:
+            query = query.where(column == asked)
+    query = query.order_by(Run.created_at.desc(), Run.id.desc()).limit(limit)
+    found: list[Any] = [_Row._make(row) for row in reports.execute_sql(*query.sql())]
+    return found
+
+
+def branches(project_id: int, limit: int = 100) -> list[str]:
+    """The branches of a project's runs, by name."""
+    rows = reports.execute_sql(
+        "SELECT DISTINCT branch FROM run WHERE project_id = ? AND branch IS NOT NULL ORDER BY branch LIMIT ?",
+        (project_id, limit),
+    )
+    return [row[0] for row in rows]
+
+
+_LISTED = """
+    SELECT p.id, (SELECT count(*) FROM run r WHERE r.project_id = p.id),
+    (SELECT r.id FROM run r WHERE r.project_id = p.id ORDER BY r.created_at DESC, r.id DESC LIMIT 1)
+    FROM project p WHERE p.id IN (SELECT value FROM json_each(?))"""
+
+
+def listed(projects: Iterable[Project]) -> list[Listed]:
+    """Each of `projects` with what the listing tells of it, in three queries however many there are."""
+    projects = list(projects)
+    rows = reports.execute_sql(_LISTED, (json.dumps([one.id for one in projects]),)).fetchall()
+    facts = {id: (count, newest) for id, count, newest in rows}
+    runs = runs_by_id(newest for _, newest in facts.values() if newest is not None)
+    return [Listed(one, facts[one.id][0], runs.get(facts[one.id][1])) for one in projects]
+
+
+def runs_by_id(ids: Iterable[int]) -> dict[int, Run]:
+    rows = Run.raw("SELECT * FROM run WHERE id IN (SELECT value FROM json_each(?))", json.dumps(list(ids)))
+    return {row.id: row for row in rows}
+
+
+_SUITES = """
+    SELECT name, tests, failed, errors, skipped, duration_ms FROM suite WHERE run_id = ?
+    ORDER BY failed + errors > 0 DESC, id LIMIT ?"""
+_FAILED = f"result WHERE run_id = :run AND status IN {FAILING}"
+_END = "CASE WHEN length({0}) > :most THEN substr({0}, length({0}) - :most + 1) ELSE {0} END"
+_FAILURES = f"""
+    SELECT s.name, t.class_name, t.name, r.status, r.duration_ms, r.reruns, f.type, f.message,
+    substr(f.stack, 1, :most), {_END.format("o.out")}, {_END.format("o.err")}
+    FROM result r JOIN test t ON t.id = r.test_id LEFT JOIN suite s ON s.id = r.suite_id
+    LEFT JOIN failure f ON f.result_id = r.id LEFT JOIN output o ON o.result_id = r.id
+    WHERE r.id IN (SELECT id FROM {_FAILED} ORDER BY id LIMIT :failures) ORDER BY r.id"""  # noqa: S608 (our own words)
+_SLOW = """
+    SELECT t.class_name, t.name, s.status, s.duration_ms FROM
+    (SELECT id, test_id, status, duration_ms FROM result WHERE run_id = ? AND duration_ms > 0
+     ORDER BY duration_ms DESC, id LIMIT ?) s JOIN test t ON t.id = s.test_id ORDER BY s.duration_ms DESC, s.id"""
+
+
+def detail(id: int, failures: int = MOST) -> Detail:
+    """What the run of this id holds, at most so many failures."""
+    suites = [SuiteRow(*row) for row in reports.execute_sql(_SUITES, (id, MOST))]
+    failed = reports.execute_sql(_FAILURES, {"most": _TEXT + 1, "run": id, "failures": failures})
+    slow = reports.execute_sql(_SLOW, (id, _SLOWEST)).fetchall()
+    return Detail(
+        suites=suites,
+        suite_count=_count("suite WHERE run_id = :run", id) if len(suites) == MOST else len(suites),
+        failures=[_failure(row) for row in failed],
+        failure_count=_count(_FAILED, id),
+        slowest=[SlowRow(class_name, name, CASE_STATUSES[rank], ms) for class_name, name, rank, ms in slow],
+    )
+
+
+def _count(what: str, run_id: int) -> int:
+    return int(reports.execute_sql(f"SELECT count(*) FROM {what}", {"run": run_id}).fetchone()[0])  # noqa: S608
+
+
+def _failure(row: Sequence[Any]) -> FailureRow:
+    suite, class_name, name, rank, ms, reruns, kind, message, stack, out, err = row
+    return FailureRow(
+        suite, class_name, name, CASE_STATUSES[rank], ms, reruns, kind, message, _head(stack), _tail(out), _tail(err)
+    )  # fmt: skip
+
+
+def _head(text: str | None) -> str | None:
+    return text if text is None or len(text) <= _TEXT else f"{text[:_TEXT]}\n{_CUT}"
+
+
+def _tail(text: str | None) -> str | None:
+    return text if text is None or len(text) <= _TEXT else f"{_CUT}\n{text[-_TEXT:]}"
+
+
+_OUTCOMES = """
+    SELECT r.run_id, r.status, r.flaky, r.duration_ms, f.message FROM result r
+    LEFT JOIN failure f ON f.result_id = r.id WHERE r.test_id = ? ORDER BY r.run_id DESC, r.id DESC LIMIT ?"""
+
+
+def test_id(project_id: int, class_name: str, name: str) -> int:
+    """The id of a test of a project. Raises `NotFound`."""
+    found = reports.execute_sql(
+        "SELECT id FROM test WHERE project_id = :project AND class_name = :class_name AND name = :name",
+        {"project": project_id, "class_name": class_name, "name": name},
+    ).fetchone()
+    if found is None:
+        raise NotFound(f"this project has no test {f'{class_name} {name}'.strip()}", "TEST_NOT_FOUND")
+    return int(found[0])
+
+
+def outcomes(test: int, limit: int) -> list[Outcome]:
+    """What became of a test, newest first."""
+    rows = reports.execute_sql(_OUTCOMES, (test, limit)).fetchall()
+    runs = runs_by_id({row[0] for row in rows})
+    return [
+        Outcome(runs[run_id], CASE_STATUSES[rank], bool(flaky), ms, message)
+        for run_id, rank, flaky, ms, message in rows
+        if run_id in runs
+    ]
+
+
+MOST_BRANCHES = 50
+
+_BRANCHES = """
+    SELECT b.branch, b.runs, (SELECT max(r.id) FROM run r WHERE r.project_id = :project AND r.branch = b.branch
+        AND r.created_at = b.newest)
+    FROM (SELECT branch, count(*) AS runs, max(created_at) AS newest, branch = :base AS is_base FROM run
+        WHERE project_id = :project AND branch IS NOT NULL GROUP BY branch
+        ORDER BY branch = :base DESC, max(created_at) DESC LIMIT :most) AS b
+    ORDER BY b.is_base DESC, b.newest DESC"""
+_FLAGS = "SELECT DISTINCT flag FROM run WHERE project_id = ? ORDER BY flag LIMIT 100"
+_BESIDE = """
+    SELECT id FROM run WHERE project_id = ? AND branch IS ? AND flag = ? AND (created_at, id) {than} (?, ?)
+    ORDER BY created_at {way}, id {way} LIMIT 1"""
+_BEFORE = _BESIDE.format(than="<", way="DESC")
+_AFTER = _BESIDE.format(than=">", way="ASC")
+
+
+@frozen
+class Branch:
+    """A branch, with the number of its runs and the newest of them."""
+
+    name: str
+    runs: int
+    newest: Run
+
+
+def branches_overview(project_id: int, base: str) -> list[Branch]:
+    """The base branch first, then those that were heard of last."""
+    values = {"project": project_id, "base": base, "most": MOST_BRANCHES}
+    rows = reports.execute_sql(_BRANCHES, values).fetchall()
+    newest = runs_by_id(row[2] for row in rows)
+    return [Branch(name, count, newest[id]) for name, count, id in rows]
+
+
+def flags(project_id: int) -> list[str]:
+    """The flags of a project's runs, by name."""
+    return [row[0] for row in reports.execute_sql(_FLAGS, (project_id,))]
+
+
+def beside(run: Run) -> tuple[int | None, int | None]:
+    """The ids of the runs before and after this one, of the same branch and flag."""
+    values = (run.project_id, run.branch, run.flag, run.created_at, run.id)
+    before, after = (reports.execute_sql(query, values).fetchone() for query in (_BEFORE, _AFTER))
+    return before[0] if before else None, after[0] if after else None
+
+
+def before_each(runs: Sequence[Run]) -> dict[int, int]:
+    """For runs of a project, newest first: the next older one of the same branch and flag, where it is among them."""
+    found, last = {}, dict[tuple[str | None, str], int]()
+    for run in reversed(runs):
+        key = run.branch, run.flag
+        if key in last:
+            found[run.id] = last[key]
+        last[key] = run.id
+    return found
+
+
+def note_of(project_id: int, test: int) -> str | None:
+    """What people noted of a test."""
+    mark = Mark.get_or_none((Mark.project == project_id) & (Mark.test == test))
+    return mark.note if mark else None

@@ -1,0 +1,179 @@
+"""Rows of reports that are read and not stored yet: a small database of their own, in a file that nobody misses.
+
+While a report is read its rows go here, however long that takes and however many they are. `runs.store` attaches the
+file and copies them within SQLite, so that the store is locked for a moment only, and Python never holds them all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from models.storage.sqlite import storable
+from models.tracker.line_sets import pack
+from models.tracker.reports.base import CASE_STATUSES, BadReport, Case, CoverageReport, FileCoverage, TestReport
+
+_TABLES = """
+    PRAGMA journal_mode = OFF;
+    PRAGMA synchronous = OFF;
+    PRAGMA locking_mode = EXCLUSIVE;
+    PRAGMA cache_size = -2048;
+    CREATE TABLE reports (number INTEGER PRIMARY KEY, kind TEXT, hash TEXT, name TEXT, format TEXT,
+        tests INTEGER, passed INTEGER, failed INTEGER, errors INTEGER, skipped INTEGER, flaky INTEGER,
+        duration_ms INTEGER, line_covered INTEGER, line_missed INTEGER, branch_covered INTEGER, branch_missed INTEGER,
+        first INTEGER, last INTEGER, UNIQUE (kind, hash));
+    CREATE TABLE suites (id INTEGER PRIMARY KEY, report INTEGER, name TEXT, tests INTEGER, failed INTEGER,
+        errors INTEGER, skipped INTEGER, duration_ms INTEGER);
+    CREATE TABLE cases (id INTEGER PRIMARY KEY, class_name TEXT, name TEXT, suite INTEGER, fate INTEGER,
+        duration_ms INTEGER);
+    CREATE TABLE failures (id INTEGER PRIMARY KEY, report INTEGER, type TEXT, message TEXT, stack TEXT);
+    CREATE TABLE outputs (id INTEGER PRIMARY KEY, report INTEGER, out TEXT, err TEXT);
+    CREATE TABLE files (id INTEGER PRIMARY KEY, report INTEGER, path TEXT, line_covered INTEGER, line_missed INTEGER,
+        branch_covered INTEGER, branch_missed INTEGER, covered BLOB, missed BLOB);
+    BEGIN;
+"""
+_COLUMNS = {"reports": 18, "suites": 8, "cases": 6, "failures": 5, "outputs": 4, "files": 9}
+_OF_CASES = ("cases", "failures", "outputs")
+_FLAKY = 4
+"""In a case's fate, which is its status, this, and eight times its reruns: each column of a row has its price.
+
+For the same reason the cases of a report are told by their ids: they are those from its `first` to its `last`.
+"""
+
+_RANK = {status.value: rank for rank, status in enumerate(CASE_STATUSES)}
+"""By the words: the hash of an enum's member is slow, and there are a hundred thousand cases."""
+_ROWS, _TEXT = 1000, 1024 * 1024
+_LARGEST = 2**48
+"""Of a count: sums of many such are still numbers that the store and JSON can hold."""
+
+
+class Spool:
+    """Takes what the readers make of one report after the other: `begin`, rows, and `end_tests` or `end_coverage`.
+
+    Raises `sqlite3.OperationalError` where the disk is full.
+    """
+
+    def __init__(self, path: Path) -> None:
+        path.touch(mode=0o600)
+        self._store = sqlite3.connect(path, isolation_level=None)
+        self._store.executescript(_TABLES)
+        self._rows: dict[str, list[Sequence[Any]]] = {name: [] for name in _COLUMNS}
+        self._cases = self._rows["cases"]
+        self._text = 0
+        self._number = 0
+        self._next = self._first = 1
+        self._suites = self._next_suite = 1
+        self._next_file = 1
+
+    def __enter__(self) -> Spool:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
+        """Lets go of the file, with all that was written."""
+        with contextlib.closing(self._store):
+            if kind is None:
+                self._store.execute("COMMIT")
+
+    def begin(self) -> None:
+        """The next rows are of another report."""
+        self._number += 1
+        self._first, self._suites = self._next, self._next_suite
+
+    def case(self, case: Case) -> None:
+        """The sink of `read_tests`."""
+        id, number, cases = self._next, self._number, self._cases
+        self._next = id + 1
+        suite = None if case.suite is None else self._suites + case.suite
+        fate = _RANK[case.status._value_] + _FLAKY * case.flaky + 8 * case.reruns
+        cases.append((id, case.class_name, case.name, suite, fate, case.duration_ms))
+        if case.failure_type or case.failure_message or case.stack:
+            self._rows["failures"].append((id, number, case.failure_type, case.failure_message, case.stack))
+            self._text += len(case.stack or "") + len(case.failure_message or "")
+        if case.out or case.err:
+            self._rows["outputs"].append((id, number, case.out, case.err))
+            self._text += len(case.out or "") + len(case.err or "")
+        if len(cases) >= _ROWS or self._text > _TEXT:
+            self._flush()
+
+    def file(self, file: FileCoverage) -> None:
+        """The sink of `read_coverage`."""
+        covered = missed = None
+        if file.lines is not None:
+            covered = pack([line for line, hit in file.lines.items() if hit])
+            missed = pack([line for line, hit in file.lines.items() if not hit])
+            self._text += len(covered) + len(missed)
+        counts = file.line_covered, file.line_missed, file.branch_covered, file.branch_missed
+        row = (self._next_file, self._number, file.path, *map(_count, counts), covered, missed)
+        self._next_file += 1
+        self._rows["files"].append(row)
+        if len(self._rows["files"]) >= _ROWS or self._text > _TEXT:
+            self._flush()
+
+    def end_tests(self, report: TestReport, name: str, hash: str) -> None:
+        """Takes the totals. Raises `BadReport` where the numbers are beyond all reason."""
+        suites = [
+            (self._suites + place, self._number, suite.name, *map(_count, (suite.totals.tests, suite.totals.failed,
+             suite.totals.errors, suite.totals.skipped, suite.totals.duration_ms)))
+            for place, suite in enumerate(report.suites)
+        ]  # fmt: skip
+        self._rows["suites"] += suites
+        self._next_suite += len(suites)
+        self._flush()
+        self._correct(report)
+        t = report.totals
+        counts = t.tests, t.passed, t.failed, t.errors, t.skipped, t.flaky, t.duration_ms
+        self._end("junit", hash, name, report.format, (*map(_count, counts), None, None, None, None))
+
+    def _correct(self, report: TestReport) -> None:
+        """What only the end of a report told of its cases."""
+        for table in _OF_CASES if report.superseded else ():
+            gone = ((self._first + place,) for place in report.superseded)
+            self._store.executemany(f"DELETE FROM {table} WHERE id = ?", gone)  # noqa: S608 (our own names)
+        flaky = ((self._first + place,) for place in report.flaky)
+        self._store.executemany(f"UPDATE cases SET fate = fate | {_FLAKY} WHERE id = ?", flaky)  # noqa: S608
+
+    def end_coverage(self, report: CoverageReport, name: str, hash: str) -> None:
+        """As `end_tests`."""
+        counts = report.line_covered, report.line_missed, report.branch_covered, report.branch_missed
+        self._flush()
+        self._end("jacoco", hash, name, report.format, (0,) * 7 + tuple(map(_count, counts)))
+
+    def _end(self, kind: str, hash: str, name: str, format: str, counts: Sequence[int | None]) -> None:
+        """Keeps the report, or, where the request had the very same file already, nothing of it."""
+        if self._store.execute("SELECT 1 FROM reports WHERE kind = ? AND hash = ?", (kind, hash)).fetchone():
+            for table in ("files",) if kind == "jacoco" else ("suites", "failures", "outputs"):
+                self._store.execute(f"DELETE FROM {table} WHERE report = ?", (self._number,))  # noqa: S608 (our names)
+            self._store.execute("DELETE FROM cases WHERE id >= ?", (self._first,))
+            return
+        self._rows["reports"].append((self._number, kind, hash, name, format, *counts, self._first, self._next - 1))
+        self._flush()
+
+    def _flush(self) -> None:
+        for table, rows in self._rows.items():
+            if rows:
+                self._insert(table, rows)
+                rows.clear()
+        self._text = 0
+
+    def _insert(self, table: str, rows: list[Sequence[Any]]) -> None:
+        places = ", ".join("?" * _COLUMNS[table])
+        statement = f"INSERT OR REPLACE INTO {table} VALUES ({places})"  # noqa: S608 (our own names)
+        try:
+            self._store.executemany(statement, rows)
+        except UnicodeEncodeError:
+            self._store.executemany(statement, [tuple(map(_clean, row)) for row in rows])
+        except OverflowError:
+            raise BadReport("it has a number that is beyond all reason") from None
+
+
+def _clean(value: Any) -> Any:
+    return storable(value) if isinstance(value, str) else value
+
+
+def _count(value: int | None) -> int | None:
+    if value is not None and not 0 <= value <= _LARGEST:
+        raise BadReport(f"it counts {value} of something")
+    return value

@@ -1,0 +1,65 @@
+"""Projects and runs as somebody may see them. What may not be read is told in the words of what is missing."""
+
+from __future__ import annotations
+
+from models.accounts.accounts import User
+from models.accounts.permissions import ProjectRole, may_own, may_read, may_write, readable
+from models.errors import Denied, Invalid
+from models.paging import INT64, whole
+from models.tracker import queries
+from models.tracker.queries import Listed
+from models.tracker.tables import Project, Run
+
+MOST_PROJECTS = 1000
+
+
+def project(user: User | None, id: str, role: ProjectRole = "READ") -> Project:
+    """The project of this id, in which `user` has `role`. Raises `Invalid`, `NotFound`, `Denied`."""
+    number = whole("the id of a project", id, -INT64, INT64)
+    found = queries.project(number)
+    if not may_read(user, found):
+        raise queries.no_project(number)
+    check(user, found, role)
+    return found
+
+
+def run(user: User | None, id: str, role: ProjectRole = "READ") -> tuple[Run, Project]:
+    """The run of this id and its project, in which `user` has `role`. Raises `Invalid`, `NotFound`, `Denied`."""
+    number = whole("the id of a run", id, -INT64, INT64)
+    found, owner = queries.run(number)
+    if not may_read(user, owner):
+        raise queries.no_run(number)
+    check(user, owner, role)
+    return found, owner
+
+
+def named(user: User | None, name: str) -> Project:
+    """The project of this name. Raises `NotFound`."""
+    found = Project.get_or_none(Project.name == name)
+    if found is None or not may_read(user, found):
+        raise queries.no_project(name)
+    return found
+
+
+def listed(user: User | None, name: str | None = None, limit: int = MOST_PROJECTS) -> list[Listed]:
+    """The projects that `user` may read, by name; with `name` only the one of that name."""
+    query = Project.select().where(readable(user))
+    if name is not None:
+        query = query.where(Project.name == name)
+    return queries.listed(query.order_by(Project.name).limit(limit))
+
+
+def pair(user: User | None, base: str, head: str) -> tuple[Run, Run]:
+    """Two runs of one project, to be compared. Raises `Invalid`, `NotFound`."""
+    (one, project), (other, _) = run(user, base), run(user, head)
+    if one.project_id != other.project_id:
+        raise Invalid(f"base and head must be runs of one project; only run {one.id} is one of {project.name}")
+    return one, other
+
+
+def check(user: User | None, project: Project, role: ProjectRole) -> None:
+    """Raises `Denied` where `user`, who may read `project`, may not do what asks for `role`."""
+    if role == "WRITE" and not may_write(user, project):
+        raise Denied("only who has WRITE in this project may do this")
+    if role == "OWNER" and not may_own(user, project):
+        raise Denied("only an OWNER of this project may do this")

@@ -1,0 +1,104 @@
+"""What every process acts with: the clock, the journal, the children; and how a spec becomes a launch."""
+
+from __future__ import annotations
+
+import grp
+import os
+import pwd
+import shutil
+from collections.abc import Mapping
+
+from attrs import Factory, define
+
+from models.errors import Invalid
+from models.supervision.process import ProcessSpec
+from supervisor.clock import Clock
+from supervisor.processes.cgroups import Cgroups
+from supervisor.processes.child import MARK, SPEC, Children, Launch
+from supervisor.processes.event_writer import EventWriter
+from supervisor.processes.health import Prober
+from supervisor.processes.orphans import Orphans
+from supervisor.scheduling import Turns
+
+
+@define
+class SupervisionContext:
+    clock: Clock
+    event_writer: EventWriter
+    children: Children
+    cgroups: Cgroups
+    orphans: Orphans
+    prober: Prober
+    instance: str
+    environment: Mapping[str, str]
+    """What children inherit: ours, less the variables that set our own properties."""
+    turns: Turns = Factory(Turns)
+    closing: bool = False
+    """Whether the house is closing: nothing is restarted any more."""
+
+    def mark(self, name: str, generation: int) -> str:
+        return f"{self.instance}:{generation}:{name}"
+
+    def launch(self, spec: ProcessSpec, generation: int) -> Launch:
+        """The spec, held against this machine. Raises `Invalid` where it cannot be run here."""
+        if spec.directory is not None and not os.path.isdir(spec.directory):  # noqa: PTH112 (Path's own raises EACCES)
+            raise _invalid(spec, f"there is no directory {spec.directory}")
+        uid, gid, account = _account(spec)
+        if spec.limits and shutil.which("prlimit") is None:
+            raise _invalid(spec, "limits need the program prlimit (util-linux)")
+        marks = {MARK: self.mark(spec.name, generation), SPEC: spec.launched_as}
+        environment = {**self.environment, **account, **spec.environment, **marks}
+        return Launch(
+            argv=spec.argv,
+            environment=environment,
+            directory=spec.directory,
+            umask=-1 if spec.umask is None else spec.umask,
+            nice=spec.nice,
+            uid=uid,
+            gid=gid,
+            limits=spec.limits,
+            stdout=spec.stdout_logfile,
+            stderr=spec.stderr_file,
+            redirect_stderr=spec.redirect_stderr,
+        )
+
+
+def _invalid(spec: ProcessSpec, reason: str) -> Invalid:
+    return Invalid(f"process {spec.name} cannot be run: {reason}", "INVALID_PROCESS_CONFIGURATION")
+
+
+def _account(spec: ProcessSpec) -> tuple[int | None, int | None, dict[str, str]]:
+    """User and group id to run as (None: ours), and the variables that go with the user."""
+    if spec.user is None and spec.group is None:
+        return None, None, {}
+    try:
+        user = _passwd(spec.user) if spec.user is not None else None
+        group = _group_id(spec.group) if spec.group is not None else user.pw_gid if user else None
+    except KeyError:
+        missing = f"user {spec.user}" if spec.user and not _has_user(spec.user) else f"group {spec.group}"
+        raise _invalid(spec, f"there is no {missing}") from None
+    if (user is None or user.pw_uid == os.geteuid()) and group == os.getegid():
+        return None, None, {}
+    if os.geteuid() != 0:
+        raise _invalid(spec, "running as another user or group needs us to run as root")
+    if shutil.which("setpriv") is None:
+        raise _invalid(spec, "running as another user or group needs the program setpriv (util-linux)")
+    if user is None:
+        return None, group, {}
+    return user.pw_uid, group, {"HOME": user.pw_dir, "USER": user.pw_name, "LOGNAME": user.pw_name}
+
+
+def _passwd(user: str) -> pwd.struct_passwd:
+    return pwd.getpwuid(int(user)) if user.isdigit() else pwd.getpwnam(user)
+
+
+def _has_user(user: str) -> bool:
+    try:
+        _passwd(user)
+    except KeyError:
+        return False
+    return True
+
+
+def _group_id(group: str) -> int:
+    return int(group) if group.isdigit() else grp.getgrnam(group).gr_gid

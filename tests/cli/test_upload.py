@@ -1,0 +1,483 @@
+"""`run.py upload`, as a CI job calls it: what arrives, its exit codes, what is sent again, and what it knows of CI."""
+
+from __future__ import annotations
+
+import contextlib
+import http.server
+import io
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+from attrs import frozen
+from conftest import ROOT, Serve, Server
+from hearing import COVERAGE, NOW, junit, listen, people, store, told
+from talk import house
+
+import run
+from models.accounts import accounts
+from supervisor.cli import upload as delivery
+from supervisor.cli.ci_environment import facts
+
+SHA = "0123456789abcdef0123456789abcdef01234567"
+BIG = 200_000
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with house(tmp_path_factory.mktemp("uploads")) as server:
+        yield server
+
+
+@pytest.fixture
+def reports(tmp_path: Path) -> Path:
+    """A working directory with reports in it."""
+    for module in ("a", "b"):
+        folder = tmp_path / module / "target"
+        folder.mkdir(parents=True)
+        (folder / "TEST-one.xml").write_bytes(junit(3, mark=module))
+        (folder / "jacoco.xml").write_bytes(COVERAGE)
+    (tmp_path / "bad.xml").write_bytes(junit(1, 1, mark="bad"))
+    return tmp_path
+
+
+@frozen
+class Done:
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def upload(folder: Path, url: Server | str, *arguments: str, environ: Mapping[str, str] | None = None) -> Done:
+    """One call in `folder`, with nothing of the CI system that the tests themselves may run in."""
+    url = url if isinstance(url, str) else f"http://127.0.0.1:{url.port}"
+    out, err = io.StringIO(), io.StringIO()
+    with (
+        contextlib.chdir(folder),
+        mock.patch.dict(os.environ, environ or {}, clear=True),
+        mock.patch.object(delivery, "_PAUSES", (0.01, 0.02)),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+    ):
+        try:
+            code = run.main(["upload", "--url", url, *arguments])
+        except SystemExit as end:
+            code = int(end.code or 0)
+    return Done(code, out.getvalue(), err.getvalue())
+
+
+def called(folder: Path, *arguments: str, **environ: str) -> Done:
+    """As a CI job calls it."""
+    command = [sys.executable, str(ROOT / "run.py"), "upload", *arguments]
+    kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
+    done = subprocess.run(
+        command, cwd=folder, env={**kept, "PYTHONWARNINGS": "error", **environ}, capture_output=True, text=True,
+        timeout=60, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    return Done(done.returncode, done.stdout, done.stderr)
+
+
+JUNIT = ("--junit", "**/TEST-*.xml")
+
+
+# What arrives
+
+
+def test_all_reports_of_a_job_are_one_run(server: Server, reports: Path) -> None:
+    stream = listen(server)
+    done = upload(
+        reports, server, "--project", "shop", *JUNIT, "--junit", "a/target/TEST-one.xml",
+        "--jacoco", "*/target/jacoco.xml",
+        "--branch", "main", "--commit", SHA, "--flag", "api", "--gate",
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    run = told(stream)
+    assert (run["project"], run["branch"], run["flag"], run["shortSha"]) == ("shop", "main", "api", SHA[:7])
+    assert (run["totalTests"], run["failed"], run["lineCoveragePct"], run["uploads"]) == (6, 0, 50.0, 1)
+    first, *rules, last = done.stdout.splitlines()
+    assert re.fullmatch(
+        r"shop: 6 tests, 0 failed, 0 skipped, 50\.00 % of lines; http://127\.0\.0\.1:\d+/runs/\d+", first
+    )
+    assert first.endswith(f"/runs/{run['runId']}")
+    assert rules == ["passed new-failures: no new failures"]
+    assert last == "gate: PASSED"
+    stream.close()
+
+
+@pytest.mark.parametrize("prefix", ["/tracker", "/tracker/"])
+def test_the_address_may_be_that_of_the_tracker_alone(server: Server, reports: Path, prefix: str) -> None:
+    url = f"http://127.0.0.1:{server.port}{prefix}"
+    done = upload(reports, url, "--project", "prefixed", *JUNIT)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"{url.rstrip('/')}/runs/" in done.stdout
+
+
+def test_the_address_and_the_token_come_from_the_environment(serve: Serve, reports: Path) -> None:
+    server = serve(wait=False, tracker={"security": {"open-mode": False, "require-ingest-token": True}})
+    token = people(server.data, ["ci"])["ci"]
+    server.start()
+    url = f"http://127.0.0.1:{server.port}"
+    done = called(reports, "--project", "closed", *JUNIT, "--gate", PILOTHOUSE_URL=url, PILOTHOUSE_TOKEN=token)
+    assert (done.returncode, done.stderr) == (0, "")
+    (reports / "token").write_text(f"{token}\n")
+    again = upload(reports, server, "--project", "closed", *JUNIT, "--token-file", "token")
+    assert (again.returncode, again.stderr) == (0, "")
+    for wrong in ("plt_" + "x" * 43, ""):
+        refused = upload(reports, server, "--project", "closed", *JUNIT, environ={"PILOTHOUSE_TOKEN": wrong})
+        assert refused.returncode == 4
+        assert "401" in refused.stderr
+        assert wrong == "" or wrong not in refused.stderr + refused.stdout
+
+
+def test_a_faulty_configuration_of_a_server_is_none_of_its_business(server: Server, reports: Path) -> None:
+    (reports / "pilothouse.yaml").write_text("nonsense: [")
+    assert upload(reports, server, "--project", "config", *JUNIT).returncode == 0
+
+
+def test_two_calls_are_two_runs_and_two_of_one_key_are_one(server: Server, reports: Path) -> None:
+    stream = listen(server)
+    for _ in range(2):
+        assert upload(reports, server, "--project", "keys", *JUNIT).returncode == 0
+    for junit_of in ("a/**/TEST*.xml", "b/**/TEST*.xml"):
+        assert upload(reports, server, "--project", "keys", "--junit", junit_of, "--run-key", "k").returncode == 0
+    runs = [told(stream) for _ in range(4)]
+    assert len({run["runId"] for run in runs}) == 3
+    assert [run["totalTests"] for run in runs] == [6, 6, 3, 6]
+    stream.close()
+
+
+# Exit codes
+
+
+def test_a_failed_gate_is_1_if_it_is_asked_for(server: Server, reports: Path) -> None:
+    arguments = ["--project", "red", "--junit", "bad.xml", "--branch", "x"]
+    assert upload(reports, server, *arguments).returncode == 0
+    done = upload(reports, server, *arguments, "--gate")
+    assert (done.returncode, done.stderr) == (1, "")
+    assert done.stdout.splitlines()[1:] == ["FAILED new-failures: 1 new failure(s): c badf0", "gate: FAILED"]
+
+
+def test_who_may_only_post_is_told_the_verdict_and_why_not_the_rules(serve: Serve, reports: Path) -> None:
+    server = serve(wait=False, tracker={"security": {"open-mode": False}})
+    people(server.data, ["ci"])
+    with store(server.data):
+        user = accounts.user_named("ci")
+        assert user
+        token = accounts.create_token(user.id, "post", "INGEST", None, NOW)
+    server.start()
+    environ = {"PILOTHOUSE_TOKEN": token}
+    for reports_of, code, verdict in ((JUNIT, 0, "PASSED"), (("--junit", "bad.xml"), 1, "FAILED")):
+        done = upload(reports, server, "--project", "p", *reports_of, "--gate", environ=environ)
+        assert (done.returncode, done.stderr) == (code, "")
+        _, rules, gate = done.stdout.splitlines()
+        assert rules == "(a token of scope FULL would be told the rules too)"
+        assert gate == f"gate: {verdict}"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        (["--project", "p", "--junit", "none/*.xml"], "none/*.xml"),
+        (["--project", "p", *JUNIT, "--jacoco", "none.xml"], "none.xml"),
+        (["--project", "p", "--junit", "a"], "--junit a"),
+        (["--project", "p"], "--junit"),
+        (["--project", " ", *JUNIT], "--project"),
+        ([*JUNIT], "--project"),
+        (["--project", "p", *JUNIT, "--url", "ftp://x"], "--url"),
+        (["--project", "p", *JUNIT, "--url", "http://user:secret@x"], "--url"),
+        (["--project", "p", *JUNIT, "--url", "http://x:99999999"], "--url"),
+        (["--project", "p", *JUNIT, "--token-file", "nosuch"], "nosuch"),
+        (["--project", "p", *JUNIT, "--token-file", "/dev/null"], "empty"),
+        (["--project", "p", "--junit", "."], "folder"),
+        (["--project", "p", *JUNIT, "--timeout", "0"], "--timeout"),
+    ],
+)
+def test_what_cannot_be_meant_is_2(server: Server, reports: Path, arguments: list[str], word: str) -> None:
+    done = upload(reports, server, *arguments)
+    assert done.returncode == 2
+    assert word in done.stderr
+    assert "secret" not in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_server_that_cannot_be_reached_is_3(reports: Path) -> None:
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        done = called(reports, "--url", f"http://127.0.0.1:{nobody.getsockname()[1]}", "--project", "p", *JUNIT)
+    assert done.returncode == 3
+    assert "cannot be reached" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_server_that_speaks_no_tls_is_3_at_once(server: Server, reports: Path) -> None:
+    done = upload(reports, f"https://127.0.0.1:{server.port}", "--project", "p", *JUNIT)
+    assert done.returncode == 3
+    assert "is it http?" in done.stderr
+
+
+def test_ctrl_c_ends_it_at_once_and_without_a_trace(reports: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.settimeout(60)
+        command = [sys.executable, str(ROOT / "run.py"), "upload", "--project", "p", *JUNIT]
+        command += ["--url", f"http://127.0.0.1:{silent.getsockname()[1]}"]
+        with subprocess.Popen(command, cwd=reports, stderr=subprocess.PIPE, text=True) as job:
+            try:
+                with silent.accept()[0]:
+                    job.send_signal(signal.SIGINT)
+                    assert job.communicate(timeout=60)[1] == ""
+                assert job.returncode == -signal.SIGINT  # which a shell calls 130
+            finally:
+                job.kill()
+
+
+def test_a_background_job_that_ignores_ctrl_c_goes_on(reports: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.settimeout(60)
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        command = [sys.executable, str(ROOT / "run.py"), "upload", "--project", "p", *JUNIT, "--url", url]
+        ignoring = ["sh", "-c", 'trap "" INT; exec "$@"', "sh", *command]
+        with subprocess.Popen(ignoring, cwd=reports, stderr=subprocess.PIPE, text=True) as job:
+            try:
+                with silent.accept()[0] as peer:
+                    job.send_signal(signal.SIGINT)
+                    heard = b""
+                    while not heard.endswith(b"--\r\n"):
+                        piece = peer.recv(65536)
+                        assert piece, "it gave up"
+                        heard += piece
+                    peer.sendall(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+                    assert "403" in job.communicate(timeout=60)[1]
+                assert job.returncode == 4
+            finally:
+                job.kill()
+
+
+def test_an_address_that_is_too_long_is_shown(server: Server, reports: Path) -> None:
+    done = upload(reports, f"http://127.0.0.1:{server.port}/api/v1", "--project", "p", *JUNIT)
+    assert done.returncode == 4
+    assert f"asked at http://127.0.0.1:{server.port}/api/v1/api/v1/ingest" in done.stderr
+
+
+def test_what_the_server_refuses_is_4_in_its_own_words(server: Server, reports: Path) -> None:
+    (reports / "broken.xml").write_bytes(b"<testsuite><testcase></testsuite>")
+    done = upload(reports, server, "--project", "p", "--junit", "broken.xml")
+    assert done.returncode == 4
+    assert "400" in done.stderr
+    assert "broken.xml" in done.stderr
+
+
+def test_a_refusal_in_the_middle_of_the_body_is_heard(serve: Serve, reports: Path) -> None:
+    server = serve(server={"max-body": "64K"}, tracker={"limits": {"request": "32K"}})
+    (reports / "large.xml").write_bytes(b"<testsuite>" + os.urandom(20_000_000).hex().encode() + b"</testsuite>")
+    done = upload(reports, server, "--project", "p", "--junit", "large.xml", "--no-gzip")
+    assert done.returncode == 4, done.stderr
+    assert "413" in done.stderr
+
+
+# What is sent again
+
+
+class Fake(http.server.ThreadingHTTPServer):
+    """A server that answers uploads with these statuses in turn, then with 201; None: it hangs up."""
+
+    def __init__(self, *statuses: int | None, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(("127.0.0.1", 0), Answering)
+        self.statuses = list(statuses)
+        self.headers = headers or {}
+        self.bodies: list[tuple[Mapping[str, str], bytes]] = []
+        self.thread = threading.Thread(target=self.serve_forever, args=(0.01,), daemon=True)
+        self.thread.start()
+
+    def __exit__(self, *error: object) -> None:
+        self.shutdown()
+        self.thread.join()
+        self.server_close()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+
+class Answering(http.server.BaseHTTPRequestHandler):
+    server: Fake
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.server.bodies.append((dict(self.headers), body))
+        status = self.server.statuses.pop(0) if self.server.statuses else 201
+        if status is None:
+            return
+        self.send_response(status)
+        for name, value in self.server.headers.items():
+            self.send_header(name, value)
+        self.end_headers()
+        run: dict[str, Any] = {"runId": 1, "project": "p", "tests": 1, "failures": 0, "skipped": 0}
+        more = {"lineCoveragePct": None, "runPath": "/runs/1", "gateStatus": "PASSED"}
+        self.wfile.write(json.dumps({**run, **more} if status == 201 else {"message": "not now"}).encode())
+
+    def log_message(self, *_: object) -> None:
+        """Tests are quiet."""
+
+
+@pytest.mark.parametrize("statuses", [(503, 502), (429,), (504, 429), (None, 503)])
+def test_what_may_pass_is_tried_again_with_the_same_key(reports: Path, statuses: tuple[int | None, ...]) -> None:
+    with Fake(*statuses) as fake:
+        done = upload(reports, fake.url, "--project", "p", *JUNIT)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert len(fake.bodies) == len(statuses) + 1
+        assert len({body for _, body in fake.bodies}) == 1
+        key = re.search(rb'name="runKey"\r\n\r\n(\S+)\r\n', fake.bodies[0][1])
+        assert key
+        assert len(key[1]) >= 32
+
+
+@pytest.mark.parametrize(("status", "code"), [(503, 3), (500, 3), (429, 4), (None, 3)])
+def test_it_gives_up_after_two_more_tries(reports: Path, status: int | None, code: int) -> None:
+    with Fake(*[status] * 5) as fake:
+        done = upload(reports, fake.url, "--project", "p", *JUNIT)
+        assert done.returncode == code
+        assert len(fake.bodies) == (1 if status == 500 else 3)
+        assert status is None or f"{status}: not now" in done.stderr
+
+
+def test_a_redirect_is_not_followed_with_a_token(reports: Path) -> None:
+    with Fake() as elsewhere, Fake(302, headers={"Location": elsewhere.url}) as fake:
+        done = upload(reports, fake.url, "--project", "p", *JUNIT, environ={"PILOTHOUSE_TOKEN": "plt_secret"})
+        assert done.returncode == 4
+        assert elsewhere.url in done.stderr
+        assert elsewhere.bodies == []
+        assert fake.bodies[0][0]["Authorization"] == "Bearer plt_secret"
+        assert "plt_secret" not in done.stderr
+
+
+def test_files_are_packed_unless_they_are(reports: Path) -> None:
+    (reports / "big.xml").write_bytes(junit(BIG // 50))
+    size = (reports / "big.xml").stat().st_size
+    with Fake() as fake:
+        for more in ([], ["--no-gzip"]):
+            assert upload(reports, fake.url, "--project", "p", "--junit", "big.xml", *more).returncode == 0
+        packed, plain = (len(body) for _, body in fake.bodies)
+    assert packed < size / 5
+    assert plain > size
+
+
+# What a CI system tells
+
+
+@pytest.mark.parametrize(
+    ("environ", "found"),
+    [
+        ({}, {}),
+        ({"CI": "true"}, {}),
+        ({"GITHUB_ACTIONS": "false", "GITHUB_SHA": SHA}, {}),
+        (
+            {
+                "GITHUB_ACTIONS": "true", "GITHUB_REF": "refs/heads/main", "GITHUB_REF_NAME": "main", "GITHUB_SHA": SHA,
+                "GITHUB_SERVER_URL": "https://github.com", "GITHUB_REPOSITORY": "o/r", "GITHUB_RUN_ID": "7",
+                "GITHUB_RUN_ATTEMPT": "2", "GITHUB_WORKFLOW": "build",
+            },
+            {
+                "ciProvider": "github", "branch": "main", "commit": SHA, "repoUrl": "https://github.com/o/r",
+                "buildUrl": "https://github.com/o/r/actions/runs/7", "buildName": "build", "runKey": "github-7.2",
+            },
+        ),
+        (
+            {
+                "GITLAB_CI": "true", "CI_COMMIT_REF_NAME": "refs", "CI_MERGE_REQUEST_SOURCE_BRANCH_NAME": "topic",
+                "CI_COMMIT_SHA": "merge", "CI_MERGE_REQUEST_SOURCE_BRANCH_SHA": SHA, "CI_MERGE_REQUEST_IID": "5",
+                "CI_MERGE_REQUEST_TARGET_BRANCH_NAME": "main", "CI_PROJECT_URL": "https://bot:secret@gitlab.example/p",
+                "CI_JOB_URL": "https://gitlab.example/j/1", "CI_JOB_NAME": "test", "CI_PIPELINE_ID": "9",
+            },
+            {
+                "ciProvider": "gitlab", "branch": "topic", "commit": SHA, "baseBranch": "main", "prNumber": "5",
+                "repoUrl": "https://gitlab.example/p", "buildUrl": "https://gitlab.example/j/1", "buildName": "test",
+                "runKey": "gitlab-9",
+            },
+        ),
+        (
+            {
+                "JENKINS_URL": "https://jenkins/", "GIT_BRANCH": "origin/main", "GIT_COMMIT": SHA, "JOB_NAME": "shop",
+                "GIT_URL": "git@host:shop.git", "BUILD_URL": "https://jenkins/job/1/", "BUILD_TAG": "jenkins-shop-1",
+            },
+            {
+                "ciProvider": "jenkins", "branch": "main", "commit": SHA, "repoUrl": "git@host:shop.git",
+                "buildUrl": "https://jenkins/job/1/", "buildName": "shop", "runKey": "jenkins-shop-1",
+            },
+        ),
+        (
+            {
+                "CIRCLECI": "true", "CIRCLE_BRANCH": "topic", "CIRCLE_SHA1": SHA, "CIRCLE_WORKFLOW_ID": "w",
+                "CIRCLE_PULL_REQUEST": "https://github.com/o/r/pull/12", "CIRCLE_BUILD_URL": "https://c/1",
+                "CIRCLE_REPOSITORY_URL": "https://github.com/o/r", "CIRCLE_JOB": "test",
+            },
+            {
+                "ciProvider": "circleci", "branch": "topic", "commit": SHA, "prNumber": "12",
+                "repoUrl": "https://github.com/o/r", "buildUrl": "https://c/1", "buildName": "test",
+                "runKey": "circleci-w",
+            },
+        ),
+        (
+            {
+                "BUILDKITE": "true", "BUILDKITE_BRANCH": "main", "BUILDKITE_COMMIT": "HEAD", "BUILDKITE_BUILD_ID": "b",
+                "BUILDKITE_PULL_REQUEST": "false", "BUILDKITE_PULL_REQUEST_BASE_BRANCH": "",
+                "BUILDKITE_BUILD_URL": "https://b/1", "BUILDKITE_PIPELINE_SLUG": "shop",
+            },
+            {
+                "ciProvider": "buildkite", "branch": "main", "buildUrl": "https://b/1", "buildName": "shop",
+                "runKey": "buildkite-b",
+            },
+        ),
+        (
+            {
+                "TF_BUILD": "True", "BUILD_SOURCEBRANCH": "refs/pull/3/merge", "BUILD_SOURCEVERSION": "merge",
+                "SYSTEM_PULLREQUEST_SOURCEBRANCH": "refs/heads/topic", "SYSTEM_PULLREQUEST_SOURCECOMMITID": SHA,
+                "SYSTEM_PULLREQUEST_TARGETBRANCH": "refs/heads/main", "SYSTEM_PULLREQUEST_PULLREQUESTID": "3",
+                "SYSTEM_COLLECTIONURI": "https://dev.azure.com/o/", "SYSTEM_TEAMPROJECT": "my shop",
+                "BUILD_BUILDID": "77", "BUILD_DEFINITIONNAME": "ci",
+            },
+            {
+                "ciProvider": "azure", "branch": "topic", "commit": SHA, "baseBranch": "main", "prNumber": "3",
+                "buildUrl": "https://dev.azure.com/o/my%20shop/_build/results?buildId=77", "buildName": "ci",
+                "runKey": "azure-77",
+            },
+        ),
+    ],
+    ids=["none", "only CI", "false", "github", "gitlab", "jenkins", "circleci", "buildkite", "azure"],
+)  # fmt: skip
+def test_a_ci_system_is_understood(environ: dict[str, str], found: dict[str, str]) -> None:
+    assert facts(environ) == found
+
+
+def test_a_pull_request_on_github_is_of_the_commit_that_was_pushed(tmp_path: Path) -> None:
+    event = tmp_path / "event.json"
+    event.write_text(json.dumps({"pull_request": {"head": {"sha": SHA}}}))
+    environ = {
+        "GITHUB_ACTIONS": "true", "GITHUB_REF": "refs/pull/12/merge", "GITHUB_REF_NAME": "12/merge",
+        "GITHUB_HEAD_REF": "topic", "GITHUB_BASE_REF": "main", "GITHUB_SHA": "merge", "GITHUB_EVENT_PATH": str(event),
+    }  # fmt: skip
+    wanted = {"ciProvider": "github", "branch": "topic", "commit": SHA, "baseBranch": "main", "prNumber": "12"}
+    assert facts(environ) == wanted
+    event.write_text("[]")
+    assert facts(environ) == {**wanted, "commit": "merge"}
+
+
+def test_what_is_given_wins_over_the_ci_system_and_a_flag_is_a_run_of_its_own(server: Server, reports: Path) -> None:
+    stream = listen(server)
+    environ = {"BUILDKITE": "true", "BUILDKITE_BRANCH": "theirs", "BUILDKITE_COMMIT": SHA, "BUILDKITE_BUILD_ID": "b"}
+    for more in ([], ["--flag", "ui"], ["--branch", "mine"]):
+        assert upload(reports, server, "--project", "ci", *JUNIT, *more, environ=environ).returncode == 0
+    runs = [told(stream) for _ in range(3)]
+    assert [run["flag"] for run in runs] == ["default", "ui", "default"]
+    assert runs[0]["branch"] == "theirs"
+    assert runs[0]["runId"] == runs[2]["runId"] != runs[1]["runId"]
+    stream.close()

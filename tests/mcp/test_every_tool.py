@@ -1,0 +1,294 @@
+"""Every tool, called by the SDK's own client over each of the three transports; and the words of those that fail."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import json
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from agents import CHANGING, FULL, KEY, READING, WAYS, names, over_http, over_sse, over_stdio, run, text, words
+from charting import chart, tint
+from cluster import Cluster
+from conftest import Answer, Server
+from mcp.client.client import Client
+from places import Web, registry, web
+from posting import cases, stored
+from talk import house
+
+API = "/api/v1"
+HUB = "/api/v1/packages/search"
+PACKAGE = {
+    "name": "redis", "version": "1.0.0", "app_version": "7", "description": "a store",
+    "repository": {"name": "lab", "url": "https://lab.example"},
+}  # fmt: skip
+TINT = tint()
+NEXT = chart(version="0.2.0", values="colour: teal\n")
+
+
+class Lab:
+    """A server with all that its tools need: a cluster, a repository, a hub, a registry, a process and a run."""
+
+    def __init__(self, server: Server, cluster: Cluster, repository: Web, remote: str, run_id: str) -> None:
+        self.server, self.cluster, self.repository, self.remote, self.run_id = (
+            server, cluster, repository, remote, run_id,
+        )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def lab(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    folder = tmp_path_factory.mktemp("lab")
+    log = folder / "web.log"
+    log.write_text("one\ntwo\n")
+    processes = {"web": {"command": "sleep 1000", "stdout-logfile": str(log)}}
+    with web() as repository, registry(folder) as place:
+        repository.serve(("tint", "0.1.0", TINT), ("tint", "0.2.0", NEXT))
+        repository.pages[HUB] = json.dumps({"packages": [PACKAGE]}).encode()
+        svc = {
+            "security": {**FULL["security"], "allowed-hosts": [repository.place, place]},
+            "hub": {"url": repository.url},
+            "kube": {"kubeconfig": str(cluster.kubeconfig)},
+        }
+        with house(folder, processes, svc=svc) as server:
+            report = ("project", "shop"), ("branch", "main"), ("commit", "c1"), ("junit", cases(2))
+            posted = stored(server, *report)
+            yield Lab(server, cluster, repository, f"oci://{place}/ours", posted["runId"])
+
+
+class Agent:
+    """One client, and which tools it has called."""
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self.called: set[str] = set()
+
+    async def result(self, tool: str, **arguments: Any) -> Any:
+        self.called.add(tool)
+        return await self.client.call_tool(tool, arguments)
+
+    async def endpoints(self, tool: str, **arguments: Any) -> str:
+        return text(await self.result(tool, **arguments))
+
+    async def gives(self, tool: str, **arguments: Any) -> Any:
+        """What its JSON says; an object comes as one too."""
+        result = await self.result(tool, **arguments)
+        said = json.loads(text(result))
+        assert result.structured_content == (said if isinstance(said, dict) else None)
+        return said
+
+    async def file(self, tool: str, **arguments: Any) -> bytes:
+        result = await self.result(tool, **arguments)
+        assert not result.is_error, result
+        blob = result.content[1].resource
+        assert blob.mime_type == "application/gzip"
+        return base64.b64decode(blob.blob)
+
+
+@contextlib.asynccontextmanager
+async def agent(lab: Lab, way: str) -> AsyncIterator[Agent]:
+    async with WAYS[way](lab.server, **({} if way == "stdio" else KEY)) as client:
+        yield Agent(client)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_every_tool_answers_over_every_transport(lab: Lab, way: str) -> None:
+    async def work() -> None:
+        async with agent(lab, way) as one:
+            assert await names(one.client) == READING | CHANGING
+            await repositories(lab, one)
+            await charts(lab, one)
+            with lab.cluster.attended(namespace := lab.cluster.namespace()):
+                await releases(one, {"name": "r", "namespace": namespace})
+            assert await one.endpoints("helm_repo_remove", name="lab") == "done"
+            await processes(one)
+            await reports(lab, one)
+            assert one.called == READING | CHANGING
+
+    run(work)
+    assert lab.server.get(f"{API}/repos").json == []
+
+
+async def repositories(lab: Lab, one: Agent) -> None:
+    assert await one.endpoints("helm_repo_add", name="lab", url=lab.repository.url) == "done"
+    assert await one.gives("helm_repo_list") == [{"name": "lab", "url": lab.repository.url}]
+    assert await one.endpoints("helm_repo_update", name="lab") == "done"
+    assert await one.endpoints("helm_repo_update_all") == "done"
+    assert (await one.gives("helm_repo_charts", name="lab"))[0]["chartVersion"] == "0.2.0"
+    versions = await one.gives("helm_repo_versions", name="lab", chart="tint")
+    assert [row["chartVersion"] for row in versions] == ["0.2.0", "0.1.0"]
+    assert await one.file("helm_pull", chart="lab/tint", version="0.1.0") == TINT
+    assert await one.endpoints("helm_push", chart=base64.b64encode(TINT).decode(), remote=lab.remote) == "done"
+    assert await one.file("helm_pull", chart=f"{lab.remote}/tint:0.1.0") == TINT
+    assert (await one.gives("helm_search_hub", keyword="redis", maxResults=1))[0]["name"] == "redis"
+
+
+async def charts(lab: Lab, one: Agent) -> None:
+    old = {"chartRef": "lab/tint", "version": "0.1.0"}
+    assert "colour: red" in await one.endpoints("helm_show_values", **old)
+    assert "name: tint" in await one.endpoints("helm_show_chart", **old)
+    assert await one.endpoints("helm_show_readme", **old) == ""
+    assert await one.endpoints("helm_show_crds", **old) == ""
+    shown = await one.endpoints("helm_show_all", **old)
+    assert shown == lab.server.get(f"{API}/charts/show?chartRef=lab/tint&version=0.1.0").text
+    assert "colour: " in await one.endpoints("helm_template", **old, values={"colour": "blue"})
+    assert (await one.gives("helm_lint", **old))["ok"]
+    assert (await one.file("helm_create", name="fresh")).startswith(b"\x1f\x8b")
+    assert "digest:" in await one.endpoints("helm_dependency_resolve", **old)
+
+
+async def releases(one: Agent, this: dict[str, str]) -> None:
+    old = {"chartRef": "lab/tint", "version": "0.1.0"}
+    installed = await one.gives("helm_install", **old, releaseName="r", namespace=this["namespace"])
+    assert installed["info"]["status"] == "deployed"
+    assert [row["name"] for row in await one.gives("helm_list", namespace=this["namespace"])] == ["r"]
+    assert await one.gives("helm_status", **this) == installed
+    assert "colour: red" in await one.endpoints("helm_get_values", **this, all=True)
+    assert "ConfigMap" in await one.endpoints("helm_get_manifest", **this)
+    assert "painted red" in await one.endpoints("helm_get_notes", **this)
+    assert (await one.gives("helm_get_hooks", **this))[0]["kind"] == "Pod"
+    assert (await one.gives("helm_get_resources", **this))[0]["ready"]
+    assert (await one.gives("helm_test", **this, timeoutSeconds=30))[0]["status"] == "PASSED"
+    upgraded = await one.gives("helm_upgrade", **this, **old, values={"colour": "green"})
+    assert upgraded["version"] == 2
+    assert await one.endpoints("helm_rollback", **this, revision=1) == "done"
+    assert [row["revision"] for row in await one.gives("helm_history", **this)] == [3, 2, 1]
+    assert await one.endpoints("helm_uninstall", **this) == "done"
+
+
+async def processes(one: Agent) -> None:
+    assert (await one.gives("process_start", name="web"))["message"].startswith("web has been started")
+    assert (await one.gives("process_restart", name="web"))["message"]
+    assert (await one.gives("process_list"))[0]["status"] == "running"
+    assert (await one.gives("process_stop", name="web"))["message"]
+    assert (await one.gives("process_info", name="web"))["status"] == "stopped"
+    assert (await one.endpoints("process_logs", name="web", lines=1)).endswith("two\n")
+    assert len((await one.gives("event_list", size=3, sortDirection="desc"))["content"]) == 3
+
+
+async def reports(lab: Lab, one: Agent) -> None:
+    (project,) = await one.gives("project_list")
+    assert project["name"] == "shop"
+    assert len(await one.gives("run_list", id=str(project["id"]), limit=5)) == 1
+    assert (await one.gives("run_detail", id=lab.run_id))["run"]["id"] == lab.run_id
+    assert (await one.gives("gate_verdict", project="shop", branch="main"))["status"] == "PASSED"
+    assert await one.gives("flaky_tests", id=str(project["id"])) == []
+
+
+LONG = "x" * 70
+FAILING: list[tuple[str, dict[str, Any], str, str, Any]] = [
+    ("helm_status", {"name": "none"}, "GET", "/releases/none", None),
+    ("helm_status", {"name": LONG}, "GET", f"/releases/{LONG}", None),
+    ("helm_list", {"namespace": "Not_One"}, "GET", "/releases?namespace=Not_One", None),
+    ("helm_install", {}, "POST", "/releases", {}),
+    ("helm_install", {"chartRef": "no/chart", "releaseName": "a"}, "POST", "/releases",
+     {"chartRef": "no/chart", "releaseName": "a"}),
+    ("helm_install", {"chartRef": 1, "values": "x"}, "POST", "/releases", {"chartRef": 1, "values": "x"}),
+    ("helm_rollback", {"name": "r", "revision": 0}, "POST", "/releases/r/rollback", {"revision": 0}),
+    ("helm_rollback", {"name": "r", "revision": "1"}, "POST", "/releases/r/rollback", {"revision": "1"}),
+    ("helm_uninstall", {"name": "none"}, "DELETE", "/releases/none", None),
+    ("helm_template", {"chartRef": "http://x/y"}, "POST", "/charts/template", {"chartRef": "http://x/y"}),
+    ("helm_create", {"name": "../x"}, "POST", "/charts/create", {"name": "../x"}),
+    ("helm_show_all", {}, "GET", "/charts/show", None),
+    ("helm_show_all", {"chartRef": "no/chart"}, "GET", "/charts/show?chartRef=no/chart", None),
+    ("helm_pull", {"chart": "no/chart"}, "POST", "/repos/pull", {"chart": "no/chart"}),
+    ("helm_repo_add", {"name": "a b"}, "POST", "/repos", {"name": "a b"}),
+    ("helm_repo_add", {"name": "a", "url": "http://169.254.169.254/"}, "POST", "/repos",
+     {"name": "a", "url": "http://169.254.169.254/"}),
+    ("helm_repo_update", {"name": "none"}, "POST", "/repos/none/update", None),
+    ("helm_repo_remove", {"name": "none"}, "DELETE", "/repos/none", None),
+    ("helm_search_hub", {"keyword": "x", "maxResults": 61}, "GET", "/hub/search?keyword=x&maxResults=61", None),
+    ("helm_dependency_resolve", {}, "POST", "/dependencies/resolve", {}),
+    ("process_info", {"name": "none"}, "GET", "/processes/info/none", None),
+    ("process_info", {"name": "../../a b"}, "GET", "/processes/info/..%2F..%2Fa%20b", None),
+    ("process_start", {"name": "none"}, "POST", "/processes/start/none", None),
+    ("process_stop", {"name": "none"}, "POST", "/processes/stop/none", None),
+    ("process_logs", {"name": "web", "lines": 0}, "GET", "/processes/logs/web?lines=0", None),
+    ("process_logs", {"name": "web", "lines": True}, "GET", "/processes/logs/web?lines=true", None),
+    ("event_list", {"size": -1}, "GET", "/events?size=-1", None),
+    ("event_list", {"sortBy": "colour"}, "GET", "/events?sortBy=colour", None),
+    ("run_detail", {"id": "none"}, "GET", "/runs/none", None),
+    ("gate_verdict", {}, "GET", "/gate", None),
+    ("gate_verdict", {"project": "shop", "commit": "c9"}, "GET", "/gate?project=shop&commit=c9", None),
+    ("flaky_tests", {"id": "none"}, "GET", "/projects/none/flaky", None),
+]  # fmt: skip
+
+
+def asked(server: Server, method: str, path: str, body: Any) -> Answer:
+    return server.ask(method, API + path, None if body is None else json.dumps(body).encode(), KEY)
+
+
+@pytest.mark.parametrize("way", ["http", "stdio"])
+def test_a_failure_reads_as_that_of_rest(lab: Lab, way: str) -> None:
+    async def work() -> list[tuple[str, str, str]]:
+        told = []
+        async with agent(lab, way) as one:
+            for tool, arguments, method, path, body in FAILING:
+                answer = asked(lab.server, method, path, body)
+                assert answer.status >= 400, (tool, answer)
+                told.append((tool, words(await one.result(tool, **arguments)), answer.json["message"]))
+        return told
+
+    for tool, said, detail in run(work):
+        assert (tool, said) == (tool, detail)
+
+
+@pytest.mark.parametrize("way", ["http", "stdio"])
+def test_arguments_are_taken_as_bodies_are(lab: Lab, way: str) -> None:
+    """Unknown ones are ignored, null is absent, a missing part of the path is named."""
+
+    async def work() -> None:
+        async with agent(lab, way) as one:
+            assert await one.gives("process_info", name="web", colour="red", lines=None)
+            assert await one.gives("event_list", size=None)
+            assert await one.endpoints("helm_repo_list", colour={"a": 1}) == "[]"
+            assert words(await one.result("process_info")) == "name is required"
+            assert words(await one.result("process_info", name=" ")) == "name is required"
+            assert words(await one.result("helm_status")) == "name is required"
+            assert words(await one.result("helm_push", remote="oci://x/y")) == "chart is required"
+            assert words(await one.result("helm_push", chart="no!", remote="oci://x/y")).startswith("chart: must be")
+            assert words(await one.result("helm_push", chart=7, remote="oci://x/y")).startswith("chart: must be")
+            assert "NUL" in words(await one.result("process_info", name="a\0b"))
+            assert "NUL" in words(await one.result("helm_create", name="a\0b"))
+            deep: Any = {}
+            for _ in range(150):
+                deep = {"a": deep}
+            assert "too deeply" in words(await one.result("helm_template", chartRef="a/b", values=deep))
+            large = "the body is larger than 1048576 bytes"
+            assert words(await one.result("helm_template", chartRef="a/b", values={"a": "x" * 1024 * 1024})) == large
+            assert words(await one.result("process_info", name="x" * 1024 * 1024)) == large
+            archive = base64.b64encode(b"x" * 2 * 1024 * 1024).decode()
+            assert "archive" in words(await one.result("helm_push", chart=archive, remote="oci://x/y"))
+
+    run(work)
+
+
+def test_where_nobody_serves_the_tools_of_the_server_say_so(tmp_path: Path) -> None:
+    """The chart tools of the process itself go on."""
+
+    other = Server(tmp_path, {"svc": {"kube": {"kubeconfig": "/nonexistent"}}}, {}, [])
+    other.port = 1
+
+    async def work() -> None:
+        async with over_stdio(other) as client:
+            assert "127.0.0.1:1" in words(await client.call_tool("process_list", {}))
+            assert text(await client.call_tool("helm_repo_list", {})) == "[]"
+
+    run(work)
+
+
+def test_many_agents_at_once_have_each_their_own_answers(lab: Lab) -> None:
+    async def one(number: int) -> None:
+        way = over_sse if number % 2 else over_http
+        async with way(lab.server, **KEY) as client:
+            for turn in range(5):
+                name = f"agent-{number}-{turn}"
+                assert name in words(await client.call_tool("process_info", {"name": name}))
+
+    async def work() -> None:
+        await asyncio.gather(*(one(number) for number in range(12)))
+
+    run(work)

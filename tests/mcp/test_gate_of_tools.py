@@ -1,0 +1,275 @@
+"""Who sees which tools, and whom the tool server lets in."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+from agents import CHANGING, FULL, KEY, READING, names, over_http, over_sse, over_stdio, run, text, words
+from conftest import ROOT, Answer, Serve, Server
+from mcp.shared.exceptions import MCPError
+from talk import error_of, house
+
+from handlers.app import SERVICES
+from handlers.charts.all_operations import OPERATIONS
+from handlers.http.permissions import Caller
+from handlers.mcp import handler
+from handlers.mcp.derived_tools import chart_tools, rest_tools
+from handlers.mcp.toolbox import Toolbox
+from models.config.settings import AccessInterceptor, ChartSecurity, Config, Mcp, Rest, Svc
+from models.errors import NotFound
+from supervisor.services import CannotStart
+
+KUBE = {"kube": {"kubeconfig": "/nonexistent"}}
+SLEEPER = {"command": "sleep 1000"}
+PATHS = ["/mcp", "/sse", "/sse/messages", "/charts/mcp", "/charts/sse", "/tracker/mcp", "/supervision/sse"]
+HEAD = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
+HELLO = {
+    "jsonrpc": "2.0", "id": 1, "method": "initialize",
+    "params": {
+        "protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"},
+    },
+}  # fmt: skip
+
+
+def hello(server: Server, path: str = "/mcp", **headers: str) -> Answer:
+    """The first word of an agent."""
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return server.ask("POST", path, json.dumps(HELLO).encode(), {**HEAD, **named})
+
+
+@pytest.fixture(scope="module")
+def reading(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with house(tmp_path_factory.mktemp("reading"), {"web": SLEEPER}, svc=KUBE) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with house(tmp_path_factory.mktemp("keyed"), {"web": SLEEPER}, svc={**FULL, **KUBE}) as server:
+        yield server
+
+
+POSTURES: list[tuple[ChartSecurity, bool]] = [
+    (ChartSecurity(), False),
+    (ChartSecurity(api_key="k"), False),
+    (ChartSecurity(mode="FULL"), False),
+    (ChartSecurity(mode="FULL", api_key="  "), False),
+    (ChartSecurity(mode="FULL", api_key="k"), True),
+]
+
+
+@pytest.mark.parametrize("is_gated", [True, False], ids=["gated", "interceptor-off"])
+@pytest.mark.parametrize(
+    ("security", "may_change"), POSTURES, ids=["default", "read-only-key", "full", "blank-key", "full-key"]
+)
+def test_what_changes_something_is_there_only_in_full_with_a_key(
+    security: ChartSecurity, may_change: bool, is_gated: bool
+) -> None:
+    config = Config(svc=Svc(security=security, rest=Rest(access_interceptor=AccessInterceptor(enabled=is_gated))))
+    tools = [*chart_tools(OPERATIONS), *rest_tools(SERVICES)]
+    toolbox = Toolbox(lambda: config, tools, lambda: pytest.fail("no chart is asked for"))
+    for caller in (Caller(is_beyond=False), None):
+        assert {tool.name for tool in toolbox.listed(caller)} == (READING | CHANGING if may_change else READING)
+    if not may_change:
+        with pytest.raises(NotFound, match="there is no tool helm_install: changes are disabled"):
+            toolbox.find("helm_install")
+
+
+@pytest.mark.parametrize("is_full", [False, True], ids=["read-only", "full"])
+def test_an_agent_sees_what_the_mode_lets_it_see(serve: Serve, is_full: bool) -> None:
+    """Also where the interceptor of REST is off."""
+    rest = {"access-interceptor": {"enabled": False}}
+    server = serve({"web": SLEEPER}, svc={**(FULL if is_full else {}), "rest": rest, **KUBE})
+
+    async def work() -> None:
+        async with over_http(server, **(KEY if is_full else {})) as client:
+            assert await names(client) == (READING | CHANGING if is_full else READING)
+            if is_full:
+                assert "started" in text(await client.call_tool("process_start", {"name": "web"}))
+            else:
+                with pytest.raises(MCPError, match="there is no tool process_start: changes are disabled"):
+                    await client.call_tool("process_start", {"name": "web"})
+        async with over_stdio(server) as client:
+            assert await names(client) == (READING | CHANGING if is_full else READING)
+
+    run(work)
+    assert server.status("web") == ("running" if is_full else "not_started")
+
+
+def test_hints_tell_what_a_tool_may_do(keyed: Server) -> None:
+    async def work() -> None:
+        async with over_sse(keyed, **KEY) as client:
+            tools = (await client.list_tools()).tools
+        hints = {one.name: one.annotations for one in tools if one.annotations is not None}
+        assert len(hints) == len(tools)
+        assert {name for name, hint in hints.items() if not hint.read_only_hint} == CHANGING
+        assert {name for name, hint in hints.items() if hint.destructive_hint} == CHANGING - {
+            "helm_install", "helm_test", "process_start",
+        }  # fmt: skip
+
+    run(work)
+
+
+@pytest.mark.parametrize(
+    "path", [*PATHS, "/%6dcp", "/m%63p", "/%73se", "/sse%2Fmessages", "/mcp/", "/mcp/any", "/sse/x"]
+)
+@pytest.mark.parametrize("method", ["GET", "POST", "DELETE", "PUT"])
+def test_with_a_key_set_nothing_is_said_without_it(keyed: Server, path: str, method: str) -> None:
+    prefix = path.split("/")[1]
+    for headers in ({}, {"X-API-Key": "wrong"}, {"X-API-Key": " "}):
+        answer = keyed.ask(method, path, b"{}" if method in ("POST", "PUT") else None, headers)
+        assert error_of(prefix if prefix in ("charts", "tracker") else "supervision", answer, 401, path)
+
+
+@pytest.mark.parametrize("mode", ["FULL", "READ_ONLY"])
+def test_the_key_is_asked_for_also_where_the_tools_are_off(serve: Serve, mode: str) -> None:
+    server = serve(svc={"security": {"mode": mode, "api-key": "open sesame"}, "mcp": {"enabled": False}})
+    for path in (*PATHS, "/%6dcp"):
+        assert server.get(path).status == 401
+        assert server.get(path, **KEY).status == 404
+    assert "svc.mcp.enabled" in server.get("/mcp", **KEY).json["message"]
+
+
+def test_the_key_opens_every_path(keyed: Server) -> None:
+    for path in ("/mcp", "/charts/mcp", "/%6dcp", "/supervision/mcp", "/tracker/mcp"):
+        assert hello(keyed, path, **KEY).status == 200
+    assert keyed.post("/sse/messages", b"{}", **KEY).status == 400
+    assert keyed.get("/mcp/any", **KEY).status == 404
+    assert keyed.ask("PUT", "/mcp", b"", KEY).status == 405
+    assert keyed.ask("PUT", "/mcp", b"", KEY).headers["Allow"] == "GET, POST, DELETE, HEAD, OPTIONS"
+    assert keyed.ask("OPTIONS", "/sse").headers["Allow"] == "GET, HEAD, OPTIONS"
+
+
+def test_a_path_that_only_looks_like_one_is_none(keyed: Server) -> None:
+    for path in ("/mcpx", "/ssex", "/api/v1/mcp", "/mc%70p", "/%25mcp"):
+        assert keyed.get(path).status == 404
+
+
+@pytest.mark.parametrize("method", ["GET", "POST", "DELETE"])
+@pytest.mark.parametrize("path", ["/mcp", "/sse", "/sse/messages"])
+@pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://127.0.0.1:1"])
+def test_a_page_of_another_origin_is_refused(reading: Server, path: str, method: str, origin: str) -> None:
+    body = json.dumps(HELLO).encode() if method == "POST" else None
+    assert reading.ask(method, path, body, {**HEAD, "Origin": origin}).status == 403
+    assert reading.ask(method, path, body, {**HEAD, "Sec-Fetch-Site": "cross-site"}).status == 403
+
+
+def test_a_page_of_ours_is_not(reading: Server) -> None:
+    assert hello(reading, Origin=f"http://127.0.0.1:{reading.port}").status == 200
+    assert hello(reading, Host="evil.example").status == 421
+
+
+def test_a_bad_token_is_never_nobody(reading: Server) -> None:
+    assert hello(reading, Authorization="Bearer wrong").status == 401
+    assert hello(reading, X_Tracker_Token="wrong").status == 401
+    assert hello(reading, Authorization="Basic YTpi").status == 200
+
+
+def token(server: Server, name: str, *more: str) -> str:
+    """A token of an account, which is made where it is not there."""
+
+    program = [
+        sys.executable,
+        str(ROOT / "run.py"),
+        "--config",
+        str(server.file),
+        "--data-dir",
+        str(server.data),
+        "user",
+    ]
+    subprocess.run([*program, "add", name, *more], input="a long password\na long password\n", text=True, check=False)
+    made = subprocess.run([*program, "token", name], capture_output=True, text=True, check=True)
+    return made.stdout.strip()
+
+
+def test_in_closed_mode_a_token_or_the_key_is_needed(serve: Serve) -> None:
+    closed = {"security": {"open-mode": False}}
+    server = serve({"web": SLEEPER}, tracker=closed, svc=KUBE)
+    assert hello(server).status == 401
+    bearer = {"Authorization": f"Bearer {token(server, 'ann')}"}
+
+    async def with_token() -> None:
+        async with over_http(server, **bearer) as client:
+            assert await names(client) == READING
+            assert json.loads(text(await client.call_tool("process_list", {})))[0]["name"] == "web"
+        async with over_stdio(server, PILOTHOUSE_TOKEN=bearer["Authorization"].split()[1]) as client:
+            assert json.loads(text(await client.call_tool("process_list", {})))[0]["name"] == "web"
+
+    run(with_token)
+    other = serve(tracker=closed, svc={**FULL, **KUBE})
+    assert hello(other, Authorization=f"Bearer {token(other, 'bob')}").status == 401
+
+    async def with_key() -> None:
+        async with over_http(other, **KEY) as client:
+            assert {name for name in READING | CHANGING if name.startswith("helm_")} == await names(client)
+            assert text(await client.call_tool("helm_repo_list", {})) == "[]"
+            assert "an account is needed" in words(await client.call_tool("project_list", {}))
+
+    run(with_key)
+
+
+def test_a_session_cookie_is_no_account_of_an_agent(serve: Serve) -> None:
+    server = serve(tracker={"security": {"open-mode": False, "admin-password": "a long password"}}, svc=KUBE)
+    login = server.post(
+        "/login", b"username=admin&password=a+long+password", Content_Type="application/x-www-form-urlencoded"
+    )
+    cookie = login.headers["Set-Cookie"].partition(";")[0]
+    assert server.get("/api/v1/processes", Cookie=cookie).status == 200
+    assert hello(server, Cookie=cookie).status == 401
+
+
+def test_beyond_loopback_processes_are_changed_by_an_admin_alone(serve: Serve) -> None:
+    server = serve({"web": SLEEPER}, svc={**FULL, **KUBE})
+    admin, other = (token(server, *who) for who in (("ann", "--admin"), ("bob",)))
+    processes = {"process_start", "process_stop", "process_restart"}
+    behind = {**KEY, "X-Forwarded-For": "192.0.2.7"}
+
+    async def work() -> None:
+        async with over_http(server, **behind) as client:
+            assert await names(client) == (READING | CHANGING) - processes - {"process_logs"}
+            detail = server.ask("POST", "/api/v1/processes/start/web", b"", behind).json["message"]
+            assert words(await client.call_tool("process_start", {"name": "web"})) == detail
+        async with over_http(server, **behind, Authorization=f"Bearer {other}") as client:
+            assert await names(client) == (READING | CHANGING) - processes
+            assert "ADMIN" in words(await client.call_tool("process_start", {"name": "web"}))
+        async with over_http(server, **behind, Authorization=f"Bearer {admin}") as client:
+            assert await names(client) == READING | CHANGING
+            assert "started" in text(await client.call_tool("process_start", {"name": "web"}))
+
+    run(work)
+
+
+def test_the_sdk_is_imported_at_the_first_request_and_not_before(serve: Serve) -> None:
+    server = serve(svc={**FULL, **KUBE})
+
+    def has_it() -> bool:
+        with open(f"/proc/{server.pid}/maps") as maps:
+            return "pydantic_core" in maps.read()
+
+    assert server.get("/mcp").status == 401
+    assert server.get("/v3/api-docs").status == 200
+    assert not has_it()
+    assert hello(server, **KEY).status == 200
+    assert has_it()
+
+
+def test_off_it_is_not_served_over_stdio(serve: Serve) -> None:
+
+    server = serve(svc={"mcp": {"enabled": False}})
+    program = [sys.executable, str(ROOT / "run.py"), "--config", str(server.file), "mcp"]
+    done = subprocess.run(program, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "svc.mcp.enabled" in done.stderr
+
+
+def test_without_the_extra_there_are_no_tools_and_nobody_may_ask_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handler, "is_installed", lambda: False)
+    wanted, unasked = (Config(svc=Svc(mcp=Mcp(enabled=one))) for one in (True, None))
+    assert "pip install" in str(handler.why_off(unasked))
+    handler.check_installed(unasked)
+    with pytest.raises(CannotStart, match=r"svc\.mcp\.enabled"):
+        handler.check_installed(wanted)

@@ -1,0 +1,56 @@
+"""Who pipes requests into `run.py mcp` and closes standard input at once gets every answer."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import ROOT
+
+from handlers.mcp.unanswered import Unanswered
+
+HELLO = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "a shell", "version": "1"}}
+ASKED: list[dict[str, Any]] = [
+    {"id": 1, "method": "initialize", "params": HELLO},
+    {"method": "notifications/initialized"},
+    {"id": 2, "method": "tools/list"},
+    {"id": "three", "method": "tools/call", "params": {"name": "helm_repo_list", "arguments": {}}},
+    {"id": 4, "method": "tools/call", "params": {"name": "helm_create", "arguments": {"name": "demo"}}},
+    {"id": 5, "method": "no/such"},
+]
+
+
+@pytest.mark.parametrize("from_a_file", [False, True], ids=["a pipe", "a file"])
+def test_every_answer_comes_before_the_end(from_a_file: bool, tmp_path: Path) -> None:
+    lines = "".join(json.dumps({"jsonrpc": "2.0", **one}) + "\n" for one in ASKED).encode()
+    (tmp_path / "asked").write_bytes(lines)
+    command = [sys.executable, str(ROOT / "run.py"), "--data-dir", str(tmp_path / "data"), "mcp"]
+    with (tmp_path / "asked").open("rb") as file:
+        given: dict[str, Any] = {"stdin": file} if from_a_file else {"input": lines}
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, timeout=60, check=True, **given)
+    answers = {answer["id"]: answer for answer in map(json.loads, done.stdout.splitlines())}
+    assert set(answers) == {1, 2, "three", 4, 5}
+    assert [tool for tool in answers[2]["result"]["tools"] if tool["name"] == "helm_create"]
+    assert not answers["three"]["result"]["isError"]
+    assert not answers[4]["result"]["isError"]
+    assert answers[5]["error"]["code"] == -32601
+
+
+def test_what_was_cancelled_is_not_waited_for() -> None:
+    async def work() -> list[str]:
+        async def lines() -> AsyncIterator[str]:
+            yield '{"id": 1, "method": "tools/list"}'
+            yield "no message"
+            yield '["no", "message"]'
+            yield '{"method": "notifications/cancelled", "params": {"requestId": 1}}'
+
+        async with asyncio.timeout(10):
+            return [line async for line in Unanswered().until_over(lines())]
+
+    assert len(asyncio.run(work())) == 4

@@ -1,0 +1,267 @@
+"""The interface document: whole, true to the routes, and one that validators and generators take."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from conftest import Server
+from contracting import METHODS, operations, written
+from openapi_spec_validator import OpenAPIV31SpecValidator
+from talk import house
+
+from handlers import app
+from handlers.base import methods
+from handlers.charts.all_operations import OPERATIONS
+from handlers.charts.handler import ChartHandler
+from handlers.http import permissions
+from handlers.openapi import pages
+from handlers.openapi.document import security
+from handlers.openapi.schemas import Components
+from handlers.routing import Route, Service
+from models.config.settings import AccessInterceptor, Config, Rest, Svc, Tracker, TrackerSecurity
+from models.config.settings import Server as Address
+
+DOCUMENT = written()
+EVERY = operations(DOCUMENT)
+COMMON = {"400", "401", "403", "413", "421", "500", "503"}
+PREFIXES = ("", "/supervision", "/charts", "/tracker")
+SEED = """
+POST /api/v1/processes/start/{name} 200 400 500
+POST /api/v1/processes/stop/{name} 200 400 404 500
+POST /api/v1/processes/restart/{name} 200 400 404 500
+GET /api/v1/processes 200 400 500
+GET /api/v1/processes/info/{name} 200 400 404 500
+POST /api/v1/processes/group/start 200 409 400 500
+POST /api/v1/processes/group/stop 200 404 400 500
+POST /api/v1/processes/group/restart 200 400 500
+GET /api/v1/supervisor/info 200 400 500
+GET /api/v1/events 200 400 500
+GET /api/v1/events/{id} 200 404 400 500
+GET /api/v1/events/count 200 400 500
+GET /api/v1/events/by-status/{status} 200 400 500
+GET /api/v1/events/by-process/{processName} 200 404 400 500
+POST /api/v1/ingest 201 400 401
+GET /api/v1/gate 200 400 404
+GET /api/v1/me 200 401
+POST /api/v1/releases 201 400 401 403 404 500
+POST /api/v1/releases/upload 201 400 401 403 404 500
+PUT /api/v1/releases/{name} 200 400 401 403 404 500
+POST /api/v1/releases/{name}/upgrade/upload 200 400 401 403 404 500
+DELETE /api/v1/releases/{name} 204 400 401 403 404 500
+POST /api/v1/releases/{name}/rollback 204 400 401 403 404 500
+POST /api/v1/releases/{name}/test 200 400 401 403 404 500
+POST /api/v1/repos 201 400 401 403 500
+DELETE /api/v1/repos/{name} 204 400 401 403 404 500
+POST /api/v1/repos/push 200 400 401 403 500
+"""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with house(tmp_path_factory.mktemp("document")) as one:
+        yield one
+
+
+def refs(value: Any) -> Iterator[str]:
+    """All that is referred to."""
+    if isinstance(value, Mapping):
+        if "$ref" in value:
+            yield value["$ref"]
+        for one in value.values():
+            yield from refs(one)
+    elif isinstance(value, list):
+        for one in value:
+            yield from refs(one)
+
+
+def served_routes() -> list[tuple[Service, Route]]:
+    each = app.served(Config())
+    return [(service, route) for service in (*each, pages.whole_service(each[0])) for route in service.routes]
+
+
+@pytest.mark.parametrize("prefix", PREFIXES)
+def test_a_validator_takes_it_whole_and_by_service(server: Server, prefix: str) -> None:
+    answer = server.get(f"{prefix}/v3/api-docs")
+    assert answer.headers.get_all("Content-Type") == ["application/json"]
+    OpenAPIV31SpecValidator(answer.json).validate()
+    assert answer.json["openapi"] == "3.1.0"
+    assert answer.json["servers"] == [{"url": prefix or "/"}]
+
+
+@pytest.mark.parametrize("prefix", PREFIXES)
+def test_yaml_says_the_same(server: Server, prefix: str) -> None:
+    answer = server.get(f"{prefix}/v3/api-docs.yaml")
+    assert answer.headers.get_all("Content-Type") == ["application/yaml"]
+    assert yaml.safe_load(answer.body) == server.get(f"{prefix}/v3/api-docs").json
+
+
+def test_under_a_prefix_it_is_of_that_service_and_the_house(server: Server) -> None:
+    for prefix in PREFIXES[1:]:
+        tags = {tag for _, _, told in operations(server.get(f"{prefix}/v3/api-docs").json) for tag in told["tags"]}
+        assert tags == {prefix[1:], "server"}
+    whole = {tag for _, _, told in operations(server.get("/v3/api-docs").json) for tag in told["tags"]}
+    assert whole == {"supervision", "charts", "tracker", "server"}
+
+
+@pytest.mark.parametrize(("service", "route"), served_routes(), ids=lambda one: getattr(one, "name", "") or one[0])
+def test_every_method_of_every_route_is_in_it(service: Service, route: Route) -> None:
+    paths = {re.sub(r"\{\w+\}", "([^/]+)", path): told for path, told in DOCUMENT["paths"].items()}
+    pattern = (service.base + route[0]).replace("\\.", ".")
+    handler: Any = route[1]
+    for method in set(methods(handler)) & {name.upper() for name in METHODS}:
+        if issubclass(handler, ChartHandler) and handler.operations[method][1]:
+            continue  # what is written at the path with a variable
+        assert method.lower() in paths[pattern], f"{method} {pattern}"
+
+
+def test_it_has_no_path_that_is_not_served(server: Server) -> None:
+    for path, method, _ in operations(server.get("/v3/api-docs").json):
+        allowed = server.ask("OPTIONS", re.sub(r"\{\w+\}", "1", path)).headers["Allow"]
+        assert method.upper() in allowed, path
+
+
+@pytest.mark.parametrize("line", SEED.strip().splitlines())
+def test_it_has_what_the_seeds_document(line: str) -> None:
+    method, path, *statuses = line.split()
+    assert set(statuses) <= set(DOCUMENT["paths"][path][method.lower()]["responses"])
+
+
+@pytest.mark.parametrize(("path", "method", "told"), EVERY, ids=[told["operationId"] for _, _, told in EVERY])
+def test_every_operation_is_whole(path: str, method: str, told: dict[str, Any]) -> None:
+    assert re.fullmatch(r"[a-z]+(_[a-z]+)*", told["operationId"])
+    assert told["summary"]
+    assert set(told["responses"]) > COMMON
+    names = {one["name"] for one in told["parameters"] if one["in"] == "path"}
+    assert names == set(re.findall(r"\{(\w+)\}", path))
+    for status, answer in told["responses"].items():
+        if int(status) < 300:
+            assert ("content" in answer) == (int(status) != 204 and told["operationId"] not in EMPTY), status
+        else:
+            assert set(answer["content"]) <= {"application/json", "application/problem+json"}
+    assert ("requestBody" in told) <= (method in ("post", "put"))
+
+
+EMPTY = {"helm_repo_add", "helm_repo_update", "helm_repo_update_all", "helm_push"}
+"""Their success has no body."""
+
+
+def test_operations_have_names_of_their_own() -> None:
+    names = [told["operationId"] for _, _, told in EVERY]
+    assert len(set(names)) == len(names)
+
+
+def test_tools_and_operations_have_the_same_names() -> None:
+    names = {told["operationId"] for _, _, told in EVERY}
+    assert {one.tool for one in OPERATIONS if one.tool} <= names
+    assert {"process_list", "gate_verdict", "project_list", "run_list", "run_detail", "flaky_tests"} <= names
+
+
+def test_all_that_is_referred_to_is_there_and_nothing_else() -> None:
+    found = {ref.rpartition("/")[2] for ref in refs(DOCUMENT)}
+    assert found == set(DOCUMENT["components"]["schemas"])
+
+
+def test_the_charts_document_has_the_schema_that_the_seed_names(server: Server) -> None:
+    assert "ProblemDetail" in server.get("/charts/v3/api-docs").json["components"]["schemas"]
+    assert "PageProcessEventEntry" in server.get("/supervision/v3/api-docs").json["components"]["schemas"]
+
+
+def test_what_needs_a_cluster_and_changes_nothing_is_left_out_without_one() -> None:
+    there, gone = ({told["operationId"] for _, _, told in operations(written(has))} for has in (True, False))
+    reads = {one.identifier for one in OPERATIONS if one.needs == "cluster" and not one.mutating}
+    assert there - gone == reads
+    assert gone < there
+
+
+def test_a_replaced_group_is_left_out() -> None:
+    each = app.served(Config(), {"hub": []})
+    assert not [one for one in each[1].routes if one[0].startswith("/hub")]
+
+
+def test_the_base_path_of_the_charts_is_that_of_the_configuration() -> None:
+    paths = written(svc=Svc(rest=Rest(base_path="/helm/v2")))["paths"]
+    assert "/helm/v2/repos" in paths
+    assert "/api/v1/repos" not in paths
+    assert "/api/v1/processes" in paths
+
+
+def test_one_path_is_a_page_and_a_stream() -> None:
+    told = DOCUMENT["paths"]["/api/v1/events"]["get"]
+    assert set(told["responses"]["200"]["content"]) == {"application/json", "text/event-stream"}
+    assert {one["name"] for one in told["parameters"]} >= {"page", "size", "sortBy", "sortDirection", "Last-Event-ID"}
+
+
+def test_uploads_are_told_part_by_part() -> None:
+    form = DOCUMENT["paths"]["/api/v1/releases/upload"]["post"]["requestBody"]["content"]["multipart/form-data"]
+    assert form["schema"]["required"] == ["chart", "request"]
+    assert form["schema"]["properties"]["request"]["required"] == ["releaseName"]
+    assert form["encoding"] == {
+        "request": {"contentType": "application/json"}, "chart": {"contentType": "application/gzip"},
+    }  # fmt: skip
+    body = DOCUMENT["paths"]["/api/v1/ingest"]["post"]["requestBody"]["content"]["multipart/form-data"]["schema"]
+    assert body["required"] == ["project", "junit"]
+    for name in ("junit", "jacoco"):
+        assert body["properties"][name]["type"] == "array"
+        assert body["properties"][name]["items"] == {"type": "string", "format": "binary"}
+
+
+def test_null_and_missing_are_told_apart() -> None:
+    schemas = DOCUMENT["components"]["schemas"]
+    status = schemas["ProcessStatusInfo"]
+    assert status["properties"]["pid"] == {"type": ["integer", "null"], "format": "int64"}
+    assert status["properties"]["exitCode"] == {"type": ["integer", "null"], "format": "int32"}
+    assert "exitCode" in status["required"]
+    message = schemas["ResponseMessage"]
+    assert "required" not in message
+    assert message["properties"] == {"message": {"type": "string"}, "error": {"type": "string"}}
+
+
+def test_a_type_without_a_schema_is_a_fault() -> None:
+    with pytest.raises(TypeError, match="has no schema"):
+        Components().of(object)
+
+
+OPEN = {"token", "trackerToken", "session"}
+
+
+def asked_for(gate: permissions.Permission, **sections: Any) -> set[str]:
+    """The schemes that one of is asked for; `-`: or none."""
+    return {next(iter(one), "-") for one in security(gate, Config(**sections))}
+
+
+def test_credentials_are_told_as_the_gates_ask_for_them() -> None:
+    closed = {"tracker": Tracker(security=TrackerSecurity(open_mode=False))}
+    token = {"tracker": Tracker(security=TrackerSecurity(require_ingest_token=True))}
+    beyond = {"server": Address(address=("0.0.0.0",))}
+    off = {"svc": Svc(rest=Rest(access_interceptor=AccessInterceptor(enabled=False)))}
+    assert asked_for(permissions.readers) == {"-", *OPEN}
+    assert asked_for(permissions.readers, **closed) == OPEN
+    assert asked_for(permissions.open_to_all, **closed) == {"-", *OPEN}
+    assert asked_for(permissions.account_holders) == OPEN
+    assert asked_for(permissions.posters) == {"-", *OPEN}
+    assert asked_for(permissions.posters, **token) == {"token", "trackerToken"}
+    assert asked_for(permissions.chart_readers, **closed) == {*OPEN, "chartKey"}
+    assert asked_for(permissions.chart_changers) == {"chartKey"}
+    assert asked_for(permissions.chart_changers, **off) == {"-", *OPEN}
+    assert asked_for(permissions.chart_changers, **off, **beyond) == OPEN
+    assert asked_for(permissions.operators) == {"-", *OPEN}
+    assert asked_for(permissions.operators, **beyond) == OPEN
+    assert asked_for(permissions.log_readers, **beyond) == OPEN
+
+
+def test_in_closed_mode_it_asks_for_an_account(tmp_path: Path) -> None:
+    with house(tmp_path, tracker={"security": {"open-mode": False}}) as one:
+        for path in ("/v3/api-docs", "/charts/v3/api-docs.yaml"):
+            assert one.get(path).status == 401
+
+
+def test_no_secret_of_the_configuration_is_in_it() -> None:
+    from models.config.settings import ChartSecurity
+
+    assert "sesame" not in json.dumps(written(svc=Svc(security=ChartSecurity(mode="FULL", api_key="open sesame"))))

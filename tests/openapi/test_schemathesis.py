@@ -1,0 +1,120 @@
+"""Schemathesis holds a live server against its own document: what it makes up is answered as is written there."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import contracting
+import pytest
+from cluster import Cluster
+from contracting import CHART, KEY, RELEASE, REPOSITORY, STREAMS, Stage, stage
+
+LEFT_OUT = ("positive_data_acceptance", "allow_header_conformance", "ensure_resource_availability")
+"""Checks that fail where all is well: no schema can say that a chart or an archive must be a real one; a release may be
+called `upload`, so its path takes more methods than an upload does; what is there may be gone by our own doing."""
+
+ALL = ("supervision", "charts", "tracker", "server")
+EXAMPLES = 6
+WITHIN = 240.0
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    """Without a cluster."""
+    with stage(tmp_path_factory.mktemp("plain")) as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory, cluster: Cluster) -> Iterator[Stage]:
+    with stage(tmp_path_factory.mktemp("whole"), cluster.kubeconfig) as one:
+        yield one
+
+
+def known(one: Stage) -> dict[str, list[str | int]]:
+    return {
+        "processes": ["web", "idle"],
+        "projects": ["shop"],
+        "project ids": [one.project],
+        "runs": list(one.runs),
+        "events": [1, 2, 3],
+        "repositories": [REPOSITORY],
+        "charts": [f"{REPOSITORY}/{CHART}", f"{REPOSITORY}/{CHART}:0.1.0"],
+        "releases": [RELEASE],
+        "branches": ["main"],
+        "tests": ["c0", "c2"],
+    }
+
+
+USED = {
+    "processes": ("path.name", ["process_info", "process_start", "process_stop", "process_restart", "process_logs"]),
+    "projects": ("query.project", ["gate_verdict"]),
+    "branches": ("query.branch", ["gate_verdict"]),
+    "project ids": ("path.id", ["project_detail", "run_list", "flaky_tests", "test_history", "flaky_say"]),
+    "tests": ("query.name", ["test_history"]),
+    "runs": ("path.id", ["run_detail", "run_verdict"]),
+    "events": ("path.id", ["event_info"]),
+    "repositories": ("path.name", ["helm_repo_charts", "helm_repo_update"]),
+    "charts": ("body.chartRef", ["helm_template", "helm_lint", "helm_install", "helm_upgrade"]),
+    "releases": (
+        "path.name",
+        ["helm_status", "helm_history", "helm_get_values", "helm_get_hooks", "helm_get_resources"],
+    ),
+}
+"""Which words go where: a field, and the operations that have it."""
+
+
+def toml(one: Stage) -> str:
+    """The configuration of Schemathesis: what it may know, and what is no fault of ours."""
+    lines = ["[checks.not_a_server_error]", 'expected-statuses = ["2xx", "3xx", "4xx", "502", "503", "504"]']
+    lines += [f"[checks.{name}]\nenabled = false" for name in LEFT_OUT]
+    for name, values in known(one).items():
+        lines += [f'[dictionaries."{name}"]', f"values = {json.dumps(values)}"]
+    names = {told["operationId"] for _, _, told in contracting.operations(one.document())}
+    for name in sorted(names):
+        said = [
+            f'parameters."{field}" = {{ dictionary = "{words}", probability = 0.7 }}'
+            for words, (field, users) in USED.items()
+            if name in users
+        ]
+        if name in ("helm_install", "helm_install_upload"):  # a release of that name may be asked for; or there is none
+            said.append("checks.unsupported_method.enabled = false")
+        if said:
+            lines += ["[[operations]]", f'include-operation-id = "{name}"', *said]
+    return "\n".join(lines) + "\n"
+
+
+def run(one: Stage, folder: Path, tags: Sequence[str], *headers: str) -> None:
+    """Fails with all that Schemathesis has found at the operations of these tags."""
+    file = folder / "schemathesis.toml"
+    file.write_text(toml(one))
+    arguments = [
+        "--phases=examples,coverage,fuzzing", f"--max-examples={EXAMPLES}",
+        "--generation-deterministic", "--continue-on-failure", "--no-color", "--request-timeout=20",
+        *(f"--exclude-operation-id={name}" for name in STREAMS),
+        *(f"--include-tag={tag}" for tag in tags),
+        *(word for header in headers for word in ("--header", header)),
+    ]  # fmt: skip
+    program = [str(Path(sys.executable).parent / "schemathesis"), f"--config-file={file}", "run", *arguments]
+    address = f"http://127.0.0.1:{one.server.port}/v3/api-docs"
+    done = subprocess.run([*program, address], cwd=folder, capture_output=True, text=True, timeout=WITHIN)
+    assert done.returncode == 0, done.stdout + done.stderr
+    named = [told for _, _, told in contracting.operations(one.document()) if set(tags) & set(told["tags"])]
+    asked = [told for told in named if told["operationId"] not in STREAMS]
+    assert f"Tested: {len(asked)}" in done.stdout, done.stdout
+
+
+def test_as_anybody(plain: Stage, tmp_path: Path) -> None:
+    run(plain, tmp_path, ALL)
+
+
+def test_with_the_key_of_the_charts_and_a_cluster(whole: Stage, tmp_path: Path) -> None:
+    run(whole, tmp_path, ["charts"], f"X-API-Key: {KEY}")
+
+
+def test_with_a_token_of_an_admin(plain: Stage, tmp_path: Path) -> None:
+    run(plain, tmp_path, ["supervision", "tracker"], f"Authorization: Bearer {plain.admin}")

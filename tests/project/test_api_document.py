@@ -1,0 +1,43 @@
+"""docs/api.md has every operation of the interface document, as it is there; docs/supervision.md every status."""
+
+from __future__ import annotations
+
+import re
+
+from conftest import ROOT, script
+
+from models.supervision.process import STATUSES
+
+DOCUMENT = ROOT / "docs" / "api.md"
+SUPERVISION = (ROOT / "docs" / "supervision.md").read_text()
+
+tables = script(".ci/interface.py")
+
+
+def test_its_tables_are_those_of_the_interface_document() -> None:
+    text = DOCUMENT.read_text()
+    assert tables.written(text) == text, "python .ci/interface.py writes them anew"
+
+
+def test_every_service_has_a_table() -> None:
+    found = re.findall(r"<!-- operations: ([a-z]+) -->\n\| Call ", DOCUMENT.read_text())
+    assert found == ["supervision", "charts", "tracker", "server"]
+    assert len(re.findall(r"^\| `(GET|POST|PUT|DELETE) /", DOCUMENT.read_text(), re.MULTILINE)) > 60
+
+
+def test_what_the_document_has_otherwise_is_noticed() -> None:
+    text = DOCUMENT.read_text()
+    for before, after in (
+        (r"\| `GET /healthz.*\n", ""),
+        ("`helm_install`", "`install`"),
+        (r"the key \|", r"an account |"),
+    ):
+        changed = re.sub(before, after, text, count=1)
+        assert changed != text
+        assert tables.written(changed) == text
+
+
+def test_every_status_is_told_once() -> None:
+    rows = re.findall(r"^\| (`[^|]+) \|", SUPERVISION.split("`exitCode` is")[0], re.MULTILINE)
+    told = [status for row in rows for status in re.findall("`([a-z_]+)`", row)]
+    assert sorted(told) == sorted(status.value for status in STATUSES)

@@ -1,0 +1,119 @@
+"""The code holds to its own plan (docs/design.md)."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+ROOMS = ("models", "supervisor", "handlers")
+FILES = [ROOT / "run.py", *(file for room in ROOMS for file in sorted((ROOT / room).rglob("*.py")))]
+NAMES = [str(file.relative_to(ROOT)) for file in FILES]
+
+everywhere = pytest.mark.parametrize("name", NAMES)
+
+
+def tree(name: str) -> ast.Module:
+    return ast.parse((ROOT / name).read_text())
+
+
+def imported(name: str) -> Iterator[str]:
+    for node in ast.walk(tree(name)):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+
+
+@everywhere
+def test_nobody_imports_upward(name: str) -> None:
+    room = name.split("/")[0]
+    above = {"models": {"supervisor", "handlers", "run"}, "supervisor": {"handlers", "run"}, "handlers": {"run"}}
+    assert not {module.split(".")[0] for module in imported(name)} & above.get(room, set())
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("models/")])
+def test_models_know_no_loop_and_no_http(name: str) -> None:
+    assert not {module.split(".")[0] for module in imported(name)} & {
+        "asyncio",
+        "tornado",
+        "http",
+        "subprocess",
+        "socket",
+    }
+
+
+def test_there_are_no_circles() -> None:
+    graph = {name: {f"{module.replace('.', '/')}.py" for module in imported(name)} & set(NAMES) for name in NAMES}
+    done: set[str] = set()
+    while ready := {name for name, needs in graph.items() if name not in done and needs <= done}:
+        done |= ready
+    assert set(NAMES) - done == set()
+
+
+@everywhere
+def test_only_child_py_starts_processes(name: str) -> None:
+    if name not in ("supervisor/processes/child.py",):
+        assert "subprocess" not in set(imported(name))
+        assert not re.search(r"\bos\.(fork|posix_spawn|system|popen|exec)|create_subprocess", (ROOT / name).read_text())
+
+
+def test_only_one_place_changes_a_status() -> None:
+    """A record gets a new status in `_become`, and nowhere else."""
+    found = [
+        (name, node.lineno)
+        for name in NAMES
+        if "/processes/" in name or "/supervision/" in name  # elsewhere a status is a release's, or a run's
+        for node in ast.walk(tree(name))
+        if isinstance(node, ast.Call)
+        and getattr(node.func, "attr", "") == "_replace"
+        and any(keyword.arg == "status" for keyword in node.keywords)
+    ]
+    assert len(found) == 1, found
+
+
+@everywhere
+def test_every_module_says_what_it_is_for(name: str) -> None:
+    assert ast.get_docstring(tree(name)) or not (ROOT / name).read_text()
+
+
+@everywhere
+def test_functions_are_short(name: str) -> None:
+    functions = [node for node in ast.walk(tree(name)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    assert [f.name for f in functions if f.end_lineno and f.end_lineno - f.lineno > 45] == []
+
+
+@everywhere
+def test_nothing_is_left_for_later(name: str) -> None:
+    assert not re.search(r"\b(TO" + "DO|FIX" + "ME|X{3}|HA" + r"CK)\b", (ROOT / name).read_text())
+
+
+def test_the_path_of_an_exit_is_there() -> None:
+    """Every step that docs/design.md names is a function, or a method of that class, in that file."""
+    steps = re.findall(
+        r"^\| `(\w+(?:\.\w+)?)` \| `([\w/]+\.py)` \|", (ROOT / "docs/design.md").read_text(), re.MULTILINE
+    )
+    assert len(steps) > 10
+    assert [(step, name) for step, name in steps if step not in named(name)] == []
+
+
+def test_the_methods_that_the_plan_names_are_there() -> None:
+    told = set(re.findall(r"`([A-Z]\w+\.[a-z_]+)`", (ROOT / "docs/design.md").read_text()))
+    ours = set().union(*map(named, NAMES))
+    assert len(told) > 15
+    assert told - ours == {"Services.changes"}  # no method
+
+
+def named(name: str) -> set[str]:
+    """Its functions, and the methods of its classes with the class before them."""
+    body = tree(name).body
+    methods = [(node, inner) for node in body if isinstance(node, ast.ClassDef) for inner in node.body]
+    return {getattr(node, "name", "") for node in body} | {
+        f"{node.name}.{inner.name}"
+        for node, inner in methods
+        if isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef)
+    }

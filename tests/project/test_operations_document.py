@@ -1,0 +1,121 @@
+"""docs/operations.md tells the bounds and headers of the code; no document names a property that there is not."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from typing import Any
+
+import pytest
+from conftest import ROOT
+
+import run
+from handlers import base, listener
+from handlers.charts import handler as charts
+from handlers.http import body_limit
+from handlers.mcp import handler as tools
+from handlers.mcp import results
+from models import paging
+from models.accounts import accounts
+from models.charts.tar_reader import MIB, Bounds
+from models.tracker import queries, visibility
+from supervisor import logging as our_log
+from supervisor import maintenance, services
+from supervisor.accounts import passwords, throttle
+from supervisor.charts import hub, repositories
+from supervisor.charts.helm import runner
+from supervisor.charts.http import client as fetcher
+from supervisor.charts.kube import client
+from supervisor.processes import event_writer, health, instance
+from supervisor.processes import history as our_history
+from supervisor.tracker import ingest
+
+TEXT = (ROOT / "docs" / "operations.md").read_text()
+LIMITS = dict(re.findall(r"^\| ([^|]+) \| ([^|]+) \| [^|]* \|$", TEXT[TEXT.index("## Limits") :], re.MULTILINE))
+CODE: dict[str, tuple[float, ...]] = {
+    "waiting for the head of a request, on an idle connection too": (run._HEADERS_WITHIN,),
+    "waiting for a body": (run._BODY_WITHIN,),
+    "an answer of which a client takes nothing": (listener._UNREAD_FOR,),
+    "dropping the body of a refused request": (body_limit._DROPPING_TAKES,),
+    "a chart upload": (Bounds().packed / MIB + 1,),
+    "sessions of agents, of each transport": (tools._MOST_SESSIONS, tools._IDLE),
+    "an answer to an agent": (results.MOST / MIB,),
+    "body of JSON": (charts._MIB / MIB,),
+    "changes that wait for a store in trouble": (services._WAITING,),
+    "waiting for the store before an answer": (event_writer._ANSWER_WAITS,),
+    "a page of events": (paging.LARGEST,),
+    "a query": (our_history.QUERY_TAKES,),
+    "health probes over HTTP at once": (health._MOST_AT_ONCE,),
+    "what is told of a process that failed to start": (instance._LAST_WORDS / 1024,),
+    "names and addresses that are remembered for that": (throttle._MOST_KEYS,),
+    "passwords that are hashed at once; that wait": (passwords._AT_ONCE, passwords._WAITING),
+    "a password": (accounts.LEAST_PASSWORD, accounts.LONGEST_PASSWORD),
+    "tokens that are not revoked, and sessions, of an account": (accounts.MOST_TOKENS,),
+    "uploads that are read at once; that wait": (ingest._READERS, ingest._WAITING),
+    "storing an upload": (ingest._STORING_TAKES,),
+    "projects in a list; suites, failures and files of a run that are told": (visibility.MOST_PROJECTS, queries.MOST),
+    "a helm that was asked to go": (runner._LATE,),
+    "an archive, packed; unpacked; its entries; one file": (
+        Bounds().packed / MIB, Bounds().unpacked / MIB, Bounds().entries, Bounds().file / MIB,
+    ),
+    "fetches at once": (fetcher._AT_ONCE,),
+    "storing an index": (repositories._READING_TAKES,),
+    "connections to a cluster": (client._MOST,),
+    "connecting to it; an answer of it": (client._CONNECT, client._ANSWER),
+    "answers of the hub that are kept": (hub._KEPT, hub._FRESH),
+    "lines of our log that nobody has read": (our_log._MOST_LINES,),
+    "lag of the loop within the last ten seconds": (maintenance._STALLED,),
+}  # fmt: skip
+
+
+def numbers(cell: str) -> list[float]:
+    return [
+        float(one.replace(",", ""))
+        for one in re.findall(r"(?<![\w.])\d[\d,]*", re.sub(r"`[^`]*`( \([^)]*\))?", "", cell))
+    ]
+
+
+@pytest.mark.parametrize("what", CODE)
+def test_a_bound_is_that_of_the_code(what: str) -> None:
+    assert numbers(LIMITS[what]) == list(CODE[what])
+
+
+def test_a_bound_that_the_test_does_not_know_is_a_property() -> None:
+    others = {what: bound for what, bound in LIMITS.items() if what not in CODE and numbers(bound)}
+    assert set(others) <= {
+        "What", "head of a request", "body of a form", "connections that wait to be accepted",
+        "lines of a log in one answer", "a change of a release", "threads",
+    }  # fmt: skip
+
+
+def test_the_headers_are_those_of_pages() -> None:
+    assert [name for name, value in base._PAGE_HEADERS.items() if f"{name}: {value}" not in TEXT] == []
+
+
+# Properties
+
+_spec = importlib.util.spec_from_file_location("configuration_tables", ROOT / ".ci" / "configuration.py")
+assert _spec is not None
+assert _spec.loader is not None
+tables: Any = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(tables)
+
+DEFAULTS = {one.path: one.default.strip("`") for table in tables.SECTIONS for one in tables.properties(table)}
+NAMES = [str(file.relative_to(ROOT)) for file in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_property_that_a_document_names_is_there(name: str) -> None:
+    told = set(re.findall(r"`((?:server|supervisor|svc|tracker)\.[a-z][a-z.-]*[a-z])`?[:`]", (ROOT / name).read_text()))
+    sections = {path.rpartition(".")[0] for path in DEFAULTS} | {path.split(".")[0] for path in DEFAULTS}
+    above = {".".join(path.split(".")[:2]) for path in DEFAULTS}
+    assert told - DEFAULTS.keys() - sections - above - FILES == set()
+
+
+FILES = {"tracker.db"}
+
+
+def test_the_defaults_in_its_limits_are_those_of_the_code() -> None:
+    told = [one for bound in LIMITS.values() for one in re.findall(r"`([a-z.-]+)` \(([^)]*)\)", bound)]
+    assert len(told) > 20
+    assert [one for one in told if DEFAULTS[one[0]] not in (one[1], "none")] == []

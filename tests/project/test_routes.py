@@ -1,0 +1,89 @@
+"""Every route of the house names who may take it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from tornado.routing import PathMatches, Rule
+
+from handlers import app
+from handlers.accounts import account
+from handlers.base import Base, methods
+from handlers.http import permissions
+from handlers.http.sse import Streams
+from handlers.routing import API
+from handlers.web.pages import Static
+from models.accounts.accounts import Credential, User
+from models.config.settings import Config
+from models.errors import Denied
+from supervisor.services import Services
+
+_NOBODY = cast("Services", SimpleNamespace(config=Config()))
+RULES = app.rules(_NOBODY, Streams(Config().server))
+CHANGING = {"POST", "PUT", "DELETE"}
+
+
+def name(rule: Rule) -> str:
+    return f"{cast('PathMatches', rule.matcher).regex.pattern} {rule.target.__name__}"
+
+
+@pytest.mark.parametrize("rule", RULES, ids=name)
+def test_every_handler_names_its_gate(rule: Rule) -> None:
+    assert issubclass(rule.target, Base)
+    assert rule.target.permission is not permissions.closed
+
+
+ASKING = {
+    permissions.operators, permissions.account_holders, permissions.admins, permissions.posters,
+    permissions.chart_changers, permissions.chart_forms, permissions.tool_users,
+}  # fmt: skip
+"""The gates that ask who somebody is, where that matters."""
+
+FREE = {account.Login, account.Logout}
+"""What has a POST and no permission: before a login nobody is anybody, and to leave is free."""
+
+
+@pytest.mark.parametrize("rule", RULES, ids=name)
+def test_whoever_may_change_something_is_asked_who_he_is(rule: Rule) -> None:
+    for method in CHANGING & set(methods(rule.target)):
+        permission = rule.target.permission_of(method)
+        operation = getattr(rule.target, "operations", {}).get(method)
+        if operation is not None and not operation[0].mutating:
+            assert permission is permissions.chart_readers, "a question that is asked with a body"
+        elif rule.target in FREE:
+            assert permission is permissions.open_to_all
+        else:
+            assert permission in ASKING
+
+
+@pytest.mark.parametrize("rule", RULES, ids=name)
+def test_no_gate_but_that_of_reports_lets_the_scope_ingest_pass(rule: Rule) -> None:
+    user = User(1, "ci", None, None, "ADMIN")
+    who = permissions.Caller(is_beyond=False, credential=Credential(user, "token", 1, "INGEST"), has_chart_key=True)
+    for method in methods(rule.target):
+        permission = rule.target.permission_of(method)
+        if permission is permissions.posters:
+            permissions.admit(who, permission, Config())
+        else:
+            with pytest.raises(Denied):
+                permissions.admit(who, permission, Config())
+
+
+def test_a_handler_that_names_no_gate_is_closed() -> None:
+    class Forgetful(Base):
+        pass
+
+    assert Forgetful.permission is permissions.closed
+
+
+def test_static_files_are_open() -> None:
+    assert cast("Any", Static).permission is permissions.open_to_all
+
+
+def test_every_service_is_mounted_at_the_root_and_whole_under_its_prefix() -> None:
+    patterns = {cast("PathMatches", rule.matcher).regex.pattern.rstrip("$") for rule in RULES}
+    for service in app.SERVICES:
+        for route in service.routes:
+            assert {f"{API}{route[0]}", f"{service.prefix}{API}{route[0]}"} <= patterns

@@ -1,0 +1,323 @@
+"""Probes by HTTP, TCP and command: what counts as well, when it is told, and what an unhealthy process comes to."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Serve, alive, wait_for
+
+from models.supervision.process import ExecProbe, HealthCheck, HttpProbe, ProcessSpec, Seconds, TcpProbe
+from supervisor.processes.child import MARK, Children, Launch
+from supervisor.processes.health import Prober
+
+SLEEPER: dict[str, Any] = {"command": "sleep 1000"}
+WELL = {"exec": {"command": "test -e well"}, "interval": "20ms"}
+
+
+class Web(BaseHTTPRequestHandler):
+    """`/204` answers 204; `/302` leads to /200; `/slow` takes its time; `/drip` never ends."""
+
+    seen: list[tuple[str, str, dict[str, str]]] = []
+
+    def answer(self) -> None:
+        self.seen.append((self.command, self.path, {name.lower(): value for name, value in self.headers.items()}))
+        word = self.path.strip("/")
+        if word == "slow":
+            time.sleep(1)
+        self.send_response(int(word) if word.isdigit() else 200)
+        if word == "302":
+            self.send_header("Location", "/200")
+        if word == "drip":
+            self.end_headers()
+            for _ in range(20):
+                self.wfile.write(b".")
+                time.sleep(0.1)
+            return
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    do_GET = do_HEAD = do_POST = do_PUT = answer  # noqa: N815 (http.server's names)
+
+    def log_message(self, *_: object) -> None:
+        """Quiet."""
+
+
+class Quiet(ThreadingHTTPServer):
+    def handle_error(self, *_: object) -> None:
+        """A prober that hangs up is no news."""
+
+
+@pytest.fixture(scope="module")
+def port() -> Iterator[int]:
+    server = Quiet(("127.0.0.1", 0), Web)
+    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+    yield server.server_address[1]
+    server.shutdown()
+    server.server_close()
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+def probe(check: HealthCheck, **launch: Any) -> bool:
+    async def ask() -> bool:
+        children = Children()
+        prober = Prober(children)
+        try:
+            return not await prober.ask(check, Launch(["true"], {**os.environ, MARK: "test:1:p"}, **launch))
+        finally:
+            prober.close()
+            while children.pids:
+                await asyncio.sleep(0.005)
+
+    return asyncio.run(ask())
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "well"),
+    [
+        ("200", ((200, 399),), True),
+        ("204", ((200, 399),), True),
+        ("302", ((200, 399),), True),
+        ("302", ((200, 299),), False),  # not followed
+        ("399", ((200, 399),), True),
+        ("400", ((200, 399),), False),
+        ("404", ((200, 399),), False),
+        ("500", ((200, 399),), False),
+        ("503", ((200, 204), (503, 503)), True),
+        ("205", ((200, 204), (503, 503)), False),
+    ],
+)
+def test_an_http_probe_judges_the_status_alone(port: int, path: str, status: Any, well: bool) -> None:
+    assert probe(HealthCheck(http=HttpProbe(f"http://127.0.0.1:{port}/{path}", status=status))) is well
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "POST", "PUT"])
+def test_an_http_probe_sends_its_method_and_headers_and_follows_nothing(port: int, method: str) -> None:
+    Web.seen.clear()
+    http = HttpProbe(f"http://127.0.0.1:{port}/302", method=method, headers={"X-Probe": "yes", "Host": "name.test"})
+    assert probe(HealthCheck(http=http))
+    ((seen, path, headers),) = Web.seen
+    assert (seen, path) == (method, "/302")
+    assert (headers["x-probe"], headers["host"]) == ("yes", "name.test")
+
+
+@pytest.mark.parametrize("path", ["slow", "drip"])
+def test_an_http_probe_that_is_too_slow_is_a_no(port: int, path: str) -> None:
+    begun = time.monotonic()
+    check = HealthCheck(http=HttpProbe(f"http://127.0.0.1:{port}/{path}"), timeout=Seconds(0.2))
+    assert not probe(check)
+    assert 0.2 <= time.monotonic() - begun < 0.9
+
+
+def test_nobody_there_is_a_no(port: int) -> None:
+    nobody = free_port()
+    assert not probe(HealthCheck(http=HttpProbe(f"http://127.0.0.1:{nobody}/", status=((100, 599),))))
+    assert not probe(HealthCheck(http=HttpProbe("http://name.invalid/"), timeout=Seconds(2)))
+    assert not probe(HealthCheck(tcp=TcpProbe(nobody)))
+    assert probe(HealthCheck(tcp=TcpProbe(port)))
+    assert probe(HealthCheck(tcp=TcpProbe(port, "localhost")))
+
+
+@pytest.mark.parametrize(
+    ("command", "well"),
+    [
+        (("true",), True),
+        (("false",), False),
+        (("sh", "-c", "exit 2"), False),
+        (("sh", "-c", "kill -9 $$"), False),
+        (("/no/such/program",), False),
+        (("sh", "-c", "test -z \"$(cat)\""), True),  # without input
+    ],
+)  # fmt: skip
+def test_a_command_probe_is_well_when_it_exits_0(command: tuple[str, ...], well: bool) -> None:
+    assert probe(HealthCheck(exec=ExecProbe(command))) is well
+
+
+def test_a_command_probe_runs_where_and_as_the_process_does(tmp_path: Path) -> None:
+    (tmp_path / "here").touch()
+    assert probe(HealthCheck(exec=ExecProbe(("test", "-e", "here"))), directory=str(tmp_path))
+    assert not probe(HealthCheck(exec=ExecProbe(("test", "-e", "here"))), directory="/")
+
+
+def test_a_command_probe_that_is_too_slow_is_killed_with_all_its_group(tmp_path: Path) -> None:
+    file = tmp_path / "pids"
+    command = ("sh", "-c", f"sleep 1000 & echo $! $$ > {file}; wait")
+    begun = time.monotonic()
+    assert not probe(HealthCheck(exec=ExecProbe(command), timeout=Seconds(0.3)))
+    assert time.monotonic() - begun < 5
+    wait_for(lambda: not any(alive(int(pid)) for pid in file.read_text().split()))
+
+
+class Enough(BaseException):
+    """Ends the watch, which no plain exception of a probe does."""
+
+
+def told_for(answers: list[bool], success: int, failure: int) -> list[bool]:
+    """What is told when the probes answer so."""
+
+    class Answers(Prober):
+        async def ask(self, check: HealthCheck, launch: Launch) -> str:
+            if not answers:
+                raise Enough
+            return "" if answers.pop(0) else "something"
+
+    heard: list[bool] = []
+
+    async def watch() -> None:
+        check = HealthCheck(
+            exec=ExecProbe(("true",)), interval=Seconds(0), success_threshold=success, failure_threshold=failure
+        )
+        spec = ProcessSpec("p", ("true",), health_check=check)
+        with pytest.raises(Enough):
+            await Answers(Children()).watch(spec, Launch(["true"], {}), heard.append)
+
+    asyncio.run(watch())
+    return heard
+
+
+@pytest.mark.parametrize(
+    ("answers", "success", "failure", "told"),
+    [
+        ("y", 1, 3, "y"),
+        ("yyyy", 1, 3, "y"),
+        ("nn", 1, 3, ""),
+        ("nnn", 1, 3, "n"),
+        ("ynnynnynnn", 1, 3, "yn"),
+        ("yyy", 3, 1, "y"),
+        ("yynyyny", 3, 1, "n"),
+        ("nyyyn", 3, 1, "nyn"),
+        ("ynynyn", 1, 1, "ynynyn"),
+        ("ynynyn", 2, 2, ""),
+        ("nynnyy", 2, 2, "ny"),
+    ],
+)
+def test_it_is_told_when_a_threshold_is_reached_and_again_only_when_it_turns(
+    answers: str, success: int, failure: int, told: str
+) -> None:
+    assert told_for([one == "y" for one in answers], success, failure) == [one == "y" for one in told]
+
+
+# What it makes of a process
+
+
+@pytest.mark.parametrize("kind", ["http", "tcp", "exec"])
+def test_each_kind_makes_a_process_healthy(serve: Serve, port: int, kind: str) -> None:
+    probes: dict[str, Any] = {
+        "http": {"url": f"http://127.0.0.1:{port}/200"}, "tcp": {"port": port}, "exec": {"command": "true"},
+    }  # fmt: skip
+    server = serve({"watched": {**SLEEPER, "health-check": {kind: probes[kind], "interval": "20ms"}}})
+    assert server.do("start", "watched").status == 200
+    server.until("watched", "healthy")
+    assert server.moves("watched") == ["starting", "running", "healthy"]
+    assert server.do("start", "watched").json["message"].startswith("watched is already healthy")
+    assert server.do("stop", "watched").status == 200
+
+
+def test_the_first_probe_comes_after_the_initial_delay(serve: Serve) -> None:
+    server = serve({
+        "watched": {**SLEEPER, "health-check": {"exec": {"command": "true"}, "initial-delay": "400ms"}},
+    })  # fmt: skip
+    server.do("start", "watched")
+    begun = time.monotonic()
+    server.until("watched", "healthy")
+    assert 0.3 < time.monotonic() - begun < 5
+
+
+def test_unhealthy_is_only_told_unless_it_is_to_be_restarted(serve: Serve) -> None:
+    server = serve({
+        "told": {**SLEEPER, "restart": "always", "restart-delay": 0, "health-check": {**WELL, "failure-threshold": 2}},
+    })  # fmt: skip
+    server.do("start", "told")
+    server.until("told", "unhealthy")
+    pid = server.info("told")["pid"]
+    (server.folder / "well").touch()
+    server.until("told", "healthy")
+    assert server.info("told")["pid"] == pid
+    assert server.moves("told") == ["starting", "running", "unhealthy", "healthy"]
+
+
+def test_an_unhealthy_process_is_restarted_where_that_is_wished_whatever_its_policy(serve: Serve) -> None:
+    check = {**WELL, "failure-threshold": 1, "on-unhealthy": "restart"}
+    server = serve({"ill": {**SLEEPER, "health-check": check, "restart-delay": "20ms", "restart-limit": 2}})
+    server.do("start", "ill")
+    first = server.info("ill")["pid"]
+    wait_for(lambda: "restart-limit" in server.log.read_text())
+    cycle = ["starting", "running", "unhealthy", "stopping", "stopped"]
+    assert server.status("ill") == "stopped"  # the log speaks before the commit, a status only after it
+    assert server.moves("ill") == cycle * 3
+    assert not alive(first)
+
+
+def test_a_stop_of_an_unhealthy_process_is_the_last_word(serve: Serve) -> None:
+    check = {**WELL, "failure-threshold": 1, "on-unhealthy": "restart"}
+    code = "trap '' TERM; while :; do sleep 0.02; done"
+    server = serve({
+        "ill": {"command": ["sh", "-c", code], "stop-timeout": "400ms", "health-check": check, "restart-delay": "50ms"},
+    })  # fmt: skip
+    server.do("start", "ill")
+    server.until("ill", "stopping")  # by us: it is unhealthy
+    assert server.do("stop", "ill").status == 200
+    before = server.moves("ill")
+    time.sleep(0.3)
+    assert server.moves("ill") == before
+
+
+def test_a_start_while_an_unhealthy_process_is_stopped_starts_it_once(serve: Serve) -> None:
+    check = {**WELL, "initial-delay": "100ms", "failure-threshold": 1, "on-unhealthy": "restart"}
+    code = "test -e well && exec sleep 1000; trap '' TERM; while :; do sleep 0.02; done"
+    server = serve({
+        "ill": {"command": ["sh", "-c", code], "stop-timeout": "300ms", "health-check": check, "restart-delay": "50ms"},
+    })  # fmt: skip
+    server.do("start", "ill")
+    server.until("ill", "stopping")
+    (server.folder / "well").touch()
+    assert server.do("start", "ill").status == 200
+    server.until("ill", "healthy")
+    time.sleep(0.2)
+    assert server.moves("ill")[-3:] == ["starting", "running", "healthy"]
+    assert server.moves("ill").count("starting") == 2
+    server.do("stop", "ill")
+    assert server.do("stop", "ill").json["message"] == "ill is not running"
+
+
+def test_a_late_answer_about_an_earlier_child_changes_nothing(serve: Serve) -> None:
+    """The first probe of each child hangs until its timeout, which comes when that child is long gone."""
+    check = {"exec": {"command": ["sh", "-c", "sleep 0.5; exit 1"]}, "interval": 60, "failure-threshold": 1}
+    server = serve({"watched": {**SLEEPER, "health-check": check}})
+    server.do("start", "watched")
+    time.sleep(0.2)  # the probe is under way
+    server.do("restart", "watched")
+    restarted = time.monotonic()
+    while time.monotonic() < restarted + 0.4:
+        assert server.status("watched") == "running"
+    server.until("watched", "unhealthy")
+    assert time.monotonic() - restarted >= 0.45
+    assert server.moves("watched") == ["starting", "running", "stopping", "stopped", "starting", "running", "unhealthy"]
+
+
+def test_probes_end_with_the_process(serve: Serve) -> None:
+    command = ["sh", "-c", "echo >> probes; sleep 1000"]
+    server = serve({"watched": {**SLEEPER, "health-check": {"exec": {"command": command}, "timeout": 100}}})
+    server.do("start", "watched")
+    wait_for((server.folder / "probes").exists)
+    server.do("stop", "watched")
+
+    def left() -> list[int]:
+        children = Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split()
+        return [int(pid) for pid in children if alive(int(pid))]
+
+    wait_for(lambda: not left())
+    assert (server.folder / "probes").read_text() == "\n"

@@ -1,0 +1,256 @@
+"""Several callers command one process at once, by a seeded chance; what they are told must fit one order of things."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise, permutations
+from typing import Any
+
+import pytest
+from attrs import frozen
+from conftest import Serve, Server, alive, marks, wait_for
+
+from models.supervision.process import NEXT, UP, Status
+
+ROUNDS = 32
+VERBS = ("start", "stop", "restart")
+
+KINDS: dict[str, dict[str, Any]] = {
+    "sleeper": {"command": "sleep 1000"},
+    "brief": {"command": "true"},
+    "stubborn": {"command": ["sh", "-c", "trap '' TERM; while :; do sleep 0.02; done"], "stop-timeout": "200ms"},
+    "slow": {"command": "sleep 1000", "start-seconds": "30ms"},
+    "chained": {"command": "sleep 1000", "limits": {"core": 0}},
+    "needy": {"command": "sleep 1000", "depends-on": ["base"]},
+    "undying": {"command": "true", "restart": "always", "restart-delay": "5ms", "restart-limit": 0},
+    "hopeless": {"command": "/no/such/program", "restart": "always", "restart-delay": "5ms", "restart-limit": 0},
+}
+LASTING = ("sleeper", "stubborn", "slow", "chained", "needy")
+
+
+@frozen
+class ErrorDetails:
+    verb: str
+    status: int
+    message: str
+
+    @property
+    def pids(self) -> list[int]:
+        return [int(pid) for pid in re.findall(r"(?:pid|was) (\d+)", self.message)]
+
+
+def at_once(server: Server, name: str, calls: list[tuple[str, float]]) -> list[ErrorDetails]:
+    """Makes these calls at once, each after its own short delay; returns what each was told."""
+    told: list[ErrorDetails | None] = [None] * len(calls)
+
+    def call(number: int, verb: str, delay: float) -> None:
+        time.sleep(delay)
+        answer = server.do(verb, name)
+        told[number] = ErrorDetails(verb, answer.status, answer.json["message"])
+
+    callers = [threading.Thread(target=call, args=(number, *one)) for number, one in enumerate(calls)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join(60)
+    assert None not in told, "a caller was never answered"
+    return [one for one in told if one is not None]
+
+
+def fits(told: tuple[ErrorDetails, ...], live: int | None, after: int | None) -> bool:
+    """Whether these answers, given in this order, lead from one live pid (None: none) to another."""
+    for one in told:
+        match one.verb, one.status:
+            case "start", 200 if "already" in one.message:
+                if one.pids != [live]:
+                    return False
+            case "start", 200:
+                if live is not None:
+                    return False
+                live = one.pids[0]
+            case "stop", 200 if one.pids:
+                if one.pids != [live]:
+                    return False
+                live = None
+            case "stop", 200:
+                if live is not None:
+                    return False
+            case "restart", 200:
+                if one.pids[1:] != ([] if live is None else [live]):
+                    return False
+                live = one.pids[0]
+            case "start" | "restart", 500 if "was stopped while it was starting" in one.message:
+                return True  # it had a pid that nobody was told of
+            case "start" | "restart", 500 if "told to stop while it waited" in one.message:
+                continue
+            case _:
+                return False
+    return live == after
+
+
+def check_history(server: Server, name: str) -> list[dict[str, Any]]:
+    """One path from the beginning, with starts and ends in pairs, and no two children at once."""
+    events = history(server, name)
+    assert not events or events[0]["oldStatus"] == "not_started"
+    for before, after in pairwise(events):
+        assert before["id"] < after["id"]
+        assert before["newStatus"] == after["oldStatus"]
+        live: int | None = None
+    for event in events:
+        status, pid = Status(event["newStatus"]), event["pid"]
+        assert status in NEXT[Status(event["oldStatus"])]
+        if status is Status.STARTING:
+            assert live is None
+        elif status in UP | {Status.STOPPING}:
+            assert live in (None, pid)
+            live = pid
+        else:
+            assert live in (None, pid)
+            live = None
+    return events
+
+
+def history(server: Server, name: str) -> list[dict[str, Any]]:
+    events: list[dict[str, Any]] = []
+    while True:
+        path = f"/api/v1/events/by-process/{name}?size=100&sortBy=id&sortDirection=asc&page={len(events) // 100}"
+        page = server.get(path).json
+        events += page["content"]
+        if page["last"]:
+            return events
+
+
+def tagged_processes(name: str) -> list[int]:
+    return [pid for pid, mark in marks().items() if mark.split(":", 2)[2] == name]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_whatever_the_order_of_commands_there_is_one_process_and_one_truth(serve: Serve, kind: str) -> None:
+    chance = random.Random(f"interleavings {kind}")
+    name = f"{kind}-{chance.getrandbits(32):x}"
+    server = serve({"base": {"command": "sleep 1000"}, name: KINDS[kind]})
+    for _ in range(ROUNDS if kind != "stubborn" else ROUNDS // 4):
+        before = server.info(name)["pid"]
+        calls = [(chance.choice(VERBS), chance.choice((0, 0, 0.001, 0.004, 0.03))) for _ in range(chance.randint(2, 4))]
+        told = at_once(server, name, calls)
+        if kind in LASTING:
+            after = server.info(name)["pid"]
+            assert any(fits(order, before, after) for order in permutations(told)), (before, told, after)
+            wait_for(lambda: tagged_processes(name)[:1] == ([after] if after else []))  # noqa: B023 (the kernel shows an environment late)
+            assert server.status(name) in ("not_started", "stopped", "aborted", "running")
+        else:
+            expected = 500 if kind == "hopeless" else 200
+            assert all(one.status == (200 if one.verb == "stop" else expected) for one in told), told
+
+    assert server.do("stop", name).status == 200
+    status, pid = server.status(name), server.info(name)["pid"]
+    assert pid is None
+    wait_for(lambda: not tagged_processes(name))
+    events = check_history(server, name)
+    assert events[-1]["newStatus"] == status
+    assert len(events) > ROUNDS // 2
+    assert "Traceback" not in server.log.read_text()
+    assert "IllegalMove" not in server.log.read_text()
+    time.sleep(0.05)  # ten times the delay of a restart: none may come after the stop
+    assert history(server, name) == events
+
+
+def test_callers_of_a_group_and_of_one_agree(serve: Serve) -> None:
+    chance = random.Random("group")
+    names = [f"group{number}-{chance.getrandbits(32):x}" for number in range(5)]
+    specs: dict[str, dict[str, Any]] = {name: {"command": "sleep 1000"} for name in names}
+    specs[names[1]]["depends-on"] = [names[0]]
+    specs[names[2]]["depends-on"] = [names[1]]
+    server = serve(specs)
+    for _ in range(25):
+        paths = [
+            f"/api/v1/processes/{path}"
+            for path in (f"group/{chance.choice(VERBS)}", f"{chance.choice(VERBS)}/{chance.choice(names)}")
+        ]
+        with ThreadPoolExecutor() as callers:
+            answers = [answer.status for answer in callers.map(server.post, paths)]
+        assert set(answers) <= {200, 404, 409, 500}, (paths, answers)
+        for info in server.get("/api/v1/processes").json:
+            assert info["status"] in ("not_started", "stopped", "running"), (paths, info)
+            assert (info["pid"] is not None) == (info["status"] == "running")
+    for name in names:
+        check_history(server, name)
+        pid = server.info(name)["pid"]
+        assert tagged_processes(name) == ([pid] if pid else [])
+    assert "Traceback" not in server.log.read_text()
+
+
+def test_a_start_begun_for_a_dependent_is_gone_through_with_when_that_is_stopped(serve: Serve) -> None:
+    """Never half a start: the dependency is running in the end, not starting for ever."""
+    server = serve({
+        "base": {"command": "sleep 1000", "limits": {"core": 0}},
+        "web": {"command": "sleep 1000", "depends-on": ["base"]},
+    })  # fmt: skip
+    for number in range(40):
+        asked = threading.Thread(target=server.do, args=("start", "web"))
+        asked.start()
+        time.sleep(0.0005 * (number % 12))
+        assert server.do("stop", "web").status == 200
+        asked.join(60)
+        if server.status("base") != "not_started":
+            server.until("base", "running", "stopped")
+        assert server.do("stop", "base").status == 200
+        assert server.status("base") in ("stopped", "not_started")
+        assert server.info("base")["pid"] is None
+
+
+def test_a_stop_holds_even_if_a_start_that_stood_before_it_failed(serve: Serve) -> None:
+    """The start wants it, fails, and would be tried again; the stop that was asked for after it is the last word."""
+    server = serve({
+        "flaky": {
+            "command": ["sh", "-c", "test -e on && { trap '' TERM; while :; do sleep 0.02; done; }; exit 1"],
+            "stop-timeout": "300ms", "restart": "always", "restart-delay": "100ms", "restart-max-delay": "100ms",
+            "start-seconds": "20ms",
+        },
+    })  # fmt: skip
+    (server.folder / "on").touch()
+    assert server.do("start", "flaky").status == 200
+    (server.folder / "on").unlink()
+    told = at_once(server, "flaky", [("stop", 0), ("start", 0.05), ("stop", 0.1)])
+    assert [one.status for one in told] == [200, 500, 200]
+    before = server.moves("flaky")
+    time.sleep(0.4)
+    assert server.moves("flaky") == before
+    assert alive(server.pid)
+
+
+def test_a_restart_that_was_due_is_not_made_after_somebody_else_started_it(serve: Serve) -> None:
+    """It falls while the restart that was asked for waits; policy and caller must not both bring it back."""
+    server = serve({
+        "base": {
+            "command": "sleep 1000",
+            "health-check": {"exec": {"command": "test -e well"}, "interval": "20ms", "failure-threshold": 1},
+        },
+        "web": {
+            "command": ["sh", "-c", "test -e end && exit 0; exec sleep 1000"], "restart": "on-failure",
+            "restart-delay": "500ms", "depends-on": [{"process": "base", "condition": "healthy"}],
+        },
+    })  # fmt: skip
+    (server.folder / "well").touch()
+    assert server.do("start", "web").status == 200
+    (server.folder / "well").unlink()
+    server.until("base", "unhealthy")
+    asked = threading.Thread(target=server.do, args=("restart", "web"))
+    asked.start()
+    wait_for(lambda: Status(server.status("base")) is Status.UNHEALTHY)
+    time.sleep(0.1)  # the restart is waiting now
+    os.kill(server.info("web")["pid"], 9)
+    server.until("web", "aborted")
+    (server.folder / "end").touch()
+    (server.folder / "well").touch()
+    asked.join(60)
+    server.until("web", "finished")
+    before = server.moves("web")
+    time.sleep(1.0)
+    assert server.moves("web") == before
+    assert server.do("stop", "web").json["message"] == "web is not running"

@@ -1,0 +1,325 @@
+"""The journal, with a store that fails it in every way that a store can."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from models.errors import Unavailable
+from models.supervision import events
+from models.supervision import record as supervised
+from models.supervision.events import Entry, Filter
+from models.supervision.process import Status
+from models.supervision.record import Record
+from models.supervision.tables import database
+from supervisor.processes import event_writer as journals
+from supervisor.processes.event_writer import EventWriter
+
+WEB = Record("web", Status.STARTING, wanted=True, generation=1)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Path]:
+    path = tmp_path / "pilothouse.db"
+    database.open(path)
+    yield path
+    database.close()
+
+
+def run(work: Coroutine[Any, Any, None]) -> None:
+    async def within() -> None:
+        async with asyncio.timeout(20):
+            await work
+
+    asyncio.run(within())
+
+
+def record(event_writer: EventWriter, number: int) -> None:
+    """One change, told apart from others by its pid."""
+    event_writer.record(WEB._replace(pid=number), Status.NOT_STARTED, at=1000 + number, uptime=0)
+
+
+async def until(what: Callable[[], bool]) -> None:
+    while not what():
+        await asyncio.sleep(0.001)
+
+
+def stored() -> list[tuple[int, int | None]]:
+    return [(entry.id, entry.pid) for entry in events.since(0, 10_000)]
+
+
+def test_a_change_is_published_when_it_is_in_the_store_and_not_before(store: Path) -> None:
+    seen: list[tuple[Entry, bool]] = []
+
+    async def work() -> None:
+        event_writer = EventWriter(lambda entry: seen.append((entry, events.get(entry.id) == entry)))
+        record(event_writer, 7)
+        assert not seen
+        assert await event_writer.settled(5)
+
+    run(work())
+    assert [(entry.id, entry.pid, entry.new, there) for entry, there in seen] == [(1, 7, Status.STARTING, True)]
+
+
+def test_nothing_to_write_is_settled_at_once(store: Path) -> None:
+    async def work() -> None:
+        assert await EventWriter(lambda _: None).settled(0)
+
+    run(work())
+
+
+def test_the_changes_of_one_turn_of_the_loop_are_one_transaction(store: Path) -> None:
+    async def work() -> None:
+        event_writer = EventWriter(lambda _: None)
+        for number in range(200):
+            record(event_writer, number)
+        assert await event_writer.settled(5)
+        assert event_writer.commits == 1
+
+    run(work())
+    assert stored() == [(number + 1, number) for number in range(200)]
+
+
+def test_ids_go_on_where_an_earlier_journal_ended(store: Path) -> None:
+    async def work() -> None:
+        event_writer = EventWriter(lambda _: None)
+        record(event_writer, 5)
+        assert await event_writer.settled(5)
+
+    run(work())
+    run(work())
+    assert stored() == [(1, 5), (2, 5)]
+
+
+def test_what_is_noted_last_is_what_is_kept_and_a_note_is_no_event(store: Path) -> None:
+    async def work() -> None:
+        event_writer = EventWriter(lambda _: None)
+        event_writer.note(WEB._replace(pid=1))
+        event_writer.note(WEB._replace(pid=2, exit_code=3, failed_log="why\nso"))
+        assert await event_writer.settled(5)
+        assert supervised.load() == {"web": WEB._replace(pid=2, exit_code=3, failed_log="why\nso")}
+        event_writer.forget("web")
+        assert await event_writer.settled(5)
+
+    run(work())
+    assert supervised.load() == {}
+    assert events.count(Filter()) == 0
+
+
+class Trouble:
+    """A store that cannot be written until `mend`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def mend(self) -> None: ...
+
+
+class Locked(Trouble):
+    def __init__(self, path: Path) -> None:
+        self.other = sqlite3.connect(path, isolation_level=None)
+        self.other.execute("BEGIN IMMEDIATE")
+
+    def mend(self) -> None:
+        self.other.execute("ROLLBACK")
+        self.other.close()
+
+
+class Full(Trouble):
+    def __init__(self, path: Path) -> None:
+        pages = database.pragma("page_count")
+        database.execute_sql(f"PRAGMA max_page_count = {pages}")
+        assert database.pragma("max_page_count") == pages
+
+    def mend(self) -> None:
+        database.execute_sql("PRAGMA max_page_count = 1000000")
+
+
+class ReadOnly(Trouble):
+    def __init__(self, path: Path) -> None:
+        database.execute_sql("PRAGMA query_only = 1")
+
+    def mend(self) -> None:
+        database.execute_sql("PRAGMA query_only = 0")
+
+
+class Refusing(Trouble):
+    def __init__(self, path: Path) -> None:
+        database.execute_sql(
+            "CREATE TRIGGER refuse BEFORE INSERT ON event BEGIN SELECT RAISE(ABORT, 'not this one'); END"
+        )
+
+    def mend(self) -> None:
+        database.execute_sql("DROP TRIGGER refuse")
+
+
+TROUBLES = [Locked, Full, ReadOnly, Refusing]
+
+
+@pytest.mark.parametrize("trouble", TROUBLES)
+def test_a_store_in_trouble_stops_nobody_and_gets_everything_in_order_afterwards(
+    store: Path, trouble: type[Trouble], caplog: pytest.LogCaptureFixture
+) -> None:
+    seen: list[int] = []
+
+    async def work() -> None:
+        event_writer = EventWriter(lambda entry: seen.append(entry.id))
+        bad = trouble(store)
+        for number in range(300):  # more than fits into the pages that there are
+            record(event_writer, number)
+        assert not await event_writer.settled(0.05)
+        assert not seen
+        await until(lambda: event_writer.failing)
+        assert event_writer.waiting == 300
+        record(event_writer, 300)
+        bad.mend()
+        assert await event_writer.settled(10)
+        assert not event_writer.failing
+        assert event_writer.waiting == 0
+
+    run(work())
+    assert stored() == [(number + 1, number) for number in range(301)]
+    assert seen == list(range(1, 302))
+    assert supervised.load()["web"].pid == 300
+    assert [one.levelname for one in caplog.records] == ["ERROR", "WARNING"]  # once when it begins, once when it ends
+
+
+@pytest.mark.parametrize("trouble", TROUBLES)
+def test_an_answer_is_not_given_while_the_store_is_in_trouble(
+    store: Path, trouble: type[Trouble], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journals, "_ANSWER_WAITS", 0.1)
+
+    async def work() -> None:
+        event_writer = EventWriter(lambda _: None)
+        bad = trouble(store)
+        for number in range(300):
+            record(event_writer, number)
+        with pytest.raises(Unavailable):
+            await event_writer.answer()
+        bad.mend()
+        await event_writer.settled(10)
+        await event_writer.answer()
+
+    run(work())
+    assert len(stored()) == 300
+
+
+def test_a_start_does_not_wait_long_for_a_store_in_trouble(store: Path) -> None:
+    async def work() -> None:
+        event_writer, loop = EventWriter(lambda _: None), asyncio.get_running_loop()
+        bad = Locked(store)
+        record(event_writer, 1)
+        begun = loop.time()
+        await event_writer.soon()
+        assert loop.time() - begun < 1
+        await until(lambda: event_writer.failing)
+        begun = loop.time()
+        for _ in range(100):
+            await event_writer.soon()
+        assert loop.time() - begun < 1
+        bad.mend()
+        assert await event_writer.settled(10)
+
+    run(work())
+
+
+def test_who_asks_for_one_process_does_not_wait_for_the_changes_of_others(store: Path) -> None:
+    async def work() -> None:
+        event_writer = EventWriter(lambda _: None)
+        bad = Locked(store)
+        record(event_writer, 1)
+        with pytest.raises(StopIteration):
+            event_writer.soon("other").send(None)  # it ends without a wait
+        assert event_writer.waiting == 1
+        bad.mend()
+        await event_writer.soon("web")
+        assert stored() == [(1, 1)]
+
+    run(work())
+
+
+@pytest.mark.parametrize("before", [0, 1500], ids=["alone", "behind more than one commit takes"])
+def test_who_asks_for_a_process_waits_for_all_of_its_changes(store: Path, before: int) -> None:
+    async def work() -> None:
+        event_writer = EventWriter(lambda _: None)
+        for number in range(before):
+            event_writer.record(WEB._replace(name="other", pid=number), Status.NOT_STARTED, at=number, uptime=0)
+        record(event_writer, 1)
+        await event_writer.soon("web")
+        assert len(stored()) == before + 1
+
+    run(work())
+
+
+def test_an_intent_waits_until_it_is_in_a_store_that_works(store: Path) -> None:
+    async def work() -> None:
+        event_writer = EventWriter(lambda _: None)
+        record(event_writer, 1)
+        await event_writer.soon()
+        assert stored() == [(1, 1)]
+
+    run(work())
+
+
+def test_what_waits_for_the_store_is_bounded_and_the_newest_is_kept(store: Path) -> None:
+    async def work() -> None:
+        event_writer = EventWriter(lambda _: None, keep=10)
+        bad = Locked(store)
+        for number in range(1, 51):
+            record(event_writer, number)
+            await asyncio.sleep(0)
+        assert event_writer.waiting == 10
+        bad.mend()
+        assert await event_writer.settled(10)
+
+    run(work())
+    assert stored() == [(number, number) for number in range(41, 51)]
+    assert events.counts() == {"totalEvents": 10, "starting": 10}
+
+
+def test_what_cannot_be_stored_keeps_nothing_else_out_and_is_not_tried_for_ever(store: Path) -> None:
+    async def work() -> None:
+        event_writer = EventWriter(lambda _: None)
+        record(event_writer, 1)
+        event_writer.record(WEB._replace(name="\udcff", pid=2), Status.NOT_STARTED, at=1002, uptime=0)
+        record(event_writer, 3)
+        assert await event_writer.settled(5)
+        commits = event_writer.commits
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert event_writer.commits == commits
+        record(event_writer, 4)
+        assert await event_writer.settled(5)
+
+    run(work())
+    assert [pid for _, pid in stored()] == [1, 3, 4]
+
+
+def test_changes_that_nobody_waits_for_share_commits_and_who_waits_is_not_kept(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journals, "_APART", 3600.0)
+    monkeypatch.setattr(journals, "_TOGETHER", 10)
+
+    async def work() -> None:
+        event_writer = EventWriter(lambda entry: None)
+        record(event_writer, 1)
+        await until(lambda: stored() == [(1, 1)])  # the first of a while does not wait
+        for number in range(2, 10):
+            record(event_writer, number)
+            await asyncio.sleep(0)
+        assert event_writer.commits == 1
+        await event_writer.answer()
+        assert (len(stored()), event_writer.commits) == (9, 2)
+        for number in range(10, 20):
+            record(event_writer, number)
+        await until(lambda: len(stored()) == 19)  # ten of them wait no longer
+        assert event_writer.commits == 3
+
+    run(work())

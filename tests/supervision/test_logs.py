@@ -1,0 +1,394 @@
+"""Log files: their end, their rotation, and following them through it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import shutil
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any, cast
+
+import psutil
+import pytest
+
+from supervisor.processes import log_files
+from supervisor.processes.log_files import LogFile, Logs, rotate, tail
+
+
+def run(work: Coroutine[Any, Any, None]) -> None:
+    async def within() -> None:
+        async with asyncio.timeout(15):
+            await work
+
+    asyncio.run(within())
+
+
+def numbered(count: int, first: int = 0) -> bytes:
+    return b"".join(b"line %d\n" % number for number in range(first, first + count))
+
+
+# The end of a file
+
+
+@pytest.mark.parametrize(
+    ("content", "lines", "expected"),
+    [
+        (b"", 1, b""),
+        (b"", 10_000, b""),
+        (b"\n", 1, b"\n"),
+        (b"\n\n\n", 2, b"\n\n"),
+        (b"a\nb\nc\n", 1, b"c\n"),
+        (b"a\nb\nc\n", 2, b"b\nc\n"),
+        (b"a\nb\nc\n", 3, b"a\nb\nc\n"),
+        (b"a\nb\nc\n", 10_000, b"a\nb\nc\n"),
+        (b"no newline", 1, b"no newline"),
+        (b"a\nno newline", 1, b"no newline"),
+        (b"a\nno newline", 2, b"a\nno newline"),
+        (b"\xff\xfe\x00\n\x80\n", 1, b"\x80\n"),
+        (b"10%\r20%\r100%\n", 1, b"10%\r20%\r100%\n"),
+        (b"one\r\ntwo\r\n", 1, b"two\r\n"),
+        (b"form\x0cfeed\nnext\x1eline\n", 2, b"form\x0cfeed\nnext\x1eline\n"),
+    ],
+)
+def test_the_last_lines_of_a_file(tmp_path: Path, content: bytes, lines: int, expected: bytes) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(content)
+    assert tail(path, lines) == (expected, len(content))
+
+
+@pytest.mark.parametrize("lines", [1, 2, 999, 9_999, 10_000])
+def test_the_last_lines_of_a_long_file_are_read_from_its_end(tmp_path: Path, lines: int) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(numbered(50_000))
+    assert tail(path, lines)[0] == numbered(lines, 50_000 - lines)
+
+
+@pytest.mark.parametrize("length", [64 * 1024 - 1, 64 * 1024, 64 * 1024 + 1, 1024 * 1024])
+def test_lines_that_are_larger_than_a_block_come_whole(tmp_path: Path, length: int) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(b"first\n" + b"x" * length + b"\n" + b"y" * length + b"\n")
+    assert tail(path, 1)[0] == b"y" * length + b"\n"
+    assert tail(path, 2)[0] == b"x" * length + b"\n" + b"y" * length + b"\n"
+    assert tail(path, 3)[0].startswith(b"first\n")
+
+
+def test_no_more_than_a_bound_is_read_of_a_file_without_lines(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(b"z" * 3_000_000)
+    text, end = tail(path, 10_000, most=1_000_000)
+    assert end == 3_000_000
+    assert 1_000_000 <= len(text) <= 1_000_000 + 64 * 1024
+
+
+@pytest.mark.parametrize("name", ["missing", "no/folder/here"])
+def test_a_file_that_is_not_there_is_empty(tmp_path: Path, name: str) -> None:
+    assert tail(tmp_path / name, 10) == (b"", 0)
+
+
+# Rotation
+
+
+def backups(path: Path) -> dict[str, bytes]:
+    return {one.name: one.read_bytes() for one in sorted(path.parent.iterdir())}
+
+
+@pytest.mark.parametrize(
+    ("size", "limit", "rotated"),
+    [(0, 100, False), (99, 100, False), (100, 100, True), (101, 100, True), (10_000, 0, False)],
+)
+def test_a_file_is_rotated_when_it_has_reached_its_limit(tmp_path: Path, size: int, limit: int, rotated: bool) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(b"x" * size)
+    assert rotate(LogFile(str(path), limit, 2)) is rotated
+    expected = {"log": b"", "log.1": b"x" * size} if rotated else {"log": b"x" * size}
+    assert backups(path) == expected
+
+
+def test_a_file_that_is_not_there_is_not_rotated(tmp_path: Path) -> None:
+    assert rotate(LogFile(str(tmp_path / "log"), 1, 2)) is False
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_backups_a_file_is_just_emptied(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(b"x" * 100)
+    assert rotate(LogFile(str(path), 100, 0)) is True
+    assert backups(path) == {"log": b""}
+
+
+def test_backups_move_on_and_the_oldest_goes(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    for number in range(6):
+        path.write_bytes(b"%d" % number * 10)
+        assert rotate(LogFile(str(path), 10, 3))
+    assert backups(path) == {"log": b"", "log.1": b"5" * 10, "log.2": b"4" * 10, "log.3": b"3" * 10}
+
+
+def test_who_holds_the_file_open_for_append_writes_on_at_its_new_beginning(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    with path.open("ab", buffering=0) as writer:
+        writer.write(b"before\n")
+        assert rotate(LogFile(str(path), 1, 1))
+        writer.write(b"after\n")
+    assert backups(path) == {"log": b"after\n", "log.1": b"before\n"}
+
+
+def test_a_backup_is_no_more_open_to_others_than_its_file(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(b"secret")
+    path.chmod(0o600)
+    assert rotate(LogFile(str(path), 1, 1))
+    assert (tmp_path / "log.1").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_full_disk_costs_neither_the_file_nor_its_backups(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "log"
+    before = {"log": b"now" * 10, "log.1": b"one", "log.2": b"two", "log.3": b"three"}
+    for name, content in before.items():
+        (tmp_path / name).write_bytes(content)
+
+    def no_space(source: Any, target: Any, length: int = 0) -> None:
+        target.write(source.read(5))
+        raise OSError(28, os.strerror(28))
+
+    with monkeypatch.context() as full:
+        full.setattr(shutil, "copyfileobj", no_space)
+        for _ in range(5):
+            assert rotate(LogFile(str(path), 10, 3)) is False
+    assert backups(path) == before
+    assert "No space left" in caplog.text
+    assert rotate(LogFile(str(path), 10, 3)) is True
+    assert backups(path) == {"log": b"", "log.1": b"now" * 10, "log.2": b"one", "log.3": b"two"}
+
+
+# Following
+
+
+class Follower:
+    """Reads what a follower is given, on a loop that a test steps."""
+
+    def __init__(self, follow: Logs, path: Path, lines: int = 10) -> None:
+        self.pieces = cast("Any", follow.follow(str(path), lines))
+        self.got = b""
+
+    @classmethod
+    async def begin(cls, follow: Logs, path: Path, lines: int = 10) -> Follower:
+        """One that has read what there is."""
+        follower = cls(follow, path, lines)
+        follower.got = await anext(follower.pieces)
+        return follower
+
+    async def until(self, expected: bytes) -> None:
+        while len(self.got) < len(expected):
+            self.got += await anext(self.pieces)
+        assert self.got == expected
+
+
+@pytest.fixture(autouse=True)
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_files, "_LOOKS", 0.001)
+
+
+def append(path: Path, text: bytes) -> None:
+    with path.open("ab") as file:
+        file.write(text)
+
+
+def test_a_follower_gets_the_end_of_the_file_and_then_what_is_added(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(numbered(100))
+
+    async def work() -> None:
+        follower = Follower(Logs(list), path, 3)
+        await follower.until(numbered(3, 97))
+        append(path, b"added\n")
+        await follower.until(numbered(3, 97) + b"added\n")
+        await follower.pieces.aclose()
+
+    run(work())
+
+
+def test_a_follower_may_come_before_the_file(tmp_path: Path) -> None:
+    async def work() -> None:
+        follower = Follower(Logs(list), tmp_path / "log")
+        await follower.until(b"")
+        append(tmp_path / "log", b"first\n")
+        await follower.until(b"first\n")
+        await follower.pieces.aclose()
+
+    run(work())
+
+
+def test_a_line_comes_when_it_is_whole(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(b"whole\nhal")
+
+    async def work() -> None:
+        follower = Follower(Logs(list), path)
+        await follower.until(b"whole\n")
+        append(path, b"f")
+        append(path, b"\nnext")
+        await follower.until(b"whole\nhalf\n")
+        append(path, b"\n")
+        await follower.until(b"whole\nhalf\nnext\n")
+        await follower.pieces.aclose()
+
+    run(work())
+
+
+def test_a_line_without_end_is_not_held_back_for_ever(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(b"x" * 300_000)
+
+    async def work() -> None:
+        follower = Follower(Logs(list), path)
+        await follower.until(b"x" * 300_000)
+        await follower.pieces.aclose()
+
+    run(work())
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_no_line_is_lost_or_doubled_across_rotations(tmp_path: Path, seed: int) -> None:
+    """Writing, rotating and reading in any order; never more rotations behind than there are backups."""
+    chance, path = random.Random(seed), tmp_path / "log"
+    file = LogFile(str(path), 50, 3)
+
+    async def work() -> None:
+        follow = Logs(lambda: [file])
+        path.write_bytes(b"")
+        follower, written, behind = await Follower.begin(follow, path, 10_000), b"", 0
+        for number in range(300):
+            line = b"line %d of %s\n" % (number, b"z" * chance.randrange(0, 200))
+            append(path, line)
+            written += line
+            if chance.random() < 0.3 and behind < 3:
+                await follow.rotate()
+                behind += 1
+            if chance.random() < 0.3:
+                await follower.until(written)
+                behind = 0
+        await follower.until(written)
+        await follower.pieces.aclose()
+
+    run(work())
+
+
+def test_a_line_that_was_half_written_at_rotation_comes_whole(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    file = LogFile(str(path), 1, 2)
+
+    async def work() -> None:
+        follow = Logs(lambda: [file])
+        append(path, b"first\nha")
+        follower = Follower(follow, path)
+        await follower.until(b"first\n")
+        append(path, b"l")
+        await follow.rotate()
+        append(path, b"f\n")
+        await follower.until(b"first\nhalf\n")
+        await follower.pieces.aclose()
+
+    run(work())
+
+
+def test_a_follower_goes_on_where_nothing_is_kept_of_what_was_rotated_away(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    file = LogFile(str(path), 1, 0)
+
+    async def work() -> None:
+        follow = Logs(lambda: [file])
+        append(path, b"one\n")
+        follower = Follower(follow, path)
+        await follower.until(b"one\n")
+        await follow.rotate()
+        append(path, b"two, and longer than what was there\n")
+        await follower.until(b"one\ntwo, and longer than what was there\n")
+        await follower.pieces.aclose()
+
+    run(work())
+
+
+def test_a_backup_from_another_time_is_not_taken_for_what_was_rotated_away(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    (tmp_path / "log.1").write_bytes(b"long ago and far away\n" * 5)
+    file = LogFile(str(path), 1, 0)
+
+    async def work() -> None:
+        follow = Logs(lambda: [file])
+        append(path, b"one\n")
+        follower = Follower(follow, path)
+        await follower.until(b"one\n")
+        await follow.rotate()
+        append(path, b"two\n")
+        await follower.until(b"one\ntwo\n")
+        await follower.pieces.aclose()
+
+    run(work())
+
+
+def test_a_file_that_somebody_else_emptied_is_read_from_its_beginning(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(numbered(10))
+
+    async def work() -> None:
+        follower = Follower(Logs(list), path)
+        await follower.until(numbered(10))
+        os.truncate(path, 0)
+        append(path, b"new\n")
+        await follower.until(numbered(10) + b"new\n")
+        await follower.pieces.aclose()
+
+    run(work())
+
+
+def test_followers_do_not_disturb_each_other(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    file = LogFile(str(path), 500, 5)
+
+    async def work() -> None:
+        follow = Logs(lambda: [file])
+        path.write_bytes(b"")
+        followers, written = [await Follower.begin(follow, path, 10_000) for _ in range(20)], b""
+        for number in range(100):
+            append(path, b"line %d\n" % number)
+            written += b"line %d\n" % number
+            if number % 25 == 24:
+                await asyncio.gather(*(follower.until(written) for follower in followers[: number // 5]))
+                await follow.rotate()
+        await asyncio.gather(*(follower.until(written) for follower in followers))
+        for follower in followers:
+            await follower.pieces.aclose()
+
+    run(work())
+
+
+def test_a_follower_that_is_cancelled_leaves_nothing_open(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(numbered(10))
+
+    async def listen(pieces: AsyncIterator[bytes]) -> None:
+        async with aclosing(cast("Any", pieces)) as open_pieces:
+            async for _ in open_pieces:
+                pass
+
+    async def work() -> None:
+        follow = Logs(list)
+        for _ in range(3):
+            tasks = [asyncio.create_task(listen(follow.follow(str(path), 5))) for _ in range(30)]
+            await asyncio.sleep(0.05)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        opened = {one.path for one in psutil.Process().open_files()}
+        assert str(path) not in opened
+        follower = Follower(follow, path)  # and nobody holds the lock
+        await follower.until(numbered(10))
+        await follower.pieces.aclose()
+
+    run(work())

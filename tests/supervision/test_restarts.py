@@ -1,0 +1,289 @@
+"""When a process that ended is started again, how long that waits, and what calls it off."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import signal
+import time
+from collections.abc import Awaitable, Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Serve, Server, wait_for
+
+from models.config.settings import Config, Supervisor
+from models.config.settings import Server as ServerSettings
+from models.supervision.process import ProcessSpec, Restart, Seconds
+from supervisor.processes.child import Child, Children, Launch
+from supervisor.processes.event_writer import EventWriter
+from supervisor.processes.restart_policy import Backoff, delay
+from supervisor.services import Services
+
+# How long it waits: pure
+
+
+def spec(first: float = 1, most: float = 60, limit: int = 10, window: float = 300, reset: float = 30) -> ProcessSpec:
+    return ProcessSpec(
+        "p", ("true",), restart_delay=Seconds(first), restart_max_delay=Seconds(most), restart_limit=limit,
+        restart_window=Seconds(window), restart_reset=Seconds(reset),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("first", "most", "attempt", "least", "longest"),
+    [
+        (1, 60, 0, 1, 1.25),
+        (1, 60, 1, 2, 2.5),
+        (1, 60, 2, 4, 5),
+        (1, 60, 5, 32, 40),
+        (1, 60, 6, 60, 45),  # at the cap the quarter is taken off
+        (1, 60, 7, 60, 45),
+        (1, 60, 10_000, 60, 45),
+        (50, 60, 0, 50, 60),
+        (0.5, 60, 1, 1, 1.25),
+        (0, 60, 0, 0, 0),
+        (0, 60, 9, 0, 0),
+        (0, 0, 3, 0, 0),
+        (5, 1, 0, 5, 5),  # restart-max-delay below restart-delay
+        (5, 1, 9, 5, 5),
+        (5, 5, 9, 5, 5),
+    ],
+)
+def test_the_delay_doubles_with_up_to_a_quarter_of_chance_and_is_capped(
+    first: float, most: float, attempt: int, least: float, longest: float
+) -> None:
+    assert delay(spec(first, most), attempt, 0) == least
+    assert delay(spec(first, most), attempt, 1) == longest
+    for chance in (0.1, 0.5, 0.9):
+        assert min(least, longest) <= delay(spec(first, most), attempt, chance) <= max(least, longest)
+
+
+def test_a_long_life_begins_the_delays_anew_and_a_short_one_does_not() -> None:
+    backoff, rule = Backoff(), spec(1, 1000, limit=0)
+    waits = [backoff.next(rule, lived, now) for now, lived in enumerate([0, 1, 29.9, 30, 0, 1000])]
+    assert [
+        wait is not None and 2**power <= wait <= 1.25 * 2**power
+        for wait, power in zip(waits, (0, 1, 2, 0, 1, 0), strict=True)
+    ] == [True] * 6
+
+
+@pytest.mark.parametrize(
+    ("limit", "window", "at", "granted"),
+    [
+        (3, 10, (0, 1, 2, 3, 9), (True, True, True, False, False)),
+        (3, 10, (0, 1, 2, 9.9, 10, 11, 12, 13), (True, True, True, False, True, True, True, False)),
+        (1, 10, (0, 5, 10, 15, 20), (True, False, True, False, True)),
+        (0, 10, range(100), (True,) * 100),
+    ],
+)
+def test_no_more_restarts_are_granted_within_the_window_than_the_limit(
+    limit: int, window: float, at: Any, granted: tuple[bool, ...]
+) -> None:
+    backoff = Backoff()
+    assert tuple(backoff.next(spec(limit=limit, window=window), 0, now) is not None for now in at) == granted
+
+
+def test_a_fleet_that_fell_together_does_not_rise_together() -> None:
+    assert len({Backoff().next(spec(), 0, 0) for _ in range(50)}) > 40
+
+
+def test_what_comes_back_by_itself_does_not_wait_for_the_store_and_what_is_asked_for_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deeds: list[str] = []
+    spawn, soon = Children.spawn, EventWriter.soon
+
+    def spawned(children: Children, launch: Launch) -> Child:
+        deeds.append(launch.argv[0])  # a helm is looked for in the same way, meanwhile
+        return spawn(children, launch)
+
+    def waited(event_writer: EventWriter, name: str | None = None) -> Awaitable[None]:
+        deeds.append(f"wait for {name}")
+        return soon(event_writer, name)
+
+    monkeypatch.setattr(Children, "spawn", spawned)
+    monkeypatch.setattr(EventWriter, "soon", waited)
+    web = ProcessSpec("web", ("sleep", "1000"), restart=Restart.ALWAYS, restart_delay=Seconds(0))
+
+    of_web = ("wait for web", "sleep")
+
+    async def work() -> None:
+        config = Config(server=ServerSettings(data_dir=tmp_path), supervisor=Supervisor(processes={"web": web}))
+        services = Services(config, lambda: config)
+        await services.start()
+        try:
+            await services.fleet.start("web")
+            process = services.fleet.get("web")
+            assert [one for one in deeds if one in of_web] == ["wait for web", "sleep"]
+            os.kill(process.record.pid or 0, signal.SIGKILL)
+            await process.until(lambda one: one.restarts == 1 and one.live)
+            assert [one for one in deeds if one in of_web] == ["wait for web", "sleep", "sleep"]
+        finally:
+            await services.stop()
+
+    try:
+        asyncio.run(work())
+    finally:
+        ctypes.CDLL(None).prctl(36, 0, 0, 0, 0)  # this process is no supervisor any more
+
+
+# Whether: policy and cause
+
+CAUSES = {
+    "exit-0": "finished", "exit-1": "failed", "TERM": "stopped", "INT": "stopped", "KILL": "aborted", "SEGV": "aborted",
+    "failed-exec": "failed_to_start", "died-early": "failed_to_start", "stop": "stopped", "killed-by-stop": "aborted",
+}  # fmt: skip
+POLICIES = {
+    "never": set[str](),
+    "on-failure": {"exit-1", "KILL", "SEGV", "failed-exec", "died-early"},
+    "always": {"exit-0", "exit-1", "TERM", "INT", "KILL", "SEGV", "failed-exec", "died-early"},
+}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("restarts")
+    codes = {"exit-0": "exit 0", "exit-1": "exit 1", "died-early": "exit 1"}
+    processes: dict[str, Any] = {}
+    for policy in POLICIES:
+        for cause in CAUSES:
+            name = f"{policy}-{cause}"
+            after = "exec sleep 1000"
+            if cause == "killed-by-stop":
+                after = f"trap '' TERM; : > {folder}/{name}.up; while :; do sleep 0.02; done"
+            again = f"test -e {folder}/{name}.again && exec sleep 1000; : > {folder}/{name}.again; "
+            processes[name] = {
+                "command": ["sh", "-c", f"{again}{codes[cause]}" if cause in codes else after],
+                "restart": policy, "restart-delay": "20ms", "stop-timeout": "100ms",
+            }  # fmt: skip
+            if cause == "failed-exec":
+                processes[name]["command"] = [f"{folder}/{name}.program"]
+            if cause == "died-early":
+                processes[name]["start-seconds"] = "200ms"
+    server = Server(folder, {"supervisor": {"processes": processes}}, {}, [])
+    server.start()
+    yield server
+    server.close()
+
+
+@pytest.mark.parametrize("cause", CAUSES)
+@pytest.mark.parametrize("policy", POLICIES)
+def test_the_policy_decides_by_how_it_ended(server: Server, policy: str, cause: str) -> None:
+    name = f"{policy}-{cause}"
+    answer = server.do("start", name)
+    assert answer.status == (500 if cause in ("failed-exec", "died-early") else 200)
+    match cause:
+        case "TERM" | "INT" | "KILL" | "SEGV":
+            os.kill(server.info(name)["pid"], signal.Signals[f"SIG{cause}"])
+        case "killed-by-stop":
+            wait_for((server.folder / f"{name}.up").exists)
+            server.do("stop", name)
+        case "stop":
+            server.do("stop", name)
+    if cause == "failed-exec":
+        program = server.folder / f"{name}.program"
+        program.write_text("#!/bin/sh\nexec sleep 1000\n")
+        program.chmod(0o755)
+    wait_for(lambda: CAUSES[cause] in server.moves(name))
+    if cause in POLICIES[policy]:
+        server.until(name, "running")
+        moves = server.moves(name)
+        assert moves[moves.index(CAUSES[cause]) :][-2:] == ["starting", "running"]
+    else:
+        time.sleep(0.1)  # five times the delay: it may not come back
+        assert server.moves(name)[-1] == CAUSES[cause] == server.status(name)
+
+
+def test_it_waits_in_the_status_in_which_it_ended_and_longer_each_time(serve: Serve) -> None:
+    server = serve({
+        "crashing": {"command": "false", "restart": "on-failure", "restart-delay": "100ms", "restart-limit": 3},
+    })  # fmt: skip
+    server.do("start", "crashing")
+    wait_for(lambda: server.moves("crashing").count("failed") == 4)
+    events = server.events("crashing")
+    assert [event["newStatus"] for event in events] == ["starting", "running", "failed"] * 4
+    waits = [
+        (at(starting) - at(failed)).total_seconds()
+        for failed, starting in zip(events[2:-1:3], events[3::3], strict=True)
+    ]
+    for wait, least in zip(waits, (0.1, 0.2, 0.4), strict=True):
+        assert least <= wait < 1.25 * least + 0.2
+    assert waits == sorted(waits)
+
+
+def at(event: dict[str, Any]) -> datetime:
+    return datetime.fromisoformat(event["eventTime"])
+
+
+def test_at_the_limit_it_stays_as_it_ended_and_the_log_says_so_until_somebody_starts_it(serve: Serve) -> None:
+    server = serve({"crashing": {"command": "false", "restart": "always", "restart-delay": 0, "restart-limit": 5}})
+    for round in (1, 2):  # by hand it begins anew
+        server.do("start", "crashing")
+        wait_for(lambda: server.log.read_text().count("restart-limit") == round)  # noqa: B023 (called at once)
+        assert server.moves("crashing").count("starting") == 6 * round
+        assert server.status("crashing") == "failed"
+    assert server.do("stop", "crashing").json["message"] == "crashing is not running"
+
+
+def test_without_a_limit_it_goes_on(serve: Serve) -> None:
+    server = serve({"crashing": {"command": "false", "restart": "always", "restart-delay": 0, "restart-limit": 0}})
+    server.do("start", "crashing")
+    wait_for(lambda: server.get("/api/v1/events/count").json.get("failed", 0) > 200)
+    assert server.do("stop", "crashing").status == 200
+    assert "restart-limit" not in server.log.read_text()
+
+
+WAITING = {"command": "false", "restart": "on-failure", "restart-delay": "300ms", "restart-max-delay": "300ms"}
+
+
+@pytest.mark.parametrize("path", ["stop/waiting", "group/stop"])
+def test_a_stop_while_it_waits_calls_the_restart_off_without_an_event(serve: Serve, path: str) -> None:
+    server = serve({"waiting": WAITING})
+    server.do("start", "waiting")
+    server.until("waiting", "failed")
+    assert server.info("waiting")["pid"] is None
+    before = server.events("waiting")
+    assert server.post(f"/api/v1/processes/{path}").status == 200
+    assert server.post("/api/v1/processes/group/stop").status == 404
+    time.sleep(0.5)
+    assert server.events("waiting") == before
+    assert server.status("waiting") == "failed"
+
+
+@pytest.mark.parametrize("verb", ["start", "restart"])
+def test_a_start_while_it_waits_starts_it_at_once_and_once(serve: Serve, verb: str) -> None:
+    server = serve({
+        "waiting": {**WAITING, "command": ["sh", "-c", "test -e on && exec sleep 1000; exit 1"], "restart-delay": 60},
+    })  # fmt: skip
+    server.do("start", "waiting")
+    server.until("waiting", "failed")
+    (server.folder / "on").touch()
+    assert server.do(verb, "waiting").status == 200
+    assert server.moves("waiting") == ["starting", "running", "failed", "starting", "running"]
+
+
+def test_a_group_start_starts_at_once_what_waits_and_is_no_conflict(serve: Serve) -> None:
+    server = serve({
+        "waiting": {**WAITING, "command": ["sh", "-c", "test -e on && exec sleep 1000; exit 1"], "restart-delay": 60},
+    })  # fmt: skip
+    server.do("start", "waiting")
+    server.until("waiting", "failed")
+    (server.folder / "on").touch()
+    assert server.post("/api/v1/processes/group/start").status == 200
+    assert server.status("waiting") == "running"
+
+
+def test_what_was_stopped_is_not_brought_back_by_its_policy(serve: Serve) -> None:
+    server = serve({"kept": {"command": "sleep 1000", "restart": "always", "restart-delay": 0}})
+    server.do("start", "kept")
+    os.kill(server.info("kept")["pid"], signal.SIGTERM)
+    wait_for(lambda: server.moves("kept").count("running") == 2)
+    server.do("stop", "kept")
+    before = server.moves("kept")
+    time.sleep(0.1)
+    assert server.moves("kept") == before
+    assert before[-2:] == ["stopping", "stopped"]

@@ -1,0 +1,266 @@
+"""What pages keep is never old, what they ask for is little, and what is open on them stays as it is."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import people
+import posting
+import pytest
+import written
+import yaml
+from browsing import Browser, browser
+from conftest import Server, python, wait_for
+from talk import house
+
+from models.tracker.tables import Project
+
+COLOURED = (
+    "print('\\x1b[31mred\\x1b[0m <b>', flush=True); print('gone wrong', file=__import__('sys').stderr, flush=True)"
+)
+GREEN = "<testsuite name='s'><testcase classname='c.A' name='fine' time='0.2'/></testsuite>"
+RED = "<testsuite name='s'><testcase classname='c.A' name='fine'><failure message='it broke'/></testcase></testsuite>"
+HIDDEN = "Object.defineProperty(document, 'hidden', { get: () => window.unseen === true })"
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    with browser() as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("fresh")
+    logs = {"stdout-logfile": str(folder / "out.log"), "stderr-logfile": str(folder / "err.log")}
+    processes = {
+        "web": {"command": "sleep 1000", "description": "as it was"},
+        "busy": {"command": python("while True: pass"), "auto-start": True},
+        "said": {"command": python(COLOURED), "auto-start": True, **logs},
+    }
+    with house(folder, processes) as one:
+        for name in ("shop", "shop", "bank"):
+            posting.stored(one, ("project", name), ("branch", "main"), ("junit", GREEN))
+        yield one
+
+
+def address(server: Server) -> str:
+    return f"http://127.0.0.1:{server.port}"
+
+
+def asked_for(page: Any, path: str) -> list[str]:
+    """The requests for a page of ours from now on."""
+    seen: list[str] = []
+    page.on("request", lambda asked: seen.append(asked.url) if asked.url.endswith(path) else None)
+    return seen
+
+
+def live(page: Any, path: str) -> None:
+    page.goto(path)
+    page.locator("#live[data-is=on]").wait_for()
+
+
+# What is kept changes with what it is made of
+
+
+def test_a_row_of_a_process_tells_each_change_at_once(server: Server) -> None:
+    assert "Start<span" in server.get("/processes").text.partition("web</a>")[2].partition("</tr>")[0]
+    server.do("start", "web")
+    pid = server.info("web")["pid"]
+    assert f'<td class="number">{pid}</td>' in server.get("/processes").text
+    server.do("stop", "web")
+    assert f'<td class="number">{pid}</td>' not in server.get("/processes").text
+    config = yaml.safe_load(server.file.read_text())
+    config["supervisor"]["processes"]["web"]["description"] = "as it is"
+    server.configure(config)
+    assert server.post("/api/v1/supervisor/reload").status == 200
+    assert "as it is" in server.get("/processes").text
+    assert 'action="/tracker/processes' in server.get("/tracker/processes").text
+    assert "/tracker" not in server.get("/processes").text
+
+
+def test_the_board_tells_each_change_at_once(server: Server) -> None:
+    def row(path: str = "/projects") -> str:
+        return server.get(path).text.partition(">bank</a>")[2].partition("</tr>")[0]
+
+    assert "healthy" in row() == row()
+    run = posting.stored(server, ("project", "bank"), ("branch", "main"), ("junit", RED))
+    assert f"run {run['runId']}" in row()
+    assert "failing" in row()
+    assert "failing" in row("/")
+    assert f'"/runs/{run["runId"]}">bank, run' in server.get("/").text  # among what changed last
+    posting.stored(server, ("project", "bank"), ("branch", "main"), ("junit", GREEN))
+    assert "healthy" in row()
+    with written.store_of(server):  # by another process
+        Project.update(visibility="PRIVATE").where(Project.name == "bank").execute()
+    assert row() == row("/") == ""
+    owner = people.cookie(server, people.session_of(server.data, "root", "ADMIN"))
+    assert "private" in server.get("/projects", **owner).text
+    with written.store_of(server):
+        Project.update(visibility="PUBLIC").where(Project.name == "bank").execute()
+    assert "healthy" in row()
+
+
+def test_each_sees_his_own_board(server: Server) -> None:
+    token = people.token_of(server.data, "owner")
+    posting.stored(server, ("project", "hidden"), ("junit", GREEN), **people.bearer(token))
+    with written.store_of(server):
+        Project.update(visibility="PRIVATE").where(Project.name == "hidden").execute()
+    for path in ("/", "/projects"):
+        for _ in range(2):
+            for who, sees in (("owner", True), ("other", False), ("boss", True), (None, False)):
+                session = who and people.session_of(server.data, who, "ADMIN" if who == "boss" else "USER")
+                cookie = people.cookie(server, session) if session else {}
+                assert (">hidden" in server.get(path, **cookie).text) is sees, (who, path)
+
+
+def test_a_page_without_news_is_a_304(server: Server) -> None:
+    cookie = people.cookie(server, people.session_of(server.data, "owner"))
+    first = server.get("/projects", **cookie)
+    assert first.headers["Etag"].startswith('W/"')
+    again = server.get("/projects", If_None_Match=first.headers["Etag"], **cookie)
+    assert (again.status, again.body) == (304, b"")  # though its forms bear another token each time
+    assert "no-store" in again.headers["Cache-Control"]
+    assert server.get("/projects", If_None_Match=first.headers["Etag"]).status == 200  # it is not for somebody else
+    posting.stored(server, ("project", "shop"), ("branch", "main"), ("junit", GREEN))
+    assert server.get("/projects", If_None_Match=first.headers["Etag"], **cookie).status == 200
+    assert "Etag" not in server.get("/projects/999999").headers
+
+
+def test_what_a_process_takes_is_known_at_the_first_look(server: Server) -> None:
+    def cpu() -> float:
+        words = server.get("/processes").text.partition("busy</a>")[2].partition("</tr>")[0]
+        return float(words.partition(" %")[0].rpartition(">")[2])
+
+    assert cpu() > 0
+    assert wait_for(lambda: cpu() > 10)
+
+
+# In a browser
+
+
+def test_many_news_are_few_requests(server: Server, chromium: Browser) -> None:
+    with chromium.page(address(server)) as one:
+        live(one, "/projects")
+        asked, began = asked_for(one, "/projects"), time.monotonic()
+        for _ in range(25):
+            run = posting.stored(server, ("project", "shop"), ("branch", "main"), ("junit", GREEN))
+        one.locator(f"a[href='/runs/{run['runId']}']").wait_for()
+        assert 1 <= len(asked) <= 2 + (time.monotonic() - began)
+
+
+def test_news_of_another_project_can_wait(server: Server, chromium: Browser) -> None:
+    with chromium.page(address(server)) as one:
+        live(one, "/projects/1")
+        one.evaluate("""waits = new Promise((told) => {
+            const own = heard;
+            heard = (news) => { own(news); if (news.name) told(dueAt - Date.now()); };
+        }), 0""")
+        posting.stored(server, ("project", "bank"), ("branch", "main"), ("junit", GREEN))
+        assert one.evaluate("waits") > 5000
+        run = posting.stored(server, ("project", "shop"), ("branch", "main"), ("junit", GREEN))
+        one.locator(f"[data-key='run {run['runId']}']").first.wait_for(timeout=4000)
+
+
+def test_who_does_not_look_is_not_served_until_he_does(server: Server, chromium: Browser) -> None:
+    with chromium.page(address(server)) as one:
+        one.add_init_script(HIDDEN)
+        live(one, "/projects")
+        asked = asked_for(one, "/projects")
+        one.evaluate("window.unseen = true")
+        run = posting.stored(server, ("project", "shop"), ("branch", "main"), ("junit", GREEN))
+        wait_for(lambda: one.evaluate("missed"))
+        assert asked == []
+        one.evaluate("window.unseen = false; document.dispatchEvent(new Event('visibilitychange'))")
+        one.locator(f"a[href='/runs/{run['runId']}']").wait_for()
+
+
+def test_what_is_open_chosen_and_scrolled_stays(server: Server, chromium: Browser) -> None:
+    with chromium.page(address(server), viewport={"width": 650, "height": 700}) as one:
+        live(one, "/projects/1")
+        one.locator("#list details summary").first.click()
+        link = one.locator("#list table.runs a").first
+        link.focus()
+        key = link.get_attribute("data-key")
+        one.locator("#list .wide:has(.runs)").evaluate("part => { part.scrollLeft = 40; part.stayed = true; }")
+        run = posting.stored(server, ("project", "shop"), ("branch", "main"), ("junit", GREEN))
+        one.locator(f"[data-key='run {run['runId']}']").first.wait_for()
+        assert one.evaluate("document.activeElement.dataset.key") == key
+        assert one.locator("#list details").first.evaluate("part => part.open")
+        assert one.locator("#list .wide:has(.runs)").evaluate("part => part.stayed && part.scrollLeft") == 40
+
+
+def test_who_uses_the_keyboard_stays_in_the_row(server: Server, chromium: Browser) -> None:
+    server.do("stop", "web")
+    with chromium.page(address(server)) as one:
+        one.goto("/processes")
+        one.get_by_role("button", name="Start web").press("Enter")
+        one.get_by_role("button", name="Stop web").wait_for()
+        wait_for(lambda: one.evaluate("document.activeElement.matches('button')"))
+        assert one.evaluate("document.activeElement.closest('tr').textContent").startswith("web")
+
+
+def test_a_link_with_the_focus_leads_on_to_where_it_led(server: Server, chromium: Browser) -> None:
+    server.do("stop", "web")
+    with chromium.page(address(server)) as one:
+        live(one, "/history")
+        link = one.locator("#history tbody a").last
+        link.focus()
+        was = link.evaluate("link => [link.dataset.key, link.href]")
+        rows = one.locator("#history tbody tr").count()
+        server.do("start", "web")
+        one.locator(f"#history tbody tr:nth-child({rows + 1})").wait_for()
+        assert one.evaluate("[document.activeElement.dataset.key, document.activeElement.href]") == was
+
+
+def test_a_button_that_others_took_away_leaves_the_focus_in_its_row(server: Server, chromium: Browser) -> None:
+    server.do("start", "web")
+    with chromium.page(address(server)) as one:
+        live(one, "/processes")
+        one.get_by_role("button", name="Stop web").focus()
+        server.do("stop", "web")
+        one.get_by_role("button", name="Start web", exact=True).wait_for()
+        assert one.evaluate("document.activeElement.textContent") == "web"  # its link, which does nothing by mistake
+
+
+def test_a_page_that_is_refused_for_a_while_says_so(server: Server, chromium: Browser) -> None:
+    with chromium.page(address(server), allow=("503", "Failed to load")) as one:
+        live(one, "/processes")
+        one.route("**/processes", lambda route: route.fulfill(status=503), times=1)
+        server.do("stop" if server.status("web") == "running" else "start", "web")
+        one.get_by_text("connection lost").wait_for()
+        one.locator("#live[data-is=on]").wait_for()
+
+
+def test_the_logs_of_a_process_are_text_without_colours(server: Server, chromium: Browser) -> None:
+    with chromium.page(address(server)) as one:
+        one.goto("/processes/said")
+        one.locator(".log", has_text="red <b>").wait_for()
+        one.get_by_role("link", name="Standard error").click()
+        one.locator(".log", has_text="gone wrong").wait_for()
+
+
+def test_on_a_phone_a_process_is_started_without_scrolling_aside(server: Server, chromium: Browser) -> None:
+    with chromium.page(address(server), viewport={"width": 375, "height": 700}) as one:
+        one.goto("/processes")
+        place = one.get_by_role("button", name="Start web").bounding_box()
+        assert place["x"] + place["width"] <= 375
+        assert (
+            one.locator("table.fleet tr", has_text="busy").evaluate(
+                "row => getComputedStyle(row.cells[3], '::before').content"
+            )
+            == '"up "'
+        )
+
+
+def test_a_stream_that_was_refused_is_asked_for_again(tmp_path: Path, chromium: Browser) -> None:
+    with house(tmp_path, server={"max-streams": 1}) as small:
+        base, taken = address(small), small.stream("/tracker/api/v1/events")
+        with chromium.page(base, allow=("503", "Failed to load")) as one:
+            one.goto("/projects")
+            one.get_by_text("connection lost").wait_for()
+            taken.close()
+            one.locator("#live[data-is=on]").wait_for()

@@ -1,0 +1,298 @@
+"""The tracker's pages and those of accounts in Chromium: what people do there, and whether everybody can."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import people
+import posting
+import pytest
+import written
+from browsing import Browser, browser, serious
+from conftest import Serve, Server
+from talk import house
+
+from models.tracker.tables import Project, Session
+
+ADMIN = {"tracker": {"security": {"admin-password": people.PASSWORD}}}
+FORGED = "<img src=x onerror=document.title='forged'>"
+REPORT = f"""<testsuite name='s'>
+    <testcase classname='c.A' name='fine' time='0.5'/>
+    <testcase classname='c.A' name='{FORGED.replace("<", "&lt;").replace("'", "&apos;")}'>
+    <failure message='it broke'>at line 1</failure><system-out>said so</system-out></testcase></testsuite>"""
+GREEN = "<testsuite name='s'><testcase classname='c.A' name='fine' time='0.2'/></testsuite>"
+COVERED = posting.jacoco({"a.py": {1: True, 2: False}})
+PAGES = ["/", "/projects", "/projects/1", "/runs/2", "/compare",
+         "/compare?base=1&head=2", "/projects/1/test?className=c.A&name=fine", "/projects/1/settings", "/login",
+         "/profile", "/users"]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    with browser() as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with house(tmp_path_factory.mktemp("tracker-pages"), **ADMIN) as one:
+        facts = (("project", "shop"), ("branch", "main"), ("buildUrl", "javascript:alert(1)"))
+        for report in (GREEN, REPORT):
+            posting.stored(one, *facts, ("commit", "abc123"), ("junit", report), ("jacoco", COVERED))
+        yield one
+
+
+@pytest.fixture(scope="module")
+def session(server: Server) -> str:
+    return people.session_of(server.data, "admin", "ADMIN")
+
+
+def address(server: Server) -> str:
+    return f"http://127.0.0.1:{server.port}"
+
+
+def enter(page: Any, server: Server, session: str) -> None:
+    """Gives the browser somebody's session."""
+    cookie = {"name": f"pilothouse_{server.port}", "value": session, "url": address(server), "httpOnly": True}
+    page.context.add_cookies([cookie])
+
+
+# For everybody
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("path", PAGES)
+def test_a_page_is_good_for_everybody(server: Server, chromium: Browser, session: str, path: str, theme: str) -> None:
+    with chromium.page(address(server), color_scheme=theme) as one:
+        enter(one, server, session)
+        assert one.goto(path).status == 200
+        assert serious(one) == []
+        assert one.title() != "forged"
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_a_page_fits_a_phone(server: Server, chromium: Browser, session: str, path: str) -> None:
+    with chromium.page(address(server), viewport={"width": 375, "height": 700}) as one:
+        enter(one, server, session)
+        one.goto(path)
+        assert one.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+@pytest.mark.parametrize("width", [375, 1280])
+def test_names_without_end_widen_neither_a_page_nor_its_tables(server: Server, chromium: Browser, width: int) -> None:
+    name = "x" * 250
+    report = (
+        f"<testsuite name='{name}'><testcase classname='{name}' name='{name}'><failure message='{name}'/></testcase>"
+    )
+    parts = [(part, name) for part in ("project", "branch", "commit", "buildName")]
+    runs = [posting.stored(server, *parts, ("junit", f"{report}</testsuite>")) for _ in range(2)]
+    project, pair = runs[0]["projectId"], [run["runId"] for run in runs]
+    test = f"/projects/{project}/test?className={name}&name={name}"
+    with chromium.page(address(server), viewport={"width": width, "height": 700}) as one:
+        for path in ("/", "/projects", f"/projects/{project}", f"/runs/{pair[1]}", test,
+                     "/compare?base={}&head={}".format(*pair)):  # fmt: skip
+            one.goto(path)
+            assert one.evaluate("document.documentElement.scrollWidth <= innerWidth"), path
+            wide = (
+                "[...document.querySelectorAll('.wide')].filter((one) => one.scrollWidth > one.clientWidth + 1).length"
+            )
+            assert one.evaluate(wide) == 0, path
+
+
+def test_a_page_can_be_walked_by_the_keyboard(server: Server, chromium: Browser) -> None:
+    with chromium.page(address(server)) as one:
+        one.goto("/projects")
+        one.keyboard.press("Tab")
+        assert one.evaluate("document.activeElement.textContent") == "To the content"
+        for _ in range(30):
+            one.keyboard.press("Tab")
+            if one.evaluate("document.activeElement.textContent") == "shop":
+                break
+        one.keyboard.press("Enter")
+        one.get_by_role("heading", name="shop", level=1).wait_for()
+
+
+def test_a_script_address_is_no_link(server: Server, chromium: Browser) -> None:
+    with chromium.page(address(server)) as one:
+        one.goto("/runs/2")
+        assert one.get_by_text("javascript:alert(1)").count() == 1
+        assert one.locator("a[href^='javascript']").count() == 0
+
+
+def test_a_picture_says_in_words_what_the_table_says_too(server: Server, chromium: Browser) -> None:
+    with chromium.page(address(server)) as one:
+        one.goto("/projects/1")
+        picture = one.get_by_role("img", name=re.compile("Tests and coverage of the last"))
+        assert "failed" in picture.locator("desc").text_content()
+        titles = picture.locator("g > title").all_text_contents()
+        assert any(title.startswith("Run 2,") and "1 failed" in title for title in titles)
+        assert one.locator("#trend-table tbody tr").count() == len(titles)
+
+
+# Journeys
+
+
+def test_log_in_make_a_token_and_see_what_it_posts_without_a_reload(server: Server, chromium: Browser) -> None:
+    with chromium.page(address(server)) as one:
+        one.goto("/profile")  # which needs a login, and comes after it
+        one.get_by_label("User name").fill("admin")
+        one.get_by_label("Password").fill(people.PASSWORD)
+        one.get_by_role("button", name="Log in").click()
+        one.get_by_role("heading", name="Profile of admin").wait_for()
+        one.get_by_label("Name", exact=True).fill("ci")
+        one.get_by_label("Scope").select_option("INGEST")
+        one.get_by_role("button", name="Make a token").click()
+        token = one.locator("#token").inner_text()
+        assert people.RAW_TOKEN.fullmatch(token)
+        one.context.grant_permissions(["clipboard-read", "clipboard-write"])
+        one.get_by_role("button", name="Copy the token").click()
+        one.get_by_role("button", name="copied").wait_for()
+        assert one.evaluate("navigator.clipboard.readText()") == token
+        one.goto("/projects")
+        one.locator("#live[data-is=on]").wait_for()
+        one.evaluate("window.stayed = true")
+        parts = ("project", "fresh from ci"), ("branch", "main"), ("junit", GREEN)
+        posting.stored(server, *parts, **people.bearer(token))
+        one.get_by_role("link", name="fresh from ci").wait_for()
+        assert one.evaluate("window.stayed")
+        one.goto("/profile")
+        assert token not in one.content()
+
+
+def test_a_wrong_password_is_told_in_the_form(server: Server, chromium: Browser) -> None:
+    with chromium.page(address(server), allow=("401",)) as one:
+        one.goto("/login")
+        one.get_by_label("User name").fill("admin")
+        one.get_by_label("Password").fill("wrong password")
+        one.get_by_role("button", name="Log in").click()
+        assert "not right" in one.get_by_role("alert").inner_text()
+
+
+def test_a_run_of_many_uploads_grows_on_its_open_page(server: Server, chromium: Browser) -> None:
+    first = posting.stored(server, ("project", "sharded"), ("runKey", "1"), ("junit", GREEN))
+    with chromium.page(address(server)) as one:
+        one.goto(first["runPath"])
+        one.locator("#live[data-is=on]").wait_for()
+        posting.stored(server, ("project", "sharded"), ("runKey", "1"), ("junit", REPORT))
+        one.locator("#failures").wait_for()
+        one.locator("summary", has_text=FORGED).wait_for()
+
+
+def test_an_empty_house_says_what_to_do(serve: Serve, chromium: Browser) -> None:
+    server = serve({})
+    with chromium.page(address(server)) as one:
+        one.goto("/projects")
+        commands = one.locator("#snippet").inner_text()
+        assert f"{address(server)}/api/v1/ingest" in commands
+        one.locator("#live[data-is=on]").wait_for()
+        posting.stored(server, ("project", "first"), ("junit", GREEN))
+        one.get_by_role("link", name="first").wait_for()
+
+
+def test_a_private_project_stays_unseen_by_another_user(server: Server, chromium: Browser) -> None:
+    owner = people.token_of(server.data, "owner")
+    posting.stored(server, ("project", "secret"), ("branch", "main"), ("junit", GREEN), **people.bearer(owner))
+    id = posting.rows(server, "SELECT id FROM project WHERE name = 'secret'")[0][0]
+    with chromium.page(address(server)) as one:
+        enter(one, server, people.session_of(server.data, "owner"))
+        one.goto(f"/projects/{id}/settings")
+        one.get_by_label("Who may read").select_option("PRIVATE")
+        one.locator("form[action$=visibility] button").click()
+        one.goto(f"/projects/{id}")
+        assert "PILOTHOUSE_TOKEN" in one.locator("#snippet").inner_text()
+    with chromium.page(address(server), allow=("404",)) as one:
+        enter(one, server, people.session_of(server.data, "other"))
+        one.goto("/projects")
+        one.locator("#live[data-is=on]").wait_for()
+        posting.stored(server, ("project", "secret"), ("junit", REPORT), **people.bearer(owner))
+        posting.stored(server, ("project", "open to all"), ("junit", REPORT))
+        one.get_by_role("link", name="open to all").wait_for()
+        assert "secret" not in one.content()
+        assert one.goto(f"/projects/{id}").status == 404
+
+
+def test_a_test_is_quarantined_and_a_run_deleted_by_forms(server: Server, chromium: Browser, session: str) -> None:
+    run = posting.stored(server, ("project", "forms"), ("branch", "main"), ("junit", REPORT))
+    with chromium.page(address(server)) as one:
+        enter(one, server, session)
+        one.goto(run["runPath"])
+        one.get_by_role("link", name="This test over time").click()
+        one.get_by_label("Status").select_option("QUARANTINED")
+        one.get_by_label("Note").fill("being mended")
+        one.get_by_role("button", name="Save").click()
+        one.get_by_text("being mended").wait_for()
+        one.goto(run["runPath"])
+        assert one.locator("#gate .state").first.inner_text().endswith("passed")
+        one.get_by_text("Delete this run").click()
+        one.get_by_role("button", name=f"Delete run {run['runId']}").click()
+        one.get_by_text("It has no run yet").wait_for()
+
+
+def test_a_page_tells_that_the_server_is_gone_and_shows_what_was_missed(
+    serve: Serve, chromium: Browser, tmp_path: Path
+) -> None:
+    server = serve({})
+    posting.stored(server, ("project", "shop"), ("junit", GREEN))
+    with chromium.page(address(server), allow=("ERR_", "Failed to load")) as one:
+        one.goto("/projects/1")
+        one.locator("#live[data-is=on]").wait_for()
+        server.kill()
+        one.get_by_text("connection lost").wait_for()
+        server.start()
+        run = posting.stored(server, ("project", "shop"), ("junit", REPORT))
+        one.locator(f"[data-key='run {run['runId']}']").wait_for()
+
+
+def test_who_is_logged_out_elsewhere_stops_seeing_what_is_private(server: Server, chromium: Browser) -> None:
+    hal, token = people.somebody(server.data, "hal"), people.token_of(server.data, "hal")
+    posting.stored(server, ("project", "hidden"), ("junit", GREEN), **people.bearer(token))
+    with written.store_of(server):
+        Project.update(visibility="PRIVATE").where(Project.name == "hidden").execute()
+    id = posting.rows(server, "SELECT id FROM project WHERE name = 'hidden'")[0][0]
+    with chromium.page(address(server)) as one:
+        session = people.session_of(server.data, "hal")
+        enter(one, server, session)
+        one.goto(f"/projects/{id}")
+        one.locator("#live[data-is=on]").wait_for()
+        with written.store_of(server):
+            Session.delete().where(Session.account == hal.id).execute()
+        posting.stored(server, ("project", "shop"), ("junit", GREEN))
+        one.wait_for_url("**/login?next=*")
+
+
+def test_without_script_all_can_be_read_and_forms_work(server: Server, chromium: Browser) -> None:
+    people.somebody(server.data, "nora", "ADMIN")
+    with chromium.page(address(server), java_script_enabled=False) as one:
+        one.goto("/login?next=/runs/2")
+        one.get_by_label("User name").fill("nora")
+        one.get_by_label("Password").fill(people.PASSWORD)
+        one.get_by_role("button", name="Log in").click()
+        assert "at line 1" in one.content()
+        assert one.locator("button[data-copy]:visible").count() == 0
+        one.goto("/projects/1/settings")
+        one.get_by_label("Base branch").fill("trunk")
+        one.locator("form[action$='/settings'] button").click()
+        assert one.get_by_label("Base branch").input_value() == "trunk"
+        one.get_by_label("Base branch").fill("")
+        one.locator("form[action$='/settings'] button").click()
+        one.goto("/users")
+        one.locator("#new ~ form input[name=username]").fill("made")
+        one.locator("#new ~ form input[name=password]").fill(people.PASSWORD)
+        one.get_by_role("button", name="Make the account").click()
+        row = one.locator("tr", has=one.get_by_role("rowheader", name="made"))
+        row.locator("summary").click()
+        row.get_by_role("button", name="Delete made").click()
+        assert one.get_by_role("rowheader", name="made").count() == 0
+        assert one.goto("/compare?base=1&head=2").status == 200
+
+
+def test_the_overview_is_small_and_names_what_fails(server: Server, chromium: Browser) -> None:
+    with chromium.page(address(server)) as one:
+        sizes: list[int] = []
+        one.on("response", lambda answer: sizes.append(len(answer.body())))
+        one.goto("/")
+        one.get_by_role("link", name="shop").first.wait_for()
+        assert 0 < sum(sizes) < 100_000

@@ -1,0 +1,77 @@
+"""The list of accounts, for an ADMIN: by pages, as the other lists are."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+
+import people
+import pytest
+from conftest import Answer, Server
+from talk import house
+
+from models.accounts import accounts
+
+PEOPLE = 119
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A house of the ADMIN `admin` and so many more."""
+    with house(tmp_path_factory.mktemp("users")) as one:
+        people.session_of(one.data, "admin", "ADMIN")
+        with people.store(one.data):
+            for number in range(PEOPLE):
+                accounts.create_user(f"person-{number:03}", "none", "USER", time.time_ns() // 1000)
+        yield one
+
+
+@pytest.fixture(scope="module")
+def admin(server: Server) -> people.Browser:
+    return people.Browser(server, people.session_of(server.data, "admin", "ADMIN"))
+
+
+def names(answer: Answer) -> list[str]:
+    assert answer.status == 200, answer
+    return re.findall(r'<th scope="row">([a-z0-9-]+)', answer.text)
+
+
+def links(answer: Answer) -> list[str]:
+    return re.findall(r'href="([^"]+page=[^"]*)"', answer.text)
+
+
+def test_accounts_are_listed_fifty_on_a_page(admin: people.Browser) -> None:
+    pages = [admin.get(f"/users?page={number}") for number in range(3)]
+    assert [len(names(page)) for page in pages] == [50, 50, 20]
+    assert [name for page in pages for name in names(page)] == [
+        "admin",
+        *(f"person-{number:03}" for number in range(PEOPLE)),
+    ]
+    assert [links(page) for page in pages] == [["/users?page=1"], ["/users?page=0", "/users?page=2"], ["/users?page=1"]]
+    assert all(
+        f"{PEOPLE + 1} accounts" in page.text and f"page {n} of 3" in page.text for n, page in enumerate(pages, 1)
+    )
+    assert names(admin.get("/users")) == names(pages[0])
+
+
+def test_behind_the_last_page_is_the_last_and_what_is_no_page_is_refused(admin: people.Browser) -> None:
+    assert names(admin.get("/users?page=99"))[-1] == f"person-{PEOPLE - 1:03}"
+    assert admin.get("/users?page=x").status == 400
+    assert admin.get("/users?page=-1").status == 400
+
+
+def test_a_form_leads_back_to_the_page_that_it_stood_on(server: Server, admin: people.Browser) -> None:
+    page = admin.get("/tracker/users?page=1")
+    action = re.findall(r'action="([^"]+/role\?page=1)"', page.text)[0]
+    answer = admin.send(action, on="/users", role="USER")
+    assert (answer.status, answer.headers["Location"]) == (303, "/tracker/users?page=1")
+    answer = admin.send(action.replace("/role", "/delete"), on="/users")
+    assert (answer.status, answer.headers["Location"]) == (303, "/tracker/users?page=1")
+    assert f"{PEOPLE} accounts" in admin.get(answer.headers["Location"]).text
+
+
+def test_a_form_that_is_refused_leads_back(admin: people.Browser) -> None:
+    answer = admin.send("/tracker/users", on="/users", username="jo", password="correct horse", _xsrf="none of ours")
+    assert answer.status == 403
+    assert '<a href="/tracker/users">Back</a>' in answer.text
