@@ -35,7 +35,8 @@ from tornado.httpserver import HTTPServer
 from tornado.httputil import ParseBodyConfig, ParseUrlEncodedConfig, set_parse_body_config
 
 from handlers.app import SERVICES, Application
-from handlers.http.permissions import chart_posture, listens_beyond_loopback
+from handlers.http.permissions import chart_access
+from handlers.http.proxy import listens_beyond_loopback
 from handlers.listener import listen, tls
 from handlers.mcp.handler import check_installed
 from models import VERSION as VERSION
@@ -205,7 +206,7 @@ def tell(settings: Config, sockets: list[socket.socket]) -> None:
         base = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
         log.info("listening on %s (%s)", base, ", ".join(base + service.prefix for service in SERVICES))
     level = logging.INFO if settings.svc.rest.access_interceptor.enabled else logging.WARNING
-    log.log(level, "%s", chart_posture(settings))
+    log.log(level, "%s", chart_access(settings))
     if listens_beyond_loopback(settings):
         if settings.supervisor.security.allow_anonymous_control:
             log.warning("anybody who can reach this address may start and stop processes (allow-anonymous-control)")

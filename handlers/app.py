@@ -1,4 +1,4 @@
-"""The house: who serves which path, and the door through which every request comes."""
+"""The application: its routes, and the authentication and authorization of every request."""
 
 from __future__ import annotations
 
@@ -14,24 +14,22 @@ from tornado.routing import Rule
 from tornado.web import RequestHandler
 
 from handlers.accounts import account, users
-from handlers.accounts.remote_accounts import AccountLookup
 from handlers.base import Base, Page, Refusal, methods
 from handlers.charts.all_operations import OPERATIONS
 from handlers.charts.handler import routes as chart_routes
 from handlers.http import serializers
 from handlers.http.body_limit import BodyLimit
-from handlers.http.permissions import (
+from handlers.http.credentials import (
     ANONYMOUS,
-    SAFE,
+    AccountLookup,
     Caller,
     FindCredential,
-    admit,
-    caller,
-    check_host,
-    check_site,
-    shown,
+    identify_caller,
+    presented_credential,
     xsrf_cookie,
 )
+from handlers.http.origin import SAFE_METHODS, check_host, check_origin
+from handlers.http.permissions import admit
 from handlers.http.sse import Broadcast, Streams
 from handlers.mcp import handler as tools
 from handlers.routing import API, ErrorDetails, Route, Service, StreamPath, owner, rule
@@ -107,7 +105,7 @@ def served(config: Config, replaced: Replaced | None = None) -> tuple[Service, .
 
 
 def rules(services: Services, streams: Streams, replaced: Replaced | None = None) -> list[Rule]:
-    """The URL map of the whole house."""
+    """Returns every route of the application."""
     arguments, each = {"services": services, "streams": streams}, served(services.config, replaced)
     tracker = [*badges.routes, *tracker_pages.routes, *forms.routes]
     house = [
@@ -162,69 +160,72 @@ class Application(tornado.web.Application):
         path_args: list[bytes] | None = None,
         path_kwargs: dict[str, bytes] | None = None,
     ) -> Any:
-        """Lets a request in, or has it refused; either way its body is read first, within bounds."""
-        let_in = partial(self._let_in, request, target_class, target_kwargs, path_args, path_kwargs)
-        said = shown(request, self.services) if self.services.is_shared else None
-        if said is None:
-            return let_in(self.services.accounts.known)
-        return AccountLookup(self.services.accounts.look_up(said), let_in)
+        """Authenticates and authorizes a request before its body is read."""
+        dispatch = partial(self._dispatch, request, target_class, target_kwargs, path_args, path_kwargs)
+        presented = presented_credential(request, self.services) if self.services.is_shared else None
+        if presented is None:
+            return dispatch(self.services.accounts.find_credential)
+        return AccountLookup(self.services.accounts.find_credential_remotely(presented), dispatch)
 
-    def _let_in(
+    def _dispatch(
         self,
         request: HTTPServerRequest,
         target_class: type[RequestHandler],
         target_kwargs: dict[str, Any] | None,
         path_args: list[bytes] | None,
         path_kwargs: dict[str, bytes] | None,
-        look: FindCredential,
+        find_credential: FindCredential,
     ) -> HTTPMessageDelegate:
-        who, problem = self._ask(request, target_class, look)
-        problem = problem or _fault_of(path_args or ())
+        """Returns the delegate that reads the body, within limits, and then runs the handler or the refusal."""
+        caller, problem = self._authorize(request, target_class, find_credential)
+        problem = problem or _path_problem(path_args or ())
         limit, routed = 0, None if target_class is Refusal else (target_kwargs or {}).get("service")
         if problem is not None:
-            inner = self._refusal(request, problem, who, routed)
+            inner = self._refusal(request, problem, caller, routed)
         else:
-            arguments = {**(target_kwargs or {}), "caller": who}
+            arguments = {**(target_kwargs or {}), "caller": caller}
             inner = super().get_handler_delegate(request, target_class, arguments, path_args, path_kwargs)
             limit = target_class.body_limit(self.services.config) if issubclass(target_class, Base) else 0
-            reads_forms = request.method not in SAFE and getattr(target_class, "takes_forms", False)
+            reads_forms = request.method not in SAFE_METHODS and getattr(target_class, "takes_forms", False)
             if not reads_forms and request.headers.get("Content-Type", "").lower().startswith(_FORMS):
-                del request.headers["Content-Type"]  # a body that nobody reads cannot be wrong
-        most = self.services.config.server.max_body
-        return BodyLimit(request, inner, limit, most, lambda problem: self._refusal(request, problem, who, routed))
+                del request.headers["Content-Type"]  # Tornado would answer 400 for a malformed form that is not used
+        max_body = self.services.config.server.max_body
+        return BodyLimit(
+            request, inner, limit, max_body, lambda problem: self._refusal(request, problem, caller, routed)
+        )
 
-    def _ask(
-        self, request: HTTPServerRequest, target: type[RequestHandler], look: FindCredential
+    def _authorize(
+        self, request: HTTPServerRequest, target: type[RequestHandler], find_credential: FindCredential
     ) -> tuple[Caller, Problem | None]:
-        """Who asks, and why this is refused, if it is. A page that wants an account leads to the login."""
-        who, config = ANONYMOUS, self.services.config
+        """Returns the caller, and why the request is refused, if it is. Pages lead anonymous callers to the login."""
+        caller, config = ANONYMOUS, self.services.config
         assert issubclass(target, Base)
         try:
-            self._check(request, target)
+            self._check_request(request, target)
             if request.method == "OPTIONS":
-                return who, None
+                return caller, None
             target.check_open(request.method or "", config)
-            who = caller(request, self.services, look)
-            admit(who, target.permission_of(request.method or ""), config)
+            caller = identify_caller(request, self.services, find_credential)
+            admit(caller, target.permission_of(request.method or ""), config)
         except Unauthenticated as problem:
-            if issubclass(target, Page) and who is not ANONYMOUS and not who.is_known:
-                return who, target.login_needed(request, _prefix(request.path))
-            return who, problem
+            if issubclass(target, Page) and caller is not ANONYMOUS and not caller.is_authenticated:
+                return caller, target.login_needed(request, _prefix(request.path))
+            return caller, problem
         except NotFound as problem:
-            return self._recognised(request, look), problem
+            return self._caller_or_anonymous(request, find_credential), problem
         except Problem as problem:
-            return who, problem
-        return who, None
+            return caller, problem
+        return caller, None
 
-    def _recognised(self, request: HTTPServerRequest, look: FindCredential) -> Caller:
-        """Who asks for what there is not: a page says so to whom it says it."""
+    def _caller_or_anonymous(self, request: HTTPServerRequest, find_credential: FindCredential) -> Caller:
+        """Returns the caller for a page that reports 404, which names the account."""
         try:
-            return caller(request, self.services, look)
+            return identify_caller(request, self.services, find_credential)
         except Problem:
             return ANONYMOUS
 
-    def _check(self, request: HTTPServerRequest, target: type[Base]) -> None:
-        """Whether anybody may ask this. Raises `Problem`."""
+    def _check_request(self, request: HTTPServerRequest, target: type[Base]) -> None:
+        """Checks what does not depend on the caller. Raises `Problem`."""
         check_host(request, self.services.config)
         if target is Refusal:
             raise NotFound("there is nothing at this path")
@@ -232,28 +233,28 @@ class Application(tornado.web.Application):
             raise WrongMethod(f"{request.method} is not for this path", methods(target))
         if self.services.context.closing:
             raise Unavailable("pilothouse is stopping")
-        check_site(request, self.services.config, target.minds_site)
+        check_origin(request, self.services.config, target.rejects_cross_site_reads)
 
     def _refusal(
-        self, request: HTTPServerRequest, problem: Problem, who: Caller, routed: Service | None = None
+        self, request: HTTPServerRequest, problem: Problem, caller: Caller, routed: Service | None = None
     ) -> HTTPMessageDelegate:
-        """`routed` is the service that the request was for: at the root its `Accept` may have decided, not its path."""
+        """`routed` is the service the request was routed to: where `Accept` decided, the path does not show it."""
         service = routed or owner(request.path, self.served) or SUPERVISION
         arguments = {
             "services": self.services,
             "service": service,
             "streams": self.streams,
-            "caller": who,
+            "caller": caller,
             "problem": problem,
         }
         return super().get_handler_delegate(request, Refusal, arguments)
 
 
-def _fault_of(words: Sequence[bytes | None]) -> Problem | None:
-    """What is wrong with the variables of a path, before a handler takes the body that comes with it."""
-    for word in words:
+def _path_problem(arguments: Sequence[bytes | None]) -> Problem | None:
+    """Checks the variables of a path before a body is read for a handler that could not use them."""
+    for argument in arguments:
         try:
-            text = (word or b"").decode()
+            text = (argument or b"").decode()
         except UnicodeDecodeError:
             return Invalid("the path is not UTF-8")
         if "\0" in text:
@@ -262,4 +263,6 @@ def _fault_of(words: Sequence[bytes | None]) -> Problem | None:
 
 
 def _prefix(path: str) -> str:
-    return next((one.prefix for one in SERVICES if path == one.prefix or path.startswith(one.prefix + "/")), "")
+    """Returns the prefix of the service whose path this is, or an empty text."""
+    prefixes = (service.prefix for service in SERVICES)
+    return next((prefix for prefix in prefixes if path == prefix or path.startswith(prefix + "/")), "")

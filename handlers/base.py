@@ -15,7 +15,9 @@ from tornado.httputil import HTTPServerRequest
 from tornado.web import HTTPError, RequestHandler
 
 from handlers.http import serializers
-from handlers.http.permissions import ANONYMOUS, SAFE, Caller, Permission, closed, open_to_all, session_cookie
+from handlers.http.credentials import ANONYMOUS, Caller, session_cookie
+from handlers.http.origin import SAFE_METHODS
+from handlers.http.permissions import CLOSED, PUBLIC, Permission
 from handlers.http.sse import Streams
 from handlers.routing import ErrorDetails, Service, accepts, login
 from handlers.web.layout import Frame, words
@@ -72,10 +74,10 @@ class Base(RequestHandler):
     `gate` says who may; `max_body` is how many bytes of body it takes; `takes_forms` whether Tornado parses those.
     """
 
-    permission: Permission = staticmethod(closed)
+    permission: Permission = CLOSED
     max_body = 1024 * 1024
     takes_forms = False
-    minds_site = False
+    rejects_cross_site_reads = False
     """Whether a page of another site may not even read it."""
     version: str | None = None
     """What tells the page that is sent from the same page with news."""
@@ -87,7 +89,7 @@ class Base(RequestHandler):
         self.service = service
         self.streams = streams
         self.caller = caller
-        if caller.has_dead_cookie:
+        if caller.has_expired_session:
             self.clear_cookie(session_cookie(services))
 
     @classmethod
@@ -225,11 +227,15 @@ class Page(Base):
 
     @classmethod
     def login_needed(cls, request: HTTPServerRequest, prefix: str) -> errors.LoginNeeded:
-        return errors.LoginNeeded(login(request.uri or "/" if request.method in SAFE else prefix + cls.back, prefix))
+        return errors.LoginNeeded(
+            login(request.uri or "/" if request.method in SAFE_METHODS else prefix + cls.back, prefix)
+        )
 
     def unseen(self, message: str) -> Problem:
         """What is told of something that there is not, or that the caller may not read: a login may show it."""
-        return errors.NotFound(message) if self.caller.is_known else self.login_needed(self.request, self.prefix)
+        return (
+            errors.NotFound(message) if self.caller.is_authenticated else self.login_needed(self.request, self.prefix)
+        )
 
     async def again(self, *arguments: str) -> None:
         """Shows the page of the form, where its `post` is `shown_again`."""
@@ -275,7 +281,7 @@ def shown_again(post: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable
 class Refusal(Base):
     """Answers a request that was not let in, when its body has been read and dropped."""
 
-    permission = staticmethod(open_to_all)
+    permission = PUBLIC
 
     def initialize(
         self,

@@ -9,7 +9,8 @@ from tornado.web import RequestHandler
 
 from handlers.base import Base, Page, shown_again, write_page
 from handlers.http import serializers
-from handlers.http.permissions import account_holders, open_to_all, session_cookie
+from handlers.http.credentials import session_cookie
+from handlers.http.permissions import PUBLIC, SIGNED_IN
 from handlers.openapi.describe import Endpoint
 from handlers.routing import Route
 from models.accounts import accounts
@@ -22,7 +23,7 @@ _WRONG = "The user name or the password is not right."
 
 
 class Me(Base):
-    permission = staticmethod(account_holders)
+    permission = SIGNED_IN
     endpoints: ClassVar = {"GET": Endpoint("The account of whoever asks", serializers.Account, name="account_info")}
 
     def get(self) -> None:
@@ -31,7 +32,7 @@ class Me(Base):
 
 
 class Login(Page):
-    permission = staticmethod(open_to_all)
+    permission = PUBLIC
 
     def check_xsrf_cookie(self) -> None:
         """Only of browsers, so that `curl -d` can log in: there is no session yet that another site could use."""
@@ -60,7 +61,7 @@ class Login(Page):
 
 
 class Logout(Page):
-    permission = staticmethod(open_to_all)
+    permission = PUBLIC
 
     async def post(self) -> None:
         await end_session(self)
@@ -69,7 +70,7 @@ class Logout(Page):
 
 
 class ProfileForm(Page):
-    permission = staticmethod(account_holders)
+    permission = SIGNED_IN
     back = "/profile"
 
     async def again(self, *arguments: str) -> None:
@@ -166,7 +167,7 @@ def local_path(path: str) -> str:
 
 def _credential(handler: Base) -> Credential:
     credential = handler.caller.credential
-    assert credential is not None  # the gate is `account_holders`
+    assert credential is not None  # the gate is `SIGNED_IN`
     return credential
 
 

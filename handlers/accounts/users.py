@@ -6,7 +6,7 @@ from urllib.parse import urlencode
 
 from handlers.accounts.account import field
 from handlers.base import Page, shown_again, write_long_page
-from handlers.http.permissions import admins
+from handlers.http.permissions import ADMINISTER
 from handlers.routing import Route
 from models.accounts import accounts
 from models.accounts.accounts import Role
@@ -18,7 +18,7 @@ _FARTHEST = 100_000
 
 
 class UserForm(Page):
-    permission = staticmethod(admins)
+    permission = ADMINISTER
     back = "/users"
 
     async def again(self, *arguments: str) -> None:

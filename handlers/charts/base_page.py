@@ -14,16 +14,9 @@ from tornado.web import Finish
 
 from handlers.base import Page, write_page
 from handlers.charts.all_operations import OPERATIONS
-from handlers.http.permissions import (
-    SAFE,
-    Permission,
-    admit,
-    chart_changers,
-    chart_forms,
-    check_charts_open,
-    is_chart_key,
-    readers,
-)
+from handlers.http.credentials import is_chart_key
+from handlers.http.origin import SAFE_METHODS
+from handlers.http.permissions import CHANGE_CHARTS, READ, SEND_CHART_FORMS, Permission, admit, check_charts_open
 from handlers.web import layout
 from models.charts.parameters import read
 from models.errors import Denied, NotFound
@@ -40,12 +33,12 @@ _SHOWN = 256 * 1024
 class ChartPage(Page):
     """A page of the charts, or a form of one."""
 
-    permission = staticmethod(readers)
+    permission = READ
     max_body = 1024 * 1024
 
     @classmethod
     def permission_of(cls, method: str) -> Permission:
-        return readers if method in SAFE else chart_forms
+        return READ if method in SAFE_METHODS else SEND_CHART_FORMS
 
     def initialize(self, **arguments: Any) -> None:  # type: ignore[override]
         super().initialize(**arguments)
@@ -89,7 +82,7 @@ class ChartPage(Page):
         config = self.services.config
         check_charts_open(config)
         has_key = self.caller.has_chart_key or is_chart_key(self.field("key").encode(), config)
-        admit(evolve(self.caller, has_chart_key=has_key), chart_changers, config)
+        admit(evolve(self.caller, has_chart_key=has_key), CHANGE_CHARTS, config)
 
     @property
     def closed(self) -> str:

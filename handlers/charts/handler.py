@@ -14,7 +14,7 @@ from tornado.web import stream_request_body
 from handlers.base import Base
 from handlers.charts.operations import TEXT, Operation, Warned
 from handlers.http.multipart import Parts
-from handlers.http.permissions import Permission, chart_changers, chart_readers, check_charts_open
+from handlers.http.permissions import CHANGE_CHARTS, READ_CHARTS, Permission, check_charts_open
 from handlers.routing import Route, accepts
 from models.charts.parameters import json_object, read
 from models.charts.responses import Download
@@ -36,7 +36,7 @@ class ChartHandler(Base):
     seen by a client that is still sending (`BodyLimit` drops the rest).
     """
 
-    permission = staticmethod(chart_readers)
+    permission = READ_CHARTS
     takes_forms = True
     operations: ClassVar[Mapping[str, tuple[Operation, Mapping[str, str]]]]
     """By method; with those variables of the path that this path has fixed."""
@@ -50,7 +50,7 @@ class ChartHandler(Base):
 
     @classmethod
     def permission_of(cls, method: str) -> Permission:
-        return chart_changers if cls._is_mutating(method) else chart_readers
+        return CHANGE_CHARTS if cls._is_mutating(method) else READ_CHARTS
 
     @classmethod
     def check_open(cls, method: str, config: Config) -> None:

@@ -16,7 +16,7 @@ from tornado.web import Application
 
 from handlers.base import Base
 from handlers.charts.operations import Operation
-from handlers.http.permissions import tool_users
+from handlers.http.permissions import USE_TOOLS
 from handlers.mcp import asgi, inside
 from handlers.mcp.asgi import Exchange
 from handlers.mcp.derived_tools import chart_tools, rest_tools
@@ -117,8 +117,8 @@ class Tools:
 class ToolHandler(Base):
     """A path of the tools. Whether it is there, and what it takes, is not said to who has not the key."""
 
-    permission = staticmethod(tool_users)
-    minds_site = True
+    permission = USE_TOOLS
+    rejects_cross_site_reads = True
     max_body = LARGEST
     takes: ClassVar[Mapping[str, str]] = {}
     """By method, which application of `Serving` answers."""

@@ -26,7 +26,8 @@ from tornado.simple_httpclient import HTTPStreamClosedError, HTTPTimeoutError, S
 
 from handlers.app import served
 from handlers.charts.all_operations import OPERATIONS
-from handlers.http.permissions import Caller, listens_beyond_loopback
+from handlers.http.credentials import Caller
+from handlers.http.proxy import listens_beyond_loopback
 from handlers.mcp.derived_tools import chart_tools, rest_tools
 from handlers.mcp.handler import LARGEST, why_off
 from handlers.mcp.toolbox import Asker, Toolbox
@@ -76,7 +77,7 @@ async def _serve(settings: Config) -> None:
     token = os.environ.get("PILOTHOUSE_TOKEN", "").strip()
     module = importlib.import_module("handlers.mcp.serving")
     tools = [*chart_tools(OPERATIONS), *rest_tools(served(settings))]
-    caller = None if token else Caller(is_beyond=listens_beyond_loopback(settings))
+    caller = None if token else Caller(is_remote=listens_beyond_loopback(settings))
     async with _charts(settings) as charts:
         toolbox = Toolbox(lambda: settings, tools, lambda: charts)
         await module.serve_streams(toolbox, Asker(caller, Running(settings, token).ask), await _lines())

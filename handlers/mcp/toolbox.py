@@ -17,7 +17,8 @@ from urllib.parse import quote, urlencode
 from attrs import frozen
 
 from handlers.charts.operations import Operation
-from handlers.http.permissions import Caller, admit, check_changes_open
+from handlers.http.credentials import Caller
+from handlers.http.permissions import admit, check_changes_open
 from handlers.mcp import results
 from handlers.mcp.derived_tools import Forwarded, Tool
 from handlers.mcp.results import Result

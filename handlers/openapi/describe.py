@@ -1,7 +1,7 @@
 """What a handler says of itself: its parameters, what it answers, how it fails. The interface document is made of it.
 
     class Info(Base):
-        permission = staticmethod(readers)
+        permission = READ
         says: ClassVar = {"GET": Says("One process", Info, path=["name"], fails=[404], tool="process_info")}
 
 Who may is not said here: the document asks the handler's gate. Parameters that are read by a function of ours are

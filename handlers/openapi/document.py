@@ -12,6 +12,7 @@ from handlers.charts.handler import ChartHandler
 from handlers.charts.operations import GZIP, LOCK, TEXT, Operation
 from handlers.http import permissions
 from handlers.http.permissions import Permission
+from handlers.http.proxy import listens_beyond_loopback
 from handlers.openapi.describe import Body, Endpoint, Parameter
 from handlers.openapi.schemas import Components, Schema
 from handlers.routing import Route, Service
@@ -179,19 +180,19 @@ _KEY: Security = [{"chartKey": []}]
 def security(permission: Permission, config: Config) -> Security:
     """Returns the credentials a permission accepts; `{}` means none. Raises `KeyError` for an unknown permission."""
     readers = _ANYBODY if config.tracker.security.open_mode else _ACCOUNT
-    is_beyond = permissions.listens_beyond_loopback(config)
+    is_remote = listens_beyond_loopback(config)
     is_key_asked = config.svc.rest.access_interceptor.enabled
-    controls = is_beyond and not config.supervisor.security.allow_anonymous_control
+    controls = is_remote and not config.supervisor.security.allow_anonymous_control
     known: Mapping[Permission, Security] = {
-        permissions.open_to_all: _ANYBODY,
-        permissions.readers: readers,
-        permissions.log_readers: _ACCOUNT if is_beyond else readers,
-        permissions.operators: _ACCOUNT if controls else readers,
-        permissions.account_holders: _ACCOUNT,
-        permissions.admins: _ACCOUNT,
-        permissions.posters: _TOKENS if config.tracker.security.require_ingest_token else readers,
-        permissions.chart_readers: [*readers, *_KEY],
-        permissions.chart_changers: _KEY if is_key_asked else _ACCOUNT if is_beyond else readers,
+        permissions.PUBLIC: _ANYBODY,
+        permissions.READ: readers,
+        permissions.READ_LOGS: _ACCOUNT if is_remote else readers,
+        permissions.CONTROL_PROCESSES: _ACCOUNT if controls else readers,
+        permissions.SIGNED_IN: _ACCOUNT,
+        permissions.ADMINISTER: _ACCOUNT,
+        permissions.POST_REPORTS: _TOKENS if config.tracker.security.require_ingest_token else readers,
+        permissions.READ_CHARTS: [*readers, *_KEY],
+        permissions.CHANGE_CHARTS: _KEY if is_key_asked else _ACCOUNT if is_remote else readers,
     }
     return known[permission]
 

@@ -12,7 +12,7 @@ from tornado.web import StaticFileHandler
 
 from handlers.base import Base, Page, write_page
 from handlers.http import serializers
-from handlers.http.permissions import open_to_all, readers
+from handlers.http.permissions import PUBLIC, READ
 from handlers.openapi.document import Document
 from handlers.routing import Route, Service
 from handlers.supervision.system import common_routes
@@ -28,7 +28,7 @@ def whole_service(owner: Service) -> Service:
 class Api(Base):
     """The document, made for what is registered now: without a cluster there are no releases in it."""
 
-    permission = staticmethod(readers)
+    permission = READ
 
     def get(self) -> None:
         self.send(serializers.text(self.document()).encode(), "application/json")
@@ -49,7 +49,7 @@ class ApiYaml(Api):
 class SwaggerPage(Page):
     """Swagger UI; its files come with a package of the registry, so nothing is loaded from elsewhere."""
 
-    permission = staticmethod(readers)
+    permission = READ
 
     def get(self) -> None:
         if swagger_folder() is None:
@@ -66,7 +66,7 @@ _POLICY = (
 
 
 class SwaggerFiles(StaticFileHandler, Base):  # type: ignore[misc]
-    permission = staticmethod(open_to_all)
+    permission = PUBLIC
     max_body = 0
 
     def initialize(self, **arguments: Any) -> None:  # type: ignore[override]

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from handlers.base import Base
 from handlers.http import serializers
-from handlers.http.permissions import readers
+from handlers.http.permissions import READ
 from handlers.http.serializers import PageOf, ProcessEventEntry
 from handlers.openapi.describe import Endpoint, Parameter, choice, number
 from handlers.openapi.describe import whole as whole_number
@@ -41,7 +41,7 @@ _LINK = {"Link": "Where the stream is that a browser gets at this path."}
 
 
 class Listing(Base):
-    permission = staticmethod(readers)
+    permission = READ
 
     async def answer(self, sorts: Collection[str], which: Filter | None = None, clamp: bool = False) -> None:
         asked = paging(self.query(), sorts, clamp)
@@ -104,7 +104,7 @@ class ByProcess(Listing):
 
 
 class Count(Base):
-    permission = staticmethod(readers)
+    permission = READ
     endpoints: ClassVar = {"GET": Endpoint("How many events there are, by status", dict[str, int], name="event_count")}
 
     async def get(self) -> None:
@@ -112,7 +112,7 @@ class Count(Base):
 
 
 class Event(Base):
-    permission = staticmethod(readers)
+    permission = READ
     endpoints: ClassVar = {
         "GET": Endpoint(
             "One event",

@@ -12,7 +12,8 @@ from attrs import frozen
 
 from handlers.base import Page, write_page
 from handlers.http import serializers
-from handlers.http.permissions import SAFE, Permission, admit, log_readers, operators, readers
+from handlers.http.origin import SAFE_METHODS
+from handlers.http.permissions import CONTROL_PROCESSES, READ, READ_LOGS, Permission, admit
 from handlers.routing import Route
 from handlers.web import layout
 from models.config.redaction import shown_environment, shown_words
@@ -39,9 +40,9 @@ class Processes(Page):
 
     @classmethod
     def permission_of(cls, method: str) -> Permission:
-        return readers if method in SAFE else operators
+        return READ if method in SAFE_METHODS else CONTROL_PROCESSES
 
-    permission = staticmethod(readers)
+    permission = READ
 
     async def get(self) -> None:
         await self.services.event_writer.soon()
@@ -68,9 +69,9 @@ class OneProcess(Page):
 
     @classmethod
     def permission_of(cls, method: str) -> Permission:
-        return readers if method in SAFE else operators
+        return READ if method in SAFE_METHODS else CONTROL_PROCESSES
 
-    permission = staticmethod(readers)
+    permission = READ
 
     async def get(self, name: str) -> None:
         await self.services.event_writer.soon(name)
@@ -98,7 +99,7 @@ class OneProcess(Page):
 
     def _reads_logs(self) -> bool:
         try:
-            admit(self.caller, log_readers, self.services.config)
+            admit(self.caller, READ_LOGS, self.services.config)
         except Problem:
             return False
         return True
@@ -112,7 +113,7 @@ class OneProcess(Page):
 
 
 class History(Page):
-    permission = staticmethod(readers)
+    permission = READ
 
     async def get(self) -> None:
         query = self.query()

@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 
 from handlers.base import Base
 from handlers.http import serializers
-from handlers.http.permissions import log_readers, operators, readers
+from handlers.http.permissions import CONTROL_PROCESSES, READ, READ_LOGS
 from handlers.http.serializers import ProcessStatusInfo, ResponseMessage
 from handlers.openapi.describe import EVENT_STREAM, Endpoint
 from handlers.routing import Route, StreamPath
@@ -82,7 +82,7 @@ def _parts(process: Process) -> tuple[str, ...]:
 
 
 class Processes(Base):
-    permission = staticmethod(readers)
+    permission = READ
     endpoints: ClassVar = {"GET": Endpoint("All processes", list[ProcessStatusInfo], tool="process_list")}
 
     async def get(self) -> None:
@@ -94,7 +94,7 @@ class Processes(Base):
 
 
 class Info(Base):
-    permission = staticmethod(readers)
+    permission = READ
     endpoints: ClassVar = {
         "GET": Endpoint("One process", ProcessStatusInfo, path=["name"], fails=[404], tool="process_info")
     }
@@ -106,7 +106,7 @@ class Info(Base):
 
 
 class Operation(Base):
-    permission = staticmethod(operators)
+    permission = CONTROL_PROCESSES
 
 
 def _one(verb: str, fails: list[int]) -> dict[str, Endpoint]:
@@ -164,7 +164,7 @@ class RestartAll(Operation):
 class Logs(Base):
     """The end of a log file as text. A client that asks for an event stream gets `LogStream`."""
 
-    permission = staticmethod(log_readers)
+    permission = READ_LOGS
     endpoints: ClassVar = {
         "GET": Endpoint(
             "The end of a process's log",

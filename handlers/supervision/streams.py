@@ -11,7 +11,8 @@ from tornado.iostream import StreamClosedError
 
 from handlers.base import Base
 from handlers.http import serializers
-from handlers.http.permissions import log_readers, readers, session_cookie
+from handlers.http.credentials import session_cookie
+from handlers.http.permissions import READ, READ_LOGS
 from handlers.http.sse import RETRY, STREAM_HEADERS, block
 from handlers.http.sse_connection import Stream
 from handlers.openapi.describe import EVENT_STREAM, Endpoint, Parameter, choice
@@ -40,7 +41,7 @@ _MOST_LINES = 10_000
 class Streaming(Base):
     """A handler that answers with an event stream, or to HEAD with the head of one."""
 
-    permission = staticmethod(readers)
+    permission = READ
     kind = "processes"
     """What it is about, for the metrics (`streams.KINDS`)."""
 
@@ -51,7 +52,7 @@ class Streaming(Base):
     def open(self) -> Stream:
         """Takes the connection over. Raises `Unavailable`."""
         self.streams.check()
-        dead = f'{session_cookie(self.services)}=""; Max-Age=0; Path=/' if self.caller.has_dead_cookie else ""
+        dead = f'{session_cookie(self.services)}=""; Max-Age=0; Path=/' if self.caller.has_expired_session else ""
         return self.streams.open(self.detach(), self.kind, dead)
 
 
@@ -119,7 +120,7 @@ def status_block(entry: Entry) -> bytes:
 class LogStream(Streaming):
     """The end of a log file, then what is added, as `event: log` with a `data:` for each line."""
 
-    permission = staticmethod(log_readers)
+    permission = READ_LOGS
     kind = "logs"
 
     async def head(self, *arguments: str) -> None:

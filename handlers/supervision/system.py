@@ -10,7 +10,8 @@ from tornado.web import RequestHandler
 
 from handlers.base import Base
 from handlers.http import serializers
-from handlers.http.permissions import SAFE, open_to_all, operators, readers
+from handlers.http.origin import SAFE_METHODS
+from handlers.http.permissions import CONTROL_PROCESSES, PUBLIC, READ
 from handlers.openapi.describe import Endpoint
 from handlers.routing import Route
 from handlers.supervision.metrics import Collector
@@ -22,7 +23,7 @@ log = logging.getLogger("http")
 
 
 class Info(Base):
-    permission = staticmethod(readers)
+    permission = READ
     endpoints: ClassVar = {
         "GET": Endpoint("The machine, and who supervises", serializers.SupervisorInfo, name="supervisor_info")
     }
@@ -35,7 +36,7 @@ class Info(Base):
 
 
 class Reload(Base):
-    permission = staticmethod(operators)
+    permission = CONTROL_PROCESSES
     endpoints: ClassVar = {
         "POST": Endpoint("Read the configuration anew", serializers.ReloadResult, name="supervisor_reload")
     }
@@ -46,7 +47,7 @@ class Reload(Base):
 
 
 class Health(Base):
-    permission = staticmethod(open_to_all)
+    permission = PUBLIC
     endpoints: ClassVar = {"GET": Endpoint("Whether it is alive", serializers.Health, name="server_health")}
 
     def get(self) -> None:
@@ -56,7 +57,7 @@ class Health(Base):
 class Ready(Base):
     """Whether the store takes what it is given and the loop is not held up."""
 
-    permission = staticmethod(open_to_all)
+    permission = PUBLIC
     endpoints: ClassVar = {
         "GET": Endpoint(
             "Whether it can do its work, and which groups of charts are on", serializers.Readiness, name="server_ready"
@@ -75,7 +76,7 @@ class Ready(Base):
 
 
 class Metrics(Base):
-    permission = staticmethod(readers)
+    permission = READ
     endpoints: ClassVar = {"GET": Endpoint("Figures, as Prometheus reads them", "text/plain", name="server_metrics")}
 
     def get(self) -> None:
@@ -93,7 +94,7 @@ def log_request(handler: RequestHandler) -> None:
     if isinstance(handler, Base):
         handler.services.answered[status] += 1
     level = logging.ERROR if status >= 500 else logging.INFO
-    if request.method in SAFE and status < 500:
+    if request.method in SAFE_METHODS and status < 500:
         level = logging.DEBUG
     took, why = 1000 * request.request_time(), getattr(handler, "refused", "")
     log.log(level, "%s %s %d %.1f ms%s", request.method, request.path, status, took, why)

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from attrs import frozen
 
-from handlers.http.permissions import open_to_all
+from handlers.http.permissions import PUBLIC
 from handlers.openapi.describe import Endpoint, Parameter, number, word
 from handlers.routing import Route
 from handlers.tracker.base import Tracked
@@ -100,7 +100,7 @@ _METRIC = Parameter("metric", "Which figure", {"type": "string", "enum": list(ME
 class BadgePicture(Tracked):
     """Open in closed mode too, for public projects; who may not read a project learns nothing of it."""
 
-    permission = staticmethod(open_to_all)
+    permission = PUBLIC
     endpoints: ClassVar = {
         "GET": Endpoint(
             "One figure of a project as a small picture",

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from handlers.base import Page, shown_again, write_page
-from handlers.http.permissions import account_holders
+from handlers.http.permissions import SIGNED_IN
 from handlers.routing import Route
 from handlers.tracker.projects import read_said
 from models.accounts import permissions
@@ -35,7 +35,7 @@ class TrackedPage(Page):
 
 
 class Form(TrackedPage):
-    permission = staticmethod(account_holders)
+    permission = SIGNED_IN
     back = "/projects"
 
     @property

@@ -12,7 +12,7 @@ from tornado.web import stream_request_body
 
 from handlers.base import Base
 from handlers.http.multipart import Part, Parts
-from handlers.http.permissions import posters
+from handlers.http.permissions import POST_REPORTS
 from handlers.openapi.describe import Body, Endpoint, Field
 from handlers.routing import Route
 from handlers.tracker.responses import IngestResult
@@ -134,7 +134,7 @@ _PARTS = (
 class Ingest(Base):
     """The answer is 201 when all is committed; nothing of a request that is answered otherwise was stored."""
 
-    permission = staticmethod(posters)
+    permission = POST_REPORTS
     takes_forms = True
     endpoints: ClassVar = {
         "POST": Endpoint(

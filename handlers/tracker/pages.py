@@ -10,7 +10,7 @@ from urllib.parse import quote, urlencode
 
 from handlers.base import Page, write_long_page
 from handlers.http import serializers
-from handlers.http.permissions import readers
+from handlers.http.permissions import READ
 from handlers.routing import Route
 from handlers.tracker import plots
 from handlers.tracker import serializers as shaping
@@ -72,7 +72,7 @@ def upload_snippet(page: Page, project: str, needs_token: bool) -> str:
 
 
 class ReadPage(TrackedPage):
-    permission = staticmethod(readers)
+    permission = READ
 
     async def show(self, template: str, **facts: Any) -> None:
         own = {"change": change, "took": took, "kind": kind, "query": _query, "statuses": list(Said.__members__)}

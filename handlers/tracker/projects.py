@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from handlers.http.permissions import account_holders, readers
+from handlers.http.permissions import READ, SIGNED_IN
 from handlers.openapi.describe import Body, Endpoint, Field, Parameter, number, word
 from handlers.openapi.describe import whole as whole_number
 from handlers.routing import Route
@@ -42,7 +42,7 @@ def _limit(usual: int) -> Parameter:
 
 
 class Projects(Tracked):
-    permission = staticmethod(readers)
+    permission = READ
     endpoints: ClassVar = {
         "GET": Endpoint(
             "The projects that may be seen, by name",
@@ -58,7 +58,7 @@ class Projects(Tracked):
 
 
 class Project(Tracked):
-    permission = staticmethod(readers)
+    permission = READ
     endpoints: ClassVar = {
         "GET": Endpoint("One project", ProjectDetail, path=["id"], query=[_ID], fails=[404], name="project_detail")
     }
@@ -77,7 +77,7 @@ class Project(Tracked):
 
 
 class Runs(Tracked):
-    permission = staticmethod(readers)
+    permission = READ
     endpoints: ClassVar = {
         "GET": Endpoint(
             "The runs of a project, newest first",
@@ -107,7 +107,7 @@ class Runs(Tracked):
 
 
 class Flaky(Tracked):
-    permission = staticmethod(readers)
+    permission = READ
     endpoints: ClassVar = {
         "GET": Endpoint(
             "The flaky tests of a project", list[FlakyInfo], path=["id"], query=[_ID], fails=[404], tool="flaky_tests"
@@ -123,7 +123,7 @@ class Flaky(Tracked):
 
 class TestOutcomes(Tracked):
     __test__ = False  # pytest must not take it for a test
-    permission = staticmethod(readers)
+    permission = READ
     endpoints: ClassVar = {
         "GET": Endpoint(
             "What became of one test, run by run",
@@ -159,7 +159,7 @@ _SAID = (
 class FlakyStatus(Tracked):
     """`POST {className,name,status,note}`: what somebody with WRITE says of a test."""
 
-    permission = staticmethod(account_holders)
+    permission = SIGNED_IN
     endpoints: ClassVar = {
         "POST": Endpoint(
             "Say of a test that it is quarantined, resolved or neither",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from handlers.http.permissions import readers
+from handlers.http.permissions import READ
 from handlers.openapi.describe import Endpoint, Parameter, word
 from handlers.routing import Route
 from handlers.tracker import serializers
@@ -23,7 +23,7 @@ _ASKED = (
 
 
 class GateVerdictHandler(Tracked):
-    permission = staticmethod(readers)
+    permission = READ
     endpoints: ClassVar = {
         "GET": Endpoint(
             "The verdict on the newest run of a commit or a branch",

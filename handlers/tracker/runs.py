@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from attrs import evolve
 
-from handlers.http.permissions import Permission, account_holders, readers
+from handlers.http.permissions import READ, SIGNED_IN, Permission
 from handlers.openapi.describe import Endpoint, Parameter, number
 from handlers.routing import Route
 from handlers.tracker import serializers
@@ -20,7 +20,7 @@ _ID = number("id", "The run")
 
 
 class Run(Tracked):
-    permission = staticmethod(readers)
+    permission = READ
     endpoints: ClassVar = {
         "GET": Endpoint(
             "A run with what it holds", RunDetail, path=["id"], query=[_ID], fails=[404], tool="run_detail"
@@ -30,7 +30,7 @@ class Run(Tracked):
 
     @classmethod
     def permission_of(cls, method: str) -> Permission:
-        return account_holders if method == "DELETE" else readers
+        return SIGNED_IN if method == "DELETE" else READ
 
     async def get(self, id: str) -> None:
         await self.answer(lambda: self._detail(id))
@@ -48,7 +48,7 @@ class Run(Tracked):
 
 
 class QualityGate(Tracked):
-    permission = staticmethod(readers)
+    permission = READ
     endpoints: ClassVar = {
         "GET": Endpoint(
             "The quality gate's word on a run", RunVerdict, path=["id"], query=[_ID], fails=[404], name="run_verdict"
@@ -68,7 +68,7 @@ def _run(name: str, about: str) -> Parameter:
 
 
 class Compare(Tracked):
-    permission = staticmethod(readers)
+    permission = READ
     endpoints: ClassVar = {
         "GET": Endpoint(
             "Two runs of one project beside each other",

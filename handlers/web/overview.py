@@ -12,7 +12,7 @@ from attrs import frozen
 from handlers.base import Page, write_page
 from handlers.charts.base_page import release_state
 from handlers.charts.summary import Card, card
-from handlers.http.permissions import readers
+from handlers.http.permissions import READ
 from handlers.routing import Route
 from handlers.supervision.pages import process_url, row_of, states_of
 from handlers.tracker.project_status import board_of, health
@@ -40,7 +40,7 @@ class News:
 
 
 class Home(Page):
-    permission = staticmethod(readers)
+    permission = READ
 
     async def get(self) -> None:
         await self.services.event_writer.soon()

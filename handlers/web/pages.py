@@ -8,7 +8,7 @@ from tornado.web import StaticFileHandler
 
 from handlers.base import Base
 from handlers.charts import pages as chart_pages
-from handlers.http.permissions import open_to_all
+from handlers.http.permissions import PUBLIC
 from handlers.openapi import pages as openapi_pages
 from handlers.routing import Route
 from handlers.supervision import pages as process_pages
@@ -18,7 +18,7 @@ from handlers.web import overview
 class Static(StaticFileHandler, Base):  # type: ignore[misc]
     """The files of `static/`, which are public."""
 
-    permission = staticmethod(open_to_all)
+    permission = PUBLIC
     max_body = 0
 
     def initialize(self, path: str, **arguments: Any) -> None:  # type: ignore[override]

@@ -58,23 +58,23 @@ class Accounts:
         except peewee.OperationalError as error:
             raise Unavailable(f"the store of accounts does not answer: {error}") from None
 
-    async def _glance(self, query: Callable[[], Result]) -> Result:
+    async def _read_fast(self, query: Callable[[], Result]) -> Result:
         """A read of one row. Raises `Unavailable`, `TimedOut`."""
         return _read(query) if reports.is_local else await self.in_store(query)
 
     # Credentials
 
-    def known(self, shown: PresentedCredential) -> Credential | None:
-        """Whose it is, where the store is near (`reports.is_local`). Raises `Unavailable`."""
-        return self._noted(_read(lambda: self._by(shown)))
+    def find_credential(self, presented: PresentedCredential) -> Credential | None:
+        """Returns the stored credential, for a local store (`reports.is_local`) only. Raises `Unavailable`."""
+        return self._noted(_read(lambda: self._stored(presented)))
 
-    async def look_up(self, shown: PresentedCredential) -> Credential | None:
-        """As `known`, wherever the store is. Raises `Unavailable`, `TimedOut`."""
-        return self._noted(await self._glance(lambda: self._by(shown)))
+    async def find_credential_remotely(self, presented: PresentedCredential) -> Credential | None:
+        """As `find_credential`, for any store. Raises `Unavailable`, `TimedOut`."""
+        return self._noted(await self._read_fast(lambda: self._stored(presented)))
 
-    def _by(self, shown: PresentedCredential) -> Credential | None:
-        by = accounts.by_token if shown.kind == "token" else accounts.by_session
-        return by(shown.raw, self._clock.now())
+    def _stored(self, presented: PresentedCredential) -> Credential | None:
+        by = accounts.by_token if presented.kind == "token" else accounts.by_session
+        return by(presented.raw, self._clock.now())
 
     def _noted(self, known: Credential | None) -> Credential | None:
         if known is not None and known.kind == "token":
@@ -121,7 +121,7 @@ class Accounts:
         Raises `Throttled`, `Unavailable`.
         """
         succeeded = self._throttle.begin(address, username)
-        known = await self._glance(lambda: accounts.password_of(username))
+        known = await self._read_fast(lambda: accounts.password_of(username))
         possible = len(password) <= accounts.LONGEST_PASSWORD
         if not await self._passwords.fits(password if possible else "", known.hash if known else None) or not known:
             self.failed_logins += 1
@@ -141,7 +141,7 @@ class Accounts:
         accounts.check_password(new)
         user = credential.user
         succeeded = self._throttle.begin(address, user.username)
-        known = await self._glance(lambda: accounts.password_of(user.username))
+        known = await self._read_fast(lambda: accounts.password_of(user.username))
         if not await self._passwords.fits(current[: accounts.LONGEST_PASSWORD + 1], known.hash if known else None):
             self.failed_logins += 1
             raise Invalid("the current password is not right")

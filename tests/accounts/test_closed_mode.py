@@ -97,7 +97,7 @@ def test_nobody_gets_in_without_an_account(shut: Server, route: tuple[str, str, 
 
 
 @pytest.mark.parametrize(
-    "route", [one for one in ROUTES if one[2].permission_of(one[0]) is not permissions.posters], ids=name
+    "route", [one for one in ROUTES if one[2].permission_of(one[0]) is not permissions.POST_REPORTS], ids=name
 )
 def test_a_token_of_scope_ingest_gets_nowhere(
     shut: Server, tokens: dict[str, dict[str, str]], route: tuple[str, str, Any]
@@ -106,11 +106,11 @@ def test_a_token_of_scope_ingest_gets_nowhere(
 
 
 READERS = {
-    permissions.readers,
-    permissions.log_readers,
-    permissions.account_holders,
-    permissions.admins,
-    permissions.open_to_all,
+    permissions.READ,
+    permissions.READ_LOGS,
+    permissions.SIGNED_IN,
+    permissions.ADMINISTER,
+    permissions.PUBLIC,
 }
 READS = [one for one in ROUTES if one[0] == "GET" and one[2].permission_of("GET") in READERS]
 
@@ -122,7 +122,7 @@ def test_an_account_opens_what_it_may(
 ) -> None:
     answer = ask(shut, *route, tokens[who])
     assert answer.status not in (401, 302, 500)
-    assert (answer.status == 403) == (who == "user" and route[2].permission_of("GET") is permissions.admins)
+    assert (answer.status == 403) == (who == "user" and route[2].permission_of("GET") is permissions.ADMINISTER)
 
 
 @pytest.mark.parametrize("path", ["/api/v1/ingest", "/tracker/api/v1/ingest"])

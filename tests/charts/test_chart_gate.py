@@ -11,7 +11,7 @@ from conftest import Serve, Server
 from talk import house, problem
 
 from handlers.charts.all_operations import OPERATIONS
-from handlers.http.permissions import chart_posture
+from handlers.http.permissions import chart_access
 from models.config.settings import AccessInterceptor, ChartSecurity, Config, Rest, Svc
 
 NOBODY = {"KUBECONFIG": "/nonexistent/config"}
@@ -176,7 +176,7 @@ def test_the_log_tells_the_posture_and_never_the_key(houses: dict[str, Server]) 
 )
 def test_each_posture_has_its_words(security: ChartSecurity, enabled: bool, told: str) -> None:
     svc = Svc(security=security, rest=Rest(access_interceptor=AccessInterceptor(enabled)))
-    assert told in chart_posture(Config(svc=svc))
+    assert told in chart_access(Config(svc=svc))
 
 
 # The base path
@@ -221,13 +221,13 @@ from tornado.httpserver import HTTPServer
 from tornado.testing import bind_unused_port
 from handlers.app import Application
 from handlers.base import Base
-from handlers.http.permissions import readers
+from handlers.http.permissions import READ
 from models.config import loader
 from supervisor.charts.service import Target
 from supervisor.services import Services
 
 class Mine(Base):
-    permission = staticmethod(readers)
+    permission = READ
     def get(self):
         self.reply({"mine": True})
 

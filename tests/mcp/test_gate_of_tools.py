@@ -15,7 +15,7 @@ from talk import error_of, house
 
 from handlers.app import SERVICES
 from handlers.charts.all_operations import OPERATIONS
-from handlers.http.permissions import Caller
+from handlers.http.credentials import Caller
 from handlers.mcp import handler
 from handlers.mcp.derived_tools import chart_tools, rest_tools
 from handlers.mcp.toolbox import Toolbox
@@ -72,7 +72,7 @@ def test_what_changes_something_is_there_only_in_full_with_a_key(
     config = Config(svc=Svc(security=security, rest=Rest(access_interceptor=AccessInterceptor(enabled=is_gated))))
     tools = [*chart_tools(OPERATIONS), *rest_tools(SERVICES)]
     toolbox = Toolbox(lambda: config, tools, lambda: pytest.fail("no chart is asked for"))
-    for caller in (Caller(is_beyond=False), None):
+    for caller in (Caller(is_remote=False), None):
         assert {tool.name for tool in toolbox.listed(caller)} == (READING | CHANGING if may_change else READING)
     if not may_change:
         with pytest.raises(NotFound, match="there is no tool helm_install: changes are disabled"):

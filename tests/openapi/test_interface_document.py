@@ -240,19 +240,19 @@ def test_credentials_are_told_as_the_gates_ask_for_them() -> None:
     token = {"tracker": Tracker(security=TrackerSecurity(require_ingest_token=True))}
     beyond = {"server": Address(address=("0.0.0.0",))}
     off = {"svc": Svc(rest=Rest(access_interceptor=AccessInterceptor(enabled=False)))}
-    assert asked_for(permissions.readers) == {"-", *OPEN}
-    assert asked_for(permissions.readers, **closed) == OPEN
-    assert asked_for(permissions.open_to_all, **closed) == {"-", *OPEN}
-    assert asked_for(permissions.account_holders) == OPEN
-    assert asked_for(permissions.posters) == {"-", *OPEN}
-    assert asked_for(permissions.posters, **token) == {"token", "trackerToken"}
-    assert asked_for(permissions.chart_readers, **closed) == {*OPEN, "chartKey"}
-    assert asked_for(permissions.chart_changers) == {"chartKey"}
-    assert asked_for(permissions.chart_changers, **off) == {"-", *OPEN}
-    assert asked_for(permissions.chart_changers, **off, **beyond) == OPEN
-    assert asked_for(permissions.operators) == {"-", *OPEN}
-    assert asked_for(permissions.operators, **beyond) == OPEN
-    assert asked_for(permissions.log_readers, **beyond) == OPEN
+    assert asked_for(permissions.READ) == {"-", *OPEN}
+    assert asked_for(permissions.READ, **closed) == OPEN
+    assert asked_for(permissions.PUBLIC, **closed) == {"-", *OPEN}
+    assert asked_for(permissions.SIGNED_IN) == OPEN
+    assert asked_for(permissions.POST_REPORTS) == {"-", *OPEN}
+    assert asked_for(permissions.POST_REPORTS, **token) == {"token", "trackerToken"}
+    assert asked_for(permissions.READ_CHARTS, **closed) == {*OPEN, "chartKey"}
+    assert asked_for(permissions.CHANGE_CHARTS) == {"chartKey"}
+    assert asked_for(permissions.CHANGE_CHARTS, **off) == {"-", *OPEN}
+    assert asked_for(permissions.CHANGE_CHARTS, **off, **beyond) == OPEN
+    assert asked_for(permissions.CONTROL_PROCESSES) == {"-", *OPEN}
+    assert asked_for(permissions.CONTROL_PROCESSES, **beyond) == OPEN
+    assert asked_for(permissions.READ_LOGS, **beyond) == OPEN
 
 
 def test_in_closed_mode_it_asks_for_an_account(tmp_path: Path) -> None:

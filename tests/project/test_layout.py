@@ -92,6 +92,19 @@ def test_nothing_is_left_for_later(name: str) -> None:
     assert not re.search(r"\b(TO" + "DO|FIX" + "ME|X{3}|HA" + r"CK)\b", (ROOT / name).read_text())
 
 
+def test_each_security_concern_has_its_module() -> None:
+    """Credentials, origin, proxies and permissions are found by their names; no step hides behind an ordinary verb."""
+    for concern, step in (
+        ("credentials", "identify_caller"),
+        ("origin", "check_origin"),
+        ("permissions", "admit"),
+        ("proxy", "client_address"),
+    ):
+        assert step in named(f"handlers/http/{concern}.py")
+    security = [name for name in NAMES if name.startswith("handlers/http/")]
+    assert not {"shown", "look", "known"} & set().union(*map(named, security))
+
+
 def test_the_path_of_an_exit_is_there() -> None:
     """Every step that docs/design.md names is a function, or a method of that class, in that file."""
     steps = re.findall(

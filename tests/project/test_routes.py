@@ -12,6 +12,7 @@ from handlers import app
 from handlers.accounts import account
 from handlers.base import Base, methods
 from handlers.http import permissions
+from handlers.http.credentials import Caller
 from handlers.http.sse import Streams
 from handlers.routing import API
 from handlers.web.pages import Static
@@ -32,12 +33,12 @@ def name(rule: Rule) -> str:
 @pytest.mark.parametrize("rule", RULES, ids=name)
 def test_every_handler_names_its_gate(rule: Rule) -> None:
     assert issubclass(rule.target, Base)
-    assert rule.target.permission is not permissions.closed
+    assert rule.target.permission is not permissions.CLOSED
 
 
 ASKING = {
-    permissions.operators, permissions.account_holders, permissions.admins, permissions.posters,
-    permissions.chart_changers, permissions.chart_forms, permissions.tool_users,
+    permissions.CONTROL_PROCESSES, permissions.SIGNED_IN, permissions.ADMINISTER, permissions.POST_REPORTS,
+    permissions.CHANGE_CHARTS, permissions.SEND_CHART_FORMS, permissions.USE_TOOLS,
 }  # fmt: skip
 """The gates that ask who somebody is, where that matters."""
 
@@ -51,9 +52,9 @@ def test_whoever_may_change_something_is_asked_who_he_is(rule: Rule) -> None:
         permission = rule.target.permission_of(method)
         operation = getattr(rule.target, "operations", {}).get(method)
         if operation is not None and not operation[0].mutating:
-            assert permission is permissions.chart_readers, "a question that is asked with a body"
+            assert permission is permissions.READ_CHARTS, "a question that is asked with a body"
         elif rule.target in FREE:
-            assert permission is permissions.open_to_all
+            assert permission is permissions.PUBLIC
         else:
             assert permission in ASKING
 
@@ -61,10 +62,10 @@ def test_whoever_may_change_something_is_asked_who_he_is(rule: Rule) -> None:
 @pytest.mark.parametrize("rule", RULES, ids=name)
 def test_no_gate_but_that_of_reports_lets_the_scope_ingest_pass(rule: Rule) -> None:
     user = User(1, "ci", None, None, "ADMIN")
-    who = permissions.Caller(is_beyond=False, credential=Credential(user, "token", 1, "INGEST"), has_chart_key=True)
+    who = Caller(is_remote=False, credential=Credential(user, "token", 1, "INGEST"), has_chart_key=True)
     for method in methods(rule.target):
         permission = rule.target.permission_of(method)
-        if permission is permissions.posters:
+        if permission is permissions.POST_REPORTS:
             permissions.admit(who, permission, Config())
         else:
             with pytest.raises(Denied):
@@ -75,11 +76,11 @@ def test_a_handler_that_names_no_gate_is_closed() -> None:
     class Forgetful(Base):
         pass
 
-    assert Forgetful.permission is permissions.closed
+    assert Forgetful.permission is permissions.CLOSED
 
 
 def test_static_files_are_open() -> None:
-    assert cast("Any", Static).permission is permissions.open_to_all
+    assert cast("Any", Static).permission is permissions.PUBLIC
 
 
 def test_every_service_is_mounted_at_the_root_and_whole_under_its_prefix() -> None:
