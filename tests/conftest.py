@@ -20,6 +20,7 @@ from urllib.parse import quote
 
 import pytest
 import yaml
+from needs import need
 
 ROOT = Path(__file__).parent.parent
 PATIENCE = 30.0
@@ -45,7 +46,13 @@ def database_of(data: Path) -> str | None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "needs(*parts): skipped where the machine lacks one of them (tests/needs.py)")
     Server.is_on_postgresql = config.getoption("postgresql")
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    for mark in item.iter_markers("needs"):
+        need(*mark.args)
 
 
 def wait_for(what: Callable[[], Any], patience: float = PATIENCE, about: str = "") -> Any:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import shutil
 import tarfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import pytest
 from conftest import ROOT, Answer, Server
+from needs import missing_part
 
 KEY = {"X-API-Key": "open sesame"}
 FULL: dict[str, Any] = {"security": {"mode": "FULL", "api-key": "open sesame"}}
@@ -37,9 +36,7 @@ def helm(name: str) -> str:
     found = ROOT / ".tools" / name
     path = str(found) if found.exists() else shutil.which("helm") if name == "helm" else None
     if path is None:
-        if os.environ.get("CI") == "true":
-            pytest.fail(f"there is no {name}: .ci/fetch_helm.py --with-helm3 fetches it")
-        pytest.skip(f"there is no {name} in .tools")
+        missing_part(f"{name} (.ci/fetch_helm.py --with-helm3 fetches it)")
     return path
 
 

@@ -20,9 +20,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 from conftest import ROOT, Answer, Server, wait_for
+from needs import missing_part, need
 
 Reply = tuple[int, dict[str, str], bytes]
 KEY = "the-key"
@@ -143,9 +143,7 @@ def helm() -> str:
     """The helm that tests compare with."""
     found = shutil.which("helm") or str(ROOT / ".tools" / "helm")
     if not Path(found).exists():
-        if os.environ.get("CI") == "true":
-            pytest.fail("there is no helm to compare with")
-        pytest.skip("there is no helm to compare with")
+        missing_part("helm")
     return found
 
 
@@ -170,11 +168,7 @@ def registry(folder: Path, *people: str) -> Iterator[str]:
 
     With `people`, lines of a htpasswd file, it is for them alone.
     """
-    program = shutil.which("docker-registry")
-    if program is None:
-        if os.environ.get("CI") == "true":
-            pytest.fail("there is no docker-registry to test with")
-        pytest.skip("there is no docker-registry to test with")
+    need("docker-registry")
     port = free_port()
     settings: dict[str, Any] = {
         "version": "0.1",
@@ -188,7 +182,7 @@ def registry(folder: Path, *people: str) -> Iterator[str]:
     file = folder / "registry.yml"
     file.write_text(json.dumps(settings))
     with (folder / "registry.log").open("wb") as log:
-        process = subprocess.Popen([program, "serve", str(file)], stdout=log, stderr=log)
+        process = subprocess.Popen(["docker-registry", "serve", str(file)], stdout=log, stderr=log)
     try:
         wait_for(lambda: _listens(port), about="the registry")
         yield f"127.0.0.1:{port}"

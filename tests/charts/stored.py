@@ -5,13 +5,12 @@ from __future__ import annotations
 import base64
 import gzip
 import json
-import os
-import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import ROOT
+from needs import HELM
 
 WHEN = "2026-11-21T12:47:45.081663072Z"
 
@@ -59,10 +58,9 @@ def keep(cluster: Any, release: dict[str, Any]) -> None:
 
 
 def helms() -> list[str]:
-    """The helms of this checkout, or the one on PATH: helm 4 and, where it was fetched, helm 3. In CI there is one."""
+    """The helm programs of this checkout, or the one on PATH: helm 4 and, where it was fetched, helm 3."""
     found = [str(path) for name in ("helm", "helm3") if (path := ROOT / ".tools" / name).exists()]
-    found = found or [path for path in [shutil.which("helm")] if path]
-    return found or (["helm"] if os.environ.get("CI") == "true" else [])
+    return found or ["helm"]
 
 
 def chart(folder: Path, name: str, files: dict[str, str], **about: Any) -> Path:
@@ -74,4 +72,4 @@ def chart(folder: Path, name: str, files: dict[str, str], **about: Any) -> Path:
     return folder / name
 
 
-needs_helm = pytest.mark.skipif(not helms(), reason="there is no helm to compare with")
+needs_helm = pytest.mark.needs(HELM)

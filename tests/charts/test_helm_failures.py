@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 
 import pytest
 from conftest import ROOT
@@ -17,7 +16,7 @@ RECORDED = ROOT.parent / "shared" / "reference" / "helm-failures.json"
 SAME = {"repo-unreachable": "upstream-unreachable"}
 
 
-@pytest.mark.skipif(not RECORDED.exists() and os.environ.get("CI") != "true", reason="no records beside the checkout")
+@pytest.mark.needs(RECORDED)
 def test_every_recorded_failure_has_its_kind_and_its_status() -> None:
     records = json.loads(RECORDED.read_text())
     wrong = []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -11,6 +10,7 @@ from pathlib import Path
 import places
 import pytest
 from conftest import Server
+from needs import need
 from places import FULL, Web, post
 from talk import house
 
@@ -54,10 +54,7 @@ class Signer:
 @pytest.fixture(scope="module")
 def signers() -> Iterator[tuple[Signer, Signer]]:
     """One whom the operator trusts, and another. A short path: gpg's agent has a socket in it."""
-    if shutil.which("gpg") is None:
-        if os.environ.get("CI") == "true":
-            pytest.fail("there is no gpg to sign with")
-        pytest.skip("there is no gpg to sign with")
+    need("gpg", "gpgconf")
     folder = Path(subprocess.run(["mktemp", "-d"], check=True, capture_output=True, text=True).stdout.strip())
     found = Signer(folder / "a", "alice"), Signer(folder / "b", "mallory")
     yield found

@@ -22,6 +22,7 @@ from typing import Any
 import psutil
 import pytest
 from conftest import Answer, Serve, Server, alive, children_of, wait_for
+from needs import MOUNTING
 
 from models.config.loader import load
 from models.paging import Paging
@@ -175,21 +176,6 @@ def test_a_server_that_starts_while_the_store_is_locked_finds_its_children_again
     assert server.moves("web") == ["starting", "running"]
 
 
-def can_mount() -> bool:
-    """Whether we may mount a small file system."""
-    probe = Path("/tmp") / f"mount-{os.getpid()}"
-    probe.mkdir()
-    try:
-        done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(probe)], capture_output=True)
-        if done.returncode == 0:
-            subprocess.run(["umount", str(probe)], check=True)
-        return done.returncode == 0
-    except OSError:
-        return False
-    finally:
-        probe.rmdir()
-
-
 class FullDisk:
     """A file system of its own for the data directory, which fills up."""
 
@@ -230,7 +216,7 @@ class FullFiles:
         self.server.close()
 
 
-@pytest.mark.parametrize("disk", [FullFiles, *([FullDisk] if can_mount() else [])])
+@pytest.mark.parametrize("disk", [FullFiles, pytest.param(FullDisk, marks=pytest.mark.needs(MOUNTING))])
 def test_supervision_goes_on_while_the_disk_is_full(serve: Serve, disk: type[FullDisk | FullFiles]) -> None:
     server = serve({"crasher": CRASHER, "web": SLEEPER}, wait=False)
     full = disk(server)

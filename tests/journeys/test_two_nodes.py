@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from conftest import DATABASES, ROOT, Server, Stream, wait_for
 from hearing import RUNS, junit, listen, post, posted, told
+from needs import need
 from people import Browser, bearer, cookie, log_in, session_of, token_of
 from postgresql import PASSWORD, Postgresql, ask
 
@@ -113,7 +114,7 @@ def test_an_account_made_on_one_logs_in_on_the_other(nodes: Nodes) -> None:
 
 def test_a_report_posted_to_one_is_told_and_shown_by_the_other(nodes: Nodes) -> None:
     streams = [nodes.hear(node) for node in nodes.all]
-    ids = []
+    ids, run = [], {}
     for number in range(6):
         run = post(nodes.all[number % 2], "shop", ("junit", junit(1 + number, 1)), branch="main")
         events = [told(stream) for stream in streams]
@@ -146,6 +147,7 @@ def test_a_stream_of_a_private_project_ends_where_its_token_is_revoked_on_the_ot
 
 def test_the_history_of_both_is_that_of_each(nodes: Nodes) -> None:
     streams = [nodes.hear(node, STATUSES) for node in nodes.all]
+    seen: list[Any] = []
     assert nodes.one.do("start", "one-0").status == 200
     assert nodes.two.do("start", "two-0").status == 200
     for process in ("one-0", "two-0"):
@@ -166,6 +168,7 @@ def test_the_history_of_both_is_that_of_each(nodes: Nodes) -> None:
 @pytest.fixture
 def proxy(nodes: Nodes, tmp_path: Path) -> Iterator[Server]:
     """One address for both, as docs/operations.md has it; a server only to be talked to."""
+    need("nginx")
     front = Server(tmp_path, {}, {}, [])
     front.port = free_port()
     DATABASES[front.data] = nodes.url

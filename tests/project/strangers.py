@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import yaml
 from conftest import ROOT, children_of, wait_for
+from needs import need
 from places import free_port
 
 BLOCK = re.compile(
@@ -64,6 +65,7 @@ def blocks(text: str) -> list[Block]:
 class Stranger:
     def __init__(self, folder: Path, swaps: Mapping[str, str], environ: Mapping[str, str]) -> None:
         """`swaps`: what stands in documents for what is here; ports of theirs become free ones."""
+        need("curl")
         self.folder = folder
         self.swaps = {**swaps, "8080": str(free_port()), "9000": str(free_port())}
         self.url = f"http://127.0.0.1:{self.swaps['8080']}"

@@ -25,6 +25,7 @@ from typing import cast
 import places
 import pytest
 from conftest import ROOT
+from needs import missing_part
 from strangers import Stranger, blocks, matches, steps
 from tornado.routing import PathMatches
 
@@ -88,7 +89,7 @@ def is_there(program: str) -> bool:
     if program in ELSEWHERE or shutil.which(program) or (ROOT / ".tools" / program).exists():
         return True
     if os.environ.get("CI") == "true":
-        pytest.fail(f"there is no {program}")
+        missing_part(program)
     return False
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from conftest import Serve, Server, alive, marks, python, wait_for
+from needs import NAMESPACES, ROOT_USER, need
 
 Teller = Callable[..., dict[str, Any]]
 
@@ -131,7 +132,7 @@ def test_even_the_quickest_child_sees_its_niceness(serve: Serve, tmp_path: Path)
     assert log.read_text().split() == ["7"] * 40
 
 
-@pytest.mark.skipif(not IS_ROOT, reason="only root runs a process as another user")
+@pytest.mark.needs(ROOT_USER)
 @pytest.mark.parametrize(
     ("wish", "uid", "gid"),
     [
@@ -162,7 +163,7 @@ def test_it_runs_as_the_user_and_group_that_it_should(
         assert more == [["0077"], ["3"], ["0"]]
 
 
-@pytest.mark.skipif(not IS_ROOT, reason="only root runs a process as another user")
+@pytest.mark.needs(ROOT_USER)
 def test_another_user_is_no_riddle_to_a_server_that_may_not_trace(serve: Serve) -> None:
     """As in most containers: root, without CAP_SYS_PTRACE."""
     may_not = ["setpriv", "--bounding-set=-sys_ptrace", "--inh-caps=-sys_ptrace"]
@@ -243,8 +244,7 @@ while not os.path.exists(sys.argv[1]):
 def anyhow(request: pytest.FixtureRequest, serve: Serve) -> Serve:
     """Servers with and without a cgroup v2 tree: what is left behind is found either way."""
     if request.param.startswith("without"):
-        if not IS_ROOT:
-            pytest.skip("only root can be made to see no control groups")
+        need(NAMESPACES)
         return lambda *given, **more: serve(*given, command=NO_CGROUPS, **more)
     return serve
 
@@ -361,6 +361,7 @@ def test_what_another_process_started_is_left_alone(anyhow: Serve, tmp_path: Pat
 
 def test_orphans_leave_no_zombies(serve: Serve) -> None:
     code = """
+from needs import NAMESPACES, ROOT_USER, need
 import os, time
 if os.fork() == 0:
     for _ in range(20):

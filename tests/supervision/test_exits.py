@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from conftest import Serve, Server, alive, wait_for
+from needs import ROOT_USER, need
 
 SIGNALS = {
     "SIGTERM": ("stopped", 143),
@@ -224,8 +225,8 @@ def test_a_command_that_cannot_be_executed_is_failed_to_start_and_says_why(serve
 
 @pytest.mark.parametrize("more", [{"limits": {"core": 0}}, {"nice": 5}, {"user": "nobody"}, {"start-seconds": "5s"}])
 def test_it_is_so_through_a_chain_too(serve: Serve, tmp_path: Path, more: dict[str, Any]) -> None:
-    if "user" in more and os.geteuid() != 0:
-        pytest.skip("only root runs a process as another user")
+    if "user" in more:
+        need(ROOT_USER)
     names = [name for name in folder_of_programs(tmp_path) if name not in ("without-shebang", "empty")]
     server = serve({name: {"command": [str(tmp_path / name)], **more} for name in names})
     for name in names:

@@ -19,6 +19,7 @@ from typing import Any
 
 import psutil
 from conftest import PATIENCE, wait_for
+from needs import POSTGRESQL, need
 
 from models.storage import dialect
 from models.tracker.tables import reports
@@ -38,8 +39,8 @@ _EMPTY = """
 
 def programs() -> Path:
     """Where Debian keeps the newest server's programs, which are not on the path."""
+    need(POSTGRESQL)
     found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda one: int(one.parts[-3]))
-    assert found, "the package postgresql is missing"
     return found[-1].parent
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -95,7 +94,7 @@ def test_a_file_that_is_too_large_is_named(server: Server) -> None:
     assert (answer.status, answer.json["detail"]) == (413, "junit junit1.xml: the file is larger than 4096 bytes")
 
 
-@pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl")
+@pytest.mark.needs("curl")
 def test_curl_sends_several_files_in_one_part(server: Server, tmp_path: Path) -> None:
     for name in ("a.xml", "b.xml"):
         (tmp_path / name).write_text(cases(passed=1, prefix=name))

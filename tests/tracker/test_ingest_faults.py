@@ -10,12 +10,12 @@ import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import Answer, Serve, Server, wait_for
 from hearing import listen, told
+from needs import MOUNTING
 from posting import FORM, INGEST, cases, form, jacoco, left, post, rows, send, stored
 from talk import house, problem
 
@@ -188,13 +188,7 @@ def test_where_files_cannot_grow_it_is_503_and_nothing_is_left(serve: Serve, siz
     assert stored(server, ("project", "full"), file)["tests"] == 3000
 
 
-def can_mount() -> bool:
-    probe = Path("/proc/self/status").read_text()
-    effective = next(int(line.split()[1], 16) for line in probe.splitlines() if line.startswith("CapEff"))
-    return bool(effective >> 21 & 1)  # CAP_SYS_ADMIN
-
-
-@pytest.mark.skipif(not can_mount(), reason="a small file system can only be mounted by root")
+@pytest.mark.needs(MOUNTING)
 def test_on_a_full_disk_it_is_503_and_then_goes_on(serve: Serve) -> None:
     server = serve(wait=False)
     server.data.mkdir(mode=0o700)

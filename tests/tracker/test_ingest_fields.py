@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from conftest import Server, wait_for
+from needs import need
 from posting import BOUNDARY, FORM, INGEST, RESULT, body, cases, form, jacoco, left, part, post, rows, send, stored
 from talk import compact, house, problem, raw
 
@@ -358,6 +359,7 @@ def test_options_says_what_there_is(server: Server) -> None:
 
 
 def curl(server: Server, *arguments: str) -> tuple[int, Any]:
+    need("curl")
     done = subprocess.run(
         ["curl", "-sS", "-w", "\n%{http_code}", *arguments, f"http://127.0.0.1:{server.port}{INGEST}"],
         capture_output=True, text=True, check=True,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import os
 from collections.abc import Iterator
 
 import pytest
@@ -13,9 +12,7 @@ from talk import house, problem
 
 FIXTURES = ROOT.parent / "shared" / "fixtures"
 
-pytestmark = pytest.mark.skipif(
-    not FIXTURES.exists() and os.environ.get("CI") != "true", reason="the fixtures are not beside this checkout"
-)
+pytestmark = pytest.mark.needs(FIXTURES)
 
 TESTS = {
     "android-connected-42438": (11, 0, 3), "bad-duration": (2, 0, 0), "cfn-lint": (141, 1, 19),

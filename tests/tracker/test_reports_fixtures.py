@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
 import threading
 from typing import Any
@@ -13,9 +12,7 @@ from reported import FIXTURES, counts, covers, read
 
 from models.tracker.reports.base import BadReport
 
-pytestmark = pytest.mark.skipif(
-    not FIXTURES.exists() and os.environ.get("CI") != "true", reason="the shared fixtures are not here"
-)
+pytestmark = pytest.mark.needs(FIXTURES)
 
 EXPECTED: dict[str, Any] = (
     json.loads((FIXTURES / "expected.json").read_text()) if (FIXTURES / "expected.json").exists() else {}

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import pytest
+from needs import missing_part
 
 PROGRAM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
 def need_browser() -> Any:
     """Playwright's module; without it or a browser the test is skipped, but never where CI says that all is there."""
-    if os.environ.get("CI") != "true":
-        if PROGRAM is None:
-            pytest.skip("there is no Chromium")
-        pytest.importorskip("playwright")
+    if PROGRAM is None:
+        missing_part("chromium")
     from playwright import sync_api
 
-    assert PROGRAM, "there is no Chromium"
     return sync_api
 
 
