@@ -1,7 +1,7 @@
-"""Makes what is given to others, in `dist/`: sdist, wheel, and one executable that brings its own Python.
+"""Builds the sdist, the wheel, and one executable that brings its own Python, in `dist/`. `make dist` calls it.
 
-`make dist` calls it. It works on a copy of the sources: what lies in a folder where somebody works gets into nothing.
-The executable holds what the wheel holds. It runs where the C library is as new as here, or newer.
+It works on a copy of the sources, so that stray files of a working folder are left out. The executable holds what the
+wheel holds. It runs where the C library is at least as new as on the machine that built it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from models import VERSION  # noqa: E402 (found by the line above)
 
 TAKEN = (
     "setup.cfg", "setup.py", "MANIFEST.in", "README.md", "CHANGELOG.md", "LICENSE", "run.py",
-    "models", "supervisor", "handlers", "static", "docs", "examples",
+    "models", "supervisor", "handlers", "static", "docs", "examples", "packing",
 )  # fmt: skip
 _MTIME = 0
 
@@ -35,8 +35,37 @@ def run(*command: str | Path, folder: Path = ROOT, **environ: str) -> None:
     subprocess.run([str(word) for word in command], cwd=folder, env={**os.environ, **environ}, check=True)
 
 
-def packages(work: Path, out: Path) -> Path:
-    """The sdist, and the wheel that is made of it; returns the wheel."""
+def missing() -> list[str]:
+    """What the executable needs and this machine lacks, with the names of Debian's packages."""
+    found = [
+        f"{program} (package {package})"
+        for program, package in (("cc", "gcc"), ("objdump", "binutils"))
+        if shutil.which(program) is None
+    ]
+    if shutil.which("cc") is not None:
+        libraries = (("libc.a", "libc6-dev"), ("libz.a", "zlib1g-dev"))
+        found += [f"{name} (package {package})" for name, package in libraries if not _is_linkable(name)]
+    try:
+        from PyInstaller.depend.bindepend import get_python_library_path
+        from PyInstaller.exceptions import PythonLibraryNotFoundError
+    except ImportError:
+        return [*found, "PyInstaller (pip install '.[dist]')"]
+    try:
+        get_python_library_path()
+    except PythonLibraryNotFoundError:
+        version = f"{sys.version_info[0]}.{sys.version_info[1]}"
+        found.append(f"libpython{version}.so (package libpython{version}, or a Python built with --enable-shared)")
+    return found
+
+
+def _is_linkable(library: str) -> bool:
+    """Whether the C compiler finds this static library: it prints the bare name of one that it does not find."""
+    done = subprocess.run(["cc", f"-print-file-name={library}"], capture_output=True, text=True, check=True)
+    return Path(done.stdout.strip()).is_absolute()
+
+
+def build_packages(work: Path, out: Path) -> Path:
+    """Builds the sdist, and from it the wheel; returns the wheel."""
     source = work / "source"
     source.mkdir()
     for name in TAKEN:
@@ -48,61 +77,66 @@ def packages(work: Path, out: Path) -> Path:
     return out / f"pilothouse-{VERSION}-py3-none-any.whl"
 
 
-def gathered(work: Path, wheel: Path) -> Path:
-    """The folder with the program, its Python and its libraries."""
+def gather(work: Path, wheel: Path) -> Path:
+    """Returns the folder with the program, its Python and its libraries."""
     site = work / "site"
     pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet")
     run(*pip, "--no-deps", "--no-compile", "--target", site, wheel)
-    made = work / "made"
-    options = ("--noconfirm", "--log-level", "WARN", "--workpath", work / "pyinstaller", "--distpath", made)
-    run(sys.executable, "-m", "PyInstaller", *options, HERE / "pilothouse.spec", folder=work, PYTHONPATH=str(site))
-    return made / "pilothouse"
+    built = work / "built"
+    options = ("--noconfirm", "--log-level", "WARN", "--workpath", work / "pyinstaller", "--distpath", built)
+    pyinstaller = (sys.executable, "-m", "PyInstaller", *options, HERE / "pilothouse.spec")
+    run(*pyinstaller, folder=work, PYTHONPATH=str(site / "pilothouse"))
+    return built / "pilothouse"
 
 
 def archive(folder: Path, file: Path) -> bytes:
-    """All of a folder as a tar archive that is the same for the same content; returns its packed bytes."""
+    """Writes a folder as a tar archive, the same for the same content; returns it compressed."""
 
-    def plain(member: tarfile.TarInfo) -> tarfile.TarInfo:
+    def reproducible(member: tarfile.TarInfo) -> tarfile.TarInfo:
         member.mtime, member.uid, member.gid, member.uname, member.gname = _MTIME, 0, 0, "", ""
         return member
 
     with tarfile.open(file, "w", format=tarfile.USTAR_FORMAT) as tar:
         for path in sorted(folder.rglob("*")):
-            tar.add(path, str(path.relative_to(folder)), recursive=False, filter=plain)
+            tar.add(path, str(path.relative_to(folder)), recursive=False, filter=reproducible)
     return zlib.compress(file.read_bytes(), 9)
 
 
-def executable(work: Path, folder: Path, out: Path) -> Path:
-    """One file of the folder: the launcher, with the folder packed in it."""
+def build_executable(work: Path, folder: Path, out: Path) -> Path:
+    """Builds one file: the launcher, with the packed folder in it."""
     plain, packed = work / "payload.tar", work / "payload"
     packed.write_bytes(archive(folder, plain))
     files = [path for path in folder.rglob("*") if path.is_file() and not path.is_symlink()]
-    told = {
+    definitions = {
         "PAYLOAD": f'"{packed}"',
         "PLAIN": plain.stat().st_size,
         "FILES": len(files),
         "BYTES": sum(path.stat().st_size for path in files),
         "FOLDER": f'"{VERSION}-{hashlib.sha256(packed.read_bytes()).hexdigest()[:16]}"',
     }
-    made = out / f"pilothouse-{VERSION}-linux-{platform.machine()}"
+    program = out / f"pilothouse-{VERSION}-linux-{platform.machine()}"
     flags = ("-std=c11", "-O2", "-Wall", "-Wextra", "-Werror", "-static", "-s")
-    run("cc", *flags, *(f"-D{name}={text}" for name, text in told.items()), HERE / "launcher.c", "-lz", "-o", made)
-    return made
+    macros = [f"-D{name}={text}" for name, text in definitions.items()]
+    run("cc", *flags, *macros, HERE / "launcher.c", "-lz", "-o", program)
+    return program
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Makes the sdist, the wheel and the executable.")
+    parser = argparse.ArgumentParser(description="Builds the sdist, the wheel and the executable.")
     parser.add_argument("--out", type=Path, default=ROOT / "dist")
     parser.add_argument("--packages-only", action="store_true", help="no executable")
-    asked = parser.parse_args()
-    out = asked.out.resolve()
+    arguments = parser.parse_args()
+    if not arguments.packages_only and (lacking := missing()):
+        print(f"the executable cannot be built here; missing: {', '.join(lacking)}", file=sys.stderr)
+        return 1
+    out = arguments.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
-        wheel = packages(work, out)
-        if not asked.packages_only:
-            made = executable(work, gathered(work, wheel), out)
-            print(f"{made}: {made.stat().st_size / 1e6:.1f} MB")
+        wheel = build_packages(work, out)
+        if not arguments.packages_only:
+            program = build_executable(work, gather(work, wheel), out)
+            print(f"{program}: {program.stat().st_size / 1e6:.1f} MB")
     return 0
 
 

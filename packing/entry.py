@@ -1,4 +1,4 @@
-"""Where the executable begins."""
+"""The main script of the executable."""
 
 import sys
 

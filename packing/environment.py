@@ -1,4 +1,4 @@
-"""Run by PyInstaller before the program: children get the environment that we were given, not that of the loaders."""
+"""Runs before the program: restores the environment, which the launcher and PyInstaller have changed, for children."""
 
 import os
 

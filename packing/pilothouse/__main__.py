@@ -1,0 +1,7 @@
+"""`python -m pilothouse`."""
+
+import sys
+
+from . import main
+
+sys.exit(main())
