@@ -1,33 +1,47 @@
-# `make run` serves the example configuration, `make test` runs the tests: each gets what it needs first.
-# A virtual environment lies in .venv, a helm (where the host has none) in .tools.
+# `make run` serves the example configuration, `make test` runs the tests. Each installs what it needs first: a virtual
+# environment in .venv and, where the host has no helm, helm in .tools.
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# Where somebody's environment says that compiled modules are not kept, each start of a server would compile all of them.
+# Compiled modules are kept, whatever the environment says: else each start of a server would compile all of them.
 export PYTHONDONTWRITEBYTECODE :=
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 
-.PHONY: run demo test check style types format bench bench-check soak dist clean
+PYTEST := $(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
+
+.PHONY: run demo test check coverage proof style types format bench bench-check soak dist clean
 
 run: $(VENV)/run .tools/ready
 	$(BIN)/python run.py --config examples/pilothouse.yaml
 
-# A house with something to look at; its data directory is made up once and stays.
+# A server with made-up data. Its data directory is filled once and kept.
 demo: $(VENV)/run .tools/ready
 	@test -e .demo/complete || { rm -rf .demo && $(BIN)/python run.py --data-dir .demo demo && touch .demo/complete; }
 	$(BIN)/python run.py --config examples/pilothouse.yaml --data-dir .demo
 
-# One worker for each processor; the tests of a file stay together, since they share a server. The files go by their names:
-# xdist would keep those with few tests for the end, and they are the long ones.
+# One worker for each processor. The tests of a file stay together, since they share a server. Files run in the order of their
+# names: xdist would start those with few tests last, and these take longest.
 test: $(VENV)/test .tools/ready3
-	$(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
+	$(PYTEST)
+
+# The tests again, with the lines and branches that they run counted: in this process, and in the servers that they start.
+coverage: $(VENV)/test .tools/ready3
+	$(BIN)/coverage erase
+	COVERAGE_PROCESS_START=$(CURDIR)/setup.cfg COVERAGE_DATA=$(CURDIR)/.coverage $(PYTEST)
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage report --skip-covered --sort=cover
+
+# What takes hours: the long rounds of the tests, the tests on every Python that is found, the README on bare machines.
+proof: $(VENV)/test .tools/ready3
+	$(BIN)/python .ci/proof.py
 
 check: style types test
 
 style: $(VENV)/test
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
+	$(BIN)/codespell
 
 types: $(VENV)/test
 	$(BIN)/mypy
@@ -36,12 +50,16 @@ bench: $(VENV)/test .tools/ready3
 	$(PIP) --editable '.[bench]'
 	$(BIN)/python benchmarks/everything.py
 
-# Whether a ratio is worse than it was, by more than noise.
+# Fails where a ratio is worse than the recorded one by more than noise.
 bench-check: $(VENV)/test .tools/ready3
 	$(PIP) --editable '.[bench]'
 	$(BIN)/python benchmarks/everything.py --check
 
-# The sdist, the wheel, and one executable with its own Python: for others, in dist/.
+# Half an hour of mixed traffic: fails on an error, or where memory or descriptors grow.
+soak: $(VENV)/test .tools/ready3
+	$(BIN)/python benchmarks/soak.py
+
+# Builds the sdist, the wheel, and one executable with its own Python, in dist/.
 dist: $(VENV)/dist
 	$(BIN)/python packing/dist.py
 
@@ -68,7 +86,7 @@ $(VENV)/dist: setup.cfg setup.py | $(BIN)/python
 	$(BIN)/python .ci/fetch_helm.py
 	@mkdir -p .tools && touch $@
 
-# The tests hold us to helm 3 as well.
+# The tests run against helm 3 as well.
 .tools/ready3: .ci/fetch_helm.py | $(BIN)/python
 	$(BIN)/python .ci/fetch_helm.py --with-helm3
 	@mkdir -p .tools && touch $@

@@ -72,6 +72,7 @@ class CannotStart(Exception):
 
 def lock_data_dir(path: Path) -> int:
     """Makes the data directory, takes it for us alone and leaves our pid in the lock. Raises `CannotStart`."""
+    handle = -1
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         handle = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

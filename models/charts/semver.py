@@ -122,7 +122,7 @@ def _group(text: str) -> tuple[Comparison, ...]:
 
 def _comparison(text: str) -> Comparison:
     found = _ONE.fullmatch(text)
-    bound, no_minor, no_patch, is_open = None, False, False, True
+    operator, bound, no_minor, no_patch, is_open = "", None, False, False, True
     if found:
         operator, major, minor, patch, pre = found[1], found[3], found[4] or "", found[5] or "", found[6] or ""
         if _is_any(major):

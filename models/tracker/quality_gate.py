@@ -138,6 +138,7 @@ def _failures(failing: Collection[str]) -> Rule:
 
 def _shown(one: Fraction, other: Fraction) -> tuple[str, str]:
     """Both with one decimal, or with as many as it takes to tell them apart."""
+    texts = "", ""
     for digits in (1, 2, 4, 6):
         texts = f"{float(one):.{digits}f}", f"{float(other):.{digits}f}"
         if one == other or texts[0] != texts[1]:

@@ -172,8 +172,9 @@ class Reads:
         return await self._within(lambda source: source.newest(namespace, name))
 
     async def _within(self, ask: Callable[[Native | ByHelm], Awaitable[Result]]) -> Result:
+        whole = asyncio.timeout(_WHOLE)
         try:
-            async with asyncio.timeout(_WHOLE) as whole:
+            async with whole:
                 return await ask(await self._clusters.source(self.place))
         except TimeoutError:
             if not whole.expired():

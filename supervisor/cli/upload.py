@@ -335,7 +335,7 @@ def _base(given: str | None) -> str:
         parts = urllib.parse.urlsplit(url)
         good = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
     except ValueError:
-        good = False
+        raise Invalid("--url must be an http or https URL") from None
     if not good or not url.isascii() or not url.isprintable() or " " in url:
         raise Invalid("--url must be an http or https URL")
     if "@" in parts.netloc or parts.query or parts.fragment:

@@ -100,7 +100,7 @@ def check_history(server: Server, name: str) -> list[dict[str, Any]]:
     for before, after in pairwise(events):
         assert before["id"] < after["id"]
         assert before["newStatus"] == after["oldStatus"]
-        live: int | None = None
+    live: int | None = None
     for event in events:
         status, pid = Status(event["newStatus"]), event["pid"]
         assert status in NEXT[Status(event["oldStatus"])]

@@ -135,8 +135,9 @@ class Helm:
         """One change at a time for a release. Raises `Conflict` where another takes longer than we wait."""
         lock = self._locks.setdefault(about, asyncio.Lock())
         self._waiting[about] += 1
+        waiting = asyncio.timeout(self.settings.lock_timeout)
         try:
-            async with asyncio.timeout(self.settings.lock_timeout) as waiting, lock:
+            async with waiting, lock:
                 waiting.reschedule(None)
                 yield
         except TimeoutError:
