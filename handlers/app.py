@@ -33,7 +33,7 @@ from handlers.http.permissions import admit
 from handlers.http.sse import Broadcast, Streams
 from handlers.mcp import handler as tools
 from handlers.routing import API, ErrorDetails, Route, Service, StreamPath, owner, rule
-from handlers.supervision import events, processes, system
+from handlers.supervision import events, processes, selection, system
 from handlers.supervision import pages as process_pages
 from handlers.supervision import streams as live
 from handlers.tracker import badges, forms, ingest, projects, quality_gate
@@ -70,7 +70,7 @@ def _dated_problem(told: ErrorDetails) -> serializers.DatedProblemDetail:
 SUPERVISION = Service(
     "supervision",
     "/supervision",
-    [*processes.routes, *events.routes, *system.routes],
+    [*processes.routes, *selection.routes, *events.routes, *system.routes],
     "application/json",
     _error_response,
 )

@@ -20,7 +20,9 @@ from models.supervision.events import Entry
 from models.supervision.process import Status
 from supervisor import host
 from supervisor.processes.fleet import Reload
+from supervisor.processes.group_calls import Outcome
 from supervisor.processes.process import Process
+from supervisor.processes.usage import Usage
 
 Instant = NewType("Instant", int)
 """Microseconds since 1970; on the wire RFC 3339 in UTC with Z."""
@@ -55,6 +57,52 @@ class ProcessStatusInfo:
 
 
 @frozen
+class ProcessDetails:
+    """What operators want to know of a process, beside the seed's `ProcessStatusInfo`."""
+
+    name: str
+    status: Status
+    pid: int | None
+    type: str
+    groups: Sequence[str]
+    labels: Sequence[str]
+    description: str
+    start_time: Instant | None
+    end_time: Instant | None
+    exit_code: Int32 | None
+    restarts: Int32
+    cpu_percent: float | None
+    memory_bytes: int | None
+    status_text: str | None
+    waiting_for: str | None
+    next_restart: Instant | None
+    schedule: None
+    last_run: None
+
+
+@frozen
+class ProcessGroup:
+    name: str
+    members: Sequence[str]
+    live: Int32
+
+
+@frozen
+class ProcessResult:
+    """What a call for several processes did to one of them."""
+
+    name: str
+    outcome: Outcome
+    message: str
+
+
+@frozen
+class ProcessResults:
+    message: str
+    results: Sequence[ProcessResult]
+
+
+@frozen
 class ProcessEventEntry:
     id: int
     pid: int | None
@@ -85,6 +133,11 @@ class ErrorResponse:
     error: str
     message: str
     code: str
+
+
+@frozen
+class ErrorResponseWithResults(ErrorResponse):
+    results: Sequence[ProcessResult]
 
 
 @frozen
@@ -263,6 +316,30 @@ def process_status(process: Process) -> ProcessStatusInfo:
         stdout_logfile=spec.stdout_logfile,
         stderr_logfile=spec.stderr_file,
         failed_error_log=record.failed_log,
+    )
+
+
+def process_details(process: Process, groups: Sequence[str], usage: Usage | None) -> ProcessDetails:
+    record, spec = process.record, process.spec
+    return ProcessDetails(
+        name=process.name,
+        status=record.status,
+        pid=record.pid if process.live else None,
+        type="service",
+        groups=groups,
+        labels=spec.labels,
+        description=spec.description,
+        start_time=_instant(record.start),
+        end_time=_instant(record.end),
+        exit_code=record.exit_code,
+        restarts=process.restarts,
+        cpu_percent=None if usage is None else round(usage.cpu, 1),
+        memory_bytes=None if usage is None else usage.memory,
+        status_text=None,
+        waiting_for=process.waiting_for,
+        next_restart=_instant(process.next_restart if process.waits_for_restart else None),
+        schedule=None,
+        last_run=None,
     )
 
 

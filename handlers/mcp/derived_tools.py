@@ -19,7 +19,7 @@ from handlers.openapi.document import path_of
 from handlers.routing import Service
 from models.charts.parameters import Input
 
-_ADDING = {"helm_install", "helm_test", "process_start"}
+_ADDING = {"helm_install", "helm_test", "process_start", "process_start_selected"}
 """Mutating, but nothing that was there before is lost by them."""
 _REPEATABLE = {"helm_repo_add", "helm_push"}
 """Asked for twice they leave what they leave when asked for once."""

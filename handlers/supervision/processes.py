@@ -15,6 +15,7 @@ from handlers.http.permissions import CONTROL_PROCESSES, READ, READ_LOGS
 from handlers.http.serializers import ProcessStatusInfo, ResponseMessage
 from handlers.openapi.describe import EVENT_STREAM, Endpoint
 from handlers.routing import Route, StreamPath
+from handlers.supervision.selection import SELECT, selected_names
 from handlers.supervision.streams import LOG_PARAMETERS, LogStream, log_asked_for
 from models.errors import Failed
 from models.supervision.process import ProcessSpec
@@ -83,9 +84,22 @@ def _parts(process: Process) -> tuple[str, ...]:
 
 class Processes(Base):
     permission = READ
-    endpoints: ClassVar = {"GET": Endpoint("All processes", list[ProcessStatusInfo], tool="process_list")}
+    endpoints: ClassVar = {
+        "GET": Endpoint(
+            "All processes, or those that a selector selects",
+            list[ProcessStatusInfo],
+            query=[SELECT],
+            fails=[404],
+            tool="process_list",
+        )
+    }
 
     async def get(self) -> None:
+        if "select" in self.request.query_arguments:
+            names = selected_names(self)
+            await self.services.event_writer.soon()
+            self.reply([serializers.process_status(self.services.fleet.get(name)) for name in names])
+            return
         listing: Listing = self.settings["listing"]
         await listing.ready()
         told = listing.encoded()

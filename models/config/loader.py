@@ -31,6 +31,7 @@ from models.supervision.process import (
     TcpProbe,
     circle,
 )
+from models.supervision.selectors import is_glob
 
 _AMOUNT: TypeAlias = Annotated[str, parsers.amount]
 
@@ -67,6 +68,7 @@ _READ_AS: Mapping[type, Mapping[str, Any]] = {
         "nice": Annotated[int, parsers.between(-20, 19)],
         "stop_signal": Annotated[str, parsers.signal_of],
         "health_check": Annotated[HealthCheck, _one_probe],
+        "groups": tuple[Annotated[str, parsers.group_name], ...],
         **dict.fromkeys(("directory", "user", "group", "stdout_logfile", "stderr_logfile"), Filled),
         **dict.fromkeys(("log_backups", "restart_limit"), Count0),
     },
@@ -355,11 +357,19 @@ class _Reading:
         specs = config.supervisor.processes
         for spec in specs.values():
             self._check_process(spec, specs)
+        self._check_groups(config)
         # A process that depends on itself was told already, and would hide a longer circle.
         own = [spec for spec in specs.values() if any(needed.process == spec.name for needed in spec.depends_on)]
         others = {s.name: evolve(s, depends_on=tuple(d for d in s.depends_on if d.process != s.name)) for s in own}
         if names := circle({**specs, **others}):
             self.fault(_process(names[0]).of("depends-on"), f"{' -> '.join(names)} is a circle")
+
+    def _check_groups(self, config: Config) -> None:
+        for group, members in config.supervisor.groups.items():
+            for member in members:
+                if not is_glob(member) and member not in self._processes:
+                    why = f"{parsers.shown(member)} is not a process{_near(member, self._processes)}"
+                    self.fault(_At().of(f"supervisor.groups.{group}"), why)
 
     def _check_process(self, spec: ProcessSpec, specs: Mapping[str, ProcessSpec]) -> None:
         at = _process(spec.name)

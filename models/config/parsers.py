@@ -317,6 +317,12 @@ def process_name(raw: str) -> str:
     return raw
 
 
+def group_name(raw: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9._-]{1,64}", raw):
+        raise ValidationError("is not a group name (1 to 64 letters, digits, dots, underscores or hyphens)", raw)
+    return raw
+
+
 # fmt: off
 LIMITS = (
     "as", "core", "cpu", "data", "fsize", "locks", "memlock", "msgqueue", "nice", "nofile", "nproc", "rss",

@@ -71,6 +71,8 @@ class Supervisor:
     events: Events = Events()
     processes: Mapping[Annotated[str, parsers.process_name], ProcessSpec] = Factory(dict)
     """In the order of the file."""
+    groups: Mapping[Annotated[str, parsers.group_name], tuple[Filled, ...]] = Factory(dict)
+    """Group -> its members: names of processes, or globs."""
 
 
 @frozen

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import NewType
 
-from attrs import Factory, field, frozen
+from attrs import Factory, evolve, field, frozen
 
 Seconds = NewType("Seconds", float)
 """A length of time. Written 500ms, 5s, 2m, 1h, 30d, ISO 8601 or a bare number of seconds."""
@@ -201,6 +201,7 @@ class ProcessSpec:
     stop_signal: signal.Signals = signal.SIGTERM
     stop_timeout: Seconds = Seconds(10)
     labels: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
     description: str = ""
     health_check: HealthCheck | None = None
 
@@ -220,6 +221,16 @@ class ProcessSpec:
         ground = self.directory, self.user, self.group, self.umask, self.nice
         whole = self.argv, sorted(self.environment.items()), sorted(self.limits.items()), *ground, *files
         return hashlib.sha256(repr(whole).encode("utf-8", "backslashreplace")).hexdigest()[:16]
+
+
+_APPLIED_LIVE = frozenset({"description", "labels", "groups", "order", "auto_start", "log_max_bytes", "log_backups"})
+"""Properties whose change alone restarts nothing."""
+
+
+def needs_restart(before: ProcessSpec, after: ProcessSpec) -> bool:
+    """Whether a live process must be restarted for its new spec to count."""
+    taken_over = {name: getattr(after, name) for name in _APPLIED_LIVE}
+    return evolve(before, **taken_over) != after
 
 
 def needed_by(specs: Mapping[str, ProcessSpec]) -> Mapping[str, list[str]]:

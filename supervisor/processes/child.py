@@ -148,6 +148,15 @@ class Child:
         except PermissionError:
             raise Failed(f"pid {self.pid} may not be signalled: it has become another user's", "STOP_FAILED") from None
 
+    def send_to_main(self, number: int) -> None:
+        """Sends a signal to the process alone, not to its group. Raises `Failed`."""
+        try:
+            with contextlib.suppress(ProcessLookupError):
+                if not self.exited.done():
+                    signal.pidfd_send_signal(self.pidfd, number)
+        except PermissionError:
+            raise Failed(f"pid {self.pid} may not be signalled: it has become another user's", "STOP_FAILED") from None
+
     async def executed(self) -> bool:
         """Waits until the chain has become the command; whether it did before it exited.
 

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from attrs import Factory, asdict, frozen
 
 from models.errors import Conflict, Failed, Invalid, NotFound, Problem
-from models.supervision.process import ENDED, UP, Condition, Dependency, ProcessSpec, Status, dependents, needed_by
+from models.supervision.process import (
+    ENDED,
+    UP,
+    Condition,
+    Dependency,
+    ProcessSpec,
+    Status,
+    dependents,
+    needed_by,
+    needs_restart,
+)
 from models.supervision.record import Record
 from supervisor.processes.context import SupervisionContext
 from supervisor.processes.log_files import LogFile
@@ -74,6 +84,15 @@ class Fleet:
         except KeyError:
             raise NotFound(f"there is no process {name}", "PROCESS_NOT_FOUND") from None
 
+    def dependents_of(self, names: Iterable[str]) -> list[Process]:
+        """The processes that need one of these, directly or through others."""
+        needing = dict.fromkeys(other for name in names for other in dependents(self._needed, name))
+        return [self._processes[name] for name in needing]
+
+    async def stored(self) -> None:
+        """Returns when all changes so far are in the store, or the store has been waited for long enough."""
+        await self._engine.event_writer.answer()
+
     def log_files(self) -> list[LogFile]:
         return [file for process in self._processes.values() for file in process.log_files()]
 
@@ -89,7 +108,7 @@ class Fleet:
 
     async def stop(self, name: str) -> str:
         """Stops one, and before it what depends on it. Raises `NotFound`, `Failed`."""
-        return await self._answered(self._stop(self.get(name)))
+        return await self._answered(self.stop_with_dependents(self.get(name)))
 
     async def restart(self, name: str) -> str:
         """Restarts one; what depends on it is stopped before and started again after. Raises `NotFound`, `Failed`."""
@@ -111,7 +130,7 @@ class Fleet:
             raise Failed(f"{message}, but of what depends on it: {'; '.join(failed)}", "START_FAILED")
         return message
 
-    async def _stop(self, process: Process) -> str:
+    async def stop_with_dependents(self, process: Process) -> str:
         for other in [self._processes[name] for name in dependents(self._needed, process.name)]:
             await other.stop()
         return await process.stop()
@@ -140,7 +159,7 @@ class Fleet:
         process = self.get(dependency.process)
         if not process.live and not process.waits_for_restart:
             try:
-                await self._bring(process, by_hand=False)
+                await self.bring(process, by_hand=False)
             except Problem as problem:
                 if not process.waits_for_restart:
                     raise Failed(f"{name} was not started: {problem.message}", "START_FAILED") from None
@@ -171,7 +190,7 @@ class Fleet:
         some = [process for process in self._processes.values() if process.live or process.waits_for_restart]
         if not some:
             raise NotFound("no process is running", "NO_RUNNING_PROCESSES")
-        failed = await self._each(some, self._stop, backwards=True)
+        failed = await self._each(some, self.stop_with_dependents, backwards=True)
         await self._engine.event_writer.answer()
         if failed:
             raise Failed(f"not all processes could be stopped: {'; '.join(failed)}", "STOP_FAILED")
@@ -180,7 +199,7 @@ class Fleet:
     async def restart_all(self) -> str:
         """Stops what is live, waits until it is gone, and starts all. Raises `Failed`, which names who did not."""
         some = [process for process in self._processes.values() if process.live or process.waits_for_restart]
-        failed = await self._each(some, self._stop, backwards=True)
+        failed = await self._each(some, self.stop_with_dependents, backwards=True)
         failed += await self._start(list(self._processes.values()))
         await self._engine.event_writer.answer()
         if failed:
@@ -193,9 +212,9 @@ class Fleet:
             log.error("auto-start: %s", failure)
 
     async def _start(self, processes: list[Process]) -> list[str]:
-        return await self._each(processes, self._bring)
+        return await self._each(processes, self.bring)
 
-    async def _bring(self, process: Process, by_hand: bool = True) -> str:
+    async def bring(self, process: Process, by_hand: bool = True) -> str:
         """Starts it; all who want that while it is under way get the same answer, so that a failure is met once."""
         start = self._bringing.get(process)
         if start is None:
@@ -207,16 +226,19 @@ class Fleet:
         self, processes: list[Process], do: Callable[[Process], Awaitable[str]], backwards: bool = False
     ) -> list[str]:
         """Does it to all, those of equal `order` together; returns what failed, in words."""
-        failed: list[str] = []
+        results = await self.results(processes, do, backwards)
+        return [_words(process, result) for process, result in results if _failed(process, result)]
+
+    async def results(
+        self, processes: Sequence[Process], do: Callable[[Process], Awaitable[str]], backwards: bool = False
+    ) -> list[tuple[Process, str | BaseException]]:
+        """Does it to all, those of equal `order` together; returns the message or the exception of each."""
+        done: list[tuple[Process, str | BaseException]] = []
         for order in sorted({process.spec.order for process in processes}, reverse=backwards):
             together = [process for process in processes if process.spec.order == order]
             results = await asyncio.gather(*await _begun(together, do), return_exceptions=True)
-            failed += [
-                _words(process, result)
-                for process, result in zip(together, results, strict=True)
-                if _failed(process, result)
-            ]
-        return failed
+            done += zip(together, results, strict=True)
+        return done
 
     # A life of ours
 
@@ -227,7 +249,7 @@ class Fleet:
             await self._begun_are_through()
             log.info("processes left running: %d", sum(process.live for process in self._processes.values()))
         some = [process for process in self._processes.values() if process.live or process.waits_for_restart]
-        for failure in await self._each([] if leave else some, self._stop, backwards=True):
+        for failure in await self._each([] if leave else some, self.stop_with_dependents, backwards=True):
             log.error("while closing: %s", failure)
         for process in self._processes.values():
             process.forget()
@@ -254,9 +276,10 @@ class Fleet:
         removed = [process for name, process in self._processes.items() if name not in specs]
         changed = [name for name, spec in specs.items() if name in self._specs and self._specs[name] != spec]
         added = [name for name in specs if name not in self._processes]
-        needed = self._needed
+        needed, before = self._needed, self._specs
         self._take(specs, changed)
         live = [self._processes[name] for name in changed if self._processes[name].live]
+        live = [process for process in live if needs_restart(before[process.name], process.spec)]
         new = [self._processes[name] for name in added if auto_start and specs[name].auto_start]
         failed = await self._each(removed, lambda one: self._retire(one, needed), backwards=True)
         self._processes = {name: one for name, one in self._processes.items() if one.live or not one.retired}

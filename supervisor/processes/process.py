@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from models.config.redaction import shown_words
-from models.errors import Failed, Invalid, NotFound, Problem, Unavailable
+from models.errors import Conflict, Failed, Invalid, NotFound, Problem, Unavailable
 from models.supervision.process import (
     ENDED,
     NEXT,
@@ -70,7 +70,11 @@ class Process:
         self._queue = asyncio.Lock()
         self._outcome: asyncio.Future[None] | None = None
         self._waiting: asyncio.Task[None] | None = None
+        self.next_restart: int | None = None
+        """When the restart that is due happens, in microseconds since 1970."""
         self._called_off: asyncio.Future[None] | None = None
+        self._needing = 0
+        """How many calls wait for what it depends on."""
         self._backoff = Backoff()
         self._tasks: set[asyncio.Task[None]] = set()
         self._watchers: set[asyncio.Future[None]] = set()
@@ -93,6 +97,13 @@ class Process:
     @property
     def waits_for_restart(self) -> bool:
         return self._waiting is not None
+
+    @property
+    def waiting_for(self) -> str | None:
+        """What the process waits for before it goes on, as `waitingFor` in the API; `None` where nothing is due."""
+        if self._needing:
+            return "dependency"
+        return "restart" if self.waits_for_restart else None
 
     def uptime(self) -> int:
         """Microseconds that it has run, or that its last life took."""
@@ -166,6 +177,18 @@ class Process:
         await asyncio.shield(outcome)
         return f"{self.name} has been restarted (pid {self.record.pid}{f', was {was}' if was else ''})"
 
+    def send(self, number: signal.Signals, to_group: bool = False) -> str:
+        """Sends a signal to the main process, or to its whole group. Raises `Conflict` where it does not run."""
+        if self.life is None:
+            raise Conflict(f"{self.name} is not running ({self.status.value})", "PROCESS_NOT_RUNNING")
+        child = self.life.child
+        if to_group:
+            child.send(number)
+        else:
+            child.send_to_main(number)
+        log.info("%s: %s sent to pid %d%s", self.name, number.name, child.pid, " and its group" if to_group else "")
+        return f"{number.name} has been sent to {self.name} (pid {child.pid})"
+
     async def renew(self) -> str:
         """Restarts it if it is live and wanted: its spec has changed."""
         await self._needed()
@@ -197,12 +220,14 @@ class Process:
             self._called_off = asyncio.get_running_loop().create_future()
         called_off = self._called_off  # of all who wait now
         needs = asyncio.ensure_future(self._needs(self.name))
+        self._needing += 1
         try:
             await asyncio.wait({needs, called_off}, return_when=asyncio.FIRST_COMPLETED)
             if called_off.done():
                 raise Failed(f"{self.name} was told to stop while it waited for what it depends on", "START_FAILED")
             needs.result()
         finally:
+            self._needing -= 1
             needs.cancel()
 
     async def _begin(self, launch: Launch, by_itself: bool = False) -> asyncio.Future[None]:
@@ -367,6 +392,7 @@ class Process:
             self._want(False)  # nor does the next start of ours bring it back
             return
         self._waiting = self._background(self._revive(delay))
+        self.next_restart = self._engine.clock.now() + int(delay * 1_000_000)
 
     async def _revive(self, delay: float) -> None:
         me = asyncio.current_task()

@@ -88,6 +88,7 @@ DEFAULTS: dict[str, object] = {
     "supervisor.events.retain-days": 90,
     "supervisor.events.retain-rows": 1000000,
     "supervisor.processes": {},
+    "supervisor.groups": {},
     "svc.security.mode": "READ_ONLY",
     "svc.security.api-key": None,
     "svc.security.api-key-header": "X-API-Key",
@@ -162,6 +163,7 @@ PROCESS_DEFAULTS: dict[str, object] = {
     "stop_signal": signal.SIGTERM,
     "stop_timeout": 10,
     "labels": (),
+    "groups": (),
     "description": "",
     "health_check": None,
 }
@@ -453,6 +455,7 @@ def spec(read: Read, properties: str, *others: str) -> ProcessSpec:
         ("stop-signal: usr1", "stop_signal", signal.SIGUSR1),
         ("labels: [a, b]", "labels", ("a", "b")),
         ("labels: 'a, b'", "labels", ("a", "b")),
+        ("groups: [a, b.c_d-9]", "groups", ("a", "b.c_d-9")),
         ("depends-on: db", "depends_on", (Dependency("db"),)),
         ("depends-on: [db, cache]", "depends_on", (Dependency("db"), Dependency("cache"))),
         ("depends-on: [{process: db}]", "depends_on", (Dependency("db", Condition.RUNNING),)),
@@ -880,7 +883,7 @@ def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
 
 
 def test_there_is_a_variable_for_every_property_outside_processes() -> None:
-    paths = DEFAULTS.keys() - {"supervisor.processes"}
+    paths = DEFAULTS.keys() - {"supervisor.processes", "supervisor.groups"}
     assert {path.upper().replace(".", "_").replace("-", "_") for path in paths} == VARIABLES
     assert len(VARIABLES) == len(paths)
     assert {"SERVER_PORT", "SVC_SECURITY_API_KEY", "TRACKER_SECURITY_REQUIRE_INGEST_TOKEN"} <= VARIABLES
@@ -1024,3 +1027,25 @@ def test_differences_are_property_paths_and_processes(read: Read) -> None:
 PROCESSES = (
     "supervisor.processes: {{a.b: {{command: [run], order: {}}}, same: {{command: [run]}}, {}: {{command: [x]}}}}}}"
 )
+
+
+# -- groups
+
+
+def test_groups_are_read_with_their_members(read: Read) -> None:
+    text = "supervisor: {processes: {web: {command: [run]}}, groups: {backend: [web, 'w*', 'none*'], one: web}}"
+    assert read(text).supervisor.groups == {"backend": ("web", "w*", "none*"), "one": ("web",)}
+    assert read(f"supervisor.groups.backend: [web]\n{'supervisor.processes.web.command: run'}").supervisor.groups
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("groups: {backend: [wbe]}", "supervisor.groups.backend: 'wbe' is not a process"),
+        ("groups: {backend: [web, '']}", "supervisor.groups.backend: must not be empty"),
+        ("groups: {'a b': [web]}", "supervisor.groups: 'a b' is not a group name"),
+    ],
+)
+def test_a_fault_of_a_group_is_told_by_its_path(faults: Faults, text: str, fault: str) -> None:
+    (line,) = faults(f"supervisor:\n  processes: {{web: {{command: [run]}}}}\n  {text}")
+    assert line.startswith(fault)

@@ -162,7 +162,14 @@ async def releases(one: Agent, this: dict[str, str]) -> None:
 async def processes(one: Agent) -> None:
     assert (await one.gives("process_start", name="web"))["message"].startswith("web has been started")
     assert (await one.gives("process_restart", name="web"))["message"]
-    assert (await one.gives("process_list"))[0]["status"] == "running"
+    assert (await one.gives("process_list", select="web"))[0]["status"] == "running"
+    assert (await one.gives("process_details", select="w*"))[0]["restarts"] == 0
+    assert await one.gives("process_groups") == []
+    assert (await one.gives("process_signal", name="web", signal="CONT"))["message"].startswith("SIGCONT")
+    for verb, outcome in (("start", "already"), ("signal", "signalled"), ("restart", "restarted"), ("stop", "stopped")):
+        arguments = {"select": "web", "signal": "CONT"} if verb == "signal" else {"select": "web"}
+        (done,) = (await one.gives(f"process_{verb}_selected", **arguments))["results"]
+        assert (done["name"], done["outcome"]) == ("web", outcome)
     assert (await one.gives("process_stop", name="web"))["message"]
     assert (await one.gives("process_info", name="web"))["status"] == "stopped"
     assert (await one.endpoints("process_logs", name="web", lines=1)).endswith("two\n")
@@ -206,6 +213,10 @@ FAILING: list[tuple[str, dict[str, Any], str, str, Any]] = [
     ("process_info", {"name": "../../a b"}, "GET", "/processes/info/..%2F..%2Fa%20b", None),
     ("process_start", {"name": "none"}, "POST", "/processes/start/none", None),
     ("process_stop", {"name": "none"}, "POST", "/processes/stop/none", None),
+    ("process_start_selected", {"select": "none"}, "POST", "/processes/start?select=none", None),
+    ("process_stop_selected", {}, "POST", "/processes/stop", None),
+    ("process_signal", {"name": "web", "signal": "x"}, "POST", "/processes/signal/web?signal=x", None),
+    ("process_details", {"select": "!a"}, "GET", "/processes/details?select=!a", None),
     ("process_logs", {"name": "web", "lines": 0}, "GET", "/processes/logs/web?lines=0", None),
     ("process_logs", {"name": "web", "lines": True}, "GET", "/processes/logs/web?lines=true", None),
     ("event_list", {"size": -1}, "GET", "/events?size=-1", None),

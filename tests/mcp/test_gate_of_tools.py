@@ -108,7 +108,7 @@ def test_hints_tell_what_a_tool_may_do(keyed: Server) -> None:
         assert len(hints) == len(tools)
         assert {name for name, hint in hints.items() if not hint.read_only_hint} == CHANGING
         assert {name for name, hint in hints.items() if hint.destructive_hint} == CHANGING - {
-            "helm_install", "helm_test", "process_start",
+            "helm_install", "helm_test", "process_start", "process_start_selected",
         }  # fmt: skip
 
     run(work)
@@ -225,7 +225,7 @@ def test_a_session_cookie_is_no_account_of_an_agent(serve: Serve) -> None:
 def test_beyond_loopback_processes_are_changed_by_an_admin_alone(serve: Serve) -> None:
     server = serve({"web": SLEEPER}, svc={**FULL, **KUBE})
     admin, other = (token(server, *who) for who in (("ann", "--admin"), ("bob",)))
-    processes = {"process_start", "process_stop", "process_restart"}
+    processes = {name for name in CHANGING if name.startswith("process_")}
     behind = {**KEY, "X-Forwarded-For": "192.0.2.7"}
 
     async def work() -> None:

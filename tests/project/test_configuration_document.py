@@ -75,9 +75,10 @@ def names(table: str) -> set[str]:
     return {one.path for one in tables.properties(table)}
 
 
-def test_the_example_has_exactly_our_properties(example: str) -> None:
+def test_every_property_of_the_example_exists(example: str) -> None:
+    """Later additions are in docs/configuration.md only."""
     ours = set().union(*(names(table) for table in ("server", "supervisor", "svc", "tracker")))
-    assert paths(yaml.safe_load(example)) == ours
+    assert paths(yaml.safe_load(example)) <= ours
 
 
 def test_the_example_shows_our_defaults(tmp_path: Path, example: str) -> None:
@@ -87,9 +88,9 @@ def test_the_example_shows_our_defaults(tmp_path: Path, example: str) -> None:
     assert evolve(read, supervisor=evolve(read.supervisor, processes={})) == Config()
 
 
-def test_its_process_has_exactly_our_properties_and_defaults(tmp_path: Path, example: str) -> None:
+def test_its_process_has_our_properties_and_defaults(tmp_path: Path, example: str) -> None:
     web = yaml.safe_load(example)["supervisor"]["processes"]["web"]
-    assert set(web) == names("process")
+    assert set(web) <= names("process")
     shown = {"command", "environment", "limits"}  # what is an example there, and no default
     file = tmp_path / "example.yaml"
     kept = {

@@ -1,0 +1,195 @@
+"""Several processes at once: their details, their groups, and operations on those that a selector selects."""
+
+from __future__ import annotations
+
+import signal
+from collections import Counter
+from collections.abc import Awaitable, Sequence
+from typing import ClassVar
+
+from handlers.base import Base
+from handlers.http import serializers
+from handlers.http.permissions import CONTROL_PROCESSES, READ
+from handlers.http.serializers import (
+    ErrorResponseWithResults,
+    Instant,
+    ProcessDetails,
+    ProcessGroup,
+    ProcessResult,
+    ProcessResults,
+    ResponseMessage,
+)
+from handlers.openapi.describe import Endpoint, Parameter, choice
+from handlers.routing import Route
+from models.config import parsers
+from models.errors import Invalid
+from models.supervision.selectors import Group, groups_of, select
+from supervisor.processes import group_calls
+from supervisor.processes.group_calls import CallResult
+
+_ABOUT_SELECT = (
+    "Which processes: names, globs, `@group`, `label=value`, `all`, and `!term` to exclude, "
+    "with commas between them; may be repeated"
+)
+SELECT = Parameter("select", _ABOUT_SELECT, {"type": "string", "examples": ["web,worker-*", "@backend,!db"]})
+_REQUIRED_SELECT = Parameter("select", _ABOUT_SELECT, SELECT.schema, required=True)
+_SIGNAL = Parameter(
+    "signal", "A name or a number: HUP, SIGUSR1, 15", {"type": "string", "examples": ["HUP"]}, required=True
+)
+_TO = choice("to", "The main process alone, or its whole process group", ["main", "group"], "main")
+
+
+def groups(handler: Base) -> dict[str, Group]:
+    """The groups of all processes, by name."""
+    specs = [process.spec for process in handler.services.fleet]
+    return groups_of(specs, handler.services.config.supervisor.groups)
+
+
+def selected_names(handler: Base) -> list[str]:
+    """The names that the query's `select` selects. Raises `Invalid`, `NotFound`."""
+    values = handler.get_query_arguments("select")
+    return select(values, [process.spec for process in handler.services.fleet], groups(handler))
+
+
+class Details(Base):
+    permission = READ
+    endpoints: ClassVar = {
+        "GET": Endpoint(
+            "All processes, or those that a selector selects, with groups, labels and use of the machine",
+            list[ProcessDetails],
+            query=[SELECT],
+            fails=[404],
+            tool="process_details",
+        )
+    }
+
+    async def get(self) -> None:
+        fleet, known = self.services.fleet, groups(self)
+        names = selected_names(self) if "select" in self.request.query_arguments else [one.name for one in fleet]
+        processes = [fleet.get(name) for name in names]
+        usage = await self.services.meter.read(processes)
+        await self.services.event_writer.soon()
+        of: dict[str, list[str]] = {name: [] for name in names}
+        for group in known.values():
+            for member in group.members:
+                of.setdefault(member, []).append(group.name)
+        self.reply([serializers.process_details(one, of[one.name], usage.get(one.name)) for one in processes])
+
+
+class Groups(Base):
+    permission = READ
+    endpoints: ClassVar = {"GET": Endpoint("The groups of processes", list[ProcessGroup], tool="process_groups")}
+
+    async def get(self) -> None:
+        live = {process.name for process in self.services.fleet if process.live}
+        known = groups(self).values()
+        self.reply([ProcessGroup(one.name, one.members, len(live.intersection(one.members))) for one in known])
+
+
+class SelectedOperation(Base):
+    """One operation on all selected processes: each has a result, and any failure makes the answer a 500."""
+
+    permission = CONTROL_PROCESSES
+    failure_code = "START_FAILED"
+
+    async def post(self) -> None:
+        names = selected_names(self)
+        results = [ProcessResult(one.name, one.outcome, one.message) for one in await self.call(names)]
+        failures = [one.message for one in results if one.outcome == "failed"]
+        if not failures:
+            counts = Counter(one.outcome for one in results)
+            message = ", ".join(f"{number} {outcome.replace('_', ' ')}" for outcome, number in counts.items())
+            self.reply(ProcessResults(message or "nothing is selected", results))
+            return
+        message = f"not all processes could be changed: {'; '.join(failures)}"
+        self.refused = f": {message}"
+        self.set_status(500)
+        at = Instant(self.services.clock.now())
+        path, code = self.request.path, self.failure_code
+        self.reply(ErrorResponseWithResults(at, path, "Internal Server Error", message, code, results))
+
+    def call(self, names: Sequence[str]) -> Awaitable[list[CallResult]]:
+        """Does it to the processes of these names."""
+        raise NotImplementedError
+
+
+def _endpoint(verb: str, *query: Parameter) -> dict[str, Endpoint]:
+    tool = f"process_{verb.lower()}_selected"
+    fails = [400, 404, 500]
+    about = f"{verb} the selected processes"
+    return {"POST": Endpoint(about, ProcessResults, query=[_REQUIRED_SELECT, *query], fails=fails, tool=tool)}
+
+
+class StartSelected(SelectedOperation):
+    endpoints: ClassVar = _endpoint("Start")
+
+    def call(self, names: Sequence[str]) -> Awaitable[list[CallResult]]:
+        return group_calls.start(self.services.fleet, names)
+
+
+class StopSelected(SelectedOperation):
+    endpoints: ClassVar = _endpoint("Stop")
+    failure_code = "STOP_FAILED"
+
+    def call(self, names: Sequence[str]) -> Awaitable[list[CallResult]]:
+        return group_calls.stop(self.services.fleet, names)
+
+
+class RestartSelected(SelectedOperation):
+    endpoints: ClassVar = _endpoint("Restart")
+
+    def call(self, names: Sequence[str]) -> Awaitable[list[CallResult]]:
+        return group_calls.restart(self.services.fleet, names)
+
+
+class SignalSelected(SelectedOperation):
+    endpoints: ClassVar = _endpoint("Signal", _SIGNAL, _TO)
+    failure_code = "SIGNAL_FAILED"
+
+    async def call(self, names: Sequence[str]) -> list[CallResult]:
+        number, to_group = _signal(self)
+        return group_calls.send(self.services.fleet, names, number, to_group)
+
+
+class SignalOne(Base):
+    """A signal for one process: its end, if it ends by it, is judged as any end."""
+
+    permission = CONTROL_PROCESSES
+    endpoints: ClassVar = {
+        "POST": Endpoint(
+            "Send a signal to one process",
+            ResponseMessage,
+            path=["name"],
+            query=[_SIGNAL, _TO],
+            fails=[400, 404, 409, 500],
+            tool="process_signal",
+        )
+    }
+
+    async def post(self, name: str) -> None:
+        number, to_group = _signal(self)
+        self.reply(ResponseMessage(self.services.fleet.get(name).send(number, to_group)))
+
+
+def _signal(handler: Base) -> tuple[signal.Signals, bool]:
+    """The signal that a request names, and whether it is for the whole group. Raises `Invalid`."""
+    query = handler.query()
+    try:
+        number = parsers.signal_of(query.get("signal", ""))
+    except parsers.ValidationError as problem:
+        raise Invalid(f"signal {problem}") from None
+    to = query.get("to") or "main"
+    if to not in ("main", "group"):
+        raise Invalid("to must be main or group")
+    return number, to == "group"
+
+
+routes: list[Route] = [
+    (r"/processes/details", Details),
+    (r"/processes/groups", Groups),
+    (r"/processes/start", StartSelected),
+    (r"/processes/stop", StopSelected),
+    (r"/processes/restart", RestartSelected),
+    (r"/processes/signal", SignalSelected),
+    (r"/processes/signal/([^/]+)", SignalOne),
+]

@@ -1,0 +1,95 @@
+"""Selectors as a pure function of names, labels and groups."""
+
+from __future__ import annotations
+
+import pytest
+
+from models.errors import Invalid, NotFound
+from models.supervision.process import ProcessSpec
+from models.supervision.selectors import Group, groups_of, select
+
+
+def spec(name: str, *labels: str, groups: tuple[str, ...] = ()) -> ProcessSpec:
+    return ProcessSpec(name, ("true",), labels=labels, groups=groups)
+
+
+SPECS = [
+    spec("web", "env=prod", "critical"),
+    spec("worker-1", "env=prod", groups=("jobs",)),
+    spec("worker-2", "env=dev", groups=("jobs",)),
+    spec("db", "env="),
+    spec("a,b"),
+    spec("[x]"),
+    spec("tools:run"),
+    spec("!odd"),
+    spec("k=v"),
+]
+GROUPS = groups_of(SPECS, {"backend": ["web", "worker-*"], "tools": ["db"], "none": ["nothing*"]})
+ALL = [one.name for one in SPECS]
+
+
+@pytest.mark.parametrize(
+    ("values", "names"),
+    [
+        (["web"], ["web"]),
+        (["db,web"], ["web", "db"]),
+        (["db", "web"], ["web", "db"]),
+        ([" db , web ,"], ["web", "db"]),
+        (["all"], ALL),
+        (["worker-*"], ["worker-1", "worker-2"]),
+        (["worker-?,!worker-1"], ["worker-2"]),
+        (["!worker-1", "worker-*"], ["worker-2"]),
+        (["[dw][be]*"], ["web", "db"]),
+        (["@backend"], ["web", "worker-1", "worker-2"]),
+        (["backend:*"], ["web", "worker-1", "worker-2"]),
+        (["@jobs"], ["worker-1", "worker-2"]),
+        (["tools:*"], ["db"]),
+        (["tools:r*"], ["tools:run"]),
+        (["env=prod"], ["web", "worker-1"]),
+        (["env=*"], ["web", "worker-1", "worker-2", "db"]),
+        (["env="], ["db"]),
+        (["critical="], ["web"]),
+        (["*=dev"], ["worker-2"]),
+        (["a,b"], ["a,b"]),
+        (["[x]"], ["[x]"]),
+        (["!odd"], ["!odd"]),
+        (["all,!!odd,!@jobs,!env=*"], ["a,b", "[x]", "tools:run", "k=v"]),
+        (["k=v"], ["k=v"]),
+        (["web,!web"], []),
+        (["web"] * 100, ["web"]),
+    ],
+)
+def test_a_selector_selects(values: list[str], names: list[str]) -> None:
+    assert select(values, SPECS, GROUPS) == names
+
+
+@pytest.mark.parametrize(
+    "values", [[], [""], [","], ["!web"], ["!web", "!db"], ["!"], ["all", "!"], ["web"] * 101, ["web,!"]]
+)
+def test_what_is_no_selector_is_refused(values: list[str]) -> None:
+    with pytest.raises(Invalid) as caught:
+        select(values, SPECS, GROUPS)
+    assert caught.value.code == "INVALID_SELECTOR"
+
+
+@pytest.mark.parametrize(
+    "term", ["wbe", "Web", "x*", "@nothing", "@none", "env=test", "=", "!wbe", "!@nothing", "nothing:*", "@"]
+)
+def test_a_term_that_matches_nothing_is_not_found_even_next_to_one_that_does(term: str) -> None:
+    with pytest.raises(NotFound) as caught:
+        select(["web", term], SPECS, GROUPS)
+    assert caught.value.code == "PROCESS_NOT_FOUND"
+    assert repr(term) in caught.value.message
+
+
+def test_all_of_no_processes_is_nothing_and_no_fault() -> None:
+    assert select(["all"], [], {}) == []
+
+
+def test_groups_join_what_the_configuration_and_the_processes_say_in_the_order_of_the_processes() -> None:
+    specs = [spec("late", groups=("own", "both")), spec("early"), spec("w1"), spec("w2", groups=("both",))]
+    assert groups_of(specs, {"both": ["w*", "early"], "empty": ["x*"]}) == {
+        "both": Group("both", ("late", "early", "w1", "w2")),
+        "empty": Group("empty", ()),
+        "own": Group("own", ("late",)),
+    }
