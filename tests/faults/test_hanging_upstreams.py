@@ -161,7 +161,7 @@ def test_a_cluster_that_hangs_is_told_to_a_crowd_in_time(tmp_path: Path, scheme:
     with web() as repository, contextlib.closing(Hanging()) as hanging:
         svc = charts_of(repository, tmp_path / "temp", kube={"kubeconfig": hanging.kubeconfig(tmp_path, scheme)})
         svc["helm"] = {**svc["helm"], "max-concurrent": 2, "lock-timeout": "1s"}
-        module = "supervisor__charts__connections___"
+        module = "supervisor__charts__kube__client___"
         command = altered.command(**{f"{module}CONNECT": 2, f"{module}ANSWER": 2})
         server = Server(tmp_path, {"supervisor": {"processes": {"web": SLEEPER}}, "svc": svc}, {}, command)
         try:
