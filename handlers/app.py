@@ -36,7 +36,7 @@ from handlers.routing import API, ErrorDetails, Route, Service, StreamPath, owne
 from handlers.supervision import events, processes, selection, system
 from handlers.supervision import pages as process_pages
 from handlers.supervision import streams as live
-from handlers.tracker import badges, forms, ingest, projects, quality_gate
+from handlers.tracker import badges, forms, ingest, projects
 from handlers.tracker import pages as tracker_pages
 from handlers.tracker import runs as run_reads
 from handlers.tracker import stream as run_stream
@@ -80,7 +80,6 @@ TRACKER = Service(
     "/tracker",
     [
         *ingest.routes,
-        *quality_gate.routes,
         *projects.routes,
         *run_reads.routes,
         *run_stream.routes,

@@ -46,7 +46,7 @@ from supervisor.pubsub import PubSub
 from supervisor.systemd import VARIABLES, Systemd
 from supervisor.tracker.ingest import Ingest
 from supervisor.tracker.retention import Retention
-from supervisor.tracker.store import open_store, place_of_store
+from supervisor.tracker.store import open_store, store_location
 
 if TYPE_CHECKING:
     from supervisor.replication import Sharing
@@ -169,7 +169,7 @@ class Services:
             raise CannotStart(str(problem)) from None
         except (peewee.PeeweeException, OSError) as error:
             raise CannotStart(
-                f"{place_of_store(self.config.server)}: the store cannot be opened: {' '.join(str(error).split())}"
+                f"{store_location(self.config.server)}: the store cannot be opened: {' '.join(str(error).split())}"
             ) from None
 
     def _share(self, instance: str) -> Callable[[Entry], None]:

@@ -1,4 +1,4 @@
-"""Badges: one figure of a project as a small picture, for a README."""
+"""Badges: one number of a project as a small SVG picture, for a README."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from handlers.routing import Route
 from handlers.tracker.base import Tracked
 from models.errors import NotFound
 from models.tracker import flaky, quality_gate, queries, visibility
-from models.tracker.percentages import line_coverage, pass_rate
+from models.tracker.coverage import line_coverage, pass_rate
 from models.tracker.tables import Project, Run
 
 GREEN, YELLOW, RED, GREY = "#2a7d3f", "#8a6100", "#b3261e", "#5f6368"
-"""Dark enough for white letters (WCAG AA)."""
+"""Their contrast with white text passes WCAG AA."""
 
 _LETTER, _PADDING = 6.6, 10
 
@@ -31,8 +31,8 @@ class Badge:
 
 
 @frozen
-class Asked:
-    """Which run: the newest of this branch and flag; without a branch of the base branch, if that has any."""
+class RunFilter:
+    """Selects the newest runs of a branch and flag; without a branch, of the base branch if that has any."""
 
     base_branch: str
     branch: str | None
@@ -45,23 +45,23 @@ class Asked:
         return base or queries.listing(project.id, limit, flag=self.flag)
 
 
-_LOOK_BACK = 50
-"""The newest run may be one of a flag that reports no coverage."""
+_RUNS_SEARCHED = 50
+"""The newest run may belong to a flag that reports no coverage."""
 
 
-def _coverage(project: Project, asked: Asked) -> Badge:
-    found = (line_coverage(run) for run in asked.runs(project, _LOOK_BACK))
-    figure = next((one for one in found if one is not None), None)
-    return _percent("coverage", figure, 80, 60)
+def _coverage(project: Project, filter: RunFilter) -> Badge:
+    percentages = (line_coverage(run) for run in filter.runs(project, _RUNS_SEARCHED))
+    percentage = next((value for value in percentages if value is not None), None)
+    return _percent("coverage", percentage, 80, 60)
 
 
-def _pass(project: Project, asked: Asked) -> Badge:
-    runs = asked.runs(project, 1)
+def _pass(project: Project, filter: RunFilter) -> Badge:
+    runs = filter.runs(project, 1)
     return _percent("tests", pass_rate(runs[0]) if runs and runs[0].tests > runs[0].skipped else None, 100, 90)
 
 
-def _flaky(project: Project, asked: Asked) -> Badge:
-    if not asked.runs(project, 1):
+def _flaky(project: Project, filter: RunFilter) -> Badge:
+    if not filter.runs(project, 1):
         return Badge("flaky tests", "n/a", GREY)
     number = flaky.count(project.id)
     return Badge("flaky tests", str(number), GREEN if not number else YELLOW if number <= 3 else RED)
@@ -75,7 +75,7 @@ def _percent(label: str, figure: float | None, good: int, fair: int) -> Badge:
     return Badge(label, f"{shown}%", GREEN if figure >= good else YELLOW if figure >= fair else RED)
 
 
-METRICS: dict[str, Callable[[Project, Asked], Badge]] = {"coverage": _coverage, "pass": _pass, "flaky": _flaky}
+METRICS: dict[str, Callable[[Project, RunFilter], Badge]] = {"coverage": _coverage, "pass": _pass, "flaky": _flaky}
 
 
 def picture(badge: Badge) -> bytes:
@@ -120,13 +120,13 @@ class BadgePicture(Tracked):
     async def get(self, id: str, metric: str) -> None:
         if metric not in METRICS:
             raise NotFound(f"a badge is one of {', '.join(METRICS)}")
-        asked = self.asked("branch", "flag")
+        arguments = self.arguments("branch", "flag")
         settings = self.services.config.tracker.quality_gate
 
         def drawn() -> bytes:
             project = visibility.project(self.user, id)
             base = quality_gate.thresholds(project, settings).base_branch
-            return picture(METRICS[metric](project, Asked(base, asked["branch"], asked["flag"])))
+            return picture(METRICS[metric](project, RunFilter(base, arguments["branch"], arguments["flag"])))
 
         body = await self.services.run_in_tracker(drawn)
         self.set_header("Cache-Control", "no-cache")

@@ -1,4 +1,4 @@
-"""What the tracker's handlers share: a query in the worker, answered as JSON that was made there too."""
+"""The base of the tracker's handlers: runs a query in a worker and sends its JSON, which is encoded there too."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from models.tracker.tables import reports
 Result = TypeVar("Result")
 
 
-def test_asked_for(handler: Base) -> tuple[str, str]:
-    """The class and the name of a test, as they are, from the query. Raises `Invalid`."""
-    class_name, name = (handler.get_query_argument(word, "", strip=False) for word in ("className", "name"))
+def test_argument(handler: Base) -> tuple[str, str]:
+    """The class and the name of a test, untrimmed, from the query. Raises `Invalid`."""
+    class_name, name = (handler.get_query_argument(key, "", strip=False) for key in ("className", "name"))
     if not name:
         raise Invalid("name is required")
     return class_name, name
 
 
-def at_one_moment(query: Callable[[], Result]) -> Result:
-    """Runs a query of several reads, all of which see the store as it is now."""
+def in_snapshot(query: Callable[[], Result]) -> Result:
+    """Runs `query`, whose reads all see the same snapshot of the store."""
     with reports.atomic("DEFERRED"):
         return query()
 
@@ -37,15 +37,15 @@ class Tracked(Base):
         return self.caller.user
 
     async def answer(self, query: Callable[[], Any]) -> None:
-        """Sends the shape that `query` makes, in the worker, as JSON."""
-        body = await self.services.run_in_tracker(lambda: serializers.encoded(at_one_moment(query)))
+        """Runs `query` in a worker and sends its result as JSON."""
+        body = await self.services.run_in_tracker(lambda: serializers.encoded(in_snapshot(query)))
         self.send(body, "application/json")
 
     def body_object(self) -> dict[str, Any]:
-        """The body, which is a JSON object. Raises `Invalid`."""
+        """The body as a JSON object. Raises `Invalid`."""
         return json_object(self.request.body)
 
-    def asked(self, *names: str) -> dict[str, str | None]:
-        """Parameters of the query, trimmed; None for what is absent or blank."""
+    def arguments(self, *names: str) -> dict[str, str | None]:
+        """Query parameters, trimmed; None for those that are absent or blank."""
         query = self.query()
         return {name: query.get(name, "").strip() or None for name in names}

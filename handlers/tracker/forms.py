@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from handlers.base import Page, shown_again, write_page
 from handlers.http.permissions import SIGNED_IN
 from handlers.routing import Route
-from handlers.tracker.projects import read_said
+from handlers.tracker.projects import read_triage
 from models.accounts import permissions
 from models.accounts.accounts import User
 from models.accounts.permissions import PROJECT_ROLES, ProjectRole
@@ -89,7 +89,7 @@ class Visibility(SettingsForm):
     @shown_again
     async def post(self, id: str) -> None:
         visibility = self.form().get("visibility", "")
-        await self.change(id, "OWNER", lambda project: settings.show(project, visibility), "/settings")
+        await self.change(id, "OWNER", lambda project: settings.set_visibility(project, visibility), "/settings")
 
 
 class Members(SettingsForm):
@@ -111,8 +111,8 @@ class Removal(SettingsForm):
 
 class FlakyStatus(Form):
     async def post(self, id: str) -> None:
-        said, now = read_said(self.form()), self.services.clock.now()
-        await self.change(id, "WRITE", lambda project: flaky.say(project.id, *said, self.user.id, now), "#flaky")
+        said, now = read_triage(self.form()), self.services.clock.now()
+        await self.change(id, "WRITE", lambda project: flaky.set_triage(project.id, *said, self.user.id, now), "#flaky")
 
 
 class RunDeletion(Form):

@@ -1,4 +1,4 @@
-"""`POST /ingest`: reports come as a multipart body, which goes to disk as it comes, and are answered when stored."""
+"""`POST /ingest`: writes a multipart body of reports to disk as it arrives, and answers when they are stored."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from handlers.tracker.serializers import judged, run_path
 from models.config.settings import Config, ReportLimits
 from models.errors import Invalid, Problem, TooLarge, Unsupported
 from models.paging import INT64, whole
-from models.tracker.percentages import line_coverage
+from models.tracker.coverage import line_coverage
 from models.tracker.runs import Stored, Upload
 from supervisor.tracker.ingest import Received
 
-_PIECE = 256 * 1024
-_LONGEST, _LONGEST_PROJECT = 2000, 255
-_NAMED = 30
+_WRITE_BYTES = 256 * 1024
+_MAX_TEXT_CHARACTERS, _MAX_PROJECT_CHARACTERS = 2000, 255
+_MAX_NAMED_PARTS = _MAX_NAME_CHARACTERS = 30
 _NO_LIMIT = 2**62
 _FILES: tuple[Literal["junit"], Literal["jacoco"]] = ("junit", "jacoco")
 _FIELDS = {
@@ -34,26 +34,26 @@ _FIELDS = {
     "repoUrl": "repo_url", "buildUrl": "build_url", "buildName": "build_name", "ciProvider": "ci_provider",
     "baseBranch": "base_branch", "prNumber": "pr_number", "module": "module",
 }  # fmt: skip
-"""The text parts, and what they are of an `Upload`."""
+"""The text parts, and the fields of `Upload` they set."""
 
 
-_PROJECT = {"type": "string", "minLength": 1, "maxLength": _LONGEST_PROJECT, "examples": ["shop"]}
+_PROJECT = {"type": "string", "minLength": 1, "maxLength": _MAX_PROJECT_CHARACTERS, "examples": ["shop"]}
 _TEXTS = {
     "branch": "The branch that was tested",
     "commit": "The commit that was tested",
-    "flag": "Which part of the project; `default` where there is none",
-    "runKey": "Uploads of one key in one project are one run",
-    "repoUrl": "Where the project's source is",
-    "buildUrl": "Where the build is",
-    "buildName": "What the build is called",
-    "ciProvider": "Who built it",
+    "flag": "The part of the project that was tested; `default` if absent",
+    "runKey": "Uploads of one project with the same key are one run",
+    "repoUrl": "The URL of the project's repository",
+    "buildUrl": "The URL of the build",
+    "buildName": "The name of the build",
+    "ciProvider": "The CI system",
     "baseBranch": "The branch to compare with",
     "module": "The module that the coverage is of",
 }
 
 
 class Arrival:
-    """The body of one request, as far as it has come. `take` and `discard` are for a worker, and may meet there."""
+    """The part of a request's body that has arrived. `take` and `discard` run in workers, perhaps at the same time."""
 
     def __init__(self, content_type: str, folder: Path, limits: ReportLimits) -> None:
         """Raises `Unsupported`, `Invalid`."""
@@ -66,7 +66,7 @@ class Arrival:
         )
 
     def take(self, data: bytes, is_end: bool = False) -> None:
-        """The next piece of the body. Raises `Invalid`, `TooLarge`, `OSError`."""
+        """Writes the next piece of the body. Raises `Invalid`, `TooLarge`, `OSError`."""
         with self._lock:
             if self._gone:
                 return
@@ -78,67 +78,74 @@ class Arrival:
                 self._parts.end()
 
     def discard(self) -> None:
-        """Lets go of all of it: the folder may be removed."""
+        """Closes the files, so that the folder may be removed."""
         with self._lock:
             self._gone = True
             self._parts.close()
 
     def project(self) -> str | None:
-        """The name of the project, if that part has come whole. Raises `Invalid`."""
-        found = [part for part in self._parts.all[:-1] if part.name == "project"]
-        return _text(found[-1]) if found else None
+        """The name of the project, once that part is complete. Raises `Invalid`."""
+        parts = [part for part in self._parts.all[:-1] if part.name == "project"]
+        return _text(parts[-1]) if parts else None
 
     def upload(self) -> Upload:
-        """What the text parts say; of several of one name the last. Raises `Invalid`.
+        """The text parts; the last of several with one name. Raises `Invalid`.
 
-        As `files`, for a worker: there may be thousands of parts.
+        For a worker, as `files`: there may be thousands of parts.
         """
         last = {part.name: part for part in self._parts.all if part.name in _FIELDS}
-        said: dict[str, Any] = {_FIELDS[name]: _text(part) for name, part in last.items()}
-        project = said.get("project")
+        values: dict[str, Any] = {_FIELDS[name]: _text(part) for name, part in last.items()}
+        project = values.get("project")
         if project is None:
             raise Invalid("project is required")
-        if len(project) > _LONGEST_PROJECT or not project.isprintable():
-            raise Invalid(f"project must have 1 to {_LONGEST_PROJECT} characters, all of them printable")
-        if said.get("pr_number") is not None:
-            said["pr_number"] = whole("prNumber", said["pr_number"], 0, INT64)
-        return Upload(**said)
+        if len(project) > _MAX_PROJECT_CHARACTERS or not project.isprintable():
+            raise Invalid(f"project must have 1 to {_MAX_PROJECT_CHARACTERS} characters, all of them printable")
+        if values.get("pr_number") is not None:
+            values["pr_number"] = whole("prNumber", values["pr_number"], 0, INT64)
+        return Upload(**values)
 
     def files(self) -> Sequence[Received]:
-        """The reports in their order, but the empty ones. Raises `Invalid` where there is no test report."""
-        found = [
-            Received(kind, _shown(part), part.file)
+        """The reports in order, without empty ones. Raises `Invalid` where there is no test report."""
+        reports = [
+            Received(kind, _display_name(part), part.file)
             for part in self._parts.all
             for kind in _FILES
             if part.name == kind and part.file is not None and part.size
         ]
-        if not any(file.kind == "junit" for file in found):
-            came = ", ".join(dict.fromkeys(_printable(part.name)[:_NAMED] for part in self._parts.all[:_NAMED]))
-            raise Invalid(f"at least one part junit is required: a test report that is not empty (there is: {came})")
-        return found
+        if not any(file.kind == "junit" for file in reports):
+            names = ", ".join(
+                dict.fromkeys(_printable(part.name)[:_MAX_NAMED_PARTS] for part in self._parts.all[:_MAX_NAMED_PARTS])
+            )
+            raise Invalid(
+                f"at least one part junit is required: a test report that is not empty (the request has: {names})"
+            )
+        return reports
 
 
 _REPORTS = {"type": "array", "items": {"type": "string", "format": "binary"}}
 _PARTS = (
-    Field("project", "The name of the project, which is made where there is none", _PROJECT, required=True),
+    Field("project", "The name of the project, which is created if it does not exist", _PROJECT, required=True),
     Field(
-        "junit", "Reports of tests, plain or gzipped; JUnit, and others by content", _REPORTS | {"minItems": 1}, True
+        "junit",
+        "Test reports, plain or gzipped: JUnit, and other formats, detected by content",
+        _REPORTS | {"minItems": 1},
+        True,
     ),
-    Field("jacoco", "Reports of coverage, plain or gzipped; JaCoCo, and others by content", _REPORTS),
+    Field("jacoco", "Coverage reports, plain or gzipped: JaCoCo, and other formats, detected by content", _REPORTS),
     Field("prNumber", "The number of the pull request", {"type": "integer", "format": "int64", "minimum": 0}),
-    *(Field(name, about, {"type": "string", "maxLength": _LONGEST}) for name, about in _TEXTS.items()),
+    *(Field(name, about, {"type": "string", "maxLength": _MAX_TEXT_CHARACTERS}) for name, about in _TEXTS.items()),
 )
 
 
 @stream_request_body
 class Ingest(Base):
-    """The answer is 201 when all is committed; nothing of a request that is answered otherwise was stored."""
+    """Answers 201 once everything is committed; with any other status, nothing was stored."""
 
     permission = POST_REPORTS
     takes_forms = True
     endpoints: ClassVar = {
         "POST": Endpoint(
-            "Post reports of tests and coverage",
+            "Upload test and coverage reports",
             IngestResult,
             201,
             body=Body("multipart/form-data", _PARTS),
@@ -159,22 +166,22 @@ class Ingest(Base):
         try:
             encoding = self.request.headers.get("Content-Encoding", "identity")
             if encoding.lower() != "identity":
-                raise Unsupported("a body with Content-Encoding is not taken: gzip its files, not the form")
+                raise Unsupported("a body with Content-Encoding is not accepted: compress its files, not the form")
             content_type = self.request.headers.get("Content-Type", "")
             limits = self.services.config.tracker.limits
             self._arrival = Arrival(content_type, self.services.ingest.folder(), limits)
         except Problem as problem:
-            self._fault = problem  # told when the body was dropped
+            self._fault = problem  # raised once the body is discarded
 
     def data_received(self, chunk: bytes) -> Any:
         self._piece += chunk
         if self._fault is not None:
             raise self._fault
-        return self._pass_on() if len(self._piece) >= _PIECE else None
+        return self._pass_on() if len(self._piece) >= _WRITE_BYTES else None
 
     async def _pass_on(self, is_end: bool = False) -> None:
-        """Has what has come written to disk, and looks whether its project may be posted to."""
-        arrival, piece = self._come(), bytes(self._piece)
+        """Writes the buffered piece to disk, and checks the permission once the project is known."""
+        arrival, piece = self._open_arrival(), bytes(self._piece)
         self._piece.clear()
         await self.services.ingest.spool(lambda: arrival.take(piece, is_end))
         if not self._is_checked and (project := arrival.project()) is not None:
@@ -185,19 +192,19 @@ class Ingest(Base):
         if self._fault is not None:
             raise self._fault
         await self._pass_on(is_end=True)
-        arrival = self._come()
+        arrival = self._open_arrival()
         upload, files = await self.services.ingest.spool(lambda: (arrival.upload(), arrival.files()))
         await self.services.ingest.check(self.caller.user, upload.project)
-        self._come()
-        self._arrival = None  # who reads it removes it
+        self._open_arrival()
+        self._arrival = None  # the reader removes the folder
         stored = await self.services.ingest.run(arrival.folder, upload, files, self.caller.credential)
         self.set_status(201)
         self.reply(_answer(stored))
 
-    def _come(self) -> Arrival:
-        """What has come. Raises `Invalid` where its client has left, and it was removed."""
+    def _open_arrival(self) -> Arrival:
+        """The arrival. Raises `Invalid` where the client has left and it was removed."""
         if self._arrival is None:
-            raise Invalid("the client left")
+            raise Invalid("the client closed the connection")
         return self._arrival
 
     def on_connection_close(self) -> None:
@@ -240,7 +247,7 @@ def _answer(stored: Stored) -> IngestResult:
 
 
 def _text(part: Part) -> str | None:
-    """What a text part says, trimmed; None where that is nothing. Raises `Invalid`."""
+    """The content of a text part, trimmed; None where it is blank. Raises `Invalid`."""
     _, options = parse_options_header(part.media_type or "")
     charset = options.get(b"charset", b"utf-8").decode("latin-1")
     try:
@@ -249,14 +256,14 @@ def _text(part: Part) -> str | None:
     except (ValueError, LookupError):
         raise Invalid(f"{part.name} is not text in {charset}") from None
     if "\0" in text:
-        raise Invalid(f"{part.name} has a NUL in it")
-    if len(text) > _LONGEST:
-        raise Invalid(f"{part.name} has more than {_LONGEST} characters")
+        raise Invalid(f"{part.name} contains NUL")
+    if len(text) > _MAX_TEXT_CHARACTERS:
+        raise Invalid(f"{part.name} has more than {_MAX_TEXT_CHARACTERS} characters")
     return text or None
 
 
-def _shown(part: Part) -> str:
-    """The name of a file, in words for people."""
+def _display_name(part: Part) -> str:
+    """The name of a file for messages."""
     return _printable(part.file_name or "without a file name")
 
 

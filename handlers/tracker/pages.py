@@ -14,7 +14,7 @@ from handlers.http.permissions import READ
 from handlers.routing import Route
 from handlers.tracker import plots
 from handlers.tracker import serializers as shaping
-from handlers.tracker.base import at_one_moment, test_asked_for
+from handlers.tracker.base import in_snapshot, test_argument
 from handlers.tracker.forms import TrackedPage
 from handlers.tracker.project_status import board_of, health, rows
 from handlers.tracker.projects import bounded
@@ -24,7 +24,7 @@ from models.accounts import permissions
 from models.tracker import comparison, coverage, flaky, project_status, quality_gate, queries, runs, visibility
 from models.tracker import queries as overview
 from models.tracker.comparison import Comparison
-from models.tracker.flaky import Said
+from models.tracker.flaky import Triage
 from models.tracker.quality_gate import Thresholds
 from models.tracker.tables import Project, Run
 
@@ -75,12 +75,12 @@ class ReadPage(TrackedPage):
     permission = READ
 
     async def show(self, template: str, **facts: Any) -> None:
-        own = {"change": change, "took": took, "kind": kind, "query": _query, "statuses": list(Said.__members__)}
+        own = {"change": change, "took": took, "kind": kind, "query": _query, "statuses": list(Triage.__members__)}
         await write_long_page(self, template, health=health, **own, **facts)
 
     async def read(self, query: Callable[[], Result]) -> Result:
         """As `seen`, of one moment."""
-        return await self.seen(lambda: at_one_moment(query))
+        return await self.seen(lambda: in_snapshot(query))
 
     def thresholds(self, project: Project) -> Thresholds:
         return quality_gate.thresholds(project, self.services.config.tracker.quality_gate)
@@ -105,7 +105,7 @@ class ProjectPage(ReadPage):
         branch, flag, limit = (query.get(name, "").strip() or None for name in ("branch", "flag", "limit"))
         most = bounded(limit, _RUNS)
         facts = await self.read(lambda: self._facts(id, branch, flag, most))
-        asked = {"branch": branch, "flag": flag, "limit": most, "most": queries.MOST_RUNS}
+        asked = {"branch": branch, "flag": flag, "limit": most, "most": queries.MAX_RUNS}
         await self.show("tracker/project.html", **asked, **facts, **self._snippets(facts["project"]))
 
     def _facts(self, id: str, branch: str | None, flag: str | None, limit: int) -> dict[str, Any]:
@@ -169,14 +169,14 @@ class TestPage(ReadPage):
     __test__ = False  # pytest must not take it for a test
 
     async def get(self, id: str) -> None:
-        class_name, name = test_asked_for(self)
+        class_name, name = test_argument(self)
         await self.show("tracker/test.html", **await self.read(lambda: self._facts(id, class_name, name)))
 
     def _facts(self, id: str, class_name: str, name: str) -> dict[str, Any]:
         user = self.caller.user
         project = visibility.project(user, id)
         test = queries.test_id(project.id, class_name, name)
-        said = flaky.said(project.id, test).value
+        said = flaky.triage(project.id, test).value
         told = shaping.test_history(class_name, name, said, queries.outcomes(test, _OUTCOMES))
         return {
             "project": project,

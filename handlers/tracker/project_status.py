@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from attrs import field, frozen
 
 from handlers.base import Base
-from handlers.tracker.base import at_one_moment
+from handlers.tracker.base import in_snapshot
 from handlers.web import layout
 from handlers.web.layout import Kept
 from models.accounts.accounts import User
 from models.tracker import project_status
-from models.tracker.project_status import Health, Standing
+from models.tracker.project_status import Health, ProjectStatus
 from models.tracker.tables import reports
 from supervisor.services import Services
 from supervisor.single_flight import SingleFlight
@@ -27,7 +27,7 @@ class Board:
     """The projects that somebody may read, trouble first, as they stood at one version of the store."""
 
     version: object
-    standings: list[Standing]
+    standings: list[ProjectStatus]
     counts: list[tuple[Health, int]] = field(init=False)
     """How many projects of each verdict, trouble first."""
 
@@ -55,7 +55,7 @@ class Boards:
     async def _read(self, whose: object, user: User | None) -> Board:
         version, settings = await self._services.read_fast(reports.version), self._services.config.tracker.quality_gate
         found = await self._services.run_in_tracker(
-            lambda: at_one_moment(lambda: project_status.visible_to(user, settings))
+            lambda: in_snapshot(lambda: project_status.visible_to(user, settings))
         )
         kept = self._kept[whose] = Board(version, found)
         self._kept.move_to_end(whose)
@@ -64,12 +64,12 @@ class Boards:
         return kept
 
 
-def rows(page: Base, standings: Sequence[Standing]) -> bytes:
+def rows(page: Base, standings: Sequence[ProjectStatus]) -> bytes:
     """The rows of the board. For the worker."""
     kept: Kept = page.settings["kept"]
     facts = {"base": page.prefix, "health": health, "change": layout.change, **layout.words()}
 
-    def row(one: Standing) -> bytes:
+    def row(one: ProjectStatus) -> bytes:
         project, change = one.project, one.verdict and one.verdict.coverage_delta
         shown = project.id, project.name, project.visibility, one.health, one.reason, one.run, one.newest, one.since
         return kept.piece(

@@ -1,4 +1,4 @@
-"""Projects as programs read them: their runs, their flaky tests, one test's history; and what is said of a test."""
+"""`/projects`: projects, their runs, their flaky tests, the history of a test, and its triage status."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from handlers.openapi.describe import Body, Endpoint, Field, Parameter, number, 
 from handlers.openapi.describe import whole as whole_number
 from handlers.routing import Route
 from handlers.tracker import serializers
-from handlers.tracker.base import Tracked, test_asked_for
-from handlers.tracker.responses import FlakyInfo, ProjectDetail, ProjectInfo, RunInfo, SaidInfo, TestHistory
+from handlers.tracker.base import Tracked, test_argument
+from handlers.tracker.responses import FlakyInfo, ProjectDetail, ProjectInfo, RunInfo, TestHistory, TriageInfo
 from models.accounts import permissions
 from models.errors import Invalid
 from models.paging import INT64, whole
 from models.tracker import flaky, quality_gate, queries, visibility
-from models.tracker.flaky import Said
+from models.tracker.flaky import Triage
 from models.tracker.tables import reports
 
-LONGEST_NOTE = 1000
-_RUNS = 50
-_OUTCOMES = 100
+MAX_NOTE_CHARACTERS = 1000
+_DEFAULT_RUNS = 50
+_DEFAULT_OUTCOMES = 100
 
 
-def bounded(limit: str | None, usual: int) -> int:
-    """How many are asked for; what lies outside of 1 to 500 is brought there. Raises `Invalid`."""
-    return min(max(1, whole("limit", limit or str(usual), -INT64, INT64)), queries.MOST_RUNS)
+def bounded(limit: str | None, default: int) -> int:
+    """The parameter `limit`, clamped to 1 to 500. Raises `Invalid`."""
+    return min(max(1, whole("limit", limit or str(default), -INT64, INT64)), queries.MAX_RUNS)
 
 
 _OR_NULL = {"type": ["string", "null"]}
@@ -35,17 +35,15 @@ _NAME = Parameter("name", "The name of a test", {"type": "string", "examples": [
 _CLASS = word("className", "Its class; empty where it has none", "com.example.ShopTest")
 
 
-def _limit(usual: int) -> Parameter:
-    return whole_number(
-        "limit", "How many at most; what lies outside of 1 to 500 is brought there", usual, -INT64, INT64
-    )
+def _limit(default: int) -> Parameter:
+    return whole_number("limit", "The maximum number of items; clamped to 1 to 500", default, -INT64, INT64)
 
 
 class Projects(Tracked):
     permission = READ
     endpoints: ClassVar = {
         "GET": Endpoint(
-            "The projects that may be seen, by name",
+            "The projects that the caller may read, by name",
             list[ProjectInfo],
             query=[word("name", "Only the project of this name", "shop")],
             tool="project_list",
@@ -53,8 +51,8 @@ class Projects(Tracked):
     }
 
     async def get(self) -> None:
-        name = self.asked("name")["name"]
-        await self.answer(lambda: [serializers.project_info(one) for one in visibility.listed(self.user, name)])
+        name = self.arguments("name")["name"]
+        await self.answer(lambda: [serializers.project_info(listed) for listed in visibility.listed(self.user, name)])
 
 
 class Project(Tracked):
@@ -85,7 +83,7 @@ class Runs(Tracked):
             path=["id"],
             query=[
                 _ID,
-                _limit(_RUNS),
+                _limit(_DEFAULT_RUNS),
                 word("commit", "Only of this commit", "9fceb02"),
                 word("branch", "Only on this branch", "main"),
                 word("flag", "Only with this flag", "default"),
@@ -96,14 +94,14 @@ class Runs(Tracked):
     }
 
     async def get(self, id: str) -> None:
-        asked = self.asked("limit", "commit", "branch", "flag")
-        limit = bounded(asked.pop("limit"), _RUNS)
+        arguments = self.arguments("limit", "commit", "branch", "flag")
+        limit = bounded(arguments.pop("limit"), _DEFAULT_RUNS)
 
-        def found() -> list[RunInfo]:
+        def runs() -> list[RunInfo]:
             project = visibility.project(self.user, id)
-            return [serializers.run_info(run) for run in queries.listing(project.id, limit, **asked)]
+            return [serializers.run_info(run) for run in queries.listing(project.id, limit, **arguments)]
 
-        await self.answer(found)
+        await self.answer(runs)
 
 
 class Flaky(Tracked):
@@ -115,10 +113,10 @@ class Flaky(Tracked):
     }
 
     async def get(self, id: str) -> None:
-        def found() -> list[FlakyInfo]:
+        def tests() -> list[FlakyInfo]:
             return [serializers.flaky_info(test) for test in flaky.tests(visibility.project(self.user, id).id)]
 
-        await self.answer(found)
+        await self.answer(tests)
 
 
 class TestOutcomes(Tracked):
@@ -126,83 +124,83 @@ class TestOutcomes(Tracked):
     permission = READ
     endpoints: ClassVar = {
         "GET": Endpoint(
-            "What became of one test, run by run",
+            "The outcomes of one test, newest run first",
             TestHistory,
             path=["id"],
-            query=[_ID, _CLASS, _NAME, _limit(_OUTCOMES)],
+            query=[_ID, _CLASS, _NAME, _limit(_DEFAULT_OUTCOMES)],
             fails=[404],
             name="test_history",
         )
     }
 
     async def get(self, id: str) -> None:
-        class_name, name = test_asked_for(self)
-        limit = bounded(self.asked("limit")["limit"], _OUTCOMES)
+        class_name, name = test_argument(self)
+        limit = bounded(self.arguments("limit")["limit"], _DEFAULT_OUTCOMES)
 
-        def found() -> TestHistory:
+        def history() -> TestHistory:
             project = visibility.project(self.user, id)
             test = queries.test_id(project.id, class_name, name)
-            said = flaky.said(project.id, test).value
-            return serializers.test_history(class_name, name, said, queries.outcomes(test, limit))
+            triage = flaky.triage(project.id, test).value
+            return serializers.test_history(class_name, name, triage, queries.outcomes(test, limit))
 
-        await self.answer(found)
+        await self.answer(history)
 
 
-_SAID = (
+_TRIAGE_FIELDS = (
     Field("className", "The class of the test; empty where it has none", _OR_NULL),
     Field("name", "Its name", {"type": "string", "minLength": 1}, required=True),
-    Field("status", "What is said of it", {"type": "string", "enum": list(Said.__members__)}, required=True),
-    Field("note", "Why", _OR_NULL | {"maxLength": LONGEST_NOTE}),
+    Field("status", "Its triage status", {"type": "string", "enum": list(Triage.__members__)}, required=True),
+    Field("note", "Why", _OR_NULL | {"maxLength": MAX_NOTE_CHARACTERS}),
 )
 
 
 class FlakyStatus(Tracked):
-    """`POST {className,name,status,note}`: what somebody with WRITE says of a test."""
+    """`POST {className,name,status,note}`: sets the triage status of a test; needs WRITE."""
 
     permission = SIGNED_IN
     endpoints: ClassVar = {
         "POST": Endpoint(
-            "Say of a test that it is quarantined, resolved or neither",
-            SaidInfo,
+            "Set the triage status of a test: quarantined, resolved or neither",
+            TriageInfo,
             202,
             path=["id"],
             query=[_ID],
-            body=Body("application/json", _SAID),
+            body=Body("application/json", _TRIAGE_FIELDS),
             fails=[404],
             name="flaky_say",
         )
     }
 
     async def post(self, id: str) -> None:
-        said = read_said(self.body_object())
-        await self.services.run_in_tracker(lambda: self.keep(id, *said))
+        triage = read_triage(self.body_object())
+        await self.services.run_in_tracker(lambda: self.keep(id, *triage))
         self.set_status(202)
-        class_name, name, status, note = said
-        self.reply(SaidInfo(class_name, name, status, note))
+        class_name, name, status, note = triage
+        self.reply(TriageInfo(class_name, name, status, note))
 
-    def keep(self, id: str, class_name: str, name: str, status: Said, note: str | None) -> None:
+    def keep(self, id: str, class_name: str, name: str, status: Triage, note: str | None) -> None:
         user = self.user
         with reports.atomic():
             project = visibility.project(user, id, "WRITE")
             by = user.id if user else None
-            flaky.say(project.id, class_name, name, status, note, by, self.services.clock.now())
+            flaky.set_triage(project.id, class_name, name, status, note, by, self.services.clock.now())
 
 
-def read_said(fields: Mapping[str, Any]) -> tuple[str, str, Said, str | None]:
+def read_triage(fields: Mapping[str, Any]) -> tuple[str, str, Triage, str | None]:
     """Class, name, status and note of a test, from a JSON body or a form. Raises `Invalid`, which names the field."""
     texts = {}
     for field in ("className", "name", "status", "note"):
         value = fields.get(field)
         if not isinstance(value, str | None):
-            raise Invalid(f"{field} must be a text")
+            raise Invalid(f"{field} must be text")
         texts[field] = value or ""
     if not texts["name"]:
         raise Invalid("name is required")
-    if texts["status"] not in Said.__members__:
-        raise Invalid(f"status must be one of {', '.join(Said.__members__)}")
-    if len(texts["note"]) > LONGEST_NOTE:
-        raise Invalid(f"note must have at most {LONGEST_NOTE} characters")
-    return texts["className"], texts["name"], Said(texts["status"]), texts["note"].strip() or None
+    if texts["status"] not in Triage.__members__:
+        raise Invalid(f"status must be one of {', '.join(Triage.__members__)}")
+    if len(texts["note"]) > MAX_NOTE_CHARACTERS:
+        raise Invalid(f"note must have at most {MAX_NOTE_CHARACTERS} characters")
+    return texts["className"], texts["name"], Triage(texts["status"]), texts["note"].strip() or None
 
 
 routes: list[Route] = [

@@ -1,4 +1,4 @@
-"""What the tracker's read endpoints answer: the names on the wire, in their order."""
+"""The responses of the tracker's endpoints: their JSON fields, in order."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from attrs import frozen
 
 from handlers.http.serializers import Instant
 from models.tracker.comparison import Tests, Timing
-from models.tracker.flaky import Said
+from models.tracker.flaky import Triage
 from models.tracker.quality_gate import Judged, Thresholds
 from models.tracker.queries import SlowRow
 
 
 @frozen
 class IngestResult:
-    """What became of an upload: the run with all that belongs to it so far."""
+    """The result of an upload: the run after it."""
 
     run_id: int
     project: str
@@ -78,10 +78,10 @@ class ProjectInfo:
 @frozen
 class ProjectDetail(ProjectInfo):
     quality_gate: Thresholds
-    """As it counts for this project."""
+    """The limits that count for this project."""
     branches: Sequence[str]
     role: str | None
-    """What the caller is here; null where he only reads what is public."""
+    """The caller's role; null without membership, for a public project."""
 
 
 @frozen
@@ -93,7 +93,7 @@ class RuleInfo:
 
 @frozen
 class GateVerdict:
-    """The quality gate's word on the newest run that was asked for."""
+    """The quality gate's verdict on the newest matching run."""
 
     # `status` and `passed` before `rules`: shell clients look for the first
     project: str
@@ -168,7 +168,7 @@ class CoverageInfo:
 
 @frozen
 class RunDetail:
-    """A run with what it holds; the lists are bounded, the counts are not."""
+    """A run with its contents; the lists are bounded, the counts are not."""
 
     run: RunInfo
     project: str
@@ -196,12 +196,12 @@ class FlakyInfo:
 
 
 @frozen
-class SaidInfo:
+class TriageInfo:
     """What was said of a test."""
 
     class_name: str
     name: str
-    status: Said
+    status: Triage
     note: str | None
 
 

@@ -1,4 +1,4 @@
-"""Runs as programs read them: one with what it holds, the gate's word on it, two beside each other; deleting one."""
+"""`/runs`, `/compare` and `/gate`: a run with its contents, its verdict, two runs compared; deletes a run."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import ClassVar
 from attrs import evolve
 
 from handlers.http.permissions import READ, SIGNED_IN, Permission
-from handlers.openapi.describe import Endpoint, Parameter, number
+from handlers.openapi.describe import Endpoint, Parameter, number, word
 from handlers.routing import Route
 from handlers.tracker import serializers
 from handlers.tracker.base import Tracked
-from handlers.tracker.responses import ComparisonInfo, RunDetail, RunVerdict
-from models.errors import Invalid
+from handlers.tracker.responses import ComparisonInfo, GateVerdict, RunDetail, RunVerdict
+from models.errors import Invalid, NotFound
 from models.tracker import comparison, coverage, queries, visibility
 from models.tracker.quality_gate import verdict
 
@@ -22,9 +22,7 @@ _ID = number("id", "The run")
 class Run(Tracked):
     permission = READ
     endpoints: ClassVar = {
-        "GET": Endpoint(
-            "A run with what it holds", RunDetail, path=["id"], query=[_ID], fails=[404], tool="run_detail"
-        ),
+        "GET": Endpoint("A run with its contents", RunDetail, path=["id"], query=[_ID], fails=[404], tool="run_detail"),
         "DELETE": Endpoint("Delete a run", None, 204, path=["id"], query=[_ID], fails=[404], name="run_delete"),
     }
 
@@ -51,7 +49,7 @@ class QualityGate(Tracked):
     permission = READ
     endpoints: ClassVar = {
         "GET": Endpoint(
-            "The quality gate's word on a run", RunVerdict, path=["id"], query=[_ID], fails=[404], name="run_verdict"
+            "The quality gate's verdict on a run", RunVerdict, path=["id"], query=[_ID], fails=[404], name="run_verdict"
         )
     }
 
@@ -71,7 +69,7 @@ class Compare(Tracked):
     permission = READ
     endpoints: ClassVar = {
         "GET": Endpoint(
-            "Two runs of one project beside each other",
+            "Two runs of one project, compared",
             ComparisonInfo,
             query=[_run("base", "The run that is compared with"), _run("head", "The run that is compared")],
             fails=[404],
@@ -80,8 +78,8 @@ class Compare(Tracked):
     }
 
     async def get(self) -> None:
-        asked = self.asked("base", "head")
-        base, head = asked["base"], asked["head"]
+        arguments = self.arguments("base", "head")
+        base, head = arguments["base"], arguments["head"]
         if base is None or head is None:
             raise Invalid("base and head are required: the ids of two runs")
         await self.answer(lambda: self._compared(base, head))
@@ -90,7 +88,48 @@ class Compare(Tracked):
         return serializers.comparison_info(comparison.compare(*visibility.pair(self.user, base, head)))
 
 
+_GATE_QUERY = (
+    Parameter("project", "The name of the project", {"type": "string", "examples": ["shop"]}, required=True),
+    word("commit", "The newest run of this commit; it wins over `branch`", "9fceb02d0ae598e95dc970b74767f19372d61af8"),
+    word("branch", "The newest run on this branch; one of `commit` and `branch` is required", "main"),
+    word("flag", "Only runs with this flag", "default"),
+)
+
+
+class GateVerdictHandler(Tracked):
+    permission = READ
+    endpoints: ClassVar = {
+        "GET": Endpoint(
+            "The verdict on the newest run of a commit or a branch",
+            GateVerdict,
+            query=_GATE_QUERY,
+            fails=[404],
+            tool="gate_verdict",
+        )
+    }
+
+    async def get(self) -> None:
+        arguments = self.arguments("project", "commit", "branch", "flag")
+        name, commit, branch = arguments["project"], arguments["commit"], arguments["branch"]
+        if name is None:
+            raise Invalid("project is required")
+        if commit is None and branch is None:
+            raise Invalid("one of commit and branch is required")
+        if commit is not None:
+            branch = None  # the commit wins
+        await self.answer(lambda: self._judged(name, commit, branch, arguments["flag"]))
+
+    def _judged(self, name: str, commit: str | None, branch: str | None, flag: str | None) -> GateVerdict:
+        project = visibility.named(self.user, name)
+        run = queries.newest(project.id, commit, branch, flag)
+        if run is None:
+            which = f"of commit {commit}" if commit is not None else f"on branch {branch}"
+            raise NotFound(f"{name} has no run {which}" + (f" with the flag {flag}" if flag else ""), "RUN_NOT_FOUND")
+        return serializers.gate_verdict(project, run, verdict(run, project, self.services.config.tracker.quality_gate))
+
+
 routes: list[Route] = [
+    (r"/gate", GateVerdictHandler),
     (r"/runs/([^/]+)", Run),
     (r"/runs/([^/]+)/quality-gate", QualityGate),
     (r"/compare", Compare),

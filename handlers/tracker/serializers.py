@@ -1,4 +1,4 @@
-"""How the answers of the read endpoints (`shapes.py`) are made of what models know."""
+"""Makes the responses of the read endpoints (`responses.py`) from models."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from handlers.tracker.responses import (
 )
 from models.tracker import coverage
 from models.tracker.comparison import Comparison
+from models.tracker.coverage import branch_coverage, line_coverage, pass_rate, percent
 from models.tracker.flaky import FlakyTest
-from models.tracker.percentages import branch_coverage, line_coverage, pass_rate, percent
 from models.tracker.quality_gate import Judged, Rule, Thresholds, Verdict
 from models.tracker.queries import Detail, FailureRow, Listed, Outcome, SuiteRow
 from models.tracker.tables import Project, Run
@@ -62,7 +62,7 @@ def run_info(run: Run) -> RunInfo:
 
 
 def judged(run: Run) -> Judged:
-    """As the store has it, which knows no types."""
+    """The status of a run; the store returns it as text."""
     return cast("Judged", run.status)
 
 
@@ -224,15 +224,15 @@ def test_history(class_name: str, name: str, status: str, outcomes: Sequence[Out
     )
 
 
-def comparison_info(found: Comparison) -> ComparisonInfo:
+def comparison_info(comparison: Comparison) -> ComparisonInfo:
     return ComparisonInfo(
-        base=run_info(found.base),
-        head=run_info(found.head),
-        pass_rate_delta=found.pass_rate_delta,
-        coverage_delta=found.coverage_delta,
-        duration_delta_ms=found.duration_delta_ms,
-        new_failures=found.changes.failing,
-        fixed=found.changes.fixed,
-        still_failing=found.changes.still_failing,
-        timings=found.timings,
+        base=run_info(comparison.base),
+        head=run_info(comparison.head),
+        pass_rate_delta=comparison.pass_rate_delta,
+        coverage_delta=comparison.coverage_delta,
+        duration_delta_ms=comparison.duration_delta_ms,
+        new_failures=comparison.changes.failing,
+        fixed=comparison.changes.fixed,
+        still_failing=comparison.changes.still_failing,
+        timings=comparison.timings,
     )

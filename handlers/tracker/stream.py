@@ -1,6 +1,6 @@
-"""The tracker's stream: `connected`, then a `run` for each run that is ingested, to those who may read its project.
+"""The tracker's stream: `connected`, then a `run` event for each stored upload, to callers that may read its project.
 
-Who may read is asked when an event is delivered, once for each credential and not for each stream.
+Permissions are checked when an event is delivered, once for each credential and not for each stream.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from supervisor.services import Services
 log = logging.getLogger("http")
 
 CONNECTED = block("connected", "{}", retry=RETRY)
-_REPLAY = 100
-_BATCH = 100
-_LONGEST_ID = 18
-_GROUPS = 50
-_SLICE = 0.002
-_LOOK_AGAIN = 2.0
-_LOOK_AT_LEAST = 10.0
-_SHARE = 10.0
-"""Of all credentials: every two seconds, more seldom where they are so many that it would take a tenth of our time."""
+_REPLAY_EVENTS = 100
+_BATCH_EVENTS = 100
+_MAX_ID_DIGITS = 18
+_GROUPS_PER_QUERY = 50
+_SLICE_SECONDS = 0.002
+_MIN_CHECK_SECONDS = 2.0
+_MAX_CHECK_SECONDS = 10.0
+_CHECK_TIME_RATIO = 10.0
+"""Credentials are checked every two seconds, or less often so that the checks take at most a tenth of the time."""
 
 
-_LAST = word("lastEventId", "As the header Last-Event-ID, for those who cannot send one", "17")
+_LAST = word("lastEventId", "As the header Last-Event-ID, for clients that cannot send it", "17")
 
 
 def run_block(update: RunUpdate) -> bytes:
@@ -51,10 +51,10 @@ def run_block(update: RunUpdate) -> bytes:
 
 
 class Pace:
-    """Gives the rest of the house its turn when a slice of time is over."""
+    """Yields to the event loop after each slice of time."""
 
     def __init__(self) -> None:
-        self._end = time.monotonic() + _SLICE
+        self._end = time.monotonic() + _SLICE_SECONDS
 
     @property
     def is_over(self) -> bool:
@@ -62,11 +62,11 @@ class Pace:
 
     async def pause(self) -> None:
         await asyncio.sleep(0)
-        self._end = time.monotonic() + _SLICE
+        self._end = time.monotonic() + _SLICE_SECONDS
 
 
 class Readable:
-    """Which of some projects a credential may read, as things are now."""
+    """Which projects of some events a credential may read now."""
 
     def __init__(self, services: Services, updates: Iterable[RunUpdate]) -> None:
         ids = {update.project_id for update in updates}
@@ -76,7 +76,7 @@ class Readable:
         self._others = {id: project for id, project in found.items() if id not in self._public}
 
     def by(self, credential: Credential | None) -> frozenset[int] | None:
-        """Ids of projects; None where the credential has died. What is public needs no look at anybody."""
+        """Ids of projects; None where the credential has ended. Public projects need no query."""
         if credential is None or not self._others:
             return self._public
         now = accounts.still(credential, self._services.clock.now())
@@ -86,19 +86,19 @@ class Readable:
 
 
 def key_of(credential: Credential | None) -> tuple[str, int] | None:
-    """What makes it the same credential, whatever else has changed of it."""
+    """The identity of a credential, whatever else of it changes."""
     return None if credential is None else (credential.kind, credential.id)
 
 
 @define(eq=False)
 class Group:
-    """All streams that were opened with one credential (None: without), and the last id that each has had."""
+    """All streams opened with one credential (None: anonymous), and the last id sent to each."""
 
     credential: Credential | None
     left: Callable[[Group], None]
     streams: dict[Stream, int] = field(factory=dict)
     leave: Callable[[Stream], None] = field(init=False)
-    """One for all of its streams: each would be an object of its own."""
+    """One bound method for all streams: each access would create another object."""
 
     def __attrs_post_init__(self) -> None:
         self.leave = self._leave
@@ -118,39 +118,41 @@ class Group:
 
 
 class Runs:
-    """Every run to every stream that may see it: judged once for a credential, encoded once for all."""
+    """Sends every run to every stream that may read it: checked once per credential, encoded once for all."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
         self._groups: dict[tuple[str, int] | None, Group] = {}
         self._waiting: dict[int, RunUpdate] = {}
-        self._told: int | None = None
+        self._last_sent: int | None = None
         self._sending: asyncio.Task[None] | None = None
-        self._looking: asyncio.Task[None] | None = None
+        self._watching: asyncio.Task[None] | None = None
 
     def publish(self, update: RunUpdate) -> None:
-        """Never waits, never fails: the run is stored, whoever listens."""
+        """Queues an event. Never waits and never fails."""
         if not self._groups:
-            self._told = max(self._told or 0, update.id)
-        elif update.id > (self._told or 0):
+            self._last_sent = max(self._last_sent or 0, update.id)
+        elif update.id > (self._last_sent or 0):
             self._waiting[update.id] = update
             if self._sending is None:
                 self._sending = asyncio.get_running_loop().create_task(self._send(), name="runs")
 
     @property
-    def told(self) -> int:
-        """The last id that was sent to those who were there."""
-        if self._told is None:
-            self._told = self._services.last_run
-        return self._told
+    def last_sent(self) -> int:
+        """The last id that was sent to open streams."""
+        if self._last_sent is None:
+            self._last_sent = self._services.last_run
+        return self._last_sent
 
     def add(self, stream: Stream, credential: Credential | None, after: int) -> None:
-        """The stream gets every visible run from now on whose id is above `after`."""
+        """Sends the stream every readable run from now on whose id is above `after`."""
         group = self._groups.setdefault(key_of(credential), Group(credential, self._is_empty))
-        group.streams[stream] = max(after, self.told)
+        group.streams[stream] = max(after, self.last_sent)
         stream.when_closed(group.leave)
-        if credential is not None and self._looking is None:
-            self._looking = asyncio.get_running_loop().create_task(self._look(), name="credentials of streams")
+        if credential is not None and self._watching is None:
+            self._watching = asyncio.get_running_loop().create_task(
+                self._watch_credentials(), name="credentials of streams"
+            )
 
     def _is_empty(self, group: Group) -> None:
         if self._groups.get(group.key) is group:
@@ -163,29 +165,31 @@ class Runs:
                     await self._deliver(await self._in_order())
                 except (peewee.PeeweeException, Problem) as error:
                     log.error("run events could not be sent, so their streams end: %s", error)
-                    for group in tuple(self._groups.values()):  # they come back, and ask for what they missed
+                    for group in tuple(
+                        self._groups.values()
+                    ):  # clients reconnect with Last-Event-ID and get the missed events
                         group.close()
-                await asyncio.sleep(0)  # who reads as fast as we write owes nothing by the next batch
+                await asyncio.sleep(0)  # a client that reads fast enough has an empty buffer at the next batch
         finally:
             self._sending = None
 
     async def _in_order(self) -> Sequence[RunUpdate]:
-        """Takes what waits, in the order of the commits, with what was committed between and is not published yet."""
-        newest, told, waiting, self._waiting = max(self._waiting), self.told, self._waiting, {}
-        self._told = newest
-        if newest - told > len(waiting):
-            stored = await self._services.read_fast(lambda: run_events.since(told, newest - told))
+        """Takes the queued events in commit order, with those committed between them and not published yet."""
+        newest, sent, waiting, self._waiting = max(self._waiting), self.last_sent, self._waiting, {}
+        self._last_sent = newest
+        if newest - sent > len(waiting):
+            stored = await self._services.read_fast(lambda: run_events.since(sent, newest - sent))
             waiting = {update.id: update for update in stored if update.id <= newest} | waiting
         return [waiting[id] for id in sorted(waiting)]
 
     async def _deliver(self, updates: Sequence[RunUpdate]) -> None:
         pace = Pace()
-        for start in range(0, len(updates), _BATCH):
-            batch = updates[start : start + _BATCH]
+        for start in range(0, len(updates), _BATCH_EVENTS):
+            batch = updates[start : start + _BATCH_EVENTS]
             readable, joined = await self._readable(batch), Joined(batch)
             groups = tuple(self._groups.values())
-            for first in range(0, len(groups), _GROUPS):
-                some = groups[first : first + _GROUPS]
+            for first in range(0, len(groups), _GROUPS_PER_QUERY):
+                some = groups[first : first + _GROUPS_PER_QUERY]
                 for group, ids in zip(some, await self._may(readable, some), strict=True):
                     if ids is None:
                         group.close()
@@ -198,7 +202,7 @@ class Runs:
         return await self._services.read_fast(lambda: Readable(self._services, batch))
 
     async def _may(self, readable: Readable, groups: Sequence[Group]) -> Sequence[frozenset[int] | None]:
-        """What `Readable.by` says of each group."""
+        """`Readable.by` for each group."""
         return await self._services.read_fast(lambda: [readable.by(group.credential) for group in groups])
 
     async def _to_group(self, group: Group, joined: Joined, ids: frozenset[int], pace: Pace) -> None:
@@ -211,25 +215,25 @@ class Runs:
             if pace.is_over:
                 await pace.pause()
 
-    async def _look(self) -> None:
-        """Ends the streams of those whose token was revoked or whose login has ended, when no run comes either."""
+    async def _watch_credentials(self) -> None:
+        """Ends the streams of credentials that were revoked or have expired, also while no run arrives."""
         spent = 0.0
         try:
             while any(group.credential is not None for group in self._groups.values()):
-                await asyncio.sleep(min(max(_LOOK_AGAIN, spent * _SHARE), _LOOK_AT_LEAST))
+                await asyncio.sleep(min(max(_MIN_CHECK_SECONDS, spent * _CHECK_TIME_RATIO), _MAX_CHECK_SECONDS))
                 begin = time.monotonic()
                 try:
-                    await self._end_the_dead()
+                    await self._end_expired()
                 except (peewee.PeeweeException, Problem) as error:
-                    log.error("the credentials of streams could not be looked at: %s", error)
+                    log.error("the credentials of streams could not be checked: %s", error)
                 spent = time.monotonic() - begin
         finally:
-            self._looking = None
+            self._watching = None
 
-    async def _end_the_dead(self) -> None:
+    async def _end_expired(self) -> None:
         pace, groups = Pace(), [group for group in self._groups.values() if group.credential is not None]
-        for first in range(0, len(groups), _GROUPS):
-            some = groups[first : first + _GROUPS]
+        for first in range(0, len(groups), _GROUPS_PER_QUERY):
+            some = groups[first : first + _GROUPS_PER_QUERY]
             for group, lives in zip(some, await self._services.read_fast(lambda: self._live(some)), strict=True):  # noqa: B023 (awaited here)
                 if not lives:
                     group.close()
@@ -237,13 +241,14 @@ class Runs:
                 await pace.pause()
 
     def _live(self, groups: Sequence[Group]) -> Sequence[bool]:
-        """Whether the credential of each is still good."""
+        """Whether the credential of each group is still valid."""
         now = self._services.clock.now()
-        return [one is None or accounts.still(one, now) is not None for one in (group.credential for group in groups)]
+        credentials = (group.credential for group in groups)
+        return [credential is None or accounts.still(credential, now) is not None for credential in credentials]
 
 
 class Joined:
-    """Blocks of a batch as one piece, for each set of projects made once."""
+    """The encoded events of a batch, joined once for each set of projects."""
 
     def __init__(self, batch: Sequence[RunUpdate]) -> None:
         self.first = batch[0].id
@@ -251,19 +256,19 @@ class Joined:
         self._made: dict[tuple[frozenset[int], int], bytes] = {}
 
     def of(self, projects: frozenset[int], after: int = 0) -> bytes:
-        """The blocks of these projects whose ids are above `after`."""
-        made = self._made.get((projects, after))
-        if made is None:
+        """The events of these projects with ids above `after`."""
+        data = self._made.get((projects, after))
+        if data is None:
             wanted = (block for id, project, block in self._blocks if id > after and project in projects)
-            made = self._made[projects, after] = b"".join(wanted)
-        return made
+            data = self._made[projects, after] = b"".join(wanted)
+        return data
 
 
 class RunStream(Streaming):
-    """`connected` once the stream is subscribed; `Last-Event-ID` brings what was missed and may be seen."""
+    """`connected` once the stream is subscribed; `Last-Event-ID` replays the missed events that the caller may read."""
 
     endpoints: ClassVar = {
-        "GET": Endpoint("Runs as they are ingested", EVENT_STREAM, query=[LAST_EVENT_ID, _LAST], name="run_stream")
+        "GET": Endpoint("Runs as they are stored", EVENT_STREAM, query=[LAST_EVENT_ID, _LAST], name="run_stream")
     }
     kind = "runs"
 
@@ -273,20 +278,20 @@ class RunStream(Streaming):
         stream = self.open()
         stream.send(CONNECTED)
         try:
-            seen = runs.told
-            if last.isascii() and last.isdigit() and len(last) <= _LONGEST_ID:
+            seen = runs.last_sent
+            if last.isascii() and last.isdigit() and len(last) <= _MAX_ID_DIGITS:
                 seen = await self._catch_up(runs, stream, int(last))
             runs.add(stream, self.caller.credential, seen)
         except StreamClosedError:
             stream.close()
         except (peewee.PeeweeException, Problem) as error:
-            log.error("a stream ends, for the store cannot be read: %s", error)
+            log.error("a stream ends because the store cannot be read: %s", error)
             stream.close()
 
     async def _catch_up(self, runs: Runs, stream: Stream, seen: int) -> int:
-        """Sends all that came after `seen`, as fast as the client reads; returns the last id that was told.
+        """Sends all events after `seen`, as fast as the client reads; returns the last id sent.
 
-        Between the last look at what others were told and the subscription the loop has no turn.
+        The loop does not run between the last comparison with `last_sent` and the subscription.
         """
         while True:
             oldest, newest = await self.services.read_fast(run_events.bounds)
@@ -295,7 +300,7 @@ class RunStream(Streaming):
                 await stream.send_slowly(block("reset", "{}", newest))
                 continue
             if seen == newest:
-                if seen >= runs.told:
+                if seen >= runs.last_sent:
                     return seen
                 continue
             some, ids = await self.services.read_fast(partial(self._missed, seen))
@@ -306,8 +311,8 @@ class RunStream(Streaming):
             await asyncio.sleep(0)
 
     def _missed(self, seen: int) -> tuple[Sequence[RunUpdate], frozenset[int] | None]:
-        """The next events after `seen`, and of which projects the caller may read them."""
-        some = run_events.since(seen, _REPLAY)
+        """The next events after `seen`, and the projects among them that the caller may read."""
+        some = run_events.since(seen, _REPLAY_EVENTS)
         return some, Readable(self.services, some).by(self.caller.credential)
 
 

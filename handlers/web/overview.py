@@ -20,7 +20,7 @@ from handlers.web import layout
 from models.paging import paging
 from models.supervision.events import Entry
 from models.supervision.process import TROUBLE
-from models.tracker.project_status import Health, Standing
+from models.tracker.project_status import Health, ProjectStatus
 from supervisor import host
 
 _NEWEST = 8
@@ -82,7 +82,7 @@ def _of_processes(changes: Iterable[Entry]) -> Iterator[News]:
         yield News(process_url(one.process), one.process, layout.status_of(one.new), one.at)
 
 
-def _of_runs(standings: Iterable[Standing]) -> Iterator[News]:
+def _of_runs(standings: Iterable[ProjectStatus]) -> Iterator[News]:
     runs = ((one.newest, one.project.name) for one in standings if one.newest is not None)
     for run, name in nlargest(_NEWEST, runs, key=lambda one: one[0].created_at):
         became = layout.state(run.status.lower(), "good" if run.status == "PASSED" else "bad")

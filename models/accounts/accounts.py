@@ -14,8 +14,8 @@ from typing import Any, Literal
 import peewee
 from attrs import field, frozen
 
+from models.accounts.tables import database as reports
 from models.errors import Conflict, Invalid, NotFound
-from models.tracker.tables import reports
 
 Role = Literal["ADMIN", "USER"]
 Scope = Literal["FULL", "INGEST"]

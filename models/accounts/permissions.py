@@ -1,19 +1,23 @@
-"""What somebody may in a project, by membership: OWNER, WRITE or READ. An ADMIN is OWNER, PUBLIC is read by all."""
+"""The permissions of an account in a project: its membership is OWNER, WRITE or READ.
+
+An ADMIN is OWNER of every project; a PUBLIC project is readable without an account.
+"""
 
 from __future__ import annotations
 
-from typing import Literal, cast
+from typing import Any, Literal, Protocol, cast
 
 import peewee
 
 from models.accounts.accounts import USER_COLUMNS, User, user_of
-from models.tracker.tables import Membership, Project, reports
+from models.accounts.tables import database as reports
 
 ProjectRole = Literal["OWNER", "WRITE", "READ"]
 
 PROJECT_ROLES: tuple[ProjectRole, ...] = ("OWNER", "WRITE", "READ")
-"""Each may what those after it may."""
+"""Each includes the permissions of those after it."""
 
+_READABLE = "(visibility = 'PUBLIC' OR id IN (SELECT project_id FROM membership WHERE account_id = ?))"
 _ROLE = "SELECT role FROM membership WHERE project_id = ? AND account_id = ?"
 _GRANT = (
     "INSERT INTO membership (project_id, account_id, role, created_at) VALUES (?, ?, ?, ?)"
@@ -26,8 +30,18 @@ _MEMBERS = (
 _REMOVE = "DELETE FROM membership WHERE project_id = ? AND account_id = ?"
 
 
+class Project(Protocol):
+    """A row of the table `project`."""
+
+    @property
+    def id(self) -> Any: ...
+
+    @property
+    def visibility(self) -> Any: ...
+
+
 def role_in(user: User | None, project: Project | int) -> ProjectRole | None:
-    """What `user` is in a project, given whole or by its id."""
+    """The role of `user` in a project, which is given as a row or by its id."""
     if user is None:
         return None
     if user.is_admin:
@@ -49,19 +63,15 @@ def may_own(user: User | None, project: Project | int) -> bool:
     return role_in(user, project) == "OWNER"
 
 
-def readable(user: User | None) -> peewee.Expression | peewee.SQL:
-    """The condition, for a `where` on `Project`, of the projects that `user` may read."""
-    if user is not None and user.is_admin:
-        return peewee.SQL("1 = 1")
-    public = Project.visibility == "PUBLIC"
+def readable(user: User | None) -> peewee.SQL:
+    """The condition, for a `where` on the table `project`, that selects the projects `user` may read."""
     if user is None:
-        return public
-    joined = Membership.select(Membership.project).where(Membership.account == user.id)
-    return public | cast("peewee.Field", Project.id).in_(joined)
+        return peewee.SQL("visibility = 'PUBLIC'")
+    return peewee.SQL("1 = 1") if user.is_admin else peewee.SQL(_READABLE, (user.id,))
 
 
 def grant(project_id: int, user_id: int, role: ProjectRole, now: int) -> None:
-    """Makes somebody a member, or another kind of member."""
+    """Makes an account a member, or changes its role."""
     reports.execute_sql(_GRANT, (project_id, user_id, role, now))
 
 
@@ -71,5 +81,5 @@ def members_of(project_id: int) -> list[tuple[User, ProjectRole]]:
 
 
 def remove_member(project_id: int, user_id: int) -> bool:
-    """False: this was no member."""
+    """Returns False if the account was not a member."""
     return bool(reports.execute_sql(_REMOVE, (project_id, user_id)).rowcount)

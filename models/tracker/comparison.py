@@ -1,4 +1,4 @@
-"""Two runs of one project beside each other: what newly fails, was mended, still fails or became slower."""
+"""Compares two runs of one project: new failures, fixed tests, tests that still fail, changed durations."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from collections.abc import Sequence
 
 from attrs import frozen
 
-from models.tracker.percentages import pass_rate, share
+from models.tracker.coverage import pass_rate, share
 from models.tracker.quality_gate import FAILING
 from models.tracker.tables import Run, reports
 
-MOST = 500
-"""So many tests of each kind are named; their number is told whole."""
+MAX_TESTS = 500
+"""Tests named of each kind; their count is not bounded."""
 
-_SLOWER = 50
+MAX_TIMINGS = 50
 
-_FAILS = f"SELECT test_id FROM result WHERE run_id = ? AND status IN {FAILING}"  # noqa: S608 (our own words)
+_FAILS = f"SELECT test_id FROM result WHERE run_id = ? AND status IN {FAILING}"  # noqa: S608 (constants)
 _PASSES = "SELECT test_id FROM result WHERE run_id = ? AND status = 0"
 _NEW = f"{_FAILS} EXCEPT {_FAILS}"
 _STILL = f"{_FAILS} INTERSECT {_FAILS}"
@@ -25,7 +25,7 @@ _LENGTHS = "SELECT test_id, sum(duration_ms) AS ms FROM result WHERE run_id = ? 
 _TIMES = f"""
     SELECT t.class_name, t.name, was.ms, now.ms FROM ({_LENGTHS}) was JOIN ({_LENGTHS}) now USING (test_id)
     JOIN test t ON t.id = was.test_id WHERE was.ms <> now.ms
-    ORDER BY abs(now.ms - was.ms) DESC, t.class_name, t.name LIMIT {_SLOWER}"""  # noqa: S608
+    ORDER BY abs(now.ms - was.ms) DESC, t.class_name, t.name LIMIT {MAX_TIMINGS}"""  # noqa: S608
 
 
 @frozen
@@ -36,7 +36,7 @@ class Named:
 
 @frozen
 class Timing:
-    """How long a test took in either run."""
+    """The durations of a test in both runs."""
 
     class_name: str
     name: str
@@ -46,7 +46,7 @@ class Timing:
 
 @frozen
 class Tests:
-    """Some tests, the first `MOST` by name, and how many they are."""
+    """The first `MAX_TESTS` tests by name, and the count of all."""
 
     __test__ = False  # pytest must not take it for a test
 
@@ -56,7 +56,7 @@ class Tests:
 
 @frozen
 class Changes:
-    """What became of tests between two runs. Quarantined ones are among them."""
+    """Tests whose outcome changed between two runs, quarantined ones included."""
 
     failing: Tests
     """They fail in `head` and did not in `base`."""
@@ -67,7 +67,7 @@ class Changes:
 
 @frozen
 class Comparison:
-    """`head` against `base`. The coverage's change is None where either has none."""
+    """`head` compared with `base`. `coverage_delta` is None where either run has no coverage."""
 
     base: Run
     head: Run
@@ -88,7 +88,7 @@ def changes(base: Run, head: Run) -> Changes:
 
 def compare(base: Run, head: Run) -> Comparison:
     """Two runs of one project."""
-    was, now = (share(run.line_covered, run.line_missed) for run in (base, head))
+    before, after = (share(run.line_covered, run.line_missed) for run in (base, head))
     times = reports.execute_sql(_TIMES, (base.id, head.id)).fetchall()
     return Comparison(
         base=base,
@@ -96,11 +96,11 @@ def compare(base: Run, head: Run) -> Comparison:
         changes=changes(base, head),
         timings=[Timing(*row) for row in times],
         pass_rate_delta=pass_rate(head) - pass_rate(base),
-        coverage_delta=None if was is None or now is None else float(now - was),
+        coverage_delta=None if before is None or after is None else float(after - before),
         duration_delta_ms=head.duration_ms - base.duration_ms,
     )
 
 
-def _tests(which: str, *runs: int) -> Tests:
-    rows = reports.execute_sql(_NAMED.format(which), runs).fetchall()
-    return Tests([Named(*row) for row in rows[:MOST]], len(rows))
+def _tests(query: str, *runs: int) -> Tests:
+    rows = reports.execute_sql(_NAMED.format(query), runs).fetchall()
+    return Tests([Named(*row) for row in rows[:MAX_TESTS]], len(rows))

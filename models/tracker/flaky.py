@@ -1,8 +1,8 @@
-"""Flaky tests, and what people said of tests.
+"""Flaky tests, and the triage status of tests.
 
-A test is flaky if it both passed and failed for one commit in different runs, or if its report says so. In a run where
-several tests of one name did both, it failed: what fails on one system alone, each time, is not flaky. The newest
-`WINDOW` runs of a project are looked at; of those only what failed, in the runs of commits that were run again.
+A test is flaky if it passed and failed for one commit in different runs, or if its report marks it. A run in which
+several tests of one name did both counts as failed: a test that always fails on one platform is not flaky. Only the
+newest `WINDOW` runs of a project are read, and of those only failures in runs of commits that have several runs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from models.tracker.queries import test_id
 from models.tracker.tables import reports
 
 WINDOW = 500
-MOST = 500
+MAX_TESTS = 500
 
 _FOUND = f"""
     WITH recent AS MATERIALIZED (SELECT id, commit_sha, flaky, created_at FROM run WHERE project_id = :project
@@ -31,12 +31,12 @@ _FOUND = f"""
             AND good.test_id = bad.test_id AND good.run_id = other.id AND good.status = 0
             AND NOT EXISTS (SELECT 1 FROM result too WHERE too.test_id = bad.test_id AND too.run_id = other.id
                 AND too.status IN {FAILING}))),
-    told AS (SELECT DISTINCT r.test_id FROM recent run CROSS JOIN result r INDEXED BY result_flaky
+    marked AS (SELECT DISTINCT r.test_id FROM recent run CROSS JOIN result r INDEXED BY result_flaky
         WHERE run.flaky > 0 AND r.run_id = run.id AND r.flaky = 1),
     found AS MATERIALIZED (SELECT test_id, count(commit_sha) AS commits FROM
-        (SELECT test_id, commit_sha FROM mixed UNION ALL SELECT test_id, NULL FROM told) AS each
+        (SELECT test_id, commit_sha FROM mixed UNION ALL SELECT test_id, NULL FROM marked) AS each
         GROUP BY test_id)"""  # noqa: S608
-_COUNT = f"{_FOUND} SELECT count(*) FROM found"  # noqa: S608 (our own words)
+_COUNT = f"{_FOUND} SELECT count(*) FROM found"  # noqa: S608 (constants)
 _LIST = f"""{_FOUND},
     shown AS MATERIALIZED (SELECT test_id, commits FROM found UNION ALL SELECT test_id, NULL FROM mark
         WHERE project_id = :project AND status = 'QUARANTINED' AND test_id NOT IN (SELECT test_id FROM found)),
@@ -44,7 +44,7 @@ _LIST = f"""{_FOUND},
         FROM recent run CROSS JOIN result r WHERE r.run_id = run.id AND r.status IN {FAILING} GROUP BY r.test_id),
     top AS MATERIALIZED (SELECT t.id, t.class_name, t.name, shown.commits, coalesce(bad.failures, 0) AS failures,
         bad.last FROM shown JOIN test t ON t.id = shown.test_id LEFT JOIN bad ON bad.test_id = t.id
-        ORDER BY failures DESC, coalesce(shown.commits, -1) DESC, t.class_name, t.name LIMIT {MOST})
+        ORDER BY failures DESC, coalesce(shown.commits, -1) DESC, t.class_name, t.name LIMIT {MAX_TESTS})
     SELECT top.class_name, top.name, top.commits, (SELECT count(*) FROM result r WHERE r.test_id = top.id
         AND r.run_id >= (SELECT min(id) FROM recent) AND r.run_id IN (SELECT id FROM recent)),
         top.failures, top.last, coalesce(mark.status, 'ACTIVE'), mark.note
@@ -56,8 +56,8 @@ _MARK = """
     account_id = excluded.account_id, created_at = excluded.created_at"""
 
 
-class Said(Enum):
-    """What people say of a test. QUARANTINED: it runs, and does not gate."""
+class Triage(Enum):
+    """The triage status of a test. QUARANTINED: it runs, and the gate ignores it."""
 
     ACTIVE = "ACTIVE"
     QUARANTINED = "QUARANTINED"
@@ -66,9 +66,9 @@ class Said(Enum):
 
 @frozen
 class FlakyTest:
-    """A flaky test, or a quarantined one; `commits`: for how many it both passed and failed, None where not flaky.
+    """A flaky or quarantined test; `commits`: for how many it both passed and failed, None where not flaky.
 
-    The other figures are over the newest `WINDOW` runs.
+    The other counts are over the newest `WINDOW` runs.
     """
 
     class_name: str
@@ -77,7 +77,7 @@ class FlakyTest:
     results: int
     failures: int
     last_failure_at: int | None
-    status: Said
+    status: Triage
     note: str | None
 
 
@@ -87,23 +87,25 @@ def count(project_id: int) -> int:
 
 
 def tests(project_id: int) -> Sequence[FlakyTest]:
-    """The flaky and the quarantined tests of a project, those that failed most often first."""
+    """The flaky and the quarantined tests of a project, most failures first."""
     rows = reports.execute_sql(_LIST, {"project": project_id})
     return [
-        FlakyTest(class_name, name, commits, results, failures, last, Said(status), note)
+        FlakyTest(class_name, name, commits, results, failures, last, Triage(status), note)
         for class_name, name, commits, results, failures, last, status, note in rows
     ]
 
 
-def say(project_id: int, class_name: str, name: str, status: Said, note: str | None, by: int | None, at: int) -> None:
-    """Keeps what the account `by` says of a test, in place of what was said before. Raises `NotFound`."""
+def set_triage(
+    project_id: int, class_name: str, name: str, status: Triage, note: str | None, by: int | None, at: int
+) -> None:
+    """Sets the triage status and note of a test, on behalf of the account `by`. Raises `NotFound`."""
     with reports.atomic():
         test = test_id(project_id, class_name, name)
         reports.execute_sql(_MARK, (project_id, test, status.value, note, by, at))
 
 
-def said(project_id: int, test: int) -> Said:
-    """What was last said of a test."""
+def triage(project_id: int, test: int) -> Triage:
+    """The triage status of a test."""
     query = "SELECT status FROM mark WHERE project_id = ? AND test_id = ?"
     row = reports.execute_sql(query, (project_id, test)).fetchone()
-    return Said(row[0]) if row else Said.ACTIVE
+    return Triage(row[0]) if row else Triage.ACTIVE

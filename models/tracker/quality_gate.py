@@ -1,44 +1,70 @@
-"""The quality gate: a run against thresholds and against its baseline. Judged when asked, so nothing is ever stale."""
+"""The quality gate: judges runs against thresholds and baselines. Verdicts are computed when read, never stored."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from fractions import Fraction
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
-from attrs import frozen
+from attrs import fields, frozen
 
 from models.config.settings import QualityGate
-from models.tracker.percentages import decimal, share
+from models.tracker.coverage import decimal, share
 from models.tracker.reports.base import CASE_STATUSES, CaseStatus
-from models.tracker.tables import Project, Run, reports
+from models.tracker.tables import Project, reports
 
 Judged = Literal["PASSED", "FAILED"]
 
 FAILING = (CASE_STATUSES.index(CaseStatus.FAILED), CASE_STATUSES.index(CaseStatus.ERROR))
-"""Ranks of what has not passed; they are one range in the index of results."""
+"""Ranks of the outcomes that fail; they are one range in the index of results."""
 
-_NAMED = 5
+MAX_NAMED_FAILURES = 5
 
-_FAILING_CASES = f"""
-    SELECT DISTINCT r.test_id FROM result r WHERE r.run_id = ? AND r.status IN {FAILING}"""  # noqa: S608
+_BASELINES = """
+    SELECT r.id, b.id, b.status, b.line_covered, b.line_missed
+    FROM run r JOIN project p ON p.id = r.project_id JOIN run b ON b.id = (SELECT e.id FROM run e
+        WHERE e.project_id = r.project_id AND e.flag = r.flag
+        AND e.branch = coalesce(nullif(r.base_branch, ''), p.base_branch, ?)
+        AND (e.created_at, e.id) < (r.created_at, r.id) ORDER BY e.created_at DESC, e.id DESC LIMIT 1)
+    WHERE r.id IN (SELECT value FROM json_each(?))"""
+_FAILING_TESTS = f"""
+    SELECT DISTINCT run_id, test_id FROM result
+    WHERE run_id IN (SELECT value FROM json_each(?)) AND status IN {FAILING}"""  # noqa: S608
 _FAILING_SUITES = f"""
-    SELECT DISTINCT s.name FROM suite s WHERE s.run_id = ? AND s.failed + s.errors > 0 AND s.id NOT IN
-    (SELECT r.suite_id FROM result r WHERE r.run_id = ? AND r.status IN {FAILING} AND r.suite_id IS NOT NULL)
+    SELECT DISTINCT s.run_id, s.name FROM suite s WHERE s.run_id IN (SELECT value FROM json_each(?1))
+    AND s.failed + s.errors > 0 AND s.id NOT IN (SELECT r.suite_id FROM result r
+    WHERE r.run_id IN (SELECT value FROM json_each(?1)) AND r.status IN {FAILING} AND r.suite_id IS NOT NULL)
 """  # noqa: S608
-_NEWEST_BEFORE = """
-    SELECT id FROM run WHERE project_id = ? AND branch = ? AND flag = ? AND (created_at, id) < (?, ?)
-    ORDER BY created_at DESC, id DESC LIMIT 1"""
 _NAMES = """
-    SELECT class_name, name FROM test WHERE id IN (SELECT value FROM json_each(?)) AND id NOT IN
-    (SELECT test_id FROM mark WHERE project_id = ? AND status = 'QUARANTINED')"""
+    SELECT t.id, t.class_name, t.name FROM test t WHERE t.id IN (SELECT value FROM json_each(?)) AND NOT EXISTS
+    (SELECT 1 FROM mark m WHERE m.project_id = t.project_id AND m.test_id = t.id AND m.status = 'QUARANTINED')"""
+
+
+class RunTotals(Protocol):
+    """The columns of a run that a verdict depends on."""
+
+    @property
+    def id(self) -> Any: ...
+
+    @property
+    def project_id(self) -> Any: ...
+
+    @property
+    def status(self) -> Any: ...
+
+    @property
+    def line_covered(self) -> Any: ...
+
+    @property
+    def line_missed(self) -> Any: ...
 
 
 @frozen
 class Thresholds:
-    """What a run is held against. `min_line_coverage` None: no minimum."""
+    """The limits that count for a project. `min_line_coverage` None: no minimum."""
 
     base_branch: str
     min_line_coverage: float | None
@@ -48,7 +74,7 @@ class Thresholds:
 
 @frozen
 class Rule:
-    """One rule's word on a run."""
+    """The result of one rule."""
 
     name: str
     passed: bool
@@ -75,107 +101,126 @@ class Verdict:
 def thresholds(project: Project, settings: QualityGate) -> Thresholds:
     """The project's own settings, and the global ones where it has none."""
     return Thresholds(
-        base_branch=_first(project.base_branch, settings.base_branch),
-        min_line_coverage=_first(project.min_line_coverage, settings.min_line_coverage),
-        max_coverage_drop_pct=_first(project.max_coverage_drop_pct, settings.max_coverage_drop_pct),
-        fail_on_new_failures=_first(project.fail_on_new_failures, settings.fail_on_new_failures),
+        **{
+            limit.name: getattr(settings if getattr(project, limit.name) is None else project, limit.name)
+            for limit in fields(Thresholds)
+        }
     )
 
 
-def _first(own: Any, house: Any) -> Any:
-    return house if own is None else own
+def verdict(run: RunTotals, project: Project, settings: QualityGate) -> Verdict:
+    """The verdict on one run. Reads the store, within or without a transaction: for a worker."""
+    return verdicts([run], {project.id: project}, settings)[run.id]
 
 
-def verdict(run: Run, project: Project, settings: QualityGate) -> Verdict:
-    """What the gate says of a run. Reads the store: for a worker, within or without a transaction."""
-    limits = thresholds(project, settings)
-    base = baseline(run, limits)
-    covered = share(run.line_covered, run.line_missed)
-    before = share(base.line_covered, base.line_missed) if base else None
-    found = rules(limits, covered, before, new_failures(run, base) if limits.fail_on_new_failures else ())
-    delta = None if covered is None or before is None else float(covered - before)
-    return Verdict(found, delta, base.id if base else None)
+def verdicts(runs: Iterable[RunTotals], projects: Mapping[int, Project], settings: QualityGate) -> dict[int, Verdict]:
+    """The verdicts on runs by their ids, in a fixed number of queries. `projects` has each run's project by its id."""
+    by_id = {run.id: run for run in runs}
+    bases = _baselines(by_id, settings.base_branch)
+    limits = {id: thresholds(projects[run.project_id], settings) for id, run in by_id.items()}
+    failed = {id for id, run in by_id.items() if run.status == "FAILED" and limits[id].fail_on_new_failures}
+    new_failures = _new_failures({id: bases.get(id) for id in failed})
+    judged = {}
+    for id, run in by_id.items():
+        base = bases.get(id)
+        covered = share(run.line_covered, run.line_missed)
+        before = base.coverage if base else None
+        delta = None if covered is None or before is None else float(covered - before)
+        applied = rules(limits[id], covered, before, new_failures.get(id, ()))
+        judged[id] = Verdict(applied, delta, base.id if base else None)
+    return judged
+
+
+@frozen
+class _Baseline:
+    id: int
+    failed: bool
+    coverage: Fraction | None
+
+
+def _baselines(runs: Collection[int], base_branch: str) -> dict[int, _Baseline]:
+    """By run: the newest earlier run of its flag on the branch it will be merged into, else on the base branch."""
+    rows = reports.execute_sql(_BASELINES, (base_branch, json.dumps(list(runs))))
+    return {
+        run: _Baseline(base, status == "FAILED", share(covered, missed)) for run, base, status, covered, missed in rows
+    }
+
+
+def _new_failures(pairs: Mapping[int, _Baseline | None]) -> dict[int, list[str]]:
+    """By failed run, given with its baseline: tests that fail, did not there and are not quarantined.
+
+    They are named `className name`. A suite that fails without a failed test in it is named too: otherwise its
+    failure would go unseen.
+    """
+    if not pairs:
+        return {}
+    ids = json.dumps([*pairs, *{base.id for base in pairs.values() if base and base.failed}])
+    tests, suites = defaultdict[int, set[int]](set), defaultdict[int, set[str]](set)
+    for run, test in reports.execute_sql(_FAILING_TESTS, (ids,)):
+        tests[run].add(test)
+    for run, suite in reports.execute_sql(_FAILING_SUITES, (ids,)):
+        suites[run].add(suite)
+    before = {run: base.id if base else 0 for run, base in pairs.items()}
+    new_tests = {run: tests[run] - tests[before[run]] for run in pairs}
+    names = _names(set().union(*new_tests.values()))
+    return {
+        run: [names[test] for test in new_tests[run] if test in names] + [*(suites[run] - suites[before[run]])]
+        for run in pairs
+    }
+
+
+def _names(tests: Collection[int]) -> dict[int, str]:
+    """The names of the tests that are not quarantined, by id."""
+    if not tests:
+        return {}
+    rows = reports.execute_sql(_NAMES, (json.dumps(list(tests)),))
+    return {id: f"{class_name} {name}".strip() for id, class_name, name in rows}
 
 
 def rules(
-    limits: Thresholds, covered: Fraction | None, before: Fraction | None, failing: Collection[str]
+    limits: Thresholds, covered: Fraction | None, before: Fraction | None, new_failures: Collection[str]
 ) -> list[Rule]:
-    """The rules that apply, in order. `covered` and `before` (the baseline) are percents; `failing` newly fails."""
-    found = []
+    """The rules that apply, in order. `covered` and `before` are the line coverage of the run and its baseline."""
+    applied = []
     if limits.min_line_coverage is not None:
-        found.append(_minimum(covered, limits.min_line_coverage))
+        applied.append(_minimum(covered, limits.min_line_coverage))
     if covered is not None and before is not None:
-        found.append(_drop(covered, before, limits.max_coverage_drop_pct))
+        applied.append(_drop(covered, before, limits.max_coverage_drop_pct))
     if limits.fail_on_new_failures:
-        found.append(_failures(failing))
-    return found
+        applied.append(_failures(new_failures))
+    return applied
 
 
 @lru_cache(1024)
-def _minimum(covered: Fraction | None, least: float) -> Rule:
+def _minimum(covered: Fraction | None, minimum: float) -> Rule:
     if covered is None:
         return Rule("min-coverage", True, "no coverage reported")
-    have, need = _shown(covered, decimal(least))
+    have, need = _formatted(covered, decimal(minimum))
     detail = f"{have}% line coverage (minimum {need}%)"
-    return Rule("min-coverage", covered >= decimal(least), detail)
+    return Rule("min-coverage", covered >= decimal(minimum), detail)
 
 
 @lru_cache(4096)
-def _drop(covered: Fraction, before: Fraction, most: float) -> Rule:
+def _drop(covered: Fraction, before: Fraction, max_drop: float) -> Rule:
     drop = before - covered
-    now, base = _shown(covered, before)
-    lost, allowed = _shown(max(drop, Fraction(0)), decimal(most))
+    now, base = _formatted(covered, before)
+    lost, allowed = _formatted(max(drop, Fraction(0)), decimal(max_drop))
     detail = f"{now}% vs baseline {base}% (drop {lost}pp, max {allowed}pp)"
-    return Rule("coverage-drop", drop <= decimal(most), detail)
+    return Rule("coverage-drop", drop <= decimal(max_drop), detail)
 
 
-def _failures(failing: Collection[str]) -> Rule:
-    if not failing:
+def _failures(new_failures: Collection[str]) -> Rule:
+    if not new_failures:
         return Rule("new-failures", True, "no new failures")
-    detail = f"{len(failing)} new failure(s): {', '.join(sorted(failing)[:_NAMED])}"
+    detail = f"{len(new_failures)} new failure(s): {', '.join(sorted(new_failures)[:MAX_NAMED_FAILURES])}"
     return Rule("new-failures", False, detail)
 
 
-def _shown(one: Fraction, other: Fraction) -> tuple[str, str]:
-    """Both with one decimal, or with as many as it takes to tell them apart."""
+def _formatted(one: Fraction, other: Fraction) -> tuple[str, str]:
+    """Both with one decimal, or with as many as make them differ."""
     texts = "", ""
     for digits in (1, 2, 4, 6):
         texts = f"{float(one):.{digits}f}", f"{float(other):.{digits}f}"
         if one == other or texts[0] != texts[1]:
             break
     return texts
-
-
-def baseline(run: Run, limits: Thresholds) -> Run | None:
-    """The newest earlier run of the same flag on the branch that this one is to be merged into, else on the base."""
-    branch = run.base_branch or limits.base_branch
-    values = (run.project_id, branch, run.flag, run.created_at, run.id)
-    row = reports.execute_sql(_NEWEST_BEFORE, values).fetchone()
-    return Run.get_by_id(row[0]) if row else None
-
-
-def new_failures(run: Run, base: Run | None) -> list[str]:
-    """What fails now, did not in the baseline and is not quarantined, as `className name`.
-
-    A suite that fails without saying which test is named itself: its failure would go unseen.
-    """
-    tests, suites = _failing(run)
-    if base is not None and (tests or suites):
-        tests_before, suites_before = _failing(base)
-        tests, suites = tests - tests_before, suites - suites_before
-    return [*_names(run.project_id, tests), *suites]
-
-
-def _failing(run: Run) -> tuple[set[int], set[str]]:
-    if not run.failed + run.errors:
-        return set(), set()
-    tests = {row[0] for row in reports.execute_sql(_FAILING_CASES, (run.id,))}
-    suites = {row[0] for row in reports.execute_sql(_FAILING_SUITES, (run.id, run.id))}
-    return tests, suites
-
-
-def _names(project_id: int, tests: Collection[int]) -> list[str]:
-    if not tests:
-        return []
-    rows = reports.execute_sql(_NAMES, (json.dumps(sorted(tests)), project_id))
-    return [f"{class_name} {name}".strip() for class_name, name in rows]

@@ -1,4 +1,4 @@
-"""Projects and runs as they are read: found, listed newest first, and one run with what it holds, within bounds."""
+"""Queries of projects and runs: by id, lists newest first, and the contents of one run, within bounds."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from models.tracker.quality_gate import FAILING
 from models.tracker.reports.base import CASE_STATUSES, CaseStatus
 from models.tracker.tables import Mark, Project, Run, reports
 
-MOST = 500
-"""So many failures, suites or files of a run are told; their number is told whole."""
-MOST_RUNS = 500
+MAX_ROWS = 500
+"""Rows of each list of a run; the counts are not bounded."""
+MAX_RUNS = 500
 
 _TEXT = 8 * 1024
 _SLOWEST = 10
@@ -25,7 +25,7 @@ _CUT = "[... cut ...]"
 
 @frozen
 class Listed:
-    """A project in the listing, with the number of its runs and the newest of them."""
+    """A project in a list, with the number of its runs and the newest run."""
 
     project: Project
     runs: int
@@ -44,7 +44,7 @@ class SuiteRow:
 
 @frozen
 class FailureRow:
-    """A test that failed. The stack is cut at its end, the outputs at their beginning."""
+    """A failed test. A long stack is cut at its end, a long output at its beginning."""
 
     suite: str | None
     class_name: str
@@ -69,7 +69,7 @@ class SlowRow:
 
 @frozen
 class Detail:
-    """What a run holds: at most `MOST` of each, the rest as a number."""
+    """The contents of a run: at most `MAX_ROWS` of each kind, and the counts."""
 
     suites: Sequence[SuiteRow]
     suite_count: int
@@ -80,7 +80,7 @@ class Detail:
 
 @frozen
 class Outcome:
-    """What became of one test in one run."""
+    """The outcome of one test in one run."""
 
     run: Run
     status: CaseStatus
@@ -91,23 +91,23 @@ class Outcome:
 
 def project(id: int) -> Project:
     """Raises `NotFound`."""
-    found = Project.get_or_none(Project.id == id)
-    if found is None:
+    row: Project | None = Project.get_or_none(Project.id == id)
+    if row is None:
         raise no_project(id)
-    return found
+    return row
 
 
 def no_project(id: int | str) -> NotFound:
-    """What is said of a project that is missing, and of one that the caller may not know of."""
+    """The error for a project that is missing, and for one that the caller cannot read."""
     return NotFound(f"there is no project {id}", "PROJECT_NOT_FOUND")
 
 
 def run(id: int) -> tuple[Run, Project]:
     """A run and its project. Raises `NotFound`."""
-    found = Run.get_or_none(Run.id == id)
-    if found is None:
+    row: Run | None = Run.get_or_none(Run.id == id)
+    if row is None:
         raise no_run(id)
-    return found, project(found.project_id)
+    return row, project(row.project_id)
 
 
 def no_run(id: int) -> NotFound:
@@ -117,7 +117,7 @@ def no_run(id: int) -> NotFound:
 def newest(
     project_id: int, commit: str | None = None, branch: str | None = None, flag: str | None = None
 ) -> Run | None:
-    """The newest run, ties by id, of those that match; without a flag any does."""
+    """The newest matching run, ties by id; None matches any value."""
     runs = listing(project_id, 1, commit, branch, flag)
     return runs[0] if runs else None
 
@@ -129,18 +129,18 @@ _Row = namedtuple("_Row", _COLUMNS)  # type: ignore[misc]  # those of the model
 def listing(
     project_id: int, limit: int, commit: str | None = None, branch: str | None = None, flag: str | None = None
 ) -> list[Run]:
-    """Runs of a project, newest first; what is None matches any. As rows: models take five times as long."""
+    """Matching runs, newest first; None matches any value. Named tuples: models take five times as long."""
     query = Run.select().where(Run.project == project_id)
-    for column, asked in ((Run.commit_sha, commit), (Run.branch, branch), (Run.flag, flag)):
-        if asked is not None:
-            query = query.where(column == asked)
+    for column, value in ((Run.commit_sha, commit), (Run.branch, branch), (Run.flag, flag)):
+        if value is not None:
+            query = query.where(column == value)
     query = query.order_by(Run.created_at.desc(), Run.id.desc()).limit(limit)
-    found: list[Any] = [_Row._make(row) for row in reports.execute_sql(*query.sql())]
-    return found
+    rows: list[Any] = [_Row._make(row) for row in reports.execute_sql(*query.sql())]
+    return rows
 
 
 def branches(project_id: int, limit: int = 100) -> list[str]:
-    """The branches of a project's runs, by name."""
+    """The names of the branches with runs, sorted."""
     rows = reports.execute_sql(
         "SELECT DISTINCT branch FROM run WHERE project_id = ? AND branch IS NOT NULL ORDER BY branch LIMIT ?",
         (project_id, limit),
@@ -155,12 +155,12 @@ _LISTED = """
 
 
 def listed(projects: Iterable[Project]) -> list[Listed]:
-    """Each of `projects` with what the listing tells of it, in three queries however many there are."""
+    """Each project with the number of its runs and the newest run, in three queries."""
     projects = list(projects)
-    rows = reports.execute_sql(_LISTED, (json.dumps([one.id for one in projects]),)).fetchall()
+    rows = reports.execute_sql(_LISTED, (json.dumps([project.id for project in projects]),)).fetchall()
     facts = {id: (count, newest) for id, count, newest in rows}
     runs = runs_by_id(newest for _, newest in facts.values() if newest is not None)
-    return [Listed(one, facts[one.id][0], runs.get(facts[one.id][1])) for one in projects]
+    return [Listed(project, facts[project.id][0], runs.get(facts[project.id][1])) for project in projects]
 
 
 def runs_by_id(ids: Iterable[int]) -> dict[int, Run]:
@@ -178,29 +178,29 @@ _FAILURES = f"""
     substr(f.stack, 1, :most), {_END.format("o.out")}, {_END.format("o.err")}
     FROM result r JOIN test t ON t.id = r.test_id LEFT JOIN suite s ON s.id = r.suite_id
     LEFT JOIN failure f ON f.result_id = r.id LEFT JOIN output o ON o.result_id = r.id
-    WHERE r.id IN (SELECT id FROM {_FAILED} ORDER BY id LIMIT :failures) ORDER BY r.id"""  # noqa: S608 (our own words)
+    WHERE r.id IN (SELECT id FROM {_FAILED} ORDER BY id LIMIT :failures) ORDER BY r.id"""  # noqa: S608 (constants)
 _SLOW = """
     SELECT t.class_name, t.name, s.status, s.duration_ms FROM
     (SELECT id, test_id, status, duration_ms FROM result WHERE run_id = ? AND duration_ms > 0
      ORDER BY duration_ms DESC, id LIMIT ?) s JOIN test t ON t.id = s.test_id ORDER BY s.duration_ms DESC, s.id"""
 
 
-def detail(id: int, failures: int = MOST) -> Detail:
-    """What the run of this id holds, at most so many failures."""
-    suites = [SuiteRow(*row) for row in reports.execute_sql(_SUITES, (id, MOST))]
+def detail(id: int, failures: int = MAX_ROWS) -> Detail:
+    """The contents of a run, with at most `failures` failures."""
+    suites = [SuiteRow(*row) for row in reports.execute_sql(_SUITES, (id, MAX_ROWS))]
     failed = reports.execute_sql(_FAILURES, {"most": _TEXT + 1, "run": id, "failures": failures})
     slow = reports.execute_sql(_SLOW, (id, _SLOWEST)).fetchall()
     return Detail(
         suites=suites,
-        suite_count=_count("suite WHERE run_id = :run", id) if len(suites) == MOST else len(suites),
+        suite_count=_count("suite WHERE run_id = :run", id) if len(suites) == MAX_ROWS else len(suites),
         failures=[_failure(row) for row in failed],
         failure_count=_count(_FAILED, id),
         slowest=[SlowRow(class_name, name, CASE_STATUSES[rank], ms) for class_name, name, rank, ms in slow],
     )
 
 
-def _count(what: str, run_id: int) -> int:
-    return int(reports.execute_sql(f"SELECT count(*) FROM {what}", {"run": run_id}).fetchone()[0])  # noqa: S608
+def _count(rows: str, run_id: int) -> int:
+    return int(reports.execute_sql(f"SELECT count(*) FROM {rows}", {"run": run_id}).fetchone()[0])  # noqa: S608
 
 
 def _failure(row: Sequence[Any]) -> FailureRow:
@@ -225,17 +225,17 @@ _OUTCOMES = """
 
 def test_id(project_id: int, class_name: str, name: str) -> int:
     """The id of a test of a project. Raises `NotFound`."""
-    found = reports.execute_sql(
+    row = reports.execute_sql(
         "SELECT id FROM test WHERE project_id = :project AND class_name = :class_name AND name = :name",
         {"project": project_id, "class_name": class_name, "name": name},
     ).fetchone()
-    if found is None:
+    if row is None:
         raise NotFound(f"this project has no test {f'{class_name} {name}'.strip()}", "TEST_NOT_FOUND")
-    return int(found[0])
+    return int(row[0])
 
 
 def outcomes(test: int, limit: int) -> list[Outcome]:
-    """What became of a test, newest first."""
+    """The outcomes of a test, newest first."""
     rows = reports.execute_sql(_OUTCOMES, (test, limit)).fetchall()
     runs = runs_by_id({row[0] for row in rows})
     return [
@@ -245,7 +245,7 @@ def outcomes(test: int, limit: int) -> list[Outcome]:
     ]
 
 
-MOST_BRANCHES = 50
+MAX_BRANCHES = 50
 
 _BRANCHES = """
     SELECT b.branch, b.runs, (SELECT max(r.id) FROM run r WHERE r.project_id = :project AND r.branch = b.branch
@@ -264,7 +264,7 @@ _AFTER = _BESIDE.format(than=">", way="ASC")
 
 @frozen
 class Branch:
-    """A branch, with the number of its runs and the newest of them."""
+    """A branch, with the number of its runs and the newest run."""
 
     name: str
     runs: int
@@ -272,15 +272,15 @@ class Branch:
 
 
 def branches_overview(project_id: int, base: str) -> list[Branch]:
-    """The base branch first, then those that were heard of last."""
-    values = {"project": project_id, "base": base, "most": MOST_BRANCHES}
+    """The base branch first, then those with the newest runs."""
+    values = {"project": project_id, "base": base, "most": MAX_BRANCHES}
     rows = reports.execute_sql(_BRANCHES, values).fetchall()
     newest = runs_by_id(row[2] for row in rows)
     return [Branch(name, count, newest[id]) for name, count, id in rows]
 
 
 def flags(project_id: int) -> list[str]:
-    """The flags of a project's runs, by name."""
+    """The flags of a project's runs, sorted."""
     return [row[0] for row in reports.execute_sql(_FLAGS, (project_id,))]
 
 
@@ -293,16 +293,16 @@ def beside(run: Run) -> tuple[int | None, int | None]:
 
 def before_each(runs: Sequence[Run]) -> dict[int, int]:
     """For runs of a project, newest first: the next older one of the same branch and flag, where it is among them."""
-    found, last = {}, dict[tuple[str | None, str], int]()
+    previous, last = {}, dict[tuple[str | None, str], int]()
     for run in reversed(runs):
         key = run.branch, run.flag
         if key in last:
-            found[run.id] = last[key]
+            previous[run.id] = last[key]
         last[key] = run.id
-    return found
+    return previous
 
 
 def note_of(project_id: int, test: int) -> str | None:
-    """What people noted of a test."""
+    """The note on a test."""
     mark = Mark.get_or_none((Mark.project == project_id) & (Mark.test == test))
     return mark.note if mark else None

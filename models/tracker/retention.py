@@ -1,7 +1,7 @@
-"""Runs that have had their time, and how one is deleted without anybody waiting for it.
+"""Finds expired runs, and deletes runs in short transactions.
 
 The newest run of a project is always kept, and so is the newest of each flag on its base branch: it is a baseline.
-What came last is kept too, though a clock that went back has dated it before others.
+The run that was stored last is kept even if a clock that went back has dated it before others.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from models.config.settings import QualityGate
 from models.tracker.quality_gate import FAILING
 from models.tracker.tables import reports
 
-_BATCH = 2_000
+BATCH_ROWS = 2_000
 
 _KEPT = """
     WITH placed AS (SELECT r.id, r.created_at,
@@ -26,42 +26,42 @@ _KEPT = """
     SELECT id FROM placed WHERE newest > 1 AND NOT (is_base = 1 AND of_flag = 1)
         AND (created_at < :before OR (:keep > 0 AND of_branch > :keep AND came > :keep))
     ORDER BY created_at, id LIMIT :most"""
-_PASSED = f"SELECT id FROM result WHERE run_id = ? AND status NOT IN {FAILING} LIMIT ?"  # noqa: S608 (our own words)
+_PASSED = f"SELECT id FROM result WHERE run_id = ? AND status NOT IN {FAILING} LIMIT ?"  # noqa: S608 (constants)
 _COVERAGE = "SELECT id FROM coverage WHERE run_id = ? LIMIT ?"
-_LAST_OF_BATCH = "SELECT max(id) FROM (SELECT id FROM test WHERE id > ? ORDER BY id LIMIT ?) AS batch"
+_LAST_OFBATCH_ROWS = "SELECT max(id) FROM (SELECT id FROM test WHERE id > ? ORDER BY id LIMIT ?) AS batch"
 _UNUSED = """
     SELECT t.id FROM test t WHERE t.id > ? AND t.id <= ? AND NOT EXISTS (SELECT 1 FROM result WHERE test_id = t.id)
     AND NOT EXISTS (SELECT 1 FROM mark WHERE project_id = t.project_id AND test_id = t.id)"""
 
 
-def expired(before: int, keep: int, settings: QualityGate, most: int = 500) -> list[int]:
-    """Ids of the first `most` runs older than `before`, or beyond the newest `keep` (0: all) of their branch."""
-    values = {"before": before, "keep": keep, "base": settings.base_branch, "most": most}
+def expired(before: int, keep: int, settings: QualityGate, limit: int = 500) -> list[int]:
+    """Ids of the first `limit` runs older than `before`, or beyond the newest `keep` (0: all) of their branch."""
+    values = {"before": before, "keep": keep, "base": settings.base_branch, "most": limit}
     return [row[0] for row in reports.execute_sql(_KEPT, values)]
 
 
-def delete_some(run_id: int, batch: int = _BATCH) -> bool:
-    """One short transaction of deleting a run; whether more are needed.
+def delete_some(run_id: int, batch: int = BATCH_ROWS) -> bool:
+    """One short transaction of deleting a run. Returns whether more are needed.
 
-    First goes what no verdict looks at, in batches; then at once the run itself, with its failures.
+    Rows that no verdict reads go first, in batches; then the run itself with its failures, at once.
     """
     with reports.atomic():
         for table, query in (("result", _PASSED), ("coverage", _COVERAGE)):
             ids = reports.execute_sql(query, (run_id, batch)).fetchall()
             if ids:
-                reports.write_many(f"DELETE FROM {table} WHERE id = ?", ids)  # noqa: S608 (our own words)
+                reports.write_many(f"DELETE FROM {table} WHERE id = ?", ids)  # noqa: S608 (constants)
                 return True
         reports.execute_sql("DELETE FROM run WHERE id = ?", (run_id,))
     return False
 
 
-def forget_tests(after: int, batch: int = _BATCH) -> int | None:
-    """Deletes tests that no run has any more and nobody has marked, among the next `batch` tests after id `after`.
+def forget_tests(after: int, batch: int = BATCH_ROWS) -> int | None:
+    """Deletes tests without results and triage status, among the next `batch` tests after id `after`.
 
-    Returns the last id that was looked at; None at the end.
+    Returns the last id of the batch; None at the end.
     """
     with reports.atomic():
-        end: int | None = reports.execute_sql(_LAST_OF_BATCH, (after, batch)).fetchone()[0]
+        end: int | None = reports.execute_sql(_LAST_OFBATCH_ROWS, (after, batch)).fetchone()[0]
         if end is None:
             return None
         reports.write_many("DELETE FROM test WHERE id = ?", reports.execute_sql(_UNUSED, (after, end)).fetchall())

@@ -1,12 +1,11 @@
-"""Runs as uploads make them: stored, and merged by run key, each upload whole or not at all.
+"""Stores uploads as runs, merged by run key: each upload entirely or not at all.
 
-Totals are always those of the run's reports, so they cannot drift: whatever is added, they are summed anew.
+The totals of a run are summed over its reports after each upload, so they cannot drift.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from models.accounts.accounts import Credential, User
 from models.config.settings import Tracker, TrackerSecurity
 from models.errors import Denied, Unauthenticated
 from models.tracker import quality_gate, run_events
-from models.tracker.line_sets import count_union
+from models.tracker.coverage import unite
 from models.tracker.quality_gate import Verdict
 from models.tracker.run_events import RunUpdate
 from models.tracker.tables import Project, Run, reports
@@ -25,7 +24,7 @@ from models.tracker.tables import Project, Run, reports
 
 @frozen
 class Upload:
-    """What a request says of its run. None: it does not say."""
+    """The text parts of a request; None for those that are absent."""
 
     project: str
     branch: str | None = None
@@ -43,7 +42,7 @@ class Upload:
 
 @frozen
 class Stored:
-    """A run as it is after an upload, and the event that tells of it."""
+    """A run after an upload, and its event."""
 
     run: Run
     project: Project
@@ -63,9 +62,9 @@ _COUNTS = ("tests", "passed", "failed", "errors", "skipped", "flaky", "duration_
 _COVERED = ("line_covered", "line_missed", "branch_covered", "branch_missed")
 _TOTALS = f"SELECT {', '.join(f'sum({name})' for name in _COUNTS + _COVERED)} FROM report WHERE run_id = ?"  # noqa: S608
 
-# The rows of the spool are numbered from 1; each gets the number that follows the last of its table. `:reports` is the
-# last report before this upload, so what lies beyond is new, and the spool's other reports were there already.
-# A test that is new gets the number of its case: then it need not be sought by its name a second time.
+# Staged rows are numbered from 1 and get the ids that follow the last of their table. `:reports` is the last report
+# before this upload: reports beyond it are new, the other staged reports were stored before.
+# A new test gets the id of its case, so that it is not looked up by name a second time.
 _NEW = "(SELECT id - :reports FROM report WHERE run_id = :run AND id > :reports)"
 _CASES = f"reports s CROSS JOIN cases c ON c.id BETWEEN s.first AND s.last WHERE s.number IN {_NEW}"
 _REPORTS = f"""
@@ -97,7 +96,7 @@ _AT_MOST = {
     "test": "SELECT coalesce(max(id), 0) FROM cases",
     "result": "SELECT coalesce(max(id), 0) FROM cases",
 }
-"""How many rows of each table an upload makes at most, as queries."""
+"""Queries of the maximum number of rows that an upload adds to each table."""
 _SHARED = f"""
     SELECT c.path, r.module, {", ".join(f"c.{name}" for name in _COVERED)}, c.covered, c.missed
     FROM (SELECT c.path, r.module FROM coverage c JOIN report r ON r.id = c.report_id WHERE c.run_id = :run
@@ -110,10 +109,10 @@ _SHARED = f"""
 def check_post(user: User | None, project: str) -> None:
     """Raises `Unauthenticated` or `Denied` where `user` may not post to the project of this name.
 
-    To a PUBLIC one, and to one that is not there yet, whoever may post at all may.
+    A PUBLIC project and one that does not exist yet need no membership.
     """
-    found = Project.get_or_none(Project.name == project)
-    if found is None or found.visibility == "PUBLIC" or permissions.may_write(user, found):
+    existing = Project.get_or_none(Project.name == project)
+    if existing is None or existing.visibility == "PUBLIC" or permissions.may_write(user, existing):
         return
     if user is None:
         raise Unauthenticated(f"an account is needed to post to {project}")
@@ -121,10 +120,10 @@ def check_post(user: User | None, project: str) -> None:
 
 
 def store(spool: Path, upload: Upload, credential: Credential | None, settings: Tracker, keep: int, now: int) -> Stored:
-    """Makes the spooled reports a run, or a part of the run of their key. For a worker, on a connection of its own.
+    """Stores staged reports as a run, or adds them to the run of their key. For a worker, on its own connection.
 
-    `keep` is how many run events are kept. Raises `Unauthenticated`, `Denied`, `peewee.DatabaseError`; then nothing
-    was stored.
+    `keep` is the number of run events to keep. Raises `Unauthenticated`, `Denied`, `peewee.DatabaseError`; then
+    nothing is stored.
     """
     with reports.spooled(spool), reports.atomic():
         user = _user(credential, now)
@@ -138,17 +137,17 @@ def store(spool: Path, upload: Upload, credential: Credential | None, settings: 
 
 
 def _user(credential: Credential | None, now: int) -> User | None:
-    """Who posts, as he is now: a long upload may have outlived its token."""
+    """The uploader, read anew: the credential may have ended during a long upload."""
     if credential is None:
         return None
     still = accounts.still(credential, now)
     if still is None:
-        raise Unauthenticated("the credential ended while the reports came")
+        raise Unauthenticated("the credential ended during the upload")
     return still.user
 
 
 def _project(upload: Upload, user: User | None, security: TrackerSecurity, now: int) -> Project:
-    project = Project.get_or_none(Project.name == upload.project)
+    project: Project | None = Project.get_or_none(Project.name == upload.project)
     if project is None:
         visibility = security.default_visibility or ("PUBLIC" if security.open_mode else "PRIVATE")
         project = Project.create(name=upload.project, repo_url=upload.repo_url, visibility=visibility, created_at=now)
@@ -161,24 +160,27 @@ def _project(upload: Upload, user: User | None, security: TrackerSecurity, now: 
 
 
 def _run(project: Project, upload: Upload, now: int) -> Run:
-    """The run of this key, or a new one. What the first upload said stays; what it left out later ones fill in."""
-    said = {column: getattr(upload, field) for column, field in _FACTS.items()}
+    """The run of this key, or a new one. The first value of each fact stays; later uploads fill in missing ones."""
+    facts = {column: getattr(upload, field) for column, field in _FACTS.items()}
     key = upload.run_key
-    found = None if key is None else Run.get_or_none((Run.project == project) & (Run.run_key == key))
-    if found is None:
+    existing: Run | None = None if key is None else Run.get_or_none((Run.project == project) & (Run.run_key == key))
+    if existing is None:
         zeros = dict.fromkeys(_COUNTS, 0)
-        return Run.create(
+        created: Run = Run.create(
             project=project, run_key=key, flag=upload.flag or DEFAULT_FLAG, created_at=now, updated_at=now,
-            status="PASSED", uploads=0, **said, **zeros,
+            status="PASSED", uploads=0, **facts, **zeros,
         )  # fmt: skip
-    missing = {column: value for column, value in said.items() if getattr(found, column) is None and value is not None}
+        return created
+    missing = {
+        column: value for column, value in facts.items() if getattr(existing, column) is None and value is not None
+    }
     if missing:
-        _set(found, updated_at=now, **missing)
-    return found
+        _set(existing, updated_at=now, **missing)
+    return existing
 
 
 def _add(run: Run, upload: Upload, now: int) -> bool:
-    """Copies from the spool what the run does not have yet; whether there was any."""
+    """Copies the staged reports that the run does not have yet. Returns whether there were any."""
     values: dict[str, Any] = {"run": run.id, "project": run.project_id, "module": upload.module, "now": now}
     values |= {f"{table}s": last for table, last in reports.last_ids(_AT_MOST).items()}
     if not reports.execute_sql(_REPORTS, values).rowcount:
@@ -190,49 +192,27 @@ def _add(run: Run, upload: Upload, now: int) -> bool:
 
 
 def _sum_up(run: Run) -> None:
-    """The totals of a run are the sums over its reports, less what coverage reports say twice."""
+    """Sets the totals of a run: the sums over its reports, less the lines that several of them count."""
     sums = reports.execute_sql(_TOTALS, (run.id,)).fetchone()
     totals = dict(zip(_COUNTS + _COVERED, sums, strict=True))
-    for name, twice in zip(_COVERED, _told_twice(run), strict=True):
+    for name, excess in zip(_COVERED, _counted_twice(run), strict=True):
         if totals[name] is not None:
-            totals[name] = max(0, totals[name] - twice)
+            totals[name] = max(0, totals[name] - excess)
     failed = totals["failed"] + totals["errors"]
     _set(run, status="FAILED" if failed else "PASSED", **totals)
 
 
-def _told_twice(run: Run) -> Sequence[int]:
-    """By how much the reports' own totals overstate, because several of them tell of the same source file."""
+def _counted_twice(run: Run) -> Sequence[int]:
+    """By how much the sums of the reports overstate, because several reports cover the same source file."""
     count = "SELECT count(*) FROM report WHERE run_id = ? AND kind = 'jacoco'"
     if reports.execute_sql(count, (run.id,)).fetchone()[0] < 2:
         return (0, 0, 0, 0)
     rows = reports.execute_sql(_SHARED, {"run": run.id})
     excess = [0, 0, 0, 0]
-    for told, once in united(rows):
+    for sums, once in unite(rows):
         for place in range(4):
-            excess[place] += told[place] - once[place]
+            excess[place] += sums[place] - once[place]
     return excess
-
-
-def united(rows: Iterable[Sequence[Any]]) -> Iterator[tuple[Sequence[int], Sequence[int]]]:
-    """For each source file of several reports: the sums of its counts there, and its counts once."""
-    for _, group in groupby(rows, key=lambda row: row[:2]):
-        told = [row[2:] for row in group]
-        sums = [sum(counts) for counts in zip(*(row[:4] for row in told), strict=True)]
-        yield sums, (*_lines(told), *_branches(told))
-
-
-def _lines(told: Sequence[Sequence[Any]]) -> tuple[int, int]:
-    """Covered and missed: the union of the lines; where there are none, the larger covered count wins."""
-    counts = [(row[0], row[1]) for row in told if row[4] is None]
-    if len(counts) < len(told):
-        counts.append(count_union(row[4:6] for row in told if row[4] is not None))
-    return max(counts, key=lambda pair: (pair[0], sum(pair)))
-
-
-def _branches(told: Sequence[Sequence[Any]]) -> tuple[int, int]:
-    """No report says which branches it means: as many as the best of them covered, of as many as any saw."""
-    covered = max(row[2] for row in told)
-    return covered, max(row[2] + row[3] for row in told) - covered
 
 
 def _set(run: Run, **values: Any) -> None:

@@ -1,4 +1,4 @@
-"""A project's own settings, its visibility and its members, as people change them."""
+"""Changes of a project's settings, visibility and members."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from models.config import parsers
 from models.errors import Conflict, Invalid, NotFound
 from models.tracker.tables import Project, reports
 
-_LONGEST = {"base_branch": 255, "repo_url": 1024}
+MAX_CHARACTERS = {"base_branch": 255, "repo_url": 1024}
 _BOOLEANS = {"true": True, "false": False}
 
 
 def read(form: Mapping[str, str]) -> dict[str, Any]:
-    """Columns of a project and their new values, from those fields of a form that it has; blank: the global setting.
+    """New values by column, of the fields that a form has; blank restores the global setting.
 
     Raises `Invalid`, which names the field.
     """
@@ -36,23 +36,23 @@ def read(form: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _line(name: str, text: str) -> str:
-    if len(text) > _LONGEST[name] or not text.isprintable():
-        raise Invalid(f"{name} must have at most {_LONGEST[name]} characters, all of them printable")
+    if len(text) > MAX_CHARACTERS[name] or not text.isprintable():
+        raise Invalid(f"{name} must have at most {MAX_CHARACTERS[name]} characters, all of them printable")
     return text
 
 
 def _url(name: str, text: str) -> str:
     try:
         return parsers.url(_line(name, text))
-    except parsers.ValidationError as unfit:
-        raise Invalid(f"{name} {unfit}") from None
+    except parsers.ValidationError as error:
+        raise Invalid(f"{name} {error}") from None
 
 
 def _percent(name: str, text: str) -> float:
     try:
         return parsers.between(0.0, 100.0)(parsers.number(text))
-    except parsers.ValidationError as unfit:
-        raise Invalid(f"{name} {unfit}") from None
+    except parsers.ValidationError as error:
+        raise Invalid(f"{name} {error}") from None
 
 
 def _boolean(name: str, text: str) -> bool:
@@ -62,20 +62,20 @@ def _boolean(name: str, text: str) -> bool:
 
 
 def change(project: Project, columns: Mapping[str, Any]) -> None:
-    """Keeps what `read` gave."""
+    """Stores what `read` returned."""
     if columns:
         Project.update(**columns).where(Project.id == project.id).execute()
 
 
-def show(project: Project, visibility: str) -> None:
-    """Makes it PUBLIC or PRIVATE. Raises `Invalid`."""
+def set_visibility(project: Project, visibility: str) -> None:
+    """Makes a project PUBLIC or PRIVATE. Raises `Invalid`."""
     if visibility not in ("PUBLIC", "PRIVATE"):
         raise Invalid("visibility must be PUBLIC or PRIVATE")
     Project.update(visibility=visibility).where(Project.id == project.id).execute()
 
 
 def grant(project: Project, username: str, role: str, by: User, now: int) -> None:
-    """Makes somebody a member, or another kind of member. Raises `Invalid`, `Conflict`."""
+    """Makes an account a member, or changes its role. Raises `Invalid`, `Conflict`."""
     if role not in PROJECT_ROLES:
         raise Invalid(f"role must be one of {', '.join(PROJECT_ROLES)}")
     with reports.atomic():
@@ -96,7 +96,7 @@ def remove(project: Project, user_id: int, by: User) -> None:
 
 
 def _keep_an_owner(project: Project, without: int, by: User) -> None:
-    """An ADMIN may leave a project to the ADMINs; an OWNER must not lose it."""
+    """Raises `Conflict` where only an ADMIN could own the project afterwards, unless `by` is one."""
     owners = {user.id for user, role in permissions.members_of(project.id) if role == "OWNER"}
     if owners == {without} and not by.is_admin:
-        raise Conflict("a project needs an OWNER: make somebody else one first")
+        raise Conflict("a project needs an OWNER: make another member OWNER first")

@@ -1,4 +1,4 @@
-"""Projects and runs as somebody may see them. What may not be read is told in the words of what is missing."""
+"""Projects and runs with the caller's permissions. One that the caller cannot read is reported as not found."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from models.tracker import queries
 from models.tracker.queries import Listed
 from models.tracker.tables import Project, Run
 
-MOST_PROJECTS = 1000
+MAX_PROJECTS = 1000
 
 
 def project(user: User | None, id: str, role: ProjectRole = "READ") -> Project:
@@ -35,14 +35,14 @@ def run(user: User | None, id: str, role: ProjectRole = "READ") -> tuple[Run, Pr
 
 def named(user: User | None, name: str) -> Project:
     """The project of this name. Raises `NotFound`."""
-    found = Project.get_or_none(Project.name == name)
+    found: Project | None = Project.get_or_none(Project.name == name)
     if found is None or not may_read(user, found):
         raise queries.no_project(name)
     return found
 
 
-def listed(user: User | None, name: str | None = None, limit: int = MOST_PROJECTS) -> list[Listed]:
-    """The projects that `user` may read, by name; with `name` only the one of that name."""
+def listed(user: User | None, name: str | None = None, limit: int = MAX_PROJECTS) -> list[Listed]:
+    """The projects that `user` may read, sorted by name; with `name` only that project."""
     query = Project.select().where(readable(user))
     if name is not None:
         query = query.where(Project.name == name)
@@ -50,16 +50,16 @@ def listed(user: User | None, name: str | None = None, limit: int = MOST_PROJECT
 
 
 def pair(user: User | None, base: str, head: str) -> tuple[Run, Run]:
-    """Two runs of one project, to be compared. Raises `Invalid`, `NotFound`."""
-    (one, project), (other, _) = run(user, base), run(user, head)
-    if one.project_id != other.project_id:
-        raise Invalid(f"base and head must be runs of one project; only run {one.id} is one of {project.name}")
-    return one, other
+    """Two runs of one project. Raises `Invalid`, `NotFound`."""
+    (base_run, project), (head_run, _) = run(user, base), run(user, head)
+    if base_run.project_id != head_run.project_id:
+        raise Invalid(f"base and head must be runs of one project; only run {base_run.id} is one of {project.name}")
+    return base_run, head_run
 
 
 def check(user: User | None, project: Project, role: ProjectRole) -> None:
-    """Raises `Denied` where `user`, who may read `project`, may not do what asks for `role`."""
+    """Raises `Denied` where `user`, who may read `project`, does not have `role` in it."""
     if role == "WRITE" and not may_write(user, project):
-        raise Denied("only who has WRITE in this project may do this")
+        raise Denied("this needs WRITE in the project")
     if role == "OWNER" and not may_own(user, project):
-        raise Denied("only an OWNER of this project may do this")
+        raise Denied("this needs OWNER in the project")

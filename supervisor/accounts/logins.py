@@ -15,9 +15,9 @@ import peewee
 
 from models.accounts import accounts
 from models.accounts.accounts import Credential, PresentedCredential, User
+from models.accounts.tables import database as reports
 from models.config.settings import TrackerSecurity
 from models.errors import Invalid, Problem, Unavailable
-from models.tracker.tables import reports
 from supervisor.accounts import passwords
 from supervisor.accounts.throttle import Throttle
 from supervisor.clock import Clock

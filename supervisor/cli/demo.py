@@ -22,7 +22,7 @@ from models.accounts.permissions import ProjectRole
 from models.config.settings import Config
 from models.errors import Conflict
 from models.tracker import flaky, runs, settings
-from models.tracker.flaky import Said
+from models.tracker.flaky import Triage
 from models.tracker.reports.base import Case, CaseStatus, CoverageReport, FileCoverage, Suite, TestReport, Totals
 from models.tracker.runs import Stored, Upload
 from models.tracker.staging import Spool
@@ -30,7 +30,7 @@ from models.tracker.tables import Project, Run, reports
 from supervisor.accounts import passwords
 from supervisor.cli.users import with_store
 from supervisor.clock import Clock
-from supervisor.tracker.store import place_of_store
+from supervisor.tracker.store import store_location
 
 PASSWORD_FILE = "demo-password"  # noqa: S105 (the name of a file)
 
@@ -139,7 +139,7 @@ def _people(data: Path, now: int) -> str | None:
 
 
 def _tell(config: Config, count: int, password: str | None, data: Path) -> None:
-    print(f"{count} runs of {len(_STORIES)} projects are in {place_of_store(config.server)}")
+    print(f"{count} runs of {len(_STORIES)} projects are in {store_location(config.server)}")
     if password is not None:
         shown = f"{password}, kept in" if sys.stdout.isatty() else "in"
         print(f"log in as {', '.join(name for name, _, _ in _PEOPLE)}; password {shown} {data / PASSWORD_FILE}")
@@ -289,9 +289,9 @@ def _settle(story: Story, now: int) -> None:
         user = accounts.user_named(name)
         if user is not None:
             permissions.grant(project.id, user.id, role, now)
-    settings.show(project, "PRIVATE" if story.private else "PUBLIC")
+    settings.set_visibility(project, "PRIVATE" if story.private else "PUBLIC")
     settings.change(project, {"min_line_coverage": story.least})
     found = flaky.tests(project.id) if story.wobbly > 2 and Run.select().where(Run.project == project).exists() else ()
     for test in found[1:2]:
         note = "waits for a slow mail server; being rewritten"
-        flaky.say(project.id, test.class_name, test.name, Said.QUARANTINED, note, None, now)
+        flaky.set_triage(project.id, test.class_name, test.name, Triage.QUARANTINED, note, None, now)

@@ -19,7 +19,7 @@ from models.errors import CannotUse, Invalid, NotFound, Problem
 from models.tracker.tables import reports
 from supervisor.accounts import passwords
 from supervisor.clock import Clock
-from supervisor.tracker.store import open_store, place_of_store
+from supervisor.tracker.store import open_store, store_location
 
 _PATIENCE = 30.0
 _SECOND = 1_000_000
@@ -77,7 +77,7 @@ def with_store(
         except OSError as error:
             return _failed(verb, f"{error.filename or data}: {error.strerror}")
         except peewee.PeeweeException as error:
-            return _failed(verb, f"{place_of_store(settings.server)}: {' '.join(str(error).split())}")
+            return _failed(verb, f"{store_location(settings.server)}: {' '.join(str(error).split())}")
         except (KeyboardInterrupt, EOFError):
             return _failed(verb, "given up")
         if is_new and where_none == "tell":

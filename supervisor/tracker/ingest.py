@@ -1,4 +1,4 @@
-"""Reports on their way into the store: read off the loop, a few at a time, and written by one after the other."""
+"""Parses uploaded reports in worker threads, a few at a time, and stores them one after the other."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ log = logging.getLogger("ingest")
 
 Result = TypeVar("Result")
 
-_READERS = 2
-_SPOOLERS = 2
-_WAITING = 200
-"""Uploads that have come whole and wait to be read; more are told to come again."""
-_CHECKING_TAKES = 20.0
-_STORING_TAKES = 120.0
+_MAX_CONCURRENT_PARSERS = 2
+_MAX_CONCURRENT_WRITERS = 2
+_MAX_QUEUED_UPLOADS = 200
+"""Complete uploads that wait to be parsed; further ones are answered 503."""
+_CHECK_SECONDS = 20.0
+_STORE_SECONDS = 120.0
 
 
 @frozen
 class Received:
-    """A file of an upload: the part that it came as, its name in words for people, and where it lies."""
+    """A file of an upload: the name of its part, its display name and its path."""
 
     kind: Literal["junit", "jacoco"]
     name: str
@@ -50,82 +50,82 @@ class Received:
 
 
 class Ingest:
-    """What comes in lies below `folder` until it is stored; nothing of it outlives its request, nor a start of ours."""
+    """Uploads lie below `folder` until they are stored; each is removed with its request, or at the next start."""
 
     def __init__(self, folder: Path, settings: Config, clock: Clock, publish: Callable[[RunUpdate], None]) -> None:
-        """`publish` is called on the loop for each run that was stored, after its commit."""
+        """`publish` is called on the loop for each stored upload, after its commit."""
         self._folder = folder
         self._settings = settings
         self._clock = clock
         self._publish = publish
         limits = settings.tracker.limits
         self._limits = Limits(limits.inflated, limits.depth, limits.output_per_case)
-        self._spoolers = ThreadPoolExecutor(_SPOOLERS, "spool")
-        self._readers = ThreadPoolExecutor(_READERS, "ingest")
+        self._spoolers = ThreadPoolExecutor(_MAX_CONCURRENT_WRITERS, "spool")
+        self._readers = ThreadPoolExecutor(_MAX_CONCURRENT_PARSERS, "ingest")
         self._writing = threading.Lock()
         self._under_way: set[asyncio.Future[Stored]] = set()
-        self._left: set[Path] = set()
+        self._unremoved: set[Path] = set()
         self.answered: Counter[str] = Counter()
-        """Uploads, by what became of them: stored, refused, failed."""
+        """Uploads by outcome: stored, refused, failed."""
         self._closed = False
 
     @property
     def waiting(self) -> int:
-        """Uploads that have come whole and are not stored yet."""
+        """Complete uploads that are not stored yet."""
         return len(self._under_way)
 
     def sweep(self) -> None:
-        """Removes what an earlier life left. Raises `OSError`."""
+        """Removes the folders of an earlier process. Raises `OSError`."""
         shutil.rmtree(self._folder, ignore_errors=True)
         self._folder.mkdir(mode=0o700, exist_ok=True)
 
     def folder(self) -> Path:
-        """A name for the folder of a new request; it is not made yet."""
+        """A path for the folder of a new request; it is not created yet."""
         return self._folder / secrets.token_hex(8)
 
     async def spool(self, work: Callable[[], Result]) -> Result:
-        """Runs what writes or removes the files of a request. Raises `Unavailable` where the disk takes no more."""
+        """Runs work on the files of a request in a worker. Raises `Unavailable` for an `OSError`."""
         self._check_open()
         try:
             return await asyncio.get_running_loop().run_in_executor(self._spoolers, work)
         except OSError as error:
-            raise _full(error) from None
+            raise _not_stored(error) from None
 
     def remove(self, folder: Path, work: Callable[[], None]) -> None:
-        """Has `work` let go of the files of a request, and its folder removed; nobody waits for it."""
+        """Runs `work`, which closes the files of a request, and removes the folder, in a worker."""
         if not self._closed:
-            self._spoolers.submit(self._let_go, folder, work)
+            self._spoolers.submit(self._close_and_remove, folder, work)
 
-    def _let_go(self, folder: Path, work: Callable[[], None]) -> None:
+    def _close_and_remove(self, folder: Path, work: Callable[[], None]) -> None:
         work()
-        self._removed(folder)
+        self._remove_folder(folder)
 
-    def _removed(self, folder: Path) -> None:
-        """One that cannot be removed now, because no descriptor is left, is tried again with the next."""
-        self._left.add(folder)
-        for one in list(self._left):
-            shutil.rmtree(one, ignore_errors=True)
-            if not one.exists():
-                self._left.discard(one)
+    def _remove_folder(self, folder: Path) -> None:
+        """A folder that cannot be removed now, for want of descriptors, is tried again with the next one."""
+        self._unremoved.add(folder)
+        for path in list(self._unremoved):
+            shutil.rmtree(path, ignore_errors=True)
+            if not path.exists():
+                self._unremoved.discard(path)
 
     async def check(self, user: User | None, project: str) -> None:
-        """Before any work is spent on it. Raises `Unauthenticated` or `Denied` (`runs.check_post`), `Unavailable`."""
-        if len(self._under_way) >= _WAITING:
-            raise Unavailable("too many uploads are waiting to be read")
+        """Before an upload is parsed. Raises `Unauthenticated` or `Denied` (`runs.check_post`), `Unavailable`."""
+        if len(self._under_way) >= _MAX_QUEUED_UPLOADS:
+            raise Unavailable("too many uploads are waiting to be parsed")
         try:
             if reports.is_local:
                 runs.check_post(user, project)
             else:
                 await asyncio.to_thread(
-                    reports.run_with_timeout, lambda: runs.check_post(user, project), _CHECKING_TAKES
+                    reports.run_with_timeout, lambda: runs.check_post(user, project), _CHECK_SECONDS
                 )
         except peewee.PeeweeException as error:
-            raise _full(error) from None
+            raise _not_stored(error) from None
 
     async def run(
         self, folder: Path, upload: Upload, files: Sequence[Received], credential: Credential | None
     ) -> Stored:
-        """Reads the files of a request, stores them as its run, tells of it, and removes the request's folder.
+        """Parses the files of a request, stores and publishes its run, and removes the request's folder.
 
         Raises `Invalid` or `TooLarge` for a report, `Unauthenticated`, `Denied`, `TimedOut`, `Unavailable`; then
         nothing was stored.
@@ -146,7 +146,7 @@ class Ingest:
             raise Unavailable("pilothouse is stopping")
 
     async def close(self, seconds: float) -> None:
-        """Waits for what is being stored."""
+        """Waits for the uploads that are being stored, then ends the workers."""
         if self._under_way:
             await asyncio.wait(self._under_way, timeout=seconds)
         self._closed = True
@@ -158,11 +158,11 @@ class Ingest:
         try:
             self._read(spool, files)
             with self._writing:
-                return reports.run_with_timeout(lambda: self._store(spool, upload, credential), _STORING_TAKES)
+                return reports.run_with_timeout(lambda: self._store(spool, upload, credential), _STORE_SECONDS)
         except (peewee.OperationalError, sqlite3.OperationalError, OSError) as error:
-            raise _full(error) from None
+            raise _not_stored(error) from None
         finally:
-            self._removed(folder)
+            self._remove_folder(folder)
 
     def _store(self, spool: Path, upload: Upload, credential: Credential | None) -> Stored:
         keep, now = self._settings.server.stream_replay, self._clock.now()
@@ -180,7 +180,7 @@ class Ingest:
                 file.path.unlink()
 
     def _read_one(self, spool: Spool, file: Received) -> None:
-        from models.tracker.reports.detect import read_coverage, read_tests  # parsers, for who posts reports at all
+        from models.tracker.reports.detect import read_coverage, read_tests  # parsers load on first use
 
         spool.begin()
         with file.path.open("rb") as source:
@@ -192,7 +192,7 @@ class Ingest:
                 spool.end_coverage(coverage, file.name, coverage.digest)
 
 
-def _full(error: Exception) -> Unavailable:
+def _not_stored(error: Exception) -> Unavailable:
     log.error("an upload could not be stored: %s", error)
     reason = error.strerror if isinstance(error, OSError) else str(error)
     return Unavailable(f"the reports cannot be stored now: {reason}")

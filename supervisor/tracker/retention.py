@@ -1,4 +1,4 @@
-"""Deletes runs: those that have had their time, and those that somebody asks for; in pieces, so that nobody waits."""
+"""Deletes expired runs, and runs on request, in short transactions between which others write."""
 
 from __future__ import annotations
 
@@ -16,61 +16,61 @@ from supervisor.clock import Clock
 
 log = logging.getLogger("tracker")
 
-_EVERY = 600.0
-_AFTER_A_RUN = 2.0
-_BREATH = 0.01
-_DAY = 86_400 * 1_000_000
+_PERIOD_SECONDS = 600.0
+_DELAY_SECONDS = 2.0
+_PAUSE_SECONDS = 0.01
+_DAY_MICROSECONDS = 86_400 * 1_000_000
 
 InStore = Callable[[Callable[[], Any]], Awaitable[Any]]
 
 
 class Retention:
-    """`retain-days` and `retain-runs`, looked at every ten minutes and soon after a run came in."""
+    """Enforces `retain-days` and `retain-runs`, every ten minutes and shortly after each upload."""
 
     def __init__(self, settings: Tracker, clock: Clock, in_store: InStore) -> None:
         """`in_store` runs a piece of work on the tracker's store, in the worker."""
         self._settings = settings
         self._clock = clock
         self._in_store = in_store
-        self._came = asyncio.Event()
+        self._run_stored = asyncio.Event()
         self._orphans = False
-        """Whether tests may have lost their last run."""
+        """Whether tests without results may exist."""
 
     def notice(self, _: object) -> None:
-        """A run came in: its branch may have more than it keeps."""
+        """Called for each stored upload: its branch may have more runs than it keeps."""
         if self._settings.retain_runs:
-            self._came.set()
+            self._run_stored.set()
 
     async def watch(self) -> None:
         while True:
             try:
-                await self._look()
+                await self._delete_expired()
             except (peewee.PeeweeException, Problem) as error:
                 log.warning("old runs could not be deleted: %s", error)
             try:
-                async with asyncio.timeout(_EVERY):
-                    await self._came.wait()
-                    await asyncio.sleep(_AFTER_A_RUN)  # many come at once
+                async with asyncio.timeout(_PERIOD_SECONDS):
+                    await self._run_stored.wait()
+                    await asyncio.sleep(_DELAY_SECONDS)  # uploads come in groups
             except TimeoutError:
                 pass
-            self._came.clear()
+            self._run_stored.clear()
 
-    async def _look(self) -> None:
+    async def _delete_expired(self) -> None:
         days, runs, gate = self._settings.retain_days, self._settings.retain_runs, self._settings.quality_gate
-        before = self._clock.settled() - days * _DAY if days else 0
+        before = self._clock.settled() - days * _DAY_MICROSECONDS if days else 0
         while (days or runs) and (ids := await self._in_store(lambda: retention.expired(before, runs, gate))):
             for id in ids:
                 await self.delete(id)
-            log.info("%d runs were deleted: they had had their time", len(ids))
+            log.info("%d expired runs were deleted", len(ids))
         if self._orphans:
             self._orphans = False
             after: int | None = 0
             while after is not None:
                 after = await self._in_store(lambda: retention.forget_tests(after or 0))  # noqa: B023 (awaited here)
-                await asyncio.sleep(_BREATH)
+                await asyncio.sleep(_PAUSE_SECONDS)
 
     async def delete(self, id: int) -> None:
-        """Deletes a run, if it is there."""
+        """Deletes a run, if it exists."""
         while await self._in_store(lambda: retention.delete_some(id)):
-            await asyncio.sleep(_BREATH)
+            await asyncio.sleep(_PAUSE_SECONDS)
         self._orphans = True

@@ -1,4 +1,4 @@
-"""Opening the store of the tracker, by the server and by the command line, perhaps at the same moment."""
+"""Opens the tracker's store. The server and the command line may do so at the same moment."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ import peewee
 from models.config.settings import Server
 from models.tracker.tables import reports
 
-_PATIENCE = 10.0
-_AGAIN = 0.05
-_OTHERS_WORK = ("locked", "already exists")
+_TIMEOUT_SECONDS = 10.0
+_RETRY_SECONDS = 0.05
+_RETRIED_ERRORS = ("locked", "already exists")
 
 
 def open_store(path: Path, url: str | None = None) -> None:
-    """Opens (and makes) the file, or connects to the database at `url`; waits a while for another that makes it too.
+    """Opens or creates the file, or connects to the database at `url`. Waits while another process creates it.
 
-    Raises `CannotUse`, `peewee.PeeweeException` or `OSError` where that is in vain.
+    Raises `CannotUse`, `peewee.PeeweeException` or `OSError`.
     """
-    end = time.monotonic() + _PATIENCE
+    end = time.monotonic() + _TIMEOUT_SECONDS
     while True:
         try:
             reports.open(path, url)
         except peewee.OperationalError as error:
             if not reports.is_closed():
                 reports.close()
-            if time.monotonic() > end or not any(word in str(error) for word in _OTHERS_WORK):
+            if time.monotonic() > end or not any(text in str(error) for text in _RETRIED_ERRORS):
                 raise
-            time.sleep(_AGAIN)
+            time.sleep(_RETRY_SECONDS)
         else:
             return
 
 
-def place_of_store(settings: Server) -> str:
-    """Where it is, in words for people, without a password."""
+def store_location(settings: Server) -> str:
+    """The location for messages, without a password."""
     return "server.database-url" if settings.database_url else str(settings.data_dir / "tracker.db")

@@ -51,9 +51,12 @@ CODE: dict[str, tuple[float, ...]] = {
     "passwords that are hashed at once; that wait": (passwords._AT_ONCE, passwords._WAITING),
     "a password": (accounts.LEAST_PASSWORD, accounts.LONGEST_PASSWORD),
     "tokens that are not revoked, and sessions, of an account": (accounts.MOST_TOKENS,),
-    "uploads that are read at once; that wait": (ingest._READERS, ingest._WAITING),
-    "storing an upload": (ingest._STORING_TAKES,),
-    "projects in a list; suites, failures and files of a run that are told": (visibility.MOST_PROJECTS, queries.MOST),
+    "uploads that are read at once; that wait": (ingest._MAX_CONCURRENT_PARSERS, ingest._MAX_QUEUED_UPLOADS),
+    "storing an upload": (ingest._STORE_SECONDS,),
+    "projects in a list; suites, failures and files of a run that are told": (
+        visibility.MAX_PROJECTS,
+        queries.MAX_ROWS,
+    ),
     "a helm that was asked to go": (runner._LATE,),
     "an archive, packed; unpacked; its entries; one file": (
         Bounds().packed / MIB, Bounds().unpacked / MIB, Bounds().entries, Bounds().file / MIB,

@@ -14,7 +14,7 @@ from written import ERROR, FAILED, NOW, PASSED, SECOND, SKIPPED
 
 from models.config.settings import QualityGate
 from models.tracker import flaky
-from models.tracker.flaky import Said
+from models.tracker.flaky import Triage
 from models.tracker.quality_gate import Rule, Thresholds, rules, verdict
 from models.tracker.tables import Project, Run, Suite
 
@@ -123,17 +123,17 @@ def test_a_test_without_a_class_is_told_by_its_name(project: Project) -> None:
 
 def test_a_quarantined_test_does_not_gate_until_it_is_active_again(project: Project) -> None:
     run = written.run(project, {"c.A a": FAILED})
-    for said, passes in ((Said.QUARANTINED, True), (Said.RESOLVED, False), (Said.QUARANTINED, True)):
-        flaky.say(project.id, "c.A", "a", said, None, 1, NOW)
+    for said, passes in ((Triage.QUARANTINED, True), (Triage.RESOLVED, False), (Triage.QUARANTINED, True)):
+        flaky.set_triage(project.id, "c.A", "a", said, None, 1, NOW)
         assert judged(run)["new-failures"].passed is passes
-    flaky.say(project.id, "c.A", "a", Said.ACTIVE, None, 1, NOW)
+    flaky.set_triage(project.id, "c.A", "a", Triage.ACTIVE, None, 1, NOW)
     assert not judged(run)["new-failures"].passed
 
 
 def test_a_quarantine_is_of_one_project(project: Project) -> None:
     other = written.project("other")
     written.run(other, {"c.A a": FAILED})
-    flaky.say(other.id, "c.A", "a", Said.QUARANTINED, None, 1, NOW)
+    flaky.set_triage(other.id, "c.A", "a", Triage.QUARANTINED, None, 1, NOW)
     assert not judged(written.run(project, {"c.A a": FAILED}))["new-failures"].passed
 
 
@@ -200,6 +200,7 @@ def test_the_base_branch_is_the_runs_own_else_the_projects_else_the_global_one(p
     assert verdict(plain, project, HOUSE).baseline_id == runs["main"].id
     assert verdict(plain, project, evolve(HOUSE, base_branch="develop")).baseline_id == runs["develop"].id
     project.base_branch = "develop"
+    project.save()
     assert verdict(plain, project, HOUSE).baseline_id == runs["develop"].id
     assert verdict(own, project, HOUSE).baseline_id == runs["release"].id
 

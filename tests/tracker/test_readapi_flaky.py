@@ -11,7 +11,7 @@ from written import ERROR, FAILED, NOW, PASSED, SECOND, SKIPPED
 
 from models.errors import NotFound
 from models.tracker import flaky
-from models.tracker.flaky import FlakyTest, Said
+from models.tracker.flaky import FlakyTest, Triage
 from models.tracker.reports.base import CaseStatus
 from models.tracker.tables import Project, Run
 
@@ -98,7 +98,7 @@ def test_the_figures_are_of_all_newest_runs(project: Project) -> None:
     runs(project, "def", PASSED, ERROR, PASSED)
     last = runs(project, "ghi", FAILED)[0]
     runs(project, None, PASSED)
-    assert flaky.tests(project.id) == [FlakyTest("c.A", "a", 2, 7, 3, last.created_at, Said.ACTIVE, None)]
+    assert flaky.tests(project.id) == [FlakyTest("c.A", "a", 2, 7, 3, last.created_at, Triage.ACTIVE, None)]
 
 
 def test_those_that_failed_most_often_come_first(project: Project) -> None:
@@ -125,18 +125,18 @@ def test_only_the_newest_runs_are_looked_at(project: Project) -> None:
 
 def test_a_quarantined_test_stays_in_sight(project: Project) -> None:
     runs(project, "abc", FAILED)
-    flaky.say(project.id, "c.A", "a", Said.QUARANTINED, "why", 1, NOW)
+    flaky.set_triage(project.id, "c.A", "a", Triage.QUARANTINED, "why", 1, NOW)
     (test,) = flaky.tests(project.id)
-    assert (test.commits, test.status, test.note, test.failures) == (None, Said.QUARANTINED, "why", 1)
+    assert (test.commits, test.status, test.note, test.failures) == (None, Triage.QUARANTINED, "why", 1)
     assert flaky.count(project.id) == 0
-    flaky.say(project.id, "c.A", "a", Said.RESOLVED, None, 1, NOW)
+    flaky.set_triage(project.id, "c.A", "a", Triage.RESOLVED, None, 1, NOW)
     assert found(project) == []
 
 
 def test_what_is_said_of_a_flaky_test_does_not_hide_it(project: Project) -> None:
     runs(project, "abc", FAILED, PASSED)
-    for said in Said:
-        flaky.say(project.id, "c.A", "a", said, None, 1, NOW)
+    for said in Triage:
+        flaky.set_triage(project.id, "c.A", "a", said, None, 1, NOW)
         assert found(project) == ["c.A a"]
         assert flaky.tests(project.id)[0].status is said
 
@@ -144,4 +144,4 @@ def test_what_is_said_of_a_flaky_test_does_not_hide_it(project: Project) -> None
 def test_nothing_is_said_of_a_test_that_there_is_not(project: Project) -> None:
     runs(written.project("other"), None, PASSED)
     with pytest.raises(NotFound):
-        flaky.say(project.id, "c.A", "a", Said.QUARANTINED, None, 1, NOW)
+        flaky.set_triage(project.id, "c.A", "a", Triage.QUARANTINED, None, 1, NOW)

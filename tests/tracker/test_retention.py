@@ -14,7 +14,7 @@ from written import FAILED, NOW, PASSED, SECOND
 
 from models.config.settings import QualityGate
 from models.tracker import flaky, retention, tables
-from models.tracker.flaky import Said
+from models.tracker.flaky import Triage
 from models.tracker.tables import Coverage, Failure, Output, Project, Report, Result, Run, Suite, reports
 
 HOUSE = QualityGate()
@@ -123,7 +123,7 @@ def test_deleting_what_is_gone_does_nothing(project: Project) -> None:
 def test_tests_without_a_run_are_forgotten_but_those_that_somebody_marked(project: Project) -> None:
     run = written.run(project, {"c.A gone": PASSED, "c.A marked": PASSED, "c.A kept": PASSED})
     written.run(project, {"c.A kept": PASSED})
-    flaky.say(project.id, "c.A", "marked", Said.QUARANTINED, None, 1, NOW)
+    flaky.set_triage(project.id, "c.A", "marked", Triage.QUARANTINED, None, 1, NOW)
     delete(run)
     after: int | None = 0
     while after is not None:

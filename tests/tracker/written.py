@@ -13,8 +13,9 @@ from conftest import Server, database_of
 from models.accounts import accounts, permissions
 from models.accounts.accounts import Scope, User
 from models.accounts.permissions import ProjectRole
+from models.accounts.tables import Session
 from models.tracker.reports.base import CASE_STATUSES, CaseStatus
-from models.tracker.tables import Failure, Output, Project, Report, Result, Run, Session, Suite, Test, reports
+from models.tracker.tables import Failure, Output, Project, Report, Result, Run, Suite, Test, reports
 
 SECOND = 1_000_000
 NOW = 1_763_000_000 * SECOND
@@ -47,7 +48,8 @@ def store_of(server: Server) -> contextlib.AbstractContextManager[None]:
 
 
 def project(name: str, visibility: str = "PUBLIC", **settings: Any) -> Project:
-    return Project.create(name=name, visibility=visibility, created_at=NOW, **settings)
+    made: Project = Project.create(name=name, visibility=visibility, created_at=NOW, **settings)
+    return made
 
 
 def project_named(name: str) -> Project:
@@ -67,7 +69,7 @@ def run(project: Project, tests: Tests | None = None, coverage: tuple[int, int] 
     at = facts.pop("created_at", NOW + Run.select().count() * SECOND)
     status = "FAILED" if counts[FAILED] + counts[ERROR] else "PASSED"
     values = {"branch": "main", "flag": "default", "uploads": 1, "status": status, **sums, **lines, **facts}
-    made = Run.create(project=project, created_at=at, updated_at=at, **values)
+    made: Run = Run.create(project=project, created_at=at, updated_at=at, **values)
     report = Report.create(
         run=made, kind="junit", hash=secrets.token_hex(8), name="a.xml", format="junit", created_at=at, **sums
     )
@@ -85,7 +87,7 @@ def result(project: Project, run: Run, report: Report, name: str, status: CaseSt
     known = (Test.project == project) & (Test.class_name == class_name) & (Test.name == plain)
     test = Test.get_or_none(known) or Test.create(project=project, class_name=class_name, name=plain)
     values = {"flaky": False, "reruns": 0, "duration_ms": 10, **facts}
-    made = Result.create(report=report, run_id=run.id, test=test, status=CASE_STATUSES.index(status), **values)
+    made: Result = Result.create(report=report, run_id=run.id, test=test, status=CASE_STATUSES.index(status), **values)
     if status in (FAILED, ERROR):
         Failure.create(result=made, type="AssertionError", message=f"{plain} is broken", stack="at line 1")
         Output.create(result=made, out=f"{plain} said this", err=None)
@@ -93,7 +95,8 @@ def result(project: Project, run: Run, report: Report, name: str, status: CaseSt
 
 
 def report_of(run: Run) -> Report:
-    return Report.get(Report.run == run)
+    report: Report = Report.get(Report.run == run)
+    return report
 
 
 def user(name: str, role: accounts.Role = "USER") -> User:

@@ -15,7 +15,8 @@ from browsing import Browser, browser, serious
 from conftest import Serve, Server
 from talk import house
 
-from models.tracker.tables import Project, Session
+from models.accounts.tables import Session
+from models.tracker.tables import Project
 
 ADMIN = {"tracker": {"security": {"admin-password": people.PASSWORD}}}
 FORGED = "<img src=x onerror=document.title='forged'>"

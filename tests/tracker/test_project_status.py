@@ -26,7 +26,7 @@ def store(tmp_path: Path, database_url: str | None) -> Iterator[None]:
         yield
 
 
-def standing(project: Project, settings: QualityGate = GATE) -> project_status.Standing:
+def standing(project: Project, settings: QualityGate = GATE) -> project_status.ProjectStatus:
     (found,) = project_status.of([Project.get_by_id(project.id)], settings)
     return found
 
