@@ -70,6 +70,7 @@ class Maintenance:
             await asyncio.to_thread(database.checkpoint, begin=True)
         if beats % _CHECKPOINT_EVERY == 0 or (beats % _BURY_EVERY == 0 and self._wal_has_grown()):
             await asyncio.to_thread(reports.checkpoint)
+            await asyncio.to_thread(reports.limit_log)
 
     def _is_due(self, beats: int, commits: int) -> bool:
         """Whether the journal's log is to be moved: now and then, and when it is long; in a storm it waits its turn."""

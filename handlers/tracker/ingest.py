@@ -116,9 +116,7 @@ class Arrival:
             names = ", ".join(
                 dict.fromkeys(_printable(part.name)[:_MAX_NAMED_PARTS] for part in self._parts.all[:_MAX_NAMED_PARTS])
             )
-            raise Invalid(
-                f"at least one part junit is required: a test report that is not empty (the request has: {names})"
-            )
+            raise Invalid(f"at least one part junit is required: a test report that is not empty (there is: {names})")
         return reports
 
 
@@ -163,6 +161,7 @@ class Ingest(Base):
         self._arrival: Arrival | None = None
         self._fault: Problem | None = None
         self._is_checked = False
+        self._client_left = threading.Event()
         try:
             encoding = self.request.headers.get("Content-Encoding", "identity")
             if encoding.lower() != "identity":
@@ -197,7 +196,9 @@ class Ingest(Base):
         await self.services.ingest.check(self.caller.user, upload.project)
         self._open_arrival()
         self._arrival = None  # the reader removes the folder
-        stored = await self.services.ingest.run(arrival.folder, upload, files, self.caller.credential)
+        stored = await self.services.ingest.run(
+            arrival.folder, upload, files, self.caller.credential, self._client_left
+        )
         self.set_status(201)
         self.reply(_answer(stored))
 
@@ -209,6 +210,7 @@ class Ingest(Base):
 
     def on_connection_close(self) -> None:
         super().on_connection_close()
+        self._client_left.set()
         self._discard()
 
     def on_finish(self) -> None:

@@ -173,6 +173,7 @@ class ReportLimits:
     file: Bytes = Size(25 * MIB)
     request: Bytes = Size(100 * MIB)
     inflated: Bytes = Size(256 * MIB)
+    inflated_request: Bytes = Size(1024 * MIB)
     parts: Count = 10_000
     depth: Count = 200
     output_per_case: Bytes = Size(MIB)

@@ -327,7 +327,10 @@ class Postgres(PooledPostgresqlDatabase):  # type: ignore[misc]  # it has no typ
         self.connection().allow(seconds * _WAIT_SHARE)
 
     def checkpoint(self) -> None:
-        """The server's own affair."""
+        """Does nothing: the server does this by itself."""
+
+    def limit_log(self) -> None:
+        """Does nothing: the server does this by itself."""
 
 
 def _line(error: object) -> str:

@@ -34,6 +34,9 @@ _PRAGMAS = {
     "cache_size": -4096,
 }
 
+MAX_LOG_BYTES = 32 * 1024 * 1024
+"""A larger write-ahead log is emptied after the upload that made it so, before the next one is stored."""
+
 _PATIENCE = 5_000
 _STEPS = 50_000
 
@@ -128,17 +131,29 @@ class Store(peewee.SqliteDatabase):
         """Lets this thread's connection wait that long for others who write."""
         self.execute_sql(f"PRAGMA busy_timeout = {round(seconds * 1000)}").fetchall()
 
-    def checkpoint(self, begin: bool = False) -> None:
-        """Moves what is in the write-ahead log into the file. For the worker: it waits for the disk.
+    def checkpoint(self, begin: bool = False, truncate: bool = False) -> None:
+        """Copies the write-ahead log into the file. For a worker: it waits for the disk.
 
-        So does the first commit after it, which begins the log anew and syncs its head: to `begin` makes that one too.
+        The first commit afterwards restarts the log and syncs its header; `begin` makes that commit here. While
+        others read and write all the time the log never restarts: `truncate` empties it, and makes them wait.
         """
         with self.connection_context():
             self.be_patient(_PATIENCE / 1000)
-            self.execute_sql("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+            self.execute_sql("PRAGMA wal_checkpoint(PASSIVE)").fetchall()  # most of the work, without a lock
+            if truncate:
+                self.execute_sql("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
             if begin:
                 with self.atomic():
                     self.execute_sql(f"PRAGMA user_version = {int(self.pragma('user_version'))}")
+
+    def limit_log(self) -> None:
+        """Empties the write-ahead log if it is larger than `MAX_LOG_BYTES`. For a worker, outside of transactions."""
+        try:
+            size = Path(f"{self.database}-wal").stat().st_size
+        except FileNotFoundError:
+            return
+        if size > MAX_LOG_BYTES:
+            self.checkpoint(truncate=True)
 
     def run_with_timeout(self, work: Callable[[], Result], seconds: float) -> Result:
         """Runs `work` in a worker thread on a connection that may wait, and ends it after `seconds`.

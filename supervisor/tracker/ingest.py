@@ -8,6 +8,7 @@ import secrets
 import shutil
 import sqlite3
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,11 +16,11 @@ from pathlib import Path
 from typing import Literal, TypeVar
 
 import peewee
-from attrs import frozen
+from attrs import evolve, frozen
 
 from models.accounts.accounts import Credential, User
 from models.config.settings import Config
-from models.errors import Invalid, TooLarge, Unavailable
+from models.errors import Invalid, TimedOut, TooLarge, Unavailable
 from models.tracker import runs
 from models.tracker.reports.base import BadReport, Limits, ReportTooLarge
 from models.tracker.run_events import RunUpdate
@@ -36,6 +37,10 @@ _MAX_CONCURRENT_PARSERS = 2
 _MAX_CONCURRENT_WRITERS = 2
 _MAX_QUEUED_UPLOADS = 200
 """Complete uploads that wait to be parsed; further ones are answered 503."""
+_MAX_PARSE_CPU_SECONDS = 120.0
+_MAX_PARSE_SECONDS = 600.0
+_STOP_GRACE_SECONDS = 5.0
+"""How long uploads that are being parsed may go on while the server stops."""
 _CHECK_SECONDS = 20.0
 _STORE_SECONDS = 120.0
 
@@ -47,6 +52,33 @@ class Received:
     kind: Literal["junit", "jacoco"]
     name: str
     path: Path
+
+
+class Stopped(Exception):
+    """The client has left, or the server stops."""
+
+
+class Budget:
+    """The work that one request may cause: bytes inflated, CPU seconds and time. Made in the thread that parses it."""
+
+    def __init__(self, max_inflated: int, *stops: threading.Event) -> None:
+        self._max_inflated = max_inflated
+        self._stops = stops
+        self._inflated = 0
+        self._cpu_end = time.thread_time() + _MAX_PARSE_CPU_SECONDS
+        self._end = time.monotonic() + _MAX_PARSE_SECONDS
+
+    def spend(self, size: int) -> None:
+        """Counts inflated bytes. Raises `ReportTooLarge`, `TimedOut`, `Stopped`."""
+        self._inflated += size
+        if self._inflated > self._max_inflated:
+            raise ReportTooLarge(f"the reports of the request have more than {self._max_inflated} bytes when inflated")
+        if time.thread_time() > self._cpu_end:
+            raise ReportTooLarge(f"the reports of the request take more than {_MAX_PARSE_CPU_SECONDS:g} s to parse")
+        if time.monotonic() > self._end:
+            raise TimedOut(f"the reports could not be parsed within {_MAX_PARSE_SECONDS:g} s")
+        if any(stop.is_set() for stop in self._stops):
+            raise Stopped
 
 
 class Ingest:
@@ -68,6 +100,7 @@ class Ingest:
         self.answered: Counter[str] = Counter()
         """Uploads by outcome: stored, refused, failed."""
         self._closed = False
+        self._stopping = threading.Event()
 
     @property
     def waiting(self) -> int:
@@ -123,16 +156,21 @@ class Ingest:
             raise _not_stored(error) from None
 
     async def run(
-        self, folder: Path, upload: Upload, files: Sequence[Received], credential: Credential | None
+        self,
+        folder: Path,
+        upload: Upload,
+        files: Sequence[Received],
+        credential: Credential | None,
+        client_left: threading.Event,
     ) -> Stored:
         """Parses the files of a request, stores and publishes its run, and removes the request's folder.
 
-        Raises `Invalid` or `TooLarge` for a report, `Unauthenticated`, `Denied`, `TimedOut`, `Unavailable`; then
-        nothing was stored.
+        Parsing ends once `client_left` is set. Raises `Invalid` or `TooLarge` for a report, `Unauthenticated`,
+        `Denied`, `TimedOut`, `Unavailable`; then nothing was stored.
         """
         self._check_open()
         loop = asyncio.get_running_loop()
-        work = loop.run_in_executor(self._readers, self._work, folder, upload, files, credential)
+        work = loop.run_in_executor(self._readers, self._work, folder, upload, files, credential, client_left)
         self._under_way.add(work)
         try:
             stored = await asyncio.shield(work)
@@ -146,49 +184,72 @@ class Ingest:
             raise Unavailable("pilothouse is stopping")
 
     async def close(self, seconds: float) -> None:
-        """Waits for the uploads that are being stored, then ends the workers."""
+        """Waits for the uploads that are being parsed or stored, then ends the workers."""
+        if self._under_way:
+            await asyncio.wait(self._under_way, timeout=min(seconds, _STOP_GRACE_SECONDS))
+        self._closed = True
+        self._stopping.set()
         if self._under_way:
             await asyncio.wait(self._under_way, timeout=seconds)
-        self._closed = True
         self._readers.shutdown(wait=False, cancel_futures=True)
         self._spoolers.shutdown(wait=False)
 
-    def _work(self, folder: Path, upload: Upload, files: Sequence[Received], credential: Credential | None) -> Stored:
+    def _work(
+        self,
+        folder: Path,
+        upload: Upload,
+        files: Sequence[Received],
+        credential: Credential | None,
+        client_left: threading.Event,
+    ) -> Stored:
         spool = folder / "rows"
+        budget = Budget(self._settings.tracker.limits.inflated_request, client_left, self._stopping)
         try:
-            self._read(spool, files)
+            self._read(spool, files, evolve(self._limits, spend=budget.spend))
             with self._writing:
-                return reports.run_with_timeout(lambda: self._store(spool, upload, credential), _STORE_SECONDS)
+                stored = reports.run_with_timeout(lambda: self._store(spool, upload, credential), _STORE_SECONDS)
+                self._limit_log()
+                return stored
+        except Stopped:
+            raise Unavailable("parsing was stopped: the client left or the server stops") from None
         except (peewee.OperationalError, sqlite3.OperationalError, OSError) as error:
             raise _not_stored(error) from None
         finally:
             self._remove_folder(folder)
 
+    @staticmethod
+    def _limit_log() -> None:
+        """Bounds the write-ahead log under continuous load: the next upload waits. The stored upload cannot fail."""
+        try:
+            reports.limit_log()
+        except peewee.PeeweeException as error:
+            log.warning("the write-ahead log could not be emptied: %s", error)
+
     def _store(self, spool: Path, upload: Upload, credential: Credential | None) -> Stored:
         keep, now = self._settings.server.stream_replay, self._clock.now()
         return runs.store(spool, upload, credential, self._settings.tracker, keep, now)
 
-    def _read(self, path: Path, files: Sequence[Received]) -> None:
+    def _read(self, path: Path, files: Sequence[Received], limits: Limits) -> None:
         with Spool(path) as spool:
             for file in files:
                 try:
-                    self._read_one(spool, file)
+                    self._read_one(spool, file, limits)
                 except ReportTooLarge as fault:
                     raise TooLarge(f"{file.kind} {file.name}: {fault}") from None
                 except BadReport as fault:
                     raise Invalid(f"{file.kind} {file.name}: {fault}") from None
                 file.path.unlink()
 
-    def _read_one(self, spool: Spool, file: Received) -> None:
+    def _read_one(self, spool: Spool, file: Received, limits: Limits) -> None:
         from models.tracker.reports.detect import read_coverage, read_tests  # parsers load on first use
 
         spool.begin()
         with file.path.open("rb") as source:
             if file.kind == "junit":
-                tests = read_tests(source, self._limits, spool.case)
+                tests = read_tests(source, limits, spool.case)
                 spool.end_tests(tests, file.name, tests.digest)
             else:
-                coverage = read_coverage(source, self._limits, spool.file)
+                coverage = read_coverage(source, limits, spool.file)
                 spool.end_coverage(coverage, file.name, coverage.digest)
 
 

@@ -128,6 +128,7 @@ DEFAULTS: dict[str, object] = {
     "tracker.limits.file": 25 * MIB,
     "tracker.limits.request": 100 * MIB,
     "tracker.limits.inflated": 256 * MIB,
+    "tracker.limits.inflated-request": 1024 * MIB,
     "tracker.limits.parts": 10000,
     "tracker.limits.depth": 200,
     "tracker.limits.output-per-case": MIB,

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
+import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from conftest import Answer, Serve, Server, wait_for
 from posting import FORM, INGEST, body, cases, form, left, part, post, rows, send, stored
 from talk import answered, connect, house, problem
 
+from models.config.settings import Config
+from models.errors import TimedOut, Unavailable
+from models.tracker.reports.base import ReportTooLarge
+from models.tracker.runs import Upload
+from supervisor.clock import Clock
+from supervisor.tracker import ingest
+
 KIB = 1024
 LIMITS = {
-    "file": "100K", "request": "1M", "inflated": "200K", "parts": 20, "depth": 10, "output-per-case": "1K",
+    "file": "100K", "request": "1M", "inflated": "200K", "inflated-request": "500K",
+    "parts": 20, "depth": 10, "output-per-case": "1K",
 }  # fmt: skip
 
 
@@ -166,3 +177,61 @@ def test_ten_thousand_parts_are_taken_and_one_more_is_413(serve: Serve) -> None:
 
 def test_who_is_refused_and_sends_no_more_is_answered_all_the_same(silent: Future[Answer]) -> None:
     problem(silent.result(), 413, INGEST, dated=False)
+
+
+def test_the_reports_of_a_request_together_have_a_limit_of_inflated_bytes(server: Server) -> None:
+    reports = [("junit", gzip.compress(sized(190 * KIB).replace("'a'", f"'a{n}'").encode())) for n in range(3)]
+    detail = refused(server, 413, *reports)
+    assert detail.startswith("junit junit3.xml: the reports of the request have more than 512000 bytes when inflated")
+    assert post(server, ("project", "two of them"), *reports[:2]).status == 201
+
+
+def test_parsing_has_a_limit_of_cpu_time_and_of_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    budget = ingest.Budget(1000)
+    budget.spend(1000)
+    with pytest.raises(ReportTooLarge, match="more than 1000 bytes"):
+        budget.spend(1)
+    monkeypatch.setattr(ingest, "_MAX_PARSE_CPU_SECONDS", -1.0)
+    with pytest.raises(ReportTooLarge, match="to parse"):
+        ingest.Budget(1000).spend(1)
+    monkeypatch.setattr(ingest, "_MAX_PARSE_CPU_SECONDS", 1.0)
+    monkeypatch.setattr(ingest, "_MAX_PARSE_SECONDS", -1.0)
+    with pytest.raises(TimedOut):
+        ingest.Budget(1000).spend(1)
+
+
+def many_cases(count: int) -> bytes:
+    rows = "".join(f"<testcase classname='A' name='c{n}'/>" for n in range(count))
+    return gzip.compress(f"<testsuite name='s'>{rows}</testsuite>".encode(), 1)
+
+
+def test_parsing_ends_when_the_client_leaves(tmp_path: Path) -> None:
+    with house(tmp_path) as server:
+        sent = form([("project", "gone"), ("junit", many_cases(600_000))])
+        with connect(server) as connection:
+            head = f"POST {INGEST} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(sent)}\r\nContent-Type: {FORM}"
+            connection.sendall(f"{head}\r\n\r\n".encode() + sent)
+            wait_for(lambda: any(server.data.glob("incoming/*/rows")), about="the report to be parsed")
+        wait_for(lambda: not left(server), about="the upload to be removed")
+        assert rows(server, "SELECT 1 FROM project WHERE name = 'gone'") == []
+
+
+def test_parsing_ends_when_the_server_stops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ingest, "_STOP_GRACE_SECONDS", 0.0)
+    folder = tmp_path / "incoming" / "one"
+
+    async def stop_while_parsing() -> None:
+        made = ingest.Ingest(folder.parent, Config(), Clock(), lambda _: None)
+        made.sweep()
+        folder.mkdir()
+        (folder / "0").write_bytes(many_cases(600_000))
+        received = ingest.Received("junit", "a.xml", folder / "0")
+        upload = asyncio.create_task(made.run(folder, Upload("p"), [received], None, threading.Event()))
+        while not (folder / "rows").exists():
+            await asyncio.sleep(0)
+        await made.close(60)
+        with pytest.raises(Unavailable, match="the server stops"):
+            await upload
+
+    asyncio.run(stop_while_parsing())
+    assert not folder.exists()

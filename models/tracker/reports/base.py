@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from attrs import define, frozen
 
@@ -23,13 +23,17 @@ CASE_STATUSES = tuple(CaseStatus)
 
 @frozen
 class Limits:
-    """How much one report may hold. `inflated` in bytes, `output` in bytes of stored text for each stream of a case."""
+    """How much one report may hold. `inflated` in bytes, `output` in bytes of stored text for each stream of a case.
+
+    `spend` is called with the size of each piece that is inflated; it raises to end the reading.
+    """
 
     inflated: int = 256 * 1024 * 1024
     depth: int = 200
     output: int = 1024 * 1024
     tests: int = 2_000_000
     files: int = 200_000
+    spend: Callable[[int], None] | None = None
 
 
 @define

@@ -62,6 +62,7 @@ class Content:
         file.seek(start)
         self._file = cast("BinaryIO", gzip.GzipFile(fileobj=file)) if packed else file
         self._limit = limits.inflated
+        self._spend = limits.spend
         self._size = 0
         self._hash = hashlib.sha256()
         self.head = self._some(HEAD)
@@ -80,6 +81,8 @@ class Content:
             piece = _read(self._file, size)
         except (gzip.BadGzipFile, EOFError, zlib.error) as error:
             raise BadReport(f"the gzip data cannot be inflated: {error}") from error
+        if self._spend is not None:
+            self._spend(len(piece))
         self._size += len(piece)
         if self._size > self._limit:
             raise ReportTooLarge(f"it is larger than {self._limit} bytes when inflated")
