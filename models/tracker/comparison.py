@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from attrs import frozen
 
+from models.tracker import queries
 from models.tracker.coverage import pass_rate, share
 from models.tracker.quality_gate import FAILING
 from models.tracker.tables import Run, reports
@@ -20,6 +21,7 @@ _PASSES = "SELECT test_id FROM result WHERE run_id = ? AND status = 0"
 _NEW = f"{_FAILS} EXCEPT {_FAILS}"
 _STILL = f"{_FAILS} INTERSECT {_FAILS}"
 _FIXED = f"SELECT test_id FROM ({_FAILS} EXCEPT {_FAILS}) AS gone WHERE test_id IN ({_PASSES})"  # noqa: S608
+_PASSED_SUITES = "SELECT DISTINCT name FROM suite WHERE run_id = ? AND failed + errors = 0"
 _NAMED = "SELECT t.class_name, t.name FROM test t WHERE t.id IN ({}) ORDER BY t.class_name, t.name"
 _LENGTHS = "SELECT test_id, sum(duration_ms) AS ms FROM result WHERE run_id = ? GROUP BY test_id"
 _TIMES = f"""
@@ -79,10 +81,13 @@ class Comparison:
 
 
 def changes(base: Run, head: Run) -> Changes:
+    """A suite that failed without a failed test in it counts as a test of its own name."""
+    before, after = ({row.name for row in queries.suite_failures(run.id)} for run in (base, head))
+    passed = {name for (name,) in reports.execute_sql(_PASSED_SUITES, (head.id,))} if before else set[str]()
     return Changes(
-        failing=_tests(_NEW, head.id, base.id),
-        fixed=_tests(_FIXED, base.id, head.id, head.id),
-        still_failing=_tests(_STILL, head.id, base.id),
+        failing=_tests(after - before, _NEW, head.id, base.id),
+        fixed=_tests(before & passed - after, _FIXED, base.id, head.id, head.id),
+        still_failing=_tests(before & after, _STILL, head.id, base.id),
     )
 
 
@@ -101,6 +106,7 @@ def compare(base: Run, head: Run) -> Comparison:
     )
 
 
-def _tests(query: str, *runs: int) -> Tests:
-    rows = reports.execute_sql(_NAMED.format(query), runs).fetchall()
+def _tests(suites: Collection[str], query: str, *runs: int) -> Tests:
+    rows = [("", suite) for suite in sorted(suites)]
+    rows += reports.execute_sql(_NAMED.format(query), runs).fetchall()
     return Tests([Named(*row) for row in rows[:MAX_TESTS]], len(rows))

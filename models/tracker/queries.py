@@ -44,7 +44,10 @@ class SuiteRow:
 
 @frozen
 class FailureRow:
-    """A failed test. A long stack is cut at its end, a long output at its beginning."""
+    """A failed test, or a suite that failed without a failed test in it, under its own name.
+
+    A long stack is cut at its end, a long output at its beginning.
+    """
 
     suite: str | None
     class_name: str
@@ -179,6 +182,10 @@ _FAILURES = f"""
     FROM result r JOIN test t ON t.id = r.test_id LEFT JOIN suite s ON s.id = r.suite_id
     LEFT JOIN failure f ON f.result_id = r.id LEFT JOIN output o ON o.result_id = r.id
     WHERE r.id IN (SELECT id FROM {_FAILED} ORDER BY id LIMIT :failures) ORDER BY r.id"""  # noqa: S608 (constants)
+_SUITE_FAILURES = f"""
+    SELECT s.name, s.failed, s.errors FROM suite s WHERE s.run_id = :run AND s.failed + s.errors > 0 AND s.id NOT IN
+    (SELECT r.suite_id FROM result r WHERE r.run_id = :run AND r.status IN {FAILING} AND r.suite_id IS NOT NULL)
+    ORDER BY s.id"""  # noqa: S608 (constants)
 _SLOW = """
     SELECT t.class_name, t.name, s.status, s.duration_ms FROM
     (SELECT id, test_id, status, duration_ms FROM result WHERE run_id = ? AND duration_ms > 0
@@ -188,15 +195,28 @@ _SLOW = """
 def detail(id: int, failures: int = MAX_ROWS) -> Detail:
     """The contents of a run, with at most `failures` failures."""
     suites = [SuiteRow(*row) for row in reports.execute_sql(_SUITES, (id, MAX_ROWS))]
-    failed = reports.execute_sql(_FAILURES, {"most": _TEXT + 1, "run": id, "failures": failures})
+    failed = reports.execute_sql(_FAILURES, {"most": _TEXT + 1, "run": id, "failures": failures}).fetchall()
+    failed_suites = suite_failures(id)
     slow = reports.execute_sql(_SLOW, (id, _SLOWEST)).fetchall()
     return Detail(
         suites=suites,
         suite_count=_count("suite WHERE run_id = :run", id) if len(suites) == MAX_ROWS else len(suites),
-        failures=[_failure(row) for row in failed],
-        failure_count=_count(_FAILED, id),
+        failures=[*map(_failure, failed), *failed_suites[: failures - len(failed)]],
+        failure_count=_count(_FAILED, id) + len(failed_suites),
         slowest=[SlowRow(class_name, name, CASE_STATUSES[rank], ms) for class_name, name, rank, ms in slow],
     )
+
+
+def suite_failures(run_id: int) -> list[FailureRow]:
+    """The suites of a run that failed without a failed test in them."""
+    rows = reports.execute_sql(_SUITE_FAILURES, {"run": run_id})
+    return [
+        FailureRow(
+            name, "", name, CaseStatus.ERROR if errors else CaseStatus.FAILED, None, 0, None,
+            f"the suite reports {failed + errors} failure(s) without a failed test", None, None, None,
+        )
+        for name, failed, errors in rows
+    ]  # fmt: skip
 
 
 def _count(rows: str, run_id: int) -> int:

@@ -353,6 +353,28 @@ def test_two_runs_beside_each_other(server: Server, project: Project) -> None:
     assert found["timings"] == [{"className": "c.A", "name": "fixed", "baseMs": 10, "headMs": 500}]
 
 
+def failed_suite(project: Project, *names: str, ok: str = "") -> Run:
+    """A run of a passed test, and of suites that failed (`names`) or passed (`ok`) by their attributes."""
+    run = written.run(project, {"c.A a": PASSED}, failed=len(names), status="FAILED")
+    for name in filter(None, (*names, ok)):
+        counts = {"tests": 3, "failed": int(name != ok), "errors": 0, "skipped": 0, "duration_ms": 0}
+        Suite.create(report=written.report_of(run), run_id=run.id, name=name, **counts)
+    return run
+
+
+def test_a_suites_own_failure_is_a_row_wherever_a_failed_test_is(server: Server, project: Project) -> None:
+    base, head = failed_suite(project, "still", "fixed", "gone"), failed_suite(project, "still", "new", ok="fixed")
+    found = read(server, f"runs/{head.id}")
+    assert found["failureCount"] == found["run"]["failed"] == 2
+    assert [(row["suite"], row["className"], row["name"], row["status"]) for row in found["failures"]] == [
+        ("still", "", "still", "FAILED"), ("new", "", "new", "FAILED"),
+    ]  # fmt: skip
+    assert "without a failed test" in found["failures"][0]["failureMessage"]
+    compared = read(server, f"compare?base={base.id}&head={head.id}")
+    kinds = ("newFailures", "fixed", "stillFailing")
+    assert [written.names(compared[kind]["named"]) for kind in kinds] == [["new"], ["fixed"], ["still"]]
+
+
 @pytest.mark.parametrize("query", ["", "?base=1", "?head=1", "?base=x&head=1", "?base=&head="])
 def test_two_runs_must_be_named(server: Server, query: str) -> None:
     talk.problem(server.get(f"/api/v1/compare{query}"), 400, "/api/v1/compare", dated=False)
