@@ -1,4 +1,7 @@
-"""What a CI system tells its jobs about themselves, in the words of an upload. What it does not tell is left out."""
+"""Reads branch, commit, run key and the like from the environment variables of CI systems, as fields of an upload.
+
+Only the standard library is used: this is a part of the stand-alone uploader.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +16,12 @@ Facts = dict[str, str]
 
 
 def facts(environ: Environ) -> Facts:
-    """`branch`, `commit`, `runKey` and the like of the job that this runs in; nothing outside of a CI system."""
-    for mark, known in _SYSTEMS.items():
-        if environ.get(mark, "").lower() not in ("", "false"):
-            found = known(environ)
-            found["repoUrl"] = _without_secrets(found.get("repoUrl", ""))
-            return {name: value for name, value in found.items() if value}
+    """The fields of the CI job that this process runs in; empty outside of a CI system."""
+    for variable, read in _SYSTEMS.items():
+        if environ.get(variable, "").lower() not in ("", "false"):
+            fields = read(environ)
+            fields["repoUrl"] = _without_secrets(fields.get("repoUrl", ""))
+            return {name: value for name, value in fields.items() if value}
     return {}
 
 
@@ -40,12 +43,12 @@ def _github(environ: Environ) -> Facts:
 
 
 def _head_of_pull(environ: Environ) -> str:
-    """The commit that was pushed: GITHUB_SHA is the merge that nobody else knows of."""
+    """The commit that was pushed: GITHUB_SHA is a merge commit that exists only in the job."""
     try:
         event = json.loads(Path(environ.get("GITHUB_EVENT_PATH", "")).read_bytes())
         return str(event["pull_request"]["head"]["sha"])
     except (OSError, ValueError, KeyError, TypeError):
-        return ""  # the event is only a better source, and not every event has it
+        return ""  # not every event has it; GITHUB_SHA is used then
 
 
 def _gitlab(environ: Environ) -> Facts:
@@ -132,7 +135,7 @@ def _short(ref: str) -> str:
 
 
 def _without_secrets(url: str) -> str:
-    """The URL without name and password: CI systems clone with tokens in it."""
+    """The URL without user name and password: CI systems clone with tokens in it."""
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -150,4 +153,4 @@ _SYSTEMS: Mapping[str, Callable[[Environ], Facts]] = {
     "BUILDKITE": _buildkite,
     "TF_BUILD": _azure,
 }
-"""By the variable that each sets, and no other."""
+"""By the variable that only this system sets."""

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -26,7 +27,7 @@ from talk import house
 
 import run
 from models.accounts import accounts
-from supervisor.cli import upload as delivery
+from supervisor.cli import upload_request
 from supervisor.cli.ci_environment import facts
 
 SHA = "0123456789abcdef0123456789abcdef01234567"
@@ -65,7 +66,7 @@ def upload(folder: Path, url: Server | str, *arguments: str, environ: Mapping[st
     with (
         contextlib.chdir(folder),
         mock.patch.dict(os.environ, environ or {}, clear=True),
-        mock.patch.object(delivery, "_PAUSES", (0.01, 0.02)),
+        mock.patch.object(upload_request, "_FIRST_PAUSE_SECONDS", 0.01),
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),
     ):
@@ -180,7 +181,7 @@ def test_who_may_only_post_is_told_the_verdict_and_why_not_the_rules(serve: Serv
         done = upload(reports, server, "--project", "p", *reports_of, "--gate", environ=environ)
         assert (done.returncode, done.stderr) == (code, "")
         _, rules, gate = done.stdout.splitlines()
-        assert rules == "(a token of scope FULL would be told the rules too)"
+        assert rules == "(a token of scope FULL shows the rules too)"
         assert gate == f"gate: {verdict}"
 
 
@@ -213,9 +214,11 @@ def test_what_cannot_be_meant_is_2(server: Server, reports: Path, arguments: lis
 def test_a_server_that_cannot_be_reached_is_3(reports: Path) -> None:
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
-        done = called(reports, "--url", f"http://127.0.0.1:{nobody.getsockname()[1]}", "--project", "p", *JUNIT)
+        url = f"http://127.0.0.1:{nobody.getsockname()[1]}"
+        done = called(reports, "--url", url, "--retry-for", "0", "--project", "p", *JUNIT)
     assert done.returncode == 3
     assert "cannot be reached" in done.stderr
+    assert "--url" in done.stderr
     assert "Traceback" not in done.stderr
 
 
@@ -265,7 +268,7 @@ def test_a_background_job_that_ignores_ctrl_c_goes_on(reports: Path) -> None:
 def test_an_address_that_is_too_long_is_shown(server: Server, reports: Path) -> None:
     done = upload(reports, f"http://127.0.0.1:{server.port}/api/v1", "--project", "p", *JUNIT)
     assert done.returncode == 4
-    assert f"asked at http://127.0.0.1:{server.port}/api/v1/api/v1/ingest" in done.stderr
+    assert f"requested http://127.0.0.1:{server.port}/api/v1/api/v1/ingest" in done.stderr
 
 
 def test_what_the_server_refuses_is_4_in_its_own_words(server: Server, reports: Path) -> None:
@@ -290,8 +293,8 @@ def test_a_refusal_in_the_middle_of_the_body_is_heard(serve: Serve, reports: Pat
 class Fake(http.server.ThreadingHTTPServer):
     """A server that answers uploads with these statuses in turn, then with 201; None: it hangs up."""
 
-    def __init__(self, *statuses: int | None, headers: Mapping[str, str] | None = None) -> None:
-        super().__init__(("127.0.0.1", 0), Answering)
+    def __init__(self, *statuses: int | None, headers: Mapping[str, str] | None = None, port: int = 0) -> None:
+        super().__init__(("127.0.0.1", port), Answering)
         self.statuses = list(statuses)
         self.headers = headers or {}
         self.bodies: list[tuple[Mapping[str, str], bytes]] = []
@@ -333,7 +336,8 @@ class Answering(http.server.BaseHTTPRequestHandler):
 def test_what_may_pass_is_tried_again_with_the_same_key(reports: Path, statuses: tuple[int | None, ...]) -> None:
     with Fake(*statuses) as fake:
         done = upload(reports, fake.url, "--project", "p", *JUNIT)
-        assert (done.returncode, done.stderr) == (0, "")
+        assert done.returncode == 0
+        assert done.stderr.count("trying again") == len(statuses)
         assert len(fake.bodies) == len(statuses) + 1
         assert len({body for _, body in fake.bodies}) == 1
         key = re.search(rb'name="runKey"\r\n\r\n(\S+)\r\n', fake.bodies[0][1])
@@ -342,12 +346,42 @@ def test_what_may_pass_is_tried_again_with_the_same_key(reports: Path, statuses:
 
 
 @pytest.mark.parametrize(("status", "code"), [(503, 3), (500, 3), (429, 4), (None, 3)])
-def test_it_gives_up_after_two_more_tries(reports: Path, status: int | None, code: int) -> None:
-    with Fake(*[status] * 5) as fake:
-        done = upload(reports, fake.url, "--project", "p", *JUNIT)
+def test_it_gives_up_once_its_time_is_over(reports: Path, status: int | None, code: int) -> None:
+    with Fake(*[status] * 1000) as fake:
+        done = upload(reports, fake.url, "--project", "p", *JUNIT, "--retry-for", "0.1")
         assert done.returncode == code
-        assert len(fake.bodies) == (1 if status == 500 else 3)
+        assert len(fake.bodies) > 1
         assert status is None or f"{status}: not now" in done.stderr
+
+
+@pytest.mark.parametrize("status", [400, 401, 413])
+def test_a_refusal_is_not_tried_again(reports: Path, status: int) -> None:
+    with Fake(status) as fake:
+        assert upload(reports, fake.url, "--project", "p", *JUNIT).returncode == 4
+        assert len(fake.bodies) == 1
+
+
+def test_a_restart_of_the_server_fails_no_job(reports: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    with ThreadPoolExecutor(1) as one:
+        job = one.submit(called, reports, "--url", f"http://127.0.0.1:{port}", "--project", "p", *JUNIT)
+        with socket.create_server(("127.0.0.1", port)) as dying:
+            dying.settimeout(60)
+            dying.accept()[0].close()
+        with Fake(port=port):
+            done = job.result(60)
+    assert done.returncode == 0, done.stderr
+    assert "trying again in 1 s" in done.stderr
+
+
+def test_a_server_that_is_another_program_is_named_with_the_option_to_set(reports: Path) -> None:
+    with Fake(200, 404, headers={}) as fake:
+        for _ in range(2):
+            done = upload(reports, fake.url, "--project", "p", *JUNIT)
+            assert done.returncode == 4
+            assert f"the server at {fake.url} (BaseHTTP/" in done.stderr
+            assert "--url" in done.stderr
 
 
 def test_a_redirect_is_not_followed_with_a_token(reports: Path) -> None:
