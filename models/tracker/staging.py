@@ -1,7 +1,7 @@
-"""Rows of reports that are read and not stored yet: a small database of their own, in a file that nobody misses.
+"""Rows of reports that have been read and are not stored yet: a temporary SQLite file for each upload.
 
-While a report is read its rows go here, however long that takes and however many they are. `runs.store` attaches the
-file and copies them within SQLite, so that the store is locked for a moment only, and Python never holds them all.
+`runs.store` attaches the file and copies its rows within SQLite: the store is locked only for that moment, and the
+rows are never all in memory.
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ _TABLES = """
 _COLUMNS = {"reports": 18, "suites": 8, "cases": 6, "failures": 5, "outputs": 4, "files": 9}
 _OF_CASES = ("cases", "failures", "outputs")
 _FLAKY = 4
-"""In a case's fate, which is its status, this, and eight times its reruns: each column of a row has its price.
+"""The bit of a flaky case in the column `fate`: status rank + this bit + 8 * reruns. Fewer columns insert faster.
 
-For the same reason the cases of a report are told by their ids: they are those from its `first` to its `last`.
+For the same reason a case has no report column: a report's cases are those from its `first` to its `last` id.
 """
 
 _RANK = {status.value: rank for rank, status in enumerate(CASE_STATUSES)}
-"""By the words: the hash of an enum's member is slow, and there are a hundred thousand cases."""
-_ROWS, _TEXT = 1000, 1024 * 1024
-_LARGEST = 2**48
-"""Of a count: sums of many such are still numbers that the store and JSON can hold."""
+"""By the values: hashing an enum member is slow, and there are a hundred thousand cases."""
+_MAX_BUFFERED_ROWS, _MAX_BUFFERED_CHARACTERS = 1000, 1024 * 1024
+_MAX_COUNT = 2**48
+"""Sums of many such counts are still numbers that the store and JSON can hold."""
 
 
-class Spool:
-    """Takes what the readers make of one report after the other: `begin`, rows, and `end_tests` or `end_coverage`.
+class StagedRows:
+    """Collects the rows of one report after the other: `begin`, rows, then `end_tests` or `end_coverage`.
 
-    Raises `sqlite3.OperationalError` where the disk is full.
+    Raises `sqlite3.OperationalError` if the disk is full.
     """
 
     def __init__(self, path: Path) -> None:
@@ -62,23 +62,23 @@ class Spool:
         self._store.executescript(_TABLES)
         self._rows: dict[str, list[Sequence[Any]]] = {name: [] for name in _COLUMNS}
         self._cases = self._rows["cases"]
-        self._text = 0
+        self._buffered = 0
         self._number = 0
         self._next = self._first = 1
         self._suites = self._next_suite = 1
         self._next_file = 1
 
-    def __enter__(self) -> Spool:
+    def __enter__(self) -> StagedRows:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
-        """Lets go of the file, with all that was written."""
+        """Commits and closes the file."""
         with contextlib.closing(self._store):
             if kind is None:
                 self._store.execute("COMMIT")
 
     def begin(self) -> None:
-        """The next rows are of another report."""
+        """Begins the next report."""
         self._number += 1
         self._first, self._suites = self._next, self._next_suite
 
@@ -91,11 +91,11 @@ class Spool:
         cases.append((id, case.class_name, case.name, suite, fate, case.duration_ms))
         if case.failure_type or case.failure_message or case.stack:
             self._rows["failures"].append((id, number, case.failure_type, case.failure_message, case.stack))
-            self._text += len(case.stack or "") + len(case.failure_message or "")
+            self._buffered += len(case.stack or "") + len(case.failure_message or "")
         if case.out or case.err:
             self._rows["outputs"].append((id, number, case.out, case.err))
-            self._text += len(case.out or "") + len(case.err or "")
-        if len(cases) >= _ROWS or self._text > _TEXT:
+            self._buffered += len(case.out or "") + len(case.err or "")
+        if len(cases) >= _MAX_BUFFERED_ROWS or self._buffered > _MAX_BUFFERED_CHARACTERS:
             self._flush()
 
     def file(self, file: FileCoverage) -> None:
@@ -104,16 +104,16 @@ class Spool:
         if file.lines is not None:
             covered = pack([line for line, hit in file.lines.items() if hit])
             missed = pack([line for line, hit in file.lines.items() if not hit])
-            self._text += len(covered) + len(missed)
+            self._buffered += len(covered) + len(missed)
         counts = file.line_covered, file.line_missed, file.branch_covered, file.branch_missed
         row = (self._next_file, self._number, file.path, *map(_count, counts), covered, missed)
         self._next_file += 1
         self._rows["files"].append(row)
-        if len(self._rows["files"]) >= _ROWS or self._text > _TEXT:
+        if len(self._rows["files"]) >= _MAX_BUFFERED_ROWS or self._buffered > _MAX_BUFFERED_CHARACTERS:
             self._flush()
 
     def end_tests(self, report: TestReport, name: str, hash: str) -> None:
-        """Takes the totals. Raises `BadReport` where the numbers are beyond all reason."""
+        """Stores the totals. Raises `BadReport` for impossible numbers."""
         suites = [
             (self._suites + place, self._number, suite.name, *map(_count, (suite.totals.tests, suite.totals.failed,
              suite.totals.errors, suite.totals.skipped, suite.totals.duration_ms)))
@@ -128,10 +128,10 @@ class Spool:
         self._end("junit", hash, name, report.format, (*map(_count, counts), None, None, None, None))
 
     def _correct(self, report: TestReport) -> None:
-        """What only the end of a report told of its cases."""
+        """Applies what is known about the cases only at the end of the report."""
         for table in _OF_CASES if report.superseded else ():
-            gone = ((self._first + place,) for place in report.superseded)
-            self._store.executemany(f"DELETE FROM {table} WHERE id = ?", gone)  # noqa: S608 (our own names)
+            superseded = ((self._first + place,) for place in report.superseded)
+            self._store.executemany(f"DELETE FROM {table} WHERE id = ?", superseded)  # noqa: S608 (our own table names)
         flaky = ((self._first + place,) for place in report.flaky)
         self._store.executemany(f"UPDATE cases SET fate = fate | {_FLAKY} WHERE id = ?", flaky)  # noqa: S608
 
@@ -142,10 +142,10 @@ class Spool:
         self._end("jacoco", hash, name, report.format, (0,) * 7 + tuple(map(_count, counts)))
 
     def _end(self, kind: str, hash: str, name: str, format: str, counts: Sequence[int | None]) -> None:
-        """Keeps the report, or, where the request had the very same file already, nothing of it."""
+        """Keeps the report, unless the request already contained the same file."""
         if self._store.execute("SELECT 1 FROM reports WHERE kind = ? AND hash = ?", (kind, hash)).fetchone():
             for table in ("files",) if kind == "jacoco" else ("suites", "failures", "outputs"):
-                self._store.execute(f"DELETE FROM {table} WHERE report = ?", (self._number,))  # noqa: S608 (our names)
+                self._store.execute(f"DELETE FROM {table} WHERE report = ?", (self._number,))  # noqa: S608 (our own table names)
             self._store.execute("DELETE FROM cases WHERE id >= ?", (self._first,))
             return
         self._rows["reports"].append((self._number, kind, hash, name, format, *counts, self._first, self._next - 1))
@@ -156,17 +156,17 @@ class Spool:
             if rows:
                 self._insert(table, rows)
                 rows.clear()
-        self._text = 0
+        self._buffered = 0
 
     def _insert(self, table: str, rows: list[Sequence[Any]]) -> None:
-        places = ", ".join("?" * _COLUMNS[table])
-        statement = f"INSERT OR REPLACE INTO {table} VALUES ({places})"  # noqa: S608 (our own names)
+        placeholders = ", ".join("?" * _COLUMNS[table])
+        statement = f"INSERT OR REPLACE INTO {table} VALUES ({placeholders})"  # noqa: S608 (our own table names)
         try:
             self._store.executemany(statement, rows)
         except UnicodeEncodeError:
             self._store.executemany(statement, [tuple(map(_clean, row)) for row in rows])
         except OverflowError:
-            raise BadReport("it has a number that is beyond all reason") from None
+            raise BadReport("it has a number that is too large to store") from None
 
 
 def _clean(value: Any) -> Any:
@@ -174,6 +174,6 @@ def _clean(value: Any) -> Any:
 
 
 def _count(value: int | None) -> int | None:
-    if value is not None and not 0 <= value <= _LARGEST:
+    if value is not None and not 0 <= value <= _MAX_COUNT:
         raise BadReport(f"it counts {value} of something")
     return value

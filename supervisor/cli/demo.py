@@ -25,7 +25,7 @@ from models.tracker import flaky, runs, settings
 from models.tracker.flaky import Triage
 from models.tracker.reports.base import Case, CaseStatus, CoverageReport, FileCoverage, Suite, TestReport, Totals
 from models.tracker.runs import Stored, Upload
-from models.tracker.staging import Spool
+from models.tracker.staging import StagedRows
 from models.tracker.tables import Project, Run, reports
 from supervisor.accounts import passwords
 from supervisor.cli.users import with_store
@@ -210,7 +210,7 @@ def _upload(story: Story, number: int, flag: str, commit: str, is_request: bool)
 def _store(spool: Path, run: Planned, config: Config) -> Stored:
     spool.unlink(missing_ok=True)
     mark = hashlib.sha256(f"{run.story.name} {run.number} {run.upload.flag} {run.at}".encode()).hexdigest()
-    with Spool(spool) as rows:
+    with StagedRows(spool) as rows:
         rows.begin()
         rows.end_tests(_tests(run, rows), "junit.xml", mark)
         if run.covered is not None:
@@ -220,7 +220,7 @@ def _store(spool: Path, run: Planned, config: Config) -> Stored:
     return reports.run_with_timeout(lambda: runs.store(spool, run.upload, None, tracker, keep, run.at), 60.0)
 
 
-def _tests(run: Planned, rows: Spool) -> TestReport:
+def _tests(run: Planned, rows: StagedRows) -> TestReport:
     areas = list(dict.fromkeys(_area(test) for test in range(run.story.tests)))
     found: list[list[Case]] = [[] for _ in areas]
     for test in range(run.story.tests):
@@ -268,7 +268,7 @@ def _totals(cases: Sequence[Case]) -> Totals:
     )
 
 
-def _coverage(percent: float, story: Story, rows: Spool) -> CoverageReport:
+def _coverage(percent: float, story: Story, rows: StagedRows) -> CoverageReport:
     """Files whose sum is about `percent`: some well covered, some not."""
     covered = missed = 0
     for place, area in enumerate(_AREAS):

@@ -25,7 +25,7 @@ from models.tracker import runs
 from models.tracker.reports.base import BadReport, Limits, ReportTooLarge
 from models.tracker.run_events import RunUpdate
 from models.tracker.runs import Stored, Upload
-from models.tracker.staging import Spool
+from models.tracker.staging import StagedRows
 from models.tracker.tables import reports
 from supervisor.clock import Clock
 
@@ -230,7 +230,7 @@ class Ingest:
         return runs.store(spool, upload, credential, self._settings.tracker, keep, now)
 
     def _read(self, path: Path, files: Sequence[Received], limits: Limits) -> None:
-        with Spool(path) as spool:
+        with StagedRows(path) as spool:
             for file in files:
                 try:
                     self._read_one(spool, file, limits)
@@ -240,7 +240,7 @@ class Ingest:
                     raise Invalid(f"{file.kind} {file.name}: {fault}") from None
                 file.path.unlink()
 
-    def _read_one(self, spool: Spool, file: Received, limits: Limits) -> None:
+    def _read_one(self, spool: StagedRows, file: Received, limits: Limits) -> None:
         from models.tracker.reports.detect import read_coverage, read_tests  # parsers load on first use
 
         spool.begin()

@@ -87,8 +87,8 @@ OUTPUTS = {
 @pytest.mark.parametrize("what", OUTPUTS)
 def test_text_is_read_whatever_its_bytes(what: str, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     data, wanted = OUTPUTS[what]
-    monkeypatch.setattr(byte_stream, "CHUNK", min(size, byte_stream.CHUNK))
-    monkeypatch.setattr(byte_stream, "HEAD", min(size * 32, byte_stream.HEAD))
+    monkeypatch.setattr(byte_stream, "CHUNK_BYTES", min(size, byte_stream.CHUNK_BYTES))
+    monkeypatch.setattr(byte_stream, "HEAD_BYTES", min(size * 32, byte_stream.HEAD_BYTES))
     assert only(read(output(data), at_once=size)[1]).out == wanted
 
 
@@ -100,8 +100,8 @@ def test_pieces_may_end_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = read(data)
     chance = random.Random(7)
     for _ in range(20):
-        monkeypatch.setattr(byte_stream, "CHUNK", chance.randint(1, 200))
-        monkeypatch.setattr(byte_stream, "HEAD", chance.randint(100, 1000))
+        monkeypatch.setattr(byte_stream, "CHUNK_BYTES", chance.randint(1, 200))
+        monkeypatch.setattr(byte_stream, "HEAD_BYTES", chance.randint(100, 1000))
         assert read(data, at_once=chance.randint(1, 300)) == wanted
 
 
@@ -214,22 +214,24 @@ def test_a_file_is_read_from_where_it_stands() -> None:
 
 
 def test_a_very_long_tag_is_refused_and_not_read_again_and_again() -> None:
-    long = named("x" * (xml_stream.TOKEN + 1_000_000))
+    long = named("x" * (xml_stream.MAX_TOKEN_BYTES + 1_000_000))
     started = time.process_time()
     with pytest.raises(BadReport, match="longer than"):
         read(b"<testsuites><testsuite/>" + long)
     assert time.process_time() - started < 5
-    assert counted(b"<testsuites><testsuite/>" + named("x" * (xml_stream.TOKEN // 2)) + b"</testsuites>")[0] == 1
+    assert (
+        counted(b"<testsuites><testsuite/>" + named("x" * (xml_stream.MAX_TOKEN_BYTES // 2)) + b"</testsuites>")[0] == 1
+    )
 
 
 def test_a_very_long_comment_is_refused() -> None:
-    comment = b"<!--" + b"-x" * xml_stream.TOKEN + b"-->"
+    comment = b"<!--" + b"-x" * xml_stream.MAX_TOKEN_BYTES + b"-->"
     with pytest.raises(BadReport, match="longer than"):
         read(b"<testsuite>" + comment + b"</testsuite>")
 
 
 def test_many_different_names_are_refused() -> None:
-    many = "".join(f"<a{number}/>" for number in range(xml_stream.NAMES + 10_000))
+    many = "".join(f"<a{number}/>" for number in range(xml_stream.MAX_XML_NAMES + 10_000))
     with pytest.raises(BadReport, match="different names"):
         read(f"<testsuite>{many}</testsuite>")
 
@@ -237,7 +239,9 @@ def test_many_different_names_are_refused() -> None:
 def test_default_values_of_attributes_are_bounded() -> None:
     few = '<!DOCTYPE testcase [<!ATTLIST testcase classname CDATA "c">]>'
     assert only(read(few + OK)[1]).class_name == "c"
-    many = "".join(f'<!ATTLIST testcase a{number} CDATA "c">' for number in range(xml_stream.DEFAULTS + 1))
+    many = "".join(
+        f'<!ATTLIST testcase a{number} CDATA "c">' for number in range(xml_stream.MAX_ATTRIBUTE_DEFAULTS + 1)
+    )
     for bad in (many, f'<!ATTLIST testcase a CDATA "{"c" * 2000}">'):
         with pytest.raises(BadReport, match="default values"):
             read(f"<!DOCTYPE testcase [{bad}]>{OK}")

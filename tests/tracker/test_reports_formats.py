@@ -396,13 +396,13 @@ def test_numbers_of_go_that_are_none_harm_nothing() -> None:
 
 def test_a_text_of_json_is_bounded() -> None:
     with pytest.raises(BadReport, match="longer than"):
-        read(ctrf({"name": "a", "status": "passed", "stdout": ["x" * (json_stream.TEXT + 1_000_000)]}))
-    case = only(read(ctrf({"name": "a", "status": "passed", "stdout": ["x" * (json_stream.TEXT // 2)]}))[1])
+        read(ctrf({"name": "a", "status": "passed", "stdout": ["x" * (json_stream.MAX_TEXT_BYTES + 1_000_000)]}))
+    case = only(read(ctrf({"name": "a", "status": "passed", "stdout": ["x" * (json_stream.MAX_TEXT_BYTES // 2)]}))[1])
     assert len(case.out or "") <= Limits().output
 
 
 def test_tests_of_go_that_run_at_once_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gotest, "AT_ONCE", 2)
+    monkeypatch.setattr(gotest, "MAX_RUNNING", 2)
     assert counted(go(*(ran(action, f"T{at}") for at in range(5) for action in ("run", "pass"))))[0] == 5
     with pytest.raises(ReportTooLarge, match="at the same time"):
         read(go(*(ran("run", f"T{at}") for at in range(5))))
@@ -411,7 +411,7 @@ def test_tests_of_go_that_run_at_once_are_bounded(monkeypatch: pytest.MonkeyPatc
 
 
 def test_the_output_that_is_held_for_go_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gotest, "HELD", 100)
+    monkeypatch.setattr(gotest, "MAX_HELD_BYTES", 100)
     document = go(said("a" * 80, "T"), said("b" * 80, "U"), ran("fail", "T"), said("c" * 80, "V"), ran("fail", "V"))
     _, cases = read(document + go(ran("fail", "U")))
     assert [case.stack for case in cases] == ["a" * 80, "c" * 80, "\n… cut: 80 characters"]

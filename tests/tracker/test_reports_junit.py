@@ -280,7 +280,7 @@ def test_more_suites_than_a_report_may_have_are_refused() -> None:
 
 
 def test_suites_beyond_those_that_are_listed_count_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(totals, "SUITES", 2)
+    monkeypatch.setattr(totals, "MAX_LISTED_SUITES", 2)
     report, cases = read("<testsuites>" + suite(OK) * 3 + suite(attributes='tests="2"') + "</testsuites>")
     assert (len(report.suites), report.totals.tests) == (2, 5)
     assert [found.suite for found in cases] == [0, 1, None]
@@ -295,3 +295,21 @@ def test_nesting_is_bounded() -> None:
         read(nested(201))
     with pytest.raises(BadReport, match="200 deep"):
         read(nested(50_000))
+
+
+def test_the_failures_of_one_case_share_the_room_of_one_output() -> None:
+    """googletest writes a failure for each failed check."""
+    limits = Limits(output=1000)
+    many = '<failure message="m" type="t">' + "x" * 600 + "</failure>"
+    case_of_many = case("a", f"<system-out>{'o' * 900}</system-out>{many * 5000}<error>{'e' * 900}</error>")
+    found = only(read(suite(case_of_many), limits)[1])
+    assert (found.status, found.stack, found.out) == (CaseStatus.ERROR, "e" * 900, "o" * 900)
+    found = only(read(suite(case("a", many * 5000)), limits)[1])
+    assert (found.status, found.failure_type, found.stack) == (CaseStatus.FAILED, "t", "x" * 600)
+
+
+def test_text_of_elements_that_are_not_read_is_left_out() -> None:
+    inside = "<properties>p<property>q</property></properties>t<failure>f<b>g</b>h<properties>i</properties></failure>u"
+    assert only(read(suite(case("a", inside + "<x><failure>no</failure></x>")))[1]).stack == "fghi"
+    rerun = "<flakyFailure>a<system-out>b</system-out>c<stackTrace>d</stackTrace>e</flakyFailure>"
+    assert only(read(suite(case("a", rerun)))[1]).stack == "aced"

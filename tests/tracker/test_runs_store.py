@@ -26,7 +26,7 @@ from models.tracker.reports.base import (
     Totals,
 )
 from models.tracker.runs import Stored, Upload
-from models.tracker.staging import Spool
+from models.tracker.staging import StagedRows
 from models.tracker.tables import Membership, Project, Run, reports
 
 PASSED, FAILED, ERROR, SKIPPED = CaseStatus
@@ -49,7 +49,7 @@ class Bench:
     def post(self, *files: Any, by: Credential | None = None, now: int | None = None, **said: Any) -> Stored:
         self.count += 1
         path = self.folder / f"spool{self.count}"
-        with Spool(path) as spool:
+        with StagedRows(path) as spool:
             for file in files:
                 file(spool)
         upload = Upload(**{"project": "p", **said})
@@ -65,7 +65,7 @@ def bench(tmp_path: Path) -> Bench:
 def junit(name: str, *cases: tuple[str, CaseStatus], **more: Any) -> Any:
     """A test report whose content is its name: `junit("a", ("one", PASSED))`."""
 
-    def read(spool: Spool) -> None:
+    def read(spool: StagedRows) -> None:
         spool.begin()
         made = [Case("com.A", case, status, 0, 5, **more) for case, status in cases]
         for case in made:
@@ -84,7 +84,7 @@ def report_of(name: str, cases: Sequence[Case]) -> TestReport:
 def coverage(name: str, files: Mapping[str, Mapping[int, bool] | tuple[int, ...]], own: Any = None) -> Any:
     """A coverage report: path -> its lines, or its counts where it has no lines. `own`: its own totals."""
 
-    def read(spool: Spool) -> None:
+    def read(spool: StagedRows) -> None:
         spool.begin()
         made = [_file(path, told) for path, told in files.items()]
         for file in made:
@@ -195,7 +195,7 @@ def test_retries_are_stored_beside_the_status(bench: Bench) -> None:
 
 
 def test_what_only_the_end_of_a_report_tells_of_its_cases_is_stored_so(bench: Bench) -> None:
-    def read(spool: Spool) -> None:
+    def read(spool: StagedRows) -> None:
         spool.begin()
         for status in (FAILED, PASSED, PASSED):
             spool.case(Case("", "again", status, None, None, failure_message="why", out="said"))
@@ -236,7 +236,7 @@ def test_a_number_beyond_all_reason_is_the_fault_of_its_report(bench: Bench, wro
 
 
 def test_a_length_beyond_all_reason_is_the_fault_of_its_report(bench: Bench) -> None:
-    def read(spool: Spool) -> None:
+    def read(spool: StagedRows) -> None:
         spool.begin()
         spool.case(Case("", "long", PASSED, None, 2**80))
         spool.end_tests(TestReport("junit", Totals(1, 1), []), "x", "x")

@@ -1,4 +1,4 @@
-"""What every reader of reports makes of its format, and how it says that it cannot."""
+"""What every reader of reports returns and raises."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from attrs import define, frozen
 
 
 class CaseStatus(enum.Enum):
-    """What became of a test. The value is what the API says."""
+    """The result of a test, as the API names it."""
 
     PASSED = "PASSED"
     FAILED = "FAILED"
@@ -18,7 +18,7 @@ class CaseStatus(enum.Enum):
 
 
 CASE_STATUSES = tuple(CaseStatus)
-"""By rank, which is how the store keeps them."""
+"""By rank: the store keeps the index in this tuple."""
 
 
 @frozen
@@ -38,11 +38,10 @@ class Limits:
 
 @define
 class Case:
-    """One test as its report tells it. `suite` is an index into the report's suites, None outside of any.
+    """One test of a report. `suite` is an index into the report's suites, None outside of any.
 
-    Not frozen: that would make each three times as dear, and there are a hundred thousand.
-
-    A length of None: the report does not tell, or tells nonsense. `out` and `err` are cut to `Limits.output`.
+    It is not frozen: creating a frozen one takes three times as long, and there are a hundred thousand.
+    A duration of None: the report has none that can be read. `out` and `err` are cut to `Limits.output`.
     """
 
     class_name: str
@@ -61,7 +60,7 @@ class Case:
 
 @frozen
 class Totals:
-    """Sums over the tests of a report; `duration_ms` as its cases tell, else its suites."""
+    """Sums over the tests of a report. `duration_ms` is that of its cases, or else of its suites."""
 
     tests: int = 0
     passed: int = 0
@@ -74,7 +73,7 @@ class Totals:
 
 @frozen
 class Suite:
-    """A suite that holds cases, or whose attributes count because it holds none."""
+    """A suite with cases, or one without whose attributes count."""
 
     name: str
     totals: Totals
@@ -84,13 +83,13 @@ class Suite:
 class TestReport:
     """A test report, read to its end.
 
-    `superseded` are the positions (in the order of the sink) of cases that a later one of the same test replaces, and
-    `flaky` those of cases that only their repetition shows to be flaky. `totals` and `suites` have counted that in.
-    Totals may be larger than the cases are: a suite without cases counts by its attributes. `digest` is the SHA-256 of
-    the inflated content, in hexadecimal.
+    `superseded` are the positions (in the order of the sink) of cases that another one of the same test replaces, and
+    `flaky` those of cases that are flaky because of their repetition. `totals` and `suites` already reflect both.
+    Totals may be larger than the number of cases: a suite without cases counts by its attributes. `digest` is the
+    SHA-256 of the inflated content, in hexadecimal.
     """
 
-    __test__ = False  # pytest must not take it for a test
+    __test__ = False  # pytest must not collect it
 
     format: str
     totals: Totals
@@ -102,10 +101,10 @@ class TestReport:
 
 @frozen
 class FileCoverage:
-    """One source file, once in a report. `lines` is line number -> whether it was covered; None where there are none.
+    """One source file, once in a report. `lines` maps a line number to whether it is covered; None without line data.
 
-    What a report counts may be smaller than a line (a Go statement, a sequence point): then a key is the place of such
-    a unit, a stable number below 2^53, so that the union of two reports is right for it too. A line is 0 to 2^20.
+    A format may count units smaller than a line (a Go statement, a sequence point). Then a key is the place of the
+    unit, a stable number below 2^53, so that reports can be united. A line number is 0 to 2^20.
     """
 
     path: str
@@ -132,7 +131,7 @@ class CoverageReport:
 
 
 class BadReport(Exception):
-    """A report that cannot be read: why, and where (1-based; None where there is no such place)."""
+    """A report that cannot be read: the reason and the place (1-based; None where there is none)."""
 
     def __init__(self, why: str, line: int | None = None, column: int | None = None) -> None:
         place = f"line {line}, column {column}: " if line and column else f"line {line}: " if line else ""
@@ -143,4 +142,4 @@ class BadReport(Exception):
 
 
 class ReportTooLarge(BadReport):
-    """A report that is larger than one may be."""
+    """A report that exceeds a limit of size."""

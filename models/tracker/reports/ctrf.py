@@ -6,136 +6,84 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from models.tracker.reports.base import BadReport, Case, Limits, TestReport
-from models.tracker.reports.case_builder import Draft, Weight
-from models.tracker.reports.json_stream import CLOSED, ITEM, OPENED, number, text, values, whole
-from models.tracker.reports.text_cleaning import MOST, Text, bounded_ms
-from models.tracker.reports.totals import Declared, Frame, Tally
+from models.tracker.reports.json_stream import CLOSED, ITEM, OPENED, count, json_values, number, text
+from models.tracker.reports.text_cleaning import MAX_COUNT, Text, bounded_ms
+from models.tracker.reports.totals import CaseBuilder, DeclaredCounts, OpenSuite, Severity, TotalsCounter
 
 _TEST = ("results", "tests", ITEM)
 _SUMMARY = ("results", "summary")
 _COUNTS = {(name,) for name in ("tests", "failed", "skipped", "pending", "other")}
+_OUTPUTS = ("trace", "stdout", "stderr")
+_FIELDS = ("status", "name", "classname", "filePath", "browser", "message", "type", "duration", "flaky", "retries")
 _STATUSES = {
-    "passed": Weight.NOTHING,
-    "failed": Weight.FAILED,
-    "skipped": Weight.SKIPPED,
-    "pending": Weight.SKIPPED,
-    "other": Weight.SKIPPED,
+    "passed": Severity.NONE,
+    "failed": Severity.FAILED,
+    "skipped": Severity.SKIPPED,
+    "pending": Severity.SKIPPED,
+    "other": Severity.SKIPPED,
 }
 
 
 class Ctrf:
-    """`results.tests[]`; `results.summary` counts only where that is empty."""
+    """`results.tests[]`. `results.summary` counts only where there is no test."""
 
     def __init__(self, limits: Limits, sink: Callable[[Case], None]) -> None:
         self._limits = limits
-        self._tally = Tally(sink, limits)
-        self._frame: Frame = self._tally.open("", listed=False)
-        self._draft = Draft(None, None)
+        self._totals = TotalsCounter(sink, limits)
+        self._whole: OpenSuite = self._totals.open("", listed=False)
+        self._test: dict[str, Any] = {}
         self._suite: list[str] = []
+        self._outputs: dict[str, Text] = {}
         self._summary: dict[str, Any] = {}
-        self._seen = False
+        self._is_ctrf = False
 
     def read(self, pieces: Iterable[bytes]) -> None:
-        for place, value in values(pieces, self._limits):
+        for place, value in json_values(pieces, self._limits):
             if place[:3] == _TEST:
-                self._test(place[3:], value)
+                self._read_test(place[3:], value)
             elif place[:2] == _SUMMARY:
-                self._seen = True
+                self._is_ctrf = True
                 if place[2:] in _COUNTS:
                     self._summary[place[2]] = value
-        if not self._seen:
+        if not self._is_ctrf:
             raise BadReport("it has neither results.tests nor results.summary: this is no CTRF report")
 
     def report(self, digest: str) -> TestReport:
-        said = {name: whole(value, MOST) for name, value in self._summary.items()}
-        skipped = sum(said.get(name) or 0 for name in ("skipped", "pending", "other"))
-        self._frame.declared = Declared(said.get("tests"), said.get("failed"), None, skipped)
-        self._tally.close(self._frame)
-        return self._tally.report("CTRF", digest)
+        declared = {name: count(value, MAX_COUNT) for name, value in self._summary.items()}
+        skipped = sum(declared.get(name) or 0 for name in ("skipped", "pending", "other"))
+        self._whole.declared = DeclaredCounts(declared.get("tests"), declared.get("failed"), None, skipped)
+        self._totals.close(self._whole)
+        return self._totals.report("CTRF", digest)
 
-    def _test(self, place: tuple[str, ...], value: Any) -> None:
+    def _read_test(self, place: tuple[str, ...], value: Any) -> None:
         if not place:
-            self._seen = True
+            self._is_ctrf = True
             if value is OPENED:
-                self._draft = Draft(None, None)
-                self._draft.weight = Weight.ERROR  # unless it says what became of it
-                self._suite = []
+                self._test, self._suite, self._outputs = {}, [], {}
             elif value is CLOSED:
-                self._finish()
-            return
-        name = place[0]
-        if len(place) == 1 and name in _FIELDS:
-            _FIELDS[name](self._draft, value)
-        elif name == "suite" and text(value) and len(self._suite) < 100:
+                self._add_test()
+        elif len(place) == 1 and place[0] in _FIELDS:
+            self._test[place[0]] = value
+        elif place[0] == "suite" and text(value) and len(self._suite) < 100:
             self._suite.append(value)
-        elif name in ("stdout", "stderr") and text(value):
-            self._output(name == "stderr", value)
-        elif name == "trace" and len(place) == 1 and text(value):
-            self._draft.stack = self._draft.stack or Text(self._limits.output)
-            self._draft.stack.add(value)
+        elif place[0] in _OUTPUTS and text(value):
+            output = self._outputs.setdefault(place[0], Text(self._limits.output))
+            output.add(value if value.endswith("\n") else value + "\n")
 
-    def _finish(self) -> None:
-        draft = self._draft
-        if draft.class_name is None:
-            draft.class_name = " > ".join(self._suite) or None
-        self._tally.add(self._frame, draft)
-
-    def _output(self, err: bool, line: str) -> None:
-        draft = self._draft
-        if err:
-            kept = draft.err = draft.err or Text(self._limits.output)
-        else:
-            kept = draft.out = draft.out or Text(self._limits.output)
-        kept.add(line if line.endswith("\n") else line + "\n")
-
-
-def _status(draft: Draft, value: object) -> None:
-    draft.weight = _STATUSES.get((text(value) or "").lower(), Weight.ERROR)
-
-
-def _name(draft: Draft, value: object) -> None:
-    draft.name = text(value)
-
-
-def _class(draft: Draft, value: object) -> None:
-    draft.class_name = text(value)
-
-
-def _place(draft: Draft, value: object) -> None:
-    """A file, or a browser: a test of one name is another one in each."""
-    if told := text(value):
-        draft.place = f"{draft.place or ''}\n{told}"
-
-
-def _message(draft: Draft, value: object) -> None:
-    draft.message = text(value)
-
-
-def _kind(draft: Draft, value: object) -> None:
-    draft.kind = text(value)
-
-
-def _duration(draft: Draft, value: object) -> None:
-    length = number(value)
-    draft.duration_ms = None if length is None else bounded_ms(length)
-
-
-def _flaky(draft: Draft, value: object) -> None:
-    draft.flaky = value is True
-
-
-def _retries(draft: Draft, value: object) -> None:
-    draft.reruns = whole(value, 1000) or 0
-
-
-_FIELDS: dict[str, Callable[[Draft, object], None]] = {
-    "status": _status,
-    "name": _name,
-    "classname": _class,
-    "filePath": _place,
-    "browser": _place,
-    "message": _message,
-    "duration": _duration,
-    "flaky": _flaky,
-    "retries": _retries,
-}
+    def _add_test(self) -> None:
+        get = self._test.get
+        length = number(get("duration"))
+        class_name = text(get("classname"))
+        if class_name is None:
+            class_name = " > ".join(self._suite) or None
+        builder = CaseBuilder(class_name, text(get("name")), None if length is None else bounded_ms(length))
+        # a test of one name is another one in each file and browser
+        builder.place = "\n".join(filter(None, (text(get("filePath")), text(get("browser")))))
+        severity = _STATUSES.get((text(get("status")) or "").lower(), Severity.ERROR)
+        outputs = [output.value if (output := self._outputs.get(name)) else None for name in _OUTPUTS]
+        builder.severity = severity
+        builder.type, builder.message = text(get("type")), text(get("message"))
+        builder.stack, builder.out, builder.err = outputs
+        builder.flaky = get("flaky") is True
+        builder.reruns = count(get("retries"), 1000) or 0
+        self._totals.add(self._whole, builder)

@@ -1,6 +1,6 @@
-"""What is in a file that came as a report is told by its content, never by its name; then its format reads it.
+"""Detects the format of a report by its content, never by its name, and reads it.
 
-`TESTS` and `COVERAGE` are all the formats there are.
+`TESTS` and `COVERAGE` list all known formats.
 """
 
 from __future__ import annotations
@@ -14,30 +14,23 @@ from attrs import frozen
 from models.tracker.reports import byte_stream
 from models.tracker.reports.base import BadReport, Case, CoverageReport, FileCoverage, Limits, TestReport
 from models.tracker.reports.byte_stream import Content
-from models.tracker.reports.clover import Clover
-from models.tracker.reports.cobertura import Cobertura
-from models.tracker.reports.coveragepy import CoveragePy
 from models.tracker.reports.ctrf import Ctrf
-from models.tracker.reports.gocover import GoCover
+from models.tracker.reports.dotnet import NUnit, Trx, TrxDefinitions, XUnit
 from models.tracker.reports.gotest import GoTest
 from models.tracker.reports.jacoco import Jacoco
 from models.tracker.reports.junit import JUnit
-from models.tracker.reports.lcov import Lcov
-from models.tracker.reports.nunit import NUnit, XUnit
-from models.tracker.reports.opencover import OpenCover
-from models.tracker.reports.trx import Definitions, Trx
+from models.tracker.reports.text_coverage import CoveragePy, GoCover, Lcov
+from models.tracker.reports.xml_coverage import Clover, Cobertura, OpenCover
 from models.tracker.reports.xml_stream import root_of
 
-Row = TypeVar("Row", contravariant=True)
-Whole = TypeVar("Whole", covariant=True)
+Report = TypeVar("Report", covariant=True)
 
-
-_PAGE = re.compile(rb"\s*<(?:!doctype\s+)?html\b", re.IGNORECASE)
+_HTML = re.compile(rb"\s*<(?:!doctype\s+)?html\b", re.IGNORECASE)
 
 
 @frozen
 class Head:
-    """The beginning of a report: of XML its root, that one's attributes and the first element in it, else its text."""
+    """The beginning of a report: of XML the root, its attributes and the first element in it, else the text."""
 
     root: str = ""
     attributes: Mapping[str, str] = {}
@@ -45,33 +38,33 @@ class Head:
     text: bytes = b""
 
 
-class Reading(Protocol[Whole]):
-    """One report, being read."""
+class Reader(Protocol[Report]):
+    """Reads one report."""
 
     def read(self, pieces: Iterable[bytes]) -> None: ...
-    def report(self, digest: str) -> Whole: ...
+    def report(self, digest: str) -> Report: ...
 
 
 @frozen
 class Format:
-    """A format: its name, what its head looks like, and what reads it. `first` reads the file once before that."""
+    """A format: its name, what its head looks like, and its reader. `definitions` reads the file once before that."""
 
     name: str
-    fits: Callable[[Head], bool]
-    reader: Callable[..., Reading[TestReport] | Reading[CoverageReport]]
-    before: Callable[[Limits], Definitions] | None = None
+    matches: Callable[[Head], bool]
+    reader: Callable[..., Reader[TestReport] | Reader[CoverageReport]]
+    definitions: Callable[[Limits], TrxDefinitions] | None = None
 
 
 def _root(*names: str) -> Callable[[Head], bool]:
     return lambda head: head.root in names
 
 
-def _says(pattern: bytes) -> Callable[[Head], bool]:
+def _text(pattern: bytes) -> Callable[[Head], bool]:
     compiled = re.compile(pattern, re.MULTILINE | re.DOTALL)
     return lambda head: compiled.search(head.text) is not None
 
 
-def _clover(head: Head) -> bool:
+def _is_clover(head: Head) -> bool:
     return head.root == "coverage" and (
         head.first in ("project", "testproject") or ("clover" in head.attributes and head.first != "packages")
     )
@@ -79,38 +72,38 @@ def _clover(head: Head) -> bool:
 
 TESTS = (
     Format("JUnit", _root("testsuites", "testsuite", "testcase"), JUnit),
-    Format("TRX", _root("TestRun"), Trx, Definitions),
+    Format("TRX", _root("TestRun"), Trx, TrxDefinitions),
     Format("xUnit v2", _root("assemblies", "assembly"), XUnit),
     Format("NUnit 3", _root("test-run"), NUnit),
-    Format("CTRF", _says(rb'\A\s*\{.*"(?:results"\s*:\s*\{|reportFormat"\s*:\s*"CTRF")'), Ctrf),
-    Format("go test -json", _says(rb'^[ \t]*\{[^\n]*"Action"[ \t]*:'), GoTest),
+    Format("CTRF", _text(rb'\A\s*\{.*"(?:results"\s*:\s*\{|reportFormat"\s*:\s*"CTRF")'), Ctrf),
+    Format("go test -json", _text(rb'^[ \t]*\{[^\n]*"Action"[ \t]*:'), GoTest),
 )
 COVERAGE = (
     Format("JaCoCo", _root("report"), Jacoco),
-    Format("Clover", _clover, Clover),
+    Format("Clover", _is_clover, Clover),
     Format("Cobertura", _root("coverage"), Cobertura),
     Format("OpenCover", _root("CoverageSession"), OpenCover),
-    Format("Go cover profile", _says(rb"\A\s*mode:[ \t]*(?:set|count|atomic)\b"), GoCover),
-    Format("LCOV", _says(rb"\A(?!\s*[<{]).*?^[ \t]*SF:"), Lcov),
-    Format("coverage.py JSON", _says(rb'\A\s*\{.*"(?:files|totals)"\s*:\s*\{'), CoveragePy),
+    Format("Go cover profile", _text(rb"\A\s*mode:[ \t]*(?:set|count|atomic)\b"), GoCover),
+    Format("LCOV", _text(rb"\A(?!\s*[<{]).*?^[ \t]*SF:"), Lcov),
+    Format("coverage.py JSON", _text(rb'\A\s*\{.*"(?:files|totals)"\s*:\s*\{'), CoveragePy),
 )
 
 
 def read_tests(file: BinaryIO, limits: Limits, sink: Callable[[Case], None]) -> TestReport:
-    """Reads a test report, plain or gzipped, from a seekable file. Raises BadReport, and ReportTooLarge as one of it.
+    """Reads a test report, plain or gzipped, from a seekable file. Raises BadReport, or ReportTooLarge.
 
-    The cases go to `sink` as they are found; if it fails, some have gone there already.
+    The cases are passed to `sink` as they are read; a report that fails may have passed some already.
     """
-    found = _read(file, limits, sink, TESTS, COVERAGE, "a coverage report, not a test report")
-    assert isinstance(found, TestReport)  # what the formats of TESTS make
-    return found
+    report = _read(file, limits, sink, TESTS, COVERAGE, "a coverage report, not a test report")
+    assert isinstance(report, TestReport)  # what the readers of TESTS return
+    return report
 
 
 def read_coverage(file: BinaryIO, limits: Limits, sink: Callable[[FileCoverage], None]) -> CoverageReport:
-    """The same of a coverage report and its files."""
-    found = _read(file, limits, sink, COVERAGE, TESTS, "a test report, not a coverage report")
-    assert isinstance(found, CoverageReport)  # what the formats of COVERAGE make
-    return found
+    """Reads a coverage report as `read_tests` reads a test report; its files are passed to `sink`."""
+    report = _read(file, limits, sink, COVERAGE, TESTS, "a test report, not a coverage report")
+    assert isinstance(report, CoverageReport)  # what the readers of COVERAGE return
+    return report
 
 
 def _read(
@@ -122,34 +115,33 @@ def _read(
     misplaced: str,
 ) -> TestReport | CoverageReport:
     start = file.tell()
-    whole = Content(file, limits)
-    head = _head(whole.head, limits)
-    found = next((format for format in formats if format.fits(head)), None)
-    if found is None:
-        other = next((format.name for format in others if format.fits(head)), None)
+    content = Content(file, limits)
+    head = _head(content.head, limits)
+    format = next((format for format in formats if format.matches(head)), None)
+    if format is None:
+        other = next((format.name for format in others if format.matches(head)), None)
         raise BadReport(_unknown(head, formats, f"{other} is {misplaced}" if other else ""))
     clean = byte_stream.xml if head.root else byte_stream.plain
-    more = []
-    if found.before:
-        before = found.before(limits)
-        before.read(clean(whole, whole.head))
+    definitions = []
+    if format.definitions:
+        definitions.append(format.definitions(limits))
+        definitions[0].read(clean(content, content.head))
         file.seek(start)
-        whole = Content(file, limits)
-        more.append(before)
-    reading = found.reader(limits, sink, *more)
-    reading.read(clean(whole, whole.head))
-    return reading.report(whole.digest)
+        content = Content(file, limits)
+    reader = format.reader(limits, sink, *definitions)
+    reader.read(clean(content, content.head))
+    return reader.report(content.digest)
 
 
 def _head(start: bytes, limits: Limits) -> Head:
     text = b"".join(byte_stream.plain((start,), start))
     if not text.strip():
         raise BadReport("the file is empty")
-    if _PAGE.match(text):
+    if _HTML.match(text):
         raise BadReport("it is a page of HTML, not a report")
     if not text.lstrip().startswith(b"<"):
         return Head(text=text)
-    root, attributes, first = root_of(byte_stream.xml((start,), start), limits, len(start) < byte_stream.HEAD)
+    root, attributes, first = root_of(byte_stream.xml((start,), start), limits, len(start) < byte_stream.HEAD_BYTES)
     return Head(root, attributes, first)
 
 

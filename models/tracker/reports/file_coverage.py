@@ -1,7 +1,6 @@
-"""The source files of a coverage report, each once, however often and wherever the report tells of it.
+"""The source files of a coverage report, each once, although many formats report a file in pieces (classes, tests).
 
-Many formats tell of a file in pieces (a class each, a test each). Their lines are kept packed until the end: eight
-bytes for each, instead of a dictionary's hundred.
+Their lines are kept packed until the end: eight bytes for each instead of a dictionary's hundred.
 """
 
 from __future__ import annotations
@@ -10,59 +9,63 @@ from array import array
 from collections.abc import Callable, Iterable, Mapping
 
 from models.tracker.reports.base import CoverageReport, FileCoverage, Limits, ReportTooLarge
-from models.tracker.reports.text_cleaning import name_of
+from models.tracker.reports.text_cleaning import clean_name
 
-LAST_LINE = 1 << 20
-"""Lines beyond are none: the marker of generated code (0xFEEFEE) is one such number."""
+MAX_LINE_NUMBER = 1 << 20
+"""Higher numbers are no lines: generated code is marked with 0xFEEFEE, for example."""
 
-PATH = 1024
+MAX_PATH_CHARACTERS = 1024
 
-UNITS = 30_000_000
-"""As many lines of a report, repeated ones counted too, are kept."""
+MAX_UNITS = 30_000_000
+"""Lines of a report that are kept, repeated ones included."""
 
-Counts = tuple[int, int]
+CoverageCounts = tuple[int, int]
 """Covered and missed."""
 
 
-def path_of(text: str | None) -> str:
+def clean_path(text: str | None) -> str:
     """A path with forward slashes. A very long one is cut as a name is."""
     text = (text or "").strip().replace("\\", "/")
-    return text if len(text) <= PATH else name_of(text)
+    return text if len(text) <= MAX_PATH_CHARACTERS else clean_name(text)
 
 
-class Files:
-    """Gathers files by path. What is told of a line twice is covered if it was covered once."""
+class CoverageFiles:
+    """Collects files by path. A line that is reported several times is covered if it was covered once."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._units: dict[str, array[int]] = {}
-        self._branches: dict[str, tuple[int, int]] = {}
+        self._branches: dict[str, CoverageCounts] = {}
         self._size = 0
 
-    def add(self, path: str, lines: Mapping[int, bool]) -> None:
-        """Lines of a file; a key is 0 to 2^52."""
+    def add_lines(self, path: str, lines: Mapping[int, bool]) -> None:
+        """Adds lines of a file; a key is 0 to 2^52. Raises ReportTooLarge."""
         units = self._units.get(path)
         if units is None:
             if len(self._units) >= self._limits.files:
                 raise ReportTooLarge(f"it has more than {self._limits.files} source files")
             units = self._units[path] = array("q")
         self._size += len(lines)
-        if self._size > UNITS:
-            raise ReportTooLarge(f"it has more than {UNITS} lines of source")
+        if self._size > MAX_UNITS:
+            raise ReportTooLarge(f"it has more than {MAX_UNITS} lines of source")
         units.extend([key << 1 | covered for key, covered in lines.items()])
 
-    def branches(self, path: str, covered: int, missed: int, another: bool) -> None:
-        """Branches of a file: `another` part of it, or else the same ones told again, of which the better count."""
+    def add_branches(self, path: str, covered: int, missed: int) -> None:
+        """Adds the branches of another part of a file."""
         before = self._branches.get(path, (0, 0))
-        if another:
-            self._branches[path] = before[0] + covered, before[1] + missed
-        else:
-            self._branches[path] = max(before, (covered, missed), key=lambda counts: (counts[0], -counts[1]))
+        self._branches[path] = before[0] + covered, before[1] + missed
 
-    def pour(
-        self, sink: Callable[[FileCoverage], None], lines_of: Callable[[Iterable[int]], dict[int, bool]] | None = None
-    ) -> tuple[Counts, Counts]:
-        """Hands on the files, one by one; the sums of their lines and of their branches."""
+    def repeat_branches(self, path: str, covered: int, missed: int) -> None:
+        """Takes counts of branches that may have been reported before: the better counts are kept."""
+        before = self._branches.get(path, (0, 0))
+        self._branches[path] = max(before, (covered, missed), key=lambda counts: (counts[0], -counts[1]))
+
+    def emit(
+        self,
+        sink: Callable[[FileCoverage], None],
+        lines_of: Callable[[Iterable[int]], dict[int, bool]] | None = None,
+    ) -> tuple[CoverageCounts, CoverageCounts]:
+        """Passes the files to `sink`, one by one. Returns the sums of their lines and of their branches."""
         covered = missed = taken = untaken = 0
         for path, units in self._units.items():
             lines = (lines_of or _lines)(units)
@@ -74,8 +77,10 @@ class Files:
         return (covered, missed), (taken, untaken)
 
 
-def told(format: str, digest: str, lines: Counts | None, branches: Counts | None) -> CoverageReport:
-    """A report with these totals; counts of nothing are no data."""
+def coverage_report(
+    format: str, digest: str, lines: CoverageCounts | None, branches: CoverageCounts | None
+) -> CoverageReport:
+    """A report with these totals. Counts whose sum is 0 are no data."""
     line = lines if lines and sum(lines) else (None, None)
     branch = branches if branches and sum(branches) else (None, None)
     return CoverageReport(format, line[0], line[1], branch[0], branch[1], digest)
@@ -89,16 +94,16 @@ def _lines(units: Iterable[int]) -> dict[int, bool]:
     return lines
 
 
-def line_of(text: str | None) -> int | None:
-    """A line number; None for what is none."""
+def line_number(text: str | None) -> int | None:
+    """A line number; None for a text that is none."""
     if not text or len(text) > 20 or not text.isascii() or not text.isdigit():
         return None
     line = int(text)
-    return line if line <= LAST_LINE else None
+    return line if line <= MAX_LINE_NUMBER else None
 
 
-def hit(text: str | None) -> bool:
-    """Whether a count of hits is above 0: any number of digits, or one like 1e+06; negative counts are no hits."""
+def is_hit(text: str | None) -> bool:
+    """Whether a count of hits is above 0: any number of digits, or one like 1e+06. Negative counts are no hits."""
     try:
         return float((text or "0")[:40]) > 0
     except ValueError:
@@ -106,5 +111,5 @@ def hit(text: str | None) -> bool:
 
 
 def unit_key(line: int, column: int) -> int:
-    """The place of a unit that is smaller than a line; its low 16 bits are free."""
+    """The key of a unit that is smaller than a line: its place. The low 16 bits are free."""
     return line << 32 | min(column, 0xFFFF) << 16

@@ -1,4 +1,4 @@
-"""`go test -json`: one JSON object a line. Lines between them that are none (a download, a make) are passed over."""
+"""`go test -json`: one JSON object a line. Lines that are no JSON object (a download, make) are skipped."""
 
 from __future__ import annotations
 
@@ -9,175 +9,178 @@ from typing import Any
 
 from models.tracker.reports.base import BadReport, Case, Limits, ReportTooLarge, TestReport
 from models.tracker.reports.byte_stream import lines
-from models.tracker.reports.case_builder import Draft, Weight
 from models.tracker.reports.json_stream import number, text
 from models.tracker.reports.text_cleaning import Text, bounded_ms
-from models.tracker.reports.totals import Frame, Tally
+from models.tracker.reports.totals import CaseBuilder, OpenSuite, Severity, TotalsCounter
 
-HELD = 32 * 1024 * 1024
-"""As much output of all the tests that run is held: which of them will fail is not known yet."""
+MAX_HELD_BYTES = 32 * 1024 * 1024
+"""Output of all running tests that is held, because it is not known yet which of them will fail."""
 
-AT_ONCE = 100_000
-"""As many packages there are, and as many tests of one run at the same time."""
+MAX_RUNNING = 100_000
+"""Packages, and tests of one package that run at the same time."""
 
-_ENDS = {"pass": Weight.NOTHING, "fail": Weight.FAILED, "skip": Weight.SKIPPED}
-_UNBUILT = re.compile(rb"FAIL\s+(\S{1,500})\s+\[(?:build|setup) failed\]")
-"""How older Go tells, in plain words only, of a package that does not build."""
+_MAX_BUILDS = 1000
+_RESULTS = {"pass": Severity.NONE, "fail": Severity.FAILED, "skip": Severity.SKIPPED}
+_BUILD_FAILED = re.compile(rb"FAIL\s+(\S{1,500})\s+\[(?:build|setup) failed\]")
+"""How older versions of Go report, as plain text only, a package that does not build."""
 
 _FRAMING = ("=== RUN", "=== PAUSE", "=== CONT", "=== NAME", "--- PASS", "--- SKIP", "--- FAIL", "PASS\n", "FAIL\n")
 
 
 class _Package:
-    """A package whose tests run."""
+    """A package whose tests run. `tests` maps the tests that have begun to their output."""
 
-    def __init__(self, frame: Frame) -> None:
-        self.frame = frame
+    def __init__(self, suite: OpenSuite) -> None:
+        self.suite = suite
         self.tests: dict[str, Text | None] = {}
-        """Tests that have begun, with their output."""
         self.output: Text | None = None
         self.failed = False
 
 
 class GoTest:
-    """A test is what has ended as a test, a subtest as well as the one that it is in.
+    """Tests are those that ended, subtests and the tests around them alike.
 
-    A test that began and never ended, and a package that failed without a failed test (it did not build, it was
-    killed, it panicked outside of any) are an error each.
+    A test that began and never ended is an error. So is a package that failed without a failed test: it did not
+    build, it was killed, or it panicked outside of any test.
     """
 
     def __init__(self, limits: Limits, sink: Callable[[Case], None]) -> None:
         self._limits = limits
-        self._tally = Tally(sink, limits)
+        self._totals = TotalsCounter(sink, limits)
         self._packages: dict[str, _Package] = {}
-        self._frames: dict[str, Frame] = {}
-        self._builds: dict[str, Text] = {}
+        self._suites: dict[str, OpenSuite] = {}
+        self._build_outputs: dict[str, Text] = {}
         self._unbuilt: dict[str, str] = {}
-        self._room = HELD
+        self._room = MAX_HELD_BYTES
 
     def read(self, pieces: Iterable[bytes]) -> None:
-        for at, line in enumerate(lines(pieces), 1):
+        for line_number, line in enumerate(lines(pieces), 1):
             if line.lstrip().startswith(b"{"):
-                self._event(_event(line, at))
-            elif (unbuilt := _UNBUILT.match(line)) and len(self._unbuilt) < 1000:
-                self._unbuilt[unbuilt[1].decode("utf-8", "replace")] = unbuilt[0].decode("utf-8", "replace")
+                self._on_event(_event(line, line_number))
+            elif (match := _BUILD_FAILED.match(line)) and len(self._unbuilt) < _MAX_BUILDS:
+                self._unbuilt[match[1].decode("utf-8", "replace")] = match[0].decode("utf-8", "replace")
         for name in list(self._packages):
-            self._end(name, None, None)
-        for name, said in self._unbuilt.items():
-            self._broken(self._frame(name), name, None, said)
-        for frame in self._frames.values():
-            self._tally.close(frame)
+            self._end_package(name, None, None)
+        for name, message in self._unbuilt.items():
+            self._add_package_error(self._suite(name), name, None, message)
+        for suite in self._suites.values():
+            self._totals.close(suite)
 
     def report(self, digest: str) -> TestReport:
-        return self._tally.report("go test -json", digest)
+        return self._totals.report("go test -json", digest)
 
-    def _event(self, event: dict[str, Any]) -> None:
+    def _on_event(self, event: dict[str, Any]) -> None:
         action = event.get("Action")
         name = text(event.get("Package"))
         if action == "build-output":
             build = text(event.get("ImportPath")) or ""
-            if build in self._builds or len(self._builds) < 1000:
-                self._builds[build] = self._held(self._builds.get(build), text(event.get("Output")) or "")
+            if build in self._build_outputs or len(self._build_outputs) < _MAX_BUILDS:
+                output = self._hold(self._build_outputs.get(build), text(event.get("Output")) or "")
+                self._build_outputs[build] = output
         elif name is not None:
             package = self._package(name)
             test = text(event.get("Test"))
             if action == "output":
-                self._output(package, test, text(event.get("Output")) or "")
+                self._on_output(package, test, text(event.get("Output")) or "")
             elif action == "run" and test:
-                _bounded(package.tests)
+                _check_running(package.tests)
                 package.tests.setdefault(test, None)
-            elif action in _ENDS and test:
-                self._finish(package, test, _ENDS[action], _length(event))
-            elif action in _ENDS:
-                unbuilt = self._builds.get(text(event.get("FailedBuild")) or "")  # others may have failed by it too
-                self._end(name, _ENDS[action], _length(event), unbuilt)
+            elif action in _RESULTS and test:
+                self._end_test(package, test, _RESULTS[action], _duration_ms(event))
+            elif action in _RESULTS:
+                # not removed: other packages may have failed by the same build
+                build_output = self._build_outputs.get(text(event.get("FailedBuild")) or "")
+                self._end_package(name, _RESULTS[action], _duration_ms(event), build_output)
 
     def _package(self, name: str) -> _Package:
         package = self._packages.get(name)
         if package is None:
-            package = self._packages[name] = _Package(self._frame(name))
+            package = self._packages[name] = _Package(self._suite(name))
         return package
 
-    def _frame(self, name: str) -> Frame:
-        """The suite of a package: one, however often it ran (gotestsum lets what has failed run again)."""
-        frame = self._frames.get(name)
-        if frame is None:
-            if len(self._frames) >= AT_ONCE:
-                raise ReportTooLarge(f"it has more than {AT_ONCE} packages")
-            frame = self._frames[name] = self._tally.open(name)
-        return frame
+    def _suite(self, name: str) -> OpenSuite:
+        """The suite of a package: one, however often the package ran (gotestsum runs failed tests again)."""
+        suite = self._suites.get(name)
+        if suite is None:
+            if len(self._suites) >= MAX_RUNNING:
+                raise ReportTooLarge(f"it has more than {MAX_RUNNING} packages")
+            suite = self._suites[name] = self._totals.open(name)
+        return suite
 
-    def _output(self, package: _Package, test: str | None, line: str) -> None:
+    def _on_output(self, package: _Package, test: str | None, line: str) -> None:
         if test is None:
-            package.output = self._held(package.output, line)
+            package.output = self._hold(package.output, line)
         elif not line.lstrip().startswith(_FRAMING):
-            _bounded(package.tests)
-            package.tests[test] = self._held(package.tests.get(test), line)
+            _check_running(package.tests)
+            package.tests[test] = self._hold(package.tests.get(test), line)
 
-    def _held(self, kept: Text | None, line: str) -> Text:
-        kept = kept or Text(self._limits.output)
-        before = kept.size
+    def _hold(self, output: Text | None, line: str) -> Text:
+        output = output or Text(self._limits.output)
+        before = output.size
         if len(line) <= self._room:
-            kept.add(line)
+            output.add(line)
         else:
-            kept.miss(line)
-        self._room -= kept.size - before
-        return kept
+            output.dropped += len(line)
+        self._room -= output.size - before
+        return output
 
-    def _freed(self, kept: Text | None) -> None:
-        self._room += kept.size if kept else 0
+    def _release(self, output: Text | None) -> None:
+        self._room += output.size if output else 0
 
-    def _finish(self, package: _Package, test: str, weight: Weight, duration_ms: int | None) -> None:
-        draft = Draft(package.frame.name, test, duration_ms)
-        kept = package.tests.pop(test, None)
-        self._freed(kept)
-        draft.weigh(weight)
-        if draft.passed or kept is None:
-            draft.out = kept
-        else:
-            draft.stack = kept
-            draft.message = next((line.strip() for line in (kept.value or "").splitlines() if line.strip()), None)
-        package.failed |= weight >= Weight.FAILED
-        self._tally.add(package.frame, draft)
+    def _end_test(self, package: _Package, test: str, severity: Severity, duration_ms: int | None) -> None:
+        builder = CaseBuilder(package.suite.name, test, duration_ms)
+        output = package.tests.pop(test, None)
+        self._release(output)
+        builder.set_result(severity)
+        kept = output.value if output else None
+        if builder.passed:
+            builder.out = kept
+        elif kept:
+            builder.stack = kept
+            builder.message = next((line.strip() for line in kept.splitlines() if line.strip()), None)
+        package.failed |= severity >= Severity.FAILED
+        self._totals.add(package.suite, builder)
 
-    def _end(self, name: str, weight: Weight | None, duration_ms: int | None, unbuilt: Text | None = None) -> None:
-        """A package ended, or with no weight the log before it did. In one that passed only benchmarks have no end."""
+    def _end_package(
+        self, name: str, severity: Severity | None, duration_ms: int | None, build_output: Text | None = None
+    ) -> None:
+        """Ends a package; with no severity the log ended before it. In one that passed only benchmarks have no end."""
         package = self._packages.pop(name)
-        failed = weight is Weight.FAILED
+        failed = severity is Severity.FAILED
         for test in list(package.tests):
-            if failed or weight is None:
-                self._finish(package, test, Weight.ERROR, None)
+            if failed or severity is None:
+                self._end_test(package, test, Severity.ERROR, None)
             else:
-                self._freed(package.tests.pop(test))
+                self._release(package.tests.pop(test))
         if failed:
             self._unbuilt.pop(name, None)
         if failed and not package.failed:
-            why = "the package failed without a failed test"
-            self._broken(package.frame, name, duration_ms, why, unbuilt or package.output)
-        self._freed(package.output)
+            message = "the package failed without a failed test"
+            self._add_package_error(package.suite, name, duration_ms, message, build_output or package.output)
+        self._release(package.output)
 
-    def _broken(
-        self, frame: Frame, name: str, duration_ms: int | None, message: str, output: Text | None = None
+    def _add_package_error(
+        self, suite: OpenSuite, name: str, duration_ms: int | None, message: str, output: Text | None = None
     ) -> None:
-        draft = Draft(name, "(package)", duration_ms)
-        draft.weigh(Weight.ERROR, None, message)
-        draft.stack = output
-        self._tally.add(frame, draft)
+        builder = CaseBuilder(name, "(package)", duration_ms)
+        builder.set_result(Severity.ERROR, None, message, output.value if output else None)
+        self._totals.add(suite, builder)
 
 
-def _event(line: bytes, at: int) -> dict[str, Any]:
+def _event(line: bytes, number: int) -> dict[str, Any]:
     """The event of a line. Raises BadReport."""
     try:
         event = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise BadReport(f"this is not well-formed JSON: {str(error)[:100]}", at) from error
+        raise BadReport(f"this is not well-formed JSON: {str(error)[:100]}", number) from error
     return {name: value for name, value in event.items() if isinstance(value, str | int | float)}
 
 
-def _bounded(running: Sized) -> None:
-    if len(running) >= AT_ONCE:
-        raise ReportTooLarge(f"more than {AT_ONCE} tests run at the same time")
+def _check_running(tests: Sized) -> None:
+    if len(tests) >= MAX_RUNNING:
+        raise ReportTooLarge(f"more than {MAX_RUNNING} tests run at the same time")
 
 
-def _length(event: dict[str, Any]) -> int | None:
+def _duration_ms(event: dict[str, Any]) -> int | None:
     seconds = number(event.get("Elapsed"))
     return None if seconds is None else bounded_ms(seconds * 1000)

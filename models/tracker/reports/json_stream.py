@@ -1,4 +1,4 @@
-"""JSON as a stream of values with their places, within bounds: a report of any size never stands in memory."""
+"""JSON read as a stream of values with their places, within limits: the document is never in memory as a whole."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from models.tracker.reports.base import BadReport, Limits
 Place = tuple[str, ...]
 """The keys that lead to a value; an item of an array is `[]`."""
 
-TEXT = 16 * 1024 * 1024
-"""The longest text, which the parser holds whole."""
+MAX_TEXT_BYTES = 16 * 1024 * 1024
+"""The longest text. The parser holds a text as a whole."""
 
 ITEM = "[]"
 OPENED = object()
 CLOSED = object()
 
 
-class _Lines:
-    """An iterable of bytes as the file that ijson reads: by lines, so that a fault can be told with its line."""
+class _LineFile:
+    """An iterable of bytes as the file that ijson reads: by lines, so that an error has its line."""
 
     def __init__(self, pieces: Iterable[bytes]) -> None:
         self._lines = (line for piece in pieces for line in piece.splitlines(keepends=True))
@@ -36,17 +36,20 @@ class _Lines:
         line = next(self._lines, b"")
         self._next += line.endswith(b"\n")
         self.unread += len(line)
-        if self.unread > TEXT:
-            raise BadReport(f"a text is longer than {TEXT} bytes", self.line)
+        if self.unread > MAX_TEXT_BYTES:
+            raise BadReport(f"a text is longer than {MAX_TEXT_BYTES} bytes", self.line)
         return line
 
 
-def values(pieces: Iterable[bytes], limits: Limits) -> Iterator[tuple[Place, Any]]:
-    """Every value with its place; objects as `OPENED` and `CLOSED`, arrays only as their items. Raises BadReport."""
-    import ijson  # type: ignore[import-untyped] # only who sends such a report pays for it
+def json_values(pieces: Iterable[bytes], limits: Limits) -> Iterator[tuple[Place, Any]]:
+    """Yields every value with its place; objects as `OPENED` and `CLOSED`, arrays only as their items.
+
+    Raises BadReport.
+    """
+    import ijson  # type: ignore[import-untyped] # loaded only for reports that need it
 
     keys: list[str] = []
-    file = _Lines(pieces)
+    file = _LineFile(pieces)
     try:
         for event, value in ijson.basic_parse(file):
             file.unread = 0
@@ -65,14 +68,14 @@ def values(pieces: Iterable[bytes], limits: Limits) -> Iterator[tuple[Place, Any
             else:
                 yield tuple(keys), value
     except (ijson.JSONError, ValueError, OverflowError) as error:
-        raise BadReport(f"this is not well-formed JSON: {_told(error)}", file.line) from error
+        raise BadReport(f"this is not well-formed JSON: {_reason(error)}", file.line) from error
 
 
-def _told(error: Exception) -> str:
-    """The parser's first line; the others show the text around, which is no use to a reader of the answer."""
-    words = error.args[0] if error.args else ""
-    words = words.decode("utf-8", "replace") if isinstance(words, bytes) else str(words)
-    return " ".join(words.split("\n")[0].split())[:200]
+def _reason(error: Exception) -> str:
+    """The first line of the parser's message; the others show the text around."""
+    message = error.args[0] if error.args else ""
+    message = message.decode("utf-8", "replace") if isinstance(message, bytes) else str(message)
+    return " ".join(message.split("\n")[0].split())[:200]
 
 
 def number(value: object) -> float | None:
@@ -82,10 +85,10 @@ def number(value: object) -> float | None:
     return float(value) if -1e18 < value < 1e18 else None
 
 
-def whole(value: object, most: int) -> int | None:
-    """A count, cut to `most`, or None."""
-    found = number(value)
-    return None if found is None or found < 0 else min(int(found), most)
+def count(value: object, maximum: int) -> int | None:
+    """A count, cut to `maximum`, or None."""
+    amount = number(value)
+    return None if amount is None or amount < 0 else min(int(amount), maximum)
 
 
 def text(value: object) -> str | None:

@@ -1,4 +1,4 @@
-"""Numbers and texts of reports: bounded, and never refused."""
+"""Numbers and texts of reports, within limits. Nothing here refuses a value: what cannot be read becomes None."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import TypeVar
 
 Value = TypeVar("Value")
 
-NAME = 512
-MESSAGE = 2000
-LONGEST_MS = 10**11
-"""Three years. A test that says that it took longer tells nonsense."""
+MAX_NAME_CHARACTERS = 512
+MAX_MESSAGE_CHARACTERS = 2000
+MAX_DURATION_MS = 10**11
+"""Three years; a longer duration is an error of the tool that wrote it."""
 
-MOST = 10**9
-"""No report has more of anything; a count that says so is cut to it."""
+MAX_COUNT = 10**9
+"""Higher counts are cut to this."""
 
-_SHORT, _MANY = 12, 4096
+_MEMO_CHARACTERS, _MEMO_ENTRIES = 12, 4096
 
-_UNKNOWN = re.compile("[\\x00-\\x08\\x0b\\x0c\\x0e-\\x1f\\ud800-\\udfff]")
-"""What XML cannot hold, and JSON can."""
+_UNPRINTABLE = re.compile("[\\x00-\\x08\\x0b\\x0c\\x0e-\\x1f\\ud800-\\udfff]")
+"""Characters that XML cannot hold, and JSON can."""
 
 _PLAIN = re.compile(r"[0-9]{1,7}(?:\.[0-9]{1,9})?")
 _THOUSANDS = re.compile(r"[1-9]\d{0,2}(?:,\d{3})+(?:\.\d*)?")
@@ -46,10 +46,10 @@ def duration_ms(text: str | None) -> int | None:
         days, hours, minutes, seconds = clock.groups()
         whole = ((int(days or 0) * 24 + int(hours)) * 60 + int(minutes)) * 60
         return bounded_ms((whole + float(seconds.replace(",", "."))) * 1000)
-    found = _NUMBER.fullmatch(text.lower())
-    if not found or found[2] not in _UNITS:
+    match = _NUMBER.fullmatch(text.lower())
+    if not match or match[2] not in _UNITS:
         return None
-    number = found[1]
+    number = match[1]
     if "," in number:
         if _THOUSANDS.fullmatch(number):
             number = number.replace(",", "")
@@ -58,105 +58,109 @@ def duration_ms(text: str | None) -> int | None:
         else:
             number = number.replace(",", ".")
     try:
-        return bounded_ms(float(number) * _UNITS[found[2]])
+        return bounded_ms(float(number) * _UNITS[match[2]])
     except ValueError:
         return None
 
 
 def bounded_ms(value: float) -> int | None:
     """Whole milliseconds; None for what no test can take."""
-    return round(value) if 0 <= value <= LONGEST_MS else None
+    return round(value) if 0 <= value <= MAX_DURATION_MS else None
 
 
 def count(text: str | None) -> int | None:
-    """A count from an attribute, between 0 and `MOST`; None where it is none."""
+    """A count from an attribute, between 0 and `MAX_COUNT`; None where it is none."""
     if not text:
         return None
     digits = text.strip().replace(",", "")
     if not digits.isascii() or not digits.isdigit():
         return None
-    return int(digits) if len(digits) < 10 else MOST
+    return int(digits) if len(digits) < 10 else MAX_COUNT
 
 
-class Remembered(dict[str, Value]):
-    """What a function makes of short texts: reports have the same few numbers hundreds of thousands of times."""
+class Memo(dict[str, Value]):
+    """A function's results for short texts: reports repeat the same few numbers hundreds of thousands of times."""
 
-    def __init__(self, make: Callable[[str], Value]) -> None:
+    def __init__(self, function: Callable[[str], Value]) -> None:
         super().__init__()
-        self._make = make
+        self._function = function
 
     def __missing__(self, text: str) -> Value:
-        value = self._make(text)
-        if len(text) <= _SHORT and len(self) < _MANY:
+        value = self._function(text)
+        if len(text) <= _MEMO_CHARACTERS and len(self) < _MEMO_ENTRIES:
             self[text] = value
         return value
 
 
-def name_of(text: str | None) -> str:
+def clean_name(text: str | None) -> str:
     """A name without the space around it and without control characters.
 
-    A long one is cut, and stays different from others with that beginning.
+    A long name is cut and ends with a hash, so that it differs from other names with the same beginning.
     """
     if not text:
         return ""
     text = text.strip()
-    if len(text) <= NAME and text.isprintable():  # nearly all are
+    if len(text) <= MAX_NAME_CHARACTERS and text.isprintable():  # nearly all are
         return text
-    text = _UNKNOWN.sub("\ufffd", text)
-    if len(text) <= NAME:
+    text = _UNPRINTABLE.sub("\ufffd", text)
+    if len(text) <= MAX_NAME_CHARACTERS:
         return text
-    mark = hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=4).hexdigest()
-    return f"{text[: NAME - 10]}… {mark}"
+    digest = hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=4).hexdigest()
+    return f"{text[: MAX_NAME_CHARACTERS - 10]}… {digest}"
 
 
-def cut(text: str | None, longest: int = MESSAGE) -> str | None:
+def shorten(text: str | None, max_characters: int = MAX_MESSAGE_CHARACTERS) -> str | None:
     """A text of at most so many characters; None for a blank one."""
     if not text or not (text := text.strip()):
         return None
-    return text if len(text) <= longest else text[: longest - 1] + "…"
+    return text if len(text) <= max_characters else text[: max_characters - 1] + "…"
 
 
-MARK = "\n… cut: "
-"""Where a text was cut stands this, and the number of characters that are missing."""
+CUT_MARK = "\n… cut: "
+"""Ends a text that was cut, with the number of characters that are missing."""
 
-_MARKED = 80
+_CUT_MARK_BYTES = 80
 
 
 class Text:
-    """A text that comes in pieces, of which `limit` bytes are kept at most: its beginning, and a mark of the rest."""
+    """A text that is read in pieces, of which at most `limit` bytes are kept: its beginning.
 
-    __slots__ = ("_dropped", "_limit", "_pieces", "_room")
+    `dropped` is the number of characters that were not kept.
+    """
+
+    __slots__ = ("_limit", "_pieces", "_room", "dropped")
 
     def __init__(self, limit: int) -> None:
         self._pieces: list[str] = []
         self._limit = limit
         self._room = limit
-        self._dropped = 0
+        self.dropped = 0
 
     def add(self, piece: str) -> None:
         room = self._room
         if len(piece) > room:
-            self._dropped += len(piece) - room
+            self.dropped += len(piece) - room
             piece = piece[:room]
         if piece:
             self._pieces.append(piece)
             self._room = max(0, room - (len(piece) if piece.isascii() else len(piece.encode("utf-8", "replace"))))
 
-    def miss(self, piece: str) -> None:
-        """Counts a piece for which there is no room elsewhere."""
-        self._dropped += len(piece)
-
     @property
     def size(self) -> int:
-        """How many bytes it holds."""
+        """The number of bytes that it holds."""
         return self._limit - self._room
 
     @property
+    def joined(self) -> str:
+        """What was kept, as it is."""
+        return "".join(self._pieces)
+
+    @property
     def value(self) -> str | None:
-        """The text without the space around it; None for a blank one."""
-        text = "".join(self._pieces)
+        """The text without the space around it, with a mark where it was cut; None for a blank one."""
+        text = self.joined
         data = text.encode("utf-8", "replace")
-        if len(data) <= self._limit and not self._dropped:
+        if len(data) <= self._limit and not self.dropped:
             return text.strip() or None
-        kept = data[: max(0, self._limit - _MARKED)].decode("utf-8", "ignore")
-        return f"{kept}{MARK}{len(text) - len(kept) + self._dropped} characters"
+        kept = data[: max(0, self._limit - _CUT_MARK_BYTES)].decode("utf-8", "ignore")
+        return f"{kept}{CUT_MARK}{len(text) - len(kept) + self.dropped} characters"

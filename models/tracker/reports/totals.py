@@ -1,10 +1,11 @@
-"""The counts of a test report while its cases pass by: suites, totals, and tests that it tells more than once.
+"""The counts of a test report while its cases are read: suites, totals, and tests that occur more than once.
 
-What is kept of a case is its hash, its position and its status, in arrays, until its suite ends.
+Of a case only its hash, its position and its status are kept, in arrays, until its suite ends.
 """
 
 from __future__ import annotations
 
+import enum
 from array import array
 from collections.abc import Callable, Iterator
 
@@ -20,24 +21,92 @@ from models.tracker.reports.base import (
     TestReport,
     Totals,
 )
-from models.tracker.reports.case_builder import RANKS, Draft
-from models.tracker.reports.text_cleaning import name_of
+from models.tracker.reports.text_cleaning import clean_name, shorten
 
-SUITES = 50_000
-"""As many suites of a report are listed. What later ones hold counts, and belongs to no suite."""
+MAX_LISTED_SUITES = 50_000
+"""Suites of a report that are listed. The cases of later ones count, and belong to no suite."""
 
-LONGEST_TOTAL_MS = 10**14
+MAX_TOTAL_MS = 10**14
+_HASHES_PER_PART = 1 << 16
+_TYPE_CHARACTERS = 512
+
+
+class Severity(enum.IntEnum):
+    """What a report says about a test; the higher value counts."""
+
+    NONE = 0
+    RETRIED = 1
+    SKIPPED = 2
+    RERUN = 3
+    """Only that it failed again is reported, not that it failed."""
+    FAILED = 4
+    ERROR = 5
+
 
 _PASSED, _FAILED, _ERROR, _SKIPPED = (
     CASE_STATUSES.index(status)
     for status in (CaseStatus.PASSED, CaseStatus.FAILED, CaseStatus.ERROR, CaseStatus.SKIPPED)
 )
-_AT_ONCE = 1 << 16
+_STATUS_PASSED = CaseStatus.PASSED
+_RANKS = (_PASSED, _PASSED, _SKIPPED, _FAILED, _FAILED, _ERROR)
+"""The rank of the status for each severity."""
+
+
+class CaseBuilder:
+    """A test whose result is being read. `type`, `message` and `stack` are those of the highest severity.
+
+    `place` is its source file or id, where the report has one: tests of one name in two places are two tests.
+    """
+
+    severity = 0
+    type: str | None = None
+    message: str | None = None
+    stack: str | None = None
+    out: str | None = None
+    err: str | None = None
+    flaky = False
+    reruns = 0
+    place: str | None = None
+
+    def __init__(self, class_name: str | None, name: str | None, duration_ms: int | None = None) -> None:
+        self.class_name = class_name
+        self.name = name
+        self.duration_ms = duration_ms
+
+    def set_result(
+        self, severity: Severity, type: str | None = None, message: str | None = None, stack: str | None = None
+    ) -> None:
+        """Keeps a result, unless one of the same or a higher severity is known."""
+        if severity > self.severity:
+            self.severity, self.type, self.message, self.stack = severity, type, message, stack
+
+    @property
+    def passed(self) -> bool:
+        return self.severity < Severity.SKIPPED
+
+    def case(self, suite: int | None) -> Case:
+        class_name, name = clean_name(self.class_name), clean_name(self.name)
+        if not self.severity and self.out is None and self.err is None and not self.flaky:  # nearly all
+            return Case(class_name, name, _STATUS_PASSED, suite, self.duration_ms, False, self.reruns)
+        return Case(
+            class_name,
+            name,
+            CASE_STATUSES[_RANKS[self.severity]],
+            suite,
+            self.duration_ms,
+            self.flaky and self.passed,
+            self.reruns,
+            shorten(self.type, _TYPE_CHARACTERS),
+            shorten(self.message),
+            self.stack,
+            self.out,
+            self.err,
+        )
 
 
 @frozen
-class Declared:
-    """What a suite says of itself; None for what it does not say."""
+class DeclaredCounts:
+    """The counts in a suite's own attributes; None for those it does not have."""
 
     tests: int | None = None
     failed: int | None = None
@@ -46,33 +115,31 @@ class Declared:
     duration_ms: int | None = None
 
 
-class Frame:
-    """A suite that is open. `counts` are its own cases by rank of their status."""
+class OpenSuite:
+    """A suite whose end has not been read.
 
-    def __init__(self, name: str, parent: Frame | None, listed: bool, declared: Declared) -> None:
+    `counts` are its own cases by the rank of their status, `cases` those in it and below. `below` are the tests below
+    that count by the attributes of their suites, of which `failing` failed. `failure` is the suite's own failure.
+    """
+
+    def __init__(self, name: str, parent: OpenSuite | None, listed: bool, declared: DeclaredCounts) -> None:
         self.name = name
         self.parent = parent
         self.listed = listed
         self.declared = declared
         self.index: int | None = None
         self.counts = [0] * len(CASE_STATUSES)
-        self.flaky = 0
-        self.cases = 0
-        """Cases in it and below."""
-        self.below = 0
-        """Tests below that count by the attributes of their suites."""
-        self.failing = 0
-        """As many of those failed."""
+        self.flaky = self.cases = self.below = self.failing = 0
         self.duration_ms: int | None = None
         self.duration_below: int | None = None
-        self.broken: Draft | None = None
-        """Its own error."""
-        self.keys = array("q")
-        self.marks = array("q")
+        self.failure: CaseBuilder | None = None
+        self.hashes = array("q")
+        self.positions = array("q")
+        """A case's position << 3, | 4 if it is flaky, | the rank of its status."""
 
 
-class Tally:
-    """Takes the cases of a report and counts them. Each goes on to `sink`."""
+class TotalsCounter:
+    """Counts the cases of a report and passes each to `sink`."""
 
     def __init__(self, sink: Callable[[Case], None], limits: Limits) -> None:
         self._sink = sink
@@ -84,123 +151,128 @@ class Tally:
         self._flaky: set[int] = set()
         self._counts = [0] * len(CASE_STATUSES)
         self._flaky_count = 0
-        self.outside = Frame("", None, False, Declared())
+        self.outside = OpenSuite("", None, False, DeclaredCounts())
         """For cases outside of any suite."""
 
     def open(
-        self, name: str | None, parent: Frame | None = None, declared: Declared | None = None, listed: bool = True
-    ) -> Frame:
-        """A suite begins. One that is not listed is a frame for others, and its cases belong to no suite."""
+        self,
+        name: str | None,
+        parent: OpenSuite | None = None,
+        declared: DeclaredCounts | None = None,
+        listed: bool = True,
+    ) -> OpenSuite:
+        """Begins a suite. One that is not listed only groups others, and its cases belong to no suite."""
         self._opened += 1
         if self._opened > self._limits.tests:
             raise ReportTooLarge(f"it has more than {self._limits.tests} suites")
-        return Frame(name_of(name), parent or self.outside, listed, declared or Declared())
+        return OpenSuite(clean_name(name), parent or self.outside, listed, declared or DeclaredCounts())
 
-    def add(self, frame: Frame, draft: Draft) -> None:
-        """A case of a suite."""
-        case = draft.case(self._listed(frame) if frame.index is None else frame.index)
-        rank, flaky, length = RANKS[draft.weight], case.flaky, case.duration_ms
-        frame.counts[rank] += 1
-        frame.flaky += flaky
-        frame.cases += 1
-        if length is not None:
-            frame.duration_ms = (frame.duration_ms or 0) + length
+    def add(self, suite: OpenSuite, builder: CaseBuilder) -> None:
+        """Counts a case of a suite. Raises ReportTooLarge."""
+        case = builder.case(self._list(suite) if suite.index is None else suite.index)
+        rank, flaky, duration_ms = _RANKS[builder.severity], case.flaky, case.duration_ms
+        suite.counts[rank] += 1
+        suite.flaky += flaky
+        suite.cases += 1
+        if duration_ms is not None:
+            suite.duration_ms = (suite.duration_ms or 0) + duration_ms
         if case.name:
-            frame.keys.append(hash((draft.class_name, draft.name, draft.place)))
-            frame.marks.append(self._position << 3 | flaky << 2 | rank)
-        self._pass(case)
+            suite.hashes.append(hash((builder.class_name, builder.name, builder.place)))
+            suite.positions.append(self._position << 3 | flaky << 2 | rank)
+        self._emit(case)
 
-    def _pass(self, case: Case) -> None:
+    def _emit(self, case: Case) -> None:
         if self._position >= self._limits.tests:
             raise ReportTooLarge(f"it has more than {self._limits.tests} tests")
         self._sink(case)
         self._position += 1
 
-    def _listed(self, frame: Frame) -> int | None:
-        if frame.index is None and frame.listed and len(self._suites) < SUITES:
-            frame.index = len(self._suites)
-            self._suites.append(Suite(frame.name, Totals()))
-        return frame.index
+    def _list(self, suite: OpenSuite) -> int | None:
+        if suite.index is None and suite.listed and len(self._suites) < MAX_LISTED_SUITES:
+            suite.index = len(self._suites)
+            self._suites.append(Suite(suite.name, Totals()))
+        return suite.index
 
-    def close(self, frame: Frame) -> None:
-        """A suite ends: its repeated tests become one each, and what it counts is added to what is around it."""
-        self._settle(frame)
+    def close(self, suite: OpenSuite) -> None:
+        """Ends a suite: merges its repeated tests, and adds its counts to those of the suite around it."""
+        self._merge_repeated(suite)
         counted = Totals()
-        if not frame.cases and frame is not self.outside:
-            counted = self._attributes(frame)
-        elif frame.index is not None:
-            own = frame.duration_ms if frame.duration_ms is not None else frame.declared.duration_ms
-            self._suites[frame.index] = Suite(frame.name, _totals(frame.counts, frame.flaky, own or 0))
-        for rank, number in enumerate(frame.counts):
+        if not suite.cases and suite is not self.outside:
+            counted = self._count_declared(suite)
+        elif suite.index is not None:
+            own = suite.duration_ms if suite.duration_ms is not None else suite.declared.duration_ms
+            self._suites[suite.index] = Suite(suite.name, _totals(suite.counts, suite.flaky, own or 0))
+        for rank, number in enumerate(suite.counts):
             self._counts[rank] += number
-        self._flaky_count += frame.flaky
-        if frame.parent is not None:
-            self._hand_up(frame, frame.parent, counted)
+        self._flaky_count += suite.flaky
+        if suite.parent is not None:
+            _add_to_parent(suite, suite.parent, counted)
 
-    def _hand_up(self, frame: Frame, parent: Frame, counted: Totals) -> None:
-        parent.cases += frame.cases
-        parent.below += frame.below + counted.tests
-        parent.failing += frame.failing + counted.failed + counted.errors
-        length = _sum(frame.duration_ms, frame.duration_below)
-        if length is None:
-            length = frame.declared.duration_ms
-        parent.duration_below = _sum(parent.duration_below, length)
-
-    def _attributes(self, frame: Frame) -> Totals:
-        """What a suite without a case in it or below counts: its attributes, or else its own error."""
-        said = frame.declared
-        failed, errors, skipped = said.failed or 0, said.errors or 0, said.skipped or 0
-        tests = max(said.tests or 0, failed + errors + skipped)
-        if frame.below:
+    def _count_declared(self, suite: OpenSuite) -> Totals:
+        """Counts a suite without a case in it or below: by its attributes, or else its own failure."""
+        declared = suite.declared
+        failed, errors, skipped = declared.failed or 0, declared.errors or 0, declared.skipped or 0
+        tests = max(declared.tests or 0, failed + errors + skipped)
+        if suite.below:
             tests = failed = errors = skipped = 0
-        broken = frame.broken and frame.broken.case(None)
-        if broken and not failed + errors + frame.failing:
+        failure = suite.failure and suite.failure.case(None)
+        if failure and not failed + errors + suite.failing:
             tests += 1
-            failed += broken.status is CaseStatus.FAILED
-            errors += broken.status is CaseStatus.ERROR
+            failed += failure.status is CaseStatus.FAILED
+            errors += failure.status is CaseStatus.ERROR
         if not tests:
             return Totals()
         counts = [0] * len(CASE_STATUSES)
         counts[_PASSED] = tests - failed - errors - skipped
         counts[_FAILED], counts[_ERROR], counts[_SKIPPED] = failed, errors, skipped
-        totals = _totals(counts, 0, said.duration_ms or 0)
-        index = self._listed(frame)
+        totals = _totals(counts, 0, declared.duration_ms or 0)
+        index = self._list(suite)
         if index is not None:
-            self._suites[index] = Suite(frame.name, totals)
+            self._suites[index] = Suite(suite.name, totals)
         for rank, number in enumerate(counts):
             self._counts[rank] += number
-        if broken:
-            self._pass(evolve(broken, suite=index))
+        if failure:
+            self._emit(evolve(failure, suite=index))
         return totals
 
-    def _settle(self, frame: Frame) -> None:
+    def _merge_repeated(self, suite: OpenSuite) -> None:
         """Of repeated tests of which some passed and some did not, only the last counts."""
-        for marks in _repeated(frame.keys, frame.marks):
-            ranks = {mark & 3 for mark in marks}
+        for positions in _repeated(suite.hashes, suite.positions):
+            ranks = {position & 3 for position in positions}
             if _PASSED not in ranks or len(ranks) == 1:
                 continue
-            for mark in marks[:-1]:
-                frame.counts[mark & 3] -= 1
-                frame.flaky -= mark >> 2 & 1
-                self._superseded.add(mark >> 3)
-            last = marks[-1]
+            for position in positions[:-1]:
+                suite.counts[position & 3] -= 1
+                suite.flaky -= position >> 2 & 1
+                self._superseded.add(position >> 3)
+            last = positions[-1]
             if last & 3 == _PASSED and not last & 4:
-                frame.flaky += 1
+                suite.flaky += 1
                 self._flaky.add(last >> 3)
 
     def report(self, format: str, digest: str) -> TestReport:
-        """The whole. To be asked once, at the end."""
+        """Returns the whole report. To be called once, at the end."""
         outside = self.outside
         self.close(outside)
-        length = _sum(outside.duration_ms, outside.duration_below) or 0
+        duration_ms = _sum(outside.duration_ms, outside.duration_below) or 0
         return TestReport(
             format,
-            _totals(self._counts, self._flaky_count, length),
+            _totals(self._counts, self._flaky_count, duration_ms),
             self._suites,
             frozenset(self._superseded),
             frozenset(self._flaky),
             digest,
         )
+
+
+def _add_to_parent(suite: OpenSuite, parent: OpenSuite, counted: Totals) -> None:
+    parent.cases += suite.cases
+    parent.below += suite.below + counted.tests
+    parent.failing += suite.failing + counted.failed + counted.errors
+    duration_ms = _sum(suite.duration_ms, suite.duration_below)
+    if duration_ms is None:
+        duration_ms = suite.declared.duration_ms
+    parent.duration_below = _sum(parent.duration_below, duration_ms)
 
 
 def _totals(counts: list[int], flaky: int, duration_ms: int) -> Totals:
@@ -211,7 +283,7 @@ def _totals(counts: list[int], flaky: int, duration_ms: int) -> Totals:
         errors=counts[_ERROR],
         skipped=counts[_SKIPPED],
         flaky=flaky,
-        duration_ms=min(duration_ms, LONGEST_TOTAL_MS),
+        duration_ms=min(duration_ms, MAX_TOTAL_MS),
     )
 
 
@@ -219,27 +291,28 @@ def _sum(left: int | None, right: int | None) -> int | None:
     return right if left is None else left if right is None else left + right
 
 
-def _repeated(keys: array[int], marks: array[int]) -> Iterator[list[int]]:
-    """The marks of each key that is there more than once, in their order."""
-    if len(keys) < 2:
+def _repeated(hashes: array[int], positions: array[int]) -> Iterator[list[int]]:
+    """The positions of each hash that occurs more than once, in their order."""
+    if len(hashes) < 2:
         return
-    for some, theirs in _parts(keys, marks) if len(keys) > _AT_ONCE else ((keys, marks),):
+    whole = ((hashes, positions),)
+    for part_hashes, part_positions in _split(hashes, positions) if len(hashes) > _HASHES_PER_PART else whole:
         first: dict[int, int] = {}
-        more: dict[int, list[int]] = {}
-        for key, mark in zip(some, theirs, strict=True):
-            earlier = first.setdefault(key, mark)
-            if earlier != mark:
-                more.setdefault(key, [earlier]).append(mark)
-        yield from more.values()
+        repeated: dict[int, list[int]] = {}
+        for key, position in zip(part_hashes, part_positions, strict=True):
+            earlier = first.setdefault(key, position)
+            if earlier != position:
+                repeated.setdefault(key, [earlier]).append(position)
+        yield from repeated.values()
 
 
-def _parts(keys: array[int], marks: array[int]) -> list[tuple[array[int], array[int]]]:
-    """Split by key, so that a dictionary of a part is small."""
-    bits = (len(keys) // _AT_ONCE).bit_length() + 1
+def _split(hashes: array[int], positions: array[int]) -> list[tuple[array[int], array[int]]]:
+    """Splits the cases by their hashes, so that the dictionary of each part is small."""
+    bits = (len(hashes) // _HASHES_PER_PART).bit_length() + 1
     parts = [(array("q"), array("q")) for _ in range(1 << bits)]
-    last = len(parts) - 1
-    for key, mark in zip(keys, marks, strict=True):
-        some, theirs = parts[key & last]
-        some.append(key)
-        theirs.append(mark)
+    mask = len(parts) - 1
+    for key, position in zip(hashes, positions, strict=True):
+        part_hashes, part_positions = parts[key & mask]
+        part_hashes.append(key)
+        part_positions.append(position)
     return parts
