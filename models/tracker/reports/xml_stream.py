@@ -190,10 +190,12 @@ class XmlReader:
 
     def _handlers(self) -> tuple[Start, End]:
         """The handlers of tags. Expat calls them a million times: nothing is looked up that need not be."""
-        path, max_depth, starts, ends, items = self.path, self.limits.depth, self.starts, self.ends, self.items
-        enter, leave, open_items, texts = path.append, path.pop, self._open, self.texts
-        outer = self._builder(0)
-        start_outer, end_outer = outer.StartElementHandler, outer.EndElementHandler
+        return self._start_handler(), self._end_handler()
+
+    def _start_handler(self) -> Start:
+        path, max_depth, starts, items, texts = self.path, self.limits.depth, self.starts, self.items, self.texts
+        enter, open_items, outer = path.append, self._open, self._builder(0)
+        start_outer = outer.StartElementHandler
 
         def start(name: str, attributes: Attributes) -> None:
             if ":" in name:
@@ -214,6 +216,13 @@ class XmlReader:
             if name in starts:
                 starts[name](attributes)
 
+        return start
+
+    def _end_handler(self) -> End:
+        path, ends, items, texts = self.path, self.ends, self.items, self.texts
+        leave, open_items, outer = path.pop, self._open, self._builder(0)
+        end_outer = outer.EndElementHandler
+
         def end(_name: str) -> None:
             depth = len(path)
             name = leave()
@@ -230,7 +239,7 @@ class XmlReader:
             if name in ends:
                 ends[name]()
 
-        return start, end
+        return end
 
     def _builder(self, level: int) -> _ItemBuilder:
         if level == len(self._builders):
