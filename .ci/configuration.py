@@ -70,7 +70,7 @@ def properties(table: str) -> Iterator[Property]:
 
 def _of(section: Any, above: str, is_ours: bool) -> Iterator[Property]:
     defaults = {one.name: one.default for one in attrs.fields(section)}
-    for name, field in loader._fields(section).items():
+    for name, field in loader.fields_of(section).items():
         path = above + name
         if attrs.has(field.base) and field.base is not HealthCheck:
             yield from _of(field.base, f"{path}.", is_ours)
@@ -95,7 +95,7 @@ def _kind(field: Any) -> str:
     for check in field.checks:
         if check in special:
             return special[check]
-    found = [name for kind, name in _KINDS if loader._taken_apart(kind) == (field.base, field.checks)]
+    found = [name for kind, name in _KINDS if loader.split_annotation(kind) == (field.base, field.checks)]
     return found[0] if found else next(name for kind, name in _KINDS if kind == field.base)
 
 

@@ -1,4 +1,4 @@
-"""The time, as those who need it are handed it: tests hand in another one."""
+"""The clock. It is handed to every part that needs the time, so that tests can replace it."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import time
 
 log = logging.getLogger("server")
 
-_HOUR = 3600 * 1_000_000
-_BELIEVED_AFTER = 86_400.0
+_HOUR_MICROSECONDS = 3600 * 1_000_000
+_TRUSTED_AFTER_SECONDS = 86_400.0
 
 
 class Clock:
-    """The wall clock for what people read, the boot clock for lengths of time.
+    """The wall clock for timestamps, the boot clock for durations.
 
-    The boot clock never jumps and is the one by which the kernel dates processes, so a length survives our own restart.
+    The boot clock never jumps. The kernel dates processes by it, so a duration stays valid when the server restarts.
     """
 
     def __init__(self) -> None:
@@ -31,21 +31,20 @@ class Clock:
         return time.clock_gettime(time.CLOCK_BOOTTIME)
 
     def settled(self) -> int:
-        """`now`, for what deletes by age. A jump forward of more than an hour counts a day later: before that it may be
-        a mistake, and what was deleted by mistake does not come back.
+        """`now`, for deletion by age. A jump forward of more than an hour counts only a day later: it may be a mistake.
 
-        To be asked now and then: a length of time is told from a jump by the boot clock.
+        Call it regularly: a jump is detected by comparing the wall clock with the boot clock since the last call.
         """
         now, boot = self.now(), self.since_boot()
         expected = self._seen[0] + int((boot - self._seen[1]) * 1_000_000)
-        if now <= expected + _HOUR:
+        if now <= expected + _HOUR_MICROSECONDS:
             self._seen, self._ahead_since = (now, boot), None
             return now
         if self._ahead_since is None:
             self._ahead_since = boot
-            hours = (now - expected) / _HOUR
+            hours = (now - expected) / _HOUR_MICROSECONDS
             log.warning("the clock jumped %.1f hours ahead: nothing is deleted by age for a day", hours)
-        if boot - self._ahead_since < _BELIEVED_AFTER:
+        if boot - self._ahead_since < _TRUSTED_AFTER_SECONDS:
             return expected
         self._seen, self._ahead_since = (now, boot), None
         return now

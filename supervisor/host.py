@@ -1,4 +1,4 @@
-"""The machine that we are on."""
+"""Memory, processors and system of this machine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NO_LIMIT = 2**60
 
 @frozen
 class Host:
-    """Memory in bytes; a lower limit of our control group counts. `cpus` are physical cores."""
+    """Memory in bytes, or the limit of the server's control group where that is lower. `cpus` are physical cores."""
 
     memory: int
     available: int
@@ -48,7 +48,7 @@ def _system() -> str:
 
 @functools.cache
 def _groups() -> list[Path]:
-    """The memory control groups that hold us, v2 or v1, ours first."""
+    """The memory control groups that this process is in, v2 or v1, the innermost first."""
     groups: list[Path] = []
     for line in _lines(Path("/proc/self/cgroup")):
         _, controllers, path = line.split(":", 2)
@@ -60,7 +60,7 @@ def _groups() -> list[Path]:
 
 
 def _limit() -> int:
-    """The lowest memory limit on us, in bytes."""
+    """The lowest memory limit of these groups, in bytes."""
     names = ("memory.max", "memory.limit_in_bytes")
     return min(
         (number for group in _groups() for name in names if (number := _number(group / name))), default=_NO_LIMIT

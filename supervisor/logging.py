@@ -1,4 +1,4 @@
-"""Our log: one line for each happening, as text or as JSON, on standard error; a reader that stalls holds up nobody."""
+"""The log: one line for each event, as text or JSON, on standard error. A reader that stalls blocks nothing."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ import sys
 import time
 from collections import deque
 
-_MOST_LINES = 10_000
-_PIECE = select.PIPE_BUF
-_AGAIN = 0.05
+_MAX_WAITING_LINES = 10_000
+_WRITE_BYTES = select.PIPE_BUF
+_RETRY_SECONDS = 0.05
+_CLOSE_SECONDS = 1.0
 
 
 class TextFormatter(logging.Formatter):
@@ -26,14 +27,14 @@ class TextFormatter(logging.Formatter):
         self._date = ""
 
     def time(self, record: logging.LogRecord) -> str:
-        """In UTC. The date is made once a second, since a storm has thousands of lines in one."""
+        """The time in UTC. The date is formatted once a second, since there may be thousands of lines in one."""
         second = int(record.created)
         if second != self._second:
             self._second, self._date = second, time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
         return f"{self._date}.{int(record.msecs):03d}Z"
 
     def format(self, record: logging.LogRecord) -> str:
-        """A line break that somebody put into a name makes no second line; the trace of a defect does."""
+        """One line: line breaks in names are escaped. Only a traceback follows on lines of its own."""
         text = f"{self.time(record)} {record.levelname} {record.name}: {record.getMessage()}"
         if record.exc_info:
             return f"{text}\n{self.formatException(record.exc_info)}"
@@ -54,10 +55,10 @@ class JsonFormatter(TextFormatter):
 
 
 class Lines(logging.Handler):
-    """Writes what was logged in one turn of the loop in few writes, and only as much as is taken without waiting.
+    """Writes the lines of one iteration of the loop in few writes, and only as many bytes as are taken without waiting.
 
-    Not a thread: one that formats lines takes the interpreter from the loop for milliseconds. Not a non-blocking
-    descriptor: the processes that inherit it would have that too.
+    Not `QueueListener`: its thread takes the interpreter from the loop for milliseconds (docs/design.md). Not a
+    non-blocking descriptor: the processes that inherit it would be affected.
     """
 
     def __init__(self, file: int) -> None:
@@ -70,7 +71,7 @@ class Lines(logging.Handler):
         self._poll.register(file, select.POLLOUT)
 
     def emit(self, record: logging.LogRecord) -> None:
-        if len(self._waiting) < _MOST_LINES:
+        if len(self._waiting) < _MAX_WAITING_LINES:
             self._waiting.append((self.format(record) + "\n").encode("utf-8", "backslashreplace"))
         else:
             self._lost += 1
@@ -85,37 +86,37 @@ class Lines(logging.Handler):
             self._write_for(0)
             if self._waiting:
                 with contextlib.suppress(RuntimeError):
-                    self._due = asyncio.get_running_loop().call_later(_AGAIN, self._write)
+                    self._due = asyncio.get_running_loop().call_later(_RETRY_SECONDS, self._write)
             elif self._lost:
                 lost, self._lost = self._lost, 0
-                self._waiting.append(b"%d lines were lost: nobody took them off standard error\n" % lost)
+                self._waiting.append(b"%d lines were lost: standard error was not read\n" % lost)
 
-    def _write_for(self, patience: float) -> None:
-        """Up to `PIPE_BUF` bytes at a time: so much is taken whole by a pipe that says that it has room."""
-        while self._waiting and self._poll.poll(1000 * patience):
+    def _write_for(self, seconds: float) -> None:
+        """Writes up to `PIPE_BUF` bytes at a time, which a pipe that is ready takes whole; waits `seconds` for each."""
+        while self._waiting and self._poll.poll(1000 * seconds):
             piece = self._waiting.popleft()
-            while self._waiting and len(piece) + len(self._waiting[0]) <= _PIECE:
+            while self._waiting and len(piece) + len(self._waiting[0]) <= _WRITE_BYTES:
                 piece += self._waiting.popleft()
-            if len(piece) > _PIECE:
-                self._waiting.appendleft(piece[_PIECE:])
+            if len(piece) > _WRITE_BYTES:
+                self._waiting.appendleft(piece[_WRITE_BYTES:])
             try:
-                os.write(self._file, piece[:_PIECE])
-            except OSError:  # the reader is gone, or the disk is full: there is nobody to tell
+                os.write(self._file, piece[:_WRITE_BYTES])
+            except OSError:  # the reader is gone, or the disk is full: the lines cannot be reported
                 self._waiting.clear()
 
     def close(self) -> None:
-        """Gives a slow reader a second for the rest."""
-        self._write_for(1)
+        """Waits up to a second for a slow reader, then closes."""
+        self._write_for(_CLOSE_SECONDS)
         super().close()
 
 
 def set_up_logging(style: str) -> Lines:
-    """All log lines go to standard error from now on, until `close` of what is returned."""
+    """Sends all log lines to standard error, until the returned handler is closed."""
     lines = Lines(sys.stderr.fileno())
     lines.setFormatter(JsonFormatter() if style == "json" else TextFormatter())
     logging.basicConfig(level=logging.INFO, handlers=[lines], force=True)
     logging.captureWarnings(True)
-    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False  # in no line of ours,
-    logging._srcfile = None  # nor is who called; both as the logging HOWTO has it under "Optimization"
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False  # the lines show neither
+    logging._srcfile = None  # nor the caller; both are in the logging HOWTO under "Optimization"
     logging.getLogger("asyncio").setLevel(logging.WARNING)
     return lines

@@ -1,4 +1,4 @@
-"""Live updates to whoever listens. Publishing never waits; who listens takes what he is given or leaves."""
+"""Publish/subscribe within the process. Publishing never waits: a listener takes an item at once or unsubscribes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class PubSub(Generic[Item]):
         self._listeners: set[Callable[[Item], None]] = set()
 
     def subscribe(self, listener: Callable[[Item], None]) -> Callable[[], None]:
-        """`listener` gets every item from now on; the function that is returned ends that."""
+        """Calls `listener` with every item from now on, until the returned function is called."""
         self._listeners.add(listener)
         return lambda: self._listeners.discard(listener)
 

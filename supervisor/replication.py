@@ -1,7 +1,7 @@
-"""Several nodes on one database: what any of them has committed is told to the streams of all, in one order.
+"""Several nodes on one database: each node publishes to its streams the events of all, in one order.
 
-Each node listens on a connection of its own, in a thread. A word wakes it; what is new it reads from the tables, so a
-word that was lost with a connection costs nothing but time. Its own events come the same way as those of others.
+Each node listens for notifications on its own connection, in a thread. A notification wakes it; it reads new events
+from the tables, so a lost notification delays them but loses none. A node's own events arrive the same way.
 """
 
 from __future__ import annotations
@@ -29,50 +29,52 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("nodes")
 
-_AT_ONCE = 500
-_TAKES = 20.0
-_AGAIN = 0.5
+_MAX_EVENTS_PER_READ = 500
+_READ_SECONDS = 20.0
+_RECONNECT_SECONDS = 0.5
 
 
 class Source:
-    """A table of numbered events, and whom to tell of them."""
+    """A table of numbered events, and the function that publishes new ones."""
 
     def __init__(
         self,
         store: Postgres | Any,
         read: Callable[[int, int], Sequence[Any]],
         last: int,
-        tell: Callable[[Sequence[Any]], None],
+        publish: Callable[[Sequence[Any]], None],
     ) -> None:
-        """`read` gives those after an id, at most so many; `last` was told already; `tell` is called on the loop."""
+        """`read(after, count)` returns events after an id; `last` is published already; `publish` runs on the loop."""
         self._store = store
         self._read = read
         self._last = last
-        self._tell = tell
+        self._publish = publish
 
     def take(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Tells what is new. Returns when the loop has done so: a loop that is busy is not buried."""
-        while found := self._store.run_with_timeout(lambda: self._read(self._last, _AT_ONCE), _TAKES):
-            told: concurrent.futures.Future[None] = concurrent.futures.Future()
-            loop.call_soon_threadsafe(self._tell_all, found, told)
-            told.result(_TAKES)
+        """Publishes new events. Returns when the loop has done so, which bounds the work queued on a busy loop."""
+        while events := self._store.run_with_timeout(
+            lambda: self._read(self._last, _MAX_EVENTS_PER_READ), _READ_SECONDS
+        ):
+            published: concurrent.futures.Future[None] = concurrent.futures.Future()
+            loop.call_soon_threadsafe(self._publish_new, events, published)
+            published.result(_READ_SECONDS)
 
-    def _tell_all(self, found: Sequence[Any], told: concurrent.futures.Future[None]) -> None:
-        """On the loop; if that took so long that the same was read twice, it is told once."""
-        fresh = [one for one in found if one.id > self._last]
+    def _publish_new(self, events: Sequence[Any], published: concurrent.futures.Future[None]) -> None:
+        """Runs on the loop. Events that were read twice, because the loop was slow, are published once."""
+        new = [event for event in events if event.id > self._last]
         try:
-            if fresh:
-                self._last = fresh[-1].id
-                self._tell(fresh)
+            if new:
+                self._last = new[-1].id
+                self._publish(new)
         finally:
-            told.set_result(None)
+            published.set_result(None)
 
 
 class Nodes:
     """Listens until `close`."""
 
     def __init__(self, store: Postgres, sources: Mapping[str, Source]) -> None:
-        """`sources` by the channel on which their news come."""
+        """`sources` by the channel of their notifications."""
         self._store = store
         self._sources = sources
         self._closing = threading.Event()
@@ -81,72 +83,75 @@ class Nodes:
         threading.Thread(target=self._listen, name="nodes", daemon=True).start()
 
     def close(self) -> None:
-        """Soon; nobody waits for it."""
+        """Asks the thread to end. Does not wait for it."""
         self._closing.set()
 
     def _listen(self) -> None:
-        told = False
+        failed = False
         while not self._closing.is_set():
             try:
                 for channels in self._store.heard(tuple(self._sources), self._closing.is_set):
-                    if told:
-                        log.warning("the other nodes are heard again")
-                        told = False
+                    if failed:
+                        log.warning("notifications of the other nodes arrive again")
+                        failed = False
                     self.is_connected = True
                     for channel in channels:
                         self._sources[channel].take(self._loop)
             except (peewee.PeeweeException, Problem, TimeoutError) as error:
-                if not told and not self._closing.is_set():
-                    told = True
-                    log.error("the other nodes cannot be heard: %s", error)
-            except RuntimeError:  # the loop is closed, and with it the house
+                if not failed and not self._closing.is_set():
+                    failed = True
+                    log.error("notifications of the other nodes cannot be received: %s", error)
+            except RuntimeError:  # the loop is closed
                 return
             self.is_connected = False
-            self._closing.wait(_AGAIN)
+            self._closing.wait(_RECONNECT_SECONDS)
 
 
 class Sharing:
-    """The feeds of this node are told what any node has committed, its own changes too: in one order for all."""
+    """Publishes on this node the events that any node commits, its own included, in one order for all nodes."""
 
     def __init__(self, url: str, instance: str, changes: PubSub[Entry], runs: PubSub[RunUpdate]) -> None:
-        """For when the store of the tracker is open. Raises `CannotUse`, `peewee.DatabaseError`."""
+        """The store of the tracker must be open. Raises `CannotUse`, `peewee.DatabaseError`."""
         self._changes = changes
         self._runs = runs
         self._store = shared_events.open_history(url)
         self.history = SharedHistory(self._store, instance)
         self.last_run = run_events.bounds()[1]
-        """The last run event that the streams of this node were told of."""
+        """The id of the last run event that this node has published."""
 
     @property
     def is_connected(self) -> bool:
-        """Whether the database was there when it was last looked at."""
+        """Whether the last attempt to reach the database succeeded."""
         return self.nodes.is_connected
 
     def listen(self) -> None:
-        """From now on the feeds are told."""
+        """Starts publishing."""
         store = self._store
         self.nodes = Nodes(
             store,
             {
                 shared_events.CHANNEL: Source(
-                    store, lambda after, most: events.since(after, most, store), self.history.last_told, self._changed
+                    store,
+                    lambda after, count: events.since(after, count, store),
+                    self.history.last_told,
+                    self._publish_changes,
                 ),
-                run_events.CHANNEL: Source(reports, run_events.since, self.last_run, self._ran),
+                run_events.CHANNEL: Source(reports, run_events.since, self.last_run, self._publish_runs),
             },
         )
 
-    def _changed(self, found: Sequence[Entry]) -> None:
-        for entry in found:
+    def _publish_changes(self, entries: Sequence[Entry]) -> None:
+        for entry in entries:
             self.history.last_told = entry.id
             self._changes.publish(entry)
 
-    def _ran(self, found: Sequence[RunUpdate]) -> None:
-        for update in found:
+    def _publish_runs(self, updates: Sequence[RunUpdate]) -> None:
+        for update in updates:
             self.last_run = update.id
             self._runs.publish(update)
 
     async def close(self, seconds: float) -> None:
-        """Copies what is left, for so long at most, and lets go of the database."""
+        """Copies the rest of the history, for at most `seconds`, and closes the connections."""
         self.nodes.close()
         await self.history.finish(seconds)
         await asyncio.to_thread(self._store.close_all)

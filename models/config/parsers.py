@@ -1,7 +1,7 @@
-"""Text as values: a YAML file as a tree of texts, the reading of one by its type, and what is said if it does not fit.
+"""Parsers and checks of single values.
 
-Readers take text and give a value; checks take a value, of whatever was read before them, and give it back or another.
-Both raise `ValidationError`. Types that carry checks (`Port`, `Filled` ...) are spelled with `Annotated`.
+A parser turns text into a value. A check takes a parsed value and returns it, or another in its place. Both raise
+`ValidationError`. Types that carry checks (`Port`, `Filled` ...) are written with `Annotated`.
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ from urllib.parse import urlsplit
 from models.supervision.process import Seconds, Size
 
 Raw: TypeAlias = "str | list[Raw] | dict[str, Raw] | None"
-"""What YAML says with every scalar but null left as its text."""
+"""A YAML value in which every scalar but null is still text."""
 
 Words = NewType("Words", tuple[str, ...])
-"""The words of a command: a list, or text that is split as a shell splits it."""
+"""The arguments of a command: a list, or text that is split as a shell splits it."""
 
 T = TypeVar("T")
 N = TypeVar("N", int, float)
-LONGEST = 36500 * 86400.0  # a hundred years: beyond it timers and dates overflow
+MAX_SECONDS = 36500 * 86400.0  # a hundred years: beyond it timers and dates overflow
 
 
 class ValidationError(ValueError):
-    """Why a value does not fit; the message begins with the value, shortened, where one is given."""
+    """A value is invalid. The message begins with the value, shortened, where one is given."""
 
     def __init__(self, why: str, value: object = None) -> None:
         super().__init__(why if value is None else f"{shown(str(value))} {why}")
 
 
 def shown(text: str) -> str:
-    """`text` in quotes, on one line, of a bearable length."""
+    """`text` in quotes, on one line, at most 60 characters of it."""
     return repr(text if len(text) <= 60 else text[:57] + "...")
 
 
 def text(raw: str) -> str:
-    """Text that a file name, an argument or JSON can hold. Never shows what it refuses: it may be a password."""
+    """Text that a file name, an argument and JSON can hold. A fault does not show it: it may be a password."""
     if "\0" in raw:
         raise ValidationError("must not contain a NUL character")
     if any("\ud800" <= c <= "\udfff" for c in raw):
@@ -133,7 +133,7 @@ def seconds(raw: str) -> Seconds:
 
 
 def _bounded(length: float, raw: str) -> Seconds:
-    if length > LONGEST:
+    if length > MAX_SECONDS:
         raise ValidationError("is longer than 36500d", raw)
     return Seconds(length)
 
@@ -239,7 +239,7 @@ def host_port(raw: str) -> str:
 
 
 def host_header(raw: str) -> str:
-    """What a Host header may bear: a name, with or without a port."""
+    """The value of a Host header: a name, with or without a port."""
     return host_port(raw) if ":" in raw else host(raw)
 
 
@@ -263,7 +263,7 @@ def url(raw: str) -> str:
 
 
 def database_url(raw: str) -> str:
-    """It may hold a password, so no fault shows it."""
+    """A PostgreSQL URL. A fault does not show it: it may hold a password."""
     try:
         fits = urlsplit(raw).scheme in ("postgresql", "postgres") and "://" in raw
     except ValueError:
@@ -274,7 +274,7 @@ def database_url(raw: str) -> str:
 
 
 def token(raw: str) -> str:
-    """A word as HTTP has them: the name of a header or a method."""
+    """A token of HTTP: the name of a header or a method."""
     if not re.fullmatch(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", raw):
         raise ValidationError("is not a name that HTTP allows", raw)
     return raw
@@ -296,7 +296,7 @@ _TAKEN = {
 
 
 def base_path(raw: str) -> str:
-    """A path that may stand in place of /api/v1: not /, no trailing /, nothing that is served already."""
+    """A path that can replace /api/v1: not /, no trailing /, no path that is served already."""
     names = raw.split("/")
     if not re.fullmatch(r"(/[A-Za-z0-9._~-]+)+", raw) or {".", ".."} & set(names):
         raise ValidationError("is not a path such as /api/v1 (more than /, with a / before it and none after it)", raw)
@@ -329,7 +329,7 @@ LIMITS = (
     "rtprio", "rttime", "sigpending", "stack",
 )
 # fmt: on
-"""The resource limits that util-linux' `prlimit` knows."""
+"""The resource limits of util-linux' `prlimit`."""
 
 Filled = Annotated[str, filled]
 Host = Annotated[str, host]

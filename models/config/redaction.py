@@ -1,4 +1,4 @@
-"""What is not shown of a configuration: values that look like secrets, by the names they go by."""
+"""Hides values of a configuration that look like secrets, by their names."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _USER_INFO = re.compile(r"(?<=://)[^/@\s]+(?=@)")
 
 
 def is_secret(name: str) -> bool:
-    """Whether what goes by this name is not for everybody's eyes."""
+    """Whether a value of this name is likely to be a secret."""
     return bool(_NAME.search(name))
 
 
 def shown_words(words: Sequence[str]) -> list[str]:
-    """A command with the values of telling options, and credentials within URLs, hidden."""
+    """A command in which the values of secret options, and credentials within URLs, are hidden."""
     shown: list[str] = []
     hide_next = False
     for word in words:
@@ -41,5 +41,5 @@ def shown_address(url: str) -> str:
 
 
 def shown_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """The names of variables and what may be shown of their values."""
+    """Variables with secret values, and credentials within URLs, hidden."""
     return {name: HIDDEN if is_secret(name) else _USER_INFO.sub(HIDDEN, text) for name, text in environment.items()}

@@ -1,7 +1,7 @@
-"""Every setting as a frozen value. `models/config/loader.py` is the way from YAML, environment and command line to it.
+"""Every setting, as frozen classes that `models/config/loader.py` fills.
 
-These classes are the whole declaration: a property's name is the attribute's with - for _, its type says how text is
-read, its default is the documented one.
+A class is the whole declaration of its properties: the attribute with - for _ is the name, the type decides how text is
+parsed and checked, the default is the documented one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ KIB, MIB, DAY = 1024, 1024**2, 86400
 
 
 class BadConfig(Exception):
-    """The configuration cannot be used; `faults` has one line for each thing that is wrong, in the order found."""
+    """The configuration is invalid. `faults` has one line for each fault, in the order in which they were found."""
 
     def __init__(self, faults: Sequence[str]) -> None:
         super().__init__("\n".join(faults))

@@ -1,4 +1,4 @@
-"""A YAML file as a tree of texts: no scalar is anything else yet, so `022`, `on` and `12345` are what was written."""
+"""Reads a YAML file as a tree of texts: no scalar is converted, so `022`, `on` and `12345` stay as they are written."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ _TAGS = {_YAML + name for name in ("null", "bool", "int", "float", "str", "times
 
 
 def _composed(text: str) -> yaml.Node | None:
-    """By libyaml where it is there, which is ten times as fast; where that finds a fault, by PyYAML, for its words."""
+    """Parses with libyaml, which is ten times as fast; on a fault with PyYAML, whose messages are better."""
     with contextlib.suppress(AttributeError, yaml.YAMLError, RecursionError):
         return yaml.compose(text, yaml.CSafeLoader)
     return yaml.compose(text, yaml.SafeLoader)
 
 
 class Yaml:
-    """One file as a tree. What is wrong goes to `fault(where, why)`, `where` being the file, with line and column."""
+    """One file as a tree. Calls `fault(where, why)` for each fault; `where` is the file, with line and column."""
 
     def __init__(self, path: Path, fault: Callable[[str, str], object]) -> None:
         self._path, self._fault = path, fault
-        self._done: dict[yaml.Node, Raw] = {}  # an alias is read once, however often it is used
+        self._done: dict[yaml.Node, Raw] = {}  # an alias is converted once, however often it is used
         self._open: set[yaml.Node] = set()
 
     def read(self) -> Raw:
-        """The mapping at the top; `{}` where there is none or it cannot be read."""
+        """The mapping at the top; `{}` for an empty file and for one that cannot be read."""
         try:
             node = _composed(self._path.read_bytes().decode())
             tree = self._plain(node) if node else None
         except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
-            self._fault(*_told(self._path, error))
+            self._fault(*_explained(self._path, error))
             return {}
         if tree is not None and not isinstance(tree, dict):
             self._fault(str(self._path), "a mapping of properties is expected")
@@ -70,7 +70,7 @@ class Yaml:
         own: dict[str, Raw] = {}
         for key, value in self._pairs(node):
             if key.value in lines:
-                self._at(key, f"the key {shown(key.value)} stands here again, after line {lines[key.value]}")
+                self._at(key, f"the key {shown(key.value)} is repeated, after line {lines[key.value]}")
             lines[key.value] = key.start_mark.line + 1
             own.setdefault(key.value, self._plain(value))
         return own
@@ -83,7 +83,7 @@ class Yaml:
                 yield key, value
 
     def _merged(self, node: yaml.MappingNode) -> dict[str, Raw]:
-        """What `<<` brings; of several mappings the first that has a key wins."""
+        """The keys merged by `<<`; of several mappings the first that has a key wins."""
         merged: dict[str, Raw] = {}
         for value in (value for key, value in node.value if key.tag == _MERGE):
             plain = self._plain(value)
@@ -95,8 +95,8 @@ class Yaml:
         return merged
 
 
-def _told(path: Path, error: Exception) -> tuple[str, str]:
-    """Where and why a file cannot be read, without a word of its text: it may be of a password."""
+def _explained(path: Path, error: Exception) -> tuple[str, str]:
+    """Where and why a file cannot be read. Quotes none of its text, which may hold a password."""
     match error:
         case FileNotFoundError():
             return str(path), "there is no such file"

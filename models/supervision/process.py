@@ -6,7 +6,7 @@ import enum
 import graphlib
 import hashlib
 import signal
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cached_property
 from typing import NewType
 
@@ -261,9 +261,8 @@ def dependents(needed: Mapping[str, list[str]], name: str) -> list[str]:
     return order[:-1]
 
 
-def circle(specs: Mapping[str, ProcessSpec]) -> list[str]:
-    """The names of one circle of `depends-on`, first again at the end; empty where there is none."""
-    needs = {spec.name: [dependency.process for dependency in spec.depends_on] for spec in specs.values()}
+def circle(needs: Mapping[str, Collection[str]]) -> list[str]:
+    """One circle of dependencies, the first name again at the end; empty without one. `needs`: name -> needed names."""
     try:
         graphlib.TopologicalSorter(needs).prepare()
     except graphlib.CycleError as error:

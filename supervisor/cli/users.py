@@ -1,4 +1,4 @@
-"""`run.py user ...`: accounts from the command line, on the data directory, also while a server runs on it."""
+"""`run.py user`: manages accounts in a data directory, also while a server runs on it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import getpass
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import peewee
 
@@ -21,53 +21,55 @@ from supervisor.accounts import passwords
 from supervisor.clock import Clock
 from supervisor.tracker.store import open_store, store_location
 
-_PATIENCE = 30.0
-_SECOND = 1_000_000
+OnMissingStore: TypeAlias = Literal["create", "create silently", "refuse"]
+
+_BUSY_SECONDS = 30.0
+_MICROSECONDS = 1_000_000
 
 
 def add_to(parser: argparse.ArgumentParser) -> None:
-    """Adds what is to be said behind the verb `user`."""
+    """Adds the arguments of the verb `user`."""
     acts = parser.add_subparsers(dest="act", metavar="ACT", required=True)
-    add = acts.add_parser("add", help="make an account; its password comes from the terminal or standard input")
+    add = acts.add_parser("add", help="add an account; its password comes from the terminal or standard input")
     add.add_argument("name", metavar="NAME")
-    add.add_argument("--admin", action="store_true", help="of role ADMIN")
-    add.set_defaults(work=with_store("user", _add, where_none="tell"))
+    add.add_argument("--admin", action="store_true", help="give it the role ADMIN")
+    add.set_defaults(work=with_store("user", _add, missing="create"))
     passwd = acts.add_parser("passwd", help="set a password, from the terminal or standard input; ends all sessions")
     passwd.add_argument("name", metavar="NAME")
-    passwd.set_defaults(work=with_store("user", _passwd, where_none="refuse"))
-    token = acts.add_parser("token", help="make a token, and print it alone")
+    passwd.set_defaults(work=with_store("user", _passwd, missing="refuse"))
+    token = acts.add_parser("token", help="create a token and print it")
     token.add_argument("name", metavar="NAME")
-    token.add_argument("--name", dest="label", default="ci", help="what the token is called (ci)")
+    token.add_argument("--name", dest="label", default="ci", help="the name of the token (ci)")
     token.add_argument("--scope", choices=["FULL", "INGEST"], default="FULL", help="INGEST may only post reports")
-    token.add_argument("--expires", type=_span, metavar="SPAN", help="after how long, such as 30d (never)")
-    token.set_defaults(work=with_store("user", _token, where_none="refuse"))
+    token.add_argument("--expires", type=_span, metavar="SPAN", help="its lifetime, such as 30d (unlimited)")
+    token.set_defaults(work=with_store("user", _token, missing="refuse"))
 
 
 def _span(raw: str) -> float:
     try:
         return parsers.some_time(parsers.seconds(raw))
-    except parsers.ValidationError as unfit:
-        raise argparse.ArgumentTypeError(str(unfit)) from None
+    except parsers.ValidationError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def with_store(
-    verb: str, act: Callable[[argparse.Namespace], None], where_none: Literal["make", "tell", "refuse"] = "make"
+    verb: str, act: Callable[[argparse.Namespace], None], missing: OnMissingStore = "create silently"
 ) -> Callable[[Config, argparse.Namespace], int]:
-    """What a verb does on the open store, as argparse's `work`. Where there is none it makes one, and may tell so."""
+    """A function for argparse's `work` that opens the store and calls `act`. `missing`: what to do without a store."""
 
-    def work(settings: Config, asked: argparse.Namespace) -> int:
-        """Returns the exit code: 0, or 1 with one line that says why."""
+    def work(settings: Config, arguments: argparse.Namespace) -> int:
+        """Returns the exit code: 0, or 1 after one line with the reason."""
         data = Path(settings.server.data_dir)
         file = data / "tracker.db"
         try:
             is_new = not settings.server.database_url and not file.exists()
-            if is_new and where_none == "refuse":
-                raise NotFound(f"there is no store in {data}: is that the server's data directory (--data-dir)?")
+            if is_new and missing == "refuse":
+                raise NotFound(f"there is no store in {data}: is this the server's data directory (--data-dir)?")
             data.mkdir(mode=0o700, parents=True, exist_ok=True)
             open_store(file, settings.server.database_url)
             try:
-                reports.be_patient(_PATIENCE)
-                act(asked)
+                reports.be_patient(_BUSY_SECONDS)
+                act(arguments)
             finally:
                 reports.close_all()
         except Problem as problem:
@@ -79,9 +81,9 @@ def with_store(
         except peewee.PeeweeException as error:
             return _failed(verb, f"{store_location(settings.server)}: {' '.join(str(error).split())}")
         except (KeyboardInterrupt, EOFError):
-            return _failed(verb, "given up")
-        if is_new and where_none == "tell":
-            print(f"run.py {verb}: {data} had no store, so one was made", file=sys.stderr)
+            return _failed(verb, "cancelled")
+        if is_new and missing == "create":
+            print(f"run.py {verb}: {data} had no store, so one was created", file=sys.stderr)
         return 0
 
     return work
@@ -92,26 +94,26 @@ def _failed(verb: str, why: str) -> int:
     return 1
 
 
-def _add(asked: argparse.Namespace) -> None:
-    accounts.check_username(asked.name)
-    kept = passwords.hashed(_password(asked.name))
-    made = accounts.create_user(asked.name, kept, "ADMIN" if asked.admin else "USER", Clock().now())
-    print(f"there is a user {made.username} ({made.role})")
+def _add(arguments: argparse.Namespace) -> None:
+    accounts.check_username(arguments.name)
+    hashed = passwords.hashed(_password(arguments.name))
+    user = accounts.create_user(arguments.name, hashed, "ADMIN" if arguments.admin else "USER", Clock().now())
+    print(f"created user {user.username} ({user.role})")
 
 
-def _passwd(asked: argparse.Namespace) -> None:
-    user = _known(asked.name)
+def _passwd(arguments: argparse.Namespace) -> None:
+    user = _existing_user(arguments.name)
     accounts.set_password(user.id, passwords.hashed(_password(user.username)))
     print(f"the password of {user.username} is set; its sessions have ended")
 
 
-def _token(asked: argparse.Namespace) -> None:
+def _token(arguments: argparse.Namespace) -> None:
     now = Clock().now()
-    expires = None if asked.expires is None else now + int(asked.expires * _SECOND)
-    print(accounts.create_token(_known(asked.name).id, asked.label, asked.scope, expires, now))
+    expires = None if arguments.expires is None else now + int(arguments.expires * _MICROSECONDS)
+    print(accounts.create_token(_existing_user(arguments.name).id, arguments.label, arguments.scope, expires, now))
 
 
-def _known(name: str) -> User:
+def _existing_user(name: str) -> User:
     user = accounts.user_named(name)
     if user is None:
         raise NotFound(f"there is no user {name}")
@@ -119,11 +121,11 @@ def _known(name: str) -> User:
 
 
 def _password(name: str) -> str:
-    """Twice from the terminal, or one line of standard input. Raises `Invalid`."""
+    """Reads a password: twice from the terminal, or one line of standard input. Raises `Invalid`."""
     if sys.stdin is not None and sys.stdin.isatty():
         password = getpass.getpass(f"password of {name}: ")
-        if getpass.getpass("once more: ") != password:
-            raise Invalid("these are two passwords")
+        if getpass.getpass("repeat it: ") != password:
+            raise Invalid("the two passwords differ")
     else:
         try:
             password = sys.stdin.readline().removesuffix("\n").removesuffix("\r") if sys.stdin is not None else ""

@@ -83,7 +83,7 @@ def test_a_user_is_added_where_there_is_nothing_yet(tmp_path: Path) -> None:
     (tmp_path / "deep").mkdir()
     done = user(data, "add", "bob", given=f"{PASSWORD}\n")
     assert done.returncode == 0
-    assert done.stderr == ("" if where(data) else f"run.py user: {data} had no store, so one was made\n")
+    assert done.stderr == ("" if where(data) else f"run.py user: {data} had no store, so one was created\n")
     assert role(data, "bob") == "USER"
     assert stat.S_IMODE(data.stat().st_mode) == 0o700
     assert {stat.S_IMODE(one.stat().st_mode) for one in data.iterdir()} <= {0o600}
@@ -256,7 +256,7 @@ def test_at_a_terminal_the_password_is_asked_twice_and_not_shown(tmp_path: Path,
         os.execve(sys.executable, arguments, environ)  # noqa: S606 (in a terminal of its own)
     seen = until(terminal, "password of bob: ")
     os.write(terminal, f"{PASSWORD}\n".encode())
-    seen += until(terminal, "once more: ")
+    seen += until(terminal, "repeat it: ")
     os.write(terminal, f"{second}\n".encode())
     seen += until(terminal, None)
     _, status = os.waitpid(pid, 0)

@@ -644,6 +644,40 @@ def test_a_dependency_on_itself_does_not_hide_a_circle(faults: Faults) -> None:
     )
 
 
+def test_circles_are_all_found_in_one_round(faults: Faults) -> None:
+    needed = {"a": "[b, c]", "b": "a", "c": "a", "d": "e", "e": "d"}
+    lines = [f"supervisor.processes.{name}: {{command: [run], depends-on: {on}}}" for name, on in needed.items()]
+    found = sorted(fault.split(": ")[1] for fault in faults("\n".join(lines)))
+    assert [sorted(set(fault.removesuffix(" is a circle").split(" -> "))) for fault in found] == [
+        ["a", "b"], ["a", "c"], ["d", "e"],
+    ]  # fmt: skip
+
+
+def test_a_fault_hides_no_other_one(faults: Faults) -> None:
+    assert faults(
+        """
+        supervisor.processes:
+          web:
+            redirect-stderr: true
+            stderr-logfile: log
+            depends-on:
+              [nowhere, {process: db, condition: soon}, {condition: healthy}, {process: db, condition: healthy}]
+          db: {command: [run], order: first}
+        server: {port: high, tls: {certificate: a}}
+        """
+    ) == (
+        "supervisor.processes.web.depends-on[1].condition: 'soon' is not one of running, healthy",
+        "supervisor.processes.web.depends-on[2].process: is required",
+        "supervisor.processes.web.command: is required",
+        "supervisor.processes.db.order: 'first' is not a whole number",
+        "server.port: 'high' is not a whole number",
+        "server.tls: certificate and key must be given together",
+        "supervisor.processes.web.stderr-logfile: cannot be given together with redirect-stderr: true",
+        "supervisor.processes.web.depends-on: 'nowhere' is not a process",
+        "supervisor.processes.web.depends-on: 'db' has no health-check, so it never becomes healthy",
+    )
+
+
 def test_a_healthy_dependency_on_a_process_with_a_health_check_is_fine(read: Read) -> None:
     config = read(
         """
@@ -826,7 +860,7 @@ def test_anchors_and_merge_keys_work(read: Read) -> None:
 @pytest.mark.parametrize(
     ("text", "fault"),
     [
-        ("server:\n  port: 1\n  port: 2\n", ":3:3: the key 'port' stands here again, after line 2"),
+        ("server:\n  port: 1\n  port: 2\n", ":3:3: the key 'port' is repeated, after line 2"),
         ("server: {port: [}", ":1:17: while parsing a flow node, expected the node content, but found '}'"),
         (
             "server:\n\tport: 1\n",

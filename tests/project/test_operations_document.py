@@ -66,7 +66,7 @@ CODE: dict[str, tuple[float, ...]] = {
     "connections to a cluster": (client._MOST,),
     "connecting to it; an answer of it": (client._CONNECT, client._ANSWER),
     "answers of the hub that are kept": (hub._KEPT, hub._FRESH),
-    "lines of our log that nobody has read": (our_log._MOST_LINES,),
+    "lines of our log that nobody has read": (our_log._MAX_WAITING_LINES,),
     "lag of the loop within the last ten seconds": (maintenance._STALLED,),
 }  # fmt: skip
 

@@ -260,7 +260,7 @@ def test_a_wrong_password_is_not_told_either(tmp_path: Path, postgresql: Postgre
 
 def test_people_are_made_from_the_command_line_of_any_node(tmp_path: Path, store: str) -> None:
     made = start(tmp_path, store, "user", "add", "zoe", "--admin", typed="correct horse\n")
-    assert (made.returncode, made.stdout) == (0, "there is a user zoe (ADMIN)\n"), made
+    assert (made.returncode, made.stdout) == (0, "created user zoe (ADMIN)\n"), made
     token = start(tmp_path, store, "user", "token", "zoe")
     known = accounts.by_token(token.stdout.strip(), time.time_ns() // 1000)
     assert known is not None
