@@ -43,7 +43,7 @@ from models import VERSION as VERSION
 from models.config import loader
 from models.config.settings import BadConfig, Config
 from supervisor.logging import set_up_logging
-from supervisor.services import CannotStart, Services
+from supervisor.services import CannotStart, Services, open_services
 from supervisor.systemd import given_sockets
 
 DEFAULT = Path("pilothouse.yaml")
@@ -126,7 +126,7 @@ def main(argv: list[str] | None = None) -> int:
     if asked.verb is not None:
         return int(asked.work(settings, asked))
     lines = set_up_logging(settings.server.log_format)
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # until `hear_signals`: nothing is lost by an end before
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # until `handle_signals`: nothing is lost by an end before
     try:
         asyncio.run(serve(settings, asked))
     except CannotStart as problem:
@@ -138,41 +138,38 @@ def main(argv: list[str] | None = None) -> int:
 
 
 async def serve(settings: Config, asked: argparse.Namespace) -> None:
-    """Runs until a signal says that it is enough. Raises `CannotStart`."""
+    """Runs until SIGTERM or SIGINT. Raises `CannotStart`."""
     set_parse_body_config(ParseBodyConfig(urlencoded=ParseUrlEncodedConfig(max_arguments=_MOST_ARGUMENTS)))
-    services = Services(settings, lambda: read_config(asked))
     check_installed(settings)
     context, sockets = tls(settings), listen(settings, asked.given)
-    services.port = sockets[0].getsockname()[1]
+    port = sockets[0].getsockname()[1]
     try:
-        await services.start()
-    except CannotStart:
-        for one in sockets:
-            one.close()
-        raise
-    application = Application(services)
-    server = HTTPServer(
-        application,
-        ssl_options=context,
-        idle_connection_timeout=_HEADERS_WITHIN,
-        body_timeout=_BODY_WITHIN,
-        max_body_size=settings.server.max_body,
-    )
-    server.add_sockets(sockets)
-    enough = hear_signals(services)
-    log.info("configuration: %s; processes: %d", source(asked), len(settings.supervisor.processes))
-    tell(settings, sockets)
-    gc.freeze()  # what is here now stays: looking through it again and again would hold the loop for 30 ms each time
-    services.start_marked()
-    services.systemd.ready()
-    services.systemd.watch(services.standing)
-    await enough.wait()
-    log.info("stopping")
-    services.systemd.stopping(settings.server.shutdown_timeout + _ENDING)
-    server.stop()
-    application.streams.close()
-    await application.tools.close()
-    await services.stop()
+        async with open_services(settings, lambda: read_config(asked), port) as services:
+            application = Application(services)
+            server = HTTPServer(
+                application,
+                ssl_options=context,
+                idle_connection_timeout=_HEADERS_WITHIN,
+                body_timeout=_BODY_WITHIN,
+                max_body_size=settings.server.max_body,
+            )
+            server.add_sockets(sockets)
+            stop_requested = handle_signals(services)
+            log.info("configuration: %s; processes: %d", source(asked), len(settings.supervisor.processes))
+            log_access(settings, sockets)
+            gc.freeze()  # these objects stay: each collection of them would hold the loop for 30 ms
+            services.start_marked()
+            services.systemd.ready()
+            services.systemd.watch(services.summary)
+            await stop_requested.wait()
+            log.info("stopping")
+            services.systemd.stopping(settings.server.shutdown_timeout + _ENDING)
+            server.stop()
+            application.streams.close()
+            await application.tools.close()
+    finally:
+        for listening in sockets:
+            listening.close()
     await server.close_all_connections()
     log.info("stopped")
 
@@ -189,17 +186,17 @@ def take_given(asked: argparse.Namespace) -> list[socket.socket]:
     return given
 
 
-def hear_signals(services: Services) -> asyncio.Event:
+def handle_signals(services: Services) -> asyncio.Event:
     """The event is set by SIGTERM or SIGINT; SIGHUP reloads the configuration."""
-    loop, enough = asyncio.get_running_loop(), asyncio.Event()
+    loop, stop_requested = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, enough.set)
-    loop.add_signal_handler(signal.SIGHUP, services.hang_up)
-    return enough
+        loop.add_signal_handler(number, stop_requested.set)
+    loop.add_signal_handler(signal.SIGHUP, services.on_sighup)
+    return stop_requested
 
 
-def tell(settings: Config, sockets: list[socket.socket]) -> None:
-    """Says in the log where it listens and what it lets pass."""
+def log_access(settings: Config, sockets: list[socket.socket]) -> None:
+    """Logs the addresses, and who may change charts and processes."""
     scheme = "https" if settings.server.tls.certificate else "http"
     for one in sockets:
         host, port = one.getsockname()[:2]

@@ -1,15 +1,16 @@
-"""The wiring: everything that lives as long as the house, built once, started in order, stopped in reverse."""
+"""Everything that lives as long as the server: opened in order, closed in reverse."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import fcntl
 import logging
 import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -23,6 +24,7 @@ from models.config.settings import BadConfig, Config
 from models.errors import CannotUse, Invalid, Problem, Unavailable
 from models.supervision import record
 from models.supervision.events import Entry
+from models.supervision.record import Record
 from models.supervision.tables import database, fact
 from models.tracker import run_events
 from models.tracker.run_events import RunUpdate
@@ -55,23 +57,23 @@ log = logging.getLogger("server")
 
 Result = TypeVar("Result")
 
-_LAST_MOMENT = 1.0
-_PRUNE_EVERY = 600.0
-_DAY = 86_400 * 1_000_000
-_WAITING = 50_000
+_MIN_CLOSING_SECONDS = 1.0
+_PRUNE_SECONDS = 600.0
+_DAY_MICROSECONDS = 86_400 * 1_000_000
+_MAX_WAITING_EVENTS = 50_000
 _WORKERS = 4
-_MORE_WORKERS = 12
-"""Where a store is on another machine: some of them wait for it then."""
-_WORKERS_HOLD = 0.0005
-"""Seconds that a worker may keep the interpreter from the loop; Python's own 5 ms would be felt in every answer."""
+_WORKERS_WITH_REMOTE_STORE = 12
+"""Some of them wait for the database."""
+_SWITCH_SECONDS = 0.0005
+"""How long a worker thread keeps the interpreter; Python's default of 5 ms would delay every response."""
 
 
 class CannotStart(Exception):
-    """Something that only the operator can mend, in one line."""
+    """A fault that only the operator can fix, in one line."""
 
 
 def lock_data_dir(path: Path) -> int:
-    """Makes the data directory, takes it for us alone and leaves our pid in the lock. Raises `CannotStart`."""
+    """Creates the data directory, locks it and writes our pid into the lock. Raises `CannotStart`."""
     handle = -1
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -89,171 +91,116 @@ def lock_data_dir(path: Path) -> int:
 
 
 class Services:
-    def __init__(self, settings: Config, read_config: Callable[[], Config], clock: Clock | None = None) -> None:
-        """`read_config` reads the configuration anew, for a reload; it raises `BadConfig`."""
+    """Everything that lives as long as the server. `open_services` makes it, whole, and closes it."""
+
+    def __init__(
+        self,
+        settings: Config,
+        read_config: Callable[[], Config],
+        port: int,
+        clock: Clock,
+        choose_cluster: Choose | None,
+        instance: str,
+        records: Mapping[str, Record],
+    ) -> None:
+        """The stores are open. Raises `peewee.PeeweeException`, `OSError`."""
         self.config = settings
-        self.clock = clock or Clock()
-        self.choose_cluster: Choose | None = None
-        """A host application's, set before the start: which cluster a request is about."""
+        self.clock = clock
+        self.port = port
+        self.data_dir = Path(settings.server.data_dir)
         self.changes: PubSub[Entry] = PubSub()
         self.runs: PubSub[RunUpdate] = PubSub()
-        self.history: History = OwnHistory()
-        self.sharing: Sharing | None = None
-        """Where several nodes share a database."""
         self.answered: Counter[int] = Counter()
-        """How many requests were answered, by status code."""
-        self.accounts = Accounts(settings.tracker.security, self.clock)
-        self.retention = Retention(settings.tracker, self.clock, self.run_in_tracker)
-        self.runs.subscribe(self.retention.notice)
-        self.port = settings.server.port
-        """Where we listen, which the configuration may leave to the system."""
+        """The number of requests answered, by status code."""
         self._read_config = read_config
         self._tasks: set[asyncio.Task[None]] = set()
         self._reloading = asyncio.Lock()
         self.systemd = Systemd(os.environ, os.getpid())
-
-    @property
-    def data_dir(self) -> Path:
-        return Path(self.config.server.data_dir)
-
-    async def start(self) -> None:
-        """Takes the data directory, opens the store, finds again what still runs. Raises `CannotStart`."""
-        self._lock = lock_data_dir(self.data_dir)
-        workers = _MORE_WORKERS if self.is_shared else _WORKERS
-        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(workers, "worker"))
-        sys.setswitchinterval(_WORKERS_HOLD)
-        try:
-            database.open(self.data_dir / "pilothouse.db")
-            instance = fact("instance")
-        except (peewee.PeeweeException, OSError) as error:
-            raise CannotStart(f"{self.data_dir / 'pilothouse.db'}: the store cannot be opened: {error}") from None
-        self._open_tracker()
-        self._open_catalogue()
-        publish = self._share(instance) if self.is_shared else self.changes.publish
-        self.event_writer = EventWriter(publish, min(self.config.supervisor.events.retain_rows, _WAITING))
-        self.context = self._make_engine(instance)
-        records = record.load()
-        self.fleet = Fleet(self.config.supervisor.processes, self.context, records)
+        self.sharing = self._join_nodes(instance) if self.is_shared else None
+        self.history: History = self.sharing.history if self.sharing else OwnHistory()
+        self.accounts = Accounts(settings.tracker.security, clock)
+        self.retention = Retention(settings.tracker, clock, self.run_in_tracker)
+        self.runs.subscribe(self.retention.notice)
+        publish_run = _discard if self.sharing else self.runs.publish  # shared runs come back from the database
+        self.ingest = Ingest(self.data_dir / "incoming", settings, clock, publish_run)
+        publish = self.sharing.history.notice if self.sharing else self.changes.publish
+        self.event_writer = EventWriter(publish, min(settings.supervisor.events.retain_rows, _MAX_WAITING_EVENTS))
+        self.context = _supervision_context(clock, self.event_writer, instance)
+        self.fleet = Fleet(settings.supervisor.processes, self.context, records)
         self.logs = Logs(self.fleet.log_files)
         self.meter = Meter()
         self.charts = Charts(
-            self.config,
-            self.data_dir,
-            self.context.children,
-            instance,
-            self.context.environment,
-            self.choose_cluster,
+            settings, self.data_dir, self.context.children, instance, self.context.environment, choose_cluster
         )
-        become_subreaper()
-        leftovers = await adopt(self.fleet, self.context, records)
-        self._keep("leftovers", leftovers.end())
         self.maintenance = Maintenance(
             self.context.orphans, self.event_writer, self.logs, self.data_dir / "tracker.db-wal"
         )
+
+    def _join_nodes(self, instance: str) -> Sharing:
+        """Joins the nodes that share a database."""
+        from supervisor.replication import Sharing  # imports the PostgreSQL driver, which is large
+
+        return Sharing(self.config.server.database_url or "", instance, self.changes, self.runs)
+
+    async def _start(self, records: Mapping[str, Record]) -> None:
+        """Adopts the processes that still run, and begins the background work."""
+        if self.sharing is not None:
+            self._keep("history", self.sharing.history.copy())
+            self.sharing.listen()
+        become_subreaper()
+        leftovers = await adopt(self.fleet, self.context, records)
+        self._keep("leftovers", leftovers.end())
         self._keep("beat", self.maintenance.watch())
         self._keep("prune", self._prune())
         self._keep("retention", self.retention.watch())
         self._keep("charts", self.charts.start())
 
-    def _open_tracker(self) -> None:
-        """Raises `CannotStart`."""
-        try:
-            open_store(self.data_dir / "tracker.db", self.config.server.database_url)
-            self.accounts.make_admin(self.data_dir)
-            publish = _nobody if self.is_shared else self.runs.publish  # then it comes as those of other nodes do
-            self.ingest = Ingest(self.data_dir / "incoming", self.config, self.clock, publish)
-            self.ingest.sweep()
-        except Invalid as problem:
-            raise CannotStart(problem.message) from None
-        except CannotUse as problem:
-            raise CannotStart(str(problem)) from None
-        except (peewee.PeeweeException, OSError) as error:
-            raise CannotStart(
-                f"{store_location(self.config.server)}: the store cannot be opened: {' '.join(str(error).split())}"
-            ) from None
-
-    def _share(self, instance: str) -> Callable[[Entry], None]:
-        """Joins the other nodes; returns whom the journal tells of changes. Raises `CannotStart`."""
-        from supervisor.replication import Sharing  # its driver is large
-
-        try:
-            self.sharing = Sharing(self.config.server.database_url or "", instance, self.changes, self.runs)
-        except peewee.PeeweeException as error:
-            words = " ".join(str(error).split())
-            raise CannotStart(f"server.database-url: the shared history cannot be opened: {words}") from None
-        self.history = self.sharing.history
-        self._keep("history", self.sharing.history.copy())
-        self.sharing.listen()
-        return self.sharing.history.notice
-
-    def _open_catalogue(self) -> None:
-        """Raises `CannotStart`."""
-        try:
-            catalogue.open(self.data_dir / "charts.db")
-        except (peewee.PeeweeException, OSError) as error:
-            raise CannotStart(f"{self.data_dir / 'charts.db'}: the store cannot be opened: {error}") from None
-
-    def _make_engine(self, instance: str) -> SupervisionContext:
-        children, cgroups = Children(), Cgroups.open(instance)
-        return SupervisionContext(
-            clock=self.clock,
-            event_writer=self.event_writer,
-            children=children,
-            cgroups=cgroups,
-            orphans=Orphans(children, cgroups, instance),
-            prober=Prober(children),
-            instance=instance,
-            environment=inherited(os.environ),
-        )
-
-    def standing(self) -> str:
-        """How things stand, in a few words: for `systemctl status`."""
+    def summary(self) -> str:
+        """Returns a summary for `systemctl status`."""
         live = sum(process.live for process in self.fleet)
         return f"{'stopping; ' if self.context.closing else ''}{live} of {len(self.fleet)} processes are live"
 
     def start_marked(self) -> None:
-        """Starts the processes marked `auto-start`, while requests are already answered."""
+        """Starts the processes with `auto-start` in the background."""
         if self.config.supervisor.auto_start:
             self._keep("auto-start", self.fleet.start_marked())
 
-    async def stop(self) -> None:
-        """Stops or leaves the processes, writes what is to be written, and lets go of everything."""
+    async def _stop(self) -> None:
+        """Stops or leaves the processes, then writes what is not stored yet."""
         self.context.closing = True
-        leave = self.config.supervisor.on_exit == "leave"
         for task in list(self._tasks):
             task.cancel()
         end = time.monotonic() + self.config.server.shutdown_timeout
+        await self._stop_processes()
+        if not await self.event_writer.settled(_seconds_until(end)):
+            log.error("the store cannot be written: %d changes are lost", self.event_writer.waiting)
+        await self.ingest.close(_seconds_until(end))
+        await self.accounts.close()
+        await self.charts.close()
+        if self.sharing is not None:
+            await self.sharing.close(_seconds_until(end))
+        self.context.prober.close()
+        self.context.children.close()
+        self.context.cgroups.close()
+        self.systemd.close()
+
+    async def _stop_processes(self) -> None:
         try:
             async with asyncio.timeout(self.config.server.shutdown_timeout):
-                await self.fleet.close(leave)
+                await self.fleet.close(self.config.supervisor.on_exit == "leave")
         except TimeoutError:
             log.error("not all processes stopped within %g s: they are killed", self.config.server.shutdown_timeout)
             await self.fleet.kill()
         except Exception:
             log.exception("while stopping the processes")
-        if not await self.event_writer.settled(max(_LAST_MOMENT, end - time.monotonic())):
-            log.error("the store cannot be written: %d changes are lost", self.event_writer.waiting)
-        await self.ingest.close(max(_LAST_MOMENT, end - time.monotonic()))
-        await self.accounts.close()
-        await self.charts.close()
-        if self.sharing is not None:
-            await self.sharing.close(max(_LAST_MOMENT, end - time.monotonic()))
-        self.context.prober.close()
-        self.context.children.close()
-        self.context.cgroups.close()
-        database.close()
-        reports.close_all()
-        catalogue.close()
-        os.close(self._lock)
-        self.systemd.close()
 
     async def reload(self) -> tuple[Reload, list[str]]:
-        """Reads the configuration anew and does what it says.
+        """Reads the configuration again and applies the section `supervisor`.
 
-        Returns what was done, and the changed properties that need a restart. Raises `Invalid` with all faults; then
-        nothing has changed.
+        Returns what was done, and the changed properties that need a restart of the server. Raises `Invalid` with all
+        faults; then nothing has changed.
         """
-        async with self._reloading:  # what was read last must be what is taken over last
+        async with self._reloading:  # of two reloads the newer file wins
             try:
                 new = await asyncio.to_thread(self._read_config)
             except BadConfig as bad:
@@ -264,12 +211,12 @@ class Services:
             settings = [path for path in changed if path.startswith("supervisor.") and "processes." not in path]
             return evolve(done, settings=settings), [path for path in changed if not path.startswith("supervisor.")]
 
-    def hang_up(self) -> None:
-        """SIGHUP: as `reload`, and the log tells."""
+    def on_sighup(self) -> None:
+        """Reloads, and logs the outcome."""
         if not self.context.closing:
-            self._keep("reload", self._reload_told())
+            self._keep("reload", self._reload_and_log())
 
-    async def _reload_told(self) -> None:
+    async def _reload_and_log(self) -> None:
         self.systemd.reloading()
         try:
             done, need = await self.reload()
@@ -283,14 +230,14 @@ class Services:
             log.warning("reload: these need a restart of pilothouse: %s", ", ".join(need))
 
     async def run_in_tracker(self, work: Callable[[], Result]) -> Result:
-        """Runs what reads or writes the tracker's store in the worker. Raises `Unavailable`, `TimedOut`."""
+        """Runs work on the tracker's store in a worker. Raises `Unavailable`, `TimedOut`."""
         try:
             return await asyncio.to_thread(reports.run_with_timeout, work, QUERY_TAKES)
         except peewee.OperationalError as error:
             raise Unavailable(f"the store of the tracker does not answer: {error}") from None
 
     async def read_fast(self, query: Callable[[], Result]) -> Result:
-        """Reads a few rows of the tracker's store: on the loop where it is a file.
+        """Reads a few rows of the tracker's store: on the loop where the store is a local file.
 
         Raises `peewee.PeeweeException`, `Unavailable`, `TimedOut`.
         """
@@ -298,47 +245,128 @@ class Services:
 
     @property
     def last_run(self) -> int:
-        """The last run event that may have been told to streams."""
+        """The id of the last run event that streams may have received."""
         return self.sharing.last_run if self.sharing else run_events.bounds()[1]
 
     @property
     def is_shared(self) -> bool:
-        """Whether several nodes may be behind one address."""
+        """Whether several nodes share the database."""
         return self.config.server.database_url is not None
 
     def _keep(self, name: str, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work, name=name)
         self._tasks.add(task)
-        task.add_done_callback(self._is_over)
+        task.add_done_callback(self._on_task_done)
 
-    def _is_over(self, task: asyncio.Task[None]) -> None:
+    def _on_task_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()):
             log.error("the task %s ended: %s", task.get_name(), error, exc_info=error)
 
     async def _prune(self) -> None:
-        """Keeps the history within its bounds, a thousand rows at a time, so that nobody waits for it."""
+        """Keeps the history within its limits, a thousand rows at a time, so that no request waits for it."""
         while True:
             keep = self.config.supervisor.events
-            before = self.clock.settled() - keep.retain_days * _DAY
+            before = self.clock.settled() - keep.retain_days * _DAY_MICROSECONDS
             try:
                 while await self.history.prune(before, keep.retain_rows):
                     await asyncio.sleep(0.01)
                 await self.accounts.prune()
             except (peewee.PeeweeException, Problem) as error:
                 log.warning("the history could not be pruned: %s", error)
-            await asyncio.sleep(_PRUNE_EVERY)
+            await asyncio.sleep(_PRUNE_SECONDS)
 
 
-def _nobody(_: RunUpdate) -> None:
-    """Is told nothing."""
+@contextlib.asynccontextmanager
+async def open_services(
+    settings: Config,
+    read_config: Callable[[], Config],
+    port: int | None = None,
+    clock: Clock | None = None,
+    choose_cluster: Choose | None = None,
+) -> AsyncIterator[Services]:
+    """Locks the data directory, opens the stores, adopts the processes that still run; closes all of it at the end.
+
+    `read_config` reads the configuration again for a reload, and raises `BadConfig`. `port` is the one that is listened
+    on, where `server.port` leaves the choice to the system. A host application's `choose_cluster` returns the cluster a
+    request is about. Raises `CannotStart`.
+    """
+    clock = clock or Clock()
+    async with contextlib.AsyncExitStack() as stack:
+        stack.callback(os.close, lock_data_dir(Path(settings.server.data_dir)))
+        workers = _WORKERS if settings.server.database_url is None else _WORKERS_WITH_REMOTE_STORE
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(workers, "worker"))
+        sys.setswitchinterval(_SWITCH_SECONDS)
+        instance, records = _open_stores(settings, stack)
+        try:
+            services = Services(
+                settings, read_config, port or settings.server.port, clock, choose_cluster, instance, records
+            )
+            services.accounts.make_admin(services.data_dir)
+            services.ingest.sweep()
+        except Invalid as problem:
+            raise CannotStart(problem.message) from None
+        except CannotUse as problem:
+            raise CannotStart(str(problem)) from None
+        except (peewee.PeeweeException, OSError) as error:
+            reason = " ".join(str(error).split())
+            raise CannotStart(f"{store_location(settings.server)}: the store cannot be opened: {reason}") from None
+        stack.push_async_callback(services._stop)
+        await services._start(records)
+        yield services
+
+
+def _open_stores(settings: Config, stack: contextlib.AsyncExitStack) -> tuple[str, dict[str, Record]]:
+    """Opens the three stores. Returns the id of this installation and the record of each process.
+
+    Raises `CannotStart`.
+    """
+    data_dir = Path(settings.server.data_dir)
+    place = str(data_dir / "pilothouse.db")
+    try:
+        database.open(data_dir / "pilothouse.db")
+        stack.callback(database.close)
+        instance, records = fact("instance"), record.load()
+        place = store_location(settings.server)
+        open_store(data_dir / "tracker.db", settings.server.database_url)
+        stack.callback(reports.close_all)
+        place = str(data_dir / "charts.db")
+        catalogue.open(data_dir / "charts.db")
+        stack.callback(catalogue.close)
+    except CannotUse as problem:
+        raise CannotStart(str(problem)) from None
+    except (peewee.PeeweeException, OSError) as error:
+        raise CannotStart(f"{place}: the store cannot be opened: {' '.join(str(error).split())}") from None
+    return instance, records
+
+
+def _supervision_context(clock: Clock, event_writer: EventWriter, instance: str) -> SupervisionContext:
+    children, cgroups = Children(), Cgroups.open(instance)
+    return SupervisionContext(
+        clock=clock,
+        event_writer=event_writer,
+        children=children,
+        cgroups=cgroups,
+        orphans=Orphans(children, cgroups, instance),
+        prober=Prober(children),
+        instance=instance,
+        environment=inherited(os.environ),
+    )
+
+
+def _seconds_until(end: float) -> float:
+    return max(_MIN_CLOSING_SECONDS, end - time.monotonic())
+
+
+def _discard(_: RunUpdate) -> None:
+    pass
 
 
 def inherited(environ: Mapping[str, str]) -> dict[str, str]:
-    """What children get of our environment: all but what sets properties of ours, and what systemd means for us."""
+    """Returns the environment of children: ours without variables that set our properties, and systemd's."""
     return {name: value for name, value in environ.items() if name not in loader.VARIABLES | VARIABLES}
 
 
 def _live(old: Config, new: Config) -> Config:
-    """The configuration that counts from now on: `supervisor` is taken over, the rest waits for a restart."""
+    """Returns the configuration after a reload: `supervisor` applies at once, the rest after a restart."""
     return evolve(old, supervisor=new.supervisor)

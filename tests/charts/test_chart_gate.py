@@ -224,7 +224,7 @@ from handlers.base import Base
 from handlers.http.permissions import READ
 from models.config import loader
 from supervisor.charts.service import Target
-from supervisor.services import Services
+from supervisor.services import open_services
 
 class Mine(Base):
     permission = READ
@@ -236,9 +236,10 @@ def choose(request):
 
 async def main():
     read = lambda: loader.load(None, {}, {"server.data-dir": sys.argv[1] + "/data"})
-    services = Services(read(), read)
-    services.choose_cluster = choose
-    await services.start()
+    async with open_services(read(), read, choose_cluster=choose) as services:
+        await use(services)
+
+async def use(services):
     socket, port = bind_unused_port()
     server = HTTPServer(Application(services, {"hub": [("/hub/search", Mine)]}))
     server.add_socket(socket)
@@ -252,7 +253,6 @@ async def main():
     print((await get("/releases", **{"X-Cluster": "there"}))[0])
     print((await get("/repos"))[0])
     server.stop()
-    await services.stop()
 
 asyncio.run(main())
 """

@@ -30,7 +30,7 @@ from models.supervision import events
 from models.supervision.events import Filter
 from models.supervision.process import Status
 from supervisor.clock import Clock
-from supervisor.services import Services
+from supervisor.services import open_services
 
 SLEEPER = {"command": "sleep 1000"}
 CRASHER = {
@@ -343,9 +343,7 @@ def test_a_clock_that_jumps_does_not_change_how_long_a_process_has_run(tmp_path:
     clock = JumpingClock()
 
     async def life() -> list[events.Entry]:
-        services = Services(load(file, {}), lambda: load(file, {}), clock)
-        await services.start()
-        try:
+        async with open_services(load(file, {}), lambda: load(file, {}), clock=clock) as services:
             await services.fleet.start("web")
             web = services.fleet.get("web")
             clock.jump = jump
@@ -356,8 +354,6 @@ def test_a_clock_that_jumps_does_not_change_how_long_a_process_has_run(tmp_path:
             assert 0 <= web.uptime() < 20_000_000
             await services.fleet.stop("web")
             return list(events.page(Paging(0, 100, "id", descending=False), Filter()).content)
-        finally:
-            await services.stop()
 
     try:
         history = asyncio.run(life())

@@ -18,7 +18,7 @@ from conftest import ROOT, Answer, Serve, Server, alive, children_of, wait_for
 from models.config.settings import Config, Supervisor
 from models.config.settings import Server as ServerSettings
 from models.supervision.process import ProcessSpec
-from supervisor.services import Services
+from supervisor.services import open_services
 
 SLEEPER = {"command": "sleep 1000"}
 OTHER = {"command": "sleep 2000"}
@@ -331,13 +331,10 @@ def test_of_two_reloads_at_once_the_newer_file_wins(tmp_path: Path) -> None:
         return config
 
     async def life() -> list[str]:
-        services = Services(Config(server=ServerSettings(data_dir=tmp_path / "data")), read_config)
-        await services.start()
-        try:
+        settings = Config(server=ServerSettings(data_dir=tmp_path / "data"))
+        async with open_services(settings, read_config) as services:
             await asyncio.gather(services.reload(), services.reload())
             return [process.name for process in services.fleet]
-        finally:
-            await services.stop()
 
     try:
         assert asyncio.run(life()) == ["new"]

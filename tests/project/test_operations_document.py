@@ -41,7 +41,7 @@ CODE: dict[str, tuple[float, ...]] = {
     "sessions of agents, of each transport": (tools._MOST_SESSIONS, tools._IDLE),
     "an answer to an agent": (results.MOST / MIB,),
     "body of JSON": (charts._MIB / MIB,),
-    "changes that wait for a store in trouble": (services._WAITING,),
+    "changes that wait for a store in trouble": (services._MAX_WAITING_EVENTS,),
     "waiting for the store before an answer": (event_writer._ANSWER_WAITS,),
     "a page of events": (paging.LARGEST,),
     "a query": (our_history.QUERY_TAKES,),

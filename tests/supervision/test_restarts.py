@@ -21,7 +21,7 @@ from models.supervision.process import ProcessSpec, Restart, Seconds
 from supervisor.processes.child import Child, Children, Launch
 from supervisor.processes.event_writer import EventWriter
 from supervisor.processes.restart_policy import Backoff, delay
-from supervisor.services import Services
+from supervisor.services import open_services
 
 # How long it waits: pure
 
@@ -113,17 +113,13 @@ def test_what_comes_back_by_itself_does_not_wait_for_the_store_and_what_is_asked
 
     async def work() -> None:
         config = Config(server=ServerSettings(data_dir=tmp_path), supervisor=Supervisor(processes={"web": web}))
-        services = Services(config, lambda: config)
-        await services.start()
-        try:
+        async with open_services(config, lambda: config) as services:
             await services.fleet.start("web")
             process = services.fleet.get("web")
             assert [one for one in deeds if one in of_web] == ["wait for web", "sleep"]
             os.kill(process.record.pid or 0, signal.SIGKILL)
             await process.until(lambda one: one.restarts == 1 and one.live)
             assert [one for one in deeds if one in of_web] == ["wait for web", "sleep", "sleep"]
-        finally:
-            await services.stop()
 
     try:
         asyncio.run(work())

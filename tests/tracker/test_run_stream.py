@@ -8,6 +8,8 @@ import socket
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from attrs import frozen
@@ -383,7 +385,7 @@ def test_runs_that_are_published_out_of_order_are_told_in_the_order_of_their_com
     """Two uploads commit one after the other, and the second one's request may come to its turn first."""
 
     async def tell() -> bytes:
-        runs = Runs(Services(Config(), Config))
+        runs = Runs(cast("Services", SimpleNamespace(config=Config(), last_run=0)))
         stream, client = pair()
         runs.add(stream, None, 0)
         with reports.atomic():
