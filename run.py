@@ -31,13 +31,12 @@ import os
 import socket
 from pathlib import Path
 
-from tornado.httpserver import HTTPServer
 from tornado.httputil import ParseBodyConfig, ParseUrlEncodedConfig, set_parse_body_config
 
 from handlers.app import SERVICES, Application
 from handlers.http.permissions import chart_access
 from handlers.http.proxy import listens_beyond_loopback
-from handlers.listener import listen, tls
+from handlers.listener import Server, UnfinishedRequests, listen, tls
 from handlers.mcp.handler import check_installed
 from models import VERSION as VERSION
 from models.config import loader
@@ -146,13 +145,14 @@ async def serve(settings: Config, asked: argparse.Namespace) -> None:
     try:
         async with open_services(settings, lambda: read_config(asked), port) as services:
             application = Application(services)
-            server = HTTPServer(
+            server = Server(
                 application,
                 ssl_options=context,
                 idle_connection_timeout=_HEADERS_WITHIN,
                 body_timeout=_BODY_WITHIN,
                 max_body_size=settings.server.max_body,
             )
+            server.unfinished = UnfinishedRequests(settings.server.max_unfinished)
             server.add_sockets(sockets)
             stop_requested = handle_signals(services)
             log.info("configuration: %s; processes: %d", source(asked), len(settings.supervisor.processes))
@@ -209,6 +209,8 @@ def log_access(settings: Config, sockets: list[socket.socket]) -> None:
             log.warning("anybody who can reach this address may start and stop processes (allow-anonymous-control)")
         else:
             log.info("beyond loopback, processes may be changed by an ADMIN only")
+    elif os.geteuid() == 0 and settings.tracker.security.open_mode:
+        log.warning("any local user can control processes as root (tracker.security.open-mode)")
 
 
 if __name__ == "__main__":

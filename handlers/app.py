@@ -31,7 +31,7 @@ from handlers.http.credentials import (
 from handlers.http.origin import SAFE_METHODS, check_host, check_origin
 from handlers.http.permissions import admit
 from handlers.http.sse import Broadcast, Streams
-from handlers.mcp import handler as tools
+from handlers.mcp import handler as mcp
 from handlers.routing import API, ErrorDetails, Route, Service, StreamPath, owner, rule
 from handlers.supervision import events, processes, selection, system
 from handlers.supervision import pages as process_pages
@@ -51,19 +51,21 @@ _HERE = Path(__file__).parent
 _FORMS = ("multipart/", "application/x-www-form-urlencoded")
 
 
-def _error_response(told: ErrorDetails) -> serializers.ErrorResponse:
-    code = told.code or {400: "VALIDATION_ERROR"}.get(told.status, told.reason.upper().replace(" ", "_"))
-    return serializers.ErrorResponse(serializers.Instant(told.at), told.path, told.reason, told.message, code)
+def _error_response(error: ErrorDetails) -> serializers.ErrorResponse:
+    code = error.code or {400: "VALIDATION_ERROR"}.get(error.status, error.reason.upper().replace(" ", "_"))
+    return serializers.ErrorResponse(serializers.Instant(error.at), error.path, error.reason, error.message, code)
 
 
-def _problem(told: ErrorDetails) -> serializers.ProblemDetail:
-    return serializers.ProblemDetail("about:blank", told.reason, told.status, told.message, told.path, told.message)
+def _problem(error: ErrorDetails) -> serializers.ProblemDetail:
+    return serializers.ProblemDetail(
+        "about:blank", error.reason, error.status, error.message, error.path, error.message
+    )
 
 
-def _dated_problem(told: ErrorDetails) -> serializers.DatedProblemDetail:
-    at = serializers.Instant(told.at)
+def _dated_problem(error: ErrorDetails) -> serializers.DatedProblemDetail:
+    at = serializers.Instant(error.at)
     return serializers.DatedProblemDetail(
-        "about:blank", told.reason, told.status, told.message, told.path, told.message, at
+        "about:blank", error.reason, error.status, error.message, error.path, error.message, at
     )
 
 
@@ -93,29 +95,29 @@ SERVICES = (SUPERVISION, CHARTS, TRACKER)
 
 
 Replaced = Mapping[str, Sequence[Route]]
-"""A host application's own routes in place of those of a group of charts, by its name (`Operation.group`)."""
+"""The routes of a host application that replace those of a group of chart operations (`Operation.group`)."""
 
 
 def served(config: Config, replaced: Replaced | None = None) -> tuple[Service, ...]:
-    """The three, with the base paths that this configuration gives them, and what a host application has replaced."""
-    charts = chart_routes([one for one in OPERATIONS if one.group not in (replaced or {})])
+    """Returns the three services, with the configured base path and a host application's routes."""
+    charts = chart_routes([operation for operation in OPERATIONS if operation.group not in (replaced or {})])
     charts += [route for routes in (replaced or {}).values() for route in routes]
     return SUPERVISION, evolve(CHARTS, routes=charts, base=config.svc.rest.base_path), TRACKER
 
 
 def rules(services: Services, streams: Streams, replaced: Replaced | None = None) -> list[Rule]:
     """Returns every route of the application."""
-    arguments, each = {"services": services, "streams": streams}, served(services.config, replaced)
+    arguments, mounted = {"services": services, "streams": streams}, served(services.config, replaced)
     tracker = [*badges.routes, *tracker_pages.routes, *forms.routes]
-    house = [
+    shared = [
         rule(prefix, route, service=service, **arguments)
-        for prefix, service in [("", SUPERVISION), *((service.prefix, service) for service in each)]
-        for route in [*system.common_routes, *pages.routes, *account.pages, *users.pages, *tracker, *tools.routes]
+        for prefix, service in [("", SUPERVISION), *((service.prefix, service) for service in mounted)]
+        for route in [*system.common_routes, *pages.routes, *account.pages, *users.pages, *tracker, *mcp.routes]
     ]
     return [
         rule(API, ("/events", RunStream, StreamPath), service=TRACKER, **arguments),
-        *(one for service in each for one in service.mounted(**arguments)),
-        *house,
+        *(rule for service in mounted for rule in service.rules(**arguments)),
+        *shared,
     ]
 
 
@@ -128,8 +130,8 @@ class Application(tornado.web.Application):
         services.changes.subscribe(self.streams.statuses.publish)
         runs = Runs(services)
         services.runs.subscribe(runs.publish)
-        operations = [one for one in OPERATIONS if one.group not in (replaced or {})]
-        self.tools = tools.Tools(self, services, self.served, operations)
+        operations = [operation for operation in OPERATIONS if operation.group not in (replaced or {})]
+        self.tools = mcp.Tools(self, services, self.served, operations)
         arguments = {"services": services, "service": SUPERVISION, "streams": self.streams}
         super().__init__(
             rules(services, self.streams, replaced),

@@ -15,6 +15,7 @@ from tornado.httputil import HTTPServerRequest
 from tornado.web import HTTPError, RequestHandler
 
 from handlers.http import serializers
+from handlers.http.body_limit import connection_of
 from handlers.http.credentials import ANONYMOUS, Caller, session_cookie
 from handlers.http.origin import SAFE_METHODS
 from handlers.http.permissions import CLOSED, PUBLIC, Permission
@@ -36,6 +37,7 @@ STATUS: dict[type[Problem], int] = {
     errors.Denied: 403,
     errors.NotFound: 404,
     errors.WrongMethod: 405,
+    errors.SlowRequest: 408,
     errors.Conflict: 409,
     errors.TooLarge: 413,
     errors.Unsupported: 415,
@@ -105,6 +107,15 @@ class Base(RequestHandler):
     @classmethod
     def check_open(cls, method: str, config: Config) -> None:
         """Raises `Denied` where nobody may, whoever asks."""
+
+    @property
+    def held_bytes(self) -> int:
+        """The bytes of an unfinished body in memory, for a handler that streams its body."""
+        return 0
+
+    def on_finish(self) -> None:
+        if (connection := connection_of(self.request)) is not None:
+            connection.on_expired = None  # the next request's head is awaited
 
     def set_default_headers(self) -> None:
         self.clear_header("Server")
@@ -203,6 +214,8 @@ class Base(RequestHandler):
             self.set_header("WWW-Authenticate", "Bearer")
         elif isinstance(error, errors.WrongMethod):
             self.set_header("Allow", ", ".join(error.allowed))
+        elif isinstance(error, errors.SlowRequest):
+            self.set_header("Connection", "close")
         elif isinstance(error, errors.Throttled):
             self.set_header("Retry-After", str(error.again))
         elif isinstance(error, errors.Unavailable):

@@ -1,16 +1,20 @@
-"""Where requests come in: the listening sockets, and the certificate that they are served with."""
+"""Listening sockets, their connections and TLS, and the bytes that unfinished requests may hold."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import errno
 import logging
 import socket
 import ssl
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from tornado.httpserver import HTTPServer
 from tornado.ioloop import IOLoop
+from tornado.iostream import IOStream
 from tornado.netutil import bind_sockets
 
 from models.config.settings import Config
@@ -18,82 +22,177 @@ from supervisor.services import CannotStart
 
 log = logging.getLogger("server")
 
-_UNREAD_FOR = 300.0
-"""Seconds for which a client may take nothing of what it is sent; the kernel counts."""
-_NONE_FREE = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-_ACCEPT_AGAIN = 1.0
-_ACCEPTS = 4
+_UNREAD_SECONDS = 300.0
+"""How long a client may leave what it is sent unread; the kernel measures this."""
+_OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+_ACCEPT_RETRY_SECONDS = 1.0
+_MAX_ACCEPTS_PER_EVENT = 4
+_BACKLOG = 1024
 _TLS_HANDSHAKE = b"\x16"
 _TLS_FAULTS = {"KEY_VALUES_MISMATCH": "the key does not belong to the certificate"}
+_REQUEST_TIMEOUT_TEXT = b"408 Request Timeout: the server needs the memory of unfinished requests\n"
+_REQUEST_TIMEOUT = (
+    b"HTTP/1.1 408 Request Timeout\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n"
+    b"Content-Length: %d\r\n\r\n%s" % (len(_REQUEST_TIMEOUT_TEXT), _REQUEST_TIMEOUT_TEXT)
+)
 
 
-class Plain(socket.socket):
-    """A connection without TLS. Who begins with it all the same is hung up on: both sides would wait for the other."""
+class UnfinishedRequests:
+    """Limits the bytes of unfinished heads and bodies over all connections; the oldest are answered 408 and closed."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._total = 0
+        self._held: dict[Connection, int] = {}
+        """By connection, the one whose request began first at the front."""
+
+    def add(self, connection: Connection, size: int) -> bool:
+        """Counts bytes that a connection has received. Returns False where it is closed for them."""
+        self._held[connection] = self._held.get(connection, 0) + size
+        self._total += size
+        while self._total > self._limit:
+            oldest = next(iter(self._held))
+            self.remove(oldest)
+            if not oldest.expire() and oldest is connection:
+                return False
+        return True
+
+    def subtract(self, connection: Connection, size: int) -> None:
+        """Bytes of an unfinished request that are no longer in memory."""
+        if connection in self._held:
+            size = min(size, self._held[connection])
+            self._held[connection] -= size
+            self._total -= size
+
+    def remove(self, connection: Connection) -> None:
+        """The request is complete, or its connection closed."""
+        self._total -= self._held.pop(connection, 0)
+
+
+class Connection(socket.socket):
+    """A client's connection. `on_expired` ends a request whose head has come; without it a head is awaited."""
+
+    unfinished: UnfinishedRequests | None = None
+    on_expired: Callable[[], object] | None = None
+
+    def recv_into(self, buffer: Any, nbytes: int | None = None, flags: int = 0) -> int:
+        size = super().recv_into(buffer, nbytes or 0, flags)
+        if size and self.unfinished is not None and not self.unfinished.add(self, size):
+            return 0
+        return size
+
+    def expire(self) -> bool:
+        """Ends the unfinished request. Returns whether the connection closes later, when it has sent its response."""
+        if self.on_expired is not None:
+            asyncio.get_running_loop().call_soon(self.on_expired)
+            return True
+        with contextlib.suppress(OSError):  # the client reads nothing, or TLS is still being negotiated
+            self.send(_REQUEST_TIMEOUT)
+        self.abort()
+        return False
+
+    def abort(self) -> None:
+        """Has Tornado find the end of the connection at its next read."""
+        with contextlib.suppress(OSError):  # the client has left
+            self.shutdown(socket.SHUT_RD)
+
+    def request_complete(self) -> None:
+        """The whole request has come; while it is answered the connection holds nothing of it."""
+        self.on_expired = self.abort
+        if self.unfinished is not None:
+            self.unfinished.remove(self)
+
+    def close(self) -> None:
+        self.on_expired = None
+        if self.unfinished is not None:
+            self.unfinished.remove(self)
+        super().close()
+
+
+class PlainConnection(Connection):
+    """A connection without TLS. A client that begins a TLS handshake is disconnected; both would wait otherwise."""
 
     _is_new = True
 
-    def recv_into(self, buffer: Any, nbytes: int = 0, flags: int = 0) -> int:
-        read = super().recv_into(buffer, nbytes, flags)
-        if self._is_new and read:
+    def recv_into(self, buffer: Any, nbytes: int | None = None, flags: int = 0) -> int:
+        size = super().recv_into(buffer, nbytes, flags)
+        if self._is_new and size:
             self._is_new = False
             if bytes(buffer[:1]) == _TLS_HANDSHAKE:
                 return 0
-        return read
+        return size
+
+
+class TlsConnection(Connection, ssl.SSLSocket):
+    """A connection with TLS: `ssl.SSLContext.sslsocket_class`."""
+
+
+class Server(HTTPServer):
+    """Tornado's server, with a limit on what unfinished requests hold."""
+
+    unfinished: UnfinishedRequests | None = None
+
+    def handle_stream(self, stream: IOStream, address: tuple[str, int]) -> None:
+        if isinstance(stream.socket, Connection):
+            stream.socket.unfinished = self.unfinished
+        super().handle_stream(stream, address)
 
 
 class Listener(socket.socket):
-    """Takes a few connections at each turn of the loop: a burst of them holds it for no longer than they take.
+    """Accepts a few connections at each turn of the loop, so that a burst of them does not block it.
 
     Where no descriptor is free, connections wait a second in the kernel's queue; the loop would spin otherwise.
     """
 
-    _taken = 0
+    _accepted = 0
     is_plain = False
 
     @classmethod
-    def of(cls, one: socket.socket, is_plain: bool) -> Listener:
-        """Takes a listening socket over; its connections end where a client takes nothing for too long."""
-        found = cls(fileno=one.detach())
-        found.is_plain = is_plain
-        found.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * _UNREAD_FOR))
-        return found
+    def of(cls, listening: socket.socket, is_plain: bool) -> Listener:
+        """Takes a listening socket over; a connection ends when its client reads nothing for too long."""
+        listener = cls(fileno=listening.detach())
+        listener.is_plain = is_plain
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * _UNREAD_SECONDS))
+        return listener
 
     def accept(self) -> tuple[socket.socket, object]:
-        if self._taken == _ACCEPTS:
-            self._taken = 0
+        if self._accepted == _MAX_ACCEPTS_PER_EVENT:
+            self._accepted = 0
             raise BlockingIOError
         try:
-            taken, address = super().accept()
+            connection, address = super().accept()
         except BlockingIOError:
-            self._taken = 0
+            self._accepted = 0
             raise
         except OSError as error:
-            if error.errno not in _NONE_FREE:
+            if error.errno not in _OUT_OF_DESCRIPTORS:
                 raise
             log.error("connections wait: %s", error.strerror)
             IOLoop.current().update_handler(self, 0)
-            IOLoop.current().call_later(_ACCEPT_AGAIN, self._go_on)
+            IOLoop.current().call_later(_ACCEPT_RETRY_SECONDS, self._resume)
             raise BlockingIOError from None
-        self._taken += 1
+        self._accepted += 1
         if self.is_plain:
-            taken = Plain(taken.family, taken.type, taken.proto, fileno=taken.detach())
-        return taken, address
+            connection = PlainConnection(
+                connection.family, connection.type, connection.proto, fileno=connection.detach()
+            )
+        return connection, address
 
-    def _go_on(self) -> None:
+    def _resume(self) -> None:
         if self.fileno() >= 0:
             IOLoop.current().update_handler(self, IOLoop.READ)
 
 
 def listen(settings: Config, given: Sequence[socket.socket]) -> list[socket.socket]:
-    """Opens the listening sockets, but for those that are given. Raises `CannotStart`."""
+    """Opens the listening sockets, unless systemd has passed them (`given`). Raises `CannotStart`."""
     is_plain = settings.server.tls.certificate is None
-    sockets: list[socket.socket] = [Listener.of(one, is_plain) for one in given]
+    sockets: list[socket.socket] = [Listener.of(listening, is_plain) for listening in given]
     if sockets:
         return sockets
     for address in settings.server.address:
         port = sockets[0].getsockname()[1] if sockets and not settings.server.port else settings.server.port
         try:
-            sockets += [Listener.of(one, is_plain) for one in bind_sockets(port, address, backlog=1024)]
+            sockets += [Listener.of(bound, is_plain) for bound in bind_sockets(port, address, backlog=_BACKLOG)]
         except OSError as error:
             hint = " (--port takes another)" if error.errno == errno.EADDRINUSE else ""
             raise CannotStart(f"{address}:{port}: {error.strerror or error}{hint}") from None
@@ -101,11 +200,12 @@ def listen(settings: Config, given: Sequence[socket.socket]) -> list[socket.sock
 
 
 def tls(settings: Config) -> ssl.SSLContext | None:
-    """Raises `CannotStart` where certificate and key do not fit."""
+    """Returns the context of `server.tls`. Raises `CannotStart` where certificate and key do not fit."""
     pair = settings.server.tls
     if pair.certificate is None:
         return None
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.sslsocket_class = TlsConnection
     for file in (pair.certificate, pair.key):
         try:
             Path(file or "").read_bytes()
@@ -114,6 +214,6 @@ def tls(settings: Config) -> ssl.SSLContext | None:
     try:
         context.load_cert_chain(pair.certificate, pair.key)
     except ssl.SSLError as error:
-        words = _TLS_FAULTS.get(error.reason, "certificate and key are not what they should be, PEM files")
-        raise CannotStart(f"server.tls: {words}: {pair.certificate}, {pair.key}") from None
+        reason = _TLS_FAULTS.get(error.reason, "certificate and key are not what they should be, PEM files")
+        raise CannotStart(f"server.tls: {reason}: {pair.certificate}, {pair.key}") from None
     return context

@@ -47,6 +47,10 @@ class WrongMethod(Problem):
         self.allowed = allowed
 
 
+class SlowRequest(Problem):
+    """The request was not complete when its memory was needed."""
+
+
 class Conflict(Problem):
     """The request is right, but not in the state that things are in."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import http.client
 import importlib.util
@@ -26,6 +27,8 @@ ROOT = Path(__file__).parent.parent
 PATIENCE = 30.0
 DATABASES: dict[Path, str] = {}
 """By data directory the URL of the PostgreSQL database in place of its file, where it has one."""
+
+asyncio.set_event_loop(None)  # else pytest-tornado, asking for the current loop, makes one that nobody closes
 
 # A script's background job ignores Ctrl-C, and so would all that we start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

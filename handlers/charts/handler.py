@@ -89,6 +89,10 @@ class ChartHandler(Base):
         elif self.operation.takes_body and kind.lower().startswith("multipart/"):
             raise Unsupported("the body must be JSON")
 
+    @property
+    def held_bytes(self) -> int:
+        return len(self.content) + (self.parts.kept_bytes if self.parts is not None else 0)
+
     def data_received(self, chunk: bytes) -> None:
         """Takes the next bytes of the body. Raises `Problem`, upon which the rest of it is dropped."""
         if self.fault is not None:

@@ -1,4 +1,4 @@
-"""The door: a request's body is read within bounds before any handler runs, and dropped where it is refused."""
+"""Limits request bodies: a body is read within its handler's limit, and dropped where the request is refused."""
 
 from __future__ import annotations
 
@@ -8,17 +8,19 @@ from typing import Any
 
 from tornado.httputil import HTTPHeaders, HTTPMessageDelegate, HTTPServerRequest, RequestStartLine, ResponseStartLine
 
-from models.errors import Problem, TooLarge
+from handlers.listener import Connection
+from models.errors import Problem, SlowRequest, TooLarge
 
-_DROPPING_TAKES = 10.0
+_DROP_SECONDS = 10.0
+_NO_LIMIT = 2**62
 
 
 class BodyLimit(HTTPMessageDelegate):
     """Reads a request's body for its handler, up to `limit` bytes of it.
 
-    A client that is still sending never sees an answer that comes with a closed connection: so what is refused is
-    answered when its body was read and dropped, or when it has cost `server.max-body` bytes or ten seconds. That goes
-    for a `Problem` too that a handler raises while its body streams in.
+    A client that is still sending does not see a response that comes with a closed connection. So a refusal is sent
+    when the body was read and dropped, or after `server.max-body` bytes or ten seconds. The same holds for a `Problem`
+    that a handler raises while its body streams in.
     """
 
     def __init__(
@@ -26,85 +28,117 @@ class BodyLimit(HTTPMessageDelegate):
         request: HTTPServerRequest,
         inner: HTTPMessageDelegate,
         limit: int,
-        most: int,
+        max_dropped: int,
         refusal: Callable[[Problem], HTTPMessageDelegate],
     ) -> None:
-        """`limit` 0: the request is refused already, by `inner`. `most` bytes are read and dropped then."""
+        """`limit` 0: the request is refused already, by `inner`; then at most `max_dropped` bytes are read."""
         self._request = request
         self._inner = inner
         self._limit = limit
-        self._most = most
+        self._max_dropped = max_dropped
         self._refusal = refusal
-        self._seen = 0
-        self._finished = False
+        self._received = 0
+        self._held = 0
+        self._is_finished = False
         self._timer: asyncio.TimerHandle | None = None
+        self._connection = connection_of(request)
 
     def headers_received(
         self, start_line: RequestStartLine | ResponseStartLine, headers: HTTPHeaders
     ) -> Awaitable[None] | None:
         connection: Any = self._request.connection
-        connection.set_max_body_size(2**62)  # we count ourselves: Tornado's own limit closes without a word
+        connection.set_max_body_size(_NO_LIMIT)  # Tornado's own limit closes the connection without a response
+        if self._connection is not None:
+            self._connection.on_expired = self._expire
         if self._limit and _announced(headers) > self._limit:
             self._inner = self._refusal(self._too_large())
             self._drop()
         elif not self._limit and _announced(headers):
-            self._drop_within()
+            self._limit_drop_time()
         return self._inner.headers_received(start_line, headers)
 
     def data_received(self, chunk: bytes) -> Awaitable[None] | None:
-        self._seen += len(chunk)
-        if self._limit and self._seen > self._limit:
+        self._received += len(chunk)
+        if self._limit and self._received > self._limit:
             self._refuse(self._too_large())
         if self._limit:
-            return self._take(chunk)
-        if self._seen > self._most:
+            return self._pass_on(chunk)
+        self._release(len(chunk))
+        if self._received > self._max_dropped:
             self.finish()
         return None
 
     def finish(self) -> None:
-        if not self._finished:
-            self._finished = True
-            if self._timer is not None:
-                self._timer.cancel()
+        if not self._is_finished:
+            self._end()
+            if self._connection is not None:
+                self._connection.request_complete()
             self._inner.finish()
 
     def on_connection_close(self) -> None:
-        self._finished = True
-        if self._timer is not None:
-            self._timer.cancel()
+        self._end()
         self._inner.on_connection_close()
 
-    def _take(self, chunk: bytes) -> Awaitable[None] | None:
+    def _end(self) -> None:
+        self._is_finished = True
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _pass_on(self, chunk: bytes) -> Awaitable[None] | None:
         try:
-            taking = self._inner.data_received(chunk)
+            pending = self._inner.data_received(chunk)
         except Problem as problem:
             self._refuse(problem)
             return None
-        return None if taking is None else self._taken(taking)
+        self._release_streamed(len(chunk))
+        return None if pending is None else self._passed_on(pending)
 
-    async def _taken(self, taking: Awaitable[None]) -> None:
+    async def _passed_on(self, pending: Awaitable[None]) -> None:
         try:
-            await taking
+            await pending
         except Problem as problem:
             self._refuse(problem)
+        self._release_streamed(0)
+
+    def _release_streamed(self, size: int) -> None:
+        """A handler that streams its body keeps only a part of it in memory: `held_bytes`."""
+        handler: Any = getattr(self._inner, "handler", None)
+        if handler is not None:
+            held, self._held = self._held, handler.held_bytes
+            self._release(size + held - self._held)
+
+    def _release(self, size: int) -> None:
+        if self._connection is not None and self._connection.unfinished is not None:
+            self._connection.unfinished.subtract(self._connection, size)
+
+    def _expire(self) -> None:
+        self._refuse(SlowRequest("the request was not complete when the server needed its memory"))
+        self.finish()
 
     def _too_large(self) -> TooLarge:
         return TooLarge(f"the body is larger than {self._limit} bytes")
 
     def _refuse(self, problem: Problem) -> None:
-        """In the middle of a body: a handler that has begun with it ends as if its client had left."""
-        if not self._finished:
+        """Refuses the request in the middle of its body; its handler ends as if the client had disconnected."""
+        if not self._is_finished:
             self._inner.on_connection_close()
             self._inner = self._refusal(problem)
             self._drop()
 
     def _drop(self) -> None:
         self._limit = 0
-        self._drop_within()
+        self._limit_drop_time()
 
-    def _drop_within(self) -> None:
+    def _limit_drop_time(self) -> None:
         if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(_DROPPING_TAKES, self.finish)
+            self._timer = asyncio.get_running_loop().call_later(_DROP_SECONDS, self.finish)
+
+
+def connection_of(request: HTTPServerRequest) -> Connection | None:
+    """Returns a request's connection; None for a request from within the server."""
+    stream = getattr(request.connection, "stream", None)
+    connection = getattr(stream, "socket", None)
+    return connection if isinstance(connection, Connection) else None
 
 
 def _announced(headers: HTTPHeaders) -> int:

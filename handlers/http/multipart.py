@@ -134,6 +134,11 @@ class Parts:
                 self._writing.close()
             self._writing = None
 
+    @property
+    def kept_bytes(self) -> int:
+        """The bytes of parts in memory."""
+        return self._kept
+
     def last(self, name: str) -> Part | None:
         """The last part of this name."""
         return next((part for part in reversed(self.all) if part.name == name), None)

@@ -34,6 +34,8 @@ _HEAD = "".join(
     ]
 ).encode()
 _TURN = 250
+RESERVED_STREAMS = 10
+"""For callers with an account; a tenth of `server.max-streams` if that is less."""
 KINDS = ("processes", "logs", "runs")
 """What the streams are about."""
 _BATCH = 100
@@ -79,10 +81,13 @@ class Streams:
     def by_kind(self) -> Mapping[str, int]:
         return {kind: len(ours) for kind, ours in self._open.items()}
 
-    def check(self) -> None:
-        """Raises `Unavailable` when there are as many as may be."""
-        if len(self) >= self._settings.max_streams:
-            raise Unavailable(f"all {self._settings.max_streams} streams are taken")
+    def check(self, is_authenticated: bool) -> None:
+        """The last places are for callers with an account. Raises `Unavailable` when all are taken."""
+        places = self._settings.max_streams
+        if not is_authenticated:
+            places -= min(RESERVED_STREAMS, places // 10)
+        if len(self) >= places:
+            raise Unavailable(f"all {places} streams are taken")
 
     def open(self, io: IOStream, kind: str, cookie: str = "") -> Stream:
         """Takes a connection over and sends the head of the answer; `cookie` is what it sets."""

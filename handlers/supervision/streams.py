@@ -51,7 +51,7 @@ class Streaming(Base):
 
     def open(self) -> Stream:
         """Takes the connection over. Raises `Unavailable`."""
-        self.streams.check()
+        self.streams.check(self.caller.is_authenticated)
         dead = f'{session_cookie(self.services)}=""; Max-Age=0; Path=/' if self.caller.has_expired_session else ""
         return self.streams.open(self.detach(), self.kind, dead)
 

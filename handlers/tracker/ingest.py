@@ -77,6 +77,11 @@ class Arrival:
             if is_end:
                 self._parts.end()
 
+    @property
+    def kept_bytes(self) -> int:
+        """The bytes of text parts in memory."""
+        return self._parts.kept_bytes
+
     def discard(self) -> None:
         """Closes the files, so that the folder may be removed."""
         with self._lock:
@@ -171,6 +176,10 @@ class Ingest(Base):
             self._arrival = Arrival(content_type, self.services.ingest.folder(), limits)
         except Problem as problem:
             self._fault = problem  # raised once the body is discarded
+
+    @property
+    def held_bytes(self) -> int:
+        return len(self._piece) + (self._arrival.kept_bytes if self._arrival is not None else 0)
 
     def data_received(self, chunk: bytes) -> Any:
         self._piece += chunk

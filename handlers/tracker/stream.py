@@ -79,7 +79,7 @@ class Readable:
         """Ids of projects; None where the credential has ended. Public projects need no query."""
         if credential is None or not self._others:
             return self._public
-        now = accounts.still(credential, self._services.clock.now())
+        now = accounts.refresh(credential, self._services.clock.now())
         if now is None:
             return None
         return self._public | {id for id, project in self._others.items() if permissions.may_read(now.user, project)}
@@ -244,7 +244,7 @@ class Runs:
         """Whether the credential of each group is still valid."""
         now = self._services.clock.now()
         credentials = (group.credential for group in groups)
-        return [credential is None or accounts.still(credential, now) is not None for credential in credentials]
+        return [credential is None or accounts.refresh(credential, now) is not None for credential in credentials]
 
 
 class Joined:

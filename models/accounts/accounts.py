@@ -1,7 +1,7 @@
-"""Accounts, their sessions and tokens, as they are kept. Of a session id or a token only the SHA-256 is.
+"""Accounts, sessions and tokens in the store. Of a session id and a token only the SHA-256 is stored.
 
-Reads are of one row by an index and may be made on the loop; writes belong to the worker. Times are microseconds since
-1970. Passwords come here hashed (`supervisor/accounts/passwords.py`).
+Reads are of one row by an index and may be made on the loop; writes belong in a worker. Times are microseconds since
+1970. Passwords arrive hashed (`supervisor/accounts/passwords.py`).
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from models.errors import Conflict, Invalid, NotFound
 Role = Literal["ADMIN", "USER"]
 Scope = Literal["FULL", "INGEST"]
 
-TOKEN_PREFIX = "plt_"  # noqa: S105 (no password, the mark by which a leaked token is found)
-LONGEST_NAME, LONGEST_TEXT, LEAST_PASSWORD, LONGEST_PASSWORD = 64, 255, 8, 1024
-MOST_SESSIONS = MOST_TOKENS = 100
-"""Of one account. The oldest session goes when one more comes; a token more is refused."""
+TOKEN_PREFIX = "plt_"  # noqa: S105 (no password: the prefix by which scanners find leaked tokens)
+MAX_NAME_LENGTH, MAX_TEXT_LENGTH, MIN_PASSWORD_LENGTH, MAX_PASSWORD_LENGTH = 64, 255, 8, 1024
+MAX_SESSIONS_OF_ACCOUNT = MAX_TOKENS_OF_ACCOUNT = 100
+"""A session more ends the oldest; a token more is refused."""
 
 USER_COLUMNS = "a.id, a.username, a.display_name, a.email, a.role"
-"""Of `account AS a`, in the order in which `user_of` takes them."""
+"""The columns of `account AS a` in the order of `user_of`."""
 
-_SHOWN = len(TOKEN_PREFIX) + 6
+_TOKEN_PREFIX_LENGTH = len(TOKEN_PREFIX) + 6
 
 
 @frozen
@@ -46,19 +46,19 @@ class User:
 
 @frozen
 class Credential:
-    """What somebody showed that is good: a session or a token, and whose it is."""
+    """A valid session or token, and its account."""
 
     user: User
     kind: Literal["session", "token"]
     id: int
     scope: Scope
     used_at: int | None = None
-    """When the last use of a token was written down."""
+    """When the last use of a token was stored."""
 
 
 @frozen
 class PresentedCredential:
-    """What a request bears to tell who sent it."""
+    """The session id or token that a request presents."""
 
     kind: Literal["session", "token"]
     raw: str = field(repr=False)
@@ -66,7 +66,7 @@ class PresentedCredential:
 
 @frozen
 class Password:
-    """What a login is held against; never shown."""
+    """An account's password hash."""
 
     user: User
     hash: str = field(repr=False)
@@ -100,17 +100,17 @@ _OF_SESSION = f"SELECT s.id, 'FULL', NULL, {_HOLDER} session AS s ON s.account_i
 
 
 def by_token(raw: str, now: int) -> Credential | None:
-    """The holder of a token that is known, not revoked and not expired."""
+    """Returns the credential of a token that is neither revoked nor expired."""
     return _credential("token", _OF_TOKEN + "t.hash = ?", now, digest(raw))
 
 
 def by_session(raw: str, now: int) -> Credential | None:
-    """The holder of a session that has not ended."""
+    """Returns the credential of a session that has not ended."""
     return _credential("session", _OF_SESSION + "s.hash = ?", now, digest(raw))
 
 
-def still(credential: Credential, now: int) -> Credential | None:
-    """The same credential as it is now, its user read anew; None if it ended."""
+def refresh(credential: Credential, now: int) -> Credential | None:
+    """Returns the credential with its account as stored now; None if it has ended."""
     if credential.kind == "token":
         return _credential("token", _OF_TOKEN + "t.id = ?", now, credential.id)
     return _credential("session", _OF_SESSION + "s.id = ?", now, credential.id)
@@ -122,12 +122,12 @@ def _credential(kind: Literal["session", "token"], query: str, now: int, key: st
 
 
 def user_of(row: Sequence[Any]) -> User:
-    """A row of `USER_COLUMNS`."""
+    """Returns the account of a row of `USER_COLUMNS`."""
     return User(*row)
 
 
 def digest(raw: str) -> str:
-    """What is kept of a session id or a token. A lookup by it tells nobody by its time how much of one was right."""
+    """Returns the stored form of a session id or token. The time of a lookup by it reveals nothing about either."""
     return hashlib.sha256(raw.encode("utf-8", "replace")).hexdigest()
 
 
@@ -137,8 +137,8 @@ _USER = f"SELECT {USER_COLUMNS}, a.password_hash FROM account AS a WHERE "  # no
 
 
 def user_named(username: str) -> User | None:
-    known = password_of(username)
-    return known.user if known else None
+    password = password_of(username)
+    return password.user if password else None
 
 
 def password_of(username: str) -> Password | None:
@@ -150,12 +150,12 @@ def user_by_id(user_id: int) -> User:
     """Raises `NotFound`."""
     row = reports.execute_sql(_USER + "a.id = ?", (user_id,)).fetchone()
     if row is None:
-        raise NotFound("there is no such account")
+        raise NotFound("no such account")
     return user_of(row[:-1])
 
 
 def list_users() -> list[User]:
-    """By name."""
+    """Returns the accounts, sorted by name."""
     return [user_of(row[:-1]) for row in reports.execute_sql(_USER + "1 = 1 ORDER BY a.username")]
 
 
@@ -164,7 +164,7 @@ def has_admin() -> bool:
 
 
 def create_user(username: str, password_hash: str, role: Role, now: int, display_name: str | None = None) -> User:
-    """Raises `Invalid` for a name that nobody can have, `Conflict` for one that somebody has."""
+    """Raises `Invalid` for a name that is not allowed, `Conflict` for one that is taken."""
     check_username(username)
     row = (username, display_name, password_hash, role, now)
     try:
@@ -174,56 +174,56 @@ def create_user(username: str, password_hash: str, role: Role, now: int, display
             row,
         ).fetchall()
     except peewee.IntegrityError:
-        raise Conflict(f"there is a user {username} already") from None
+        raise Conflict(f"the user name {username} is taken") from None
     return User(id, username, display_name, None, role)
 
 
 def set_profile(user_id: int, display_name: str | None, email: str | None) -> None:
     """Raises `Invalid`."""
-    shown, mail = _text("the display name", display_name), _text("the e-mail address", email)
+    shown_name, mail = _text("the display name", display_name), _text("the e-mail address", email)
     if mail is not None and (mail.count("@") != 1 or mail[0] == "@" or mail[-1] == "@" or " " in mail):
-        raise Invalid("the e-mail address is none")
-    reports.execute_sql("UPDATE account SET display_name = ?, email = ? WHERE id = ?", (shown, mail, user_id))
+        raise Invalid("the e-mail address is not valid")
+    reports.execute_sql("UPDATE account SET display_name = ?, email = ? WHERE id = ?", (shown_name, mail, user_id))
 
 
 def set_password(user_id: int, password_hash: str, keep_session: int | None = None) -> None:
-    """Sets it and ends the user's sessions, but `keep_session`."""
+    """Sets the password and ends the user's sessions except `keep_session`."""
     with reports.atomic(of="accounts"):
         reports.execute_sql("UPDATE account SET password_hash = ? WHERE id = ?", (password_hash, user_id))
         reports.execute_sql("DELETE FROM session WHERE account_id = ? AND id IS NOT ?", (user_id, keep_session))
 
 
 def set_role(user_id: int, role: Role) -> None:
-    """Raises `Conflict` where nobody would be ADMIN any more."""
+    """Raises `Conflict` for the last ADMIN."""
     with reports.atomic(of="accounts"):
         if role != "ADMIN":
-            _keep_an_admin(user_id)
+            _check_other_admin(user_id)
         reports.execute_sql("UPDATE account SET role = ? WHERE id = ?", (role, user_id))
 
 
 def delete_user(user_id: int) -> None:
-    """The account with its sessions, tokens and memberships. Raises `Conflict` for the last ADMIN."""
+    """Deletes the account, its sessions, tokens and memberships. Raises `Conflict` for the last ADMIN."""
     with reports.atomic(of="accounts"):
-        _keep_an_admin(user_id)
+        _check_other_admin(user_id)
         reports.execute_sql("DELETE FROM account WHERE id = ?", (user_id,))
 
 
-def _keep_an_admin(without: int) -> None:
-    others = reports.execute_sql("SELECT 1 FROM account WHERE role = 'ADMIN' AND id != ? LIMIT 1", (without,))
+def _check_other_admin(user_id: int) -> None:
+    others = reports.execute_sql("SELECT 1 FROM account WHERE role = 'ADMIN' AND id != ? LIMIT 1", (user_id,))
     if others.fetchone() is None:
         raise Conflict("this is the last ADMIN")
 
 
 def check_username(username: str) -> None:
     """Raises `Invalid`."""
-    if not 1 <= len(username) <= LONGEST_NAME or not username.isprintable() or " " in username:
-        raise Invalid(f"a user name has 1 to {LONGEST_NAME} characters, all of them printable, none a space")
+    if not 1 <= len(username) <= MAX_NAME_LENGTH or not username.isprintable() or " " in username:
+        raise Invalid(f"a user name has 1 to {MAX_NAME_LENGTH} characters, all of them printable, none a space")
 
 
 def check_password(password: str) -> None:
-    """Raises `Invalid`; never says what it refuses."""
-    if not LEAST_PASSWORD <= len(password) <= LONGEST_PASSWORD:
-        raise Invalid(f"a password has {LEAST_PASSWORD} to {LONGEST_PASSWORD} characters")
+    """Raises `Invalid`, without the password in its message."""
+    if not MIN_PASSWORD_LENGTH <= len(password) <= MAX_PASSWORD_LENGTH:
+        raise Invalid(f"a password has {MIN_PASSWORD_LENGTH} to {MAX_PASSWORD_LENGTH} characters")
     if "\0" in password or any("\ud800" <= c <= "\udfff" for c in password):
         raise Invalid("a password is valid UTF-8 without NUL")
 
@@ -231,8 +231,8 @@ def check_password(password: str) -> None:
 def _text(what: str, value: str | None) -> str | None:
     """A line of somebody's own; blank is none."""
     value = (value or "").strip()
-    if len(value) > LONGEST_TEXT or not value.isprintable():
-        raise Invalid(f"{what} has at most {LONGEST_TEXT} characters, all of them printable")
+    if len(value) > MAX_TEXT_LENGTH or not value.isprintable():
+        raise Invalid(f"{what} has at most {MAX_TEXT_LENGTH} characters, all of them printable")
     return value or None
 
 
@@ -259,31 +259,31 @@ def log_in(known: Password, lifetime: int, now: int, new_hash: str | None = None
         reports.execute_sql(
             "DELETE FROM session WHERE account_id = ? AND (expires_at <= ? OR id NOT IN"
             " (SELECT id FROM session WHERE account_id = ? ORDER BY id DESC LIMIT ?))",
-            (user_id, now, user_id, MOST_SESSIONS),
+            (user_id, now, user_id, MAX_SESSIONS_OF_ACCOUNT),
         )
     return raw
 
 
 def sessions_of(user_id: int, now: int) -> list[SessionInfo]:
-    """The newest first."""
+    """Returns the sessions that have not ended, newest first."""
     query = "SELECT id, created_at, expires_at FROM session WHERE account_id = ? AND expires_at > ? ORDER BY id DESC"
     return [SessionInfo(*row) for row in reports.execute_sql(query, (user_id, now))]
 
 
 def end_session(user_id: int, session_id: int) -> None:
-    """Raises `NotFound` where it is not one of this user."""
+    """Raises `NotFound` where this user has no such session."""
     done = reports.execute_sql("DELETE FROM session WHERE id = ? AND account_id = ?", (session_id, user_id))
     if not done.rowcount:
-        raise NotFound("there is no such session")
+        raise NotFound("no such session")
 
 
 def drop_session(session_id: int) -> None:
-    """Ends it, if it has not ended."""
+    """Deletes a session, if it exists."""
     reports.execute_sql("DELETE FROM session WHERE id = ?", (session_id,))
 
 
 def prune_sessions(now: int) -> int:
-    """Removes those that have ended; returns how many."""
+    """Deletes the sessions that have ended; returns their number."""
     return int(reports.execute_sql("DELETE FROM session WHERE expires_at <= ?", (now,)).rowcount)
 
 
@@ -291,33 +291,33 @@ def prune_sessions(now: int) -> int:
 
 
 def create_token(user_id: int, name: str, scope: Scope, expires_at: int | None, now: int) -> str:
-    """Returns the token: nobody can read it again. Raises `Invalid` for the name, `Conflict` where there are too many.
+    """Returns the token, which is not stored. Raises `Invalid` for the name, `Conflict` for a token too many.
 
-    Of the revoked ones only the newest `MOST_TOKENS` stay in the list.
+    Of the revoked tokens only the newest `MAX_TOKENS_OF_ACCOUNT` stay in the list.
     """
-    shown = _text("the name of a token", name)
-    if shown is None:
+    token_name = _text("the name of a token", name)
+    if token_name is None:
         raise Invalid("a token needs a name")
     raw = TOKEN_PREFIX + secrets.token_urlsafe(32)
     with reports.atomic(of="accounts"):
         count = "SELECT count(*) FROM token WHERE account_id = ? AND revoked_at IS NULL"
-        if reports.execute_sql(count, (user_id,)).fetchone()[0] >= MOST_TOKENS:
-            raise Conflict(f"there are {MOST_TOKENS} tokens already; revoke one first")
+        if reports.execute_sql(count, (user_id,)).fetchone()[0] >= MAX_TOKENS_OF_ACCOUNT:
+            raise Conflict(f"this account has {MAX_TOKENS_OF_ACCOUNT} tokens already; revoke one first")
         reports.execute_sql(
             "INSERT INTO token (hash, account_id, name, scope, prefix, created_at, expires_at)"
             " VALUES (?, ?, ?, ?, ?, ?, ?)",
-            (digest(raw), user_id, shown, scope, raw[:_SHOWN], now, expires_at),
+            (digest(raw), user_id, token_name, scope, raw[:_TOKEN_PREFIX_LENGTH], now, expires_at),
         )
         reports.execute_sql(
             "DELETE FROM token WHERE account_id = ? AND revoked_at IS NOT NULL AND id NOT IN"
             " (SELECT id FROM token WHERE account_id = ? AND revoked_at IS NOT NULL ORDER BY id DESC LIMIT ?)",
-            (user_id, user_id, MOST_TOKENS),
+            (user_id, user_id, MAX_TOKENS_OF_ACCOUNT),
         )
     return raw
 
 
 def tokens_of(user_id: int) -> list[TokenInfo]:
-    """The newest first, revoked ones too."""
+    """Returns the tokens, revoked ones too, newest first."""
     query = (
         "SELECT id, name, scope, prefix, created_at, expires_at, last_used_at, revoked_at FROM token"
         " WHERE account_id = ? ORDER BY id DESC"
@@ -326,16 +326,16 @@ def tokens_of(user_id: int) -> list[TokenInfo]:
 
 
 def revoke_token(user_id: int, token_id: int, now: int) -> None:
-    """For ever. Raises `NotFound` where it is not one of this user."""
+    """Raises `NotFound` where this user has no such token."""
     done = reports.execute_sql(
         "UPDATE token SET revoked_at = coalesce(revoked_at, ?) WHERE id = ? AND account_id = ?",
         (now, token_id, user_id),
     )
     if not done.rowcount:
-        raise NotFound("there is no such token")
+        raise NotFound("no such token")
 
 
 def write_uses(uses: Iterable[tuple[int, int]]) -> None:
-    """Keeps when tokens were used last: pairs of id and time."""
+    """Stores when tokens were used last, as pairs of id and time."""
     with reports.atomic(of="accounts"):
         reports.write_many("UPDATE token SET last_used_at = ? WHERE id = ?", [(at, id) for id, at in uses])

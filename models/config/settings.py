@@ -44,6 +44,7 @@ class Server:
     log_format: Literal["text", "json"] = "text"
     max_streams: Count = 10_000
     max_body: Bytes = Size(101 * MIB)
+    max_unfinished: Bytes = Size(64 * MIB)
     stream_buffer: Bytes = Size(256 * KIB)
     stream_replay: Count0 = 1000
     shutdown_timeout: Seconds = Seconds(30)

@@ -140,7 +140,7 @@ def _user(credential: Credential | None, now: int) -> User | None:
     """The uploader, read anew: the credential may have ended during a long upload."""
     if credential is None:
         return None
-    still = accounts.still(credential, now)
+    still = accounts.refresh(credential, now)
     if still is None:
         raise Unauthenticated("the credential ended during the upload")
     return still.user

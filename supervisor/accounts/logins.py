@@ -1,4 +1,4 @@
-"""Who somebody is: logins, sessions and tokens, as the handlers ask for them."""
+"""Logins, sessions, tokens and accounts for the handlers: the rules of `models/accounts`, off the loop."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import os
 import secrets
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
@@ -28,13 +29,14 @@ Result = TypeVar("Result")
 
 PASSWORD_FILE = "admin-password"  # noqa: S105 (the name of a file)
 
-_SECOND = 1_000_000
-_USE_EVERY = 60 * _SECOND
-_TAKES = 20.0
+_SECOND_MICROSECONDS = 1_000_000
+_TOKEN_USE_INTERVAL_MICROSECONDS = 60 * _SECOND_MICROSECONDS
+_STORE_SECONDS = 20.0
+_STORE_THREADS = 4
 
 
 class Accounts:
-    """What the server knows of accounts. Reads are made on the loop where that is at once, writes in the worker."""
+    """Logins, sessions, tokens and accounts. Their work has threads of its own: no other request delays a login."""
 
     def __init__(self, settings: TrackerSecurity, clock: Clock) -> None:
         self._settings = settings
@@ -43,136 +45,144 @@ class Accounts:
         limits = settings.login_failures
         self._throttle = Throttle(limits.per_minute, limits.per_name_per_hour, clock.since_boot)
         self.failed_logins = 0
-        self._uses: dict[int, int] = {}
+        self._store_threads = ThreadPoolExecutor(_STORE_THREADS, "accounts")
+        self._token_uses: dict[int, int] = {}
         self._writing: asyncio.Task[None] | None = None
 
     @property
     def lifetime(self) -> int:
-        """Of a session, in seconds."""
+        """The seconds that a session lasts."""
         return int(self._settings.session_lifetime) or 1
 
     async def in_store(self, work: Callable[[], Result]) -> Result:
-        """Runs what writes, or reads much, in the worker. Raises `Unavailable`, `TimedOut`."""
+        """Runs work that writes, or reads many rows, in a thread. Raises `Unavailable`, `TimedOut`."""
+        loop = asyncio.get_running_loop()
         try:
-            return await asyncio.to_thread(reports.run_with_timeout, work, _TAKES)
+            return await loop.run_in_executor(
+                self._store_threads, lambda: reports.run_with_timeout(work, _STORE_SECONDS)
+            )
         except peewee.OperationalError as error:
             raise Unavailable(f"the store of accounts does not answer: {error}") from None
 
     async def _read_fast(self, query: Callable[[], Result]) -> Result:
-        """A read of one row. Raises `Unavailable`, `TimedOut`."""
+        """Reads one row: on the loop where the store is a local file. Raises `Unavailable`, `TimedOut`."""
         return _read(query) if reports.is_local else await self.in_store(query)
 
     # Credentials
 
     def find_credential(self, presented: PresentedCredential) -> Credential | None:
         """Returns the stored credential, for a local store (`reports.is_local`) only. Raises `Unavailable`."""
-        return self._noted(_read(lambda: self._stored(presented)))
+        return self._record_use(_read(lambda: self._stored(presented)))
 
     async def find_credential_remotely(self, presented: PresentedCredential) -> Credential | None:
         """As `find_credential`, for any store. Raises `Unavailable`, `TimedOut`."""
-        return self._noted(await self._read_fast(lambda: self._stored(presented)))
+        return self._record_use(await self._read_fast(lambda: self._stored(presented)))
 
     def _stored(self, presented: PresentedCredential) -> Credential | None:
         by = accounts.by_token if presented.kind == "token" else accounts.by_session
         return by(presented.raw, self._clock.now())
 
-    def _noted(self, known: Credential | None) -> Credential | None:
-        if known is not None and known.kind == "token":
-            self._note_use(known)
-        return known
-
-    def _note_use(self, token: Credential) -> None:
-        """At most once a minute for each token; no request waits for it."""
-        now = self._clock.now()
-        if token.id in self._uses or (token.used_at is not None and 0 <= now - token.used_at < _USE_EVERY):
-            return
-        self._uses[token.id] = now
+    def _record_use(self, credential: Credential | None) -> Credential | None:
+        """Stores when a token was used, at most once a minute for each; no request waits for that."""
+        if credential is None or credential.kind != "token":
+            return credential
+        now, last = self._clock.now(), credential.used_at
+        if credential.id in self._token_uses or (
+            last is not None and 0 <= now - last < _TOKEN_USE_INTERVAL_MICROSECONDS
+        ):
+            return credential
+        self._token_uses[credential.id] = now
         if self._writing is None:
-            self._writing = asyncio.get_running_loop().create_task(self._write_uses(1.0), name="token uses")
+            self._writing = asyncio.get_running_loop().create_task(self._write_uses(delay=1.0), name="token uses")
+        return credential
 
-    async def _write_uses(self, after: float) -> None:
-        await asyncio.sleep(after)
-        uses = list(self._uses.items())
+    async def _write_uses(self, delay: float) -> None:
+        await asyncio.sleep(delay)
+        uses = list(self._token_uses.items())
         try:
             await self.in_store(lambda: accounts.write_uses(uses))
         except (Problem, peewee.PeeweeException) as error:
             log.warning("the last use of %d tokens could not be written: %s", len(uses), error)
         for id, at in uses:
-            if self._uses.get(id) == at:
-                del self._uses[id]
+            if self._token_uses.get(id) == at:
+                del self._token_uses[id]
         self._writing = None
 
     async def prune(self) -> None:
-        """Removes the sessions that have ended. Raises `Unavailable`, `TimedOut`."""
+        """Deletes the sessions that have ended. Raises `Unavailable`, `TimedOut`."""
         await self.in_store(lambda: accounts.prune_sessions(self._clock.settled()))
 
     async def close(self) -> None:
-        """Writes what is to be written."""
+        """Stores the token uses that are not stored yet."""
         if self._writing is not None:
             self._writing.cancel()
-        if self._uses:
-            await self._write_uses(0)
+        if self._token_uses:
+            await self._write_uses(delay=0)
+        self._passwords.close()
+        self._store_threads.shutdown(wait=False, cancel_futures=True)
 
     # Logins and passwords
 
     async def log_in(self, address: str, username: str, password: str) -> str | None:
-        """A new session's id; None where the name or the password is wrong.
+        """Returns a new session's id, or None where the name or the password is wrong.
 
         Raises `Throttled`, `Unavailable`.
         """
         succeeded = self._throttle.begin(address, username)
-        known = await self._read_fast(lambda: accounts.password_of(username))
-        possible = len(password) <= accounts.LONGEST_PASSWORD
-        if not await self._passwords.fits(password if possible else "", known.hash if known else None) or not known:
+        stored = await self._read_fast(lambda: accounts.password_of(username))
+        candidate = password if len(password) <= accounts.MAX_PASSWORD_LENGTH else ""
+        is_right = await self._passwords.verify_login(address, candidate, stored.hash if stored else None)
+        if stored is None or not is_right:
             self.failed_logins += 1
-            log.info("a login failed, from %s%s", address, f": {known.user.username}" if known else "")
+            log.info("a login failed, from %s%s", address, f": {stored.user.username}" if stored else "")
             return None
-        new = None if passwords.is_current(known.hash) else await self._passwords.hashed(password)
-        length = int(self._settings.session_lifetime * _SECOND)
-        raw = await self.in_store(lambda: accounts.log_in(known, length, self._clock.now(), new))
-        if raw is None:
+        new_hash = None if passwords.is_current(stored.hash) else await self._passwords.hash(password)
+        lifetime = int(self._settings.session_lifetime * _SECOND_MICROSECONDS)
+        session = await self.in_store(lambda: accounts.log_in(stored, lifetime, self._clock.now(), new_hash))
+        if session is None:
             return None
         succeeded()
-        log.info("%s logged in, from %s", known.user.username, address)
-        return raw
+        log.info("%s logged in, from %s", stored.user.username, address)
+        return session
 
     async def change_password(self, credential: Credential, address: str, current: str, new: str) -> None:
-        """Somebody's own; ends the other sessions. Raises `Invalid`, `Throttled`, `Unavailable`."""
+        """Changes the caller's password and ends the other sessions. Raises `Invalid`, `Throttled`, `Unavailable`."""
         accounts.check_password(new)
         user = credential.user
         succeeded = self._throttle.begin(address, user.username)
-        known = await self._read_fast(lambda: accounts.password_of(user.username))
-        if not await self._passwords.fits(current[: accounts.LONGEST_PASSWORD + 1], known.hash if known else None):
+        stored = await self._read_fast(lambda: accounts.password_of(user.username))
+        candidate = current[: accounts.MAX_PASSWORD_LENGTH + 1]
+        if not await self._passwords.verify(candidate, stored.hash if stored else None):
             self.failed_logins += 1
             raise Invalid("the current password is not right")
         succeeded()
-        kept = await self._passwords.hashed(new)
+        new_hash = await self._passwords.hash(new)
         session = credential.id if credential.kind == "session" else None
-        await self.in_store(lambda: accounts.set_password(user.id, kept, session))
+        await self.in_store(lambda: accounts.set_password(user.id, new_hash, session))
         log.info("%s changed the password", user.username)
 
     async def set_password(self, user: User, new: str) -> None:
-        """By an ADMIN; ends the user's sessions. Raises `Invalid`, `Unavailable`."""
+        """Sets another account's password and ends its sessions. Raises `Invalid`, `Unavailable`."""
         accounts.check_password(new)
-        kept = await self._passwords.hashed(new)
-        await self.in_store(lambda: accounts.set_password(user.id, kept))
+        new_hash = await self._passwords.hash(new)
+        await self.in_store(lambda: accounts.set_password(user.id, new_hash))
         log.info("the password of %s was set", user.username)
 
     async def create(self, username: str, password: str, role: accounts.Role) -> User:
         """Raises `Invalid`, `Conflict`, `Unavailable`."""
         accounts.check_username(username)
         accounts.check_password(password)
-        kept = await self._passwords.hashed(password)
-        made = await self.in_store(lambda: accounts.create_user(username, kept, role, self._clock.now()))
-        log.info("there is a user %s (%s)", made.username, made.role)
-        return made
+        password_hash = await self._passwords.hash(password)
+        user = await self.in_store(lambda: accounts.create_user(username, password_hash, role, self._clock.now()))
+        log.info("created the user %s (%s)", user.username, user.role)
+        return user
 
     # The first start
 
     def make_admin(self, data_dir: Path) -> None:
-        """Makes the first ADMIN, if there is none or the configuration names one that there is not.
+        """Creates the first ADMIN where none exists, or the configured one where it does not exist.
 
-        Raises `Invalid` where the configured name or password cannot be one, `OSError` and `peewee.PeeweeException`.
+        Raises `Invalid` for a configured name or password that is not allowed, `OSError`, `peewee.PeeweeException`.
         """
         name, password = self._settings.admin_username, self._settings.admin_password
         if accounts.user_named(name) is not None or (password is None and accounts.has_admin()):
@@ -186,31 +196,31 @@ class Accounts:
                 accounts.check_password(password)
             except Invalid as problem:
                 raise Invalid(f"tracker.security.admin-password: {problem.message}") from None
-        with reports.atomic(of="accounts"):  # another node may start now
+        with reports.atomic(of="accounts"):  # another node may start at the same time
             if accounts.user_named(name) is not None or (password is None and accounts.has_admin()):
                 return
             if password is None:
-                self._make_with_random_password(name, data_dir / PASSWORD_FILE)
+                self._create_with_random_password(name, data_dir / PASSWORD_FILE)
                 return
-            accounts.create_user(name, passwords.hashed(password), "ADMIN", self._clock.now(), "Administrator")
-        log.info("there is a user %s (ADMIN), with the configured password", name)
+            accounts.create_user(name, passwords.hash_password(password), "ADMIN", self._clock.now(), "Administrator")
+        log.info("created the user %s (ADMIN), with the configured password", name)
 
-    def _make_with_random_password(self, name: str, file: Path) -> None:
+    def _create_with_random_password(self, name: str, file: Path) -> None:
         password = secrets.token_urlsafe(16)
         file.unlink(missing_ok=True)
         with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as out:
             out.write(f"{password}\n")
             out.flush()
             os.fsync(out.fileno())
-        kept = passwords.hashed(password, is_random=True)
-        accounts.create_user(name, kept, "ADMIN", self._clock.now(), "Administrator")
-        log.info("there is a user %s (ADMIN); its password is in %s", name, file)
+        password_hash = passwords.hash_password(password, is_random=True)
+        accounts.create_user(name, password_hash, "ADMIN", self._clock.now(), "Administrator")
+        log.info("created the user %s (ADMIN); its password is in %s", name, file)
         if sys.stderr.isatty():
             print(f"the password of {name}: {password}", file=sys.stderr)
 
 
 def _read(query: Callable[[], Result]) -> Result:
-    """A read of one row on the loop."""
+    """Reads one row on the loop. Raises `Unavailable`."""
     try:
         return query()
     except peewee.PeeweeException as error:

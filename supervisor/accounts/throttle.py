@@ -1,4 +1,4 @@
-"""How often somebody may fail: sliding windows per key, in bounded memory."""
+"""Rate limits of failed logins: sliding windows by key, in bounded memory."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 from models.errors import Throttled
 
-_MOST_KEYS = 20_000
-_MINUTE, _HOUR = 60.0, 3600.0
+MAX_KEYS = 20_000
+_MINUTE_SECONDS, _HOUR_SECONDS = 60.0, 3600.0
 
 
 class Window:
@@ -24,7 +24,7 @@ class Window:
         return len(self._failures)
 
     def wait(self, key: bytes, now: float) -> float:
-        """After how many seconds one more is allowed; 0: now."""
+        """Returns the seconds until another try is allowed; 0 where it is allowed now."""
         times = self._failures.get(key)
         while times and times[0] <= now - self._seconds:
             times.popleft()
@@ -33,7 +33,7 @@ class Window:
         return times[0] + self._seconds - now if times and len(times) >= self.limit else 0.0
 
     def add(self, key: bytes, now: float) -> None:
-        if key not in self._failures and len(self._failures) >= _MOST_KEYS:
+        if key not in self._failures and len(self._failures) >= MAX_KEYS:
             self._make_room(now)
         self._failures.setdefault(key, deque(maxlen=self.limit)).append(now)
 
@@ -43,39 +43,39 @@ class Window:
             times.remove(at)
 
     def _make_room(self, now: float) -> None:
-        """Forgets half: what is over, then who failed least, for many names of one failure may be made up."""
+        """Forgets half: expired keys, then those with the fewest failures, because names can be made up."""
         kept = [(key, times) for key, times in self._failures.items() if times and times[-1] > now - self._seconds]
         kept.sort(key=lambda item: (len(item[1]), item[1][-1]))
-        self._failures = dict(kept[-_MOST_KEYS // 2 :])
+        self._failures = dict(kept[-MAX_KEYS // 2 :])
 
 
 class Throttle:
-    """Of logins: for an address with a name, and for a name from everywhere."""
+    """Limits failed logins by address and user name, and by user name alone."""
 
     def __init__(self, per_minute: int, per_name_per_hour: int, clock: Callable[[], float]) -> None:
-        self._near = Window(per_minute, _MINUTE)
-        self._far = Window(per_name_per_hour, _HOUR)
+        self._by_address = Window(per_minute, _MINUTE_SECONDS)
+        self._by_name = Window(per_name_per_hour, _HOUR_SECONDS)
         self._clock = clock
 
     def begin(self, address: str, name: str) -> Callable[[], None]:
-        """A try, which counts as failed (others may come before it is over) until what is returned is called.
+        """Counts a try as failed at once, because others may begin before it ends. Raises `Throttled`.
 
-        Raises `Throttled`.
+        Returns a function to call when the try has succeeded.
         """
-        now, near, far = self._clock(), _key(address, name), _key(name)
-        wait = max(self._near.wait(near, now), self._far.wait(far, now))
+        now, address_key, name_key = self._clock(), _key(address, name), _key(name)
+        wait = max(self._by_address.wait(address_key, now), self._by_name.wait(name_key, now))
         if wait:
             raise Throttled("too many logins failed; try again later", int(wait) + 1)
-        self._near.add(near, now)
-        self._far.add(far, now)
+        self._by_address.add(address_key, now)
+        self._by_name.add(name_key, now)
 
         def succeeded() -> None:
-            self._near.take_back(near, now)
-            self._far.take_back(far, now)
+            self._by_address.take_back(address_key, now)
+            self._by_name.take_back(name_key, now)
 
         return succeeded
 
 
 def _key(*words: str) -> bytes:
-    """Of one size, whatever somebody calls himself."""
+    """Returns a key of one size, however long the user name is."""
     return hashlib.blake2b("\0".join(words).encode("utf-8", "replace"), digest_size=16).digest()

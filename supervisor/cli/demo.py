@@ -134,7 +134,7 @@ def _people(data: Path, now: int) -> str | None:
     with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as out:
         out.write(f"{password}\n")
     for name, shown in wanted:
-        accounts.create_user(name, passwords.hashed(password, is_random=True), "USER", now, shown)
+        accounts.create_user(name, passwords.hash_password(password, is_random=True), "USER", now, shown)
     return password
 
 

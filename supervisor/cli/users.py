@@ -96,14 +96,14 @@ def _failed(verb: str, why: str) -> int:
 
 def _add(arguments: argparse.Namespace) -> None:
     accounts.check_username(arguments.name)
-    hashed = passwords.hashed(_password(arguments.name))
+    hashed = passwords.hash_password(_password(arguments.name))
     user = accounts.create_user(arguments.name, hashed, "ADMIN" if arguments.admin else "USER", Clock().now())
     print(f"created user {user.username} ({user.role})")
 
 
 def _passwd(arguments: argparse.Namespace) -> None:
     user = _existing_user(arguments.name)
-    accounts.set_password(user.id, passwords.hashed(_password(user.username)))
+    accounts.set_password(user.id, passwords.hash_password(_password(user.username)))
     print(f"the password of {user.username} is set; its sessions have ended")
 
 

@@ -44,7 +44,7 @@ def somebody(data: Path, name: str, role: Role = "USER", password: str = PASSWOR
     """An account; its password is hashed quickly."""
     with store(data):
         known = accounts.user_named(name)
-        return known or accounts.create_user(name, passwords.hashed(password, is_random=True), role, now())
+        return known or accounts.create_user(name, passwords.hash_password(password, is_random=True), role, now())
 
 
 def token_of(data: Path, name: str, scope: Scope = "FULL", role: Role = "USER", expires_at: int | None = None) -> str:

@@ -116,19 +116,19 @@ def test_a_credential_is_still_good_until_it_ends(role: Role) -> None:
     token = accounts.by_token(raw, now())
     assert token is not None
     assert (token.user, token.kind, token.scope) == (user, "token", "INGEST")
-    assert accounts.still(token, now()) == token
-    assert accounts.still(token, now() + 61_000_000) is None
+    assert accounts.refresh(token, now()) == token
+    assert accounts.refresh(token, now() + 61_000_000) is None
     accounts.revoke_token(user.id, token.id, now())
-    assert accounts.still(token, now()) is None
+    assert accounts.refresh(token, now()) is None
     known_by = accounts.password_of("temp")
     assert known_by is not None
     assert "hash" not in repr(known_by)
     session = accounts.by_session(accounts.log_in(known_by, 60_000_000, now()) or "", now())
     assert session is not None
     assert (session.kind, session.scope) == ("session", "FULL")
-    assert accounts.still(session, now()) == session
+    assert accounts.refresh(session, now()) == session
     accounts.end_session(user.id, session.id)
-    assert accounts.still(session, now()) is None
+    assert accounts.refresh(session, now()) is None
 
 
 @pytest.mark.usefixtures("data")

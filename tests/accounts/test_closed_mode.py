@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from conftest import Serve, Server, wait_for
+from inprocess import PATIENCE, application, fetch
 from people import PASSWORD, Browser, bearer, cookie, session_of, token_of
-from talk import asked, house
+from talk import house
+from tornado.httpclient import AsyncHTTPClient, HTTPResponse
+from tornado.ioloop import IOLoop
 from tornado.routing import PathMatches, Rule
 
 from handlers import app
 from handlers.base import Page, methods
 from handlers.http import permissions
 from handlers.http.sse import Streams
+from models.accounts import accounts
+from models.accounts.accounts import Role, Scope
 from models.config.settings import Config
 from supervisor.services import Services
 
@@ -47,6 +53,15 @@ ROUTES = sorted(
     {(method, path_of(rule), rule.target) for rule in RULES for method in methods(rule.target) if method != "OPTIONS"},
     key=lambda route: (route[1], route[0], route[2].__name__),
 )
+READERS = {
+    permissions.READ,
+    permissions.READ_LOGS,
+    permissions.SIGNED_IN,
+    permissions.ADMINISTER,
+    permissions.PUBLIC,
+}
+READS = [route for route in ROUTES if route[0] == "GET" and route[2].permission_of("GET") in READERS]
+STREAMS = {"RunStream", "StatusStream", "LogStream"}
 OPEN = {"Health", "Ready", "Login", "Logout", "BadgePicture", "SwaggerFiles"}
 
 
@@ -71,58 +86,72 @@ def tokens(shut: Server) -> dict[str, dict[str, str]]:
     }
 
 
-def ask(server: Server, method: str, path: str, target: Any, headers: dict[str, str] | None = None) -> Any:
-    lines = [f"{header}: {value}" for header, value in (headers or {}).items()]
-    if target.__name__ == "RunStream":
-        lines.append("Accept: text/event-stream")
-    if method in ("POST", "PUT", "DELETE"):
-        lines.append("Content-Length: 0")
-    return asked(server, method, path, lines)
+class TestEveryRoute:
+    """In this process: thousands of requests to one application."""
 
+    @pytest.fixture
+    def app(self, io_loop: IOLoop, tmp_path: Path) -> Iterator[app.Application]:
+        security = {"open-mode": False, "admin-password": PASSWORD}
+        sections = {"tracker": {"security": security}, "svc": {"security": {"mode": "FULL", "api-key": KEY}}}
+        with application(io_loop, tmp_path, **sections) as made:
+            yield made
 
-@pytest.mark.parametrize("route", ROUTES, ids=name)
-def test_nobody_gets_in_without_an_account(shut: Server, route: tuple[str, str, Any]) -> None:
-    method, path, target = route
-    answer = ask(shut, method, path, target)
-    if target.__name__ in OPEN:
-        assert answer.status != 401 or b'name="password"' in answer.body, "a login that failed is one that was tried"
-        assert not (answer.status == 302 and "next=" in answer.headers["Location"])
-    elif issubclass(target, Page):
-        prefix = next((one.prefix for one in app.SERVICES if path.startswith(one.prefix + "/")), "")
-        assert answer.status == 302
-        assert answer.headers["Location"].startswith(f"{prefix}/login?next=")
-    else:
-        assert answer.status == 401
-        assert answer.headers["WWW-Authenticate"] == "Bearer"
+    @staticmethod
+    def tokens() -> dict[str, dict[str, str]]:
+        def token(name: str, scope: Scope, role: Role) -> dict[str, str]:
+            user = accounts.user_named(name) or accounts.create_user(name, "!", role, 0)
+            return bearer(accounts.create_token(user.id, "ci", scope, None, 0))
 
+        return {
+            "user": token("ulla", "FULL", "USER"),
+            "admin": token("root", "FULL", "ADMIN"),
+            "ingest": token("root", "INGEST", "ADMIN"),
+        }
 
-@pytest.mark.parametrize(
-    "route", [one for one in ROUTES if one[2].permission_of(one[0]) is not permissions.POST_REPORTS], ids=name
-)
-def test_a_token_of_scope_ingest_gets_nowhere(
-    shut: Server, tokens: dict[str, dict[str, str]], route: tuple[str, str, Any]
-) -> None:
-    assert ask(shut, *route, tokens["ingest"]).status == 403
+    @staticmethod
+    async def ask(
+        client: AsyncHTTPClient, base_url: str, route: tuple[str, str, Any], headers: dict[str, str]
+    ) -> HTTPResponse:
+        method, path, target = route
+        accept = {"Accept": "text/event-stream"} if target.__name__ == "RunStream" else {}
+        return await fetch(client, base_url + path, method, {**headers, **accept})
 
+    @pytest.mark.gen_test(timeout=10 * PATIENCE)
+    async def test_nobody_gets_in_without_an_account(self, http_client: AsyncHTTPClient, base_url: str) -> None:
+        for route in ROUTES:
+            path, target = route[1], route[2]
+            response = await self.ask(http_client, base_url, route, {})
+            location = response.headers.get("Location", "")
+            if target.__name__ in OPEN:
+                failed_login = b'name="password"' in response.body
+                assert response.code != 401 or failed_login, f"{name(route)}: only a failed login is 401"
+                assert "next=" not in location, name(route)
+            elif issubclass(target, Page):
+                prefix = next((one.prefix for one in app.SERVICES if path.startswith(one.prefix + "/")), "")
+                assert response.code == 302, name(route)
+                assert location.startswith(f"{prefix}/login?next="), name(route)
+            else:
+                assert response.code == 401, name(route)
+                assert response.headers["WWW-Authenticate"] == "Bearer", name(route)
 
-READERS = {
-    permissions.READ,
-    permissions.READ_LOGS,
-    permissions.SIGNED_IN,
-    permissions.ADMINISTER,
-    permissions.PUBLIC,
-}
-READS = [one for one in ROUTES if one[0] == "GET" and one[2].permission_of("GET") in READERS]
+    @pytest.mark.gen_test(timeout=10 * PATIENCE)
+    async def test_a_token_of_scope_ingest_gets_nowhere(self, http_client: AsyncHTTPClient, base_url: str) -> None:
+        headers = self.tokens()["ingest"]
+        for route in ROUTES:
+            if route[2].permission_of(route[0]) is not permissions.POST_REPORTS:
+                assert (await self.ask(http_client, base_url, route, headers)).code == 403, name(route)
 
-
-@pytest.mark.parametrize("who", ["user", "admin"])
-@pytest.mark.parametrize("route", READS, ids=name)
-def test_an_account_opens_what_it_may(
-    shut: Server, tokens: dict[str, dict[str, str]], route: tuple[str, str, Any], who: str
-) -> None:
-    answer = ask(shut, *route, tokens[who])
-    assert answer.status not in (401, 302, 500)
-    assert (answer.status == 403) == (who == "user" and route[2].permission_of("GET") is permissions.ADMINISTER)
+    @pytest.mark.parametrize("who", ["user", "admin"])
+    @pytest.mark.gen_test(timeout=10 * PATIENCE)
+    async def test_an_account_opens_what_it_may(self, http_client: AsyncHTTPClient, base_url: str, who: str) -> None:
+        headers = self.tokens()[who]
+        for route in READS:
+            if route[2].__name__ in STREAMS:
+                continue  # they do not end
+            response = await self.ask(http_client, base_url, route, headers)
+            is_forbidden = who == "user" and route[2].permission_of("GET") is permissions.ADMINISTER
+            assert response.code not in (401, 302, 500), name(route)
+            assert (response.code == 403) == is_forbidden, name(route)
 
 
 @pytest.mark.parametrize("path", ["/api/v1/ingest", "/tracker/api/v1/ingest"])

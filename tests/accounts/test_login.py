@@ -419,10 +419,10 @@ def test_a_session_outlives_the_server(serve: Serve) -> None:
 
 def test_sessions_of_one_account_are_bounded(server: Server) -> None:
     first = session_of(server.data, "many")
-    later = [session_of(server.data, "many") for _ in range(accounts.MOST_SESSIONS)]
+    later = [session_of(server.data, "many") for _ in range(accounts.MAX_SESSIONS_OF_ACCOUNT)]
     assert (who(server, first), who(server, later[-1])) == (None, "many")
     with store(server.data):
-        assert len(accounts.sessions_of(somebody_id("many"), 0)) == accounts.MOST_SESSIONS
+        assert len(accounts.sessions_of(somebody_id("many"), 0)) == accounts.MAX_SESSIONS_OF_ACCOUNT
 
 
 def somebody_id(name: str) -> int:

@@ -2,46 +2,54 @@
 
 from __future__ import annotations
 
-import time
+import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
+from people import store
 
-from models.errors import Throttled
+from models.accounts import accounts
+from models.config.settings import TrackerSecurity
+from models.errors import Throttled, Unavailable
 from supervisor.accounts import passwords
-from supervisor.accounts.passwords import fits, hashed, is_current
-from supervisor.accounts.throttle import _MOST_KEYS, Throttle, Window
+from supervisor.accounts.logins import Accounts
+from supervisor.accounts.passwords import HashingQueue, hash_password, is_current, verify_password
+from supervisor.accounts.throttle import MAX_KEYS, Throttle, Window
+from supervisor.clock import Clock
 
 
 @pytest.mark.parametrize("password", ["correct horse", "日本語のパスワード", "p" * 1024, "a$b$c$d", " ", ""])
 def test_a_password_fits_its_hash_and_no_other(password: str) -> None:
-    kept = hashed(password)
+    kept = hash_password(password)
     assert kept.startswith("scrypt$16384$8$5$")
     assert password == " " or not password or password not in kept
-    assert fits(password, kept)
-    assert not fits(password + "x", kept)
+    assert verify_password(password, kept)
+    assert not verify_password(password + "x", kept)
     assert is_current(kept)
 
 
 def test_two_hashes_of_one_password_differ() -> None:
-    assert hashed("correct horse", is_random=True) != hashed("correct horse", is_random=True)
+    assert hash_password("correct horse", is_random=True) != hash_password("correct horse", is_random=True)
 
 
 def test_a_hash_says_how_it_was_made() -> None:
-    light = hashed("a random one", is_random=True)
-    assert fits("a random one", light)
-    assert not fits("another", light)
+    light = hash_password("a random one", is_random=True)
+    assert verify_password("a random one", light)
+    assert not verify_password("another", light)
     assert not is_current(light)
 
 
 @pytest.mark.parametrize("kept", [None, "", "x", "scrypt$1$2$3", "argon2$16$8$1$AAAA$AAAA", "scrypt$a$8$1$AAAA$AAAA"])
 def test_nothing_fits_what_is_no_hash(kept: str | None) -> None:
-    assert not fits("", kept)
-    assert not fits("password", kept)
+    assert not verify_password("", kept)
+    assert not verify_password("password", kept)
 
 
 @pytest.mark.parametrize(
     "kept",
-    [None, hashed("right one", is_random=True), hashed("right one"), "nonsense"],
+    [None, hash_password("right one", is_random=True), hash_password("right one"), "nonsense"],
     ids=["unknown", "random", "own", "nonsense"],
 )
 def test_every_answer_costs_a_whole_hash(kept: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,21 +64,72 @@ def test_every_answer_costs_a_whole_hash(kept: str | None, monkeypatch: pytest.M
     monkeypatch.setattr(passwords._Cost, "key", counted)
     for password in ("right one", "wrong one"):
         paid.clear()
-        fits(password, kept)
+        verify_password(password, kept)
         assert paid.count(passwords._COST) == 1
 
 
-def test_known_and_unknown_take_about_as_long() -> None:
-    def best(kept: str | None) -> float:
-        times = []
-        for _ in range(3):
-            begun = time.perf_counter()
-            fits("wrong", kept)
-            times.append(time.perf_counter() - begun)
-        return min(times)
+# Queues
 
-    ratio = best(hashed("right")) / best(None)
-    assert 0.4 < ratio < 2.5
+
+def test_one_address_cannot_take_every_place_of_the_login_queue() -> None:
+    async def work() -> None:
+        queue, release = HashingQueue("test", 1, max_waiting=5, max_of_address=3), threading.Event()
+        waiting = [asyncio.create_task(queue.run("attacker", release.wait)) for _ in range(3)]
+        await asyncio.sleep(0)
+        with pytest.raises(Unavailable):
+            await queue.run("attacker", release.wait)
+        waiting += [asyncio.create_task(queue.run(f"other {number}", release.wait)) for number in range(3)]
+        await asyncio.sleep(0)
+        with pytest.raises(Unavailable):
+            await queue.run("one too many", release.wait)
+        release.set()
+        assert await asyncio.gather(*waiting) == [True] * 6
+        assert await queue.run("attacker", lambda: "again") == "again"
+        queue.close()
+
+    asyncio.run(work())
+
+
+def test_logins_do_not_delay_the_password_changes_of_accounts(monkeypatch: pytest.MonkeyPatch) -> None:
+    release = threading.Event()
+    monkeypatch.setattr(passwords, "verify_password", lambda password, stored: release.wait())
+
+    async def work() -> None:
+        hashing = passwords.Passwords()
+        logins = [
+            asyncio.create_task(hashing.verify_login(f"address {number}", "guess", None))
+            for number in range(passwords.MAX_CONCURRENT_LOGINS + passwords.MAX_WAITING_LOGINS)
+        ]
+        await asyncio.sleep(0)
+        with pytest.raises(Unavailable):
+            await hashing.verify_login("another", "guess", None)
+        assert is_current(await hashing.hash("correct horse"))
+        release.set()
+        await asyncio.gather(*logins)
+        hashing.close()
+
+    asyncio.run(work())
+
+
+def test_a_login_does_not_wait_for_the_work_of_other_requests(tmp_path: Path) -> None:
+    """Charts, pages and queries run in the loop's default threads; here all of them are taken."""
+    release = threading.Event()
+
+    async def work() -> str | None:
+        loop = asyncio.get_running_loop()
+        loop.set_default_executor(ThreadPoolExecutor(1))
+        taken = asyncio.create_task(asyncio.to_thread(release.wait))
+        logins = Accounts(TrackerSecurity(), Clock())
+        try:
+            accounts.create_user("ulla", hash_password("correct horse"), "USER", 0)
+            return await logins.log_in("127.0.0.1", "ulla", "correct horse")
+        finally:
+            release.set()
+            await taken
+            await logins.close()
+
+    with store(tmp_path):
+        assert asyncio.run(work()) is not None
 
 
 # Failures
@@ -141,9 +200,9 @@ def test_memory_is_bounded_and_who_failed_often_is_not_forgotten() -> None:
     window = Window(3, 3600)
     for _ in range(3):
         window.add(b"victim", 0.0)
-    for number in range(3 * _MOST_KEYS):
+    for number in range(3 * MAX_KEYS):
         window.add(b"%d" % number, 1.0 + number / 1e6)
-        assert len(window) <= _MOST_KEYS
+        assert len(window) <= MAX_KEYS
     assert window.wait(b"victim", 2.0) == 3598.0
     assert window.wait(b"victim", 3600.5) == 0
 

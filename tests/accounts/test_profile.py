@@ -177,12 +177,12 @@ def test_tokens_of_one_account_are_bounded(server: Server) -> None:
     browser = browser_of(server, "hoarder")
     with store(server.data):
         user = somebody_id("hoarder")
-        for number in range(accounts.MOST_TOKENS + 5):
+        for number in range(accounts.MAX_TOKENS_OF_ACCOUNT + 5):
             accounts.create_token(user, f"t{number}", "FULL", None, 1)
             accounts.revoke_token(user, accounts.tokens_of(user)[0].id, 2)
-        for number in range(accounts.MOST_TOKENS):
+        for number in range(accounts.MAX_TOKENS_OF_ACCOUNT):
             accounts.create_token(user, f"u{number}", "FULL", None, 1)
-        assert len(accounts.tokens_of(user)) == 2 * accounts.MOST_TOKENS
+        assert len(accounts.tokens_of(user)) == 2 * accounts.MAX_TOKENS_OF_ACCOUNT
     assert browser.send("/profile/tokens", on="/profile", name="one more").status == 409
 
 

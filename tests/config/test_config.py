@@ -76,6 +76,7 @@ DEFAULTS: dict[str, object] = {
     "server.log-format": "text",
     "server.max-streams": 10000,
     "server.max-body": 101 * MIB,
+    "server.max-unfinished": 64 * MIB,
     "server.stream-buffer": 256 * KIB,
     "server.stream-replay": 1000,
     "server.shutdown-timeout": 30,

@@ -45,7 +45,9 @@ def repository() -> Iterator[Web]:
 def server(tmp_path_factory: pytest.TempPathFactory, repository: Web) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("slow")
     config = {"supervisor": {"processes": {"web": SLEEPER}}, "svc": charts_of(repository, folder / "temp")}
-    command = altered.command(run___HEADERS_WITHIN=HEAD, run___BODY_WITHIN=BODY, handlers__listener___UNREAD_FOR=UNREAD)
+    command = altered.command(
+        run___HEADERS_WITHIN=HEAD, run___BODY_WITHIN=BODY, handlers__listener___UNREAD_SECONDS=UNREAD
+    )
     one = Server(folder, config, {}, command)
     try:
         fill(one.start(), repository)

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import logging
 import os
 import socket
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import Serve, Server
 from talk import asked, body, error, error_of, house
+
+import run
+from models.config import loader
 
 STOP = "/api/v1/processes/stop/idle"
 READ = "/api/v1/processes"
@@ -266,6 +273,40 @@ def test_on_loopback_control_needs_nothing_and_the_log_is_quiet(server: Server) 
     assert server.post(STOP).status == 200
     assert server.get(LOGS).status == 200
     assert "anybody who can reach" not in server.log.read_text()
+
+
+# Root
+
+
+@pytest.mark.parametrize(
+    ("uid", "sections", "warns"),
+    [
+        (0, {}, True),
+        (0, {"tracker": {"security": {"open-mode": False}}}, False),
+        (0, {"server": {"address": "0.0.0.0"}}, False),
+        (1000, {}, False),
+    ],
+    ids=["root", "closed mode", "beyond loopback", "another user"],
+)
+def test_a_server_that_lets_local_users_act_as_root_warns(
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    tmp_path: Path,
+    uid: int,
+    sections: dict[str, Any],
+    warns: bool,
+) -> None:
+    file = tmp_path / "pilothouse.yaml"
+    file.write_text(json.dumps(sections))
+    monkeypatch.setattr(os, "geteuid", lambda: uid)
+    with caplog.at_level(logging.INFO, logger="server"):
+        run.log_access(loader.load(file, {}), [])
+    assert ("any local user can control processes as root" in caplog.text) is warns
+
+
+def test_the_warning_is_among_the_first_lines_of_the_log(server: Server) -> None:
+    lines = server.log.read_text().splitlines()[:15]
+    assert any("any local user can control processes as root" in line for line in lines) == (os.geteuid() == 0)
 
 
 # Closed mode

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from conftest import Serve, Server, Stream, python, wait_for
+from people import token_of
 from talk import EVENT, compact, error, house, problem, write_history
 
 from models.supervision.events import Entry
@@ -192,6 +193,17 @@ def test_nothing_is_lost_or_doubled_while_things_change(serve: Serve) -> None:
 
 
 # How many, and who cannot keep up
+
+
+def test_the_last_streams_are_for_callers_with_an_account(serve: Serve) -> None:
+    server = serve(IDLE, server={"max-streams": 10})
+    streams = [server.stream(STATUS) for _ in range(9)]
+    error(server.get(STATUS, Accept="text/event-stream"), 503, STATUS)
+    token = token_of(server.data, "ulla")
+    streams.append(server.stream(STATUS, Authorization=f"Bearer {token}"))
+    assert streams[-1].status == 200
+    for stream in streams:
+        stream.close()
 
 
 def test_more_than_max_streams_is_503_with_retry_after(serve: Serve) -> None:

@@ -266,7 +266,7 @@ def test_people_are_made_from_the_command_line_of_any_node(tmp_path: Path, store
     assert known is not None
     assert known.user.username == "zoe"
     again = start(tmp_path, store, "user", "add", "zoe", typed="correct horse\n")
-    assert (again.returncode, again.stderr) == (1, "run.py user: there is a user zoe already\n")
+    assert (again.returncode, again.stderr) == (1, "run.py user: the user name zoe is taken\n")
     assert not (tmp_path / "data" / "tracker.db").exists()
 
 

@@ -6,10 +6,10 @@ import asyncio
 import json
 import socket
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from attrs import frozen
@@ -24,6 +24,7 @@ from models.config.settings import Config
 from models.tracker.quality_gate import Verdict
 from models.tracker.run_events import record
 from models.tracker.tables import Project, Run, reports
+from supervisor.clock import Clock
 from supervisor.services import Services
 
 SHA = "0123456789abcdef0123456789abcdef01234567"
@@ -385,7 +386,11 @@ def test_runs_that_are_published_out_of_order_are_told_in_the_order_of_their_com
     """Two uploads commit one after the other, and the second one's request may come to its turn first."""
 
     async def tell() -> bytes:
-        runs = Runs(cast("Services", SimpleNamespace(config=Config(), last_run=0)))
+        async def read_fast(query: Callable[[], Any]) -> Any:
+            return query()
+
+        services = SimpleNamespace(config=Config(), clock=Clock(), last_run=0, read_fast=read_fast)
+        runs = Runs(cast("Services", services))
         stream, client = pair()
         runs.add(stream, None, 0)
         with reports.atomic():
