@@ -1,9 +1,9 @@
-"""Pages of a listing: what a caller may ask for, and what he gets."""
+"""Pages of a listing, and the query parameters that select one."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Generic, TypeVar
 
 from attrs import frozen
@@ -14,18 +14,18 @@ Item = TypeVar("Item")
 
 INT32 = 2**31 - 1
 INT64 = 2**63 - 1
-LARGEST = 100
+MAX_PAGE_SIZE = 100
 
 _WHOLE = re.compile(r"[+-]?[0-9]+")
 
 
 @frozen
 class Paging:
-    """One page asked for: `number` counts from 0, `sort` is a public field name; ties are broken by id the same way."""
+    """A requested page. `number` counts from 0, `sort` is a column; ties are broken by id in the same direction."""
 
     number: int = 0
     size: int = 20
-    sort: str = "eventTime"
+    sort: str = "event_time"
     descending: bool = True
 
     @property
@@ -47,10 +47,7 @@ class Page(Generic[Item]):
 
 
 def whole(name: str, text: str, least: int, most: int) -> int:
-    """`text` as a whole number within its stated width and bounds.
-
-    Raises `Invalid`, which names the parameter.
-    """
+    """Returns `text` as a whole number from `least` to `most`. Raises `Invalid`, which names the parameter."""
     if len(text) > 32 or not _WHOLE.fullmatch(text):
         raise Invalid(f"{name} must be a whole number")
     number = int(text)
@@ -60,18 +57,18 @@ def whole(name: str, text: str, least: int, most: int) -> int:
     return number
 
 
-def paging(query: Mapping[str, str], sorts: Collection[str], clamp: bool = False) -> Paging:
-    """The page that `query` asks for: `page`, `size`, `sortBy`, `sortDirection`; an empty value counts as absent.
+def paging(query: Mapping[str, str], sorts: Mapping[str, str], clamp: bool = False) -> Paging:
+    """Returns the page that `page`, `size`, `sortBy` and `sortDirection` select; an empty value counts as absent.
 
-    `sorts` are the names to sort by; `clamp` lowers a size above 100 to 100 instead of refusing it (supervision.md,
+    `sorts` maps public names to columns. `clamp` lowers a size above 100 to 100 instead of refusing it (supervision.md,
     Paging: by-status and by-process). Raises `Invalid`.
     """
-    asked = {name: value for name, value in query.items() if value}
-    size = whole("size", asked.get("size", "20"), 1, INT32 if clamp else LARGEST)
-    sort, direction = asked.get("sortBy", "eventTime"), asked.get("sortDirection", "desc").lower()
+    given = {name: value for name, value in query.items() if value}
+    size = whole("size", given.get("size", "20"), 1, INT32 if clamp else MAX_PAGE_SIZE)
+    sort, direction = given.get("sortBy", "eventTime"), given.get("sortDirection", "desc").lower()
     if sort not in sorts:
         raise Invalid(f"sortBy must be one of {', '.join(sorts)}")
     if direction not in ("asc", "desc"):
         raise Invalid("sortDirection must be asc or desc")
-    number = whole("page", asked.get("page", "0"), 0, INT32)
-    return Paging(number, min(size, LARGEST), sort, direction == "desc")
+    number = whole("page", given.get("page", "0"), 0, INT32)
+    return Paging(number, min(size, MAX_PAGE_SIZE), sorts[sort], direction == "desc")

@@ -16,6 +16,7 @@ from handlers.routing import Route
 from models.accounts import accounts
 from models.accounts.accounts import Credential, Scope, User
 from models.errors import Invalid
+from models.json_format import rfc3339
 
 _DAY = 86_400 * 1_000_000
 _LOCAL = re.compile(r"/(?![/\\])[!-\[\]-~]{0,2000}")  # ASCII that is seen, without backslashes
@@ -144,7 +145,7 @@ async def show_profile(handler: Page, token: str | None = None) -> None:
         tokens=tokens,
         made=token,
         now=now,
-        instant=serializers.instant,
+        instant=rfc3339,
     )
 
 

@@ -10,11 +10,11 @@ from typing import Any
 from attrs import frozen
 
 from handlers.charts.operations import GZIP, LOCK, TEXT, Operation
-from handlers.http import serializers
 from models.charts import archive, refs, requests
 from models.charts.parameters import body, file, form, query
 from models.charts.refs import ChartRef, check_version
 from models.charts.responses import Download, HubItem, Lint
+from models.json_format import rfc3339
 from supervisor.charts import provenance
 from supervisor.charts.helm import rendering
 from supervisor.charts.service import Work
@@ -142,7 +142,7 @@ class Resolve:
 async def resolve(work: Work, ask: Resolve) -> str:
     ref, folder = ChartRef.parse(ask.chart_ref, ask.version), work.subfolder("chart")
     chart = await work.charts.sources.chart(ref, folder)
-    return await work.charts.dependencies.lock(chart, serializers.instant(work.charts.clock.now()), folder)
+    return await work.charts.dependencies.lock(chart, rfc3339(work.charts.clock.now()), folder)
 
 
 DEPENDENCIES: list[Operation] = [

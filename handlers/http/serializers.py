@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Generic, Literal, NewType, TypeVar
 
 import attrs
@@ -15,6 +14,7 @@ import cattrs
 from attrs import field, frozen
 from cattrs.gen import make_dict_unstructure_fn, override
 
+from models.json_format import camel_case, rfc3339
 from models.paging import Page
 from models.supervision.events import Entry
 from models.supervision.process import Status
@@ -38,7 +38,22 @@ Item = TypeVar("Item")
 LEFT_OUT = {"left_out": True}
 """A field that is not there where there is nothing; others are null."""
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+EVENT_SORTS = {
+    "id": "id",
+    "pid": "pid",
+    "eventTime": "event_time",
+    "processName": "process",
+    "startTime": "start_time",
+    "endTime": "end_time",
+    "exitCode": "exit_code",
+    "newStatus": "new_status",
+    "oldStatus": "old_status",
+    "processUptime": "uptime",
+}
+"""What by-status and by-process may be sorted by: the JSON name and the column."""
+
+COMMON_EVENT_SORTS = {name: EVENT_SORTS[name] for name in ("eventTime", "processName", "newStatus", "oldStatus", "pid")}
+"""What `/events` may be sorted by."""
 
 
 @frozen
@@ -230,11 +245,6 @@ class Readiness:
     """By group, whether it is on."""
 
 
-def instant(at: int) -> str:
-    """`2026-11-20T19:00:00.123456Z` of microseconds since 1970."""
-    return (_EPOCH + timedelta(microseconds=at)).isoformat(timespec="microseconds")[:-6] + "Z"
-
-
 def length(micros: int) -> str:
     """`PT49H3M2.5S` of microseconds; `PT0S` of none."""
     seconds, fraction = divmod(micros, 1_000_000)
@@ -254,14 +264,9 @@ def spoken(micros: int) -> str:
     return (f"{days}d " if days else "") + (f"{hours}h " if days or hours else "") + f"{minutes % 60}m"
 
 
-def _camel(name: str) -> str:
-    first, *rest = name.split("_")
-    return first + "".join(word.title() for word in rest)
-
-
 def name_of(field: attrs.Attribute[Any]) -> str:
     """What a field of a shape is called on the wire."""
-    return field.name if field.metadata.get("verbatim") else _camel(field.name)
+    return field.name if field.metadata.get("verbatim") else camel_case(field.name)
 
 
 def may_be_missing(field: attrs.Attribute[Any]) -> bool:
@@ -278,7 +283,7 @@ def _converter() -> cattrs.Converter:
         return make_dict_unstructure_fn(cls, converter, **names)
 
     converter.register_unstructure_hook_factory(attrs.has, renamed)
-    converter.register_unstructure_hook(Instant, instant)
+    converter.register_unstructure_hook(Instant, rfc3339)
     converter.register_unstructure_hook(Length, length)
     return converter
 

@@ -1,7 +1,7 @@
-"""The tools: what the operations of REST are called by an agent, which inputs they take, what they may change.
+"""The tools, derived from REST: name, description, schema of the arguments, and whether a tool changes anything.
 
-Chart tools are made of the operations of the chart service, the others of what handlers say of themselves
-(`Endpoint.tool`): there is no second list. Nothing here needs the SDK.
+Chart tools come from the operations of the chart service, the others from endpoint descriptions (`Endpoint.tool`).
+Nothing here needs the SDK.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from handlers.openapi.document import path_of
 from handlers.routing import Service
 from models.charts.parameters import Input
 
-_ADDING = {"helm_install", "helm_test", "process_start", "process_start_selected"}
-"""Mutating, but nothing that was there before is lost by them."""
-_REPEATABLE = {"helm_repo_add", "helm_push"}
-"""Asked for twice they leave what they leave when asked for once."""
+_ADDITIVE = {"helm_install", "helm_test", "process_start", "process_start_selected"}
+"""Tools that change something and destroy nothing."""
+_IDEMPOTENT = {"helm_repo_add", "helm_push"}
+"""Tools that change something and have the same effect when they are called twice."""
 
 
 @frozen
 class Forwarded:
-    """A tool that is a request to one of our handlers."""
+    """The REST request a tool stands for."""
 
     method: str
     path: str
-    """With its prefix, its variables in braces."""
+    """With its prefix, and its variables in braces."""
     permission: Permission
     variables: Sequence[str]
     query: Sequence[str]
@@ -43,9 +43,9 @@ class Tool:
     name: str
     about: str
     schema: Mapping[str, Any]
-    """Of its arguments, as JSON Schema."""
+    """The JSON Schema of its arguments."""
     is_mutating: bool
-    does: Operation | Forwarded
+    action: Operation | Forwarded
 
     @property
     def title(self) -> str:
@@ -53,27 +53,27 @@ class Tool:
 
     @property
     def is_destructive(self) -> bool:
-        return self.is_mutating and self.name not in _ADDING
+        return self.is_mutating and self.name not in _ADDITIVE
 
     @property
     def is_idempotent(self) -> bool:
-        return not self.is_mutating or self.name in _REPEATABLE
+        return not self.is_mutating or self.name in _IDEMPOTENT
 
 
 def chart_tools(operations: Sequence[Operation]) -> list[Tool]:
     return [
-        Tool(one.tool, f"{one.summary}.", _schema_of(one.inputs), one.mutating, one)
-        for one in operations
-        if one.tool is not None
+        Tool(operation.tool, f"{operation.summary}.", _schema(operation.inputs), operation.mutating, operation)
+        for operation in operations
+        if operation.tool is not None
     ]
 
 
 def rest_tools(services: Sequence[Service]) -> list[Tool]:
-    """Those of handlers that name one."""
-    return [_forwarded(service, *found) for service in services for found in _saying(service)]
+    """Returns the tools that endpoint descriptions name."""
+    return [_forwarded(*endpoint) for service in services for endpoint in _tool_endpoints(service)]
 
 
-def _saying(service: Service) -> Iterator[tuple[str, type[Base], str, Endpoint]]:
+def _tool_endpoints(service: Service) -> Iterator[tuple[str, type[Base], str, Endpoint]]:
     for route in service.routes:
         handler = route[1]
         for method, endpoint in getattr(handler, "endpoints", {}).items():
@@ -81,32 +81,32 @@ def _saying(service: Service) -> Iterator[tuple[str, type[Base], str, Endpoint]]
                 yield service.prefix + service.base + path_of(route, endpoint), handler, method, endpoint
 
 
-def _forwarded(service: Service, path: str, handler: type[Base], method: str, endpoint: Endpoint) -> Tool:
-    query = [one for one in endpoint.query if one.where == "query"]
+def _forwarded(path: str, handler: type[Base], method: str, endpoint: Endpoint) -> Tool:
+    query = [parameter for parameter in endpoint.query if parameter.where == "query"]
     fields = endpoint.body.fields if endpoint.body is not None else ()
     inputs: list[Parameter | Field] = [*query, *fields]
     properties: dict[str, Any] = {name: {"type": "string"} for name in endpoint.path}
-    properties |= {one.name: {**one.schema, "description": one.about} for one in inputs}
-    required = [*endpoint.path, *(one.name for one in inputs if one.required)]
-    does = Forwarded(
+    properties |= {field.name: {**field.schema, "description": field.about} for field in inputs}
+    required = [*endpoint.path, *(field.name for field in inputs if field.required)]
+    request = Forwarded(
         method,
         path,
         handler.permission_of(method),
         endpoint.path,
-        [one.name for one in query],
-        [one.name for one in fields],
+        [parameter.name for parameter in query],
+        [field.name for field in fields],
     )
     assert endpoint.tool is not None
-    return Tool(endpoint.tool, f"{endpoint.summary}.", _object(properties, required), method != "GET", does)
+    return Tool(endpoint.tool, f"{endpoint.summary}.", _object(properties, required), method != "GET", request)
 
 
-def _schema_of(inputs: Sequence[Input]) -> dict[str, Any]:
-    properties = {one.wire: _file(one) if one.source == "file" else one.schema() for one in inputs}
-    return _object(properties, [one.wire for one in inputs if one.is_required])
+def _schema(inputs: Sequence[Input]) -> dict[str, Any]:
+    properties = {field.wire: _file(field) if field.source == "file" else field.schema() for field in inputs}
+    return _object(properties, [field.wire for field in inputs if field.is_required])
 
 
-def _file(one: Input) -> dict[str, Any]:
-    return {"type": "string", "contentEncoding": "base64", "description": f"{one.about}, as base64"}
+def _file(field: Input) -> dict[str, Any]:
+    return {"type": "string", "contentEncoding": "base64", "description": f"{field.about}, as base64"}
 
 
 def _object(properties: Mapping[str, Any], required: Sequence[str]) -> dict[str, Any]:

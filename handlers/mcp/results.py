@@ -1,4 +1,4 @@
-"""What a tool's call gives: the answer of REST as text and as an object, a file, or the words of a failure."""
+"""Results of tool calls: a REST response as text and as an object, a file, or the message of a failure."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from handlers.http import serializers
 from models.charts.responses import Download
 from models.errors import TooLarge
 
-MOST = 8 * 1024 * 1024
-"""Bytes of an answer: an agent reads it whole, and so do we."""
+MAX_RESULT_BYTES = 8 * 1024 * 1024
+"""An agent holds a result whole in memory, and so does the server."""
 
 
 @frozen
@@ -28,18 +28,18 @@ class Blob:
 class Result:
     text: str = ""
     object: dict[str, Any] | None = None
-    """The same, where it is a JSON object."""
+    """The content of `text` where it is a JSON object."""
     blob: Blob | None = None
     warnings: tuple[str, ...] = ()
     is_error: bool = False
 
 
 DONE = Result("done")
-"""Of what answers without a body."""
+"""The result of a response without a body."""
 
 
 async def of_value(operation: Operation, value: Any) -> Result:
-    """What an operation of the charts has returned. Raises `TooLarge`."""
+    """Returns the result of a chart operation's value. Raises `TooLarge`."""
     if isinstance(value, Warned):
         return Result(DONE.text, warnings=value.warnings)
     if isinstance(value, Download):
@@ -53,23 +53,22 @@ async def of_value(operation: Operation, value: Any) -> Result:
 
 def of_json(body: bytes) -> Result:
     """Raises `TooLarge`."""
-    said = _text(body)
-    return Result(said.text, json.loads(body) if body.startswith(b"{") else None)
+    return Result(_text(body).text, json.loads(body) if body.startswith(b"{") else None)
 
 
-def of_answer(status: int, media_type: str, body: bytes) -> Result:
-    """An answer of one of our handlers. Raises `TooLarge`."""
+def of_response(status: int, media_type: str, body: bytes) -> Result:
+    """Returns the result of a REST response. Raises `TooLarge`."""
     is_json = media_type.partition(";")[0].endswith("json")
     if status >= 400:
-        said = json.loads(body) if is_json else {}
-        return failed(said.get("detail") or said.get("message") or body.decode("utf-8", "replace"))
+        error = json.loads(body) if is_json else {}
+        return failed(error.get("detail") or error.get("message") or body.decode("utf-8", "replace"))
     if not body:
         return DONE
     return of_json(body) if is_json else _text(body)
 
 
-def failed(words: str) -> Result:
-    return Result(words, is_error=True)
+def failed(message: str) -> Result:
+    return Result(message, is_error=True)
 
 
 def _text(body: bytes) -> Result:
@@ -84,5 +83,7 @@ async def _of_file(download: Download) -> Result:
 
 
 def _check(size: int) -> None:
-    if size > MOST:
-        raise TooLarge(f"the answer has {size} bytes, and a tool gives at most {MOST}: REST gives all of it")
+    if size > MAX_RESULT_BYTES:
+        raise TooLarge(
+            f"the response has {size} bytes, and a tool returns at most {MAX_RESULT_BYTES}: REST returns all of it"
+        )

@@ -1,6 +1,7 @@
-"""Who sees which tools, and the calling of them: charts are done here, the other services are asked as REST is.
+"""The tools a caller may use, and their calls.
 
-So a tool meets the same gates, and fails with the same words.
+A chart tool runs its operation; any other tool sends the REST request it stands for. So a tool has the same permissions
+and the same error messages as REST.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ import binascii
 import json
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Protocol
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Protocol, TypeVar
 from urllib.parse import quote, urlencode
 
 from attrs import frozen
@@ -24,30 +26,33 @@ from handlers.mcp.derived_tools import Forwarded, Tool
 from handlers.mcp.results import Result
 from models.charts.parameters import check_text, read_arguments
 from models.config.settings import Config
-from models.errors import Denied, Failed, Invalid, NotFound, Problem, TooLarge
+from models.errors import Denied, Failed, Invalid, NotFound, Problem, TooLarge, Unavailable
 from supervisor.charts.service import Charts, Work
 
 log = logging.getLogger("tools")
 
-_MOST = 1024 * 1024
-_FAILED = "something went wrong; the log knows more"
+Value = TypeVar("Value")
+
+_MAX_ARGUMENTS_BYTES = 1024 * 1024
+MAX_WAITING_CALLS = 50
+_INTERNAL_ERROR = "something went wrong; the log knows more"
 
 
-class Ask(Protocol):
-    """Asks one of our handlers, as the caller; returns status, media type and body. Raises `Unavailable`."""
+class SendRequest(Protocol):
+    """Sends a REST request as the caller; returns status, media type and body. Raises `Unavailable`."""
 
     def __call__(self, method: str, path: str, body: bytes) -> Awaitable[tuple[int, str, bytes]]: ...
 
 
 @frozen
-class Asker:
-    """Who calls, and by which way the other services are asked for it."""
+class ToolCaller:
+    """Who calls a tool, and how the REST requests of the tool are sent."""
 
     caller: Caller | None
-    """`None`: nobody here knows; who is asked will say."""
-    ask: Ask
-    when_left: Callable[[Callable[[], object]], object] = lambda _: None
-    """Tells of the moment in which the client gives the answer up."""
+    """None where only the server that gets the requests can tell."""
+    send: SendRequest
+    on_disconnect: Callable[[Callable[[], object]], object] = lambda _: None
+    """Registers a callback for the moment the client disconnects."""
 
 
 class Toolbox:
@@ -56,25 +61,28 @@ class Toolbox:
         self._tools = {tool.name: tool for tool in tools}
         self._charts = charts
         self._running: set[asyncio.Task[Result]] = set()
+        self._workers = ThreadPoolExecutor(1, "tools")
+        self._waiting = 0
 
-    def listed(self, caller: Caller | None) -> list[Tool]:
-        """The tools that are there, less those that this caller may not call."""
-        return [tool for tool in self._tools.values() if self._why_not(tool) is None and self._may(tool, caller)]
+    def list(self, caller: Caller | None) -> Sequence[Tool]:
+        """Returns the tools that exist and that the caller may call."""
+        tools = self._tools.values()
+        return [tool for tool in tools if self._why_missing(tool) is None and self._may_call(tool, caller)]
 
     def find(self, name: str) -> Tool:
-        """Raises `NotFound`: a tool that changes something is there only where changes are open."""
+        """Raises `NotFound`; a tool that changes something exists only where changes are enabled."""
         tool = self._tools.get(name)
-        why = self._why_not(tool) if tool is not None else None
-        if tool is None or why is not None:
-            raise NotFound(f"there is no tool {name[:100]}" + (f": {why}" if why is not None else ""))
+        reason = self._why_missing(tool) if tool is not None else None
+        if tool is None or reason is not None:
+            raise NotFound(f"there is no tool {name[:100]}" + (f": {reason}" if reason is not None else ""))
         return tool
 
     def schema(self, name: str) -> Mapping[str, Any] | None:
-        """Of a tool's arguments."""
+        """Returns the JSON Schema of a tool's arguments."""
         tool = self._tools.get(name)
         return tool.schema if tool is not None else None
 
-    def _why_not(self, tool: Tool) -> str | None:
+    def _why_missing(self, tool: Tool) -> str | None:
         try:
             if tool.is_mutating:
                 check_changes_open(self._config())
@@ -82,90 +90,116 @@ class Toolbox:
             return problem.message
         return None
 
-    def _may(self, tool: Tool, caller: Caller | None) -> bool:
-        """Charts are for whoever was let in to the tools."""
+    def _may_call(self, tool: Tool, caller: Caller | None) -> bool:
+        """Every caller who may use tools may call those of charts."""
         try:
-            if isinstance(tool.does, Forwarded) and caller is not None:
-                admit(caller, tool.does.permission, self._config())
+            if isinstance(tool.action, Forwarded) and caller is not None:
+                admit(caller, tool.action.permission, self._config())
         except Problem:
             return False
         return True
 
-    async def settled(self) -> None:
-        """Returns when the changes that have begun are over."""
+    async def wait_for_changes(self) -> None:
+        """Returns when the changes that have begun have ended."""
         if self._running:
             await asyncio.wait(self._running)
 
-    async def call(self, tool: Tool, arguments: Mapping[str, Any], asker: Asker) -> Result:
-        """Calls a tool. A change that has begun is let finish, though the client has left."""
-        if isinstance(tool.does, Forwarded):
-            return await _told(tool, _forward(tool.does, arguments, asker.ask))
+    async def call(self, tool: Tool, arguments: Mapping[str, Any], caller: ToolCaller) -> Result:
+        """Calls a tool. A change that has begun goes on when the client disconnects."""
+        if isinstance(tool.action, Forwarded):
+            return await _reported(tool, self._forward(tool.action, arguments, caller.send))
         work = self._charts().work()
-        task = asyncio.create_task(_told(tool, _operate(tool.does, work, arguments)), name=tool.name)
+        task = asyncio.create_task(_reported(tool, self._operate(tool.action, work, arguments)), name=tool.name)
         self._running.add(task)
         task.add_done_callback(self._running.discard)
 
-        def leave() -> None:
+        def cancel() -> None:
             if not work.begun:
                 task.cancel()
 
-        asker.when_left(leave)
+        caller.on_disconnect(cancel)
         try:
             await asyncio.wait([task])
         except asyncio.CancelledError:
-            leave()
+            cancel()
             raise
-        return results.failed("the client has left") if task.cancelled() else task.result()
+        return results.failed("the client has disconnected") if task.cancelled() else task.result()
+
+    async def _operate(self, operation: Operation, work: Work, arguments: Mapping[str, Any]) -> Result:
+        async with work:
+            operation.check_there(work)
+            try:
+                given = await self._in_worker(lambda: _with_files(operation, work, arguments))
+            except OSError as error:
+                raise Failed(f"the request could not be kept: {error.strerror}") from None
+            request = read_arguments(operation.asks, given)
+            return await results.of_value(operation, await operation.call(work, request))
+
+    async def _forward(self, request: Forwarded, arguments: Mapping[str, Any], send: SendRequest) -> Result:
+        await self._in_worker(lambda: _check_size(arguments))
+        check_text(arguments)
+        given = {name: value for name, value in arguments.items() if value is not None}
+        missing = [name for name in request.variables if not _query_text(given.get(name, "")).strip()]
+        if missing:
+            raise Invalid("; ".join(f"{name} is required" for name in missing))
+        path = request.path
+        for name in request.variables:
+            path = path.replace(f"{{{name}}}", quote(_query_text(given[name]), safe=""))
+        query = {name: _query_text(given[name]) for name in request.query if name in given}
+        body = {name: given[name] for name in request.body if name in given}
+        uri = f"{path}?{urlencode(query)}" if query else path
+        return results.of_response(*await send(request.method, uri, json.dumps(body).encode() if request.body else b""))
+
+    async def _in_worker(self, work: Callable[[], Value]) -> Value:
+        """Runs work on arguments, which may be large, in the tools' own thread. Raises `Unavailable`."""
+        if self._waiting >= MAX_WAITING_CALLS:
+            raise Unavailable("too many tools are called at once; try again soon")
+        self._waiting += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._workers, work)
+        finally:
+            self._waiting -= 1
 
 
-async def _told(tool: Tool, work: Awaitable[Result]) -> Result:
-    """What it gives, or why it failed, in the words of REST."""
+async def _reported(tool: Tool, work: Awaitable[Result]) -> Result:
+    """Returns the result, or the failure with the message of REST."""
     try:
         return await work
     except Problem as problem:
         return results.failed(problem.message)
     except Exception:
         log.exception("the tool %s failed", tool.name)
-        return results.failed(_FAILED)
-
-
-async def _operate(operation: Operation, work: Work, arguments: Mapping[str, Any]) -> Result:
-    async with work:
-        operation.check_there(work)
-        try:
-            given = await asyncio.to_thread(_with_files, operation, work, arguments)
-        except OSError as error:
-            raise Failed(f"the request could not be kept: {error.strerror}") from None
-        ask = read_arguments(operation.asks, given)
-        return await results.of_value(operation, await operation.call(work, ask))
+        return results.failed(_INTERNAL_ERROR)
 
 
 def _with_files(operation: Operation, work: Work, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The arguments, with files in place of what was sent as base64. Raises `Invalid`, `TooLarge`, `OSError`."""
+    """Returns the arguments with files in place of base64. Raises `Invalid`, `TooLarge`, `OSError`."""
     given = dict(arguments)
-    sent = {one: given.pop(one.wire) for one in operation.inputs if one.source == "file" and one.wire in given}
-    _check(given)
-    for one, value in sent.items():
+    files = {
+        field: given.pop(field.wire) for field in operation.inputs if field.source == "file" and field.wire in given
+    }
+    _check_size(given)
+    for field, value in files.items():
         if value is not None:
-            file = work.subfolder("given") / one.name
-            file.write_bytes(_decoded(one.wire, value))
-            given[one.wire] = file
+            file = work.subfolder("given") / field.name
+            file.write_bytes(_decode_file(field.wire, value))
+            given[field.wire] = file
     return given
 
 
-def _check(arguments: Mapping[str, Any]) -> None:
-    """What a body of REST may not be, arguments may not be. Raises `Invalid`, `TooLarge`."""
+def _check_size(arguments: Mapping[str, Any]) -> None:
+    """Applies the limits of a REST body to arguments. Raises `Invalid`, `TooLarge`."""
     try:
         size = len(json.dumps(arguments, allow_nan=False, ensure_ascii=False).encode("utf-8", "replace"))
     except RecursionError:
         raise Invalid("the body is nested too deeply") from None
     except ValueError:
         raise Invalid("the body has a number that is none, or that cannot be held") from None
-    if size > _MOST:
-        raise TooLarge(f"the body is larger than {_MOST} bytes")
+    if size > _MAX_ARGUMENTS_BYTES:
+        raise TooLarge(f"the body is larger than {_MAX_ARGUMENTS_BYTES} bytes")
 
 
-def _decoded(name: str, value: Any) -> bytes:
+def _decode_file(name: str, value: Any) -> bytes:
     try:
         if isinstance(value, str):
             return base64.b64decode("".join(value.split()), validate=True)
@@ -174,22 +208,6 @@ def _decoded(name: str, value: Any) -> bytes:
     raise Invalid(f"{name}: must be a file as base64")
 
 
-async def _forward(does: Forwarded, arguments: Mapping[str, Any], ask: Ask) -> Result:
-    await asyncio.to_thread(_check, arguments)
-    check_text(arguments)
-    given = {name: value for name, value in arguments.items() if value is not None}
-    missing = [name for name in does.variables if not _plain(given.get(name, "")).strip()]
-    if missing:
-        raise Invalid("; ".join(f"{name} is required" for name in missing))
-    path = does.path
-    for name in does.variables:
-        path = path.replace(f"{{{name}}}", quote(_plain(given[name]), safe=""))
-    query = {name: _plain(given[name]) for name in does.query if name in given}
-    body = {name: given[name] for name in does.body if name in given}
-    uri = f"{path}?{urlencode(query)}" if query else path
-    return results.of_answer(*await ask(does.method, uri, json.dumps(body).encode() if does.body else b""))
-
-
-def _plain(value: Any) -> str:
-    """A value as a path or a query has it."""
+def _query_text(value: Any) -> str:
+    """Returns a value as a path or a query contains it."""
     return value if isinstance(value, str) else json.dumps(value)

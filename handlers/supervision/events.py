@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Mapping
 from typing import ClassVar
 
 from handlers.base import Base
@@ -13,8 +13,7 @@ from handlers.openapi.describe import Endpoint, Parameter, choice, number
 from handlers.openapi.describe import whole as whole_number
 from handlers.routing import Route
 from models.errors import Invalid, NotFound
-from models.paging import INT32, INT64, LARGEST, paging, whole
-from models.supervision import events
+from models.paging import INT32, INT64, MAX_PAGE_SIZE, paging, whole
 from models.supervision.events import Filter
 from models.supervision.process import STATUSES, Status
 
@@ -24,7 +23,7 @@ _STREAM = '</tracker/api/v1/events>; rel="alternate"; type="text/event-stream"'
 _DIRECTION = {"type": "string", "pattern": "^([Aa][Ss][Cc]|[Dd][Ee][Ss][Cc])?$", "default": "desc"}
 
 
-def _page_of(sorts: Collection[str], most: int) -> tuple[Parameter, ...]:
+def _page_of(sorts: Mapping[str, str], most: int) -> tuple[Parameter, ...]:
     return (
         whole_number("page", "Which page, the first is 0", 0),
         whole_number("size", "How many on a page", 20, 1, most),
@@ -35,7 +34,7 @@ def _page_of(sorts: Collection[str], most: int) -> tuple[Parameter, ...]:
 
 _PAGE = PageOf[ProcessEventEntry]
 _STATUSES = {"type": "string", "enum": [one.value for one in STATUSES]}
-_ANY_FIELD = _page_of(events.SORTS, INT32)
+_ANY_FIELD = _page_of(serializers.EVENT_SORTS, INT32)
 _STATUS = Parameter("status", "The status that they led to", _STATUSES, "path", required=True)
 _LINK = {"Link": "Where the stream is that a browser gets at this path."}
 
@@ -43,7 +42,7 @@ _LINK = {"Link": "Where the stream is that a browser gets at this path."}
 class Listing(Base):
     permission = READ
 
-    async def answer(self, sorts: Collection[str], which: Filter | None = None, clamp: bool = False) -> None:
+    async def answer(self, sorts: Mapping[str, str], which: Filter | None = None, clamp: bool = False) -> None:
         asked = paging(self.query(), sorts, clamp)
         self.reply(serializers.event_page(await self.services.history.page(asked, which)))
 
@@ -53,7 +52,7 @@ class Events(Listing):
         "GET": Endpoint(
             "The history in pages",
             _PAGE,
-            query=_page_of(events.COMMON_SORTS, LARGEST),
+            query=_page_of(serializers.COMMON_EVENT_SORTS, MAX_PAGE_SIZE),
             fails=[504],
             tool="event_list",
             headers=_LINK,
@@ -63,7 +62,7 @@ class Events(Listing):
     async def get(self) -> None:
         self.set_header("Link", _STREAM)
         self.set_header("Vary", "Accept")
-        await self.answer(events.COMMON_SORTS)
+        await self.answer(serializers.COMMON_EVENT_SORTS)
 
 
 class ByStatus(Listing):
@@ -81,7 +80,7 @@ class ByStatus(Listing):
     async def get(self, name: str) -> None:
         if name not in {status.value for status in STATUSES}:
             raise Invalid(f"status must be one of {', '.join(status.value for status in STATUSES)}")
-        await self.answer(events.SORTS, Filter(status=Status(name)), clamp=True)
+        await self.answer(serializers.EVENT_SORTS, Filter(status=Status(name)), clamp=True)
 
 
 class ByProcess(Listing):
@@ -100,7 +99,7 @@ class ByProcess(Listing):
         which = Filter(process=name)
         if name not in self.services.fleet and not await self.services.history.count(which):
             raise NotFound(f"there is no process {name}, nor has there been one", "PROCESS_NOT_FOUND")
-        await self.answer(events.SORTS, which, clamp=True)
+        await self.answer(serializers.EVENT_SORTS, which, clamp=True)
 
 
 class Count(Base):

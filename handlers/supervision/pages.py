@@ -18,8 +18,7 @@ from handlers.routing import Route
 from handlers.web import layout
 from models.config.redaction import shown_environment, shown_words
 from models.errors import Invalid, Problem
-from models.paging import paging
-from models.supervision import events
+from models.paging import Paging, paging
 from models.supervision.events import Entry, Filter
 from models.supervision.process import STATUSES, TROUBLE, ProcessSpec, Status
 from supervisor import host
@@ -77,8 +76,7 @@ class OneProcess(Page):
         await self.services.event_writer.soon(name)
         process = self.services.fleet.get(name)
         usage = (await self.services.meter.read([process])).get(name)
-        asked = paging({"size": str(_TIMELINE)}, ["eventTime"])
-        page = await self.services.history.page(asked, Filter(process=name))
+        page = await self.services.history.page(Paging(size=_TIMELINE), Filter(process=name))
         write_page(
             self,
             "supervision/process.html",
@@ -117,7 +115,7 @@ class History(Page):
 
     async def get(self) -> None:
         query = self.query()
-        asked = paging({**query, "size": "50"}, events.SORTS)
+        asked = paging({**query, "size": "50"}, serializers.EVENT_SORTS)
         which = Filter(_status(query.get("status", "")), query.get("process") or None)
         if which.status is not None and which.process is not None:
             self.why = self.failed(Invalid("either a status or a process can be asked for, not both"))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from handlers.http.serializers import instant
 from handlers.tracker.responses import OutcomeInfo, RunInfo
 from handlers.web import svg
 from handlers.web.layout import figure
 from handlers.web.svg import Bar
+from models.json_format import rfc3339
 
 SHOWN = 30
 """So many places has a picture."""
@@ -33,7 +33,7 @@ def trend(runs: Sequence[RunInfo]) -> str:
 def _of_run(run: RunInfo) -> str:
     failed = run.failed + run.errors
     covered = "" if run.line_coverage_pct is None else f", {figure(run.line_coverage_pct, ' %')} of lines covered"
-    day = instant(run.created_at)[:10]
+    day = rfc3339(run.created_at)[:10]
     return f"Run {run.id}, {day}: {run.passed} passed, {failed} failed, {run.skipped} skipped{covered}"
 
 

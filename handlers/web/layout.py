@@ -10,6 +10,7 @@ from tornado.escape import xhtml_escape
 
 from handlers.http import serializers
 from models import VERSION
+from models.json_format import rfc3339
 from models.supervision.process import ENDED, TROUBLE, UP, Status
 
 NOTHING = "\N{EN DASH}"
@@ -71,7 +72,7 @@ def when(at: int | None) -> str:
     """A time as HTML: exact without script, relative with it. `at` is microseconds since 1970."""
     if at is None:
         return NOTHING
-    text = serializers.instant(at)
+    text = rfc3339(at)
     return f'<time datetime="{text}">{text[:19].replace("T", " ")} UTC</time>'
 
 

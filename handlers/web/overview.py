@@ -17,7 +17,7 @@ from handlers.routing import Route
 from handlers.supervision.pages import process_url, row_of, states_of
 from handlers.tracker.project_status import board_of, health
 from handlers.web import layout
-from models.paging import paging
+from models.paging import Paging
 from models.supervision.events import Entry
 from models.supervision.process import TROUBLE
 from models.tracker.project_status import Health, ProjectStatus
@@ -46,7 +46,7 @@ class Home(Page):
         await self.services.event_writer.soon()
         fleet = list(self.services.fleet)
         trouble = [process for process in fleet if process.status in TROUBLE]
-        changes = await self.services.history.page(paging({"size": str(_LOOKED_AT)}, ["eventTime"]))
+        changes = await self.services.history.page(Paging(size=_LOOKED_AT))
         projects = await board_of(self)
         releases = await card(self.services.charts, self.request)
         news = [*_of_processes(changes.content), *_of_runs(projects.standings), *_of_releases(releases)]

@@ -22,6 +22,7 @@ from attrs import frozen
 
 from models.config.parsers import ValidationError
 from models.errors import Invalid
+from models.json_format import camel_case
 
 Ask = TypeVar("Ask")
 Check = Callable[[Any], object]
@@ -86,11 +87,6 @@ class Input:
         return dict(asked)
 
 
-def camel(name: str) -> str:
-    first, *rest = name.split("_")
-    return first + "".join(word.title() for word in rest)
-
-
 def _input(source: Source, about: str, required: bool, default: Any, facts: dict[str, Any]) -> Any:
     metadata = {_INPUT: {"source": source, "about": about, "is_required": required, **facts}}
     return attrs.field(metadata=metadata, kw_only=True, **({} if required else {"default": default}))
@@ -136,7 +132,7 @@ def _inputs(asks: Any) -> tuple[Input, ...]:
         facts["choices"] = facts["choices"] or choices
         default = None if one.default is attrs.NOTHING else one.default
         found.append(
-            Input(name=one.name, wire=camel(one.name), type=kind, default=default, of_strings=of_strings, **facts)
+            Input(name=one.name, wire=camel_case(one.name), type=kind, default=default, of_strings=of_strings, **facts)
         )
     return tuple(found)
 

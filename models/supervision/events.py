@@ -21,27 +21,13 @@ if TYPE_CHECKING:
     from models.storage.postgres import Postgres
     from models.storage.sqlite import Store
 
-SORTS = {
-    "id": "id",
-    "pid": "pid",
-    "eventTime": "event_time",
-    "processName": "process",
-    "startTime": "start_time",
-    "endTime": "end_time",
-    "exitCode": "exit_code",
-    "newStatus": "new_status",
-    "oldStatus": "old_status",
-    "processUptime": "uptime",
-}
-"""Public field name -> column: what by-status and by-process may be sorted by."""
-
-COMMON_SORTS = ("eventTime", "processName", "newStatus", "oldStatus", "pid")
-"""What the seed lets `/events` be sorted by."""
-
 NEAR = 5_000
 """An offset up to this costs a millisecond at most, so that page may be read on the loop."""
 
 _COLUMNS = "id, event_time, process, pid, start_time, end_time, exit_code, new_status, old_status, uptime"
+SORTABLE = frozenset(_COLUMNS.split(", "))
+"""The columns that pages may be sorted by."""
+
 _INSERT = f"INSERT INTO event ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"  # noqa: S608 (our own column names)
 _COUNT = "INSERT INTO tally VALUES (?, ?) ON CONFLICT (scope) DO UPDATE SET events = tally.events + excluded.events"
 _KEEP_LAST = "INSERT INTO tally VALUES (?, ?) ON CONFLICT (scope) DO UPDATE SET events = excluded.events"
@@ -148,7 +134,7 @@ def get(id: int, store: Store | Postgres = database) -> Entry:
 
 def is_near_newest(paging: Paging) -> bool:
     """Whether this page is so cheap that it may be read on the loop."""
-    return paging.sort == "eventTime" and paging.offset <= NEAR
+    return paging.sort == "event_time" and paging.offset <= NEAR
 
 
 def page(paging: Paging, which: Filter | None = None, store: Store | Postgres = database) -> Page[Entry]:
@@ -168,7 +154,9 @@ def _content(store: Store | Postgres, paging: Paging, which: Filter, total: int)
     if backwards:
         offset = total - offset - size
     condition, values, _ = which.where()
-    column = SORTS[paging.sort]
+    column = paging.sort
+    if column not in SORTABLE:
+        raise ValueError(f"no column of events: {column}")
     walk, show = (_ways(column)[flag] for flag in (paging.descending != backwards, paging.descending))
     ids = f"SELECT id FROM event {condition} ORDER BY {walk} LIMIT ? OFFSET ?"  # noqa: S608
     query = f"SELECT {_COLUMNS} FROM event WHERE id IN ({ids}) ORDER BY {show}"  # noqa: S608

@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
 
 from attrs import frozen
 
+from models.json_format import rfc3339
 from models.tracker.coverage import line_coverage, pass_rate
 from models.tracker.tables import Project, Run, reports
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SHORT_SHA_DIGITS = 7
 _MIN_EVENTS = 64
 """Events that are always kept: a publisher reads there what others committed before it and have not published yet.
@@ -84,7 +83,7 @@ def _fields(run: Run, project: Project, verdict: Judged) -> dict[str, Any]:
         "lineCoveragePct": line_coverage(run),
         "durationMs": run.duration_ms,
         "shortSha": (run.commit_sha or "")[:_SHORT_SHA_DIGITS],
-        "createdAt": (_EPOCH + timedelta(microseconds=run.created_at)).isoformat(timespec="microseconds")[:-6] + "Z",
+        "createdAt": rfc3339(run.created_at),
         "project": project.name,
         "gateStatus": "PASSED" if verdict.passed else "FAILED",
         "gatePassed": verdict.passed,

@@ -11,8 +11,7 @@ from anyio import ClosedResourceError
 from tornado.httputil import HTTPHeaders, HTTPServerRequest, RequestStartLine
 
 from handlers.base import Base
-from handlers.mcp import serving
-from handlers.mcp.asgi import Exchange
+from handlers.mcp.bridge import Exchange
 from models.errors import NotFound
 
 
@@ -38,7 +37,7 @@ class Handler:
 def test_only_faults_of_the_sdk_come_into_the_log(
     error: type[Exception], told: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert serving
+    assert sdk_server
     with caplog.at_level(logging.ERROR):
         try:
             raise error

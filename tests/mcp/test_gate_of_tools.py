@@ -73,7 +73,7 @@ def test_what_changes_something_is_there_only_in_full_with_a_key(
     tools = [*chart_tools(OPERATIONS), *rest_tools(SERVICES)]
     toolbox = Toolbox(lambda: config, tools, lambda: pytest.fail("no chart is asked for"))
     for caller in (Caller(is_remote=False), None):
-        assert {tool.name for tool in toolbox.listed(caller)} == (READING | CHANGING if may_change else READING)
+        assert {tool.name for tool in toolbox.list(caller)} == (READING | CHANGING if may_change else READING)
     if not may_change:
         with pytest.raises(NotFound, match="there is no tool helm_install: changes are disabled"):
             toolbox.find("helm_install")
@@ -269,7 +269,7 @@ def test_off_it_is_not_served_over_stdio(serve: Serve) -> None:
 def test_without_the_extra_there_are_no_tools_and_nobody_may_ask_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(handler, "is_installed", lambda: False)
     wanted, unasked = (Config(svc=Svc(mcp=Mcp(enabled=one))) for one in (True, None))
-    assert "pip install" in str(handler.why_off(unasked))
+    assert "pip install" in str(handler.why_disabled(unasked))
     handler.check_installed(unasked)
     with pytest.raises(CannotStart, match=r"svc\.mcp\.enabled"):
         handler.check_installed(wanted)

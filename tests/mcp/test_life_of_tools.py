@@ -24,8 +24,8 @@ from conftest import ROOT, Answer, Serve, Server, wait_for
 from places import web
 from talk import house
 
-from handlers.mcp.results import MOST, of_answer
-from handlers.mcp.serving import FACT, Serving
+from handlers.mcp.results import MAX_RESULT_BYTES, of_response
+from handlers.mcp.sdk_server import CALLER_KEY, HttpTransports
 from handlers.mcp.toolbox import Toolbox
 from models.config.settings import Config
 from models.errors import TooLarge
@@ -108,11 +108,11 @@ def test_a_session_that_is_not_used_is_over() -> None:
     """With the transport itself, whose patience is half an hour in the house."""
 
     async def work() -> None:
-        serving = Serving(Toolbox(Config, [], lambda: pytest.fail("no chart is asked for")), 1024, 1, 0.3)
+        serving = HttpTransports(Toolbox(Config, [], lambda: pytest.fail("no chart is asked for")), 1024, 1, 0.3)
         await serving.start()
 
         async def app(scope: Any, receive: Any, send: Any) -> None:
-            await serving.http({**scope, FACT: None}, receive, send)
+            await serving.http({**scope, CALLER_KEY: None}, receive, send)
 
         async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://here") as http:
             first = await http.post("/mcp", json=HELLO, headers=HEAD)
@@ -174,9 +174,9 @@ def test_what_is_no_message_is_told_and_traces_nothing(serve: Serve) -> None:
 
 
 def test_an_answer_has_a_bound() -> None:
-    assert of_answer(200, "text/plain", b"x" * MOST).text
+    assert of_response(200, "text/plain", b"x" * MAX_RESULT_BYTES).text
     with pytest.raises(TooLarge, match="REST gives all of it"):
-        of_answer(200, "text/plain", b"x" * (MOST + 1))
+        of_response(200, "text/plain", b"x" * (MAX_RESULT_BYTES + 1))
 
 
 # Who leaves

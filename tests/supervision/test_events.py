@@ -15,7 +15,7 @@ from models.errors import NotFound
 from models.paging import Paging
 from models.supervision import events
 from models.supervision import tables as schema
-from models.supervision.events import SORTS, Entry, Filter
+from models.supervision.events import SORTABLE, Entry, Filter
 from models.supervision.process import STATUSES, Status
 from models.supervision.tables import database
 
@@ -23,14 +23,14 @@ NAMES = ["web", "db", "Web", "größe", "a.b", "zzz", "web 2"]
 FIELDS = {
     "id": "id",
     "pid": "pid",
-    "eventTime": "at",
-    "processName": "process",
-    "startTime": "start",
-    "endTime": "end",
-    "exitCode": "exit_code",
-    "newStatus": "new",
-    "oldStatus": "old",
-    "processUptime": "uptime",
+    "event_time": "at",
+    "process": "process",
+    "start_time": "start",
+    "end_time": "end",
+    "exit_code": "exit_code",
+    "new_status": "new",
+    "old_status": "old",
+    "uptime": "uptime",
 }
 FILTERS = [
     Filter(),
@@ -101,7 +101,7 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Entry]]:
 
 
 @pytest.mark.parametrize("descending", [False, True], ids=["asc", "desc"])
-@pytest.mark.parametrize("sort", list(SORTS))
+@pytest.mark.parametrize("sort", sorted(SORTABLE))
 def test_every_page_is_what_sorting_and_cutting_a_list_would_give(
     many: list[Entry], sort: str, descending: bool
 ) -> None:
@@ -117,8 +117,10 @@ def test_every_page_is_what_sorting_and_cutting_a_list_would_give(
 
 
 def test_walking_the_pages_meets_every_event_once(many: list[Entry]) -> None:
-    first = events.page(Paging(0, 100, "newStatus"))
-    met = [entry.id for number in range(first.pages) for entry in events.page(Paging(number, 100, "newStatus")).content]
+    first = events.page(Paging(0, 100, "new_status"))
+    met = [
+        entry.id for number in range(first.pages) for entry in events.page(Paging(number, 100, "new_status")).content
+    ]
     assert first.pages == 20
     assert sorted(met) == [entry.id for entry in many]
 
@@ -126,7 +128,7 @@ def test_walking_the_pages_meets_every_event_once(many: list[Entry]) -> None:
 def test_statuses_sort_in_the_order_of_the_seed(store: Path) -> None:
     shuffled = random.Random(2).sample(STATUSES, len(STATUSES))
     write([Entry(n, 5, "web", None, None, None, None, new, Status.NOT_STARTED, 0) for n, new in enumerate(shuffled, 1)])
-    page = events.page(Paging(0, 100, "newStatus", descending=False))
+    page = events.page(Paging(0, 100, "new_status", descending=False))
     assert tuple(entry.new for entry in page.content) == STATUSES
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from conftest import ROOT
 
-from handlers.mcp.unanswered import Unanswered
+from handlers.mcp.sdk_server import PendingRequests
 
 HELLO = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "a shell", "version": "1"}}
 ASKED: list[dict[str, Any]] = [
@@ -51,6 +51,6 @@ def test_what_was_cancelled_is_not_waited_for() -> None:
             yield '{"method": "notifications/cancelled", "params": {"requestId": 1}}'
 
         async with asyncio.timeout(10):
-            return [line async for line in Unanswered().until_over(lines())]
+            return [line async for line in PendingRequests().until_answered(lines())]
 
     assert len(asyncio.run(work())) == 4

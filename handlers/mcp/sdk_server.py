@@ -1,0 +1,231 @@
+"""The MCP server of the SDK: over streamable HTTP, over SSE, and over standard input and output.
+
+Imported at the first request to the tools (`handlers/mcp/handler.py`) and not before: the SDK takes 55 MB.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import json
+import logging
+from collections.abc import AsyncIterator, Callable
+from typing import Any, cast
+
+import anyio
+import mcp_types as types
+from mcp.server.lowlevel import Server
+from mcp.server.sse import SseServerTransport
+from mcp.server.stdio import stdio_server
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from mcp.shared.exceptions import MCPError
+
+from handlers.mcp.bridge import Application, Message
+from handlers.mcp.derived_tools import Tool
+from handlers.mcp.results import Result
+from handlers.mcp.toolbox import Toolbox, ToolCaller
+from models import VERSION
+from models.errors import NotFound, Unavailable
+
+CALLER_KEY = "pilothouse.caller"
+"""The key of the `ToolCaller` in an ASGI scope."""
+
+_INSTRUCTIONS = (
+    "Pilothouse manages one small host: process_* start, stop and watch its processes, event_list is their history;"
+    " helm_* handle Helm releases, charts and chart repositories; project_list, run_list, run_detail, gate_verdict and"
+    " flaky_tests report on test and coverage results."
+)
+_MESSAGES_PATH = "/sse/messages"
+
+
+def _is_fault(record: logging.LogRecord) -> bool:
+    """Drops the traceback that the SDK logs when a session ends while a request to it is on its way."""
+    return record.exc_info is None or not isinstance(record.exc_info[1], anyio.ClosedResourceError)
+
+
+logging.getLogger("mcp.server.streamable_http").addFilter(_is_fault)
+
+
+def make_server(toolbox: Toolbox, caller_of: Callable[[Any], ToolCaller]) -> Server[Any]:
+    """`caller_of` returns the caller of a transport's request."""
+
+    async def list_tools(context: Any, _: Any) -> types.ListToolsResult:
+        return types.ListToolsResult(tools=[_tool(tool) for tool in toolbox.list(caller_of(context.request).caller)])
+
+    async def call_tool(context: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
+        try:
+            tool = toolbox.find(params.name)
+        except NotFound as problem:
+            raise MCPError(types.INVALID_PARAMS, problem.message) from None
+        return _result(await toolbox.call(tool, params.arguments or {}, caller_of(context.request)))
+
+    server: Server[Any] = Server(
+        "pilothouse",
+        version=VERSION,
+        title="Pilothouse",
+        instructions=_INSTRUCTIONS,
+        get_tool_input_schema=toolbox.schema,
+        on_list_tools=list_tools,
+        on_call_tool=call_tool,
+    )
+    return server
+
+
+class HttpTransports:
+    """Streamable HTTP and SSE, and the sessions of both."""
+
+    def __init__(self, toolbox: Toolbox, max_message: int, max_sessions: int, idle_seconds: float) -> None:
+        """`max_message` is in bytes; `max_sessions` limits each transport."""
+        for name in ("mcp", "sse_starlette"):
+            logging.getLogger(name).setLevel(logging.WARNING)  # they log the ids of sessions
+        logging.getLogger("mcp.server.sse").setLevel(logging.CRITICAL)  # it logs a traceback for each malformed message
+        self._server = make_server(toolbox, lambda request: request.scope[CALLER_KEY])
+        self._manager = StreamableHTTPSessionManager(
+            self._server,
+            session_idle_timeout=idle_seconds,
+            max_sessions=max_sessions,
+            max_request_body_size=max_message,
+        )
+        self._sse = SseServerTransport(_MESSAGES_PATH, max_request_body_size=max_message)
+        self._max_sessions = max_sessions
+        self._open = 0
+        self._ready = asyncio.Event()
+        self._stop_requested = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        self._task = asyncio.create_task(self._run(), name="tools")
+        await self._ready.wait()
+
+    async def _run(self) -> None:
+        async with self._manager.run():
+            self._ready.set()
+            await self._stop_requested.wait()
+
+    async def close(self) -> None:
+        """Ends all sessions."""
+        self._stop_requested.set()
+        if self._task is not None:
+            await self._task
+
+    @property
+    def http(self) -> Application:
+        return self._manager.handle_request
+
+    async def messages(self, scope: Message, receive: Any, send: Any) -> None:
+        with contextlib.suppress(
+            anyio.BrokenResourceError, anyio.ClosedResourceError
+        ):  # the message was accepted, and its session has ended
+            await self._sse.handle_post_message(scope, receive, send)
+
+    async def sse(self, scope: Message, receive: Any, send: Any) -> None:
+        """Raises `Unavailable`."""
+        if self._open >= self._max_sessions:
+            raise Unavailable(f"all {self._max_sessions} tool sessions are taken")
+        self._open += 1
+        try:
+            async with self._sse.connect_sse(scope, receive, send) as (read, write):
+                await self._server.run(read, write, self._server.create_initialization_options())
+        finally:
+            self._open -= 1
+
+
+async def serve_stdio(toolbox: Toolbox, caller: ToolCaller, lines: AsyncIterator[str] | None = None) -> None:
+    """Serves over standard input and output until the input ends.
+
+    `lines` are the lines of standard input; with None the SDK reads it, and only its end ends this.
+    """
+    server, pending = make_server(toolbox, lambda _: caller), PendingRequests()
+    requests = None if lines is None else pending.until_answered(lines)
+    async with stdio_server(cast("Any", requests)) as (read, write):
+        await server.run(read, pending.track(write), server.create_initialization_options())
+
+
+def _tool(tool: Tool) -> types.Tool:
+    hints = types.ToolAnnotations(
+        title=tool.title,
+        read_only_hint=not tool.is_mutating,
+        destructive_hint=tool.is_destructive,
+        idempotent_hint=tool.is_idempotent,
+    )
+    return types.Tool(
+        name=tool.name, title=tool.title, description=tool.about, input_schema=dict(tool.schema), annotations=hints
+    )
+
+
+def _result(result: Result) -> types.CallToolResult:
+    content: list[types.ContentBlock] = [types.TextContent(type="text", text=result.text)]
+    content += [types.TextContent(type="text", text=f"warning: {line}") for line in result.warnings]
+    if result.blob is not None:
+        blob = types.BlobResourceContents(
+            uri=f"pilothouse://charts/{result.blob.name}",
+            mime_type=result.blob.media_type,
+            blob=base64.b64encode(result.blob.content).decode(),
+        )
+        content.append(types.EmbeddedResource(type="resource", resource=blob))
+    return types.CallToolResult(content=content, structured_content=result.object, is_error=result.is_error)
+
+
+class PendingRequests:
+    """The ids of requests without a response yet.
+
+    The SDK ends a conversation at the end of its input and drops the requests in progress. So its input ends when every
+    request has a response: `printf … | run.py mcp` prints all of them.
+    """
+
+    def __init__(self) -> None:
+        self._ids: set[int | str] = set()
+        self._changed = asyncio.Event()
+
+    def add(self, line: str) -> None:
+        """Reads a line of input; the SDK reports lines that are no message."""
+        try:
+            message = json.loads(line)
+        except ValueError:
+            return
+        if not isinstance(message, dict) or "method" not in message:
+            return
+        params = message.get("params")
+        if isinstance(id := message.get("id"), int | str):
+            self._ids.add(id)
+        elif message["method"] == "notifications/cancelled" and isinstance(params, dict):
+            self._remove(params.get("requestId"))  # it gets no response
+
+    def _remove(self, id: Any) -> None:
+        if isinstance(id, int | str):
+            self._ids.discard(id)
+        self._changed.set()
+
+    async def until_answered(self, lines: AsyncIterator[str]) -> AsyncIterator[str]:
+        """Yields `lines`, and ends when all of their requests have a response."""
+        async for line in lines:
+            self.add(line)
+            yield line
+        while self._ids:
+            self._changed.clear()
+            await self._changed.wait()
+
+    def track(self, write: Any) -> Any:
+        """Wraps the SDK's stream of responses and removes the id of each."""
+        return _TrackedStream(write, self._remove)
+
+
+class _TrackedStream:
+    def __init__(self, write: Any, on_sent: Callable[[Any], None]) -> None:
+        self._write = write
+        self._on_sent = on_sent
+
+    async def send(self, item: Any) -> None:
+        await self._write.send(item)
+        self._on_sent(getattr(item.message, "id", None))
+
+    async def aclose(self) -> None:
+        await self._write.aclose()
+
+    async def __aenter__(self) -> Any:
+        await self._write.__aenter__()
+        return self
+
+    async def __aexit__(self, *error: Any) -> Any:
+        return await self._write.__aexit__(*error)
