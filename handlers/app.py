@@ -229,9 +229,9 @@ class Application(tornado.web.Application):
         """Checks what does not depend on the caller. Raises `Problem`."""
         check_host(request, self.services.config)
         if target is Refusal:
-            raise NotFound("there is nothing at this path")
+            raise NotFound("nothing is served at this path")
         if request.method not in methods(target):
-            raise WrongMethod(f"{request.method} is not for this path", methods(target))
+            raise WrongMethod(f"the method {request.method} is not allowed here", methods(target))
         if self.services.context.closing:
             raise Unavailable("pilothouse is stopping")
         check_origin(request, self.services.config, target.rejects_cross_site_reads)

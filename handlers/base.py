@@ -1,4 +1,4 @@
-"""What all handlers share: reading a query, sending an answer, and the one place where a failure becomes a response."""
+"""The base of every handler: permissions, parameters, JSON, pages, and the responses of failures."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ STATUS: dict[type[Problem], int] = {
     errors.Unavailable: 503,
     errors.TimedOut: 504,
 }
-"""The one table from kinds of problem to status codes."""
+"""The status code of each kind of problem."""
 
 _PHRASES = {413: "Content Too Large", 422: "Unprocessable Content"}
-"""Where Python's own words differ between its versions: those of RFC 9110."""
+"""The phrases of RFC 9110 where Python's versions differ."""
 
-_LACKING = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+_OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 _METHODS = ("GET", "POST", "PUT", "DELETE")
 _PAGE_HEADERS = {
     "Content-Security-Policy": "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'",
@@ -65,26 +65,26 @@ _PAGE_HEADERS = {
 
 
 def methods(handler: type[RequestHandler]) -> tuple[str, ...]:
-    """What a handler answers, for `Allow`: HEAD goes with GET, OPTIONS with all."""
+    """Returns the methods of a handler for `Allow`: HEAD comes with GET, OPTIONS with every handler."""
     own = [name for name in _METHODS if getattr(handler, name.lower()) is not getattr(RequestHandler, name.lower())]
     return (*own, *(["HEAD"] if "GET" in own else []), "OPTIONS")
 
 
 class Base(RequestHandler):
-    """A handler of the house.
+    """The base class of handlers, closed unless a subclass names a permission.
 
-    `gate` says who may; `max_body` is how many bytes of body it takes; `takes_forms` whether Tornado parses those.
+    `max_body` is the limit of a body in bytes; `takes_forms` lets Tornado parse forms.
     """
 
     permission: Permission = CLOSED
     max_body = 1024 * 1024
     takes_forms = False
     rejects_cross_site_reads = False
-    """Whether a page of another site may not even read it."""
+    """Whether pages of other sites are refused reads too."""
     version: str | None = None
-    """What tells the page that is sent from the same page with news."""
+    """The page's ETag."""
     refused = ""
-    """What went wrong, for the log."""
+    """The reason of a refusal, for the log."""
 
     def initialize(self, services: Services, service: Service, streams: Streams, caller: Caller = ANONYMOUS) -> None:
         self.services = services
@@ -96,17 +96,17 @@ class Base(RequestHandler):
 
     @classmethod
     def body_limit(cls, config: Config) -> int:
-        """How many bytes of body it takes, where that is a setting."""
+        """Returns the limit of a body in bytes, for handlers where it is a setting."""
         return cls.max_body
 
     @classmethod
     def permission_of(cls, method: str) -> Permission:
-        """Who may, by this method."""
+        """Returns the permission that a method needs."""
         return cls.permission
 
     @classmethod
     def check_open(cls, method: str, config: Config) -> None:
-        """Raises `Denied` where nobody may, whoever asks."""
+        """Raises `Denied` where the configuration allows this to nobody."""
 
     @property
     def held_bytes(self) -> int:
@@ -123,7 +123,7 @@ class Base(RequestHandler):
 
     @property
     def prefix(self) -> str:
-        """Under which prefix it was asked, for links to pages; none at the root."""
+        """The service prefix of the request, for links to pages; empty at the root."""
         own = self.service.prefix
         return own if self.request.path == own or self.request.path.startswith(own + "/") else ""
 
@@ -131,21 +131,21 @@ class Base(RequestHandler):
         return self.caller.user
 
     def set_cookie(self, name: str, value: str | bytes, *arguments: Any, **options: Any) -> None:
-        """As Tornado's, and no script nor another site has it, nor anybody on the way where it came by TLS."""
+        """Sets a cookie that is HttpOnly and SameSite=Lax, and Secure where the client uses TLS."""
         safe: dict[str, Any] = {"httponly": True, "samesite": "Lax", "secure": self.caller.is_secure}
         super().set_cookie(name, value, *arguments, **safe | options)
 
     def check_xsrf_cookie(self) -> None:
-        """Not here: a cookie's change must come from our own site (`check_site`), and only pages have forms."""
+        """Only pages check the token of a form; `check_origin` has refused other sites."""
 
     def compute_etag(self) -> str | None:
-        """That of a page; else none, for what we answer changes from one moment to the next."""
+        """Returns the ETag of a page; other responses have none, because they change all the time."""
         return self.version
 
     async def head(self, *arguments: str) -> None:
-        answer = self.get(*arguments)
-        if answer is not None:
-            await answer
+        pending = self.get(*arguments)
+        if pending is not None:
+            await pending
 
     def options(self, *arguments: str) -> None:
         self.set_status(204)
@@ -159,12 +159,12 @@ class Base(RequestHandler):
         return text
 
     def query(self) -> dict[str, str]:
-        """The query's parameters, the last value of each."""
+        """Returns the query parameters, the last value of each."""
         return {name: self.get_query_argument(name) for name in self.request.query_arguments}
 
-    def reply(self, shape: Any) -> None:
-        """Sends a shape as JSON."""
-        self.send(serializers.encoded(shape), "application/json")
+    def reply(self, response: Any) -> None:
+        """Sends a response object as JSON."""
+        self.send(serializers.encoded(response), "application/json")
 
     def send(self, body: bytes, media_type: str) -> None:
         self.set_header("Content-Type", media_type)
@@ -173,38 +173,38 @@ class Base(RequestHandler):
     # Failures
 
     def log_exception(self, kind: Any, error: Any, trace: Any) -> None:
-        """Problems are told to whoever asked; a defect of ours is told to the log, whole."""
+        """Logs defects with a traceback; a problem is only reported to the client."""
         if not isinstance(_problem(error), (Problem, HTTPError)):
             log.error("%s %s: %s", self.request.method, self.request.path, error, exc_info=(kind, error, trace))
 
     def write_error(self, status_code: int, **facts: Any) -> None:
         error = _problem(facts.get("exc_info", (None, None, None))[1])
-        told = self._told(status_code, error)
-        self.refused = f": {told.message}"
-        self.set_status(told.status, told.reason)
+        details = self._error_details(status_code, error)
+        self.refused = f": {details.message}"
+        self.set_status(details.status, details.reason)
         self._failure_headers(error)
         if isinstance(self, Page) or (
             not self.service.is_api(self.request.path) and accepts(self.request, "text/html")
         ):
-            self._write_error_page(told)
+            self._write_error_page(details)
         else:
-            self.send(serializers.encoded(self.service.error(told)), self.service.media_type)
+            self.send(serializers.encoded(self.service.error(details)), self.service.media_type)
         self.finish()
 
-    def _write_error_page(self, told: ErrorDetails) -> None:
+    def _write_error_page(self, details: ErrorDetails) -> None:
         try:
-            write_page(self, "web/error.html", told=told)
-        except OSError:  # not even its template can be opened
-            self.send(f"{told.status} {told.reason}: {told.message}\n".encode(), "text/plain; charset=utf-8")
+            write_page(self, "web/error.html", details=details)
+        except OSError:  # no descriptor is free for the template
+            self.send(f"{details.status} {details.reason}: {details.message}\n".encode(), "text/plain; charset=utf-8")
 
-    def _told(self, status: int, error: object) -> ErrorDetails:
+    def _error_details(self, status: int, error: object) -> ErrorDetails:
         message, code = None, None
         if isinstance(error, Problem):
             status, message, code = STATUS[type(error)], error.message, error.code
         elif isinstance(error, HTTPError):
             message = error.log_message % error.args if error.log_message and error.args else error.log_message
         reason = _PHRASES.get(status) or http.HTTPStatus(status).phrase
-        message = message or ("something went wrong; the log knows more" if status == 500 else reason)
+        message = message or ("internal error; the log has details" if status == 500 else reason)
         return ErrorDetails(self.services.clock.now(), self.request.path, status, reason, message, code)
 
     def _failure_headers(self, error: object) -> None:
@@ -223,20 +223,20 @@ class Base(RequestHandler):
 
 
 def _problem(error: object) -> object:
-    """What the machine has not got just now, wherever that was noticed, is no defect of ours."""
-    if isinstance(error, OSError) and error.errno in _LACKING:
-        return errors.Unavailable(f"it cannot be done now: {error.strerror}")
+    """Returns `Unavailable` where the machine lacks memory, disk space or descriptors."""
+    if isinstance(error, OSError) and error.errno in _OUT_OF_RESOURCES:
+        return errors.Unavailable(f"this is not possible now: {error.strerror}")
     return error
 
 
 class Page(Base):
-    """A handler whose answers are HTML. `back` is the page to which a login leads that was asked for by a form."""
+    """A handler that responds with HTML. `back` is the page after a login that a form has caused."""
 
     takes_forms = True
     max_body = 64 * 1024
     back = "/"
     why = ""
-    """Why the form that was sent was refused; the page then shows it again (`shown_again`)."""
+    """The error of a submitted form, which the page shows again (`shown_again`)."""
 
     @classmethod
     def login_needed(cls, request: HTTPServerRequest, prefix: str) -> errors.LoginNeeded:
@@ -245,29 +245,29 @@ class Page(Base):
         )
 
     def unseen(self, message: str) -> Problem:
-        """What is told of something that there is not, or that the caller may not read: a login may show it."""
+        """Returns 404 for callers with an account, and a redirect to the login for others."""
         return (
             errors.NotFound(message) if self.caller.is_authenticated else self.login_needed(self.request, self.prefix)
         )
 
     async def again(self, *arguments: str) -> None:
-        """Shows the page of the form, where its `post` is `shown_again`."""
+        """Shows the page with the form, for a `post` that is `shown_again`."""
         raise NotImplementedError
 
     def failed(self, problem: Problem) -> str:
-        """Notes a failure as what this answers; its words are for the page."""
+        """Sets the status of a failure; returns its message for the page."""
         self.set_status(STATUS[type(problem)])
         self._failure_headers(problem)
         self.refused = f": {problem.message}"
         return problem.message
 
     def typed(self, name: str, stored: object = None) -> str:
-        """What a field shows: what was typed where it was refused, else what is stored."""
+        """Returns the submitted value of a refused form's field, else the stored one."""
         was_sent = self.why and name in self.request.body_arguments
         return self.get_body_argument(name, strip=False) if was_sent else "" if stored is None else str(stored)
 
     def check_xsrf_cookie(self) -> None:
-        """A form of ours bears our token; what is no browser, and lives by no cookie, needs none."""
+        """Browsers and sessions need the token of a form; other clients do not."""
         if self.is_from_browser() or (self.caller.credential and self.caller.credential.kind == "session"):
             RequestHandler.check_xsrf_cookie(self)
 
@@ -276,7 +276,7 @@ class Page(Base):
 
 
 def shown_again(post: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
-    """A `post` whose refusal shows the page again, with the reason and what was typed."""
+    """Decorates a `post`: a refused form is shown again, with the reason and what was typed."""
 
     @wraps(post)
     async def posted(page: Page, *arguments: str) -> None:
@@ -292,7 +292,7 @@ def shown_again(post: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable
 
 
 class Refusal(Base):
-    """Answers a request that was not let in, when its body has been read and dropped."""
+    """Responds to a refused request after its body was read and dropped."""
 
     permission = PUBLIC
 
@@ -305,31 +305,31 @@ class Refusal(Base):
         problem: Problem | None = None,
     ) -> None:
         super().initialize(services, service, streams, caller)
-        self.problem = problem or errors.NotFound("there is nothing at this path")
+        self.problem = problem or errors.NotFound("nothing is served at this path")
 
     def prepare(self) -> None:
         raise self.problem
 
     def write_error(self, status_code: int, **facts: Any) -> None:
-        """Tells why it was refused, whatever else Tornado finds amiss: a strange method, a body that we dropped."""
+        """Reports the refusal, whatever else Tornado finds wrong with the request."""
         super().write_error(status_code, exc_info=(type(self.problem), self.problem, None))
 
 
 def write_page(handler: Base, template: str, **values: Any) -> None:
-    """Sends a page, with the headers that every page has."""
-    _send_page(handler, _drawn(handler, template, values))
+    """Sends a page, with the headers of every page."""
+    _send_page(handler, _rendered(handler, template, values))
 
 
 async def write_long_page(handler: Base, template: str, **values: Any) -> None:
-    """As `write_page`, drawn in a worker: a page of many rows must not hold up others."""
-    _send_page(handler, await asyncio.to_thread(_drawn, handler, template, values))
+    """As `write_page`, rendered in a worker: a page of many rows would block the loop."""
+    _send_page(handler, await asyncio.to_thread(_rendered, handler, template, values))
 
 
-def _drawn(handler: Base, template: str, values: dict[str, Any]) -> bytes:
-    caller, asked = handler.caller, handler.request
-    path = asked.path.removeprefix(handler.prefix) or "/"
+def _rendered(handler: Base, template: str, values: dict[str, Any]) -> bytes:
+    caller, request = handler.caller, handler.request
+    path = request.path.removeprefix(handler.prefix) or "/"
     user = caller.user.username if caller.user else None
-    frame = {"frame": Frame(path, asked.uri or "/", user, caller.is_admin), "base": handler.prefix, **words()}
+    frame = {"frame": Frame(path, request.uri or "/", user, caller.is_admin), "base": handler.prefix, **words()}
     frame["refusal"] = handler.why if isinstance(handler, Page) else ""
     return handler.render_string(template, **frame, **values)
 
@@ -337,11 +337,11 @@ def _drawn(handler: Base, template: str, values: dict[str, Any]) -> bytes:
 def _send_page(handler: Base, body: bytes) -> None:
     for name, value in _PAGE_HEADERS.items():
         handler.set_header(name, value)
-    handler.version = _version(handler, body)
+    handler.version = _etag(handler, body)
     handler.send(body, "text/html; charset=utf-8")
 
 
-def _version(handler: Base, body: bytes) -> str:
-    """What tells a page from the same page with news; the token of its forms is another each time and is no news."""
+def _etag(handler: Base, body: bytes) -> str:
+    """Returns the ETag of a page without the token of its forms, which changes with every response."""
     plain = body.replace(handler.xsrf_token, b"") if b'name="_xsrf"' in body else body
     return f'W/"{hashlib.blake2b(plain, digest_size=12).hexdigest()}"'

@@ -1,12 +1,12 @@
-"""The failures that a caller is told of, by kind. `handlers/base.py` alone knows which status code each kind is."""
+"""The failures that are reported to a caller, by kind. `handlers/base.py` maps each kind to a status code."""
 
 from __future__ import annotations
 
 
 class Problem(Exception):
-    """A failure with words for whoever asked.
+    """A failure with a message for the caller.
 
-    `code` is a stable upper-case word per cause (supervision.md, ErrorResponse `code`); `None` leaves it to the kind.
+    `code` is a stable upper-case identifier of the cause (supervision.md, ErrorResponse `code`); None: the kind's.
     """
 
     def __init__(self, message: str, code: str | None = None) -> None:
@@ -16,15 +16,15 @@ class Problem(Exception):
 
 
 class Invalid(Problem):
-    """The request, or the configuration that it concerns, cannot be right."""
+    """The request, or the configuration it refers to, is not valid."""
 
 
 class Unauthenticated(Problem):
-    """An account is needed and none, or a bad credential, came with the request."""
+    """The request needs an account, or its credential is not valid."""
 
 
 class LoginNeeded(Unauthenticated):
-    """A page that only an account may see; `at` is the path of the login that leads back to it."""
+    """A page that needs an account; `at` is the path of the login that leads back to it."""
 
     def __init__(self, at: str) -> None:
         super().__init__("an account is needed here")
@@ -32,15 +32,15 @@ class LoginNeeded(Unauthenticated):
 
 
 class Denied(Problem):
-    """The caller is known, or does not matter, and may not do this."""
+    """The caller may not do this, or nobody may."""
 
 
 class NotFound(Problem):
-    """There is no such thing, or none that this caller may know of."""
+    """It does not exist, or the caller may not know whether it does."""
 
 
 class WrongMethod(Problem):
-    """The path exists, the method does not; `allowed` are those that do."""
+    """The path exists, the method does not; `allowed` has those that do."""
 
     def __init__(self, message: str, allowed: tuple[str, ...]) -> None:
         super().__init__(message)
@@ -52,7 +52,7 @@ class SlowRequest(Problem):
 
 
 class Conflict(Problem):
-    """The request is right, but not in the state that things are in."""
+    """The request is valid, but not in the present state."""
 
 
 class TooLarge(Problem):
@@ -60,19 +60,19 @@ class TooLarge(Problem):
 
 
 class Unsupported(Problem):
-    """The body is of a media type that is not taken here."""
+    """The media type of the body is not supported here."""
 
 
 class Misdirected(Problem):
-    """The Host header names somebody else (DNS rebinding)."""
+    """The Host header names a host that is not served here (DNS rebinding)."""
 
 
 class Unprocessable(Problem):
-    """The request is well formed, and what it asks for cannot be made of what it brings."""
+    """The request is well formed, but its content cannot be processed."""
 
 
 class Throttled(Problem):
-    """Too many tries; `again` is after how many seconds the next one may be made."""
+    """Too many attempts; `again` is the number of seconds until the next one is allowed."""
 
     def __init__(self, message: str, again: int) -> None:
         super().__init__(message)
@@ -80,20 +80,20 @@ class Throttled(Problem):
 
 
 class Failed(Problem):
-    """We tried and it did not work."""
+    """The operation failed."""
 
 
 class Upstream(Problem):
-    """Somebody whom we asked on the caller's behalf (cluster, repository, registry) failed."""
+    """A service that was called for the caller (cluster, repository, registry) failed."""
 
 
 class Unavailable(Problem):
-    """Not now: stopping, a full house, or a store that cannot be written."""
+    """503: shutting down, at capacity, or the store is read-only. Retry later."""
 
 
 class TimedOut(Problem):
-    """It took longer than its bound."""
+    """The operation exceeded its time limit."""
 
 
 class CannotUse(Exception):
-    """The configuration asks for what this installation cannot do, in one line for the operator."""
+    """The configuration needs what this installation lacks, in one line for the operator."""

@@ -123,15 +123,19 @@ class Services:
         self.runs.subscribe(self.retention.notice)
         publish_run = _discard if self.sharing else self.runs.publish  # shared runs come back from the database
         self.ingest = Ingest(self.data_dir / "incoming", settings, clock, publish_run)
-        publish = self.sharing.history.notice if self.sharing else self.changes.publish
-        self.event_writer = EventWriter(publish, min(settings.supervisor.events.retain_rows, _MAX_WAITING_EVENTS))
-        self.context = _supervision_context(clock, self.event_writer, instance)
-        self.fleet = Fleet(settings.supervisor.processes, self.context, records)
-        self.logs = Logs(self.fleet.log_files)
-        self.meter = Meter()
+        self._open_supervision(instance, records)
         self.charts = Charts(
             settings, self.data_dir, self.context.children, instance, self.context.environment, choose_cluster
         )
+
+    def _open_supervision(self, instance: str, records: Mapping[str, Record]) -> None:
+        settings = self.config
+        publish = self.sharing.history.notice if self.sharing else self.changes.publish
+        self.event_writer = EventWriter(publish, min(settings.supervisor.events.retain_rows, _MAX_WAITING_EVENTS))
+        self.context = _supervision_context(self.clock, self.event_writer, instance)
+        self.fleet = Fleet(settings.supervisor.processes, self.context, records)
+        self.logs = Logs(self.fleet.log_files)
+        self.meter = Meter()
         self.maintenance = Maintenance(
             self.context.orphans, self.event_writer, self.logs, self.data_dir / "tracker.db-wal"
         )

@@ -18,14 +18,14 @@ from models.accounts.accounts import Credential, Scope, User
 from models.errors import Invalid
 from models.json_format import rfc3339
 
-_DAY = 86_400 * 1_000_000
+_DAY_MICROSECONDS = 86_400 * 1_000_000
 _LOCAL = re.compile(r"/(?![/\\])[!-\[\]-~]{0,2000}")  # ASCII that is seen, without backslashes
 _WRONG = "The user name or the password is not right."
 
 
 class Me(Base):
     permission = SIGNED_IN
-    endpoints: ClassVar = {"GET": Endpoint("The account of whoever asks", serializers.Account, name="account_info")}
+    endpoints: ClassVar = {"GET": Endpoint("The caller's account", serializers.Account, name="account_info")}
 
     def get(self) -> None:
         user = _user(self)
@@ -36,7 +36,7 @@ class Login(Page):
     permission = PUBLIC
 
     def check_xsrf_cookie(self) -> None:
-        """Only of browsers, so that `curl -d` can log in: there is no session yet that another site could use."""
+        """Checks browsers only, so that `curl -d` can log in: no session exists yet that another site could use."""
         if self.is_from_browser():
             RequestHandler.check_xsrf_cookie(self)
 
@@ -101,13 +101,13 @@ class ProfilePassword(ProfileForm):
 
 
 class ProfileTokens(ProfileForm):
-    """Makes a token, and shows it this once."""
+    """Creates a token and shows it once."""
 
     @shown_again
     async def post(self) -> None:
         user, name, now = _user(self), field(self, "name"), self.services.clock.now()
         scope, days = _scope(field(self, "scope")), _days(field(self, "expiresDays"))
-        expires = None if days is None else now + days * _DAY
+        expires = None if days is None else now + days * _DAY_MICROSECONDS
         make = self.services.accounts.in_store
         raw = await make(lambda: accounts.create_token(user.id, name, scope, expires, now))
         await show_profile(self, raw)
@@ -130,7 +130,7 @@ class ProfileSessionEnd(ProfileForm):
 
 
 async def show_profile(handler: Page, token: str | None = None) -> None:
-    """The page, with a token that was just made."""
+    """Shows the profile, with a token that was just created."""
     credential, now = _credential(handler), handler.services.clock.now()
     user = credential.user
     sessions, tokens = await handler.services.accounts.in_store(
@@ -150,25 +150,25 @@ async def show_profile(handler: Page, token: str | None = None) -> None:
 
 
 async def end_session(handler: Page) -> None:
-    """Ends the session that the request came with, if it came with one."""
+    """Ends the session of the request, if it has one."""
     credential = handler.caller.credential
     if credential is not None and credential.kind == "session":
         await handler.services.accounts.in_store(lambda: accounts.drop_session(credential.id))
 
 
 def field(handler: Page, name: str, strip: bool = True) -> str:
-    """A field of a form, the last of its name; empty where there is none."""
+    """Returns a field of a form, the last of its name; empty where it is missing."""
     return handler.get_body_argument(name, "", strip=strip)
 
 
 def local_path(path: str) -> str:
-    """Where a login may lead: a path of ours, else the start page."""
+    """Returns the target of a login if it is a local path, else the start page."""
     return path if _LOCAL.fullmatch(path) else "/"
 
 
 def _credential(handler: Base) -> Credential:
     credential = handler.caller.credential
-    assert credential is not None  # the gate is `SIGNED_IN`
+    assert credential is not None  # the permission is `SIGNED_IN`
     return credential
 
 

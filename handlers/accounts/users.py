@@ -1,4 +1,4 @@
-"""All accounts, for an ADMIN."""
+"""Pages of all accounts, for an ADMIN."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from models.accounts.accounts import Role
 from models.errors import Invalid
 from models.paging import whole
 
-_ROWS = 50
-_FARTHEST = 100_000
+_ROWS_PER_PAGE = 50
+_MAX_PAGE = 100_000
 
 
 class UserForm(Page):
@@ -23,10 +23,13 @@ class UserForm(Page):
 
     async def again(self, *arguments: str) -> None:
         users = await self.services.accounts.in_store(accounts.list_users)
-        pages = -(-len(users) // _ROWS)
-        number = min(whole("page", self.query().get("page") or "0", 0, _FARTHEST), max(0, pages - 1))
-        shown, facts = users[number * _ROWS :][:_ROWS], {"total": len(users), "number": number, "pages": pages}
-        await write_long_page(self, "accounts/users.html", users=shown, own=self.caller.user, **facts)
+        pages = -(-len(users) // _ROWS_PER_PAGE)
+        number = min(whole("page", self.query().get("page") or "0", 0, _MAX_PAGE), max(0, pages - 1))
+        rows, paging = (
+            users[number * _ROWS_PER_PAGE :][:_ROWS_PER_PAGE],
+            {"total": len(users), "number": number, "pages": pages},
+        )
+        await write_long_page(self, "accounts/users.html", users=rows, own=self.caller.user, **paging)
 
 
 class Users(UserForm):
@@ -35,10 +38,10 @@ class Users(UserForm):
 
     @shown_again
     async def post(self) -> None:
-        """Makes an account."""
+        """Creates an account."""
         name, password, role = field(self, "username"), field(self, "password", strip=False), _role(self)
         await self.services.accounts.create(name, password, role)
-        _again(self)
+        _redirect_to_list(self)
 
 
 class UserRole(UserForm):
@@ -51,16 +54,16 @@ class UserRole(UserForm):
             accounts.set_role(int(user), role)
 
         await self.services.accounts.in_store(change)
-        _again(self)
+        _redirect_to_list(self)
 
 
 class UserPassword(UserForm):
     @shown_again
     async def post(self, user: str) -> None:
         password = field(self, "password", strip=False)
-        known = await self.services.accounts.in_store(lambda: accounts.user_by_id(int(user)))
-        await self.services.accounts.set_password(known, password)
-        _again(self)
+        account = await self.services.accounts.in_store(lambda: accounts.user_by_id(int(user)))
+        await self.services.accounts.set_password(account, password)
+        _redirect_to_list(self)
 
 
 class UserDelete(UserForm):
@@ -71,11 +74,11 @@ class UserDelete(UserForm):
             accounts.delete_user(int(user))
 
         await self.services.accounts.in_store(delete)
-        _again(self)
+        _redirect_to_list(self)
 
 
-def _again(handler: Page) -> None:
-    """Back to the page of the list that the form stood on."""
+def _redirect_to_list(handler: Page) -> None:
+    """Redirects to the page of the list that had the form."""
     number = handler.get_query_argument("page", "")
     handler.redirect(f"{handler.prefix}/users" + (f"?{urlencode({'page': number})}" if number else ""), status=303)
 

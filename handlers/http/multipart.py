@@ -1,12 +1,12 @@
-"""Multipart bodies, as they arrive: files go straight into a folder, short parts are kept.
+"""Streaming multipart parser: files are written to a folder as they arrive, short parts stay in memory.
 
     parts = Parts(content_type, is_file=lambda name: name == "chart", folder=work.folder)
     parts.feed(chunk) ...; parts.end()
     parts.last("chart").file, parts.last("request").content
 
-A part is known by its name, with or without a file name; its media type and encoding are what it says, and not checked.
-Only several files in one part (`multipart/mixed`, as curl sends `-F "junit=@a.xml,b.xml"`) are parts of its name each.
-What stands before the first boundary, and a part without a name, is nobody's and passes by.
+A part is identified by its name, with or without a file name; its declared media type and encoding are not checked.
+Several files in one part (`multipart/mixed`, as curl sends `-F "junit=@a.xml,b.xml"`) become parts of that name.
+The preamble and parts without a name are ignored.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from python_multipart.multipart import MultipartParser, parse_options_header
 
 from models.errors import Invalid, TooLarge, Unsupported
 
-_KEPT = 1024 * 1024
-_LONGEST_NAME = 255
-_LONGEST_PREAMBLE = 64 * 1024
+_MAX_KEPT_BYTES = 1024 * 1024
+_MAX_NAME_LENGTH = 255
+_MAX_PREAMBLE_BYTES = 64 * 1024
 _FORM, _MIXED = b"multipart/form-data", b"multipart/mixed"
 
 
 @define
 class Part:
-    """One part. `file` is where it was put, `None` where its bytes are `content`."""
+    """One part. `file` is the file with its bytes, or None where they are in `content`."""
 
     name: str
     file_name: str | None
@@ -44,7 +44,7 @@ class Part:
 
 
 class Parts:
-    """Reads one multipart body."""
+    """Parses one multipart body."""
 
     def __init__(
         self,
@@ -52,14 +52,14 @@ class Parts:
         is_file: Callable[[str], bool],
         folder: Path,
         most_parts: int = 100,
-        most_kept: int = _KEPT,
+        most_kept: int = _MAX_KEPT_BYTES,
         most_of_file: int | None = None,
         within: str | None = None,
     ) -> None:
-        """`is_file` says of a part's name whether it goes into `folder`; others may have `most_kept` bytes together.
+        """`is_file` returns whether a part of this name is written to `folder`; others hold `most_kept` bytes at most.
 
-        `within` is the name of the part of which this is the body. Raises `Unsupported` where the body is none of
-        multipart, `Invalid` where its boundary is missing.
+        `within` is the name of the outer part, for `multipart/mixed`. Raises `Unsupported` for another media type,
+        `Invalid` for a missing boundary.
         """
         kind, options = parse_options_header(content_type)
         if kind.lower() != (_FORM if within is None else _MIXED):
@@ -76,9 +76,9 @@ class Parts:
         self._writing: BufferedWriter | None = None
         self._content = bytearray()
         self._within, self._inner = within, cast("Parts | None", None)
-        self._passing = False
+        self._is_ignored = False
         self._ended = False
-        self._mark = b"--" + boundary
+        self._delimiter = b"--" + boundary
         self._preamble: bytearray | None = bytearray()
         self._parser = MultipartParser(boundary, self._callbacks())
 
@@ -95,38 +95,38 @@ class Parts:
         }
 
     def feed(self, chunk: bytes) -> None:
-        """Takes the next bytes of the body. Raises `Invalid`, `TooLarge`, `OSError`; then nothing more may be fed."""
+        """Parses the next bytes of the body. Raises `Invalid`, `TooLarge`, `OSError`; then no more bytes may follow."""
         try:
             if self._preamble is not None:
-                chunk = self._begun(self._preamble, chunk)
+                chunk = self._skip_preamble(self._preamble, chunk)
             if chunk:
                 self._parser.write(chunk)
         except FormParserError as fault:
             self.close()
-            raise Invalid(f"the body is not the multipart that it says it is: {fault}") from None
+            raise Invalid(f"the body is not valid multipart: {fault}") from None
         except BaseException:
             self.close()
             raise
 
     def end(self) -> None:
-        """Says that the body is over. Raises `Invalid` where it should not be."""
+        """Ends the body. Raises `Invalid` where it is incomplete."""
         self.close()
         if not self._ended:
             raise Invalid("the multipart body ends before its last boundary")
 
-    def _begun(self, preamble: bytearray, chunk: bytes) -> bytes:
-        """What has come, from the first boundary on; nothing while there is none. Raises `Invalid`."""
+    def _skip_preamble(self, preamble: bytearray, chunk: bytes) -> bytes:
+        """Returns the bytes from the first boundary on; none while there is no boundary. Raises `Invalid`."""
         preamble += chunk
-        at = 0 if preamble.startswith(self._mark) else preamble.find(b"\n" + self._mark) + 1
-        is_there = preamble.startswith(self._mark, at)
-        if (at if is_there else len(preamble)) > _LONGEST_PREAMBLE:
-            raise Invalid("the body is not the multipart that it says it is: its boundary does not come")
-        if is_there:
+        at = 0 if preamble.startswith(self._delimiter) else preamble.find(b"\n" + self._delimiter) + 1
+        is_found = preamble.startswith(self._delimiter, at)
+        if (at if is_found else len(preamble)) > _MAX_PREAMBLE_BYTES:
+            raise Invalid("the body is not valid multipart: its boundary is missing")
+        if is_found:
             self._preamble = None
-        return bytes(preamble[at:]) if is_there else b""
+        return bytes(preamble[at:]) if is_found else b""
 
     def close(self) -> None:
-        """Gives up what is being written; the file of a part that has come whole is closed already."""
+        """Closes the file that is being written."""
         if self._inner is not None:
             self._inner.close()
         if self._writing is not None:
@@ -140,7 +140,7 @@ class Parts:
         return self._kept
 
     def last(self, name: str) -> Part | None:
-        """The last part of this name."""
+        """Returns the last part of this name."""
         return next((part for part in reversed(self.all) if part.name == name), None)
 
     def _header_end(self) -> None:
@@ -151,15 +151,21 @@ class Parts:
     def _begin(self) -> None:
         _, options = parse_options_header(self._headers.get(b"content-disposition", b""))
         name = _text(options.get(b"name", b"")) if self._within is None else self._within
-        file_name, said = options.get(b"filename"), self._headers.get(b"content-type")
+        file_name, media_type = options.get(b"filename"), self._headers.get(b"content-type")
         if len(self.all) >= self._most_parts:
             raise Invalid(f"the multipart body has more than {self._most_parts} parts")
-        if said is not None and self._within is None and self._is_file(name) and _is_mixed(said):
-            self._inner = Parts(_text(said), self._is_file, self._folder, self._most_parts, 0, self._most_of_file, name)
+        if media_type is not None and self._within is None and self._is_file(name) and _is_mixed(media_type):
+            self._inner = Parts(
+                _text(media_type), self._is_file, self._folder, self._most_parts, 0, self._most_of_file, name
+            )
             self._inner.all = self.all
             return
-        self._passing = not name
-        part = Part(name, None if file_name is None else _text(file_name), None if said is None else _text(said))
+        self._is_ignored = not name
+        part = Part(
+            name,
+            None if file_name is None else _text(file_name),
+            None if media_type is None else _text(media_type),
+        )
         if name and self._is_file(name):
             handle, path = tempfile.mkstemp(dir=self._folder)
             self._writing = os.fdopen(handle, "wb")
@@ -170,7 +176,7 @@ class Parts:
         if self._inner is not None:
             self._inner.feed(data[start:end])
             return
-        if self._passing:
+        if self._is_ignored:
             return
         part = self.all[-1]
         part.size += end - start
@@ -181,7 +187,7 @@ class Parts:
             self._content += data[start:end]
             return
         if self._most_of_file is not None and part.size > self._most_of_file:
-            raise TooLarge(f"{_shown(part)}: the file is larger than {self._most_of_file} bytes")
+            raise TooLarge(f"{_label(part)}: the file is larger than {self._most_of_file} bytes")
         self._writing.write(data[start:end])
 
     def _part_end(self) -> None:
@@ -193,7 +199,7 @@ class Parts:
         self._content.clear()
         writing, self._writing = self._writing, None
         if writing is not None:
-            writing.close()  # a full disk may show itself only here
+            writing.close()  # reports a full disk
 
     def _end(self) -> None:
         self._ended = True
@@ -203,14 +209,14 @@ def _is_mixed(media_type: bytes) -> bool:
     return parse_options_header(media_type)[0].lower() == _MIXED
 
 
-def _shown(part: Part) -> str:
-    """A part and its file, in words for people."""
+def _label(part: Part) -> str:
+    """Returns the names of a part and its file for messages."""
     name = "".join(letter if letter.isprintable() else "\ufffd" for letter in part.file_name or "")
     return f"{part.name} {name}".strip()
 
 
 def _text(raw: bytes) -> str:
-    text = raw[: 4 * _LONGEST_NAME].decode("utf-8", "replace")[:_LONGEST_NAME]
+    text = raw[: 4 * _MAX_NAME_LENGTH].decode("utf-8", "replace")[:_MAX_NAME_LENGTH]
     if "\0" in text:
         raise Invalid("a part of the multipart body has a NUL in its head")
     return text

@@ -1,6 +1,6 @@
-"""The words on the wire. Only this file knows both the seeds' names and ours: the shapes of answers, and the converter.
+"""JSON: the response types of supervision and of all services, and the converter.
 
-Shapes are attrs classes with our names; their fields leave as camelCase, in the order written here, `None` as null.
+Response types are attrs classes. Their fields become camelCase, in the order written here; `None` becomes null.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from supervisor.processes.process import Process
 from supervisor.processes.usage import Usage
 
 Instant = NewType("Instant", int)
-"""Microseconds since 1970; on the wire RFC 3339 in UTC with Z."""
+"""Microseconds since 1970; in JSON RFC 3339 in UTC with Z."""
 
 Length = NewType("Length", int)
-"""Microseconds; on the wire an ISO 8601 duration, hours the largest unit."""
+"""Microseconds; in JSON an ISO 8601 duration, hours the largest unit."""
 
 Int32 = Annotated[int, "int32"]
-"""A number that the seed gives 32 bits."""
+"""A number of 32 bits."""
 
 Item = TypeVar("Item")
 
 LEFT_OUT = {"left_out": True}
-"""A field that is not there where there is nothing; others are null."""
+"""Metadata of a field that is omitted where it has no value; others are null."""
 
 EVENT_SORTS = {
     "id": "id",
@@ -157,7 +157,7 @@ class ErrorResponseWithResults(ErrorResponse):
 
 @frozen
 class ProblemDetail:
-    """RFC 9457, and `message`, which says the same as `detail`."""
+    """RFC 9457, and `message` with the text of `detail`."""
 
     type: str
     title: str
@@ -242,11 +242,11 @@ class Readiness:
     store: Literal["UP"] = "UP"
     loop: Literal["UP"] = "UP"
     charts: Mapping[str, bool] = field(kw_only=True)
-    """By group, whether it is on."""
+    """By group, whether it is available."""
 
 
 def length(micros: int) -> str:
-    """`PT49H3M2.5S` of microseconds; `PT0S` of none."""
+    """Returns `PT49H3M2.5S` for microseconds, `PT0S` for none."""
     seconds, fraction = divmod(micros, 1_000_000)
     minutes, seconds = divmod(seconds, 60)
     hours, minutes = divmod(minutes, 60)
@@ -256,7 +256,7 @@ def length(micros: int) -> str:
 
 
 def spoken(micros: int) -> str:
-    """`2d 5h 30m` of microseconds; below a minute `12s`."""
+    """Returns `2d 5h 30m` for microseconds; below a minute `12s`."""
     minutes, seconds = divmod(micros // 1_000_000, 60)
     if not minutes:
         return f"{seconds}s"
@@ -265,12 +265,12 @@ def spoken(micros: int) -> str:
 
 
 def name_of(field: attrs.Attribute[Any]) -> str:
-    """What a field of a shape is called on the wire."""
+    """Returns the JSON name of a field."""
     return field.name if field.metadata.get("verbatim") else camel_case(field.name)
 
 
 def may_be_missing(field: attrs.Attribute[Any]) -> bool:
-    """Whether a field is left out where there is nothing."""
+    """Whether a field is omitted where it has no value."""
     return bool(field.metadata.get("left_out"))
 
 
@@ -288,22 +288,22 @@ def _converter() -> cattrs.Converter:
     return converter
 
 
-_wire = _converter()
+_json_converter = _converter()
 
 
-def plain(shape: Any) -> Any:
-    """A shape, or shapes within lists and maps, as what JSON knows."""
-    return _wire.unstructure(shape)
+def plain(response: Any) -> Any:
+    """Returns a response object, or lists and maps of them, as JSON values."""
+    return _json_converter.unstructure(response)
 
 
 def text(value: Any) -> str:
-    """Compact JSON of what JSON knows."""
+    """Returns JSON values as compact JSON."""
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
 
 
-def encoded(shape: Any) -> bytes:
-    """Compact JSON of a shape, UTF-8. A file name that is not UTF-8 loses those bytes."""
-    return text(plain(shape)).encode("utf-8", "replace")
+def encoded(response: Any) -> bytes:
+    """Returns a response object as compact JSON in UTF-8. Bytes of file names that are not UTF-8 become `?`."""
+    return text(plain(response)).encode("utf-8", "replace")
 
 
 def process_status(process: Process) -> ProcessStatusInfo:

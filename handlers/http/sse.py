@@ -1,7 +1,7 @@
-"""Event streams: each a bound on what it may owe, all of them a heartbeat and an end.
+"""Server-sent events: the open streams with their limit, heartbeat and end, and broadcasts to many streams.
 
-A stream leaves Tornado's request machinery once its head is sent. Publishing writes one encoding to all and waits for
-none; who cannot keep up is dropped.
+A stream leaves Tornado's request handling once its head is sent. A broadcast encodes an item once, writes it to every
+stream and waits for none; a client that cannot keep up is dropped.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import Generic, Protocol, TypeVar
 
 from tornado.iostream import IOStream
 
-from handlers.http.sse_connection import Poll, Stream, taken_over
+from handlers.http.sse_connection import Poll, Stream, take_over
 from models.config.settings import Server
 from models.errors import Unavailable
 from models.supervision.events import Entry
 
-HEARTBEAT = 20.0
-RETRY = 3000
+HEARTBEAT_SECONDS = 20.0
+RETRY_MILLISECONDS = 3000
 STREAM_HEADERS = {
     "Content-Type": "text/event-stream",
     "Cache-Control": "no-cache",
@@ -33,16 +33,17 @@ _HEAD = "".join(
         "Connection: close\r\n\r\n",
     ]
 ).encode()
-_TURN = 250
+_STREAMS_PER_TURN = 250
+"""The streams written to before the loop runs other work."""
 RESERVED_STREAMS = 10
 """For callers with an account; a tenth of `server.max-streams` if that is less."""
 KINDS = ("processes", "logs", "runs")
-"""What the streams are about."""
-_BATCH = 100
+"""The kinds of streams."""
+_MAX_BATCH_ITEMS = 100
 
 
 class Numbered(Protocol):
-    """What is published: ids grow."""
+    """A published item; ids ascend."""
 
     @property
     def id(self) -> int: ...
@@ -52,22 +53,22 @@ Item = TypeVar("Item", bound=Numbered)
 
 
 def block(event: str, data: str, id: int | None = None, retry: int | None = None) -> bytes:
-    """One event of a stream; `data` has no line break."""
+    """Returns one event; `data` has no line break."""
     head = f"event: {event}\n" + (f"id: {id}\n" if id is not None else "") + (f"retry: {retry}\n" if retry else "")
     return f"{head}data: {data}\n\n".encode("utf-8", "replace")
 
 
 class Streams:
-    """All open streams: how many there may be, their heartbeat, and their end."""
+    """All open streams: their limit, their heartbeat and their end."""
 
     statuses: Broadcast[Entry]
-    """The changes of processes, to whoever asked for them."""
+    """Status changes of processes."""
 
     def __init__(self, settings: Server) -> None:
         self._settings = settings
         self._open: dict[str, set[Stream]] = {kind: set() for kind in KINDS}
-        self._left = {kind: ours.discard for kind, ours in self._open.items()}
-        """One for all of a kind: each would be an object of its own."""
+        self._discard = {kind: ours.discard for kind, ours in self._open.items()}
+        """One bound method for all streams of a kind, to save memory."""
         self._poll: Poll | None = None
         self._heart: asyncio.Task[None] | None = None
 
@@ -75,7 +76,7 @@ class Streams:
         return sum(map(len, self._open.values()))
 
     def __iter__(self) -> Iterator[Stream]:
-        """Those that are open now, whatever closes meanwhile."""
+        """Iterates over a copy, so that streams may close meanwhile."""
         return iter([stream for ours in self._open.values() for stream in ours])
 
     def by_kind(self) -> Mapping[str, int]:
@@ -90,21 +91,21 @@ class Streams:
             raise Unavailable(f"all {places} streams are taken")
 
     def open(self, io: IOStream, kind: str, cookie: str = "") -> Stream:
-        """Takes a connection over and sends the head of the answer; `cookie` is what it sets."""
+        """Takes over a connection and sends the head of the response, with `cookie` as Set-Cookie."""
         if self._poll is None or self._heart is None:
             self._poll = Poll()
             self._heart = asyncio.get_running_loop().create_task(self._beat(), name="heartbeat")
-        stream = taken_over(io, self._settings.stream_buffer, self._left[kind], self._poll)
+        stream = take_over(io, self._settings.stream_buffer, self._discard[kind], self._poll)
         self._open[kind].add(stream)
         stream.send(f"Set-Cookie: {cookie}\r\n".encode().join((_HEAD[:-2], _HEAD[-2:])) if cookie else _HEAD)
         return stream
 
     async def _beat(self) -> None:
         while True:
-            await asyncio.sleep(HEARTBEAT)
+            await asyncio.sleep(HEARTBEAT_SECONDS)
             for number, stream in enumerate(self, 1):
                 stream.send(b":\n\n")
-                if number % _TURN == 0:
+                if number % _STREAMS_PER_TURN == 0:
                     await asyncio.sleep(0)
 
     def close(self) -> None:
@@ -117,7 +118,7 @@ class Streams:
 
 
 class Broadcast(Generic[Item]):
-    """One feed to many streams: encoded once, in as few writes as there are turns of the loop."""
+    """Publishes items to many streams: each is encoded once, and one write sends all items of a loop turn."""
 
     def __init__(self, encode: Callable[[Item], bytes]) -> None:
         self._encode = encode
@@ -126,7 +127,7 @@ class Broadcast(Generic[Item]):
         self._sending: asyncio.Task[None] | None = None
 
     def add(self, stream: Stream, after: int) -> None:
-        """The stream gets every item from now on whose id is above `after`, the last that it has had."""
+        """Subscribes a stream to the items with an id above `after`, the last one it has received."""
         self._streams[stream] = after
         stream.when_closed(lambda _: self._streams.pop(stream, None))
 
@@ -138,11 +139,11 @@ class Broadcast(Generic[Item]):
 
     async def _send(self) -> None:
         while self._waiting:
-            batch, self._waiting = self._waiting[:_BATCH], self._waiting[_BATCH:]
+            batch, self._waiting = self._waiting[:_MAX_BATCH_ITEMS], self._waiting[_MAX_BATCH_ITEMS:]
             whole, first = b"".join(block for _, block in batch), batch[0][0]
             for number, (stream, after) in enumerate(tuple(self._streams.items()), 1):
                 stream.send(whole if after < first else b"".join(block for id, block in batch if id > after))
-                if number % _TURN == 0:
+                if number % _STREAMS_PER_TURN == 0:
                     await asyncio.sleep(0)
-            await asyncio.sleep(0)  # who reads as fast as we write owes nothing by the next batch
+            await asyncio.sleep(0)  # a client that keeps up has read this batch before the next
         self._sending = None

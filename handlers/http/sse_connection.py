@@ -1,7 +1,7 @@
-"""The connections of event streams. They are many and at rest, so each is as little as can be.
+"""The connections of event streams, with little memory for each, because thousands are idle.
 
-A plain connection leaves its `IOStream` and becomes a descriptor in one epoll of all streams: 10,000 of them are a few
-megabytes, and nothing that the interpreter's garbage collector has to walk through. TLS needs the `IOStream`.
+A plain connection leaves its `IOStream` and becomes a descriptor in one epoll set: 10,000 take a few megabytes and
+nothing that the garbage collector visits. A TLS connection keeps its `IOStream`.
 """
 
 from __future__ import annotations
@@ -15,33 +15,33 @@ from collections.abc import Callable
 
 from tornado.iostream import IOStream, SSLIOStream, StreamClosedError
 
-_AT_ONCE = 256
-_PIECES = 64
-_PIECE = 65_536
-_MOST_IN_KERNEL = 2**30
+_MAX_EVENTS_PER_POLL = 256
+_MAX_BUFFERS_PER_WRITE = 64
+_READ_BYTES = 65_536
+_MAX_SEND_BUFFER_BYTES = 2**30
 
 
 class Stream(ABC):
-    """One client's open stream. `send` never waits; a client that owes more than the bound is dropped."""
+    """A client's open stream. `send` never waits; a client with more unread bytes than the limit is dropped."""
 
-    __slots__ = ("_bound", "_leaving", "is_closed")
+    __slots__ = ("_limit", "_on_close", "is_closed")
 
-    def __init__(self, bound: int, left: Callable[[Stream], object]) -> None:
+    def __init__(self, limit: int, on_close: Callable[[Stream], object]) -> None:
         self.is_closed = False
-        self._bound = bound
-        self._leaving: tuple[Callable[[Stream], object], ...] = (left,)
+        self._limit = limit
+        self._on_close: tuple[Callable[[Stream], object], ...] = (on_close,)
 
     def when_closed(self, callback: Callable[[Stream], object]) -> None:
-        """Calls `callback` when the client has left or was dropped; at once where that has happened."""
+        """Calls `callback` when the client disconnects or is dropped; at once where it has."""
         if self.is_closed:
             callback(self)
         else:
-            self._leaving += (callback,)
+            self._on_close += (callback,)
 
-    def _left(self) -> None:
+    def _on_closed(self) -> None:
         self.is_closed = True
-        leaving, self._leaving = self._leaving, ()
-        for callback in leaving:
+        callbacks, self._on_close = self._on_close, ()
+        for callback in callbacks:
             callback(self)
 
     @abstractmethod
@@ -49,37 +49,37 @@ class Stream(ABC):
 
     @abstractmethod
     async def send_slowly(self, data: bytes) -> None:
-        """Returns when it is written, however much it is. Raises `StreamClosedError` when the client has left."""
+        """Returns when all of it is written. Raises `StreamClosedError` when the client has disconnected."""
 
     @abstractmethod
     def close(self) -> None: ...
 
 
 class Poll:
-    """All plain streams of the house, watched together."""
+    """One epoll set for all plain streams."""
 
     def __init__(self) -> None:
         self._streams: dict[int, PlainStream] = {}
         self._epoll = select.epoll()
         self._loop = asyncio.get_running_loop()
-        self._loop.add_reader(self._epoll.fileno(), self._ready)
+        self._loop.add_reader(self._epoll.fileno(), self._on_events)
 
     def add(self, fd: int, stream: PlainStream) -> None:
         self._epoll.register(fd, select.EPOLLIN)
         self._streams[fd] = stream
 
     def watch(self, fd: int, *, writable: bool) -> None:
-        """Whether its stream is to be told that it can be written to."""
+        """Sets whether the stream learns when it is writable."""
         self._epoll.modify(fd, select.EPOLLIN | select.EPOLLOUT if writable else select.EPOLLIN)
 
     def remove(self, fd: int) -> None:
         del self._streams[fd]
         self._epoll.unregister(fd)
 
-    def _ready(self) -> None:
-        for fd, events in self._epoll.poll(0, _AT_ONCE):
+    def _on_events(self) -> None:
+        for fd, events in self._epoll.poll(0, _MAX_EVENTS_PER_POLL):
             if stream := self._streams.get(fd):
-                stream.is_ready(events)
+                stream.on_events(events)
 
     def close(self) -> None:
         self._loop.remove_reader(self._epoll.fileno())
@@ -87,30 +87,30 @@ class Poll:
 
 
 class PlainStream(Stream):
-    """A descriptor. What a slow client owes are the very bytes that others were sent."""
+    """A stream without TLS. Slow clients share the bytes of a broadcast; nothing is copied for them."""
 
-    __slots__ = ("_allowed", "_drained", "_fd", "_owed", "_poll", "_queue")
+    __slots__ = ("_current_limit", "_drained", "_fd", "_poll", "_queue", "_queued_bytes")
 
-    def __init__(self, io: IOStream, bound: int, left: Callable[[Stream], object], poll: Poll) -> None:
-        """Takes the connection over from `io`. Raises `OSError` where there is no room; `io` is as it was then."""
-        super().__init__(bound, left)
+    def __init__(self, io: IOStream, limit: int, on_close: Callable[[Stream], object], poll: Poll) -> None:
+        """Takes over the connection of `io`. Raises `OSError` where no descriptor is free; `io` is unchanged then."""
+        super().__init__(limit, on_close)
         self._poll = poll
-        self._owed = 0
-        self._allowed = bound
+        self._queued_bytes = 0
+        self._current_limit = limit
         self._queue: list[bytes] | None = None
         self._drained: asyncio.Future[None] | None = None
-        _prepare(io, bound)
+        _prepare(io, limit)
         self._fd = os.dup(io.socket.fileno())
         try:
             poll.add(self._fd, self)
         except OSError:
             os.close(self._fd)
             raise
-        io.close()  # its descriptor; the connection is ours
+        io.close()  # closes its descriptor, not ours
 
     def send(self, data: bytes) -> None:
-        if self._owed:
-            self._owe(data)
+        if self._queued_bytes:
+            self._queue_or_drop(data)
             return
         try:
             sent = os.write(self._fd, data)
@@ -121,11 +121,11 @@ class PlainStream(Stream):
             return
         if sent < len(data):
             self._poll.watch(self._fd, writable=True)
-            self._owe(data[sent:])
+            self._queue_or_drop(data[sent:])
 
-    def _owe(self, data: bytes) -> None:
-        self._owed += len(data)
-        if self._owed > self._allowed:
+    def _queue_or_drop(self, data: bytes) -> None:
+        self._queued_bytes += len(data)
+        if self._queued_bytes > self._current_limit:
             self.close()
         elif self._queue is None:
             self._queue = [data]
@@ -134,24 +134,24 @@ class PlainStream(Stream):
 
     async def send_slowly(self, data: bytes) -> None:
         if not self.is_closed:
-            self._allowed = self._bound + self._owed + len(data)
+            self._current_limit = self._limit + self._queued_bytes + len(data)
             self.send(data)
-            if self._owed and not self.is_closed:
+            if self._queued_bytes and not self.is_closed:
                 self._drained = asyncio.get_running_loop().create_future()
                 await self._drained
         if self.is_closed:
             raise StreamClosedError
 
-    def is_ready(self, events: int) -> None:
+    def on_events(self, events: int) -> None:
         if events & select.EPOLLOUT:
             self._flush()
         if events & ~select.EPOLLOUT and not self.is_closed:
             self._read()
 
     def _read(self) -> None:
-        """Nobody has anything to say here; it is read to see the end."""
+        """Clients send nothing; reading detects the end of the connection."""
         try:
-            if not os.read(self._fd, _PIECE):
+            if not os.read(self._fd, _READ_BYTES):
                 self.close()
         except BlockingIOError:
             pass
@@ -161,13 +161,13 @@ class PlainStream(Stream):
     def _flush(self) -> None:
         queue = self._queue or []
         try:
-            sent = os.writev(self._fd, queue[:_PIECES])
+            sent = os.writev(self._fd, queue[:_MAX_BUFFERS_PER_WRITE])
         except BlockingIOError:
             return
         except OSError:
             self.close()
             return
-        self._owed -= sent
+        self._queued_bytes -= sent
         done = 0
         while sent and sent >= len(queue[done]):
             sent -= len(queue[done])
@@ -176,10 +176,10 @@ class PlainStream(Stream):
         if sent:
             queue[0] = queue[0][sent:]
         if not queue:
-            self._is_drained()
+            self._on_drained()
 
-    def _is_drained(self) -> None:
-        self._queue, self._allowed = None, self._bound
+    def _on_drained(self) -> None:
+        self._queue, self._current_limit = None, self._limit
         self._poll.watch(self._fd, writable=False)
         self._wake()
 
@@ -194,30 +194,30 @@ class PlainStream(Stream):
         fd, self._fd, self._queue = self._fd, -1, None
         self._poll.remove(fd)
         os.close(fd)
-        self._left()
+        self._on_closed()
         self._wake()
 
 
 class IoStream(Stream):
-    """A connection that stays an `IOStream`."""
+    """A stream that keeps its `IOStream`, for TLS."""
 
-    __slots__ = ("_io", "_owed", "_queue")
+    __slots__ = ("_io", "_queue", "_queued_bytes")
 
-    def __init__(self, io: IOStream, bound: int, left: Callable[[Stream], object]) -> None:
-        super().__init__(bound, left)
+    def __init__(self, io: IOStream, limit: int, on_close: Callable[[Stream], object]) -> None:
+        super().__init__(limit, on_close)
         self._io = io
-        self._owed = 0
+        self._queued_bytes = 0
         self._queue: list[bytes] = []
-        io.max_write_buffer_size = None  # we count ourselves
-        io.set_close_callback(self._left)
-        _prepare(io, bound)
+        io.max_write_buffer_size = None  # `_limit` applies instead
+        io.set_close_callback(self._on_closed)
+        _prepare(io, limit)
 
     def send(self, data: bytes) -> None:
-        if not self._owed:
+        if not self._queued_bytes:
             self._write(data)
             return
-        self._owed += len(data)
-        if self._owed > self._bound:
+        self._queued_bytes += len(data)
+        if self._queued_bytes > self._limit:
             self.close()
         else:
             self._queue.append(data)
@@ -228,11 +228,11 @@ class IoStream(Stream):
         except StreamClosedError:
             return
         if self._io.writing():
-            self._owed = len(data)
-            written.add_done_callback(self._is_written)
+            self._queued_bytes = len(data)
+            written.add_done_callback(self._on_written)
 
-    def _is_written(self, written: asyncio.Future[None]) -> None:
-        data, self._queue, self._owed = b"".join(self._queue), [], 0
+    def _on_written(self, written: asyncio.Future[None]) -> None:
+        data, self._queue, self._queued_bytes = b"".join(self._queue), [], 0
         if data and not self._io.closed():
             self._write(data)
 
@@ -244,19 +244,19 @@ class IoStream(Stream):
         self._io.close()
 
 
-def _prepare(io: IOStream, bound: int) -> None:
-    """The kernel too keeps no more for a slow client than we do: left alone, it grows to megabytes for each."""
+def _prepare(io: IOStream, limit: int) -> None:
+    """Limits the kernel's send buffer too, which would grow to megabytes for each slow client."""
     if io.closed():
         return
     io.set_nodelay(True)
-    io.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, min(bound, _MOST_IN_KERNEL))
+    io.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, min(limit, _MAX_SEND_BUFFER_BYTES))
 
 
-def taken_over(io: IOStream, bound: int, left: Callable[[Stream], object], poll: Poll) -> Stream:
-    """A stream on a connection that Tornado has let go of."""
+def take_over(io: IOStream, limit: int, on_close: Callable[[Stream], object], poll: Poll) -> Stream:
+    """Returns a stream on a connection that Tornado has detached."""
     if not isinstance(io, SSLIOStream) and not io.writing() and not io.closed():
         try:
-            return PlainStream(io, bound, left, poll)
+            return PlainStream(io, limit, on_close, poll)
         except OSError:
-            pass  # no descriptor is free: it keeps the one that it has
-    return IoStream(io, bound, left)
+            pass  # no descriptor is free: the stream keeps the one of `io`
+    return IoStream(io, limit, on_close)

@@ -128,11 +128,11 @@ class ToolHandler(Base):
 
     def prepare(self) -> None:
         if not self.transports:
-            raise NotFound("there is nothing at this path")
+            raise NotFound("nothing is served at this path")
         if reason := why_disabled(self.services.config):
             raise NotFound(reason)
         if self.request.method not in self._allowed():
-            raise WrongMethod(f"{self.request.method} is not for this path", self._allowed())
+            raise WrongMethod(f"the method {self.request.method} is not allowed here", self._allowed())
 
     def _allowed(self) -> tuple[str, ...]:
         return (*self.transports, *(["HEAD"] if "GET" in self.transports else []), "OPTIONS")

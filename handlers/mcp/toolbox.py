@@ -35,7 +35,7 @@ Value = TypeVar("Value")
 
 _MAX_ARGUMENTS_BYTES = 1024 * 1024
 MAX_WAITING_CALLS = 50
-_INTERNAL_ERROR = "something went wrong; the log knows more"
+_INTERNAL_ERROR = "internal error; the log has details"
 
 
 class SendRequest(Protocol):

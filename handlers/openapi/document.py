@@ -1,4 +1,4 @@
-"""The interface document, OpenAPI 3.1: written from what the registered handlers say of themselves."""
+"""The OpenAPI 3.1 document, generated from the descriptions of the registered handlers."""
 
 from __future__ import annotations
 
@@ -21,23 +21,24 @@ from models.charts.parameters import Input
 from models.charts.responses import LockDocument
 from models.config.settings import Config
 
-_COMMON = (400, 401, 403, 413, 421, 500, 503)
-"""What any request may meet."""
+_COMMON_STATUSES = (400, 401, 403, 408, 413, 421, 500, 503)
+"""Statuses of any request."""
 
-_MEANS = {
-    400: "What was asked is wrong; the message names what",
-    401: "A credential is missing, wrong or no longer good",
-    403: "Whoever asks may not do this, or nobody may, or a page of another site asked",
-    404: "There is no such thing, or nobody who asks may see it",
-    409: "It is in the way of something that is there, or goes on",
+_DESCRIPTIONS = {
+    400: "The request is not valid; the message says why",
+    401: "A credential is missing, wrong or expired",
+    403: "The caller may not do this, or nobody may, or a page of another site sent the request",
+    404: "It does not exist, or the caller may not see it",
+    408: "The request was not complete when the server needed its memory",
+    409: "It conflicts with the present state",
     413: "The body, or a part of it, is too large",
-    415: "The body is of another media type",
-    421: "The Host is not one that is served here",
-    422: "It was understood, and cannot be done: values against the schema, a template that fails",
-    500: "It failed here; the message or the log says why",
+    415: "The media type of the body is not supported",
+    421: "The Host is not served here",
+    422: "The request is valid, but cannot be processed: values against the schema, a template that fails",
+    500: "The operation failed; the message or the log says why",
     502: "The cluster, the repository, the registry or the hub failed",
-    503: "Not now, or not with what is installed here",
-    504: "The time for it ran out",
+    503: "Shutting down, at capacity, or not installed; retry later",
+    504: "The time limit was exceeded",
 }
 _HEADERS: Mapping[int, Mapping[str, str]] = {
     401: {"WWW-Authenticate": "Bearer"},
@@ -45,40 +46,40 @@ _HEADERS: Mapping[int, Mapping[str, str]] = {
 }
 
 _ABOUT = {
-    "supervision": "Processes of this host: started, watched, restarted, stopped, and their history.",
+    "supervision": "Processes of this host: start, stop, restart, status, logs and history.",
     "charts": "Helm releases, charts and chart repositories.",
-    "tracker": "Reports of tests and coverage, judged by a quality gate.",
-    "server": "Health, figures and badges.",
+    "tracker": "Test and coverage reports, and quality gates.",
+    "server": "Health, metrics and badges.",
 }
 _YAML = "application/yaml"
 
 
 class Document:
     def __init__(self, config: Config, services: Sequence[Service], has_cluster: bool = True) -> None:
-        """Without a cluster what needs one is not served, but for what the access permission stands before."""
+        """Without a cluster, operations that need one are left out, except those that change something."""
         self._config = config
         self._has_cluster = has_cluster
         self._services = services
         self._components = Components()
 
     def write(self, prefix: str = "") -> dict[str, Any]:
-        """The document of these services; `prefix` is under which it, and they, are asked for."""
+        """Returns the document of the services as they are reached under `prefix`."""
         paths: dict[str, dict[str, Any]] = {}
         for service in self._services:
             for path, method, operation in self._operations(service):
-                known = paths.setdefault(path, {}).setdefault(method, operation)
-                if known is not operation:
-                    _join(known, operation)
+                first = paths.setdefault(path, {}).setdefault(method, operation)
+                if first is not operation:
+                    _merge(first, operation)
         return {
             "openapi": "3.1.0",
             "info": {
                 "title": "Pilothouse",
                 "version": VERSION,
-                "description": "Supervises processes, fronts helm, tracks test reports: one small host's services.",
+                "description": "Supervises processes, runs helm, tracks test reports: the services of one small host.",
                 "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
             },
             "servers": [{"url": prefix or "/"}],
-            "tags": [{"name": one.name, "description": _ABOUT[one.name]} for one in self._services],
+            "tags": [{"name": service.name, "description": _ABOUT[service.name]} for service in self._services],
             "paths": dict(sorted(paths.items())),
             "components": {"schemas": self._components.schemas, "securitySchemes": self._schemes()},
         }
@@ -96,16 +97,16 @@ class Document:
             handler: Any = route[1]
             if issubclass(handler, ChartHandler):
                 for method, (operation, fixed) in handler.operations.items():
-                    is_there = self._has_cluster or operation.needs != "cluster" or operation.mutating
-                    if is_there and not fixed:
-                        told = self._of_chart(service, operation, handler.permission_of(method))
-                        yield service.base + operation.path, method.lower(), told
+                    is_served = self._has_cluster or operation.needs != "cluster" or operation.mutating
+                    if is_served and not fixed:
+                        described = self._of_chart(service, operation, handler.permission_of(method))
+                        yield service.base + operation.path, method.lower(), described
             else:
                 for method, endpoint in getattr(handler, "endpoints", {}).items():
-                    told = self._of(service, endpoint, handler.permission_of(method))
-                    yield service.base + path_of(route, endpoint), method.lower(), told
+                    described = self._of_endpoint(service, endpoint, handler.permission_of(method))
+                    yield service.base + path_of(route, endpoint), method.lower(), described
 
-    def _of(self, service: Service, endpoint: Endpoint, permission: Permission) -> dict[str, Any]:
+    def _of_endpoint(self, service: Service, endpoint: Endpoint, permission: Permission) -> dict[str, Any]:
         operation: dict[str, Any] = {
             "operationId": endpoint.identifier,
             "tags": [service.name],
@@ -120,19 +121,19 @@ class Document:
             operation["requestBody"] = _body(endpoint.body)
         return operation
 
-    def _of_chart(self, service: Service, one: Operation, permission: Permission) -> dict[str, Any]:
-        fails = {*one.fails, *((415,) if one.takes_body else ())}
-        headers = {"Content-Disposition": "The name of the file"} if one.answers == GZIP else one.headers
+    def _of_chart(self, service: Service, chart: Operation, permission: Permission) -> dict[str, Any]:
+        fails = {*chart.fails, *((415,) if chart.takes_body else ())}
+        headers = {"Content-Disposition": "The name of the file"} if chart.answers == GZIP else chart.headers
         operation: dict[str, Any] = {
-            "operationId": one.identifier,
+            "operationId": chart.identifier,
             "tags": [service.name],
-            "summary": one.summary,
-            "parameters": [_chart_parameter(each) for each in one.inputs if each.source in ("path", "query")],
-            "responses": self._responses(service, one.status, one.answers, sorted(fails), {}, headers),
+            "summary": chart.summary,
+            "parameters": [_chart_parameter(field) for field in chart.inputs if field.source in ("path", "query")],
+            "responses": self._responses(service, chart.status, chart.answers, sorted(fails), {}, headers),
             "security": security(permission, self._config),
         }
-        if one.takes_body:
-            operation["requestBody"] = _chart_body(one)
+        if chart.takes_body:
+            operation["requestBody"] = _chart_body(chart)
         return operation
 
     def _responses(
@@ -149,8 +150,8 @@ class Document:
             good["content"] = self._content(answers) | {media: self._media(kind) for media, kind in also.items()}
         content = {service.media_type: {"schema": self._error(service)}}
         return {str(status): good} | {
-            str(code): {"description": _MEANS[code], **_headers(_HEADERS.get(code, {})), "content": content}
-            for code in sorted({*fails, *_COMMON})
+            str(code): {"description": _DESCRIPTIONS[code], **_headers(_HEADERS.get(code, {})), "content": content}
+            for code in sorted({*fails, *_COMMON_STATUSES})
         }
 
     def _content(self, answers: Any) -> dict[str, Any]:
@@ -183,7 +184,7 @@ def security(permission: Permission, config: Config) -> Security:
     is_remote = listens_beyond_loopback(config)
     is_key_asked = config.svc.rest.access_interceptor.enabled
     controls = is_remote and not config.supervisor.security.allow_anonymous_control
-    known: Mapping[Permission, Security] = {
+    accepted: Mapping[Permission, Security] = {
         permissions.PUBLIC: _ANYBODY,
         permissions.READ: readers,
         permissions.READ_LOGS: _ACCOUNT if is_remote else readers,
@@ -194,24 +195,24 @@ def security(permission: Permission, config: Config) -> Security:
         permissions.READ_CHARTS: [*readers, *_KEY],
         permissions.CHANGE_CHARTS: _KEY if is_key_asked else _ACCOUNT if is_remote else readers,
     }
-    return known[permission]
+    return accepted[permission]
 
 
 def _headers(headers: Mapping[str, str]) -> dict[str, Any]:
-    told = {name: {"description": about, "schema": {"type": "string"}} for name, about in headers.items()}
-    return {"headers": told} if told else {}
+    described = {name: {"description": about, "schema": {"type": "string"}} for name, about in headers.items()}
+    return {"headers": described} if described else {}
 
 
 def path_of(route: Route, endpoint: Endpoint) -> str:
-    """The route's pattern with the names of its groups."""
+    """Returns the route's pattern with the names of its groups."""
     names = iter(endpoint.path)
     return re.sub(r"\([^)]*\)", lambda _: f"{{{next(names)}}}", route[0]).replace("\\", "")
 
 
 def _parameters(endpoint: Endpoint) -> list[dict[str, Any]]:
-    told = {one.name for one in endpoint.query if one.where == "path"}
-    plain = [Parameter(name, "", _NAME, "path", True) for name in endpoint.path if name not in told]
-    return [_parameter(one) for one in (*plain, *endpoint.query)]
+    described = {parameter.name for parameter in endpoint.query if parameter.where == "path"}
+    plain = [Parameter(name, "", _NAME, "path", True) for name in endpoint.path if name not in described]
+    return [_parameter(parameter) for parameter in (*plain, *endpoint.query)]
 
 
 _NAME = {"type": "string", "minLength": 1}
@@ -260,10 +261,10 @@ def _object(fields: Sequence[Input]) -> Schema:
     return schema
 
 
-def _join(known: dict[str, Any], other: dict[str, Any]) -> None:
-    """One path that two services answer, by what `Accept` asks for."""
-    known["summary"] += f"; as an event stream: {other['summary'][:1].lower()}{other['summary'][1:]}"
-    known["tags"] += other["tags"]
-    known["parameters"] += other["parameters"]
+def _merge(first: dict[str, Any], other: dict[str, Any]) -> None:
+    """Merges the operations of a path that two services share, depending on `Accept`."""
+    first["summary"] += f"; as an event stream: {other['summary'][:1].lower()}{other['summary'][1:]}"
+    first["tags"] += other["tags"]
+    first["parameters"] += other["parameters"]
     for status, answer in other["responses"].items():
-        known["responses"].setdefault(status, answer).setdefault("content", {}).update(answer.get("content", {}))
+        first["responses"].setdefault(status, answer).setdefault("content", {}).update(answer.get("content", {}))

@@ -1,4 +1,4 @@
-"""The interface document as JSON, as YAML, and as a page to try it from: of the house, or of one service by prefix."""
+"""The OpenAPI document as JSON, as YAML and as a page, of the application or of one service by prefix."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from handlers.tracker import badges
 from models.errors import Unavailable
 
 
-def whole_service(owner: Service) -> Service:
-    """What belongs to none of the three, and fails in the words of that under whose prefix it was asked for."""
+def shared_endpoints(owner: Service) -> Service:
+    """Returns the endpoints that belong to no service, with the error shape of the requested prefix's service."""
     return Service("server", "", [*common_routes, *badges.routes], owner.media_type, owner.error, base="")
 
 
 class Api(Base):
-    """The document, made for what is registered now: without a cluster there are no releases in it."""
+    """The document of what is served now: without a cluster it has no releases."""
 
     permission = READ
 
@@ -35,9 +35,11 @@ class Api(Base):
 
     def document(self) -> dict[str, Any]:
         services: tuple[Service, ...] = self.settings["served"]
-        asked = [one for one in services if not self.prefix or one.prefix == self.prefix]
+        requested = [service for service in services if not self.prefix or service.prefix == self.prefix]
         has_cluster = self.services.charts.groups()["releases"]
-        return Document(self.services.config, [*asked, whole_service(asked[0])], has_cluster).write(self.prefix)
+        return Document(self.services.config, [*requested, shared_endpoints(requested[0])], has_cluster).write(
+            self.prefix
+        )
 
 
 class ApiYaml(Api):
@@ -47,7 +49,7 @@ class ApiYaml(Api):
 
 
 class SwaggerPage(Page):
-    """Swagger UI; its files come with a package of the registry, so nothing is loaded from elsewhere."""
+    """Swagger UI. Its files come from a Python package, so nothing is loaded from other sites."""
 
     permission = READ
 
@@ -62,7 +64,7 @@ _POLICY = (
     "default-src 'self'; img-src 'self' data:; style-src 'self' 'unsafe-inline'; frame-ancestors 'none';"
     " base-uri 'none'; form-action 'self'"
 )
-"""Swagger UI styles itself by attributes and draws with data: images."""
+"""Swagger UI uses style attributes and data: images."""
 
 
 class SwaggerFiles(StaticFileHandler, Base):  # type: ignore[misc]
@@ -82,7 +84,7 @@ class SwaggerFiles(StaticFileHandler, Base):  # type: ignore[misc]
 
 @cache
 def swagger_folder() -> Path | None:
-    """Where the files of Swagger UI lie, if the package that brings them is installed; it is not imported."""
+    """Returns the folder of Swagger UI's files, if the package is installed, without importing it."""
     found = importlib.util.find_spec("swagger_ui")
     places = found.submodule_search_locations if found else None
     return Path(places[0]) / "static" if places else None

@@ -1,4 +1,4 @@
-"""The shapes of answers as JSON Schema: written from the attrs classes that make them."""
+"""JSON Schema of response types, generated from their attrs classes."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ _PLAIN: Mapping[Any, Schema] = {
 
 
 class Components:
-    """The schemas of all shapes, by name; each is written once and referred to."""
+    """The schemas of all response types by name, each referred to by `$ref`."""
 
     def __init__(self) -> None:
         self.schemas: dict[str, Schema] = {}
         self._kinds: dict[str, Any] = {}
 
     def of(self, kind: Any) -> Schema:
-        """The schema of a type: plain ones, attrs classes, lists, mappings, unions, enums and Literals."""
+        """Returns the schema of a type: plain, attrs, list, mapping, union, enum or Literal. Raises `TypeError`."""
         if kind in _PLAIN:
             return dict(_PLAIN[kind])
         origin, arguments = get_origin(kind), get_args(kind)
@@ -48,7 +48,7 @@ class Components:
         if origin is Literal:
             return {"type": "string", "enum": list(arguments)}
         if origin in (types.UnionType, typing.Union):
-            return _union([self.of(one) for one in arguments])
+            return _union([self.of(member) for member in arguments])
         if attrs.has(origin or kind) or _is_enum(kind):
             return self._named(kind)
         if origin is not None and issubclass(origin, Mapping):
@@ -59,28 +59,32 @@ class Components:
 
     def _named(self, kind: Any) -> Schema:
         origin, arguments = get_origin(kind) or kind, get_args(kind)
-        name = origin.__name__.removesuffix("Of" if arguments else "\0") + "".join(one.__name__ for one in arguments)
+        name = origin.__name__.removesuffix("Of" if arguments else "\0") + "".join(
+            argument.__name__ for argument in arguments
+        )
         if self._kinds.setdefault(name, kind) != kind:
-            raise TypeError(f"{kind} and {self._kinds[name]} have one name")
+            raise TypeError(f"{kind} and {self._kinds[name]} have the same name")
         if name not in self.schemas:
-            self.schemas[name] = {}  # it may refer to itself
-            self.schemas[name] = _enum(kind) if _is_enum(kind) else self._shape(origin, arguments)
+            self.schemas[name] = {}  # the type may refer to itself
+            self.schemas[name] = _enum(kind) if _is_enum(kind) else self._object_or_extension(origin, arguments)
         return {"$ref": f"#/components/schemas/{name}"}
 
-    def _shape(self, kind: Any, arguments: Sequence[Any]) -> Schema:
-        """An object; one that extends another is that one and what it adds."""
+    def _object_or_extension(self, kind: Any, arguments: Sequence[Any]) -> Schema:
+        """Returns an object, or for a subclass the parent's schema and the fields it adds."""
         fields = attrs.fields(attrs.resolve_types(kind))
         parent = next((base for base in kind.__mro__[1:] if attrs.has(base)), None)
         if parent is None:
             return self._object(fields, kind, arguments)
-        own = self._object([one for one in fields if not one.inherited], kind, arguments)
+        own = self._object([field for field in fields if not field.inherited], kind, arguments)
         return {"allOf": [self.of(parent), own]}
 
     def _object(self, fields: Sequence[attrs.Attribute[Any]], kind: Any, arguments: Sequence[Any]) -> Schema:
         variables = dict(zip(getattr(kind, "__parameters__", ()), arguments, strict=True))
-        properties = {serializers.name_of(one): self.of(_filled(_told(one), variables)) for one in fields}
+        properties = {
+            serializers.name_of(field): self.of(_substituted(_json_type(field), variables)) for field in fields
+        }
         schema: Schema = {"type": "object", "properties": properties, **_about(kind)}
-        if required := [serializers.name_of(one) for one in fields if not serializers.may_be_missing(one)]:
+        if required := [serializers.name_of(field) for field in fields if not serializers.may_be_missing(field)]:
             schema["required"] = required
         return schema
 
@@ -90,23 +94,23 @@ def _is_enum(kind: Any) -> TypeGuard[type[enum.Enum]]:
 
 
 def _enum(kind: type[enum.Enum]) -> Schema:
-    return {"type": "string", "enum": [one.value for one in kind]}
+    return {"type": "string", "enum": [member.value for member in kind]}
 
 
 def _union(schemas: Sequence[Schema]) -> Schema:
-    """Of a plain type and nothing, else of any."""
-    some = [one for one in schemas if one != {"type": "null"}]
-    if len(schemas) == len(some) or len(some) > 1 or "type" not in some[0]:
+    """Returns `type: [T, null]` for an optional plain type, else `anyOf`."""
+    members = [schema for schema in schemas if schema != {"type": "null"}]
+    if len(schemas) == len(members) or len(members) > 1 or "type" not in members[0]:
         return {"anyOf": list(schemas)}
-    plain: Schema = some[0] | {"type": [some[0]["type"], "null"]}
+    plain: Schema = members[0] | {"type": [members[0]["type"], "null"]}
     return plain | ({"enum": [*plain["enum"], None]} if "enum" in plain else {})
 
 
-def _told(field: attrs.Attribute[Any]) -> Any:
-    """The type of a field on the wire: what is left out where there is nothing is never null."""
+def _json_type(field: attrs.Attribute[Any]) -> Any:
+    """Returns the type of a field in JSON: a field that may be omitted is never null."""
     if not serializers.may_be_missing(field):
         return field.type
-    return next(one for one in get_args(field.type) if one is not type(None))
+    return next(member for member in get_args(field.type) if member is not type(None))
 
 
 def _about(kind: Any) -> Schema:
@@ -114,9 +118,9 @@ def _about(kind: Any) -> Schema:
     return {"description": about} if about and not about.startswith("Method generated") else {}
 
 
-def _filled(kind: Any, variables: Mapping[Any, Any]) -> Any:
-    """A type with the arguments of a generic class in place of its variables."""
+def _substituted(kind: Any, variables: Mapping[Any, Any]) -> Any:
+    """Returns a type with the arguments of a generic class in place of its variables."""
     if kind in variables:
         return variables[kind]
-    inner = tuple(one for one in getattr(kind, "__parameters__", ()) if one in variables)
-    return kind[tuple(variables[one] for one in inner)] if inner else kind
+    used = tuple(variable for variable in getattr(kind, "__parameters__", ()) if variable in variables)
+    return kind[tuple(variables[variable] for variable in used)] if used else kind

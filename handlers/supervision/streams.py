@@ -13,7 +13,7 @@ from handlers.base import Base
 from handlers.http import serializers
 from handlers.http.credentials import session_cookie
 from handlers.http.permissions import READ, READ_LOGS
-from handlers.http.sse import RETRY, STREAM_HEADERS, block
+from handlers.http.sse import RETRY_MILLISECONDS, STREAM_HEADERS, block
 from handlers.http.sse_connection import Stream
 from handlers.openapi.describe import EVENT_STREAM, Endpoint, Parameter, choice
 from handlers.openapi.describe import whole as whole_number
@@ -66,7 +66,7 @@ class StatusStream(Streaming):
     async def get(self) -> None:
         last = self.request.headers.get("Last-Event-ID", "")
         stream = self.open()
-        stream.send(f"retry: {RETRY}\n: status changes\n\n".encode())
+        stream.send(f"retry: {RETRY_MILLISECONDS}\n: status changes\n\n".encode())
         seen = self._history.last_told
         if last.isascii() and last.isdigit() and len(last) <= _LONGEST_ID:
             try:
@@ -137,7 +137,7 @@ class LogStream(Streaming):
 async def _follow(stream: Stream, pieces: AsyncIterator[bytes]) -> None:
     """Sends pieces of a log as fast as the client reads."""
     try:
-        await stream.send_slowly(f"retry: {RETRY}\n\n".encode())
+        await stream.send_slowly(f"retry: {RETRY_MILLISECONDS}\n\n".encode())
         async for piece in pieces:
             lines = piece.decode("utf-8", "replace").replace("\r", "").removesuffix("\n").split("\n") if piece else []
             for start in range(0, len(lines), _LINES):

@@ -16,7 +16,7 @@ import peewee
 from attrs import define, field
 from tornado.iostream import StreamClosedError
 
-from handlers.http.sse import RETRY, block
+from handlers.http.sse import RETRY_MILLISECONDS, block
 from handlers.http.sse_connection import Stream
 from handlers.openapi.describe import EVENT_STREAM, Endpoint, word
 from handlers.routing import Route
@@ -31,7 +31,7 @@ from supervisor.services import Services
 
 log = logging.getLogger("http")
 
-CONNECTED = block("connected", "{}", retry=RETRY)
+CONNECTED = block("connected", "{}", retry=RETRY_MILLISECONDS)
 _REPLAY_EVENTS = 100
 _BATCH_EVENTS = 100
 _MAX_ID_DIGITS = 18

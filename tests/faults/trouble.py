@@ -92,7 +92,7 @@ def clear(answer: Answer, *statuses: int) -> str:
     assert answer.status in (statuses or (500, 502, 503, 504)), answer
     is_page = str(answer.headers["Content-Type"]).startswith("text/")
     words = answer.text if is_page else str(answer.json.get("detail") or answer.json["message"])
-    assert "the log knows more" not in words, answer
+    assert "internal error" not in words, answer
     return words
 
 

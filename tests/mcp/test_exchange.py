@@ -11,6 +11,7 @@ from anyio import ClosedResourceError
 from tornado.httputil import HTTPHeaders, HTTPServerRequest, RequestStartLine
 
 from handlers.base import Base
+from handlers.mcp import sdk_server
 from handlers.mcp.bridge import Exchange
 from models.errors import NotFound
 

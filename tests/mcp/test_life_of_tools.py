@@ -175,7 +175,7 @@ def test_what_is_no_message_is_told_and_traces_nothing(serve: Serve) -> None:
 
 def test_an_answer_has_a_bound() -> None:
     assert of_response(200, "text/plain", b"x" * MAX_RESULT_BYTES).text
-    with pytest.raises(TooLarge, match="REST gives all of it"):
+    with pytest.raises(TooLarge, match="REST returns all of it"):
         of_response(200, "text/plain", b"x" * (MAX_RESULT_BYTES + 1))
 
 

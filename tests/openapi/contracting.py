@@ -18,7 +18,7 @@ from talk import house
 
 from handlers.app import served
 from handlers.openapi.document import Document
-from handlers.openapi.pages import whole_service
+from handlers.openapi.pages import shared_endpoints
 from models.config.settings import Config
 
 KEY = "the-key-of-the-charts"
@@ -59,7 +59,7 @@ def written(has_cluster: bool = True, **settings: Any) -> ErrorDetails:
     """The document of a house that does not run, with a configuration of these sections."""
     config = Config(**settings)
     services = served(config)
-    return Document(config, [*services, whole_service(services[0])], has_cluster).write()
+    return Document(config, [*services, shared_endpoints(services[0])], has_cluster).write()
 
 
 @contextlib.contextmanager

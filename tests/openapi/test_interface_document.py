@@ -82,7 +82,7 @@ def refs(value: Any) -> Iterator[str]:
 
 def served_routes() -> list[tuple[Service, Route]]:
     each = app.served(Config())
-    return [(service, route) for service in (*each, pages.whole_service(each[0])) for route in service.routes]
+    return [(service, route) for service in (*each, pages.shared_endpoints(each[0])) for route in service.routes]
 
 
 @pytest.mark.parametrize("prefix", PREFIXES)

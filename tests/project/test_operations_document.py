@@ -12,9 +12,9 @@ from conftest import ROOT
 import run
 from handlers import base, listener
 from handlers.charts import handler as charts
-from handlers.http import body_limit
+from handlers.http import body_limit, sse
 from handlers.mcp import handler as tools
-from handlers.mcp import results
+from handlers.mcp import results, toolbox
 from models import paging
 from models.accounts import accounts
 from models.charts.tar_reader import MIB, Bounds
@@ -38,6 +38,8 @@ CODE: dict[str, tuple[float, ...]] = {
     "an answer of which a client takes nothing": (listener._UNREAD_SECONDS,),
     "dropping the body of a refused request": (body_limit._DROP_SECONDS,),
     "a chart upload": (Bounds().packed / MIB + 1,),
+    "open event streams": (sse.RESERVED_STREAMS,),
+    "tools that are called at once and wait": (toolbox.MAX_WAITING_CALLS,),
     "sessions of agents, of each transport": (tools.MAX_SESSIONS, tools.SESSION_IDLE_SECONDS),
     "an answer to an agent": (results.MAX_RESULT_BYTES / MIB,),
     "body of JSON": (charts._MIB / MIB,),

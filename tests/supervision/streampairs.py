@@ -7,7 +7,7 @@ from typing import Any
 
 from tornado.iostream import IOStream
 
-from handlers.http.sse_connection import IoStream, PlainStream, Poll, Stream, taken_over
+from handlers.http.sse_connection import IoStream, PlainStream, Poll, Stream, take_over
 
 BOUND = 10_000
 
@@ -24,5 +24,5 @@ def pair(kind: type[Stream] = PlainStream, bound: int = BOUND) -> tuple[Any, soc
     served.setblocking(False)
     io = IOStream(served)
     return (
-        IoStream(io, bound, lambda _: None) if kind is IoStream else taken_over(io, bound, lambda _: None, Poll())
+        IoStream(io, bound, lambda _: None) if kind is IoStream else take_over(io, bound, lambda _: None, Poll())
     ), client

@@ -22,7 +22,7 @@ def kind(request: pytest.FixtureRequest) -> Any:
 def fill(stream: Any, client: socket.socket, piece: bytes) -> int:
     """Sends until the kernel takes no more, and a little is owed; returns how many were sent."""
     count = 0
-    while not stream._owed:
+    while not stream._queued_bytes:
         stream.send(piece)
         count += 1
         assert count < 100_000
