@@ -1,6 +1,6 @@
-"""What is looked after every few seconds, all at one beat so that an idle house seldom wakes.
+"""Periodic maintenance, all on one timer so that an idle server seldom wakes.
 
-How late the loop is, log files that have grown, zombies, the write-ahead logs of the stores.
+Measures how late the loop is, rotates log files, reaps orphans, checkpoints the write-ahead logs of the stores.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from supervisor.processes.orphans import Orphans
 
 log = logging.getLogger("server")
 
-_BEAT = 2.5
-_STALLED = 1.0
-_ROTATE_EVERY = 2
-_BURY_EVERY = 4
-_CHECKPOINT_EVERY = 24
-_LARGE_WAL = 16 * 1024 * 1024
-_MANY_COMMITS, _TOO_MANY_COMMITS = 1000, 10_000
-_STORM = 100
+_INTERVAL_SECONDS = 2.5
+_STALLED_AFTER_SECONDS = 1.0
+_ROTATE_EVERY_ROUNDS = 2
+_REAP_EVERY_ROUNDS = 4
+_CHECKPOINT_EVERY_ROUNDS = 24
+_LARGE_WAL_BYTES = 16 * 1024 * 1024
+_CHECKPOINT_COMMITS, _CHECKPOINT_COMMITS_UNDER_LOAD = 1000, 10_000
+_LOAD_COMMITS_PER_ROUND = 100
 
 
 class Maintenance:
     def __init__(self, orphans: Orphans, event_writer: EventWriter, logs: Logs, reports_wal: Path) -> None:
         """`reports_wal` is the write-ahead log of the tracker's store, which one report can make large."""
         self.lag = 0.0
-        """How late the loop was at the last beat, in seconds."""
+        """How late the loop was in the last round, in seconds."""
         self._worst = [0.0] * 4
-        self._strays = orphans
-        self._journal = event_writer
+        self._orphans = orphans
+        self._event_writer = event_writer
         self._logs = logs
         self._reports_wal = reports_wal
         self._wal_written = 0
@@ -43,47 +43,47 @@ class Maintenance:
 
     @property
     def is_stalled(self) -> bool:
-        """Whether the loop was held up for more than a second within the last ten."""
-        return max(self._worst) > _STALLED
+        """Whether the loop was late by more than a second within the last ten."""
+        return max(self._worst) > _STALLED_AFTER_SECONDS
 
     async def watch(self) -> None:
-        """Looks every two and a half seconds, for ever."""
-        beats = 0
+        """Runs a round every two and a half seconds."""
+        rounds = 0
         while True:
-            due = time.monotonic() + _BEAT
-            await asyncio.sleep(_BEAT)
+            due = time.monotonic() + _INTERVAL_SECONDS
+            await asyncio.sleep(_INTERVAL_SECONDS)
             self.lag = time.monotonic() - due
-            beats += 1
-            self._worst[beats % len(self._worst)] = self.lag
+            rounds += 1
+            self._worst[rounds % len(self._worst)] = self.lag
             try:
-                await self._tidy(beats)
+                await self._run_round(rounds)
             except Exception as error:
-                log.warning("the house could not be tidied: %s", error)
+                log.warning("maintenance failed: %s", error)
 
-    async def _tidy(self, beats: int) -> None:
-        if beats % _BURY_EVERY == 0:
-            self._strays.bury()
-        if beats % _ROTATE_EVERY == 0:
+    async def _run_round(self, rounds: int) -> None:
+        if rounds % _REAP_EVERY_ROUNDS == 0:
+            self._orphans.reap()
+        if rounds % _ROTATE_EVERY_ROUNDS == 0:
             await self._logs.rotate()
-        if self._is_due(beats, self._journal.commits):
-            self._commits = self._journal.commits = 0
+        if self._is_due(rounds, self._event_writer.commits):
+            self._commits = self._event_writer.commits = 0
             await asyncio.to_thread(database.checkpoint, begin=True)
-        if beats % _CHECKPOINT_EVERY == 0 or (beats % _BURY_EVERY == 0 and self._wal_has_grown()):
+        if rounds % _CHECKPOINT_EVERY_ROUNDS == 0 or (rounds % _REAP_EVERY_ROUNDS == 0 and self._wal_has_grown()):
             await asyncio.to_thread(reports.checkpoint)
             await asyncio.to_thread(reports.limit_log)
 
-    def _is_due(self, beats: int, commits: int) -> bool:
-        """Whether the journal's log is to be moved: now and then, and when it is long; in a storm it waits its turn."""
+    def _is_due(self, rounds: int, commits: int) -> bool:
+        """Whether to checkpoint the event store: now and then, and when its log is long; later under load."""
         lately, self._commits = commits - self._commits, commits
-        if lately > _STORM:
-            return commits >= _TOO_MANY_COMMITS
-        return commits >= _MANY_COMMITS or (beats % _CHECKPOINT_EVERY == 0 and commits > 0)
+        if lately > _LOAD_COMMITS_PER_ROUND:
+            return commits >= _CHECKPOINT_COMMITS_UNDER_LOAD
+        return commits >= _CHECKPOINT_COMMITS or (rounds % _CHECKPOINT_EVERY_ROUNDS == 0 and commits > 0)
 
     def _wal_has_grown(self) -> bool:
-        """Whether it is large and was written to: a report of a hundred thousand cases makes a large one at once."""
+        """Whether the log of the tracker is large and was written to: one large report suffices."""
         try:
             wal = self._reports_wal.stat()
         except FileNotFoundError:
             return False
         written, self._wal_written = self._wal_written, wal.st_mtime_ns
-        return wal.st_size > _LARGE_WAL and wal.st_mtime_ns != written
+        return wal.st_size > _LARGE_WAL_BYTES and wal.st_mtime_ns != written

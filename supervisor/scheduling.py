@@ -1,7 +1,7 @@
-"""Turns of the loop: what is done to hundreds of processes at once leaves room in between for everybody else.
+"""Cooperative scheduling: work on hundreds of processes yields to the loop in between.
 
-An answer to a request takes a few turns of the loop. Were there a piece of group work in each of them, the answer would
-wait for all of those pieces; so a piece is followed by as many turns as an answer takes.
+A response takes a few iterations of the loop. Were there a piece of group work in each of them, the response would wait
+for all of those pieces; so a piece is followed by as many free iterations as a response takes.
 """
 
 from __future__ import annotations
@@ -9,26 +9,26 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-_TURNS = 8
+_FREE_ITERATIONS = 8
 
 
-def later(do: Callable[[], object], turns: int = _TURNS) -> None:
-    """Calls `do` that many turns of the loop later."""
+def call_later(callback: Callable[[], object], iterations: int = _FREE_ITERATIONS) -> None:
+    """Calls `callback` after that many iterations of the loop."""
     loop = asyncio.get_running_loop()
-    if turns > 1:
-        loop.call_soon(later, do, turns - 1)
+    if iterations > 1:
+        loop.call_soon(call_later, callback, iterations - 1)
     else:
-        loop.call_soon(do)
+        loop.call_soon(callback)
 
 
-async def pause() -> None:
-    """Returns some turns of the loop later."""
-    for _ in range(_TURNS):
+async def yield_to_loop() -> None:
+    """Returns after some iterations of the loop."""
+    for _ in range(_FREE_ITERATIONS):
         await asyncio.sleep(0)
 
 
-class Turns:
-    """`async with` it: those inside go one after another, with turns for everybody else in between."""
+class YieldingLock:
+    """A lock that leaves some iterations of the loop to others before the next holder has it."""
 
     def __init__(self) -> None:
         self._lock = asyncio.Lock()
@@ -37,4 +37,4 @@ class Turns:
         await self._lock.acquire()
 
     async def __aexit__(self, *_: object) -> None:
-        later(self._lock.release)
+        call_later(self._lock.release)

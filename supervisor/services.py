@@ -135,7 +135,7 @@ class Services:
         self.context = _supervision_context(self.clock, self.event_writer, instance)
         self.fleet = Fleet(settings.supervisor.processes, self.context, records)
         self.logs = Logs(self.fleet.log_files)
-        self.meter = Meter()
+        self.meter = Meter(self.clock)
         self.maintenance = Maintenance(
             self.context.orphans, self.event_writer, self.logs, self.data_dir / "tracker.db-wal"
         )
@@ -152,12 +152,16 @@ class Services:
             self._keep("history", self.sharing.history.copy())
             self.sharing.listen()
         become_subreaper()
-        leftovers = await adopt(self.fleet, self.context, records)
-        self._keep("leftovers", leftovers.end())
+        self._leftovers = await adopt(self.fleet, self.context, records)
+        self._keep("leftovers", self._leftovers.end())
         self._keep("beat", self.maintenance.watch())
         self._keep("prune", self._prune())
         self._keep("retention", self.retention.watch())
         self._keep("charts", self.charts.start())
+
+    @property
+    def _leaves_processes(self) -> bool:
+        return self.config.supervisor.on_exit == "leave"
 
     def summary(self) -> str:
         """Returns a summary for `systemctl status`."""
@@ -176,11 +180,13 @@ class Services:
             task.cancel()
         end = time.monotonic() + self.config.server.shutdown_timeout
         await self._stop_processes()
-        if not await self.event_writer.settled(_seconds_until(end)):
+        if not await self.event_writer.stored_within(_seconds_until(end)):
             log.error("the store cannot be written: %d changes are lost", self.event_writer.waiting)
         await self.ingest.close(_seconds_until(end))
         await self.accounts.close()
         await self.charts.close()
+        if not self._leaves_processes:
+            await self.context.orphans.end_remaining()
         if self.sharing is not None:
             await self.sharing.close(_seconds_until(end))
         self.context.prober.close()
@@ -191,7 +197,9 @@ class Services:
     async def _stop_processes(self) -> None:
         try:
             async with asyncio.timeout(self.config.server.shutdown_timeout):
-                await self.fleet.close(self.config.supervisor.on_exit == "leave")
+                await self.fleet.close(self._leaves_processes)
+                if not self._leaves_processes:
+                    await self._leftovers.end()
         except TimeoutError:
             log.error("not all processes stopped within %g s: they are killed", self.config.server.shutdown_timeout)
             await self.fleet.kill()
@@ -352,8 +360,8 @@ def _supervision_context(clock: Clock, event_writer: EventWriter, instance: str)
         children=children,
         cgroups=cgroups,
         orphans=Orphans(children, cgroups, instance),
-        prober=Prober(children),
-        instance=instance,
+        prober=Prober(children, clock),
+        server_id=instance,
         environment=inherited(os.environ),
     )
 

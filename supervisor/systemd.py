@@ -1,6 +1,6 @@
-"""What systemd gives us, and what it is told: sockets to listen on, and how we stand (sd_listen_fds(3), sd_notify(3)).
+"""systemd: socket activation, notification and the watchdog (sd_listen_fds(3), sd_notify(3)).
 
-The protocol is a datagram of a few words. The libraries that speak it want systemd's own, or are no longer kept.
+The protocol is a datagram of a few lines. The libraries for it need libsystemd or are no longer maintained.
 """
 
 from __future__ import annotations
@@ -16,39 +16,39 @@ log = logging.getLogger("systemd")
 VARIABLES = frozenset(
     {"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES", "LISTEN_PIDFDID"}
 )
-"""What is meant for us alone: a child that had it would speak in our name."""
+"""Variables for the server alone: a child that had them could notify systemd in its name."""
 
-_FIRST = 3
-_BEAT = 2.0
+_FIRST_DESCRIPTOR = 3
+_INTERVAL_SECONDS = 2.0
 
 
 def given_sockets(environ: Mapping[str, str], pid: int) -> list[socket.socket]:
-    """The listening sockets that we were started with; none where they are meant for another process.
+    """The listening sockets from systemd; none where they are meant for another process.
 
-    Raises `ValueError` where one is no listening TCP socket.
+    Raises `ValueError` where one of them is no listening TCP socket.
     """
     if environ.get("LISTEN_PID") != str(pid):
         return []
-    given = [socket.socket(fileno=_FIRST + place) for place in range(int(environ.get("LISTEN_FDS", "0")))]
+    given = [socket.socket(fileno=_FIRST_DESCRIPTOR + place) for place in range(int(environ.get("LISTEN_FDS", "0")))]
     for one in given:
         listens = one.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
         if one.family not in (socket.AF_INET, socket.AF_INET6) or one.type != socket.SOCK_STREAM or not listens:
-            raise ValueError(f"descriptor {one.fileno()}, which we were given, is no TCP socket that listens")
+            raise ValueError(f"descriptor {one.fileno()} from systemd is not a listening TCP socket")
         one.setblocking(False)
         one.set_inheritable(False)
     return given
 
 
 class Systemd:
-    """Tells the one who started us how we stand; where nobody asked for it, nothing is sent."""
+    """Notifies the service manager; without NOTIFY_SOCKET nothing is sent."""
 
     def __init__(self, environ: Mapping[str, str], pid: int) -> None:
         name = environ.get("NOTIFY_SOCKET", "")
         self._address = f"\0{name[1:]}" if name.startswith("@") else name
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) if name else None
-        ours = environ.get("WATCHDOG_PID", str(pid)) == str(pid)
-        patience = int(environ.get("WATCHDOG_USEC", "0")) / 1e6 if ours else 0.0
-        self._every = min(_BEAT, patience / 2) if patience else _BEAT
+        is_for_us = environ.get("WATCHDOG_PID", str(pid)) == str(pid)
+        timeout = int(environ.get("WATCHDOG_USEC", "0")) / 1e6 if is_for_us else 0.0
+        self._every = min(_INTERVAL_SECONDS, timeout / 2) if timeout else _INTERVAL_SECONDS
         self._watching: asyncio.Task[None] | None = None
         self._is_failing = self._is_stopping = False
 
@@ -61,28 +61,28 @@ class Systemd:
         self._send("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
 
     def stopping(self, seconds: float) -> None:
-        """That we stop, and how long it may take."""
+        """The server stops, and how long that may take."""
         self._is_stopping = True
         self._send("STOPPING=1", f"EXTEND_TIMEOUT_USEC={round(seconds * 1e6)}")
 
     def watch(self, status: Callable[[], str]) -> None:
-        """From now on says at each beat that the loop turns, and `status`; a loop that is stalled says nothing."""
+        """From now on sends WATCHDOG=1 and `status` every few seconds; a stalled loop sends nothing."""
         if self._socket is not None:
-            self._watching = asyncio.get_running_loop().create_task(self._beat(status), name="systemd")
+            self._watching = asyncio.get_running_loop().create_task(self._notify_regularly(status), name="systemd")
 
-    async def _beat(self, status: Callable[[], str]) -> None:
+    async def _notify_regularly(self, status: Callable[[], str]) -> None:
         while True:
             self._send("WATCHDOG=1", f"STATUS={status()}")
             await asyncio.sleep(self._every)
 
-    def _send(self, *words: str) -> None:
+    def _send(self, *lines: str) -> None:
         if self._socket is None:
             return
         try:
-            self._socket.sendto("\n".join(words).encode(), socket.MSG_DONTWAIT, self._address)
+            self._socket.sendto("\n".join(lines).encode(), socket.MSG_DONTWAIT, self._address)
         except OSError as error:
             if not self._is_failing:
-                log.warning("NOTIFY_SOCKET: %s cannot be told how we stand: %s", self._address, error.strerror)
+                log.warning("NOTIFY_SOCKET: %s cannot be notified: %s", self._address, error.strerror)
             self._is_failing = True
         else:
             self._is_failing = False

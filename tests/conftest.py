@@ -10,6 +10,7 @@ import json
 import os
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import time
@@ -282,6 +283,12 @@ def marks() -> dict[int, str]:
                     if word.startswith(b"PILOTHOUSE_CHILD="):
                         found[int(entry.name)] = word.partition(b"=")[2].decode("utf-8", "surrogateescape")
     return found
+
+
+def fact_of(server: Server, key: str = "instance") -> str:
+    """A fact about a server's store: its instance id is the first part of each mark."""
+    with contextlib.closing(sqlite3.connect(server.data / "pilothouse.db")) as store:
+        return str(store.execute("SELECT value FROM house WHERE key = ?", (key,)).fetchone()[0])
 
 
 def script(name: str) -> Any:

@@ -44,7 +44,7 @@ class Processes(Page):
     permission = READ
 
     async def get(self) -> None:
-        await self.services.event_writer.soon()
+        await self.services.event_writer.stored_soon()
         fleet = list(self.services.fleet)
         usage = await self.services.meter.read(fleet)
         rows: Rows = self.settings["rows"]
@@ -73,7 +73,7 @@ class OneProcess(Page):
     permission = READ
 
     async def get(self, name: str) -> None:
-        await self.services.event_writer.soon(name)
+        await self.services.event_writer.stored_soon(name)
         process = self.services.fleet.get(name)
         usage = (await self.services.meter.read([process])).get(name)
         page = await self.services.history.page(Paging(size=_TIMELINE), Filter(process=name))

@@ -97,13 +97,13 @@ class Processes(Base):
     async def get(self) -> None:
         if "select" in self.request.query_arguments:
             names = selected_names(self)
-            await self.services.event_writer.soon()
+            await self.services.event_writer.stored_soon()
             self.reply([serializers.process_status(self.services.fleet.get(name)) for name in names])
             return
         listing: Listing = self.settings["listing"]
         await listing.ready()
         told = listing.encoded()
-        await self.services.event_writer.soon()
+        await self.services.event_writer.stored_soon()
         self.send(told, "application/json")
 
 
@@ -115,7 +115,7 @@ class Info(Base):
 
     async def get(self, name: str) -> None:
         told = serializers.process_status(self.services.fleet.get(name))
-        await self.services.event_writer.soon(name)
+        await self.services.event_writer.stored_soon(name)
         self.reply(told)
 
 

@@ -68,7 +68,7 @@ class Details(Base):
         names = selected_names(self) if "select" in self.request.query_arguments else [one.name for one in fleet]
         processes = [fleet.get(name) for name in names]
         usage = await self.services.meter.read(processes)
-        await self.services.event_writer.soon()
+        await self.services.event_writer.stored_soon()
         of: dict[str, list[str]] = {name: [] for name in names}
         for group in known.values():
             for member in group.members:

@@ -43,7 +43,7 @@ class Home(Page):
     permission = READ
 
     async def get(self) -> None:
-        await self.services.event_writer.soon()
+        await self.services.event_writer.stored_soon()
         fleet = list(self.services.fleet)
         trouble = [process for process in fleet if process.status in TROUBLE]
         changes = await self.services.history.page(Paging(size=_LOOKED_AT))

@@ -176,8 +176,8 @@ def signal_of(raw: str) -> signal.Signals:
 
 
 def amount(raw: str) -> str:
-    """One side of a resource limit, as `prlimit` spells it."""
-    return raw if raw == "unlimited" else str(at_least(0)(whole(raw)))
+    """One side of a resource limit as `prlimit` spells it; a size such as 200M is converted to bytes."""
+    return raw if raw == "unlimited" else str(at_least(0)(size(raw)))
 
 
 def status_range(raw: str) -> tuple[int, int]:

@@ -1,7 +1,7 @@
-"""The journal of status changes: one row for each, counted as it is written, paged without counting.
+"""The event log: one row for each status change, counted as it is written, paged without counting.
 
-A page by `eventTime` is one walk of one index, whatever the filter and however many events there are. `store` is this
-host's own, or the one that several nodes share (`models/supervision/shared_events.py`).
+A page by `eventTime` is one walk of one index, whatever the filter and the number of events. `store` is the file of
+this host, or the database that several nodes share (`models/supervision/shared_events.py`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from models.storage.sqlite import Store
 
 NEAR = 5_000
-"""An offset up to this costs a millisecond at most, so that page may be read on the loop."""
+"""A page up to this offset costs a millisecond at most, so it may be read on the loop."""
 
 _COLUMNS = "id, event_time, process, pid, start_time, end_time, exit_code, new_status, old_status, uptime"
 SORTABLE = frozenset(_COLUMNS.split(", "))
@@ -65,7 +65,7 @@ class Filter:
     process: str | None = None
 
     def where(self) -> tuple[str, list[object], str]:
-        """The condition, its values, and the scope under which such events are tallied."""
+        """The condition, its values, and the scope under which such events are counted."""
         if self.status is not None:
             return "WHERE new_status = ?", [self.status.rank], _status_scope(self.status.rank)
         if self.process is not None:
@@ -100,7 +100,7 @@ def _count(store: Store | Postgres, events: Iterable[tuple[str, int]], sign: int
 
 
 def last_id(store: Store | Postgres = database) -> int:
-    """The highest id ever given: ids grow across restarts and are not given again after pruning."""
+    """The highest id ever assigned: ids grow across restarts and are not assigned again after pruning."""
     row = store.execute_sql("SELECT max(id) FROM event").fetchone()
     return max(row[0] or 0, _tallies(store, [_LAST]).get(_LAST, 0))
 
@@ -157,35 +157,35 @@ def _content(store: Store | Postgres, paging: Paging, which: Filter, total: int)
     column = paging.sort
     if column not in SORTABLE:
         raise ValueError(f"no column of events: {column}")
-    walk, show = (_ways(column)[flag] for flag in (paging.descending != backwards, paging.descending))
+    walk, show = (_order_terms(column)[flag] for flag in (paging.descending != backwards, paging.descending))
     ids = f"SELECT id FROM event {condition} ORDER BY {walk} LIMIT ? OFFSET ?"  # noqa: S608
     query = f"SELECT {_COLUMNS} FROM event WHERE id IN ({ids}) ORDER BY {show}"  # noqa: S608
     return [_entry(row) for row in store.execute_sql(query, [*values, size, offset])]
 
 
-def _ways(column: str) -> tuple[str, str]:
-    """Up and down; what an event does not have comes before all that it could have, as SQLite sorts."""
+def _order_terms(column: str) -> tuple[str, str]:
+    """ORDER BY terms, ascending and descending; NULL sorts first, as in SQLite."""
     first, last = (" NULLS FIRST", " NULLS LAST") if column in _NULLABLE else ("", "")
     return f"{column} ASC{first}, id ASC", f"{column} DESC{last}, id DESC"
 
 
 def since(id: int, limit: int, store: Store | Postgres = database) -> list[Entry]:
-    """The first `limit` events after `id`, oldest first: what a stream that was cut has missed."""
+    """The first `limit` events after `id`, oldest first: for streams that reconnect."""
     query = f"SELECT {_COLUMNS} FROM event WHERE id > ? ORDER BY id LIMIT ?"  # noqa: S608
     return [_entry(row) for row in store.execute_sql(query, (id, limit))]
 
 
 def prune(before: int, most: int, batch: int = 1000, store: Store | Postgres = database) -> int:
-    """Deletes up to `batch` of the events older than `before`, or beyond the newest `most`; says how many.
+    """Deletes up to `batch` of the events older than `before`, or beyond the newest `most`; returns how many.
 
-    The highest id stays known, so that no id is ever given twice.
+    The highest id stays stored, so that no id is assigned twice.
     """
     with store.atomic():
         surplus = max(0, count(Filter(), store) - most)
         old = "SELECT id, process, new_status FROM event WHERE event_time < ? ORDER BY event_time, id LIMIT ?"
         rows = store.execute_sql(old, (before, batch)).fetchall()
         if not rows and surplus:
-            oldest = "SELECT id, process, new_status FROM event ORDER BY id LIMIT ?"  # a clock may have gone back
+            oldest = "SELECT id, process, new_status FROM event ORDER BY id LIMIT ?"  # a clock may have been set back
             rows = store.execute_sql(oldest, (min(surplus, batch),)).fetchall()
         if rows:
             highest = last_id(store)

@@ -1,4 +1,4 @@
-"""Supervised processes as values: the spec of one, its status, the legal moves, and what an exit means."""
+"""Supervised processes as values: the spec, the status, the legal transitions, and what an exit means."""
 
 from __future__ import annotations
 
@@ -47,18 +47,18 @@ STATUSES = tuple(Status)
 _RANK = {status: rank for rank, status in enumerate(STATUSES)}
 
 UP = frozenset({Status.RUNNING, Status.HEALTHY, Status.UNHEALTHY})
-"""It is through with starting and has not begun to stop."""
+"""Started, and not stopping."""
 
 ENDED = frozenset(
     {Status.FINISHED, Status.UNKNOWN, Status.FAILED, Status.FAILED_TO_START, Status.STOPPED, Status.ABORTED}
 )
 
 TROUBLE = frozenset({Status.UNKNOWN, Status.FAILED, Status.FAILED_TO_START, Status.ABORTED, Status.UNHEALTHY})
-"""What somebody should look at."""
+"""Statuses that an operator should look at; logged as WARNING."""
 
 _EXITS = frozenset({Status.FINISHED, Status.FAILED, Status.STOPPED, Status.ABORTED, Status.UNKNOWN})
 
-NEXT: Mapping[Status, frozenset[Status]] = {
+TRANSITIONS: Mapping[Status, frozenset[Status]] = {
     Status.NOT_STARTED: frozenset({Status.STARTING}),
     Status.STARTING: frozenset({Status.RUNNING, Status.FAILED_TO_START, Status.STOPPING, Status.UNKNOWN}),
     Status.RUNNING: _EXITS | {Status.HEALTHY, Status.UNHEALTHY, Status.STOPPING},
@@ -67,11 +67,11 @@ NEXT: Mapping[Status, frozenset[Status]] = {
     Status.STOPPING: frozenset({Status.STOPPED, Status.ABORTED, Status.UNKNOWN}),
     **{status: frozenset({Status.STARTING}) for status in ENDED},
 }
-"""Every legal move (supervision.md, States). `Process._become` is the one place that makes one."""
+"""Every legal transition. `ProcessState._become` is the one place that makes one."""
 
 
 class Restart(enum.Enum):
-    """When a process that ended by itself is started again."""
+    """When a process that ended by itself is restarted."""
 
     NEVER = "never"
     ON_FAILURE = "on-failure"
@@ -86,7 +86,7 @@ _RESTARTED = {
 
 
 def restarts(policy: Restart, ended: Status) -> bool:
-    """Whether `policy` brings back a process that ended so. A stop that was asked for is not for this function."""
+    """Whether `policy` restarts a process that ended by itself with this status."""
     return ended in _RESTARTED[policy]
 
 
@@ -99,15 +99,15 @@ class Exit:
 
     @property
     def exit_code(self) -> int:
-        """As shells and the wire tell it: 128 + n for death by signal n."""
+        """As in shells and responses: 128 + n for death by signal n."""
         return self.code if self.signal is None else 128 + self.signal
 
     def __str__(self) -> str:
         return f"exit code {self.code}" if self.signal is None else f"signal {self.signal}"
 
 
-def ended_as(exit: Exit | None) -> Status:
-    """What an exit means that nobody asked for; `None` is one that nobody can know (an adopted child's)."""
+def status_after_exit(exit: Exit | None) -> Status:
+    """The status after an exit that no stop caused; `None` is an exit that could not be read."""
     if exit is None:
         return Status.UNKNOWN
     if exit.signal is not None:
@@ -155,7 +155,7 @@ class ExecProbe:
 
 @frozen
 class HealthCheck:
-    """Exactly one of `http`, `tcp` and `exec`, and when to ask."""
+    """Exactly one of `http`, `tcp` and `exec`, and when to probe."""
 
     http: HttpProbe | None = None
     tcp: TcpProbe | None = None
@@ -211,16 +211,16 @@ class ProcessSpec:
 
     @property
     def stderr_file(self) -> str | None:
-        """The file that standard error goes to of its own; `None` where it is inherited or goes where stdout goes."""
+        """The file for standard error; `None` where it is inherited or redirected to standard output."""
         return None if self.redirect_stderr else self.stderr_logfile
 
     @cached_property
-    def launched_as(self) -> str:
-        """A word for all that its children are started by: a child of another word has another command, say."""
+    def launch_fingerprint(self) -> str:
+        """SHA-256 of the launch settings; on adoption, a different value means that the configuration has changed."""
         files = self.stdout_logfile, self.stderr_file, self.redirect_stderr
-        ground = self.directory, self.user, self.group, self.umask, self.nice
-        whole = self.argv, sorted(self.environment.items()), sorted(self.limits.items()), *ground, *files
-        return hashlib.sha256(repr(whole).encode("utf-8", "backslashreplace")).hexdigest()[:16]
+        setting = self.directory, self.user, self.group, self.umask, self.nice
+        launch = self.argv, sorted(self.environment.items()), sorted(self.limits.items()), *setting, *files
+        return hashlib.sha256(repr(launch).encode("utf-8", "backslashreplace")).hexdigest()[:16]
 
 
 _APPLIED_LIVE = frozenset({"description", "labels", "groups", "order", "auto_start", "log_max_bytes", "log_backups"})
@@ -234,7 +234,7 @@ def needs_restart(before: ProcessSpec, after: ProcessSpec) -> bool:
 
 
 def needed_by(specs: Mapping[str, ProcessSpec]) -> Mapping[str, list[str]]:
-    """Name -> those that depend on it directly; none for one that nobody needs."""
+    """Name -> names of its direct dependents; without entries for processes that have none."""
     names: dict[str, list[str]] = {}
     for spec in specs.values():
         for dependency in spec.depends_on:
@@ -243,7 +243,7 @@ def needed_by(specs: Mapping[str, ProcessSpec]) -> Mapping[str, list[str]]:
 
 
 def dependents(needed: Mapping[str, list[str]], name: str) -> list[str]:
-    """The names that need `name`, directly or through others; each stands before those that it needs.
+    """The direct and indirect dependents of `name`; each comes before those that it depends on.
 
     `needed` as `needed_by` gives it. Not recursive: a chain may be long.
     """
@@ -251,13 +251,13 @@ def dependents(needed: Mapping[str, list[str]], name: str) -> list[str]:
     seen: set[str] = set()
     stack = [(name, False)]
     while stack:
-        one, through = stack.pop()
-        if through:
-            order.append(one)
-        elif one not in seen:
-            seen.add(one)
-            stack.append((one, True))
-            stack += [(other, False) for other in needed.get(one, ())]
+        current, is_done = stack.pop()
+        if is_done:
+            order.append(current)
+        elif current not in seen:
+            seen.add(current)
+            stack.append((current, True))
+            stack += [(other, False) for other in needed.get(current, ())]
     return order[:-1]
 
 

@@ -1,4 +1,4 @@
-"""What is kept of each process beside its history: enough to find it again after we were killed."""
+"""The stored state of each process: enough to adopt its child after the server was killed."""
 
 from __future__ import annotations
 
@@ -16,12 +16,11 @@ _SAVE = f"INSERT OR REPLACE INTO supervised ({_COLUMNS}) VALUES ({', '.join('?' 
 
 
 class Record(NamedTuple):
-    """One process at one moment, never changed but replaced: four times in each life, so it is a tuple.
+    """The state of one process; replaced at each change.
 
-    `wanted` is what the operator (or auto-start) last asked for. `generation` counts its starts: it tells a child from
-    the ones before it. `pid`, `start_ticks` and `boot_id` are those of its last child and together name one process of
-    one boot; whether that one still lives is told by the status. Times are microseconds since 1970 (UTC), `uptime` is
-    the length of the last life in microseconds, once that is over.
+    `wanted` is whether the operator (or auto-start) last requested it to run. `generation` counts its starts and tells
+    its instances apart. `pid`, `start_ticks` and `boot_id` identify its last child; the status tells whether that is
+    live. Times are microseconds since 1970 (UTC); `uptime` is how long the last instance ran, in microseconds.
     """
 
     name: str
@@ -50,12 +49,12 @@ def save(records: Iterable[Record]) -> None:
 
 
 def load() -> dict[str, Record]:
-    """All that is known of processes, by name, also of those that the configuration no longer has."""
+    """All records by name, also of processes that are no longer configured."""
     rows = database.execute_sql(f"SELECT {_COLUMNS} FROM supervised")  # noqa: S608
     return {row[0]: Record(row[0], STATUSES[row[1]], bool(row[2]), *row[3:]) for row in rows}
 
 
 def forget(names: Collection[str]) -> None:
-    """Drops what is kept of processes that are configured no more; their history stays. For use within `atomic()`."""
+    """Deletes the records of processes that are no longer configured; their events stay. For use within `atomic()`."""
     if names:
         Supervised.delete().where(Supervised.name.in_(list(names))).execute()

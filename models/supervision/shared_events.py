@@ -1,8 +1,7 @@
 """The event history that several nodes share: each node's own events, copied there in the order of their commits.
 
-An event has two numbers: the one that its node gave it, and the one that it has in the shared history, which grows in
-the order of the commits and has no gaps. How far a node has come is written with what it copies: however often a copy
-is tried, it is there once.
+An event has two numbers: the one of its node, and the one in the shared history, which grows in commit order without
+gaps. The last number that a node has copied is written with its events, so a repeated copy adds nothing.
 """
 
 from __future__ import annotations
@@ -38,9 +37,9 @@ def open_history(url: str) -> Postgres:
 
 
 def begin(store: Postgres, instance: str, newest: int) -> int:
-    """The number of the last event of a node that is there; `newest` is the last that the node has.
+    """The number of the last event that a node has copied; `newest` is the last event of the node.
 
-    A node that was put back to an older state has numbers again that it had given before: they are new ones.
+    A node that was restored from a backup assigns numbers again; those count as new events.
     """
     with store.atomic():
         copied = _copied(store, instance)
@@ -50,10 +49,9 @@ def begin(store: Postgres, instance: str, newest: int) -> int:
 
 
 def copy(store: Postgres, instance: str, entries: Sequence[Entry], after: int | None = None) -> int:
-    """Adds events of a node, oldest first, but those that are there already; returns how far the node has come.
+    """Adds events of a node, oldest first, except those that were added before; returns the last number copied.
 
-    That is before `after`, where the node believed to be, and nothing is added, if the database has lost what it had:
-    a copy of it that was behind took its place.
+    Where that is less than `after`, the database was replaced by an older copy of itself, and nothing is added.
     """
     with store.atomic():
         copied = _copied(store, instance)

@@ -17,9 +17,8 @@ HISTORY = (
     "CREATE INDEX event_by_status ON event (new_status, event_time, id)",
     "CREATE TABLE tally (scope TEXT PRIMARY KEY, events INTEGER NOT NULL) WITHOUT ROWID",
 )
-"""What makes the tables of the history, here and where several nodes share it
-(`models/supervision/shared_events.py`): as they were
-released, so never changed.
+"""Creates the tables of the history, here and in the database that several nodes share
+(`models/supervision/shared_events.py`). Released, so never changed.
 """
 
 database = Store(
@@ -33,11 +32,11 @@ database = Store(
         ],
     ]
 )
-"""The house's own: the history of the processes, and what a killed supervisor has to know at its next start."""
+"""The history and the records of the processes."""
 
 
 class Table(peewee.Model):
-    """The base of every table of the house."""
+    """The base of every table."""
 
     class Meta:
         database = database
@@ -46,7 +45,7 @@ class Table(peewee.Model):
 class Event(Table):
     """One status change. Times are microseconds since 1970 (UTC), `uptime` is a length in microseconds.
 
-    Statuses are kept by their rank in the seed's order, which is how they sort.
+    Statuses are stored by their rank in the seed's order, which is how they sort.
     """
 
     id = peewee.IntegerField(primary_key=True)
@@ -65,7 +64,7 @@ class Event(Table):
 
 
 class Supervised(Table):
-    """What a supervisor that was killed has to know of each process at its next start."""
+    """The record of a process (`models/supervision/record.py`)."""
 
     name = peewee.TextField(primary_key=True)
     status = peewee.SmallIntegerField()
@@ -85,7 +84,7 @@ class Supervised(Table):
 
 
 class House(Table):
-    """Facts about this store as a whole."""
+    """Facts about this store as a whole: its instance id."""
 
     key = peewee.TextField(primary_key=True)
     value = peewee.TextField()
@@ -95,8 +94,8 @@ class House(Table):
 
 
 def fact(key: str, value: str | None = None) -> str:
-    """The stored fact `key`; where there is none yet, `value` (or a new random word) becomes it for good."""
-    if House.get_or_none(House.key == key) is None:  # a start must not need to write: the store may be locked just then
+    """The stored fact `key`; where there is none yet, `value` (or a random id) is stored."""
+    if House.get_or_none(House.key == key) is None:  # a start must not need to write: the store may be locked
         with database.atomic():
             House.insert(key=key, value=value or secrets.token_hex(8)).on_conflict_ignore().execute()
     return str(House.get_by_id(key).value)

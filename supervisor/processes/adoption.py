@@ -1,8 +1,8 @@
-"""Finding again, after we were killed or left, the processes that we had started. Nothing is started twice.
+"""Adoption: at its start, the server finds the processes that an earlier run of it started. Nothing starts twice.
 
-A child is known by its pid, start time and boot, which are in the store; or, where we were killed between its spawn and
-that commit, by its mark: that it is to run is in the store before it is started. Where even that could not be stored
-(the disk was full), and where it had come back by itself, the mark of a later generation tells.
+A child is recognized by the stored pid, start time and boot; or, where the server was killed between the spawn and that
+commit, by the tag in its environment, because the intent to start is stored before the spawn. Where even that could not
+be stored (a full disk), the tag has a later generation than the record.
 """
 
 from __future__ import annotations
@@ -24,54 +24,60 @@ from supervisor.processes.process import Process
 
 log = logging.getLogger("adoption")
 
-_GRACE = 10.0
+_STOP_TIMEOUT_SECONDS = 10.0
 _IDLE = ENDED | {Status.NOT_STARTED}
 
 
 @frozen
 class Leftovers:
-    """What an earlier life of ours left running and the configuration no longer asks for."""
+    """What an earlier run of the server left running and the configuration no longer contains."""
 
     processes: list[Process]
     pids: set[int]
-    """Bearers of our mark that belong to no child that lives."""
+    """Tagged processes that belong to no adopted child."""
 
     async def end(self) -> None:
         if self.pids:
-            log.warning("left over from an earlier life, to be ended: pid %s", ", ".join(map(str, sorted(self.pids))))
-        await asyncio.gather(orphans.end(self.pids, _GRACE), *(process.retire() for process in self.processes))
+            log.warning("ending processes left by an earlier run: pid %s", ", ".join(map(str, sorted(self.pids))))
+        await asyncio.gather(
+            orphans.end(self.pids, _STOP_TIMEOUT_SECONDS), *(process.retire() for process in self.processes)
+        )
 
 
 async def adopt(fleet: Fleet, context: SupervisionContext, records: Mapping[str, Record]) -> Leftovers:
-    """Watches what lives again, marks what died meanwhile as `unknown`, and takes up restarts that were due."""
-    marked = await asyncio.to_thread(orphans.tagged_processes, context.instance)
+    """Adopts live children, marks those that ended meanwhile as `unknown`, and resumes restarts that were due."""
+    tagged = await asyncio.to_thread(orphans.tagged_processes, context.server_id)
     removed = [_removed(name, context) for name in records.keys() - {process.name for process in fleet}]
-    told = {one.identity: one.spec for one in marked}
+    fingerprints = {one.identity: one.fingerprint for one in tagged}
     kept: set[tuple[str, int]] = set()
     for process in (*fleet, *removed):
         record = process.record = records.get(process.name, process.record)
-        found = _by_identity(context, record) or _by_mark(context, record, marked)
-        if found is not None:
-            child, generation = found
+        match = _by_identity(context, record) or _by_tag(context, record, tagged)
+        if match is not None:
+            child, generation = match
             process.adopt(child, record, generation)
             kept.add((process.name, generation))
-            if process.name in fleet and told.get(child.identity) not in ("", None, process.spec.launched_as):
-                log.warning("%s: pid %d was started by an older configuration: restart it", process.name, child.pid)
+            if process.name in fleet and fingerprints.get(child.identity) not in (
+                "",
+                None,
+                process.spec.launch_fingerprint,
+            ):
+                log.warning("%s: pid %d runs with an older configuration: restart it", process.name, child.pid)
         elif record.status not in _IDLE:
-            process.lost()
+            process.mark_unknown()
     for process in fleet:
         process.resume()
-    pids = {one.identity.pid for one in marked if (one.name, one.generation) not in kept}
+    pids = {one.identity.pid for one in tagged if (one.name, one.generation) not in kept}
     return Leftovers(removed, pids)
 
 
 def _removed(name: str, context: SupervisionContext) -> Process:
-    """A process that is configured no more: how it was started is not known, only how it is stopped."""
+    """A process that is no longer configured: its launch settings are unknown, but it can be stopped."""
 
-    async def nothing(_: str) -> None:
+    async def no_dependencies(_: str) -> None:
         """It is never started again."""
 
-    return Process(ProcessSpec(name, ("",)), context, nothing)
+    return Process(ProcessSpec(name, ("",)), context, no_dependencies)
 
 
 def _by_identity(context: SupervisionContext, record: Record) -> tuple[Child, int] | None:
@@ -81,12 +87,12 @@ def _by_identity(context: SupervisionContext, record: Record) -> tuple[Child, in
     return (child, record.generation) if child else None
 
 
-def _by_mark(context: SupervisionContext, record: Record, marked: list[TaggedProcess]) -> tuple[Child, int] | None:
-    """The oldest leader of a session that bears the mark of the generation that was intended, or of a later one."""
+def _by_tag(context: SupervisionContext, record: Record, tagged: list[TaggedProcess]) -> tuple[Child, int] | None:
+    """The oldest session leader with the tag of the intended generation or of a later one."""
     known = record.generation if record.status in _IDLE or record.pid is not None else record.generation - 1
-    for one in marked:
-        if one.leads and one.name == record.name and one.generation > known:
-            child = context.children.adopt(one.identity)
+    for process in tagged:
+        if process.leads_session and process.name == record.name and process.generation > known:
+            child = context.children.adopt(process.identity)
             if child is not None:
-                return child, one.generation
+                return child, process.generation
     return None

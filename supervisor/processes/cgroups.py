@@ -1,7 +1,6 @@
-"""Control groups, where one can be written: the one way to end everything that a child has started, whatever it did.
+"""Control groups: where cgroup v2 with `cgroup.kill` (Linux 5.14) is writable, they end everything a child started.
 
-cgroup v2 with `cgroup.kill` (Linux 5.14). Elsewhere process groups and marks do the work
-(`supervisor/processes/orphans.py`).
+Elsewhere process groups, tags and the process tree serve instead (`supervisor/processes/orphans.py`).
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ log = logging.getLogger("cgroup")
 
 
 def _own() -> Path | None:
-    """The cgroup v2 folder that we are in ourselves."""
+    """The cgroup v2 folder of the server itself."""
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         before, _, after = line.partition(" - ")
         if after.startswith("cgroup2 "):
@@ -31,19 +30,19 @@ def _own() -> Path | None:
 
 
 class Cgroups:
-    """One group for each process, below one of ours below the one we are in. All of it does nothing where it cannot."""
+    """One group for each process, below the group of the server. Without cgroup v2 all methods do nothing."""
 
     def __init__(self, root: Path | None) -> None:
         self._root = root
         self._mover = ThreadPoolExecutor(1, "cgroup")
 
     @classmethod
-    def open(cls, instance: str) -> Cgroups:
+    def open(cls, server_id: str) -> Cgroups:
         try:
             own = _own()
             if own is None:
                 return cls(None)
-            root = own / f"pilothouse-{instance}"
+            root = own / f"pilothouse-{server_id}"
             root.mkdir(exist_ok=True)
             if not (root / "cgroup.kill").exists():
                 root.rmdir()
@@ -57,12 +56,12 @@ class Cgroups:
         return f"{self._root}/{hashlib.sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()[:24]}"
 
     def join(self, name: str, child: Child) -> None:
-        """Has a child moved into its group soon. In a thread of its own: the kernel takes time, and nobody waits."""
+        """Moves a child into its group, in a thread of its own because the kernel takes time."""
         if self._root is not None and not child.is_adopted:
             self._mover.submit(self._move, self._group(name), child)
 
     def _move(self, group: str, child: Child) -> None:
-        with contextlib.suppress(OSError):  # it ended meanwhile, or the folder is not ours any more
+        with contextlib.suppress(OSError):  # it ended meanwhile, or the folder is no longer writable
             if not child.exited.done():
                 with contextlib.suppress(FileExistsError):
                     os.mkdir(group)  # noqa: PTH102 (a fifth of the time: each start)
@@ -70,19 +69,19 @@ class Cgroups:
                 child.is_grouped = True
 
     def populated(self, name: str) -> bool:
-        """Whether anything that the process started still lives, as far as the group knows."""
-        return b"populated 1" in self._told(name, "cgroup.events")
+        """Whether its group has a live member."""
+        return b"populated 1" in self._read(name, "cgroup.events")
 
     def members(self, name: str) -> list[int]:
-        return [int(pid) for pid in self._told(name, "cgroup.procs").split()]
+        return [int(pid) for pid in self._read(name, "cgroup.procs").split()]
 
-    def _told(self, name: str, file: str) -> bytes:
-        """What a file of its group says; nothing where there is none."""
+    def _read(self, name: str, file: str) -> bytes:
+        """The content of a file of its group; empty where there is none."""
         if self._root is None:
             return b""
         try:
-            with open(f"{self._group(name)}/{file}", "rb", buffering=0) as told:  # noqa: PTH123 (each stop reads one)
-                return told.readall()
+            with open(f"{self._group(name)}/{file}", "rb", buffering=0) as stream:  # noqa: PTH123 (each stop reads one)
+                return stream.readall()
         except OSError:
             return b""
 
@@ -100,6 +99,6 @@ class Cgroups:
                     group.rmdir()
 
 
-def _write(group: str, file: str, word: str) -> None:
-    with open(f"{group}/{file}", "wb", buffering=0) as there:  # noqa: PTH123 (as above)
-        there.write(word.encode())
+def _write(group: str, file: str, text: str) -> None:
+    with open(f"{group}/{file}", "wb", buffering=0) as stream:  # noqa: PTH123 (as above)
+        stream.write(text.encode())

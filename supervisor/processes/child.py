@@ -1,49 +1,59 @@
-"""One OS process: started, watched by the kernel's word (pidfd), ended with its whole group. Nothing else spawns.
+"""Operating-system processes: spawned, watched through a pidfd, signalled as a group. No other module spawns.
 
-Starting uses `subprocess` without `preexec_fn`, `user=` or `group=`, so that it is a vfork: it does not copy our page
-tables, it blocks signals meanwhile, and a signal sent right after it reaches the child. What these arguments would have
-done is done by the chain `prlimit`, `setpriv`, command, each replacing the one before in the same process.
+`subprocess` is used without `preexec_fn`, `user=` and `group=`, so that it is a vfork: page tables are not copied,
+signals are blocked meanwhile, and a signal sent right after it reaches the child. Limits, niceness and user are set by
+a chain of programs (`prlimit`, `nice`, `setpriv`, command), each of which executes the next in the same process.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import fcntl
 import logging
 import os
+import re
 import resource
 import shutil
 import signal
+import struct
 import subprocess
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, KeysView, Mapping
 from pathlib import Path
+from typing import Any
 
-from attrs import Factory, define, frozen
+from attrs import Factory, define, evolve, frozen
 
 from models.errors import Failed
 from models.supervision.process import Exit, Limits
-from supervisor.scheduling import later
+from supervisor.scheduling import call_later
 
 log = logging.getLogger("children")
 
-MARK = "PILOTHOUSE_CHILD"
-"""The variable by which a child, and all that it starts, is known as ours: instance:generation:name."""
+TAG_VARIABLE = "PILOTHOUSE_CHILD"
+"""The variable that tags a child and all that it starts: server id, generation and name, separated by colons."""
 
-SPEC = "PILOTHOUSE_SPEC"
-"""The variable that tells what a child was started by: `ProcessSpec.launched_as`."""
+FINGERPRINT_VARIABLE = "PILOTHOUSE_SPEC"
+"""The variable that holds `ProcessSpec.launch_fingerprint`."""
 
-_SLICE = 0.001
-_STAT = 4096
+_EXIT_SLICE_SECONDS = 0.001
+_MAX_STAT_BYTES = 4096
 _CHAIN = ("prlimit", "nice", "setpriv")
-_UNHURRIED, _PATIENT = 0.0005, 0.1
-_ROOM = 64
+_FIRST_EXEC_POLL_SECONDS, _LAST_EXEC_POLL_SECONDS = 0.0005, 0.1
+_SPARE_DESCRIPTORS = 64
+_CHAIN_ERROR_SECONDS, _MAX_CHAIN_ERROR_BYTES = 5.0, 4096
+_EXIT_CODE_SECONDS, _EXIT_CODE_POLL_SECONDS = 1.0, 0.01
+_PIDFD_GET_INFO, _PIDFD_INFO_BYTES, _PIDFD_INFO_EXIT, _PIDFD_STATUS_OFFSET = 0xC040FF0B, 64, 8, 60
+_SHEBANG_BYTES = 256
+_BINFMT = Path("/proc/sys/fs/binfmt_misc")
 
 
 @frozen
 class Identity:
-    """One process of one boot: a pid alone may be given again."""
+    """One process of one boot: a pid alone may be reused."""
 
     pid: int
     start_ticks: int
@@ -52,7 +62,7 @@ class Identity:
 
 @frozen
 class Launch:
-    """All that starting one child takes. `uid` None means our own; `limits` as in `ProcessSpec`.
+    """How to start one child. `uid` None means that of the server; `limits` as in `ProcessSpec`.
 
     `stdin` is an open descriptor, `None` for nothing; `stdout` and `stderr` are log files or open descriptors.
     """
@@ -71,7 +81,7 @@ class Launch:
     redirect_stderr: bool = False
 
     def chain(self) -> list[str]:
-        """The command, behind those that prepare the ground for it."""
+        """The command, preceded by the programs that set limits, niceness and user."""
         chain: list[str] = []
         if self.limits:
             chain += [
@@ -80,8 +90,8 @@ class Launch:
                 "--",
             ]
         if self.nice is not None:
-            more = self.nice - os.getpriority(os.PRIO_PROCESS, 0)
-            chain += [_tool("nice"), "-n", str(more), "--"]
+            increment = self.nice - os.getpriority(os.PRIO_PROCESS, 0)
+            chain += [_tool("nice"), "-n", str(increment), "--"]
         if self.uid is not None:
             chain += [_tool("setpriv"), f"--reuid={self.uid}", f"--regid={self.gid}", "--init-groups", "--"]
         elif self.gid is not None:
@@ -90,7 +100,7 @@ class Launch:
 
 
 def _tool(name: str) -> str:
-    """Where we find it; the child may be given a PATH that has it not."""
+    """Its path as the server finds it; the PATH of the child may lack it."""
     return shutil.which(name) or name
 
 
@@ -102,7 +112,7 @@ def stat(pid: int) -> tuple[str, int, int, int] | None:
     """State letter, parent, session and start (in ticks since boot) of a process; `None` if there is none."""
     try:
         with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:  # noqa: PTH123 (half the time of a Path: each start)
-            text = file.read(_STAT)
+            text = file.read(_MAX_STAT_BYTES)
     except OSError:
         return None
     fields = text[text.rindex(b")") + 2 :].split()
@@ -115,9 +125,9 @@ def ticks_per_second() -> int:
 
 @define(eq=False)
 class Child:
-    """A process that we started, or that an earlier life of ours did (`popen` is None then, and its exit unknowable).
+    """A process that this server, or an earlier run of it, started (`popen` is None then).
 
-    Until it is reaped its pid, and so the id of its group, cannot be given to another.
+    Until it is reaped, its pid and so the id of its group cannot be reused.
     """
 
     identity: Identity
@@ -125,9 +135,9 @@ class Child:
     popen: subprocess.Popen[bytes] | None
     exited: asyncio.Future[Exit | None]
     is_chained: bool = False
-    """Whether it is still one of the chain, as far as we have looked."""
+    """Whether it was still one of the chain when that was last read."""
     is_grouped: bool = False
-    """Whether it is in its control group, with all that it has started since."""
+    """Whether it is in its control group, with everything that it has started since."""
 
     @property
     def pid(self) -> int:
@@ -138,15 +148,15 @@ class Child:
         return self.popen is None
 
     def send(self, number: int) -> None:
-        """Sends a signal to its whole group; to none once it was reaped."""
+        """Sends a signal to its process group, unless it was reaped. Raises `Failed`."""
         if self.exited.done():
             return
         try:
             with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self.pidfd, 0)  # an adopted child may be gone, and its id another's
+                signal.pidfd_send_signal(self.pidfd, 0)  # an adopted child may be gone and its pid reused
                 os.killpg(self.pid, number)
         except PermissionError:
-            raise Failed(f"pid {self.pid} may not be signalled: it has become another user's", "STOP_FAILED") from None
+            raise Failed(f"pid {self.pid} cannot be signalled: it runs as another user", "STOP_FAILED") from None
 
     def send_to_main(self, number: int) -> None:
         """Sends a signal to the process alone, not to its group. Raises `Failed`."""
@@ -158,20 +168,20 @@ class Child:
             raise Failed(f"pid {self.pid} may not be signalled: it has become another user's", "STOP_FAILED") from None
 
     async def executed(self) -> bool:
-        """Waits until the chain has become the command; whether it did before it exited.
+        """Waits until the chain has executed the command; returns whether it did before it exited.
 
-        The kernel tells nobody of an exec, so this looks: twice a millisecond, and only for a start through a chain.
+        The kernel does not report an exec, so this polls, for a start through a chain only.
         """
-        pause = _UNHURRIED
+        interval = _FIRST_EXEC_POLL_SECONDS
         while self.is_chained and not self.exited.done():
-            self.look()
+            self.read_chain()
             if self.is_chained:
-                await asyncio.sleep(pause)
-                pause = min(pause * 1.1, _PATIENT)
+                await asyncio.sleep(interval)
+                interval = min(interval * 1.1, _LAST_EXEC_POLL_SECONDS)
         return not self.is_chained
 
-    def look(self) -> None:
-        """Sees how far the chain is. A zombie still tells; so does a child of another user, unlike by its `exe`."""
+    def read_chain(self) -> None:
+        """Updates `is_chained`. `comm` can be read of a zombie and of another user's process, unlike `exe`."""
         if self.is_chained:
             try:
                 self.is_chained = Path(f"/proc/{self.pid}/comm").read_text().rstrip("\n") in _CHAIN
@@ -180,28 +190,28 @@ class Child:
 
 
 class Children:
-    """Starts children and hears of their end: one pidfd each on the loop, no thread, no timer.
+    """Spawns children and watches for their exit: one pidfd each on the loop, no thread, no timer.
 
-    Exits are handled in slices of a millisecond, so that five hundred at once hold nobody up.
+    Exits are handled in slices of a millisecond, so that five hundred at once do not hold the loop.
     """
 
     def __init__(self) -> None:
         self._boot_id = boot_id()
         self._watched: dict[int, Child] = {}
         self._ended: deque[tuple[Child, Callable[[Exit | None], None]]] = deque()
-        self._pumping = False
-        self._given = raise_file_limit()
-        heed_signals()
+        self._is_handling = False
+        self._file_limits = raise_file_limit()
+        reset_signals()
 
     @property
     def pids(self) -> KeysView[int]:
-        """Those of the children that are watched now."""
+        """The pids of the children that are watched now."""
         return self._watched.keys()
 
     def spawn(self, launch: Launch) -> Child:
         """Returns when the command, or the first of its chain, is executing.
 
-        Raises `OSError` with the file that it is about: the command, the directory, or a log file.
+        Raises `OSError` with the file that caused it: the command, the directory or a log file.
         """
         chain = launch.chain()
         chained = len(chain) > len(launch.argv)
@@ -210,8 +220,9 @@ class Children:
         with contextlib.ExitStack() as files:
             stdout = _append(launch.stdout, files)
             stderr = subprocess.STDOUT if launch.redirect_stderr else _append(launch.stderr, files)
-            files.enter_context(_file_limit(self._given))
-            popen = subprocess.Popen(
+            files.enter_context(_file_limit(self._file_limits))
+            popen = _open_process(
+                launch,
                 chain,
                 cwd=launch.directory,
                 env=launch.environment,
@@ -234,7 +245,7 @@ class Children:
         return Child(identity, os.pidfd_open(popen.pid), popen, asyncio.get_running_loop().create_future(), chained)
 
     def adopt(self, identity: Identity) -> Child | None:
-        """The process of that identity, if it lives: same boot, same pid, same start, and no zombie."""
+        """The process of that identity if it is running: same boot, pid and start time, and no zombie."""
         if identity.boot_id != self._boot_id:
             return None
         try:
@@ -248,49 +259,80 @@ class Children:
         return Child(identity, pidfd, None, asyncio.get_running_loop().create_future())
 
     def watch(self, child: Child, on_exit: Callable[[Exit | None], None]) -> None:
-        """Calls `on_exit` once, when the child has ended and was reaped."""
+        """Calls `on_exit` once, when the child has exited and was reaped."""
         self._watched[child.pid] = child
-        asyncio.get_running_loop().add_reader(child.pidfd, self._noticed, child, on_exit)
+        asyncio.get_running_loop().add_reader(child.pidfd, self._on_readable, child, on_exit)
 
-    def _noticed(self, child: Child, on_exit: Callable[[Exit | None], None]) -> None:
+    def _on_readable(self, child: Child, on_exit: Callable[[Exit | None], None]) -> None:
         loop = asyncio.get_running_loop()
         loop.remove_reader(child.pidfd)
         self._ended.append((child, on_exit))
-        if not self._pumping:
-            self._pumping = True
-            loop.call_soon(self._pump)
+        if not self._is_handling:
+            self._is_handling = True
+            loop.call_soon(self._handle_exits)
 
-    def _pump(self) -> None:
-        end = time.monotonic() + _SLICE
+    def _handle_exits(self) -> None:
+        end = time.monotonic() + _EXIT_SLICE_SECONDS
         while self._ended and time.monotonic() < end:
             child, on_exit = self._ended.popleft()
             try:
-                exit = self._reap(child)
-                child.exited.set_result(exit)
-                on_exit(exit)
+                if child.is_adopted:
+                    self._finish_adopted(child, on_exit, asyncio.get_running_loop().time() + _EXIT_CODE_SECONDS)
+                else:
+                    self._finish(child, on_exit, self._reap(child))
             except Exception:
-                log.exception("the end of pid %d could not be dealt with", child.pid)
-        self._pumping = bool(self._ended)
-        if self._pumping:
-            later(self._pump)
+                log.exception("unexpected error while handling the exit of pid %d", child.pid)
+        self._is_handling = bool(self._ended)
+        if self._is_handling:
+            call_later(self._handle_exits)
+
+    def _finish(self, child: Child, on_exit: Callable[[Exit | None], None], exit: Exit | None) -> None:
+        self._watched.pop(child.pid, None)
+        os.close(child.pidfd)
+        child.exited.set_result(exit)
+        on_exit(exit)
+
+    def _finish_adopted(self, child: Child, on_exit: Callable[[Exit | None], None], deadline: float) -> None:
+        """The exit code of a process that is not our child: read from its zombie, or from its pidfd once reaped."""
+        if child.pid not in self._watched:
+            return  # the server stopped watching meanwhile
+        status, is_final = adopted_wait_status(child)
+        loop = asyncio.get_running_loop()
+        if status is None and not is_final and loop.time() < deadline:
+            loop.call_later(_EXIT_CODE_POLL_SECONDS, self._finish_adopted, child, on_exit, deadline)
+        else:
+            self._finish(child, on_exit, None if status is None else exit_of(status))
 
     def _reap(self, child: Child) -> Exit | None:
-        self._watched.pop(child.pid, None)
-        child.look()
+        child.read_chain()
         try:
-            word = os.waitid(os.P_PIDFD, child.pidfd, os.WEXITED)
+            result = os.waitid(os.P_PIDFD, child.pidfd, os.WEXITED)
         except ChildProcessError:
-            word = None  # adopted: its end is its new parent's to know
-        os.close(child.pidfd)
-        if word is None:
             return None
-        exit = Exit(code=word.si_status) if word.si_code == os.CLD_EXITED else Exit(signal=word.si_status)
+        if result is None:
+            return None
+        exit = Exit(code=result.si_status) if result.si_code == os.CLD_EXITED else Exit(signal=result.si_status)
         if child.popen is not None:
             child.popen.returncode = exit.exit_code
         return exit
 
+    async def chain_error(self, launch: Launch) -> str:
+        """What `prlimit`, `nice` or `setpriv` print when they fail: they are run again, with `true` as the command."""
+        stderr = os.memfd_create("stderr", os.MFD_CLOEXEC)
+        try:
+            probe = evolve(launch, argv=[_tool("true")], stdout=os.devnull, stderr=stderr, redirect_stderr=False)
+            child = self.spawn(probe)
+            self.watch(child, lambda _: None)
+            await asyncio.wait({child.exited}, timeout=_CHAIN_ERROR_SECONDS)
+            child.send(signal.SIGKILL)
+            return os.pread(stderr, _MAX_CHAIN_ERROR_BYTES, 0).decode("utf-8", "replace").strip()
+        except OSError as error:
+            return str(error.strerror)
+        finally:
+            os.close(stderr)
+
     def close(self) -> None:
-        """Looks away from all children, who go on: for `on-exit: leave`."""
+        """Stops watching; the children go on (`on-exit: leave`)."""
         loop = asyncio.get_running_loop()
         for child in self._watched.values():
             loop.remove_reader(child.pidfd)
@@ -300,17 +342,63 @@ class Children:
         self._watched.clear()
 
 
+def exit_of(status: int) -> Exit:
+    """The exit for a wait status as `waitpid` returns it."""
+    return Exit(signal=os.WTERMSIG(status)) if os.WIFSIGNALED(status) else Exit(code=os.WEXITSTATUS(status))
+
+
+def adopted_wait_status(child: Child) -> tuple[int | None, bool]:
+    """The wait status of an ended process that is not our child, and whether asking again is useless.
+
+    The `stat` file of a zombie holds it (0 where it may not be read). After its parent has reaped it, Linux 6.15 and
+    later return it through the pidfd.
+    """
+    status = _zombie_status(child.identity)
+    if status is not None:
+        return status, True
+    info = bytearray(_PIDFD_INFO_BYTES)
+    struct.pack_into("Q", info, 0, _PIDFD_INFO_EXIT)
+    try:
+        fcntl.ioctl(child.pidfd, _PIDFD_GET_INFO, info)
+    except OSError:
+        return None, not _exists(child.identity)
+    if struct.unpack_from("Q", info, 0)[0] & _PIDFD_INFO_EXIT:
+        return int(struct.unpack_from("i", info, _PIDFD_STATUS_OFFSET)[0]), True
+    return None, False
+
+
+def _exists(identity: Identity) -> bool:
+    facts = stat(identity.pid)
+    return facts is not None and facts[3] == identity.start_ticks
+
+
+def _zombie_status(identity: Identity) -> int | None:
+    try:
+        directory = f"/proc/{identity.pid}"
+        with open(f"{directory}/stat", "rb", buffering=0) as file:  # noqa: PTH123 (as `stat`)
+            text = file.read(_MAX_STAT_BYTES)
+        owner = os.stat(directory).st_uid  # noqa: PTH116 (as above)
+    except OSError:
+        return None
+    fields = text[text.rindex(b")") + 2 :].split()
+    if fields[0] not in (b"Z", b"X") or int(fields[19]) != identity.start_ticks:
+        return None
+    status = int(fields[49])
+    return status if status or os.geteuid() in (0, owner) else None
+
+
 def raise_file_limit() -> tuple[int, int]:
-    """Lets us have all the descriptors that we may; returns the soft and hard limit that we were given."""
+    """Raises the soft limit of descriptors to the hard one; returns both as they were."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     return soft, hard
 
 
-def heed_signals() -> None:
-    """What whoever started us ignores or blocks is so for our children too: a script's `&` ignores SIGQUIT.
+def reset_signals() -> None:
+    """Unblocks and resets the signals that the server inherited as ignored, because children would inherit that too.
 
-    An ignored SIGCHLD would even take their exits from us. What Python ignores, it gives back to each child itself.
+    A script's `&` ignores SIGQUIT, for example; an ignored SIGCHLD would discard exit codes. Python itself resets the
+    two signals that it ignores.
     """
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     for number in signal.valid_signals() - {signal.SIGPIPE, signal.SIGXFSZ}:
@@ -320,14 +408,14 @@ def heed_signals() -> None:
 
 @contextlib.contextmanager
 def _file_limit(given: tuple[int, int]) -> Iterator[None]:
-    """What is started meanwhile has the limit that we were given, not the one that we took.
+    """Children that are spawned meanwhile have the descriptor limit that the server was started with.
 
-    Unless we hold so many descriptors that we could open none ourselves under it: then a child has ours.
+    Where the server holds too many descriptors to open one under that limit, they have the limit of the server.
     """
     soft, hard = given
     free = os.open(os.devnull, os.O_RDONLY)
     os.close(free)
-    if soft == hard or free > soft - _ROOM:
+    if soft == hard or free > soft - _SPARE_DESCRIPTORS:
         yield
         return
     resource.setrlimit(resource.RLIMIT_NOFILE, given)
@@ -338,26 +426,60 @@ def _file_limit(given: tuple[int, int]) -> Iterator[None]:
 
 
 def _append(path: str | int | None, files: contextlib.ExitStack) -> int | None:
-    """A log file, opened for append by whoever writes it; its folder is made. A descriptor is what it is."""
+    """Opens a log file for append and creates its folder; a descriptor is returned as it is."""
     if path is None or isinstance(path, int):
         return path
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK
     if not path.startswith("/dev/"):
-        flags |= os.O_NOFOLLOW  # whoever owns the folder could make us write elsewhere
-    handle = os.open(path, flags, 0o640)  # a pipe that nobody reads is a fault then, and holds nobody up
+        flags |= os.O_NOFOLLOW  # the owner of the folder could redirect our writes
+    handle = os.open(path, flags, 0o640)  # a pipe without a reader fails instead of blocking
     files.callback(os.close, handle)
     os.set_blocking(handle, True)
     return handle
 
 
-def _must_be_executable(launch: Launch) -> None:
-    """What `Popen` tells of a plain command, told of one behind a chain. Raises `OSError`."""
+def _open_process(launch: Launch, chain: list[str], **options: Any) -> subprocess.Popen[bytes]:
+    """As `Popen`; the `OSError` for a script names what is wrong with its first line."""
+    try:
+        return subprocess.Popen(chain, **options)
+    except OSError as error:
+        path = _executable(launch)
+        raise (script_problem(path) if path is not None else None) or error from None
+
+
+def _executable(launch: Launch) -> str | None:
+    """The path of the command as the child finds it; `None` where it is not executable."""
     command = launch.argv[0]
-    path = Path(launch.directory or ".") / command if "/" in command else None
-    found = shutil.which(str(path) if path else command, path=launch.environment.get("PATH", os.defpath))
-    if found is None:
-        missing = path is None or not path.exists()
-        raise (
-            FileNotFoundError(2, os.strerror(2), command) if missing else PermissionError(13, os.strerror(13), command)
-        )
+    path = str(Path(launch.directory or ".") / command) if "/" in command else command
+    return shutil.which(path, path=launch.environment.get("PATH", os.defpath))
+
+
+def _must_be_executable(launch: Launch) -> None:
+    """Raises the `OSError` that `Popen` would raise for the command itself."""
+    command, path = launch.argv[0], _executable(launch)
+    if path is None:
+        exists = "/" in command and (Path(launch.directory or ".") / command).exists()
+        raise PermissionError(13, os.strerror(13), command) if exists else FileNotFoundError(2, os.strerror(2), command)
+    if problem := script_problem(path):
+        raise problem
+
+
+def script_problem(path: str) -> OSError | None:
+    """Why the kernel does not execute a file that exists: a script without `#!`, or without its interpreter."""
+    try:
+        with open(path, "rb") as file:  # noqa: PTH123 (each start through a chain)
+            line = file.read(_SHEBANG_BYTES).split(b"\n", 1)[0]
+    except OSError:
+        return None
+    if line.startswith(b"#!"):
+        interpreter = os.fsdecode(re.split(rb"[ \t]", line[2:].strip(b" \t"))[0])  # as the kernel splits it
+        if not interpreter or Path(interpreter).exists():
+            return None
+        is_crlf = interpreter.endswith("\r")
+        reason = "its first line ends with CR LF" if is_crlf else f"its interpreter {interpreter} is missing"
+        return FileNotFoundError(errno.ENOENT, f"{os.strerror(errno.ENOENT)}: {reason}", path)
+    if line.startswith(b"\x7fELF") or len(list(_BINFMT.glob("*"))) > len(("register", "status")):
+        return None
+    reason = "it is no program, and a script needs a first line such as #!/bin/sh"
+    return OSError(errno.ENOEXEC, f"{os.strerror(errno.ENOEXEC)}: {reason}", path)

@@ -1,4 +1,4 @@
-"""What every process acts with: the clock, the journal, the children; and how a spec becomes a launch."""
+"""What all processes share (clock, event writer, children), and how a spec becomes a launch."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from models.errors import Invalid
 from models.supervision.process import ProcessSpec
 from supervisor.clock import Clock
 from supervisor.processes.cgroups import Cgroups
-from supervisor.processes.child import MARK, SPEC, Children, Launch
+from supervisor.processes.child import FINGERPRINT_VARIABLE, TAG_VARIABLE, Children, Launch
 from supervisor.processes.event_writer import EventWriter
 from supervisor.processes.health import Prober
 from supervisor.processes.orphans import Orphans
-from supervisor.scheduling import Turns
+from supervisor.scheduling import YieldingLock
 
 
 @define
@@ -29,25 +29,26 @@ class SupervisionContext:
     cgroups: Cgroups
     orphans: Orphans
     prober: Prober
-    instance: str
+    server_id: str
     environment: Mapping[str, str]
-    """What children inherit: ours, less the variables that set our own properties."""
-    turns: Turns = Factory(Turns)
+    """What children inherit: the environment of the server, less the variables that configure it."""
+    spawn_lock: YieldingLock = Factory(YieldingLock)
     closing: bool = False
-    """Whether the house is closing: nothing is restarted any more."""
+    """Whether the server is shutting down: nothing is started any more."""
 
-    def mark(self, name: str, generation: int) -> str:
-        return f"{self.instance}:{generation}:{name}"
+    def tag(self, name: str, generation: int) -> str:
+        """The value of `PILOTHOUSE_CHILD` by which a process is recognized."""
+        return f"{self.server_id}:{generation}:{name}"
 
     def launch(self, spec: ProcessSpec, generation: int) -> Launch:
-        """The spec, held against this machine. Raises `Invalid` where it cannot be run here."""
+        """How the spec is run on this machine. Raises `Invalid` where it cannot be."""
         if spec.directory is not None and not os.path.isdir(spec.directory):  # noqa: PTH112 (Path's own raises EACCES)
             raise _invalid(spec, f"there is no directory {spec.directory}")
         uid, gid, account = _account(spec)
         if spec.limits and shutil.which("prlimit") is None:
             raise _invalid(spec, "limits need the program prlimit (util-linux)")
-        marks = {MARK: self.mark(spec.name, generation), SPEC: spec.launched_as}
-        environment = {**self.environment, **account, **spec.environment, **marks}
+        tags = {TAG_VARIABLE: self.tag(spec.name, generation), FINGERPRINT_VARIABLE: spec.launch_fingerprint}
+        environment = {**self.environment, **account, **spec.environment, **tags}
         return Launch(
             argv=spec.argv,
             environment=environment,
@@ -68,7 +69,7 @@ def _invalid(spec: ProcessSpec, reason: str) -> Invalid:
 
 
 def _account(spec: ProcessSpec) -> tuple[int | None, int | None, dict[str, str]]:
-    """User and group id to run as (None: ours), and the variables that go with the user."""
+    """User and group id to run as (None: those of the server), and the variables that go with the user."""
     if spec.user is None and spec.group is None:
         return None, None, {}
     try:
@@ -80,7 +81,7 @@ def _account(spec: ProcessSpec) -> tuple[int | None, int | None, dict[str, str]]
     if (user is None or user.pw_uid == os.geteuid()) and group == os.getegid():
         return None, None, {}
     if os.geteuid() != 0:
-        raise _invalid(spec, "running as another user or group needs us to run as root")
+        raise _invalid(spec, "running as another user or group needs pilothouse to run as root")
     if shutil.which("setpriv") is None:
         raise _invalid(spec, "running as another user or group needs the program setpriv (util-linux)")
     if user is None:

@@ -1,6 +1,6 @@
-"""Where status changes go: numbered here, written in one transaction per turn of the loop, published once written.
+"""Writes status changes: numbers them, stores them in one transaction per iteration of the loop, then publishes them.
 
-A store that cannot be written (locked, full, gone) stops nobody: what waits is kept in order and tried again.
+A store that cannot be written (locked, full, gone) blocks nothing: changes are kept in order and written later.
 """
 
 from __future__ import annotations
@@ -24,40 +24,41 @@ from models.supervision.tables import database
 
 log = logging.getLogger("events")
 
-_FIRST_RETRY, _LAST_RETRY = 0.002, 2.0
-_MOMENT = 0.1
-_APART = 0.002
-_TOGETHER = 24
-_AT_ONCE = 1000
-_ANSWER_WAITS = 5.0
+_FIRST_RETRY_SECONDS, _LAST_RETRY_SECONDS = 0.002, 2.0
+_FAILING_AFTER_SECONDS = 0.1
+_STORED_SOON_SECONDS = 0.2
+_COMMIT_INTERVAL_SECONDS = 0.002
+_EAGER_FLUSH_ENTRIES = 24
+_MAX_ENTRIES_PER_COMMIT = 1000
+_ENSURE_STORED_SECONDS = 5.0
 
 
 class EventWriter:
-    """`record` and `note` never wait and never fail; `settled` tells when all of it is in the store."""
+    """`record` and `note` never wait and never fail; `stored_within` waits until everything is stored."""
 
     def __init__(self, publish: Callable[[Entry], None], keep: int = 50_000) -> None:
-        """`keep` is how many changes may wait for a store in trouble; then the oldest are lost."""
+        """`keep` is how many changes may wait for a failing store; beyond that the oldest are lost."""
         self._publish = publish
         self._entries: deque[Entry] = deque(maxlen=keep)
         self._records: dict[str, Record | None] = {}
         self._last_id = events.last_id()
         self._flush_at: asyncio.Handle | None = None
-        self._flushed = -math.inf  # a machine may have been up for less than any pause
-        self._is_patient = False
+        self._flushed = -math.inf  # a machine may have been up for less than the interval
+        self._is_delayed = False
         self._written: asyncio.Future[None] | None = None
         self._retry = 0.0
-        self._told = False
+        self._is_reported = False
         self.commits = 0
-        """How often it wrote since somebody set this to 0."""
+        """Number of commits; maintenance resets it."""
 
     @property
     def failing(self) -> bool:
-        """Whether the store could not be written for more than a moment."""
-        return self._retry > _MOMENT
+        """Whether the store could not be written for more than a tenth of a second."""
+        return self._retry > _FAILING_AFTER_SECONDS
 
     @property
     def waiting(self) -> int:
-        """How many changes are not in the store yet."""
+        """How many changes are not stored yet."""
         return len(self._entries)
 
     def record(self, record: Record, old: Status, at: int, uptime: int) -> None:
@@ -72,55 +73,55 @@ class EventWriter:
         self.note(record)
 
     def note(self, record: Record) -> None:
-        """What is to be known of a process, without an event."""
+        """Stores the record of a process, without an event."""
         self._records[record.name] = record
         self._flush_soon()
 
     def forget(self, name: str) -> None:
-        """A process is configured no more: its history stays, what was kept beside it goes."""
+        """Deletes the record of a process that is no longer configured; its events stay."""
         self._records[name] = None
         self._flush_soon()
 
     def _flush_soon(self) -> None:
-        """In the third turn from here: then an exit and the restart that it causes are one commit, behind the spawn.
+        """Flushes in the third iteration from here, so that an exit and the restart that it causes share a commit.
 
-        What nobody waits for keeps its distance from the commit before: of hundreds of changes some share one.
+        A flush that nothing waits for keeps an interval to the commit before, so that many changes share a commit.
         """
         if self._flush_at is None:
             loop = asyncio.get_running_loop()
-            wait = self._flushed + _APART - loop.time()
+            wait = self._flushed + _COMMIT_INTERVAL_SECONDS - loop.time()
             if wait <= 0 or self._written is not None:
                 self._flush_at = loop.call_soon(loop.call_soon, loop.call_soon, self._flush)
             else:
                 self._flush_at = loop.call_later(wait, self._flush)
-                self._is_patient = True
-        elif len(self._entries) >= _TOGETHER:
-            self._hurry()  # more of them at once would hold the loop
+                self._is_delayed = True
+        elif len(self._entries) >= _EAGER_FLUSH_ENTRIES:
+            self._hurry()  # a larger commit would hold the loop
 
     def _hurry(self) -> None:
-        """Somebody waits for what is to be flushed."""
-        if self._is_patient and self._flush_at is not None:
+        """A caller waits for the flush."""
+        if self._is_delayed and self._flush_at is not None:
             self._flush_at.cancel()
             loop = asyncio.get_running_loop()
             self._flush_at = loop.call_soon(loop.call_soon, self._flush)
-            self._is_patient = False
+            self._is_delayed = False
 
     def _flush(self) -> None:
-        self._flush_at, self._is_patient = None, False
+        self._flush_at, self._is_delayed = None, False
         self._flushed = asyncio.get_running_loop().time()
-        entries = list(islice(self._entries, _AT_ONCE))
+        entries = list(islice(self._entries, _MAX_ENTRIES_PER_COMMIT))
         try:
             self._write(entries)
         except peewee.PeeweeException as error:
-            self._try_later(error)
+            self._retry_later(error)
             return
-        except Exception:  # nothing that is written may keep the rest from being written
-            log.exception("changes that cannot be stored")
+        except Exception:  # one bad row must not block the rest
+            log.exception("unexpected error while storing changes")
             entries = [entry for entry in entries if self._can_write(entry)]
-            self._records.clear()  # one of them may be what cannot be stored: it must not be tried for ever
-        for _ in range(min(_AT_ONCE, len(self._entries))):
+            self._records.clear()  # one of them may be the bad one: it must not be retried for ever
+        for _ in range(min(_MAX_ENTRIES_PER_COMMIT, len(self._entries))):
             self._entries.popleft()
-        self._is_written(len(entries))
+        self._on_written(len(entries))
         for entry in entries:
             self._publish(entry)
 
@@ -132,27 +133,29 @@ class EventWriter:
         self._records.clear()
 
     def _can_write(self, entry: Entry) -> bool:
-        """Writes one alone; where it is what cannot be stored, it is lost, and the log has it."""
+        """Writes one entry alone; logs it where it cannot be stored."""
         try:
             with database.atomic():
                 events.append([entry])
         except Exception as error:
-            log.error("%s is lost: %s", entry, error)
+            log.error("%s was lost: %s", entry, error)
             return False
         return True
 
-    def _try_later(self, error: Exception) -> None:
-        self._retry = min(max(self._retry * 2, _FIRST_RETRY), _LAST_RETRY)
-        if self._retry > _MOMENT and not self._told:
-            self._told = True
-            log.error("the store cannot be written (%s): supervision goes on, %d changes wait", error, self.waiting)
+    def _retry_later(self, error: Exception) -> None:
+        self._retry = min(max(self._retry * 2, _FIRST_RETRY_SECONDS), _LAST_RETRY_SECONDS)
+        if self._retry > _FAILING_AFTER_SECONDS and not self._is_reported:
+            self._is_reported = True
+            log.error(
+                "the store cannot be written (%s): supervision continues, %d changes are waiting", error, self.waiting
+            )
         self._flush_at = asyncio.get_running_loop().call_later(self._retry, self._flush)
 
-    def _is_written(self, count: int) -> None:
+    def _on_written(self, count: int) -> None:
         self.commits += 1
-        if self._told:
-            log.warning("the store can be written again, %d changes caught up", count)
-        self._retry, self._told = 0.0, False
+        if self._is_reported:
+            log.warning("the store can be written again, %d changes were stored", count)
+        self._retry, self._is_reported = 0.0, False
         if self._entries or self._records:
             self._flush_soon()
             return
@@ -160,30 +163,29 @@ class EventWriter:
             self._written.set_result(None)
         self._written = None
 
-    async def settled(self, patience: float) -> bool:
-        """Waits up to `patience` seconds until all that was recorded is in the store; says whether it is."""
+    async def stored_within(self, seconds: float) -> bool:
+        """Waits up to `seconds` until all that was recorded is stored; returns whether it is."""
         if self._flush_at is None:
             return True
         self._hurry()
         if self._written is None:
             self._written = asyncio.get_running_loop().create_future()
-        done, _ = await asyncio.wait({self._written}, timeout=patience)
+        done, _ = await asyncio.wait({self._written}, timeout=seconds)
         return bool(done)
 
-    async def soon(self, name: str | None = None) -> None:
-        """Returns when what is known is in the store: of all, or of the one that is named (others change).
+    async def stored_soon(self, name: str | None = None) -> None:
+        """Waits a moment until the changes of all processes, or of the named one, are stored.
 
-        Called before a spawn that is asked for, between reading a status and telling it, and before a page reads the
-        history. Where the store is in trouble, on we go: a child's mark covers that case
-        (`supervisor/processes/adoption.py`).
+        Called before a spawn, between reading a status and sending it, and before a page reads the history. Returns at
+        once while the store is failing: the tag of a child covers that case (`supervisor/processes/adoption.py`).
         """
         if not self.failing and (name is None or self._waits(name)):
-            await self.settled(2 * _MOMENT)
+            await self.stored_within(_STORED_SOON_SECONDS)
 
     def _waits(self, name: str) -> bool:
         return name in self._records or any(entry.process == name for entry in self._entries)
 
-    async def answer(self) -> None:
-        """Called before an answer. Raises `Unavailable` where the store stays in trouble for five seconds."""
-        if not await self.settled(_ANSWER_WAITS):
-            raise Unavailable("it was done, but the store cannot be written just now, so it could be forgotten")
+    async def ensure_stored(self) -> None:
+        """Called before a response. Raises `Unavailable` where the store fails for five seconds."""
+        if not await self.stored_within(_ENSURE_STORED_SECONDS):
+            raise Unavailable("the operation was done, but the store cannot be written now, so it may be lost")

@@ -1,8 +1,9 @@
-"""All processes: the order they start and stop in, what they need of each other, and what a reload changes."""
+"""All processes: start and stop order, dependencies, and what a reload changes."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -23,18 +24,21 @@ from models.supervision.process import (
 )
 from models.supervision.record import Record
 from supervisor.processes.context import SupervisionContext
+from supervisor.processes.instance import StartCalledOff, next_request, stopped_before_start
+from supervisor.processes.lifecycle import ProcessState
 from supervisor.processes.log_files import LogFile
 from supervisor.processes.process import Process
-from supervisor.scheduling import pause
+from supervisor.scheduling import yield_to_loop
 
 log = logging.getLogger("supervision")
 
-_AT_ONCE = 5
+_BATCH = 5
+_KILL_TIMEOUT_SECONDS = 1.0
 
 
 @frozen
 class Reload:
-    """What a new configuration changed, by name of process."""
+    """What a reload did, by process name."""
 
     added: list[str] = Factory(list)
     removed: list[str] = Factory(list)
@@ -43,10 +47,10 @@ class Reload:
     changed: list[str] = Factory(list)
     failed: list[str] = Factory(list)
     settings: list[str] = Factory(list)
-    """Properties that are taken over, beside the processes."""
+    """Properties outside the processes that were taken over."""
 
     def __str__(self) -> str:
-        """`added: db; restarted: web`, or that nothing changed."""
+        """`added: db; restarted: web`, or `nothing changed`."""
         return (
             "; ".join(f"{what}: {', '.join(names)}" for what, names in asdict(self).items() if names)
             or "nothing changed"
@@ -57,16 +61,14 @@ class Fleet:
     def __init__(
         self, specs: Mapping[str, ProcessSpec], context: SupervisionContext, records: Mapping[str, Record]
     ) -> None:
-        self._engine = context
+        self._context = context
         self._specs, self._needed = dict(specs), needed_by(specs)
         self._processes = {name: self._make(spec, records.get(name)) for name, spec in specs.items()}
-        self._later: asyncio.Future[list[str]] | None = None
-        self._bringing: dict[Process, asyncio.Future[str]] = {}
+        self._starts: dict[Process, tuple[int, asyncio.Future[str]]] = {}
+        self._waiting_dependents: set[asyncio.Future[list[str]]] = set()
 
     def _make(self, spec: ProcessSpec, record: Record | None = None) -> Process:
-        return Process(spec, self._engine, self._have_what_it_needs, record)
-
-    # What it is
+        return Process(spec, self._context, self._start_dependencies, record)
 
     def __iter__(self) -> Iterator[Process]:
         return iter(self._processes.values())
@@ -85,13 +87,13 @@ class Fleet:
             raise NotFound(f"there is no process {name}", "PROCESS_NOT_FOUND") from None
 
     def dependents_of(self, names: Iterable[str]) -> list[Process]:
-        """The processes that need one of these, directly or through others."""
-        needing = dict.fromkeys(other for name in names for other in dependents(self._needed, name))
-        return [self._processes[name] for name in needing]
+        """The direct and indirect dependents of these processes."""
+        behind = dict.fromkeys(other for name in names for other in dependents(self._needed, name))
+        return [self._processes[name] for name in behind]
 
     async def stored(self) -> None:
-        """Returns when all changes so far are in the store, or the store has been waited for long enough."""
-        await self._engine.event_writer.answer()
+        """Returns when all changes so far are stored. Raises `Unavailable`."""
+        await self._context.event_writer.ensure_stored()
 
     def log_files(self) -> list[LogFile]:
         return [file for process in self._processes.values() for file in process.log_files()]
@@ -99,75 +101,92 @@ class Fleet:
     # One process
 
     async def start(self, name: str) -> str:
-        """Starts one, and before it what it depends on. Raises `Invalid` for an unknown name too, `Failed`."""
+        """Starts one process after its dependencies. Raises `Invalid` (for an unknown name too), `Failed`."""
         try:
             process = self.get(name)
         except NotFound as problem:
             raise Invalid(problem.message, problem.code) from None  # the seed's start knows no 404
-        return await self._answered(process.start())
+        return await self._stored(process.start(check_first=True))
 
     async def stop(self, name: str) -> str:
-        """Stops one, and before it what depends on it. Raises `NotFound`, `Failed`."""
-        return await self._answered(self.stop_with_dependents(self.get(name)))
+        """Stops one process after its dependents. Raises `NotFound`, `Failed`."""
+        return await self._stored(self.stop_with_dependents(self.get(name), next_request()))
 
     async def restart(self, name: str) -> str:
-        """Restarts one; what depends on it is stopped before and started again after. Raises `NotFound`, `Failed`."""
-        return await self._answered(self._restart(self.get(name)))
+        """Restarts one process; its dependents are stopped before and started after. Raises `NotFound`, `Failed`."""
+        return await self._stored(self._restart(self.get(name), next_request()))
 
-    async def _restart(self, process: Process) -> str:
-        self._engine.launch(process.spec, process.record.generation + 1)  # what cannot be run here stops nobody
+    async def _restart(self, process: Process, request: int) -> str:
+        self._context.launch(process.spec, process.record.generation + 1)  # raises before anything is stopped
         behind = [self._processes[other] for other in dependents(self._needed, process.name)]
-        wanted = [other for other in behind if other.live or other.waits_for_restart]
-        for other in behind:
-            await other.stop()
-        try:
-            message = await process.restart()
-        except Problem:
-            if process.waits_for_restart:
-                self._later = asyncio.ensure_future(self._start(wanted))  # they wait for it to come back
-            raise
-        if failed := await self._start(wanted):
-            raise Failed(f"{message}, but of what depends on it: {'; '.join(failed)}", "START_FAILED")
+        wanted = [other for other in behind if other.live or other.is_pending]
+        with announced(wanted):
+            for other in behind:
+                await other.stop(request)
+            try:
+                message = await process.restart(request)
+            except Problem:
+                if process.waits_for_restart:
+                    self._start_later(wanted, request)
+                raise
+            if failed := await self._start(wanted, request):
+                raise Failed(f"{message}, but of its dependents: {'; '.join(failed)}", "START_FAILED")
         return message
 
-    async def stop_with_dependents(self, process: Process) -> str:
-        for other in [self._processes[name] for name in dependents(self._needed, process.name)]:
-            await other.stop()
-        return await process.stop()
+    def _start_later(self, processes: list[Process], request: int) -> None:
+        """The dependents wait until their dependency is restarted by its policy."""
+        start = asyncio.ensure_future(self._start(processes, request))
+        self._waiting_dependents.add(start)
+        start.add_done_callback(self._waiting_dependents.discard)
 
-    async def _answered(self, deed: Awaitable[str]) -> str:
-        """An answer leaves when what it says is in the store."""
+    async def stop_with_dependents(self, process: Process, request: int) -> str:
+        behind = [self._processes[name] for name in dependents(self._needed, process.name)]
+        for other in (*behind, process):
+            other.call_off(request)  # before anything is awaited: a dependent must not start its dependency again
+        for other in behind:
+            await other.stop(request)
+        return await process.stop(request)
+
+    async def _stored(self, work: Awaitable[str]) -> str:
+        """A response is sent when the changes that it reports are stored."""
         try:
-            return await deed
+            return await work
+        except StartCalledOff as problem:
+            raise Failed(problem.message, problem.code) from None
         finally:
-            await self._engine.event_writer.answer()
+            await self._context.event_writer.ensure_stored()
 
-    async def _have_what_it_needs(self, name: str) -> None:
-        """Starts what the process depends on and waits for it, `start-timeout` at most. Raises `Failed`."""
+    async def _start_dependencies(self, name: str) -> None:
+        """Starts the dependencies of a process and waits for them, `start-timeout` at most. Raises `Failed`."""
         spec = self.get(name).spec
+        if not spec.depends_on:
+            return
         try:
             async with asyncio.timeout(spec.start_timeout):
-                await _all(self._have(name, dependency) for dependency in spec.depends_on)
+                await _gather_or_cancel(self._start_dependency(name, dependency) for dependency in spec.depends_on)
         except TimeoutError:
-            missing = [d.process for d in spec.depends_on if not _serves(self.get(d.process), d.condition)]
+            missing = [d.process for d in spec.depends_on if not _satisfies(self.get(d.process), d.condition)]
             raise Failed(
                 f"{name} was not started: {', '.join(missing)} did not come up within {spec.start_timeout:g} s",
                 "START_FAILED",
             ) from None
 
-    async def _have(self, name: str, dependency: Dependency) -> None:
+    async def _start_dependency(self, name: str, dependency: Dependency) -> None:
         process = self.get(dependency.process)
         if not process.live and not process.waits_for_restart:
             try:
-                await self.bring(process, by_hand=False)
+                await self.start_once(process, next_request(), by_hand=False)
             except Problem as problem:
                 if not process.waits_for_restart:
-                    raise Failed(f"{name} was not started: {problem.message}", "START_FAILED") from None
-        await process.until(lambda one: _serves(one, dependency.condition) or _is_over(one))
-        if not _serves(process, dependency.condition):
-            raise Failed(f"{name} was not started: {process.name} is {process.status.value}", "START_FAILED")
+                    failure = StartCalledOff if isinstance(problem, StartCalledOff) else Failed
+                    raise failure(f"{name} was not started: {problem.message}", "START_FAILED") from None
+        await process.until(lambda state: _satisfies(state, dependency.condition) or _has_ended(state))
+        if not _satisfies(process, dependency.condition):
+            was_stopped = process.status in (Status.STOPPED, Status.ABORTED) and not process.record.wanted
+            failure = StartCalledOff if was_stopped else Failed
+            raise failure(f"{name} was not started: {process.name} is {process.status.value}", "START_FAILED")
 
-    # All of them
+    # All processes
 
     async def start_all(self) -> str:
         """Starts all that are not live, lower `order` first.
@@ -175,8 +194,9 @@ class Fleet:
         Raises `Failed`, which names those that did not start; else `Conflict`, which names those that were live before.
         """
         before = [process.name for process in self._processes.values() if process.live]
-        failed = await self._start([process for process in self._processes.values() if not process.live])
-        await self._engine.event_writer.answer()
+        idle = [process for process in self._processes.values() if not process.live]
+        failed = await self._start(idle, next_request())
+        await self._context.event_writer.ensure_stored()
         if failed:
             raise Failed(f"not all processes could be started: {'; '.join(failed)}", "START_FAILED")
         if before:
@@ -186,106 +206,127 @@ class Fleet:
         return f"{len(self)} processes have been started"
 
     async def stop_all(self) -> str:
-        """Stops all that are live or due for a restart. Raises `NotFound` where none is, `Failed`."""
-        some = [process for process in self._processes.values() if process.live or process.waits_for_restart]
-        if not some:
+        """Stops all that are live, starting or due for a restart. Raises `NotFound` where none is, `Failed`."""
+        active = [process for process in self._processes.values() if process.live or process.is_pending]
+        if not active:
             raise NotFound("no process is running", "NO_RUNNING_PROCESSES")
-        failed = await self._each(some, self.stop_with_dependents, backwards=True)
-        await self._engine.event_writer.answer()
+        failed = await self._stop_every(next_request())
+        await self._context.event_writer.ensure_stored()
         if failed:
             raise Failed(f"not all processes could be stopped: {'; '.join(failed)}", "STOP_FAILED")
-        return f"{len(some)} processes have been stopped"
+        return f"{len(active)} processes have been stopped"
 
     async def restart_all(self) -> str:
-        """Stops what is live, waits until it is gone, and starts all. Raises `Failed`, which names who did not."""
-        some = [process for process in self._processes.values() if process.live or process.waits_for_restart]
-        failed = await self._each(some, self.stop_with_dependents, backwards=True)
-        failed += await self._start(list(self._processes.values()))
-        await self._engine.event_writer.answer()
+        """Stops all, waits until they are gone, and starts all. Raises `Failed`, which names those that did not."""
+        request, processes = next_request(), list(self._processes.values())
+        with announced(processes):
+            failed = await self._stop_every(request)
+            failed += await self._start(processes, request)
+        await self._context.event_writer.ensure_stored()
         if failed:
             raise Failed(f"not all processes could be restarted: {'; '.join(failed)}", "START_FAILED")
         return f"{len(self)} processes have been restarted"
 
+    async def _stop_every(self, request: int) -> list[str]:
+        """Stops all processes, idle ones too: one that is idle now may be started by another before its turn."""
+        processes = list(self._processes.values())
+        for process in processes:
+            process.call_off(request)
+        return await self._for_each(
+            processes, lambda process: self.stop_with_dependents(process, request), reverse=True
+        )
+
     async def start_marked(self) -> None:
-        """Starts those marked `auto-start`; failures are told by the log and the status."""
-        for failure in await self._start([process for process in self._processes.values() if process.spec.auto_start]):
+        """Starts those marked `auto-start`; failures are logged."""
+        marked = [process for process in self._processes.values() if process.spec.auto_start]
+        for failure in await self._start(marked, next_request()):
             log.error("auto-start: %s", failure)
 
-    async def _start(self, processes: list[Process]) -> list[str]:
-        return await self._each(processes, self.bring)
+    async def _start(self, processes: list[Process], request: int) -> list[str]:
+        """Starts these; returns the failures. A later stop calls off those that have not begun yet."""
+        with announced(processes):
+            return await self._for_each(processes, lambda process: self.start_once(process, request))
 
-    async def bring(self, process: Process, by_hand: bool = True) -> str:
-        """Starts it; all who want that while it is under way get the same answer, so that a failure is met once."""
-        start = self._bringing.get(process)
-        if start is None:
-            start = self._bringing[process] = asyncio.ensure_future(process.start(by_hand))
-            start.add_done_callback(lambda done: (self._bringing.pop(process), done.cancelled() or done.exception()))
-        return await asyncio.shield(start)
+    async def start_once(self, process: Process, request: int, by_hand: bool = True) -> str:
+        """Starts a process; requests during the start share its outcome, so that one failure is one attempt."""
+        if process.is_called_off(request):
+            raise stopped_before_start(process.name)
+        begun = self._starts.get(process)
+        if begun is None or process.is_called_off(begun[0]):
+            begun = self._starts[process] = request, asyncio.ensure_future(process.start(request, by_hand))
+            begun[1].add_done_callback(lambda done: self._on_started(process, done))
+        return await asyncio.shield(begun[1])
 
-    async def _each(
-        self, processes: list[Process], do: Callable[[Process], Awaitable[str]], backwards: bool = False
+    def _on_started(self, process: Process, start: asyncio.Future[str]) -> None:
+        if self._starts[process][1] is start:
+            del self._starts[process]
+        if not start.cancelled():
+            start.exception()  # the callers may have left
+
+    async def _for_each(
+        self, processes: list[Process], do: Callable[[Process], Awaitable[str]], reverse: bool = False
     ) -> list[str]:
-        """Does it to all, those of equal `order` together; returns what failed, in words."""
-        results = await self.results(processes, do, backwards)
-        return [_words(process, result) for process, result in results if _failed(process, result)]
+        """Does it for all, those of equal `order` concurrently; returns the failures."""
+        results = await self.results(processes, do, reverse)
+        return [_failure(process, result) for process, result in results if _is_failure(process, result)]
 
     async def results(
-        self, processes: Sequence[Process], do: Callable[[Process], Awaitable[str]], backwards: bool = False
+        self, processes: Sequence[Process], do: Callable[[Process], Awaitable[str]], reverse: bool = False
     ) -> list[tuple[Process, str | BaseException]]:
-        """Does it to all, those of equal `order` together; returns the message or the exception of each."""
+        """Does it for all, those of equal `order` concurrently; returns the message or the exception of each."""
         done: list[tuple[Process, str | BaseException]] = []
-        for order in sorted({process.spec.order for process in processes}, reverse=backwards):
-            together = [process for process in processes if process.spec.order == order]
-            results = await asyncio.gather(*await _begun(together, do), return_exceptions=True)
-            done += zip(together, results, strict=True)
+        for order in sorted({process.spec.order for process in processes}, reverse=reverse):
+            batch = [process for process in processes if process.spec.order == order]
+            results = await asyncio.gather(*await _begin_all(batch, do), return_exceptions=True)
+            done += zip(batch, results, strict=True)
         return done
 
-    # A life of ours
+    # Server shutdown and reload
 
     async def close(self, leave: bool) -> None:
-        """Stops all, dependents first; or looks away from all, for the next start to find them."""
-        self._engine.closing = True
+        """Stops all, dependents first; or leaves all running, for the next start of the server to adopt."""
+        self._context.closing = True
         if leave:
-            await self._begun_are_through()
+            await self._wait_for_spawns()
             log.info("processes left running: %d", sum(process.live for process in self._processes.values()))
-        some = [process for process in self._processes.values() if process.live or process.waits_for_restart]
-        for failure in await self._each([] if leave else some, self.stop_with_dependents, backwards=True):
-            log.error("while closing: %s", failure)
+        else:
+            for failure in await self._stop_every(next_request()):
+                log.error("during shutdown: %s", failure)
         for process in self._processes.values():
-            process.forget()
+            process.cancel_tasks()
 
-    async def _begun_are_through(self) -> None:
-        """A start that was begun is gone through with: its child is to be found by the next start."""
-        begun = [process.begun for process in self._processes.values() if process.begun is not None]
-        if begun:
+    async def _wait_for_spawns(self) -> None:
+        """A spawn that has begun is completed: the next start of the server must find its child."""
+        spawns = [process.attempt.spawned for process in self._processes.values() if process.attempt is not None]
+        if begun := [spawn for spawn in spawns if spawn is not None]:
             await asyncio.wait(begun)
 
     async def kill(self) -> None:
-        """Ends at once what is still there, with all that it started."""
-        live = [process.life for process in self._processes.values() if process.life is not None]
-        for life in live:
-            life.kill()
+        """Sends SIGKILL to everything that is still running."""
+        live = [process.instance for process in self._processes.values() if process.instance is not None]
+        for instance in live:
+            instance.kill()
         if live:
-            await asyncio.wait({life.child.exited for life in live}, timeout=1.0)
+            await asyncio.wait({instance.child.exited for instance in live}, timeout=_KILL_TIMEOUT_SECONDS)
 
     async def reload(self, specs: Mapping[str, ProcessSpec], auto_start: bool) -> Reload:
-        """Takes over a new configuration: what did not change is not touched. One at a time.
+        """Takes over a new configuration: a process whose entry did not change is not touched.
 
-        `auto_start` says whether new processes that are marked so are started.
+        `auto_start` is whether new processes marked `auto-start` are started.
         """
         removed = [process for name, process in self._processes.items() if name not in specs]
         changed = [name for name, spec in specs.items() if name in self._specs and self._specs[name] != spec]
         added = [name for name in specs if name not in self._processes]
         needed, before = self._needed, self._specs
-        self._take(specs, changed)
+        self._take_over(specs, changed)
         live = [self._processes[name] for name in changed if self._processes[name].live]
         live = [process for process in live if needs_restart(before[process.name], process.spec)]
         new = [self._processes[name] for name in added if auto_start and specs[name].auto_start]
-        failed = await self._each(removed, lambda one: self._retire(one, needed), backwards=True)
+        failed = await self._for_each(removed, lambda process: self._retire(process, needed), reverse=True)
         self._processes = {name: one for name, one in self._processes.items() if one.live or not one.retired}
-        failed += await self._each(live, Process.renew)
-        failed += await self._start(new)
-        await self._engine.event_writer.answer()
+        failed += await self._for_each(live, Process.restart_if_running)
+        failed += await self._start(new, next_request())
+        await self._context.event_writer.ensure_stored()
         return Reload(
             added=added,
             removed=[process.name for process in removed],
@@ -296,14 +337,14 @@ class Fleet:
         )
 
     async def _retire(self, process: Process, needed: Mapping[str, list[str]]) -> str:
-        """What depended on it, and is configured no more either, goes before it. `needed` as it was till now."""
+        """Dependents that are no longer configured either are stopped first. `needed` is from before the reload."""
         for other in dependents(needed, process.name):
             if other in self._processes and self._processes[other].retired:
                 await self._processes[other].stop()
         return await process.retire()
 
-    def _take(self, specs: Mapping[str, ProcessSpec], changed: list[str]) -> None:
-        """From here on these are the processes, before anything is waited for."""
+    def _take_over(self, specs: Mapping[str, ProcessSpec], changed: list[str]) -> None:
+        """Replaces the processes at once, before anything is awaited."""
         for name, process in self._processes.items():
             process.retired = name not in specs
         for name in changed:
@@ -314,9 +355,18 @@ class Fleet:
         self._processes = {name: kept.get(name) or self._make(spec) for name, spec in specs.items()} | retired
 
 
-async def _all(deeds: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """As `gather`, and where one fails nobody goes on waiting for the others."""
-    tasks = [asyncio.ensure_future(deed) for deed in deeds]
+@contextlib.contextmanager
+def announced(processes: Iterable[Process]) -> Iterator[None]:
+    """A group operation is going to start these processes: until then a stop calls that off."""
+    with contextlib.ExitStack() as stack:
+        for process in processes:
+            stack.enter_context(process.announced())
+        yield
+
+
+async def _gather_or_cancel(works: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """As `gather`; where one fails, the others are cancelled."""
+    tasks = [asyncio.ensure_future(work) for work in works]
     try:
         await asyncio.gather(*tasks)
     finally:
@@ -324,32 +374,34 @@ async def _all(deeds: Iterable[Coroutine[Any, Any, None]]) -> None:
             task.cancel()
 
 
-async def _begun(processes: list[Process], do: Callable[[Process], Awaitable[str]]) -> list[asyncio.Future[str]]:
-    """All of it begun, some in each turn of the loop, so that requests are answered in between."""
+async def _begin_all(processes: list[Process], do: Callable[[Process], Awaitable[str]]) -> list[asyncio.Future[str]]:
+    """Begins all of it, a few in each iteration of the loop, so that requests are answered in between."""
     tasks: list[asyncio.Future[str]] = []
     for number, process in enumerate(processes, 1):
-        tasks.append(asyncio.ensure_future(do(process)))
-        if number % _AT_ONCE == 0:
-            await pause()
+        task = asyncio.ensure_future(do(process))
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())  # the caller may have been cancelled
+        tasks.append(task)
+        if number % _BATCH == 0:
+            await yield_to_loop()
     return tasks
 
 
-def _serves(process: Process, condition: Condition) -> bool:
+def _satisfies(process: ProcessState, condition: Condition) -> bool:
     return process.status is Status.HEALTHY if condition is Condition.HEALTHY else process.status in UP
 
 
-def _is_over(process: Process) -> bool:
-    """Nothing more is to be expected of it by itself."""
+def _has_ended(process: ProcessState) -> bool:
+    """Whether its status changes no more by itself."""
     return not process.live and not process.waits_for_restart and process.status in ENDED | {Status.NOT_STARTED}
 
 
-def _failed(process: Process, result: object) -> bool:
-    """Whether a deed ended in an exception; one that is no `Problem` is a defect of ours, and nobody else's trouble."""
+def _is_failure(process: Process, result: object) -> bool:
+    """Whether an operation ended in an exception. One that is no `Problem` is a bug, and is logged with a trace."""
     if isinstance(result, Exception) and not isinstance(result, Problem):
         log.error("%s: %s", process.name, result, exc_info=result)
     return isinstance(result, BaseException)
 
 
-def _words(process: Process, result: object) -> str:
+def _failure(process: Process, result: object) -> str:
     message = str(result)
     return message if process.name in message else f"{process.name}: {message}"

@@ -10,7 +10,8 @@ from typing import Literal
 from attrs import frozen
 
 from models.errors import Problem
-from supervisor.processes.fleet import Fleet
+from supervisor.processes.fleet import Fleet, announced
+from supervisor.processes.instance import next_request
 from supervisor.processes.process import Process
 
 log = logging.getLogger("supervision")
@@ -32,7 +33,9 @@ async def start(fleet: Fleet, names: Sequence[str]) -> list[CallResult]:
     """Starts those that are not live, lower `order` first."""
     processes = [fleet.get(name) for name in names]
     live = {process for process in processes if process.live}
-    started = await fleet.results([one for one in processes if one not in live], fleet.bring)
+    request, idle = next_request(), [process for process in processes if not process.live]
+    with announced(idle):
+        started = await fleet.results(idle, lambda process: fleet.start_once(process, request))
     await fleet.stored()
     return [
         _unchanged(one, "already") if one in live else _result(one, dict(started)[one], "started") for one in processes
@@ -40,10 +43,11 @@ async def start(fleet: Fleet, names: Sequence[str]) -> list[CallResult]:
 
 
 async def stop(fleet: Fleet, names: Sequence[str]) -> list[CallResult]:
-    """Stops those that are live or due for a restart, and before each of them what depends on it."""
+    """Stops those that are live, starting or due for a restart, each after its dependents."""
     processes = [fleet.get(name) for name in names]
     due = [process for process in processes if _is_due(process)]
-    stopped = dict(await fleet.results(due, fleet.stop_with_dependents, backwards=True))
+    request = _call_off(processes)
+    stopped = dict(await _stop(fleet, due, request))
     await fleet.stored()
     return [
         _result(process, stopped[process], "stopped") if process in stopped else _unchanged(process, "not_running")
@@ -59,10 +63,13 @@ async def restart(fleet: Fleet, names: Sequence[str]) -> list[CallResult]:
     processes = [fleet.get(name) for name in names]
     behind = [one for one in fleet.dependents_of(names) if one not in processes and _is_due(one)]
     due = [process for process in processes if _is_due(process)]
-    stopped = dict(await fleet.results(due, fleet.stop_with_dependents, backwards=True))
-    failed = {process: result for process, result in stopped.items() if isinstance(result, BaseException)}
-    wanted = [process for process in [*processes, *behind] if process not in failed]
-    results = {**failed, **dict(await fleet.results(wanted, fleet.bring))}
+    request = _call_off(processes)
+    with announced([*processes, *behind]):
+        stopped = dict(await _stop(fleet, due, request))
+        failed = {process: result for process, result in stopped.items() if isinstance(result, BaseException)}
+        wanted = [process for process in [*processes, *behind] if process not in failed]
+        started = await fleet.results(wanted, lambda process: fleet.start_once(process, request))
+    results = {**failed, **dict(started)}
     await fleet.stored()
     return [_result(process, results[process], "restarted") for process in [*processes, *behind]]
 
@@ -83,7 +90,19 @@ def send(fleet: Fleet, names: Sequence[str], number: signal.Signals, to_group: b
 
 
 def _is_due(process: Process) -> bool:
-    return process.live or process.waits_for_restart
+    return process.live or process.is_pending
+
+
+def _call_off(processes: Sequence[Process]) -> int:
+    """Calls off all starts of these that were requested before; returns the number of this request."""
+    request = next_request()
+    for process in processes:
+        process.call_off(request)
+    return request
+
+
+async def _stop(fleet: Fleet, processes: Sequence[Process], request: int) -> list[tuple[Process, str | BaseException]]:
+    return await fleet.results(processes, lambda process: fleet.stop_with_dependents(process, request), reverse=True)
 
 
 def _unchanged(process: Process, outcome: Outcome) -> CallResult:

@@ -1,4 +1,4 @@
-"""Asks a running process how it is: by HTTP, by TCP, or by a command."""
+"""Health checks of running processes: by HTTP, by TCP or by a command."""
 
 from __future__ import annotations
 
@@ -16,46 +16,48 @@ from tornado.simple_httpclient import SimpleAsyncHTTPClient
 
 from models.config.redaction import shown_address, shown_words
 from models.supervision.process import ExecProbe, HealthCheck, HttpProbe, ProcessSpec, TcpProbe
-from supervisor.processes.child import MARK, Children, Launch
+from supervisor.clock import Clock
+from supervisor.processes.child import TAG_VARIABLE, Children, Launch
 
 log = logging.getLogger("health")
 
-_MOST_AT_ONCE = 1000
-_MOST_BODY = 2**40  # it is not kept: how long it may take is bound by the timeout
+_MAX_CONCURRENT_PROBES = 1000
+_MAX_BODY_BYTES = 2**40  # the body is discarded; the timeout limits it
 
 
 class Prober:
-    """Makes probes; holds what they share."""
+    """Runs the probes, which share one HTTP client."""
 
-    def __init__(self, children: Children) -> None:
+    def __init__(self, children: Children, clock: Clock | None = None) -> None:
+        self._clock = clock or Clock()
         self._children = children
         self._client: SimpleAsyncHTTPClient | None = None
 
-    async def watch(self, spec: ProcessSpec, launch: Launch, told: Callable[[bool], None]) -> None:
-        """Probes until cancelled; `told` gets True or False when a threshold is reached, and again when it turns."""
+    async def watch(self, spec: ProcessSpec, launch: Launch, on_change: Callable[[bool], None]) -> None:
+        """Probes until cancelled; calls `on_change` when a threshold is reached, and again when the result changes."""
         check = spec.health_check
         if check is None:
             return
-        await asyncio.sleep(check.initial_delay)
+        await self._clock.sleep(check.initial_delay)
         healthy: bool | None = None
         streak, last = 0, None
         while True:
             try:
-                wrong = await self.ask(check, launch)
-            except Exception as error:  # a probe that cannot be made says nothing good
-                wrong = str(error) or type(error).__name__
-            good = not wrong
-            streak = streak + 1 if good == last else 1
-            last = good
-            if good != healthy and streak >= (check.success_threshold if good else check.failure_threshold):
-                healthy = good
-                if wrong:
-                    log.warning("%s: unhealthy: %s", spec.name, wrong)
-                told(good)
-            await asyncio.sleep(check.interval)
+                failure = await self.probe(check, launch)
+            except Exception as error:  # a probe that cannot be made is a failure too
+                failure = str(error) or type(error).__name__
+            succeeded = not failure
+            streak = streak + 1 if succeeded == last else 1
+            last = succeeded
+            if succeeded != healthy and streak >= (check.success_threshold if succeeded else check.failure_threshold):
+                healthy = succeeded
+                if failure:
+                    log.warning("%s: unhealthy: %s", spec.name, failure)
+                on_change(succeeded)
+            await self._clock.sleep(check.interval)
 
-    async def ask(self, check: HealthCheck, launch: Launch) -> str:
-        """What is wrong, in words; nothing where it is well. No answer within `timeout` is wrong."""
+    async def probe(self, check: HealthCheck, launch: Launch) -> str:
+        """Why the probe failed; empty where it succeeded. No response within `timeout` is a failure."""
         try:
             async with asyncio.timeout(check.timeout):
                 if check.http is not None:
@@ -64,8 +66,8 @@ class Prober:
                     return await self._tcp(check.tcp)
                 return await self._exec(check.exec, launch) if check.exec is not None else ""
         except TimeoutError:
-            return f"no answer within {check.timeout:g} s"
-        except (ssl.SSLError, socket.gaierror) as error:  # their numbers are not those of the system
+            return f"no response within {check.timeout:g} s"
+        except (ssl.SSLError, socket.gaierror) as error:  # their errno is not one of the system
             return error.strerror or str(error)
         except OSError as error:
             return os.strerror(error.errno) if error.errno else str(error)
@@ -73,10 +75,10 @@ class Prober:
     async def _http(self, probe: HttpProbe, timeout: float) -> str:
         if self._client is None:
             self._client = SimpleAsyncHTTPClient(
-                force_instance=True, max_clients=_MOST_AT_ONCE, max_body_size=_MOST_BODY
+                force_instance=True, max_clients=_MAX_CONCURRENT_PROBES, max_body_size=_MAX_BODY_BYTES
             )
         try:
-            asked = self._client.fetch(
+            request = self._client.fetch(
                 probe.url,
                 method=probe.method,
                 headers=dict(probe.headers),
@@ -85,15 +87,15 @@ class Prober:
                 connect_timeout=timeout,
                 request_timeout=timeout,
                 raise_error=False,
-                streaming_callback=_drop,
+                streaming_callback=_discard,
             )
-            asked.add_done_callback(lambda done: done.cancelled() or done.exception())  # who waited may be gone
-            answer = await asyncio.shield(asked)  # Tornado logs a trace where an answer that was given up fails
+            request.add_done_callback(lambda done: done.cancelled() or done.exception())  # the probe may have ended
+            response = await asyncio.shield(request)  # Tornado logs a trace where a cancelled request fails
         except (HTTPClientError, ValueError) as error:
             return str(error)
-        if any(low <= answer.code <= high for low, high in probe.status):
+        if any(low <= response.code <= high for low, high in probe.status):
             return ""
-        return f"{probe.method} {shown_address(probe.url)}: {answer.error or answer.code}"
+        return f"{probe.method} {shown_address(probe.url)}: {response.error or response.code}"
 
     async def _tcp(self, probe: TcpProbe) -> str:
         _, writer = await asyncio.open_connection(probe.host, probe.port)
@@ -103,7 +105,7 @@ class Prober:
         return ""
 
     async def _exec(self, probe: ExecProbe, launch: Launch) -> str:
-        """Runs the command as the process itself is run: its user, its folder, its environment, not its log files."""
+        """Runs the command with the user, directory and environment of the process, but without its log files."""
         child = self._children.spawn(_probe_launch(probe, launch))
         self._children.watch(child, lambda _: None)
         try:
@@ -119,14 +121,14 @@ class Prober:
             self._client.close()
 
 
-def _drop(chunk: bytes) -> None:
-    """The status tells; the body does not matter."""
+def _discard(chunk: bytes) -> None:
+    """Only the status code counts."""
 
 
 def _probe_launch(probe: ExecProbe, launch: Launch) -> Launch:
-    """As generation 0, which no child ever is: what a probe leaves behind is never taken for the process."""
-    instance, _, name = launch.environment[MARK].split(":", 2)
-    environment = {**launch.environment, MARK: f"{instance}:0:{name}"}
+    """Generation 0, which no instance has: a process that a probe leaves running is never adopted."""
+    server_id, _, name = launch.environment[TAG_VARIABLE].split(":", 2)
+    environment = {**launch.environment, TAG_VARIABLE: f"{server_id}:0:{name}"}
     return Launch(
         list(probe.command), environment, launch.directory, uid=launch.uid, gid=launch.gid,
         stdout=os.devnull, redirect_stderr=True,

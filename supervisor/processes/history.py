@@ -1,4 +1,4 @@
-"""The history of status changes as the handlers ask for it: this host's own, or the one that several nodes share."""
+"""Reads the event log: from the file of this host, or from the database that several nodes share."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ log = logging.getLogger("events")
 Result = TypeVar("Result")
 
 QUERY_TAKES = 20.0
-_AT_ONCE = 500
-_COPIED_WITHIN = 5.0
-_FIRST_RETRY, _LAST_RETRY = 0.05, 2.0
+_MAX_ENTRIES_PER_COPY = 500
+_COPY_TIMEOUT_SECONDS = 5.0
+_FIRST_RETRY_SECONDS, _LAST_RETRY_SECONDS = 0.05, 2.0
 
 
 class History(Protocol):
@@ -33,9 +33,9 @@ class History(Protocol):
 
     @property
     def last_told(self) -> int:
-        """The last event that the streams of this node were told of."""
+        """The last event that was sent to the streams of this node."""
 
-    async def page(self, asked: Paging, which: Filter | None = None) -> Page[Entry]: ...
+    async def page(self, paging: Paging, which: Filter | None = None) -> Page[Entry]: ...
 
     async def count(self, which: Filter) -> int: ...
 
@@ -51,16 +51,16 @@ class History(Protocol):
 
 
 class OwnHistory:
-    """In a file: what is near is read on the loop, for that takes no time."""
+    """In a file: recent pages are read on the loop, because that takes less than a millisecond."""
 
     @property
     def last_told(self) -> int:
         return events.last_id()
 
-    async def page(self, asked: Paging, which: Filter | None = None) -> Page[Entry]:
-        if events.is_near_newest(asked):
-            return events.page(asked, which)
-        return await _off_loop(lambda: events.page(asked, which))
+    async def page(self, paging: Paging, which: Filter | None = None) -> Page[Entry]:
+        if events.is_near_newest(paging):
+            return events.page(paging, which)
+        return await _off_loop(lambda: events.page(paging, which))
 
     async def count(self, which: Filter) -> int:
         return events.count(which)
@@ -79,20 +79,19 @@ class OwnHistory:
 
 
 class SharedHistory:
-    """In PostgreSQL. A change is first in this host's own file, and copied from there: no process waits for a network.
-
-    Who reads waits until what this node had when he asked is there.
+    """In PostgreSQL. A change is first written to the file of this host and copied from there, so no process waits
+    for a network. A read waits until the changes of this node at that time are copied.
     """
 
     def __init__(self, store: Postgres, instance: str) -> None:
-        """Reads how far it has come. Raises `peewee.DatabaseError`."""
-        from models.supervision import shared_events  # only where it is asked for: its driver is large
+        """Reads which events are copied. Raises `peewee.DatabaseError`."""
+        from models.supervision import shared_events  # its driver is large: imported only where it is used
 
         self._sharing = shared_events
         self._store = store
         self._instance = instance
         self.last_told = events.last_id(store)
-        """Set by who tells the streams (`supervisor/replication.py`)."""
+        """Set by `supervisor/replication.py`."""
         self._copied = shared_events.begin(store, instance, events.last_id())
         self._more = asyncio.Event()
         self._more.set()
@@ -100,15 +99,15 @@ class SharedHistory:
 
     @property
     def waiting(self) -> int:
-        """How many changes of this node are not there yet."""
+        """How many changes of this node are not copied yet."""
         return max(0, events.last_id() - self._copied)
 
     def notice(self, _: Entry) -> None:
-        """There is something in the own file."""
+        """A change was written to the file of this host."""
         self._more.set()
 
     async def copy(self) -> None:
-        """Copies what comes, for ever; where the database is away, it is tried again and again."""
+        """Copies changes as they come; retries while the database is away."""
         retry = 0.0
         while True:
             await self._more.wait()
@@ -119,8 +118,8 @@ class SharedHistory:
                         self._moved.notify_all()
             except (peewee.PeeweeException, Problem) as error:
                 if not retry:
-                    log.error("the shared history cannot be written (%s): changes wait in the own store", error)
-                retry = min(max(2 * retry, _FIRST_RETRY), _LAST_RETRY)
+                    log.error("the shared history cannot be written (%s): changes wait in the local store", error)
+                retry = min(max(2 * retry, _FIRST_RETRY_SECONDS), _LAST_RETRY_SECONDS)
                 self._more.set()
                 await asyncio.sleep(retry)
             else:
@@ -129,7 +128,7 @@ class SharedHistory:
                 retry = 0.0
 
     def _copy_some(self) -> bool:
-        entries = database.run_with_timeout(lambda: events.since(self._copied, _AT_ONCE), QUERY_TAKES)
+        entries = database.run_with_timeout(lambda: events.since(self._copied, _MAX_ENTRIES_PER_COPY), QUERY_TAKES)
         if entries:
             copy = self._sharing.copy
             self._copied = self._store.run_with_timeout(
@@ -138,32 +137,32 @@ class SharedHistory:
         return bool(entries)
 
     async def finish(self, seconds: float) -> None:
-        """Copies what is left; what that is not enough for is copied at the next start."""
+        """Copies the remaining changes; those that do not fit into that time are copied at the next start."""
         try:
             async with asyncio.timeout(seconds):
                 while await asyncio.to_thread(self._copy_some):
                     pass
         except (TimeoutError, peewee.PeeweeException, Problem):
-            log.warning("the shared history lacks the last changes of this node until its next start")
+            log.warning("the shared history lacks the latest changes of this node until its next start")
 
     async def _read(self, query: Callable[[], Result]) -> Result:
         newest = events.last_id()
         try:
-            async with asyncio.timeout(_COPIED_WITHIN), self._moved:
+            async with asyncio.timeout(_COPY_TIMEOUT_SECONDS), self._moved:
                 await self._moved.wait_for(lambda: self._copied >= newest)
         except TimeoutError:
-            raise Unavailable("the shared history does not have the last changes yet: its database is away") from None
-        return await self._ask(query)
+            raise Unavailable("the shared history does not have the latest changes yet: its database is away") from None
+        return await self._query(query)
 
-    async def _ask(self, query: Callable[[], Result]) -> Result:
+    async def _query(self, query: Callable[[], Result]) -> Result:
         try:
             return await asyncio.to_thread(self._store.run_with_timeout, query, QUERY_TAKES)
         except peewee.OperationalError as error:
-            log.error("the shared history does not answer: %s", error)
-            raise Unavailable("the shared history does not answer") from None
+            log.error("the shared history does not respond: %s", error)
+            raise Unavailable("the shared history does not respond") from None
 
-    async def page(self, asked: Paging, which: Filter | None = None) -> Page[Entry]:
-        return await self._read(lambda: events.page(asked, which, self._store))
+    async def page(self, paging: Paging, which: Filter | None = None) -> Page[Entry]:
+        return await self._read(lambda: events.page(paging, which, self._store))
 
     async def count(self, which: Filter) -> int:
         return await self._read(lambda: events.count(which, self._store))
@@ -175,13 +174,13 @@ class SharedHistory:
         return await self._read(lambda: events.get(id, self._store))
 
     async def since(self, id: int, limit: int) -> Sequence[Entry]:
-        """Asked by streams, which miss nothing: what is not there yet they are told later."""
-        return await self._ask(lambda: events.since(id, limit, self._store))
+        """For streams, which are sent later what is not copied yet."""
+        return await self._query(lambda: events.since(id, limit, self._store))
 
     async def prune(self, before: int, most: int) -> int:
-        """The shared history; the own file too, which keeps what was copied as long as the other does."""
+        """Prunes the shared history and the file of this host."""
         own = await _off_loop(lambda: events.prune(before, most))
-        return own + await self._ask(lambda: events.prune(before, most, store=self._store))
+        return own + await self._query(lambda: events.prune(before, most, store=self._store))
 
 
 async def _off_loop(query: Callable[[], Result]) -> Result:

@@ -1,11 +1,15 @@
-"""One life of a process: its child from the spawn to the burial, with the spec that it was started by."""
+"""One start of a process: the attempt, from the request to its outcome, and the instance that it creates."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import enum
 import signal
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from itertools import count
 from pathlib import Path
+from typing import Any, TypeVar
 
 from models.config.redaction import shown_words
 from models.errors import Failed
@@ -13,102 +17,188 @@ from models.supervision.process import Exit, ProcessSpec
 from supervisor.processes.child import Child, Launch
 from supervisor.processes.context import SupervisionContext
 from supervisor.processes.log_files import tail
+from supervisor.processes.orphans import ProcessTree
 
-_LAST_WORDS = 4096
-_KILLED_GOES_WITHIN = 10.0
-_MOMENT = 0.1
+_MAX_STDERR_BYTES = 4096
+_KILL_TIMEOUT_SECONDS = 10.0
+_SWEEP_DELAY_SECONDS = 0.1
+
+Result = TypeVar("Result")
+
+_requests = count(1)
 
 
-class Life:
+def next_request() -> int:
+    """The number of a request. A stop calls off the starts of all requests that came before it."""
+    return next(_requests)
+
+
+class Phase(enum.Enum):
+    """What an attempt waits for."""
+
+    QUEUE = "queue"
+    DEPENDENCY = "dependency"
+    SPAWN = "spawn"
+    READY = "ready"
+    DONE = "done"
+
+
+class StartAttempt:
+    """Created when a start is requested. It ends as running, as failed, or called off by a stop."""
+
+    def __init__(self, name: str, request: int) -> None:
+        loop = asyncio.get_running_loop()
+        self.request = request
+        self.phase = Phase.QUEUE
+        self.spawned: asyncio.Task[None] | None = None
+        """The spawn. It is completed even where the caller is cancelled: there is never half a start."""
+        self.outcome: asyncio.Future[None] = loop.create_future()
+        """Done when the process is running; holds `Failed` where it is not."""
+        self.outcome.add_done_callback(lambda done: done.cancelled() or done.exception())  # the caller may have left
+        self._name = name
+        self._called_off: asyncio.Future[None] = loop.create_future()
+
+    @property
+    def is_called_off(self) -> bool:
+        return self._called_off.done()
+
+    def call_off(self) -> None:
+        """A stop was requested after this start."""
+        if not self._called_off.done():
+            self._called_off.set_result(None)
+
+    def check(self) -> None:
+        """Raises `Failed` where the attempt was called off."""
+        if self.is_called_off:
+            raise stopped_before_start(self._name)
+
+    async def unless_called_off(self, work: Awaitable[Result]) -> Result:
+        """Returns the result of `work`; cancels it, and raises `Failed`, where the attempt is called off first."""
+        task: asyncio.Future[Any] = asyncio.ensure_future(work)
+        try:
+            await asyncio.wait({task, self._called_off}, return_when=asyncio.FIRST_COMPLETED)
+            self.check()
+            result: Result = task.result()
+            return result
+        finally:
+            task.cancel()
+
+    def succeed(self) -> None:
+        self.phase = Phase.DONE
+        if not self.outcome.done():
+            self.outcome.set_result(None)
+
+    def fail(self, message: str) -> None:
+        self.phase = Phase.DONE
+        if not self.outcome.done():
+            self.outcome.set_exception(Failed(message, "START_FAILED"))
+
+
+class StartCalledOff(Failed):
+    """A stop overtook the start: that is no failure of the process, so its policy does not retry it."""
+
+
+def stopped_before_start(name: str) -> StartCalledOff:
+    return StartCalledOff(f"{name} was stopped before it started", "START_FAILED")
+
+
+class ProcessInstance:
+    """One operating-system process from its spawn until it is reaped, with the spec that it was started with."""
+
     def __init__(
         self, context: SupervisionContext, spec: ProcessSpec, launch: Launch, child: Child, since: float
     ) -> None:
-        """`since` is when it began, in seconds since boot."""
+        """`since` is when it was started, in seconds since boot."""
         self.spec = spec
         self.child = child
         self.killed = False
-        self._engine = context
-        self._launch = launch if spec.health_check is not None else None  # each is kilobytes of environment
+        self._context = context
+        keeps_launch = spec.health_check is not None or child.is_chained
+        self._launch = launch if keeps_launch else None  # each is kilobytes of environment
         self._since = since
         self._tasks: list[asyncio.Task[None]] = []
 
     def uptime(self) -> int:
-        """Microseconds that it has lasted."""
-        return int((self._engine.clock.since_boot() - self._since) * 1_000_000)
-
-    # Its beginning
+        """Microseconds since it was started."""
+        return int((self._context.clock.since_boot() - self._since) * 1_000_000)
 
     async def survived(self) -> None:
-        """Returns when it has lasted `start-seconds`."""
-        await self._engine.clock.sleep(max(0.0, self.spec.start_seconds - self.uptime() / 1_000_000))
+        """Returns when it has run for `start-seconds`."""
+        await self._context.clock.sleep(max(0.0, self.spec.start_seconds - self.uptime() / 1_000_000))
 
-    def probe(self, told: Callable[[bool], None]) -> None:
-        """Asks from now on how it is; `told` hears when that changes."""
-        if self._launch is not None:
-            watch = self._engine.prober.watch(self.spec, self._launch, told)
+    def probe(self, on_change: Callable[[bool], None]) -> None:
+        """Starts the health check; `on_change` is called with True or False when the result changes."""
+        if self._launch is not None and self.spec.health_check is not None:
+            watch = self._context.prober.watch(self.spec, self._launch, on_change)
             self._tasks.append(asyncio.get_running_loop().create_task(watch, name=f"probe {self.spec.name}"))
+
+    def stop_probes(self) -> None:
+        for task in self._tasks:
+            task.cancel()
 
     # Its end
 
     async def end(self) -> None:
-        """Asks it to stop, makes it stop after `stop-timeout`, and clears away what it left behind.
+        """Sends the stop signal, SIGKILL after `stop-timeout`, and ends what it left running.
 
         Raises `Failed` where it cannot be killed.
         """
-        loop, child = asyncio.get_running_loop(), self.child
-        end = loop.time() + self.spec.stop_timeout
-        child.send(self.spec.stop_signal)
-        child.send(signal.SIGCONT)
-        await asyncio.wait({child.exited}, timeout=self.spec.stop_timeout)
-        if not child.exited.done():
-            self.kill()
-            await asyncio.wait({child.exited}, timeout=_KILLED_GOES_WITHIN)
-        if not child.exited.done():
-            raise Failed(f"{self.spec.name} (pid {child.pid}) was killed and is still there", "STOP_FAILED")
-        await self.clear(max(end - loop.time(), 0))
+        clock, child = self._context.clock, self.child
+        end = clock.since_boot() + self.spec.stop_timeout
+        with contextlib.closing(ProcessTree(child.pid)) as tree:
+            child.send(self.spec.stop_signal)
+            child.send(signal.SIGCONT)
+            await asyncio.wait({child.exited}, timeout=self.spec.stop_timeout)
+            if not child.exited.done():
+                self.kill()
+                await asyncio.wait({child.exited}, timeout=_KILL_TIMEOUT_SECONDS)
+            if not child.exited.done():
+                raise Failed(f"{self.spec.name} (pid {child.pid}) was killed and is still there", "STOP_FAILED")
+            await self.clear(max(end - clock.since_boot(), 0), tree)
 
     def kill(self) -> None:
-        """Ends it, and all that it has started, without asking."""
+        """Sends SIGKILL to it and to everything in its control group."""
         self.killed = True
-        self._engine.cgroups.kill(self.spec.name)
+        self._context.cgroups.kill(self.spec.name)
         self.child.send(signal.SIGKILL)
 
-    def over(self) -> None:
-        """Its child has ended: nobody asks any more how it is."""
-        for task in self._tasks:
-            task.cancel()
-
-    async def clear(self, patience: float) -> None:
-        """Ends what it left behind: asked first, made to after `patience` seconds."""
-        await self._engine.orphans.clear(self.child, self.spec.name, self.spec.stop_signal, patience)
+    async def clear(self, timeout: float, tree: ProcessTree | None = None) -> bool:
+        """Ends what it left running, with SIGKILL after `timeout` seconds; returns whether it left anything."""
+        return await self._context.orphans.clear(self.child, self.spec.name, self.spec.stop_signal, timeout, tree)
 
     async def sweep(self, generation: int) -> None:
-        """Looks a moment later for what it had started before it was in its control group."""
-        await self._engine.clock.sleep(_MOMENT)
-        await self._engine.orphans.sweep(self.spec.name, generation, self.spec.stop_timeout)
+        """Ends, a moment later, what it had started before it was in its control group."""
+        await self._context.clock.sleep(_SWEEP_DELAY_SECONDS)
+        await self._context.orphans.sweep(self.spec.name, generation, self.spec.stop_timeout)
 
     def left_nothing(self) -> bool:
-        """Whether its control group says so, which is known at once."""
-        return self.child.is_grouped and not self._engine.orphans.are_likely(self.child, self.spec.name)
+        """Whether its control group shows that it left nothing running."""
+        return self.child.is_grouped and not self._context.orphans.are_likely(self.child, self.spec.name)
 
-    # What is said of it
+    # How it ended
 
     def did_start(self, exit: Exit) -> bool:
-        """Whether a life that ended while it was starting had started all the same: quicker than we could look."""
+        """Whether an instance that exited while it was starting counts as started: it was too quick to be seen."""
         return not self.spec.start_seconds and not self._was_not_executed(exit)
 
     def _was_not_executed(self, exit: Exit) -> bool:
-        """Whether it was still one of the chain that ended, and not well."""
+        """Whether the chain (`prlimit`, `setpriv`) failed before it executed the command."""
         return self.child.is_chained and exit.exit_code != 0
 
-    def last_words(self, exit: Exit) -> str:
+    async def chain_error(self, exit: Exit) -> str:
+        """Why the chain failed, where its standard error is not in a file; else empty."""
+        if self._launch is None or self.spec.stderr_file or not self._was_not_executed(exit):
+            return ""
+        return await self._context.children.chain_error(self._launch)
+
+    def start_failure(self, exit: Exit) -> str:
         """Why it failed to start: how it ended, and the end of its standard error where that is a file of its own."""
-        words = f"it ended with {exit} before it had run for {self.spec.start_seconds:g} s"
+        reason = f"it ended with {exit} before it had run for {self.spec.start_seconds:g} s"
         if self._was_not_executed(exit):
-            words = f"{' '.join(shown_words(self.spec.argv))!r} could not be executed ({exit})"
+            reason = f"{' '.join(shown_words(self.spec.argv))!r} could not be executed ({exit})"
         file = Path(self.spec.stderr_file or "")
         try:
-            text = tail(file, 100, _LAST_WORDS)[0] if file.is_file() else b""  # /dev/stderr, say, cannot be read again
+            text = tail(file, 100, _MAX_STDERR_BYTES)[0] if file.is_file() else b""  # /dev/stderr cannot be read again
         except OSError:
             text = b""
-        return f"{words}\n{text[-_LAST_WORDS:].decode('utf-8', 'replace')}".rstrip()
+        return f"{reason}\n{text[-_MAX_STDERR_BYTES:].decode('utf-8', 'replace')}".rstrip()

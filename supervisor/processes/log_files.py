@@ -1,7 +1,7 @@
-"""Log files of processes: the child writes them itself; we rotate them by size, read their end, and follow them.
+"""Log files of processes: the child writes them itself; the server rotates them by size, reads and follows them.
 
 Rotation copies the file and then truncates it, because the child holds it open: a line that is written between the two
-may be lost. It is looked for every five seconds, in the worker, so a file may grow beyond its limit for that long.
+may be lost.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from attrs import define, frozen
 
 log = logging.getLogger("logs")
 
-_LOOKS = 0.25
-_BLOCK = 64 * 1024
-_MOST_AT_ONCE = 1024 * 1024
+_FOLLOW_POLL_SECONDS = 0.25
+_BLOCK_BYTES = 64 * 1024
+_MAX_READ_BYTES = 1024 * 1024
 
 
 @frozen
@@ -34,15 +34,15 @@ class LogFile:
     backups: int
 
 
-def tail(path: Path, lines: int, most: int = 16 * _MOST_AT_ONCE) -> tuple[bytes, int]:
-    """The last `lines` lines of a file, at most `most` bytes, and where they end; empty where there is no file."""
+def tail(path: Path, lines: int, max_bytes: int = 16 * _MAX_READ_BYTES) -> tuple[bytes, int]:
+    """The last `lines` lines of a file, at most `max_bytes`, and where they end; empty where there is no file."""
     blocks: list[bytes] = []
     found = 0
     try:
         with _opened(path) as file:
             end = at = file.seek(0, os.SEEK_END)
-            while at > 0 and end - at < most and found <= lines:
-                block = min(_BLOCK, at)
+            while at > 0 and end - at < max_bytes and found <= lines:
+                block = min(_BLOCK_BYTES, at)
                 at = file.seek(at - block)
                 blocks.append(file.read(block))
                 found += blocks[-1].count(b"\n")
@@ -57,9 +57,9 @@ def tail(path: Path, lines: int, most: int = 16 * _MOST_AT_ONCE) -> tuple[bytes,
 
 
 def _opened(path: Path) -> BinaryIO:
-    """A log file to read: a regular file that stands there itself. Raises `FileNotFoundError` for anything else.
+    """Opens a log file for reading. Raises `FileNotFoundError` for anything but a regular file.
 
-    Whoever owns the folder could have put a link to another's file there, or a pipe on which we should wait for ever.
+    The owner of the folder could have put a link to another file there, or a pipe on which a read would block.
     """
     handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(handle).st_mode):
@@ -80,7 +80,7 @@ def rotate(file: LogFile) -> bool:
         if not file.max_bytes or path.is_symlink() or not path.is_file() or path.stat().st_size < file.max_bytes:
             return False
         if file.backups:
-            _copy(path, backup(path, 0))  # before the others move: a full disk must cost nothing that there is
+            _copy(path, backup(path, 0))  # before the others move: a full disk must not lose a backup
             for number in range(file.backups - 1, -1, -1):
                 if backup(path, number).exists():
                     backup(path, number).replace(backup(path, number + 1))
@@ -94,36 +94,36 @@ def rotate(file: LogFile) -> bool:
 
 
 def _copy(source: Path, target: Path) -> None:
-    """Copies up to the last byte that is there when it is done, so that little can come between that and truncation."""
+    """Copies to the end of the file, including what is added meanwhile: little can be lost before the truncation."""
     target.unlink(missing_ok=True)
     with _opened(source) as reader, target.open("xb") as writer:
         os.fchmod(writer.fileno(), os.fstat(reader.fileno()).st_mode & 0o777)
-        shutil.copyfileobj(reader, writer, _MOST_AT_ONCE)
+        shutil.copyfileobj(reader, writer, _MAX_READ_BYTES)
 
 
 @define
-class _Place:
-    """How far a follower has read: how many rotations it knows of, and the offset in the file of that time."""
+class _Position:
+    """How far a follower has read: the number of rotations that it has seen, and the offset in that file."""
 
     rotations: int
     at: int
 
 
 class Logs:
-    """Rotates, and lets followers read on in what was rotated away."""
+    """Rotates log files; followers continue in the backups."""
 
     def __init__(self, files: Callable[[], Iterable[LogFile]]) -> None:
         self._files = files
         self._rotations: Counter[str] = Counter()
         self._backups: dict[str, int] = {}
-        self._still = asyncio.Lock()  # no file is rotated while a follower reads from it
+        self._rotation_lock = asyncio.Lock()  # no file is rotated while a follower reads from it
 
     async def rotate(self) -> None:
-        """Rotates what has grown too large."""
+        """Rotates the files that are larger than their limit."""
         files = [file for file in self._files() if file.max_bytes]
         if not files:
             return
-        async with self._still:
+        async with self._rotation_lock:
             done = await asyncio.to_thread(lambda: [file.path for file in files if rotate(file)])
             self._rotations.update(done)
             self._backups.update((file.path, file.backups) for file in files)
@@ -131,24 +131,24 @@ class Logs:
     async def follow(self, path: str, lines: int) -> AsyncIterator[bytes]:
         """The last `lines` lines, then what is added, in pieces that end with a line wherever one does.
 
-        Looks four times a second while somebody listens. What was rotated away meanwhile is read from the backups.
+        Polls four times a second. What was rotated meanwhile is read from the backups.
         """
-        async with self._still:
+        async with self._rotation_lock:
             text, end = await asyncio.to_thread(tail, Path(path), lines)
-            place = _Place(self._rotations[path], end)
+            place = _Position(self._rotations[path], end)
         whole, rest = _whole_lines(text)
         yield whole
         while True:
             added = await self._read_on(path, place)
             if not added:
-                await asyncio.sleep(_LOOKS)
+                await asyncio.sleep(_FOLLOW_POLL_SECONDS)
                 continue
             whole, rest = _whole_lines(rest + added)
             if whole:
                 yield whole
 
-    async def _read_on(self, path: str, place: _Place) -> bytes:
-        async with self._still:
+    async def _read_on(self, path: str, place: _Position) -> bytes:
+        async with self._rotation_lock:
             while (missed := self._rotations[path] - place.rotations) > 0:
                 kept = missed <= self._backups[path]
                 if kept and (added := await asyncio.to_thread(_read, backup(Path(path), missed), place.at)):
@@ -156,7 +156,7 @@ class Logs:
                     return added
                 place.rotations, place.at = place.rotations + 1, 0
             size = _size(Path(path))
-            if size < place.at:  # truncated by somebody else
+            if size < place.at:  # truncated by another program
                 place.at = 0
             added = await asyncio.to_thread(_read, Path(path), place.at) if size > place.at else b""
             place.at += len(added)
@@ -174,13 +174,13 @@ def _read(path: Path, at: int) -> bytes:
     try:
         with _opened(path) as file:
             file.seek(at)
-            return file.read(_MOST_AT_ONCE)
+            return file.read(_MAX_READ_BYTES)
     except OSError:
         return b""
 
 
 def _whole_lines(text: bytes) -> tuple[bytes, bytes]:
     end = text.rfind(b"\n") + 1
-    if end == 0 and len(text) > _BLOCK:
+    if end == 0 and len(text) > _BLOCK_BYTES:
         return text, b""
     return text[:end], text[end:]

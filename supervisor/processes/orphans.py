@@ -1,7 +1,7 @@
-"""What a child leaves behind when it ends: found by group, control group and mark, asked to go, then made to.
+"""Orphans: what a child leaves running when it ends is found by process tree, group, control group and tag, and ended.
 
-We are the subreaper: a daemon whose parents are gone becomes our child, so its end is ours to see and it leaves no
-zombie. Each bears the mark of the child that started it in its environment.
+The server is the subreaper: a daemon whose parents are gone becomes its child, so that its exit is reaped. Everything
+that a child starts inherits the tag in its environment.
 """
 
 from __future__ import annotations
@@ -19,149 +19,226 @@ from pathlib import Path
 from attrs import frozen
 
 from supervisor.processes.cgroups import Cgroups
-from supervisor.processes.child import MARK, SPEC, Child, Children, Identity, boot_id, stat
+from supervisor.processes.child import FINGERPRINT_VARIABLE, TAG_VARIABLE, Child, Children, Identity, boot_id, stat
 
 log = logging.getLogger("orphans")
 
 _PR_SET_CHILD_SUBREAPER = 36
-_LOOK_AGAIN, _LOOK_AT_MOST = 0.05, 0.25
-_KILLED_GO_WITHIN = 2.0
-_LOOKS_APART = 0.01
+_POLL_SECONDS, _MAX_POLL_SECONDS = 0.05, 0.25
+_KILL_TIMEOUT_SECONDS = 2.0
+_SCAN_INTERVAL_SECONDS = 0.01
 
 
 def become_subreaper() -> bool:
-    """Makes orphans of our children ours instead of init's; `False` where the kernel does not know that."""
+    """Orphans of our children become ours instead of init's; returns whether the kernel supports that."""
     return bool(ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)
 
 
 @frozen
 class TaggedProcess:
-    """A process that was started, directly or not, by the child of that name and generation."""
+    """A process that the child of that name and generation started, directly or not, or that child itself."""
 
     name: str
     generation: int
     identity: Identity
-    leads: bool
-    """Whether it leads its session, as every child of ours does."""
-    spec: str
-    """What it was started by (`ProcessSpec.launched_as`); empty where that is not told."""
+    leads_session: bool
+    """Every child leads its session."""
+    fingerprint: str
+    """`ProcessSpec.launch_fingerprint`; empty where it is missing."""
 
 
-def bearer(instance: str, pid: int) -> TaggedProcess | None:
-    """Who a process is by its mark; `None` if it bears none of ours, is a zombie, or may not be asked."""
+def tagged_process(server_id: str, pid: int) -> TaggedProcess | None:
+    """The tag of a process; `None` if it has none of this server, is a zombie, or may not be read."""
     try:
         environment = Path(f"/proc/{pid}/environ").read_bytes()
     except OSError:
         return None
-    words = environment.split(b"\0")
-    mark = _after(words, f"{MARK}={instance}:")
+    variables = environment.split(b"\0")
+    tag = _value(variables, f"{TAG_VARIABLE}={server_id}:")
     facts = stat(pid)
-    if mark is None or facts is None or facts[0] in "ZX":
+    if tag is None or facts is None or facts[0] in "ZX":
         return None
-    generation, _, name = mark.partition(":")
+    generation, _, name = tag.partition(":")
     if not generation.isdigit():
         return None
     identity = Identity(pid, facts[3], boot_id())
-    return TaggedProcess(name, int(generation), identity, facts[2] == pid, _after(words, f"{SPEC}=") or "")
+    fingerprint = _value(variables, f"{FINGERPRINT_VARIABLE}=") or ""
+    return TaggedProcess(name, int(generation), identity, facts[2] == pid, fingerprint)
 
 
-def _after(words: list[bytes], start: str) -> str | None:
-    """The rest of the first of these words that starts so."""
-    begin = start.encode()
-    word = next((word for word in words if word.startswith(begin)), None)
-    return None if word is None else word[len(begin) :].decode("utf-8", "surrogateescape")
+def _value(variables: list[bytes], prefix: str) -> str | None:
+    """The rest of the first variable with this prefix."""
+    start = prefix.encode()
+    variable = next((variable for variable in variables if variable.startswith(start)), None)
+    return None if variable is None else variable[len(start) :].decode("utf-8", "surrogateescape")
 
 
-def tagged_processes(instance: str, pids: Iterable[int] | None = None) -> list[TaggedProcess]:
-    """Those of `pids`, or of the whole machine, that bear a mark of ours; oldest first."""
+def tagged_processes(server_id: str, pids: Iterable[int] | None = None) -> list[TaggedProcess]:
+    """Those of `pids`, or of all processes, that have a tag of this server; oldest first."""
     if pids is None:
-        pids = [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]  # noqa: PTH208 (a hundred times cheaper)
-    found = [one for pid in pids if (one := bearer(instance, pid))]
-    return sorted(found, key=lambda one: (one.identity.start_ticks, one.identity.pid))
+        pids = _all_pids()
+    tagged = [process for pid in pids if (process := tagged_process(server_id, pid))]
+    return sorted(tagged, key=lambda process: (process.identity.start_ticks, process.identity.pid))
+
+
+def _all_pids() -> list[int]:
+    return [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]  # noqa: PTH208 (a hundred times cheaper)
+
+
+def descendants(pid: int) -> set[int]:
+    """All descendants of a process, by the kernel's lists of children."""
+    seen: set[int] = set()
+    queue = [pid]
+    while queue:
+        for child in _children(queue.pop()):
+            if child not in seen:
+                seen.add(child)
+                queue.append(child)
+    return seen
+
+
+def _children(pid: int) -> list[int]:
+    """The children of all threads of a process."""
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")  # noqa: PTH208 (as above: each stop reads one)
+    except OSError:
+        return []
+    pids: list[int] = []
+    for thread in threads:
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{thread}/children", "rb", buffering=0) as file:  # noqa: PTH123 (as above)
+            pids += map(int, file.readall().split())
+    return pids
+
+
+class ProcessTree:
+    """The descendants of a child, held by pidfd: once it has ended, the kernel no longer shows what it had started."""
+
+    def __init__(self, pid: int) -> None:
+        self._pidfds: dict[int, int] = {}
+        for descendant in descendants(pid):
+            with contextlib.suppress(OSError):  # it ended meanwhile, or no descriptor is free
+                self._pidfds[descendant] = os.pidfd_open(descendant)
+
+    def living(self) -> set[int]:
+        """Those that are still running; a pid that was reused is none of them."""
+        living: set[int] = set()
+        for pid, pidfd in self._pidfds.items():
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                signal.pidfd_send_signal(pidfd, 0)
+                facts = stat(pid)
+                if facts is not None and facts[0] not in "ZX":
+                    living.add(pid)
+        return living
+
+    def close(self) -> None:
+        for pidfd in self._pidfds.values():
+            os.close(pidfd)
+        self._pidfds.clear()
 
 
 class Orphans:
-    def __init__(self, children: Children, cgroups: Cgroups, instance: str) -> None:
+    def __init__(self, children: Children, cgroups: Cgroups, server_id: str) -> None:
         self._children = children
         self._cgroups = cgroups
-        self._instance = instance
+        self._server_id = server_id
         self._scan: asyncio.Future[list[TaggedProcess]] | None = None
-        self._looked = -math.inf
+        self._scanned_at = -math.inf
 
-    def bury(self) -> None:
-        """Reaps the orphans that ended. Called now and then: a zombie takes no more than a line in a table."""
+    def reap(self) -> None:
+        """Reaps the orphans that ended."""
         with contextlib.suppress(ChildProcessError):
-            while word := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
-                if word.si_pid in self._children.pids:
-                    return  # its own watcher will
-                os.waitid(os.P_PID, word.si_pid, os.WEXITED)
+            while result := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+                if result.si_pid in self._children.pids:
+                    return  # its own watcher reaps it
+                os.waitid(os.P_PID, result.si_pid, os.WEXITED)
 
     def are_likely(self, child: Child, name: str) -> bool:
-        """Whether a child that has just ended left something behind, as far as that can be told at once."""
+        """Whether a child that has just ended left something running, as far as that is known at once."""
         return _group_lives(child.pid) or self._cgroups.populated(name)
 
     def _unwatched(self) -> set[int]:
         try:
             pids = Path("/proc/thread-self/children").read_text().split()
-        except OSError:  # no descriptor is free: an end must be told all the same
+        except OSError:  # no descriptor is free: an exit must be handled all the same
             return set()
-        return set(map(int, pids)).difference(self._children.pids)  # no loop of ours: at a stop of all there are many
+        return set(map(int, pids)).difference(self._children.pids)
 
     async def _orphans(self) -> list[TaggedProcess]:
-        """Our unwatched children. One look serves all who ask in the same turn of the loop, or soon after another look.
+        """Our unwatched children. One scan serves all callers of one iteration of the loop, or soon after another scan.
 
-        It is a walk through all our children: at each of five hundred ends it would take a fifth of their time.
+        It reads all our children: at each of five hundred exits it would take a fifth of their time.
         """
         if self._scan is None:
             loop = asyncio.get_running_loop()
             self._scan = loop.create_future()
-            loop.call_at(self._looked + _LOOKS_APART, self._look)
+            loop.call_at(self._scanned_at + _SCAN_INTERVAL_SECONDS, self._run_scan)
         return await asyncio.shield(self._scan)
 
-    def _look(self) -> None:
-        self._looked = asyncio.get_running_loop().time()
+    def _run_scan(self) -> None:
+        self._scanned_at = asyncio.get_running_loop().time()
         scan, self._scan = self._scan, None
         if scan is not None:
-            scan.set_result(tagged_processes(self._instance, self._unwatched()))
+            scan.set_result(tagged_processes(self._server_id, self._unwatched()))
 
-    async def left_by(self, child: Child, name: str) -> set[int]:
-        """What lives of all that this child, or one before it, started: orphans with its name, and its control group.
+    async def _left_by(self, child: Child, name: str) -> set[int]:
+        """What this child, or an earlier one of the process, left running: orphans with its name, and its group.
 
-        Orphans of an adopted child are not our children: they are looked for everywhere.
+        Orphans of an adopted child are not our children, so all processes are read.
         """
-        found = await (asyncio.to_thread(tagged_processes, self._instance) if child.is_adopted else self._orphans())
-        orphans = {pid for one in found if one.name == name and (pid := one.identity.pid) not in self._children.pids}
+        tagged = await (asyncio.to_thread(tagged_processes, self._server_id) if child.is_adopted else self._orphans())
+        orphans = {pid for one in tagged if one.name == name and (pid := one.identity.pid) not in self._children.pids}
         return orphans | set(self._cgroups.members(name))
 
-    async def sweep(self, name: str, generation: int, patience: float) -> None:
-        """Ends the orphans that this generation of a process, or one before it, has left."""
-        found = await self._orphans()
-        await end({one.identity.pid for one in found if one.name == name and one.generation <= generation}, patience)
+    async def sweep(self, name: str, generation: int, timeout: float) -> None:
+        """Ends the orphans that this generation of a process, or an earlier one, has left."""
+        tagged = await self._orphans()
+        await end({one.identity.pid for one in tagged if one.name == name and one.generation <= generation}, timeout)
 
-    async def clear(self, child: Child, name: str, stop_signal: int, patience: float) -> None:
-        """Ends what the ended child left behind: `stop_signal` once, SIGKILL after `patience` seconds."""
+    async def clear(
+        self, child: Child, name: str, stop_signal: int, timeout: float, tree: ProcessTree | None = None
+    ) -> bool:
+        """Ends what the ended child left running: `stop_signal` once, SIGKILL after `timeout` seconds.
+
+        Returns whether it left anything.
+        """
         loop = asyncio.get_running_loop()
-        asked: set[int] = set()
-        end = loop.time() + patience
-        while loop.time() < end + _KILLED_GO_WITHIN:
-            self.bury()  # a zombie keeps its group alive
-            left = await self.left_by(child, name)
+        signalled: set[int] = set()
+        end = loop.time() + timeout
+        while loop.time() < end + _KILL_TIMEOUT_SECONDS:
+            self.reap()  # a zombie keeps its group alive
+            left = await self._left_by(child, name) | (tree.living() if tree else set())
             if not left and not (_group_lives(child.pid) and await self._has_living(child)):
-                return
+                return bool(signalled)
             late = loop.time() >= end
-            if late or not asked:
-                log.info("%s: %s sent to what it left behind", name, "SIGKILL" if late else f"signal {stop_signal}")
-            self._ask(child, name, left if late else left - asked, signal.SIGKILL if late else stop_signal, not asked)
-            asked |= left or {child.pid}
+            if late or not signalled:
+                number = "SIGKILL" if late else f"signal {stop_signal}"
+                log.info("%s: sent %s to processes that it left running", name, number)
+            self._signal(
+                child, name, left if late else left - signalled, signal.SIGKILL if late else stop_signal, not signalled
+            )
+            signalled |= left or {child.pid}
             _send({pid for pid in left if not _handles(pid, stop_signal)}, stop_signal)
-            await _any_end(left, min(max(end - loop.time(), _LOOK_AGAIN), _LOOK_AT_MOST) if left else _LOOK_AGAIN)
-        log.error("%s: something that it left behind could not be ended", name)
+            await _any_end(
+                left, min(max(end - loop.time(), _POLL_SECONDS), _MAX_POLL_SECONDS) if left else _POLL_SECONDS
+            )
+        log.error("%s: processes that it left running could not be ended", name)
+        return True
+
+    async def end_remaining(self, timeout: float = 1.0) -> None:
+        """At shutdown: ends all descendants of the server and all tagged processes, SIGKILL after `timeout` seconds."""
+        tagged = await asyncio.to_thread(tagged_processes, self._server_id)
+        pids = _living(descendants(os.getpid()) | {process.identity.pid for process in tagged})
+        if pids:
+            log.warning("ending processes that are still running: pid %s", ", ".join(map(str, sorted(pids))))
+            await end(pids, timeout)
+            await _wait_until_ended(pids)
+        self.reap()
 
     async def _has_living(self, child: Child) -> bool:
-        """Whether its group is more than zombies: those of an adopted child may wait long for whose they are."""
+        """Whether its group has more than zombies: those of an adopted child are reaped by another process."""
         return not child.is_adopted or await asyncio.to_thread(_is_more_than_zombies, child.pid)
 
-    def _ask(self, child: Child, name: str, pids: set[int], number: int, group: bool) -> None:
+    def _signal(self, child: Child, name: str, pids: set[int], number: int, group: bool) -> None:
         if number == signal.SIGKILL:
             self._cgroups.kill(name)
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -173,14 +250,26 @@ class Orphans:
                     os.kill(pid, number)
 
 
-async def end(pids: set[int], patience: float) -> None:
-    """SIGTERM to each, SIGKILL to those that are there after `patience` seconds. For what is no child of ours."""
+async def end(pids: set[int], timeout: float) -> None:
+    """Sends SIGTERM to each, and SIGKILL to those that are running after `timeout` seconds."""
     loop = asyncio.get_running_loop()
-    deadline = loop.time() + patience
+    deadline = loop.time() + timeout
     _send(pids, signal.SIGTERM)
-    while (pids := {pid for pid in pids if (facts := stat(pid)) and facts[0] not in "ZX"}) and loop.time() < deadline:
+    while (pids := _living(pids)) and loop.time() < deadline:
         await _any_end(pids, deadline - loop.time())
     _send(pids, signal.SIGKILL)
+
+
+async def _wait_until_ended(pids: set[int]) -> None:
+    """Returns when all of these have ended, or after a while: one may hang in the kernel."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + _KILL_TIMEOUT_SECONDS
+    while (pids := _living(pids)) and loop.time() < deadline:
+        await _any_end(pids, deadline - loop.time())
+
+
+def _living(pids: Iterable[int]) -> set[int]:
+    return {pid for pid in pids if (facts := stat(pid)) and facts[0] not in "ZX"}
 
 
 def _send(pids: set[int], number: int) -> None:
@@ -190,9 +279,9 @@ def _send(pids: set[int], number: int) -> None:
 
 
 def _handles(pid: int, number: int) -> bool:
-    """Whether a process catches, ignores or blocks a signal. One that does not, and lives, has not had it.
+    """Whether a process catches, ignores or blocks a signal. One that does not, and is running, has lost the signal.
 
-    It was between fork and exec then, where a shell's child loses what reaches it.
+    It was between fork and exec then, where a shell's child discards signals.
     """
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
@@ -213,7 +302,7 @@ def _group_lives(group: int) -> bool:
 
 
 def _is_more_than_zombies(group: int) -> bool:
-    for pid in (int(entry) for entry in os.listdir("/proc") if entry.isdigit()):  # noqa: PTH208 (as above)
+    for pid in _all_pids():
         with contextlib.suppress(ProcessLookupError, PermissionError):
             if os.getpgid(pid) == group and (facts := stat(pid)) and facts[0] not in "ZX":
                 return True
@@ -226,7 +315,7 @@ def _set(future: asyncio.Future[None]) -> None:
 
 
 async def _any_end(pids: set[int], timeout: float) -> None:
-    """Returns when one of these has ended (and reaps it where it is ours), or after `timeout` seconds."""
+    """Returns when one of these has ended (and reaps it where it is our child), or after `timeout` seconds."""
     loop = asyncio.get_running_loop()
     ended = loop.create_future()
     watched: dict[int, int] = {}
@@ -236,7 +325,7 @@ async def _any_end(pids: set[int], timeout: float) -> None:
     for pidfd in watched:
         loop.add_reader(pidfd, _set, ended)
     try:
-        await asyncio.wait({ended}, timeout=timeout if watched else min(timeout, _LOOK_AGAIN))
+        await asyncio.wait({ended}, timeout=timeout if watched else min(timeout, _POLL_SECONDS))
     finally:
         for pidfd in watched:
             loop.remove_reader(pidfd)

@@ -1,28 +1,73 @@
-"""When a process that keeps ending is started again, and when no more."""
+"""Whether and when a process that ended is restarted, and the restart that is due."""
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections import deque
+from typing import Any
 
 from attrs import Factory, define
 
 from models.supervision.process import ProcessSpec
 
 
+class RestartPolicy:
+    """The restart state of one process: how often it was restarted, and whether a restart is due."""
+
+    def __init__(self) -> None:
+        self.restarts = 0
+        self._backoff = Backoff()
+        self._due: asyncio.Task[None] | None = None
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the process waits for its restart."""
+        return self._due is not None
+
+    def next_delay(self, spec: ProcessSpec, uptime: float, now: float) -> float | None:
+        """As `Backoff.next_delay`."""
+        return self._backoff.next_delay(spec, uptime, now)
+
+    def schedule(self, restart: asyncio.Task[None]) -> None:
+        """`restart` is a task that waits for the delay and then restarts the process."""
+        self._due = restart
+
+    def holds(self, restart: asyncio.Task[Any] | None) -> bool:
+        """Whether that restart is still the one that is due."""
+        return self._due is restart
+
+    def release(self, restart: asyncio.Task[Any] | None) -> None:
+        """That restart has begun or has failed: it is no longer due."""
+        if self._due is restart:
+            self._due = None
+
+    def cancel(self) -> bool:
+        """Cancels the restart that is due; returns whether one was."""
+        due, self._due = self._due, None
+        if due is not None:
+            due.cancel()
+        return due is not None
+
+    def reset(self) -> None:
+        """An operator starts the process: no restart is due, and earlier restarts do not count."""
+        self.cancel()
+        self._backoff = Backoff()
+
+
 @define
 class Backoff:
-    """The restarts that one process has had since somebody last started it by hand."""
+    """The restarts of one process since an operator last started it."""
 
     attempt: int = 0
     _at: deque[float] = Factory(deque)
 
-    def next(self, spec: ProcessSpec, lived: float, now: float) -> float | None:
-        """Seconds to wait before the restart that is due now, or None where `restart-limit` is reached.
+    def next_delay(self, spec: ProcessSpec, uptime: float, now: float) -> float | None:
+        """Seconds until the next restart, or None where `restart-limit` is reached.
 
-        `lived` is how many seconds the life took that has just ended; `now` is on a clock that never jumps.
+        `uptime` is how many seconds the process ran; `now` is on a clock that never jumps.
         """
-        if lived >= spec.restart_reset:
+        if uptime >= spec.restart_reset:
             self.attempt = 0
         while self._at and self._at[0] <= now - spec.restart_window:
             self._at.popleft()
@@ -35,13 +80,13 @@ class Backoff:
 
 
 def delay(spec: ProcessSpec, attempt: int, chance: float) -> float:
-    """Seconds before the restart numbered `attempt` (0 is the first after a stable life).
+    """Seconds before the restart numbered `attempt` (0 is the first after a stable run).
 
-    Doubles from `restart-delay`, with up to a quarter more by `chance` (0 to 1) so that a fleet that fell together does
-    not rise together, and never above `restart-max-delay`, where the quarter is taken off instead.
+    The delay doubles from `restart-delay` up to `restart-max-delay`. `chance` (0 to 1) adds up to a quarter, so that
+    processes that failed together do not restart together; at the maximum the quarter is subtracted.
     """
-    first, most = float(spec.restart_delay), float(max(spec.restart_max_delay, spec.restart_delay))
+    first, longest = float(spec.restart_delay), float(max(spec.restart_max_delay, spec.restart_delay))
     wait = first * 2.0 ** min(attempt, 64)
-    if wait < most:
-        return min(wait * (1 + chance / 4), most)
-    return max(first, most * (1 - chance / 4))
+    if wait < longest:
+        return min(wait * (1 + chance / 4), longest)
+    return max(first, longest * (1 - chance / 4))

@@ -1,33 +1,33 @@
-"""How much each process takes of the machine, looked up when somebody asks, off the loop."""
+"""CPU and memory usage of each process, read on request and off the loop."""
 
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Iterable, Mapping
 from weakref import WeakKeyDictionary
 
 import psutil
 from attrs import frozen
 
+from supervisor.clock import Clock
 from supervisor.processes.process import Process
 
-_FRESH = 1.0
-"""Seconds for which a look counts: a share of the processor over less says nothing, and many may ask at once."""
+_MAX_AGE_SECONDS = 1.0
+"""How long a sample is reused: over less time a share of the processor means little."""
 
 
 @frozen
 class Usage:
-    """Of one process alone, without what it has started. `cpu` is percent of one processor since the look before, and
-    at the first since it was started; `memory` is its resident set in bytes."""
+    """Usage of one process without its children. `cpu` is percent of one processor since the sample before, or since
+    its start; `memory` is its resident set in bytes."""
 
     cpu: float
     memory: int
 
 
 @frozen
-class _Look:
-    """What was seen of one life of a process. `seconds` is what it had taken of processors by then."""
+class _Sample:
+    """One sample of an instance. `seconds` is the processor time that it had used by then."""
 
     generation: int
     process: psutil.Process
@@ -37,41 +37,44 @@ class _Look:
 
 
 class Meter:
-    def __init__(self) -> None:
-        self._seen: WeakKeyDictionary[Process, _Look] = WeakKeyDictionary()
-        self._turn = asyncio.Lock()
+    def __init__(self, clock: Clock | None = None) -> None:
+        self._clock = clock or Clock()
+        self._samples: WeakKeyDictionary[Process, _Sample] = WeakKeyDictionary()
+        self._lock = asyncio.Lock()
 
     async def read(self, processes: Iterable[Process]) -> Mapping[str, Usage]:
-        """The usage of all that are live, by name; one that ends meanwhile is left out."""
+        """The usage of all that are live, by name; a process that ends meanwhile is left out."""
         live = [process for process in processes if process.live and process.record.pid]
-        async with self._turn:
-            new = time.monotonic() - _FRESH
-            due = [process for process in live if (last := self._last(process)) is None or last.at < new]
+        async with self._lock:
+            oldest = self._clock.since_boot() - _MAX_AGE_SECONDS
+            due = [process for process in live if (last := self._last(process)) is None or last.at < oldest]
             if due:
-                asked = [(process.record.pid, process.record.generation, self._last(process)) for process in due]
-                found = await asyncio.to_thread(lambda: [_look(*one) for one in asked])
-                self._seen.update((one, look) for one, look in zip(due, found, strict=True) if look is not None)
-                for one, look in zip(due, found, strict=True):
-                    if look is None:
-                        self._seen.pop(one, None)
+                clock = self._clock
+                arguments = [(process.record.pid, process.record.generation, self._last(process)) for process in due]
+                samples = await asyncio.to_thread(lambda: [_sample(clock, *each) for each in arguments])
+                for process, sample in zip(due, samples, strict=True):
+                    if sample is None:
+                        self._samples.pop(process, None)
+                    else:
+                        self._samples[process] = sample
         return {process.name: last.usage for process in live if (last := self._last(process)) is not None}
 
-    def _last(self, process: Process) -> _Look | None:
-        """The last look at the life that it has now."""
-        look = self._seen.get(process)
-        return look if look is not None and look.generation == process.record.generation else None
+    def _last(self, process: Process) -> _Sample | None:
+        """The last sample of the present instance."""
+        sample = self._samples.get(process)
+        return sample if sample is not None and sample.generation == process.record.generation else None
 
 
-def _look(pid: int | None, generation: int, last: _Look | None) -> _Look | None:
+def _sample(clock: Clock, pid: int | None, generation: int, last: _Sample | None) -> _Sample | None:
     """None: it has ended."""
     try:
-        one = last.process if last is not None else psutil.Process(pid)
-        with one.oneshot():
-            now, times, memory = time.monotonic(), one.cpu_times(), one.memory_info().rss
+        process = last.process if last is not None else psutil.Process(pid)
+        with process.oneshot():
+            now, times, memory = clock.since_boot(), process.cpu_times(), process.memory_info().rss
             seconds = times.user + times.system
-            born = now - time.time() + one.create_time()
+            started = now - clock.now() / 1_000_000 + process.create_time()
     except psutil.Error:
         return None
-    before, begun = (last.seconds, last.at) if last is not None else (0.0, born)
-    cpu = 100 * (seconds - before) / max(0.01, now - begun)
-    return _Look(generation, one, now, seconds, Usage(max(0.0, cpu), memory))
+    before, since = (last.seconds, last.at) if last is not None else (0.0, started)
+    cpu = 100 * (seconds - before) / max(0.01, now - since)
+    return _Sample(generation, process, now, seconds, Usage(max(0.0, cpu), memory))

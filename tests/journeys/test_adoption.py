@@ -233,18 +233,43 @@ def test_stopping_a_child_that_was_found_again_does_not_wait_for_somebody_to_rea
     assert server.do("start", "web").status == 200
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=["KILL", "TERM"])
-def test_when_a_child_that_was_found_again_ends_by_itself_nobody_knows_how(serve: Serve, number: int) -> None:
-    server = serve({"web": SLEEPER})
+@pytest.mark.parametrize(
+    ("how", "status", "code"),
+    [
+        (signal.SIGKILL, "aborted", 137),
+        (signal.SIGTERM, "stopped", 143),
+        (0, "finished", 0),
+        (3, "failed", 3),
+    ],
+)
+def test_the_exit_of_an_adopted_child_is_known(
+    serve: Serve, tmp_path: Path, how: int | signal.Signals, status: str, code: int
+) -> None:
+    """It is not our child: its zombie tells, or its pidfd once another process has reaped it."""
+    file = tmp_path / "code"
+    server = serve({
+        "web": {"command": ["sh", "-c", f"while ! test -s {file}; do sleep 0.02; done; exit $(cat {file})"]},
+        "kept": {
+            "command": ["sh", "-c", f"while ! test -s {file}; do sleep 0.02; done; rm {file}.once || exec sleep 1000"
+                        f"; exit $(cat {file})"],
+            "restart": "on-failure", "restart-delay": "10ms",
+        },
+    })  # fmt: skip
+    Path(f"{file}.once").touch()
     server.do("start", "web")
+    server.do("start", "kept")
     pid = server.info("web")["pid"]
     again(server)
-    os.kill(pid, number)
-    info = server.until("web", "unknown")
-    assert (info["exitCode"], info["pid"]) == (None, None)
-    assert info["endTime"] is not None
+    if isinstance(how, signal.Signals):
+        os.kill(pid, how)
+    else:
+        file.write_text(str(how))
+    info = server.until("web", status)
+    assert (info["exitCode"], info["pid"]) == (code, None)
     last = server.events("web")[-1]
-    assert (last["newStatus"], last["oldStatus"], last["pid"], last["exitCode"]) == ("unknown", "running", pid, None)
+    assert (last["newStatus"], last["oldStatus"], last["pid"], last["exitCode"]) == (status, "running", pid, code)
+    if how == 3:
+        wait_for(lambda: server.moves("kept")[-3:] == ["failed", "starting", "running"])
 
 
 def test_a_child_that_died_while_nobody_watched_is_told_of_once(serve: Serve) -> None:
@@ -428,7 +453,7 @@ def test_a_child_whose_start_could_not_be_stored_at_all_is_found_by_its_mark(ser
 def test_what_was_started_by_an_older_configuration_is_told_until_it_is_restarted(serve: Serve) -> None:
     server = serve({"web": SLEEPER | {"environment": {"A": "1"}}, "same": SLEEPER})
     assert server.post("/api/v1/processes/group/start").status == 200
-    pid, warning = server.info("web")["pid"], "was started by an older configuration"
+    pid, warning = server.info("web")["pid"], "runs with an older configuration"
     changed = {"web": SLEEPER | {"environment": {"A": "2"}}, "same": SLEEPER | {"stop-timeout": "3s"}}
     server.configure({"supervisor": {"processes": changed}})
     again(server)

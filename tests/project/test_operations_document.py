@@ -44,11 +44,11 @@ CODE: dict[str, tuple[float, ...]] = {
     "an answer to an agent": (results.MAX_RESULT_BYTES / MIB,),
     "body of JSON": (charts._MIB / MIB,),
     "changes that wait for a store in trouble": (services._MAX_WAITING_EVENTS,),
-    "waiting for the store before an answer": (event_writer._ANSWER_WAITS,),
+    "waiting for the store before an answer": (event_writer._ENSURE_STORED_SECONDS,),
     "a page of events": (paging.MAX_PAGE_SIZE,),
     "a query": (our_history.QUERY_TAKES,),
-    "health probes over HTTP at once": (health._MOST_AT_ONCE,),
-    "what is told of a process that failed to start": (instance._LAST_WORDS / 1024,),
+    "health probes over HTTP at once": (health._MAX_CONCURRENT_PROBES,),
+    "what is told of a process that failed to start": (instance._MAX_STDERR_BYTES / 1024,),
     "names and addresses that are remembered for that": (throttle.MAX_KEYS,),
     "logins that are checked at once; that wait; of one address": (
         passwords.MAX_CONCURRENT_LOGINS,
@@ -74,7 +74,7 @@ CODE: dict[str, tuple[float, ...]] = {
     "connecting to it; an answer of it": (client._CONNECT, client._ANSWER),
     "answers of the hub that are kept": (hub._KEPT, hub._FRESH),
     "lines of our log that nobody has read": (our_log._MAX_WAITING_LINES,),
-    "lag of the loop within the last ten seconds": (maintenance._STALLED,),
+    "lag of the loop within the last ten seconds": (maintenance._STALLED_AFTER_SECONDS,),
 }  # fmt: skip
 
 

@@ -24,14 +24,14 @@ def turns_taken(do: Callable[[Callable[[], None]], None]) -> int:
 
 
 def test_everybody_else_has_eight_turns_before_the_next_piece() -> None:
-    assert turns_taken(scheduling.later) in (8, 9)
+    assert turns_taken(scheduling.call_later) in (8, 9)
 
 
 def test_those_inside_go_one_after_another() -> None:
     order: list[str] = []
 
     async def work() -> None:
-        line = scheduling.Turns()
+        line = scheduling.YieldingLock()
 
         async def one(name: str) -> None:
             async with line:

@@ -67,8 +67,8 @@ def moved(maintenance: Maintenance, wal: Path, commits: int, beat: int = 1) -> b
     """Whether that many commits since the last time have the log moved, at that beat."""
     write()
     before = begun(wal)
-    maintenance._journal.commits = commits
-    asyncio.run(maintenance._tidy(beat))
+    maintenance._event_writer.commits = commits
+    asyncio.run(maintenance._run_round(beat))
     return begun(wal) != before
 
 
@@ -82,7 +82,7 @@ def test_it_waits_for_a_storm_to_pass(wal: Path, tmp_path: Path) -> None:
 
 
 def test_where_nothing_was_written_nothing_is(wal: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("supervisor.maintenance._CHECKPOINT_EVERY", 7)  # not with that of zombies
+    monkeypatch.setattr("supervisor.maintenance._CHECKPOINT_EVERY_ROUNDS", 7)  # not with that of zombies
     reports.open(tmp_path / "tracker.db")
     maintenance = made(tmp_path)
     assert not moved(maintenance, wal, 0, beat=7)

@@ -278,6 +278,49 @@ def test_a_daemon_is_gone_after_its_parent_ended_by_itself(
     assert 1 <= len(pids(file)) <= lives  # one may be gone before it could write its pid
 
 
+HIDDEN = """
+import os, sys, time
+if os.fork() == 0:
+    os.setsid()
+    os.execve(sys.executable, [sys.executable, "-c",
+        "import os, signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN);"
+        "print(os.getpid(), file=open('hidden', 'a'), flush=True); time.sleep(1000)"], {})
+"""
+"""A daemon that ignores SIGTERM, leaves the session and clears its environment; its parent goes on."""
+
+
+def test_a_daemon_that_cleared_its_environment_is_gone_after_a_stop(anyhow: Serve) -> None:
+    server = anyhow({"forker": {"command": python(HIDDEN + "time.sleep(1000)"), "stop-timeout": "300ms"}})
+    server.do("start", "forker")
+    file = server.folder / "hidden"
+    wait_for(lambda: file.exists() and file.read_text())
+    (daemon,) = pids(file)
+    assert server.do("stop", "forker").status == 200
+    assert not alive(daemon)
+
+
+@pytest.mark.parametrize("ends_first", [True, False])
+def test_no_daemon_is_left_when_the_server_stops(anyhow: Serve, ends_first: bool) -> None:
+    """Also one that left its parent long ago, and one whose process has just ended and is being cleared."""
+    server = anyhow({"forker": {"command": python(HIDDEN + ("" if ends_first else "time.sleep(1000)"))}})
+    server.do("start", "forker")
+    file = server.folder / "hidden"
+    wait_for(lambda: file.exists() and file.read_text())
+    (daemon,) = pids(file)
+    assert server.stop() == 0
+    assert not alive(daemon)
+
+
+def test_a_process_that_goes_to_the_background_is_told_why_it_is_finished(serve: Serve, tmp_path: Path) -> None:
+    file = tmp_path / "daemon"
+    server = serve({"forker": {"command": python(DAEMON + "sys.exit(0)"), "args": [str(file)]}})
+    server.do("start", "forker")
+    server.until("forker", "finished")
+    wait_for(lambda: "run in the foreground" in (server.info("forker")["failedErrorLog"] or ""))
+    assert "forker: it exited while processes that it had started were running" in server.log.read_text()
+    assert "run in the foreground" in server.get("/processes/forker").text
+
+
 def test_a_daemon_that_ignores_the_stop_is_killed(anyhow: Serve, tmp_path: Path) -> None:
     file = tmp_path / "daemon"
     code = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + DAEMON + "time.sleep(1000)"

@@ -87,7 +87,8 @@ def test_a_dependency_that_does_not_come_up_in_time_is_named(serve: Serve) -> No
         assert 0.2 <= time.monotonic() - begun < 10
         assert (answer.status, answer.json["code"]) == (500, "START_FAILED")
         assert needed in answer.json["message"]
-        assert server.events(name) == []
+        assert server.moves(name) == ["starting", "failed_to_start"]
+        assert needed in server.info(name)["failedErrorLog"]
     assert server.status("slow") == "starting"  # which goes on: it was asked for and has not failed
     assert server.do("stop", "slow").status == 200
 
@@ -98,7 +99,7 @@ def test_a_dependency_that_does_not_come_up_in_time_is_named(serve: Serve) -> No
         ({"command": "/no/such/program"}, "failed_to_start"),
         ({"command": "false", "start-seconds": 60}, "failed_to_start"),
         ({"command": "true"}, "finished"),
-        ({"command": "true", "directory": "/no/such/directory"}, "not_started"),
+        ({"command": "true", "directory": "/no/such/directory"}, "failed_to_start"),
     ],
 )
 def test_what_depends_on_a_failure_is_not_started(serve: Serve, base: dict[str, Any], status: str) -> None:
@@ -107,7 +108,8 @@ def test_what_depends_on_a_failure_is_not_started(serve: Serve, base: dict[str, 
     assert (answer.status, answer.json["code"]) == (500, "START_FAILED")
     assert "base" in answer.json["message"]
     assert server.status("base") == status
-    assert server.events("web") == []
+    assert server.moves("web") == ["starting", "failed_to_start"]
+    assert "base" in server.info("web")["failedErrorLog"]
 
 
 def test_a_stop_of_a_dependency_stops_what_depends_on_it_first(serve: Serve) -> None:

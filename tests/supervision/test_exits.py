@@ -236,6 +236,43 @@ def test_it_is_so_through_a_chain_too(serve: Serve, tmp_path: Path, more: dict[s
         assert server.moves(name) == ["starting", "failed_to_start"]
 
 
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ("exec sleep 1000\n", "Exec format error: it is no program, and a script needs a first line such as #!/bin/sh"),
+        ("#!/no/such/interpreter -x\nexit 0\n", "its interpreter /no/such/interpreter is missing"),
+        ("#!/bin/sh\r\nexec sleep 1000\r\n", "its first line ends with CR LF"),
+    ],
+)
+@pytest.mark.parametrize("more", [{}, {"limits": {"core": 0}}, {"user": "nobody"}], ids=["plain", "limits", "user"])
+def test_a_script_that_cannot_be_executed_has_the_same_reason_with_and_without_a_chain(
+    serve: Serve, tmp_path: Path, content: str, reason: str, more: dict[str, Any]
+) -> None:
+    tmp_path.chmod(0o755)
+    script = tmp_path / "script"
+    script.write_text(content)
+    script.chmod(0o755)
+    server = serve({"web": {"command": str(script), **more}})
+    answer = server.do("start", "web")
+    assert (answer.status, answer.json["code"]) == (500, "START_FAILED")
+    assert reason in server.info("web")["failedErrorLog"]
+    assert server.moves("web") == ["starting", "failed_to_start"]
+
+
+def test_the_reason_of_prlimit_reaches_the_failed_error_log(serve: Serve) -> None:
+    server = serve({"web": {"command": "sleep 1000", "limits": {"nofile": "999999999999"}}})
+    assert server.do("start", "web").status == 500
+    wait_for(lambda: "NOFILE" in server.info("web")["failedErrorLog"])
+    assert "prlimit: failed to set the NOFILE resource limit" in server.info("web")["failedErrorLog"]
+
+
+def test_a_limit_of_memory_may_be_written_as_a_size(serve: Serve) -> None:
+    server = serve({"web": {"command": "sleep 1000", "limits": {"as": "200M", "nofile": 64}}})
+    assert server.do("start", "web").status == 200
+    limits = Path(f"/proc/{server.info('web')['pid']}/limits").read_text()
+    assert str(200 * 1024 * 1024) in limits
+
+
 def test_a_name_is_looked_for_on_the_path_of_the_process(serve: Serve, tmp_path: Path) -> None:
     program = tmp_path / "only-here"
     program.write_text("#!/bin/sh\nexec sleep 1000\n")

@@ -26,6 +26,6 @@ def test_a_process_has_the_soft_limit_that_we_were_given(serve: Serve, tmp_path:
 
 
 def test_who_holds_more_descriptors_than_that_can_still_start_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(child, "_ROOM", 10_000_000)
+    monkeypatch.setattr(child, "_SPARE_DESCRIPTORS", 10_000_000)
     with child._file_limit((900, 4000)):  # it would lower our limit below what we hold: it must not try
         assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] != 900

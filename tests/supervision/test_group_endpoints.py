@@ -98,7 +98,7 @@ def test_a_group_restart_that_fails_is_500_naming_the_failures(serve: Serve) -> 
     assert "absent" in said["message"]
     assert "homeless" in said["message"]
     assert "fine" not in said["message"]
-    assert statuses(server) == ["running", "failed_to_start", "not_started"]
+    assert statuses(server) == ["running", "failed_to_start", "failed_to_start"]
 
 
 @pytest.mark.parametrize(("verb", "status"), [("start", 200), ("restart", 200), ("stop", 404)])

@@ -16,7 +16,7 @@ import pytest
 from conftest import Serve, alive, wait_for
 
 from models.supervision.process import ExecProbe, HealthCheck, HttpProbe, ProcessSpec, Seconds, TcpProbe
-from supervisor.processes.child import MARK, Children, Launch
+from supervisor.processes.child import TAG_VARIABLE, Children, Launch
 from supervisor.processes.health import Prober
 
 SLEEPER: dict[str, Any] = {"command": "sleep 1000"}
@@ -76,7 +76,7 @@ def probe(check: HealthCheck, **launch: Any) -> bool:
         children = Children()
         prober = Prober(children)
         try:
-            return not await prober.ask(check, Launch(["true"], {**os.environ, MARK: "test:1:p"}, **launch))
+            return not await prober.probe(check, Launch(["true"], {**os.environ, TAG_VARIABLE: "test:1:p"}, **launch))
         finally:
             prober.close()
             while children.pids:

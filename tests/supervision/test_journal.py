@@ -60,7 +60,7 @@ def test_a_change_is_published_when_it_is_in_the_store_and_not_before(store: Pat
         event_writer = EventWriter(lambda entry: seen.append((entry, events.get(entry.id) == entry)))
         record(event_writer, 7)
         assert not seen
-        assert await event_writer.settled(5)
+        assert await event_writer.stored_within(5)
 
     run(work())
     assert [(entry.id, entry.pid, entry.new, there) for entry, there in seen] == [(1, 7, Status.STARTING, True)]
@@ -68,7 +68,7 @@ def test_a_change_is_published_when_it_is_in_the_store_and_not_before(store: Pat
 
 def test_nothing_to_write_is_settled_at_once(store: Path) -> None:
     async def work() -> None:
-        assert await EventWriter(lambda _: None).settled(0)
+        assert await EventWriter(lambda _: None).stored_within(0)
 
     run(work())
 
@@ -78,7 +78,7 @@ def test_the_changes_of_one_turn_of_the_loop_are_one_transaction(store: Path) ->
         event_writer = EventWriter(lambda _: None)
         for number in range(200):
             record(event_writer, number)
-        assert await event_writer.settled(5)
+        assert await event_writer.stored_within(5)
         assert event_writer.commits == 1
 
     run(work())
@@ -89,7 +89,7 @@ def test_ids_go_on_where_an_earlier_journal_ended(store: Path) -> None:
     async def work() -> None:
         event_writer = EventWriter(lambda _: None)
         record(event_writer, 5)
-        assert await event_writer.settled(5)
+        assert await event_writer.stored_within(5)
 
     run(work())
     run(work())
@@ -101,10 +101,10 @@ def test_what_is_noted_last_is_what_is_kept_and_a_note_is_no_event(store: Path) 
         event_writer = EventWriter(lambda _: None)
         event_writer.note(WEB._replace(pid=1))
         event_writer.note(WEB._replace(pid=2, exit_code=3, failed_log="why\nso"))
-        assert await event_writer.settled(5)
+        assert await event_writer.stored_within(5)
         assert supervised.load() == {"web": WEB._replace(pid=2, exit_code=3, failed_log="why\nso")}
         event_writer.forget("web")
-        assert await event_writer.settled(5)
+        assert await event_writer.stored_within(5)
 
     run(work())
     assert supervised.load() == {}
@@ -172,13 +172,13 @@ def test_a_store_in_trouble_stops_nobody_and_gets_everything_in_order_afterwards
         bad = trouble(store)
         for number in range(300):  # more than fits into the pages that there are
             record(event_writer, number)
-        assert not await event_writer.settled(0.05)
+        assert not await event_writer.stored_within(0.05)
         assert not seen
         await until(lambda: event_writer.failing)
         assert event_writer.waiting == 300
         record(event_writer, 300)
         bad.mend()
-        assert await event_writer.settled(10)
+        assert await event_writer.stored_within(10)
         assert not event_writer.failing
         assert event_writer.waiting == 0
 
@@ -193,7 +193,7 @@ def test_a_store_in_trouble_stops_nobody_and_gets_everything_in_order_afterwards
 def test_an_answer_is_not_given_while_the_store_is_in_trouble(
     store: Path, trouble: type[Trouble], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(journals, "_ANSWER_WAITS", 0.1)
+    monkeypatch.setattr(journals, "_ENSURE_STORED_SECONDS", 0.1)
 
     async def work() -> None:
         event_writer = EventWriter(lambda _: None)
@@ -201,10 +201,10 @@ def test_an_answer_is_not_given_while_the_store_is_in_trouble(
         for number in range(300):
             record(event_writer, number)
         with pytest.raises(Unavailable):
-            await event_writer.answer()
+            await event_writer.ensure_stored()
         bad.mend()
-        await event_writer.settled(10)
-        await event_writer.answer()
+        await event_writer.stored_within(10)
+        await event_writer.ensure_stored()
 
     run(work())
     assert len(stored()) == 300
@@ -216,15 +216,15 @@ def test_a_start_does_not_wait_long_for_a_store_in_trouble(store: Path) -> None:
         bad = Locked(store)
         record(event_writer, 1)
         begun = loop.time()
-        await event_writer.soon()
+        await event_writer.stored_soon()
         assert loop.time() - begun < 1
         await until(lambda: event_writer.failing)
         begun = loop.time()
         for _ in range(100):
-            await event_writer.soon()
+            await event_writer.stored_soon()
         assert loop.time() - begun < 1
         bad.mend()
-        assert await event_writer.settled(10)
+        assert await event_writer.stored_within(10)
 
     run(work())
 
@@ -235,10 +235,10 @@ def test_who_asks_for_one_process_does_not_wait_for_the_changes_of_others(store:
         bad = Locked(store)
         record(event_writer, 1)
         with pytest.raises(StopIteration):
-            event_writer.soon("other").send(None)  # it ends without a wait
+            event_writer.stored_soon("other").send(None)  # it ends without a wait
         assert event_writer.waiting == 1
         bad.mend()
-        await event_writer.soon("web")
+        await event_writer.stored_soon("web")
         assert stored() == [(1, 1)]
 
     run(work())
@@ -251,7 +251,7 @@ def test_who_asks_for_a_process_waits_for_all_of_its_changes(store: Path, before
         for number in range(before):
             event_writer.record(WEB._replace(name="other", pid=number), Status.NOT_STARTED, at=number, uptime=0)
         record(event_writer, 1)
-        await event_writer.soon("web")
+        await event_writer.stored_soon("web")
         assert len(stored()) == before + 1
 
     run(work())
@@ -261,7 +261,7 @@ def test_an_intent_waits_until_it_is_in_a_store_that_works(store: Path) -> None:
     async def work() -> None:
         event_writer = EventWriter(lambda _: None)
         record(event_writer, 1)
-        await event_writer.soon()
+        await event_writer.stored_soon()
         assert stored() == [(1, 1)]
 
     run(work())
@@ -276,7 +276,7 @@ def test_what_waits_for_the_store_is_bounded_and_the_newest_is_kept(store: Path)
             await asyncio.sleep(0)
         assert event_writer.waiting == 10
         bad.mend()
-        assert await event_writer.settled(10)
+        assert await event_writer.stored_within(10)
 
     run(work())
     assert stored() == [(number, number) for number in range(41, 51)]
@@ -289,13 +289,13 @@ def test_what_cannot_be_stored_keeps_nothing_else_out_and_is_not_tried_for_ever(
         record(event_writer, 1)
         event_writer.record(WEB._replace(name="\udcff", pid=2), Status.NOT_STARTED, at=1002, uptime=0)
         record(event_writer, 3)
-        assert await event_writer.settled(5)
+        assert await event_writer.stored_within(5)
         commits = event_writer.commits
         for _ in range(20):
             await asyncio.sleep(0)
         assert event_writer.commits == commits
         record(event_writer, 4)
-        assert await event_writer.settled(5)
+        assert await event_writer.stored_within(5)
 
     run(work())
     assert [pid for _, pid in stored()] == [1, 3, 4]
@@ -304,8 +304,8 @@ def test_what_cannot_be_stored_keeps_nothing_else_out_and_is_not_tried_for_ever(
 def test_changes_that_nobody_waits_for_share_commits_and_who_waits_is_not_kept(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(journals, "_APART", 3600.0)
-    monkeypatch.setattr(journals, "_TOGETHER", 10)
+    monkeypatch.setattr(journals, "_COMMIT_INTERVAL_SECONDS", 3600.0)
+    monkeypatch.setattr(journals, "_EAGER_FLUSH_ENTRIES", 10)
 
     async def work() -> None:
         event_writer = EventWriter(lambda entry: None)
@@ -315,7 +315,7 @@ def test_changes_that_nobody_waits_for_share_commits_and_who_waits_is_not_kept(
             record(event_writer, number)
             await asyncio.sleep(0)
         assert event_writer.commits == 1
-        await event_writer.answer()
+        await event_writer.ensure_stored()
         assert (len(stored()), event_writer.commits) == (9, 2)
         for number in range(10, 20):
             record(event_writer, number)

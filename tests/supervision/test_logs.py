@@ -78,7 +78,7 @@ def test_lines_that_are_larger_than_a_block_come_whole(tmp_path: Path, length: i
 def test_no_more_than_a_bound_is_read_of_a_file_without_lines(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_bytes(b"z" * 3_000_000)
-    text, end = tail(path, 10_000, most=1_000_000)
+    text, end = tail(path, 10_000, max_bytes=1_000_000)
     assert end == 3_000_000
     assert 1_000_000 <= len(text) <= 1_000_000 + 64 * 1024
 
@@ -191,7 +191,7 @@ class Follower:
 
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_files, "_LOOKS", 0.001)
+    monkeypatch.setattr(log_files, "_FOLLOW_POLL_SECONDS", 0.001)
 
 
 def append(path: Path, text: bytes) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from conftest import Serve, Server, alive, wait_for
 
-from models.supervision.process import NEXT, Status
+from models.supervision.process import TRANSITIONS, Status
 
 Move = tuple[str, str]
 How = tuple[str, Callable[["House"], None]]
@@ -182,7 +182,7 @@ UNWATCHED: dict[Move, str] = {
 
 
 def test_each_written_move_is_provoked_below_but_those_that_are_never_made() -> None:
-    written = {(status.value, following.value) for status in Status for following in NEXT[status]}
+    written = {(status.value, following.value) for status in Status for following in TRANSITIONS[status]}
     assert HOW.keys() | UNWATCHED.keys() | {("unknown", "starting")} == written - NEVER_MADE
 
 
@@ -232,7 +232,7 @@ def test_a_history_is_one_path_through_the_table(house: House, name: str) -> Non
         assert after["oldStatus"] == before["newStatus"]
         assert after["id"] > before["id"]
     for event in events:
-        assert Status(event["newStatus"]) in NEXT[Status(event["oldStatus"])]
+        assert Status(event["newStatus"]) in TRANSITIONS[Status(event["oldStatus"])]
 
 
 def without_answer(server: Server, verb: str, name: str) -> None:

@@ -9,8 +9,8 @@ import pytest
 
 from models.supervision.process import (
     ENDED,
-    NEXT,
     STATUSES,
+    TRANSITIONS,
     UP,
     Dependency,
     Exit,
@@ -19,9 +19,9 @@ from models.supervision.process import (
     Status,
     circle,
     dependents,
-    ended_as,
     needed_by,
     restarts,
+    status_after_exit,
 )
 
 WORDS = (
@@ -44,23 +44,23 @@ def test_the_statuses_are_the_seeds_in_its_order_and_sort_so() -> None:
 
 
 def test_every_status_has_moves_and_none_leads_to_itself_or_back_to_the_beginning() -> None:
-    assert set(NEXT) == set(Status)
-    for status, following in NEXT.items():
+    assert set(TRANSITIONS) == set(Status)
+    for status, following in TRANSITIONS.items():
         assert following
         assert status not in following
         assert Status.NOT_STARTED not in following
 
 
 def test_what_has_ended_can_only_be_started_again_and_only_so_does_anything_start() -> None:
-    assert all(NEXT[status] == {Status.STARTING} for status in ENDED | {Status.NOT_STARTED})
-    assert {status for status in Status if Status.STARTING in NEXT[status]} == ENDED | {Status.NOT_STARTED}
+    assert all(TRANSITIONS[status] == {Status.STARTING} for status in ENDED | {Status.NOT_STARTED})
+    assert {status for status in Status if Status.STARTING in TRANSITIONS[status]} == ENDED | {Status.NOT_STARTED}
 
 
 def test_what_is_up_may_end_in_every_way_but_by_failing_to_start() -> None:
     for status in UP:
-        assert NEXT[status] >= ENDED - {Status.FAILED_TO_START}
-        assert Status.FAILED_TO_START not in NEXT[status]
-    assert NEXT[Status.STOPPING] == {Status.STOPPED, Status.ABORTED, Status.UNKNOWN}
+        assert TRANSITIONS[status] >= ENDED - {Status.FAILED_TO_START}
+        assert Status.FAILED_TO_START not in TRANSITIONS[status]
+    assert TRANSITIONS[Status.STOPPING] == {Status.STOPPED, Status.ABORTED, Status.UNKNOWN}
 
 
 @pytest.mark.parametrize(
@@ -84,12 +84,12 @@ def test_what_is_up_may_end_in_every_way_but_by_failing_to_start() -> None:
     ids=str,
 )
 def test_an_exit_that_nobody_asked_for_means(exit: Exit, status: Status, code: int) -> None:
-    assert ended_as(exit) is status
+    assert status_after_exit(exit) is status
     assert exit.exit_code == code
 
 
 def test_an_exit_that_cannot_be_known_is_unknown() -> None:
-    assert ended_as(None) is Status.UNKNOWN
+    assert status_after_exit(None) is Status.UNKNOWN
 
 
 def test_an_exit_tells_a_code_from_a_signal() -> None:

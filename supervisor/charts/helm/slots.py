@@ -17,7 +17,7 @@ from models.config.settings import Helm as Settings
 from models.errors import Conflict, Unavailable
 from supervisor.charts.helm.runner import NAME, Bounds, Output, Runner
 from supervisor.charts.kube.config import Stamp, stamp
-from supervisor.processes.child import MARK, Children
+from supervisor.processes.child import TAG_VARIABLE, Children
 
 log = logging.getLogger("charts")
 
@@ -37,7 +37,7 @@ class Helm:
         self.settings = settings
         self.runner = Runner(settings, children)
         self._environment = {name: environ[name] for name in _PASSED_ON if name in environ} | {
-            MARK: f"{mark}:0:{NAME}",
+            TAG_VARIABLE: f"{mark}:0:{NAME}",
             "NO_COLOR": "1",
             "HELM_NO_PLUGINS": "1",
             **_homes(data_dir),

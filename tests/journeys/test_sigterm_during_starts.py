@@ -1,0 +1,61 @@
+"""SIGTERM and Ctrl-C while processes are starting: nothing is left running, whatever the moment."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from typing import Any
+
+from conftest import Serve, Server, fact_of, marks, wait_for
+
+ROUNDS = 1000 if os.environ.get("PILOTHOUSE_PROOF") == "1" else 100
+CRASHER = {"command": ["sh", "-c", "exit 1"], "restart": "always", "restart-delay": "1ms", "restart-limit": 0}
+
+
+def processes() -> dict[str, Any]:
+    """Processes of every way to start: plain, through a chain, slow, dependent, one that keeps crashing."""
+    kinds: list[dict[str, Any]] = [
+        {"command": "sleep 1000"},
+        {"command": "sleep 1000", "limits": {"core": 0}},
+        {"command": "sleep 1000", "start-seconds": "200ms"},
+        {"command": "sleep 1000", "depends-on": ["p2"]},
+        CRASHER,
+    ]
+    return {f"p{number}": {**kinds[number % len(kinds)], "auto-start": True} for number in range(20)}
+
+
+def tagged(server: Server, instance: str) -> dict[int, str]:
+    return {pid: mark for pid, mark in marks().items() if mark.startswith(f"{instance}:")}
+
+
+def test_a_signal_at_any_moment_of_the_starts_leaves_nothing_running(serve: Serve) -> None:
+    chance = random.Random("sigterm during starts")
+    server = serve(processes(), wait=False)
+    server.start()
+    instance = fact_of(server)
+    for _ in range(ROUNDS):
+        time.sleep(chance.random() * chance.choice((0.02, 0.1, 0.4)))
+        assert server.stop(chance.choice((signal.SIGTERM, signal.SIGINT))) == 0
+        assert tagged(server, instance) == {}
+        server.start()
+    assert "Traceback" not in server.log.read_text()
+
+
+def test_a_signal_while_a_process_waits_for_its_dependency_ends_its_start(serve: Serve) -> None:
+    """The dependency comes up while the server is stopping; the dependent must not be started then."""
+    server = serve({
+        "base": {"command": "sleep 1000", "start-seconds": "300ms"},
+        "web": {"command": "sleep 1000", "depends-on": ["base"], "auto-start": True},
+        "mule": {
+            "command": ["sh", "-c", "trap '' TERM; : > ready; while :; do sleep 0.02; done"], "auto-start": True,
+            "stop-timeout": "1s",
+        },
+    })  # fmt: skip
+    instance = fact_of(server)
+    wait_for((server.folder / "ready").exists)
+    server.until("base", "starting")
+    assert server.stop() == 0
+    assert tagged(server, instance) == {}
+    assert "web: not_started -> starting" not in server.log.read_text()

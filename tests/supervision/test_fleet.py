@@ -1,0 +1,133 @@
+"""Stops and restarts of all overtake the starts that were requested before them."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from conftest import Answer, Serve, Server, marks, wait_for
+
+SLEEPER: dict[str, Any] = {"command": "sleep 1000"}
+
+
+class Call(threading.Thread):
+    """A request in a thread of its own."""
+
+    def __init__(self, request: Callable[[], Answer]) -> None:
+        super().__init__(daemon=True)
+        self._request = request
+        self._response: Answer | None = None
+        self.start()
+
+    def run(self) -> None:
+        self._response = self._request()
+
+    @property
+    def response(self) -> Answer:
+        self.join(60)
+        assert self._response is not None
+        return self._response
+
+
+def live(server: Server) -> list[str]:
+    return [info["name"] for info in server.get("/api/v1/processes").json if info["pid"] is not None]
+
+
+@pytest.mark.parametrize("path", ["group/stop", "stop?select=all"])
+def test_a_stop_of_all_overtakes_a_start_of_all(serve: Serve, path: str) -> None:
+    chance = random.Random(f"overtake {path}")
+    specs = {f"p{number}": {**SLEEPER, "order": number % 3, "limits": {"core": 0}} for number in range(60)}
+    server = serve(specs)
+    overtaken = 0
+    for _ in range(8):
+        start = Call(lambda: server.post("/api/v1/processes/group/start"))
+        time.sleep(chance.uniform(0.0, 0.3))
+        stop = server.post(f"/api/v1/processes/{path}")
+        running = live(server)
+        response = start.response
+        assert live(server) == running == ([] if stop.status == 200 else running)
+        if stop.status == 404:  # it came before the start
+            assert server.post("/api/v1/processes/group/stop").status == 200
+        elif response.status != 200:
+            overtaken += 1
+            assert (response.status, response.json["code"]) == (500, "START_FAILED")
+            assert "stopped" in response.json["message"]
+        assert not [
+            mark
+            for mark in marks().values()
+            if mark.split(":", 2)[2] in specs and server.status(mark.split(":", 2)[2]) != "stopped"
+        ]
+    assert overtaken > 0
+
+
+@pytest.mark.parametrize("verb", ["stop", "restart"])
+def test_what_waits_for_its_dependency_is_reached_too(serve: Serve, verb: str) -> None:
+    check = {"exec": {"command": "test -e well"}, "interval": "20ms", "failure-threshold": 1}
+    server = serve({
+        "base": {**SLEEPER, "health-check": check},
+        "web": {**SLEEPER, "depends-on": [{"process": "base", "condition": "healthy"}]},
+    })  # fmt: skip
+    start = Call(lambda: server.do("start", "web"))
+    wait_for(lambda: server.get("/api/v1/processes/details?select=web").json[0]["waitingFor"] == "dependency")
+    call = Call(lambda: server.post(f"/api/v1/processes/group/{verb}"))
+    assert start.response.status == 500
+    assert "web was stopped before it started" in start.response.json["message"]
+    (server.folder / "well").touch()
+    assert call.response.status == 200
+    assert server.status("web") == ("not_started" if verb == "stop" else "running")
+
+
+def test_a_stop_of_all_reaches_a_start_alone_that_is_only_pending(serve: Serve) -> None:
+    """Nothing is live, yet the stop is no 404: a restart is due."""
+    server = serve({"web": {"command": "/no/such/program", "restart": "always", "restart-delay": 60}})
+    assert server.do("start", "web").status == 500
+    assert server.post("/api/v1/processes/group/stop").status == 200
+    assert server.post("/api/v1/processes/group/stop").status == 404
+
+
+# First starts that fail before there is anything to spawn
+
+
+def test_a_first_start_without_its_directory_is_an_event_and_follows_the_policy(serve: Serve) -> None:
+    server = serve({
+        "base": {**SLEEPER, "directory": "here", "restart": "on-failure", "restart-delay": "50ms",
+                 "restart-max-delay": "50ms", "restart-limit": 0, "auto-start": True},
+        "web": {**SLEEPER, "depends-on": ["base"], "auto-start": True},
+    })  # fmt: skip
+    server.until("base", "failed_to_start")
+    assert "there is no directory" in server.info("base")["failedErrorLog"]
+    assert server.status("web") == "not_started"  # it waits for its dependency
+    (server.folder / "here").mkdir()
+    server.until("base", "running")
+    server.until("web", "running")
+    moves = server.moves("base")
+    assert moves[:2] == ["starting", "failed_to_start"]
+    assert moves[-2:] == ["starting", "running"]
+
+
+def test_a_start_by_name_without_its_directory_is_400_and_leaves_nothing_to_retry(serve: Serve) -> None:
+    server = serve({
+        "web": {**SLEEPER, "directory": "here", "restart": "always", "restart-delay": "10ms"},
+    })  # fmt: skip
+    assert server.do("start", "web").status == 400
+    assert server.events("web") == []
+    (server.folder / "here").mkdir()
+    server.kill()
+    server.start()
+    time.sleep(0.1)  # ten times the delay
+    assert server.events("web") == []
+
+
+def test_a_dependency_that_is_late_makes_a_failed_start_that_is_retried(serve: Serve) -> None:
+    server = serve({
+        "base": {**SLEEPER, "start-seconds": "400ms"},
+        "web": {**SLEEPER, "depends-on": ["base"], "start-timeout": "100ms", "restart": "on-failure",
+                "restart-delay": "50ms", "restart-max-delay": "50ms", "restart-limit": 0},
+    })  # fmt: skip
+    assert server.do("start", "web").status == 500
+    assert server.moves("web")[:2] == ["starting", "failed_to_start"]
+    server.until("web", "running")
