@@ -15,6 +15,7 @@ from tornado.web import RequestHandler
 
 from handlers.accounts import account, users
 from handlers.base import Base, Page, Refusal, methods
+from handlers.charts import release_list, release_pages, repository_pages
 from handlers.charts.all_operations import OPERATIONS
 from handlers.charts.handler import routes as chart_routes
 from handlers.http import serializers
@@ -32,6 +33,7 @@ from handlers.http.origin import SAFE_METHODS, check_host, check_origin
 from handlers.http.permissions import admit
 from handlers.http.sse import Broadcast, Streams
 from handlers.mcp import handler as mcp
+from handlers.openapi import pages as openapi_pages
 from handlers.routing import API, ErrorDetails, Route, Service, StreamPath, owner, rule
 from handlers.supervision import events, processes, selection, system
 from handlers.supervision import pages as process_pages
@@ -40,9 +42,10 @@ from handlers.tracker import badges, forms, ingest, projects
 from handlers.tracker import pages as tracker_pages
 from handlers.tracker import runs as run_reads
 from handlers.tracker import stream as run_stream
-from handlers.tracker.project_status import Boards
+from handlers.tracker.project_status import ProjectStatusCache
 from handlers.tracker.stream import Runs, RunStream
-from handlers.web import layout, pages
+from handlers.web import layout, overview
+from handlers.web.static import StaticFiles
 from models.config.settings import Config
 from models.errors import Invalid, NotFound, Problem, Unauthenticated, Unavailable, WrongMethod
 from supervisor.services import Services
@@ -94,6 +97,15 @@ TRACKER = Service(
 SERVICES = (SUPERVISION, CHARTS, TRACKER)
 
 
+PAGES: list[Route] = [
+    *overview.routes,
+    *process_pages.routes,
+    *release_list.routes,
+    *release_pages.routes,
+    *repository_pages.routes,
+    *openapi_pages.routes,
+]
+
 Replaced = Mapping[str, Sequence[Route]]
 """The routes of a host application that replace those of a group of chart operations (`Operation.group`)."""
 
@@ -112,7 +124,7 @@ def rules(services: Services, streams: Streams, replaced: Replaced | None = None
     shared = [
         rule(prefix, route, service=service, **arguments)
         for prefix, service in [("", SUPERVISION), *((service.prefix, service) for service in mounted)]
-        for route in [*system.common_routes, *pages.routes, *account.pages, *users.pages, *tracker, *mcp.routes]
+        for route in [*system.common_routes, *PAGES, *account.pages, *users.pages, *tracker, *mcp.routes]
     ]
     return [
         rule(API, ("/events", RunStream, StreamPath), service=TRACKER, **arguments),
@@ -139,16 +151,16 @@ class Application(tornado.web.Application):
             default_handler_args=arguments,
             template_path=str(_HERE / "templates"),
             static_path=str(_HERE.parent / "static"),
-            static_handler_class=pages.Static,
+            static_handler_class=StaticFiles,
             static_handler_args={**arguments},
             log_function=system.log_request,
             xsrf_cookies=True,
             xsrf_cookie_name=xsrf_cookie(services),
             served=self.served,
             listing=processes.Listing(services.fleet),
-            rows=process_pages.Rows(),
-            boards=Boards(services),
-            kept=layout.Kept(),
+            process_rows=process_pages.ProcessRows(),
+            project_statuses=ProjectStatusCache(services),
+            fragments=layout.FragmentCache(),
             runs=runs,
             tools=self.tools,
         )

@@ -21,7 +21,7 @@ from handlers.http.origin import SAFE_METHODS
 from handlers.http.permissions import CLOSED, PUBLIC, Permission
 from handlers.http.sse import Streams
 from handlers.routing import ErrorDetails, Service, accepts, login
-from handlers.web.layout import Frame, words
+from handlers.web.layout import Frame, template_helpers
 from models import errors
 from models.accounts.accounts import User
 from models.config.settings import Config
@@ -329,9 +329,9 @@ def _rendered(handler: Base, template: str, values: dict[str, Any]) -> bytes:
     caller, request = handler.caller, handler.request
     path = request.path.removeprefix(handler.prefix) or "/"
     user = caller.user.username if caller.user else None
-    frame = {"frame": Frame(path, request.uri or "/", user, caller.is_admin), "base": handler.prefix, **words()}
+    frame = {"frame": Frame(path, request.uri or "/", user, caller.is_admin), "base": handler.prefix}
     frame["refusal"] = handler.why if isinstance(handler, Page) else ""
-    return handler.render_string(template, **frame, **values)
+    return handler.render_string(template, **template_helpers(), **frame, **values)
 
 
 def _send_page(handler: Base, body: bytes) -> None:

@@ -158,7 +158,7 @@ function tellTimes() {
 // Forms marked data-quiet are sent without leaving the page, unless the answer is another; what failed is said at the top.
 
 function say(text, kind) {
-  const place = document.getElementById("told");
+  const place = document.getElementById("message");
   place.className = `note ${kind}`;
   place.textContent = text;
   place.hidden = !text;
@@ -181,7 +181,7 @@ async function sendQuietly(event) {
     else if (answer.ok) { say("", ""); await take(answer); refreshSoon(); }
     else {
       const page = new DOMParser().parseFromString(await answer.text(), "text/html");
-      say(page.querySelector("#why")?.textContent || `${answer.status} ${answer.statusText}`, "bad");
+      say(page.querySelector("#reason")?.textContent || `${answer.status} ${answer.statusText}`, "bad");
     }
   } catch { say("the server cannot be reached", "bad"); }
   button?.removeAttribute("disabled");

@@ -357,6 +357,15 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         one.close()
 
 
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    """A real Chromium (tests/web/browsing.py). Not session-wide: Playwright leaves its loop running in this thread."""
+    from browsing import browser
+
+    with browser() as shared:
+        yield shared
+
+
 @pytest.fixture(scope="session")
 def postgresql() -> Iterator[Any]:
     """A real PostgreSQL server (tests/tracker/postgresql.py), started for the first test that asks for it."""

@@ -1,6 +1,6 @@
-"""What the pages of the charts share: they do what REST does, by the same operations, behind the same gate.
+"""The base class of the chart pages: they run the same operations as REST, with the same permissions.
 
-The key comes in the header, where script sends the form, or in its field `key`; no cookie ever bears it.
+The API key comes in the header when script sends the form, else in the field `key`; it is never in a cookie.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from models.errors import Denied, NotFound
 from supervisor.charts.release_reads import Reads
 from supervisor.charts.service import Work
 
-_TOOLS = {one.tool: one for one in OPERATIONS if one.tool}
-_LEFT = 499
-_AS_TYPED = ("values", "password")
-_SECOND = 1_000_000
-_SHOWN = 256 * 1024
+_OPERATIONS = {operation.tool: operation for operation in OPERATIONS if operation.tool}
+_CLIENT_CLOSED_REQUEST = 499
+_UNSTRIPPED_FIELDS = ("values", "password")
+_MICROS_PER_SECOND = 1_000_000
+_MAX_TEXT_CHARACTERS = 256 * 1024
 
 
 class ChartPage(Page):
@@ -45,40 +45,43 @@ class ChartPage(Page):
         self._tasks: dict[asyncio.Task[Any], Work] = {}
 
     def on_connection_close(self) -> None:
-        """The client has left: what it asked for ends, unless it is a change that has begun."""
+        """Cancels the operations of a client that has left, except changes that have begun."""
         super().on_connection_close()
         for task, work in self._tasks.items():
             if not work.begun:
                 task.cancel()
 
-    async def ask(
+    async def run(
         self,
         tool: str,
         path: dict[str, str] | None = None,
         query: dict[str, str] | None = None,
         body: dict[str, Any] | None = None,
     ) -> Any:
-        """What an operation answers, named as the tools are. Raises kinds of `Problem`."""
-        operation = _TOOLS[tool]
+        """Runs an operation, by the name of its tool, and returns its result. Raises `Problem`."""
+        operation = _OPERATIONS[tool]
         if operation.mutating:
             self._check_key()
         work = self.services.charts.work(self.request)
         async with work:
             if operation.needs == "cluster" and not self.services.charts.has_cluster(work.target):
-                raise NotFound("there is no cluster, so releases are not served")
-            ask = read(operation.asks, path or {}, query or {}, body or {})
-            task = asyncio.create_task(operation.call(work, ask), name=f"page {tool}")
+                raise NotFound("no cluster is configured, so releases are not served")
+            arguments = read(operation.asks, path or {}, query or {}, body or {})
+            task = asyncio.create_task(operation.call(work, arguments), name=f"page {tool}")
             self._tasks[task] = work
             try:
                 return await task
             except asyncio.CancelledError:
-                self.set_status(_LEFT, "Client Closed Request")
+                self.set_status(_CLIENT_CLOSED_REQUEST, "Client Closed Request")
                 raise Finish from None
             finally:
                 del self._tasks[task]
 
     def _check_key(self) -> None:
-        """As the gate of the REST interface, with the key from wherever it came. Raises `Denied`, `Unauthenticated`."""
+        """Checks the permission that REST requires, with the key of the header or the form.
+
+        Raises `Denied`, `Unauthenticated`.
+        """
         config = self.services.config
         check_charts_open(config)
         has_key = self.caller.has_chart_key or is_chart_key(self.field("key").encode(), config)
@@ -86,7 +89,7 @@ class ChartPage(Page):
 
     @property
     def closed(self) -> str:
-        """Why nobody may change charts; empty where that is possible."""
+        """The reason why charts cannot be changed; empty if they can."""
         try:
             check_charts_open(self.services.config)
         except Denied as problem:
@@ -94,55 +97,55 @@ class ChartPage(Page):
         return ""
 
     def reads(self) -> Reads | None:
-        """What may be asked of releases; `None` where there is no cluster."""
+        """Reads releases of the cluster; `None` without a cluster."""
         work = self.services.charts.work(self.request)
         return work.reads if self.services.charts.has_cluster(work.target) else None
 
     def field(self, name: str) -> str:
-        """A text of the form; what a blank at its beginning or end means something to is as it was typed."""
-        return self.get_body_argument(name, "", strip=name not in _AS_TYPED)
+        """A field of the form. Blanks around values and passwords are kept."""
+        return self.get_body_argument(name, "", strip=name not in _UNSTRIPPED_FIELDS)
 
-    def form(self, *left_out: str) -> dict[str, str]:
-        """The texts of the form, to be shown in it again: never the key."""
-        hidden = {"key", "password", "_xsrf", *left_out}
+    def form(self) -> dict[str, str]:
+        """The fields to show again in a refused form: never the key or a password."""
+        hidden = {"key", "password", "_xsrf"}
         return {name: self.field(name) for name in self.request.body_arguments if name not in hidden}
 
     def flags(self, *names: str) -> dict[str, bool]:
-        """The boxes that were ticked."""
+        """The checkboxes that are set."""
         return {name: True for name in names if self.field(name)}
 
     def show(self, template: str, **values: Any) -> None:
         config = self.services.config
-        words = {
+        helpers = {
             "moment": moment,
             "release_state": release_state,
             "closed": self.closed,
-            "asks_key": config.svc.rest.access_interceptor.enabled,
+            "requires_key": config.svc.rest.access_interceptor.enabled,
             "key_header": config.svc.security.api_key_header,
             "has_helm": not self.services.charts.helm.is_missing,
         }
-        write_page(self, template, **words, **values)
+        write_page(self, template, **helpers, **values)
 
 
 def integer(text: str) -> int | str | None:
-    """A number of a form; other text as it is, so that its operation says what is wrong with it."""
+    """Reads a number of a form; returns other text unchanged, so that the operation reports what is wrong with it."""
     return int(text) if text.isascii() and text.isdigit() and len(text) < 18 else text or None
 
 
 def moment(text: str | None) -> str:
-    """A time as the charts tell it, as HTML."""
+    """Renders an RFC 3339 time of a release."""
     if text is None:
         return layout.NOTHING
     return layout.when(micros(text))
 
 
 def micros(text: str) -> int:
-    """A time as the charts tell it, in microseconds since 1970."""
-    return round(datetime.fromisoformat(text).timestamp() * _SECOND)
+    """Converts an RFC 3339 time to microseconds since 1970."""
+    return round(datetime.fromisoformat(text).timestamp() * _MICROS_PER_SECOND)
 
 
 def release_state(status: str) -> str:
-    """A release's status as HTML."""
+    """Renders the status of a release."""
     kinds = {"deployed": "good", "failed": "bad", "unknown": "warn", "uninstalling": "busy warn"}
     return layout.state(
         status.replace("-", " "), "busy warn" if status.startswith("pending") else kinds.get(status, "")
@@ -150,5 +153,5 @@ def release_state(status: str) -> str:
 
 
 def cut(text: str) -> tuple[str, bool]:
-    """What a page shows of a long text, and whether there is more."""
-    return text[:_SHOWN], len(text) > _SHOWN
+    """Returns the part of a long text that a page shows, and whether it was cut."""
+    return text[:_MAX_TEXT_CHARACTERS], len(text) > _MAX_TEXT_CHARACTERS

@@ -6,6 +6,7 @@ from collections import Counter
 from urllib.parse import quote, urlencode
 
 from handlers.charts.base_page import ChartPage
+from handlers.routing import Route
 from models.charts import releases
 from models.charts.releases import Brief
 from models.charts.responses import ListRow
@@ -14,16 +15,16 @@ from models.paging import whole
 from supervisor.charts.kube.cluster import DENIED
 from supervisor.charts.release_reads import Reads
 
-_ROWS = 50
+_PAGE_ROWS = 50
 
 
-def url_of(namespace: str, name: str) -> str:
-    """The page of a release, below the prefix."""
+def release_url(namespace: str, name: str) -> str:
+    """The path of a release's page, below the prefix."""
     return f"/releases/{quote(namespace, safe='')}/{quote(name, safe='')}"
 
 
 class Releases(ChartPage):
-    """All releases, or those of a namespace, a state, or with a word in the name."""
+    """All releases, filtered by namespace, status and name."""
 
     async def get(self) -> None:
         query, reads = self.query(), self.reads()
@@ -31,46 +32,52 @@ class Releases(ChartPage):
             self.show("charts/releases.html", has_cluster=False)
             return
         namespace = query.get("namespace", "").strip()
-        found, problem = await self._found(reads, namespace)
-        word, state = query.get("q", "").strip().lower(), query.get("state", "")
-        of_space = [one for one in found if not namespace or one.namespace == namespace]
-        states = Counter(one.status for one in of_space)
-        wanted = [one for one in of_space if word in one.name and state in ("", one.status)]
+        known, problem = await self._list(reads, namespace)
+        text, state = query.get("q", "").strip().lower(), query.get("state", "")
+        in_namespace = [release for release in known if not namespace or release.namespace == namespace]
+        states = Counter(release.status for release in in_namespace)
+        matches = [release for release in in_namespace if text in release.name and state in ("", release.status)]
         number = whole("page", query.get("page") or "0", 0, 100_000)
-        shown = wanted[number * _ROWS : (number + 1) * _ROWS]
+        shown = matches[number * _PAGE_ROWS : (number + 1) * _PAGE_ROWS]
         self.show(
             "charts/releases.html",
             has_cluster=True,
             problem=problem,
-            rows=[(row, url_of(row.namespace, row.name)) for row in await described(reads, shown)],
-            spaces=sorted(Counter(one.namespace for one in found).items()),
+            rows=[(row, release_url(row.namespace, row.name)) for row in await described(reads, shown)],
+            namespaces=sorted(Counter(release.namespace for release in known).items()),
             namespace=namespace,
             states=sorted(states.items()),
-            total=len(wanted),
-            of_all=len(of_space),
+            total=len(matches),
+            unfiltered=len(in_namespace),
             number=number,
-            pages=-(-len(wanted) // _ROWS),
+            pages=-(-len(matches) // _PAGE_ROWS),
             query=query,
             url=lambda **changes: f"{self.prefix}/releases?{urlencode({**query, **changes})}",
         )
 
-    async def _found(self, reads: Reads, namespace: str) -> tuple[list[Brief], str]:
-        """What there is, or why that cannot be told. Who may read but one namespace is shown that."""
+    async def _list(self, reads: Reads, namespace: str) -> tuple[list[Brief], str]:
+        """The releases, or the reason why they are not known.
+
+        An account that may not list Secrets of all namespaces gets the releases of `namespace`.
+        """
         known = await self.services.charts.overview.newest(reads)
         if known.problem is None:
             return known.releases, ""
         if known.problem.code == DENIED:
             try:
-                rows = await self.ask("helm_list", query={"namespace": namespace})
+                rows = await self.run("helm_list", query={"namespace": namespace})
                 return [releases.of_row(row) for row in rows if isinstance(row, ListRow)], ""
             except Problem as problem:
                 return [], problem.message
         return [], known.problem.message
 
 
-async def described(reads: Reads, some: list[Brief]) -> list[ListRow]:
-    """Their rows; what a cluster does not tell just now is left open."""
+async def described(reads: Reads, shown: list[Brief]) -> list[ListRow]:
+    """The rows of these releases; without the details if the cluster does not answer."""
     try:
-        return await reads.described(some)
+        return await reads.described(shown)
     except Upstream:
-        return [releases.plain_row(one) for one in some]
+        return [releases.plain_row(release) for release in shown]
+
+
+routes: list[Route] = [(r"/releases/?", Releases)]

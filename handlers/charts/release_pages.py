@@ -1,4 +1,4 @@
-"""The page of one release: what there is to know of it by tabs, and the forms that change it."""
+"""The page of one release, by tabs with the forms that change it, and the page that installs a chart."""
 
 from __future__ import annotations
 
@@ -10,38 +10,39 @@ from typing import Any
 from attrs import frozen
 
 from handlers.charts.base_page import ChartPage, cut, integer
-from handlers.charts.release_list import url_of
+from handlers.charts.release_list import release_url
+from handlers.routing import Route
 from models.charts import typed_values
 from models.charts.diff import Difference, difference
 from models.charts.responses import HistoryRow, Release
-from models.errors import Invalid, Problem
+from models.errors import Denied, Invalid, Problem
 from models.paging import whole
 
-_REPOSITORIES = 20
-_CHART = re.compile(r"(.+?)-(v?[0-9]+\.[0-9]+\.[0-9]+.*)")
+_MAX_OFFERS = 20
+_CHART_AND_VERSION = re.compile(r"(.+?)-(v?[0-9]+\.[0-9]+\.[0-9]+.*)")
 TABS = {
     "overview": "Overview", "history": "History", "values": "Values", "manifest": "Manifest", "hooks": "Hooks",
     "change": "Change",
 }  # fmt: skip
 _STRATEGIES = {
-    "DEFAULT": "these values; where there are none, those that it has",
-    "RESET": "these values over the chart's own",
-    "REUSE": "these values over those that it has",
-    "RESET_THEN_REUSE": "these over those that it has, over the new chart's own",
+    "DEFAULT": "these values; without any, the values of the release",
+    "RESET": "these values over the defaults of the chart",
+    "REUSE": "these values over the values of the release",
+    "RESET_THEN_REUSE": "these values over the values of the release, over the defaults of the new chart",
 }
 
 
 @frozen
 class Preview:
-    """What a change would do, told before it is done."""
+    """The result of a dry run: a difference of manifests, or a text."""
 
     title: str
-    what: Difference | None = None
+    difference: Difference | None = None
     text: str = ""
 
 
 class OneRelease(ChartPage):
-    """A release by tabs, and the forms that change it."""
+    """A release by tabs, with the forms that change it."""
 
     back = "/releases"
 
@@ -50,19 +51,24 @@ class OneRelease(ChartPage):
 
     async def post(self, namespace: str, name: str) -> None:
         verb, is_preview = self.field("verb"), bool(self.field("preview"))
-        deeds = {"upgrade": self._upgrade, "rollback": self._rollback, "uninstall": self._uninstall, "test": self._test}
+        actions = {
+            "upgrade": self._upgrade,
+            "rollback": self._rollback,
+            "uninstall": self._uninstall,
+            "test": self._test,
+        }
         try:
-            if verb not in deeds:
+            if verb not in actions:
                 raise Invalid("verb must be upgrade, rollback, uninstall or test")
-            told = await deeds[verb](namespace, name, is_preview)
+            outcome = await actions[verb](namespace, name, is_preview)
         except Problem as problem:
             await self._page(namespace, name, "change", failure=self.failed(problem), failed=verb, form=self.form())
             return
-        if told is None:
-            to = "/releases" if verb == "uninstall" and not self.field("keepHistory") else url_of(namespace, name)
-            self.redirect(self.prefix + to, status=303)
+        if outcome is None:
+            is_gone = verb == "uninstall" and not self.field("keepHistory")
+            self.redirect(self.prefix + ("/releases" if is_gone else release_url(namespace, name)), status=303)
         else:
-            await self._page(namespace, name, "change", form=self.form(), failed=verb, **told)
+            await self._page(namespace, name, "change", form=self.form(), failed=verb, **outcome)
 
     # Changes
 
@@ -78,12 +84,12 @@ class OneRelease(ChartPage):
             **self.flags("wait", "atomic"),
         }
         path, query = {"name": name}, {"namespace": namespace}
-        release = await self.ask("helm_upgrade", path, query, body)
+        release = await self.run("helm_upgrade", path, query, body)
         if not is_preview:
             return None
-        now = await self.ask("helm_get_manifest", path, query)
-        found = await asyncio.to_thread(difference, now, release.manifest)
-        return {"preview": Preview("What the upgrade would change in the manifest", found)}
+        current = await self.run("helm_get_manifest", path, query)
+        changed = await asyncio.to_thread(difference, current, release.manifest)
+        return {"preview": Preview("Changes of the manifest by the upgrade", changed)}
 
     async def _rollback(self, namespace: str, name: str, is_preview: bool) -> dict[str, Any] | None:
         revision = integer(self.field("revision"))
@@ -94,26 +100,26 @@ class OneRelease(ChartPage):
             **self.flags("wait", "noHooks", "force", "cleanupOnFail"),
         }
         path, query = {"name": name}, {"namespace": namespace}
-        await self.ask("helm_rollback", path, query, body)
+        await self.run("helm_rollback", path, query, body)
         if not is_preview or not isinstance(revision, int):
             return None
-        now = await self.ask("helm_get_manifest", path, query)
-        found = await asyncio.to_thread(difference, now, await self._manifest(namespace, name, revision))
-        return {"preview": Preview(f"What going back to revision {revision} would change in the manifest", found)}
+        current = await self.run("helm_get_manifest", path, query)
+        changed = await asyncio.to_thread(difference, current, await self._manifest(namespace, name, revision))
+        return {"preview": Preview(f"Changes of the manifest by the rollback to revision {revision}", changed)}
 
     async def _uninstall(self, namespace: str, name: str, is_preview: bool) -> dict[str, Any] | None:
-        ticked = dict.fromkeys(self.flags("keepHistory", "noHooks", "wait"), "true")
-        query = {"namespace": namespace, "dryRun": str(is_preview).lower(), "timeout": self.field("timeout"), **ticked}
-        await self.ask("helm_uninstall", {"name": name}, query)
+        flags = dict.fromkeys(self.flags("keepHistory", "noHooks", "wait"), "true")
+        query = {"namespace": namespace, "dryRun": str(is_preview).lower(), "timeout": self.field("timeout"), **flags}
+        await self.run("helm_uninstall", {"name": name}, query)
         if not is_preview:
             return None
-        things = await self.ask("helm_get_resources", {"name": name}, {"namespace": namespace})
-        lines = "\n".join(f"{one.kind} {one.name}" for one in things) or "nothing: its manifest is empty"
-        return {"preview": Preview("What would be deleted", text=lines)}
+        resources = await self.run("helm_get_resources", {"name": name}, {"namespace": namespace})
+        lines = "\n".join(f"{resource.kind} {resource.name}" for resource in resources)
+        return {"preview": Preview("Resources that would be deleted", text=lines or "none: the manifest is empty")}
 
     async def _test(self, namespace: str, name: str, is_preview: bool) -> dict[str, Any]:
         query = {"namespace": namespace, "timeoutSeconds": self.field("timeoutSeconds")}
-        return {"tests": await self.ask("helm_test", {"name": name}, query)}
+        return {"tests": await self.run("helm_test", {"name": name}, query)}
 
     async def _manifest(self, namespace: str, name: str, revision: int) -> str:
         work = self.services.charts.work(self.request)
@@ -121,24 +127,25 @@ class OneRelease(ChartPage):
 
     # The page
 
-    async def _page(self, namespace: str, name: str, tab: str, **told: Any) -> None:
+    async def _page(self, namespace: str, name: str, tab: str, **outcome: Any) -> None:
         path, query = {"name": name}, {"namespace": namespace}
         if tab not in TABS:
             raise Invalid(f"show must be one of {', '.join(TABS)}")
         try:
             release, history = await asyncio.gather(
-                self.ask("helm_status", path, query), self.ask("helm_history", path, query)
+                self.run("helm_status", path, query), self.run("helm_history", path, query)
             )
         except Problem as problem:
-            if "failure" not in told:
+            if "failure" not in outcome:
                 raise
+            failure = outcome["failure"]
             self.show(
-                "charts/release_gone.html", name=name, namespace=namespace, failure=told["failure"], why=problem.message
+                "charts/release_gone.html", name=name, namespace=namespace, failure=failure, reason=problem.message
             )
             return
-        facts = {
+        values = {
             "failure": "", "failed": "", "form": {}, "preview": None, "tests": None,
-            **await self._facts(release, history, tab), **told,
+            **await self._tab_values(release, history, tab), **outcome,
         }  # fmt: skip
         self.show(
             "charts/release.html",
@@ -147,61 +154,118 @@ class OneRelease(ChartPage):
             newest=history[0],
             tab=tab,
             tabs=TABS,
-            href=url_of(namespace, name),
+            href=release_url(namespace, name),
             strategies=_STRATEGIES,
             cut=cut,
-            **facts,
+            **values,
         )
 
-    async def _facts(self, release: Release, history: list[HistoryRow], tab: str) -> dict[str, Any]:
-        """What one tab shows beside the release and its history."""
+    async def _tab_values(self, release: Release, history: list[HistoryRow], tab: str) -> dict[str, Any]:
+        """The values of one tab, apart from the release and its history."""
         path, query = {"name": release.name}, {"namespace": release.namespace}
         if tab == "overview":
             return await self._resources(path, query)
         if tab == "hooks":
-            return {"hooks": await self.ask("helm_get_hooks", path, query)}
+            return {"hooks": await self.run("helm_get_hooks", path, query)}
         if tab == "values":
-            every = self.query().get("all") == "true"
-            query["all"] = str(every).lower()
-            return {"every": every, "values": await self.ask("helm_get_values", path, query)}
+            show_all = self.query().get("all") == "true"
+            query["all"] = str(show_all).lower()
+            return {"show_all": show_all, "values": await self.run("helm_get_values", path, query)}
         if tab == "manifest":
-            return await self._compared(release)
+            return await self._manifest_or_difference(release)
         if tab == "change":
-            values = await self.ask("helm_get_values", path, query)
+            values = await self.run("helm_get_values", path, query)
             return {
                 "values": "" if values.strip() == "{}" else values,
                 "offers": await self._offers(history[0]),
-                "wanted": self.query().get("revision", ""),
+                "target_revision": self.query().get("revision", ""),
             }
         return {}
 
     async def _resources(self, path: dict[str, str], query: dict[str, str]) -> dict[str, Any]:
         try:
-            return {"resources": await self.ask("helm_get_resources", path, query), "why_none": ""}
+            return {"resources": await self.run("helm_get_resources", path, query), "resources_problem": ""}
         except Problem as problem:
-            return {"resources": [], "why_none": problem.message}
+            return {"resources": [], "resources_problem": problem.message}
 
-    async def _compared(self, release: Release) -> dict[str, Any]:
-        """The manifest of a revision, or what is different between two."""
+    async def _manifest_or_difference(self, release: Release) -> dict[str, Any]:
+        """The manifest of a revision, or the difference between two."""
         query = self.query()
         of = whole("of", query.get("of") or str(release.version), 1, 2**31 - 1)
         base = whole("to", query["to"], 1, 2**31 - 1) if query.get("to") else None
         is_newest = of == release.version
         new = release.manifest if is_newest else await self._manifest(release.namespace, release.name, of)
         if base is None:
-            return {"of": of, "base_revision": None, "manifest": new, "found": None}
+            return {"of": of, "base_revision": None, "manifest": new, "changed": None}
         old = await self._manifest(release.namespace, release.name, base)
-        found = await asyncio.to_thread(difference, old, new)
-        return {"of": of, "base_revision": base, "manifest": new, "found": found}
+        changed = await asyncio.to_thread(difference, old, new)
+        return {"of": of, "base_revision": base, "manifest": new, "changed": changed}
 
     async def _offers(self, row: HistoryRow) -> list[tuple[str, str]]:
-        """Charts of our repositories that are called as this one, each with its newest stable version."""
+        """Charts of the same name in the repositories, each with its newest stable version."""
         repositories, offers = self.services.charts.repositories, []
-        called = _CHART.fullmatch(row.chart)
-        for source in repositories.all()[:_REPOSITORIES]:
-            if called is None:
+        chart = _CHART_AND_VERSION.fullmatch(row.chart)
+        for source in repositories.all()[:_MAX_OFFERS]:
+            if chart is None:
                 break
             with contextlib.suppress(Problem):
-                found = await repositories.find(source, called[1], "")
-                offers.append((f"{source.name}/{called[1]}", found.version))
+                newest = await repositories.find(source, chart[1], "")
+                offers.append((f"{source.name}/{chart[1]}", newest.version))
         return offers
+
+
+class NewRelease(ChartPage):
+    """The form of an installation, and its preview."""
+
+    back = "/releases"
+
+    async def get(self) -> None:
+        names = ("chartRef", "version", "releaseName", "namespace", "values")
+        query = self.query()
+        await self._page({name: query.get(name, "") for name in names})
+
+    async def post(self) -> None:
+        is_preview = bool(self.field("preview"))
+        try:
+            release = await self._install(is_preview)
+        except Problem as problem:
+            await self._page(self.form(), failure=self.failed(problem))
+            return
+        if is_preview:
+            await self._page(self.form(), preview=release)
+            return
+        self.redirect(self.prefix + release_url(release.namespace, release.name), status=303)
+
+    async def _install(self, is_preview: bool) -> Release:
+        if self.closed:
+            raise Denied(self.closed)
+        body: dict[str, Any] = {
+            **{name: self.field(name) for name in ("chartRef", "version", "releaseName", "namespace", "description")},
+            "values": typed_values.parse(self.field("values")),
+            "timeout": integer(self.field("timeout")),
+            "dryRun": is_preview,
+            **self.flags("wait", "atomic", "createNamespace"),
+        }
+        release: Release = await self.run("helm_install", body=body)
+        return release
+
+    async def _page(self, form: dict[str, str], failure: str = "", preview: Release | None = None) -> None:
+        known = None
+        if reads := self.reads():
+            known = await self.services.charts.overview.lately(reads)
+        namespaces = {release.namespace for release in known.releases} if known else set()
+        self.show(
+            "charts/release_new.html",
+            has_cluster=reads is not None,
+            form=form,
+            failure=failure,
+            preview=preview,
+            namespaces=sorted(namespaces | {"default"}),
+            cut=cut,
+        )
+
+
+routes: list[Route] = [
+    (r"/releases/new", NewRelease),
+    (r"/releases/([^/]+)/([^/]+)", OneRelease),
+]

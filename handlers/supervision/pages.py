@@ -1,4 +1,4 @@
-"""The pages of supervision: the processes, one process, the history."""
+"""The pages of supervision: all processes, one process, the history."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from supervisor import host
 from supervisor.processes.process import Process
 from supervisor.processes.usage import Usage
 
-_TIMELINE = 15
-_AT_ONCE = 50
-_HOLE = b"\0"
-_FIGURES = '<td class="number">{}</td>' * 3
-_WIDTH = 900
+_MAX_TIMELINE_EVENTS = 15
+_ROWS_PER_YIELD = 50
+_PLACEHOLDER = b"\0"
+_USAGE_CELLS = '<td class="number">{}</td>' * 3
+_TIMELINE_WIDTH = 900
 
 
 class Processes(Page):
-    """All processes, and start, stop, restart of all at once."""
+    """The table of all processes, and start, stop and restart of all."""
 
     back = "/processes"
 
@@ -47,23 +47,25 @@ class Processes(Page):
         await self.services.event_writer.stored_soon()
         fleet = list(self.services.fleet)
         usage = await self.services.meter.read(fleet)
-        rows: Rows = self.settings["rows"]
+        rows: ProcessRows = self.settings["process_rows"]
         write_page(
             self,
             "supervision/processes.html",
-            rows=await rows.rows(self, fleet, usage),
-            states=states_of(fleet),
+            rows=await rows.render(self, fleet, usage),
+            states=status_counts(fleet),
             status_of=layout.status_of,
         )
 
     async def post(self) -> None:
         fleet = self.services.fleet
-        deeds = {"start": fleet.start_all, "stop": fleet.stop_all, "restart": fleet.restart_all}
-        await deeds[_verb(self)]()
+        actions = {"start": fleet.start_all, "stop": fleet.stop_all, "restart": fleet.restart_all}
+        await actions[_verb(self)]()
         self.redirect(f"{self.prefix}/processes", status=303)
 
 
-class OneProcess(Page):
+class ProcessPage(Page):
+    """One process: status, history, log and configuration."""
+
     back = "/processes"
 
     @classmethod
@@ -76,26 +78,26 @@ class OneProcess(Page):
         await self.services.event_writer.stored_soon(name)
         process = self.services.fleet.get(name)
         usage = (await self.services.meter.read([process])).get(name)
-        page = await self.services.history.page(Paging(size=_TIMELINE), Filter(process=name))
+        page = await self.services.history.page(Paging(size=_MAX_TIMELINE_EVENTS), Filter(process=name))
         write_page(
             self,
             "supervision/process.html",
             process=process,
             row=row_of(process),
-            usage=_taken(usage),
-            changes=page.content,
+            usage=_usage_texts(usage),
+            events=page.content,
             total=page.total,
             spans=spans(page.content, self.services.clock.now()),
             settings=_settings(process.spec),
-            uptime=_up(process),
-            logs=_logs(process.spec),
-            reads_logs=self._reads_logs(),
+            uptime=_uptime(process),
+            logs=_log_streams(process.spec),
+            may_read_logs=self._may_read_logs(),
             log=self.query().get("log", ""),
             status_of=layout.status_of,
-            width=_WIDTH,
+            width=_TIMELINE_WIDTH,
         )
 
-    def _reads_logs(self) -> bool:
+    def _may_read_logs(self) -> bool:
         try:
             admit(self.caller, READ_LOGS, self.services.config)
         except Problem:
@@ -104,28 +106,30 @@ class OneProcess(Page):
 
     async def post(self, name: str) -> None:
         fleet = self.services.fleet
-        deeds = {"start": fleet.start, "stop": fleet.stop, "restart": fleet.restart}
-        await deeds[_verb(self)](name)
-        at = process_url(name) if self.get_body_argument("to", "") == "one" else "/processes"
-        self.redirect(self.prefix + at, status=303)
+        actions = {"start": fleet.start, "stop": fleet.stop, "restart": fleet.restart}
+        await actions[_verb(self)](name)
+        path = process_url(name) if self.get_body_argument("to", "") == "one" else "/processes"
+        self.redirect(self.prefix + path, status=303)
 
 
-class History(Page):
+class HistoryPage(Page):
+    """All changes of status, filtered and sorted."""
+
     permission = READ
 
     async def get(self) -> None:
         query = self.query()
-        asked = paging({**query, "size": "50"}, serializers.EVENT_SORTS)
-        which = Filter(_status(query.get("status", "")), query.get("process") or None)
-        if which.status is not None and which.process is not None:
-            self.why = self.failed(Invalid("either a status or a process can be asked for, not both"))
-            which = Filter(process=which.process)
-        page = await self.services.history.page(asked, which)
+        requested = paging({**query, "size": "50"}, serializers.EVENT_SORTS)
+        criteria = Filter(_status(query.get("status", "")), query.get("process") or None)
+        if criteria.status is not None and criteria.process is not None:
+            self.why = self.failed(Invalid("filter by a status or by a process, not both"))
+            criteria = Filter(process=criteria.process)
+        page = await self.services.history.page(requested, criteria)
         write_page(
             self,
             "supervision/history.html",
             page=page,
-            asked=asked,
+            paging=requested,
             query=query,
             statuses=STATUSES,
             names=[process.name for process in self.services.fleet],
@@ -135,94 +139,95 @@ class History(Page):
 
 
 @frozen
-class Row:
-    """One process as the pages show it, but for what changes from one moment to the next."""
+class ProcessRow:
+    """What the pages show of one process, except uptime and resource usage."""
 
     name: str
     href: str
     status: Status
     pid: str
     restarts: int
-    why: str
+    reason: str
     description: str
     live: bool
 
 
 @frozen
 class Span:
-    """How long a process was in a status: for the timeline, `x` and `width` in a picture 900 wide."""
+    """One status on the timeline: `x` and `width` are in units of an SVG 900 wide."""
 
     x: float
     width: float
     status: Status
     kind: str
     at: int
-    lasted: str
+    duration: str
 
 
-class Rows:
-    """The rows of the table of processes: each is kept as HTML until its process changes, but for what it takes."""
+class ProcessRows:
+    """Renders the rows of the process table. A row is cached until its process changes; uptime and usage are not."""
 
     def __init__(self) -> None:
-        self._kept: dict[str, WeakKeyDictionary[Process, tuple[tuple[object, ...], bytes, bytes]]] = {}
-        """By the prefix of the page."""
+        self._cache: dict[str, WeakKeyDictionary[Process, tuple[tuple[object, ...], bytes, bytes]]] = {}
+        """By the prefix of the page: the values that a row shows, and its HTML before and after the usage cells."""
 
-    async def rows(self, page: Page, processes: Sequence[Process], usage: Mapping[str, Usage]) -> bytes:
-        """Others have their turn between fifty and fifty."""
-        found = []
-        for place, process in enumerate(processes):
-            found.append(self._row(page, process, usage.get(process.name)))
-            if place % _AT_ONCE == 0:
+    async def render(self, page: Page, processes: Sequence[Process], usage: Mapping[str, Usage]) -> bytes:
+        """Renders these rows. Yields to the loop after every fifty."""
+        rows = []
+        for number, process in enumerate(processes):
+            rows.append(self._row(page, process, usage.get(process.name)))
+            if number % _ROWS_PER_YIELD == 0:
                 await asyncio.sleep(0)
-        return b"".join(found)
+        return b"".join(rows)
 
     def _row(self, page: Page, process: Process, usage: Usage | None) -> bytes:
-        kept = self._kept.setdefault(page.prefix, WeakKeyDictionary())
-        made_of = process.spec, process.record, process.restarts, process.live
-        parts = kept.get(process)
-        if parts is None or parts[0] != made_of:
-            words = {"row": row_of(process), "base": page.prefix, "status_of": layout.status_of, "hole": _HOLE}
-            head, _, tail = page.render_string("supervision/process_row.html", **words).partition(_HOLE)
-            parts = kept[process] = (made_of, head, tail)
-        cpu, memory = _taken(usage)
-        return parts[1] + _FIGURES.format(_up(process), cpu, memory).encode() + parts[2]
+        cache = self._cache.setdefault(page.prefix, WeakKeyDictionary())
+        shown = process.spec, process.record, process.restarts, process.live
+        parts = cache.get(process)
+        if parts is None or parts[0] != shown:
+            values = {"row": row_of(process), "base": page.prefix, "status_of": layout.status_of}
+            row = page.render_string("supervision/process_row.html", usage_cells=_PLACEHOLDER, **values)
+            head, _, tail = row.partition(_PLACEHOLDER)
+            parts = cache[process] = (shown, head, tail)
+        cpu, memory = _usage_texts(usage)
+        return parts[1] + _USAGE_CELLS.format(_uptime(process), cpu, memory).encode() + parts[2]
 
 
 def process_url(name: str) -> str:
-    """The page of a process, below the prefix."""
+    """The path of a process's page, below the prefix."""
     return f"/processes/{quote(name, safe='')}"
 
 
-def states_of(fleet: Sequence[Process]) -> dict[Status, int]:
-    """How many there are in each status, always in the same order."""
-    found = Counter(process.status for process in fleet)
-    return {status: found[status] for status in STATUSES if status in found}
+def status_counts(fleet: Sequence[Process]) -> dict[Status, int]:
+    """The number of processes in each status, in the order of `STATUSES`."""
+    counts = Counter(process.status for process in fleet)
+    return {status: counts[status] for status in STATUSES if status in counts}
 
 
-def row_of(process: Process) -> Row:
-    return Row(
+def row_of(process: Process) -> ProcessRow:
+    return ProcessRow(
         name=process.name,
         href=process_url(process.name),
         status=process.status,
         pid=str(process.record.pid or "") if process.live else "",
         restarts=process.restarts,
-        why=_why(process),
+        reason=_reason(process),
         description=process.spec.description,
         live=process.live,
     )
 
 
-def _up(process: Process) -> str:
+def _uptime(process: Process) -> str:
     return serializers.spoken(process.uptime()) if process.live else ""
 
 
-def _taken(usage: Usage | None) -> tuple[str, str]:
-    """Of the processors and of the memory."""
+def _usage_texts(usage: Usage | None) -> tuple[str, str]:
+    """CPU and memory, for people."""
     return ("", "") if usage is None else (f"{usage.cpu:.1f} %", host.size(usage.memory))
 
 
-def _why(process: Process) -> str:
-    """What an operator wants to know of trouble, in a line."""
+def _reason(process: Process) -> str:
+    """The reason for a failure in one line, or an empty text."""
     record = process.record
     if record.failed_log:
         return record.failed_log.splitlines()[0]
@@ -231,11 +236,11 @@ def _why(process: Process) -> str:
     return ""
 
 
-def _logs(spec: ProcessSpec) -> dict[str, str]:
-    """The logs of its own that a process has, by the name of the stream, each with its word."""
-    words = {"stdout": "Standard output", "stderr": "Standard error"}
+def _log_streams(spec: ProcessSpec) -> dict[str, str]:
+    """The log files that a process has of its own: the label of each stream, by its name."""
+    labels = {"stdout": "Standard output", "stderr": "Standard error"}
     paths = {"stdout": spec.stdout_logfile, "stderr": spec.stderr_file}
-    return {stream: words[stream] for stream, path in paths.items() if path}
+    return {stream: labels[stream] for stream, path in paths.items() if path}
 
 
 def _verb(page: Page) -> str:
@@ -252,9 +257,9 @@ def _status(name: str) -> Status | None:
 
 
 def _settings(spec: ProcessSpec) -> list[tuple[str, str]]:
-    """The configuration of a process, secrets hidden, in the words of the YAML file."""
+    """The configuration of a process by its YAML keys, with secrets hidden."""
     environment = shown_environment(spec.environment)
-    facts = [
+    settings = [
         ("command", " ".join(shown_words(spec.argv))),
         ("directory", spec.directory),
         ("environment", "\n".join(f"{name}={text}" for name, text in environment.items())),
@@ -264,34 +269,31 @@ def _settings(spec: ProcessSpec) -> list[tuple[str, str]]:
         ("stdout-logfile", spec.stdout_logfile),
         ("stderr-logfile", spec.stderr_file),
         ("order", str(spec.order)),
-        ("depends-on", ", ".join(f"{one.process} ({one.condition.value})" for one in spec.depends_on)),
+        ("depends-on", ", ".join(f"{needed.process} ({needed.condition.value})" for needed in spec.depends_on)),
         ("auto-start", "yes" if spec.auto_start else "no"),
         ("restart", spec.restart.value),
         ("stop-signal", spec.stop_signal.name.removeprefix("SIG")),
         ("stop-timeout", f"{spec.stop_timeout:g} s"),
     ]
-    return [(name, text) for name, text in facts if text]
+    return [(name, text) for name, text in settings if text]
 
 
-def spans(changes: Sequence[Entry], now: int) -> list[Span]:
-    """The statuses that some changes (newest first) tell of, oldest first, as parts of one picture up to now."""
-    if not changes:
+def spans(events: Sequence[Entry], now: int) -> list[Span]:
+    """The timeline of these events (newest first) up to now; oldest first."""
+    if not events:
         return []
-    first, found, until = changes[-1].at, list[Span](), now
-    scale = _WIDTH / max(1, now - first)
-    for entry in changes:
-        x, lasted = (entry.at - first) * scale, until - entry.at
-        found.append(
-            Span(
-                x, max(1.0, lasted * scale), entry.new, layout.kind_of(entry.new), entry.at, serializers.spoken(lasted)
-            )
-        )
+    first, timeline, until = events[-1].at, list[Span](), now
+    scale = _TIMELINE_WIDTH / max(1, now - first)
+    for entry in events:
+        x, micros = (entry.at - first) * scale, until - entry.at
+        duration, width = serializers.spoken(micros), max(1.0, micros * scale)
+        timeline.append(Span(x, width, entry.new, layout.kind_of(entry.new), entry.at, duration))
         until = entry.at
-    return found[::-1]
+    return timeline[::-1]
 
 
 routes: list[Route] = [
     (r"/processes/?", Processes),
-    (r"/processes/([^/]+)", OneProcess),
-    (r"/history", History),
+    (r"/processes/([^/]+)", ProcessPage),
+    (r"/history", HistoryPage),
 ]

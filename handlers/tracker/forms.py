@@ -1,4 +1,4 @@
-"""What people change of projects and runs by the forms of the pages; each leads back to a page."""
+"""The forms that change projects and runs; each redirects to a page."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ Result = TypeVar("Result")
 
 
 class TrackedPage(Page):
-    """A page of the tracker, or a form of one. Whoever may not read a project sees what he sees of one that is not."""
+    """A page or form of the tracker. A project that the caller cannot read is reported as missing."""
 
-    async def seen(self, query: Callable[[], Result]) -> Result:
-        """Runs `query` in the worker; what it does not find may be there for somebody who logs in."""
+    async def query_store(self, query: Callable[[], Result]) -> Result:
+        """Runs `query` in the worker. `NotFound` redirects an anonymous caller to the login."""
         try:
             return await self.services.run_in_tracker(query)
         except NotFound as missing:
@@ -41,40 +41,40 @@ class Form(TrackedPage):
     @property
     def user(self) -> User:
         user = self.caller.user
-        assert user is not None, "the gate lets in account holders only"
+        assert user is not None, "the permission admits account holders only"
         return user
 
-    async def change(self, id: str, role: ProjectRole, work: Callable[[Project], None], then: str = "") -> None:
-        """Does `work` on a project in which the caller has `role`, and leads on to a page below the project's."""
+    async def change(self, id: str, role: ProjectRole, edit: Callable[[Project], None], then: str = "") -> None:
+        """Runs `edit` on a project in which the caller has `role`; redirects to `then` below the project's page."""
 
-        def changed() -> None:
+        def transaction() -> None:
             with reports.atomic():
-                work(visible.project(self.user, id, role))
+                edit(visible.project(self.user, id, role))
 
-        await self.seen(changed)
+        await self.query_store(transaction)
         self.redirect(f"{self.prefix}/projects/{id}{then}", status=303)
 
 
 class SettingsForm(Form):
-    """A form of the page of settings."""
+    """A form of the settings page."""
 
     async def again(self, *arguments: str) -> None:
-        facts = await self.seen(lambda: self._facts(arguments[0]))
-        write_page(self, "tracker/project_settings.html", roles=PROJECT_ROLES, **facts)
+        values = await self.query_store(lambda: self._values(arguments[0]))
+        write_page(self, "tracker/project_settings.html", roles=PROJECT_ROLES, **values)
 
-    def _facts(self, id: str) -> dict[str, Any]:
+    def _values(self, id: str) -> dict[str, Any]:
         project = visible.project(self.user, id, "WRITE")
         owns = permissions.may_own(self.user, project)
         return {
             "project": project,
-            "house": quality_gate.thresholds(Project(), self.services.config.tracker.quality_gate),
+            "defaults": quality_gate.thresholds(Project(), self.services.config.tracker.quality_gate),
             "owns": owns,
             "members": permissions.members_of(project.id) if owns else [],
         }
 
 
 class Settings(SettingsForm):
-    """`GET` shows the forms, `POST` takes the thresholds."""
+    """`GET` shows the forms, `POST` stores the thresholds."""
 
     async def get(self, id: str) -> None:
         await self.again(id)
@@ -101,7 +101,7 @@ class Members(SettingsForm):
 
 
 class Removal(SettingsForm):
-    """Ends a membership. Who ends his own may not see the settings any more."""
+    """Removes a member. One who removes himself is redirected to the project: the settings are closed to him."""
 
     @shown_again
     async def post(self, id: str, user_id: str) -> None:
@@ -111,13 +111,15 @@ class Removal(SettingsForm):
 
 class FlakyStatus(Form):
     async def post(self, id: str) -> None:
-        said, now = read_triage(self.form()), self.services.clock.now()
-        await self.change(id, "WRITE", lambda project: flaky.set_triage(project.id, *said, self.user.id, now), "#flaky")
+        classification, now = read_triage(self.form()), self.services.clock.now()
+        await self.change(
+            id, "WRITE", lambda project: flaky.set_triage(project.id, *classification, self.user.id, now), "#flaky"
+        )
 
 
 class RunDeletion(Form):
     async def post(self, id: str) -> None:
-        run, project = await self.seen(lambda: visible.run(self.user, id, "WRITE"))
+        run, project = await self.query_store(lambda: visible.run(self.user, id, "WRITE"))
         await self.services.retention.delete(run.id)
         self.redirect(f"{self.prefix}/projects/{project.id}", status=303)
 

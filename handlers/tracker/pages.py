@@ -1,4 +1,4 @@
-"""Projects and runs as people read them."""
+"""The pages of the tracker: projects, one project, one test, one run, and the comparison of two."""
 
 from __future__ import annotations
 
@@ -16,12 +16,23 @@ from handlers.tracker import plots
 from handlers.tracker import serializers as shaping
 from handlers.tracker.base import in_snapshot, test_argument
 from handlers.tracker.forms import TrackedPage
-from handlers.tracker.project_status import board_of, health, rows
+from handlers.tracker.project_status import health, projects_of, render_rows
 from handlers.tracker.projects import bounded
 from handlers.tracker.responses import OutcomeInfo, RunInfo
-from handlers.web.layout import NOTHING, Kept, change, words
+from handlers.web.layout import NOTHING, FragmentCache, change, template_helpers
 from models.accounts import permissions
-from models.tracker import comparison, coverage, flaky, project_status, quality_gate, queries, runs, visibility
+from models.paging import whole
+from models.tracker import (
+    comparison,
+    coverage,
+    failures,
+    flaky,
+    project_status,
+    quality_gate,
+    queries,
+    runs,
+    visibility,
+)
 from models.tracker import queries as overview
 from models.tracker.comparison import Comparison
 from models.tracker.flaky import Triage
@@ -30,14 +41,14 @@ from models.tracker.tables import Project, Run
 
 Result = TypeVar("Result")
 
-_RUNS = 20
-_FAILURES = 50
-_OUTCOMES = 100
-_FILES = 100
+_DEFAULT_RUNS = 20
+_FAILURES_PER_PAGE = 25
+_MAX_RESULTS = 100
+_MAX_FILES = 100
 
 
 def took(ms: int | None) -> str:
-    """A length of time as people say it."""
+    """Formats a duration."""
     if ms is None:
         return NOTHING
     if ms < 1000:
@@ -46,7 +57,7 @@ def took(ms: int | None) -> str:
 
 
 def kind(status: str) -> str:
-    """How a page shows the status of a run, a test or a verdict."""
+    """The kind of state that the status of a run, a test or a verdict is, for `state`."""
     return {"PASSED": "good", "FAILED": "bad", "ERROR": "bad"}.get(status, "")
 
 
@@ -55,7 +66,7 @@ def _query(**values: Any) -> str:
 
 
 def upload_snippet(page: Page, project: str, needs_token: bool) -> str:
-    """The commands of a CI job, ready to copy: post a report, then ask the gate."""
+    """The commands of a CI job: post a report, then check the quality gate."""
     origin = f"{'https' if page.caller.is_secure else page.request.protocol}://{page.request.host}"
     api = origin + ("/tracker" if page.prefix == "/tracker" else "") + "/api/v1"
     token = ' -H "Authorization: Bearer $PILOTHOUSE_TOKEN"' if needs_token else ""
@@ -74,13 +85,13 @@ def upload_snippet(page: Page, project: str, needs_token: bool) -> str:
 class ReadPage(TrackedPage):
     permission = READ
 
-    async def show(self, template: str, **facts: Any) -> None:
-        own = {"change": change, "took": took, "kind": kind, "query": _query, "statuses": list(Triage.__members__)}
-        await write_long_page(self, template, health=health, **own, **facts)
+    async def show(self, template: str, **values: Any) -> None:
+        helpers = {"change": change, "took": took, "kind": kind, "query": _query, "statuses": list(Triage.__members__)}
+        await write_long_page(self, template, health=health, **helpers, **values)
 
     async def read(self, query: Callable[[], Result]) -> Result:
-        """As `seen`, of one moment."""
-        return await self.seen(lambda: in_snapshot(query))
+        """Runs `query` in the worker, within one read transaction."""
+        return await self.query_store(lambda: in_snapshot(query))
 
     def thresholds(self, project: Project) -> Thresholds:
         return quality_gate.thresholds(project, self.services.config.tracker.quality_gate)
@@ -91,24 +102,26 @@ class ReadPage(TrackedPage):
 
 
 class Projects(ReadPage):
-    """The board."""
+    """The list of projects."""
 
     async def get(self) -> None:
-        found = await board_of(self)
-        drawn = await asyncio.to_thread(rows, self, found.standings)
-        await self.show("tracker/projects.html", rows=drawn, counts=found.counts, snippet=self.snippet("my-project"))
+        projects = await projects_of(self)
+        rows = await asyncio.to_thread(render_rows, self, projects.standings)
+        await self.show("tracker/projects.html", rows=rows, counts=projects.counts, snippet=self.snippet("my-project"))
 
 
 class ProjectPage(ReadPage):
+    """One project: verdict, trend, runs, branches, flaky tests."""
+
     async def get(self, id: str) -> None:
         query = self.query()
         branch, flag, limit = (query.get(name, "").strip() or None for name in ("branch", "flag", "limit"))
-        most = bounded(limit, _RUNS)
-        facts = await self.read(lambda: self._facts(id, branch, flag, most))
-        asked = {"branch": branch, "flag": flag, "limit": most, "most": queries.MAX_RUNS}
-        await self.show("tracker/project.html", **asked, **facts, **self._snippets(facts["project"]))
+        count = bounded(limit, _DEFAULT_RUNS)
+        values = await self.read(lambda: self._values(id, branch, flag, count))
+        filters = {"branch": branch, "flag": flag, "limit": count, "max_limit": queries.MAX_RUNS}
+        await self.show("tracker/project.html", **filters, **values, **self._snippets(values["project"]))
 
-    def _facts(self, id: str, branch: str | None, flag: str | None, limit: int) -> dict[str, Any]:
+    def _values(self, id: str, branch: str | None, flag: str | None, limit: int) -> dict[str, Any]:
         user = self.caller.user
         project = visibility.project(user, id)
         limits = self.thresholds(project)
@@ -125,123 +138,143 @@ class ProjectPage(ReadPage):
             "shown": len(shown),
             "tests": [shaping.flaky_info(test) for test in flaky.tests(project.id)],
             "writes": permissions.may_write(user, project),
-            **self._trend(project, branch or _usual(limits.base_branch, [one.name for one in branches]), flag, flags),
+            **self._trend(
+                project, branch or _if_present(limits.base_branch, [item.name for item in branches]), flag, flags
+            ),
         }
 
     def _rows(self, shown: Sequence[RunInfo], before: Mapping[int, int]) -> bytes:
-        """Of the table of runs; each links the run before it."""
-        kept: Kept = self.settings["kept"]
-        facts = {"base": self.prefix, "kind": kind, "took": took, **words()}
+        """Renders the rows of the run table; each links the comparison with the run before it."""
+        cache: FragmentCache = self.settings["fragments"]
+        helpers = {"base": self.prefix, "kind": kind, "took": took, **template_helpers()}
 
         def row(run: RunInfo) -> bytes:
-            last = before.get(run.id)
-            return kept.piece(
-                ("run", self.prefix, last, run),
-                lambda: self.render_string("tracker/run_row.html", run=run, last=last, **facts),
+            previous = before.get(run.id)
+            return cache.get(
+                ("run", self.prefix, previous, run),
+                lambda: self.render_string("tracker/run_row.html", run=run, previous=previous, **helpers),
             )
 
         return b"".join(map(row, shown))
 
     def _trend(self, project: Project, branch: str | None, flag: str | None, flags: Sequence[str]) -> dict[str, Any]:
-        """The trend is of one flag: runs of several would be compared with each other."""
-        flag = flag or (_usual(runs.DEFAULT_FLAG, flags) or (flags[0] if flags else None))
-        found = [shaping.run_info(run) for run in queries.listing(project.id, plots.SHOWN, branch=branch, flag=flag)]
-        drawn = plots.trend(found) if len(found) > 1 else None
-        return {"trend": drawn, "trend_runs": found, "trend_branch": branch, "trend_flag": flag}
+        """The plot of the runs of one flag: different flags are not comparable."""
+        flag = flag or (_if_present(runs.DEFAULT_FLAG, flags) or (flags[0] if flags else None))
+        newest = queries.listing(project.id, plots.MAX_RUNS, branch=branch, flag=flag)
+        shown = [shaping.run_info(run) for run in newest]
+        trend = plots.trend(shown) if len(shown) > 1 else None
+        return {"trend": trend, "trend_runs": shown, "trend_branch": branch, "trend_flag": flag}
 
     def _snippets(self, project: Project) -> dict[str, Any]:
         is_private = project.visibility != "PUBLIC"
-        here = f"{'https' if self.caller.is_secure else self.request.protocol}://{self.request.host}{self.prefix}"
-        page = f"{here}/projects/{project.id}"
+        origin = f"{'https' if self.caller.is_secure else self.request.protocol}://{self.request.host}{self.prefix}"
+        page = f"{origin}/projects/{project.id}"
         badges = "\n".join(
-            f"[![{name}]({here}/badge/{project.id}/{name}.svg)]({page})" for name in ("pass", "coverage", "flaky")
+            f"[![{name}]({origin}/badge/{project.id}/{name}.svg)]({page})" for name in ("pass", "coverage", "flaky")
         )
         return {"snippet": self.snippet(project.name, is_private), "badges": badges, "is_private": is_private}
 
 
-def _usual(wanted: str, there: Sequence[str]) -> str | None:
-    return wanted if wanted in there else None
+def _if_present(name: str, names: Sequence[str]) -> str | None:
+    return name if name in names else None
 
 
 class TestPage(ReadPage):
-    """One test over time."""
+    """The results of one test over time."""
 
-    __test__ = False  # pytest must not take it for a test
+    __test__ = False  # pytest would collect it
 
     async def get(self, id: str) -> None:
         class_name, name = test_argument(self)
-        await self.show("tracker/test.html", **await self.read(lambda: self._facts(id, class_name, name)))
+        await self.show("tracker/test.html", **await self.read(lambda: self._values(id, class_name, name)))
 
-    def _facts(self, id: str, class_name: str, name: str) -> dict[str, Any]:
+    def _values(self, id: str, class_name: str, name: str) -> dict[str, Any]:
         user = self.caller.user
         project = visibility.project(user, id)
         test = queries.test_id(project.id, class_name, name)
-        said = flaky.triage(project.id, test).value
-        told = shaping.test_history(class_name, name, said, queries.outcomes(test, _OUTCOMES))
+        classification = flaky.triage(project.id, test).value
+        history = shaping.test_history(class_name, name, classification, queries.outcomes(test, _MAX_RESULTS))
         return {
             "project": project,
-            "test": told,
+            "test": history,
             "note": overview.note_of(project.id, test),
-            "picture": plots.over_time(told.results) if len(told.results) > 1 else None,
-            "first": first_failing(told.results),
+            "plot": plots.over_time(history.results) if len(history.results) > 1 else None,
+            "first": first_failing(history.results),
             "writes": permissions.may_write(user, project),
         }
 
 
 def first_failing(results: Sequence[OutcomeInfo]) -> tuple[OutcomeInfo, int] | None:
-    """Of a test that fails on the branch that it was heard of last: the first of these failures, and their number."""
+    """The first result of the unbroken series of failures on the newest result's branch, and the number of its runs.
+
+    `None` if the newest result is no failure.
+    """
     if not results:
         return None
-    row = []
-    for one in results:
-        if (one.branch, one.flag) == (results[0].branch, results[0].flag):
-            if one.status not in ("FAILED", "ERROR"):
+    failures = []
+    for result in results:
+        if (result.branch, result.flag) == (results[0].branch, results[0].flag):
+            if result.status not in ("FAILED", "ERROR"):
                 break
-            row.append(one)
-    return (row[-1], len({one.run_id for one in row})) if row else None
+            failures.append(result)
+    return (failures[-1], len({result.run_id for result in failures})) if failures else None
 
 
 class RunPage(ReadPage):
-    async def get(self, id: str) -> None:
-        await self.show("tracker/run.html", **await self.read(lambda: self._facts(id)))
+    """One run: failures, quality gate, changes against the baseline, suites, coverage."""
 
-    def _facts(self, id: str) -> dict[str, Any]:
+    async def get(self, id: str) -> None:
+        query = self.query()
+        number = whole("page", query.get("page") or "0", 0, 1_000_000)
+        await self.show("tracker/run.html", **await self.read(lambda: self._values(id, query, number)))
+
+    def _values(self, id: str, query: Mapping[str, str], number: int) -> dict[str, Any]:
         user = self.caller.user
         run, project = visibility.run(user, id)
         verdict = quality_gate.verdict(run, project, self.services.config.tracker.quality_gate)
         baseline = Run.get_or_none(Run.id == verdict.baseline_id) if verdict.baseline_id else None
-        detail = queries.detail(run.id, _FAILURES)
+        detail = queries.detail(run.id, 0)
+        text, only_new = query.get("q", "").strip(), query.get("new") == "true"
+        by_suite = query.get("group") == "suite"
+        shown = failures.page_of(run.id, verdict.baseline_id, text, only_new, by_suite, number, _FAILURES_PER_PAGE)
+        filters = {"q": text or None, "new": "true" if only_new else None, "group": "suite" if by_suite else None}
         changes = comparison.changes(baseline, run) if baseline else None
         before, after = overview.beside(run)
-        judged, reason = project_status.judge(run, verdict)
+        health, reason = project_status.judge(run, verdict)
         return {
             "project": project,
-            "told": shaping.run_detail(run, project, verdict, detail, coverage.files(run)),
-            "judged": judged,
+            "detail": shaping.run_detail(run, project, verdict, detail, coverage.files(run)),
+            "run_health": health,
             "reason": reason,
             "baseline": baseline,
             "changes": changes,
-            "fresh": {(one.class_name, one.name) for one in changes.failing.named} if changes else set(),
+            "failures": shown,
+            "filters": filters,
+            "page_number": number,
+            "page_count": max(1, -(-shown.matching // _FAILURES_PER_PAGE)),
+            "failures_url": lambda **changes: f"?{_query(**{**filters, **changes})}#failures",
             "before": before,
             "after": after,
-            "files_shown": _FILES,
+            "max_files": _MAX_FILES,
             "writes": permissions.may_write(user, project),
         }
 
 
 class ComparePage(ReadPage):
+    """The comparison of two runs."""
+
     async def get(self) -> None:
         query = self.query()
         base, head = (query.get(name, "").strip() for name in ("base", "head"))
         if not base and not head:
-            await self.show("tracker/compare.html", found=None, project=None)
+            await self.show("tracker/compare.html", comparison=None, project=None)
             return
-        found, project = await self.read(lambda: self._facts(base, head))
-        await self.show("tracker/compare.html", found=shaping.comparison_info(found), project=project)
+        compared, project = await self.read(lambda: self._values(base, head))
+        await self.show("tracker/compare.html", comparison=shaping.comparison_info(compared), project=project)
 
-    def _facts(self, base: str, head: str) -> tuple[Comparison, Project]:
-        one, other = visibility.pair(self.caller.user, base, head)
-        return comparison.compare(one, other), queries.project(one.project_id)
+    def _values(self, base: str, head: str) -> tuple[Comparison, Project]:
+        base_run, head_run = visibility.pair(self.caller.user, base, head)
+        return comparison.compare(base_run, head_run), queries.project(base_run.project_id)
 
 
 routes: list[Route] = [

@@ -1,4 +1,4 @@
-"""What the tracker's pictures show: the trend of a project's runs, and one test over its runs."""
+"""The plots of the tracker: the trend of a project's runs, and the results of one test."""
 
 from __future__ import annotations
 
@@ -10,54 +10,58 @@ from handlers.web.layout import figure
 from handlers.web.svg import Bar
 from models.json_format import rfc3339
 
-SHOWN = 30
-"""So many places has a picture."""
+MAX_RUNS = 30
 
 _KINDS = {"PASSED": "good", "FAILED": "bad", "ERROR": "bad"}
 
 
 def trend(runs: Sequence[RunInfo]) -> str:
-    """Runs, newest first, as bars of what passed, failed and was skipped, and a line of the coverage."""
-    told = [
+    """Plots runs (newest first): bars of passed, skipped and failed tests, and a line of the coverage."""
+    slots = [
         Bar(
             parts=[("good", run.passed), ("rest", run.skipped), ("bad", run.failed + run.errors)],
-            told=_of_run(run),
+            tooltip=_run_tooltip(run),
             line=run.line_coverage_pct,
             bad=run.status == "FAILED",
         )
-        for run in reversed(runs[:SHOWN])
+        for run in reversed(runs[:MAX_RUNS])
     ]
-    return svg.bars("trend", told, f"Tests and coverage of the last {len(told)} runs", _in_words(runs[:SHOWN]))
+    return svg.bars("trend", slots, f"Tests and coverage of the last {len(slots)} runs", _description(runs[:MAX_RUNS]))
 
 
-def _of_run(run: RunInfo) -> str:
+def _run_tooltip(run: RunInfo) -> str:
     failed = run.failed + run.errors
     covered = "" if run.line_coverage_pct is None else f", {figure(run.line_coverage_pct, ' %')} of lines covered"
     day = rfc3339(run.created_at)[:10]
     return f"Run {run.id}, {day}: {run.passed} passed, {failed} failed, {run.skipped} skipped{covered}"
 
 
-def _in_words(runs: Sequence[RunInfo]) -> str:
+def _description(runs: Sequence[RunInfo]) -> str:
     failed = sum(run.status == "FAILED" for run in runs)
     covered = [run.line_coverage_pct for run in runs if run.line_coverage_pct is not None]
-    words = f"{failed} of {len(runs)} runs failed."
+    text = f"{failed} of {len(runs)} runs failed."
     if covered:
-        words += f" Line coverage went from {figure(covered[-1], ' %')} to {figure(covered[0], ' %')}."
-    return f"{words} The table below says the same."
+        text += f" Line coverage went from {figure(covered[-1], ' %')} to {figure(covered[0], ' %')}."
+    return f"{text} The table below has the same values."
 
 
 def over_time(results: Sequence[OutcomeInfo]) -> str:
-    """One test's results, newest first, as bars as tall as they took long."""
-    shown = results[:SHOWN]
-    longest = max((one.duration_ms or 0 for one in shown), default=0) or 1
-    told = [
+    """Plots the results of one test (newest first) as bars; the height is the duration."""
+    shown = results[:MAX_RUNS]
+    longest = max((result.duration_ms or 0 for result in shown), default=0) or 1
+    slots = [
         Bar(
-            parts=[(_KINDS.get(one.status, "rest"), max(one.duration_ms or 0, longest * 0.06))],
-            told=f"Run {one.run_id}: {one.status.lower()}{', flaky' if one.flaky else ''}, {one.duration_ms or 0} ms",
-            bad=_KINDS.get(one.status) == "bad",
+            parts=[(_KINDS.get(result.status, "rest"), max(result.duration_ms or 0, longest * 0.06))],
+            tooltip=_result_tooltip(result),
+            bad=_KINDS.get(result.status) == "bad",
         )
-        for one in reversed(shown)
+        for result in reversed(shown)
     ]
-    failed = sum(bar.bad for bar in told)
-    text = f"It failed in {failed} of {len(told)} runs. The table below says the same."
-    return svg.bars("times", told, f"The last {len(told)} results and how long they took", text)
+    failed = sum(bar.bad for bar in slots)
+    text = f"It failed in {failed} of {len(slots)} runs. The table below has the same values."
+    return svg.bars("times", slots, f"The last {len(slots)} results and their durations", text)
+
+
+def _result_tooltip(result: OutcomeInfo) -> str:
+    flaky = ", flaky" if result.flaky else ""
+    return f"Run {result.run_id}: {result.status.lower()}{flaky}, {result.duration_ms or 0} ms"

@@ -1,4 +1,4 @@
-"""How projects stand, as the overview and the board show it: read anew when something was stored, and only then."""
+"""The status of the projects that a caller may read, cached until the store changes, and its rows on the list."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from attrs import field, frozen
 from handlers.base import Base
 from handlers.tracker.base import in_snapshot
 from handlers.web import layout
-from handlers.web.layout import Kept
+from handlers.web.layout import FragmentCache
 from models.accounts.accounts import User
 from models.tracker import project_status
 from models.tracker.project_status import Health, ProjectStatus
@@ -19,73 +19,73 @@ from supervisor.services import Services
 from supervisor.single_flight import SingleFlight
 
 _KINDS = {Health.FAILING: "bad", Health.AT_RISK: "warn", Health.HEALTHY: "good", Health.NO_RUNS: ""}
-_PEOPLE = 8
+_MAX_CALLERS = 8
 
 
 @frozen(eq=False)
-class Board:
-    """The projects that somebody may read, trouble first, as they stood at one version of the store."""
+class ProjectStatuses:
+    """The projects that a caller may read, worst first, at one version of the store."""
 
     version: object
     standings: list[ProjectStatus]
     counts: list[tuple[Health, int]] = field(init=False)
-    """How many projects of each verdict, trouble first."""
+    """The number of projects of each verdict, worst first."""
 
     @counts.default
-    def _counted(self) -> list[tuple[Health, int]]:
-        return [(verdict, sum(one.health is verdict for one in self.standings)) for verdict in Health]
+    def _count(self) -> list[tuple[Health, int]]:
+        return [(verdict, sum(standing.health is verdict for standing in self.standings)) for verdict in Health]
 
 
-class Boards:
-    """The board of each who asked lately. Many who ask while it is read share what is read after they asked."""
+class ProjectStatusCache:
+    """The project statuses of the latest callers. Concurrent requests of one caller share one reading."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
-        self._kept: OrderedDict[object, Board] = OrderedDict()
-        self._asking: SingleFlight[Board] = SingleFlight()
+        self._cache: OrderedDict[object, ProjectStatuses] = OrderedDict()
+        self._readings: SingleFlight[ProjectStatuses] = SingleFlight()
 
-    async def of(self, user: User | None) -> Board:
-        """As things are now."""
-        whose = None if user is None else "ADMIN" if user.is_admin else user.id
-        kept = self._kept.get(whose)
-        if kept is not None and kept.version == await self._services.read_fast(reports.version):
-            return kept
-        return await self._asking.ask(whose, lambda: self._read(whose, user))
+    async def of(self, user: User | None) -> ProjectStatuses:
+        """The statuses at the present version of the store."""
+        caller = None if user is None else "ADMIN" if user.is_admin else user.id
+        cached = self._cache.get(caller)
+        if cached is not None and cached.version == await self._services.read_fast(reports.version):
+            return cached
+        return await self._readings.ask(caller, lambda: self._read(caller, user))
 
-    async def _read(self, whose: object, user: User | None) -> Board:
+    async def _read(self, caller: object, user: User | None) -> ProjectStatuses:
         version, settings = await self._services.read_fast(reports.version), self._services.config.tracker.quality_gate
-        found = await self._services.run_in_tracker(
+        standings = await self._services.run_in_tracker(
             lambda: in_snapshot(lambda: project_status.visible_to(user, settings))
         )
-        kept = self._kept[whose] = Board(version, found)
-        self._kept.move_to_end(whose)
-        if len(self._kept) > _PEOPLE:
-            self._kept.popitem(last=False)
-        return kept
+        statuses = self._cache[caller] = ProjectStatuses(version, standings)
+        self._cache.move_to_end(caller)
+        if len(self._cache) > _MAX_CALLERS:
+            self._cache.popitem(last=False)
+        return statuses
 
 
-def rows(page: Base, standings: Sequence[ProjectStatus]) -> bytes:
-    """The rows of the board. For the worker."""
-    kept: Kept = page.settings["kept"]
-    facts = {"base": page.prefix, "health": health, "change": layout.change, **layout.words()}
+def render_rows(page: Base, standings: Sequence[ProjectStatus]) -> bytes:
+    """Renders the rows of the project list. Runs in a worker."""
+    cache: FragmentCache = page.settings["fragments"]
+    helpers = {"base": page.prefix, "health": health, "change": layout.change, **layout.template_helpers()}
 
-    def row(one: ProjectStatus) -> bytes:
-        project, change = one.project, one.verdict and one.verdict.coverage_delta
-        shown = project.id, project.name, project.visibility, one.health, one.reason, one.run, one.newest, one.since
-        return kept.piece(
-            ("standing", page.prefix, change, *shown),
-            lambda: page.render_string("tracker/project_row.html", one=one, **facts),
+    def row(status: ProjectStatus) -> bytes:
+        project, change = status.project, status.verdict and status.verdict.coverage_delta
+        shown = project.id, project.name, project.visibility, status.health, status.reason
+        return cache.get(
+            ("project", page.prefix, change, *shown, status.run, status.newest, status.since),
+            lambda: page.render_string("tracker/project_row.html", status=status, **helpers),
         )
 
     return b"".join(map(row, standings))
 
 
-async def board_of(page: Base) -> Board:
-    """The caller's."""
-    boards: Boards = page.settings["boards"]
-    return await boards.of(page.caller.user)
+async def projects_of(page: Base) -> ProjectStatuses:
+    """The statuses of the projects that the caller of this page may read."""
+    cache: ProjectStatusCache = page.settings["project_statuses"]
+    return await cache.of(page.caller.user)
 
 
 def health(verdict: Health) -> str:
-    """A verdict on a project as HTML."""
+    """Renders the verdict on a project."""
     return layout.state(verdict.value, _KINDS[verdict])

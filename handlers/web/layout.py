@@ -1,4 +1,4 @@
-"""What stands around every page: where one is, who one is, and the words of times and states that all pages share."""
+"""The frame of every page (navigation, user), and the template helpers that render times, states, links and numbers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from models.supervision.process import ENDED, TROUBLE, UP, Status
 
 NOTHING = "\N{EN DASH}"
 
-_PLACES = (
+_NAVIGATION = (
     ("/", "Overview"),
     ("/processes", "Processes"),
     ("/history", "History"),
@@ -23,13 +23,13 @@ _PLACES = (
     ("/repositories", "Charts"),
     ("/projects", "Tests"),
 )
-_ALSO = {"/projects": ("/runs", "/compare")}
-"""Pages of a place that are not below its path."""
+_RELATED_PATHS = {"/projects": ("/runs", "/compare")}
+"""Pages that belong to an entry of the navigation without being below its path."""
 
 
 @frozen
 class Frame:
-    """The frame of one page. `path` is below the service's prefix; `uri` is what a login leads back to."""
+    """The frame of one page. `path` is below the service's prefix; `uri` is where a login returns to."""
 
     path: str
     uri: str
@@ -38,61 +38,62 @@ class Frame:
     version: str = VERSION
 
     @property
-    def places(self) -> tuple[tuple[str, str], ...]:
-        return (*_PLACES, ("/users", "Users")) if self.is_admin else _PLACES
+    def navigation(self) -> tuple[tuple[str, str], ...]:
+        return (*_NAVIGATION, ("/users", "Users")) if self.is_admin else _NAVIGATION
 
-    def is_here(self, path: str) -> bool:
-        below = (path, *_ALSO.get(path, ()))
-        return self.path == path or (path != "/" and f"{self.path}/".startswith(tuple(f"{one}/" for one in below)))
-
-
-class Kept:
-    """Pieces of pages, by all that each shows: of a page that is drawn anew most are what they were. For any thread."""
-
-    def __init__(self, most: int = 4096) -> None:
-        self._most = most
-        self._pieces: dict[tuple[object, ...], bytes] = {}
-
-    def piece(self, shows: tuple[object, ...], draw: Callable[[], bytes]) -> bytes:
-        """That which shows just this."""
-        found = self._pieces.get(shows)
-        if found is None:
-            if len(self._pieces) >= self._most:
-                self._pieces.clear()
-            found = self._pieces[shows] = draw()
-        return found
+    def is_current(self, path: str) -> bool:
+        """Whether the page belongs to this entry of the navigation."""
+        roots = (path, *_RELATED_PATHS.get(path, ()))
+        return self.path == path or (path != "/" and f"{self.path}/".startswith(tuple(f"{root}/" for root in roots)))
 
 
-def words() -> dict[str, Any]:
-    """What templates may say beside their own values."""
-    return {"when": when, "state": state, "link": link, "figure": figure, "spoken": serializers.spoken}
+class FragmentCache:
+    """Rendered fragments of pages, by all values that each shows. Thread-safe."""
+
+    def __init__(self, max_fragments: int = 4096) -> None:
+        self._max_fragments = max_fragments
+        self._fragments: dict[tuple[object, ...], bytes] = {}
+
+    def get(self, key: tuple[object, ...], render: Callable[[], bytes]) -> bytes:
+        """Returns the fragment for `key`, rendered at the first request."""
+        fragment = self._fragments.get(key)
+        if fragment is None:
+            if len(self._fragments) >= self._max_fragments:
+                self._fragments.clear()
+            fragment = self._fragments[key] = render()
+        return fragment
+
+
+def template_helpers() -> dict[str, Any]:
+    """The functions that every template may call."""
+    return {"when": when, "state": state, "link": link, "figure": figure, "duration": serializers.spoken}
 
 
 def when(at: int | None) -> str:
-    """A time as HTML: exact without script, relative with it. `at` is microseconds since 1970."""
+    """Renders a time, exact without script, relative with it. `at` is microseconds since 1970."""
     if at is None:
         return NOTHING
     text = rfc3339(at)
     return f'<time datetime="{text}">{text[:19].replace("T", " ")} UTC</time>'
 
 
-def state(word: str, kind: str = "") -> str:
-    """A state as HTML, with its sign: `kind` is good, bad, warn, busy or nothing."""
-    return f'<span class="state {kind}">{xhtml_escape(word)}</span>'
+def state(label: str, kind: str = "") -> str:
+    """Renders a state with its symbol. `kind` is good, bad, warn, busy or empty."""
+    return f'<span class="state {kind}">{xhtml_escape(label)}</span>'
 
 
 def link(url: str | None, text: str | None = None) -> str:
-    """A link to elsewhere as HTML: only to http and https, the rest is shown as text."""
+    """Renders an external link: only http and https, any other URL as plain text."""
     if not url:
         return xhtml_escape(text or "")
-    shown = xhtml_escape(text or url)
+    label = xhtml_escape(text or url)
     if not url.lower().startswith(("http://", "https://")):
-        return shown
-    return f'<a href="{xhtml_escape(url)}" rel="noopener noreferrer nofollow">{shown}</a>'
+        return label
+    return f'<a href="{xhtml_escape(url)}" rel="noopener noreferrer nofollow">{label}</a>'
 
 
 def figure(value: float | None, unit: str = "", digits: int = 1) -> str:
-    """A number for people: a dash where there is none. Rounded down, for 99.96 % must not read 100."""
+    """Formats a number, or a dash for `None`. Rounds down, so that 99.96 % does not read 100 %."""
     if value is None:
         return NOTHING
     scale = 10**digits
@@ -100,16 +101,17 @@ def figure(value: float | None, unit: str = "", digits: int = 1) -> str:
 
 
 def change(number: float | None) -> str:
-    """A difference with its sign."""
+    """Formats a difference with its sign."""
     return NOTHING if number is None else f"{number:+.1f}"
 
 
 def status_of(status: Status) -> str:
-    """A process's status as HTML."""
+    """Renders the status of a process."""
     return state(status.value.replace("_", " "), kind_of(status))
 
 
 def kind_of(status: Status) -> str:
+    """The kind of state that a process status is, for `state`."""
     if status in TROUBLE:
         return "bad" if status is not Status.UNKNOWN else "warn"
     if status in UP or status is Status.FINISHED:

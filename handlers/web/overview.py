@@ -1,55 +1,77 @@
-"""The overview: the host, the fleet, the releases, the projects, and what changed last of all of them."""
+"""The overview: the host, the processes, the releases, the projects, and the latest changes of all of them."""
 
 from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from heapq import nlargest
 
 from attrs import frozen
+from tornado.httputil import HTTPServerRequest
 
 from handlers.base import Page, write_page
-from handlers.charts.base_page import release_state
-from handlers.charts.summary import Card, card
+from handlers.charts.base_page import micros, release_state
+from handlers.charts.release_list import release_url
 from handlers.http.permissions import READ
 from handlers.routing import Route
-from handlers.supervision.pages import process_url, row_of, states_of
-from handlers.tracker.project_status import board_of, health
+from handlers.supervision.pages import process_url, row_of, status_counts
+from handlers.tracker.project_status import health, projects_of
 from handlers.web import layout
+from models.charts.releases import Brief
 from models.paging import Paging
 from models.supervision.events import Entry
 from models.supervision.process import TROUBLE
 from models.tracker.project_status import Health, ProjectStatus
 from supervisor import host
+from supervisor.charts.service import Charts
 
-_NEWEST = 8
-_WORST = 8
-_LOOKED_AT = 50
-"""So many changes are looked at, and the newest of each process is told: one that fails all the time is told once."""
+_MAX_CHANGES = 8
+_MAX_TROUBLED = 8
+_MAX_FAILED_RELEASES = 5
+_EVENTS_READ = 50
+"""Events read for the latest changes: only the newest of each process is shown, so that one that fails repeatedly
+does not push out the others."""
 
 
 @frozen
-class News:
-    """Something that changed: where it is told of, what it is, what became of it (HTML), and when."""
+class Change:
+    """Something that changed: the path of its page, its name, its new state as HTML, and the time."""
 
     href: str
-    what: str
-    became: str
+    name: str
+    state: str
     at: int
 
 
-class Home(Page):
+@frozen
+class ReleaseSummary:
+    """Releases by state. `problem` is the reason where the releases are not known."""
+
+    states: Mapping[str, int]
+    failed: list[tuple[Brief, str]]
+    """Failed releases, each with the path of its page."""
+    latest: Sequence[tuple[Brief, str, int]] = ()
+    """The releases that changed last, each with the path of its page and the time in microseconds since 1970."""
+    problem: str = ""
+
+
+class Overview(Page):
     permission = READ
 
     async def get(self) -> None:
         await self.services.event_writer.stored_soon()
         fleet = list(self.services.fleet)
-        trouble = [process for process in fleet if process.status in TROUBLE]
-        changes = await self.services.history.page(Paging(size=_LOOKED_AT))
-        projects = await board_of(self)
-        releases = await card(self.services.charts, self.request)
-        news = [*_of_processes(changes.content), *_of_runs(projects.standings), *_of_releases(releases)]
+        troubled = [process for process in fleet if process.status in TROUBLE]
+        events = await self.services.history.page(Paging(size=_EVENTS_READ))
+        projects = await projects_of(self)
+        releases = await release_summary(self.services.charts, self.request)
+        changes = [
+            *_process_changes(events.content),
+            *_run_changes(projects.standings),
+            *_release_changes(releases),
+        ]
         write_page(
             self,
             "web/home.html",
@@ -58,40 +80,65 @@ class Home(Page):
             machine=host.read(),
             size=host.size,
             load=os.getloadavg(),
-            up=self.services.clock.since_boot(),
-            states=states_of(fleet),
+            uptime=self.services.clock.since_boot(),
+            states=status_counts(fleet),
             status_of=layout.status_of,
-            trouble=[row_of(process) for process in trouble[:_WORST]],
-            troubled=len(trouble),
+            trouble=[row_of(process) for process in troubled[:_MAX_TROUBLED]],
+            trouble_count=len(troubled),
             projects=len(projects.standings),
             verdicts=projects.counts,
-            worst=[one for one in projects.standings[:_WORST] if one.health in (Health.FAILING, Health.AT_RISK)],
+            worst=[
+                project
+                for project in projects.standings[:_MAX_TROUBLED]
+                if project.health in (Health.FAILING, Health.AT_RISK)
+            ],
             health=health,
             releases=releases,
             release_state=release_state,
-            news=nlargest(_NEWEST, news, key=lambda one: one.at),
+            changes=nlargest(_MAX_CHANGES, changes, key=lambda change: change.at),
         )
 
 
-def _of_processes(changes: Iterable[Entry]) -> Iterator[News]:
-    told = set[str]()
-    for one in changes:
-        if one.process in told or len(told) == _NEWEST:
+async def release_summary(charts: Charts, request: HTTPServerRequest) -> ReleaseSummary:
+    """Counts the releases by state from what is known already. Never waits for a cluster."""
+    work = charts.work(request)
+    if not charts.has_cluster(work.target):
+        return ReleaseSummary({}, [], problem="No cluster is configured (svc.kube.kubeconfig).")
+    known = await charts.overview.lately(work.reads)
+    if known is None:
+        return ReleaseSummary({}, [], problem="The cluster has not answered yet.")
+    if known.problem is not None:
+        return ReleaseSummary({}, [], problem=f"The cluster does not answer: {known.problem.message}.")
+    failed = [release for release in known.releases if release.status == "failed"][:_MAX_FAILED_RELEASES]
+    states = Counter(release.status for release in known.releases)
+    newest = nlargest(_MAX_CHANGES, known.releases, key=lambda release: release.updated or "")
+    latest = [(release, _url(release), micros(release.updated)) for release in newest if release.updated]
+    return ReleaseSummary(dict(sorted(states.items())), [(release, _url(release)) for release in failed], latest)
+
+
+def _url(release: Brief) -> str:
+    return release_url(release.namespace, release.name)
+
+
+def _process_changes(events: Iterable[Entry]) -> Iterator[Change]:
+    seen = set[str]()
+    for event in events:
+        if event.process in seen or len(seen) == _MAX_CHANGES:
             continue
-        told.add(one.process)
-        yield News(process_url(one.process), one.process, layout.status_of(one.new), one.at)
+        seen.add(event.process)
+        yield Change(process_url(event.process), event.process, layout.status_of(event.new), event.at)
 
 
-def _of_runs(standings: Iterable[ProjectStatus]) -> Iterator[News]:
-    runs = ((one.newest, one.project.name) for one in standings if one.newest is not None)
-    for run, name in nlargest(_NEWEST, runs, key=lambda one: one[0].created_at):
-        became = layout.state(run.status.lower(), "good" if run.status == "PASSED" else "bad")
-        yield News(f"/runs/{run.id}", f"{name}, run {run.id}", became, run.created_at)
+def _run_changes(standings: Iterable[ProjectStatus]) -> Iterator[Change]:
+    runs = ((standing.newest, standing.project.name) for standing in standings if standing.newest is not None)
+    for run, name in nlargest(_MAX_CHANGES, runs, key=lambda pair: pair[0].created_at):
+        state = layout.state(run.status.lower(), "good" if run.status == "PASSED" else "bad")
+        yield Change(f"/runs/{run.id}", f"{name}, run {run.id}", state, run.created_at)
 
 
-def _of_releases(found: Card) -> Iterator[News]:
-    for release, href, at in found.latest:
-        yield News(href, f"{release.name} in {release.namespace}", release_state(release.status), at)
+def _release_changes(summary: ReleaseSummary) -> Iterator[Change]:
+    for release, href, at in summary.latest:
+        yield Change(href, f"{release.name} in {release.namespace}", release_state(release.status), at)
 
 
-routes: list[Route] = [(r"/?", Home)]
+routes: list[Route] = [(r"/?", Overview)]

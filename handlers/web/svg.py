@@ -1,6 +1,6 @@
-"""Pictures: bars and a line over time, as SVG made here. What they show is a table as well, and said in their titles.
+"""SVG bar charts with a line over them, rendered by the server.
 
-They bear no text: labels stand around them as HTML, so a picture may be as wide as its place and letters stay letters.
+The SVG holds no text: labels stand around it as HTML, so it scales to any width. A table shows the same values.
 """
 
 from __future__ import annotations
@@ -10,69 +10,68 @@ from collections.abc import Iterable, Sequence
 from attrs import frozen
 from tornado.escape import xhtml_escape
 
-_SLOT, _BAR, _TALL = 10, 7, 100
-_LEAST = 4.0
-"""What is there at all is seen: one failure of a thousand tests too."""
+_SLOT_WIDTH, _BAR_WIDTH, _HEIGHT = 10, 7, 100
+_MIN_PART_HEIGHT = 4.0
+"""A non-zero part stays visible: one failure in a thousand tests too."""
 
 
 @frozen
 class Bar:
-    """One place on the axis of time: its parts from the bottom up as (class, amount), and what the pointer reads.
+    """One slot of the time axis: its parts from the bottom up as (class, amount), and its tooltip.
 
-    `line` is where the line passes, of 100; None interrupts it. `bad` washes the whole place.
+    `line` is the height of the line, 0 to 100; `None` interrupts the line. `bad` colours the whole slot.
     """
 
     parts: Sequence[tuple[str, float]]
-    told: str
+    tooltip: str
     line: float | None = None
     bad: bool = False
 
 
-def bars(name: str, told: Sequence[Bar], title: str, description: str) -> str:
-    """An SVG of these bars, oldest first. `name` is its id on the page."""
-    most = max((sum(amount for _, amount in bar.parts) for bar in told), default=0) or 1
-    drawn = "".join(_bar(place, bar, most) for place, bar in enumerate(told))
+def bars(element_id: str, slots: Sequence[Bar], title: str, description: str) -> str:
+    """Renders the bars, oldest first, as one SVG element."""
+    largest = max((sum(amount for _, amount in bar.parts) for bar in slots), default=0) or 1
+    body = "".join(_bar(position, bar, largest) for position, bar in enumerate(slots))
     return (
-        f'<svg class="chart plot" viewBox="0 0 {max(1, len(told)) * _SLOT} {_TALL}" preserveAspectRatio="none"'
-        f' role="img" aria-labelledby="{name}-title {name}-text">'
-        f'<title id="{name}-title">{xhtml_escape(title)}</title>'
-        f'<desc id="{name}-text">{xhtml_escape(description)}</desc>'
-        f"{drawn}{_line([bar.line for bar in told])}</svg>"
+        f'<svg class="chart plot" viewBox="0 0 {max(1, len(slots)) * _SLOT_WIDTH} {_HEIGHT}" preserveAspectRatio="none"'
+        f' role="img" aria-labelledby="{element_id}-title {element_id}-text">'
+        f'<title id="{element_id}-title">{xhtml_escape(title)}</title>'
+        f'<desc id="{element_id}-text">{xhtml_escape(description)}</desc>'
+        f"{body}{_line([bar.line for bar in slots])}</svg>"
     )
 
 
-def _bar(place: int, bar: Bar, most: float) -> str:
-    x, y, found = place * _SLOT, float(_TALL), ""
+def _bar(position: int, bar: Bar, largest: float) -> str:
+    x, y, body = position * _SLOT_WIDTH, float(_HEIGHT), ""
     if bar.bad:
-        found += f'<rect class="wash" x="{x}" y="0" width="{_SLOT}" height="{_TALL}"/>'
-    for kind, height in _heights(bar.parts, most):
+        body += f'<rect class="wash" x="{x}" y="0" width="{_SLOT_WIDTH}" height="{_HEIGHT}"/>'
+    for kind, height in _heights(bar.parts, largest):
         y -= height
-        found += (
-            f'<rect class="{kind}" x="{x + (_SLOT - _BAR) / 2:g}" y="{y:.2f}" width="{_BAR}" height="{height:.2f}"/>'
-        )
-    over = f'<rect class="over" x="{x}" y="0" width="{_SLOT}" height="{_TALL}"/>'
-    return f"<g><title>{xhtml_escape(bar.told)}</title>{found}{over}</g>"
+        left = x + (_SLOT_WIDTH - _BAR_WIDTH) / 2
+        body += f'<rect class="{kind}" x="{left:g}" y="{y:.2f}" width="{_BAR_WIDTH}" height="{height:.2f}"/>'
+    hover = f'<rect class="over" x="{x}" y="0" width="{_SLOT_WIDTH}" height="{_HEIGHT}"/>'
+    return f"<g><title>{xhtml_escape(bar.tooltip)}</title>{body}{hover}</g>"
 
 
-def _heights(parts: Iterable[tuple[str, float]], most: float) -> list[tuple[str, float]]:
-    """How tall each part is; the small ones take from the tallest, so that nothing grows out of the picture."""
-    there = [(kind, amount) for kind, amount in parts if amount > 0]
-    heights = [max(_LEAST, amount * _TALL / most) for _, amount in there]
-    excess = sum(heights) - _TALL
+def _heights(parts: Iterable[tuple[str, float]], largest: float) -> list[tuple[str, float]]:
+    """The height of each non-zero part. Small parts take their minimum from the tallest, so the bar never overflows."""
+    visible = [(kind, amount) for kind, amount in parts if amount > 0]
+    heights = [max(_MIN_PART_HEIGHT, amount * _HEIGHT / largest) for _, amount in visible]
+    excess = sum(heights) - _HEIGHT
     if excess > 0:
         heights[heights.index(max(heights))] -= excess
-    return [(kind, height) for (kind, _), height in zip(there, heights, strict=True)]
+    return [(kind, height) for (kind, _), height in zip(visible, heights, strict=True)]
 
 
 def _line(values: Sequence[float | None]) -> str:
-    path, drawing = "", False
-    for place, value in enumerate(values):
+    path, in_segment = "", False
+    for position, value in enumerate(values):
         if value is None:
-            drawing = False
+            in_segment = False
             continue
-        x, y = place * _SLOT + _SLOT / 2, _TALL - min(100.0, max(0.0, value)) * _TALL / 100
-        path += f"{'L' if drawing else 'M'}{x:g} {y:.2f}"
-        if not drawing:
-            path += "h.01"  # alone it is a dot
-        drawing = True
+        x, y = position * _SLOT_WIDTH + _SLOT_WIDTH / 2, _HEIGHT - min(100.0, max(0.0, value)) * _HEIGHT / 100
+        path += f"{'L' if in_segment else 'M'}{x:g} {y:.2f}"
+        if not in_segment:
+            path += "h.01"  # a single point shows as a dot
+        in_segment = True
     return f'<path class="line" d="{path}"/>' if path else ""

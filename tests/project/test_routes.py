@@ -15,7 +15,7 @@ from handlers.http import permissions
 from handlers.http.credentials import Caller
 from handlers.http.sse import Streams
 from handlers.routing import API
-from handlers.web.pages import Static
+from handlers.web.static import StaticFiles
 from models.accounts.accounts import Credential, User
 from models.config.settings import Config
 from models.errors import Denied
@@ -80,7 +80,7 @@ def test_a_handler_that_names_no_gate_is_closed() -> None:
 
 
 def test_static_files_are_open() -> None:
-    assert cast("Any", Static).permission is permissions.PUBLIC
+    assert cast("Any", StaticFiles).permission is permissions.PUBLIC
 
 
 def test_every_service_is_mounted_at_the_root_and_whole_under_its_prefix() -> None:

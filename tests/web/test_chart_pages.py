@@ -7,12 +7,11 @@ import re
 import socket
 import threading
 from collections.abc import Iterator
-from html.parser import HTMLParser
 from typing import Any
 from urllib.parse import urlencode
 
 import pytest
-from browsing import Browser, browser, serious
+from browsing import Browser, Text, address, page, serious
 from charting import MAP, TEST, chart, helm, tint
 from cluster import Cluster
 from conftest import Answer, Serve, Server, wait_for
@@ -33,29 +32,6 @@ spec:
 TABS = ["", "?show=history", "?show=values", "?show=values&all=true", "?show=manifest", "?show=hooks", "?show=change"]
 
 
-class Text(HTMLParser):
-    """The tags and the words of a page."""
-
-    def __init__(self, html: str) -> None:
-        super().__init__()
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.words = ""
-        self.feed(html)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-
-    def handle_data(self, data: str) -> None:
-        self.words += data
-
-
-def page(server: Server, path: str, status: int = 200) -> Text:
-    answer = server.get(path)
-    assert answer.status == status, answer
-    assert answer.headers["Content-Type"] == "text/html; charset=utf-8"
-    return Text(answer.text)
-
-
 def send(server: Server, path: str, **fields: str) -> Answer:
     """A form as a program sends it, with the key in its field."""
     return server.post(path, urlencode({"key": KEY, **fields}).encode(), Content_Type=FORM)
@@ -63,12 +39,6 @@ def send(server: Server, path: str, **fields: str) -> Answer:
 
 def words(answer: Answer) -> str:
     return Text(answer.text).words
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Browser]:
-    with browser() as one:
-        yield one
 
 
 @pytest.fixture(scope="module")
@@ -143,8 +113,8 @@ def test_each_page_links_within_its_prefix_and_bears_no_script_of_its_own(
 def test_the_list_is_filtered_by_namespace_state_and_name(server: Server, space: str) -> None:
     assert "wall" in page(server, f"/releases?namespace={space}").words
     assert "tint-0.1.0" in page(server, f"/releases?namespace={space}&state=deployed&q=wa").words
-    assert "None of 1 releases fits" in page(server, f"/releases?namespace={space}&state=failed").words
-    assert "There is no release in the namespace nowhere" in page(server, "/releases?namespace=nowhere").words
+    assert "None of 1 releases matches" in page(server, f"/releases?namespace={space}&state=failed").words
+    assert "No release in the namespace nowhere" in page(server, "/releases?namespace=nowhere").words
 
 
 def test_a_release_shows_all_that_rest_tells(server: Server, space: str) -> None:
@@ -154,7 +124,7 @@ def test_a_release_shows_all_that_rest_tells(server: Server, space: str) -> None
     history = page(server, f"{one}?show=history").words
     assert "Rollback to 1" in history
     assert history.index("Rollback to 1") < history.index("Upgrade complete")
-    assert "None were given" in page(server, f"{one}?show=values").words
+    assert "No values were given" in page(server, f"{one}?show=values").words
     assert "colour: red" in page(server, f"{one}?show=values&all=true").words
     assert 'colour: "red"' in page(server, f"{one}?show=manifest").words
     assert 'colour: "blue"' in page(server, f"{one}?show=manifest&of=2").words
@@ -166,7 +136,7 @@ def test_two_revisions_are_compared(server: Server, space: str) -> None:
     assert '-data: {colour: "red"}' in found
     assert '+data: {colour: "blue"}' in found
     assert "+metadata: {name: wall-more}" in found
-    assert "Nothing is different" in page(server, f"/releases/{space}/wall?show=manifest&to=1&of=3").words
+    assert "No differences" in page(server, f"/releases/{space}/wall?show=manifest&to=1&of=3").words
 
 
 @pytest.mark.parametrize(
@@ -205,7 +175,7 @@ def test_what_comes_from_outside_is_text_and_no_link(server: Server, space: str)
 def test_the_overview_counts_releases_by_state(server: Server, space: str) -> None:
     words = wait_for(lambda: (found := page(server, "/").words) and "has not answered" not in found and found)
     assert re.search(r"Releases\s*\d+\s*deployed\s*\d", words)
-    assert f"wall in {space}" in words.partition("What changed last")[2]
+    assert f"wall in {space}" in words.partition("Latest changes")[2]
 
 
 # The gate
@@ -244,7 +214,7 @@ def test_the_key_may_come_in_the_header_and_is_never_shown_again(server: Server,
 
 def test_a_browsers_form_needs_our_token(server: Server, space: str) -> None:
     fields = urlencode({"key": KEY, "verb": "uninstall"}).encode()
-    own = f"http://127.0.0.1:{server.port}"
+    own = address(server)
     assert server.post(f"/releases/{space}/wall", fields, Content_Type=FORM, Origin=own).status == 403
     assert server.get(f"/releases/{space}/wall").status == 200
 
@@ -408,14 +378,14 @@ def test_who_may_read_one_namespace_is_shown_that(serve: Serve, cluster: Cluster
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_the_pages_are_good_for_everybody(server: Server, chromium: Browser, paths: list[str], theme: str) -> None:
-    with chromium.page(f"http://127.0.0.1:{server.port}", color_scheme=theme) as one:
+    with chromium.page(address(server), color_scheme=theme) as one:
         for path in paths:
             one.goto(path)
             assert serious(one) == [], path
 
 
 def test_the_pages_fit_a_phone(server: Server, chromium: Browser, paths: list[str]) -> None:
-    with chromium.page(f"http://127.0.0.1:{server.port}", viewport={"width": 375, "height": 700}) as one:
+    with chromium.page(address(server), viewport={"width": 375, "height": 700}) as one:
         for path in paths:
             one.goto(path)
             assert one.evaluate("document.documentElement.scrollWidth <= innerWidth"), path
@@ -426,7 +396,7 @@ def test_a_release_is_installed_upgraded_compared_rolled_back_and_uninstalled(
     server: Server, chromium: Browser, cluster: Cluster
 ) -> None:
     space = cluster.namespace()
-    with chromium.page(f"http://127.0.0.1:{server.port}") as one:
+    with chromium.page(address(server)) as one:
         one.on("dialog", lambda asked: asked.accept())
         one.goto("/repositories/paint/tint?version=0.1.0")
         one.get_by_role("link", name="Install 0.1.0").click()
@@ -464,7 +434,7 @@ def test_long_work_shows_that_it_goes_on_and_can_be_left(
     space = cluster.namespace()
     shop.serve(("slow", "1.0.0", chart("slow", "1.0.0", templates__deployment=DEPLOYMENT)), folder="/slow")
     assert send(server, "/repositories", verb="add", name="slow", url=f"{shop.url}/slow").status == 303
-    with chromium.page(f"http://127.0.0.1:{server.port}") as one:
+    with chromium.page(address(server)) as one:
         one.goto(f"/releases/new?chartRef=slow/slow&releaseName=slow&namespace={space}")
         one.get_by_label("Wait until all is ready").check()
         one.get_by_label("Seconds it may take").fill("5")
@@ -483,7 +453,7 @@ def test_long_work_shows_that_it_goes_on_and_can_be_left(
 
 
 def test_the_key_is_kept_for_the_tab_alone_and_forgotten(server: Server, chromium: Browser) -> None:
-    with chromium.page(f"http://127.0.0.1:{server.port}", allow=("401",)) as one:
+    with chromium.page(address(server), allow=("401",)) as one:
         one.goto("/repositories")
         one.get_by_label("Name", exact=True).fill("x")
         one.get_by_label("Address").fill("http://127.0.0.1:1/")
@@ -506,7 +476,7 @@ def test_what_others_do_to_a_release_shows_without_a_reload(
     server: Server, chromium: Browser, cluster: Cluster
 ) -> None:
     space = cluster.namespace()
-    with chromium.page(f"http://127.0.0.1:{server.port}") as one:
+    with chromium.page(address(server)) as one:
         one.goto(f"/releases?namespace={space}")
         one.get_by_text("There is no release in the namespace").wait_for()
         send(server, "/releases/new", chartRef="paint/tint", releaseName="late", namespace=space)
@@ -516,7 +486,7 @@ def test_what_others_do_to_a_release_shows_without_a_reload(
 
 def test_without_script_all_can_be_read_and_done(server: Server, chromium: Browser, cluster: Cluster) -> None:
     space = cluster.namespace()
-    with chromium.page(f"http://127.0.0.1:{server.port}", java_script_enabled=False) as one:
+    with chromium.page(address(server), java_script_enabled=False) as one:
         one.goto("/releases/new?chartRef=paint/tint")
         one.get_by_label("Release name").fill("plain")
         one.get_by_label("Namespace").fill(space)

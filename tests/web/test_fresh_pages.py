@@ -12,7 +12,7 @@ import posting
 import pytest
 import written
 import yaml
-from browsing import Browser, browser
+from browsing import Browser, address
 from conftest import Server, python, wait_for
 from talk import house
 
@@ -24,12 +24,6 @@ COLOURED = (
 GREEN = "<testsuite name='s'><testcase classname='c.A' name='fine' time='0.2'/></testsuite>"
 RED = "<testsuite name='s'><testcase classname='c.A' name='fine'><failure message='it broke'/></testcase></testsuite>"
 HIDDEN = "Object.defineProperty(document, 'hidden', { get: () => window.unseen === true })"
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Browser]:
-    with browser() as one:
-        yield one
 
 
 @pytest.fixture(scope="module")
@@ -45,10 +39,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         for name in ("shop", "shop", "bank"):
             posting.stored(one, ("project", name), ("branch", "main"), ("junit", GREEN))
         yield one
-
-
-def address(server: Server) -> str:
-    return f"http://127.0.0.1:{server.port}"
 
 
 def asked_for(page: Any, path: str) -> list[str]:

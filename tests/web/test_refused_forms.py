@@ -30,7 +30,7 @@ def admin(server: Server) -> people.Browser:
 def why(answer: Answer, status: int) -> str:
     """The reason, as it stands at the top of the page that was sent again."""
     assert answer.status == status, answer
-    found = re.search(r'class="note bad" role="alert"><span id="why">([^<]+)<', answer.text)
+    found = re.search(r'class="note bad" role="alert"><span id="reason">([^<]+)<', answer.text)
     assert found, answer.text
     return unescape(found[1])
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from browsing import Browser, browser, serious
+from browsing import Browser, Text, address, page, serious
 from conftest import Serve, Server, python, wait_for
 from talk import house
 
@@ -16,12 +15,6 @@ COUNTING = python("import itertools, time\nfor i in itertools.count(): print('li
 FORGED = "<script>document.title = 'forged'</script>"
 FORM = "application/x-www-form-urlencoded"
 PAGES = ["/", "/processes", "/processes/web", "/history"]
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Browser]:
-    with browser() as one:
-        yield one
 
 
 @pytest.fixture(scope="module")
@@ -40,29 +33,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     }
     with house(folder, processes) as one:
         yield one
-
-
-class Text(HTMLParser):
-    """The tags and the words of a page."""
-
-    def __init__(self, html: str) -> None:
-        super().__init__()
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.words = ""
-        self.feed(html)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-
-    def handle_data(self, data: str) -> None:
-        self.words += data
-
-
-def page(server: Server, path: str) -> Text:
-    answer = server.get(path)
-    assert answer.status == 200, answer
-    assert answer.headers["Content-Type"] == "text/html; charset=utf-8"
-    return Text(answer.text)
 
 
 @pytest.mark.parametrize("prefix", ["", "/supervision", "/tracker", "/charts"])
@@ -103,7 +73,7 @@ def test_a_process_is_started_and_stopped_by_a_form_without_script(server: Serve
 
 
 def test_a_browsers_form_needs_our_token(server: Server) -> None:
-    own = f"http://127.0.0.1:{server.port}"
+    own = address(server)
     answer = server.post("/processes/db", b"verb=start", Content_Type=FORM, Origin=own, Accept="text/html")
     assert answer.status == 403
     assert server.status("db") in ("not_started", "stopped")
@@ -165,20 +135,20 @@ def test_a_page_is_small(server: Server) -> None:
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("path", PAGES)
 def test_a_page_is_good_for_everybody(server: Server, chromium: Browser, path: str, theme: str) -> None:
-    with chromium.page(f"http://127.0.0.1:{server.port}", color_scheme=theme) as one:
+    with chromium.page(address(server), color_scheme=theme) as one:
         one.goto(path)
         assert serious(one) == []
 
 
 @pytest.mark.parametrize("path", PAGES)
 def test_a_page_fits_a_phone(server: Server, chromium: Browser, path: str) -> None:
-    with chromium.page(f"http://127.0.0.1:{server.port}", viewport={"width": 375, "height": 700}) as one:
+    with chromium.page(address(server), viewport={"width": 375, "height": 700}) as one:
         one.goto(path)
         assert one.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
 def test_a_process_is_started_and_its_log_watched(server: Server, chromium: Browser) -> None:
-    with chromium.page(f"http://127.0.0.1:{server.port}") as one:
+    with chromium.page(address(server)) as one:
         one.goto("/processes")
         one.get_by_role("button", name="Start web").click()
         one.get_by_role("button", name="Stop web").wait_for()
@@ -204,7 +174,7 @@ def test_a_log_without_a_line_says_so(serve: Serve, chromium: Browser, tmp_path:
     quiet = {"command": "sleep 1000", "auto-start": True, "stdout-logfile": str(tmp_path / "quiet.log")}
     server = serve({"quiet": quiet})
     server.until("quiet", "running")
-    with chromium.page(f"http://127.0.0.1:{server.port}") as one:
+    with chromium.page(address(server)) as one:
         one.goto("/processes/quiet")
         one.get_by_text("no lines yet").wait_for()
         assert one.locator(".log").inner_text() == ""
@@ -213,7 +183,7 @@ def test_a_log_without_a_line_says_so(serve: Serve, chromium: Browser, tmp_path:
 
 def test_a_failure_is_seen_wherever_the_page_was_scrolled_to(serve: Serve, chromium: Browser) -> None:
     server = serve({f"c{number}": {"command": "/nonexistent/program"} for number in range(60)})
-    with chromium.page(f"http://127.0.0.1:{server.port}", allow=("500",)) as one:
+    with chromium.page(address(server), allow=("500",)) as one:
         one.goto("/processes")
         one.get_by_role("button", name="Start c59").click()
         told = one.get_by_text("c59 failed to start")
@@ -223,7 +193,7 @@ def test_a_failure_is_seen_wherever_the_page_was_scrolled_to(serve: Serve, chrom
 
 
 def test_what_others_do_shows_without_a_reload(server: Server, chromium: Browser) -> None:
-    with chromium.page(f"http://127.0.0.1:{server.port}") as one:
+    with chromium.page(address(server)) as one:
         one.goto("/processes")
         one.locator("#live[data-is=on]").wait_for()
         server.do("start", "db")
@@ -234,7 +204,7 @@ def test_what_others_do_shows_without_a_reload(server: Server, chromium: Browser
 
 def test_a_page_tells_that_the_server_is_gone_and_catches_up(serve: Serve, chromium: Browser, tmp_path: Path) -> None:
     server = serve({"db": {"command": "sleep 1000"}}, supervisor={"on-exit": "leave"})
-    with chromium.page(f"http://127.0.0.1:{server.port}", allow=("ERR_", "Failed to load")) as one:
+    with chromium.page(address(server), allow=("ERR_", "Failed to load")) as one:
         one.goto("/processes")
         one.locator("#live[data-is=on]").wait_for()
         server.kill()
@@ -250,7 +220,7 @@ def test_a_page_tells_that_the_server_does_not_answer_though_its_connections_sta
 ) -> None:
     server = serve({"db": {"command": "sleep 1000"}})
     assert server.process is not None
-    with chromium.page(f"http://127.0.0.1:{server.port}") as one:
+    with chromium.page(address(server)) as one:
         one.clock.install()
         one.goto("/history")  # only the stream tells of news here
         one.locator("#live[data-is=on]").wait_for()
@@ -265,7 +235,7 @@ def test_a_page_tells_that_the_server_does_not_answer_though_its_connections_sta
 
 
 def test_a_page_is_live_without_a_worker(server: Server, chromium: Browser) -> None:
-    with chromium.page(f"http://127.0.0.1:{server.port}", allow=("Failed to load", "ERR_FAILED")) as one:
+    with chromium.page(address(server), allow=("Failed to load", "ERR_FAILED")) as one:
         one.context.route("**/streams.js*", lambda route: route.abort())
         one.goto("/history")
         one.locator("#live[data-is=on]").wait_for()
@@ -276,7 +246,7 @@ def test_a_button_that_wants_an_account_leads_to_the_login(serve: Serve, chromiu
     beyond = serve({"db": logged}, server={"address": ["0.0.0.0"]})
     with chromium.page(f"http://127.0.0.1:{beyond.port}") as one:
         one.goto("/processes/db")
-        assert one.get_by_text("Its log is for those who have an account").is_visible()
+        assert one.get_by_text("Logs require an account").is_visible()
         one.get_by_role("button", name="Start").click()
         one.get_by_role("heading", name="Log in").wait_for()
         assert beyond.status("db") == "not_started"
@@ -287,7 +257,7 @@ def test_a_log_is_heard_while_it_is_seen(server: Server, chromium: Browser) -> N
     if server.status("web") != "running":
         server.do("start", "web")
     hidden = "Object.defineProperty(document, 'hidden', { get: () => window.unseen === true })"
-    with chromium.page(f"http://127.0.0.1:{server.port}") as one:
+    with chromium.page(address(server)) as one:
         one.add_init_script(hidden)
         one.goto("/processes/web")
         one.locator(".log", has_text="line").wait_for()
@@ -303,7 +273,7 @@ def test_a_log_is_heard_while_it_is_seen(server: Server, chromium: Browser) -> N
 def test_what_is_selected_in_a_log_stays(server: Server, chromium: Browser) -> None:
     if server.status("web") != "running":
         server.do("start", "web")
-    with chromium.page(f"http://127.0.0.1:{server.port}") as one:
+    with chromium.page(address(server)) as one:
         one.goto("/processes/web")
         one.locator(".log", has_text="line").wait_for()
         chosen = one.evaluate("""() => {
@@ -317,7 +287,7 @@ def test_what_is_selected_in_a_log_stays(server: Server, chromium: Browser) -> N
 
 
 def test_a_log_is_asked_for_again_when_it_was_refused(server: Server, chromium: Browser) -> None:
-    with chromium.page(f"http://127.0.0.1:{server.port}", allow=("503", "Failed to load")) as one:
+    with chromium.page(address(server), allow=("503", "Failed to load")) as one:
         one.route("**/processes/logs/**", lambda route: route.fulfill(status=503), times=1)
         one.goto("/processes/web")
         one.locator("#log-count", has_text="connection lost").wait_for()
@@ -333,15 +303,15 @@ def test_the_picture_of_a_process_shows_what_its_table_says(server: Server) -> N
 
 
 def test_the_theme_that_was_chosen_stays(server: Server, chromium: Browser) -> None:
-    with chromium.page(f"http://127.0.0.1:{server.port}", color_scheme="light") as one:
+    with chromium.page(address(server), color_scheme="light") as one:
         one.goto("/")
-        one.get_by_role("button", name="Dark or light").click()
+        one.get_by_role("button", name="Switch theme").click()
         one.goto("/history")
         assert one.evaluate("document.documentElement.dataset.theme") == "dark"
 
 
 def test_without_script_all_can_be_read_and_done(server: Server, chromium: Browser) -> None:
-    with chromium.page(f"http://127.0.0.1:{server.port}", java_script_enabled=False) as one:
+    with chromium.page(address(server), java_script_enabled=False) as one:
         one.goto("/processes/web")
         assert one.locator("[data-needs-script]").count() == 2  # the theme; search and pause of the log
         assert one.locator("[data-needs-script]:visible").count() == 0

@@ -6,18 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from browsing import Browser, browser
+from browsing import Browser, address
 from conftest import Server
 from people import log_in
 from talk import house
 
 CLOSED = {"security": {"open-mode": False, "admin-password": "correct horse battery"}}
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Browser]:
-    with browser() as one:
-        yield one
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +30,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     ],
 )
 def test_it_shows_the_operations(chromium: Browser, server: Server, prefix: str, shown: str, other: str | None) -> None:
-    with chromium.page(f"http://127.0.0.1:{server.port}") as page:
+    with chromium.page(address(server)) as page:
         page.goto(f"{prefix}/swagger-ui.html")
         page.locator(f'.opblock-summary-path[data-path="{shown}"]').first.wait_for()
         if other is not None:
@@ -47,7 +41,7 @@ def test_it_shows_the_operations(chromium: Browser, server: Server, prefix: str,
 
 
 def test_an_operation_can_be_tried(chromium: Browser, server: Server) -> None:
-    with chromium.page(f"http://127.0.0.1:{server.port}") as page:
+    with chromium.page(address(server)) as page:
         page.goto("/supervision/swagger-ui.html")
         page.locator('.opblock-summary-path[data-path="/api/v1/processes"]').click()
         page.get_by_role("button", name="Try it out").click()
@@ -59,11 +53,11 @@ def test_an_operation_can_be_tried(chromium: Browser, server: Server) -> None:
 def test_it_is_dark_where_the_other_pages_are(chromium: Browser, server: Server) -> None:
     turned = "getComputedStyle(document.documentElement).filter !== 'none'"
     for scheme in ("light", "dark"):
-        with chromium.page(f"http://127.0.0.1:{server.port}", color_scheme=scheme) as page:
+        with chromium.page(address(server), color_scheme=scheme) as page:
             page.goto("/swagger-ui.html")
             assert page.evaluate(turned) is (scheme == "dark")
             page.goto("/")
-            page.get_by_role("button", name="Dark or light").click()
+            page.get_by_role("button", name="Switch theme").click()
             page.goto("/swagger-ui.html")
             assert page.evaluate(turned) is (scheme == "light")
 
@@ -88,9 +82,9 @@ def test_in_closed_mode_it_asks_for_an_account(chromium: Browser, tmp_path: Path
         cookie = {
             "name": f"pilothouse_{server.port}",
             "value": log_in(server),
-            "url": f"http://127.0.0.1:{server.port}",
+            "url": address(server),
         }
-        with chromium.page(f"http://127.0.0.1:{server.port}") as page:
+        with chromium.page(address(server)) as page:
             page.context.add_cookies([cookie])
             page.goto("/swagger-ui.html")
             page.locator('.opblock-summary-path[data-path="/api/v1/processes"]').wait_for()

@@ -11,7 +11,7 @@ import people
 import posting
 import pytest
 import written
-from browsing import Browser, browser, serious
+from browsing import Browser, address, serious
 from conftest import Serve, Server
 from talk import house
 
@@ -32,12 +32,6 @@ PAGES = ["/", "/projects", "/projects/1", "/runs/2", "/compare",
 
 
 @pytest.fixture(scope="module")
-def chromium() -> Iterator[Browser]:
-    with browser() as one:
-        yield one
-
-
-@pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     with house(tmp_path_factory.mktemp("tracker-pages"), **ADMIN) as one:
         facts = (("project", "shop"), ("branch", "main"), ("buildUrl", "javascript:alert(1)"))
@@ -49,10 +43,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 @pytest.fixture(scope="module")
 def session(server: Server) -> str:
     return people.session_of(server.data, "admin", "ADMIN")
-
-
-def address(server: Server) -> str:
-    return f"http://127.0.0.1:{server.port}"
 
 
 def enter(page: Any, server: Server, session: str) -> None:
