@@ -35,7 +35,7 @@ from handlers.http.sse import Broadcast, Streams
 from handlers.mcp import handler as mcp
 from handlers.openapi import pages as openapi_pages
 from handlers.routing import API, ErrorDetails, Route, Service, StreamPath, owner, rule
-from handlers.supervision import events, processes, selection, system
+from handlers.supervision import events, process_table, processes, selection, system
 from handlers.supervision import pages as process_pages
 from handlers.supervision import streams as live
 from handlers.tracker import badges, forms, ingest, projects
@@ -44,8 +44,7 @@ from handlers.tracker import runs as run_reads
 from handlers.tracker import stream as run_stream
 from handlers.tracker.project_status import ProjectStatusCache
 from handlers.tracker.stream import Runs, RunStream
-from handlers.web import layout, overview
-from handlers.web.static import StaticFiles
+from handlers.web import layout, overview, static
 from models.config.settings import Config
 from models.errors import Invalid, NotFound, Problem, Unauthenticated, Unavailable, WrongMethod
 from supervisor.services import Services
@@ -104,6 +103,7 @@ PAGES: list[Route] = [
     *release_pages.routes,
     *repository_pages.routes,
     *openapi_pages.routes,
+    *static.routes,
 ]
 
 Replaced = Mapping[str, Sequence[Route]]
@@ -151,14 +151,14 @@ class Application(tornado.web.Application):
             default_handler_args=arguments,
             template_path=str(_HERE / "templates"),
             static_path=str(_HERE.parent / "static"),
-            static_handler_class=StaticFiles,
+            static_handler_class=static.StaticFiles,
             static_handler_args={**arguments},
             log_function=system.log_request,
             xsrf_cookies=True,
             xsrf_cookie_name=xsrf_cookie(services),
             served=self.served,
             listing=processes.Listing(services.fleet),
-            process_rows=process_pages.ProcessRows(),
+            process_rows=process_table.ProcessRows(),
             project_statuses=ProjectStatusCache(services),
             fragments=layout.FragmentCache(),
             runs=runs,

@@ -26,6 +26,7 @@ from models import errors
 from models.accounts.accounts import User
 from models.config.settings import Config
 from models.errors import Problem
+from models.supervision.process import TROUBLE
 from supervisor.services import Services
 
 log = logging.getLogger("http")
@@ -329,9 +330,14 @@ def _rendered(handler: Base, template: str, values: dict[str, Any]) -> bytes:
     caller, request = handler.caller, handler.request
     path = request.path.removeprefix(handler.prefix) or "/"
     user = caller.user.username if caller.user else None
-    frame = {"frame": Frame(path, request.uri or "/", user, caller.is_admin), "base": handler.prefix}
+    page_frame = Frame(path, request.uri or "/", user, caller.is_admin, _is_failing(handler.services))
+    frame = {"frame": page_frame, "base": handler.prefix}
     frame["refusal"] = handler.why if isinstance(handler, Page) else ""
     return handler.render_string(template, **template_helpers(), **frame, **values)
+
+
+def _is_failing(services: Services) -> bool:
+    return any(process.status in TROUBLE for process in services.fleet)
 
 
 def _send_page(handler: Base, body: bytes) -> None:

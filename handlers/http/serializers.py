@@ -21,6 +21,7 @@ from models.supervision.process import Status
 from supervisor import host
 from supervisor.processes.fleet import Reload
 from supervisor.processes.group_calls import Outcome
+from supervisor.processes.health import HealthReport
 from supervisor.processes.process import Process
 from supervisor.processes.usage import Usage
 
@@ -129,6 +130,19 @@ class ProcessEventEntry:
     new_status: Status
     old_status: Status
     process_uptime: Length
+
+
+@frozen
+class ProcessHealth:
+    """The last health check of a process; nulls without one."""
+
+    process: str
+    status: Status
+    check: str | None
+    message: str | None
+    failures: Int32
+    since: Instant | None
+    checked_at: Instant | None
 
 
 @frozen
@@ -345,6 +359,20 @@ def process_details(process: Process, groups: Sequence[str], usage: Usage | None
         next_restart=_instant(process.next_restart if process.waits_for_restart else None),
         schedule=None,
         last_run=None,
+    )
+
+
+def process_health(process: Process, report: HealthReport | None) -> ProcessHealth:
+    if report is None:
+        return ProcessHealth(process.name, process.status, None, None, Int32(0), None, None)
+    return ProcessHealth(
+        process.name,
+        process.status,
+        report.check,
+        report.message or "ok",
+        Int32(report.failures),
+        _instant(report.since),
+        _instant(report.checked_at),
     )
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from urllib.parse import quote, urlencode
-from weakref import WeakKeyDictionary
+import contextlib
+from collections.abc import Sequence
+from pathlib import Path
+from urllib.parse import urlencode
 
 from attrs import frozen
 
@@ -15,21 +14,29 @@ from handlers.http import serializers
 from handlers.http.origin import SAFE_METHODS
 from handlers.http.permissions import CONTROL_PROCESSES, READ, READ_LOGS, Permission, admit
 from handlers.routing import Route
+from handlers.supervision import process_table
+from handlers.supervision.process_table import (
+    ProcessRows,
+    health_text,
+    process_url,
+    row_of,
+    status_counts,
+    uptime_text,
+    usage_texts,
+)
 from handlers.web import layout
+from handlers.web.table import read_table
 from models.config.redaction import shown_environment, shown_words
 from models.errors import Invalid, Problem
 from models.paging import Paging, paging
 from models.supervision.events import Entry, Filter
 from models.supervision.process import STATUSES, TROUBLE, ProcessSpec, Status
-from supervisor import host
 from supervisor.processes.process import Process
-from supervisor.processes.usage import Usage
 
 _MAX_TIMELINE_EVENTS = 15
-_ROWS_PER_YIELD = 50
-_PLACEHOLDER = b"\0"
-_USAGE_CELLS = '<td class="number">{}</td>' * 3
 _TIMELINE_WIDTH = 900
+_MTIME_SLACK_SECONDS = 0.1
+"""File times lag behind the clock by up to a tick of the kernel."""
 
 
 class Processes(Page):
@@ -45,14 +52,21 @@ class Processes(Page):
 
     async def get(self) -> None:
         await self.services.event_writer.stored_soon()
-        fleet = list(self.services.fleet)
-        usage = await self.services.meter.read(fleet)
+        fleet, meter = list(self.services.fleet), self.services.meter
+        statuses = [status.value for status in STATUSES]
+        wanted = read_table(f"{self.prefix}/processes", self.query(), process_table.SORTS, statuses)
+        table, shown = await process_table.select(wanted, fleet, meter)
+        usage = await meter.read(shown)
         rows: ProcessRows = self.settings["process_rows"]
+        states = status_counts(fleet)
         write_page(
             self,
             "supervision/processes.html",
-            rows=await rows.render(self, fleet, usage),
-            states=status_counts(fleet),
+            rows=rows.render(self, shown, usage),
+            states=states,
+            table=table,
+            table_statuses=[(status.value, status.value.replace("_", " "), count) for status, count in states.items()],
+            is_empty=not fleet,
             status_of=layout.status_of,
         )
 
@@ -83,16 +97,18 @@ class ProcessPage(Page):
             self,
             "supervision/process.html",
             process=process,
-            row=row_of(process),
-            usage=_usage_texts(usage),
+            row=row_of(process, self.services.context.prober),
+            usage=usage_texts(usage),
             events=page.content,
             total=page.total,
             spans=spans(page.content, self.services.clock.now()),
             settings=_settings(process.spec),
-            uptime=_uptime(process),
+            uptime=uptime_text(process),
             logs=_log_streams(process.spec),
             may_read_logs=self._may_read_logs(),
-            log=self.query().get("log", ""),
+            log=self.query().get("log") or _preferred_log(process),
+            health=self.services.context.prober.report(name),
+            health_text=health_text,
             status_of=layout.status_of,
             width=_TIMELINE_WIDTH,
         )
@@ -139,20 +155,6 @@ class HistoryPage(Page):
 
 
 @frozen
-class ProcessRow:
-    """What the pages show of one process, except uptime and resource usage."""
-
-    name: str
-    href: str
-    status: Status
-    pid: str
-    restarts: int
-    reason: str
-    description: str
-    live: bool
-
-
-@frozen
 class Span:
     """One status on the timeline: `x` and `width` are in units of an SVG 900 wide."""
 
@@ -164,75 +166,15 @@ class Span:
     duration: str
 
 
-class ProcessRows:
-    """Renders the rows of the process table. A row is cached until its process changes; uptime and usage are not."""
-
-    def __init__(self) -> None:
-        self._cache: dict[str, WeakKeyDictionary[Process, tuple[tuple[object, ...], bytes, bytes]]] = {}
-        """By the prefix of the page: the values that a row shows, and its HTML before and after the usage cells."""
-
-    async def render(self, page: Page, processes: Sequence[Process], usage: Mapping[str, Usage]) -> bytes:
-        """Renders these rows. Yields to the loop after every fifty."""
-        rows = []
-        for number, process in enumerate(processes):
-            rows.append(self._row(page, process, usage.get(process.name)))
-            if number % _ROWS_PER_YIELD == 0:
-                await asyncio.sleep(0)
-        return b"".join(rows)
-
-    def _row(self, page: Page, process: Process, usage: Usage | None) -> bytes:
-        cache = self._cache.setdefault(page.prefix, WeakKeyDictionary())
-        shown = process.spec, process.record, process.restarts, process.live
-        parts = cache.get(process)
-        if parts is None or parts[0] != shown:
-            values = {"row": row_of(process), "base": page.prefix, "status_of": layout.status_of}
-            row = page.render_string("supervision/process_row.html", usage_cells=_PLACEHOLDER, **values)
-            head, _, tail = row.partition(_PLACEHOLDER)
-            parts = cache[process] = (shown, head, tail)
-        cpu, memory = _usage_texts(usage)
-        return parts[1] + _USAGE_CELLS.format(_uptime(process), cpu, memory).encode() + parts[2]
-
-
-def process_url(name: str) -> str:
-    """The path of a process's page, below the prefix."""
-    return f"/processes/{quote(name, safe='')}"
-
-
-def status_counts(fleet: Sequence[Process]) -> dict[Status, int]:
-    """The number of processes in each status, in the order of `STATUSES`."""
-    counts = Counter(process.status for process in fleet)
-    return {status: counts[status] for status in STATUSES if status in counts}
-
-
-def row_of(process: Process) -> ProcessRow:
-    return ProcessRow(
-        name=process.name,
-        href=process_url(process.name),
-        status=process.status,
-        pid=str(process.record.pid or "") if process.live else "",
-        restarts=process.restarts,
-        reason=_reason(process),
-        description=process.spec.description,
-        live=process.live,
-    )
-
-
-def _uptime(process: Process) -> str:
-    return serializers.spoken(process.uptime()) if process.live else ""
-
-
-def _usage_texts(usage: Usage | None) -> tuple[str, str]:
-    """CPU and memory, for people."""
-    return ("", "") if usage is None else (f"{usage.cpu:.1f} %", host.size(usage.memory))
-
-
-def _reason(process: Process) -> str:
-    """The reason for a failure in one line, or an empty text."""
-    record = process.record
-    if record.failed_log:
-        return record.failed_log.splitlines()[0]
-    if record.status in TROUBLE and record.exit_code is not None:
-        return f"exit code {record.exit_code}"
+def _preferred_log(process: Process) -> str:
+    """The stream to show first: stderr of a process in trouble, if this process instance has written to it."""
+    path, start = process.spec.stderr_file, process.record.start
+    if process.status not in TROUBLE or path is None or path == process.spec.stdout_logfile:
+        return ""
+    with contextlib.suppress(OSError):
+        written = Path(path).stat()
+        if written.st_size and (start is None or written.st_mtime + _MTIME_SLACK_SECONDS >= start / 1_000_000):
+            return "stderr"
     return ""
 
 

@@ -119,6 +119,25 @@ class Info(Base):
         self.reply(told)
 
 
+class HealthCheckInfo(Base):
+    """The last health check of one process."""
+
+    permission = READ
+    endpoints: ClassVar = {
+        "GET": Endpoint(
+            "The last health check of one process",
+            serializers.ProcessHealth,
+            path=["name"],
+            fails=[404],
+            name="process_health",
+        )
+    }
+
+    def get(self, name: str) -> None:
+        process = self.services.fleet.get(name)
+        self.reply(serializers.process_health(process, self.services.context.prober.report(name)))
+
+
 class Operation(Base):
     permission = CONTROL_PROCESSES
 
@@ -204,6 +223,7 @@ class Logs(Base):
 routes: list[Route] = [
     (r"/processes", Processes),
     (r"/processes/info/([^/]+)", Info),
+    (r"/processes/health/([^/]+)", HealthCheckInfo),
     (r"/processes/start/([^/]+)", Start),
     (r"/processes/stop/([^/]+)", Stop),
     (r"/processes/restart/([^/]+)", Restart),

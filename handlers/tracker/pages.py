@@ -163,7 +163,14 @@ class ProjectPage(ReadPage):
         newest = queries.listing(project.id, plots.MAX_RUNS, branch=branch, flag=flag)
         shown = [shaping.run_info(run) for run in newest]
         trend = plots.trend(shown) if len(shown) > 1 else None
-        return {"trend": trend, "trend_runs": shown, "trend_branch": branch, "trend_flag": flag}
+        coverage_trend = plots.coverage_trend(shown) if len(shown) > 1 else None
+        return {
+            "trend": trend,
+            "coverage_trend": coverage_trend,
+            "trend_runs": shown,
+            "trend_branch": branch,
+            "trend_flag": flag,
+        }
 
     def _snippets(self, project: Project) -> dict[str, Any]:
         is_private = project.visibility != "PUBLIC"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from handlers.tracker.responses import OutcomeInfo, RunInfo
 from handlers.web import svg
 from handlers.web.layout import figure
-from handlers.web.svg import Bar
+from handlers.web.svg import Bar, Point
 from models.json_format import rfc3339
 
 MAX_RUNS = 30
@@ -16,17 +16,31 @@ _KINDS = {"PASSED": "good", "FAILED": "bad", "ERROR": "bad"}
 
 
 def trend(runs: Sequence[RunInfo]) -> str:
-    """Plots runs (newest first): bars of passed, skipped and failed tests, and a line of the coverage."""
+    """Plots runs (newest first): bars of passed, skipped and failed tests."""
     slots = [
         Bar(
             parts=[("good", run.passed), ("rest", run.skipped), ("bad", run.failed + run.errors)],
             tooltip=_run_tooltip(run),
-            line=run.line_coverage_pct,
             bad=run.status == "FAILED",
         )
         for run in reversed(runs[:MAX_RUNS])
     ]
-    return svg.bars("trend", slots, f"Tests and coverage of the last {len(slots)} runs", _description(runs[:MAX_RUNS]))
+    return svg.bars("trend", slots, f"Tests of the last {len(slots)} runs", _description(runs[:MAX_RUNS]))
+
+
+def coverage_trend(runs: Sequence[RunInfo]) -> tuple[str, tuple[float, float]] | None:
+    """Plots the line coverage of runs (newest first); returns it with the ends of its axis. `None` without coverage."""
+    shown = list(reversed(runs[:MAX_RUNS]))
+    known = [run.line_coverage_pct for run in shown if run.line_coverage_pct is not None]
+    if len(known) < 2:
+        return None
+    axis = svg.axis_of(known)
+    points = [
+        Point(run.line_coverage_pct, f"Run {run.id}: {figure(run.line_coverage_pct, ' %')} of lines covered")
+        for run in shown
+    ]
+    text = f"Line coverage went from {figure(known[0], ' %')} to {figure(known[-1], ' %')}."
+    return svg.line("coverage-trend", points, axis, f"Line coverage of the last {len(points)} runs", text), axis
 
 
 def _run_tooltip(run: RunInfo) -> str:

@@ -23,6 +23,8 @@ _NAVIGATION = (
     ("/repositories", "Charts"),
     ("/projects", "Tests"),
 )
+_MAX_REASON_CHARACTERS = 160
+_SYMBOLS = {"good": "\N{HEAVY CHECK MARK}", "bad": "\N{MULTIPLICATION X}", "warn": "\N{BLACK UP-POINTING TRIANGLE}"}
 _RELATED_PATHS = {"/projects": ("/runs", "/compare")}
 """Pages that belong to an entry of the navigation without being below its path."""
 
@@ -35,6 +37,8 @@ class Frame:
     uri: str
     user: str | None
     is_admin: bool
+    is_failing: bool = False
+    """Whether a process is in trouble: the icon of the page gets a dot."""
     version: str = VERSION
 
     @property
@@ -66,7 +70,15 @@ class FragmentCache:
 
 def template_helpers() -> dict[str, Any]:
     """The functions that every template may call."""
-    return {"when": when, "state": state, "link": link, "figure": figure, "duration": serializers.spoken}
+    helpers = {
+        "when": when,
+        "state": state,
+        "link": link,
+        "figure": figure,
+        "symbol": symbol,
+        "reason_html": reason_html,
+    }
+    return {**helpers, "duration": serializers.spoken}
 
 
 def when(at: int | None) -> str:
@@ -80,6 +92,17 @@ def when(at: int | None) -> str:
 def state(label: str, kind: str = "") -> str:
     """Renders a state with its symbol. `kind` is good, bad, warn, busy or empty."""
     return f'<span class="state {kind}">{xhtml_escape(label)}</span>'
+
+
+def reason_html(text: str) -> str:
+    """Renders a reason: short ones as text, longer ones as two lines with the rest behind a disclosure."""
+    if len(text) <= _MAX_REASON_CHARACTERS and "\n" not in text:
+        return f'<small class="reason">{xhtml_escape(text)}</small>'
+    first = text.splitlines()[0][:_MAX_REASON_CHARACTERS]
+    return (
+        f'<details class="reason"><summary><small>{xhtml_escape(first)} …</small></summary>'
+        f"<pre>{xhtml_escape(text)}</pre></details>"
+    )
 
 
 def link(url: str | None, text: str | None = None) -> str:
@@ -117,3 +140,8 @@ def kind_of(status: Status) -> str:
     if status in UP or status is Status.FINISHED:
         return "good"
     return "" if status in ENDED or status is Status.NOT_STARTED else "busy warn"
+
+
+def symbol(status: Status) -> str:
+    """The symbol of a process status, for the title of a page."""
+    return _SYMBOLS.get(kind_of(status), "\N{WHITE CIRCLE}")

@@ -16,7 +16,7 @@ from handlers.charts.base_page import micros, release_state
 from handlers.charts.release_list import release_url
 from handlers.http.permissions import READ
 from handlers.routing import Route
-from handlers.supervision.pages import process_url, row_of, status_counts
+from handlers.supervision.process_table import process_url, row_of, status_counts
 from handlers.tracker.project_status import health, projects_of
 from handlers.web import layout
 from models.charts.releases import Brief
@@ -83,7 +83,7 @@ class Overview(Page):
             uptime=self.services.clock.since_boot(),
             states=status_counts(fleet),
             status_of=layout.status_of,
-            trouble=[row_of(process) for process in troubled[:_MAX_TROUBLED]],
+            trouble=[row_of(process, self.services.context.prober) for process in troubled[:_MAX_TROUBLED]],
             trouble_count=len(troubled),
             projects=len(projects.standings),
             verdicts=projects.counts,

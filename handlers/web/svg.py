@@ -1,10 +1,11 @@
-"""SVG bar charts with a line over them, rendered by the server.
+"""SVG bar charts and line charts, rendered by the server.
 
 The SVG holds no text: labels stand around it as HTML, so it scales to any width. A table shows the same values.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
 from attrs import frozen
@@ -19,25 +20,57 @@ _MIN_PART_HEIGHT = 4.0
 class Bar:
     """One slot of the time axis: its parts from the bottom up as (class, amount), and its tooltip.
 
-    `line` is the height of the line, 0 to 100; `None` interrupts the line. `bad` colours the whole slot.
+    `bad` colours the whole slot.
     """
 
     parts: Sequence[tuple[str, float]]
     tooltip: str
-    line: float | None = None
     bad: bool = False
+
+
+@frozen
+class Point:
+    """One slot of a line chart; a value of `None` interrupts the line."""
+
+    value: float | None
+    tooltip: str
 
 
 def bars(element_id: str, slots: Sequence[Bar], title: str, description: str) -> str:
     """Renders the bars, oldest first, as one SVG element."""
     largest = max((sum(amount for _, amount in bar.parts) for bar in slots), default=0) or 1
     body = "".join(_bar(position, bar, largest) for position, bar in enumerate(slots))
+    return _svg(element_id, len(slots), title, description, body)
+
+
+def line(element_id: str, slots: Sequence[Point], axis: tuple[float, float], title: str, description: str) -> str:
+    """Renders the points, oldest first, as one line between the ends of the axis."""
+    low, high = axis
+    heights = [None if point.value is None else (point.value - low) * _HEIGHT / (high - low) for point in slots]
+    hover = "".join(
+        f'<g><title>{xhtml_escape(point.tooltip)}</title><rect class="over" x="{position * _SLOT_WIDTH}" y="0"'
+        f' width="{_SLOT_WIDTH}" height="{_HEIGHT}"/></g>'
+        for position, point in enumerate(slots)
+    )
+    return _svg(element_id, len(slots), title, description, _path(heights) + hover)
+
+
+def axis_of(values: Iterable[float], min_span: float = 5.0, most: float = 100.0) -> tuple[float, float]:
+    """The ends of an axis for these values, in whole numbers and at least `min_span` apart."""
+    known = list(values)
+    low, high = float(math.floor(min(known))), float(math.ceil(max(known)))
+    if high - low < min_span:
+        low = float(math.floor(max(0.0, min((low + high - min_span) / 2, most - min_span))))
+        high = max(high, low + min_span)
+    return low, high
+
+
+def _svg(element_id: str, slots: int, title: str, description: str, body: str) -> str:
     return (
-        f'<svg class="chart plot" viewBox="0 0 {max(1, len(slots)) * _SLOT_WIDTH} {_HEIGHT}" preserveAspectRatio="none"'
+        f'<svg class="chart plot" viewBox="0 0 {max(1, slots) * _SLOT_WIDTH} {_HEIGHT}" preserveAspectRatio="none"'
         f' role="img" aria-labelledby="{element_id}-title {element_id}-text">'
         f'<title id="{element_id}-title">{xhtml_escape(title)}</title>'
-        f'<desc id="{element_id}-text">{xhtml_escape(description)}</desc>'
-        f"{body}{_line([bar.line for bar in slots])}</svg>"
+        f'<desc id="{element_id}-text">{xhtml_escape(description)}</desc>{body}</svg>'
     )
 
 
@@ -63,7 +96,7 @@ def _heights(parts: Iterable[tuple[str, float]], largest: float) -> list[tuple[s
     return [(kind, height) for (kind, _), height in zip(visible, heights, strict=True)]
 
 
-def _line(values: Sequence[float | None]) -> str:
+def _path(values: Sequence[float | None]) -> str:
     path, in_segment = "", False
     for position, value in enumerate(values):
         if value is None:

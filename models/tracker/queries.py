@@ -177,11 +177,13 @@ _SUITES = """
 _FAILED = f"result WHERE run_id = :run AND status IN {FAILING}"
 _END = "CASE WHEN length({0}) > :most THEN substr({0}, length({0}) - :most + 1) ELSE {0} END"
 _FAILURES = f"""
-    SELECT s.name, t.class_name, t.name, r.status, r.duration_ms, r.reruns, f.type, f.message,
+    SELECT r.id, s.name, t.class_name, t.name, r.status, r.duration_ms, r.reruns, f.type, f.message,
     substr(f.stack, 1, :most), {_END.format("o.out")}, {_END.format("o.err")}
     FROM result r JOIN test t ON t.id = r.test_id LEFT JOIN suite s ON s.id = r.suite_id
     LEFT JOIN failure f ON f.result_id = r.id LEFT JOIN output o ON o.result_id = r.id
-    WHERE r.id IN (SELECT id FROM {_FAILED} ORDER BY id LIMIT :failures) ORDER BY r.id"""  # noqa: S608 (constants)
+    WHERE r.id IN ({{which}}) ORDER BY r.id"""  # noqa: S608 (constants)
+_FIRST_FAILURES = _FAILURES.format(which=f"SELECT id FROM {_FAILED} ORDER BY id LIMIT :failures")  # noqa: S608
+_FAILURES_BY_ID = _FAILURES.format(which="SELECT value FROM json_each(:ids)")
 _SUITE_FAILURES = f"""
     SELECT s.name, s.failed, s.errors FROM suite s WHERE s.run_id = :run AND s.failed + s.errors > 0 AND s.id NOT IN
     (SELECT r.suite_id FROM result r WHERE r.run_id = :run AND r.status IN {FAILING} AND r.suite_id IS NOT NULL)
@@ -195,13 +197,13 @@ _SLOW = """
 def detail(id: int, failures: int = MAX_ROWS) -> Detail:
     """The contents of a run, with at most `failures` failures."""
     suites = [SuiteRow(*row) for row in reports.execute_sql(_SUITES, (id, MAX_ROWS))]
-    failed = reports.execute_sql(_FAILURES, {"most": _TEXT + 1, "run": id, "failures": failures}).fetchall()
+    failed = reports.execute_sql(_FIRST_FAILURES, {"most": _TEXT + 1, "run": id, "failures": failures}).fetchall()
     failed_suites = suite_failures(id)
     slow = reports.execute_sql(_SLOW, (id, _SLOWEST)).fetchall()
     return Detail(
         suites=suites,
         suite_count=_count("suite WHERE run_id = :run", id) if len(suites) == MAX_ROWS else len(suites),
-        failures=[*map(_failure, failed), *failed_suites[: failures - len(failed)]],
+        failures=[*(_failure(row[1:]) for row in failed), *failed_suites[: failures - len(failed)]],
         failure_count=_count(_FAILED, id) + len(failed_suites),
         slowest=[SlowRow(class_name, name, CASE_STATUSES[rank], ms) for class_name, name, rank, ms in slow],
     )
@@ -221,6 +223,14 @@ def suite_failures(run_id: int) -> list[FailureRow]:
 
 def _count(rows: str, run_id: int) -> int:
     return int(reports.execute_sql(f"SELECT count(*) FROM {rows}", {"run": run_id}).fetchone()[0])  # noqa: S608
+def failures_by_id(ids: Sequence[int]) -> dict[int, FailureRow]:
+    """The failures with these result ids."""
+    rows = reports.execute_sql(_FAILURES_BY_ID, {"most": _TEXT + 1, "ids": json.dumps(list(ids))})
+    return {row[0]: _failure(row[1:]) for row in rows}
+
+
+def _count(what: str, run_id: int) -> int:
+    return int(reports.execute_sql(f"SELECT count(*) FROM {what}", {"run": run_id}).fetchone()[0])  # noqa: S608
 
 
 def _failure(row: Sequence[Any]) -> FailureRow:

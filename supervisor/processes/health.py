@@ -11,6 +11,7 @@ import socket
 import ssl
 from collections.abc import Callable
 
+from attrs import frozen
 from tornado.httpclient import HTTPClientError
 from tornado.simple_httpclient import SimpleAsyncHTTPClient
 
@@ -25,6 +26,21 @@ _MAX_CONCURRENT_PROBES = 1000
 _MAX_BODY_BYTES = 2**40  # the body is discarded; the timeout limits it
 
 
+@frozen
+class HealthReport:
+    """The last health check of a process. Times are microseconds since 1970.
+
+    `failures` counts the failed checks in a row; `since` is when the present row of equal results began.
+    """
+
+    check: str
+    ok: bool
+    message: str
+    failures: int
+    since: int
+    checked_at: int
+
+
 class Prober:
     """Runs the probes, which share one HTTP client."""
 
@@ -32,12 +48,18 @@ class Prober:
         self._clock = clock or Clock()
         self._children = children
         self._client: SimpleAsyncHTTPClient | None = None
+        self._reports: dict[str, HealthReport] = {}
+
+    def report(self, name: str) -> HealthReport | None:
+        """The last health check of the present instance of a process; `None` before the first."""
+        return self._reports.get(name)
 
     async def watch(self, spec: ProcessSpec, launch: Launch, on_change: Callable[[bool], None]) -> None:
         """Probes until cancelled; calls `on_change` when a threshold is reached, and again when the result changes."""
         check = spec.health_check
         if check is None:
             return
+        self._reports.pop(spec.name, None)
         await self._clock.sleep(check.initial_delay)
         healthy: bool | None = None
         streak, last = 0, None
@@ -49,12 +71,18 @@ class Prober:
             succeeded = not failure
             streak = streak + 1 if succeeded == last else 1
             last = succeeded
+            self._note(spec.name, check, failure, streak)
             if succeeded != healthy and streak >= (check.success_threshold if succeeded else check.failure_threshold):
                 healthy = succeeded
                 if failure:
                     log.warning("%s: unhealthy: %s", spec.name, failure)
                 on_change(succeeded)
             await self._clock.sleep(check.interval)
+
+    def _note(self, name: str, check: HealthCheck, problem: str, streak: int) -> None:
+        now, previous = self._clock.now(), self._reports.get(name)
+        since = previous.since if previous is not None and streak > 1 else now
+        self._reports[name] = HealthReport(_name(check), not problem, problem, streak if problem else 0, since, now)
 
     async def probe(self, check: HealthCheck, launch: Launch) -> str:
         """Why the probe failed; empty where it succeeded. No response within `timeout` is a failure."""
@@ -119,6 +147,15 @@ class Prober:
     def close(self) -> None:
         if self._client is not None:
             self._client.close()
+
+
+def _name(check: HealthCheck) -> str:
+    """The check in a few words, with secrets hidden."""
+    if check.http is not None:
+        return f"{check.http.method} {shown_address(check.http.url)}"
+    if check.tcp is not None:
+        return f"tcp {check.tcp.host}:{check.tcp.port}"
+    return f"exec {' '.join(shown_words(check.exec.command))}" if check.exec is not None else "none"
 
 
 def _discard(chunk: bytes) -> None:

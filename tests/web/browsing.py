@@ -8,6 +8,13 @@ from contextlib import contextmanager
 from html.parser import HTMLParser
 from typing import Any
 
+from conftest import Server
+from needs import missing_part
+
+PROGRAM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+
+def need_browser() -> Any:
     """Returns Playwright's module. Skips the test without Playwright or a browser, except in CI."""
     if PROGRAM is None:
         missing_part("chromium")
@@ -29,13 +36,9 @@ class Browser:
         page = context.new_page()
         page.set_default_timeout(60_000)  # the machine may have more to do
         faults: list[str] = []
-        page.on(
-            "console", lambda line: faults.append(line.text) if line.type in ("error", "warning") else None
-        )
+        page.on("console", lambda line: faults.append(line.text) if line.type in ("error", "warning") else None)
         page.on("pageerror", lambda error: faults.append(str(error)))
-        page.on(
-            "request", lambda sent: None if sent.url.startswith((base, "data:")) else faults.append(sent.url)
-        )
+        page.on("request", lambda sent: None if sent.url.startswith((base, "data:")) else faults.append(sent.url))
         try:
             yield page
             assert [fault for fault in faults if not any(word in fault for word in allow)] == []

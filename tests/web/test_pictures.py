@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 import pytest
 
 from handlers.web import svg as pictures
-from handlers.web.svg import Bar
+from handlers.web.svg import Bar, Point
 
 NAMESPACE = {"s": "http://www.w3.org/2000/svg"}
 
@@ -16,6 +16,11 @@ NAMESPACE = {"s": "http://www.w3.org/2000/svg"}
 def drawn(*bars: Bar, title: str = "a title", description: str = "a description") -> ElementTree.Element:
     svg = pictures.bars("name", bars, title, description)
     return ElementTree.fromstring(svg.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1))  # noqa: S314 (ours)
+
+
+def svg_of(points: list[Point], axis: tuple[float, float]) -> str:
+    rendered = pictures.line("name", points, axis, "a title", "a description")
+    return rendered.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)
 
 
 def heights(picture: ElementTree.Element, kind: str) -> list[float]:
@@ -49,16 +54,22 @@ def test_a_picture_of_nothing_is_a_picture(bars: tuple[Bar, ...]) -> None:
     assert heights(drawn(*bars), "good") == []
 
 
-def test_the_line_goes_over_the_middle_of_the_places_and_stops_where_there_is_no_value() -> None:
-    values = (0.0, 100.0, None, 50.0)
-    found = line(drawn(*(Bar([("good", 1)], "one", line=value) for value in values)))
+def test_the_line_spans_its_axis_and_stops_where_there_is_no_value() -> None:
+    points = [Point(value, "a run") for value in (80.0, 90.0, None, 85.0)]
+    found = line(ElementTree.fromstring(svg_of(points, (80.0, 90.0))))  # noqa: S314 (rendered here)
     assert re.findall(r"([ML])([\d.]+) ([\d.]+)", found) == [
         ("M", "5", "100.00"), ("L", "15", "0.00"), ("M", "35", "50.00"),
     ]  # fmt: skip
 
 
-def test_without_values_there_is_no_line() -> None:
-    assert line(drawn(Bar([("good", 1)], "one"))) == ""
+@pytest.mark.parametrize(
+    ("values", "axis"),
+    [((80.0, 90.0), (80, 90)), ((84.2, 84.9), (82, 87)), ((99.9, 100.0), (95, 100)), ((0.0, 0.1), (0, 5))],
+)
+def test_the_axis_fits_the_values_and_is_at_least_five_points_high(
+    values: tuple[float, ...], axis: tuple[float, float]
+) -> None:
+    assert pictures.axis_of(values) == axis
 
 
 def test_it_is_named_and_described_by_what_it_holds() -> None:
