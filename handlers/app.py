@@ -37,14 +37,14 @@ from handlers.openapi import pages as openapi_pages
 from handlers.routing import API, ErrorDetails, Route, Service, StreamPath, owner, rule
 from handlers.supervision import events, process_table, processes, selection, system
 from handlers.supervision import pages as process_pages
-from handlers.supervision import streams as live
+from handlers.supervision import streams as status_streams
 from handlers.tracker import badges, forms, ingest, projects
 from handlers.tracker import pages as tracker_pages
 from handlers.tracker import runs as run_reads
 from handlers.tracker import stream as run_stream
 from handlers.tracker.project_status import ProjectStatusCache
 from handlers.tracker.stream import Runs, RunStream
-from handlers.web import layout, overview, static
+from handlers.web import layout, live, overview, static
 from models.config.settings import Config
 from models.errors import Invalid, NotFound, Problem, Unauthenticated, Unavailable, WrongMethod
 from supervisor.services import Services
@@ -74,7 +74,7 @@ def _dated_problem(error: ErrorDetails) -> serializers.DatedProblemDetail:
 SUPERVISION = Service(
     "supervision",
     "/supervision",
-    [*processes.routes, *selection.routes, *events.routes, *system.routes],
+    [*processes.routes, *selection.routes, *events.routes, *system.routes, *live.routes],
     "application/json",
     _error_response,
 )
@@ -138,7 +138,7 @@ class Application(tornado.web.Application):
         self.services = services
         self.served = served(services.config, replaced)
         self.streams = Streams(services.config.server)
-        self.streams.statuses = Broadcast(live.status_block)
+        self.streams.statuses = Broadcast(status_streams.status_block)
         services.changes.subscribe(self.streams.statuses.publish)
         runs = Runs(services)
         services.runs.subscribe(runs.publish)
@@ -162,6 +162,7 @@ class Application(tornado.web.Application):
             project_statuses=ProjectStatusCache(services),
             fragments=layout.FragmentCache(),
             runs=runs,
+            live=live.Live(services, self.streams, runs),
             tools=self.tools,
         )
 

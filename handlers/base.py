@@ -16,6 +16,7 @@ from tornado.web import HTTPError, RequestHandler
 
 from handlers.http import serializers
 from handlers.http.body_limit import connection_of
+from handlers.http.compression import CompressingHandler
 from handlers.http.credentials import ANONYMOUS, Caller, session_cookie
 from handlers.http.origin import SAFE_METHODS
 from handlers.http.permissions import CLOSED, PUBLIC, Permission
@@ -71,7 +72,7 @@ def methods(handler: type[RequestHandler]) -> tuple[str, ...]:
     return (*own, *(["HEAD"] if "GET" in own else []), "OPTIONS")
 
 
-class Base(RequestHandler):
+class Base(CompressingHandler):
     """The base class of handlers, closed unless a subclass names a permission.
 
     `max_body` is the limit of a body in bytes; `takes_forms` lets Tornado parse forms.

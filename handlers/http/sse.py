@@ -37,7 +37,7 @@ _STREAMS_PER_TURN = 250
 """The streams written to before the loop runs other work."""
 RESERVED_STREAMS = 10
 """For callers with an account; a tenth of `server.max-streams` if that is less."""
-KINDS = ("processes", "logs", "runs")
+KINDS = ("processes", "logs", "runs", "live")
 """The kinds of streams."""
 _MAX_BATCH_ITEMS = 100
 

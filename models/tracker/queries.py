@@ -223,14 +223,12 @@ def suite_failures(run_id: int) -> list[FailureRow]:
 
 def _count(rows: str, run_id: int) -> int:
     return int(reports.execute_sql(f"SELECT count(*) FROM {rows}", {"run": run_id}).fetchone()[0])  # noqa: S608
+
+
 def failures_by_id(ids: Sequence[int]) -> dict[int, FailureRow]:
     """The failures with these result ids."""
     rows = reports.execute_sql(_FAILURES_BY_ID, {"most": _TEXT + 1, "ids": json.dumps(list(ids))})
     return {row[0]: _failure(row[1:]) for row in rows}
-
-
-def _count(what: str, run_id: int) -> int:
-    return int(reports.execute_sql(f"SELECT count(*) FROM {what}", {"run": run_id}).fetchone()[0])  # noqa: S608
 
 
 def _failure(row: Sequence[Any]) -> FailureRow:

@@ -129,6 +129,11 @@ class Logs:
             self._backups.update((file.path, file.backups) for file in files)
 
     async def follow(self, path: str, lines: int) -> AsyncIterator[bytes]:
+        """As `follow_offsets`, without the offsets."""
+        async for _, text in self.follow_offsets(path, lines):
+            yield text
+
+    async def follow_offsets(self, path: str, lines: int) -> AsyncIterator[tuple[int, bytes]]:
         """The last `lines` lines, then what is added, in pieces that end with a line wherever one does.
 
         Polls four times a second. What was rotated meanwhile is read from the backups.
@@ -137,7 +142,7 @@ class Logs:
             text, end = await asyncio.to_thread(tail, Path(path), lines)
             place = _Position(self._rotations[path], end)
         whole, rest = _whole_lines(text)
-        yield whole
+        yield place.at - len(rest), whole
         while True:
             added = await self._read_on(path, place)
             if not added:
@@ -145,7 +150,7 @@ class Logs:
                 continue
             whole, rest = _whole_lines(rest + added)
             if whole:
-                yield whole
+                yield place.at - len(rest), whole
 
     async def _read_on(self, path: str, place: _Position) -> bytes:
         async with self._rotation_lock:

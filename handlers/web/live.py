@@ -1,0 +1,303 @@
+"""One event stream for all tabs of a browser: a connection subscribes to topics by name.
+
+Topics are `status`, `runs`, `releases`, `metrics/host`, `metrics/{process}` and `log/{process}/{stream}?lines=`. The
+event of a topic bears its name. Permissions are checked when a topic is added, and runs again at every delivery.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import secrets
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import suppress
+from typing import Any, ClassVar
+from urllib.parse import unquote
+
+from attrs import define, field
+from tornado.httputil import HTTPServerRequest
+from tornado.iostream import StreamClosedError
+
+from handlers.base import Base
+from handlers.http import serializers
+from handlers.http.credentials import Caller
+from handlers.http.permissions import READ, READ_LOGS, admit
+from handlers.http.sse import RETRY, Streams, block
+from handlers.http.sse_connection import Stream
+from handlers.openapi.describe import EVENT_STREAM, Endpoint
+from handlers.routing import Route
+from handlers.supervision.streams import Streaming
+from handlers.tracker.stream import Runs, key_of
+from models.accounts import accounts
+from models.errors import Invalid, NotFound
+from models.paging import whole
+from supervisor import host
+from supervisor.services import Services
+
+MAX_TOPICS = 64
+_MAX_LOG_LINES = 10_000
+_CHUNK_BYTES = 256 * 1024
+_CHUNK_SECONDS = 0.1
+_METRICS_SECONDS = 5.0
+_CREDENTIAL_CHECK_SECONDS = 5.0
+_RUN_EVENT, _RUNS_EVENT = b"event: run\n", b"event: runs\n"
+
+
+class Subscription(Stream):
+    """The stream of a connection as one publisher sees it, so that the publisher can be left alone."""
+
+    __slots__ = ("_stream",)
+
+    def __init__(self, stream: Stream) -> None:
+        super().__init__(0, lambda _: None)
+        self._stream = stream
+
+    def send(self, data: bytes) -> None:
+        if not self.is_closed:
+            self._stream.send(data.replace(_RUN_EVENT, _RUNS_EVENT) if data.startswith(_RUN_EVENT) else data)
+
+    async def send_slowly(self, data: bytes) -> None:
+        await self._stream.send_slowly(data)
+
+    def cancel(self) -> None:
+        """Leaves the publisher; the connection stays."""
+        self._left()
+
+    def close(self) -> None:
+        """Ends the connection: the credential has expired."""
+        self._stream.close()
+
+
+@define(eq=False)
+class Connection:
+    """One live stream: the caller who opened it, and how to end each of its topics."""
+
+    stream: Stream
+    caller: Caller
+    request: HTTPServerRequest
+    topics: dict[str, Callable[[], object]] = field(factory=dict)
+    sending: asyncio.Lock = field(factory=asyncio.Lock)
+
+    def close(self, _: Stream | None = None) -> None:
+        for end in self.topics.values():
+            end()
+        self.topics.clear()
+
+
+class Live:
+    """All live connections, by id."""
+
+    def __init__(self, services: Services, streams: Streams, runs: Runs) -> None:
+        self._services = services
+        self._streams = streams
+        self._runs = runs
+        self._connections: dict[str, Connection] = {}
+
+    def open(self, stream: Stream, caller: Caller, request: HTTPServerRequest) -> str:
+        """Registers a connection until its client leaves; returns its id."""
+        id, connection = secrets.token_urlsafe(18), Connection(stream, caller, request)
+        self._connections[id] = connection
+        stream.when_closed(connection.close)
+        stream.when_closed(lambda _: self._connections.pop(id, None))
+        if caller.credential is not None:
+            self._run(connection, "credential", self._check_credential(connection))
+        return id
+
+    def find(self, id: str, caller: Caller) -> Connection:
+        """The connection with this id that the same credential opened. Raises `NotFound`."""
+        connection = self._connections.get(id)
+        if connection is None or key_of(connection.caller.credential) != key_of(caller.credential):
+            raise NotFound("there is no live stream with this id")
+        return connection
+
+    def change(self, connection: Connection, caller: Caller, add: list[str], remove: list[str]) -> None:
+        """Adds and removes topics. Raises `Invalid`, `NotFound`, `Denied` and adds nothing then."""
+        starts = {topic.partition("?")[0]: self._start_of(topic, caller) for topic in add}
+        if len((connection.topics.keys() - set(remove)) | starts.keys()) > MAX_TOPICS:
+            raise Invalid(f"a live stream has at most {MAX_TOPICS} topics")
+        for name in {*(topic.partition("?")[0] for topic in remove), *starts}:
+            if end := connection.topics.pop(name, None):
+                end()
+        for name, start in starts.items():
+            start(connection, name)
+
+    def _start_of(self, topic: str, caller: Caller) -> Callable[[Connection, str], None]:
+        """Checks a topic and the caller's permission; returns what subscribes a connection to it."""
+        name, _, query = topic.partition("?")
+        match name.split("/"):
+            case ["status"]:
+                admit(caller, READ, self._services.config)
+                return self._follow_status
+            case ["runs"]:
+                admit(caller, READ, self._services.config)
+                return self._follow_runs
+            case ["releases"]:
+                admit(caller, READ, self._services.config)
+                return lambda connection, topic: self._run(connection, topic, self._follow_releases(connection))
+            case ["metrics", "host"]:
+                admit(caller, READ, self._services.config)
+                return lambda connection, topic: self._run(connection, topic, self._follow_host(connection))
+            case ["metrics", process]:
+                admit(caller, READ, self._services.config)
+                return self._process_metrics(unquote(process))
+            case ["log", process, stream]:
+                admit(caller, READ_LOGS, self._services.config)
+                return self._log(unquote(process), stream, query)
+        raise Invalid(f"unknown topic {topic[:100]}")
+
+    def _run(self, connection: Connection, topic: str, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work, name=f"live {topic}")
+        connection.topics[topic] = task.cancel
+
+    def _follow_status(self, connection: Connection, topic: str) -> None:
+        subscription = Subscription(connection.stream)
+        self._streams.statuses.add(subscription, self._services.history.last_told)
+        connection.topics[topic] = subscription.cancel
+
+    def _follow_runs(self, connection: Connection, topic: str) -> None:
+        subscription = Subscription(connection.stream)
+        self._runs.add(subscription, connection.caller.credential, self._runs.last_sent)
+        connection.topics[topic] = subscription.cancel
+
+    async def _follow_releases(self, connection: Connection) -> None:
+        charts, last = self._services.charts, None
+        while True:
+            work = charts.work(connection.request)
+            known = await charts.overview.lately(work.reads) if charts.has_cluster(work.target) else None
+            if known is not None and known.problem is None:
+                releases = [(row.namespace, row.name, row.status, row.revision) for row in known.releases]
+                if releases != last:
+                    connection.stream.send(block("releases", json.dumps({"releases": len(releases)})))
+                last = releases
+            await asyncio.sleep(_METRICS_SECONDS)
+
+    async def _follow_host(self, connection: Connection) -> None:
+        while True:
+            machine = await asyncio.to_thread(host.read)
+            facts = {"memory": machine.memory, "available": machine.available, "load": os.getloadavg()[0]}
+            connection.stream.send(block("metrics/host", json.dumps(facts)))
+            await asyncio.sleep(_METRICS_SECONDS)
+
+    def _process_metrics(self, name: str) -> Callable[[Connection, str], None]:
+        process = self._services.fleet.get(name)
+
+        async def follow(connection: Connection, topic: str) -> None:
+            while True:
+                usage = (await self._services.meter.read([process])).get(name)
+                facts = {"cpu": usage and round(usage.cpu, 1), "memory": usage and usage.memory}
+                connection.stream.send(block(topic, json.dumps(facts)))
+                await asyncio.sleep(_METRICS_SECONDS)
+
+        return lambda connection, topic: self._run(connection, topic, follow(connection, topic))
+
+    def _log(self, name: str, stream: str, query: str) -> Callable[[Connection, str], None]:
+        spec = self._services.fleet.get(name).spec
+        if stream not in ("stdout", "stderr"):
+            raise Invalid("stream must be stdout or stderr")
+        path = spec.stdout_logfile if stream == "stdout" else spec.stderr_file
+        if path is None:
+            raise NotFound(f"{name} has no log file for {stream} ({stream}-logfile is not set)")
+        lines = whole("lines", query.removeprefix("lines=") or "200", 0, _MAX_LOG_LINES)
+
+        async def follow(connection: Connection, topic: str) -> None:
+            chunks = gathered(self._services.logs.follow_offsets(path, lines))
+            with suppress(StreamClosedError):
+                async for first, end, dropped, text in chunks:
+                    facts = {"from": first, "to": end, "dropped": dropped, "text": text.decode("utf-8", "replace")}
+                    async with connection.sending:
+                        await connection.stream.send_slowly(block(topic, serializers.text(facts)))
+
+        return lambda connection, topic: self._run(connection, topic, follow(connection, topic))
+
+    async def _check_credential(self, connection: Connection) -> None:
+        """Closes the connection when its token is revoked or its session ends."""
+        credential = connection.caller.credential
+        assert credential is not None
+        while True:
+            await asyncio.sleep(_CREDENTIAL_CHECK_SECONDS)
+            now = self._services.clock.now()
+            if await self._services.read_fast(lambda now=now: accounts.still(credential, now)) is None:  # type: ignore[misc]
+                connection.stream.close()
+
+
+async def gathered(pieces: AsyncIterator[tuple[int, bytes]]) -> AsyncIterator[tuple[int, int, int, bytes]]:
+    """Joins the pieces of a log to at most ten chunks a second of at most 256 KiB.
+
+    Yields the offsets of a chunk, the number of lines dropped before it, and its text. The first chunk may be empty.
+    """
+    following = asyncio.ensure_future(anext(pieces))
+    loop = asyncio.get_running_loop()
+    try:
+        while True:
+            end, text = await following
+            first, dropped, until = end - len(text), 0, loop.time() + _CHUNK_SECONDS
+            following = asyncio.ensure_future(anext(pieces))
+            while (await asyncio.wait({following}, timeout=until - loop.time()))[0]:
+                end, more = following.result()
+                text += more
+                if len(text) > _CHUNK_BYTES:
+                    cut = text.find(b"\n", len(text) - _CHUNK_BYTES) + 1 or len(text) - _CHUNK_BYTES
+                    dropped += text.count(b"\n", 0, cut)
+                    first, text = end - len(text) + cut, text[cut:]
+                following = asyncio.ensure_future(anext(pieces))
+            yield first, end, dropped, text
+    finally:
+        following.cancel()
+
+
+class LiveStream(Streaming):
+    """Sends `hello` with the id of the stream, then the events of its topics."""
+
+    endpoints: ClassVar = {"GET": Endpoint("Events of chosen topics", EVENT_STREAM, name="live_stream")}
+    kind = "live"
+
+    def get(self) -> None:
+        live: Live = self.settings["live"]
+        stream = self.open()
+        id = live.open(stream, self.caller, self.request)
+        stream.send(block("hello", json.dumps({"id": id}), retry=RETRY))
+
+
+class LiveTopics(Base):
+    """Changes the topics of a live stream of the same caller."""
+
+    permission = READ
+    max_body = 64 * 1024
+    endpoints: ClassVar = {
+        "POST": Endpoint(
+            "Choose the topics of a live stream",
+            None,
+            path=["id"],
+            fails=[400, 403, 404],
+            name="live_topics",
+            status=204,
+        )
+    }
+
+    def post(self, id: str) -> None:
+        live: Live = self.settings["live"]
+        add, remove = self._topics()
+        live.change(live.find(id, self.caller), self.caller, add, remove)
+        self.set_status(204)
+
+    def _topics(self) -> tuple[list[str], list[str]]:
+        try:
+            body = json.loads(self.request.body or b"{}")
+        except ValueError:
+            raise Invalid("the body is not JSON") from None
+        if not isinstance(body, dict):
+            raise Invalid("the body must be a JSON object")
+        return _topic_list(body, "add"), _topic_list(body, "remove")
+
+
+def _topic_list(body: dict[str, Any], name: str) -> list[str]:
+    topics = body.get(name, [])
+    if not isinstance(topics, list) or not all(isinstance(topic, str) for topic in topics):
+        raise Invalid(f"{name} must be a list of topics")
+    if len(topics) > MAX_TOPICS:
+        raise Invalid(f"a live stream has at most {MAX_TOPICS} topics")
+    return topics
+
+
+routes: list[Route] = [(r"/live", LiveStream), (r"/live/([^/]+)", LiveTopics)]

@@ -1,0 +1,68 @@
+// Forms: data-quiet ones are sent without leaving the page; filters are applied while typing.
+import { firstVisible, forgetVersion, refreshSoon, show } from "./page.js";
+import { toast } from "./toast.js";
+import { updateTimes } from "./times.js";
+
+const FILTER_MS = 150;
+
+export async function sendQuietly(event) {
+  const form = event.target.closest("form[data-quiet]");
+  if (!form) return;
+  event.preventDefault();
+  const button = event.submitter;
+  const question = button?.dataset.sure || form.dataset.sure;
+  if (question && !confirm(question)) return;
+  const body = new URLSearchParams(new FormData(form, button));
+  const row = button?.closest("tr, .head"); // keeps the focus although the button may become another
+  const label = button?.textContent.trim() || "Action";
+  button?.closest("[popover]:popover-open")?.hidePopover();
+  button?.setAttribute("disabled", "");
+  const started = performance.now();
+  const close = toast(`${label} …`, "", "action");
+  try {
+    const url = button?.hasAttribute("formaction") ? button.formAction : form.action;
+    const response = await fetch(url, { method: "POST", body, headers: { Accept: "text/html" } });
+    close();
+    if (response.ok && new URL(response.url).pathname !== location.pathname) location.assign(response.url); // to the login
+    else if (response.ok) {
+      const seconds = ((performance.now() - started) / 1000).toFixed(1);
+      toast(`${label}: done, ${seconds} s`, "good", "action");
+      if (new URL(response.url).search === location.search) await show(response);
+      refreshSoon();
+    } else {
+      const page = new DOMParser().parseFromString(await response.text(), "text/html");
+      toast(page.querySelector("#reason")?.textContent || `${response.status} ${response.statusText}`, "bad", "action");
+    }
+  } catch { close(); toast("the server cannot be reached", "bad", "offline"); }
+  button?.removeAttribute("disabled");
+  if (document.activeElement === document.body) (button?.isConnected && button.checkVisibility() ? button : firstVisible(row, "button"))?.focus({ preventScroll: true });
+}
+
+export function confirmFirst(event) {
+  const question = event.submitter?.dataset.sure || event.target.dataset?.sure;
+  if (question && !event.target.matches("form[data-quiet]") && !confirm(question)) event.preventDefault();
+}
+
+// Applies a filter without a history entry per key.
+export function filterWhileTyping() {
+  for (const form of document.querySelectorAll("form[data-filter]")) {
+    let timer = null;
+    form.addEventListener("input", () => {
+      clearTimeout(timer);
+      timer = setTimeout(() => apply(form), FILTER_MS);
+    });
+  }
+}
+
+async function apply(form) {
+  const query = new URLSearchParams([...new FormData(form)].filter(([name, value]) => value && !(name === "size" && value === "50")));
+  const url = new URL(form.getAttribute("action"), location.href);
+  url.search = query;
+  history.replaceState(null, "", url);
+  forgetVersion();
+  try {
+    const response = await fetch(url, { headers: { Accept: "text/html" } });
+    if (response.ok && url.href === location.href) await show(response);
+    updateTimes();
+  } catch { toast("the server cannot be reached", "bad", "offline"); }
+}

@@ -1,0 +1,159 @@
+// Keeps the parts of a page current: fetches the page again on events and exchanges what has changed.
+// A part bears data-live="status", "runs" or both; "poll" is for values without events, fetched every few seconds.
+import { onState, subscribe } from "./live.js";
+import { updateTimes } from "./times.js";
+import { closeToast } from "./toast.js";
+
+const TOPICS = { status: ["process", "processName"], runs: ["project", "projectId"] };
+const POLL_MS = 5000; // values without events
+const CHECK_MS = 30000; // all other pages: only polling detects a silently dead connection
+const TIMEOUT_MS = 10000;
+const MIN_INTERVAL_MS = 1000;
+const UNRELATED_MS = 10000; // events of other processes and projects
+const SPREAD_MS = 300; // browsers do not fetch all at the same moment
+
+let timer = null;
+let due = 0;
+let last = 0;
+let busy = false;
+let missed = false; // a refresh was due while the page was hidden
+let version = "";
+let offlineSince = 0;
+const states = new Map();
+
+export function forgetVersion() { version = ""; }
+export function refreshSoon() { refreshBy(Date.now()); }
+
+function refreshBy(at) {
+  const soonest = Math.max(at, last + MIN_INTERVAL_MS);
+  if (timer && due <= soonest + SPREAD_MS) return;
+  clearTimeout(timer);
+  due = soonest + Math.random() * SPREAD_MS;
+  timer = setTimeout(refresh, due - Date.now());
+  document.documentElement.dataset.refreshIn = String(Math.round(due - Date.now())); // read by tests
+}
+
+async function refresh() {
+  timer = null;
+  missed = document.hidden;
+  document.documentElement.dataset.missed = String(missed);
+  if (missed) return;
+  if (busy) { refreshBy(Date.now() + MIN_INTERVAL_MS); return; }
+  busy = true;
+  last = Date.now();
+  const url = location.href;
+  try {
+    const headers = { Accept: "text/html", "If-None-Match": version };
+    const response = await fetch(url, { headers, signal: AbortSignal.timeout(TIMEOUT_MS) });
+    if (response.redirected || [401, 403, 404].includes(response.status)) location.reload(); // no longer readable for this caller
+    else if (response.ok && url === location.href) await show(response);
+    setState("page", response.status < 500 ? "on" : "off");
+  } catch { setState("page", "off"); }
+  busy = false;
+  if (states.get("page") === "off") refreshBy(Date.now() + POLL_MS);
+}
+
+// Exchanges the live parts with those of a response.
+export async function show(response) {
+  const fresh = new DOMParser().parseFromString(await response.text(), "text/html");
+  exchange(fresh);
+  version = response.headers.get("Etag") || "";
+  return fresh;
+}
+
+export const firstVisible = (place, selector) => [...(place?.querySelectorAll(selector) || [])].find((node) => node.checkVisibility());
+
+const keyOf = (node) => node.dataset?.key ?? node.getAttribute?.("href");
+
+function exchange(fresh) {
+  const focused = document.activeElement || document.body;
+  const [key, row] = [keyOf(focused), focused.closest("tr, .head")];
+  for (const part of document.querySelectorAll("[data-live][id]")) {
+    const replacement = fresh.getElementById(part.id);
+    if (replacement) patch(part, replacement);
+  }
+  if (!focused.isConnected) {
+    const same = [...document.querySelectorAll("[data-live] :is(a, button)")].find((node) => key && keyOf(node) === key);
+    (same || firstVisible(row, "a, button"))?.focus({ preventScroll: true });
+  }
+  document.title = fresh.title;
+  const [icon, newIcon] = [document.getElementById("icon"), fresh.getElementById("icon")];
+  if (icon && newIcon && icon.getAttribute("href") !== newIcon.getAttribute("href")) icon.href = newIcon.getAttribute("href");
+  updateTimes();
+}
+
+// Unchanged nodes stay, and with them focus, selection and scroll position. Rows are matched by their keys.
+function patch(old, fresh) {
+  if (old.nodeName !== fresh.nodeName || old.id !== fresh.id || keyOf(old) !== keyOf(fresh)) { old.replaceWith(fresh); return; }
+  if (old.nodeType !== Node.ELEMENT_NODE) { if (old.data !== fresh.data) old.data = fresh.data; return; }
+  if (old === document.activeElement && old.matches("input, select, textarea")) return;
+  if (old.matches("time") && old.dateTime === fresh.dateTime) return;
+  patchAttributes(old, fresh);
+  if (old.nodeName === "TBODY" && old.querySelector(":scope > [data-key]")) patchRows(old, fresh);
+  else patchChildren(old, fresh);
+}
+
+function patchAttributes(old, fresh) {
+  const isLocal = (name) => (name === "open" && old.matches("details")) || (name === "hidden" && "needsScript" in old.dataset) || (name === "title" && old.matches("time"));
+  for (const { name, value } of [...fresh.attributes]) if (!isLocal(name) && old.getAttribute(name) !== value) old.setAttribute(name, value);
+  for (const { name } of [...old.attributes]) if (!isLocal(name) && !fresh.hasAttribute(name)) old.removeAttribute(name);
+}
+
+function patchChildren(old, fresh) {
+  const [oldNodes, freshNodes] = [[...old.childNodes], [...fresh.childNodes]];
+  freshNodes.forEach((node, index) => { if (index < oldNodes.length) patch(oldNodes[index], node); else old.append(node); });
+  oldNodes.slice(freshNodes.length).forEach((node) => node.remove());
+}
+
+function patchRows(old, fresh) {
+  const known = new Map([...old.children].map((row) => [row.dataset.key, row]));
+  let place = old.firstElementChild;
+  for (const row of [...fresh.children]) {
+    const same = known.get(row.dataset.key);
+    known.delete(row.dataset.key);
+    if (!same) { old.insertBefore(row, place); continue; }
+    if (same === place) place = place.nextElementSibling;
+    else old.insertBefore(same, place);
+    patch(same, row);
+  }
+  for (const row of known.values()) row.remove();
+}
+
+function setState(source, state) {
+  if (state === "on" && states.get(source) === "off") refreshSoon(); // shows what was missed meanwhile
+  states.set(source, state);
+  const now = ["off", "waiting"].find((name) => [...states.values()].includes(name)) || "on";
+  const sign = document.getElementById("live");
+  if (now === "on") closeToast("offline");
+  showOffline(now === "off");
+  if (sign.dataset.is === now) return; // it would be announced again
+  sign.dataset.is = now;
+  sign.textContent = { off: "connection lost, trying again", waiting: "connecting", on: "live" }[now];
+}
+
+function showOffline(isOffline) {
+  document.documentElement.classList.toggle("offline", isOffline);
+  offlineSince = isOffline ? offlineSince || Date.now() : 0;
+  const bar = document.getElementById("offline");
+  bar.hidden = !isOffline;
+  if (isOffline) bar.textContent = `disconnected since ${new Date(offlineSince).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit" })}, retrying every ${POLL_MS / 1000} s`;
+}
+
+function onEvent(topic, { data, refused }) {
+  if (refused) { setState("stream", "off"); return; }
+  const [kind, field] = TOPICS[topic];
+  const owner = String(JSON.parse(data)[field]);
+  const concerns = [...document.querySelectorAll(`[data-live~="${topic}"]`)].some((part) => (part.dataset[kind] ?? owner) === owner);
+  refreshBy(Date.now() + (concerns ? 0 : UNRELATED_MS));
+}
+
+export function keepCurrent() {
+  const wanted = new Set([...document.querySelectorAll("[data-live]")].flatMap((part) => part.dataset.live.split(" ")));
+  if (!wanted.size) return;
+  setInterval(refreshSoon, wanted.delete("poll") ? POLL_MS : CHECK_MS);
+  addEventListener("pageshow", (event) => { if (event.persisted) location.reload(); });
+  document.addEventListener("visibilitychange", () => { if (missed && !document.hidden) refreshSoon(); });
+  if (!wanted.size) { setState("page", "on"); return; }
+  onState((state) => setState("stream", state));
+  for (const topic of wanted) subscribe(topic, (event) => onEvent(topic, event));
+}

@@ -1,0 +1,54 @@
+// Messages about actions: successes close after 6 seconds unless hovered or focused, failures stay until closed.
+
+const SHOWN_MS = 6000;
+const MAX_KEPT = 20;
+const kept = JSON.parse(sessionStorage.getItem("toasts") || "[]");
+
+function region() {
+  let place = document.getElementById("toasts");
+  if (!place) {
+    place = document.createElement("div");
+    place.id = "toasts";
+    place.className = "toasts";
+    document.body.append(place);
+  }
+  return place;
+}
+
+// Shows a message; `kind` is good, bad, warn or empty. Returns a function that closes it.
+export function toast(text, kind = "", key = "") {
+  if (key) region().querySelector(`[data-key="${CSS.escape(key)}"]`)?.remove();
+  const item = document.createElement("div");
+  item.className = `toast ${kind}`;
+  item.dataset.key = key;
+  item.role = kind === "bad" ? "alert" : "status";
+  const body = document.createElement("span");
+  const close = document.createElement("button");
+  close.type = "button";
+  close.ariaLabel = "Close message";
+  close.textContent = "×";
+  close.onclick = () => item.remove();
+  item.append(body, close);
+  region().append(item);
+  body.textContent = text; // after the element is in the page, so that screen readers announce it
+  kept.unshift({ text, kind, at: Date.now() });
+  kept.splice(MAX_KEPT);
+  sessionStorage.setItem("toasts", JSON.stringify(kept));
+  if (kind === "good") closeLater(item);
+  return () => item.remove();
+}
+
+export function closeToast(key) { region().querySelector(`[data-key="${CSS.escape(key)}"]`)?.remove(); }
+
+export function recentToasts() { return kept; }
+
+function closeLater(item) {
+  let timer = null;
+  const start = () => { clearTimeout(timer); timer = setTimeout(() => item.remove(), SHOWN_MS); };
+  const stop = () => clearTimeout(timer);
+  item.addEventListener("mouseenter", stop);
+  item.addEventListener("focusin", stop);
+  item.addEventListener("mouseleave", start);
+  item.addEventListener("focusout", start);
+  start();
+}

@@ -1,0 +1,172 @@
+"""The live stream: one connection that subscribes to topics by name."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import people
+import pytest
+import written
+from conftest import Answer, Serve, Server, Stream, wait_for
+from posting import stored
+from talk import house
+
+from models.tracker.tables import Project
+
+GREEN = "<testsuite name='s'><testcase classname='c.A' name='fine' time='0.2'/></testsuite>"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("live")
+    (folder / "web.log").write_text("".join(f"line {number}\n" for number in range(1000)))
+    processes = {
+        "web": {"command": "sleep 1000", "stdout-logfile": str(folder / "web.log"), "auto-start": True},
+        "odd name / ü": {"command": "sleep 1000"},
+    }
+    with house(folder, processes) as one:
+        yield one
+
+
+def opened(server: Server, **headers: str) -> tuple[Stream, str]:
+    stream = server.stream("/api/v1/live", **headers)
+    hello = stream.next()
+    assert hello["event"] == "hello"
+    return stream, str(json.loads(hello["data"])["id"])
+
+
+def choose(server: Server, id: str, add: Any = (), remove: Any = (), **headers: str) -> Answer:
+    body = json.dumps({"add": list(add), "remove": list(remove)}).encode()
+    return server.post(f"/api/v1/live/{id}", body, Content_Type="application/json", **headers)
+
+
+def until(stream: Stream, event: str) -> Any:
+    """The data of the next event with this name."""
+    while (found := stream.next())["event"] != event:
+        pass
+    return json.loads(found["data"])
+
+
+def test_a_topic_brings_its_events_until_it_is_removed(server: Server) -> None:
+    stream, id = opened(server)
+    assert choose(server, id, ["status", "runs"]).status == 204
+    server.do("start", "odd name / ü")
+    assert until(stream, "status")["processName"] == "odd name / ü"
+    stored(server, ("project", "shop"), ("junit", GREEN))
+    assert until(stream, "runs")["runId"]
+    assert choose(server, id, remove=["status"]).status == 204
+    server.do("stop", "odd name / ü")
+    stored(server, ("project", "shop"), ("junit", GREEN))
+    events: list[str] = []
+    while not events or events[-1] != "runs":
+        events.append(stream.next()["event"])
+    assert "status" not in events[events.index("runs") :]
+    stream.close()
+
+
+def test_a_log_comes_with_offsets_and_without_a_gap(server: Server) -> None:
+    log = server.folder / "web.log"
+    stream, id = opened(server)
+    assert choose(server, id, ["log/web/stdout?lines=10"]).status == 204
+    first = until(stream, "log/web/stdout")
+    assert first["text"] == "".join(f"line {number}\n" for number in range(990, 1000))
+    assert (first["to"], first["dropped"]) == (log.stat().st_size, 0)
+    text, end = "", first["to"]
+    with log.open("a") as file:
+        for number in range(2000):
+            file.write(f"more {number}\n")
+    while not text.endswith("more 1999\n"):
+        chunk = until(stream, "log/web/stdout")
+        assert chunk["from"] == end
+        assert chunk["to"] - chunk["from"] == len(chunk["text"].encode())
+        text, end = text + chunk["text"], chunk["to"]
+    assert text == "".join(f"more {number}\n" for number in range(2000))
+    stream.close()
+
+
+def test_a_flood_of_lines_is_cut_and_the_lines_are_counted(serve: Serve, tmp_path: Path) -> None:
+    log = tmp_path / "flood.log"
+    log.write_text("")
+    one = serve({"flood": {"command": "sleep 1000", "stdout-logfile": str(log)}})
+    stream, id = opened(one)
+    assert choose(one, id, ["log/flood/stdout"]).status == 204
+    assert until(stream, "log/flood/stdout")["text"] == ""
+    lines = 20_000
+    with log.open("a") as file:
+        file.write("".join(f"{number:099}\n" for number in range(lines)))
+    shown, dropped, last = 0, 0, ""
+    while shown + dropped < lines:
+        chunk = until(stream, "log/flood/stdout")
+        assert len(chunk["text"]) <= 256 * 1024
+        shown, dropped, last = shown + chunk["text"].count("\n"), dropped + chunk["dropped"], chunk["text"]
+    assert shown + dropped == lines
+    assert last.endswith(f"{lines - 1:099}\n")
+    stream.close()
+
+
+@pytest.mark.parametrize("topic", ["metrics/host", "metrics/web"])
+def test_metrics_are_sent(server: Server, topic: str) -> None:
+    stream, id = opened(server)
+    assert choose(server, id, [topic]).status == 204
+    assert until(stream, topic)
+    stream.close()
+
+
+@pytest.mark.parametrize(
+    ("topics", "status"),
+    [
+        (["nothing"], 400), (["status/x"], 400), (["log/web/stdin"], 400), (["log/web/stdout?lines=x"], 400),
+        (["log/nobody/stdout"], 404), (["metrics/nobody"], 404), (["status", "nothing"], 400),
+        ([f"metrics/{number}" for number in range(65)], 400), ([7], 400), ("status", 400),
+    ],
+)  # fmt: skip
+def test_a_topic_that_does_not_exist_is_refused_and_nothing_is_added(server: Server, topics: Any, status: int) -> None:
+    stream, id = opened(server)
+    body = json.dumps({"add": topics}).encode()
+    assert server.post(f"/api/v1/live/{id}", body, Content_Type="application/json").status == status
+    server.do("start", "odd name / ü")
+    server.do("stop", "odd name / ü")
+    assert choose(server, id, ["metrics/host"]).status == 204
+    assert stream.next()["event"] == "metrics/host"
+    stream.close()
+
+
+def test_an_unknown_id_and_the_id_of_another_are_not_found(server: Server) -> None:
+    assert choose(server, "unknown", ["status"]).status == 404
+    token = people.token_of(server.data, "owner")
+    stream, id = opened(server, **people.bearer(token))
+    assert choose(server, id, ["status"]).status == 404
+    assert choose(server, id, ["status"], **people.bearer(token)).status == 204
+    stream.close()
+
+
+def test_a_client_that_has_left_has_no_stream(server: Server) -> None:
+    stream, id = opened(server)
+    assert choose(server, id, ["log/web/stdout"]).status == 204
+    stream.close()
+    wait_for(lambda: choose(server, id, ["status"]).status == 404)
+
+
+def test_logs_need_the_permission_of_logs(serve: Serve, tmp_path: Path) -> None:
+    process = {"command": "sleep 1000", "stdout-logfile": str(tmp_path / "web.log")}
+    beyond = serve({"web": process}, server={"address": ["0.0.0.0"]})
+    stream, id = opened(beyond)
+    assert choose(beyond, id, ["log/web/stdout"]).status in (401, 403)
+    assert choose(beyond, id, ["status"]).status == 204
+    stream.close()
+
+
+def test_runs_of_a_private_project_are_for_those_who_may_read_it(server: Server) -> None:
+    token = people.token_of(server.data, "owner")
+    stored(server, ("project", "hidden"), ("junit", GREEN), **people.bearer(token))
+    with written.store_of(server):
+        Project.update(visibility="PRIVATE").where(Project.name == "hidden").execute()
+    stream, id = opened(server)
+    assert choose(server, id, ["runs"]).status == 204
+    stored(server, ("project", "hidden"), ("junit", GREEN), **people.bearer(token))
+    public = stored(server, ("project", "shop"), ("junit", GREEN))
+    assert until(stream, "runs")["runId"] == public["runId"]
+    stream.close()
