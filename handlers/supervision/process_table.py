@@ -13,6 +13,7 @@ from handlers.base import Page
 from handlers.http import serializers
 from handlers.web import layout
 from handlers.web.table import TableQuery, page_of
+from models.json_format import rfc3339
 from models.supervision.process import STATUSES, TROUBLE, Status
 from supervisor import host
 from supervisor.processes.health import HealthReport, Prober
@@ -114,7 +115,7 @@ def health_text(report: HealthReport) -> str:
     """The last health check in one line."""
     if report.ok:
         return f"{report.check}: ok"
-    since = serializers.instant(report.since)[11:16]
+    since = rfc3339(report.since)[11:16]
     times = "once" if report.failures == 1 else f"{report.failures} times"
     return f"{report.check}: {report.message}, {times} since {since} UTC"
 

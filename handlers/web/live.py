@@ -23,7 +23,7 @@ from handlers.base import Base
 from handlers.http import serializers
 from handlers.http.credentials import Caller
 from handlers.http.permissions import READ, READ_LOGS, admit
-from handlers.http.sse import RETRY, Streams, block
+from handlers.http.sse import RETRY_MILLISECONDS, Streams, block
 from handlers.http.sse_connection import Stream
 from handlers.openapi.describe import EVENT_STREAM, Endpoint
 from handlers.routing import Route
@@ -62,7 +62,7 @@ class Subscription(Stream):
 
     def cancel(self) -> None:
         """Leaves the publisher; the connection stays."""
-        self._left()
+        self._on_closed()
 
     def close(self) -> None:
         """Ends the connection: the credential has expired."""
@@ -217,7 +217,7 @@ class Live:
         while True:
             await asyncio.sleep(_CREDENTIAL_CHECK_SECONDS)
             now = self._services.clock.now()
-            if await self._services.read_fast(lambda now=now: accounts.still(credential, now)) is None:  # type: ignore[misc]
+            if await self._services.read_fast(lambda now=now: accounts.refresh(credential, now)) is None:  # type: ignore[misc]
                 connection.stream.close()
 
 
@@ -256,7 +256,7 @@ class LiveStream(Streaming):
         live: Live = self.settings["live"]
         stream = self.open()
         id = live.open(stream, self.caller, self.request)
-        stream.send(block("hello", json.dumps({"id": id}), retry=RETRY))
+        stream.send(block("hello", json.dumps({"id": id}), retry=RETRY_MILLISECONDS))
 
 
 class LiveTopics(Base):
