@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import sys
+
+from supervisor.cli.ctl import run_ctl
+
+if __name__ == "__main__" and (_code := run_ctl(sys.argv[1:])) is not None:
+    sys.exit(_code)  # before the server's modules are imported, which takes most of a second
+
 import gc
 import signal
-import sys
 import threading
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 _is_main = threading.current_thread() is threading.main_thread()
 _interrupts = _is_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler
@@ -33,6 +39,7 @@ from pathlib import Path
 
 from tornado.httputil import ParseBodyConfig, ParseUrlEncodedConfig, set_parse_body_config
 
+from handlers import control_socket
 from handlers.app import SERVICES, Application
 from handlers.http.permissions import chart_access
 from handlers.http.proxy import listens_beyond_loopback
@@ -59,6 +66,9 @@ Its `add_to` fills its parser and sets `work`, called with the configuration and
 without a configuration; either returns the exit code.
 """
 
+if TYPE_CHECKING:
+    import ssl
+
 if _interrupts:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 gc.collect()  # once: attrs makes each class twice, and the first ones hold 3 MB
@@ -84,6 +94,7 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--version", action="version", version=f"pilothouse {VERSION}")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", title="verbs")
     verbs.add_parser("check", help="say whether the configuration is good").set_defaults(work=check)
+    verbs.add_parser("ctl", help="control a running pilothouse: status, start, stop, tail and more", add_help=False)
     for verb, (module, told) in VERBS.items():
         its = verbs.add_parser(verb, help=told)
         if verb in (sys.argv if argv is None else argv):
@@ -110,6 +121,8 @@ def read_config(asked: argparse.Namespace) -> Config:
 
 def main(argv: list[str] | None = None) -> int:
     """Returns the exit code: 0, 1 where it cannot start, 2 where the configuration is at fault."""
+    if (code := run_ctl(sys.argv[1:] if argv is None else argv)) is not None:
+        return code
     asked = arguments(argv)
     if "alone" in asked:
         return int(asked.alone(asked))
@@ -141,22 +154,22 @@ async def serve(settings: Config, asked: argparse.Namespace) -> None:
     set_parse_body_config(ParseBodyConfig(urlencoded=ParseUrlEncodedConfig(max_arguments=_MOST_ARGUMENTS)))
     check_installed(settings)
     context, sockets = tls(settings), listen(settings, asked.given)
-    port = sockets[0].getsockname()[1]
+    port = sockets[0].getsockname()[1] if sockets else settings.server.port
+    servers: list[Server] = []
     try:
         async with open_services(settings, lambda: read_config(asked), port) as services:
+            control = control_socket.open_control_socket(settings)
             application = Application(services)
-            server = Server(
-                application,
-                ssl_options=context,
-                idle_connection_timeout=_HEADERS_WITHIN,
-                body_timeout=_BODY_WITHIN,
-                max_body_size=settings.server.max_body,
-            )
-            server.unfinished = UnfinishedRequests(settings.server.max_unfinished)
-            server.add_sockets(sockets)
+            unfinished = UnfinishedRequests(settings.server.max_unfinished)
+            servers = [http_server(application, unfinished, context), http_server(application, unfinished, None)]
+            servers[0].add_sockets(sockets)
+            servers[1].add_sockets([] if control is None else [control])
             stop_requested = handle_signals(services)
             log.info("configuration: %s; processes: %d", source(asked), len(settings.supervisor.processes))
             log_access(settings, sockets)
+            if control is not None:
+                log.info("control socket: %s", control.getsockname())
+            control_socket.write_endpoint(settings, sockets, control)
             gc.freeze()  # these objects stay: each collection of them would hold the loop for 30 ms
             services.start_marked()
             services.systemd.ready()
@@ -164,14 +177,30 @@ async def serve(settings: Config, asked: argparse.Namespace) -> None:
             await stop_requested.wait()
             log.info("stopping")
             services.systemd.stopping(settings.server.shutdown_timeout + _ENDING)
-            server.stop()
+            for server in servers:
+                server.stop()
+            control_socket.remove_endpoint(settings, control)
             application.streams.close()
             await application.tools.close()
     finally:
         for listening in sockets:
             listening.close()
-    await server.close_all_connections()
+    for server in servers:
+        await server.close_all_connections()
     log.info("stopped")
+
+
+def http_server(application: Application, unfinished: UnfinishedRequests, context: ssl.SSLContext | None) -> Server:
+    """A server for the application, with TLS where there is a context."""
+    server = Server(
+        application,
+        ssl_options=context,
+        idle_connection_timeout=_HEADERS_WITHIN,
+        body_timeout=_BODY_WITHIN,
+        max_body_size=application.services.config.server.max_body,
+    )
+    server.unfinished = unfinished
+    return server
 
 
 def take_given(asked: argparse.Namespace) -> list[socket.socket]:
@@ -209,8 +238,14 @@ def log_access(settings: Config, sockets: list[socket.socket]) -> None:
             log.warning("anybody who can reach this address may start and stop processes (allow-anonymous-control)")
         else:
             log.info("beyond loopback, processes may be changed by an ADMIN only")
-    elif os.geteuid() == 0 and settings.tracker.security.open_mode:
-        log.warning("any local user can control processes as root (tracker.security.open-mode)")
+    elif os.geteuid() == 0 and any_user_has_control(settings):
+        log.warning("any local user can control processes as root (supervisor.security.local-control)")
+
+
+def any_user_has_control(settings: Config) -> bool:
+    """Whether every user of this machine may change processes by TCP."""
+    is_open = settings.tracker.security.open_mode and settings.supervisor.security.local_control == "anybody"
+    return is_open and bool(settings.server.address)
 
 
 if __name__ == "__main__":

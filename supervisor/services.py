@@ -206,8 +206,8 @@ class Services:
         except Exception:
             log.exception("while stopping the processes")
 
-    async def reload(self) -> tuple[Reload, list[str]]:
-        """Reads the configuration again and applies the section `supervisor`.
+    async def reload(self, dry_run: bool = False) -> tuple[Reload, list[str]]:
+        """Reads the configuration again and applies the section `supervisor`; with `dry_run` it applies nothing.
 
         Returns what was done, and the changed properties that need a restart of the server. Raises `Invalid` with all
         faults; then nothing has changed.
@@ -218,8 +218,11 @@ class Services:
             except BadConfig as bad:
                 raise Invalid(f"the configuration is not taken over: {'; '.join(bad.faults)}") from None
             changed = loader.differences(self.config, new)
-            self.config = _live(self.config, new)
-            done = await self.fleet.reload(new.supervisor.processes, new.supervisor.auto_start)
+            if dry_run:
+                done = self.fleet.preview(new.supervisor.processes, new.supervisor.auto_start)
+            else:
+                self.config = _live(self.config, new)
+                done = await self.fleet.reload(new.supervisor.processes, new.supervisor.auto_start)
             settings = [path for path in changed if path.startswith("supervisor.") and "processes." not in path]
             return evolve(done, settings=settings), [path for path in changed if not path.startswith("supervisor.")]
 

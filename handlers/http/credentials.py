@@ -8,8 +8,9 @@ from collections.abc import Awaitable, Callable
 from attrs import frozen
 from tornado.httputil import HTTPHeaders, HTTPMessageDelegate, HTTPServerRequest, RequestStartLine, ResponseStartLine
 
+from handlers.control_socket import Peer, peer_of
 from handlers.http.origin import is_embedded
-from handlers.http.proxy import client_address, is_remote
+from handlers.http.proxy import client_address, is_forwarded, is_remote
 from models.accounts.accounts import Credential, PresentedCredential, Scope, User
 from models.config.settings import Config
 from models.errors import Problem, Unauthenticated
@@ -28,6 +29,10 @@ class Caller:
     is_secure: bool = False
     """The client's own connection uses TLS; a trusted proxy is believed."""
     has_expired_session: bool = False
+    peer: Peer | None = None
+    """The process that sent it, where it came by the control socket."""
+    is_operator: bool = False
+    """It came by the control socket, with neither a token nor a forwarding header: its sender may control processes."""
     has_chart_key: bool = False
 
     @property
@@ -79,6 +84,8 @@ def identify_caller(request: HTTPServerRequest, services: Services, find_credent
         is_secure=is_secure,
         has_expired_session=presented is not None and credential is None,
         has_chart_key=_has_chart_key(request, config),
+        peer=peer_of(request),
+        is_operator=peer_of(request) is not None and presented is None and not is_forwarded(request),
     )
 
 

@@ -63,6 +63,16 @@ def _public(caller: Caller, config: Config) -> None:
     pass
 
 
+def _unless_operator(check: Callable[[Caller, Config], None]) -> Callable[[Caller, Config], None]:
+    """The same check, which callers by the control socket pass."""
+
+    def checked(caller: Caller, config: Config) -> None:
+        if not caller.is_operator:
+            check(caller, config)
+
+    return checked
+
+
 def _signed_in(caller: Caller, config: Config) -> None:
     if not caller.is_authenticated:
         raise Unauthenticated("an account is needed here")
@@ -87,14 +97,17 @@ def _read_logs(caller: Caller, config: Config) -> None:
 
 def _control_processes(caller: Caller, config: Config) -> None:
     _read(caller, config)
-    if not caller.is_remote or config.supervisor.security.allow_anonymous_control:
+    security = config.supervisor.security
+    if caller.is_remote and not security.allow_anonymous_control:
+        where, setting = "beyond loopback", "allow-anonymous-control"
+    elif not caller.is_remote and security.local_control == "operator":
+        where, setting = "over TCP", "local-control"
+    else:
         return
     if not caller.is_authenticated:
-        raise Unauthenticated(
-            "an account is needed to change processes beyond loopback (see supervisor.security.allow-anonymous-control)"
-        )
+        raise Unauthenticated(f"an account is needed to change processes {where} (see supervisor.security.{setting})")
     if not caller.is_admin:
-        raise Denied("only an ADMIN may change processes beyond loopback")
+        raise Denied(f"only an ADMIN may change processes {where}")
 
 
 def _post_reports(caller: Caller, config: Config) -> None:
@@ -145,14 +158,18 @@ SIGNED_IN = Permission("signed-in", _signed_in)
 ADMINISTER = Permission("administer", _administer)
 """Callers whose account is an ADMIN."""
 
-READ = Permission("read", _read)
-"""Anybody; in closed mode callers with an account."""
+READ = Permission("read", _unless_operator(_read))
+"""Anybody; in closed mode callers with an account and operators."""
 
-READ_LOGS = Permission("read-logs", _read_logs)
-"""As `READ`, and callers with an account beyond loopback: logs may hold what was not meant to be published."""
+READ_LOGS = Permission("read-logs", _unless_operator(_read_logs))
+"""As `READ`, and callers with an account beyond loopback: logs may hold what was not meant to be published.
 
-CONTROL_PROCESSES = Permission("control-processes", _control_processes)
-"""As `READ` on loopback; an ADMIN beyond, unless `supervisor.security.allow-anonymous-control` is set."""
+Operators too."""
+
+CONTROL_PROCESSES = Permission("control-processes", _unless_operator(_control_processes))
+"""As `READ` on loopback; an ADMIN beyond, unless `supervisor.security.allow-anonymous-control` is set.
+
+With `supervisor.security.local-control: operator` an ADMIN on loopback too. Operators pass in any case."""
 
 POST_REPORTS = Permission("post-reports", _post_reports)
 """As `READ`; callers with a token where `tracker.security.require-ingest-token` is set."""

@@ -31,9 +31,12 @@ def client_address(request: HTTPServerRequest, config: Config) -> tuple[str, boo
 
 def is_remote(request: HTTPServerRequest, config: Config) -> bool:
     """Whether the request may come from another machine: by a proxy, or to an address other than loopback."""
-    return listens_beyond_loopback(config) or any(
-        name.lower().startswith(_FORWARDED_HEADERS) for name in request.headers
-    )
+    return listens_beyond_loopback(config) or is_forwarded(request)
+
+
+def is_forwarded(request: HTTPServerRequest) -> bool:
+    """Whether a proxy has passed the request on."""
+    return any(name.lower().startswith(_FORWARDED_HEADERS) for name in request.headers)
 
 
 def listens_beyond_loopback(config: Config) -> bool:

@@ -407,9 +407,9 @@ def event_page(page: Page[Entry]) -> PageOf[ProcessEventEntry]:
     )
 
 
-def reload_result(done: Reload, need: Sequence[str]) -> ReloadResult:
+def reload_result(done: Reload, need: Sequence[str], dry_run: bool = False) -> ReloadResult:
     return ReloadResult(
-        message=f"the configuration has been read: {done}",
+        message=f"{'a reload would do this' if dry_run else 'the configuration has been read'}: {done}",
         added=done.added,
         removed=done.removed,
         started=done.started,

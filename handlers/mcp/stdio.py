@@ -137,7 +137,7 @@ class RunningServer:
     """The server that runs on this configuration."""
 
     def __init__(self, settings: Config, token: str) -> None:
-        host = settings.server.address[0]
+        host = next(iter(settings.server.address), "127.0.0.1")
         host = _WILDCARDS.get(host, host)
         scheme = "https" if settings.server.tls.certificate else "http"
         self._base = f"{scheme}://{f'[{host}]' if ':' in host else host}:{settings.server.port}"

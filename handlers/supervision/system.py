@@ -12,11 +12,11 @@ from handlers.base import Base
 from handlers.http import serializers
 from handlers.http.origin import SAFE_METHODS
 from handlers.http.permissions import CONTROL_PROCESSES, PUBLIC, READ
-from handlers.openapi.describe import Endpoint
+from handlers.openapi.describe import Endpoint, choice
 from handlers.routing import Route
 from handlers.supervision.metrics import Collector
 from handlers.supervision.streams import StatusStream
-from models.errors import Unavailable
+from models.errors import Invalid, Unavailable
 from supervisor import host
 
 log = logging.getLogger("http")
@@ -38,12 +38,20 @@ class Info(Base):
 class Reload(Base):
     permission = CONTROL_PROCESSES
     endpoints: ClassVar = {
-        "POST": Endpoint("Read the configuration anew", serializers.ReloadResult, name="supervisor_reload")
+        "POST": Endpoint(
+            "Read the configuration anew",
+            serializers.ReloadResult,
+            query=[choice("dry-run", "Only say what would be done", ["true", "false"], "false")],
+            name="supervisor_reload",
+        )
     }
 
     async def post(self) -> None:
-        done, need = await self.services.reload()
-        self.reply(serializers.reload_result(done, need))
+        dry_run = self.query().get("dry-run") or "false"
+        if dry_run not in ("true", "false"):
+            raise Invalid("dry-run must be true or false")
+        done, need = await self.services.reload(dry_run == "true")
+        self.reply(serializers.reload_result(done, need, dry_run == "true"))
 
 
 class Health(Base):
@@ -97,6 +105,8 @@ def log_request(handler: RequestHandler) -> None:
     if request.method in SAFE_METHODS and status < 500:
         level = logging.DEBUG
     took, why = 1000 * request.request_time(), getattr(handler, "refused", "")
+    if isinstance(handler, Base) and handler.caller.peer is not None:
+        why = f" by {handler.caller.peer}{why}"
     log.log(level, "%s %s %d %.1f ms%s", request.method, request.path, status, took, why)
 
 

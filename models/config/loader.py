@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import enum
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import islice
@@ -20,7 +21,7 @@ from attrs import NOTHING, evolve, frozen
 
 from models.config import parsers
 from models.config.parsers import Count, Count0, Filled, Host, Raw, Span, Token, Url, ValidationError, Words
-from models.config.settings import BadConfig, Config
+from models.config.settings import MAX_SOCKET_PATH_BYTES, BadConfig, Config
 from models.config.yaml_text import Yaml
 from models.supervision.process import (
     Condition,
@@ -364,11 +365,23 @@ class _Loader:
         is_half = (tls.certificate is None) != (tls.key is None)
         if is_half and not self._is_faulty("server.tls"):
             self.fault(_Place().of("server.tls"), "certificate and key must be given together")
+        self._check_socket(config)
         specs = config.supervisor.processes
         for spec in specs.values():
             self._check_process(spec, specs)
         self._check_groups(config)
         self._check_circles(specs)
+
+    def _check_socket(self, config: Config) -> None:
+        socket, at = config.server.unix_socket, _Place().of("server.unix-socket")
+        path = socket.path
+        if path is not None and len(os.fsencode(path)) > MAX_SOCKET_PATH_BYTES:
+            self.fault(at.of("path"), f"has more than {MAX_SOCKET_PATH_BYTES} bytes")
+        folder = config.server.data_dir.absolute()
+        if socket.mode != "0600" and (path is None or Path(path).absolute().is_relative_to(folder)):
+            self.fault(at.of("mode"), f"{socket.mode} needs a path outside server.data-dir, which has mode 0700")
+        if path == "none" and not config.server.address:
+            self.fault(at.of("path"), "none leaves no way to the server: server.address is none too")
 
     def _check_groups(self, config: Config) -> None:
         processes = config.supervisor.processes

@@ -204,6 +204,15 @@ def some(items: Sequence[T]) -> Sequence[T]:
     return items
 
 
+def addresses(hosts: Sequence[str]) -> Sequence[str]:
+    """`none` alone means no address at all."""
+    if "none" not in some(hosts):
+        return hosts
+    if len(hosts) > 1:
+        raise ValidationError("none cannot be combined with an address")
+    return ()
+
+
 def program(words: Words) -> Words:
     if not words or not words[0].strip():
         raise ValidationError("must begin with the name of a program")

@@ -17,6 +17,8 @@ from models.config.parsers import Bytes, Count, Count0, Filled, Host, Percent, P
 from models.supervision.process import ProcessSpec, Seconds, Size
 
 KIB, MIB, DAY = 1024, 1024**2, 86400
+MAX_SOCKET_PATH_BYTES = 107
+"""What the address of a Unix socket holds."""
 
 
 class BadConfig(Exception):
@@ -34,9 +36,18 @@ class Tls:
 
 
 @frozen
+class UnixSocket:
+    path: Filled | None = None
+    mode: Literal["0600", "0660"] = "0600"
+    group: Filled | None = None
+
+
+@frozen
 class Server:
-    address: Annotated[tuple[Host, ...], parsers.some] = ("127.0.0.1",)
+    address: Annotated[tuple[Host, ...], parsers.addresses] = ("127.0.0.1",)
+    """Empty: no TCP."""
     port: Port = 8080
+    unix_socket: UnixSocket = UnixSocket()
     data_dir: Path = Path("data")
     allowed_hosts: tuple[Annotated[str, parsers.host_header], ...] = ()
     trusted_proxies: tuple[Annotated[str, parsers.network], ...] = ()
@@ -50,10 +61,17 @@ class Server:
     shutdown_timeout: Seconds = Seconds(30)
     database_url: Annotated[str, parsers.database_url] | None = field(default=None, repr=False)
 
+    @property
+    def control_socket(self) -> str | None:
+        """The path of the control socket; `None` where it is off."""
+        path = self.unix_socket.path
+        return None if path == "none" else path or str(self.data_dir / "control.sock")
+
 
 @frozen
 class ControlSecurity:
     allow_anonymous_control: bool = False
+    local_control: Literal["anybody", "operator"] = "anybody"
 
 
 @frozen

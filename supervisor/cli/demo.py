@@ -143,7 +143,8 @@ def _tell(config: Config, count: int, password: str | None, data: Path) -> None:
     if password is not None:
         shown = f"{password}, kept in" if sys.stdout.isatty() else "in"
         print(f"log in as {', '.join(name for name, _, _ in _PEOPLE)}; password {shown} {data / PASSWORD_FILE}")
-    print(f"serve it, then look at http://{_host(config.server.address[0])}:{config.server.port}/projects")
+    host = _host(next(iter(config.server.address), "127.0.0.1"))
+    print(f"serve it, then look at http://{host}:{config.server.port}/projects")
 
 
 def _host(address: str) -> str:

@@ -336,6 +336,20 @@ class Fleet:
             failed=failed,
         )
 
+    def preview(self, specs: Mapping[str, ProcessSpec], auto_start: bool) -> Reload:
+        """Returns what `reload` would do, and does nothing."""
+        changed = [name for name, spec in specs.items() if name in self._specs and self._specs[name] != spec]
+        added = [name for name in specs if name not in self._processes]
+        return Reload(
+            added=added,
+            removed=[name for name in self._processes if name not in specs],
+            started=[name for name in added if auto_start and specs[name].auto_start],
+            restarted=[
+                name for name in changed if self._processes[name].live and needs_restart(self._specs[name], specs[name])
+            ],
+            changed=changed,
+        )
+
     async def _retire(self, process: Process, needed: Mapping[str, list[str]]) -> str:
         """Dependents that are no longer configured either are stopped first. `needed` is from before the reload."""
         for other in dependents(needed, process.name):

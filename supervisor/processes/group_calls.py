@@ -70,6 +70,9 @@ async def restart(fleet: Fleet, names: Sequence[str]) -> list[CallResult]:
         wanted = [process for process in [*processes, *behind] if process not in failed]
         started = await fleet.results(wanted, lambda process: fleet.start_once(process, request))
     results = {**failed, **dict(started)}
+    for process, result in results.items():
+        if isinstance(result, str):
+            results[process] = f"{process.name} has been restarted (pid {process.record.pid})"
     await fleet.stored()
     return [_result(process, results[process], "restarted") for process in [*processes, *behind]]
 

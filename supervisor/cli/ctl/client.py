@@ -1,0 +1,230 @@
+"""HTTP to the server: over its control socket, TCP or TLS."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import socket
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import quote, urlencode, urlsplit
+
+from supervisor.cli.ctl.discovery import Address, Options, Place, places
+from supervisor.cli.ctl.errors import FAILED, REFUSED, UNKNOWN, USAGE, CtlError, ServerAway
+
+API = "/api/v1"
+_CONNECT_SECONDS = 10.0
+_CODES = {401: REFUSED, 403: REFUSED}
+
+
+class Reply(NamedTuple):
+    status: int
+    headers: http.client.HTTPMessage
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        try:
+            return json.loads(self.body)
+        except ValueError:
+            raise CtlError("the answer is not JSON: is this a pilothouse?") from None
+
+    def now(self) -> float | None:
+        """The server's time, in seconds since 1970."""
+        date = self.headers["Date"]
+        return parsedate_to_datetime(date).timestamp() if date else None
+
+
+class _SocketConnection(http.client.HTTPConnection):
+    def __init__(self, path: str, timeout: float | None) -> None:
+        super().__init__("localhost", timeout=timeout)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._path)
+
+
+class Client:
+    """One server. The first request finds it; the others go to the same address."""
+
+    def __init__(self, options: Options, timeout: float, token: str = "", ca: str | None = None) -> None:
+        self._options = options
+        self._timeout = timeout
+        self._token = token
+        self._ca = ca
+        self._address: Address | None = None
+
+    def get(self, path: str, query: Sequence[tuple[str, str]] = (), **headers: str) -> Reply:
+        """Raises `CtlError`."""
+        return self._checked(self._request("GET", _target(path, query), headers, self._timeout))
+
+    def post(self, path: str, query: Sequence[tuple[str, str]] = (), tolerated: Iterable[int] = ()) -> Reply:
+        """A change, which may take as long as it takes. Raises `CtlError`, but not for `tolerated` statuses."""
+        return self._checked(self._request("POST", _target(path, query), {}, None), tolerated)
+
+    def stream(self, path: str, query: Sequence[tuple[str, str]] = (), **headers: str) -> EventStream:
+        """An open event stream. Raises `CtlError`."""
+        headers = {"Accept": "text/event-stream", **headers}
+        return EventStream(*self._open("GET", _target(path, query), headers, self._timeout))
+
+    def _request(self, method: str, target: str, headers: Mapping[str, str], timeout: float | None) -> Reply:
+        connection, response = self._open(method, target, headers, timeout)
+        try:
+            return Reply(response.status, response.headers, response.read())
+        except (OSError, http.client.HTTPException) as error:
+            raise ServerAway(f"{self._address}: the connection was lost: {reason(error)}") from None
+        finally:
+            connection.close()
+
+    def _open(
+        self, method: str, target: str, headers: Mapping[str, str], timeout: float | None
+    ) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
+        connection = self._connect()
+        try:
+            connection.request(method, self._prefix + target, headers={**headers, **self._credentials()})
+            assert connection.sock is not None
+            connection.sock.settimeout(timeout)
+            return connection, connection.getresponse()
+        except (OSError, http.client.HTTPException) as error:
+            connection.close()
+            raise ServerAway(f"{self._address}: {reason(error)}") from None
+
+    def _credentials(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self._token}"} if self._token else {}
+
+    def _connect(self) -> http.client.HTTPConnection:
+        """A connection to the first address that takes one. Raises `ServerAway` with a line for each place."""
+        if self._address is not None:
+            try:
+                return self._connected(self._address)
+            except OSError as error:
+                raise ServerAway(f"{self._address}: {reason(error)}") from None
+        tried = []
+        for place in places(self._options, os.environ):
+            for address, problem in self._attempts(place):
+                if isinstance(problem, http.client.HTTPConnection):
+                    self._address = address
+                    return problem
+                tried.append(f"{place.name}: {problem}" if address is None else f"{place.name}: {address}: {problem}")
+        raise ServerAway("\n".join(["no server answers", *(f"  {line}" for line in tried)]))
+
+    def _attempts(self, place: Place) -> Iterator[tuple[Address | None, str | http.client.HTTPConnection]]:
+        if place.problem:
+            yield None, place.problem
+        for address in place.addresses:
+            try:
+                yield address, self._connected(address)
+            except OSError as error:
+                yield address, reason(error)
+
+    def _connected(self, address: Address) -> http.client.HTTPConnection:
+        """Raises `OSError`."""
+        limit = min(self._timeout, _CONNECT_SECONDS)
+        connection: http.client.HTTPConnection
+        if address.socket:
+            connection = _SocketConnection(address.socket, limit)
+        else:
+            parts = urlsplit(address.url)
+            if parts.scheme == "https":
+                import ssl  # only where it is needed: it takes 15 ms
+
+                context = ssl.create_default_context(cafile=self._ca)
+                connection = http.client.HTTPSConnection(
+                    parts.hostname or "", parts.port, timeout=limit, context=context
+                )
+            else:
+                connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=limit)
+        connection.connect()
+        return connection
+
+    def _checked(self, reply: Reply, tolerated: Iterable[int] = ()) -> Reply:
+        if reply.status < 400 or reply.status in tolerated:
+            return reply
+        raise refusal(reply.status, reply.body)
+
+    @property
+    def _prefix(self) -> str:
+        """The path of the base URL, for a server behind a proxy."""
+        return urlsplit(self._address.url).path if self._address and self._address.url else ""
+
+
+class EventStream:
+    """An open event stream: iterating gives events, with their fields by name; a heartbeat is an empty one.
+
+    Raises `CtlError`.
+    """
+
+    def __init__(self, connection: http.client.HTTPConnection, response: http.client.HTTPResponse) -> None:
+        self._connection = connection
+        self._response = response
+        if response.status != 200:
+            body = response.read(64 * 1024)
+            connection.close()
+            raise refusal(response.status, body)
+
+    def limit(self, seconds: float | None) -> None:
+        """How long to wait for more before `TimeoutError` is raised."""
+        if self._connection.sock is not None:
+            self._connection.sock.settimeout(seconds)
+
+    def __iter__(self) -> Iterator[dict[str, str]]:
+        event: dict[str, str] = {}
+        try:
+            while raw := self._response.readline():
+                line = raw.decode("utf-8", "replace").rstrip("\n")
+                if not line:
+                    yield event
+                    event = {}
+                name, _, value = line.partition(":")
+                value = value.removeprefix(" ")
+                if name in ("event", "data", "id"):
+                    event[name] = f"{event[name]}\n{value}" if name in event else value
+        except TimeoutError:
+            raise
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            raise ServerAway(f"the connection was lost: {reason(error)}") from None
+        raise ServerAway("the connection was lost: the server closed it")
+
+    def close(self) -> None:
+        self._response.close()
+        self._connection.close()
+
+
+def refusal(status: int, body: bytes) -> CtlError:
+    """The error for a status above 399, with the server's message."""
+    try:
+        content = json.loads(body)
+        message, code = str(content.get("message") or content.get("detail") or status), str(content.get("code"))
+    except (ValueError, AttributeError):
+        message, code = f"the server answers {status}", ""
+    exits = {"PROCESS_NOT_FOUND": UNKNOWN, "INVALID_SELECTOR": USAGE, **dict.fromkeys(("UNAUTHORIZED",), REFUSED)}
+    return CtlError(message, _CODES.get(status) or exits.get(code) or FAILED)
+
+
+def reason(error: Exception) -> str:
+    """Why a connection failed, in the operating system's words."""
+    if isinstance(error, TimeoutError):
+        return "it does not answer in time"
+    verify = getattr(error, "verify_message", None)
+    if verify:
+        return f"its certificate is not trusted: {verify}"
+    return str(getattr(error, "strerror", None) or error or type(error).__name__)
+
+
+def _target(path: str, query: Sequence[tuple[str, str]]) -> str:
+    return f"{API}{path}?{urlencode(query, quote_via=quote)}" if query else API + path
+
+
+def read_token(file: str | None, environ: Mapping[str, str]) -> str:
+    """The token of `--token-file`, else of PILOTHOUSE_TOKEN. Raises `CtlError`."""
+    if file is None:
+        return environ.get("PILOTHOUSE_TOKEN", "").strip()
+    try:
+        return Path(file).read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise CtlError(f"--token-file {file}: {getattr(error, 'strerror', None) or 'is not UTF-8'}", USAGE) from None

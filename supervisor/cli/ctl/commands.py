@@ -1,0 +1,182 @@
+"""The commands that ask once and answer: status, start, stop, restart, signal, reload and the like."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import sys
+from argparse import Namespace
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import quote
+
+from supervisor.cli.ctl.client import Client, Reply
+from supervisor.cli.ctl.discovery import Options, data_dirs, lock_holder
+from supervisor.cli.ctl.errors import FAILED, NOT_RUNNING, OK, UNKNOWN, CtlError, ServerAway
+from supervisor.cli.ctl.terminal import UP, about, coloured, columns, plain, wants_colour
+
+Query = list[tuple[str, str]]
+DETAILS = "/processes/details"
+
+
+def selection(selectors: Sequence[str]) -> Query:
+    return [("select", selector) for selector in selectors]
+
+
+def print_json(value: Any) -> None:
+    print(json.dumps(value, ensure_ascii=False))
+
+
+def status(client: Client, arguments: Namespace) -> int:
+    reply = client.get(DETAILS, selection(arguments.selectors))
+    processes = reply.json
+    if arguments.json:
+        print_json(processes)
+    elif processes:
+        for line in status_lines(reply, wants_colour(arguments.color)):
+            print(line)
+    all_run = all(_counts_as_running(process) for process in processes)
+    return OK if all_run or not arguments.selectors else NOT_RUNNING
+
+
+def status_lines(reply: Reply, colour: bool) -> list[str]:
+    processes, now = reply.json, reply.now()
+    names = [plain(process["name"]) for process in processes]
+    name_width = max(map(len, names))
+    status_width = max(len(process["status"]) for process in processes)
+    return [
+        f"{name:<{name_width}}  {coloured(process['status'], status_width, colour)}  {about(process, now)}".rstrip()
+        for name, process in zip(names, processes, strict=True)
+    ]
+
+
+def _counts_as_running(process: dict[str, Any]) -> bool:
+    if process["status"] in UP:
+        return True
+    is_job = process["type"] == "oneshot"
+    is_due = process["schedule"] is not None and not process["schedule"].get("paused")
+    return is_job and (process["status"] == "finished" or is_due)
+
+
+def change(client: Client, arguments: Namespace) -> int:
+    """start, stop, restart, signal."""
+    query = selection(arguments.selectors)
+    if arguments.command == "signal":
+        query += [("signal", arguments.signal), ("to", "group" if arguments.group else "main")]
+    reply = client.post(f"/processes/{arguments.command}", query, tolerated=(500,))
+    body = reply.json
+    if "results" not in body:
+        raise CtlError(plain(str(body.get("message", reply.status))))
+    if arguments.json:
+        print_json(body)
+    for result in () if arguments.json else body["results"]:
+        has_failed = result["outcome"] == "failed"
+        print(plain(result["message"]), file=sys.stderr if has_failed else sys.stdout)
+    return OK if reply.status == 200 else FAILED
+
+
+def reload(client: Client, arguments: Namespace) -> int:
+    query = [("dry-run", "true")] if arguments.dry_run else []
+    body = client.post("/supervisor/reload", query).json
+    if arguments.json:
+        print_json(body)
+        return OK
+    print(plain(body["message"]))
+    if body["needRestart"]:
+        print(f"these need a restart of pilothouse: {', '.join(body['needRestart'])}")
+    return FAILED if body["failed"] else OK
+
+
+def info(client: Client, arguments: Namespace) -> int:
+    facts = client.get("/supervisor/info").json
+    if arguments.json:
+        print_json(facts)
+    else:
+        print("\n".join(columns([(f"{name}:", plain(str(fact))) for name, fact in facts.items()])))
+    return OK
+
+
+def pid(client: Client, arguments: Namespace) -> int:
+    processes = client.get(DETAILS, selection(arguments.selectors)).json
+    if arguments.json:
+        print_json({process["name"]: process["pid"] for process in processes})
+    for process in processes:
+        if process["pid"] is None:
+            print(f"{plain(process['name'])} is not running ({process['status']})", file=sys.stderr)
+        elif not arguments.json:
+            print(process["pid"])
+    return OK if all(process["pid"] is not None for process in processes) else FAILED
+
+
+def groups(client: Client, arguments: Namespace) -> int:
+    found = client.get("/processes/groups").json
+    if arguments.json:
+        print_json(found)
+    elif found:
+        rows = [
+            (plain(group["name"]), f"{group['live']}/{len(group['members'])} live", plain(", ".join(group["members"])))
+            for group in found
+        ]
+        print("\n".join(columns(rows)))
+    return OK
+
+
+def schedule(client: Client, arguments: Namespace) -> int:
+    """Shows schedules; `pause` and `resume` change them."""
+    verb, *selectors = arguments.words
+    if verb not in ("pause", "resume") or not selectors:
+        verb, selectors = "", arguments.words
+    processes = client.get(DETAILS, selection(selectors)).json
+    scheduled = [process for process in processes if process["schedule"] is not None]
+    if not scheduled:
+        raise CtlError("none of these has a schedule")
+    for process in scheduled if verb else ():
+        paused = "true" if verb == "pause" else "false"
+        client.post(f"/processes/schedule/{quote(process['name'], safe='')}", [("paused", paused)])
+    if verb:
+        scheduled = [one for one in client.get(DETAILS, selection(selectors)).json if one["schedule"] is not None]
+    if arguments.json:
+        print_json([{"name": process["name"], **process["schedule"]} for process in scheduled])
+        return OK
+    rows = [("NAME", "SCHEDULE", "NEXT", "LAST", "OUTCOME")]
+    for process in scheduled:
+        facts = process["schedule"]
+        due = "paused" if facts["paused"] else facts["nextRun"] or "-"
+        cells = (facts["expression"], due, facts["lastRun"] or "-", facts["lastOutcome"] or "-")
+        rows.append((plain(process["name"]), *cells))
+    print("\n".join(columns(rows)))
+    return OK
+
+
+def shutdown(options: Options) -> int:
+    """Sends SIGTERM to the server that holds the lock of the data directory, and waits until it has ended."""
+    folders = data_dirs(options)
+    for folder in folders:
+        holder = lock_holder(folder)
+        if holder is None:
+            continue
+        try:
+            handle = os.pidfd_open(holder)
+            signal.pidfd_send_signal(handle, signal.SIGTERM)
+        except ProcessLookupError:
+            return OK
+        except PermissionError:
+            raise CtlError(f"pid {holder} belongs to another user", code=4) from None
+        select.select([handle], [], [])
+        print(f"pilothouse (pid {holder}) has ended")
+        return OK
+    raise ServerAway("no server runs on " + ", ".join(map(str, folders)))
+
+
+def names(client: Client) -> int:
+    """For completion: the names of all processes and groups, and nothing where no server answers."""
+    try:
+        for process in client.get("/processes").json:
+            print(process["name"])
+        for group in client.get("/processes/groups").json:
+            print(f"@{group['name']}")
+    except CtlError:
+        return UNKNOWN
+    return OK

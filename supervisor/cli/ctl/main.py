@@ -1,0 +1,103 @@
+"""Runs one command of `ctl` and turns its outcome into an exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+from argparse import Namespace
+from collections.abc import Sequence
+
+from supervisor.cli.ctl import commands
+from supervisor.cli.ctl.client import Client, read_token
+from supervisor.cli.ctl.discovery import Options
+from supervisor.cli.ctl.errors import AWAY, OK, UNKNOWN, CtlError
+from supervisor.cli.ctl.options import parser
+
+_NAMES_SECONDS = 0.5
+_NO_ANSWER = 4
+_INTERRUPTED = 130
+
+
+def main(argv: Sequence[str]) -> int:
+    """Returns the exit code."""
+    arguments = parser().parse_args(argv)
+    try:
+        code = run(arguments)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:  # the reader has closed the pipe, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return OK
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+
+
+def run(arguments: Namespace) -> int:
+    """Runs a command that was parsed; prints the message of a failure. Returns the exit code."""
+    try:
+        return _dispatch(arguments)
+    except CtlError as error:
+        print(f"pilothouse ctl: {error}", file=sys.stderr)
+        is_status = arguments.command == "status"
+        return _NO_ANSWER if is_status and error.code in (AWAY, UNKNOWN) else error.code
+    except TimeoutError:
+        print("pilothouse ctl: the server did not answer in time", file=sys.stderr)
+        return AWAY
+
+
+def _dispatch(arguments: Namespace) -> int:
+    options = Options(arguments.url, arguments.socket, arguments.config, arguments.data_dir)
+    command = arguments.command
+    if command == "shutdown":
+        return commands.shutdown(options)
+    if command == "completion":
+        from supervisor.cli.ctl.completion import script
+
+        sys.stdout.write(script(arguments.shell))
+        return OK
+    if command == "shell":
+        from supervisor.cli.ctl.shell import shell
+
+        return shell(arguments, run)
+    timeout = _NAMES_SECONDS if command == "names" else arguments.timeout
+    client = Client(options, timeout, read_token(arguments.token_file, os.environ), arguments.ca)
+    if command in ("start", "stop", "restart", "signal"):
+        return _change(client, arguments)
+    if command == "names":
+        return commands.names(client)
+    return _read(client, arguments)
+
+
+def _change(client: Client, arguments: Namespace) -> int:
+    if not getattr(arguments, "wait", False):
+        return commands.change(client, arguments)
+    from supervisor.cli.ctl.history import wait_for_jobs
+
+    stream = client.stream("/processes/stream")  # before the start, so that no end is missed
+    stream.limit(None)
+    return commands.change(client, arguments) or wait_for_jobs(client, arguments.selectors, stream)
+
+
+def _read(client: Client, arguments: Namespace) -> int:
+    command = arguments.command
+    if command == "tail":
+        from supervisor.cli.ctl.logs import tail
+
+        return tail(client, arguments)
+    if command in ("events", "wait"):
+        from supervisor.cli.ctl import history
+
+        return history.events(client, arguments) if command == "events" else history.wait(client, arguments)
+    if command == "top":
+        from supervisor.cli.ctl.top import top
+
+        return top(client, arguments)
+    simple = {
+        "status": commands.status,
+        "reload": commands.reload,
+        "info": commands.info,
+        "pid": commands.pid,
+        "groups": commands.groups,
+        "schedule": commands.schedule,
+    }
+    return simple[command](client, arguments)

@@ -1,0 +1,130 @@
+"""The command line of `ctl`: its commands, options and arguments."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Callable
+
+EPILOG = """\
+SEL is a name, a glob (worker-*), @group, label=value or all; !SEL excludes. Several, or with commas, add up.
+
+The server is found by --url or --socket; PILOTHOUSE_URL; the data directory of --config, --data-dir,
+./pilothouse.yaml, ./data, /etc/pilothouse/pilothouse.yaml, /var/lib/pilothouse; http://127.0.0.1:8080.
+A token is read from --token-file or PILOTHOUSE_TOKEN.
+
+Exit codes: 0 done; 1 failed; 2 usage; 4 refused; 5 no such process; 7 no server.
+`status`: 0 all run; 3 one does not; 4 unknown, or no answer. `wait`: 124 timeout.
+"""
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "": 1.0}
+
+_AddCommand = Callable[..., argparse.ArgumentParser]
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that knows abbreviations of nothing: scripts would come to depend on them."""
+
+    def __init__(self, *arguments: object, **options: object) -> None:
+        super().__init__(*arguments, **{"allow_abbrev": False, **options})  # type: ignore[arg-type]
+
+
+def seconds(text: str) -> float:
+    """A length of time: `500ms`, `5s`, `2m`, `1h`, or a number of seconds."""
+    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d|)", text.strip())
+    if found is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a length of time such as 500ms, 5s or 2m")
+    return float(found[1]) * _UNITS[found[2]]
+
+
+def lines(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= 10_000:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number between 1 and 10000")
+    return int(text)
+
+
+def parser() -> argparse.ArgumentParser:
+    common, for_wait = _common(is_default=False), _common(is_default=False, has_timeout=False)
+    main = Parser(
+        prog="pilothouse ctl",
+        parents=[_common(is_default=True)],
+        description="Controls a running pilothouse.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = main.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=Parser)
+
+    def command(name: str, about: str | None, *selectors: str) -> argparse.ArgumentParser:
+        parents = [for_wait if name == "wait" else common]
+        if about is None:
+            return commands.add_parser(name, parents=parents)
+        added = commands.add_parser(name, parents=parents, help=about, description=about)
+        for count in selectors:
+            added.add_argument("selectors", nargs=count, metavar="SEL")
+        return added
+
+    _add_control(command)
+    _add_reading(command)
+    command("reload", "read the configuration again").add_argument(
+        "--dry-run", action="store_true", help="only say what would change"
+    )
+    command("shutdown", "stop the server on this machine, and wait until it is gone")
+    command("shell", "read commands from a prompt")
+    command("completion", "print a completion script").add_argument("shell", choices=("bash", "zsh", "fish"))
+    command("names", None)
+    return main
+
+
+def _add_control(command: _AddCommand) -> None:
+    start = command("start", "start processes", "+")
+    start.add_argument("--wait", action="store_true", help="wait until started jobs have ended")
+    command("stop", "stop processes", "+")
+    command("restart", "restart processes", "+")
+    sending = command("signal", "send a signal to processes")
+    sending.add_argument("signal", metavar="SIG", help="HUP, SIGUSR1, 15")
+    sending.add_argument("selectors", nargs="+", metavar="SEL")
+    sending.add_argument("--group", action="store_true", help="to the whole process group of each")
+    schedule = command("schedule", "show schedules; pause or resume them")
+    schedule.add_argument("words", nargs="+", metavar="[pause|resume] SEL")
+
+
+def _add_reading(command: _AddCommand) -> None:
+    command("status", "show processes", "*")
+    tail = command("tail", "show the end of logs", "+")
+    tail.add_argument("-f", "--follow", action="store_true", help="show what is added")
+    tail.add_argument("-n", "--lines", type=lines, default=10, metavar="N", help="how many lines (10)")
+    tail.add_argument("--stderr", action="store_true", help="standard error instead of standard output")
+    tail.add_argument("--raw", action="store_true", help="control characters too, to a terminal")
+    events = command("events", "show status changes", "*")
+    events.add_argument("-f", "--follow", action="store_true", help="show new ones as they happen")
+    events.add_argument("-n", "--lines", type=lines, default=20, metavar="N", help="how many (20)")
+    events.add_argument("--status", help="only changes to this status")
+    events.add_argument("--notices", action="store_true", help="notices too")
+    wait = command("wait", "wait until processes are ready, or in another state", "+")
+    wait.add_argument("--for", dest="target", default="ready", metavar="ready|ended|STATUS", help="(ready)")
+    wait.add_argument("--any", action="store_true", help="one of them is enough")
+    wait.add_argument("--timeout", dest="wait_timeout", type=seconds, default=60.0, metavar="TIME", help="(60s)")
+    command("info", "show the machine and the server")
+    command("pid", "show the pids of processes", "+")
+    command("groups", "show groups and their members")
+    top = command("top", "show the use of processors and memory", "*")
+    top.add_argument("-d", "--delay", type=seconds, default=2.0, metavar="TIME", help="(2s)")
+
+
+def _common(is_default: bool, has_timeout: bool = True) -> Parser:
+    """The options that may stand before or after the command; only those before it have defaults."""
+    added = Parser(add_help=False)
+
+    def option(*names: str, default: object = None, **settings: object) -> None:
+        added.add_argument(*names, default=default if is_default else argparse.SUPPRESS, **settings)  # type: ignore[arg-type]
+
+    option("--url", help="where the server is: http://host:8080, unix:///path")
+    option("--socket", metavar="PATH", help="its control socket")
+    option("--config", metavar="FILE", help="its configuration file")
+    option("--data-dir", metavar="DIR", help="its data directory")
+    option("--token-file", metavar="FILE", help="a file with a token")
+    option("--ca", metavar="FILE", help="certificates to trust, for https")
+    if has_timeout:
+        option("--timeout", type=seconds, default=10.0, metavar="TIME", help="for what only reads (10s)")
+    option("--json", action="store_true", default=False, help="JSON instead of text")
+    option("--color", choices=("auto", "always", "never"), default="auto", help="(auto)")
+    return added

@@ -1,0 +1,101 @@
+"""What people see: columns, durations, colours, and text from processes that cannot harm a terminal."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+UP = frozenset({"running", "healthy", "unhealthy"})
+ENDED = frozenset({"finished", "unknown", "failed", "failed_to_start", "stopped", "aborted"})
+_COLOURS = {
+    **dict.fromkeys(("running", "healthy", "finished"), "32"),
+    **dict.fromkeys(("starting", "stopping", "unhealthy"), "33"),
+    **dict.fromkeys(("failed", "failed_to_start", "aborted", "unknown"), "31"),
+}
+_SGR = re.compile(r"(\x1b\[[0-9;:]*m)")
+
+
+def wants_colour(choice: str) -> bool:
+    """`auto`: where standard output is a terminal and NO_COLOR is not set."""
+    return choice == "always" or (choice == "auto" and sys.stdout.isatty() and not os.environ.get("NO_COLOR"))
+
+
+def coloured(status: str, width: int, colour: bool) -> str:
+    """A status, padded to a width."""
+    code = _COLOURS.get(status)
+    padded = status.ljust(width)
+    return f"\x1b[{code}m{padded}\x1b[0m" if colour and code else padded
+
+
+def columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """The rows as lines, each column as wide as its widest cell."""
+    widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
+    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
+    return [line.rstrip() for line in lines]
+
+
+def plain(text: str) -> str:
+    """Text on one line without control characters: names and messages are other people's."""
+    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
+
+
+def shown_log(line: str) -> str:
+    """A line of a log for a terminal: colours stay, all other control characters are escaped."""
+    parts = _SGR.split(line)
+    kept = (part if place % 2 else _without_controls(part) for place, part in enumerate(parts))
+    return "".join(kept) + ("\x1b[0m" if len(parts) > 1 else "")
+
+
+def _without_controls(text: str) -> str:
+    return "".join(letter if letter.isprintable() or letter == "\t" else ascii(letter)[1:-1] for letter in text)
+
+
+def duration(seconds: float) -> str:
+    """`3d 4h`, `2h 5m`, `3m 12s`, `12s`."""
+    whole = max(0, int(seconds))
+    parts = [(whole // 86400, "d"), (whole // 3600 % 24, "h"), (whole // 60 % 60, "m"), (whole % 60, "s")]
+    first = next((place for place, (number, _) in enumerate(parts) if number), len(parts) - 1)
+    return " ".join(f"{number}{unit}" for number, unit in parts[first : first + 2])
+
+
+def size(count: int | None) -> str:
+    """`12.3 MB` of a number of bytes; nothing of none."""
+    if count is None:
+        return ""
+    amount = float(count)
+    for unit in ("B", "KB", "MB", "GB"):
+        if amount < 1024 or unit == "GB":
+            break
+        amount /= 1024
+    return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
+
+
+def instant(text: str | None) -> float | None:
+    """Seconds since 1970 of a time in RFC 3339."""
+    if not text:
+        return None
+    from datetime import datetime
+
+    return datetime.fromisoformat(text).timestamp()
+
+
+def about(process: dict[str, Any], now: float | None) -> str:
+    """What `status` says behind the status of a process."""
+    start, due = instant(process["startTime"]), instant(process["nextRestart"])
+    words = []
+    if process["pid"] is not None:
+        words.append(f"pid {process['pid']}")
+        if start is not None and now is not None:
+            words.append(f"uptime {duration(now - start)}")
+    elif process["exitCode"] is not None:
+        words.append(f"exit code {process['exitCode']}")
+    if process["waitingFor"] == "restart" and due is not None and now is not None:
+        words.append(f"restart in {duration(due - now)}")
+    elif process["waitingFor"] not in (None, "ready"):
+        words.append(f"waits for {process['waitingFor'].replace('-', ' ')}")
+    if process["statusText"]:
+        words.append(plain(process["statusText"]))
+    return ", ".join(words)

@@ -1,0 +1,484 @@
+"""`run.py ctl` against real servers: over the control socket, TCP and TLS, on pipes and on a terminal."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import pty
+import re
+import select
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+from conftest import PATIENCE, ROOT, Serve, Server, python, wait_for
+from people import token_of
+
+SLEEP = {"command": "sleep 1000"}
+LINES = {
+    "command": python(
+        "print('one\\ntwo\\n\\x1b[31mred\\x1b[0m \\x1b]0;title\\x07', flush=True)\nimport time; time.sleep(1000)"
+    )
+}
+PROCESSES: dict[str, Any] = {
+    "web": {**SLEEP, "groups": ["front"], "labels": ["env=test"], "description": "pages"},
+    "db": {**SLEEP, "stdout-logfile": "db.log"},
+    "--help": SLEEP,
+    "a*": SLEEP,
+    "abc": SLEEP,
+    "absent": {"command": "no-such-program-anywhere"},
+    "lines": {**LINES, "stdout-logfile": "lines.log", "stderr-logfile": "errors.log"},
+}  # fmt: skip
+
+
+class Ctl:
+    """`ctl` with the options that lead to one server."""
+
+    def __init__(self, server: Server, *options: str) -> None:
+        self.server = server
+        self.options = options
+
+    def command(self, *arguments: str) -> list[str]:
+        return [sys.executable, str(ROOT / "run.py"), "ctl", *self.options, *arguments]
+
+    def __call__(self, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            self.command(*arguments), cwd=self.server.folder, env={**os.environ, **environ},
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PATIENCE,
+        )  # fmt: skip
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            self.command(*arguments), cwd=self.server.folder, stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+    def done(self, *arguments: str) -> str:
+        """The output of a command that must succeed."""
+        result = self(*arguments)
+        assert result.returncode == 0, result
+        return result.stdout
+
+
+def reading(ctl: Ctl, *arguments: str) -> tuple[int, str]:
+    result = ctl(*arguments)
+    return result.returncode, result.stdout + result.stderr
+
+
+def by_socket(server: Server) -> Ctl:
+    return Ctl(server, "--socket", str(server.data / "control.sock"))
+
+
+@pytest.fixture
+def ctl(serve: Serve) -> Ctl:
+    return by_socket(serve(PROCESSES))
+
+
+@pytest.fixture(params=["socket", "tcp", "tls"])
+def by_each_way(request: pytest.FixtureRequest, serve: Serve, tmp_path: Path) -> Ctl:
+    if request.param != "tls":
+        server = serve(PROCESSES)
+        return (
+            by_socket(server) if request.param == "socket" else Ctl(server, "--url", f"http://127.0.0.1:{server.port}")
+        )
+    authority = trustme.CA()
+    issued = authority.issue_cert("127.0.0.1")
+    authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    issued.cert_chain_pems[0].write_to_path(str(tmp_path / "chain.pem"))
+    issued.private_key_pem.write_to_path(str(tmp_path / "key.pem"))
+    server = serve(
+        PROCESSES, server={"tls": {"certificate": str(tmp_path / "chain.pem"), "key": str(tmp_path / "key.pem")}}
+    )
+    return Ctl(server, "--url", f"https://127.0.0.1:{server.port}", "--ca", str(tmp_path / "ca.pem"))
+
+
+def test_every_command_works_by_every_way(by_each_way: Ctl) -> None:
+    ctl = by_each_way
+    assert re.fullmatch(
+        r"web has been started \(pid \d+\)\ndb has been started \(pid \d+\)\n", ctl.done("start", "web", "db")
+    )
+    assert ctl.done("start", "web") == "web is running\n"
+    assert re.search(r"^web +running +pid \d+, uptime \d+s$", ctl.done("status"), re.MULTILINE)
+    assert re.fullmatch(r"web  running  pid \d+, uptime \d+s\n", ctl.done("status", "@front"))
+    assert json.loads(ctl.done("status", "--json", "web"))[0]["groups"] == ["front"]
+    pid = ctl.done("pid", "web").strip()
+    assert ctl.done("restart", "env=test").startswith("web has been restarted (pid ")
+    assert ctl.done("pid", "web").strip() != pid
+    assert ctl.done("signal", "CONT", "web").startswith("SIGCONT has been sent to web")
+    assert ctl.done("groups") == "front  1/1 live  web\n"
+    assert "operatingSystem:" in ctl.done("info")
+    assert ctl.done("wait", "web") == ""
+    assert ctl.done("start", "lines").startswith("lines has been started")
+    wait_for(lambda: ctl.done("tail", "lines").startswith("one\ntwo\n"))
+    assert ctl.done("tail", "--stderr", "lines") == ""
+    events = [json.loads(line)["newStatus"] for line in ctl.done("events", "--json", "-n", "3", "web").splitlines()]
+    assert events == ["stopped", "starting", "running"]
+    assert "NAME" in ctl.done("top")
+    assert ctl.done("reload", "--dry-run") == "a reload would do this: nothing changed\n"
+    assert ctl.done("reload") == "the configuration has been read: nothing changed\n"
+    assert set(ctl.done("names").splitlines()) == {*PROCESSES, "@front"}
+    assert re.fullmatch(r"web has been stopped \(pid \d+\)\n", ctl.done("stop", "web"))
+    followed = ctl.start("tail", "-f", "lines")
+    changes = ctl.start("events", "-f", "-n", "1", "db")
+    assert followed.stdout is not None
+    assert changes.stdout is not None
+    assert [followed.stdout.readline() for _ in range(2)] == ["one\n", "two\n"]
+    assert "db" in changes.stdout.readline()
+    ctl.done("stop", "all")
+    assert "stopping" in changes.stdout.readline()
+    for process in (followed, changes):
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=PATIENCE)
+        assert process.returncode == 130
+
+
+def test_names_that_look_like_options_and_globs_are_names(ctl: Ctl) -> None:
+    assert ctl.done("start", "--", "--help").startswith("--help has been started")
+    assert ctl.done("start", "a*").startswith("a* has been started")
+    assert ctl.server.status("abc") == "not_started"
+    assert ctl.done("stop", "--json", "--", "--help").startswith('{"message"')
+    assert {one["name"] for one in json.loads(ctl("status", "--json", "ab*,!absent").stdout)} == {"abc"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["status"], 0),
+        (["status", "web"], 3),
+        (["status", "none"], 4),
+        (["start"], 2),
+        (["start", "all,!all", "--nonsense"], 2),
+        (["stop", "!web"], 2),
+        (["wait", "web", "--for", "nonsense"], 2),
+        (["tail", "-n", "0", "web"], 2),
+        (["--timeout", "soon", "status"], 2),
+        (["start", "absent"], 1),
+        (["tail", "web"], 1),
+        (["pid", "web"], 1),
+        (["start", "none"], 5),
+        (["signal", "NONSENSE", "web"], 1),
+        (["events", "none"], 5),
+        (["wait", "web", "--timeout", "50ms"], 124),
+    ],
+)
+def test_exit_codes(ctl: Ctl, arguments: list[str], code: int) -> None:
+    result = ctl(*arguments)
+    assert result.returncode == code, result
+    assert bool(result.stderr) == (code not in (0, 3))
+    assert "Traceback" not in result.stderr
+
+
+def test_options_stand_before_or_after_the_command(serve: Serve) -> None:
+    server = serve({"web": SLEEP})
+    way = ["--url", f"http://127.0.0.1:{server.port}"]
+    assert Ctl(server)("--url", "ftp://x", "status").returncode == 2
+    assert Ctl(server).done(*way, "status") == Ctl(server).done("status", *way) == "web  not_started\n"
+
+
+def test_a_server_that_refuses_is_4_and_one_that_is_away_is_7_with_each_place(serve: Serve, tmp_path: Path) -> None:
+    server = serve({"web": SLEEP}, tracker={"security": {"open-mode": False}})
+    url = f"http://127.0.0.1:{server.port}"
+    assert Ctl(server, "--url", url)("groups").returncode == 4
+    assert Ctl(server, "--url", url)("groups", PILOTHOUSE_TOKEN="plt_wrong").returncode == 4
+    assert by_socket(server).done("status") == "web  not_started\n", "who may open the socket is an operator"
+    token = token_of(server.data, "ann", "FULL", "ADMIN")
+    (tmp_path / "token").write_text(f"{token}\n")
+    assert Ctl(server, "--url", url, "--token-file", str(tmp_path / "token")).done("start", "web")
+    socket = server.data / "control.sock"
+    server.stop()
+    for arguments, code in ((["groups"], 7), (["status"], 4), (["start", "web"], 7), (["names"], 5)):
+        assert Ctl(server, "--socket", str(socket))(*arguments).returncode == code
+    nowhere = Ctl(server)("groups")
+    assert nowhere.returncode == 7
+    assert "data directory data: No such file or directory" in nowhere.stderr
+    assert "/var/lib/pilothouse" in nowhere.stderr
+    assert "http://127.0.0.1:8080" in nowhere.stderr
+
+
+def test_the_server_is_found_by_its_data_directory(serve: Serve, tmp_path: Path) -> None:
+    server = serve({"web": SLEEP})
+    for options in (
+        ["--data-dir", str(server.data)],
+        ["--config", str(server.file), "--data-dir", str(server.data)],
+        [],
+    ):
+        assert Ctl(server, *options).done("status") == "web  not_started\n", options
+    endpoint = json.loads((server.data / "endpoint.json").read_text())
+    assert endpoint == {
+        "pid": server.pid, "socket": str(server.data / "control.sock"), "urls": [f"http://127.0.0.1:{server.port}"],
+    }  # fmt: skip
+    assert (server.data / "endpoint.json").stat().st_mode & 0o777 == 0o600
+    elsewhere = tmp_path / "elsewhere.yaml"
+    elsewhere.write_text(f"server: {{data-dir: {server.data}}}")
+    for config in (elsewhere, server.file):
+        before = [sys.executable, str(ROOT / "run.py"), "--config", str(config), "ctl", "status"]
+        assert subprocess.run(before, capture_output=True, text=True, timeout=PATIENCE).stdout == "web  not_started\n"
+    url = f"unix://{server.data}/control.sock"
+    assert Ctl(server)("status", "--timeout", "5s", PILOTHOUSE_URL=url).stdout == "web  not_started\n"
+    server.kill()
+    assert "no server runs on it" in Ctl(server)("status").stderr
+
+
+def test_a_data_directory_of_another_user_is_not_believed(serve: Serve) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("needs root, to give a file to another user")
+    server = serve({"web": SLEEP})
+    os.chown(server.data / "endpoint.json", 65534, -1)
+    assert "belongs to another user (uid 65534)" in Ctl(server, "--data-dir", str(server.data))("status").stderr
+
+
+def test_a_tail_ends_with_7_when_the_server_dies(ctl: Ctl) -> None:
+    ctl.done("start", "lines")
+    process = ctl.start("tail", "-f", "lines")
+    assert process.stdout is not None
+    assert process.stdout.readline() == "one\n"
+    ctl.server.kill()
+    _, errors = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 7
+    assert "the connection was lost" in errors
+
+
+def test_events_go_on_after_a_restart_of_the_server_without_a_gap(ctl: Ctl) -> None:
+    ctl.done("start", "web")
+    process = ctl.start("events", "-f", "-n", "2", "web", "--json")
+    assert process.stdout is not None
+    first = [json.loads(process.stdout.readline()) for _ in range(2)]
+    ctl.server.kill()
+    ctl.server.start()
+    ctl.done("stop", "web")
+    later = [json.loads(process.stdout.readline()) for _ in range(2)]
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=PATIENCE)
+    assert [one["newStatus"] for one in [*first, *later]] == ["starting", "running", "stopping", "stopped"]
+    assert len({one["id"] for one in [*first, *later]}) == 4
+
+
+def test_wait_misses_no_change(serve: Serve) -> None:
+    """It subscribes before it reads: whatever happens between, it ends."""
+    quick = {"command": "true"}
+    checked = {**SLEEP, "health-check": {"exec": {"command": "true"}, "interval": "50ms"}}
+    server = serve({"quick": quick, "web": SLEEP, "checked": checked, "fails": {"command": "false"}})
+    ctl = by_socket(server)
+    for _ in range(3):
+        waiting = ctl.start("wait", "quick", "--for", "finished")
+        server.do("start", "quick")
+        waiting.communicate(timeout=PATIENCE)
+        assert waiting.returncode == 0
+    waiting = ctl.start("wait", "web", "checked", "--json")
+    server.do("start", "checked")
+    server.do("start", "web")
+    output, _ = waiting.communicate(timeout=PATIENCE)
+    assert [one["status"] for one in json.loads(output)] == ["running", "healthy"]
+    server.do("start", "fails")
+    assert reading(ctl, "wait", "fails") == (1, "it cannot come any more: fails is failed\n")
+    assert ctl("wait", "fails", "web", "--any").returncode == 0
+    assert ctl("wait", "fails", "--for", "ended").returncode == 0
+    assert ctl("wait", "web", "--for", "ended", "--timeout", "0.1s").returncode == 124
+
+
+def test_a_restart_that_is_due_is_shown_and_waited_for(serve: Serve) -> None:
+    crashes = {"command": "false", "restart": "on-failure", "restart-delay": "1h", "restart-max-delay": "1h"}
+    ctl = by_socket(serve({"crashes": {**crashes, "auto-start": True}}))
+    ctl.server.until("crashes", "failed")
+    wait_for(lambda: re.search(r"^crashes +failed +exit code 1, restart in (1h|59m)", ctl("status").stdout))
+    assert ctl("wait", "crashes", "--timeout", "100ms").returncode == 124
+
+
+def test_several_logs_have_prefixes_and_a_pipe_gets_the_bytes(ctl: Ctl) -> None:
+    ctl.done("start", "lines", "db")
+    wait_for(lambda: "red" in ctl.done("tail", "lines"))
+    assert ctl.done("tail", "-n", "1", "lines") == "\x1b[31mred\x1b[0m \x1b]0;title\x07\n"
+    assert ctl.done("tail", "-n", "2", "db,lines") == "lines | two\nlines | \x1b[31mred\x1b[0m \x1b]0;title\x07\n"
+    assert reading(ctl, "tail", "web")[1].startswith("web has no file of its own")
+
+
+def test_json_of_a_failure_is_the_servers(ctl: Ctl) -> None:
+    result = ctl("start", "web", "absent", "--json")
+    assert result.returncode == 1
+    assert [one["outcome"] for one in json.loads(result.stdout)["results"]] == ["started", "failed"]
+
+
+def test_shutdown_ends_the_server_and_waits(serve: Serve) -> None:
+    server = serve({"web": {**SLEEP, "auto-start": True}})
+    server.until("web", "running")
+    assert Ctl(server, "--data-dir", str(server.data)).done("shutdown") == f"pilothouse (pid {server.pid}) has ended\n"
+    assert server.process is not None
+    assert server.process.wait(PATIENCE) == 0
+    assert not (server.data / "control.sock").exists()
+    assert not (server.data / "endpoint.json").exists()
+    assert Ctl(server, "--data-dir", str(server.data))("shutdown").returncode == 7
+
+
+def test_a_reload_that_needs_a_restart_says_so_and_a_dry_run_does_nothing(ctl: Ctl) -> None:
+    server = ctl.server
+    server.configure(
+        {"server": {"max-streams": 5}, "supervisor": {"processes": {"new": {**SLEEP, "auto-start": True}}}}
+    )
+    said = ctl.done("reload", "--dry-run")
+    assert "added: new" in said
+    assert "started: new" in said
+    assert "server.max-streams" in said
+    assert len(server.get("/api/v1/processes").json) == len(PROCESSES)
+    assert "started: new" in ctl.done("reload")
+    assert server.status("new") == "running"
+    server.file.write_text("supervisor: {processes: {a: {}}}")
+    code, text = reading(ctl, "reload", "--dry-run")
+    assert (code, "supervisor.processes.a.command: is required" in text) == (1, True)
+
+
+# A terminal
+
+
+@contextlib.contextmanager
+def terminal(ctl: Ctl, *arguments: str, **environ: str) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
+    process = subprocess.Popen(
+        ctl.command(*arguments), stdin=slave, stdout=slave, stderr=slave, cwd=ctl.server.folder,
+        env={**os.environ, "TERM": "xterm", **environ}, start_new_session=True,
+    )  # fmt: skip
+    os.close(slave)
+    try:
+        yield process, master
+    finally:
+        process.kill()
+        process.wait()
+        os.close(master)
+
+
+def read_until(master: int, pattern: bytes) -> bytes:
+    """What comes from the terminal until the pattern is in it."""
+    end, seen = time.monotonic() + PATIENCE, b""
+    while not re.search(pattern, seen):
+        assert time.monotonic() < end, seen
+        if select.select([master], [], [], 0.1)[0]:
+            try:
+                seen += os.read(master, 65536)
+            except OSError:
+                break  # the other end has closed
+    assert re.search(pattern, seen), seen
+    return seen
+
+
+def test_the_shell_completes_runs_and_remembers(ctl: Ctl, tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    with terminal(ctl, "shell", XDG_STATE_HOME=str(state)) as (process, master):
+        read_until(master, b"pilothouse> ")
+        os.write(master, b"start we\t\n")
+        read_until(master, rb"web has been started \(pid \d+\)")
+        os.write(master, b"status none\n")
+        read_until(master, b"no process matches 'none'")
+        os.write(master, b"status --nonsense\n")
+        read_until(master, b"unrecognized arguments")
+        os.write(master, b"stop 'web\n")
+        read_until(master, b"No closing quotation")
+        os.write(master, b"exit\n")
+        assert process.wait(PATIENCE) == 0
+    history = state / "pilothouse" / "ctl-history"
+    assert history.read_text().splitlines()[0] == "start web "
+    assert history.stat().st_mode & 0o777 == 0o600
+    with terminal(ctl, "shell", XDG_STATE_HOME=str(state)) as (process, master):
+        read_until(master, b"pilothouse> ")
+        os.write(master, b"\x1b[A")  # the last line
+        read_until(master, b"exit")
+        os.write(master, b"\n")
+        assert process.wait(PATIENCE) == 0
+
+
+def test_the_shell_reads_a_pipe(ctl: Ctl) -> None:
+    result = subprocess.run(
+        ctl.command("shell"), input="start web\nstatus web\nquit\n", capture_output=True, text=True, timeout=PATIENCE
+    )
+    assert result.returncode == 0
+    assert re.fullmatch(r"web has been started \(pid \d+\)\nweb  running  pid \d+, uptime \d+s\n", result.stdout)
+
+
+def test_top_redraws_until_q(ctl: Ctl) -> None:
+    with terminal(ctl, "top", "-d", "100ms") as (process, master):
+        read_until(master, rb"\x1b\[\?1049h(?s:.*)web +not_started")
+        ctl.server.do("start", "web")
+        read_until(master, rb"web +running +\d+ +[\d.]+ % +[\d.]+ [KM]B")
+        os.write(master, b"q")
+        read_until(master, rb"\x1b\[\?1049l")
+        assert process.wait(PATIENCE) == 0
+
+
+def test_a_terminal_gets_colours_of_logs_and_nothing_else_of_them(ctl: Ctl) -> None:
+    ctl.done("start", "lines")
+    wait_for(lambda: "red" in ctl.done("tail", "lines"))
+    with terminal(ctl, "tail", "lines") as (_, master):
+        seen = read_until(master, b"title")
+    assert b"\x1b[31mred\x1b[0m \\x1b]0;title" in seen
+    with terminal(ctl, "tail", "--raw", "lines") as (_, master):
+        assert b"\x1b]0;title\x07" in read_until(master, b"title\x07")
+
+
+@pytest.mark.parametrize(("environ", "is_coloured"), [({}, True), ({"NO_COLOR": "1"}, False)])
+def test_statuses_are_coloured_on_a_terminal_only(ctl: Ctl, environ: dict[str, str], is_coloured: bool) -> None:
+    ctl.done("start", "web")
+    assert "\x1b" not in ctl.done("status")
+    assert "\x1b[32mrunning" in ctl.done("status", "--color", "always")
+    with terminal(ctl, "status", "web", **environ) as (_, master):
+        assert (b"\x1b[32m" in read_until(master, b"uptime")) == is_coloured
+
+
+# Completion
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_completion_script_completes(ctl: Ctl, tmp_path: Path, shell: str) -> None:
+    script = ctl.done("completion", shell)
+    assert "ctl names" in script
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed")
+    (tmp_path / "script").write_text(script)
+    (tmp_path / "pilothouse").write_text(f'#!/bin/sh\nshift\nexec {" ".join(ctl.command())} "$@"\n')
+    (tmp_path / "pilothouse").chmod(0o755)
+    environ = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+
+    def completed(*words: str) -> set[str]:
+        line, given = " ".join(("pilothouse", "ctl", *words)), " ".join(f"'{word}'" for word in words)
+        programs = {
+            "bash": f"COMP_WORDS=(pilothouse ctl {given}); COMP_CWORD={len(words) + 1}; _pilothouse; "
+            "printf '%s\\n' \"${COMPREPLY[@]}\"",
+            "fish": f"complete -C '{line}' | cut -f 1",
+            "zsh": f"words=(pilothouse ctl {given}); CURRENT={len(words) + 2}; PREFIX='{words[-1]}'; _pilothouse",
+        }
+        before = "compdef() { }; compadd() { print -l -- ${@:#--} }; " if shell == "zsh" else ""
+        program = f"{before}source {tmp_path}/script; {programs[shell]}"
+        result = subprocess.run([shell, "-c", program], env=environ, capture_output=True, text=True, timeout=PATIENCE)
+        return {word.strip() for word in result.stdout.splitlines() if word.startswith(words[-1])}
+
+    assert completed("st") == {"start", "status", "stop"}
+    assert completed("start", "w") == {"web"}
+    assert completed("start", "@") == {"@front"}
+    assert "--dry-run" in completed("reload", "--d")
+    assert completed("completion", "z") == {"zsh"}
+
+
+def test_status_needs_little_memory_and_no_module_of_the_server(ctl: Ctl) -> None:
+    code = (
+        "import sys; sys.argv[:] = ['run.py', 'ctl', *sys.argv[1:]]\n"
+        "from supervisor.cli.ctl.main import main\n"
+        "main(sys.argv[2:])\n"
+        "theirs = {'tornado', 'attrs', 'attr', 'cattrs', 'yaml', 'peewee', 'psutil', 'handlers', 'models'}\n"
+        "print(sorted(theirs & {name.split('.')[0] for name in sys.modules}))\n"
+        "print(next(line for line in open('/proc/self/status') if line.startswith('VmHWM')))"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code, *ctl.options, "status"], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE
+    )
+    *_, loaded, memory, _, _ = result.stdout.split("\n")
+    assert loaded == "[]", result
+    assert int(memory.split()[1]) < 30 * 1024
