@@ -35,7 +35,7 @@ from handlers.http.sse import Broadcast, Streams
 from handlers.mcp import handler as mcp
 from handlers.openapi import pages as openapi_pages
 from handlers.routing import API, ErrorDetails, Route, Service, StreamPath, owner, rule
-from handlers.supervision import events, process_table, processes, selection, system
+from handlers.supervision import events, notices, process_table, processes, selection, system
 from handlers.supervision import pages as process_pages
 from handlers.supervision import streams as status_streams
 from handlers.tracker import badges, forms, ingest, projects
@@ -74,7 +74,7 @@ def _dated_problem(error: ErrorDetails) -> serializers.DatedProblemDetail:
 SUPERVISION = Service(
     "supervision",
     "/supervision",
-    [*processes.routes, *selection.routes, *events.routes, *system.routes, *live.routes],
+    [*processes.routes, *selection.routes, *notices.routes, *events.routes, *system.routes, *live.routes],
     "application/json",
     _error_response,
 )
@@ -140,6 +140,8 @@ class Application(tornado.web.Application):
         self.streams = Streams(services.config.server)
         self.streams.statuses = Broadcast(status_streams.status_block)
         services.changes.subscribe(self.streams.statuses.publish)
+        notice_stream = Broadcast(status_streams.notice_block)
+        services.notices.published.subscribe(notice_stream.publish)
         runs = Runs(services)
         services.runs.subscribe(runs.publish)
         operations = [operation for operation in OPERATIONS if operation.group not in (replaced or {})]
@@ -164,6 +166,7 @@ class Application(tornado.web.Application):
             runs=runs,
             live=live.Live(services, self.streams, runs),
             tools=self.tools,
+            notice_stream=notice_stream,
         )
 
     def get_handler_delegate(

@@ -42,6 +42,7 @@ from supervisor.processes.fleet import Fleet, Reload
 from supervisor.processes.health import Prober
 from supervisor.processes.history import QUERY_TAKES, History, OwnHistory
 from supervisor.processes.log_files import Logs
+from supervisor.processes.notices import Notices
 from supervisor.processes.orphans import Orphans, become_subreaper
 from supervisor.processes.usage import Meter
 from supervisor.pubsub import PubSub
@@ -132,7 +133,8 @@ class Services:
         settings = self.config
         publish = self.sharing.history.notice if self.sharing else self.changes.publish
         self.event_writer = EventWriter(publish, min(settings.supervisor.events.retain_rows, _MAX_WAITING_EVENTS))
-        self.context = _supervision_context(self.clock, self.event_writer, instance)
+        self.notices = Notices(self.clock)
+        self.context = _supervision_context(self.clock, self.event_writer, self.notices, instance)
         self.fleet = Fleet(settings.supervisor.processes, self.context, records)
         self.logs = Logs(self.fleet.log_files)
         self.meter = Meter(self.clock)
@@ -189,6 +191,7 @@ class Services:
             await self.context.orphans.end_remaining()
         if self.sharing is not None:
             await self.sharing.close(_seconds_until(end))
+        self.notices.write()
         self.context.prober.close()
         self.context.children.close()
         self.context.cgroups.close()
@@ -286,6 +289,8 @@ class Services:
             try:
                 while await self.history.prune(before, keep.retain_rows):
                     await asyncio.sleep(0.01)
+                while await self.notices.prune(self.config.supervisor.notices.retain_rows):
+                    await asyncio.sleep(0.01)
                 await self.accounts.prune()
             except (peewee.PeeweeException, Problem) as error:
                 log.warning("the history could not be pruned: %s", error)
@@ -355,7 +360,9 @@ def _open_stores(settings: Config, stack: contextlib.AsyncExitStack) -> tuple[st
     return instance, records
 
 
-def _supervision_context(clock: Clock, event_writer: EventWriter, instance: str) -> SupervisionContext:
+def _supervision_context(
+    clock: Clock, event_writer: EventWriter, notices: Notices, instance: str
+) -> SupervisionContext:
     children, cgroups = Children(), Cgroups.open(instance)
     return SupervisionContext(
         clock=clock,
@@ -365,6 +372,7 @@ def _supervision_context(clock: Clock, event_writer: EventWriter, instance: str)
         orphans=Orphans(children, cgroups, instance),
         prober=Prober(children, clock),
         server_id=instance,
+        notices=notices,
         environment=inherited(os.environ),
     )
 

@@ -17,6 +17,7 @@ from cattrs.gen import make_dict_unstructure_fn, override
 from models.json_format import camel_case, rfc3339
 from models.paging import Page
 from models.supervision.events import Entry
+from models.supervision.notices import Notice
 from models.supervision.process import Status
 from supervisor import host
 from supervisor.processes.fleet import Reload
@@ -143,6 +144,18 @@ class ProcessHealth:
     failures: Int32
     since: Instant | None
     checked_at: Instant | None
+
+
+@frozen
+class ProcessNotice:
+    """What happened to a process without changing its status."""
+
+    id: int
+    time: Instant
+    name: str
+    process_name: str | None
+    message: str
+    facts: Mapping[str, str | int | float | bool | None]
 
 
 @frozen
@@ -391,8 +404,20 @@ def event_entry(entry: Entry) -> ProcessEventEntry:
     )
 
 
+def notice(entry: Notice) -> ProcessNotice:
+    return ProcessNotice(entry.id, Instant(entry.at), entry.name, entry.process, entry.message, entry.facts)
+
+
 def event_page(page: Page[Entry]) -> PageOf[ProcessEventEntry]:
-    asked, content = page.paging, [event_entry(entry) for entry in page.content]
+    return _page(page, [event_entry(entry) for entry in page.content])
+
+
+def notice_page(page: Page[Notice]) -> PageOf[ProcessNotice]:
+    return _page(page, [notice(entry) for entry in page.content])
+
+
+def _page(page: Page[Any], content: Sequence[Item]) -> PageOf[Item]:
+    asked = page.paging
     return PageOf(
         content=content,
         total_pages=page.pages,

@@ -20,6 +20,7 @@ from handlers.openapi.describe import whole as whole_number
 from models.errors import Invalid, NotFound, Problem
 from models.paging import whole
 from models.supervision.events import Entry
+from models.supervision.notices import Notice
 from supervisor.processes.history import History
 
 log = logging.getLogger("http")
@@ -60,12 +61,22 @@ class StatusStream(Streaming):
     """Every status change as `event: status`; `Last-Event-ID` brings what was missed, without a gap."""
 
     endpoints: ClassVar = {
-        "GET": Endpoint("Status changes as they happen", EVENT_STREAM, query=[LAST_EVENT_ID], name="process_stream")
+        "GET": Endpoint(
+            "Status changes as they happen; with notices=true notices too",
+            EVENT_STREAM,
+            query=[LAST_EVENT_ID, choice("notices", "Whether to send notices", ["true", "false"], "false")],
+            name="process_stream",
+        )
     }
 
     async def get(self) -> None:
         last = self.request.headers.get("Last-Event-ID", "")
+        notices = self.query().get("notices") or "false"
+        if notices not in ("true", "false"):
+            raise Invalid("notices must be true or false")
         stream = self.open()
+        if notices == "true":
+            self.settings["notice_stream"].add(stream, self.services.notices.last_id)
         stream.send(f"retry: {RETRY_MILLISECONDS}\n: status changes\n\n".encode())
         seen = self._history.last_told
         if last.isascii() and last.isdigit() and len(last) <= _LONGEST_ID:
@@ -115,6 +126,11 @@ def log_asked_for(handler: Base, name: str) -> tuple[str, int]:
 
 def status_block(entry: Entry) -> bytes:
     return block("status", serializers.text(serializers.plain(serializers.event_entry(entry))), entry.id)
+
+
+def notice_block(notice: Notice) -> bytes:
+    """Without an id: `Last-Event-ID` is the last status change."""
+    return block("notice", serializers.text(serializers.plain(serializers.notice(notice))))
 
 
 class LogStream(Streaming):

@@ -81,6 +81,11 @@ class Events:
 
 
 @frozen
+class Notices:
+    retain_rows: Annotated[int, parsers.between(1, 1_000_000)] = 10_000
+
+
+@frozen
 class Supervisor:
     node_name: Filled | None = None
     description: str = ""
@@ -88,6 +93,7 @@ class Supervisor:
     on_exit: Literal["stop", "leave"] = "stop"
     security: ControlSecurity = ControlSecurity()
     events: Events = Events()
+    notices: Notices = Notices()
     processes: Mapping[Annotated[str, parsers.process_name], ProcessSpec] = Factory(dict)
     """In the order of the file."""
     groups: Mapping[Annotated[str, parsers.group_name], tuple[Filled, ...]] = Factory(dict)

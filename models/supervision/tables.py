@@ -30,6 +30,13 @@ database = Store(
             " generation INTEGER NOT NULL, pid INTEGER, start_ticks INTEGER, boot_id TEXT, start_time INTEGER,"
             " end_time INTEGER, exit_code INTEGER, uptime INTEGER NOT NULL, failed_log TEXT) WITHOUT ROWID",
         ],
+        [
+            "CREATE TABLE notice (id INTEGER PRIMARY KEY AUTOINCREMENT, time INTEGER NOT NULL, name TEXT NOT NULL,"
+            " process TEXT, message TEXT NOT NULL, facts TEXT NOT NULL)",
+            "CREATE INDEX notice_by_time ON notice (time, id)",
+            "CREATE INDEX notice_by_name ON notice (name, time, id)",
+            "CREATE INDEX notice_by_process ON notice (process, time, id)",
+        ],
     ]
 )
 """The history and the records of the processes."""

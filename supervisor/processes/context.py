@@ -17,6 +17,7 @@ from supervisor.processes.cgroups import Cgroups
 from supervisor.processes.child import FINGERPRINT_VARIABLE, TAG_VARIABLE, Children, Launch
 from supervisor.processes.event_writer import EventWriter
 from supervisor.processes.health import Prober
+from supervisor.processes.notices import Notices
 from supervisor.processes.orphans import Orphans
 from supervisor.scheduling import YieldingLock
 
@@ -30,6 +31,7 @@ class SupervisionContext:
     orphans: Orphans
     prober: Prober
     server_id: str
+    notices: Notices
     environment: Mapping[str, str]
     """What children inherit: the environment of the server, less the variables that configure it."""
     spawn_lock: YieldingLock = Factory(YieldingLock)

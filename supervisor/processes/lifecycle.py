@@ -389,6 +389,14 @@ class InstanceLifecycle(ProcessState):
                 self.name, self.spec.restart_limit, self.spec.restart_window, self.status.value,
             )  # fmt: skip
             self._want(False)  # the next start of the server does not restart it either
+            self._context.notices.post(
+                "process.gave_up",
+                self.name,
+                f"{self.name} is not restarted again: {self.spec.restart_limit} restarts within "
+                f"{self.spec.restart_window:g} s; it stays {self.status.value}",
+                status=self.status.value,
+                exitCode=self.record.exit_code,
+            )
             return
         self.policy.schedule(self._background(self._restart_after(delay)))
         self.next_restart = self._context.clock.now() + int(delay * 1_000_000)

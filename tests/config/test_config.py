@@ -94,6 +94,7 @@ DEFAULTS: dict[str, object] = {
     "supervisor.events.retain-rows": 1000000,
     "supervisor.processes": {},
     "supervisor.groups": {},
+    "supervisor.notices.retain-rows": 10_000,
     "svc.security.mode": "READ_ONLY",
     "svc.security.api-key": None,
     "svc.security.api-key-header": "X-API-Key",

@@ -25,7 +25,8 @@ READING = {
     "helm_show_chart", "helm_show_values", "helm_show_readme", "helm_show_crds", "helm_search_hub",
     "helm_dependency_resolve", "helm_repo_list", "helm_repo_charts", "helm_repo_versions", "helm_repo_update",
     "helm_repo_update_all", "helm_pull",
-    "process_list", "process_info", "process_details", "process_groups", "process_logs", "event_list",
+    "process_list", "process_info", "process_details", "process_groups", "process_notices", "process_logs",
+    "event_list",
     "project_list", "run_list", "run_detail", "gate_verdict", "flaky_tests",
 }  # fmt: skip
 CHANGING = {

@@ -165,6 +165,7 @@ async def processes(one: Agent) -> None:
     assert (await one.gives("process_list", select="web"))[0]["status"] == "running"
     assert (await one.gives("process_details", select="w*"))[0]["restarts"] == 0
     assert await one.gives("process_groups") == []
+    assert (await one.gives("process_notices", process="web"))["totalElements"] == 0
     assert (await one.gives("process_signal", name="web", signal="CONT"))["message"].startswith("SIGCONT")
     for verb, outcome in (("start", "already"), ("signal", "signalled"), ("restart", "restarted"), ("stop", "stopped")):
         arguments = {"select": "web", "signal": "CONT"} if verb == "signal" else {"select": "web"}
