@@ -39,8 +39,8 @@ from pathlib import Path
 
 from tornado.httputil import ParseBodyConfig, ParseUrlEncodedConfig, set_parse_body_config
 
-from handlers import control_socket
 from handlers.app import SERVICES, Application
+from handlers.control_socket import control_socket
 from handlers.http.permissions import chart_access
 from handlers.http.proxy import listens_beyond_loopback
 from handlers.listener import Server, UnfinishedRequests, listen, tls
@@ -158,28 +158,21 @@ async def serve(settings: Config, asked: argparse.Namespace) -> None:
     servers: list[Server] = []
     try:
         async with open_services(settings, lambda: read_config(asked), port) as services:
-            control = control_socket.open_control_socket(settings)
             application = Application(services)
-            unfinished = UnfinishedRequests(settings.server.max_unfinished)
-            servers = [http_server(application, unfinished, context), http_server(application, unfinished, None)]
-            servers[0].add_sockets(sockets)
-            servers[1].add_sockets([] if control is None else [control])
-            stop_requested = handle_signals(services)
-            log.info("configuration: %s; processes: %d", source(asked), len(settings.supervisor.processes))
-            log_access(settings, sockets)
-            if control is not None:
-                log.info("control socket: %s", control.getsockname())
-            control_socket.write_endpoint(settings, sockets, control)
-            gc.freeze()  # these objects stay: each collection of them would hold the loop for 30 ms
-            services.start_marked()
-            services.systemd.ready()
-            services.systemd.watch(services.summary)
-            await stop_requested.wait()
-            log.info("stopping")
-            services.systemd.stopping(settings.server.shutdown_timeout + _ENDING)
-            for server in servers:
-                server.stop()
-            control_socket.remove_endpoint(settings, control)
+            with control_socket(settings, sockets) as control:
+                servers = http_servers(application, context, sockets, control)
+                stop_requested = handle_signals(services)
+                log.info("configuration: %s; processes: %d", source(asked), len(settings.supervisor.processes))
+                log_access(settings, sockets)
+                gc.freeze()  # these objects stay: each collection of them would hold the loop for 30 ms
+                services.start_marked()
+                services.systemd.ready()
+                services.systemd.watch(services.summary)
+                await stop_requested.wait()
+                log.info("stopping")
+                services.systemd.stopping(settings.server.shutdown_timeout + _ENDING)
+                for server in servers:
+                    server.stop()
             application.streams.close()
             await application.tools.close()
     finally:
@@ -190,17 +183,28 @@ async def serve(settings: Config, asked: argparse.Namespace) -> None:
     log.info("stopped")
 
 
-def http_server(application: Application, unfinished: UnfinishedRequests, context: ssl.SSLContext | None) -> Server:
-    """A server for the application, with TLS where there is a context."""
-    server = Server(
-        application,
-        ssl_options=context,
-        idle_connection_timeout=_HEADERS_WITHIN,
-        body_timeout=_BODY_WITHIN,
-        max_body_size=application.services.config.server.max_body,
-    )
-    server.unfinished = unfinished
-    return server
+def http_servers(
+    application: Application,
+    context: ssl.SSLContext | None,
+    sockets: list[socket.socket],
+    control: list[socket.socket],
+) -> list[Server]:
+    """The servers of TCP, with TLS where there is a context, and of the control socket."""
+    unfinished = UnfinishedRequests(application.services.config.server.max_unfinished)
+    servers = [
+        Server(
+            application,
+            ssl_options=options,
+            idle_connection_timeout=_HEADERS_WITHIN,
+            body_timeout=_BODY_WITHIN,
+            max_body_size=application.services.config.server.max_body,
+        )
+        for options in (context, None)
+    ]
+    for server, listening in zip(servers, (sockets, control), strict=True):
+        server.unfinished = unfinished
+        server.add_sockets(listening)
+    return servers
 
 
 def take_given(asked: argparse.Namespace) -> list[socket.socket]:

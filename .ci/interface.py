@@ -13,7 +13,7 @@ sys.path.insert(0, str(ROOT))
 
 from handlers.app import served  # noqa: E402
 from handlers.openapi.document import Document  # noqa: E402
-from handlers.openapi.pages import whole_service  # noqa: E402 (found by the line above)
+from handlers.openapi.pages import shared_endpoints  # noqa: E402 (found by the line above)
 from models.config.settings import Config  # noqa: E402
 
 FILE = ROOT / "docs" / "api.md"
@@ -27,7 +27,7 @@ ErrorDetails = Mapping[str, Any]
 def written(text: str) -> str:
     """The text of docs/api.md, with its tables as the interface document has them."""
     services = served(Config())
-    document = Document(Config(), [*services, whole_service(services[0])]).write()
+    document = Document(Config(), [*services, shared_endpoints(services[0])]).write()
     return _TABLE.sub(lambda found: found[1] + _HEAD + "\n".join(_rows(document, found[2])), text)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import grp
 import json
 import logging
@@ -9,7 +10,7 @@ import os
 import socket
 import stat
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from attrs import frozen
 from tornado.httputil import HTTPServerRequest
@@ -68,6 +69,19 @@ def open_control_socket(config: Config) -> ControlListener | None:
         return _listen(path, config)
     except OSError as error:
         raise CannotStart(f"server.unix-socket: {path}: {error.strerror or error}") from None
+
+
+@contextlib.contextmanager
+def control_socket(config: Config, sockets: Sequence[socket.socket]) -> Iterator[list[socket.socket]]:
+    """The control socket, where there is one, and `endpoint.json`, which also names `sockets`. Raises `CannotStart`."""
+    control = open_control_socket(config)
+    if control is not None:
+        log.info("control socket: %s", control.getsockname())
+    write_endpoint(config, sockets, control)
+    try:
+        yield [] if control is None else [control]
+    finally:
+        remove_endpoint(config, control)
 
 
 def _remove_dead(path: str) -> None:
