@@ -8,7 +8,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from attrs import Factory, asdict, frozen
+from attrs import Factory, asdict, evolve, frozen
 
 from models.errors import Conflict, Failed, Invalid, NotFound, Problem
 from models.supervision.process import (
@@ -98,8 +98,6 @@ class Fleet:
     def log_files(self) -> list[LogFile]:
         return [file for process in self._processes.values() for file in process.log_files()]
 
-    # One process
-
     async def start(self, name: str) -> str:
         """Starts one process after its dependencies. Raises `Invalid` (for an unknown name too), `Failed`."""
         try:
@@ -186,8 +184,6 @@ class Fleet:
             failure = StartCalledOff if was_stopped else Failed
             raise failure(f"{name} was not started: {process.name} is {process.status.value}", "START_FAILED")
 
-    # All processes
-
     async def start_all(self) -> str:
         """Starts all that are not live, lower `order` first.
 
@@ -196,9 +192,8 @@ class Fleet:
         before = [process.name for process in self._processes.values() if process.live]
         idle = [process for process in self._processes.values() if not process.live]
         failed = await self._start(idle, next_request())
-        await self._context.event_writer.ensure_stored()
-        if failed:
-            raise Failed(f"not all processes could be started: {'; '.join(failed)}", "START_FAILED")
+        await self.stored()
+        _check_all(failed, "started", "START_FAILED")
         if before:
             raise Conflict(
                 f"already running: {', '.join(before)}; all others were started", "PROCESSES_ALREADY_RUNNING"
@@ -211,9 +206,8 @@ class Fleet:
         if not active:
             raise NotFound("no process is running", "NO_RUNNING_PROCESSES")
         failed = await self._stop_every(next_request())
-        await self._context.event_writer.ensure_stored()
-        if failed:
-            raise Failed(f"not all processes could be stopped: {'; '.join(failed)}", "STOP_FAILED")
+        await self.stored()
+        _check_all(failed, "stopped", "STOP_FAILED")
         return f"{len(active)} processes have been stopped"
 
     async def restart_all(self) -> str:
@@ -222,9 +216,8 @@ class Fleet:
         with announced(processes):
             failed = await self._stop_every(request)
             failed += await self._start(processes, request)
-        await self._context.event_writer.ensure_stored()
-        if failed:
-            raise Failed(f"not all processes could be restarted: {'; '.join(failed)}", "START_FAILED")
+        await self.stored()
+        _check_all(failed, "restarted", "START_FAILED")
         return f"{len(self)} processes have been restarted"
 
     async def _stop_every(self, request: int) -> list[str]:
@@ -281,8 +274,6 @@ class Fleet:
             done += zip(batch, results, strict=True)
         return done
 
-    # Server shutdown and reload
-
     async def close(self, leave: bool) -> None:
         """Stops all, dependents first; or leaves all running, for the next start of the server to adopt."""
         self._context.closing = True
@@ -314,25 +305,19 @@ class Fleet:
 
         `auto_start` is whether new processes marked `auto-start` are started.
         """
-        removed = [process for name, process in self._processes.items() if name not in specs]
-        changed = [name for name, spec in specs.items() if name in self._specs and self._specs[name] != spec]
-        added = [name for name in specs if name not in self._processes]
-        needed, before = self._needed, self._specs
-        self._take_over(specs, changed)
-        live = [self._processes[name] for name in changed if self._processes[name].live]
-        live = [process for process in live if needs_restart(before[process.name], process.spec)]
-        new = [self._processes[name] for name in added if auto_start and specs[name].auto_start]
+        plan, needed = self.preview(specs, auto_start), self._needed
+        removed = [self._processes[name] for name in plan.removed]
+        self._take_over(specs, plan.changed)
+        live, new = ([self._processes[name] for name in names] for names in (plan.restarted, plan.started))
         failed = await self._for_each(removed, lambda process: self._retire(process, needed), reverse=True)
         self._processes = {name: one for name, one in self._processes.items() if one.live or not one.retired}
         failed += await self._for_each(live, Process.restart_if_running)
         failed += await self._start(new, next_request())
         await self._context.event_writer.ensure_stored()
-        return Reload(
-            added=added,
-            removed=[process.name for process in removed],
+        return evolve(
+            plan,
             started=[process.name for process in new if process.live],
             restarted=[process.name for process in live if process.live],
-            changed=changed,
             failed=failed,
         )
 
@@ -367,6 +352,12 @@ class Fleet:
         kept = self._processes
         retired = {name: process for name, process in kept.items() if process.retired}  # until they are gone
         self._processes = {name: kept.get(name) or self._make(spec) for name, spec in specs.items()} | retired
+
+
+def _check_all(failed: list[str], done: str, code: str) -> None:
+    """Raises `Failed` if any process could not be `done`."""
+    if failed:
+        raise Failed(f"not all processes could be {done}: {'; '.join(failed)}", code)
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""Every route of the house names who may take it."""
+"""Every route names its permission."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from handlers.http import permissions
 from handlers.http.credentials import Caller
 from handlers.http.sse import Streams
 from handlers.routing import API
+from handlers.web import live
 from handlers.web.static import StaticFiles
 from models.accounts.accounts import Credential, User
 from models.config.settings import Config
@@ -31,7 +32,7 @@ def name(rule: Rule) -> str:
 
 
 @pytest.mark.parametrize("rule", RULES, ids=name)
-def test_every_handler_names_its_gate(rule: Rule) -> None:
+def test_every_handler_names_its_permission(rule: Rule) -> None:
     assert issubclass(rule.target, Base)
     assert rule.target.permission is not permissions.CLOSED
 
@@ -40,14 +41,17 @@ ASKING = {
     permissions.CONTROL_PROCESSES, permissions.SIGNED_IN, permissions.ADMINISTER, permissions.POST_REPORTS,
     permissions.CHANGE_CHARTS, permissions.SEND_CHART_FORMS, permissions.USE_TOOLS,
 }  # fmt: skip
-"""The gates that ask who somebody is, where that matters."""
+"""The permissions that ask for a credential where one is needed."""
 
 FREE = {account.Login, account.Logout}
-"""What has a POST and no permission: before a login nobody is anybody, and to leave is free."""
+"""A POST without a permission: a caller has no account before the login, and anyone may log out."""
+
+READING = {live.LiveTopics}
+"""A POST that changes nothing but the caller's own stream: each topic has a permission of its own."""
 
 
 @pytest.mark.parametrize("rule", RULES, ids=name)
-def test_whoever_may_change_something_is_asked_who_he_is(rule: Rule) -> None:
+def test_a_change_needs_a_permission_that_asks_for_a_credential(rule: Rule) -> None:
     for method in CHANGING & set(methods(rule.target)):
         permission = rule.target.permission_of(method)
         operation = getattr(rule.target, "operations", {}).get(method)
@@ -55,6 +59,8 @@ def test_whoever_may_change_something_is_asked_who_he_is(rule: Rule) -> None:
             assert permission is permissions.READ_CHARTS, "a question that is asked with a body"
         elif rule.target in FREE:
             assert permission is permissions.PUBLIC
+        elif rule.target in READING:
+            assert permission is permissions.READ
         else:
             assert permission in ASKING
 
