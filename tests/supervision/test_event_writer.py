@@ -17,7 +17,7 @@ from models.supervision.events import Entry, Filter
 from models.supervision.process import Status
 from models.supervision.record import Record
 from models.supervision.tables import database
-from supervisor.processes import event_writer as journals
+from supervisor.processes import event_writer as writers
 from supervisor.processes.event_writer import EventWriter
 
 WEB = Record("web", Status.STARTING, wanted=True, generation=1)
@@ -193,7 +193,7 @@ def test_a_store_in_trouble_stops_nobody_and_gets_everything_in_order_afterwards
 def test_an_answer_is_not_given_while_the_store_is_in_trouble(
     store: Path, trouble: type[Trouble], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(journals, "_ENSURE_STORED_SECONDS", 0.1)
+    monkeypatch.setattr(writers, "_ENSURE_STORED_SECONDS", 0.1)
 
     async def work() -> None:
         event_writer = EventWriter(lambda _: None)
@@ -304,8 +304,8 @@ def test_what_cannot_be_stored_keeps_nothing_else_out_and_is_not_tried_for_ever(
 def test_changes_that_nobody_waits_for_share_commits_and_who_waits_is_not_kept(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(journals, "_COMMIT_INTERVAL_SECONDS", 3600.0)
-    monkeypatch.setattr(journals, "_EAGER_FLUSH_ENTRIES", 10)
+    monkeypatch.setattr(writers, "_COMMIT_INTERVAL_SECONDS", 3600.0)
+    monkeypatch.setattr(writers, "_EAGER_FLUSH_ENTRIES", 10)
 
     async def work() -> None:
         event_writer = EventWriter(lambda entry: None)

@@ -18,7 +18,7 @@ from conftest import Serve, Server, alive, wait_for
 from models.supervision.process import TRANSITIONS, Status
 
 Move = tuple[str, str]
-How = tuple[str, Callable[["House"], None]]
+How = tuple[str, Callable[["Scene"], None]]
 
 PUPPET = "read code < {fifo} && exit $code"
 """Ends with the code that is written into its fifo."""
@@ -35,7 +35,7 @@ NEVER_MADE = {("healthy", "running"), ("unhealthy", "running")}
 """Legal, and nothing does it: a health check, once it has answered, always has an answer."""
 
 
-class House:
+class Scene:
     """One server with a process for each move, and what provokes it."""
 
     def __init__(self, server: Server) -> None:
@@ -57,7 +57,7 @@ class House:
 
 
 @pytest.fixture(scope="module")
-def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     folder = tmp_path_factory.mktemp("moves")
     processes: dict[str, dict[str, Any]] = {
         "fresh": {"command": "sleep 1000"},
@@ -84,7 +84,7 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
             processes[name] = {"command": ["sh", "-c", PUPPET.format(fifo=folder / name)], **more}
     server = Server(folder, {"supervisor": {"processes": processes}}, {}, [])
     server.start()
-    yield House(server)
+    yield Scene(server)
     server.close()
 
 
@@ -92,20 +92,20 @@ def ends(state: str, ending: str) -> How:
     """Brings a process to one of the statuses in which it is up, and ends it in one of the ways."""
     name = f"{state}-{ending}"
 
-    def provoke(house: House) -> None:
-        pid = house.up(name, state)
+    def provoke(scene: Scene) -> None:
+        pid = scene.up(name, state)
         match ending:
             case "finished":
-                house.end(name, 0)
+                scene.end(name, 0)
             case "failed":
-                house.end(name, 3)
+                scene.end(name, 3)
             case "stopped":
                 os.kill(pid, signal.SIGTERM)
             case "aborted":
                 os.kill(pid, signal.SIGKILL)
             case "stopping":
-                assert house.server.do("stop", name).status == 200
-        house.server.until(name, "stopped" if ending == "stopping" else ending)
+                assert scene.server.do("stop", name).status == 200
+        scene.server.until(name, "stopped" if ending == "stopping" else ending)
 
     return name, provoke
 
@@ -113,44 +113,44 @@ def ends(state: str, ending: str) -> How:
 def begins_after(ended: str) -> How:
     name, end = ends("running", ended)
 
-    def provoke(house: House) -> None:
-        end(house)
-        assert house.server.do("start", name).status == 200
+    def provoke(scene: Scene) -> None:
+        end(scene)
+        assert scene.server.do("start", name).status == 200
 
     return name, provoke
 
 
 def starts(name: str, answer: int = 200, times: int = 1) -> How:
-    def provoke(house: House) -> None:
+    def provoke(scene: Scene) -> None:
         for _ in range(times):
-            assert house.server.do("start", name).status == answer
+            assert scene.server.do("start", name).status == answer
 
     return name, provoke
 
 
-def is_stopped_while_starting(house: House) -> None:
-    asked = threading.Thread(target=house.server.do, args=("start", "slow"))
+def is_stopped_while_starting(scene: Scene) -> None:
+    asked = threading.Thread(target=scene.server.do, args=("start", "slow"))
     asked.start()
-    house.server.until("slow", "starting")
-    assert house.server.do("stop", "slow").status == 200
+    scene.server.until("slow", "starting")
+    assert scene.server.do("stop", "slow").status == 200
     asked.join()
 
 
-def has_to_be_killed(house: House) -> None:
-    house.up("stubborn", "running")
-    wait_for((house.server.folder / "stubborn.log").read_text)
-    assert house.server.do("stop", "stubborn").status == 200
+def has_to_be_killed(scene: Scene) -> None:
+    scene.up("stubborn", "running")
+    wait_for((scene.server.folder / "stubborn.log").read_text)
+    assert scene.server.do("stop", "stubborn").status == 200
 
 
 def turns(*seen: bool) -> How:
     """The answer of its health check changes so, from the start on."""
 
-    def provoke(house: House) -> None:
-        house.server.do("stop", "turning")
+    def provoke(scene: Scene) -> None:
+        scene.server.do("stop", "turning")
         for good in seen:
-            well = house.server.folder / "well"
+            well = scene.server.folder / "well"
             well.touch() if good else well.unlink(missing_ok=True)
-            house.up("turning", "healthy" if good else "unhealthy")
+            scene.up("turning", "healthy" if good else "unhealthy")
 
     return "turning", provoke
 
@@ -187,22 +187,26 @@ def test_each_written_move_is_provoked_below_but_those_that_are_never_made() -> 
 
 
 @pytest.mark.parametrize("move", HOW, ids=" to ".join)
-def test_the_move_is_made_and_is_in_the_history(house: House, move: Move) -> None:
+def test_the_move_is_made_and_is_in_the_history(scene: Scene, move: Move) -> None:
     name, provoke = HOW[move]
-    before = len(house.moves(name))
-    provoke(house)
-    assert move in house.moves(name)[before:]
+    before = len(scene.moves(name))
+    provoke(scene)
+    assert move in scene.moves(name)[before:]
 
 
-def test_what_ends_while_nobody_watches_is_unknown_and_can_be_started(house: House) -> None:
-    server = house.server
+def test_what_ends_while_nobody_watches_is_unknown_and_can_be_started(scene: Scene) -> None:
+    server = scene.server
     for (status, _), name in UNWATCHED.items():
         if status in STATES:
-            house.up(name, status)
+            scene.up(name, status)
         else:
             threading.Thread(target=without_answer, args=(server, "start", name), daemon=True).start()
             server.until(name, "starting", "running")
-    wait_for((server.folder / "stopping-unknown.log").read_text)
+    wait_for(
+        lambda: (
+            (server.folder / "stopping-unknown.log").exists() and (server.folder / "stopping-unknown.log").read_text()
+        )
+    )
     threading.Thread(target=without_answer, args=(server, "stop", "stopping-unknown"), daemon=True).start()
     server.until("stopping-unknown", "stopping")
     pids = {name: server.info(name)["pid"] for name in UNWATCHED.values()}
@@ -213,20 +217,20 @@ def test_what_ends_while_nobody_watches_is_unknown_and_can_be_started(house: Hou
     server.start()
 
     for move, name in UNWATCHED.items():
-        assert house.moves(name)[-1] == move
+        assert scene.moves(name)[-1] == move
         last = server.events(name)[-1]
         assert (last["pid"], last["exitCode"]) == (pids[name], None)
         assert server.info(name)["pid"] is None
     assert server.do("start", "running-unknown").status == 200
-    assert ("unknown", "starting") in house.moves("running-unknown")
+    assert ("unknown", "starting") in scene.moves("running-unknown")
 
 
 @pytest.mark.parametrize(
     "name", ["turning", "stubborn", "missing", "slow", *(f"{s}-{e}" for s in STATES for e in ENDINGS)]
 )
-def test_a_history_is_one_path_through_the_table(house: House, name: str) -> None:
+def test_a_history_is_one_path_through_the_table(scene: Scene, name: str) -> None:
     """Whatever the tests before it did."""
-    events = house.server.events(name)
+    events = scene.server.events(name)
     assert events == [] or events[0]["oldStatus"] == "not_started"
     for before, after in pairwise(events):
         assert after["oldStatus"] == before["newStatus"]
