@@ -136,7 +136,7 @@ class Services:
         self.notices = Notices(self.clock)
         self.context = _supervision_context(self.clock, self.event_writer, self.notices, instance)
         self.fleet = Fleet(settings.supervisor.processes, self.context, records)
-        self.logs = Logs(self.fleet.log_files)
+        self.logs = Logs(self.fleet.log_files, self.clock)
         self.meter = Meter(self.clock)
         self.maintenance = Maintenance(
             self.context.orphans, self.event_writer, self.logs, self.data_dir / "tracker.db-wal"
@@ -182,6 +182,8 @@ class Services:
             task.cancel()
         end = time.monotonic() + self.config.server.shutdown_timeout
         await self._stop_processes()
+        if self.event_writer.failing:
+            await self.logs.rotate()  # on a full disk this makes room
         if not await self.event_writer.stored_within(_seconds_until(end)):
             log.error("the store cannot be written: %d changes are lost", self.event_writer.waiting)
         await self.ingest.close(_seconds_until(end))

@@ -8,23 +8,28 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import enum
 import errno
 import logging
 import os
 import shutil
 import stat
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Container, Iterable
 from pathlib import Path
 from typing import BinaryIO
 
 from attrs import define, frozen
+
+from supervisor.clock import Clock
 
 log = logging.getLogger("logs")
 
 _FOLLOW_POLL_SECONDS = 0.25
 _BLOCK_BYTES = 64 * 1024
 _MAX_READ_BYTES = 1024 * 1024
+_DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+_WARNING_INTERVAL_SECONDS = 3600.0
 
 
 @frozen
@@ -32,6 +37,15 @@ class LogFile:
     path: str
     max_bytes: int
     backups: int
+
+
+class Rotation(enum.Enum):
+    """What was done to a log file."""
+
+    NONE = "none"
+    ROTATED = "rotated"
+    TRUNCATED = "truncated"
+    """The disk is full: its content is lost."""
 
 
 def tail(path: Path, lines: int, max_bytes: int = 16 * _MAX_READ_BYTES) -> tuple[bytes, int]:
@@ -73,23 +87,43 @@ def backup(path: Path, number: int) -> Path:
     return path.with_name(f"{path.name}.{number}")
 
 
-def rotate(file: LogFile) -> bool:
-    """Copies a file that is too large to its first backup and truncates it; the other backups move on by one."""
+def rotate(file: LogFile) -> Rotation:
+    """Copies a file that is too large to its first backup and truncates it; the other backups move on by one.
+
+    On a full disk the oldest backups are deleted; where that is not enough, the file is truncated without a copy.
+    """
     path = Path(file.path)
     try:
         if not file.max_bytes or path.is_symlink() or not path.is_file() or path.stat().st_size < file.max_bytes:
-            return False
-        if file.backups:
-            _copy(path, backup(path, 0))  # before the others move: a full disk must not lose a backup
-            for number in range(file.backups - 1, -1, -1):
-                if backup(path, number).exists():
-                    backup(path, number).replace(backup(path, number + 1))
+            return Rotation.NONE
+        is_copied = bool(file.backups) and _copy_to_backup(path, file.backups)
         os.truncate(path, 0)
     except OSError as error:
         with contextlib.suppress(OSError):
             backup(path, 0).unlink(missing_ok=True)
         log.error("%s cannot be rotated: %s", path, error)
-        return False
+        return Rotation.NONE
+    return Rotation.ROTATED if is_copied or not file.backups else Rotation.TRUNCATED
+
+
+def _copy_to_backup(path: Path, backups: int) -> bool:
+    """Returns whether the disk has room for the copy, without the oldest backups if need be. Raises `OSError`."""
+    while True:
+        try:
+            _copy(path, backup(path, 0))  # before the others move: a full disk must not lose a backup in vain
+        except OSError as error:
+            if error.errno not in _DISK_FULL:
+                raise
+            backup(path, 0).unlink(missing_ok=True)
+            oldest = next((old for number in range(backups, 0, -1) if (old := backup(path, number)).exists()), None)
+            if oldest is None:
+                return False
+            oldest.unlink()
+        else:
+            break
+    for number in range(backups - 1, -1, -1):
+        if backup(path, number).exists():
+            backup(path, number).replace(backup(path, number + 1))
     return True
 
 
@@ -112,21 +146,33 @@ class _Position:
 class Logs:
     """Rotates log files; followers continue in the backups."""
 
-    def __init__(self, files: Callable[[], Iterable[LogFile]]) -> None:
+    def __init__(self, files: Callable[[], Iterable[LogFile]], clock: Clock | None = None) -> None:
         self._files = files
+        self._clock = clock or Clock()
         self._rotations: Counter[str] = Counter()
         self._backups: dict[str, int] = {}
+        self._warned_at: dict[str, float] = {}
         self._rotation_lock = asyncio.Lock()  # no file is rotated while a follower reads from it
 
-    async def rotate(self) -> None:
-        """Rotates the files that are larger than their limit."""
-        files = [file for file in self._files() if file.max_bytes]
+    async def rotate(self, paths: Container[str] | None = None) -> None:
+        """Rotates the files that are larger than their limit, or those of `paths`."""
+        files = [file for file in self._files() if file.max_bytes and (paths is None or file.path in paths)]
         if not files:
             return
         async with self._rotation_lock:
-            done = await asyncio.to_thread(lambda: [file.path for file in files if rotate(file)])
-            self._rotations.update(done)
+            results = await asyncio.to_thread(lambda: [(file, rotate(file)) for file in files])
+            self._rotations.update(file.path for file, result in results if result is not Rotation.NONE)
             self._backups.update((file.path, file.backups) for file in files)
+        for file, result in results:
+            if result is Rotation.TRUNCATED:
+                self._warn(file.path)
+
+    def _warn(self, path: str) -> None:
+        """Once an hour for each file."""
+        now = self._clock.since_boot()
+        if now - self._warned_at.get(path, -_WARNING_INTERVAL_SECONDS) >= _WARNING_INTERVAL_SECONDS:
+            self._warned_at[path] = now
+            log.warning("%s was truncated without a backup: the disk is full", path)
 
     async def follow(self, path: str, lines: int) -> AsyncIterator[bytes]:
         """As `follow_offsets`, without the offsets."""

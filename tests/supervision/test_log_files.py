@@ -14,8 +14,9 @@ from typing import Any, cast
 import psutil
 import pytest
 
+from supervisor.clock import Clock
 from supervisor.processes import log_files
-from supervisor.processes.log_files import LogFile, Logs, rotate, tail
+from supervisor.processes.log_files import LogFile, Logs, Rotation, rotate, tail
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:
@@ -102,20 +103,20 @@ def backups(path: Path) -> dict[str, bytes]:
 def test_a_file_is_rotated_when_it_has_reached_its_limit(tmp_path: Path, size: int, limit: int, rotated: bool) -> None:
     path = tmp_path / "log"
     path.write_bytes(b"x" * size)
-    assert rotate(LogFile(str(path), limit, 2)) is rotated
+    assert rotate(LogFile(str(path), limit, 2)) is (Rotation.ROTATED if rotated else Rotation.NONE)
     expected = {"log": b"", "log.1": b"x" * size} if rotated else {"log": b"x" * size}
     assert backups(path) == expected
 
 
 def test_a_file_that_is_not_there_is_not_rotated(tmp_path: Path) -> None:
-    assert rotate(LogFile(str(tmp_path / "log"), 1, 2)) is False
+    assert rotate(LogFile(str(tmp_path / "log"), 1, 2)) is Rotation.NONE
     assert list(tmp_path.iterdir()) == []
 
 
 def test_without_backups_a_file_is_just_emptied(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_bytes(b"x" * 100)
-    assert rotate(LogFile(str(path), 100, 0)) is True
+    assert rotate(LogFile(str(path), 100, 0)) is Rotation.ROTATED
     assert backups(path) == {"log": b""}
 
 
@@ -123,7 +124,7 @@ def test_backups_move_on_and_the_oldest_goes(tmp_path: Path) -> None:
     path = tmp_path / "log"
     for number in range(6):
         path.write_bytes(b"%d" % number * 10)
-        assert rotate(LogFile(str(path), 10, 3))
+        assert rotate(LogFile(str(path), 10, 3)) is Rotation.ROTATED
     assert backups(path) == {"log": b"", "log.1": b"5" * 10, "log.2": b"4" * 10, "log.3": b"3" * 10}
 
 
@@ -131,7 +132,7 @@ def test_who_holds_the_file_open_for_append_writes_on_at_its_new_beginning(tmp_p
     path = tmp_path / "log"
     with path.open("ab", buffering=0) as writer:
         writer.write(b"before\n")
-        assert rotate(LogFile(str(path), 1, 1))
+        assert rotate(LogFile(str(path), 1, 1)) is not Rotation.NONE
         writer.write(b"after\n")
     assert backups(path) == {"log": b"after\n", "log.1": b"before\n"}
 
@@ -140,30 +141,75 @@ def test_a_backup_is_no_more_open_to_others_than_its_file(tmp_path: Path) -> Non
     path = tmp_path / "log"
     path.write_bytes(b"secret")
     path.chmod(0o600)
-    assert rotate(LogFile(str(path), 1, 1))
+    assert rotate(LogFile(str(path), 1, 1)) is not Rotation.NONE
     assert (tmp_path / "log.1").stat().st_mode & 0o777 == 0o600
 
 
-def test_a_full_disk_costs_neither_the_file_nor_its_backups(
+def test_a_full_disk_costs_the_oldest_backups_first_and_then_the_content(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "log"
+    for name, content in {"log": b"now" * 10, "log.1": b"one", "log.2": b"two", "log.3": b"three"}.items():
+        (tmp_path / name).write_bytes(content)
+    copy, room = shutil.copyfileobj, 0
+
+    def little_space(source: Any, target: Any, length: int = 0) -> None:
+        """There is room for the copy when no more than `room` backups are left."""
+        if len(list(tmp_path.glob("log.[1-9]"))) > room:
+            target.write(source.read(5))
+            raise OSError(28, os.strerror(28))
+        copy(source, target, length)
+
+    monkeypatch.setattr(shutil, "copyfileobj", little_space)
+    room = 2
+    assert rotate(LogFile(str(path), 10, 3)) is Rotation.ROTATED
+    assert backups(path) == {"log": b"", "log.1": b"now" * 10, "log.2": b"one", "log.3": b"two"}
+    path.write_bytes(b"later" * 10)
+    room = -1
+    assert rotate(LogFile(str(path), 10, 3)) is Rotation.TRUNCATED
+    assert backups(path) == {"log": b""}
+
+
+def test_a_truncation_on_a_full_disk_is_logged_once_an_hour(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "log"
-    before = {"log": b"now" * 10, "log.1": b"one", "log.2": b"two", "log.3": b"three"}
+
+    def no_space(source: Any, target: Any, length: int = 0) -> None:
+        raise OSError(122, os.strerror(122))
+
+    class Hours(Clock):
+        hours = 0.0
+
+        def since_boot(self) -> float:
+            return self.hours * 3600
+
+    monkeypatch.setattr(shutil, "copyfileobj", no_space)
+    clock = Hours()
+    logs = Logs(lambda: [LogFile(str(path), 10, 3)], clock)
+    for hours, warnings in ((0.0, 1), (0.5, 1), (1.0, 2)):
+        clock.hours = hours
+        path.write_bytes(b"x" * 10)
+        asyncio.run(logs.rotate())
+        assert path.read_bytes() == b""
+        assert caplog.text.count("was truncated without a backup: the disk is full") == warnings
+
+
+def test_a_file_that_cannot_be_copied_for_another_reason_keeps_its_backups(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "log"
+    before = {"log": b"now" * 10, "log.1": b"one"}
     for name, content in before.items():
         (tmp_path / name).write_bytes(content)
 
-    def no_space(source: Any, target: Any, length: int = 0) -> None:
-        target.write(source.read(5))
-        raise OSError(28, os.strerror(28))
+    def broken(source: Any, target: Any, length: int = 0) -> None:
+        raise OSError(5, os.strerror(5))
 
-    with monkeypatch.context() as full:
-        full.setattr(shutil, "copyfileobj", no_space)
-        for _ in range(5):
-            assert rotate(LogFile(str(path), 10, 3)) is False
+    monkeypatch.setattr(shutil, "copyfileobj", broken)
+    assert rotate(LogFile(str(path), 10, 3)) is Rotation.NONE
     assert backups(path) == before
-    assert "No space left" in caplog.text
-    assert rotate(LogFile(str(path), 10, 3)) is True
-    assert backups(path) == {"log": b"", "log.1": b"now" * 10, "log.2": b"one", "log.3": b"two"}
+    assert "cannot be rotated" in caplog.text
 
 
 # Following
