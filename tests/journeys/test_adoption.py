@@ -172,7 +172,7 @@ def test_a_child_that_was_found_again_is_stopped(serve: Serve) -> None:
     assert server.do("stop", "web").status == 200
     assert not alive(pid)
     info = server.info("web")
-    assert (info["status"], info["exitCode"], info["pid"]) == ("stopped", None, None)
+    assert (info["status"], info["exitCode"], info["pid"]) == ("stopped", 143, None)
     assert info["endTime"] is not None
     assert server.moves("web") == ["starting", "running", "stopping", "stopped"]
     assert server.events("web")[-1]["pid"] == pid
@@ -188,7 +188,7 @@ def test_a_stubborn_child_that_was_found_again_is_killed_after_its_patience(serv
     assert server.do("stop", "mule").status == 200
     assert not alive(pid)
     info = server.info("mule")
-    assert (info["status"], info["exitCode"]) == ("aborted", None)
+    assert (info["status"], info["exitCode"]) == ("aborted", 137)
 
 
 def test_what_a_child_that_was_found_again_has_started_is_ended_with_it(serve: Serve, tmp_path: Path) -> None:
@@ -359,7 +359,7 @@ def test_a_stop_that_was_begun_is_finished_by_the_next_start(serve: Serve, tmp_p
     server.kill()
     assert alive(pid)
     server.start()
-    assert server.until("mule", "aborted")["exitCode"] is None
+    assert server.until("mule", "aborted")["exitCode"] == 137
     assert not alive(pid)
     assert server.moves("mule") == ["starting", "running", "stopping", "aborted"]
 

@@ -302,7 +302,8 @@ def test_a_daemon_that_cleared_its_environment_is_gone_after_a_stop(anyhow: Serv
 @pytest.mark.parametrize("ends_first", [True, False])
 def test_no_daemon_is_left_when_the_server_stops(anyhow: Serve, ends_first: bool) -> None:
     """Also one that left its parent long ago, and one whose process has just ended and is being cleared."""
-    server = anyhow({"forker": {"command": python(HIDDEN + ("" if ends_first else "time.sleep(1000)"))}})
+    wait = "while not os.path.exists('hidden'): time.sleep(0.01)\n"
+    server = anyhow({"forker": {"command": python(HIDDEN + (wait if ends_first else "time.sleep(1000)"))}})
     server.do("start", "forker")
     file = server.folder / "hidden"
     wait_for(lambda: file.exists() and file.read_text())
