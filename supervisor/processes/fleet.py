@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from attrs import Factory, asdict, evolve, frozen
@@ -24,7 +24,7 @@ from models.supervision.process import (
 )
 from models.supervision.record import Record
 from supervisor.processes.context import SupervisionContext
-from supervisor.processes.instance import StartCalledOff, next_request, stopped_before_start
+from supervisor.processes.instance import ProcessInstance, StartCalledOff, next_request, stopped_before_start
 from supervisor.processes.lifecycle import ProcessState
 from supervisor.processes.log_files import LogFile
 from supervisor.processes.process import Process
@@ -278,7 +278,7 @@ class Fleet:
         """Stops all, dependents first; or leaves all running, for the next start of the server to adopt."""
         self._context.closing = True
         if leave:
-            await self._wait_for_spawns()
+            await _wait_for_spawns(self)
             log.info("processes left running: %d", sum(process.live for process in self._processes.values()))
         else:
             for failure in await self._stop_every(next_request()):
@@ -286,19 +286,9 @@ class Fleet:
         for process in self._processes.values():
             process.cancel_tasks()
 
-    async def _wait_for_spawns(self) -> None:
-        """A spawn that has begun is completed: the next start of the server must find its child."""
-        spawns = [process.attempt.spawned for process in self._processes.values() if process.attempt is not None]
-        if begun := [spawn for spawn in spawns if spawn is not None]:
-            await asyncio.wait(begun)
-
     async def kill(self) -> None:
         """Sends SIGKILL to everything that is still running."""
-        live = [process.instance for process in self._processes.values() if process.instance is not None]
-        for instance in live:
-            instance.kill()
-        if live:
-            await asyncio.wait({instance.child.exited for instance in live}, timeout=_KILL_TIMEOUT_SECONDS)
+        await _kill([process.instance for process in self if process.instance is not None])
 
     async def reload(self, specs: Mapping[str, ProcessSpec], auto_start: bool) -> Reload:
         """Takes over a new configuration: a process whose entry did not change is not touched.
@@ -367,6 +357,20 @@ def announced(processes: Iterable[Process]) -> Iterator[None]:
         for process in processes:
             stack.enter_context(process.announced())
         yield
+
+
+async def _wait_for_spawns(processes: Iterable[Process]) -> None:
+    """A spawn that has begun is completed: the next start of the server must find its child."""
+    spawns = [process.attempt.spawned for process in processes if process.attempt is not None]
+    if begun := [spawn for spawn in spawns if spawn is not None]:
+        await asyncio.wait(begun)
+
+
+async def _kill(instances: Collection[ProcessInstance]) -> None:
+    for instance in instances:
+        instance.kill()
+    if instances:
+        await asyncio.wait({instance.child.exited for instance in instances}, timeout=_KILL_TIMEOUT_SECONDS)
 
 
 async def _gather_or_cancel(works: Iterable[Coroutine[Any, Any, None]]) -> None:
