@@ -20,7 +20,7 @@ FILE = ROOT / "docs" / "api.md"
 
 _HEAD = "| Call | Name | Needs | Takes | Answers | |\n|---|---|---|---|---|---|\n"
 _TABLE = re.compile(r"(<!-- operations: ([a-z]+) -->\n)(.*?)(?=\n\n|\Z)", re.DOTALL)
-_ANY_REQUEST = {"400", "401", "403", "413", "421", "500", "503"}
+_ANY_REQUEST = {"400", "401", "403", "408", "413", "421", "500", "503"}
 ErrorDetails = Mapping[str, Any]
 
 
