@@ -29,7 +29,7 @@ from models.config.settings import Server as Address
 
 DOCUMENT = written()
 EVERY = operations(DOCUMENT)
-COMMON = {"400", "401", "403", "413", "421", "500", "503"}
+COMMON = {"400", "401", "403", "408", "413", "421", "500", "503"}
 PREFIXES = ("", "/supervision", "/charts", "/tracker")
 SEED = """
 POST /api/v1/processes/start/{name} 200 400 500
