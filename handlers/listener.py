@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import errno
 import logging
 import socket
@@ -28,6 +29,9 @@ _OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _ACCEPT_RETRY_SECONDS = 1.0
 _MAX_ACCEPTS_PER_EVENT = 4
 _BACKLOG = 1024
+_TRIM_BYTES = 16 * 1024 * 1024
+_TRIM_DELAY_SECONDS = 1.0
+"""The buffers are freed shortly after their connections close."""
 _TLS_HANDSHAKE = b"\x16"
 _TLS_FAULTS = {"KEY_VALUES_MISMATCH": "the key does not belong to the certificate"}
 _REQUEST_TIMEOUT_TEXT = b"408 Request Timeout: the server needs the memory of unfinished requests\n"
@@ -43,6 +47,7 @@ class UnfinishedRequests:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._total = 0
+        self._peak = 0
         self._held: dict[Connection, int] = {}
         """By connection, the one whose request began first at the front."""
 
@@ -50,6 +55,7 @@ class UnfinishedRequests:
         """Counts bytes that a connection has received. Returns False where it is closed for them."""
         self._held[connection] = self._held.get(connection, 0) + size
         self._total += size
+        self._peak = max(self._peak, self._total)
         while self._total > self._limit:
             oldest = next(iter(self._held))
             self.remove(oldest)
@@ -67,6 +73,16 @@ class UnfinishedRequests:
     def remove(self, connection: Connection) -> None:
         """The request is complete, or its connection closed."""
         self._total -= self._held.pop(connection, 0)
+        if self._peak >= _TRIM_BYTES and self._total < self._peak // 4:
+            self._peak = self._total
+            loop = asyncio.get_running_loop()
+            loop.call_later(_TRIM_DELAY_SECONDS, lambda: loop.run_in_executor(None, _trim_memory))
+
+
+def _trim_memory() -> None:
+    """Returns freed memory to the system; glibc would keep that of many small buffers."""
+    with contextlib.suppress(AttributeError):  # another C library
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 class Connection(socket.socket):
