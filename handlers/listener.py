@@ -73,7 +73,7 @@ class UnfinishedRequests:
     def remove(self, connection: Connection) -> None:
         """The request is complete, or its connection closed."""
         self._total -= self._held.pop(connection, 0)
-        if self._peak >= _TRIM_BYTES and self._total < self._peak // 4:
+        if self._peak >= _TRIM_BYTES and self._total < self._peak // 16:
             self._peak = self._total
             loop = asyncio.get_running_loop()
             loop.call_later(_TRIM_DELAY_SECONDS, lambda: loop.run_in_executor(None, _trim_memory))
