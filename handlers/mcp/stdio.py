@@ -113,8 +113,9 @@ async def _lines() -> AsyncIterator[str] | None:
         return None
     reader = asyncio.StreamReader(limit=2 * MAX_MESSAGE_BYTES)
     pipe = os.fdopen(os.dup(0), "rb", 0)
-    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), pipe)
-    return _from_pipe(reader)
+    loop = asyncio.get_running_loop()
+    transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), pipe)
+    return _from_pipe(reader, transport)
 
 
 async def _from_list(lines: list[str]) -> AsyncIterator[str]:
@@ -122,15 +123,16 @@ async def _from_list(lines: list[str]) -> AsyncIterator[str]:
         yield line
 
 
-async def _from_pipe(reader: asyncio.StreamReader) -> AsyncIterator[str]:
-    while True:
-        try:
-            line = await reader.readline()
-        except ValueError:
-            line = b"a line that is too long is no message\n"
-        if not line:
-            return
-        yield line.decode("utf-8", "replace")
+async def _from_pipe(reader: asyncio.StreamReader, transport: asyncio.BaseTransport) -> AsyncIterator[str]:
+    with contextlib.closing(transport):
+        while True:
+            try:
+                line = await reader.readline()
+            except ValueError:
+                line = b"a line that is too long is no message\n"
+            if not line:
+                return
+            yield line.decode("utf-8", "replace")
 
 
 class RunningServer:

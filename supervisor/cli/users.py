@@ -62,7 +62,7 @@ def with_store(
         data = Path(settings.server.data_dir)
         file = data / "tracker.db"
         try:
-            is_new = not settings.server.database_url and not file.exists()
+            is_new = not settings.server.database_url and not _exists(file)
             if is_new and missing == "refuse":
                 raise NotFound(f"there is no store in {data}: is this the server's data directory (--data-dir)?")
             data.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -87,6 +87,15 @@ def with_store(
         return 0
 
     return work
+
+
+def _exists(file: Path) -> bool:
+    """Raises `OSError` where that cannot be determined; from Python 3.14 on `Path.exists` returns False then."""
+    try:
+        file.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
 
 
 def _failed(verb: str, why: str) -> int:

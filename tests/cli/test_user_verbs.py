@@ -19,6 +19,7 @@ from people import PASSWORD, RAW_TOKEN, bearer, cookie, log_in, send, session_of
 
 import run as program
 from models.accounts import accounts
+from supervisor.cli import users
 
 ME = "/api/v1/me"
 Here = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -264,6 +265,13 @@ def test_at_a_terminal_the_password_is_asked_twice_and_not_shown(tmp_path: Path,
     assert os.waitstatus_to_exitcode(status) == code, seen
     assert PASSWORD not in seen
     assert role(data, "bob") == ("USER" if code == 0 else None)
+
+
+def test_a_store_whose_existence_cannot_be_determined_is_not_taken_for_missing(tmp_path: Path) -> None:
+    """`Path.exists` returns False for such a name from Python 3.14 on."""
+    with pytest.raises(OSError, match="File name too long"):
+        users._exists(tmp_path / ("x" * 300))
+    assert not users._exists(tmp_path / "missing")
 
 
 def until(terminal: int, words: str | None) -> str:

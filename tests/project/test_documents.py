@@ -100,6 +100,20 @@ def test_the_commands_of_a_document_do_what_it_says(name: str, stranger: Strange
             stranger.follow(block)
 
 
+def test_files_that_a_document_creates_in_the_checkout_are_ignored() -> None:
+    """A token or key that a reader commits by accident is published."""
+    ignored = (ROOT / ".gitignore").read_text().split()
+    created = {
+        target
+        for name in RUN
+        for block in blocks(text(name))
+        for target in re.findall(r"(?<![0-9&])> *([\w.-]+)$|(?<![0-9&])> *([\w.-]+)\)$", block.text, re.MULTILINE)
+    }
+    names = {first or second for first, second in created}
+    assert {"ci-token", "key"} <= names
+    assert sorted(name for name in names if f"/{name}" not in ignored) == []
+
+
 def test_something_is_run() -> None:
     assert "README.md" in RUN
     assert len(blocks(text("README.md"))) >= 4

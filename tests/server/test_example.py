@@ -1,0 +1,28 @@
+"""The example configuration: several copies of it run beside each other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import yaml
+from conftest import ROOT, Serve, Server
+from places import free_port
+
+
+def example(serve: Serve, port: int) -> Server:
+    processes: dict[str, Any] = yaml.safe_load((ROOT / "examples" / "pilothouse.yaml").read_text())["supervisor"]
+    server = serve(processes["processes"], environ={"PORT": str(port)}, wait=False)
+    (server.folder / "docs").mkdir()
+    return server.start()
+
+
+def test_copies_with_ports_of_their_own_are_healthy_and_one_with_a_taken_port_never_is(serve: Serve) -> None:
+    port = free_port()
+    first = example(serve, port)
+    first.until("web", "healthy")
+    same = example(serve, port)
+    same.until("web", "failed_to_start")
+    other = example(serve, free_port())
+    other.until("web", "healthy")
+    assert "healthy" not in same.moves("web")
+    assert [server.status("web") for server in (first, other)] == ["healthy", "healthy"]
