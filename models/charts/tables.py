@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import peewee
 
-from models.storage.sqlite import Store
+from models.storage.sqlite import SqliteStore
 
-catalogue = Store(
+catalogue = SqliteStore(
     [
         [
             "CREATE TABLE repository (id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT UNIQUE, url TEXT NOT NULL,"

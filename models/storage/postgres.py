@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Generator, Iterable, Iterator,
 from contextlib import closing, contextmanager
 from math import inf
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from zlib import crc32
 
 import peewee
@@ -24,6 +24,7 @@ from playhouse.pool import PooledPostgresqlDatabase
 
 from models.errors import CannotUse, TimedOut
 from models.storage import dialect
+from models.storage.store import Result, Store
 
 try:
     import psycopg
@@ -33,8 +34,6 @@ try:
     from psycopg.types.string import StrDumperUnknown
 except ImportError:
     raise CannotUse("server.database-url: the driver is missing; install the extra `postgres`") from None
-
-Result = TypeVar("Result")
 
 _MOST_CONNECTIONS = 20
 _PREFIX = "pilothouse_"
@@ -129,7 +128,7 @@ class _Adapter(peewee.Psycopg3Adapter):
         return made
 
 
-class Postgres(PooledPostgresqlDatabase):  # type: ignore[misc]  # it has no types
+class Postgres(PooledPostgresqlDatabase, Store):  # type: ignore[misc]  # it has no types
     """One database, bound by `open`; `steps` are written in the words of SQLite (`models/storage/dialect.py`)."""
 
     param = "?"

@@ -1,9 +1,8 @@
-"""The stores: SQLite files in WAL mode, with ordered migrations, and the one way to write several things as one.
+"""A store in a SQLite file in WAL mode.
 
-Each service has a file of its own, so that a long write of one is never felt by another. The loop's own connection
-never waits for a lock (`busy_timeout` 0): who writes on the loop keeps what it could not write and tries again. A
-worker thread has a connection of its own, which may wait. A store that several nodes share is no file but a database of
-PostgreSQL (`models/storage/postgres.py`), which has the same methods; it is only asked in a worker thread.
+Each service has its own file, so that a long write of one does not delay another. The loop's connection never waits for
+a lock (`busy_timeout` 0): code on the loop keeps what it could not write and retries. A worker thread has its own
+connection, which may wait.
 """
 
 from __future__ import annotations
@@ -13,16 +12,15 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import peewee
 
 from models.errors import TimedOut
+from models.storage.store import Result, Store
 
 if TYPE_CHECKING:
     from models.storage.postgres import Postgres
-
-Result = TypeVar("Result")
 
 _PRAGMAS = {
     "journal_mode": "wal",
@@ -41,21 +39,19 @@ _PATIENCE = 5_000
 _STEPS = 50_000
 
 
-class Store(peewee.SqliteDatabase):
-    """One file, bound by `open`; `steps` are the statements of its migrations, never changed once released."""
+class SqliteStore(peewee.SqliteDatabase, Store):
+    """One file, bound by `open`."""
 
     is_local = True
-    """A row is read at once, so the loop may do it."""
 
     def __init__(self, steps: Sequence[Sequence[str]] = ()) -> None:
-        """`steps`: statements by version; a store at version n gets those after n."""
         super().__init__(None)
         self.steps = steps
 
     def open(self, path: Path) -> None:
-        """Opens (and makes) the file for this thread, at its newest version; other threads connect by themselves.
+        """Opens or creates the file for this thread, at its newest version. Other threads connect by themselves.
 
-        Raises `peewee.DatabaseError` where it is no database, cannot be opened, or is newer than this program.
+        Raises `peewee.DatabaseError` if it is no database, cannot be opened, or is newer than this program.
         """
         path.touch(mode=0o600)
         self.init(str(path), pragmas=_PRAGMAS)
@@ -63,7 +59,6 @@ class Store(peewee.SqliteDatabase):
         self.migrate()
 
     def migrate(self) -> None:
-        """Brings the open store to the newest version, each version whole or not at all."""
         done = int(self.pragma("user_version"))
         if done > len(self.steps):
             raise peewee.DatabaseError(f"the store is of version {done}, newer than this program ({len(self.steps)})")
@@ -74,35 +69,19 @@ class Store(peewee.SqliteDatabase):
                 self.execute_sql(f"PRAGMA user_version = {version}")
 
     def atomic(self, lock_type: str = "IMMEDIATE", *arguments: Any, of: str = "", **options: Any) -> Any:
-        """A context in which all is written or nothing. For several reads of one moment: `DEFERRED`.
-
-        `of` names the part of a store that may be written beside the rest of it: of a file, none can.
-        """
         return super().atomic(lock_type, *arguments, **options)  # a read that became a write could not be retried
 
     def version(self) -> tuple[int, int]:
-        """Another one whenever something was stored: by others, of this process or not, or by this connection.
-
-        It is compared with what the same connection was told before (the loop's own), and costs no look at the file.
-        """
         (others,) = self.execute_sql("PRAGMA data_version").fetchone()
         return others, self.connection().total_changes
 
     def write_many(self, statement: str, rows: Iterable[Sequence[Any]]) -> None:
-        """Runs `statement` for each row, quickly. For use within `atomic()`.
-
-        Raises `peewee.DatabaseError`, as peewee's own ways do: this one goes past them.
-        """
         try:
             self.connection().executemany(statement, rows)
         except sqlite3.Error as error:
             raise peewee.DatabaseError(str(error)) from error
 
     def last_ids(self, new: Mapping[str, str]) -> dict[str, int]:
-        """The last id that each table has ever given. For use within `atomic()`.
-
-        `new` has for each table a query of how many more there will be at most, for a store that reserves them.
-        """
         last = "SELECT coalesce(max(id), 0) FROM {}"
         found = {table: int(self.execute_sql(last.format(table)).fetchone()[0]) for table in new}
         for table, given in self.execute_sql("SELECT name, seq FROM sqlite_sequence"):
@@ -121,14 +100,12 @@ class Store(peewee.SqliteDatabase):
         yield
 
     def notify(self, channel: str) -> None:
-        """Tells other nodes that there is something new, once this is committed: a file has none."""
+        """Does nothing: a file has one node."""
 
     def close_all(self) -> None:
-        """Lets go of it, here and in other threads."""
         self.close()
 
     def be_patient(self, seconds: float) -> None:
-        """Lets this thread's connection wait that long for others who write."""
         self.execute_sql(f"PRAGMA busy_timeout = {round(seconds * 1000)}").fetchall()
 
     def checkpoint(self, begin: bool = False, truncate: bool = False) -> None:
@@ -156,10 +133,6 @@ class Store(peewee.SqliteDatabase):
             self.checkpoint(truncate=True)
 
     def run_with_timeout(self, work: Callable[[], Result], seconds: float) -> Result:
-        """Runs `work` in a worker thread on a connection that may wait, and ends it after `seconds`.
-
-        Raises `TimedOut`.
-        """
         with self.connection_context():
             connection = self.connection()
             connection.execute(f"PRAGMA busy_timeout = {_PATIENCE}")
@@ -176,21 +149,21 @@ class Store(peewee.SqliteDatabase):
 
 
 class Either(peewee.DatabaseProxy):
-    """A store that is a file of ours, or the PostgreSQL database that `server.database-url` names."""
+    """A store that is a file, or the PostgreSQL database of `server.database-url`."""
 
     __slots__ = ("_Model", "_callbacks", "name", "obj", "steps")
-    obj: Store | Postgres
+    obj: SqliteStore | Postgres
 
     def __init__(self, name: str, steps: Sequence[Sequence[str]]) -> None:
-        """`name` is whose `steps` these are, where one database holds the tables of several stores."""
+        """`name` identifies these `steps` in a database that holds the tables of several stores."""
         super().__init__()
         self.name = name
         self.steps = steps
-        self.initialize(Store(steps))
+        self.initialize(SqliteStore(steps))
 
     def open(self, path: Path, url: str | None = None) -> None:
-        """As `Store.open`, or connects to the database at `url`. Raises `CannotUse`, `peewee.DatabaseError`."""
-        if not isinstance(self.obj, Store):
+        """As `SqliteStore.open`, or connects to the database at `url`. Raises `CannotUse`, `peewee.DatabaseError`."""
+        if not isinstance(self.obj, SqliteStore):
             self.obj.close_all()
         if url is not None:
             from models.storage.postgres import Postgres  # only where it is asked for: its driver is large
@@ -199,8 +172,8 @@ class Either(peewee.DatabaseProxy):
             made.open(url)
             self.initialize(made)
             return
-        if not isinstance(self.obj, Store):
-            self.initialize(Store(self.steps))
+        if not isinstance(self.obj, SqliteStore):
+            self.initialize(SqliteStore(self.steps))
         self.obj.open(path)  # type: ignore[arg-type]
 
     def atomic(self, *arguments: Any, **options: Any) -> Any:

@@ -19,7 +19,7 @@ from models.supervision.tables import database
 
 if TYPE_CHECKING:
     from models.storage.postgres import Postgres
-    from models.storage.sqlite import Store
+    from models.storage.sqlite import SqliteStore
 
 NEAR = 5_000
 """A page up to this offset costs a millisecond at most, so it may be read on the loop."""
@@ -86,37 +86,37 @@ def _entry(row: Sequence[Any]) -> Entry:
     return Entry(id, at, process, pid, start, end, exit_code, STATUSES[new], STATUSES[old], uptime)
 
 
-def append(entries: Sequence[Entry], store: Store | Postgres = database) -> None:
+def append(entries: Sequence[Entry], store: SqliteStore | Postgres = database) -> None:
     """Writes `entries` and counts them. For use within `atomic()`."""
     store.write_many(_INSERT, [entry.row() for entry in entries])
     _count(store, [(entry.process, entry.new.rank) for entry in entries], 1)
 
 
-def _count(store: Store | Postgres, events: Iterable[tuple[str, int]], sign: int) -> None:
+def _count(store: SqliteStore | Postgres, events: Iterable[tuple[str, int]], sign: int) -> None:
     tally: Counter[str] = Counter()
     for process, rank in events:
         tally.update((_TOTAL, _process_scope(process), _status_scope(rank)))
     store.write_many(_COUNT, [(scope, sign * count) for scope, count in tally.items()])
 
 
-def last_id(store: Store | Postgres = database) -> int:
+def last_id(store: SqliteStore | Postgres = database) -> int:
     """The highest id ever assigned: ids grow across restarts and are not assigned again after pruning."""
     row = store.execute_sql("SELECT max(id) FROM event").fetchone()
     return max(row[0] or 0, _tallies(store, [_LAST]).get(_LAST, 0))
 
 
-def count(which: Filter, store: Store | Postgres = database) -> int:
+def count(which: Filter, store: SqliteStore | Postgres = database) -> int:
     scope = which.where()[2]
     return _tallies(store, [scope]).get(scope, 0)
 
 
-def _tallies(store: Store | Postgres, scopes: Sequence[str]) -> dict[str, int]:
+def _tallies(store: SqliteStore | Postgres, scopes: Sequence[str]) -> dict[str, int]:
     places = ", ".join("?" * len(scopes))
     query = f"SELECT scope, events FROM tally WHERE scope IN ({places})"  # noqa: S608 (places alone)
     return dict(store.execute_sql(query, scopes).fetchall())
 
 
-def counts(store: Store | Postgres = database) -> dict[str, int]:
+def counts(store: SqliteStore | Postgres = database) -> dict[str, int]:
     """`totalEvents`, and the number for each status that has occurred as a new status, in the seed's order."""
     scopes = [_TOTAL, *(_status_scope(status.rank) for status in STATUSES)]
     kept = _tallies(store, scopes)
@@ -124,7 +124,7 @@ def counts(store: Store | Postgres = database) -> dict[str, int]:
     return {"totalEvents": kept.get(_TOTAL, 0)} | {name: number for name, number in by_status.items() if number}
 
 
-def get(id: int, store: Store | Postgres = database) -> Entry:
+def get(id: int, store: SqliteStore | Postgres = database) -> Entry:
     """Raises `NotFound`."""
     row = store.execute_sql(f"SELECT {_COLUMNS} FROM event WHERE id = ?", (id,)).fetchone()  # noqa: S608
     if row is None:
@@ -137,7 +137,7 @@ def is_near_newest(paging: Paging) -> bool:
     return paging.sort == "event_time" and paging.offset <= NEAR
 
 
-def page(paging: Paging, which: Filter | None = None, store: Store | Postgres = database) -> Page[Entry]:
+def page(paging: Paging, which: Filter | None = None, store: SqliteStore | Postgres = database) -> Page[Entry]:
     """One page of the events, read in one transaction so that the total fits the content."""
     which = which or Filter()
     with store.atomic("DEFERRED"):
@@ -145,7 +145,7 @@ def page(paging: Paging, which: Filter | None = None, store: Store | Postgres = 
         return Page(_content(store, paging, which, total), total, paging)
 
 
-def _content(store: Store | Postgres, paging: Paging, which: Filter, total: int) -> list[Entry]:
+def _content(store: SqliteStore | Postgres, paging: Paging, which: Filter, total: int) -> list[Entry]:
     """Walks the ids only, from whichever end is nearer, and then reads the rows of this page."""
     size, offset = min(paging.size, total - paging.offset), paging.offset
     if size <= 0:
@@ -169,13 +169,13 @@ def _order_terms(column: str) -> tuple[str, str]:
     return f"{column} ASC{first}, id ASC", f"{column} DESC{last}, id DESC"
 
 
-def since(id: int, limit: int, store: Store | Postgres = database) -> list[Entry]:
+def since(id: int, limit: int, store: SqliteStore | Postgres = database) -> list[Entry]:
     """The first `limit` events after `id`, oldest first: for streams that reconnect."""
     query = f"SELECT {_COLUMNS} FROM event WHERE id > ? ORDER BY id LIMIT ?"  # noqa: S608
     return [_entry(row) for row in store.execute_sql(query, (id, limit))]
 
 
-def prune(before: int, most: int, batch: int = 1000, store: Store | Postgres = database) -> int:
+def prune(before: int, most: int, batch: int = 1000, store: SqliteStore | Postgres = database) -> int:
     """Deletes up to `batch` of the events older than `before`, or beyond the newest `most`; returns how many.
 
     The highest id stays stored, so that no id is assigned twice.

@@ -6,7 +6,7 @@ import secrets
 
 import peewee
 
-from models.storage.sqlite import Store
+from models.storage.sqlite import SqliteStore
 
 HISTORY = (
     "CREATE TABLE event (id INTEGER PRIMARY KEY, event_time INTEGER NOT NULL, process TEXT NOT NULL,"
@@ -21,7 +21,7 @@ HISTORY = (
 (`models/supervision/shared_events.py`). Released, so never changed.
 """
 
-database = Store(
+database = SqliteStore(
     [
         [
             "CREATE TABLE house (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",

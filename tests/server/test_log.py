@@ -103,7 +103,7 @@ def test_a_line_longer_than_a_pipe_takes_at_once_arrives_whole(pipe: tuple[int, 
 
 def test_what_nobody_takes_is_counted(pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
     reader, writer = pipe
-    monkeypatch.setattr(module, "_MOST_LINES", 100)
+    monkeypatch.setattr(module, "_MAX_WAITING_LINES", 100)
     lines = lines_to(writer)
     for number in range(1000):
         lines.emit(record("%d %s", number, "x" * 60))

@@ -11,21 +11,21 @@ from pathlib import Path
 import pytest
 
 from models.storage import sqlite
-from models.storage.sqlite import Store
+from models.storage.sqlite import SqliteStore
 
 MIB = 1024 * 1024
 
 
 @pytest.fixture
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SqliteStore]:
     monkeypatch.setattr(sqlite, "MAX_LOG_BYTES", MIB)
-    store = Store([["CREATE TABLE block (id INTEGER PRIMARY KEY, data BLOB)"]])
+    store = SqliteStore([["CREATE TABLE block (id INTEGER PRIMARY KEY, data BLOB)"]])
     store.open(tmp_path / "store.db")
     yield store
     store.close()
 
 
-def log_size(store: Store) -> int:
+def log_size(store: SqliteStore) -> int:
     return Path(f"{store.database}-wal").stat().st_size
 
 
@@ -59,7 +59,7 @@ def endless_readers(path: str) -> Iterator[None]:
             thread.join()
 
 
-def test_a_log_that_others_read_and_write_all_the_time_is_emptied(store: Store) -> None:
+def test_a_log_that_others_read_and_write_all_the_time_is_emptied(store: SqliteStore) -> None:
     store.be_patient(10)
     largest = 0
     with endless_readers(str(store.database)):
@@ -74,7 +74,7 @@ def test_a_log_that_others_read_and_write_all_the_time_is_emptied(store: Store) 
     assert store.execute_sql("SELECT count(*) FROM block").fetchone() == (40,)
 
 
-def test_a_small_log_is_left_alone(store: Store) -> None:
+def test_a_small_log_is_left_alone(store: SqliteStore) -> None:
     with store.atomic():
         store.execute_sql("INSERT INTO block (data) VALUES (zeroblob(1000))")
     before = log_size(store)
