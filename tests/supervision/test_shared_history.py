@@ -103,7 +103,7 @@ def test_what_a_busy_loop_was_given_twice_is_told_once(shared: Postgres, monkeyp
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
     with monkeypatch.context() as patched:
-        patched.setattr(replication, "_TAKES", 0.5)
+        patched.setattr(replication, "_READ_SECONDS", 0.5)
         for _ in range(2):
             with pytest.raises(TimeoutError):
                 source.take(loop)
