@@ -1,0 +1,187 @@
+"""The log viewer in a browser: many lines, few nodes; levels, colours, search; toasts; one connection for many tabs."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from browsing import Browser, address, serious
+from conftest import Server, wait_for
+from talk import house
+
+LINES = [
+    "plain before any level",
+    "2026-01-01 INFO started",
+    "\x1b[1;31mred\x1b[0m \x1b[38;5;46mgreen\x1b[0m \x1b]0;title\x07 <b>",
+    "level=error msg=broken",
+    "  at shop.py line 3",
+    '{"level": "warn", "msg": "slow"}',
+    "<3>from the kernel",
+    "DEBUG done",
+]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("viewer")
+    (folder / "words.log").write_text("".join(f"{line}\n" for line in LINES))
+    (folder / "many.log").write_text("".join(f"line {number}\n" for number in range(3000)))
+    processes = {
+        name: {"command": "sleep 1000", "stdout-logfile": str(folder / f"{name}.log")} for name in ("words", "many")
+    }
+    with house(folder, processes) as one:
+        yield one
+
+
+def shown(page: Any) -> list[str]:
+    return [line.strip() for line in page.locator(".log .line").all_inner_texts()]
+
+
+def test_colours_are_classes_and_other_sequences_are_removed(server: Server, chromium: Browser) -> None:
+    with chromium.page(address(server)) as page:
+        page.goto("/processes/words")
+        page.locator("#log-count", has_text="8 lines").wait_for()
+        assert page.locator(".ansi-1.ansi-bold").inner_text() == "red"
+        assert page.locator(".ansi-10, .ansi-2").inner_text() == "green"
+        assert "red green  <b>" in page.locator(".log .line").nth(2).inner_text()
+        assert serious(page) == []
+
+
+@pytest.mark.parametrize(
+    ("level", "lines"),
+    [("0", [3, 4, 6]), ("1", [3, 4, 5, 6]), ("2", [1, 2, 3, 4, 5, 6])],
+)
+def test_lines_are_filtered_by_level(server: Server, chromium: Browser, level: str, lines: list[int]) -> None:
+    with chromium.page(address(server)) as page:
+        page.goto("/processes/words")
+        page.locator("#log-count", has_text="8 lines").wait_for()
+        page.locator("#log-level").select_option(level)
+        page.locator("#log-count", has_text=f"{len(lines)} of 8 lines").wait_for()
+        assert page.locator(".log .line").count() == len(lines)
+
+
+def test_matches_are_highlighted_and_visited(server: Server, chromium: Browser) -> None:
+    with chromium.page(address(server)) as page:
+        page.goto("/processes/many")
+        page.locator("#log-count", has_text="500 lines").wait_for()
+        page.get_by_label("Search").fill("LINE 27")
+        page.locator("#log-count", has_text="100 of 500").wait_for()
+        assert page.locator(".log mark").first.inner_text() == "line 27"
+        page.get_by_role("button", name="Next").click()
+        assert page.locator(".log .current").inner_text() == "line 2700"
+        page.get_by_role("button", name="Previous").click()
+        assert page.locator(".log .current").inner_text() == "line 2799"
+
+
+def test_many_lines_are_few_nodes_and_the_ring_is_bounded(server: Server, chromium: Browser) -> None:
+    log = server.folder / "many.log"
+    with chromium.page(address(server)) as page:
+        page.goto("/processes/many")
+        page.locator("#log-count", has_text="lines").wait_for()
+        for start in range(3000, 63_000, 20_000):  # each write is less than one chunk of the stream
+            with log.open("a") as file:
+                file.write("".join(f"line {number}\n" for number in range(start, start + 20_000)))
+            page.locator(".log .line", has_text=f"line {start + 19_999}").wait_for()
+            assert page.locator(".log .line").count() <= 200
+        page.locator("#log-count", has_text="50,000 lines").wait_for()
+        assert page.evaluate("document.querySelectorAll('*').length") < 2500
+
+
+def test_scrolled_up_the_view_stays_and_counts_the_new_lines(server: Server, chromium: Browser) -> None:
+    log = server.folder / "many.log"
+    with chromium.page(address(server)) as page:
+        page.goto("/processes/many")
+        page.locator("#log-count", has_text="500 lines").wait_for()
+        page.locator(".log").evaluate("box => { box.scrollTop = 0; }")
+        wait_for(lambda: page.locator(".log").evaluate("box => box.scrollTop") == 0)
+        page.wait_for_function("document.querySelector('.log .line').textContent.startsWith('line')")
+        before = page.locator(".log .line").first.inner_text()
+        with log.open("a") as file:
+            file.write("one more\nand another\n")
+        page.get_by_role("button", name="2 new lines").wait_for()
+        assert page.locator(".log .line").first.inner_text() == before
+        page.get_by_role("button", name="2 new lines").click()
+        page.locator(".log .line", has_text="and another").wait_for()
+
+
+def test_twelve_tabs_with_logs_hold_one_connection(server: Server, chromium: Browser) -> None:
+    with chromium.page(address(server)) as page:
+        tabs = [page, *(page.context.new_page() for _ in range(11))]
+        for tab in tabs:
+            tab.goto("/processes/many")
+            tab.locator("#log-count", has_text="lines").wait_for()
+        others = [page.context.new_page() for _ in range(6)]
+        for tab in others:
+            tab.goto("/processes")
+            tab.locator("#live[data-is=on]").wait_for()
+        assert 'kind="live"} 1' in server.get("/metrics").text
+
+
+def test_an_action_is_confirmed_by_a_toast_that_closes(server: Server, chromium: Browser) -> None:
+    with chromium.page(address(server)) as page:
+        page.clock.install()
+        page.goto("/processes/words")
+        page.get_by_role("button", name="Start", exact=True).click()
+        done = page.locator(".toast", has_text="Start: done")
+        done.wait_for()
+        page.clock.fast_forward(7000)
+        done.wait_for(state="detached")
+        page.get_by_role("button", name="Stop", exact=True).click()
+        page.locator(".toast", has_text="Stop: done").wait_for()
+
+
+def test_typing_filters_the_table_without_a_history_entry(server: Server, chromium: Browser) -> None:
+    with chromium.page(address(server)) as page:
+        page.goto("/processes")
+        length = page.evaluate("history.length")
+        page.get_by_label("Name or description contains").press_sequentially("man")
+        page.locator("tr[data-key=words]").wait_for(state="detached")
+        assert page.url.endswith("/processes?q=man")
+        assert page.evaluate("history.length") == length
+        assert page.locator("tr[data-key=many]").is_visible()
+
+
+def test_errors_of_the_connection_are_cleared_when_the_server_is_back(server: Server, chromium: Browser) -> None:
+    with chromium.page(address(server), allow=("503", "ERR_", "Failed to load")) as page:
+        page.goto("/processes")
+        page.locator("#live[data-is=on]").wait_for()
+        page.route("**/processes**", lambda route: route.abort())
+        page.get_by_role("button", name="Start words").or_(page.get_by_role("button", name="Stop words")).click()
+        page.locator(".toast.bad", has_text="cannot be reached").wait_for()
+        page.get_by_text("disconnected since").wait_for()
+        page.unroute("**/processes**")
+        page.locator(".toast.bad").wait_for(state="detached")
+        page.get_by_text("disconnected since").wait_for(state="hidden")
+
+
+@pytest.mark.parametrize("path", ["/processes", "/v3/api-docs", "/swagger-ui.html"])
+def test_text_is_compressed_for_who_accepts_it(server: Server, path: str) -> None:
+    plain = server.get(path)
+    packed = server.get(path, Accept_Encoding="gzip, br")
+    assert packed.headers["Content-Encoding"] == "gzip"
+    assert "Accept-Encoding" in packed.headers["Vary"]
+    assert "Accept-Encoding" in plain.headers["Vary"]
+    assert len(packed.body) == int(packed.headers["Content-Length"]) < len(plain.body)
+    assert len(gzip.decompress(packed.body)) == pytest.approx(len(plain.body), rel=0.05)
+    assert "Content-Encoding" not in server.get(path, Accept_Encoding="gzip;q=0").headers
+
+
+def test_small_answers_and_streams_are_not_compressed(server: Server) -> None:
+    assert "Content-Encoding" not in server.get("/healthz", Accept_Encoding="gzip").headers
+    stream = server.stream("/api/v1/live", Accept_Encoding="gzip")
+    assert stream.next()["event"] == "hello"
+    stream.close()
+
+
+def test_static_files_are_immutable_under_their_digest(server: Server) -> None:
+    html = server.get("/").text
+    script = html.partition('type="module" src="')[2].partition('"')[0]
+    found = server.get(script, Accept_Encoding="gzip")
+    assert "immutable" in found.headers["Cache-Control"]
+    assert found.headers["Content-Encoding"] == "gzip"
+    assert server.get(script.rpartition("/")[0] + "/live.js").status == 200
+    assert server.get("/static/app.js").headers["Cache-Control"] == "no-cache"
+    assert server.get("/static/0123456789abcdef/app.js").headers["Cache-Control"] == "no-cache"
+    assert server.get(script, If_None_Match=found.headers["Etag"], Accept_Encoding="gzip").status == 304
