@@ -156,7 +156,7 @@ def test_errors_of_the_connection_are_cleared_when_the_server_is_back(server: Se
         page.get_by_text("disconnected since").wait_for(state="hidden")
 
 
-@pytest.mark.parametrize("path", ["/processes", "/v3/api-docs", "/swagger-ui.html"])
+@pytest.mark.parametrize("path", ["/processes", "/v3/api-docs", "/v3/api-docs.yaml"])
 def test_text_is_compressed_for_who_accepts_it(server: Server, path: str) -> None:
     plain = server.get(path)
     packed = server.get(path, Accept_Encoding="gzip, br")
