@@ -1,8 +1,6 @@
 // Messages about actions: successes close after 6 seconds unless hovered or focused, failures stay until closed.
 
 const SHOWN_MS = 6000;
-const MAX_KEPT = 20;
-const kept = JSON.parse(sessionStorage.getItem("toasts") || "[]");
 
 function region() {
   let place = document.getElementById("toasts");
@@ -31,16 +29,11 @@ export function toast(text, kind = "", key = "") {
   item.append(body, close);
   region().append(item);
   body.textContent = text; // after the element is in the page, so that screen readers announce it
-  kept.unshift({ text, kind, at: Date.now() });
-  kept.splice(MAX_KEPT);
-  sessionStorage.setItem("toasts", JSON.stringify(kept));
   if (kind === "good") closeLater(item);
   return () => item.remove();
 }
 
 export function closeToast(key) { region().querySelector(`[data-key="${CSS.escape(key)}"]`)?.remove(); }
-
-export function recentToasts() { return kept; }
 
 function closeLater(item) {
   let timer = null;

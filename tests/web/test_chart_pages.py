@@ -327,9 +327,9 @@ def test_without_a_cluster_the_page_says_what_to_do(serve: Serve) -> None:
     home = {"HOME": "/nonexistent", "KUBECONFIG": ""}
     server = serve(environ=home)
     assert "kubeconfig:" in page(server, "/releases").words
-    assert "There is no cluster" in page(server, "/").words
+    assert "No cluster is configured" in page(server, "/").words
     assert page(server, "/releases/default/x", 404).words
-    assert "There is none yet" in page(server, "/repositories").words
+    assert "No repository yet" in page(server, "/repositories").words
 
 
 def test_read_only_hides_the_forms_and_says_how_to_switch(serve: Serve, cluster: Cluster, space: str) -> None:
@@ -404,7 +404,7 @@ def test_a_release_is_installed_upgraded_compared_rolled_back_and_uninstalled(
         one.get_by_label("Namespace").fill(space)
         one.get_by_label("API key").fill(KEY)
         one.get_by_role("button", name="Preview").click()
-        one.get_by_text("What would be installed as door").wait_for()
+        one.get_by_text("Preview of door").wait_for()
         one.get_by_role("button", name="Install", exact=True).click()  # the key is known in this tab now
         one.get_by_role("heading", name="door", exact=True).wait_for()
         one.get_by_role("link", name="Upgrade, roll back, uninstall").click()
@@ -436,15 +436,15 @@ def test_long_work_shows_that_it_goes_on_and_can_be_left(
     assert send(server, "/repositories", verb="add", name="slow", url=f"{shop.url}/slow").status == 303
     with chromium.page(address(server)) as one:
         one.goto(f"/releases/new?chartRef=slow/slow&releaseName=slow&namespace={space}")
-        one.get_by_label("Wait until all is ready").check()
-        one.get_by_label("Seconds it may take").fill("5")
+        one.get_by_label("Wait until all resources are ready").check()
+        one.get_by_label("Timeout in seconds").fill("5")
         one.get_by_label("API key").fill(KEY)
         one.get_by_role("button", name="Install", exact=True).click()
         one.get_by_text("working …").wait_for()
         assert one.get_by_role("button", name="Install", exact=True).is_disabled()
         wait_for(lambda: server.get(f"/releases/{space}/slow").status == 200)
         one.get_by_role("button", name="Stop waiting").click()
-        one.get_by_text("Nobody waits for it any more").wait_for()
+        one.get_by_text("Stopped waiting").wait_for()
         assert "not ready" in page(server, f"/releases/{space}/slow").words
         one.goto(f"/releases/{space}/slow")
         one.get_by_text("0 of 1 ready").wait_for()
@@ -478,7 +478,7 @@ def test_what_others_do_to_a_release_shows_without_a_reload(
     space = cluster.namespace()
     with chromium.page(address(server)) as one:
         one.goto(f"/releases?namespace={space}")
-        one.get_by_text("There is no release in the namespace").wait_for()
+        one.get_by_text("No release in the namespace").wait_for()
         send(server, "/releases/new", chartRef="paint/tint", releaseName="late", namespace=space)
         one.get_by_role("link", name="late").wait_for()
         assert one.locator("#live[data-is=on]").count()

@@ -190,7 +190,7 @@ def test_a_private_project_stays_unseen_by_another_user(server: Server, chromium
     with chromium.page(address(server)) as one:
         enter(one, server, people.session_of(server.data, "owner"))
         one.goto(f"/projects/{id}/settings")
-        one.get_by_label("Who may read").select_option("PRIVATE")
+        one.get_by_label("Visible to").select_option("PRIVATE")
         one.locator("form[action$=visibility] button").click()
         one.goto(f"/projects/{id}")
         assert "PILOTHOUSE_TOKEN" in one.locator("#snippet").inner_text()
@@ -219,7 +219,7 @@ def test_a_test_is_quarantined_and_a_run_deleted_by_forms(server: Server, chromi
         assert one.locator("#gate .state").first.inner_text().endswith("passed")
         one.get_by_text("Delete this run").click()
         one.get_by_role("button", name=f"Delete run {run['runId']}").click()
-        one.get_by_text("It has no run yet").wait_for()
+        one.get_by_text("No runs yet").wait_for()
 
 
 def test_a_page_tells_that_the_server_is_gone_and_shows_what_was_missed(
