@@ -159,6 +159,7 @@ class Services:
         self._keep("beat", self.maintenance.watch())
         self._keep("prune", self._prune())
         self._keep("retention", self.retention.watch())
+        self._keep("completion of runs", self.retention.settle())
         self._keep("charts", self.charts.start())
 
     @property

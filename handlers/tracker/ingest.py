@@ -15,13 +15,16 @@ from handlers.http.multipart import Part, Parts
 from handlers.http.permissions import POST_REPORTS
 from handlers.openapi.describe import Body, Endpoint, Field
 from handlers.routing import Route
-from handlers.tracker.responses import IngestResult
-from handlers.tracker.serializers import judged, run_path
+from handlers.tracker.base import Tracked
+from handlers.tracker.responses import FinishedRun, IngestResult
+from handlers.tracker.serializers import judged, run_path, state
 from models.config.settings import Config, ReportLimits
 from models.errors import Invalid, Problem, TooLarge, Unsupported
 from models.paging import INT64, whole
+from models.tracker import quality_gate, runs, visibility
 from models.tracker.coverage import line_coverage
 from models.tracker.runs import Stored, Upload
+from models.tracker.tables import reports
 from supervisor.tracker.ingest import Received
 
 _WRITE_BYTES = 256 * 1024
@@ -32,10 +35,19 @@ _FILES: tuple[Literal["junit"], Literal["jacoco"]] = ("junit", "jacoco")
 _FIELDS = {
     "project": "project", "branch": "branch", "commit": "commit", "flag": "flag", "runKey": "run_key",
     "repoUrl": "repo_url", "buildUrl": "build_url", "buildName": "build_name", "ciProvider": "ci_provider",
-    "baseBranch": "base_branch", "prNumber": "pr_number", "module": "module",
+    "baseBranch": "base_branch", "prNumber": "pr_number", "module": "module", "jobKey": "job_key",
+    "jobInstance": "job_instance", "attempt": "attempt", "expectedUploads": "expected_uploads", "complete": "complete",
 }  # fmt: skip
 """The text parts, and the fields of `Upload` they set."""
 
+
+_NUMBERS = (
+    ("prNumber", "pr_number", 0, INT64),
+    ("attempt", "attempt", -INT64, INT64),
+    ("expectedUploads", "expected_uploads", 1, 10_000),
+)
+_BOOLEANS = {"true": True, "false": False}
+_MAX_JOB_CHARACTERS = 255
 
 _PROJECT = {"type": "string", "minLength": 1, "maxLength": _MAX_PROJECT_CHARACTERS, "examples": ["shop"]}
 _TEXTS = {
@@ -50,6 +62,7 @@ _TEXTS = {
     "baseBranch": "The branch to compare with",
     "module": "The module that the coverage is of",
 }
+_JOB = {"type": "string", "maxLength": _MAX_JOB_CHARACTERS}
 
 
 class Arrival:
@@ -105,9 +118,17 @@ class Arrival:
             raise Invalid("project is required")
         if len(project) > _MAX_PROJECT_CHARACTERS or not project.isprintable():
             raise Invalid(f"project must have 1 to {_MAX_PROJECT_CHARACTERS} characters, all of them printable")
-        if values.get("pr_number") is not None:
-            values["pr_number"] = whole("prNumber", values["pr_number"], 0, INT64)
-        return Upload(**values)
+        for name, field, lowest, highest in _NUMBERS:
+            if values.get(field) is not None:
+                values[field] = whole(name, values[field], lowest, highest)
+        for name, field in (("jobKey", "job_key"), ("jobInstance", "job_instance")):
+            if len(values.get(field) or "") > _MAX_JOB_CHARACTERS:
+                raise Invalid(f"{name} has more than {_MAX_JOB_CHARACTERS} characters")
+        if (complete := values.get("complete")) is not None:
+            if complete not in _BOOLEANS:
+                raise Invalid("complete must be true or false")
+            values["complete"] = _BOOLEANS[complete]
+        return Upload(**{field: value for field, value in values.items() if value is not None})
 
     def files(self) -> Sequence[Received]:
         """The reports in order, without empty ones. Raises `Invalid` where there is no test report."""
@@ -136,6 +157,15 @@ _PARTS = (
     ),
     Field("jacoco", "Coverage reports, plain or gzipped: JaCoCo, and other formats, detected by content", _REPORTS),
     Field("prNumber", "The number of the pull request", {"type": "integer", "format": "int64", "minimum": 0}),
+    Field("jobKey", "The job of the CI system: a later attempt of it supersedes the reports of earlier ones", _JOB),
+    Field("jobInstance", "The execution of the job; several of one attempt are legs of a matrix", _JOB),
+    Field("attempt", "The attempt of the job; its order counts", {"type": "integer", "format": "int64", "default": 0}),
+    Field(
+        "expectedUploads",
+        "How many jobs upload to the run; it is complete when all of them have",
+        {"type": "integer", "minimum": 1, "maximum": 10_000},
+    ),
+    Field("complete", "Whether the run is complete with this upload", {"type": "boolean", "default": False}),
     *(Field(name, about, {"type": "string", "maxLength": _MAX_TEXT_CHARACTERS}) for name, about in _TEXTS.items()),
 )
 
@@ -254,6 +284,8 @@ def _answer(stored: Stored) -> IngestResult:
         uploads=run.uploads,
         gate_status=stored.verdict.status,
         run_path=run_path(run),
+        state=state(run),
+        warnings=stored.warnings,
     )
 
 
@@ -282,4 +314,43 @@ def _printable(text: str) -> str:
     return "".join(letter if letter.isprintable() else "\ufffd" for letter in text)
 
 
-routes: list[Route] = [(r"/ingest", Ingest)]
+class FinishRun(Tracked):
+    """`POST {project,runKey,flag}` marks a run as complete; whoever may upload to the project may."""
+
+    permission = POST_REPORTS
+    endpoints: ClassVar = {
+        "POST": Endpoint(
+            "Mark a run as complete",
+            FinishedRun,
+            body=Body(
+                "application/json",
+                (
+                    Field("project", "The name of the project", _PROJECT, required=True),
+                    Field("runKey", "The key of the run", {"type": "string"}, required=True),
+                    Field("flag", "Its flag", {"type": ["string", "null"]}),
+                ),
+            ),
+            fails=[404],
+            name="run_finish",
+        )
+    }
+
+    async def post(self) -> None:
+        body = self.body_object()
+        texts: dict[str, Any] = {name: body.get(name) for name in ("project", "runKey", "flag")}
+        for name, value in texts.items():
+            if not isinstance(value, str | None) or (name != "flag" and not value):
+                raise Invalid(f"{name} must be text" + ("" if name == "flag" else ", and is required"))
+        self.reply(await self.services.run_in_tracker(lambda: self._finish(*texts.values())))
+
+    def _finish(self, project: str, run_key: str, flag: str | None) -> FinishedRun:
+        settings, now = self.services.config.tracker.quality_gate, self.services.clock.now()
+        with reports.atomic():
+            found = visibility.named(self.user, project)
+            runs.check_post(self.user, project)
+            run = runs.finish(found, run_key, flag, now)
+            verdict = quality_gate.verdict(run, found, settings)
+        return FinishedRun(run.id, state(run), verdict.status, run_path(run))
+
+
+routes: list[Route] = [(r"/ingest", Ingest), (r"/runs/finish", FinishRun)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -15,7 +16,7 @@ from handlers.tracker.responses import FlakyInfo, ProjectDetail, ProjectInfo, Ru
 from models.accounts import permissions
 from models.errors import Invalid
 from models.paging import INT64, whole
-from models.tracker import flaky, quality_gate, queries, visibility
+from models.tracker import flaky, quality_gate, queries, settings, visibility
 from models.tracker.flaky import Triage
 from models.tracker.tables import reports
 
@@ -62,16 +63,77 @@ class Project(Tracked):
     }
 
     async def get(self, id: str) -> None:
-        await self.answer(lambda: self._detail(id))
+        await self.answer(lambda: project_detail(self, id))
 
-    def _detail(self, id: str) -> ProjectDetail:
-        project = visibility.project(self.user, id)
-        return serializers.project_detail(
-            queries.listed([project])[0],
-            quality_gate.thresholds(project, self.services.config.tracker.quality_gate),
-            queries.branches(project.id),
-            permissions.role_in(self.user, project),
+
+def project_detail(handler: Tracked, id: str) -> ProjectDetail:
+    """A project as the caller may see it. Reads the store: for a worker."""
+    project = visibility.project(handler.user, id)
+    return serializers.project_detail(
+        queries.listed([project])[0],
+        quality_gate.thresholds(project, handler.services.config.tracker.quality_gate),
+        queries.branches(project.id),
+        permissions.role_in(handler.user, project),
+    )
+
+
+_PERCENT = {"type": ["number", "null"], "minimum": 0, "maximum": 100}
+_BOOLEAN = {"type": ["boolean", "null"]}
+_SETTINGS = (
+    Field("baseBranch", "The branch whose newest complete run is the baseline", _OR_NULL),
+    Field("repoUrl", "The URL of the repository", _OR_NULL),
+    Field("minLineCoverage", "Less fails the gate", _PERCENT),
+    Field("maxCoverageDropPct", "Percentage points that coverage may drop", _PERCENT),
+    Field("failOnNewFailures", "Whether new failures fail the gate", _BOOLEAN),
+    Field("minPatchCoverage", "Less coverage of the changed lines fails the gate", _PERCENT),
+    Field("minPatchLines", "Fewer changed lines than this pass", {"type": ["integer", "null"], "minimum": 0}),
+    Field("failOnNoTests", "Whether a run without tests fails the gate", _BOOLEAN),
+    Field("failOnMissingCoverage", "Whether a run without coverage fails the gate", _BOOLEAN),
+    Field("aggregateFlags", "Whether all flags of a commit must pass", _BOOLEAN),
+    Field(
+        "carryForwardFlags",
+        "Flags whose coverage is carried forward; `*`: all",
+        {"type": ["array", "null"], "items": {"type": "string"}},
+    ),
+    Field(
+        "carryForwardMaxAge", "In seconds; older coverage is not carried", {"type": ["number", "null"], "minimum": 0}
+    ),
+)
+_COLUMNS = {field.name: re.sub("[A-Z]", lambda match: f"_{match[0].lower()}", field.name) for field in _SETTINGS}
+
+
+class ProjectSettings(Tracked):
+    """`PATCH` changes the settings that it names; null inherits the global one. For an OWNER."""
+
+    permission = SIGNED_IN
+    endpoints: ClassVar = {
+        "PATCH": Endpoint(
+            "Change a project's settings; null inherits the global one",
+            ProjectDetail,
+            path=["id"],
+            query=[_ID],
+            body=Body("application/json", _SETTINGS),
+            fails=[404],
+            name="project_settings",
         )
+    }
+
+    async def patch(self, id: str) -> None:
+        body = self.body_object()
+        if unknown := sorted(set(body) - set(_COLUMNS)):
+            raise Invalid(f"{unknown[0]} is not a setting of a project; these are: {', '.join(_COLUMNS)}")
+        try:
+            columns = settings.read_json({_COLUMNS[name]: value for name, value in body.items()})
+        except Invalid as error:
+            column = error.message.partition(" ")[0].rstrip(":")
+            name = next(name for name, known in _COLUMNS.items() if known == column)
+            raise Invalid(error.message.replace(column, name, 1)) from None
+        await self.services.run_in_tracker(lambda: self._change(id, columns))
+        await self.answer(lambda: project_detail(self, id))
+
+    def _change(self, id: str, columns: Mapping[str, Any]) -> None:
+        with reports.atomic():
+            settings.change(visibility.project(self.user, id, "OWNER"), columns)
 
 
 class Runs(Tracked):
@@ -206,6 +268,7 @@ def read_triage(fields: Mapping[str, Any]) -> tuple[str, str, Triage, str | None
 routes: list[Route] = [
     (r"/projects", Projects),
     (r"/projects/([^/]+)", Project),
+    (r"/projects/([^/]+)/settings", ProjectSettings),
     (r"/projects/([^/]+)/runs", Runs),
     (r"/projects/([^/]+)/flaky", Flaky),
     (r"/projects/([^/]+)/flaky/status", FlakyStatus),

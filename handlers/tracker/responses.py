@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from attrs import frozen
 
 from handlers.http.serializers import Instant
+from models.tracker.attempts import State
 from models.tracker.comparison import Tests, Timing
 from models.tracker.flaky import Triage
 from models.tracker.quality_gate import Judged, Thresholds
@@ -34,6 +35,8 @@ class IngestResult:
     uploads: int
     gate_status: Judged
     run_path: str
+    state: State
+    warnings: Sequence[str]
 
 
 @frozen
@@ -62,6 +65,7 @@ class RunInfo:
     branch_coverage_pct: float | None
     uploads: int
     run_path: str
+    state: State
 
 
 @frozen
@@ -89,6 +93,62 @@ class RuleInfo:
     name: str
     passed: bool
     detail: str
+    flag: str | None
+    """Set where all flags of a commit are judged together."""
+
+
+@frozen
+class CarriedFrom:
+    """The run whose coverage counts for a flag without a run of the commit."""
+
+    run_id: int
+    commit: str | None
+    created_at: Instant
+
+
+@frozen
+class FlagInfo:
+    """A flag of a commit; with `carriedFrom` it has no run of the commit, and is not judged."""
+
+    flag: str
+    run_id: int | None
+    state: State
+    passed: bool | None
+    line_coverage_pct: float | None
+    carried_from: CarriedFrom | None
+
+
+@frozen
+class AttemptInfo:
+    """An upload of a job to a run. `runId` is the run that holds its reports."""
+
+    job_key: str | None
+    job_instance: str | None
+    attempt: int
+    created_at: Instant
+    run_id: int
+    superseded: bool
+    reports: int
+    tests: int
+    failures: int
+
+
+@frozen
+class RunAttempts:
+    run_id: int
+    state: State
+    expected_uploads: int | None
+    uploads: int
+    """The jobs of which an upload came."""
+    items: Sequence[AttemptInfo]
+
+
+@frozen
+class FinishedRun:
+    run_id: int
+    state: State
+    gate_status: Judged
+    run_path: str
 
 
 @frozen
@@ -106,6 +166,8 @@ class GateVerdict:
     coverage_delta: float | None
     rules: Sequence[RuleInfo]
     run_path: str
+    complete: bool
+    flags: Sequence[FlagInfo]
 
 
 @frozen

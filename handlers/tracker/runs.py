@@ -11,9 +11,9 @@ from handlers.openapi.describe import Endpoint, Parameter, number, word
 from handlers.routing import Route
 from handlers.tracker import serializers
 from handlers.tracker.base import Tracked
-from handlers.tracker.responses import ComparisonInfo, GateVerdict, RunDetail, RunVerdict
+from handlers.tracker.responses import ComparisonInfo, GateVerdict, RunAttempts, RunDetail, RunVerdict
 from models.errors import Invalid, NotFound
-from models.tracker import comparison, coverage, queries, visibility
+from models.tracker import attempts, commit_gate, comparison, coverage, queries, visibility
 from models.tracker.quality_gate import verdict
 
 _ID = number("id", "The run")
@@ -59,6 +59,23 @@ class QualityGate(Tracked):
             return serializers.run_verdict(run, verdict(run, project, self.services.config.tracker.quality_gate))
 
         await self.answer(judged)
+
+
+class Attempts(Tracked):
+    permission = READ
+    endpoints: ClassVar = {
+        "GET": Endpoint(
+            "The uploads of a run by job and attempt", RunAttempts, path=["id"], query=[_ID], fails=[404],
+            name="run_attempts",
+        )
+    }  # fmt: skip
+
+    async def get(self, id: str) -> None:
+        def listed() -> RunAttempts:
+            run, _ = visibility.run(self.user, id)
+            return serializers.attempts_info(run, attempts.arrived([run.id]).get(run.id, 0), attempts.listing(run))
+
+        await self.answer(listed)
 
 
 def _run(name: str, about: str) -> Parameter:
@@ -125,12 +142,14 @@ class GateVerdictHandler(Tracked):
         if run is None:
             which = f"of commit {commit}" if commit is not None else f"on branch {branch}"
             raise NotFound(f"{name} has no run {which}" + (f" with the flag {flag}" if flag else ""), "RUN_NOT_FOUND")
-        return serializers.gate_verdict(project, run, verdict(run, project, self.services.config.tracker.quality_gate))
+        settings = self.services.config.tracker.quality_gate
+        return serializers.gate_verdict(project, commit_gate.judge(run, project, settings, aggregate=flag is None))
 
 
 routes: list[Route] = [
     (r"/gate", GateVerdictHandler),
     (r"/runs/([^/]+)", Run),
+    (r"/runs/([^/]+)/attempts", Attempts),
     (r"/runs/([^/]+)/quality-gate", QualityGate),
     (r"/compare", Compare),
 ]

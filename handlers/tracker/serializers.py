@@ -7,16 +7,20 @@ from typing import cast
 
 from handlers.http.serializers import Instant
 from handlers.tracker.responses import (
+    AttemptInfo,
+    CarriedFrom,
     ComparisonInfo,
     CoverageInfo,
     FailureInfo,
     FileInfo,
+    FlagInfo,
     FlakyInfo,
     GateVerdict,
     OutcomeInfo,
     ProjectDetail,
     ProjectInfo,
     RuleInfo,
+    RunAttempts,
     RunDetail,
     RunInfo,
     RunVerdict,
@@ -24,6 +28,8 @@ from handlers.tracker.responses import (
     TestHistory,
 )
 from models.tracker import coverage
+from models.tracker.attempts import Attempt, State
+from models.tracker.commit_gate import CommitVerdict, FlagStatus
 from models.tracker.comparison import Comparison
 from models.tracker.coverage import branch_coverage, line_coverage, pass_rate, percent
 from models.tracker.flaky import FlakyTest
@@ -58,7 +64,12 @@ def run_info(run: Run) -> RunInfo:
         branch_coverage_pct=branch_coverage(run),
         uploads=run.uploads,
         run_path=run_path(run),
+        state=state(run),
     )
+
+
+def state(run: Run) -> State:
+    return cast("State", run.state)
 
 
 def judged(run: Run) -> Judged:
@@ -99,7 +110,8 @@ def project_detail(listed: Listed, gate: Thresholds, branches: Sequence[str], ro
     )
 
 
-def gate_verdict(project: Project, run: Run, verdict: Verdict) -> GateVerdict:
+def gate_verdict(project: Project, judged: CommitVerdict) -> GateVerdict:
+    run, verdict = judged.newest, judged.verdict
     return GateVerdict(
         project=project.name,
         branch=run.branch,
@@ -111,6 +123,43 @@ def gate_verdict(project: Project, run: Run, verdict: Verdict) -> GateVerdict:
         coverage_delta=verdict.coverage_delta,
         rules=_rules(verdict.rules),
         run_path=run_path(run),
+        complete=judged.complete,
+        flags=[_flag(flag) for flag in judged.flags],
+    )
+
+
+def _flag(flag: FlagStatus) -> FlagInfo:
+    run, verdict = flag.run, flag.verdict
+    return FlagInfo(
+        flag=flag.flag,
+        run_id=run.id if verdict else None,
+        state=state(run),
+        passed=verdict.passed if verdict else None,
+        line_coverage_pct=flag.coverage,
+        carried_from=None if verdict else CarriedFrom(run.id, run.commit_sha, Instant(run.created_at)),
+    )
+
+
+def attempts_info(run: Run, uploads: int, items: Sequence[Attempt]) -> RunAttempts:
+    return RunAttempts(
+        run_id=run.id,
+        state=state(run),
+        expected_uploads=run.expected_uploads,
+        uploads=uploads,
+        items=[
+            AttemptInfo(
+                item.job_key,
+                item.job_instance,
+                item.attempt,
+                Instant(item.created_at),
+                item.run_id,
+                item.superseded,
+                item.reports,
+                item.tests,
+                item.failures,
+            )
+            for item in items
+        ],
     )
 
 
@@ -126,7 +175,7 @@ def run_verdict(run: Run, verdict: Verdict) -> RunVerdict:
 
 
 def _rules(rules: Sequence[Rule]) -> list[RuleInfo]:
-    return [RuleInfo(rule.name, rule.passed, rule.detail) for rule in rules]
+    return [RuleInfo(rule.name, rule.passed, rule.detail, rule.flag) for rule in rules]
 
 
 def run_detail(run: Run, project: Project, verdict: Verdict, detail: Detail, files: coverage.Files | None) -> RunDetail:

@@ -252,6 +252,13 @@ def host_header(raw: str) -> str:
     return host_port(raw) if ":" in raw else host(raw)
 
 
+def flag_name(raw: str) -> str:
+    """A flag of the tracker's runs, or `*`."""
+    if not 0 < len(raw) <= 255 or "," in raw or not raw.isprintable():
+        raise ValidationError("is not a flag: 1 to 255 printable characters without commas", raw)
+    return raw
+
+
 def network(raw: str) -> str:
     try:
         ipaddress.ip_network(raw, strict=False)

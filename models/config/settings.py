@@ -191,6 +191,19 @@ class QualityGate:
     min_line_coverage: Percent | None = None
     max_coverage_drop_pct: Percent = 1.0
     fail_on_new_failures: bool = True
+    min_patch_coverage: Percent | None = None
+    min_patch_lines: Count0 = 0
+    fail_on_no_tests: bool = False
+    fail_on_missing_coverage: bool = False
+    aggregate_flags: bool = True
+    carry_forward_flags: tuple[Annotated[str, parsers.flag_name], ...] = ()
+    carry_forward_max_age: Span = Seconds(30 * DAY)
+
+
+@frozen
+class Runs:
+    settle: Span = Seconds(600)
+    incomplete_after: Span = Seconds(7200)
 
 
 @frozen
@@ -208,6 +221,7 @@ class ReportLimits:
 class Tracker:
     security: TrackerSecurity = TrackerSecurity()
     quality_gate: QualityGate = QualityGate()
+    runs: Runs = Runs()
     limits: ReportLimits = ReportLimits()
     retain_days: Count0 = 0
     retain_runs: Count0 = 0

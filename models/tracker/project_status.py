@@ -28,10 +28,11 @@ GOOD_COVERAGE = 80.0
 _FLAG_EXPIRES = 30 * 86_400 * 1_000_000
 
 _COLUMNS = """id, project_id, branch, flag, created_at, status, tests, passed, failed, errors, skipped, flaky,
-    line_covered, line_missed"""
+    line_covered, line_missed, state, expected_uploads"""
 _RUNS = f"SELECT {_COLUMNS} FROM run WHERE id IN (SELECT value FROM json_each(?))"  # noqa: S608 (constants)
 _NEWEST = """
-    SELECT p.id, (SELECT r.id FROM run r WHERE r.project_id = p.id ORDER BY r.created_at DESC, r.id DESC LIMIT 1)
+    SELECT p.id, (SELECT r.id FROM run r WHERE r.project_id = p.id AND r.superseded_by IS NULL
+        ORDER BY r.created_at DESC, r.id DESC LIMIT 1)
     FROM project p WHERE p.id IN (SELECT value FROM json_each(?))"""
 # Steps from each flag to the next in the index: reading every run would cost as much as the project has runs.
 _OF_FLAGS = """
@@ -43,12 +44,14 @@ _OF_FLAGS = """
             WHERE r.project_id = f.project_id AND r.branch = f.branch AND r.flag > f.flag)
         FROM flags f WHERE f.flag IS NOT NULL)
     SELECT (SELECT r.id FROM run r WHERE r.project_id = f.project_id AND r.branch = f.branch AND r.flag = f.flag
-        ORDER BY r.created_at DESC, r.id DESC LIMIT 1) FROM flags f WHERE f.flag IS NOT NULL"""
+        AND r.superseded_by IS NULL ORDER BY r.created_at DESC, r.id DESC LIMIT 1)
+    FROM flags f WHERE f.flag IS NOT NULL"""
 _FIRST_FAILING = """
     SELECT r.id, coalesce((SELECT b.id FROM run b
-        WHERE b.project_id = r.project_id AND b.branch IS r.branch AND b.flag = r.flag
+        WHERE b.project_id = r.project_id AND b.branch IS r.branch AND b.flag = r.flag AND b.superseded_by IS NULL
         AND b.created_at > coalesce((SELECT g.created_at FROM run g
             WHERE g.project_id = r.project_id AND g.branch IS r.branch AND g.flag = r.flag AND g.status = 'PASSED'
+            AND g.superseded_by IS NULL
             AND g.created_at < r.created_at ORDER BY g.created_at DESC LIMIT 1), -1)
         ORDER BY b.created_at, b.id LIMIT 1), r.id)
     FROM run r WHERE r.id IN (SELECT value FROM json_each(?))"""
@@ -81,6 +84,8 @@ class RunSummary:
     flaky: int
     line_covered: int | None
     line_missed: int | None
+    state: str
+    expected_uploads: int | None
 
     @property
     def pass_rate(self) -> float:

@@ -12,6 +12,7 @@ from typing import Any, Literal, Protocol
 from attrs import fields, frozen
 
 from models.config.settings import QualityGate
+from models.tracker.attempts import arrived
 from models.tracker.coverage import decimal, share
 from models.tracker.reports.base import CASE_STATUSES, CaseStatus
 from models.tracker.tables import Project, reports
@@ -22,12 +23,14 @@ FAILING = (CASE_STATUSES.index(CaseStatus.FAILED), CASE_STATUSES.index(CaseStatu
 """Ranks of the outcomes that fail; they are one range in the index of results."""
 
 MAX_NAMED_FAILURES = 5
+MISSING_COVERAGE = "missing-coverage"
 
 _BASELINES = """
     SELECT r.id, b.id, b.status, b.line_covered, b.line_missed
     FROM run r JOIN project p ON p.id = r.project_id JOIN run b ON b.id = (SELECT e.id FROM run e
         WHERE e.project_id = r.project_id AND e.flag = r.flag
         AND e.branch = coalesce(nullif(r.base_branch, ''), p.base_branch, ?)
+        AND e.state = 'COMPLETE' AND e.superseded_by IS NULL
         AND (e.created_at, e.id) < (r.created_at, r.id) ORDER BY e.created_at DESC, e.id DESC LIMIT 1)
     WHERE r.id IN (SELECT value FROM json_each(?))"""
 _FAILING_TESTS = f"""
@@ -56,6 +59,15 @@ class RunTotals(Protocol):
     def status(self) -> Any: ...
 
     @property
+    def tests(self) -> Any: ...
+
+    @property
+    def state(self) -> Any: ...
+
+    @property
+    def expected_uploads(self) -> Any: ...
+
+    @property
     def line_covered(self) -> Any: ...
 
     @property
@@ -70,15 +82,23 @@ class Thresholds:
     min_line_coverage: float | None
     max_coverage_drop_pct: float
     fail_on_new_failures: bool
+    min_patch_coverage: float | None
+    min_patch_lines: int
+    fail_on_no_tests: bool
+    fail_on_missing_coverage: bool
+    aggregate_flags: bool
+    carry_forward_flags: Sequence[str]
+    carry_forward_max_age: float
 
 
 @frozen
 class Rule:
-    """The result of one rule."""
+    """The result of one rule. `flag` is set where the flags of a commit are judged together."""
 
     name: str
     passed: bool
     detail: str
+    flag: str | None = None
 
 
 @frozen
@@ -120,6 +140,7 @@ def verdicts(runs: Iterable[RunTotals], projects: Mapping[int, Project], setting
     limits = {id: thresholds(projects[run.project_id], settings) for id, run in by_id.items()}
     failed = {id for id, run in by_id.items() if run.status == "FAILED" and limits[id].fail_on_new_failures}
     new_failures = _new_failures({id: bases.get(id) for id in failed})
+    uploads = arrived(id for id, run in by_id.items() if run.expected_uploads is not None)
     judged = {}
     for id, run in by_id.items():
         base = bases.get(id)
@@ -127,6 +148,7 @@ def verdicts(runs: Iterable[RunTotals], projects: Mapping[int, Project], setting
         before = base.coverage if base else None
         delta = None if covered is None or before is None else float(covered - before)
         applied = rules(limits[id], covered, before, new_failures.get(id, ()))
+        applied += presence_rules(limits[id], run, uploads.get(id, 0))
         judged[id] = Verdict(applied, delta, base.id if base else None)
     return judged
 
@@ -188,6 +210,22 @@ def rules(
         applied.append(_drop(covered, before, limits.max_coverage_drop_pct))
     if limits.fail_on_new_failures:
         applied.append(_failures(new_failures))
+    return applied
+
+
+def presence_rules(limits: Thresholds, run: RunTotals, uploads: int) -> list[Rule]:
+    """The rules on what a run must have. `uploads`: of how many jobs an upload came."""
+    applied = []
+    if limits.fail_on_no_tests:
+        detail = f"{run.tests} tests were reported" if run.tests else "no tests were reported"
+        applied.append(Rule("no-tests", bool(run.tests), detail))
+    if limits.fail_on_missing_coverage:
+        has_coverage = share(run.line_covered, run.line_missed) is not None
+        detail = "coverage was reported" if has_coverage else "no coverage was reported"
+        applied.append(Rule(MISSING_COVERAGE, has_coverage, detail))
+    if run.expected_uploads is not None:
+        detail = f"{uploads} of {run.expected_uploads} uploads"
+        applied.append(Rule("complete-run", run.state == "COMPLETE", detail))
     return applied
 
 

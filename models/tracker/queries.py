@@ -133,7 +133,7 @@ def listing(
     project_id: int, limit: int, commit: str | None = None, branch: str | None = None, flag: str | None = None
 ) -> list[Run]:
     """Matching runs, newest first; None matches any value. Named tuples: models take five times as long."""
-    query = Run.select().where(Run.project == project_id)
+    query = Run.select().where(Run.project == project_id, Run.superseded_by.is_null())
     for column, value in ((Run.commit_sha, commit), (Run.branch, branch), (Run.flag, flag)):
         if value is not None:
             query = query.where(column == value)
@@ -152,8 +152,9 @@ def branches(project_id: int, limit: int = 100) -> list[str]:
 
 
 _LISTED = """
-    SELECT p.id, (SELECT count(*) FROM run r WHERE r.project_id = p.id),
-    (SELECT r.id FROM run r WHERE r.project_id = p.id ORDER BY r.created_at DESC, r.id DESC LIMIT 1)
+    SELECT p.id, (SELECT count(*) FROM run r WHERE r.project_id = p.id AND r.superseded_by IS NULL),
+    (SELECT r.id FROM run r WHERE r.project_id = p.id AND r.superseded_by IS NULL
+        ORDER BY r.created_at DESC, r.id DESC LIMIT 1)
     FROM project p WHERE p.id IN (SELECT value FROM json_each(?))"""
 
 
@@ -277,14 +278,15 @@ MAX_BRANCHES = 50
 
 _BRANCHES = """
     SELECT b.branch, b.runs, (SELECT max(r.id) FROM run r WHERE r.project_id = :project AND r.branch = b.branch
-        AND r.created_at = b.newest)
+        AND r.created_at = b.newest AND r.superseded_by IS NULL)
     FROM (SELECT branch, count(*) AS runs, max(created_at) AS newest, branch = :base AS is_base FROM run
-        WHERE project_id = :project AND branch IS NOT NULL GROUP BY branch
+        WHERE project_id = :project AND branch IS NOT NULL AND superseded_by IS NULL GROUP BY branch
         ORDER BY branch = :base DESC, max(created_at) DESC LIMIT :most) AS b
     ORDER BY b.is_base DESC, b.newest DESC"""
 _FLAGS = "SELECT DISTINCT flag FROM run WHERE project_id = ? ORDER BY flag LIMIT 100"
 _BESIDE = """
-    SELECT id FROM run WHERE project_id = ? AND branch IS ? AND flag = ? AND (created_at, id) {than} (?, ?)
+    SELECT id FROM run WHERE project_id = ? AND branch IS ? AND flag = ? AND superseded_by IS NULL
+    AND (created_at, id) {than} (?, ?)
     ORDER BY created_at {way}, id {way} LIMIT 1"""
 _BEFORE = _BESIDE.format(than="<", way="DESC")
 _AFTER = _BESIDE.format(than=">", way="ASC")

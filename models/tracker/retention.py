@@ -17,12 +17,13 @@ _KEPT = """
         CASE WHEN r.branch = coalesce(p.base_branch, :base) THEN 1 ELSE 0 END AS is_base,
         row_number() OVER (PARTITION BY r.project_id ORDER BY r.created_at DESC, r.id DESC)
             AS newest,
-        row_number() OVER (PARTITION BY r.project_id, r.branch, r.flag ORDER BY r.created_at DESC, r.id DESC)
+        row_number() OVER (PARTITION BY r.project_id, r.branch, r.flag
+            ORDER BY CASE WHEN r.state = 'COMPLETE' THEN 0 ELSE 1 END, r.created_at DESC, r.id DESC)
             AS of_flag,
         row_number() OVER (PARTITION BY r.project_id, r.branch ORDER BY r.created_at DESC, r.id DESC)
             AS of_branch,
         row_number() OVER (PARTITION BY r.project_id, r.branch ORDER BY r.id DESC) AS came
-        FROM run r JOIN project p ON p.id = r.project_id)
+        FROM run r JOIN project p ON p.id = r.project_id WHERE r.superseded_by IS NULL)
     SELECT id FROM placed WHERE newest > 1 AND NOT (is_base = 1 AND of_flag = 1)
         AND (created_at < :before OR (:keep > 0 AND of_branch > :keep AND came > :keep))
     ORDER BY created_at, id LIMIT :most"""
@@ -38,6 +39,11 @@ def expired(before: int, keep: int, settings: QualityGate, limit: int = 500) -> 
     """Ids of the first `limit` runs older than `before`, or beyond the newest `keep` (0: all) of their branch."""
     values = {"before": before, "keep": keep, "base": settings.base_branch, "most": limit}
     return [row[0] for row in reports.execute_sql(_KEPT, values)]
+
+
+def superseded_runs(run_id: int) -> list[int]:
+    """Ids of the runs that hold superseded attempts of a run."""
+    return [row[0] for row in reports.execute_sql("SELECT id FROM run WHERE superseded_by = ?", (run_id,))]
 
 
 def delete_some(run_id: int, batch: int = BATCH_ROWS) -> bool:

@@ -14,8 +14,8 @@ from attrs import frozen
 from models.accounts import accounts, permissions
 from models.accounts.accounts import Credential, User
 from models.config.settings import Tracker, TrackerSecurity
-from models.errors import Denied, Unauthenticated
-from models.tracker import quality_gate, run_events
+from models.errors import Denied, NotFound, Unauthenticated
+from models.tracker import attempts, quality_gate, run_events
 from models.tracker.coverage import unite
 from models.tracker.quality_gate import Verdict
 from models.tracker.run_events import RunUpdate
@@ -38,6 +38,11 @@ class Upload:
     base_branch: str | None = None
     pr_number: int | None = None
     module: str | None = None
+    job_key: str | None = None
+    job_instance: str | None = None
+    attempt: int = 0
+    expected_uploads: int | None = None
+    complete: bool = False
 
 
 @frozen
@@ -48,6 +53,7 @@ class Stored:
     project: Project
     verdict: Verdict
     update: RunUpdate
+    warnings: Sequence[str] = ()
 
 
 DEFAULT_FLAG = "default"
@@ -68,10 +74,13 @@ _TOTALS = f"SELECT {', '.join(f'sum({name})' for name in _COUNTS + _COVERED)} FR
 _NEW = "(SELECT id - :reports FROM report WHERE run_id = :run AND id > :reports)"
 _CASES = f"reports s CROSS JOIN cases c ON c.id BETWEEN s.first AND s.last WHERE s.number IN {_NEW}"
 _REPORTS = f"""
-    INSERT INTO report (id, run_id, kind, hash, name, format, module, created_at, {", ".join(_COUNTS + _COVERED)})
-    SELECT :reports + s.number, :run, s.kind, s.hash, s.name, s.format, :module, :now,
+    INSERT INTO report (id, run_id, kind, hash, name, format, module, created_at, upload_id,
+    {", ".join(_COUNTS + _COVERED)})
+    SELECT :reports + s.number, :run, s.kind, s.hash, s.name, s.format, :module, :now, :upload,
     {", ".join(f"s.{name}" for name in _COUNTS + _COVERED)} FROM reports s WHERE NOT EXISTS
-    (SELECT 1 FROM report r WHERE r.run_id = :run AND r.kind = s.kind AND r.hash = s.hash)"""  # noqa: S608
+    (SELECT 1 FROM report r WHERE r.run_id = :run AND r.kind = s.kind AND r.hash = s.hash) AND NOT EXISTS
+    (SELECT 1 FROM report r JOIN upload u ON u.id = r.upload_id WHERE u.run_id = :run AND r.upload_id = :upload
+     AND r.kind = s.kind AND r.hash = s.hash)"""  # noqa: S608
 _ROWS = (
     f"""INSERT INTO suite (id, report_id, run_id, name, tests, failed, errors, skipped, duration_ms)
     SELECT :suites + id, :reports + report, :run, name, tests, failed, errors, skipped, duration_ms
@@ -130,10 +139,9 @@ def store(spool: Path, upload: Upload, credential: Credential | None, settings: 
         check_post(user, upload.project)
         project = _project(upload, user, settings.security, now)
         run = _run(project, upload, now)
-        if _add(run, upload, now):
-            _sum_up(run)
+        warnings = _add(run, upload, now)
         verdict = quality_gate.verdict(run, project, settings.quality_gate)
-        return Stored(run, project, verdict, run_events.record(run, project, verdict, keep))
+        return Stored(run, project, verdict, run_events.record(run, project, verdict, keep), warnings)
 
 
 def _user(credential: Credential | None, now: int) -> User | None:
@@ -168,7 +176,7 @@ def _run(project: Project, upload: Upload, now: int) -> Run:
         zeros = dict.fromkeys(_COUNTS, 0)
         created: Run = Run.create(
             project=project, run_key=key, flag=upload.flag or DEFAULT_FLAG, created_at=now, updated_at=now,
-            status="PASSED", uploads=0, **facts, **zeros,
+            status="PASSED", state="PENDING", uploads=0, **facts, **zeros,
         )  # fmt: skip
         return created
     missing = {
@@ -179,9 +187,49 @@ def _run(project: Project, upload: Upload, now: int) -> Run:
     return existing
 
 
-def _add(run: Run, upload: Upload, now: int) -> bool:
+def _add(run: Run, upload: Upload, now: int) -> Sequence[str]:
+    """Adds an upload to its run: reports, totals, superseded attempts, completeness. Returns warnings."""
+    job = upload.job_key
+    upload_id = None
+    if run.run_key is not None:
+        upload_id = attempts.register(run, job, upload.job_instance, upload.attempt, now)
+        if job is not None:
+            attempts.adopt_equal_reports(run, job, upload.attempt, upload_id)
+    is_new = _copy(run, upload, upload_id, now)
+    changed, warning = attempts.supersede(run, job) if job is not None else ((), None)
+    for superseded in Run.select().where(Run.id.in_(list(changed))) if changed else ():
+        if attempts.is_empty(superseded):
+            superseded.delete_instance()
+        else:
+            _sum_up(superseded)
+    if is_new or job is not None:
+        _sum_up(run)
+    _complete(run, upload, is_new)
+    return [warning] if warning else []
+
+
+def _complete(run: Run, upload: Upload, is_new: bool) -> None:
+    if upload.expected_uploads is not None:
+        _set(run, expected_uploads=upload.expected_uploads)
+    state = attempts.state_after(run, upload.complete)
+    if state != run.state and (is_new or state == "COMPLETE" or upload.expected_uploads is not None):
+        _set(run, state=state)
+
+
+def finish(project: Project, run_key: str, flag: str | None, now: int) -> Run:
+    """Marks the run of a key as complete. Raises `NotFound`."""
+    run: Run | None = Run.get_or_none((Run.project == project) & (Run.run_key == run_key))
+    if run is None or (flag is not None and run.flag != flag):
+        raise NotFound(f"{project.name} has no run with the key {run_key}" + (f" and flag {flag}" if flag else ""),
+                       "RUN_NOT_FOUND")  # fmt: skip
+    _set(run, state="COMPLETE", updated_at=now)
+    return run
+
+
+def _copy(run: Run, upload: Upload, upload_id: int | None, now: int) -> bool:
     """Copies the staged reports that the run does not have yet. Returns whether there were any."""
     values: dict[str, Any] = {"run": run.id, "project": run.project_id, "module": upload.module, "now": now}
+    values["upload"] = upload_id
     values |= {f"{table}s": last for table, last in reports.last_ids(_AT_MOST).items()}
     if not reports.execute_sql(_REPORTS, values).rowcount:
         return False

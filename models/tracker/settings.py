@@ -35,6 +35,49 @@ def read(form: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
+_TEXTS = {"base_branch", "repo_url"}
+_BOOLEAN_COLUMNS = {"fail_on_new_failures", "fail_on_no_tests", "fail_on_missing_coverage", "aggregate_flags"}
+_PERCENT_COLUMNS = {"min_line_coverage", "max_coverage_drop_pct", "min_patch_coverage"}
+MAX_PATCH_LINES = 10**9
+MAX_CARRIED_FLAGS = 100
+MAX_CARRY_SECONDS = 10 * 365 * 86_400
+
+
+def read_json(values: Mapping[str, Any]) -> dict[str, Any]:
+    """New values by column, from JSON values by column; null restores the global setting.
+
+    Raises `Invalid`, which names the field.
+    """
+    return {name: None if value is None else _read_value(name, value) for name, value in values.items()}
+
+
+def _read_value(name: str, value: Any) -> Any:
+    if name in _BOOLEAN_COLUMNS:
+        if not isinstance(value, bool):
+            raise Invalid(f"{name} must be true, false or null")
+        return value
+    if name in _TEXTS:
+        if not isinstance(value, str) or not value.strip():
+            raise Invalid(f"{name} must be text or null")
+        return _url(name, value.strip()) if name == "repo_url" else _line(name, value.strip())
+    if name == "carry_forward_flags":
+        return _flags(name, value)
+    highest = {"min_patch_lines": MAX_PATCH_LINES, "carry_forward_max_age": MAX_CARRY_SECONDS}.get(name, 100)
+    is_number = isinstance(value, int) or (isinstance(value, float) and name != "min_patch_lines")
+    if isinstance(value, bool) or not is_number or not 0 <= value <= highest:
+        raise Invalid(f"{name} must be a number from 0 to {highest}, or null")
+    return value if name == "min_patch_lines" else float(value)
+
+
+def _flags(name: str, value: Any) -> list[str]:
+    if not isinstance(value, list) or len(value) > MAX_CARRIED_FLAGS:
+        raise Invalid(f"{name} must be a list of at most {MAX_CARRIED_FLAGS} flags, or null")
+    try:
+        return [parsers.flag_name(flag) if isinstance(flag, str) else parsers.flag_name("") for flag in value]
+    except parsers.ValidationError as error:
+        raise Invalid(f"{name}: {error}") from None
+
+
 def _line(name: str, text: str) -> str:
     if len(text) > MAX_CHARACTERS[name] or not text.isprintable():
         raise Invalid(f"{name} must have at most {MAX_CHARACTERS[name]} characters, all of them printable")

@@ -6,6 +6,7 @@ are stored, never refused.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import peewee
@@ -88,12 +89,46 @@ STEPS[0] += [
     "CREATE TABLE run_event (id INTEGER PRIMARY KEY AUTOINCREMENT, project_id INTEGER NOT NULL, data TEXT NOT NULL)",
 ]
 
+STEPS.append(
+    [
+        "ALTER TABLE run ADD COLUMN state TEXT NOT NULL DEFAULT 'COMPLETE'",
+        "ALTER TABLE run ADD COLUMN expected_uploads INTEGER",
+        "ALTER TABLE run ADD COLUMN superseded_by INTEGER REFERENCES run ON DELETE CASCADE",
+        "ALTER TABLE run ADD COLUMN job_key TEXT",
+        "ALTER TABLE run ADD COLUMN attempt INTEGER",
+        "CREATE INDEX run_superseded ON run (superseded_by) WHERE superseded_by IS NOT NULL",
+        "CREATE INDEX run_pending ON run (updated_at) WHERE state = 'PENDING'",
+        "CREATE TABLE upload (id INTEGER PRIMARY KEY AUTOINCREMENT,"
+        " run_id INTEGER NOT NULL REFERENCES run ON DELETE CASCADE, job_key TEXT NOT NULL,"
+        " job_instance TEXT NOT NULL, attempt INTEGER NOT NULL, created_at INTEGER NOT NULL)",
+        "CREATE UNIQUE INDEX upload_by_job ON upload (run_id, job_key, job_instance, attempt)",
+        "ALTER TABLE report ADD COLUMN upload_id INTEGER",
+        "ALTER TABLE project ADD COLUMN min_patch_coverage REAL",
+        "ALTER TABLE project ADD COLUMN min_patch_lines INTEGER",
+        "ALTER TABLE project ADD COLUMN fail_on_no_tests INTEGER",
+        "ALTER TABLE project ADD COLUMN fail_on_missing_coverage INTEGER",
+        "ALTER TABLE project ADD COLUMN aggregate_flags INTEGER",
+        "ALTER TABLE project ADD COLUMN carry_forward_flags TEXT",
+        "ALTER TABLE project ADD COLUMN carry_forward_max_age REAL",
+    ]
+)
+
 
 class Flag(peewee.BooleanField):
     """Stored as 0 or 1."""
 
     def db_value(self, value: bool | None) -> int | None:
         return None if value is None else int(value)
+
+
+class Names(peewee.TextField):
+    """Names without commas, stored with commas between them."""
+
+    def db_value(self, value: Sequence[str] | None) -> str | None:
+        return None if value is None else ",".join(value)
+
+    def python_value(self, value: str | None) -> tuple[str, ...] | None:
+        return None if value is None else tuple(value.split(",")) if value else ()
 
 
 _tables: dict[str, type[peewee.Model]] = {"account": Account}
@@ -119,6 +154,10 @@ class Project(Table):
 
     vars().update(_fields("project"))
     fail_on_new_failures = Flag(null=True)
+    fail_on_no_tests = Flag(null=True)
+    fail_on_missing_coverage = Flag(null=True)
+    aggregate_flags = Flag(null=True)
+    carry_forward_flags = Names(null=True)
 
     class Meta:
         table_name = "project"
@@ -137,7 +176,8 @@ class Membership(Table):
 class Run(Table):
     """One run of a project's CI: one upload, or several with one `run_key`. Its totals are those of its reports.
 
-    `status` is PASSED or FAILED; the four coverage counts are null where no report had coverage.
+    `status` is PASSED or FAILED, `state` COMPLETE, PENDING or INCOMPLETE; the four coverage counts are null where no
+    report had coverage. A run with `superseded_by` holds the reports of an earlier attempt of a job of that run.
     """
 
     vars().update(_fields("run"))

@@ -12,10 +12,10 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 Environ = Mapping[str, str]
-Facts = dict[str, str]
+Fields = dict[str, str]
 
 
-def facts(environ: Environ) -> Facts:
+def facts(environ: Environ) -> Fields:
     """The fields of the CI job that this process runs in; empty outside of a CI system."""
     for variable, read in _SYSTEMS.items():
         if environ.get(variable, "").lower() not in ("", "false"):
@@ -25,7 +25,7 @@ def facts(environ: Environ) -> Facts:
     return {}
 
 
-def _github(environ: Environ) -> Facts:
+def _github(environ: Environ) -> Fields:
     pull = re.match(r"refs/pull/(\d+)/", environ.get("GITHUB_REF", ""))
     place = f"{environ.get('GITHUB_SERVER_URL', '')}/{environ.get('GITHUB_REPOSITORY', '')}"
     run = environ.get("GITHUB_RUN_ID", "")
@@ -38,7 +38,10 @@ def _github(environ: Environ) -> Facts:
         "repoUrl": place if place != "/" else "",
         "buildUrl": f"{place}/actions/runs/{run}" if run else "",
         "buildName": environ.get("GITHUB_WORKFLOW", ""),
-        "runKey": f"github-{run}.{environ.get('GITHUB_RUN_ATTEMPT', '1')}" if run else "",
+        "runKey": f"github-{run}" if run else "",
+        "jobKey": environ.get("GITHUB_JOB", ""),
+        "jobInstance": environ.get("RUNNER_TRACKING_ID", ""),
+        "attempt": environ.get("GITHUB_RUN_ATTEMPT", ""),
     }
 
 
@@ -51,7 +54,7 @@ def _head_of_pull(environ: Environ) -> str:
         return ""  # not every event has it; GITHUB_SHA is used then
 
 
-def _gitlab(environ: Environ) -> Facts:
+def _gitlab(environ: Environ) -> Fields:
     merge = "CI_MERGE_REQUEST_"
     pipeline = environ.get("CI_PIPELINE_ID", "")
     return {
@@ -64,10 +67,13 @@ def _gitlab(environ: Environ) -> Facts:
         "buildUrl": environ.get("CI_JOB_URL") or environ.get("CI_PIPELINE_URL", ""),
         "buildName": environ.get("CI_JOB_NAME", ""),
         "runKey": f"gitlab-{pipeline}" if pipeline else "",
+        "jobKey": environ.get("CI_JOB_NAME", ""),
+        "jobInstance": environ.get("CI_JOB_ID", ""),
+        "attempt": environ.get("CI_JOB_ID", ""),
     }
 
 
-def _jenkins(environ: Environ) -> Facts:
+def _jenkins(environ: Environ) -> Fields:
     tag = environ.get("BUILD_TAG", "")
     branch = environ.get("CHANGE_BRANCH") or environ.get("BRANCH_NAME") or environ.get("GIT_BRANCH", "")
     return {
@@ -80,10 +86,11 @@ def _jenkins(environ: Environ) -> Facts:
         "buildUrl": environ.get("BUILD_URL", ""),
         "buildName": environ.get("JOB_NAME", ""),
         "runKey": tag if not tag or tag.startswith("jenkins-") else f"jenkins-{tag}",
+        "jobKey": environ.get("STAGE_NAME", ""),
     }
 
 
-def _circleci(environ: Environ) -> Facts:
+def _circleci(environ: Environ) -> Fields:
     workflow = environ.get("CIRCLE_WORKFLOW_ID", "")
     pull = environ.get("CIRCLE_PR_NUMBER") or environ.get("CIRCLE_PULL_REQUEST", "").rpartition("/")[2]
     return {
@@ -95,10 +102,20 @@ def _circleci(environ: Environ) -> Facts:
         "buildUrl": environ.get("CIRCLE_BUILD_URL", ""),
         "buildName": environ.get("CIRCLE_JOB", ""),
         "runKey": f"circleci-{workflow}" if workflow else "",
+        **_circleci_job(environ),
     }
 
 
-def _buildkite(environ: Environ) -> Facts:
+def _circleci_job(environ: Environ) -> Fields:
+    job, node = environ.get("CIRCLE_JOB", ""), environ.get("CIRCLE_NODE_INDEX", "")
+    return {
+        "jobKey": f"{job}#{node}" if job and node else job,
+        "jobInstance": environ.get("CIRCLE_WORKFLOW_JOB_ID", ""),
+        "attempt": environ.get("CIRCLE_BUILD_NUM", ""),
+    }
+
+
+def _buildkite(environ: Environ) -> Fields:
     pull, commit = environ.get("BUILDKITE_PULL_REQUEST", ""), environ.get("BUILDKITE_COMMIT", "")
     build = environ.get("BUILDKITE_BUILD_ID", "")
     return {
@@ -111,10 +128,13 @@ def _buildkite(environ: Environ) -> Facts:
         "buildUrl": environ.get("BUILDKITE_BUILD_URL", ""),
         "buildName": environ.get("BUILDKITE_PIPELINE_SLUG", ""),
         "runKey": f"buildkite-{build}" if build else "",
+        "jobKey": _joined(environ, "BUILDKITE_STEP_ID", "BUILDKITE_PARALLEL_JOB"),
+        "jobInstance": environ.get("BUILDKITE_JOB_ID", ""),
+        "attempt": environ.get("BUILDKITE_RETRY_COUNT", ""),
     }
 
 
-def _azure(environ: Environ) -> Facts:
+def _azure(environ: Environ) -> Fields:
     pull, build = "SYSTEM_PULLREQUEST_", environ.get("BUILD_BUILDID", "")
     place = environ.get("SYSTEM_COLLECTIONURI", "") + environ.get("SYSTEM_TEAMPROJECT", "").replace(" ", "%20")
     return {
@@ -127,7 +147,19 @@ def _azure(environ: Environ) -> Facts:
         "buildUrl": f"{place}/_build/results?buildId={build}" if place and build else "",
         "buildName": environ.get("BUILD_DEFINITIONNAME", ""),
         "runKey": f"azure-{build}" if build else "",
+        "jobKey": _joined(environ, "SYSTEM_STAGENAME", "SYSTEM_PHASENAME", "AGENT_JOBNAME"),
+        "jobInstance": environ.get("SYSTEM_JOBID", ""),
+        "attempt": _azure_attempt(environ),
     }
+
+
+def _azure_attempt(environ: Environ) -> str:
+    stage, job = (environ.get(name, "") for name in ("SYSTEM_STAGEATTEMPT", "SYSTEM_JOBATTEMPT"))
+    return str(int(stage) * 1000 + int(job)) if stage.isdigit() and job.isdigit() else ""
+
+
+def _joined(environ: Environ, *names: str) -> str:
+    return "/".join(value for name in names if (value := environ.get(name, "")))
 
 
 def _short(ref: str) -> str:
@@ -145,7 +177,7 @@ def _without_secrets(url: str) -> str:
     return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 
 
-_SYSTEMS: Mapping[str, Callable[[Environ], Facts]] = {
+_SYSTEMS: Mapping[str, Callable[[Environ], Fields]] = {
     "GITHUB_ACTIONS": _github,
     "GITLAB_CI": _gitlab,
     "JENKINS_URL": _jenkins,

@@ -11,6 +11,7 @@ import os
 import re
 import signal
 import sys
+import time
 import urllib.parse
 import uuid
 from collections.abc import Mapping, Sequence
@@ -20,10 +21,17 @@ from typing import Any
 from supervisor.cli.ci_environment import facts
 from supervisor.cli.upload_request import REFUSED, UNREACHABLE, USAGE, Server, UploadError, packed, reason_of
 
+_OWN_KEY = "upload-"
+"""How keys begin that are made here, for a run of one upload."""
+
 PASSED, GATE_FAILED = 0, 1
 """Exit codes, beside those of `UploadError`."""
 
-_FIELDS = ("branch", "commit", "flag", "runKey", "baseBranch", "prNumber", "buildUrl", "buildName", "repoUrl", "module")
+_FIELDS = (
+    "branch", "commit", "flag", "runKey", "jobKey", "attempt", "baseBranch", "prNumber", "buildUrl", "buildName",
+    "repoUrl", "module",
+)  # fmt: skip
+_MAX_POLL_SECONDS = 15.0
 
 
 def add_to(parser: argparse.ArgumentParser) -> None:
@@ -33,6 +41,7 @@ def add_to(parser: argparse.ArgumentParser) -> None:
         f"{UNREACHABLE} the server is unreachable or fails, {REFUSED} it refused."
     )
     parser.set_defaults(alone=main)
+    parser.add_argument("verb", nargs="?", choices=["finish"], help="finish: mark the run of the key as complete")
     parser.add_argument("--url", help="the server (default: PILOTHOUSE_URL, else http://127.0.0.1:8080)")
     parser.add_argument("--token-file", type=Path, help="a file with the token, instead of PILOTHOUSE_TOKEN")
     parser.add_argument("--project", required=True)
@@ -41,9 +50,15 @@ def add_to(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(f"--{name}", metavar="GLOB", action="append", default=[], help=text)
     for name in _FIELDS:
         parser.add_argument(f"--{_dashed(name)}", dest=name, metavar=name.upper(), help=_HELP.get(name))
+    parser.add_argument("--expect", type=_count, metavar="N", help="the run is complete when N jobs have uploaded")
+    parser.add_argument("--complete", action="store_true", help="the run is complete with this upload")
     parser.add_argument("--no-gzip", action="store_true", help="send the files as they are")
     parser.add_argument("--gate", action="store_true", help="exit with 1 if the quality gate fails")
     parser.add_argument("--timeout", type=_seconds, default=120.0, metavar="S", help="seconds without an answer (120)")
+    parser.add_argument(
+        "--wait", type=_duration, nargs="?", const=600.0, metavar="S",
+        help="wait until the run is complete, at most so long (10m), then exit as --gate does",
+    )  # fmt: skip
     parser.add_argument(
         "--retry-for", type=_duration, default=120.0, metavar="S",
         help="try again so long while the server cannot be reached or is overloaded (120s; 0: once)",
@@ -52,8 +67,16 @@ def add_to(parser: argparse.ArgumentParser) -> None:
 
 _HELP = {
     "branch": "this and what follows: by default from the environment of the CI system",
+    "jobKey": "a later attempt of the same job replaces its reports (default: the CI system's job)",
+    "attempt": "a number that grows with each retry of the job (default: the CI system's)",
     "runKey": "uploads of one key are one run (default: the CI system's run, else a new one)",
 }
+
+
+def _count(raw: str) -> int:
+    if not raw.isdigit() or not 1 <= int(raw) <= 10_000:
+        raise argparse.ArgumentTypeError("must be a number from 1 to 10000")
+    return int(raw)
 
 
 def _seconds(raw: str) -> float:
@@ -93,19 +116,54 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def _upload(arguments: argparse.Namespace) -> int:
+    server = Server(_base(arguments.url), _token(arguments.token_file), arguments.timeout, arguments.retry_for)
+    if arguments.verb == "finish":
+        return _finish(server, _fields(arguments))
     files = [(name, file) for name in ("junit", "jacoco") for file in _matches(name, getattr(arguments, name))]
     if not arguments.junit:
         raise UploadError(USAGE, "--junit GLOB is needed: a run has test reports")
-    server = Server(_base(arguments.url), _token(arguments.token_file), arguments.timeout, arguments.retry_for)
     with packed(_fields(arguments), files, not arguments.no_gzip) as body:
         run = server.post("/api/v1/ingest", body, 201)
     print(_summary(run, server.base))
-    if not arguments.gate:
+    for warning in run.get("warnings", ()):
+        print(f"pilothouse upload: warning: {warning}", file=sys.stderr)
+    status = run["gateStatus"]
+    if arguments.wait is not None:
+        status = _status_when_complete(server, run["runId"], arguments.wait)
+    elif not arguments.gate:
         return PASSED
     for line in _rules(server, run["runId"]):
         print(line)
-    print(f"gate: {run['gateStatus']}")
-    return PASSED if run["gateStatus"] == "PASSED" else GATE_FAILED
+    print(f"gate: {status}")
+    return PASSED if status == "PASSED" else GATE_FAILED
+
+
+def _finish(server: Server, fields: Mapping[str, str]) -> int:
+    """Marks the run of the key as complete."""
+    if not fields.get("runKey") or fields["runKey"].startswith(_OWN_KEY):
+        raise UploadError(USAGE, "finish needs --run-key, or the run of a CI system")
+    body = {"project": fields["project"], "runKey": fields["runKey"], "flag": fields.get("flag")}
+    run = server.post_json("/api/v1/runs/finish", body)
+    print(
+        f"{fields['project']}: run {run['runId']} is complete; gate: {run['gateStatus']}; {server.base}{run['runPath']}"
+    )
+    return PASSED
+
+
+def _status_when_complete(server: Server, run_id: int, seconds: float) -> str:
+    """The gate's status once the run is complete. Raises `UploadError` where that takes too long."""
+    end, pause = time.monotonic() + seconds, 1.0
+    while True:
+        detail = server.get(f"/api/v1/runs/{run_id}")
+        state = detail["run"]["state"]
+        if state == "COMPLETE":
+            return str(detail["gate"]["status"])
+        if time.monotonic() + pause > end:
+            raise UploadError(
+                UNREACHABLE, f"run {run_id} is not complete after {seconds:g} s ({detail['run']['state']})"
+            )
+        time.sleep(pause)
+        pause = min(2 * pause, _MAX_POLL_SECONDS)
 
 
 def _rules(server: Server, run_id: int) -> list[str]:
@@ -132,9 +190,18 @@ def _fields(arguments: argparse.Namespace) -> dict[str, str]:
         raise UploadError(USAGE, "--project is blank")
     known = facts(os.environ)
     given = {name: value for name in _FIELDS if (value := getattr(arguments, name))}
+    if "jobKey" in given and known.get("ciProvider") == "circleci" and os.environ.get("CIRCLE_PIPELINE_ID"):
+        known["runKey"] = f"circleci-{os.environ['CIRCLE_PIPELINE_ID']}"  # a rerun is another workflow of it
     if "runKey" in known and given.get("flag"):
         known["runKey"] += f"/{given['flag']}"
-    return {"project": arguments.project, "runKey": f"upload-{uuid.uuid4().hex}", **known, **given}
+    fields = {"project": arguments.project, **known, **given}
+    if "runKey" not in fields:
+        fields.update({"runKey": f"{_OWN_KEY}{uuid.uuid4().hex}", "complete": "true"})
+    if arguments.expect is not None:
+        fields["expectedUploads"] = str(arguments.expect)
+    if arguments.complete:
+        fields["complete"] = "true"
+    return fields
 
 
 def _matches(name: str, patterns: Sequence[str]) -> list[Path]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import gzip
 import http.client
+import io
 import json
 import shutil
 import ssl
@@ -151,6 +152,12 @@ class Server:
         if reply.status != status or not isinstance(reply.body, dict):
             raise UploadError(REFUSED, f"{self._described(reply)} answers {reply.status} to an upload{_HINT}")
         return reply.body
+
+    def post_json(self, path: str, fields: Mapping[str, Any]) -> Any:
+        """Posts a JSON object; the JSON of the answer."""
+        body = io.BytesIO(json.dumps(fields).encode())
+        headers = {"Content-Type": "application/json", "Content-Length": str(len(body.getvalue()))}
+        return self._request(path, body, headers).body
 
     def get(self, path: str) -> Any:
         """The JSON of the answer."""

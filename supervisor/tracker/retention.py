@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -11,7 +12,7 @@ import peewee
 
 from models.config.settings import Tracker
 from models.errors import Problem
-from models.tracker import retention
+from models.tracker import attempts, retention
 from supervisor.clock import Clock
 
 log = logging.getLogger("tracker")
@@ -19,6 +20,7 @@ log = logging.getLogger("tracker")
 _PERIOD_SECONDS = 600.0
 _DELAY_SECONDS = 2.0
 _PAUSE_SECONDS = 0.01
+_MIN_SETTLE_SECONDS = 1.0
 _DAY_MICROSECONDS = 86_400 * 1_000_000
 
 InStore = Callable[[Callable[[], Any]], Awaitable[Any]]
@@ -33,13 +35,32 @@ class Retention:
         self._clock = clock
         self._in_store = in_store
         self._run_stored = asyncio.Event()
+        self._upload_stored = asyncio.Event()
         self._orphans = False
         """Whether tests without results may exist."""
 
     def notice(self, _: object) -> None:
-        """Called for each stored upload: its branch may have more runs than it keeps."""
+        """Called for each stored upload: its branch may have more runs than it keeps, and it may be pending."""
+        self._upload_stored.set()
         if self._settings.retain_runs:
             self._run_stored.set()
+
+    async def settle(self) -> None:
+        """Closes pending runs when their time is over, for ever."""
+        while True:
+            self._upload_stored.clear()
+            due: int | None = None
+            wait = _PERIOD_SECONDS
+            try:
+                due = await self._in_store(lambda: attempts.settle(self._settings.runs, self._clock.now()))
+            except (peewee.PeeweeException, Problem) as error:
+                log.warning("the state of runs could not be updated: %s", error)
+            if due is not None:
+                wait = min(wait, max(_MIN_SETTLE_SECONDS, (due - self._clock.now()) / attempts.MICROSECONDS))
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(wait):
+                    await self._upload_stored.wait()
+                    await asyncio.sleep(_MIN_SETTLE_SECONDS)  # uploads come in groups
 
     async def watch(self) -> None:
         while True:
@@ -71,6 +92,7 @@ class Retention:
 
     async def delete(self, id: int) -> None:
         """Deletes a run, if it exists."""
-        while await self._in_store(lambda: retention.delete_some(id)):
-            await asyncio.sleep(_PAUSE_SECONDS)
+        for part in (*await self._in_store(lambda: retention.superseded_runs(id)), id):
+            while await self._in_store(lambda: retention.delete_some(part)):  # noqa: B023 (awaited here)
+                await asyncio.sleep(_PAUSE_SECONDS)
         self._orphans = True

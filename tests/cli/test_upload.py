@@ -418,11 +418,14 @@ def test_files_are_packed_unless_they_are(reports: Path) -> None:
             {
                 "GITHUB_ACTIONS": "true", "GITHUB_REF": "refs/heads/main", "GITHUB_REF_NAME": "main", "GITHUB_SHA": SHA,
                 "GITHUB_SERVER_URL": "https://github.com", "GITHUB_REPOSITORY": "o/r", "GITHUB_RUN_ID": "7",
-                "GITHUB_RUN_ATTEMPT": "2", "GITHUB_WORKFLOW": "build",
+                "GITHUB_RUN_ATTEMPT": "2", "GITHUB_WORKFLOW": "build", "GITHUB_JOB": "test",
+                "RUNNER_TRACKING_ID": "github_x",
             },
             {
                 "ciProvider": "github", "branch": "main", "commit": SHA, "repoUrl": "https://github.com/o/r",
-                "buildUrl": "https://github.com/o/r/actions/runs/7", "buildName": "build", "runKey": "github-7.2",
+                "buildUrl": "https://github.com/o/r/actions/runs/7", "buildName": "build", "runKey": "github-7",
+                "jobKey": "test",
+                "jobInstance": "github_x", "attempt": "2",
             },
         ),
         (
@@ -431,21 +434,24 @@ def test_files_are_packed_unless_they_are(reports: Path) -> None:
                 "CI_COMMIT_SHA": "merge", "CI_MERGE_REQUEST_SOURCE_BRANCH_SHA": SHA, "CI_MERGE_REQUEST_IID": "5",
                 "CI_MERGE_REQUEST_TARGET_BRANCH_NAME": "main", "CI_PROJECT_URL": "https://bot:secret@gitlab.example/p",
                 "CI_JOB_URL": "https://gitlab.example/j/1", "CI_JOB_NAME": "test", "CI_PIPELINE_ID": "9",
+                "CI_JOB_ID": "77",
             },
             {
                 "ciProvider": "gitlab", "branch": "topic", "commit": SHA, "baseBranch": "main", "prNumber": "5",
                 "repoUrl": "https://gitlab.example/p", "buildUrl": "https://gitlab.example/j/1", "buildName": "test",
-                "runKey": "gitlab-9",
+                "runKey": "gitlab-9", "jobKey": "test", "jobInstance": "77", "attempt": "77",
             },
         ),
         (
             {
                 "JENKINS_URL": "https://jenkins/", "GIT_BRANCH": "origin/main", "GIT_COMMIT": SHA, "JOB_NAME": "shop",
                 "GIT_URL": "git@host:shop.git", "BUILD_URL": "https://jenkins/job/1/", "BUILD_TAG": "jenkins-shop-1",
+                "STAGE_NAME": "Test",
             },
             {
                 "ciProvider": "jenkins", "branch": "main", "commit": SHA, "repoUrl": "git@host:shop.git",
                 "buildUrl": "https://jenkins/job/1/", "buildName": "shop", "runKey": "jenkins-shop-1",
+                "jobKey": "Test",
             },
         ),
         (
@@ -453,11 +459,12 @@ def test_files_are_packed_unless_they_are(reports: Path) -> None:
                 "CIRCLECI": "true", "CIRCLE_BRANCH": "topic", "CIRCLE_SHA1": SHA, "CIRCLE_WORKFLOW_ID": "w",
                 "CIRCLE_PULL_REQUEST": "https://github.com/o/r/pull/12", "CIRCLE_BUILD_URL": "https://c/1",
                 "CIRCLE_REPOSITORY_URL": "https://github.com/o/r", "CIRCLE_JOB": "test",
+                "CIRCLE_NODE_INDEX": "1", "CIRCLE_BUILD_NUM": "55", "CIRCLE_WORKFLOW_JOB_ID": "wj",
             },
             {
                 "ciProvider": "circleci", "branch": "topic", "commit": SHA, "prNumber": "12",
                 "repoUrl": "https://github.com/o/r", "buildUrl": "https://c/1", "buildName": "test",
-                "runKey": "circleci-w",
+                "runKey": "circleci-w", "jobKey": "test#1", "jobInstance": "wj", "attempt": "55",
             },
         ),
         (
@@ -465,10 +472,12 @@ def test_files_are_packed_unless_they_are(reports: Path) -> None:
                 "BUILDKITE": "true", "BUILDKITE_BRANCH": "main", "BUILDKITE_COMMIT": "HEAD", "BUILDKITE_BUILD_ID": "b",
                 "BUILDKITE_PULL_REQUEST": "false", "BUILDKITE_PULL_REQUEST_BASE_BRANCH": "",
                 "BUILDKITE_BUILD_URL": "https://b/1", "BUILDKITE_PIPELINE_SLUG": "shop",
+                "BUILDKITE_STEP_ID": "s", "BUILDKITE_PARALLEL_JOB": "0", "BUILDKITE_RETRY_COUNT": "1",
+                "BUILDKITE_JOB_ID": "j",
             },
             {
                 "ciProvider": "buildkite", "branch": "main", "buildUrl": "https://b/1", "buildName": "shop",
-                "runKey": "buildkite-b",
+                "runKey": "buildkite-b", "jobKey": "s/0", "jobInstance": "j", "attempt": "1",
             },
         ),
         (
@@ -477,12 +486,13 @@ def test_files_are_packed_unless_they_are(reports: Path) -> None:
                 "SYSTEM_PULLREQUEST_SOURCEBRANCH": "refs/heads/topic", "SYSTEM_PULLREQUEST_SOURCECOMMITID": SHA,
                 "SYSTEM_PULLREQUEST_TARGETBRANCH": "refs/heads/main", "SYSTEM_PULLREQUEST_PULLREQUESTID": "3",
                 "SYSTEM_COLLECTIONURI": "https://dev.azure.com/o/", "SYSTEM_TEAMPROJECT": "my shop",
-                "BUILD_BUILDID": "77", "BUILD_DEFINITIONNAME": "ci",
+                "BUILD_BUILDID": "77", "BUILD_DEFINITIONNAME": "ci", "SYSTEM_STAGENAME": "t", "SYSTEM_PHASENAME": "p",
+                "AGENT_JOBNAME": "Job linux", "SYSTEM_STAGEATTEMPT": "2", "SYSTEM_JOBATTEMPT": "3", "SYSTEM_JOBID": "x",
             },
             {
                 "ciProvider": "azure", "branch": "topic", "commit": SHA, "baseBranch": "main", "prNumber": "3",
                 "buildUrl": "https://dev.azure.com/o/my%20shop/_build/results?buildId=77", "buildName": "ci",
-                "runKey": "azure-77",
+                "runKey": "azure-77", "jobKey": "t/p/Job linux", "jobInstance": "x", "attempt": "2003",
             },
         ),
     ],
@@ -515,3 +525,45 @@ def test_what_is_given_wins_over_the_ci_system_and_a_flag_is_a_run_of_its_own(se
     assert runs[0]["branch"] == "theirs"
     assert runs[0]["runId"] == runs[2]["runId"] != runs[1]["runId"]
     stream.close()
+
+
+def test_a_job_that_is_run_again_replaces_its_reports(server: Server, reports: Path) -> None:
+    stream = listen(server)
+    for attempt, reports_of in ((1, "bad.xml"), (2, "a/target/TEST-one.xml")):
+        environ = {"GITHUB_ACTIONS": "true", "GITHUB_RUN_ID": "70", "GITHUB_JOB": "test", "RUNNER_TRACKING_ID": "t"}
+        environ |= {"GITHUB_RUN_ATTEMPT": str(attempt)}
+        done = upload(reports, server, "--project", "rerun", "--junit", reports_of, environ=environ)
+        assert (done.returncode, done.stderr) == (0, "")
+    first, second = told(stream), told(stream)
+    assert first["runId"] == second["runId"]
+    assert (first["failed"], second["failed"], second["totalTests"]) == (1, 0, 3)
+    stream.close()
+
+
+def test_legs_of_a_matrix_are_told_of_the_option(server: Server, reports: Path) -> None:
+    said = []
+    for instance in ("a", "b"):
+        environ = {"GITHUB_ACTIONS": "true", "GITHUB_RUN_ID": "71", "GITHUB_JOB": "t", "RUNNER_TRACKING_ID": instance}
+        done = upload(reports, server, "--project", "legs", *JUNIT, environ=environ)
+        assert done.returncode == 0
+        said.append("--job-key" in done.stderr)
+    assert said == [False, True]
+
+
+def test_finish_completes_the_run_and_wait_waits_for_that(server: Server, reports: Path) -> None:
+    known = ("--project", "waited", "--run-key", "waited")
+    late = upload(reports, server, *known, *JUNIT, "--expect", "2", "--job-key", "a", "--wait", "0")
+    assert late.returncode == 3
+    assert "not complete" in late.stderr
+    finished = upload(reports, server, "finish", *known)
+    assert (finished.returncode, finished.stderr) == (0, "")
+    assert "is complete; gate:" in finished.stdout
+    done = upload(reports, server, *known, "--junit", "bad.xml", "--job-key", "b", "--wait")
+    assert done.returncode == 1, done.stderr
+    assert done.stdout.splitlines()[-1] == "gate: FAILED"
+    assert upload(reports, server, "finish", "--project", "waited").returncode == 2
+    assert upload(reports, server, "finish", "--project", "waited", "--run-key", "x").returncode == 4
+
+
+def test_a_run_of_one_upload_is_complete_at_once(server: Server, reports: Path) -> None:
+    assert upload(reports, server, "--project", "single", *JUNIT, "--wait", "0").returncode == 0

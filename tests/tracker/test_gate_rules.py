@@ -18,7 +18,7 @@ from models.tracker.flaky import Triage
 from models.tracker.quality_gate import Rule, Thresholds, rules, verdict
 from models.tracker.tables import Project, Run, Suite
 
-LIMITS = Thresholds("main", None, 1.0, True)
+LIMITS = Thresholds("main", None, 1.0, True, None, 0, False, False, True, (), 0.0)
 HOUSE = QualityGate()
 
 

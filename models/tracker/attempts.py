@@ -1,0 +1,175 @@
+"""Attempts of CI jobs, and the completeness of runs.
+
+A later attempt of a job supersedes the reports of its earlier attempts in the run. Superseded reports move to a run of
+their own, which refers to the run in `superseded_by`: so they leave its totals, gate and coverage, stay readable, and
+count for flaky tests as another run. Everything here runs in the transaction that stores the upload.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, Literal
+
+from attrs import frozen
+
+from models.config.settings import Runs
+from models.tracker.tables import Run, reports
+
+State = Literal["COMPLETE", "PENDING", "INCOMPLETE"]
+
+MICROSECONDS = 1_000_000
+
+_REGISTER = """
+    INSERT INTO upload (run_id, job_key, job_instance, attempt, created_at) VALUES (?, ?, ?, ?, ?)
+    ON CONFLICT (run_id, job_key, job_instance, attempt) DO UPDATE SET created_at = upload.created_at RETURNING id"""
+_EQUAL_EARLIER = """
+    SELECT r.id, r.run_id FROM report r JOIN upload u ON u.id = r.upload_id
+    JOIN reports s ON s.kind = r.kind AND s.hash = r.hash
+    WHERE u.run_id = :run AND u.job_key = :job_key AND u.attempt < :attempt"""
+_ATTEMPTS = """
+    SELECT attempt, count(DISTINCT job_instance) FROM upload WHERE run_id = ? AND job_key = ? GROUP BY attempt"""
+_REPORTS_OF_JOB = """
+    SELECT r.id, r.run_id, u.attempt FROM report r JOIN upload u ON u.id = r.upload_id
+    WHERE u.run_id = ? AND u.job_key = ?"""
+_ARRIVED = """
+    SELECT run_id, sum(instances) FROM (SELECT run_id, job_key, max(instances) AS instances FROM
+        (SELECT run_id, job_key, attempt, count(DISTINCT job_instance) AS instances FROM upload
+         WHERE run_id IN (SELECT value FROM json_each(?)) GROUP BY run_id, job_key, attempt) AS attempts
+        GROUP BY run_id, job_key) AS jobs GROUP BY run_id"""
+_MOVABLE = """
+    SELECT r.id FROM report r WHERE r.id IN (SELECT value FROM json_each(:ids)) AND NOT EXISTS
+    (SELECT 1 FROM report o WHERE o.run_id = :target AND o.kind = r.kind AND o.hash = r.hash)"""
+_MOVED_TABLES = ("report", "suite", "result", "coverage")
+_COPIED = (
+    "branch", "flag", "commit_sha", "repo_url", "build_url", "build_name", "ci_provider", "base_branch", "pr_number",
+    "created_at",
+)  # fmt: skip
+_LISTED = """
+    SELECT u.job_key, u.job_instance, u.attempt, u.created_at, r.run_id, count(r.id), sum(r.tests),
+    sum(r.failed + r.errors) FROM upload u LEFT JOIN report r ON r.upload_id = u.id WHERE u.run_id = ?
+    GROUP BY u.id, u.job_key, u.job_instance, u.attempt, u.created_at, r.run_id ORDER BY u.job_key, u.attempt, u.id"""
+
+
+@frozen
+class Attempt:
+    """An upload of a job. `run_id` is the run that holds its reports: the run itself, or the superseded one."""
+
+    job_key: str | None
+    job_instance: str | None
+    attempt: int
+    created_at: int
+    run_id: int
+    superseded: bool
+    reports: int
+    tests: int
+    failures: int
+
+
+def register(run: Run, job_key: str | None, job_instance: str | None, attempt: int, now: int) -> int:
+    """Records that an upload of a job came; returns its id."""
+    values = (run.id, job_key or "", job_instance or "", attempt, now)
+    return int(reports.execute_sql(_REGISTER, values).fetchone()[0])
+
+
+def adopt_equal_reports(run: Run, job_key: str, attempt: int, upload_id: int) -> None:
+    """Staged reports that an earlier attempt of the job has sent already become reports of this attempt."""
+    values = {"run": run.id, "job_key": job_key, "attempt": attempt}
+    for report, holder in reports.execute_sql(_EQUAL_EARLIER, values).fetchall():
+        reports.execute_sql("UPDATE report SET upload_id = ? WHERE id = ?", (upload_id, report))
+        if holder != run.id:
+            _move([report], holder, run.id)
+
+
+def supersede(run: Run, job_key: str) -> tuple[Collection[int], str | None]:
+    """Moves the reports of a job between the run and its superseded attempts.
+
+    Returns the ids of the superseded runs whose reports changed, and a warning where the key is ambiguous: two
+    instances of one attempt are legs of a matrix, and then nothing is superseded.
+    """
+    instances = dict(reports.execute_sql(_ATTEMPTS, (run.id, job_key)).fetchall())
+    is_ambiguous = max(instances.values(), default=0) > 1
+    newest = max(instances, default=0)
+    moves: dict[tuple[int, int], list[int]] = {}
+    for report, holder, attempt in reports.execute_sql(_REPORTS_OF_JOB, (run.id, job_key)).fetchall():
+        target = run.id if is_ambiguous or attempt == newest else _superseded_run(run, job_key, attempt)
+        if holder != target:
+            moves.setdefault((holder, target), []).append(report)
+    for (holder, target), ids in moves.items():
+        _move(ids, holder, target)
+    changed = {id for pair in moves for id in pair if id != run.id}
+    warning = (
+        f"the job key {job_key} is used by several jobs of one attempt, so retries of it replace nothing;"
+        " give each its own with --job-key"
+    )
+    return changed, warning if is_ambiguous else None
+
+
+def _superseded_run(run: Run, job_key: str, attempt: int) -> int:
+    """The run that holds the superseded reports of an attempt; made if it does not exist."""
+    known = {"superseded_by": run.id, "job_key": job_key, "attempt": attempt}
+    existing = Run.get_or_none(**known)
+    if existing is None:
+        zeros = dict.fromkeys(("tests", "passed", "failed", "errors", "skipped", "flaky", "duration_ms", "uploads"), 0)
+        copied = {name: getattr(run, name) for name in _COPIED}
+        existing = Run.create(
+            project=run.project_id, state="COMPLETE", status="PASSED", updated_at=run.updated_at,
+            **known, **copied, **zeros,
+        )  # fmt: skip
+    return int(existing.id)
+
+
+def _move(report_ids: Sequence[int], holder: int, target: int) -> None:
+    """Moves reports with their rows; one that the target has already, of another job, stays."""
+    movable = reports.execute_sql(_MOVABLE, {"ids": json.dumps(list(report_ids)), "target": target})
+    ids = json.dumps([row[0] for row in movable])
+    for table in _MOVED_TABLES:
+        column = "id" if table == "report" else "report_id"
+        reports.execute_sql(
+            f"UPDATE {table} SET run_id = ? WHERE run_id = ? AND {column} IN (SELECT value FROM json_each(?))",  # noqa: S608 (constants)
+            (target, holder, ids),
+        )
+
+
+def is_empty(run: Run) -> bool:
+    """Whether a run has no report any more."""
+    return reports.execute_sql("SELECT 1 FROM report WHERE run_id = ? LIMIT 1", (run.id,)).fetchone() is None
+
+
+def listing(run: Run) -> list[Attempt]:
+    """The uploads of a run that came with its key, by job and attempt."""
+    rows = reports.execute_sql(_LISTED, (run.id,))
+    return [
+        Attempt(key or None, instance or None, attempt, at, holder or run.id, holder not in (None, run.id), count,
+                tests or 0, failures or 0)
+        for key, instance, attempt, at, holder, count, tests, failures in rows
+    ]  # fmt: skip
+
+
+def arrived(runs: Iterable[int]) -> Mapping[int, int]:
+    """By run, the number of jobs of which an upload came: instances of one attempt count each, retries do not."""
+    return {run: int(count) for run, count in reports.execute_sql(_ARRIVED, (json.dumps(list(runs)),))}
+
+
+def state_after(run: Run, complete: bool) -> State:
+    """The state of a run after an upload. `complete`: the upload is marked as the last one."""
+    if complete or run.run_key is None:
+        return "COMPLETE"
+    if run.expected_uploads and arrived([run.id]).get(run.id, 0) >= run.expected_uploads:
+        return "COMPLETE"
+    return "PENDING"
+
+
+def settle(settings: Runs, now: int) -> int | None:
+    """Closes pending runs whose time is over; returns when the next one's is, None without any."""
+    quiet = now - round(settings.settle * MICROSECONDS)
+    late = now - round(settings.incomplete_after * MICROSECONDS)
+    pending = "UPDATE run SET state = ? WHERE state = 'PENDING' AND updated_at <= ? AND expected_uploads"
+    with reports.atomic():
+        reports.execute_sql(f"{pending} IS NULL", ("COMPLETE", quiet))
+        reports.execute_sql(f"{pending} IS NOT NULL", ("INCOMPLETE", late))
+        due: list[Any] = reports.execute_sql(
+            "SELECT expected_uploads IS NULL, min(updated_at) FROM run WHERE state = 'PENDING' GROUP BY 1"
+        ).fetchall()
+    spans = [at + round((settings.settle if soon else settings.incomplete_after) * MICROSECONDS) for soon, at in due]
+    return min(spans, default=None)

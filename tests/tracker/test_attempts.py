@@ -1,0 +1,320 @@
+"""Attempts of jobs, completeness of runs, and the gate over all flags of a commit."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import written
+from conftest import Answer, Serve, Server, wait_for
+from posting import cases, jacoco, post, rows, stored
+from talk import house, problem
+
+from models.tracker.tables import Run
+
+API = "/api/v1"
+DAY = 86_400 * written.SECOND
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with house(tmp_path_factory.mktemp("attempts")) as server:
+        yield server
+
+
+_names = itertools.count()
+
+
+@pytest.fixture
+def project() -> str:
+    return f"attempts {next(_names)}"
+
+
+def job(server: Server, project: str, report: str, key: str | None = "unit", attempt: int = 0, **parts: Any) -> Any:
+    """Uploads one report of a job; `runKey` is one for all unless it is given."""
+    known: dict[str, Any] = {"runKey": f"{project} run", "commit": "c1", "branch": "main", **parts}
+    if key is not None:
+        known |= {"jobKey": key, "attempt": attempt}
+    texts = [(name, str(value)) for name, value in known.items() if value is not None]
+    return stored(server, ("project", project), ("junit", report), *texts)
+
+
+def attempts(server: Server, run: int) -> Any:
+    answer = server.get(f"{API}/runs/{run}/attempts")
+    assert answer.status == 200, answer
+    return answer.json
+
+
+def gate(server: Server, project: str, **query: str) -> Any:
+    asked = "&".join(f"{name}={value}" for name, value in {"project": project.replace(" ", "%20"), **query}.items())
+    answer = server.get(f"{API}/gate?{asked}")
+    assert answer.status == 200, answer
+    return answer.json
+
+
+def send(server: Server, method: str, path: str, body: Any, **headers: str) -> Answer:
+    data = None if body is None else json.dumps(body).encode()
+    return server.ask(method, path, data, headers={"Content-Type": "application/json", **headers})
+
+
+RED, GREEN = cases(1, 1), cases(2)
+
+
+# Attempts
+
+
+@pytest.mark.parametrize("order", [(1, 2), (2, 1)], ids=["in order", "the earlier comes late"])
+def test_a_later_attempt_replaces_the_reports_of_an_earlier_one(
+    server: Server, project: str, order: Sequence[int]
+) -> None:
+    job(server, project, cases(3, prefix="other"), "other")
+    results = [job(server, project, RED if attempt == 1 else GREEN, attempt=attempt) for attempt in order]
+    result = results[-1]
+    assert (result["tests"], result["failures"], result["status"], result["warnings"]) == (5, 0, "PASSED", [])
+    listed = attempts(server, result["runId"])["items"]
+    assert [(row["jobKey"], row["attempt"], row["superseded"], row["failures"]) for row in listed] == [
+        ("other", 0, False, 0), ("unit", 1, True, 1), ("unit", 2, False, 0),
+    ]  # fmt: skip
+    old = server.get(f"{API}/runs/{listed[1]['runId']}").json
+    assert (old["run"]["total"], old["failureCount"]) == (2, 1)
+    (project_id,) = {row[0] for row in rows(server, "SELECT project_id FROM run WHERE id = ?", result["runId"])}
+    runs = server.get(f"{API}/projects/{project_id}/runs").json
+    assert [run["id"] for run in runs] == [result["runId"]]
+    flaky = server.get(f"{API}/projects/{project_id}/flaky").json
+    assert [test["name"] for test in flaky] == ["c1"], "a test that failed and passed for one commit is flaky"
+
+
+def test_an_equal_file_moves_to_the_later_attempt(server: Server, project: str) -> None:
+    first = job(server, project, GREEN, attempt=1)
+    job(server, project, RED, attempt=1)
+    again = job(server, project, GREEN, attempt=2)
+    assert (again["runId"], again["tests"], again["failures"]) == (first["runId"], 2, 0)
+    third = job(server, project, RED, attempt=3)
+    assert (third["tests"], third["failures"]) == (2, 1)
+    back = job(server, project, GREEN, attempt=3)
+    assert (back["tests"], back["failures"]) == (4, 1)
+
+
+def test_an_upload_that_is_sent_again_changes_nothing(server: Server, project: str) -> None:
+    for _ in range(2):
+        job(server, project, RED, attempt=1)
+        result = job(server, project, GREEN, attempt=2)
+        assert (result["tests"], result["failures"]) == (2, 0)
+    result = job(server, project, RED, attempt=1)
+    assert [row["reports"] for row in attempts(server, result["runId"])["items"]] == [1, 1]
+
+
+def test_attempts_at_once_leave_the_newest(server: Server, project: str) -> None:
+    reports = {attempt: cases(attempt, prefix=f"a{attempt}-") for attempt in range(1, 7)}
+    with ThreadPoolExecutor(6) as pool:
+        done = [pool.submit(job, server, project, report, attempt=attempt) for attempt, report in reports.items()]
+    (run,) = {answer.result()["runId"] for answer in done}
+    assert server.get(f"{API}/runs/{run}").json["run"]["total"] == 6
+
+
+def test_legs_of_a_matrix_without_keys_of_their_own_replace_nothing(server: Server, project: str) -> None:
+    job(server, project, RED, jobInstance="a", attempt=1)
+    job(server, project, cases(1, prefix="b"), jobInstance="b", attempt=1)
+    result = job(server, project, cases(1, prefix="again"), jobInstance="c", attempt=2)
+    assert (result["tests"], result["failures"]) == (4, 1), "it stays red"
+    assert "--job-key" in result["warnings"][0]
+
+
+def test_a_key_that_turns_out_to_be_a_matrix_takes_back_what_it_replaced(server: Server, project: str) -> None:
+    job(server, project, RED, jobInstance="a", attempt=1)
+    assert job(server, project, GREEN, jobInstance="b", attempt=2)["failures"] == 0
+    late = job(server, project, cases(1, prefix="late"), jobInstance="c", attempt=1)
+    assert (late["tests"], late["failures"]) == (5, 1)
+
+
+def test_without_a_job_key_nothing_is_replaced(server: Server, project: str) -> None:
+    job(server, project, RED, None)
+    assert job(server, project, GREEN, None)["failures"] == 1
+
+
+def test_coverage_of_a_replaced_attempt_does_not_count(server: Server, project: str) -> None:
+    percentages = []
+    for attempt, lines in ((1, {1: True, 2: True}), (2, {1: True, 2: False})):
+        texts = {"runKey": "k", "jobKey": "j", "attempt": str(attempt)}
+        parts = [("junit", GREEN), ("jacoco", jacoco({"A.java": lines})), *texts.items()]
+        percentages.append(stored(server, ("project", project), *parts)["lineCoveragePct"])
+    assert percentages == [100.0, 50.0]
+
+
+def test_deleting_a_run_deletes_its_replaced_attempts(server: Server, project: str) -> None:
+    run = job(server, project, RED, attempt=1)["runId"]
+    job(server, project, GREEN, attempt=2)
+    with written.store_of(server):
+        owner = written.user("owner-of-attempts")
+        written.member(written.project_named(project), owner, "OWNER")
+        token = written.token(owner)
+    assert send(server, "DELETE", f"{API}/runs/{run}", None, **token).status == 204
+    assert rows(server, "SELECT 1 FROM run WHERE id = ? OR superseded_by = ?", run, run) == []
+
+
+@pytest.mark.parametrize(
+    ("part", "value"),
+    [
+        ("jobKey", "x" * 256), ("jobInstance", "x" * 256), ("attempt", "one"), ("attempt", str(2**63)),
+        ("expectedUploads", "0"), ("expectedUploads", "10001"), ("complete", "yes"),
+    ],
+)  # fmt: skip
+def test_a_bad_part_is_400_and_named(server: Server, project: str, part: str, value: str) -> None:
+    answer = post(server, ("project", project), ("junit", GREEN), (part, value))
+    assert problem(answer, 400, f"{API}/ingest", dated=False)["detail"].startswith(part)
+
+
+# Completeness
+
+
+def test_a_run_is_complete_when_the_expected_uploads_came(server: Server, project: str) -> None:
+    for number, state in ((1, "PENDING"), (1, "PENDING"), (2, "PENDING"), (3, "COMPLETE")):
+        result = job(server, project, cases(1, prefix=f"j{number}"), f"job {number}", expectedUploads=3)
+        assert result["state"] == state
+    found = gate(server, project, commit="c1")
+    (rule,) = [rule for rule in found["rules"] if rule["name"] == "complete-run"]
+    assert (rule["passed"], rule["detail"], found["complete"]) == (True, "3 of 3 uploads", True)
+
+
+def test_a_run_that_waits_for_uploads_fails_the_gate(server: Server, project: str) -> None:
+    job(server, project, GREEN, expectedUploads=5)
+    found = gate(server, project, commit="c1")
+    (rule,) = [rule for rule in found["rules"] if rule["name"] == "complete-run"]
+    assert (found["status"], rule["detail"], found["complete"]) == ("FAILED", "1 of 5 uploads", False)
+
+
+def test_a_run_without_a_key_is_complete_at_once_and_one_that_says_so(server: Server, project: str) -> None:
+    assert job(server, project, GREEN, None, runKey=None)["state"] == "COMPLETE"
+    assert job(server, project, GREEN)["state"] == "PENDING"
+    assert job(server, project, RED, complete="true")["state"] == "COMPLETE"
+    assert job(server, project, cases(7), "late")["state"] == "PENDING", "a later upload reopens it"
+
+
+def test_a_run_is_finished_by_request(server: Server, project: str) -> None:
+    run = job(server, project, GREEN, flag="ui")["runId"]
+    body = {"project": project, "runKey": f"{project} run", "flag": "ui"}
+    answer = send(server, "POST", f"{API}/runs/finish", body)
+    assert (answer.status, answer.json["runId"], answer.json["state"]) == (200, run, "COMPLETE")
+    assert send(server, "POST", f"{API}/runs/finish", body | {"flag": "unit"}).status == 404
+    assert send(server, "POST", f"{API}/runs/finish", body | {"runKey": "another"}).status == 404
+    assert send(server, "POST", f"{API}/runs/finish", {"project": project}).status == 400
+
+
+def test_runs_settle_or_stay_incomplete(serve: Serve) -> None:
+    server = serve(tracker={"runs": {"settle": "1s", "incomplete-after": "1s"}})
+    settled = job(server, "p", GREEN, runKey="a")["runId"]
+    waiting = job(server, "p", GREEN, runKey="b", expectedUploads=2)["runId"]
+    states = {settled: "COMPLETE", waiting: "INCOMPLETE"}
+    for run, state in states.items():
+        wait_for(lambda: server.get(f"{API}/runs/{run}").json["run"]["state"] == state, about=state)  # noqa: B023
+
+
+def test_a_half_uploaded_run_is_no_baseline(server: Server, project: str) -> None:
+    whole = job(server, project, cases(0, 1), runKey="base 1", complete="true")["runId"]
+    job(server, project, GREEN, runKey="base 2")
+    head = job(server, project, cases(0, 1), runKey="head", branch="topic", commit="c9")
+    assert head["gateStatus"] == "PASSED", "what fails failed in the complete baseline"
+    verdict = server.get(f"{API}/runs/{head['runId']}/quality-gate").json
+    assert verdict["baselineRunId"] == whole
+
+
+# Flags
+
+
+@pytest.mark.parametrize("order", [("unit", "ui"), ("ui", "unit")])
+def test_a_commit_passes_if_the_newest_run_of_each_flag_does(
+    server: Server, project: str, order: Sequence[str]
+) -> None:
+    reports = {"unit": GREEN, "ui": cases(0, 1)}
+    ids = {flag: job(server, project, reports[flag], runKey=f"{project} {flag}", flag=flag)["runId"] for flag in order}
+    found = gate(server, project, commit="c1")
+    assert (found["status"], found["runId"], found["flag"]) == ("FAILED", ids[order[-1]], order[-1])
+    assert [(flag["flag"], flag["runId"], flag["passed"]) for flag in found["flags"]] == [
+        ("ui", ids["ui"], False), ("unit", ids["unit"], True),
+    ]  # fmt: skip
+    assert {rule["flag"] for rule in found["rules"]} == {"unit", "ui"}
+    assert gate(server, project, commit="c1", flag="unit")["status"] == "PASSED"
+    assert gate(server, project, branch="main")["status"] == "FAILED"
+
+
+def test_the_setting_restores_the_verdict_of_the_newest_run_alone(serve: Serve) -> None:
+    server = serve(tracker={"quality-gate": {"aggregate-flags": False}})
+    job(server, "p", cases(0, 1), runKey="ui", flag="ui")
+    job(server, "p", GREEN, runKey="unit", flag="unit")
+    assert gate(server, "p", commit="c1")["status"] == "PASSED"
+
+
+def carrying(serve: Serve, **settings: Any) -> Server:
+    return serve(
+        tracker={"quality-gate": {"carry-forward-flags": ["unit"], "fail-on-missing-coverage": True, **settings}}
+    )
+
+
+def with_coverage(server: Server, **texts: str) -> Any:
+    parts = [("junit", GREEN), ("jacoco", jacoco({"A.java": {1: True, 2: False}})), *texts.items()]
+    return stored(server, ("project", "p"), *parts)
+
+
+def test_coverage_of_a_listed_flag_is_carried_forward_and_marked(serve: Serve) -> None:
+    server = carrying(serve)
+    lender = with_coverage(server, flag="unit", branch="main", commit="old")["runId"]
+    with_coverage(server, flag="other", branch="main", commit="old")
+    stored(server, ("project", "p"), ("junit", GREEN), ("flag", "ui"), ("branch", "topic"), ("commit", "new"))
+    found = gate(server, "p", commit="new")
+    carried, own = sorted(found["flags"], key=lambda flag: flag["carriedFrom"] is None)
+    assert (carried["flag"], carried["runId"], carried["passed"], carried["lineCoveragePct"]) == (
+        "unit",
+        None,
+        None,
+        50.0,
+    )
+    assert (carried["carriedFrom"]["runId"], carried["carriedFrom"]["commit"]) == (lender, "old")
+    assert (own["flag"], own["passed"]) == ("ui", False), "its own run has no coverage"
+    assert found["status"] == "PASSED", "coverage that is carried counts"
+
+
+def test_carried_coverage_expires(serve: Serve) -> None:
+    server = carrying(serve, **{"carry-forward-max-age": "1h"})
+    lender = with_coverage(server, flag="unit", branch="main", commit="old")["runId"]
+    with written.store_of(server):
+        made = Run.get_by_id(lender)
+        Run.update(created_at=made.created_at - 2 * 3600 * written.SECOND).execute()
+    stored(server, ("project", "p"), ("junit", GREEN), ("flag", "ui"), ("branch", "main"), ("commit", "new"))
+    found = gate(server, "p", commit="new")
+    assert [flag["flag"] for flag in found["flags"]] == ["ui"]
+    assert found["status"] == "FAILED"
+
+
+def test_silence_fails_where_a_setting_says_so(serve: Serve) -> None:
+    server = serve(tracker={"quality-gate": {"fail-on-no-tests": True}})
+    stored(server, ("project", "p"), ("junit", "<testsuites/>"), ("commit", "c1"))
+    found = gate(server, "p", commit="c1")
+    (rule,) = [rule for rule in found["rules"] if not rule["passed"]]
+    assert (rule["name"], rule["detail"]) == ("no-tests", "no tests were reported")
+
+
+# Settings of a project
+
+
+def test_settings_are_changed_by_patch_and_null_inherits(server: Server, project: str) -> None:
+    job(server, project, GREEN)
+    with written.store_of(server):
+        made, owner = written.project_named(project), written.user(project.replace(" ", "-"))
+        written.member(made, owner, "OWNER")
+        token = written.token(owner)
+    path = f"{API}/projects/{made.id}/settings"
+    new = {"failOnNoTests": True, "carryForwardFlags": ["a", "b"], "minLineCoverage": 81.5, "aggregateFlags": False}
+    answer = send(server, "PATCH", path, new, **token)
+    assert answer.status == 200, answer
+    assert {name: answer.json["qualityGate"][name] for name in new} == new
+    cleared = send(server, "PATCH", path, dict.fromkeys(new), **token).json["qualityGate"]
+    assert [cleared[name] for name in new] == [False, [], None, True]
+    for bad in ({"minLineCoverage": 101}, {"failOnNoTests": 1}, {"carryForwardFlags": ["a,b"]}, {"minPatchLines": 1.5}):
+        refused = send(server, "PATCH", path, bad, **token)
+        assert problem(refused, 400, path, dated=False)["detail"].startswith(next(iter(bad)))
+    assert "nonsense" in send(server, "PATCH", path, {"nonsense": 1}, **token).json["detail"]
+    assert send(server, "PATCH", path, new).status == 401
