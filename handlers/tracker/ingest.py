@@ -21,8 +21,8 @@ from handlers.tracker.serializers import judged, run_path, state
 from models.config.settings import Config, ReportLimits
 from models.errors import Invalid, Problem, TooLarge, Unsupported
 from models.paging import INT64, whole
-from models.tracker import quality_gate, runs, visibility
-from models.tracker.coverage import line_coverage
+from models.tracker import patch, quality_gate, runs, visibility
+from models.tracker.coverage import line_coverage, percent
 from models.tracker.runs import Stored, Upload
 from models.tracker.tables import reports
 from supervisor.tracker.ingest import Received
@@ -48,6 +48,7 @@ _NUMBERS = (
 )
 _BOOLEANS = {"true": True, "false": False}
 _MAX_JOB_CHARACTERS = 255
+_MAX_PATHS_BYTES = 16 * 1024 * 1024
 
 _PROJECT = {"type": "string", "minLength": 1, "maxLength": _MAX_PROJECT_CHARACTERS, "examples": ["shop"]}
 _TEXTS = {
@@ -128,7 +129,16 @@ class Arrival:
             if complete not in _BOOLEANS:
                 raise Invalid("complete must be true or false")
             values["complete"] = _BOOLEANS[complete]
+        values["diff"] = self._diff()
         return Upload(**{field: value for field, value in values.items() if value is not None})
+
+    def _diff(self) -> patch.Diff | None:
+        """The last part `diff`, with the last part `paths`. Raises `Invalid`."""
+        parts = {part.name: part for part in self._parts.all if part.file is not None and part.size}
+        if "diff" not in parts:
+            return None
+        diff = patch.read_diff(_content(parts["diff"], patch.MAX_DIFF_BYTES))
+        return patch.with_paths(diff, _content(parts["paths"], _MAX_PATHS_BYTES)) if "paths" in parts else diff
 
     def files(self) -> Sequence[Received]:
         """The reports in order, without empty ones. Raises `Invalid` where there is no test report."""
@@ -146,7 +156,8 @@ class Arrival:
         return reports
 
 
-_REPORTS = {"type": "array", "items": {"type": "string", "format": "binary"}}
+_FILE = {"type": "string", "format": "binary"}
+_REPORTS = {"type": "array", "items": _FILE}
 _PARTS = (
     Field("project", "The name of the project, which is created if it does not exist", _PROJECT, required=True),
     Field(
@@ -156,6 +167,8 @@ _PARTS = (
         True,
     ),
     Field("jacoco", "Coverage reports, plain or gzipped: JaCoCo, and other formats, detected by content", _REPORTS),
+    Field("diff", "The changed lines: a unified diff or JSON of ranges", _FILE),
+    Field("paths", "The files of the repository, one a line (`git ls-files`)", _FILE),
     Field("prNumber", "The number of the pull request", {"type": "integer", "format": "int64", "minimum": 0}),
     Field("jobKey", "The job of the CI system: a later attempt of it supersedes the reports of earlier ones", _JOB),
     Field("jobInstance", "The execution of the job; several of one attempt are legs of a matrix", _JOB),
@@ -286,7 +299,15 @@ def _answer(stored: Stored) -> IngestResult:
         run_path=run_path(run),
         state=state(run),
         warnings=stored.warnings,
+        patch_coverage_pct=percent(run.patch_covered, run.patch_missed),
     )
+
+
+def _content(part: Part, limit: int) -> bytes:
+    """The content of a file, cut after one byte more than `limit`."""
+    assert part.file is not None
+    with part.file.open("rb") as file:
+        return file.read(limit + 1)
 
 
 def _text(part: Part) -> str | None:

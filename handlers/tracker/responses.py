@@ -10,6 +10,7 @@ from handlers.http.serializers import Instant
 from models.tracker.attempts import State
 from models.tracker.comparison import Tests, Timing
 from models.tracker.flaky import Triage
+from models.tracker.patch import FileState
 from models.tracker.quality_gate import Judged, Thresholds
 from models.tracker.queries import SlowRow
 
@@ -37,6 +38,7 @@ class IngestResult:
     run_path: str
     state: State
     warnings: Sequence[str]
+    patch_coverage_pct: float | None
 
 
 @frozen
@@ -66,6 +68,7 @@ class RunInfo:
     uploads: int
     run_path: str
     state: State
+    patch_coverage_pct: float | None
 
 
 @frozen
@@ -144,6 +147,33 @@ class RunAttempts:
 
 
 @frozen
+class PatchFileInfo:
+    """A changed file; lines without line data are not coverable."""
+
+    path: str
+    covered: int
+    missed: int
+    missed_ranges: Sequence[tuple[int, int]]
+    state: FileState
+
+
+@frozen
+class PatchInfo:
+    """The coverage of changed lines; `reason` says why `pct` is null."""
+
+    run_id: int
+    base_commit: str | None
+    head_commit: str | None
+    covered: int
+    missed: int
+    pct: float | None
+    reason: str | None
+    unknown_files: int
+    files: Sequence[PatchFileInfo]
+    next_cursor: str | None
+
+
+@frozen
 class FinishedRun:
     run_id: int
     state: State
@@ -167,6 +197,7 @@ class GateVerdict:
     rules: Sequence[RuleInfo]
     run_path: str
     complete: bool
+    patch_coverage_pct: float | None
     flags: Sequence[FlagInfo]
 
 

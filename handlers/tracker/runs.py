@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from base64 import urlsafe_b64decode
 from typing import ClassVar
 
 from attrs import evolve
 
 from handlers.http.permissions import READ, SIGNED_IN, Permission
 from handlers.openapi.describe import Endpoint, Parameter, number, word
+from handlers.openapi.describe import whole as whole_number
 from handlers.routing import Route
 from handlers.tracker import serializers
 from handlers.tracker.base import Tracked
-from handlers.tracker.responses import ComparisonInfo, GateVerdict, RunAttempts, RunDetail, RunVerdict
+from handlers.tracker.responses import ComparisonInfo, GateVerdict, PatchInfo, RunAttempts, RunDetail, RunVerdict
 from models.errors import Invalid, NotFound
-from models.tracker import attempts, commit_gate, comparison, coverage, queries, visibility
+from models.paging import whole
+from models.tracker import attempts, commit_gate, comparison, coverage, patch, queries, visibility
 from models.tracker.quality_gate import verdict
 
 _ID = number("id", "The run")
@@ -59,6 +62,38 @@ class QualityGate(Tracked):
             return serializers.run_verdict(run, verdict(run, project, self.services.config.tracker.quality_gate))
 
         await self.answer(judged)
+
+
+_PAGE = 500
+
+
+class Patch(Tracked):
+    permission = READ
+    endpoints: ClassVar = {
+        "GET": Endpoint(
+            "The coverage of the changed lines of a run, file by file", PatchInfo, path=["id"],
+            query=[
+                _ID,
+                whole_number("limit", "The maximum number of files", _PAGE, 1, _PAGE),
+                word("cursor", "`nextCursor` of the page before", "c3JjL2EucHk="),
+            ],
+            fails=[404], name="run_patch",
+        )
+    }  # fmt: skip
+
+    async def get(self, id: str) -> None:
+        arguments = self.arguments("limit", "cursor")
+        limit = whole("limit", arguments["limit"] or str(_PAGE), 1, _PAGE)
+        try:
+            after = urlsafe_b64decode(arguments["cursor"] or "").decode()
+        except ValueError:
+            raise Invalid("cursor is not one of this list") from None
+
+        def measured() -> PatchInfo:
+            run, _ = visibility.run(self.user, id)
+            return serializers.patch_info(run, patch.coverage([run.id]), after, limit)
+
+        await self.answer(measured)
 
 
 class Attempts(Tracked):
@@ -150,6 +185,7 @@ routes: list[Route] = [
     (r"/gate", GateVerdictHandler),
     (r"/runs/([^/]+)", Run),
     (r"/runs/([^/]+)/attempts", Attempts),
+    (r"/runs/([^/]+)/patch", Patch),
     (r"/runs/([^/]+)/quality-gate", QualityGate),
     (r"/compare", Compare),
 ]

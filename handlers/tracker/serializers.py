@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import urlsafe_b64encode
 from collections.abc import Sequence
 from typing import cast
 
@@ -17,6 +18,8 @@ from handlers.tracker.responses import (
     FlakyInfo,
     GateVerdict,
     OutcomeInfo,
+    PatchFileInfo,
+    PatchInfo,
     ProjectDetail,
     ProjectInfo,
     RuleInfo,
@@ -33,6 +36,7 @@ from models.tracker.commit_gate import CommitVerdict, FlagStatus
 from models.tracker.comparison import Comparison
 from models.tracker.coverage import branch_coverage, line_coverage, pass_rate, percent
 from models.tracker.flaky import FlakyTest
+from models.tracker.patch import PatchCoverage
 from models.tracker.quality_gate import Judged, Rule, Thresholds, Verdict
 from models.tracker.queries import Detail, FailureRow, Listed, Outcome, SuiteRow
 from models.tracker.tables import Project, Run
@@ -65,6 +69,7 @@ def run_info(run: Run) -> RunInfo:
         uploads=run.uploads,
         run_path=run_path(run),
         state=state(run),
+        patch_coverage_pct=percent(run.patch_covered, run.patch_missed),
     )
 
 
@@ -124,6 +129,7 @@ def gate_verdict(project: Project, judged: CommitVerdict) -> GateVerdict:
         rules=_rules(verdict.rules),
         run_path=run_path(run),
         complete=judged.complete,
+        patch_coverage_pct=percent(judged.patch_covered, judged.patch_missed),
         flags=[_flag(flag) for flag in judged.flags],
     )
 
@@ -137,6 +143,24 @@ def _flag(flag: FlagStatus) -> FlagInfo:
         passed=verdict.passed if verdict else None,
         line_coverage_pct=flag.coverage,
         carried_from=None if verdict else CarriedFrom(run.id, run.commit_sha, Instant(run.created_at)),
+    )
+
+
+def patch_info(run: Run, found: PatchCoverage, after: str, limit: int) -> PatchInfo:
+    """The files after the path `after`, at most `limit`; the totals are those of all files."""
+    rest = [file for file in found.files if file.path > after]
+    shown = rest[:limit]
+    return PatchInfo(
+        run_id=run.id,
+        base_commit=found.base,
+        head_commit=found.head,
+        covered=found.covered,
+        missed=found.missed,
+        pct=percent(found.covered, found.missed),
+        reason=found.reason,
+        unknown_files=found.unknown,
+        files=[PatchFileInfo(file.path, file.covered, file.missed, file.missed_ranges, file.state) for file in shown],
+        next_cursor=urlsafe_b64encode(shown[-1].path.encode()).decode() if len(rest) > limit else None,
     )
 
 

@@ -8,9 +8,9 @@ from typing import Any
 from attrs import evolve, frozen
 
 from models.config.settings import QualityGate
-from models.tracker import quality_gate
+from models.tracker import patch, quality_gate
 from models.tracker.coverage import line_coverage
-from models.tracker.quality_gate import MISSING_COVERAGE, Rule, Thresholds, Verdict
+from models.tracker.quality_gate import MISSING_COVERAGE, PATCH, Rule, Thresholds, Verdict
 from models.tracker.queries import runs_by_id
 from models.tracker.tables import Project, Run, reports
 
@@ -48,6 +48,8 @@ class CommitVerdict:
     newest: Run
     verdict: Verdict
     flags: Sequence[FlagStatus]
+    patch_covered: int = 0
+    patch_missed: int = 0
 
     @property
     def complete(self) -> bool:
@@ -66,8 +68,14 @@ def judge(newest: Run, project: Project, settings: QualityGate, aggregate: bool 
         ]
     own = verdicts[newest.id]
     if not aggregate or not limits.aggregate_flags:
-        return CommitVerdict(newest, own, flags)
-    return CommitVerdict(newest, evolve(own, rules=_rules(flags, verdicts)), flags)
+        return CommitVerdict(newest, own, flags, newest.patch_covered or 0, newest.patch_missed or 0)
+    found = patch.coverage([run.id for run in runs])
+    rules = _rules(flags, verdicts)
+    for place, rule in enumerate(rules):
+        if rule.name == PATCH:
+            counts = found.covered, found.missed, found.unknown
+            rules[place] = evolve(quality_gate.patch_rule(limits, *counts, found.reason), flag=rule.flag)
+    return CommitVerdict(newest, evolve(own, rules=rules), flags, found.covered, found.missed)
 
 
 def _runs_of_commit(newest: Run) -> list[Run]:

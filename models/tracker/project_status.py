@@ -28,7 +28,8 @@ GOOD_COVERAGE = 80.0
 _FLAG_EXPIRES = 30 * 86_400 * 1_000_000
 
 _COLUMNS = """id, project_id, branch, flag, created_at, status, tests, passed, failed, errors, skipped, flaky,
-    line_covered, line_missed, state, expected_uploads"""
+    line_covered, line_missed, state, expected_uploads, patch_covered,
+    patch_missed, patch_unknown, patch_reason"""
 _RUNS = f"SELECT {_COLUMNS} FROM run WHERE id IN (SELECT value FROM json_each(?))"  # noqa: S608 (constants)
 _NEWEST = """
     SELECT p.id, (SELECT r.id FROM run r WHERE r.project_id = p.id AND r.superseded_by IS NULL
@@ -86,6 +87,10 @@ class RunSummary:
     line_missed: int | None
     state: str
     expected_uploads: int | None
+    patch_covered: int | None
+    patch_missed: int | None
+    patch_unknown: int | None
+    patch_reason: str | None
 
     @property
     def pass_rate(self) -> float:

@@ -24,6 +24,8 @@ FAILING = (CASE_STATUSES.index(CaseStatus.FAILED), CASE_STATUSES.index(CaseStatu
 
 MAX_NAMED_FAILURES = 5
 MISSING_COVERAGE = "missing-coverage"
+PATCH = "min-patch-coverage"
+NO_DIFF = "no diff was uploaded"
 
 _BASELINES = """
     SELECT r.id, b.id, b.status, b.line_covered, b.line_missed
@@ -63,6 +65,18 @@ class RunTotals(Protocol):
 
     @property
     def state(self) -> Any: ...
+
+    @property
+    def patch_covered(self) -> Any: ...
+
+    @property
+    def patch_missed(self) -> Any: ...
+
+    @property
+    def patch_unknown(self) -> Any: ...
+
+    @property
+    def patch_reason(self) -> Any: ...
 
     @property
     def expected_uploads(self) -> Any: ...
@@ -148,6 +162,10 @@ def verdicts(runs: Iterable[RunTotals], projects: Mapping[int, Project], setting
         before = base.coverage if base else None
         delta = None if covered is None or before is None else float(covered - before)
         applied = rules(limits[id], covered, before, new_failures.get(id, ()))
+        if limits[id].min_patch_coverage is not None:
+            counts = run.patch_covered or 0, run.patch_missed or 0, run.patch_unknown or 0
+            reason = NO_DIFF if run.patch_covered is None else run.patch_reason
+            applied.append(patch_rule(limits[id], *counts, reason))
         applied += presence_rules(limits[id], run, uploads.get(id, 0))
         judged[id] = Verdict(applied, delta, base.id if base else None)
     return judged
@@ -211,6 +229,20 @@ def rules(
     if limits.fail_on_new_failures:
         applied.append(_failures(new_failures))
     return applied
+
+
+def patch_rule(limits: Thresholds, covered: int, missed: int, unknown: int, reason: str | None) -> Rule:
+    """The rule on the coverage of changed lines; `reason` says why it is not known."""
+    changed = covered + missed
+    if not changed:
+        is_silence = reason != "no coverable line changed"
+        return Rule(PATCH, not (is_silence and limits.fail_on_missing_coverage), reason or NO_DIFF)
+    if changed < limits.min_patch_lines:
+        return Rule(PATCH, True, f"{changed} changed lines, below {limits.min_patch_lines}")
+    share_covered, minimum = Fraction(100 * covered, changed), decimal(limits.min_patch_coverage or 0.0)
+    have, need = _formatted(share_covered, minimum)
+    files = f"; no line data for {unknown} changed files" if unknown else ""
+    return Rule(PATCH, share_covered >= minimum, f"{have}% of {changed} changed lines (minimum {need}%){files}")
 
 
 def presence_rules(limits: Thresholds, run: RunTotals, uploads: int) -> list[Rule]:

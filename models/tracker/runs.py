@@ -15,8 +15,9 @@ from models.accounts import accounts, permissions
 from models.accounts.accounts import Credential, User
 from models.config.settings import Tracker, TrackerSecurity
 from models.errors import Denied, NotFound, Unauthenticated
-from models.tracker import attempts, quality_gate, run_events
+from models.tracker import attempts, patch, quality_gate, run_events
 from models.tracker.coverage import unite
+from models.tracker.patch import Diff
 from models.tracker.quality_gate import Verdict
 from models.tracker.run_events import RunUpdate
 from models.tracker.tables import Project, Run, reports
@@ -43,6 +44,7 @@ class Upload:
     attempt: int = 0
     expected_uploads: int | None = None
     complete: bool = False
+    diff: Diff | None = None
 
 
 @frozen
@@ -204,8 +206,21 @@ def _add(run: Run, upload: Upload, now: int) -> Sequence[str]:
             _sum_up(superseded)
     if is_new or job is not None:
         _sum_up(run)
+    _measure_patch(run, upload.diff)
     _complete(run, upload, is_new)
-    return [warning] if warning else []
+    problem = upload.diff.problem if upload.diff else None
+    return [text for text in (warning, problem) if text]
+
+
+def _measure_patch(run: Run, diff: Diff | None) -> None:
+    """Keeps the coverage of changed lines beside the totals of the run, which change with each upload."""
+    if diff is not None:
+        patch.store(run.id, diff)
+    elif run.patch_reason is None and run.patch_covered is None:
+        return  # no upload of the run had a diff
+    found = patch.coverage([run.id])
+    counts = {"patch_covered": found.covered, "patch_missed": found.missed, "patch_unknown": found.unknown}
+    _set(run, patch_reason=found.reason, **counts)
 
 
 def _complete(run: Run, upload: Upload, is_new: bool) -> None:

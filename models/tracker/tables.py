@@ -103,6 +103,12 @@ STEPS.append(
         " job_instance TEXT NOT NULL, attempt INTEGER NOT NULL, created_at INTEGER NOT NULL)",
         "CREATE UNIQUE INDEX upload_by_job ON upload (run_id, job_key, job_instance, attempt)",
         "ALTER TABLE report ADD COLUMN upload_id INTEGER",
+        "ALTER TABLE run ADD COLUMN patch_covered INTEGER",
+        "ALTER TABLE run ADD COLUMN patch_missed INTEGER",
+        "ALTER TABLE run ADD COLUMN patch_unknown INTEGER",
+        "ALTER TABLE run ADD COLUMN patch_reason TEXT",
+        "CREATE TABLE patch (run_id INTEGER PRIMARY KEY REFERENCES run ON DELETE CASCADE, base TEXT, head TEXT,"
+        " ranges TEXT NOT NULL, paths TEXT NOT NULL, problem TEXT)",
         "ALTER TABLE project ADD COLUMN min_patch_coverage REAL",
         "ALTER TABLE project ADD COLUMN min_patch_lines INTEGER",
         "ALTER TABLE project ADD COLUMN fail_on_no_tests INTEGER",

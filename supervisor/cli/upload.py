@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from supervisor.cli.changed_lines import NoDiff, changed_lines, diff_file
 from supervisor.cli.ci_environment import facts
 from supervisor.cli.upload_request import REFUSED, UNREACHABLE, USAGE, Server, UploadError, packed, reason_of
 
@@ -52,6 +53,12 @@ def add_to(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(f"--{_dashed(name)}", dest=name, metavar=name.upper(), help=_HELP.get(name))
     parser.add_argument("--expect", type=_count, metavar="N", help="the run is complete when N jobs have uploaded")
     parser.add_argument("--complete", action="store_true", help="the run is complete with this upload")
+    parser.add_argument(
+        "--diff",
+        default="auto",
+        metavar="auto|off|FILE",
+        help="the changed lines: by default from git, where there is a base branch",
+    )
     parser.add_argument("--no-gzip", action="store_true", help="send the files as they are")
     parser.add_argument("--gate", action="store_true", help="exit with 1 if the quality gate fails")
     parser.add_argument("--timeout", type=_seconds, default=120.0, metavar="S", help="seconds without an answer (120)")
@@ -122,7 +129,9 @@ def _upload(arguments: argparse.Namespace) -> int:
     files = [(name, file) for name in ("junit", "jacoco") for file in _matches(name, getattr(arguments, name))]
     if not arguments.junit:
         raise UploadError(USAGE, "--junit GLOB is needed: a run has test reports")
-    with packed(_fields(arguments), files, not arguments.no_gzip) as body:
+    fields = _fields(arguments)
+    texts = _diff_parts(arguments.diff, fields.get("baseBranch", ""))
+    with packed(fields, files, texts, not arguments.no_gzip) as body:
         run = server.post("/api/v1/ingest", body, 201)
     print(_summary(run, server.base))
     for warning in run.get("warnings", ()):
@@ -136,6 +145,24 @@ def _upload(arguments: argparse.Namespace) -> int:
         print(line)
     print(f"gate: {status}")
     return PASSED if status == "PASSED" else GATE_FAILED
+
+
+def _diff_parts(source: str, base_branch: str) -> dict[str, str]:
+    """The parts of the changed lines. `auto` without a base is a warning for pull requests, and nothing else."""
+    if source == "off":
+        return {}
+    try:
+        if source != "auto":
+            return {"diff": diff_file(Path(source))}
+        if not base_branch:
+            return {}
+        diff, paths = changed_lines(base_branch, os.environ)
+    except NoDiff as problem:
+        if source != "auto":
+            raise UploadError(USAGE, str(problem)) from None
+        print(f"pilothouse upload: warning: no changed lines are sent: {problem}", file=sys.stderr)
+        return {}
+    return {"diff": diff, "paths": paths}
 
 
 def _finish(server: Server, fields: Mapping[str, str]) -> int:

@@ -59,12 +59,17 @@ class Packed(NamedTuple):
 
 
 @contextlib.contextmanager
-def packed(fields: Mapping[str, str], files: Sequence[tuple[str, Path]], compress: bool) -> Iterator[Packed]:
-    """The multipart body of an upload, in a temporary file."""
+def packed(
+    fields: Mapping[str, str], files: Sequence[tuple[str, Path]], texts: Mapping[str, str], compress: bool
+) -> Iterator[Packed]:
+    """The multipart body of an upload, in a temporary file. `texts` are sent as files."""
     boundary = uuid.uuid4().hex
     with tempfile.TemporaryFile() as body:
         for name, value in fields.items():
             body.write(_part_head(boundary, f'name="{name}"') + value.encode("utf-8", "replace") + b"\r\n")
+        for name, text in texts.items():
+            body.write(_part_head(boundary, f'name="{name}"; filename="{name}"', "application/octet-stream"))
+            body.write(text.encode("utf-8", "surrogateescape") + b"\r\n")
         for name, path in files:
             shown = _display_path(path).replace("\r", "%0D").replace("\n", "%0A").replace('"', "%22")
             body.write(_part_head(boundary, f'name="{name}"; filename="{shown}"', "application/octet-stream"))

@@ -567,3 +567,76 @@ def test_finish_completes_the_run_and_wait_waits_for_that(server: Server, report
 
 def test_a_run_of_one_upload_is_complete_at_once(server: Server, reports: Path) -> None:
     assert upload(reports, server, "--project", "single", *JUNIT, "--wait", "0").returncode == 0
+
+
+def git(folder: Path, *arguments: str) -> None:
+    identity = ["-c", "user.name=t", "-c", "user.email=t@example.invalid", "-c", "init.defaultBranch=main"]
+    subprocess.run(["git", *identity, *arguments], cwd=folder, check=True, capture_output=True)
+
+
+@pytest.fixture
+def repository(reports: Path) -> Path:
+    """A clone with reports in it whose branch `topic` changes lines 2 and 3 of `ä/x.py`, and deletes a file."""
+    (reports / "ä").mkdir()
+    (reports / "ä" / "x.py").write_bytes(b"1\r\n2\r\n3\r\n4\r\n")
+    (reports / "gone.py").write_text("1\n")
+    git(reports, "init", "-q")
+    git(reports, "add", ".")
+    git(reports, "commit", "-qm", "base")
+    git(reports, "checkout", "-qb", "topic")
+    (reports / "ä" / "x.py").write_bytes(b"1\r\n++ two\r\nthree\r\n4\r\n")
+    (reports / "gone.py").unlink()
+    git(reports, "commit", "-qam", "topic")
+    return reports
+
+
+GIT = {"PATH": os.environ["PATH"], "HOME": "/nonexistent"}
+
+
+def sent_part(body: bytes, name: str) -> bytes | None:
+    match = re.search(rb'name="%b"; filename="[^"]*"\r\n[^\r]*\r\n\r\n(.*?)\r\n--' % name.encode(), body, re.DOTALL)
+    return match and match[1]
+
+
+def test_the_changed_lines_are_sent_as_ranges(repository: Path) -> None:
+    with Fake() as fake:
+        done = upload(repository, fake.url, "--project", "p", *JUNIT, "--base-branch", "main", environ=GIT)
+        assert (done.returncode, done.stderr) == (0, "")
+    diff = json.loads(sent_part(fake.bodies[0][1], "diff") or b"")
+    assert diff["files"] == {"ä/x.py": [[2, 3]]}
+    assert len(diff["base"]) == len(diff["head"]) == 40
+    paths = (sent_part(fake.bodies[0][1], "paths") or b"").decode().splitlines()
+    assert "ä/x.py" in paths
+    assert b"three" not in fake.bodies[0][1]
+
+
+def test_a_merge_that_ci_checked_out_is_compared_with_its_first_parent(repository: Path) -> None:
+    git(repository, "checkout", "-q", "main")
+    (repository / "other.py").write_text("1\n")
+    git(repository, "add", "other.py")
+    git(repository, "commit", "-qm", "main goes on")
+    git(repository, "merge", "-q", "--no-edit", "topic")
+    environ = GIT | {"GITHUB_ACTIONS": "true", "GITHUB_REF": "refs/pull/1/merge", "GITHUB_BASE_REF": "elsewhere"}
+    with Fake() as fake:
+        assert upload(repository, fake.url, "--project", "p", *JUNIT, environ=environ).stderr == ""
+    assert json.loads(sent_part(fake.bodies[0][1], "diff") or b"")["files"] == {"ä/x.py": [[2, 3]]}
+
+
+def test_a_clone_without_the_base_is_a_warning_with_the_fix(repository: Path, tmp_path: Path) -> None:
+    shallow = tmp_path / "shallow"
+    git(tmp_path, "clone", "-q", "--depth", "1", "--branch", "topic", f"file://{repository}", str(shallow))
+    with Fake() as fake:
+        known = ("--project", "p", "--junit", "**/TEST-*.xml", "--base-branch", "main")
+        done = upload(shallow, fake.url, *known, environ=GIT)
+        assert done.returncode == 0
+        assert "fetch-depth: 0" in done.stderr
+        assert upload(shallow, fake.url, *known, "--diff", "off", environ=GIT).stderr == ""
+        assert upload(shallow, fake.url, *known, "--diff", "none.diff", environ=GIT).returncode == 2
+    assert sent_part(fake.bodies[0][1], "diff") is None
+
+
+def test_a_diff_may_be_given_as_a_file(reports: Path) -> None:
+    (reports / "my.diff").write_text("--- a/x.py\n+++ b/x.py\n@@ -1 +1 @@\n-a\n+b\n")
+    with Fake() as fake:
+        assert upload(reports, fake.url, "--project", "p", *JUNIT, "--diff", "my.diff").returncode == 0
+    assert (sent_part(fake.bodies[0][1], "diff") or b"").startswith(b"--- a/x.py")

@@ -1,0 +1,271 @@
+"""Coverage of changed lines: the diff of an upload, and which of its lines the coverage of a run covers or misses."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, Literal
+
+from attrs import frozen
+
+from models.errors import Invalid
+from models.tracker.line_sets import unpack
+from models.tracker.tables import reports
+
+MAX_DIFF_BYTES = 5 * 1024 * 1024
+MAX_DIFF_FILES = 10_000
+MAX_DIFF_RANGES = 200_000
+MAX_PATHS = 50_000
+_MAX_LINE = 2**31
+
+TOO_LARGE = "the diff is too large"
+
+Ranges = list[tuple[int, int]]
+FileState = Literal["MEASURED", "NOT_COVERABLE", "NO_LINE_DATA"]
+
+_HUNK = re.compile(rb"^@@ -\d+(?:,(\d+))? \+(\d+)(?:,(\d+))? @@")
+_ESCAPE = re.compile(rb'\\([0-7]{3}|[abtnvfr"\\])')
+_ESCAPED = {b"a": b"\a", b"b": b"\b", b"t": b"\t", b"n": b"\n", b"v": b"\v", b"f": b"\f", b"r": b"\r"}
+_STORE = """
+    INSERT INTO patch (run_id, base, head, ranges, paths, problem) VALUES (?, ?, ?, ?, ?, ?)
+    ON CONFLICT (run_id) DO UPDATE SET base = excluded.base, head = excluded.head, ranges = excluded.ranges,
+    paths = excluded.paths, problem = excluded.problem"""
+_LINES = """
+    SELECT c.path, r.module, c.covered, c.missed FROM coverage c JOIN report r ON r.id = c.report_id
+    WHERE c.run_id IN (SELECT value FROM json_each(?))"""
+
+
+@frozen
+class Diff:
+    """The changed lines of files, as ranges whose ends are included."""
+
+    files: Mapping[str, Ranges]
+    base: str | None = None
+    head: str | None = None
+    paths: Sequence[str] = ()
+    """The files of the repository that have the name of a changed file."""
+    problem: str | None = None
+
+
+@frozen
+class PatchFile:
+    path: str
+    covered: int
+    missed: int
+    missed_ranges: Ranges
+    state: FileState
+
+
+@frozen
+class PatchCoverage:
+    """The coverage of changed lines. `reason` says why there is none."""
+
+    base: str | None
+    head: str | None
+    files: Sequence[PatchFile]
+    reason: str | None
+
+    @property
+    def covered(self) -> int:
+        return sum(file.covered for file in self.files)
+
+    @property
+    def missed(self) -> int:
+        return sum(file.missed for file in self.files)
+
+    @property
+    def unknown(self) -> int:
+        return sum(file.state == "NO_LINE_DATA" for file in self.files)
+
+
+def read_diff(data: bytes) -> Diff:
+    """A unified diff, or `{"base","head","files":{PATH:[[FIRST,LAST]]}}`. Raises `Invalid`."""
+    if len(data) > MAX_DIFF_BYTES:
+        return Diff({}, problem=TOO_LARGE)
+    diff = _from_json(data) if data.lstrip()[:1] == b"{" else Diff(_from_unified(data))
+    if len(diff.files) > MAX_DIFF_FILES or sum(map(len, diff.files.values())) > MAX_DIFF_RANGES:
+        return Diff({}, diff.base, diff.head, problem=TOO_LARGE)
+    return diff
+
+
+def _from_json(data: bytes) -> Diff:
+    try:
+        values = json.loads(data)
+        files = {str(path): _ranges(ranges) for path, ranges in values.get("files", {}).items()}
+        base, head = (values.get(name) for name in ("base", "head"))
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        raise Invalid('diff is neither a unified diff nor {"base","head","files":{PATH:[[FIRST,LAST]]}}') from None
+    if not isinstance(base, str | None) or not isinstance(head, str | None):
+        raise Invalid("diff: base and head must be text")
+    return Diff(files, base, head)
+
+
+def _ranges(values: Any) -> Ranges:
+    ranges = [(first, last) for first, last in values]
+    if any(type(line) is not int or not 0 < line < _MAX_LINE for range in ranges for line in range):
+        raise ValueError("a line number is not valid")
+    return [range for range in ranges if range[0] <= range[1]]
+
+
+def _from_unified(data: bytes) -> dict[str, Ranges]:
+    files: dict[str, Ranges] = {}
+    path: str | None = None
+    old = new = line = 0
+    for text in data.split(b"\n"):
+        if old > 0 or new > 0:  # within a hunk, a line may begin like a header
+            kind = text[:1]
+            if kind == b"+":
+                _extend(files.setdefault(path or "", []), line)
+            old -= kind not in (b"+", b"\\")
+            new -= kind not in (b"-", b"\\")
+            line += kind not in (b"-", b"\\")
+        elif text.startswith(b"+++ "):
+            path = _path(text[4:])
+        elif (hunk := _HUNK.match(text)) and path is not None:
+            old, line, new = int(hunk[1] or 1), int(hunk[2]), int(hunk[3] or 1)
+    return {path: ranges for path, ranges in files.items() if path}
+
+
+def _extend(ranges: Ranges, line: int) -> None:
+    if ranges and ranges[-1][1] == line - 1:
+        ranges[-1] = (ranges[-1][0], line)
+    else:
+        ranges.append((line, line))
+
+
+def _path(name: bytes) -> str | None:
+    """The path of a `+++` line; None for a deleted file."""
+    name = name.rstrip(b"\r").partition(b"\t")[0]
+    if name == b"/dev/null":
+        return None
+    if name.startswith(b'"') and name.endswith(b'"'):
+        name = _ESCAPE.sub(_unescape, name[1:-1])
+    return name.removeprefix(b"b/").decode("utf-8", "replace")
+
+
+def _unescape(match: re.Match[bytes]) -> bytes:
+    code = match[1]
+    return bytes([int(code, 8) & 255]) if len(code) == 3 else _ESCAPED.get(code, code)
+
+
+def with_paths(diff: Diff, listing: bytes) -> Diff:
+    """The diff with those files of the repository that share a name with a changed file. Raises `Invalid`."""
+    paths = listing.decode("utf-8", "replace").splitlines()
+    if len(paths) > MAX_PATHS:
+        raise Invalid(f"paths has more than {MAX_PATHS} lines")
+    names = {_name(path) for path in diff.files}
+    return Diff(diff.files, diff.base, diff.head, [path for path in paths if _name(path) in names], diff.problem)
+
+
+def _name(path: str) -> str:
+    return path.rpartition("/")[2]
+
+
+def store(run_id: int, diff: Diff) -> None:
+    """Keeps the diff of a run, in place of an earlier one."""
+    ranges, paths = json.dumps(diff.files), json.dumps(diff.paths)
+    reports.execute_sql(_STORE, (run_id, diff.base, diff.head, ranges, paths, diff.problem))
+
+
+def coverage(run_ids: Collection[int]) -> PatchCoverage:
+    """The coverage of the changed lines of runs of one commit, by the union of their line data."""
+    row = reports.execute_sql(
+        "SELECT base, head, ranges, paths, problem FROM patch WHERE run_id IN (SELECT value FROM json_each(?))"
+        " ORDER BY run_id DESC LIMIT 1",
+        (json.dumps(list(run_ids)),),
+    ).fetchone()
+    if row is None:
+        return PatchCoverage(None, None, (), "no diff was uploaded")
+    base, head, ranges, paths, problem = row
+    if problem is not None:
+        return PatchCoverage(base, head, (), problem)
+    changed: dict[str, Ranges] = json.loads(ranges)
+    lines, extensions = _line_data(run_ids, Matcher(changed, json.loads(paths)))
+    files = [_file(path, changed[path], lines.get(path), extensions) for path in sorted(changed)]
+    found = PatchCoverage(base, head, files, None)
+    if found.covered + found.missed:
+        return found
+    unknown = f"no line data for {found.unknown} changed files" if found.unknown else "no coverable line changed"
+    return PatchCoverage(base, head, files, unknown)
+
+
+Lines = tuple[set[int], set[int]]
+
+
+def _line_data(run_ids: Collection[int], matcher: Matcher) -> tuple[dict[str, Lines], set[str]]:
+    """Covered and missed lines by changed file, and the extensions of all covered files."""
+    lines: dict[str, Lines] = defaultdict(lambda: (set(), set()))
+    extensions = set[str]()
+    for path, module, covered, missed in reports.execute_sql(_LINES, (json.dumps(list(run_ids)),)):
+        extensions.add(_extension(path))
+        changed = matcher.match(path, module)
+        if changed is not None and covered is not None:
+            lines[changed][0].update(unpack(bytes(covered)))
+            lines[changed][1].update(unpack(bytes(missed)))
+    return lines, extensions
+
+
+def _extension(path: str) -> str:
+    return _name(path).rpartition(".")[2].lower()
+
+
+def _file(path: str, ranges: Ranges, lines: Lines | None, extensions: Collection[str]) -> PatchFile:
+    if lines is None:
+        state: FileState = "NO_LINE_DATA" if _extension(path) in extensions else "NOT_COVERABLE"
+        return PatchFile(path, 0, 0, [], state)
+    covered = _within(lines[0], ranges)
+    missed = sorted(_within(lines[1], ranges) - covered)
+    missed_ranges: Ranges = []
+    for line in missed:
+        _extend(missed_ranges, line)
+    state = "MEASURED" if covered or missed else "NOT_COVERABLE"
+    return PatchFile(path, len(covered), len(missed), missed_ranges, state)
+
+
+def _within(lines: Iterable[int], ranges: Ranges) -> set[int]:
+    ordered, inside, place = sorted(ranges), set[int](), 0
+    for line in sorted(lines):
+        while place < len(ordered) and ordered[place][1] < line:
+            place += 1
+        if place < len(ordered) and ordered[place][0] <= line:
+            inside.add(line)
+    return inside
+
+
+class Matcher:
+    """Finds the changed file that a path of a coverage report means."""
+
+    def __init__(self, changed: Collection[str], paths: Collection[str]) -> None:
+        """`paths`: files of the repository; without them only the changed files are known."""
+        self._changed = frozenset(changed)
+        self._knows_all = bool(paths)
+        self._by_name: dict[str, list[str]] = defaultdict(list)
+        for path in dict.fromkeys((*paths, *changed)):
+            self._by_name[_name(path)].append(path)
+
+    def match(self, path: str, module: str | None) -> str | None:
+        """The changed file; None where the path means another file, or is ambiguous."""
+        path = path.replace("\\", "/")
+        if path in self._changed:
+            return path
+        known = self._by_name.get(_name(path), ())
+        for suffix in _suffixes(path):
+            fitting = [one for one in known if self._fits(one, suffix, path)]
+            if module is not None and len(fitting) > 1:
+                fitting = [one for one in fitting if one.startswith(f"{module}/")] or fitting
+            if fitting:
+                return fitting[0] if len(fitting) == 1 and fitting[0] in self._changed else None
+        return None
+
+    def _fits(self, known: str, suffix: str, path: str) -> bool:
+        if known == suffix:
+            return True
+        return known.endswith(f"/{suffix}") and (self._knows_all or suffix == path)
+
+
+def _suffixes(path: str) -> Iterable[str]:
+    while path:
+        yield path
+        path = path.partition("/")[2]

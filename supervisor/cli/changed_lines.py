@@ -1,0 +1,97 @@
+"""The changed lines of a CI job's commit, from git: as ranges only, never the text of the lines.
+
+Only the standard library is used: this is a part of the stand-alone uploader.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+_TIMEOUT_SECONDS = 60.0
+_HUNK = re.compile(rb"^@@ -\d+(?:,\d+)? \+(\d+)(?:,(\d+))? @@")
+_NULL = b"/dev/null"
+
+
+class NoDiff(Exception):
+    """The changed lines are not known; the message says why, and how to fix it."""
+
+
+def changed_lines(base_branch: str, environ: Mapping[str, str]) -> tuple[str, str]:
+    """The parts `diff` and `paths` of the work tree in the current folder. Raises `NoDiff`."""
+    head = _git("rev-parse", "HEAD").decode().strip()
+    base = _base(base_branch, environ)
+    files = ranges_of(_git("-c", "core.quotePath=false", "diff", "-U0", "--no-ext-diff", "--no-renames", "--no-color",
+                           "--src-prefix=a/", "--dst-prefix=b/", base, "HEAD"))  # fmt: skip
+    paths = _git("ls-files", "-z", "--full-name", ":/").replace(b"\0", b"\n").decode("utf-8", "replace")
+    return json.dumps({"base": base, "head": head, "files": files}), paths
+
+
+def _base(base_branch: str, environ: Mapping[str, str]) -> str:
+    """The merge base with the base branch, or the first parent of the merge that CI has checked out."""
+    is_merge = len(_git("rev-list", "--parents", "-n", "1", "HEAD").split()) > 2
+    if is_merge and environ.get("GITHUB_REF", "").startswith("refs/pull/"):
+        return _git("rev-parse", "HEAD^1").decode().strip()
+    if not base_branch:
+        raise NoDiff("the base branch is not known: give --base-branch, or --diff FILE")
+    for name in (f"origin/{base_branch}", base_branch):
+        try:
+            return _git("merge-base", name, "HEAD").decode().strip()
+        except NoDiff:
+            continue
+    raise NoDiff(
+        f"the clone does not contain the merge base with {base_branch}: fetch more history"
+        " (GitHub Actions: `fetch-depth: 0`; GitLab CI: `GIT_DEPTH: 0`)"
+    )
+
+
+def _git(*arguments: str) -> bytes:
+    try:
+        done = subprocess.run(["git", *arguments], capture_output=True, timeout=_TIMEOUT_SECONDS, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise NoDiff(f"git cannot be run: {error}") from None
+    if done.returncode:
+        lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
+        raise NoDiff(f"git {arguments[0]}: {lines[0] if lines else done.returncode}")
+    return done.stdout
+
+
+def ranges_of(diff: bytes) -> dict[str, list[list[int]]]:
+    """The changed lines by path, of a diff without context."""
+    files: dict[str, list[list[int]]] = {}
+    path: str | None = None
+    rest = 0
+    for line in diff.split(b"\n"):
+        if line.startswith(b"diff --git "):
+            path, rest = None, 0
+        elif rest == 0 and line.startswith(b"+++ "):
+            path = _path(line[4:])
+        elif match := _HUNK.match(line):
+            first, rest = int(match[1]), 0
+            count = int(match[2] or 1)
+            if path is not None and count:
+                files.setdefault(path, []).append([first, first + count - 1])
+                rest = count
+        elif rest and line.startswith(b"+"):
+            rest -= 1
+    return files
+
+
+def _path(name: bytes) -> str | None:
+    name = name.rstrip(b"\t")
+    if name == _NULL:
+        return None
+    if name.startswith(b'"'):  # git quotes control characters and quotes
+        name = name[1:-1].decode("unicode_escape", "replace").encode("latin-1", "replace")
+    return name[2:].decode("utf-8", "replace")
+
+
+def diff_file(file: Path) -> str:
+    """A unified diff in a file, as the part `diff`. Raises `NoDiff`."""
+    try:
+        return file.read_bytes().decode("utf-8", "surrogateescape")
+    except OSError as error:
+        raise NoDiff(f"--diff {file}: {error.strerror}") from None

@@ -1,0 +1,294 @@
+"""Coverage of changed lines: what a diff says, which coverage it meets, the rule, and equality with diff-cover."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Serve, Server
+from posting import cases, jacoco, post, stored
+from talk import house, problem
+
+from models.errors import Invalid
+from models.tracker import patch
+from models.tracker.patch import Matcher, read_diff
+
+API = "/api/v1"
+JUNIT = ("junit", cases(1))
+ONE_LINE = ("jacoco", jacoco({"A.java": {1: True}}))
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with house(tmp_path_factory.mktemp("patch")) as server:
+        yield server
+
+
+def ranges(files: dict[str, list[list[int]]]) -> str:
+    return json.dumps({"base": "b", "head": "h", "files": files})
+
+
+def measured(server: Server, project: str, *parts: tuple[str, str | bytes]) -> tuple[Any, Any]:
+    """The answer of the upload, and the coverage of the changed lines."""
+    run = stored(server, ("project", project), JUNIT, *parts)
+    answer = server.get(f"{API}/runs/{run['runId']}/patch")
+    assert answer.status == 200, answer
+    return run, answer.json
+
+
+# Diffs
+
+QUOTED = '--- a/x\n+++ "b/\\303\\244 \\"q\\".py"\n@@ -0,0 +1 @@\n+a\n\\ No newline at end of file\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "files"),
+    [
+        ("", {}),
+        ("--- a/x.py\n+++ b/x.py\n@@ -1 +1,2 @@\n-a\n+b\n+c\n@@ -9,0 +11 @@\n+d\n", {"x.py": [(1, 2), (11, 11)]}),
+        ("--- a/x.py\n+++ b/x.py\n@@ -1,3 +1,4 @@\n a\n+b\n c\n+d\n", {"x.py": [(2, 2), (4, 4)]}),
+        ("--- a/x\n+++ b/x\n@@ -1 +1 @@\n---- a\n++++ b\n", {"x": [(1, 1)]}),
+        ("--- a/x.py\n+++ /dev/null\n@@ -1,2 +0,0 @@\n-a\n-b\n", {}),
+        ("--- a/x.py\r\n+++ b/x.py\r\n@@ -1 +1 @@\r\n-a\r\n+b\r\n", {"x.py": [(1, 1)]}),
+        (QUOTED, {'ä "q".py': [(1, 1)]}),
+        ("--- /dev/null\n+++ b/a b.py\t\n@@ -0,0 +1,2 @@\n+a\n+b\n", {"a b.py": [(1, 2)]}),
+        (ranges({"x.py": [[3, 7], [9, 8]]}), {"x.py": [(3, 7)]}),
+    ],
+    ids=["empty", "no context", "context", "like a header", "deleted", "CRLF", "quoted", "spaces", "ranges"],
+)  # fmt: skip
+def test_the_changed_lines_of_a_diff(text: str, files: dict[str, Any]) -> None:
+    assert read_diff(text.encode()).files == files
+
+
+@pytest.mark.parametrize(
+    "text", ["{", '{"files":1}', '{"files":{"a":[[1]]}}', '{"files":{"a":[["1",2]]}}', '{"base":1}']
+)
+def test_a_diff_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(Invalid, match="diff"):
+        read_diff(text.encode())
+
+
+def test_a_diff_that_is_too_large_is_not_judged(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patch, "MAX_DIFF_RANGES", 2)
+    assert read_diff(ranges({"a": [[1, 1], [3, 3], [5, 5]]}).encode()).problem == "the diff is too large"
+    run, found = measured(server, "too large", ("diff", b"+" * (patch.MAX_DIFF_BYTES + 1)))
+    assert (found["reason"], run["warnings"]) == ("the diff is too large", ["the diff is too large"])
+
+
+# Paths
+
+
+@pytest.mark.parametrize(
+    ("path", "module", "paths", "found"),
+    [
+        ("src/a.py", None, [], "src/a.py"),
+        ("/home/ci/work/src/a.py", None, ["src/a.py"], "src/a.py"),
+        ("/home/ci/work/src/a.py", None, [], "src/a.py"),
+        ("com/x/A.java", None, ["src/main/java/com/x/A.java"], "src/main/java/com/x/A.java"),
+        ("com/x/A.java", None, ["one/com/x/A.java", "src/main/java/com/x/A.java"], None),
+        ("com/x/A.java", "src", ["one/com/x/A.java", "src/main/java/com/x/A.java"], "src/main/java/com/x/A.java"),
+        ("src\\a.py", None, [], "src/a.py"),
+        ("lib/b.py", None, ["lib/b.py"], None),
+    ],
+    ids=["equal", "absolute", "absolute, alone", "package", "ambiguous", "module", "backslashes", "not changed"],
+)
+def test_a_coverage_path_is_the_file_of_its_longest_suffix(
+    path: str, module: str | None, paths: list[str], found: str | None
+) -> None:
+    changed = ["src/a.py", "src/main/java/com/x/A.java"]
+    assert Matcher(changed, paths).match(path, module) == found
+
+
+# What the API says
+
+
+def test_changed_lines_are_covered_missed_or_not_coverable(server: Server) -> None:
+    report = jacoco({"A.java": {1: True, 2: False, 3: False, 5: True}, "B.java": {1: True}})
+    diff = ranges({"src/com/x/A.java": [[2, 9]], "src/com/x/New.java": [[1, 1]], "README.md": [[1, 5]]})
+    paths = "src/com/x/A.java\nsrc/com/x/B.java\nREADME.md\n"
+    run, found = measured(server, "lines", ("jacoco", report), ("diff", diff), ("paths", paths))
+    assert (found["covered"], found["missed"], found["unknownFiles"], found["reason"]) == (1, 2, 1, None)
+    assert (found["baseCommit"], found["headCommit"]) == ("b", "h")
+    assert [(file["path"], file["missedRanges"], file["state"]) for file in found["files"]] == [
+        ("README.md", [], "NOT_COVERABLE"),
+        ("src/com/x/A.java", [[2, 3]], "MEASURED"),
+        ("src/com/x/New.java", [], "NO_LINE_DATA"),
+    ]
+    pct = 100 / 3
+    assert run["patchCoveragePct"] == found["pct"] == pytest.approx(pct)
+    assert server.get(f"{API}/runs/{run['runId']}").json["run"]["patchCoveragePct"] == pytest.approx(pct)
+
+
+@pytest.mark.parametrize(
+    ("parts", "reason"),
+    [
+        ([ONE_LINE], "no diff was uploaded"),
+        ([("diff", ranges({"a.py": [[1, 2]]}))], "no coverable line changed"),
+        ([("diff", ranges({"B.java": [[1, 2]]})), ONE_LINE], "no line data for 1 changed files"),
+        ([("diff", ranges({"com/x/A.java": [[2, 3]]})), ONE_LINE], "no coverable line changed"),
+    ],
+    ids=["no diff", "no coverage", "no line data", "not coverable"],
+)  # fmt: skip
+def test_without_changed_lines_the_reason_is_given(server: Server, parts: list[Any], reason: str) -> None:
+    run, found = measured(server, "reasons", *parts)
+    assert (found["pct"], found["reason"], run["patchCoveragePct"]) == (None, reason, None)
+
+
+def test_the_files_come_in_pages(server: Server) -> None:
+    run, _ = measured(server, "pages", ("diff", ranges({f"f{n}.py": [[1, 1]] for n in range(5)})))
+    paths, cursor = [], ""
+    while cursor is not None:
+        page = server.get(f"{API}/runs/{run['runId']}/patch?limit=2&cursor={cursor}").json
+        paths += [file["path"] for file in page["files"]]
+        cursor = page["nextCursor"]
+    assert paths == [f"f{n}.py" for n in range(5)]
+    path = f"{API}/runs/{run['runId']}/patch"
+    problem(server.get(f"{path}?cursor=x"), 400, path, dated=False)
+
+
+def test_shards_and_flags_of_a_commit_are_united(server: Server) -> None:
+    diff = ranges({"com/x/A.java": [[1, 4]]})
+    for flag, line in (("unit", 1), ("ui", 2)):
+        report = jacoco({"A.java": {number: number == line for number in range(1, 5)}})
+        texts = {"flag": flag, "commit": "united", "diff": diff}
+        assert measured(server, "united", ("jacoco", report), *texts.items())[0]["patchCoveragePct"] == 25.0
+    assert server.get(f"{API}/gate?project=united&commit=united").json["patchCoveragePct"] == 50.0
+
+
+# The rule
+
+
+@pytest.mark.parametrize(
+    ("settings", "parts", "passed", "detail"),
+    [
+        ({}, ["diff"], False, "33.3% of 3 changed lines (minimum 80.0%)"),
+        ({"min-patch-coverage": 33}, ["diff"], True, "33.3% of 3 changed lines (minimum 33.0%)"),
+        ({"min-patch-lines": 10}, ["diff"], True, "3 changed lines, below 10"),
+        ({}, [], True, "no diff was uploaded"),
+        ({"fail-on-missing-coverage": True}, [], False, "no diff was uploaded"),
+    ],
+    ids=["too little", "enough", "few lines", "no diff", "silence"],
+)
+def test_the_rule(serve: Serve, settings: dict[str, Any], parts: list[str], passed: bool, detail: str) -> None:
+    server = serve(tracker={"quality-gate": {"min-patch-coverage": 80, **settings}})
+    report = jacoco({"A.java": {1: True, 2: False, 3: False}})
+    sent = [("jacoco", report), ("commit", "c")] + [("diff", ranges({"com/x/A.java": [[1, 9]]}))] * ("diff" in parts)
+    measured(server, "rule", *sent)
+    rules = server.get(f"{API}/gate?project=rule&commit=c").json["rules"]
+    (rule,) = [rule for rule in rules if rule["name"] == "min-patch-coverage"]
+    assert (rule["passed"], rule["detail"]) == (passed, detail)
+
+
+# As diff-cover
+
+
+def git(folder: Path, *arguments: str) -> str:
+    identity = ["-c", "user.name=t", "-c", "user.email=t@example.invalid", "-c", "init.defaultBranch=main"]
+    done = subprocess.run(["git", *identity, *arguments], cwd=folder, check=True, capture_output=True, text=True)
+    return done.stdout
+
+
+def changed_repository(folder: Path) -> str:
+    """A repository whose last commit changes lines of two files and adds one; returns the diff."""
+    (folder / "pkg").mkdir(parents=True)
+    lines = [f"line {number}" for number in range(1, 31)]
+    (folder / "pkg" / "a.py").write_text("\n".join(lines) + "\n")
+    (folder / "pkg" / "b.py").write_text("\n".join(lines) + "\n")
+    git(folder, "init", "-q")
+    git(folder, "add", ".")
+    git(folder, "commit", "-qm", "base")
+    git(folder, "branch", "base")
+    changed = [*lines[:4], "new 5", "new 6", *lines[6:20], "inserted", *lines[20:]]
+    (folder / "pkg" / "a.py").write_text("\n".join(changed) + "\n")
+    (folder / "pkg" / "b.py").write_text("\r\n".join(lines[:10]) + "\r\n")
+    (folder / "pkg" / "c.py").write_text("one\ntwo\nthree\n")
+    git(folder, "add", ".")
+    git(folder, "commit", "-qm", "head")
+    return git(folder, "diff", "-U0", "--no-ext-diff", "--no-renames", "base")
+
+
+HITS = {"pkg/a.py": {5: 1, 6: 0, 7: 1, 21: 0, 22: 1}, "pkg/b.py": {1: 1, 2: 0, 10: 1}, "pkg/c.py": {1: 0, 3: 2}}
+
+
+def cobertura(folder: Path) -> str:
+    classes = "".join(
+        f'<class name="{path}" filename="{path}"><methods/><lines>'
+        + "".join(f'<line number="{line}" hits="{hits}"/>' for line, hits in lines.items())
+        + "</lines></class>"
+        for path, lines in HITS.items()
+    )
+    packages = f'<packages><package name="pkg"><classes>{classes}</classes></package></packages>'
+    return f'<coverage line-rate="0.5" version="7"><sources><source>{folder}</source></sources>{packages}</coverage>'
+
+
+def lcov(folder: Path) -> str:
+    return "".join(
+        f"TN:\nSF:{path}\n" + "".join(f"DA:{line},{hits}\n" for line, hits in lines.items()) + "end_of_record\n"
+        for path, lines in HITS.items()
+    )
+
+
+def jacoco_of(folder: Path) -> str:
+    sources = "".join(
+        f'<sourcefile name="{path.partition("/")[2]}">'
+        + "".join(f'<line nr="{line}" mi="{int(not hits)}" ci="{hits}" mb="0" cb="0"/>' for line, hits in lines.items())
+        + "</sourcefile>"
+        for path, lines in HITS.items()
+    )
+    return f'<report name="r"><package name="pkg">{sources}</package></report>'
+
+
+def clover(folder: Path) -> str:
+    files = "".join(
+        f'<file name="{path.partition("/")[2]}" path="{folder}/{path}">'
+        + "".join(f'<line num="{line}" type="stmt" count="{hits}"/>' for line, hits in lines.items())
+        + "</file>"
+        for path, lines in HITS.items()
+    )
+    package = f'<package name="pkg">{files}</package>'
+    return f'<coverage generated="1" clover="3.2"><project timestamp="1">{package}</project></coverage>'
+
+
+@pytest.mark.parametrize(
+    ("name", "report"),
+    [("cobertura.xml", cobertura), ("lcov.info", lcov), ("jacoco.xml", jacoco_of), ("clover.xml", clover)],
+    ids=["Cobertura", "LCOV", "JaCoCo", "Clover"],
+)  # fmt: skip
+def test_changed_lines_are_those_of_diff_cover(server: Server, tmp_path: Path, name: str, report: Any) -> None:
+    folder = tmp_path / "work"
+    diff = changed_repository(folder)
+    (folder / name).write_text(report(folder))
+    out = tmp_path / "diff-cover.json"
+    program = [
+        sys.executable,
+        "-W",
+        "ignore",
+        "-m",
+        "diff_cover.diff_cover_tool",
+        name,
+        "--compare-branch",
+        "base",
+        "--src-roots",
+        ".",
+    ]
+    subprocess.run([*program, "--format", f"json:{out}"], cwd=folder, check=True, capture_output=True)
+    theirs = json.loads(out.read_text())
+    paths = git(folder, "ls-files")
+    _, ours = measured(server, name, ("jacoco", report(folder)), ("diff", diff), ("paths", paths))
+    assert ours["covered"] + ours["missed"] == theirs["total_num_lines"] > 0
+    assert ours["missed"] == theirs["total_num_violations"]
+    missed = {
+        file["path"]: [n for a, b in file["missedRanges"] for n in range(a, b + 1)]
+        for file in ours["files"] if file["state"] == "MEASURED"
+    }  # fmt: skip
+    assert missed == {path: stats["violation_lines"] for path, stats in theirs["src_stats"].items()}
+
+
+def test_a_bad_diff_is_400(server: Server) -> None:
+    answer = post(server, ("project", "bad"), JUNIT, ("diff", "{"))
+    assert "diff" in problem(answer, 400, f"{API}/ingest", dated=False)["detail"]
