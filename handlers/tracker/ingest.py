@@ -126,9 +126,9 @@ class Arrival:
             if len(values.get(field) or "") > _MAX_JOB_CHARACTERS:
                 raise Invalid(f"{name} has more than {_MAX_JOB_CHARACTERS} characters")
         if (complete := values.get("complete")) is not None:
-            if complete not in _BOOLEANS:
+            if complete.lower() not in _BOOLEANS:
                 raise Invalid("complete must be true or false")
-            values["complete"] = _BOOLEANS[complete]
+            values["complete"] = _BOOLEANS[complete.lower()]
         values["diff"] = self._diff()
         return Upload(**{field: value for field, value in values.items() if value is not None})
 

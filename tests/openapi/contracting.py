@@ -26,7 +26,7 @@ REPOSITORY, CHART, RELEASE = "here", "tint", "painted"
 CHARTED = charting.chart(CHART, values="colour: red\n", templates__map=charting.MAP, templates__NOTES="painted\n")
 """A chart without tests, which would run until their time is over: nothing runs a Pod here."""
 
-METHODS = ("get", "post", "put", "delete")
+METHODS = ("get", "post", "put", "patch", "delete")
 STREAMS = ("process_stream", "run_stream")
 """They do not end by themselves."""
 

@@ -17,6 +17,7 @@ FORM = f"multipart/form-data; boundary={BOUNDARY}"
 RESULT = (
     "runId", "project", "tests", "failures", "skipped", "lineCoveragePct", "projectId", "passed", "failed", "errors",
     "status", "flag", "branch", "commit", "uploads", "gateStatus", "runPath",
+    "state", "warnings", "patchCoveragePct",
 )  # fmt: skip
 
 Parts = Sequence[tuple[str, str | bytes]]

@@ -13,7 +13,10 @@ from written import FAILED, NOW, PASSED
 
 from models.tracker.tables import Project
 
-FIELDS = ["project", "branch", "commit", "flag", "runId", "status", "passed", "coverageDelta", "rules", "runPath"]
+FIELDS = [
+    "project", "branch", "commit", "flag", "runId", "status", "passed", "coverageDelta", "rules", "runPath", "complete",
+    "patchCoveragePct", "flags",
+]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -49,10 +52,14 @@ def test_the_verdict_has_the_seeds_fields_in_their_order(server: Server, project
         "passed": False, "coverageDelta": -10.0,
         "rules": [
             {"name": "coverage-drop", "passed": False,
-             "detail": "70.0% vs baseline 80.0% (drop 10.0pp, max 1.0pp)"},
-            {"name": "new-failures", "passed": False, "detail": "1 new failure(s): c.A a"},
+             "detail": "70.0% vs baseline 80.0% (drop 10.0pp, max 1.0pp)", "flag": "unit"},
+            {"name": "new-failures", "passed": False, "detail": "1 new failure(s): c.A a", "flag": "unit"},
         ],
-        "runPath": f"/runs/{run.id}",
+        "runPath": f"/runs/{run.id}", "complete": True, "patchCoveragePct": None,
+        "flags": [
+            {"flag": "unit", "runId": run.id, "state": "COMPLETE", "passed": False, "lineCoveragePct": 70.0,
+             "carriedFrom": None},
+        ],
     }  # fmt: skip
     assert server.get(said["runPath"]).status == 200
 

@@ -17,7 +17,7 @@ from models.tracker.tables import Coverage, Failure, Output, Project, Report, Re
 RUN = {
     "id", "projectId", "branch", "flag", "commit", "buildUrl", "buildName", "ciProvider", "baseBranch", "prNumber",
     "createdAt", "total", "passed", "failed", "errors", "skipped", "flaky", "durationMs", "status", "passRate",
-    "lineCoveragePct", "branchCoveragePct", "uploads", "runPath",
+    "lineCoveragePct", "branchCoveragePct", "uploads", "runPath", "state", "patchCoveragePct",
 }  # fmt: skip
 PROJECT = {"id", "name", "repoUrl", "visibility", "createdAt", "runCount", "latestRun"}
 FAILURE = {
@@ -97,6 +97,8 @@ def test_a_project_tells_its_thresholds_as_they_count_and_its_branches(server: S
     assert found["role"] is None
     assert found["qualityGate"] == {
         "baseBranch": "main", "minLineCoverage": None, "maxCoverageDropPct": 2.5, "failOnNewFailures": True,
+        "minPatchCoverage": None, "minPatchLines": 0, "failOnNoTests": False, "failOnMissingCoverage": False,
+        "aggregateFlags": True, "carryForwardFlags": [], "carryForwardMaxAge": 30 * 86_400,
     }  # fmt: skip
 
 
@@ -131,6 +133,7 @@ def test_a_run_says_what_it_is(server: Server, project: Project) -> None:
         "createdAt": "2025-11-13T02:13:20.000000Z", "total": 5, "passed": 2, "failed": 1, "errors": 1, "skipped": 1,
         "flaky": 0, "durationMs": 50, "status": "FAILED", "passRate": 50.0, "lineCoveragePct": 200 / 3,
         "branchCoveragePct": 25.0, "uploads": 1, "runPath": f"/runs/{run.id}",
+        "state": "COMPLETE", "patchCoveragePct": None,
     }  # fmt: skip
     assert read(server, f"runs/{run.id}")["run"] == found
 
@@ -297,8 +300,9 @@ def test_a_runs_verdict_names_its_baseline(server: Server, project: Project) -> 
     assert read(server, f"runs/{run.id}/quality-gate") == {
         "runId": run.id, "status": "FAILED", "passed": False, "coverageDelta": 0.0, "baselineRunId": base.id,
         "rules": [
-            {"name": "coverage-drop", "passed": True, "detail": "50.0% vs baseline 50.0% (drop 0.0pp, max 1.0pp)"},
-            {"name": "new-failures", "passed": False, "detail": "1 new failure(s): c.A a"},
+            {"name": "coverage-drop", "passed": True, "detail": "50.0% vs baseline 50.0% (drop 0.0pp, max 1.0pp)",
+             "flag": None},
+            {"name": "new-failures", "passed": False, "detail": "1 new failure(s): c.A a", "flag": None},
         ],
     }  # fmt: skip
 
