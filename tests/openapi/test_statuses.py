@@ -20,7 +20,7 @@ from people import bearer
 
 DOCUMENT = written(has_cluster=False)
 EVERY = [(told["operationId"], method.upper(), path) for path, method, told in operations(DOCUMENT)]
-UNGATED = {"ingest"}
+UNGATED = {"ingest", "run_finish"}
 """What a token of scope INGEST is for."""
 
 MIB = 1024 * 1024
