@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
+import hashlib
 import http.server
 import io
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -640,3 +643,40 @@ def test_a_diff_may_be_given_as_a_file(reports: Path) -> None:
     with Fake() as fake:
         assert upload(reports, fake.url, "--project", "p", *JUNIT, "--diff", "my.diff").returncode == 0
     assert (sent_part(fake.bodies[0][1], "diff") or b"").startswith(b"--- a/x.py")
+
+
+# The stand-alone file
+
+
+def test_the_server_hands_out_the_uploader_as_one_file(serve: Serve, reports: Path) -> None:
+    server = serve(tracker={"security": {"open-mode": False, "require-ingest-token": True}})
+    answer = server.get("/upload.py")
+    assert answer.status == 200
+    assert answer.headers["X-Checksum-Sha256"] == hashlib.sha256(answer.body).hexdigest()
+    ast.parse(answer.body, feature_version=(3, 9))
+    assert not re.search(rb"^(?:from|import) (?:supervisor|models|handlers)\b", answer.body, re.MULTILINE)
+
+
+@pytest.mark.parametrize("python", ["python3.9", "python3.10", "python3.11", "python3.12", "python3.13", "python3.14"])
+def test_the_one_file_uploads_without_an_installation(server: Server, reports: Path, python: str) -> None:
+    program = shutil.which(python)
+    if program is None or subprocess.run([program, "-c", ""], capture_output=True, check=False).returncode:
+        pytest.skip(f"{python} is not installed")
+    (reports / "upload.py").write_bytes(server.get("/upload.py").body)
+    url = f"http://127.0.0.1:{server.port}"
+    command = [
+        program,
+        "-I",
+        "-W",
+        "error",
+        "upload.py",
+        "--url",
+        url,
+        "--project",
+        f"alone {python}",
+        *JUNIT,
+        "--gate",
+    ]
+    done = subprocess.run(command, cwd=reports, env={}, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines()[-1] == "gate: PASSED"

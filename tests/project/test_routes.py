@@ -24,7 +24,7 @@ from supervisor.services import Services
 
 _NOBODY = cast("Services", SimpleNamespace(config=Config()))
 RULES = app.rules(_NOBODY, Streams(Config().server))
-CHANGING = {"POST", "PUT", "DELETE"}
+CHANGING = {"POST", "PUT", "PATCH", "DELETE"}
 
 
 def name(rule: Rule) -> str:
