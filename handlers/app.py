@@ -16,7 +16,7 @@ from tornado.web import RequestHandler
 from handlers.accounts import account, users
 from handlers.base import Base, Page, Refusal, methods
 from handlers.charts import release_list, release_pages, repository_pages
-from handlers.charts.all_operations import OPERATIONS
+from handlers.charts.handler import OPERATIONS
 from handlers.charts.handler import routes as chart_routes
 from handlers.http import serializers
 from handlers.http.body_limit import BodyLimit
@@ -66,8 +66,9 @@ def _problem(error: ErrorDetails) -> serializers.ProblemDetail:
 
 def _dated_problem(error: ErrorDetails) -> serializers.DatedProblemDetail:
     at = serializers.Instant(error.at)
+    code = (error.code or error.reason).lower().replace("_", "-").replace(" ", "-")
     return serializers.DatedProblemDetail(
-        "about:blank", error.reason, error.status, error.message, error.path, error.message, at
+        "about:blank", error.reason, error.status, error.message, error.path, error.message, at, code
     )
 
 

@@ -222,6 +222,8 @@ class Base(CompressingHandler):
             self.set_header("Retry-After", str(error.again))
         elif isinstance(error, errors.Unavailable):
             self.set_header("Retry-After", "5")
+        elif isinstance(error, Problem) and error.retry_after is not None:
+            self.set_header("Retry-After", str(error.retry_after))
 
 
 def _problem(error: object) -> object:

@@ -13,6 +13,8 @@ class Problem(Exception):
         super().__init__(message)
         self.message = message
         self.code = code
+        self.retry_after: int | None = None
+        """Seconds after which a retry makes sense."""
 
 
 class Invalid(Problem):

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import peewee
 from attrs import evolve
 
-from models.charts.tables import catalogue
+from models.charts.repositories import catalogue
 from models.config import loader
 from models.config.settings import BadConfig, Config
 from models.errors import CannotUse, Invalid, Problem, Unavailable
@@ -126,7 +126,13 @@ class Services:
         self.ingest = Ingest(self.data_dir / "incoming", settings, clock, publish_run)
         self._open_supervision(instance, records)
         self.charts = Charts(
-            settings, self.data_dir, self.context.children, instance, self.context.environment, choose_cluster
+            settings,
+            self.data_dir,
+            self.context.children,
+            instance,
+            self.context.environment,
+            choose_cluster,
+            clock,
         )
 
     def _open_supervision(self, instance: str, records: Mapping[str, Record]) -> None:

@@ -1,4 +1,4 @@
-"""Callers who ask for the same at the same time share an answer; nobody gets one that was begun before it asked."""
+"""Coalesces concurrent calls with the same key; no caller gets a result whose work began before its call."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ Result = TypeVar("Result")
 
 
 class SingleFlight(Generic[Result]):
-    """At any time one asks for a key, and whoever comes meanwhile waits for the next one: at most two for any crowd."""
+    """Per key, one call runs and later callers share the next one: at most two calls for any number of callers."""
 
     def __init__(self) -> None:
-        self._now: dict[Hashable, asyncio.Task[Result]] = {}
+        self._current: dict[Hashable, asyncio.Task[Result]] = {}
         self._next: dict[Hashable, asyncio.Task[Result]] = {}
 
-    async def ask(self, key: Hashable, work: Callable[[], Awaitable[Result]]) -> Result:
-        """What `work` returns or raises. One caller who leaves takes nothing from the others."""
-        if key not in self._now:
-            task = self._now[key] = self._begin(key, work, None)
+    async def run(self, key: Hashable, work: Callable[[], Awaitable[Result]]) -> Result:
+        """What `work` returns or raises. A caller that is cancelled does not cancel the others."""
+        if key not in self._current:
+            task = self._current[key] = self._begin(key, work, None)
         elif key not in self._next:
-            task = self._next[key] = self._begin(key, work, self._now[key])
+            task = self._next[key] = self._begin(key, work, self._current[key])
         else:
             task = self._next[key]
         return await asyncio.shield(task)
@@ -30,7 +30,7 @@ class SingleFlight(Generic[Result]):
         self, key: Hashable, work: Callable[[], Awaitable[Result]], before: asyncio.Task[Result] | None
     ) -> asyncio.Task[Result]:
         task = asyncio.get_running_loop().create_task(self._run(key, work, before), name=f"read {key}")
-        task.add_done_callback(_seen)
+        task.add_done_callback(_retrieve_exception)
         return task
 
     async def _run(
@@ -40,15 +40,15 @@ class SingleFlight(Generic[Result]):
             await asyncio.wait({before})
         try:
             return await work()
-        finally:  # at once: whoever comes before the next one has begun must find it
+        finally:  # without an await, so a caller that arrives now finds the next task
             following = self._next.pop(key, None)
             if following is None:
-                del self._now[key]
+                del self._current[key]
             else:
-                self._now[key] = following
+                self._current[key] = following
 
 
-def _seen(task: asyncio.Task[Result]) -> None:
-    """Its failure is told to those who wait; where all have left, nobody has to be warned of it."""
+def _retrieve_exception(task: asyncio.Task[Result]) -> None:
+    """Marks the task's exception as retrieved, so that asyncio does not log it when every caller has left."""
     if not task.cancelled():
         task.exception()

@@ -5,7 +5,6 @@ The API key comes in the header when script sends the form, else in the field `k
 
 from __future__ import annotations
 
-import asyncio
 from datetime import datetime
 from typing import Any
 
@@ -13,13 +12,14 @@ from attrs import evolve
 from tornado.web import Finish
 
 from handlers.base import Page, write_page
-from handlers.charts.all_operations import OPERATIONS
+from handlers.charts.handler import OPERATIONS
+from handlers.charts.operations import ClientLeft, helm_caller, run
 from handlers.http.credentials import is_chart_key
 from handlers.http.origin import SAFE_METHODS
 from handlers.http.permissions import CHANGE_CHARTS, READ, SEND_CHART_FORMS, Permission, admit, check_charts_open
 from handlers.web import layout
 from models.charts.parameters import read
-from models.errors import Denied, NotFound
+from models.errors import Denied
 from supervisor.charts.release_reads import Reads
 from supervisor.charts.service import Work
 
@@ -42,14 +42,13 @@ class ChartPage(Page):
 
     def initialize(self, **arguments: Any) -> None:  # type: ignore[override]
         super().initialize(**arguments)
-        self._tasks: dict[asyncio.Task[Any], Work] = {}
+        self._running: set[Work] = set()
 
     def on_connection_close(self) -> None:
         """Cancels the operations of a client that has left, except changes that have begun."""
         super().on_connection_close()
-        for task, work in self._tasks.items():
-            if not work.begun:
-                task.cancel()
+        for work in self._running:
+            work.leave()
 
     async def run(
         self,
@@ -63,19 +62,19 @@ class ChartPage(Page):
         if operation.mutating:
             self._check_key()
         work = self.services.charts.work(self.request)
-        async with work:
-            if operation.needs == "cluster" and not self.services.charts.has_cluster(work.target):
-                raise NotFound("no cluster is configured, so releases are not served")
-            arguments = read(operation.asks, path or {}, query or {}, body or {})
-            task = asyncio.create_task(operation.call(work, arguments), name=f"page {tool}")
-            self._tasks[task] = work
-            try:
-                return await task
-            except asyncio.CancelledError:
-                self.set_status(_CLIENT_CLOSED_REQUEST, "Client Closed Request")
-                raise Finish from None
-            finally:
-                del self._tasks[task]
+        work.caller = helm_caller(self.caller)
+
+        async def read_request() -> Any:
+            return read(operation.request_type, path or {}, query or {}, body or {})
+
+        self._running.add(work)
+        try:
+            return await run(operation, work, read_request)
+        except ClientLeft:
+            self.set_status(_CLIENT_CLOSED_REQUEST, "Client Closed Request")
+            raise Finish from None
+        finally:
+            self._running.discard(work)
 
     def _check_key(self) -> None:
         """Checks the permission that REST requires, with the key of the header or the form.

@@ -1,8 +1,7 @@
-"""The operations on packaged charts: what they say of themselves, pulled, pushed."""
+"""The operations on charts: rendering, show, pull, push, hub search, dependencies."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -15,60 +14,63 @@ from models.charts.parameters import body, file, form, query
 from models.charts.refs import ChartRef, check_version
 from models.charts.responses import Download, HubItem, Lint
 from models.json_format import rfc3339
-from supervisor.charts import provenance
+from supervisor.charts import sources
 from supervisor.charts.helm import rendering
 from supervisor.charts.service import Work
 
 _REF = "repo/chart, repo/chart:version or oci://host/path[:tag]"
-_VERSION = "an exact version, or a range of them; the newest stable one where there is none"
-_FETCH_FAILS = (400, 404, 500, 502, 503, 504)
+_VERSION = "an exact version or a range; the newest stable one by default"
+_FETCH_ERRORS = (400, 404, 500, 502, 503, 504)
 
 
 @frozen(kw_only=True)
-class Show:
+class ShowRequest:
     chart_ref: str = query(_REF, required=True)
     version: str | None = query(_VERSION, check=check_version)
 
 
 @frozen(kw_only=True)
-class Pull:
+class PullRequest:
     chart: str = body(_REF, required=True)
     version: str | None = body(_VERSION, check=check_version)
-    verify: bool = body("only if it is signed by somebody in the operator's keyring", False)
+    verify: bool = body("require a signature by a key in the operator's keyring", False)
 
 
 @frozen(kw_only=True)
-class Push:
-    chart: Path = file("the archive of the chart")
+class PushRequest:
+    chart: Path = file("the chart archive")
     remote: str = form("oci://host/path, to which the chart's name and version are added", required=True)
 
 
-def _shower(read: Callable[[Path], str]) -> Callable[[Work, Show], Coroutine[Any, Any, str]]:
-    async def show(work: Work, ask: Show) -> str:
-        chart = await work.charts.sources.chart(ChartRef.parse(ask.chart_ref, ask.version), work.subfolder("chart"))
-        return await asyncio.to_thread(read, chart.path)
+def _show_with(read: Callable[[Path], str]) -> Callable[[Work, ShowRequest], Coroutine[Any, Any, str]]:
+    async def show(work: Work, request: ShowRequest) -> str:
+        chart = await work.charts.sources.chart(
+            ChartRef.parse(request.chart_ref, request.version), work.subfolder("chart")
+        )
+        return await work.charts.workers.run(read, chart.path)
 
     return show
 
 
-async def pull(work: Work, ask: Pull) -> Download:
-    ref = ChartRef.parse(ask.chart, ask.version, "chart")
-    keyring = provenance.check_keyring(work.charts.svc.fetch.keyring) if ask.verify else None
-    chart = await work.charts.sources.chart(ref, work.subfolder("chart"), proven=ask.verify)
+async def pull(work: Work, request: PullRequest) -> Download:
+    ref = ChartRef.parse(request.chart, request.version, "chart")
+    keyring = sources.check_keyring(work.charts.svc.fetch.keyring) if request.verify else None
+    chart = await work.charts.sources.chart(ref, work.subfolder("chart"), proven=request.verify)
     if keyring is not None:
-        await provenance.prove(work.charts.helm, chart, keyring, work.subfolder("helm"))
+        await sources.verify_provenance(work.charts.helm, chart, keyring, work.subfolder("helm"))
     return Download(chart.path, f"{chart.name}-{chart.version}.tgz")
 
 
-async def push(work: Work, ask: Push) -> None:
-    refs.remote(ask.remote, "chart", "0.0.0")  # what is wrong with it is said before the archive is read
-    chart = await work.charts.sources.checked(ask.chart)
+async def push(work: Work, request: PushRequest) -> None:
+    refs.remote(request.remote, "chart", "0.0.0")  # checked before the archive is read
+    chart = await work.charts.sources.checked(request.chart)
     work.begin()
-    await work.charts.registries.push(refs.remote(ask.remote, chart.name, chart.version), chart)
+    created = rfc3339(work.charts.clock.now() // 1_000_000 * 1_000_000).replace(".000000Z", "Z")
+    await work.charts.registries.push(refs.remote(request.remote, chart.name, chart.version), chart, created)
 
 
-_SHOWN: tuple[tuple[str, str, str, Callable[[Path], str]], ...] = (
-    ("helm_show_all", "", "All that a chart says of itself", archive.show_all),
+_SHOW_OPERATIONS: tuple[tuple[str, str, str, Callable[[Path], str]], ...] = (
+    ("helm_show_all", "", "A chart's metadata, values, README and definitions", archive.show_all),
     ("helm_show_values", "/values", "A chart's default values", archive.show_values),
     ("helm_show_readme", "/readme", "A chart's README", archive.show_readme),
     ("helm_show_chart", "/chart", "A chart's metadata", archive.show_chart),
@@ -77,77 +79,77 @@ _SHOWN: tuple[tuple[str, str, str, Callable[[Path], str]], ...] = (
 
 PACKAGES: list[Operation] = [
     *(
-        Operation(tool, "GET", f"/charts/show{path}", summary, Show, _shower(read), TEXT, group="charts",
-                  fails=_FETCH_FAILS)
-        for tool, path, summary, read in _SHOWN
+        Operation(tool, "GET", f"/charts/show{path}", summary, ShowRequest, _show_with(read), TEXT, group="charts",
+                  error_statuses=_FETCH_ERRORS)
+        for tool, path, summary, read in _SHOW_OPERATIONS
     ),
     Operation(
-        "helm_pull", "POST", "/repos/pull", "Fetch a chart's archive", Pull, pull, GZIP, group="repositories",
-        fails=(*_FETCH_FAILS, 413),
+        "helm_pull", "POST", "/repos/pull", "Fetch a chart's archive", PullRequest, pull, GZIP, group="repositories",
+        error_statuses=(*_FETCH_ERRORS, 413),
     ),
     Operation(
-        "helm_push", "POST", "/repos/push", "Send a chart's archive to a registry", Push, push, None, mutating=True,
-        group="repositories", fails=(400, 401, 403, 404, 413, 415, 500, 502, 503, 504),
+        "helm_push", "POST", "/repos/push", "Push a chart's archive to a registry", PushRequest, push, None,
+        mutating=True, group="repositories", error_statuses=(400, 401, 403, 404, 413, 415, 500, 502, 503, 504),
     ),
 ]  # fmt: skip
 
 
-_FAILS = (400, 404, 413, 422, 500, 502, 503, 504)
+_RENDER_ERRORS = (400, 404, 413, 422, 500, 502, 503, 504)
 
 RENDERING: list[Operation] = [
     Operation(
         "helm_template", "POST", "/charts/template", "Render the templates of a chart", requests.Template,
-        rendering.template, TEXT, group="charts", needs="helm", fails=_FAILS,
+        rendering.template, TEXT, group="charts", needs="helm", error_statuses=_RENDER_ERRORS,
     ),
     Operation(
         None, "POST", "/charts/template/upload", "Render the templates of an uploaded chart", requests.TemplateUpload,
-        rendering.template, TEXT, group="charts", needs="helm", fails=(*_FAILS, 415),
+        rendering.template, TEXT, group="charts", needs="helm", error_statuses=(*_RENDER_ERRORS, 415),
         name="helm_template_upload",
     ),
     Operation(
-        "helm_lint", "POST", "/charts/lint", "Look a chart over for what is wrong", requests.Lint, rendering.lint, Lint,
-        group="charts", needs="helm", fails=_FAILS,
+        "helm_lint", "POST", "/charts/lint", "Check a chart for problems", requests.Lint, rendering.lint, Lint,
+        group="charts", needs="helm", error_statuses=_RENDER_ERRORS,
     ),
     Operation(
-        "helm_create", "POST", "/charts/create", "Make a new chart", requests.Create, rendering.create, GZIP,
-        group="charts", needs="helm", fails=(400, 413, 422, 500, 503),
+        "helm_create", "POST", "/charts/create", "Create a chart", requests.Create, rendering.create, GZIP,
+        group="charts", needs="helm", error_statuses=(400, 413, 422, 500, 503),
     ),
 ]  # fmt: skip
 
 
 @frozen(kw_only=True)
-class Search:
-    keyword: str = query("what to look for", required=True)
-    max_results: int = query("how many at most", 20, low=1, high=60)
+class SearchRequest:
+    keyword: str = query("search text", required=True)
+    max_results: int = query("maximum number of results", 20, low=1, high=60)
 
 
-async def search(work: Work, ask: Search) -> list[HubItem]:
-    return await work.charts.hub.search(ask.keyword, ask.max_results)
+async def search(work: Work, request: SearchRequest) -> list[HubItem]:
+    return await work.charts.hub.search(request.keyword, request.max_results)
 
 
 HUB: list[Operation] = [
     Operation(
-        "helm_search_hub", "GET", "/hub/search", "Search the public chart hub", Search, search, list[HubItem],
-        group="hub", fails=(400, 500, 502, 504),
+        "helm_search_hub", "GET", "/hub/search", "Search the public chart hub", SearchRequest, search, list[HubItem],
+        group="hub", error_statuses=(400, 500, 502, 504),
     ),
 ]  # fmt: skip
 
 
 @frozen(kw_only=True)
-class Resolve:
+class ResolveRequest:
     chart_ref: str = body("repo/chart, repo/chart:version or oci://host/path[:tag]", required=True)
-    version: str | None = body("an exact version, or a range of them", check=check_version)
+    version: str | None = body("an exact version or a range", check=check_version)
 
 
-async def resolve(work: Work, ask: Resolve) -> str:
-    ref, folder = ChartRef.parse(ask.chart_ref, ask.version), work.subfolder("chart")
+async def resolve(work: Work, request: ResolveRequest) -> str:
+    ref, folder = ChartRef.parse(request.chart_ref, request.version), work.subfolder("chart")
     chart = await work.charts.sources.chart(ref, folder)
     return await work.charts.dependencies.lock(chart, rfc3339(work.charts.clock.now()), folder)
 
 
 DEPENDENCIES: list[Operation] = [
     Operation(
-        "helm_dependency_resolve", "POST", "/dependencies/resolve", "The versions that a chart's dependencies mean",
-        Resolve, resolve, LOCK, group="dependencies", fails=(400, 404, 413, 500, 502, 503, 504),
+        "helm_dependency_resolve", "POST", "/dependencies/resolve", "Resolve a chart's dependencies to versions",
+        ResolveRequest, resolve, LOCK, group="dependencies", error_statuses=(400, 404, 413, 500, 502, 503, 504),
     ),
 ]  # fmt: skip

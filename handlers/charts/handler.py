@@ -1,4 +1,4 @@
-"""One handler for all operations of the chart service: reads what one asks for, does it, sends what it answers."""
+"""The request handler of all chart operations: reads the request, runs the operation, sends the result."""
 
 from __future__ import annotations
 
@@ -12,41 +12,52 @@ from tornado.iostream import StreamClosedError
 from tornado.web import stream_request_body
 
 from handlers.base import Base
-from handlers.charts.operations import TEXT, Operation, Warned
+from handlers.charts import charts, releases, repositories
+from handlers.charts.operations import TEXT, ClientLeft, Operation, Warned, helm_caller, run
 from handlers.http.multipart import Parts
 from handlers.http.permissions import CHANGE_CHARTS, READ_CHARTS, Permission, check_charts_open
 from handlers.routing import Route, accepts
-from models.charts.parameters import json_object, read
+from models.charts.parameters import check_names, json_object, read
 from models.charts.responses import Download
 from models.config.settings import Config
 from models.errors import Failed, Invalid, Problem, TooLarge, Unsupported
 from supervisor.charts.service import Work
 
-_MIB = 1024 * 1024
-_UPLOAD = 101 * _MIB
-_CHUNK = 256 * 1024
-_LEFT = 499
+OPERATIONS: list[Operation] = [
+    *releases.CHANGES,
+    *releases.READS,
+    *charts.RENDERING,
+    *charts.PACKAGES,
+    *repositories.operations,
+    *charts.HUB,
+    *charts.DEPENDENCIES,
+]
+
+
+MAX_JSON_BYTES = 1024**2
+_MAX_UPLOAD_BYTES = 101 * MAX_JSON_BYTES
+_SEND_BYTES = 256 * 1024
+_MAX_INLINE_BYTES = 32 * 1024
+_CLIENT_CLOSED_REQUEST = 499
 
 
 @stream_request_body
 class ChartHandler(Base):
-    """Answers the operations of one path.
+    """Handles the operations of one path.
 
-    What is wrong with the head is kept until the body comes or is over: an answer that comes earlier than that is not
-    seen by a client that is still sending (`BodyLimit` drops the rest).
+    A fault in the head is kept until the body has been received: a client that is still sending would not see an
+    earlier response (`BodyLimit` drops the rest).
     """
 
     permission = READ_CHARTS
     takes_forms = True
     operations: ClassVar[Mapping[str, tuple[Operation, Mapping[str, str]]]]
-    """By method; with those variables of the path that this path has fixed."""
+    """By method; with the variables that this path fixes."""
     names: ClassVar[Sequence[str]]
     work: Work | None = None
-    task: asyncio.Task[Any] | None = None
-    """While the operation is at work."""
-    is_asked = False
-    """Whether the operation was begun."""
     parts: Parts | None = None
+    is_complete = False
+    """Whether the whole request has been received."""
 
     @classmethod
     def permission_of(cls, method: str) -> Permission:
@@ -62,7 +73,7 @@ class ChartHandler(Base):
         found = cls.operations.get(method)
         return found is not None and found[0].mutating
 
-    # The body, as it comes
+    # The body
 
     def prepare(self) -> None:
         self.fault: Problem | None = None
@@ -73,20 +84,21 @@ class ChartHandler(Base):
         self.operation, self.fixed = self.operations[method]
         try:
             self.work = self.services.charts.work(self.request)
-            self.operation.check_there(self.work)
+            self.work.caller = helm_caller(self.caller)
+            self.operation.check_cluster(self.work)
             self._expect_body()
         except Problem as problem:
             self.fault = problem
         except OSError as error:
-            self.fault = Failed(f"the request could not be kept: {error.strerror}")
+            self.fault = Failed(f"the request could not be stored: {error.strerror}")
 
     def _expect_body(self) -> None:
-        kind = self.request.headers.get("Content-Type", "")
+        content_type = self.request.headers.get("Content-Type", "")
         if self.operation.is_multipart:
             assert self.work is not None
-            files = {one.wire for one in self.operation.inputs if one.source == "file"}
-            self.parts = Parts(kind, files.__contains__, self.work.folder)
-        elif self.operation.takes_body and kind.lower().startswith("multipart/"):
+            files = {declared.json_name for declared in self.operation.inputs if declared.source == "file"}
+            self.parts = Parts(content_type, files.__contains__, self.work.folder)
+        elif self.operation.takes_body and content_type.lower().startswith("multipart/"):
             raise Unsupported("the body must be JSON")
 
     @property
@@ -94,15 +106,15 @@ class ChartHandler(Base):
         return len(self.content) + (self.parts.kept_bytes if self.parts is not None else 0)
 
     def data_received(self, chunk: bytes) -> None:
-        """Takes the next bytes of the body. Raises `Problem`, upon which the rest of it is dropped."""
+        """Receives the next bytes of the body. Raises `Problem`, on which the rest is dropped."""
         if self.fault is not None:
             raise self.fault
-        if self.parts is None and len(self.content) + len(chunk) > _MIB:
-            raise TooLarge(f"the body is larger than {_MIB} bytes")
+        if self.parts is None and len(self.content) + len(chunk) > MAX_JSON_BYTES:
+            raise TooLarge(f"the body is larger than {MAX_JSON_BYTES} bytes")
         try:
             self._take(chunk)
         except OSError as error:
-            raise Failed(f"the request could not be kept: {error.strerror}") from None
+            raise Failed(f"the request could not be stored: {error.strerror}") from None
 
     def _take(self, chunk: bytes) -> None:
         if self.parts is not None:
@@ -111,58 +123,82 @@ class ChartHandler(Base):
             self.content += chunk
 
     def on_connection_close(self) -> None:
-        """The client has left: what it asked for ends, unless it is a change that has begun."""
+        """The client has left: the operation is cancelled unless it is a change that has begun."""
         super().on_connection_close()
-        if self.task is not None and self.work is not None and not self.work.begun:
-            self.task.cancel()
-        elif not self.is_asked and self.work is not None:
+        if self.work is None:
+            return
+        if self.is_complete:
+            self.work.leave()
+        else:
             if self.parts is not None:
                 self.parts.close()
             self.work.drop()
 
     # The operation
 
-    async def _answer(self, *arguments: str) -> None:
+    async def _run(self, *arguments: str) -> None:
         if self.work is None:
             raise self.fault or Failed("the request was not understood")
-        async with self.work:
-            if self.fault is not None:
-                raise self.fault
-            ask = self._ask(dict(zip(self.names, arguments, strict=True)) | dict(self.fixed))
-            self.task = asyncio.create_task(self.operation.call(self.work, ask), name=self.operation.path)
-            self.is_asked = True
-            try:
-                value = await self.task
-            except asyncio.CancelledError:
-                self.set_status(_LEFT, "Client Closed Request")
-                return
-            finally:
-                self.task = None  # what it came to may be large, and a handler waits for the garbage collector
-            await self._send(value)
+        self.is_complete = True
+        try:
+            await run(self.operation, self.work, lambda: self._read(arguments), self._send)
+        except ClientLeft:
+            self.set_status(_CLIENT_CLOSED_REQUEST, "Client Closed Request")
 
-    def _ask(self, path: dict[str, str]) -> Any:
+    async def _read(self, arguments: Sequence[str]) -> Any:
+        if self.fault is not None:
+            raise self.fault
+        return await self._request(dict(zip(self.names, arguments, strict=True)) | dict(self.fixed))
+
+    async def _request(self, path: dict[str, str]) -> Any:
         if self.parts is None:
-            body = json_object(bytes(self.content)) if self.operation.takes_body else {}
-            return read(self.operation.asks, path, self.query(), body)
+            body = await self._json(bytes(self.content), "the body") if self.operation.takes_body else {}
+            self._check_names(body)
+            return read(self.operation.request_type, path, self._query(), body)
         self.parts.end()
         request = self.parts.last("request")
-        body = json_object(request.content, "request") if request is not None else {}
-        wanted = {one.wire for one in self.operation.inputs if one.source == "form"}
+        body = await self._json(request.content, "request") if request is not None else {}
+        form_names = {declared.json_name for declared in self.operation.inputs if declared.source == "form"}
         form, files = {}, {}
         for part in self.parts.all:
             if part.file is not None:
                 files[part.name] = part.file
-            elif part.name in wanted:
+            elif part.name in form_names:
                 form[part.name] = _text(part.name, part.content)
-        return read(self.operation.asks, path, self.query(), body, form, files)
+        self._check_names(body, *form_names, *files)
+        return read(self.operation.request_type, path, self._query(), body, form, files)
+
+    def _check_names(self, body: Mapping[str, Any], *parts: str) -> None:
+        """Raises `Invalid` for an unknown or doubled parameter, and for an unknown field of the body."""
+        if self.services.config.svc.rest.unknown_fields == "REFUSE":
+            check_names(self.operation.request_type, self.request.query_arguments, body)
+            lists = {declared.json_name for declared in self.operation.inputs if declared.type is tuple}
+            for name, values in self.request.query_arguments.items():
+                if len(values) > 1 and name not in lists:
+                    raise Invalid(f"{name} is given more than once")
+
+    def _query(self) -> dict[str, str]:
+        """The query's parameters, the last value of each; those of a list are joined by commas."""
+        lists = {declared.json_name for declared in self.operation.inputs if declared.type is tuple}
+        return self.query() | {
+            name: ",".join(self.get_query_arguments(name)) for name in lists & self.request.query_arguments.keys()
+        }
+
+    async def _json(self, content: bytes, what: str) -> dict[str, Any]:
+        """A large object is parsed in a worker."""
+        if len(content) <= _MAX_INLINE_BYTES:
+            return json_object(content, what)
+        return await self.services.charts.workers.run(json_object, content, what)
 
     async def _send(self, value: Any) -> None:
         self.set_status(self.operation.status)
         if isinstance(value, Warned):
             for line in value.warnings:
-                self.add_header("Warning", f'199 - "{_quotable(line)}"')
+                self.add_header("Warning", f'199 - "{_quoted_string_text(line)}"')
+            for name, text in value.headers.items():
+                self.set_header(name, text)
             value = value.value
-        answers = self.operation.answers
+        answers = self.operation.response_type
         if answers is None:
             self.clear_header("Content-Type")
         elif isinstance(value, Download):
@@ -179,40 +215,44 @@ class ChartHandler(Base):
 
     async def _send_file(self, download: Download) -> None:
         name = re.sub(r"[^A-Za-z0-9._+-]", "_", download.name)
-        self.set_header("Content-Type", str(self.operation.answers))
+        self.set_header("Content-Type", str(self.operation.response_type))
         self.set_header("Content-Disposition", f'attachment; filename="{name}"')
         file = await asyncio.to_thread(download.file.open, "rb")
         with file:
             self.set_header("Content-Length", str(download.file.stat().st_size))
             with contextlib.suppress(StreamClosedError):  # the client has left
-                while chunk := await asyncio.to_thread(file.read, _CHUNK):
+                while chunk := await asyncio.to_thread(file.read, _SEND_BYTES):
                     self.write(chunk)
                     await self.flush()
 
 
 def routes(operations: Sequence[Operation]) -> list[Route]:
-    """A route for each path; one without variables comes before one that would match it as well.
+    """One route per path; a path without variables comes before operation that would match it too.
 
-    `/releases/upload` takes POST for uploads; other methods there mean a release of that name.
+    `/releases/upload` takes POST for uploads; other methods there mean a release with that name.
     """
-    paths = sorted({one.path for one in operations}, key=lambda path: ("{" in path, path))
+    paths = sorted({operation.path for operation in operations}, key=lambda path: ("{" in path, path))
     return [(_pattern(path), _handler(path, operations)) for path in paths]
 
 
 def _handler(path: str, operations: Sequence[Operation]) -> type[ChartHandler]:
-    found: dict[str, tuple[Operation, Mapping[str, str]]] = {}
-    for one in sorted(operations, key=lambda one: one.path != path):
-        match = re.fullmatch(_pattern(one.path), path) if one.path != path and "{" not in path else None
-        if one.path == path or match:
-            fixed = dict(zip(_names(one.path), match.groups(), strict=True)) if match else {}
-            found.setdefault(one.method, (one, fixed))
-    uploads = any(one.is_multipart for one, _ in found.values())
-    body: dict[str, Any] = {method.lower(): ChartHandler._answer for method in found}
-    body |= {"operations": found, "names": _names(path), "max_body": _UPLOAD if uploads else _MIB}
-    return stream_request_body(type(f"Chart{path.title().translate(_NO_SIGNS)}", (ChartHandler,), body))
+    by_method: dict[str, tuple[Operation, Mapping[str, str]]] = {}
+    for operation in sorted(operations, key=lambda operation: operation.path != path):
+        match = re.fullmatch(_pattern(operation.path), path) if operation.path != path and "{" not in path else None
+        if operation.path == path or match:
+            fixed = dict(zip(_names(operation.path), match.groups(), strict=True)) if match else {}
+            by_method.setdefault(operation.method, (operation, fixed))
+    uploads = any(operation.is_multipart for operation, _ in by_method.values())
+    body: dict[str, Any] = {method.lower(): ChartHandler._run for method in by_method}
+    body |= {
+        "operations": by_method,
+        "names": _names(path),
+        "max_body": _MAX_UPLOAD_BYTES if uploads else MAX_JSON_BYTES,
+    }
+    return stream_request_body(type(f"Chart{path.title().translate(_PUNCTUATION)}", (ChartHandler,), body))
 
 
-_NO_SIGNS = str.maketrans("", "", "/{}-")
+_PUNCTUATION = str.maketrans("", "", "/{}-")
 
 
 def _names(path: str) -> list[str]:
@@ -237,6 +277,6 @@ def _bytes(value: str | bytes) -> bytes:
     return value.encode("utf-8", "replace") if isinstance(value, str) else value
 
 
-def _quotable(line: str) -> str:
-    """What a quoted string of a header may hold."""
+def _quoted_string_text(line: str) -> str:
+    """Replaces characters that a quoted string in a header cannot contain."""
     return re.sub(r"[^ !#-\[\]-~]", "_", line)

@@ -1,77 +1,76 @@
-"""The operations of the chart service, declared once: REST, the tool server and the interface document read them.
+"""The operations of the chart service, declared once: REST, pages, tools and the interface document read them.
 
-To add one: write an attrs class of its inputs with the helpers of `models/charts/parameters.py`, a function that
-does it,
-and put an `Operation` into the list `operations` of the group's module (`releases`, `release_reads`, `rendering`,
-`repositories`, `packages`, `hub`, `dependencies`); `handlers/charts/all_operations.py` has them all.
+To add one, write an attrs class of its inputs with the helpers of `models/charts/parameters.py` and a function, and put
+an `Operation` into a list that `handlers/charts/handler.py` joins:
 
     @frozen
-    class HistoryAsk:
-        name: str = path("the release", releases.name)
-        namespace: str = query("its namespace", "default", check=releases.namespace)
+    class HistoryRequest:
+        name: str = path("the release's name", refs.release)
+        namespace: str = query("its namespace", "default", check=refs.namespace)
 
-    async def history(work: Work, ask: HistoryAsk) -> list[HistoryRow]:
-        return await work.cluster.history(ask.namespace, ask.name)
+    async def history(work: Work, request: HistoryRequest) -> list[HistoryRow]:
+        return await work.reads.history(request.namespace, request.name)
 
-    operations = [
-        Operation("helm_history", "GET", "/releases/{name}/history", "Revisions of a release, newest first",
-                  HistoryAsk, history, list[HistoryRow], group="releases", needs="cluster"),
-    ]
+    Operation("helm_history", "GET", "/releases/{name}/history", "Revisions of a release, newest first",
+              HistoryRequest, history, list[HistoryRow], group="releases", needs="cluster")
 
-What the function returns is what `answers` says: attrs shapes (or lists of them) become JSON, `str` or `bytes` text,
-`Download` a file, `None` no body; `Warned` adds a `Warning` header for each line. It raises kinds of
-`models/errors.py`. It gets a `Work` (supervisor/charts/service.py): the private folder of this request, the cluster it
-is about, and the services that last (`work.charts`).
+The function returns what `response_type` declares: response types (or lists of them) become JSON, `str` or `bytes`
+text, `Download` a file, `None` no body; `Warned` adds a `Warning` header per line. It raises kinds of
+`models/errors.py`. `Work` (supervisor/charts/service.py) gives it the request's folder, its cluster and the shared
+services.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping
+import asyncio
+import ipaddress
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, Literal
 
 from attrs import Factory, frozen
 
+from handlers.http.credentials import Caller
 from models.charts.parameters import Input, inputs
 from models.errors import NotFound
 from supervisor.charts.service import Work
 
 TEXT = "text/plain; charset=utf-8"
-"""Text; `application/yaml` where `Accept` asks for that."""
+"""Text; `application/yaml` if `Accept` asks for it."""
 LOCK = "text/yaml"
 GZIP = "application/gzip"
 
 Group = Literal["releases", "charts", "repositories", "hub", "dependencies"]
 
-CHANGE_FAILS = (400, 401, 403, 404, 409, 422, 500, 502, 503, 504)
-"""What most mutating operations may answer beside success."""
+CHANGE_ERRORS = (400, 401, 403, 404, 409, 422, 500, 502, 503, 504)
+"""Error statuses of most mutating operations."""
 
 
 @frozen
 class Operation:
-    """One thing that a caller may ask of the chart service."""
+    """One operation of the chart service."""
 
     tool: str | None
-    """Its name among the tools; `None`: it is none (uploads)."""
+    """Its name as a tool; `None` if it is not a tool (uploads)."""
     method: Literal["GET", "POST", "PUT", "DELETE"]
     path: str
-    """Below the base path, its variables in braces."""
+    """Below the base path, with variables in braces."""
     summary: str
-    asks: type[Any]
+    request_type: type[Any]
     call: Callable[[Work, Any], Coroutine[Any, Any, Any]]
-    answers: Any
-    """An attrs class, a list of one, a media type (TEXT, LOCK, GZIP), or `None` for no body."""
+    response_type: Any
+    """A response type, a list of one, a media type (TEXT, LOCK, GZIP), or `None` for no body."""
     status: int = 200
     mutating: bool = False
-    """Whether the access gate is before it."""
+    """Whether it needs permission to change charts."""
     group: Group = "releases"
     needs: Literal["cluster", "helm", ""] = ""
-    """Without a cluster those of "cluster" are not there (404)."""
-    fails: tuple[int, ...] = (400, 404, 500)
-    """The statuses, beside success and those that every request may meet, that it may answer."""
+    """Operations that need a cluster answer 404 without one."""
+    error_statuses: tuple[int, ...] = (400, 404, 500)
+    """Error statuses beside those that every request may get."""
     name: str = ""
-    """What it is called in the interface document, where it is no tool."""
+    """Its name in the interface document if it is not a tool."""
     headers: Mapping[str, str] = Factory(dict)
-    """Headers of its answer, and what they are."""
+    """Response headers with their descriptions."""
 
     @property
     def identifier(self) -> str:
@@ -79,25 +78,70 @@ class Operation:
 
     @property
     def inputs(self) -> tuple[Input, ...]:
-        return inputs(self.asks)
+        return inputs(self.request_type)
 
-    def check_there(self, work: Work) -> None:
-        """Raises `NotFound` where there is no cluster, and it needs one."""
+    def check_cluster(self, work: Work) -> None:
+        """Raises `NotFound` if the operation needs a cluster and there is none."""
         if self.needs == "cluster" and not work.charts.has_cluster(work.target):
             raise NotFound("there is no cluster, so releases are not served")
 
     @property
     def is_multipart(self) -> bool:
-        return any(one.source == "file" for one in self.inputs)
+        return any(declared.source == "file" for declared in self.inputs)
 
     @property
     def takes_body(self) -> bool:
-        return any(one.source in ("body", "form", "file") for one in self.inputs)
+        return any(declared.source in ("body", "form", "file") for declared in self.inputs)
 
 
 @frozen
 class Warned:
-    """An answer with something that did not go well; each line becomes a `Warning` header."""
+    """A result with warnings, each a `Warning` header, and with other headers."""
 
     value: Any
-    warnings: tuple[str, ...]
+    warnings: tuple[str, ...] = ()
+    headers: Mapping[str, str] = Factory(dict)
+
+
+def helm_caller(caller: Caller) -> str | None:
+    """Whom helm's slots are counted for: the account, else the address (IPv6 by /64); `None` with the chart key."""
+    if caller.has_chart_key:
+        return None
+    if caller.user is not None:
+        return f"account {caller.user.username}"
+    try:
+        address = ipaddress.ip_address(caller.address)
+    except ValueError:
+        return f"address {caller.address}"
+    if address.version == 6:
+        return f"address {ipaddress.ip_network((address, 64), strict=False)}"
+    return f"address {address}"
+
+
+class ClientLeft(Exception):
+    """The client left, and the operation was cancelled."""
+
+
+async def run(
+    operation: Operation,
+    work: Work,
+    read_request: Callable[[], Awaitable[Any]],
+    respond: Callable[[Any], Awaitable[Any]] | None = None,
+) -> Any:
+    """Runs an operation for REST, a page or a tool, and returns its result.
+
+    `respond` converts the result while the request's files exist. Raises kinds of `Problem`, and `ClientLeft` after
+    `work.leave()`.
+    """
+    async with work:
+        operation.check_cluster(work)
+        request = await read_request()
+        try:
+            caller = None if operation.mutating else work.caller
+            with work.charts.workers.one_request(), work.charts.helm.called_by(caller):
+                value = await work.start(operation.call(work, request), operation.identifier)
+        except asyncio.CancelledError:
+            if work.has_left:
+                raise ClientLeft from None
+            raise
+        return value if respond is None else await respond(value)

@@ -66,7 +66,7 @@ class Releases(ChartPage):
         if known.problem.code == DENIED:
             try:
                 rows = await self.run("helm_list", query={"namespace": namespace})
-                return [releases.of_row(row) for row in rows if isinstance(row, ListRow)], ""
+                return [releases.brief_of_row(row) for row in rows if isinstance(row, ListRow)], ""
             except Problem as problem:
                 return [], problem.message
         return [], known.problem.message
@@ -77,7 +77,7 @@ async def described(reads: Reads, shown: list[Brief]) -> list[ListRow]:
     try:
         return await reads.described(shown)
     except Upstream:
-        return [releases.plain_row(release) for release in shown]
+        return [releases.row_of_brief(release) for release in shown]
 
 
 routes: list[Route] = [(r"/releases/?", Releases)]

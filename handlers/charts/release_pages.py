@@ -12,7 +12,7 @@ from attrs import frozen
 from handlers.charts.base_page import ChartPage, cut, integer
 from handlers.charts.release_list import release_url
 from handlers.routing import Route
-from models.charts import typed_values
+from models.charts import yaml_values
 from models.charts.diff import Difference, difference
 from models.charts.responses import HistoryRow, Release
 from models.errors import Denied, Invalid, Problem
@@ -76,7 +76,7 @@ class OneRelease(ChartPage):
         body: dict[str, Any] = {
             "chartRef": self.field("chartRef"),
             "version": self.field("version"),
-            "values": typed_values.parse(self.field("values")),
+            "values": yaml_values.parse(self.field("values")),
             "valueStrategy": self.field("valueStrategy") or None,
             "description": self.field("description"),
             "timeout": integer(self.field("timeout")),
@@ -241,7 +241,7 @@ class NewRelease(ChartPage):
             raise Denied(self.closed)
         body: dict[str, Any] = {
             **{name: self.field(name) for name in ("chartRef", "version", "releaseName", "namespace", "description")},
-            "values": typed_values.parse(self.field("values")),
+            "values": yaml_values.parse(self.field("values")),
             "timeout": integer(self.field("timeout")),
             "dryRun": is_preview,
             **self.flags("wait", "atomic", "createNamespace"),

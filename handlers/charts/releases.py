@@ -1,145 +1,180 @@
-"""The operations that change releases."""
+"""The operations that change and read releases."""
 
 from __future__ import annotations
 
-import asyncio
-
 from attrs import frozen
 
-from handlers.charts.operations import CHANGE_FAILS, TEXT, Operation
+from handlers.charts.operations import CHANGE_ERRORS, TEXT, Operation, Warned
 from handlers.http import serializers
 from models.charts import refs, requests, yaml_values
 from models.charts.parameters import path, query
+from models.charts.releases import check_filter, check_selector, select_rows
 from models.charts.responses import HistoryRow, Hook, ListRow, Release, Resource, TestResult
+from models.errors import Invalid
 from supervisor.charts.helm import changes
 from supervisor.charts.service import Work
 
-_INSTALL_FAILS = (*CHANGE_FAILS, 413)
-_UPLOAD_FAILS = (*_INSTALL_FAILS, 415)
+_INSTALL_ERRORS = (*CHANGE_ERRORS, 413)
+_UPLOAD_ERRORS = (*_INSTALL_ERRORS, 415)
 
 CHANGES: list[Operation] = [
     Operation(
         "helm_install", "POST", "/releases", "Install a chart from a reference", requests.Install, changes.install,
-        Release, status=201, mutating=True, needs="cluster", fails=_INSTALL_FAILS,
+        Release, status=201, mutating=True, needs="cluster", error_statuses=_INSTALL_ERRORS,
     ),
     Operation(
         None, "POST", "/releases/upload", "Install an uploaded chart", requests.InstallUpload, changes.install,
-        Release, status=201, mutating=True, needs="cluster", fails=_UPLOAD_FAILS, name="helm_install_upload",
+        Release, status=201, mutating=True, needs="cluster", error_statuses=_UPLOAD_ERRORS, name="helm_install_upload",
     ),
     Operation(
         "helm_upgrade", "PUT", "/releases/{name}", "Upgrade a release from a reference", requests.Upgrade,
-        changes.upgrade, Release, mutating=True, needs="cluster", fails=_INSTALL_FAILS,
+        changes.upgrade, Release, mutating=True, needs="cluster", error_statuses=_INSTALL_ERRORS,
     ),
     Operation(
         None, "POST", "/releases/{name}/upgrade/upload", "Upgrade a release from an uploaded chart",
-        requests.UpgradeUpload, changes.upgrade, Release, mutating=True, needs="cluster", fails=_UPLOAD_FAILS,
+        requests.UpgradeUpload, changes.upgrade, Release, mutating=True, needs="cluster", error_statuses=_UPLOAD_ERRORS,
         name="helm_upgrade_upload",
     ),
     Operation(
         "helm_uninstall", "DELETE", "/releases/{name}", "Uninstall a release", requests.Uninstall, changes.uninstall,
-        None, status=204, mutating=True, needs="cluster", fails=CHANGE_FAILS,
+        None, status=204, mutating=True, needs="cluster", error_statuses=CHANGE_ERRORS,
     ),
     Operation(
-        "helm_rollback", "POST", "/releases/{name}/rollback", "Go back to an earlier revision", requests.Rollback,
-        changes.rollback, None, status=204, mutating=True, needs="cluster", fails=(*CHANGE_FAILS, 413),
+        "helm_rollback", "POST", "/releases/{name}/rollback", "Roll back to an earlier revision", requests.Rollback,
+        changes.rollback, None, status=204, mutating=True, needs="cluster", error_statuses=(*CHANGE_ERRORS, 413),
     ),
     Operation(
-        "helm_test", "POST", "/releases/{name}/test", "Run the tests of a release; 200 also where some fail",
-        requests.Test, changes.test, list[TestResult], mutating=True, needs="cluster", fails=CHANGE_FAILS,
+        "helm_test", "POST", "/releases/{name}/test", "Run the tests of a release; 200 even if some fail",
+        requests.Test, changes.test, list[TestResult], mutating=True, needs="cluster", error_statuses=CHANGE_ERRORS,
     ),
 ]  # fmt: skip
 
 
-_MANY = 500
-"""Rows whose JSON takes the loop too long."""
-_FAILS = (400, 404, 500, 502, 503, 504)
+_MAX_INLINE_ROWS = 500
+"""Longer lists are encoded in a worker."""
+_READ_ERRORS = (400, 404, 500, 502, 503, 504)
 
 
 @frozen
-class OfNamespace:
-    namespace: str = query("The namespace of the releases.", "default", check=refs.namespace)
-
-
-@frozen
-class OfRelease:
+class ReleaseRequest:
     name: str = path("The release.", refs.release)
     namespace: str = query("The namespace of the release.", "default", check=refs.namespace)
 
 
+_REVISION = "The revision; the newest by default."
+_STATUSES = (
+    "unknown", "deployed", "uninstalled", "superseded", "failed", "uninstalling", "pending-install", "pending-upgrade",
+    "pending-rollback",
+)  # fmt: skip
+
+
 @frozen
-class ValuesOfRelease:
+class RevisionRequest(ReleaseRequest):
+    revision: int | None = query(_REVISION, low=1)
+
+
+@frozen
+class ListRequest:
+    namespace: str | None = query("The namespace of the releases; `default` by default.", check=refs.namespace)
+    all_namespaces: bool = query("List the releases of all namespaces.", False)
+    filter: str | None = query("Part of the name, with `^`, `$`, `.*` and `|`.", check=check_filter)
+    status: tuple[str, ...] = query("Only releases with one of these statuses.", (), choices=_STATUSES)
+    selector: str | None = query("Labels of the release: `a=b,c!=d`.", check=check_selector)
+    sort: str = query("The order.", "name", choices=("name", "updated", "-updated"))
+    limit: int | None = query("The number of releases; all by default.", low=1, high=1000)
+    offset: int = query("The number of releases to skip.", 0, low=0)
+
+
+@frozen
+class ValuesRequest:
     name: str = path("The release.", refs.release)
     namespace: str = query("The namespace of the release.", "default", check=refs.namespace)
-    all: bool = query("Whether the chart's own values come with those that were given.", False)
+    all: bool = query("Include the chart's own values.", False)
+    revision: int | None = query(_REVISION, low=1)
 
 
-async def listing(work: Work, ask: OfNamespace) -> list[ListRow] | bytes:
-    rows = await work.reads.rows(ask.namespace)
-    return await asyncio.to_thread(serializers.encoded, rows) if len(rows) > _MANY else rows
+async def listing(work: Work, request: ListRequest) -> Warned:
+    if request.all_namespaces and request.namespace is not None:
+        raise Invalid("namespace cannot be combined with allNamespaces")
+    namespace = None if request.all_namespaces else request.namespace or "default"
+    rows = await work.reads.rows(namespace, request.selector)
+    found = select_rows(rows, request.filter, request.status, request.sort)
+    end = None if request.limit is None else request.offset + request.limit
+    page = found[request.offset : end]
+    body = await work.charts.workers.run(serializers.encoded, page) if len(page) > _MAX_INLINE_ROWS else page
+    return Warned(body, headers={"X-Total-Count": str(len(found))})
 
 
-async def status(work: Work, ask: OfRelease) -> Release:
-    return await work.reads.release(ask.namespace, ask.name)
+async def status(work: Work, request: RevisionRequest) -> Release:
+    return await work.reads.release(request.namespace, request.name, request.revision)
 
 
-async def history(work: Work, ask: OfRelease) -> list[HistoryRow]:
-    return await work.reads.history(ask.namespace, ask.name)
+async def history(work: Work, request: ReleaseRequest) -> list[HistoryRow]:
+    return await work.reads.history(request.namespace, request.name)
 
 
-async def values(work: Work, ask: ValuesOfRelease) -> str:
+async def values(work: Work, request: ValuesRequest) -> str:
     reads = work.reads
-    found = await (reads.all_values if ask.all else reads.values)(ask.namespace, ask.name)
-    return yaml_values.dump(found) if yaml_values.is_quick(found) else await asyncio.to_thread(yaml_values.dump, found)
+    values_ = await (reads.all_values if request.all else reads.values)(
+        request.namespace, request.name, request.revision
+    )
+    return (
+        yaml_values.dump(values_)
+        if yaml_values.is_fast(values_)
+        else await work.charts.workers.run(yaml_values.dump, values_)
+    )
 
 
-async def manifest(work: Work, ask: OfRelease) -> str:
-    return await work.reads.manifest(ask.namespace, ask.name)
+async def manifest(work: Work, request: RevisionRequest) -> str:
+    return await work.reads.manifest(request.namespace, request.name, request.revision)
 
 
-async def notes(work: Work, ask: OfRelease) -> str:
-    return await work.reads.notes(ask.namespace, ask.name)
+async def notes(work: Work, request: RevisionRequest) -> str:
+    return await work.reads.notes(request.namespace, request.name, request.revision)
 
 
-async def hooks(work: Work, ask: OfRelease) -> list[Hook]:
-    return await work.reads.hooks(ask.namespace, ask.name)
+async def hooks(work: Work, request: RevisionRequest) -> list[Hook]:
+    return await work.reads.hooks(request.namespace, request.name, request.revision)
 
 
-async def resources(work: Work, ask: OfRelease) -> list[Resource]:
-    return await work.reads.resources(ask.namespace, ask.name)
+async def resources(work: Work, request: RevisionRequest) -> list[Resource]:
+    return await work.reads.resources(request.namespace, request.name, request.revision)
 
 
 READS: list[Operation] = [
     Operation(
-        "helm_list", "GET", "/releases", "The newest revision of each release of a namespace",
-        OfNamespace, listing, list[ListRow], needs="cluster", fails=_FAILS,
+        "helm_list", "GET", "/releases", "The newest revision of each release",
+        ListRequest, listing,
+        list[ListRow], needs="cluster", error_statuses=_READ_ERRORS,
+        headers={"X-Total-Count": "The number of releases without limit and offset"},
     ),
     Operation(
-        "helm_status", "GET", "/releases/{name}", "A release: its newest revision", OfRelease, status, Release,
-        needs="cluster", fails=_FAILS,
+        "helm_status", "GET", "/releases/{name}", "A release", RevisionRequest, status, Release,
+        needs="cluster", error_statuses=_READ_ERRORS,
     ),
     Operation(
-        "helm_history", "GET", "/releases/{name}/history", "The revisions of a release, newest first", OfRelease,
-        history, list[HistoryRow], needs="cluster", fails=_FAILS,
+        "helm_history", "GET", "/releases/{name}/history", "The revisions of a release, newest first", ReleaseRequest,
+        history, list[HistoryRow], needs="cluster", error_statuses=_READ_ERRORS,
     ),
     Operation(
-        "helm_get_values", "GET", "/releases/{name}/values", "The values that were given, or all, as YAML",
-        ValuesOfRelease, values, TEXT, needs="cluster", fails=_FAILS,
+        "helm_get_values", "GET", "/releases/{name}/values", "The supplied values, or all values, as YAML",
+        ValuesRequest, values, TEXT, needs="cluster", error_statuses=_READ_ERRORS,
     ),
     Operation(
-        "helm_get_manifest", "GET", "/releases/{name}/manifest", "The rendered manifest", OfRelease, manifest, TEXT,
-        needs="cluster", fails=_FAILS,
+        "helm_get_manifest", "GET", "/releases/{name}/manifest", "The rendered manifest", RevisionRequest, manifest,
+        TEXT, needs="cluster", error_statuses=_READ_ERRORS,
     ),
     Operation(
-        "helm_get_notes", "GET", "/releases/{name}/notes", "The notes; empty where there are none", OfRelease, notes,
-        TEXT, needs="cluster", fails=_FAILS,
+        "helm_get_notes", "GET", "/releases/{name}/notes", "The notes; empty if there are none", RevisionRequest, notes,
+        TEXT, needs="cluster", error_statuses=_READ_ERRORS,
     ),
     Operation(
-        "helm_get_hooks", "GET", "/releases/{name}/hooks", "The hooks", OfRelease, hooks, list[Hook], needs="cluster",
-        fails=_FAILS,
+        "helm_get_hooks", "GET", "/releases/{name}/hooks", "The hooks", RevisionRequest, hooks, list[Hook],
+        needs="cluster", error_statuses=_READ_ERRORS,
     ),
     Operation(
         "helm_get_resources", "GET", "/releases/{name}/resources",
-        "What is there of each object of the manifest, and whether it is ready", OfRelease, resources, list[Resource],
-        needs="cluster", fails=_FAILS,
+        "The live state of each object in the manifest", RevisionRequest, resources, list[Resource],
+        needs="cluster", error_statuses=_READ_ERRORS,
     ),
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""The operations on chart repositories: added, listed, removed, brought up to date; what they hold."""
+"""The operations on chart repositories."""
 
 from __future__ import annotations
 
@@ -11,95 +11,95 @@ from models.charts.responses import ChartItem, Repository
 from supervisor.charts import repositories
 from supervisor.charts.service import Work
 
-_UPDATE_FAILS = (400, 404, 500, 502, 503, 504)
+_UPDATE_ERRORS = (400, 404, 500, 502, 503, 504)
 
 
 @frozen(kw_only=True)
-class Add:
-    name: str = body("what it is to be called here", required=True, check=repository_name)
-    url: str = body("where its index.yaml is, http or https", required=True)
-    username: str = body("for a repository that asks for a login", "")
-    password: str = body("for a repository that asks for a login", "")
-    insecure_skip_tls_verify: bool = body("take any certificate", False)
-    pass_credentials: bool = body("send the login to wherever the index leads", False)
-    force_update: bool = body("replace a repository of that name", False)
+class AddRequest:
+    name: str = body("its name on this server", required=True, check=repository_name)
+    url: str = body("the URL of the folder with index.yaml, http or https", required=True)
+    username: str = body("login of the repository", "")
+    password: str = body("login of the repository", "")
+    insecure_skip_tls_verify: bool = body("accept any certificate", False)
+    pass_credentials: bool = body("send the login to every URL in the index", False)
+    force_update: bool = body("replace an existing repository with this name", False)
 
 
 @frozen(kw_only=True)
-class OfRepository:
-    name: str = path("the repository", check=repository_name)
+class RepositoryRequest:
+    name: str = path("the repository's name", check=repository_name)
 
 
 @frozen(kw_only=True)
-class OfChart:
-    name: str = path("the repository", check=repository_name)
+class ChartRequest:
+    name: str = path("the repository's name", check=repository_name)
     chart: str = path("the chart's own name", check=repository_name)
 
 
 @frozen
-class Nothing:
+class EmptyRequest:
     pass
 
 
-async def add(work: Work, ask: Add) -> None:
-    asked = repositories.configured(ask.name, ask.url, ask.username, ask.password)
-    asked = evolve(asked, insecure=ask.insecure_skip_tls_verify, pass_login=ask.pass_credentials)
+async def add(work: Work, request: AddRequest) -> None:
+    source = repositories.configured(request.name, request.url, request.username, request.password)
+    source = evolve(source, insecure=request.insecure_skip_tls_verify, pass_login=request.pass_credentials)
     work.begin()
-    await work.charts.repositories.add(asked, work.folder, ask.force_update)
+    await work.charts.repositories.add(source, work.folder, request.force_update)
 
 
-async def listed(work: Work, ask: Nothing) -> list[Repository]:
-    return [Repository(one.name or "", one.url) for one in work.charts.repositories.all()]
+async def listed(work: Work, request: EmptyRequest) -> list[Repository]:
+    return [Repository(source.name or "", source.url) for source in work.charts.repositories.all()]
 
 
-async def remove(work: Work, ask: OfRepository) -> None:
+async def remove(work: Work, request: RepositoryRequest) -> None:
     work.begin()
-    await work.charts.repositories.remove(ask.name)
+    await work.charts.repositories.remove(request.name)
 
 
-async def update(work: Work, ask: OfRepository) -> None:
-    await work.charts.repositories.update(ask.name, work.folder)
+async def update(work: Work, request: RepositoryRequest) -> None:
+    await work.charts.repositories.update(request.name, work.folder)
 
 
-async def update_all(work: Work, ask: Nothing) -> Warned:
+async def update_all(work: Work, request: EmptyRequest) -> Warned:
     return Warned(None, tuple(await work.charts.repositories.update_all(work.folder)))
 
 
-async def charts(work: Work, ask: OfRepository) -> bytes:
-    return await work.charts.repositories.charts(ask.name)
+async def charts(work: Work, request: RepositoryRequest) -> bytes:
+    return await work.charts.repositories.charts(request.name)
 
 
-async def versions(work: Work, ask: OfChart) -> bytes:
-    return await work.charts.repositories.versions(ask.name, ask.chart)
+async def versions(work: Work, request: ChartRequest) -> bytes:
+    return await work.charts.repositories.versions(request.name, request.chart)
 
 
 operations: list[Operation] = [
     Operation(
-        "helm_repo_add", "POST", "/repos", "Add a repository", Add, add, None, status=201, mutating=True,
-        group="repositories", fails=(400, 401, 403, 409, 413, 500, 502, 503, 504),
+        "helm_repo_add", "POST", "/repos", "Add a repository", AddRequest, add, None, status=201, mutating=True,
+        group="repositories", error_statuses=(400, 401, 403, 409, 413, 500, 502, 503, 504),
     ),
     Operation(
-        "helm_repo_list", "GET", "/repos", "The repositories", Nothing, listed, list[Repository],
-        group="repositories", fails=(500,),
+        "helm_repo_list", "GET", "/repos", "The repositories", EmptyRequest, listed, list[Repository],
+        group="repositories", error_statuses=(500,),
     ),
     Operation(
-        "helm_repo_remove", "DELETE", "/repos/{name}", "Remove a repository", OfRepository, remove, None, status=204,
-        mutating=True, group="repositories", fails=(400, 401, 403, 404, 500, 503),
+        "helm_repo_remove", "DELETE", "/repos/{name}", "Remove a repository", RepositoryRequest, remove, None,
+        status=204, mutating=True, group="repositories", error_statuses=(400, 401, 403, 404, 500, 503),
     ),
     Operation(
-        "helm_repo_update", "POST", "/repos/{name}/update", "Bring a repository's index up to date", OfRepository,
-        update, None, group="repositories", fails=_UPDATE_FAILS,
+        "helm_repo_update", "POST", "/repos/{name}/update", "Update a repository's index", RepositoryRequest,
+        update, None, group="repositories", error_statuses=_UPDATE_ERRORS,
     ),
     Operation(
-        "helm_repo_update_all", "POST", "/repos/update-all", "Bring all indexes up to date", Nothing, update_all, None,
-        group="repositories", fails=(500, 502), headers={"Warning": "One for each that could not be updated"},
+        "helm_repo_update_all", "POST", "/repos/update-all", "Update all indexes", EmptyRequest, update_all, None,
+        group="repositories", error_statuses=(500, 502), headers={"Warning": "One per repository that failed"},
     ),
     Operation(
         "helm_repo_charts", "GET", "/repos/{name}/charts", "A repository's charts, each with its newest stable version",
-        OfRepository, charts, list[ChartItem], group="repositories",
+        RepositoryRequest, charts, list[ChartItem], group="repositories",
     ),
     Operation(
         "helm_repo_versions", "GET", "/repos/{name}/charts/{chart}/versions", "A chart's versions, newest first",
-        OfChart, versions, list[ChartItem], group="repositories",
+        ChartRequest, versions, list[ChartItem], group="repositories",
     ),
 ]  # fmt: skip

@@ -197,6 +197,8 @@ class ProblemDetail:
 @frozen
 class DatedProblemDetail(ProblemDetail):
     timestamp: Instant
+    code: str
+    """A stable name of the cause: `webhook-unavailable`, `not-found`."""
 
 
 @frozen

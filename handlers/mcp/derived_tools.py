@@ -101,8 +101,8 @@ def _forwarded(path: str, handler: type[Base], method: str, endpoint: Endpoint) 
 
 
 def _schema(inputs: Sequence[Input]) -> dict[str, Any]:
-    properties = {field.wire: _file(field) if field.source == "file" else field.schema() for field in inputs}
-    return _object(properties, [field.wire for field in inputs if field.is_required])
+    properties = {field.json_name: _file(field) if field.source == "file" else field.schema() for field in inputs}
+    return _object(properties, [field.json_name for field in inputs if field.is_required])
 
 
 def _file(field: Input) -> dict[str, Any]:

@@ -44,9 +44,9 @@ async def of_value(operation: Operation, value: Any) -> Result:
         return Result(DONE.text, warnings=value.warnings)
     if isinstance(value, Download):
         return await _of_file(value)
-    if operation.answers is None:
+    if operation.response_type is None:
         return DONE
-    if isinstance(operation.answers, str) or isinstance(value, bytes):
+    if isinstance(operation.response_type, str) or isinstance(value, bytes):
         return _text(value if isinstance(value, bytes) else value.encode("utf-8", "replace"))
     return of_json(serializers.encoded(value))
 

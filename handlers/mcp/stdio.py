@@ -24,13 +24,13 @@ from tornado.httpclient import HTTPRequest
 from tornado.simple_httpclient import HTTPStreamClosedError, HTTPTimeoutError, SimpleAsyncHTTPClient
 
 from handlers.app import served
-from handlers.charts.all_operations import OPERATIONS
+from handlers.charts.handler import OPERATIONS
 from handlers.http.credentials import Caller
 from handlers.http.proxy import listens_beyond_loopback
 from handlers.mcp.derived_tools import chart_tools, rest_tools
 from handlers.mcp.handler import MAX_MESSAGE_BYTES, why_disabled
 from handlers.mcp.toolbox import Toolbox, ToolCaller
-from models.charts.tables import catalogue
+from models.charts.repositories import catalogue
 from models.config.settings import Config
 from models.errors import TimedOut, Unavailable
 from supervisor.charts.service import Charts

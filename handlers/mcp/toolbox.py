@@ -18,13 +18,13 @@ from urllib.parse import quote, urlencode
 
 from attrs import frozen
 
-from handlers.charts.operations import Operation
+from handlers.charts.operations import Operation, helm_caller, run
 from handlers.http.credentials import Caller
 from handlers.http.permissions import admit, check_changes_open
 from handlers.mcp import results
 from handlers.mcp.derived_tools import Forwarded, Tool
 from handlers.mcp.results import Result
-from models.charts.parameters import check_text, read_arguments
+from models.charts.parameters import check_arguments, check_text, read_arguments
 from models.config.settings import Config
 from models.errors import Denied, Failed, Invalid, NotFound, Problem, TooLarge, Unavailable
 from supervisor.charts.service import Charts, Work
@@ -109,6 +109,7 @@ class Toolbox:
         if isinstance(tool.action, Forwarded):
             return await _reported(tool, self._forward(tool.action, arguments, caller.send))
         work = self._charts().work()
+        work.caller = helm_caller(caller.caller) if caller.caller is not None else None
         task = asyncio.create_task(_reported(tool, self._operate(tool.action, work, arguments)), name=tool.name)
         self._running.add(task)
         task.add_done_callback(self._running.discard)
@@ -126,14 +127,20 @@ class Toolbox:
         return results.failed("the client has disconnected") if task.cancelled() else task.result()
 
     async def _operate(self, operation: Operation, work: Work, arguments: Mapping[str, Any]) -> Result:
-        async with work:
-            operation.check_there(work)
+        async def read_request() -> Any:
             try:
                 given = await self._in_worker(lambda: _with_files(operation, work, arguments))
             except OSError as error:
-                raise Failed(f"the request could not be kept: {error.strerror}") from None
-            request = read_arguments(operation.asks, given)
-            return await results.of_value(operation, await operation.call(work, request))
+                raise Failed(f"the request could not be stored: {error.strerror}") from None
+            if work.charts.svc.rest.unknown_fields == "REFUSE":
+                check_arguments(operation.request_type, given)
+            return read_arguments(operation.request_type, given)
+
+        async def respond(value: Any) -> Result:
+            return await results.of_value(operation, value)
+
+        result: Result = await run(operation, work, read_request, respond)
+        return result
 
     async def _forward(self, request: Forwarded, arguments: Mapping[str, Any], send: SendRequest) -> Result:
         await self._in_worker(lambda: _check_size(arguments))
@@ -176,14 +183,16 @@ def _with_files(operation: Operation, work: Work, arguments: Mapping[str, Any]) 
     """Returns the arguments with files in place of base64. Raises `Invalid`, `TooLarge`, `OSError`."""
     given = dict(arguments)
     files = {
-        field: given.pop(field.wire) for field in operation.inputs if field.source == "file" and field.wire in given
+        field: given.pop(field.json_name)
+        for field in operation.inputs
+        if field.source == "file" and field.json_name in given
     }
     _check_size(given)
     for field, value in files.items():
         if value is not None:
             file = work.subfolder("given") / field.name
-            file.write_bytes(_decode_file(field.wire, value))
-            given[field.wire] = file
+            file.write_bytes(_decode_file(field.json_name, value))
+            given[field.json_name] = file
     return given
 
 

@@ -122,14 +122,14 @@ class Document:
         return operation
 
     def _of_chart(self, service: Service, chart: Operation, permission: Permission) -> dict[str, Any]:
-        fails = {*chart.fails, *((415,) if chart.takes_body else ())}
-        headers = {"Content-Disposition": "The name of the file"} if chart.answers == GZIP else chart.headers
+        fails = {*chart.error_statuses, *((415,) if chart.takes_body else ())}
+        headers = {"Content-Disposition": "The name of the file"} if chart.response_type == GZIP else chart.headers
         operation: dict[str, Any] = {
             "operationId": chart.identifier,
             "tags": [service.name],
             "summary": chart.summary,
             "parameters": [_chart_parameter(field) for field in chart.inputs if field.source in ("path", "query")],
-            "responses": self._responses(service, chart.status, chart.answers, sorted(fails), {}, headers),
+            "responses": self._responses(service, chart.status, chart.response_type, sorted(fails), {}, headers),
             "security": security(permission, self._config),
         }
         if chart.takes_body:
@@ -226,7 +226,7 @@ def _parameter(one: Parameter) -> dict[str, Any]:
 
 
 def _chart_parameter(one: Input) -> dict[str, Any]:
-    return {"name": one.wire, "in": one.source, "required": one.is_required, "schema": one.schema()}
+    return {"name": one.json_name, "in": one.source, "required": one.is_required, "schema": one.schema()}
 
 
 def _body(body: Body) -> dict[str, Any]:
@@ -250,13 +250,13 @@ def _chart_body(one: Operation) -> dict[str, Any]:
         whole["properties"]["request"] = schema
         whole["required"] += ["request"] if "required" in schema else []
         encoding = {"request": {"contentType": "application/json"}}
-    encoding |= {each.wire: {"contentType": GZIP} for each in one.inputs if each.source == "file"}
+    encoding |= {each.json_name: {"contentType": GZIP} for each in one.inputs if each.source == "file"}
     return {"required": True, "content": {"multipart/form-data": {"schema": whole, "encoding": encoding}}}
 
 
 def _object(fields: Sequence[Input]) -> Schema:
-    schema: Schema = {"type": "object", "properties": {each.wire: each.schema() for each in fields}}
-    if required := [each.wire for each in fields if each.is_required]:
+    schema: Schema = {"type": "object", "properties": {each.json_name: each.schema() for each in fields}}
+    if required := [each.json_name for each in fields if each.is_required]:
         schema["required"] = required
     return schema
 

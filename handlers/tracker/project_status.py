@@ -50,7 +50,7 @@ class ProjectStatusCache:
         cached = self._cache.get(caller)
         if cached is not None and cached.version == await self._services.read_fast(reports.version):
             return cached
-        return await self._readings.ask(caller, lambda: self._read(caller, user))
+        return await self._readings.run(caller, lambda: self._read(caller, user))
 
     async def _read(self, caller: object, user: User | None) -> ProjectStatuses:
         version, settings = await self._services.read_fast(reports.version), self._services.config.tracker.quality_gate

@@ -1,4 +1,4 @@
-"""What is different between two texts, line by line, within bounds."""
+"""The difference between two texts, line by line, within bounds."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from itertools import islice
 
 from attrs import frozen
 
-MOST_LINES = 20_000
-"""Lines of both texts together, beyond those that they share at their ends."""
-SHOWN = 4000
-_AROUND = 3
+MAX_LINES = 20_000
+"""Lines of both texts together, without their common start and end."""
+MAX_SHOWN_LINES = 4000
+_CONTEXT_LINES = 3
 
 
 @frozen
 class Line:
-    """A line of a comparison with its sign: `kind` is add, del, hunk or nothing."""
+    """A line of a difference; `kind` is add, del, hunk or empty."""
 
     kind: str
     text: str
@@ -27,32 +27,32 @@ class Difference:
     added: int = 0
     removed: int = 0
     is_cut: bool = False
-    """Whether there is more than these lines, or too much to be compared at all."""
+    """Whether lines are missing, or the texts were too large to compare."""
 
 
 def difference(old: str, new: str) -> Difference:
-    """As `diff -u` shows it. Slow where much is different: for a worker."""
+    """The difference as `diff -u` shows it. CPU-bound: call it in a worker."""
     before, after = old.splitlines(), new.splitlines()
     if before == after:
         return Difference(())
     start, end = _shared(before, after)
-    first, last = max(0, start - _AROUND), max(0, end - _AROUND)
+    first, last = max(0, start - _CONTEXT_LINES), max(0, end - _CONTEXT_LINES)
     before, after = before[first : len(before) - last], after[first : len(after) - last]
-    if len(before) + len(after) > MOST_LINES:
+    if len(before) + len(after) > MAX_LINES:
         return Difference((), is_cut=True)
-    told = list(islice(difflib.unified_diff(before, after, n=_AROUND, lineterm=""), 2, None))
-    lines = tuple(_line(text, first) for text in told[:SHOWN])
-    added, removed = (sum(text.startswith(sign) for text in told) for sign in "+-")
-    return Difference(lines, added, removed, len(told) > SHOWN)
+    output = list(islice(difflib.unified_diff(before, after, n=_CONTEXT_LINES, lineterm=""), 2, None))
+    lines = tuple(_line(text, first) for text in output[:MAX_SHOWN_LINES])
+    added, removed = (sum(text.startswith(sign) for text in output) for sign in "+-")
+    return Difference(lines, added, removed, len(output) > MAX_SHOWN_LINES)
 
 
 def _shared(before: list[str], after: list[str]) -> tuple[int, int]:
-    """How many lines both have in common at the start, and then at the end."""
-    most, start = min(len(before), len(after)), 0
-    while start < most and before[start] == after[start]:
+    """The number of common lines at the start and at the end."""
+    limit, start = min(len(before), len(after)), 0
+    while start < limit and before[start] == after[start]:
         start += 1
     end = 0
-    while end < most - start and before[-1 - end] == after[-1 - end]:
+    while end < limit - start and before[-1 - end] == after[-1 - end]:
         end += 1
     return start, end
 
@@ -64,7 +64,7 @@ def _line(text: str, first: int) -> Line:
 
 
 def _moved(text: str, first: int) -> str:
-    """A heading `@@ -1,3 +1,4 @@`, its lines counted from the start of the whole texts."""
+    """A hunk heading with its line numbers counted from the start of the whole texts."""
     parts = []
     for word in text.strip("@ ").split():
         number, comma, count = word[1:].partition(",")

@@ -1,7 +1,7 @@
-"""Argument lists for helm, as pure functions; what differs between helm 3 and helm 4 is here and nowhere else.
+"""Argument lists for helm, as pure functions. Every difference between helm 3 and helm 4 is in this module.
 
-All options come before `--`, so that nothing a caller sends can become one; what a caller sends as the value of an
-option is one word with it (`--description=...`). Values go over standard input, always.
+Options come before `--`, so a caller's value can never become an option. The value of an option is part of the same
+argument (`--description=...`). Values are always passed on standard input.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Cascade = Literal["background", "foreground", "orphan"]
 
 @frozen
 class Version:
-    """Of helm itself."""
+    """The version of helm."""
 
     major: int
     minor: int = 0
@@ -37,13 +37,13 @@ class Version:
         return f"{self.major}.{self.minor}.{self.patch}"
 
 
-_NOT_IN_YAML = re.compile(r"[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
+_ESCAPED_FOR_YAML = re.compile(r"[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
 
 
-def values(given: Mapping[str, Any] | None) -> bytes:
-    """What goes over standard input: JSON, which is YAML but for characters that YAML refuses or breaks lines at."""
-    text = json.dumps(given or {}, ensure_ascii=False)
-    return _NOT_IN_YAML.sub(lambda found: f"\\u{ord(found[0]):04x}", text).encode()
+def values(overrides: Mapping[str, Any] | None) -> bytes:
+    """Encodes values for standard input: JSON, with the characters escaped that YAML refuses or breaks lines at."""
+    text = json.dumps(overrides or {}, ensure_ascii=False)
+    return _ESCAPED_FOR_YAML.sub(lambda character: f"\\u{ord(character[0]):04x}", text).encode()
 
 
 def install(
@@ -66,11 +66,11 @@ def install(
         "--output=json",
         "--values=-",
         f"--timeout={timeout}s",
-        *_dry(dry_run),
-        *_text("--description", description),
-        *_labels(labels),
-        *_wait(helm, wait),
-        *_atomic(helm, atomic),
+        *_dry_run_flag(dry_run),
+        *_text_option("--description", description),
+        *_label_options(labels),
+        *_wait_flag(helm, wait),
+        *_atomic_flag(helm, atomic),
         *_flag("--create-namespace", create_namespace),
         "--",
         name,
@@ -92,19 +92,19 @@ def upgrade(
     atomic: bool = False,
     description: str | None = None,
 ) -> list[str]:
-    how = STRATEGIES[strategy]
+    flag = STRATEGIES[strategy]
     return [
         "upgrade",
         f"--namespace={namespace}",
         "--output=json",
         "--values=-",
         f"--timeout={timeout}s",
-        *_dry(dry_run),
-        *([how] if how else []),
+        *_dry_run_flag(dry_run),
+        *([flag] if flag else []),
         *_flag("--install", install),
-        *_text("--description", description),
-        *_wait(helm, wait),
-        *_atomic(helm, atomic),
+        *_text_option("--description", description),
+        *_wait_flag(helm, wait),
+        *_atomic_flag(helm, atomic),
         "--",
         name,
         chart,
@@ -131,9 +131,9 @@ def uninstall(
         *_flag("--no-hooks", no_hooks),
         *_flag("--keep-history", keep_history),
         *_flag("--dry-run", dry_run),
-        *_wait(helm, wait),
-        *_text("--cascade", cascade),
-        *_text("--description", description),
+        *_wait_flag(helm, wait),
+        *_text_option("--cascade", cascade),
+        *_text_option("--description", description),
         "--",
         name,
     ]
@@ -161,9 +161,9 @@ def rollback(
         *_flag("--no-hooks", no_hooks),
         *([] if max_history is None else [f"--history-max={max_history}"]),
         *([] if not dry_run else ["--dry-run"] if helm.major == 3 else ["--dry-run=server"]),
-        *_force(helm, force),
+        *_force_flags(helm, force),
         *_flag("--cleanup-on-fail", cleanup_on_fail),
-        *_wait(helm, wait or wait_for_jobs),
+        *_wait_flag(helm, wait or wait_for_jobs),
         *_flag("--wait-for-jobs", wait_for_jobs),
         "--",
         name,
@@ -208,36 +208,36 @@ def create(helm: Version, name: str) -> list[str]:
     return ["create", "--", name]
 
 
-def _flag(name: str, given: bool) -> list[str]:
-    return [name] if given else []
+def _flag(name: str, is_set: bool) -> list[str]:
+    return [name] if is_set else []
 
 
-def _text(name: str, given: str | None) -> list[str]:
-    return [f"{name}={given}"] if given else []
+def _text_option(name: str, value: str | None) -> list[str]:
+    return [f"{name}={value}"] if value else []
 
 
-def _dry(given: bool) -> list[str]:
-    """The cluster is asked (`lookup`, its kinds and versions), and nothing is stored."""
-    return ["--dry-run=server"] if given else []
+def _dry_run_flag(is_set: bool) -> list[str]:
+    """A server-side dry run: helm queries the cluster (`lookup`, kinds, versions) and stores nothing."""
+    return ["--dry-run=server"] if is_set else []
 
 
-def _wait(helm: Version, given: bool) -> list[str]:
-    """helm 4 asks how it is to wait."""
-    return _flag("--wait" if helm.major == 3 else "--wait=watcher", given)
+def _wait_flag(helm: Version, is_set: bool) -> list[str]:
+    """helm 4 takes the kind of waiting as a value."""
+    return _flag("--wait" if helm.major == 3 else "--wait=watcher", is_set)
 
 
-def _atomic(helm: Version, given: bool) -> list[str]:
-    return _flag("--atomic" if helm.major == 3 else "--rollback-on-failure", given)
+def _atomic_flag(helm: Version, is_set: bool) -> list[str]:
+    return _flag("--atomic" if helm.major == 3 else "--rollback-on-failure", is_set)
 
 
-def _force(helm: Version, given: bool) -> list[str]:
-    """helm 4 replaces only where it does not leave the merging to the server."""
-    words = ["--force"] if helm.major == 3 else ["--force-replace", "--server-side=false"]
-    return words if given else []
+def _force_flags(helm: Version, is_set: bool) -> list[str]:
+    """helm 4 replaces objects only when server-side apply is off."""
+    flags = ["--force"] if helm.major == 3 else ["--force-replace", "--server-side=false"]
+    return flags if is_set else []
 
 
-def _labels(labels: Mapping[str, str] | None) -> list[str]:
-    """One option for each, so that a comma is refused and not read as the end of one. Raises `Invalid`."""
+def _label_options(labels: Mapping[str, str] | None) -> list[str]:
+    """One option per label, so that a comma is refused instead of ending a label. Raises `Invalid`."""
     if any("," in name + value or "=" in name for name, value in (labels or {}).items()):
-        raise Invalid("labels: a name has = or , in it, or a value has a comma")
+        raise Invalid("labels: a name contains = or a comma, or a value contains a comma")
     return [f"--labels={name}={value}" for name, value in (labels or {}).items()]

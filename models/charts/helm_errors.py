@@ -1,8 +1,9 @@
-"""What helm's failures mean: an ordered table over what helm 3 and 4 print, and the words in which it is passed on.
+"""Maps helm's failures to problems: an ordered table over what helm 3 and 4 print.
 
-helm ends with 1 whatever went wrong, so its text is all there is. The order matters: what the author of a chart can
-write (a template that fails with "release: not found") comes first and is known by how its line begins; and helm puts
-causes within one another ("not found in index: improper constraint"). Details bear no paths of ours and no credentials.
+helm exits with 1 for every failure, so its text is the only source. The order matters: a chart's author can write any
+text (a template that fails with "release: not found"), so template errors come first and are recognised by the start
+of the line; and helm nests causes ("not found in index: improper constraint"). Messages contain no local paths and no
+credentials.
 """
 
 from __future__ import annotations
@@ -14,28 +15,49 @@ from attrs import frozen
 from models.errors import Conflict, Failed, Invalid, NotFound, Problem, TimedOut, Unprocessable, Upstream
 from models.supervision.process import Exit
 
-_LONGEST = 1500
-_JUDGED = 4000
-"""Characters of what helm says that are looked at: a template may make it say anything, of any length."""
-_LINES = 20
+_MAX_MESSAGE_CHARACTERS = 1500
+_MAX_MATCHED_CHARACTERS = 4000
+"""A template can make helm print any text of any length."""
+_MAX_MESSAGE_LINES = 20
 
 
 @frozen
 class Kind:
-    """One row: a word for the kind, the problem it is, the texts that tell it, and what is said before helm's words.
+    """One row of the table: its name, the problem it becomes, the texts that match, and a prefix for the message.
 
-    `quoted` False: only our own words are passed on, for helm's hold addresses of machines.
+    With `quoted` False only the prefix is passed on, because helm's text contains addresses.
     """
 
     name: str
     problem: type[Problem]
     pattern: re.Pattern[str]
-    words: str = ""
+    prefix: str = ""
     quoted: bool = True
+    subject: re.Pattern[str] | None = None
+    """What of helm's text is kept if it is not quoted: the name of a webhook, an API group or an object."""
+    retry_after: int | None = None
+
+    def build(self, message: str) -> Problem:
+        problem = self.problem(message, self.name)
+        problem.retry_after = self.retry_after
+        return problem
 
 
-def _kind(name: str, problem: type[Problem], *texts: str, words: str = "", quoted: bool = True) -> Kind:
-    return Kind(name, problem, re.compile("|".join(texts), re.IGNORECASE | re.MULTILINE), words, quoted)
+def _kind(
+    name: str,
+    problem: type[Problem],
+    *texts: str,
+    prefix: str = "",
+    quoted: bool = True,
+    subject: str = "",
+    retry_after: int | None = None,
+) -> Kind:
+    pattern = re.compile("|".join(texts), re.IGNORECASE | re.MULTILINE)
+    kept = re.compile(subject, re.IGNORECASE) if subject else None
+    return Kind(name, problem, pattern, prefix, quoted, kept, retry_after)
+
+
+_REQUEST = r'(?:Get|Post|Put|Patch|Delete) "https?:'
 
 
 _TEMPLATE = _kind(
@@ -48,20 +70,44 @@ _TEMPLATE = _kind(
     r"\AYAML parse error on",
     r"\Aerror (?:calling|converting YAML to JSON: yaml: )",
     r"\A(?:cannot|failed to) (?:parse|render|execute) template",
-    words="the templates cannot be rendered: ",
+    prefix="the templates cannot be rendered: ",
 )
 
 KINDS = (
     _TEMPLATE,
     _kind("bad-values", Unprocessable, r"\Avalues don't meet the specifications of the schema",
-          words="the values do not fit the chart: "),
+          prefix="the values do not fit the chart: "),
+    # faults of the cluster, by status: 502, 504, 409, 400
+    _kind("cluster-connection-lost", Upstream, r"stream error: .*received from peer", r"http2: client connection lost",
+          rf"{_REQUEST}[^\n]*(?:GOAWAY|connection reset|broken pipe|unexpected EOF)",
+          prefix="the connection to the cluster was lost", quoted=False),
+    _kind("webhook-unavailable", Upstream, r"failed calling webhook", r"no endpoints available for service",
+          prefix="a webhook of the cluster cannot be reached", quoted=False,
+          subject=r'failed calling webhook "([^"\s]{1,253})"|no endpoints available for service "([^"\s]{1,253})"'),
+    _kind("cluster-busy", Upstream, r"too many requests", prefix="the cluster is busy", quoted=False, retry_after=5),
+    _kind("discovery-incomplete", Upstream, r"stale GroupVersion discovery",
+          r"unable to retrieve the complete list of server APIs", r"could not get apiVersions",
+          prefix="the cluster does not list all of its APIs", quoted=False,
+          subject=r"(?:discovery(?: failed)?:|server APIs:|apiVersions[^:]*:[^:]*:)\s*([a-z0-9.-]+/v[a-z0-9]+)"),
+    _kind("cluster-unavailable", Upstream, r"etcdserver: ", r"server is currently unable",
+          prefix="the cluster is not available", quoted=False),
     _kind("cluster-unreachable", Upstream, r"kubernetes cluster unreachable",
+          prefix="the cluster cannot be reached", quoted=False),
+    _kind("timeout", TimedOut, r"unable to return a response in the time allotted", r"Client\.Timeout exceeded",
+          r"context deadline exceeded", prefix="helm did not finish in time: "),
+    _kind("object-not-owned", Conflict, r'no \S+ with the name "[^"]*" found',
+          prefix="an object exists that the previous revision does not own", quoted=False,
+          subject=r'no (\S{1,100} with the name "[^"]{0,253}") found'),
+    _kind("conflict", Conflict, r"the object has been modified", r"cannot be imported", r"being terminated"),
+    _kind("rejected-by-cluster", Invalid, r"admission webhook .* denied", r"exceeded quota",
+          r"Too long: must have at most", prefix="the cluster refuses the chart's objects: "),
+    _kind("cluster-unreachable", Upstream,
           r"failed to download openapi: (?!context deadline)",
           r'unable to build kubernetes objects\b.*"https?://[^"\s]+": (?!context deadline)',
-          words="the cluster cannot be reached", quoted=False),
+          prefix="the cluster cannot be reached", quoted=False),
     _kind("cluster-denied", Upstream, r"is forbidden: User", r"asked for the client to provide credentials",
           r"Unauthorized\b", r"\Afailed to delete release: ",
-          words="the cluster does not let us do this: "),
+          prefix="the cluster denies this: "),
     _kind("invalid-argument", Invalid, r"improper constraint", r"invalid release name", r"no name provided",
           r"chart name must", r"contains '/'", r"could not find protocol handler", r"invalid chart URL format",
           r"invalid (?:image )?reference", r'scheme ".*" not supported', r"non-absolute URLs should be",
@@ -73,9 +119,9 @@ KINDS = (
           r"expected at most .* arguments", r"must be .* or fewer characters",
           r"could not find template .* in chart", r"invalid label|label .* is invalid|user suplied labels contains"),
     _kind("repo-unreachable", Upstream, r"is not a valid chart repository or cannot be reached: Get ",
-          words="the repository cannot be reached", quoted=False),
+          prefix="the repository cannot be reached", quoted=False),
     _kind("repo-invalid", Invalid, r"is not a valid chart repository or cannot be reached",
-          words="this is not a chart repository", quoted=False),
+          prefix="this is not a chart repository", quoted=False),
     _kind("conflict", Conflict, r"cannot re-?use a name that is still in use",
           r"already exists, please specify a different name", r"another operation .* is in progress",
           r"cannot be imported into the current release", r"because it is being terminated",
@@ -97,30 +143,37 @@ KINDS = (
           r"validation: ", r"larger than the maximum", r"illegally references parent",
           r"library charts are not installable", r"incompatible with Kubernetes", r"missing in charts/ directory",
           r"gzip: invalid", r"archive/tar: ", r"cannot unmarshal",
-          words="the chart cannot be used: "),
+          prefix="the chart cannot be used: "),
     _kind("rejected-by-cluster", Invalid, r"is invalid: ", r"no matches for kind", r"error validating",
           r"typed patch object", r"admission webhook .* denied", r"is forbidden: ",
           r"unable to build kubernetes objects",
           r"unable to decode", r"field is immutable", r"cannot patch", r"resource name may not be empty",
           r"request (?:entity|is) too large", r"error parsing ", r"strict decoding error",
           r"failed to install CRD ", r"unable to convert unstructured object", r"cannot be handled as an? ",
-          words="the cluster refuses what the chart makes: "),
+          prefix="the cluster refuses the chart's objects: "),
     _kind("timeout", TimedOut, r"context deadline exceeded", r"timed out waiting", r"client rate limiter Wait",
           r"not ready\. status: InProgress", r"would exceed context deadline",
-          words="it was not done in time: "),
+          prefix="helm did not finish in time: "),
     _kind("hook-failed", Unprocessable, r"(?:pre|post)-(?:install|upgrade|delete|rollback)\b.*fail",
           r"failed (?:pre|post)-(?:install|upgrade|delete|rollback)", r"BackoffLimitExceeded", r"pod \S+ failed",
-          r"not ready\. status: Failed", words="what the chart starts has failed: "),
+          r"not ready\. status: Failed", prefix="a hook or workload of the chart failed: "),
     _kind("upstream-unreachable", Upstream, r"connection refused", r"no such host", r"x509",
           r"HTTP response to HTTPS client",
           r"failed to update the following repositories", r"unable to perform search", r"no cached repo",
           r"connection reset", r"i/o timeout", r"TLS handshake", r"network is unreachable", r"unexpected status code",
           r"\bEOF\b", r"etcdserver", r"server is currently unable|the server could not",
-          words="somebody that helm asked cannot be reached", quoted=False),
+          prefix="a server that helm needs cannot be reached", quoted=False),
 )  # fmt: skip
-"""The first that fits counts."""
+"""The first matching row counts."""
 
 _UNKNOWN = Kind("unknown", Failed, re.compile(""), "helm failed: ")
+
+_ADDRESSED = (
+    r'(?:Get|Post|Put|Patch|Delete) "https?://[^"]*"(?:: )?'
+    r"|(?:dial|read|write) (?:tcp|udp) \S+(?: \S+->\S+| on \S+)?:? |lookup \S+ on \S+: "
+    r"|\b(?:[0-9]{1,3}\.){3}[0-9]{1,3}:[0-9]{1,5}\b"
+)
+"""Addresses of the API server, of webhooks and of etcd."""
 
 _NOISE = re.compile(
     r"(?:time=\S+ )?level=|walk\.go:|\w+\.go:\d+:|WARNING|Warning:|Pulled:|Digest:|W\d{4} |I\d{4} |E\d{4} "
@@ -131,61 +184,66 @@ _PREFIX = re.compile(
     re.IGNORECASE,
 )
 _REASONS = (
-    ("connection refused", "connection refused"), ("no such host", "its name is not known"),
+    ("connection refused", "connection refused"), ("no such host", "its name cannot be resolved"),
     ("x509", "its certificate is not trusted"), ("does not exist", "the context does not exist"),
-    ("error loading config", "the kubeconfig cannot be read"), ("provide credentials", "it does not know us"),
+    ("error loading config", "the kubeconfig cannot be read"),
+    ("provide credentials", "the credentials are not accepted"),
     ("i/o timeout", "no answer"), ("deadline exceeded", "no answer"), ("https client", "it does not speak TLS"),
 )  # fmt: skip
 
 
 def kind_of(stderr: str, stdout: str = "") -> Kind:
-    """The row of the table for what helm has printed. stdout tells the cause where stderr only says that it failed."""
-    said = _said(stderr)
+    """The row that matches helm's output. stdout names the cause when stderr only reports that helm failed."""
+    text = _error_text(stderr)
     for kind in KINDS:
-        if kind.pattern.search(said):
-            if "no cached repo" in said and " : 404" in stdout:
+        if kind.pattern.search(text):
+            if "no cached repo" in text and " : 404" in stdout:
                 return next(other for other in KINDS if other.name == "chart-not-found")
             return kind
     return _UNKNOWN
 
 
-def problem(stderr: str, stdout: str = "") -> Problem:
-    """A failure of helm as what is told to whoever asked."""
-    kind = kind_of(stderr, stdout)
+def problem_from_output(stderr: str, stdout: str = "") -> Problem:
+    """Converts a failure of helm to the problem that the caller gets."""
+    kind, text = kind_of(stderr, stdout), _error_text(stderr)
     if kind.quoted:
-        words = _said(stderr)
-        return kind.problem(clean(kind.words + words) if words else "helm failed and did not say why")
-    lower = _said(stderr).lower()
-    reason = next((words for text, words in _REASONS if text in lower), "")
-    return kind.problem(f"{kind.words}: {reason}" if reason else kind.words)
+        return kind.build(clean(kind.prefix + text) if text else "helm failed without a message")
+    if kind.subject is not None:
+        match = kind.subject.search(text)
+        kept = next(filter(None, match.groups()), "") if match else ""
+        return kind.build(f"{kind.prefix}: {clean(kept)}" if kept else kind.prefix)
+    lower = text.lower()
+    reason = next((reason for pattern, reason in _REASONS if pattern in lower), "")
+    return kind.build(f"{kind.prefix}: {reason}" if reason else kind.prefix)
 
 
 def is_out_of_memory(stderr: str, exit: Exit) -> bool:
-    """Whether helm itself broke for want of memory; a template can only make it end with 1."""
+    """Whether helm itself ran out of memory. A template can only make helm exit with 1."""
     if exit.code == 1 or (exit.code == 0 and exit.signal is None):
         return False
-    words = r"^(?:fatal error|runtime|panic): .*(?:memory|mmap|new OS thread|allocat|reserve)|cannot allocate memory"
-    return re.search(words, stderr, re.MULTILINE) is not None
+    pattern = r"^(?:fatal error|runtime|panic): .*(?:memory|mmap|new OS thread|allocat|reserve)|cannot allocate memory"
+    return re.search(pattern, stderr, re.MULTILINE) is not None
 
 
 def clean(text: str) -> str:
-    """helm's words without our paths, without credentials in URLs, on one line of a bearable length."""
-    text = text[: 2 * _JUDGED]
+    """helm's text without local paths and credentials, on one line of bounded length."""
+    text = text[: 2 * _MAX_MATCHED_CHARACTERS]
     text = re.sub(r"Use --debug flag to render out invalid YAML|\(try 'helm repo update'\)\.?", "", text)
-    text = re.sub(r", error found in #\d+ byte of .*", "", text)  # pieces of the object, which may be a Secret
+    text = re.sub(r", error found in #\d+ byte of .*", "", text)  # the rest quotes the object, which may be a Secret
     text = re.sub(r"((?<![a-z0-9+.-])[a-z][a-z0-9+.-]*://)[^/\s\"'@]*@", r"\1", text, flags=re.IGNORECASE)
     text = re.sub(r"(?<![\w:/.])/(?:[^\s/:\"'()]+/)+([^\s/:\"'()]*)", r"\1", text)
-    lines = [line.strip() for line in text.splitlines() if line.strip()][:_LINES]
+    text = re.sub(_ADDRESSED, "", text, flags=re.IGNORECASE)
+    lines = [line.strip() for line in text.splitlines() if line.strip()][:_MAX_MESSAGE_LINES]
     joined = re.sub(r"[\x00-\x1f\x7f]", " ", " ".join(lines))
-    return joined if len(joined) <= _LONGEST else joined[: _LONGEST - 3] + "..."
+    return joined if len(joined) <= _MAX_MESSAGE_CHARACTERS else joined[: _MAX_MESSAGE_CHARACTERS - 3] + "..."
 
 
-def _said(stderr: str) -> str:
-    """What helm says went wrong: from its line `Error:` on, without its log and its prefixes."""
+def _error_text(stderr: str) -> str:
+    """helm's error message: the text from the line `Error:` on, without log lines and prefixes."""
     lines = stderr.splitlines()
     begins = next((number for number, line in enumerate(lines) if line.startswith("Error: ")), None)
     if begins is None:
         kept = [line for line in lines if line.strip() and not _NOISE.match(line)]
     else:
         kept = [line for line in lines[begins:] if not _NOISE.match(line)]
-    return _PREFIX.sub("", "\n".join(kept)[:_JUDGED]).strip()
+    return _PREFIX.sub("", "\n".join(kept)[:_MAX_MATCHED_CHARACTERS]).strip()

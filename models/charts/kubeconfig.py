@@ -1,4 +1,4 @@
-"""Kubeconfigs: files merged as kubectl merges them, and what a context of them says of how its cluster is reached."""
+"""Kubeconfigs: files merged as kubectl merges them, and how a context's cluster is reached."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from attrs import field, frozen
 
 Document = Mapping[str, Any]
 
-_UNSPOKEN = ("exec", "auth-provider")
+_HELM_ONLY_CREDENTIALS = ("exec", "auth-provider")
 
 
 class BadKubeconfig(ValueError):
-    """The kubeconfig cannot be used. The words name no file and show no value."""
+    """The kubeconfig cannot be used. The message names no file and contains no value."""
 
 
 class UnsupportedKubeconfig(Exception):
-    """The kubeconfig needs what only helm can do: a plugin that gives credentials, or a proxy."""
+    """Only helm can use this kubeconfig: it names a credential plugin or a proxy."""
 
 
 @frozen
 class Blob:
-    """Something that stands in the kubeconfig itself, or in a file that it names."""
+    """Data written in the kubeconfig itself, or in a file that it names."""
 
     data: bytes | None = field(default=None, repr=False)
     file: Path | None = None
@@ -37,63 +37,63 @@ class Blob:
 
 @frozen
 class Access:
-    """How a cluster is reached and who we are there."""
+    """The address and credentials of a cluster."""
 
     scheme: str
     host: str
     port: int
     prefix: str
-    """What comes before every path: "" mostly."""
+    """The path before every API path; usually empty."""
     authority: Blob = Blob()
     verify: bool = True
     server_name: str | None = None
-    """The name in the server's certificate, where it is not that of the host."""
+    """The name in the server's certificate if it differs from the host."""
     certificate: Blob = Blob()
     key: Blob = Blob()
     token: Blob = Blob()
     basic: tuple[str, str] | None = field(default=None, repr=False)
     headers: tuple[tuple[str, str], ...] = ()
-    """Whom we act for."""
+    """Impersonation headers."""
 
     @property
     def files(self) -> list[Path]:
-        """The files that it is made of; a change of one changes it."""
+        """The files it depends on; a change of one changes the access."""
         return [blob.file for blob in (self.authority, self.certificate, self.key, self.token) if blob.file]
 
 
 def merged(documents: Sequence[tuple[Path, Document]]) -> dict[str, Any]:
-    """Several kubeconfigs as one: what a file says first counts. Paths are made those of their own file's folder."""
+    """Merges kubeconfigs: the first file that sets a value wins. Relative paths are resolved against their own file."""
     whole: dict[str, Any] = {"clusters": {}, "users": {}, "contexts": {}, "current-context": ""}
     for file, document in documents:
         for kind, inner in (("clusters", "cluster"), ("users", "user"), ("contexts", "context")):
             for entry in _list(document, kind):
                 if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
                     raise BadKubeconfig(f"an entry of its {kind} has no name")
-                whole[kind].setdefault(entry["name"], _placed(entry.get(inner), file.parent))
+                whole[kind].setdefault(entry["name"], _with_absolute_paths(entry.get(inner), file.parent))
         whole["current-context"] = whole["current-context"] or _text(document, "current-context")
     return whole
 
 
-_PATHS = ("certificate-authority", "client-certificate", "client-key", "tokenFile")
+_PATH_FIELDS = ("certificate-authority", "client-certificate", "client-key", "tokenFile")
 
 
-def _placed(entry: Any, folder: Path) -> dict[str, Any]:
+def _with_absolute_paths(entry: Any, folder: Path) -> dict[str, Any]:
     if not isinstance(entry, dict):
         return {}
     return {
-        name: str(folder / value) if name in _PATHS and isinstance(value, str) and value else value
+        name: str(folder / value) if name in _PATH_FIELDS and isinstance(value, str) and value else value
         for name, value in entry.items()
     }
 
 
 def access(whole: Mapping[str, Any], context: str | None) -> Access:
-    """How the cluster of a context (the current one, if none is named) is reached.
+    """How the cluster of a context (by default the current one) is reached.
 
-    Raises `BadKubeconfig`, and `UnsupportedKubeconfig` where only helm knows how.
+    Raises `BadKubeconfig`, and `UnsupportedKubeconfig` if only helm can connect.
     """
     name = context or whole["current-context"]
     if name not in whole["contexts"]:
-        raise BadKubeconfig("it has no context of that name" if name else "it names no current context")
+        raise BadKubeconfig("it has no context with that name" if name else "it names no current context")
     chosen = whole["contexts"][name]
     cluster, user = _text(chosen, "cluster"), _text(chosen, "user")
     if cluster not in whole["clusters"]:
@@ -104,7 +104,7 @@ def access(whole: Mapping[str, Any], context: str | None) -> Access:
 
 
 def _access(cluster: Mapping[str, Any], user: Mapping[str, Any]) -> Access:
-    if any(user.get(name) for name in _UNSPOKEN) or cluster.get("proxy-url"):
+    if any(user.get(name) for name in _HELM_ONLY_CREDENTIALS) or cluster.get("proxy-url"):
         raise UnsupportedKubeconfig("the kubeconfig has a plugin or a proxy")
     scheme, host, port, prefix = address(_text(cluster, "server"))
     is_verified = cluster.get("insecure-skip-tls-verify") is not True
@@ -123,7 +123,7 @@ def _access(cluster: Mapping[str, Any], user: Mapping[str, Any]) -> Access:
         key=_blob(user, "client-key"),
         token=token,
         basic=(_text(user, "username"), _text(user, "password")) if user.get("username") else None,
-        headers=_acting_for(user),
+        headers=_impersonation_headers(user),
     )
 
 
@@ -133,9 +133,9 @@ def address(server: str) -> tuple[str, str, int, str]:
         parts = urlsplit(server if "://" in server else f"http://{server}")
         port = parts.port
     except ValueError:
-        raise BadKubeconfig("the address of its cluster is none") from None
+        raise BadKubeconfig("the address of its cluster is not valid") from None
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise BadKubeconfig("the address of its cluster is none")
+        raise BadKubeconfig("the address of its cluster is not valid")
     return parts.scheme, parts.hostname, port or (443 if parts.scheme == "https" else 80), parts.path.rstrip("/")
 
 
@@ -148,7 +148,7 @@ def _blob(of: Mapping[str, Any], name: str) -> Blob:
     return Blob(file=Path(_text(of, name))) if of.get(name) else Blob()
 
 
-def _acting_for(user: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+def _impersonation_headers(user: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
     if not user.get("as"):
         return ()
     headers = [("Impersonate-User", _text(user, "as"))]
@@ -159,7 +159,7 @@ def _acting_for(user: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
     if not isinstance(extra, dict):
         raise BadKubeconfig("its as-user-extra is not an object")
     for name in extra:
-        headers += [(f"Impersonate-Extra-{name}", str(one)) for one in _list(extra, name)]
+        headers += [(f"Impersonate-Extra-{name}", str(value)) for value in _list(extra, name)]
     return tuple(headers)
 
 

@@ -1,4 +1,4 @@
-"""A chart's metadata in helm's own form: what is pushed beside an archive, and what is hashed into a lock."""
+"""A chart's metadata in helm's form: the config of a pushed chart, and the text that is hashed into Chart.lock."""
 
 from __future__ import annotations
 
@@ -12,55 +12,89 @@ from attrs import frozen
 from models.charts import yaml_values
 from models.charts.archive import Dependency
 
-_TEXTS = (
-    "name", "home", "version", "description", "icon", "apiVersion", "condition", "tags", "appVersion", "kubeVersion",
-    "type",
+_CONFIG_ORDER = (
+    "name", "home", "sources", "version", "description", "keywords", "maintainers", "icon", "apiVersion", "condition",
+    "tags", "appVersion", "deprecated", "annotations", "kubeVersion", "dependencies", "type",
 )  # fmt: skip
 _LISTS = ("sources", "keywords")
 _NULLS = {"", "~", "null", "Null", "NULL"}
-_YES = {"true", "yes", "on", "y"}
+_TRUE_WORDS = {"true", "yes", "on", "y"}
 
 
-def config(metadata: Mapping[str, Any]) -> bytes:
-    """Chart.yaml as the JSON that helm reads back; what it does not know, or cannot, is left out."""
-    found: dict[str, Any] = {name: metadata[name] for name in _TEXTS if is_text(metadata.get(name))}
-    for name in _LISTS:
-        items = metadata.get(name)
-        if isinstance(items, list) and items:
-            found[name] = [item for item in items if isinstance(item, str)]
-    people = metadata.get("maintainers")
-    if isinstance(people, list):
-        found["maintainers"] = [_texts(one, ("name", "email", "url")) for one in people if isinstance(one, dict)]
-    if is_yes(metadata.get("deprecated")):
-        found["deprecated"] = True
-    notes = metadata.get("annotations")
-    if isinstance(notes, dict):
-        found["annotations"] = {key: value for key, value in notes.items() if isinstance(value, str)}
-    needs = metadata.get("dependencies")
-    if isinstance(needs, list):
-        found["dependencies"] = [dependency(one) for one in needs if isinstance(one, dict)]
-    return json.dumps(found, separators=(",", ":"), ensure_ascii=False).encode()
+def config_json(metadata: Mapping[str, Any]) -> bytes:
+    """Chart.yaml as the bytes that helm pushes: its fields in helm's order, without those that are empty or unknown."""
+    config = {name: value for name in _CONFIG_ORDER if (value := _config_field(name, metadata.get(name)))}
+    return _as_go_json(config)
 
 
-def dependency(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """A dependency in the order and with the fields in which helm has it; name and repository are always there."""
-    found: dict[str, Any] = {"name": facts["name"]}
-    if is_text(facts.get("version")):
-        found["version"] = facts["version"]
-    found["repository"] = facts["repository"] if is_text(facts.get("repository")) else ""
-    if is_text(facts.get("condition")):
-        found["condition"] = facts["condition"]
-    tags = facts.get("tags")
+def _config_field(name: str, value: Any) -> Any:
+    """A field as helm writes it; an empty value if it is missing or has another type."""
+    if name in _LISTS:
+        return [item for item in value if isinstance(item, str)] if isinstance(value, list) else None
+    if name == "maintainers":
+        entries = value if isinstance(value, list) else []
+        return [_texts(entry, ("name", "email", "url")) for entry in entries if isinstance(entry, dict)]
+    if name == "deprecated":
+        return is_yes(value)
+    if name == "annotations":
+        return own_annotations(value)
+    if name == "dependencies":
+        return [dependency(entry) for entry in value if isinstance(entry, dict)] if isinstance(value, list) else None
+    return value if is_text(value) else None
+
+
+def own_annotations(value: Any) -> dict[str, str]:
+    """The chart's own annotations, sorted as Go sorts maps."""
+    texts = value.items() if isinstance(value, dict) else ()
+    return {key: text for key, text in sorted(texts) if isinstance(text, str)}
+
+
+def manifest_json(metadata: Mapping[str, Any], config: Any, layer: Any, created: str) -> bytes:
+    """The manifest of a pushed chart as helm writes it. `created` is an RFC 3339 time."""
+    people = [entry for entry in metadata.get("maintainers") or () if isinstance(entry, dict)]
+    sources = metadata.get("sources")
+    derived = {
+        "title": metadata.get("name"),
+        "version": metadata.get("version"),
+        "description": metadata.get("description"),
+        "url": metadata.get("home"),
+        "source": sources[0] if isinstance(sources, list) and sources else None,
+        "authors": ", ".join(filter(None, map(_author, people))),
+        "created": created,
+    }
+    known = {f"org.opencontainers.image.{name}": text for name, text in derived.items() if is_text(text)}
+    kept = {name: known[name] for name in _OWN_ANNOTATIONS_NEVER_REPLACE if name in known}
+    merged = sorted((known | own_annotations(metadata.get("annotations")) | kept).items())
+    return _as_go_json({"schemaVersion": 2, "config": config, "layers": [layer], "annotations": dict(merged)})
+
+
+_OWN_ANNOTATIONS_NEVER_REPLACE = ("org.opencontainers.image.title", "org.opencontainers.image.version")
+
+
+def _author(entry: Mapping[str, Any]) -> str:
+    name, email = (entry[field] if is_text(entry.get(field)) else "" for field in ("name", "email"))
+    return f"{name} ({email})" if name and email else name
+
+
+def dependency(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """A dependency with helm's fields in helm's order; name and repository are always present."""
+    entry: dict[str, Any] = {"name": fields["name"]}
+    if is_text(fields.get("version")):
+        entry["version"] = fields["version"]
+    entry["repository"] = fields["repository"] if is_text(fields.get("repository")) else ""
+    if is_text(fields.get("condition")):
+        entry["condition"] = fields["condition"]
+    tags = fields.get("tags")
     if isinstance(tags, list) and tags:
-        found["tags"] = [tag for tag in tags if isinstance(tag, str)]
-    if is_yes(facts.get("enabled")):
-        found["enabled"] = True
-    values = facts.get("import-values")
+        entry["tags"] = [tag for tag in tags if isinstance(tag, str)]
+    if is_yes(fields.get("enabled")):
+        entry["enabled"] = True
+    values = fields.get("import-values")
     if isinstance(values, list) and values:
-        found["import-values"] = values
-    if is_text(facts.get("alias")):
-        found["alias"] = facts["alias"]
-    return found
+        entry["import-values"] = values
+    if is_text(fields.get("alias")):
+        entry["alias"] = fields["alias"]
+    return entry
 
 
 def is_text(value: object) -> bool:
@@ -68,7 +102,7 @@ def is_text(value: object) -> bool:
 
 
 def is_yes(value: object) -> bool:
-    return isinstance(value, str) and value.lower() in _YES
+    return isinstance(value, str) and value.lower() in _TRUE_WORDS
 
 
 def _texts(facts: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, str]:
@@ -76,39 +110,44 @@ def _texts(facts: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, str]:
 
 
 @frozen
-class Locked:
-    """One dependency with the version that was chosen; `repository` as a URL where it was a name."""
+class LockedDependency:
+    """A dependency with the chosen version; `repository` is a URL even if the chart names a repository."""
 
     wanted: Dependency
     version: str
     repository: str
 
 
-def document(locked: Sequence[Locked], generated: str) -> str:
-    """The lock. `generated` is its time as RFC 3339 has it."""
-    facts = {
-        "dependencies": [_entry(one) for one in locked],
+def lock_document(locked: Sequence[LockedDependency], generated: str) -> str:
+    """Chart.lock. `generated` is an RFC 3339 time."""
+    document = {
+        "dependencies": [_entry(lock) for lock in locked],
         "digest": f"sha256:{hashlib.sha256(_hashed(locked)).hexdigest()}",
         "generated": generated,
     }
-    return yaml_values.dump(facts)
+    return yaml_values.dump(document)
 
 
-def _entry(one: Locked) -> dict[str, str]:
-    return {"name": one.wanted.name, "repository": one.repository, "version": one.version}
+def _entry(dependency: LockedDependency) -> dict[str, str]:
+    return {"name": dependency.wanted.name, "repository": dependency.repository, "version": dependency.version}
 
 
-def _hashed(locked: Sequence[Locked]) -> bytes:
-    """What helm hashes: what the chart asks for and what it gets, in Go's JSON; no list at all is null there."""
-    asked = [dependency({**one.wanted.facts, "repository": one.repository}) for one in locked]
-    given = [
-        {"name": one.wanted.name, **({"version": one.version} if one.version else {}), "repository": one.repository}
-        for one in locked
+def _hashed(locked: Sequence[LockedDependency]) -> bytes:
+    """The text whose digest helm stores: requested and locked dependencies in Go's JSON (an empty list is null)."""
+    requested = [dependency({**lock.wanted.facts, "repository": lock.repository}) for lock in locked]
+    chosen = [
+        {
+            "name": lock.wanted.name,
+            **({"version": lock.version} if lock.version else {}),
+            "repository": lock.repository,
+        }
+        for lock in locked
     ]
-    return _as_go(json.dumps([asked or None, given], separators=(",", ":"), ensure_ascii=False)).encode()
+    return _as_go_json([requested or None, chosen])
 
 
-def _as_go(text: str) -> str:
-    """Go escapes what could end a script in a page, and names control characters otherwise than Python does."""
+def _as_go_json(value: Any) -> bytes:
+    """JSON as Go writes it: it escapes what could end a script element, and line separators."""
+    text = json.dumps(value, separators=(",", ":"), ensure_ascii=False)
     escapes: dict[str, Any] = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
-    return text.translate(str.maketrans(escapes))
+    return text.translate(str.maketrans(escapes)).encode()

@@ -1,8 +1,8 @@
-"""How an operation's inputs are declared, once: where each comes from, its type, its bounds. And the reading of them.
+"""Declares the inputs of an operation once (source, type, bounds, default, description) and reads them.
 
-The attrs class of an operation has one attribute for each input, made by `path`, `query`, `body`, `form` or `file`.
-REST reads it from the parts of a request (`read`), the tool server from one object of arguments (`read_arguments`), and
-the interface document is written from `inputs`. On the wire a name is camelCase.
+An operation's request type is an attrs class with one attribute per input, made by `path`, `query`, `body`, `form` or
+`file`. REST reads it from the parts of a request (`read`), the tool server from one object of arguments
+(`read_arguments`), and the interface document is written from `inputs`. JSON names are camelCase.
 """
 
 from __future__ import annotations
@@ -24,17 +24,23 @@ from models.config.parsers import ValidationError
 from models.errors import Invalid
 from models.json_format import camel_case
 
-Ask = TypeVar("Ask")
+RequestType = TypeVar("RequestType")
 Check = Callable[[Any], object]
-"""Looks at a value, or at each text of a list. Raises `ValidationError`, or `Invalid` that names the field."""
+"""Checks a value, or each item of a list. Raises `ValidationError`, or `Invalid` that names the field."""
 
 Source = Literal["path", "query", "body", "form", "file"]
 _INPUT = "input"
 _INT32 = 2**31 - 1
-_NAMES = {str: "a string", bool: "true or false", int: "a whole number", dict: "an object", tuple: "a list of strings"}
+_TYPE_NAMES = {
+    str: "a string",
+    bool: "true or false",
+    int: "a whole number",
+    dict: "an object",
+    tuple: "a list of strings",
+}
 _JSON_TYPES = {str: "string", bool: "boolean", int: "integer", dict: "object", tuple: "array", Path: "string"}
-_NO_TEXT = re.compile("[\0\ud800-\udfff]")
-_SOME_TEXT = r"\S"
+_FORBIDDEN_TEXT = re.compile("[\0\ud800-\udfff]")
+_NOT_BLANK = r"\S"
 _ABSENT = object()
 
 
@@ -43,7 +49,7 @@ class Input:
     """One input of an operation. `type` is str, bool, int, dict (any object), tuple (of strings) or Path (a file)."""
 
     name: str
-    wire: str
+    json_name: str
     source: Source
     type: type
     default: Any
@@ -54,23 +60,23 @@ class Input:
     low: int
     high: int
     or_query: bool
-    """Whether it may come with the query where the body has it not."""
+    """Whether the query may supply the value when the body does not."""
     of_strings: bool
-    """An object whose values are strings."""
+    """Whether the values of the object are strings."""
 
     def schema(self) -> dict[str, Any]:
-        """It as JSON Schema."""
+        """The JSON Schema of the input."""
         schema: dict[str, Any] = {"type": _JSON_TYPES[self.type]}
         if self.about:
             schema["description"] = self.about
         if self.type is str:
             schema |= self._text()
-        if self.choices:
+        if self.choices and self.type is not tuple:
             schema["enum"] = list(self.choices)
         if self.type is int:
             schema |= {"minimum": self.low, "maximum": self.high, "format": "int32"}
         elif self.type is tuple:
-            schema["items"] = {"type": "string"}
+            schema["items"] = {"type": "string", **({"enum": list(self.choices)} if self.choices else {})}
         elif self.type is Path:
             schema["format"] = "binary"
         elif self.of_strings:
@@ -80,11 +86,11 @@ class Input:
         return schema
 
     def _text(self) -> dict[str, Any]:
-        """What is asked of a text; one that is not required may be empty."""
-        asked = getattr(self.check, "schema", {"pattern": _SOME_TEXT} if self.is_required else {})
-        if "pattern" in asked and not self.is_required:
-            return {**asked, "pattern": f"^$|{asked['pattern']}"}
-        return dict(asked)
+        """The schema keywords of a string; one that is not required may be empty."""
+        keywords = getattr(self.check, "schema", {"pattern": _NOT_BLANK} if self.is_required else {})
+        if "pattern" in keywords and not self.is_required:
+            return {**keywords, "pattern": f"^$|{keywords['pattern']}"}
+        return dict(keywords)
 
 
 def _input(source: Source, about: str, required: bool, default: Any, facts: dict[str, Any]) -> Any:
@@ -93,54 +99,61 @@ def _input(source: Source, about: str, required: bool, default: Any, facts: dict
 
 
 def path(about: str = "", check: Check | None = None) -> Any:
-    """A part of the path, by its name there."""
+    """An input from a path segment with this name."""
     return _input("path", about, True, None, {"check": check})
 
 
 def query(about: str = "", default: Any = None, required: bool = False, **facts: Any) -> Any:
-    """A parameter of the query. Facts: `check`, `choices`, `low`, `high`."""
+    """An input from the query string. Facts: `check`, `choices`, `low`, `high`."""
     return _input("query", about, required, default, facts)
 
 
 def body(about: str = "", default: Any = None, required: bool = False, **facts: Any) -> Any:
-    """A field of the JSON body; of the part `request` where the body is multipart. Facts as `query`, and `or_query`."""
+    """A field of the JSON body, or of the part `request` of a multipart body. Facts as for `query`, and `or_query`."""
     return _input("body", about, required, default, facts)
 
 
 def form(about: str = "", default: Any = None, required: bool = False, **facts: Any) -> Any:
-    """A part of a multipart body that is text."""
+    """A text part of a multipart body."""
     return _input("form", about, required, default, facts)
 
 
 def file(about: str = "") -> Any:
-    """A part of a multipart body that is a file; its value is where it was put, in the request's own folder."""
+    """A file part of a multipart body; the value is its path in the request's folder."""
     return _input("file", about, True, None, {})
 
 
-def inputs(asks: Any) -> tuple[Input, ...]:
-    """The inputs of an operation, in the order in which they are declared."""
-    return _inputs(asks)
+def inputs(request_type: Any) -> tuple[Input, ...]:
+    """The inputs of a request type in declaration order."""
+    return _inputs(request_type)
 
 
 @cache
-def _inputs(asks: Any) -> tuple[Input, ...]:
-    found = []
-    for one in attrs.fields(attrs.resolve_types(asks)):
+def _inputs(request_type: Any) -> tuple[Input, ...]:
+    declared = []
+    for attribute in attrs.fields(attrs.resolve_types(request_type)):
         facts: dict[str, Any] = {"check": None, "choices": (), "low": -_INT32 - 1, "high": _INT32, "or_query": False}
-        facts |= one.metadata[_INPUT]
-        kind, choices, of_strings = _kind(one.type)
+        facts |= attribute.metadata[_INPUT]
+        kind, choices, of_strings = _kind(attribute.type)
         facts["choices"] = facts["choices"] or choices
-        default = None if one.default is attrs.NOTHING else one.default
-        found.append(
-            Input(name=one.name, wire=camel_case(one.name), type=kind, default=default, of_strings=of_strings, **facts)
+        default = None if attribute.default is attrs.NOTHING else attribute.default
+        declared.append(
+            Input(
+                name=attribute.name,
+                json_name=camel_case(attribute.name),
+                type=kind,
+                default=default,
+                of_strings=of_strings,
+                **facts,
+            )
         )
-    return tuple(found)
+    return tuple(declared)
 
 
 def _kind(annotation: Any) -> tuple[type, tuple[str, ...], bool]:
-    """The plain type of an annotation, its choices where it is a Literal, whether its values are strings."""
+    """The plain type of an annotation, its choices if it is a Literal, and whether its values are strings."""
     if typing.get_origin(annotation) in (typing.Union, types.UnionType):
-        annotation = next(one for one in typing.get_args(annotation) if one is not type(None))
+        annotation = next(argument for argument in typing.get_args(annotation) if argument is not type(None))
     origin = typing.get_origin(annotation)
     if origin is Literal:
         return str, typing.get_args(annotation), False
@@ -150,105 +163,165 @@ def _kind(annotation: Any) -> tuple[type, tuple[str, ...], bool]:
 
 
 def read(
-    asks: type[Ask],
+    request_type: type[RequestType],
     path: Mapping[str, str],
     query: Mapping[str, str],
     body: Mapping[str, Any],
     form: Mapping[str, str] | None = None,
     files: Mapping[str, Path] | None = None,
-) -> Ask:
-    """The inputs of an operation from the parts of a request. Raises `Invalid` with all that is wrong.
+) -> RequestType:
+    """Reads a request type from the parts of a request. Raises `Invalid` with every fault.
 
-    Unknown names are ignored; what is null, or text that is blank, is absent.
+    Unknown names are ignored (`check_names` refuses them). A null or a blank string counts as absent.
     """
     parts: dict[str, Mapping[str, Any]] = {"path": path, "body": body, "form": form or {}, "file": files or {}}
 
-    def given(one: Input) -> tuple[Any, bool]:
-        if one.source != "query":
-            value = parts[one.source].get(one.wire)
-            if not one.or_query or not (value is None or (isinstance(value, str) and not value.strip())):
+    def find(declared: Input) -> tuple[Any, bool]:
+        if declared.source != "query":
+            value = parts[declared.source].get(declared.json_name)
+            if not declared.or_query or not (value is None or (isinstance(value, str) and not value.strip())):
                 return value, False
-        return query.get(one.wire), True
+        return query.get(declared.json_name), True
 
-    return _made(asks, given)
-
-
-def read_arguments(asks: type[Ask], arguments: Mapping[str, Any]) -> Ask:
-    """The inputs of an operation from one object that has them all. Raises `Invalid` with all that is wrong."""
-    check_text(arguments)
-    return _made(asks, lambda one: (arguments.get(one.wire), False))
+    return _build(request_type, find)
 
 
-def _made(asks: type[Ask], given: Callable[[Input], tuple[Any, bool]]) -> Ask:
-    values, faults = {}, []
-    for one in inputs(asks):
-        try:
-            value, is_text = given(one)
-            value = _value(one, value, is_text)
-        except ValidationError as fault:
-            faults.append(f"{one.wire}: {fault}")
-            continue
-        except Invalid as fault:
-            faults.append(fault.message)
-            continue
-        if value is not _ABSENT:
-            values[one.name] = value
-        elif one.is_required:
-            faults.append(f"{one.wire} is required")
+_UNSUPPORTED = {
+    "certFile": "files of this machine are not read",
+    "keyFile": "files of this machine are not read",
+    "caFile": "files of this machine are not read",
+    "keyring": "the operator sets svc.fetch.keyring",
+    "noUpdate": "forceUpdate says whether an existing repository is replaced",
+    "recreatePods": "helm has removed it; change a value of the pod template instead",
+}
+"""Fields of jhelm that have no meaning here: accepted if null, false or empty."""
+_MAX_SUGGESTED_CHARACTERS = 64
+_MAX_DISTANCE = 2
+
+
+def check_names(request_type: Any, query: Mapping[str, Any], body: Mapping[str, Any]) -> None:
+    """Raises `Invalid` for a query parameter or body field that the request type does not declare."""
+    in_query, in_body = set[str](), set[str]()
+    for declared in inputs(request_type):
+        (in_query if declared.source == "query" else in_body).add(declared.json_name)
+        if declared.or_query:
+            in_query.add(declared.json_name)
+    faults = [_unknown(name, "parameter", in_query, in_body) for name in query if name not in in_query]
+    for name, value in body.items():
+        if name in _UNSUPPORTED and name not in in_body:
+            if value not in (None, False, ""):
+                faults.append(f"{name} is not supported: {_UNSUPPORTED[name]}")
+        elif name not in in_body:
+            faults.append(_unknown(name, "field", in_body, in_query))
     if faults:
         raise Invalid("; ".join(faults))
-    return asks(**values)
 
 
-def _value(one: Input, value: Any, is_text: bool) -> Any:
-    """A value by its input's type, or `_ABSENT`. `is_text`: it came as text, whatever its type."""
-    if value is None or (isinstance(value, str) and not value.strip() and (is_text or one.type is str)):
+def check_arguments(request_type: Any, arguments: Mapping[str, Any]) -> None:
+    """Raises `Invalid` for an argument of a tool that the request type does not declare."""
+    known = {declared.json_name for declared in inputs(request_type)}
+    faults = [_unknown(name, "field", known, set()) for name in arguments if name not in known]
+    if faults:
+        raise Invalid("; ".join(faults))
+
+
+def _unknown(name: str, what: str, known: set[str], elsewhere: set[str]) -> str:
+    shown = json.dumps(name[:_MAX_SUGGESTED_CHARACTERS])
+    if name in elsewhere:
+        place = "a query parameter" if what == "field" else "a field of the body or path"
+        return f"unknown {what} {shown}; it is {place}"
+    near = [(distance, each) for each in known if (distance := _distance(name, each)) <= _MAX_DISTANCE]
+    return f"unknown {what} {shown}" + (f'; did you mean "{min(near)[1]}"?' if near else "")
+
+
+def _distance(first: str, second: str) -> int:
+    """The number of single-character edits between two names; large for long ones."""
+    if len(first) > _MAX_SUGGESTED_CHARACTERS:
+        return _MAX_SUGGESTED_CHARACTERS
+    row = list(range(len(second) + 1))
+    for index, left in enumerate(first, 1):
+        previous, row[0] = row[0], index
+        for column, right in enumerate(second, 1):
+            previous, row[column] = row[column], min(row[column] + 1, row[column - 1] + 1, previous + (left != right))
+    return row[-1]
+
+
+def read_arguments(request_type: type[RequestType], arguments: Mapping[str, Any]) -> RequestType:
+    """Reads a request type from one object of arguments. Raises `Invalid` with every fault."""
+    check_text(arguments)
+    return _build(request_type, lambda declared: (arguments.get(declared.json_name), False))
+
+
+def _build(request_type: type[RequestType], find: Callable[[Input], tuple[Any, bool]]) -> RequestType:
+    values, faults = {}, []
+    for declared in inputs(request_type):
+        try:
+            value, is_text = find(declared)
+            value = _value(declared, value, is_text)
+        except ValidationError as problem:
+            faults.append(f"{declared.json_name}: {problem}")
+            continue
+        except Invalid as problem:
+            faults.append(problem.message)
+            continue
+        if value is not _ABSENT:
+            values[declared.name] = value
+        elif declared.is_required:
+            faults.append(f"{declared.json_name} is required")
+    if faults:
+        raise Invalid("; ".join(faults))
+    return request_type(**values)
+
+
+def _value(declared: Input, value: Any, is_text: bool) -> Any:
+    """Converts a value to its input's type, or returns `_ABSENT`. `is_text`: it arrived as text, whatever its type."""
+    if value is None or (isinstance(value, str) and not value.strip() and (is_text or declared.type is str)):
         return _ABSENT
     if is_text and isinstance(value, str):
-        value = _converted(one, value)
-    if one.type is Path and isinstance(value, Path):
+        value = _converted(declared, value)
+    if declared.type is Path and isinstance(value, Path):
         return value
-    if not _fits(one, value):
-        raise ValidationError(f"must be {_NAMES.get(one.type, 'a file')}")
-    if one.type is int and not one.low <= value <= one.high:
-        raise ValidationError(f"is not between {one.low} and {one.high}", value)
-    if one.type is tuple:
+    if not _fits(declared, value):
+        raise ValidationError(f"must be {_TYPE_NAMES.get(declared.type, 'a file')}")
+    if declared.type is int and not declared.low <= value <= declared.high:
+        raise ValidationError(f"is not between {declared.low} and {declared.high}", value)
+    if declared.type is tuple:
         value = tuple(value)
-    if one.choices and value not in one.choices:
-        raise ValidationError(f"is not one of {', '.join(one.choices)}", value)
-    if one.check is not None:
-        for item in value if one.type is tuple else [value]:
-            one.check(item)
+    if declared.choices and not set(value if declared.type is tuple else [value]) <= set(declared.choices):
+        raise ValidationError(f"is not one of {', '.join(declared.choices)}", value)
+    if declared.check is not None:
+        for item in value if declared.type is tuple else [value]:
+            declared.check(item)
     return value
 
 
-def _converted(one: Input, text: str) -> Any:
-    if one.type is bool and text.lower() in ("true", "false"):
+def _converted(declared: Input, text: str) -> Any:
+    if declared.type is bool and text.lower() in ("true", "false"):
         return text.lower() == "true"
-    if one.type is int and re.fullmatch(r"[+-]?[0-9]{1,18}", text):
+    if declared.type is int and re.fullmatch(r"[+-]?[0-9]{1,18}", text):
         return int(text)
-    if one.type is tuple:
-        return [text]
+    if declared.type is tuple:
+        return [part for part in map(str.strip, text.split(",")) if part]
     return text
 
 
-def _fits(one: Input, value: Any) -> bool:
-    if one.type is tuple:
+def _fits(declared: Input, value: Any) -> bool:
+    if declared.type is tuple:
         return isinstance(value, list) and all(isinstance(item, str) for item in value)
-    if one.type is dict:
+    if declared.type is dict:
         return isinstance(value, dict) and not (
-            one.of_strings and any(not isinstance(item, str) for item in value.values())
+            declared.of_strings and any(not isinstance(item, str) for item in value.values())
         )
-    if one.type is int:
+    if declared.type is int:
         return isinstance(value, int) and not isinstance(value, bool)
-    return one.type is not Path and isinstance(value, one.type)
+    return declared.type is not Path and isinstance(value, declared.type)
 
 
 # JSON
 
 
 def json_object(raw: bytes, what: str = "the body") -> dict[str, Any]:
-    """A JSON object of bytes; nothing at all is an empty one. Raises `Invalid`."""
+    """Parses a JSON object; no content is an empty object. Raises `Invalid`."""
     if not raw.strip():
         return {}
     try:
@@ -261,7 +334,7 @@ def json_object(raw: bytes, what: str = "the body") -> dict[str, Any]:
     except RecursionError:
         raise Invalid(f"{what} is nested too deeply") from None
     except ValueError:
-        raise Invalid(f"{what} has a number that is none, or that cannot be held") from None
+        raise Invalid(f"{what} has a number that is not finite or too large") from None
     if not isinstance(value, dict):
         raise Invalid(f"{what} must be a JSON object")
     check_text(value)
@@ -280,18 +353,18 @@ def _finite(text: str) -> float:
 
 
 def check_text(value: Any) -> None:
-    """Raises `Invalid` for a NUL or a lone surrogate in any text of a JSON value, and for one nested too deeply."""
+    """Raises `Invalid` for a NUL or a lone surrogate in any string of a JSON value, and for nesting deeper than 100."""
     waiting: list[tuple[Any, str, int]] = [(value, "", 0)]
     while waiting:
-        one, name, depth = waiting.pop()
+        child, name, depth = waiting.pop()
         if depth > 100:
             raise Invalid(f"{name or 'the body'}: is nested too deeply")
-        if isinstance(one, str) and _NO_TEXT.search(one):
-            raise Invalid(f"{name or 'the body'}: must not contain a NUL or half a character")
-        if isinstance(one, dict):
-            for key, item in one.items():
+        if isinstance(child, str) and _FORBIDDEN_TEXT.search(child):
+            raise Invalid(f"{name or 'the body'}: must not contain a NUL or a lone surrogate")
+        if isinstance(child, dict):
+            for key, item in child.items():
                 top = name or str(key)
                 safe = top.encode("ascii", "backslashreplace").decode().replace("\0", "\\0")
                 waiting += [(key, safe, depth + 1), (item, safe, depth + 1)]
-        elif isinstance(one, list):
-            waiting += [(item, name, depth + 1) for item in one]
+        elif isinstance(child, list):
+            waiting += [(child, name, depth + 1) for child in child]

@@ -1,4 +1,4 @@
-"""Helm's rules for names, and the chart references of a request. Each check raises `ValidationError`."""
+"""helm's rules for names, and chart references. Each check raises `ValidationError`."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from models.errors import Invalid
 _LABEL = r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?"
 _LABEL_NAME = re.compile(r"(?:[a-z0-9](?:[-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 _LABEL_VALUE = re.compile(r"(?:[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
-_NOT_IN_A_PATH = re.compile(r"[\x00-\x1f\x7f\\,]")
-_RESERVED = ("name", "owner", "status", "version", "createdAt", "modifiedAt")
+_FORBIDDEN_IN_PATH = re.compile(r"[\x00-\x1f\x7f\\,]")
+_RESERVED_LABELS = ("name", "owner", "status", "version", "createdAt", "modifiedAt")
 
 
 @frozen
 class Name:
-    """A check for names of one kind, which the interface document can tell as well."""
+    """A check for one kind of name that the interface document can describe."""
 
     pattern: str
-    longest: int
+    max_characters: int
     fault: str
 
     def __call__(self, text: str) -> None:
-        if len(text) > self.longest or not re.fullmatch(self.pattern, text):
+        if len(text) > self.max_characters or not re.fullmatch(self.pattern, text):
             raise ValidationError(self.fault, text)
 
     @property
     def schema(self) -> dict[str, Any]:
-        return {"pattern": f"^{self.pattern}$", "maxLength": self.longest}
+        return {"pattern": f"^{self.pattern}$", "maxLength": self.max_characters}
 
 
 release = Name(
@@ -49,22 +49,22 @@ new_chart = Name(
     250,
     "is not a chart name (at most 250 of letters, digits, ., _ and -, the first a letter or digit)",
 )
-"""What a chart that we make may be called: its name becomes that of a folder."""
+"""The name of a chart to create; it becomes the name of a folder."""
 
 
 def label(name: str, value: str) -> None:
-    """A label that a release is to bear."""
-    if name in _RESERVED:
-        raise ValidationError(f"{name} is one that helm sets itself")
+    """Checks a label of a release."""
+    if name in _RESERVED_LABELS:
+        raise ValidationError(f"{name} is a label that helm sets itself")
     if not _LABEL_NAME.fullmatch(name):
-        raise ValidationError("is not the name of a label", name)
+        raise ValidationError("is not a valid label name", name)
     if not _LABEL_VALUE.fullmatch(value):
-        raise ValidationError("is not the value of a label", value)
+        raise ValidationError("is not a valid label value", value)
 
 
 def template_file(text: str) -> None:
-    """One of a chart's templates, or a pattern for some: a path within the chart."""
-    if text.startswith(("/", "-")) or ".." in text.split("/") or len(text) > 500 or _NOT_IN_A_PATH.search(text):
+    """Checks the path, or path pattern, of a template within a chart."""
+    if text.startswith(("/", "-")) or ".." in text.split("/") or len(text) > 500 or _FORBIDDEN_IN_PATH.search(text):
         raise ValidationError("is not the path of a template within the chart", text)
 
 
@@ -78,15 +78,14 @@ _OCI_PATH = re.compile(rf"{_COMPONENT}(?:/{_COMPONENT})*")
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._+-]{0,127}")
 _HOST_LABEL = r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
 _HOST = re.compile(rf"(?=.{{1,253}}$)({_HOST_LABEL}(?:\.{_HOST_LABEL})*\.?|\[[0-9A-Fa-f:.]+\])(?::([0-9]{{1,5}}))?")
-_LONGEST_NAME = 250
+_MAX_NAME_CHARACTERS = 250
 
 
 @frozen
 class ChartRef:
-    """A chart of a repository that we know, or of an OCI registry; `version` exact, a range, or empty: the newest.
+    """A chart of a configured repository or of an OCI registry; `version` is exact, a range, or empty for the newest.
 
-    Of an OCI reference `repository` is the registry's host with its port, `chart` the path below it, `tag` what the
-    reference itself names.
+    For OCI, `repository` is the registry's host and port, `chart` the path below it, `tag` the reference's own tag.
     """
 
     repository: str
@@ -105,20 +104,25 @@ class ChartRef:
 
     @classmethod
     def parse(cls, text: str, version: str | None = None, field: str = "chartRef") -> ChartRef:
-        """Reads a reference, and the version that came beside it. Raises `Invalid`, naming the field."""
+        """Parses a reference and the separate version. Raises `Invalid` naming the field."""
         version = check_version(version or "")
         if text.startswith(OCI):
             return _parse_oci(text, version, field)
-        found = _REPOSITORY_CHART.fullmatch(text)
-        if not found or ".." in found[1] or ".." in found[2] or max(len(found[1]), len(found[2])) > _LONGEST_NAME:
+        match = _REPOSITORY_CHART.fullmatch(text)
+        if (
+            not match
+            or ".." in match[1]
+            or ".." in match[2]
+            or max(len(match[1]), len(match[2])) > _MAX_NAME_CHARACTERS
+        ):
             raise Invalid(f"{field} must be repo/chart, repo/chart:version or oci://host/path[:tag]")
-        return cls(found[1], found[2], _agreed(check_version(found[3] or "", field), version, field))
+        return cls(match[1], match[2], _agreed(check_version(match[3] or "", field), version, field))
 
 
 def _parse_oci(text: str, version: str, field: str) -> ChartRef:
     host, path = _registry(text, field)
     path, colon, tag = path.partition(":")
-    if not _OCI_PATH.fullmatch(path) or len(path) > _LONGEST_NAME or (colon and not _TAG.fullmatch(tag)):
+    if not _OCI_PATH.fullmatch(path) or len(path) > _MAX_NAME_CHARACTERS or (colon and not _TAG.fullmatch(tag)):
         raise Invalid(f"{field} must be oci://host/path[:tag], with a path in lower case")
     ref = ChartRef(host, path, version, is_oci=True, tag=tag.replace("+", "_"))
     if tag:
@@ -126,18 +130,18 @@ def _parse_oci(text: str, version: str, field: str) -> ChartRef:
     return ref
 
 
-def _agreed(named: str, version: str, field: str) -> str:
-    """The one version that was asked for, in the reference or beside it. Raises `Invalid` where there are two."""
-    if named and version and named != version:
-        raise Invalid(f"{field} names version {named}, and version is {version}")
-    return named or version
+def _agreed(tagged: str, version: str, field: str) -> str:
+    """The requested version, from the reference or the separate field. Raises `Invalid` if they differ."""
+    if tagged and version and tagged != version:
+        raise Invalid(f"{field} names version {tagged}, and version is {version}")
+    return tagged or version
 
 
 def _registry(text: str, field: str) -> tuple[str, str]:
-    """Host (with port) and the rest of an OCI reference. Raises `Invalid`."""
+    """Host (with port) and path of an OCI reference. Raises `Invalid`."""
     host, _, path = text.removeprefix(OCI).partition("/")
-    found = _HOST.fullmatch(host)
-    if not found or (found[2] and not 1 <= int(found[2]) <= 65535) or (host[0] == "[" and not _is_ipv6(found[1])):
+    match = _HOST.fullmatch(host)
+    if not match or (match[2] and not 1 <= int(match[2]) <= 65535) or (host[0] == "[" and not _is_ipv6(match[1])):
         raise Invalid(f"{field} must begin with oci:// and the host of a registry")
     return host.lower(), path
 
@@ -151,19 +155,19 @@ def _is_ipv6(host: str) -> bool:
 
 
 def remote(text: str, name: str, version: str) -> ChartRef:
-    """Where a chart is pushed to: name and version are appended to `text`, as helm does. Raises `Invalid`."""
+    """Where a chart is pushed: its name and version are appended to `text`, as helm does. Raises `Invalid`."""
     if not text.startswith(OCI):
         raise Invalid("remote must be oci://host/path")
     host, path = _registry(text, "remote")
-    whole = f"{path.rstrip('/')}/{name}".lstrip("/")
+    full_path = f"{path.rstrip('/')}/{name}".lstrip("/")
     tag = version.replace("+", "_")
-    if not _OCI_PATH.fullmatch(whole) or not _TAG.fullmatch(tag):
+    if not _OCI_PATH.fullmatch(full_path) or not _TAG.fullmatch(tag):
         raise Invalid("remote must be oci://host/path without a tag; path and the chart's name must be in lower case")
-    return evolve(ChartRef(host, whole, is_oci=True), tag=tag)
+    return evolve(ChartRef(host, full_path, is_oci=True), tag=tag)
 
 
 def check_version(text: str, field: str = "version") -> str:
-    """An exact version or a range. Raises `Invalid`."""
+    """Checks an exact version or a range. Raises `Invalid`."""
     text = text.strip()
     if "/" in text or text.startswith("-") or any(c < " " for c in text):
         raise Invalid(f"{field}: not a version or a range of versions")
@@ -174,7 +178,7 @@ def check_version(text: str, field: str = "version") -> str:
 
 repository_name = Name(
     rf"(?!.*\.\.){_WORD}",
-    _LONGEST_NAME,
+    _MAX_NAME_CHARACTERS,
     "is not the name of a repository or chart (letters, digits, '.', '_' and '-')",
 )
-"""What may stand before the / of a reference."""
+"""The name before the / of a reference."""

@@ -1,53 +1,59 @@
-"""What helm stores of a release, and what we say of it. Nothing here asks a cluster.
+"""Releases as helm stores them, and the responses made of them. Nothing here queries a cluster.
 
 A revision is a Secret of type `helm.sh/release.v1`, named `sh.helm.release.v1.<release>.v<revision>`, with the labels
 owner=helm, name, version and status. Its key `release` is base64 (helm's) of gzip of JSON; Kubernetes adds a base64.
+
+helm refuses to upgrade a release whose newest revision is pending or uninstalling. It leaves a release so if a hook
+before a rollback or uninstall fails, or if it is killed. A failed release can be upgraded, rolled back, uninstalled.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
+import gzip
 import json
 import re
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from attrs import frozen
 
+from models.charts import releases
 from models.charts.responses import HistoryRow, Hook, ListRow, Release, ReleaseInfo, TestResult
+from models.errors import Invalid
 
-MOST = 64 * 1024**2
-"""Bytes that one release may unpack to; helm's Secret holds 1 MiB of it, packed."""
+MAX_INFLATED_BYTES = 64 * 1024**2
+"""Limit of an inflated release; helm's Secret holds at most 1 MiB of compressed data."""
 
 SELECTOR = "owner=helm"
 SUPERSEDED = "superseded"
 
 _GZIP = b"\x1f\x8b\x08"
-_TIME = re.compile(r"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)(?:\.(\d+))? ?(Z|[+-]\d\d:?\d\d)(?: \S+)?")
-_TEST = "test"
-_TOLD = {"Succeeded": "PASSED", "Failed": "FAILED"}
+_GO_TIME = re.compile(r"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)(?:\.(\d+))? ?(Z|[+-]\d\d:?\d\d)(?: \S+)?")
+_TEST_EVENT = "test"
+_TEST_STATUSES = {"Succeeded": "PASSED", "Failed": "FAILED"}
 
 Stored = Mapping[str, Any]
-"""The JSON of one revision, as helm wrote it."""
+"""The JSON of one revision as helm stored it."""
 
 
 class BadRelease(ValueError):
-    """What is stored is no release."""
+    """The stored data is not a release."""
 
 
 @frozen
 class Revision:
-    """One revision as its labels tell, without what it holds."""
+    """One revision as its labels describe it, without its content."""
 
     release: str
     number: int
     key: str
     """The name of its Secret."""
     version: str
-    """What changes with each write: uid and resource version."""
+    """Changes with each write: uid and resource version."""
     status: str = ""
 
 
@@ -57,62 +63,62 @@ def key(release: str, number: int) -> str:
 
 
 def revisions(items: Iterable[Mapping[str, Any]]) -> list[Revision]:
-    """The revisions that a list of Secrets' metadata tells of; what only looks like one is left out."""
-    found = []
+    """The revisions in a list of Secrets' metadata; Secrets that only look like one are skipped."""
+    revisions_ = []
     for item in items:
-        about = item.get("metadata") or {}
-        labels = about.get("labels") or {}
+        metadata = item.get("metadata") or {}
+        labels = metadata.get("labels") or {}
         name, number = labels.get("name") or "", str(labels.get("version") or "")
-        if not number.isdecimal() or about.get("name") != key(name, int(number)):
+        if not number.isdecimal() or metadata.get("name") != key(name, int(number)):
             continue
-        version = f"{about.get('uid')} {about.get('resourceVersion')}"
-        found.append(Revision(name, int(number), about["name"], version, labels.get("status") or ""))
-    return found
+        version = f"{metadata.get('uid')} {metadata.get('resourceVersion')}"
+        revisions_.append(Revision(name, int(number), metadata["name"], version, labels.get("status") or ""))
+    return revisions_
 
 
-def latest(found: Iterable[Revision]) -> dict[str, Revision]:
+def latest(revisions_: Iterable[Revision]) -> dict[str, Revision]:
     """The newest revision of each release, by its name."""
     newest: dict[str, Revision] = {}
-    for one in found:
-        if one.release not in newest or newest[one.release].number < one.number:
-            newest[one.release] = one
+    for revision in revisions_:
+        if revision.release not in newest or newest[revision.release].number < revision.number:
+            newest[revision.release] = revision
     return newest
 
 
 def unpacked(secret: Mapping[str, Any]) -> Stored:
-    """What a Secret holds. Raises `BadRelease`."""
+    """The release in a Secret. Raises `BadRelease`."""
     try:
         packed = base64.b64decode(base64.b64decode((secret.get("data") or {})["release"]), validate=True)
         stored = json.loads(_inflated(packed) if packed.startswith(_GZIP) else packed)
     except (KeyError, TypeError, ValueError, binascii.Error, zlib.error, RecursionError):
         raise BadRelease("it cannot be unpacked") from None
     if not isinstance(stored, dict) or not isinstance(stored.get("name"), str):
-        raise BadRelease("it is no release")
+        raise BadRelease("it is not a release")
     return stored
 
 
 def _inflated(packed: bytes) -> bytes:
     inflater = zlib.decompressobj(wbits=31)
-    plain = inflater.decompress(packed, MOST)
+    plain = inflater.decompress(packed, MAX_INFLATED_BYTES)
     if inflater.unconsumed_tail or not inflater.eof:
-        raise BadRelease("it is cut off, or too large")
+        raise BadRelease("it is truncated or too large")
     return plain
 
 
-# Shapes
+# Responses
 
 
 def instant(text: object) -> str | None:
-    """A time as Go writes it, in either of helm's two ways, as RFC 3339 in UTC with Z; `None` where there is none."""
-    found = _TIME.fullmatch(text) if isinstance(text, str) else None
-    if found is None:
+    """Converts a time in either of helm's Go formats to RFC 3339 in UTC with Z; `None` if it is not a time."""
+    match = _GO_TIME.fullmatch(text) if isinstance(text, str) else None
+    if match is None:
         return None
-    day, clock, fraction, zone = found.groups()
+    day, clock, fraction, zone = match.groups()
     try:
         at = datetime.fromisoformat(f"{day}T{clock}{'+00:00' if zone == 'Z' else zone}").astimezone(UTC)
-    except (ValueError, OverflowError):  # no such day
+    except (ValueError, OverflowError):  # not a date
         return None
-    if at.year <= 1:  # Go's zero time: it has not happened
+    if at.year <= 1:  # Go's zero time means that the event has not happened
         return None
     fraction = (fraction or "").rstrip("0")
     return at.strftime("%Y-%m-%dT%H:%M:%S") + (f".{fraction}Z" if fraction else "Z")
@@ -188,13 +194,13 @@ def hooks(stored: Stored) -> list[Hook]:
 
 
 def test_results(stored: Stored, since: datetime | None) -> list[TestResult]:
-    """What the last run of each test hook came to; one that has not ended is RUNNING, or not begun `since` then."""
+    """The result of each test hook's last run; RUNNING if it has not ended or did not start after `since`."""
     results = []
     for hook in _hooks(stored):
-        if _TEST in _texts(hook, "events"):
+        if _TEST_EVENT in _texts(hook, "events"):
             run = _part(hook, "last_run")
             phase = _text(run, "phase") if since is None or _is_since(run, since) else ""
-            status = _TOLD.get(phase, "RUNNING")
+            status = _TEST_STATUSES.get(phase, "RUNNING")
             message = None if status == "PASSED" else f"the test is {phase.lower() or 'not finished'}"
             results.append(TestResult(_text(hook, "kind"), _text(hook, "name"), status, message))  # type: ignore[arg-type]
     return results
@@ -206,8 +212,8 @@ def _is_since(run: Mapping[str, Any], since: datetime) -> bool:
 
 
 def _chart(stored: Stored) -> str:
-    about = _metadata(stored)
-    return f"{_text(about, 'name')}-{_text(about, 'version')}" if about else "MISSING"  # helm's own word
+    metadata = _metadata(stored)
+    return f"{_text(metadata, 'name')}-{_text(metadata, 'version')}" if metadata else "MISSING"  # as helm prints it
 
 
 def _info(stored: Stored) -> Mapping[str, Any]:
@@ -250,37 +256,37 @@ def _texts(of: Mapping[str, Any], name: str) -> tuple[str, ...]:
 
 
 def values(stored: Stored) -> dict[str, Any]:
-    """What the user gave."""
+    """The values that the user supplied."""
     return dict(_part(stored, "config"))
 
 
 def all_values(stored: Stored) -> dict[str, Any]:
-    """What the user gave over the chart's own values, merged as helm merges them."""
-    given = values(stored)
-    return _over(given, _part(_part(stored, "chart"), "values"), is_top=True)
+    """The supplied values merged over the chart's own as helm merges them."""
+    supplied = values(stored)
+    return _merge_values(supplied, _part(_part(stored, "chart"), "values"), is_top=True)
 
 
-def _over(given: Mapping[str, Any], own: Mapping[str, Any], is_top: bool) -> dict[str, Any]:
-    """`given` over `own`: tables are merged, a null takes away what `own` has, and all else is replaced."""
-    merged = dict(given)
-    for name, value in own.items():
-        if name not in given:
+def _merge_values(overrides: Mapping[str, Any], defaults: Mapping[str, Any], is_top: bool) -> dict[str, Any]:
+    """Merges `overrides` over `defaults`: tables merge, a null removes the key, any other value replaces."""
+    merged = dict(overrides)
+    for name, value in defaults.items():
+        if name not in overrides:
             merged[name] = value
-        elif given[name] is None:
+        elif overrides[name] is None:
             if is_top or value is not None:
                 del merged[name]
-        elif isinstance(given[name], dict) and isinstance(value, dict):
-            merged[name] = _over(given[name], value, is_top=False)
+        elif isinstance(overrides[name], dict) and isinstance(value, dict):
+            merged[name] = _merge_values(overrides[name], value, is_top=False)
     return merged
 
 
 NEWEST_SELECTOR = f"{SELECTOR},status!=superseded"
-"""The newest revision of a release is never one that was superseded."""
+"""The newest revision of a release never has the status superseded."""
 
 
 @frozen
 class Brief:
-    """A release's newest revision. `row` is what else is known of it, where that was read already."""
+    """A release's newest revision. `row` is its list row if that has been read already."""
 
     namespace: str
     revision: Revision
@@ -297,32 +303,154 @@ class Brief:
 
 
 def briefs(items: Iterable[Mapping[str, Any]]) -> list[Brief]:
-    """The newest revision of each release that a list of Secrets' metadata tells of, by namespace and name."""
+    """The newest revision of each release in a list of Secrets' metadata, sorted by namespace and name."""
     newest: dict[tuple[str, str], Brief] = {}
     for item in items:
-        about = item.get("metadata") or {}
-        namespace = str(about.get("namespace") or "")
-        for one in revisions([item]):
-            place = (namespace, one.release)
-            if place not in newest or newest[place].revision.number < one.number:
-                newest[place] = Brief(namespace, one, _updated(about))
-    return [newest[place] for place in sorted(newest)]
+        metadata = item.get("metadata") or {}
+        namespace = str(metadata.get("namespace") or "")
+        for revision in revisions([item]):
+            key_ = (namespace, revision.release)
+            if key_ not in newest or newest[key_].revision.number < revision.number:
+                newest[key_] = Brief(namespace, revision, _updated(metadata))
+    return [newest[key_] for key_ in sorted(newest)]
 
 
-def of_row(row: ListRow) -> Brief:
-    """A release of which all is known."""
+def brief_of_row(row: ListRow) -> Brief:
+    """The summary of a release whose list row is known."""
     revision = Revision(row.name, row.revision, key(row.name, row.revision), "", row.status)
     return Brief(row.namespace, revision, row.updated, row)
 
 
-def plain_row(one: Brief) -> ListRow:
-    """The row of a release, with what is known of it."""
-    return one.row or ListRow(one.name, one.namespace, one.revision.number, one.updated, one.status, "", "")
+def row_of_brief(brief: Brief) -> ListRow:
+    """The list row of a release, as far as it is known."""
+    return brief.row or ListRow(brief.name, brief.namespace, brief.revision.number, brief.updated, brief.status, "", "")
 
 
-def _updated(about: Mapping[str, Any]) -> str | None:
-    """When helm last wrote it; helm notes that in a label, as seconds since 1970."""
-    seconds = str((about.get("labels") or {}).get("modifiedAt") or "")
+def _updated(metadata: Mapping[str, Any]) -> str | None:
+    """When helm last wrote the release: the label `modifiedAt` (seconds since 1970), else the Secret's creation."""
+    seconds = str((metadata.get("labels") or {}).get("modifiedAt") or "")
     if not seconds.isdecimal() or len(seconds) > 11:
-        return instant(about.get("creationTimestamp"))
+        return instant(metadata.get("creationTimestamp"))
     return datetime.fromtimestamp(int(seconds), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+_INTERRUPTED_STATUSES = ("pending-install", "pending-upgrade", "pending-rollback", "uninstalling")
+_UNINSTALLING = "uninstalling"
+_FAILED = "failed"
+_NOT_STARTED = re.compile(
+    r"another operation .* is in progress|cannot re-?use a name that is still in use|kubernetes cluster unreachable",
+    re.IGNORECASE,
+)
+_CLOCK_TOLERANCE_SECONDS, _CHANGE_TOLERANCE_SECONDS = 1.0, 120.0
+_COMMAND_NAMES = {"install": "Release", "upgrade": "Upgrade", "rollback": "Rollback", "uninstall": "Uninstall"}
+_MAX_DESCRIPTION_CHARACTERS = 500
+
+
+@frozen
+class Change:
+    """A change that has started: helm's command, when it began (seconds since 1970) and how long it may take."""
+
+    namespace: str
+    name: str
+    command: str
+    began: float
+    seconds: float
+
+    def has_interrupted(self, stored: Stored) -> bool:
+        """Whether a release's newest revision is incomplete and was written by this change.
+
+        helm dates revisions by this machine's clock, so a revision of another client is older or younger.
+        """
+        info = stored.get("info")
+        if not isinstance(info, dict) or info.get("status") not in _INTERRUPTED_STATUSES:
+            return False
+        written = releases.instant(info.get("deleted" if info["status"] == _UNINSTALLING else "last_deployed"))
+        if written is None:
+            return False
+        at = datetime.fromisoformat(written).timestamp()
+        return self.began - _CLOCK_TOLERANCE_SECONDS <= at <= self.began + self.seconds + _CHANGE_TOLERANCE_SECONDS
+
+    def described(self, reason: str) -> str:
+        """The description in helm's own format."""
+        return f'{_COMMAND_NAMES[self.command]} "{self.name}" failed: {reason}'[:_MAX_DESCRIPTION_CHARACTERS]
+
+
+def was_not_started(stderr: str) -> bool:
+    """Whether helm did nothing, usually because another client is changing the release."""
+    return _NOT_STARTED.search(stderr) is not None
+
+
+def failed(secret: Mapping[str, Any], stored: Stored, description: str, now: float) -> dict[str, Any]:
+    """The Secret of a revision with its stored release marked as failed."""
+    info = {**stored["info"], "status": _FAILED, "description": description}
+    info.pop("deleted", None)
+    metadata = dict(secret["metadata"])
+    metadata["labels"] = {**(metadata.get("labels") or {}), "status": _FAILED, "modifiedAt": str(int(now))}
+    return {**secret, "metadata": metadata, "data": {**secret["data"], "release": _packed({**stored, "info": info})}}
+
+
+def _packed(stored: Stored) -> str:
+    plain = json.dumps(stored, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+    return base64.b64encode(base64.b64encode(gzip.compress(plain))).decode()
+
+
+# Lists
+
+_FILTER_SIGNS = re.compile(r"[\\+?()\[\]{}*]")
+_LABEL = r"[A-Za-z0-9](?:[-A-Za-z0-9_./]{0,315}[A-Za-z0-9])?"
+_REQUIREMENT = re.compile(rf"\s*({_LABEL})\s*(==?|!=)\s*((?:{_LABEL})?)\s*")
+
+
+def check_filter(text: str) -> None:
+    """Raises `Invalid` for signs of regular expressions other than `^`, `$`, `.*` and `|`."""
+    if len(text) > _MAX_DESCRIPTION_CHARACTERS or _FILTER_SIGNS.search(text.replace(".*", "")):
+        raise Invalid("filter: only text, ^, $, .* and | are supported")
+
+
+def check_selector(text: str) -> None:
+    """Raises `Invalid` unless the text is requirements such as `a=b,c!=d`."""
+    if not all(_REQUIREMENT.fullmatch(part) for part in text.split(",")):
+        raise Invalid("selector: is not a list of requirements such as a=b,c!=d")
+
+
+def is_selected(labels: Mapping[str, str], selector: str) -> bool:
+    """Whether labels meet a checked selector."""
+    for part in selector.split(","):
+        match = _REQUIREMENT.fullmatch(part)
+        if match is None or (labels.get(match[1]) == match[3]) == (match[2] == "!="):
+            return False
+    return True
+
+
+def selected(items: Iterable[Mapping[str, Any]], selector: str) -> set[tuple[str, str]]:
+    """Namespace and name of the releases whose newest revision has labels that meet a selector."""
+    newest: dict[tuple[str, str], tuple[int, bool]] = {}
+    for item in items:
+        metadata = item.get("metadata") or {}
+        for revision in revisions([item]):
+            place = str(metadata.get("namespace") or ""), revision.release
+            if place not in newest or newest[place][0] < revision.number:
+                newest[place] = revision.number, is_selected(metadata.get("labels") or {}, selector)
+    return {place for place, (_, is_match) in newest.items() if is_match}
+
+
+def select_rows(rows: list[ListRow], filter: str | None, statuses: Sequence[str], sort: str) -> list[ListRow]:
+    """The rows whose name matches the filter and whose status is one of these, in order."""
+    patterns = [_pattern(part) for part in filter.split("|")] if filter else []
+    found = [
+        row
+        for row in rows
+        if (not patterns or any(pattern.search(row.name) for pattern in patterns))
+        and (not statuses or row.status in statuses)
+    ]
+    if sort == "name":
+        return found
+    return sorted(found, key=lambda row: row.updated or "", reverse=sort.startswith("-"))
+
+
+def _pattern(part: str) -> re.Pattern[str]:
+    """One alternative of a filter; its text is literal. Names are short, so `.*` costs little."""
+    begins, ends = part.startswith("^"), part.endswith("$")
+    texts = part.removeprefix("^").removesuffix("$").split(".*")
+    middle = ".*".join(re.escape(text) for text in texts if text or len(texts) > 1)
+    return re.compile(("^" if begins else "") + re.sub(r"(?:\.\*){2,}", ".*", middle) + ("$" if ends else ""))

@@ -1,6 +1,7 @@
-"""What is known of the chart repositories: their settings, and what their indexes say.
+"""Chart repositories in the database `charts.db`: their settings and logins, and the contents of their indexes.
 
-A worker writes; the loop reads what is one row, or asks a worker.
+An index is stored as it is queried: the JSON of each listing, and the archive URL of each version. Writes run in a
+worker; the event loop reads single rows.
 """
 
 from __future__ import annotations
@@ -14,16 +15,89 @@ from attrs import evolve, field, frozen
 
 from models.charts import semver
 from models.charts.repository_index import IndexChart, IndexVersion
-from models.charts.tables import Chart, ChartVersion, Repository, catalogue
 from models.errors import NotFound
+from models.storage.sqlite import SqliteStore
 
-_KEPT_UNNAMED = 32
-_MANY = 1000
+catalogue = SqliteStore(
+    [
+        [
+            "CREATE TABLE repository (id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT UNIQUE, url TEXT NOT NULL,"
+            " username TEXT NOT NULL, password TEXT NOT NULL, insecure INTEGER NOT NULL, pass_login INTEGER NOT NULL,"
+            " etag TEXT NOT NULL, modified TEXT NOT NULL, fetched_at INTEGER NOT NULL, listing BLOB NOT NULL)",
+            "CREATE TABLE chart (id INTEGER PRIMARY KEY,"
+            " repository_id INTEGER NOT NULL REFERENCES repository ON DELETE CASCADE,"
+            " name TEXT NOT NULL, listing BLOB NOT NULL, UNIQUE (repository_id, name))",
+            "CREATE TABLE version (chart_id INTEGER NOT NULL REFERENCES chart ON DELETE CASCADE,"
+            " version TEXT NOT NULL, rank INTEGER NOT NULL, url TEXT NOT NULL, digest TEXT NOT NULL,"
+            " PRIMARY KEY (chart_id, version)) WITHOUT ROWID",
+        ],
+    ]
+)
+
+
+class Table(peewee.Model):
+    """The base of every table in `charts.db`."""
+
+    class Meta:
+        database = catalogue
+
+
+class Repository(Table):
+    """A repository. One without a name is not configured: a chart's dependency named its URL.
+
+    `etag` and `modified` are the validators of the stored index; `listing` is its charts as JSON, each with its newest
+    stable version. `fetched_at` is microseconds since 1970.
+    """
+
+    id = peewee.AutoField()
+    name = peewee.TextField(unique=True, null=True)
+    url = peewee.TextField()
+    username = peewee.TextField()
+    password = peewee.TextField()
+    insecure = peewee.BooleanField()
+    pass_login = peewee.BooleanField()
+    etag = peewee.TextField()
+    modified = peewee.TextField()
+    fetched_at = peewee.BigIntegerField()
+    listing = peewee.BlobField()
+
+    class Meta:
+        table_name = "repository"
+
+
+class Chart(Table):
+    """A chart of a repository; `listing` is its versions as JSON, newest first."""
+
+    id = peewee.AutoField()
+    repository = peewee.ForeignKeyField(Repository, on_delete="CASCADE")
+    name = peewee.TextField()
+    listing = peewee.BlobField()
+
+    class Meta:
+        table_name = "chart"
+
+
+class ChartVersion(Table):
+    """The archive of a chart's version. `rank` 0 is the newest; `digest` (SHA-256, hex) may be empty."""
+
+    chart = peewee.ForeignKeyField(Chart, on_delete="CASCADE")
+    version = peewee.TextField()
+    rank = peewee.IntegerField()
+    url = peewee.TextField()
+    digest = peewee.TextField()
+
+    class Meta:
+        table_name = "version"
+        primary_key = peewee.CompositeKey("chart", "version")
+
+
+_MAX_UNNAMED_REPOSITORIES = 32
+_DELETE_BATCH = 1000
 
 
 @frozen
 class Source:
-    """A repository as it is configured. `name` is None where only a chart's dependency names its URL."""
+    """A repository's configuration. `name` is None if only a chart's dependency names its URL."""
 
     name: str | None
     url: str
@@ -37,15 +111,15 @@ class Source:
     id: int = 0
 
     def is_like(self, other: Source) -> bool:
-        """Whether the settings are the same, whatever is known of the index."""
+        """Whether the settings are equal, ignoring the index."""
         return evolve(self, etag="", modified="", fetched_at=0, id=0) == evolve(
             other, etag="", modified="", fetched_at=0, id=0
         )
 
 
 @frozen
-class Found:
-    """Where a version of a chart is: a URL, or a path relative to that of its repository."""
+class FoundVersion:
+    """The archive of a chart's version: a URL, or a path relative to the repository's URL."""
 
     version: str
     url: str
@@ -67,42 +141,42 @@ def _source(row: Repository) -> Source:
     )
 
 
-_SETTINGS = [one for name, one in Repository._meta.fields.items() if name != "listing"]
+_SETTING_COLUMNS = [column for name, column in Repository._meta.fields.items() if name != "listing"]
 
 
 def all_named() -> list[Source]:
-    """Those that are configured, in the order in which they were added."""
-    query = Repository.select(*_SETTINGS).where(Repository.name.is_null(False)).order_by(Repository.id)
+    """The configured repositories in the order in which they were added."""
+    query = Repository.select(*_SETTING_COLUMNS).where(Repository.name.is_null(False)).order_by(Repository.id)
     return [_source(row) for row in query]
 
 
 def named(name: str) -> Source:
-    """Raises `NotFound`."""
-    row = Repository.select(*_SETTINGS).where(Repository.name == name).first()
+    """The configured repository with this name. Raises `NotFound`."""
+    row = Repository.select(*_SETTING_COLUMNS).where(Repository.name == name).first()
     if row is None:
         raise NotFound(f"there is no repository {name}")
     return _source(row)
 
 
 def unnamed(url: str) -> Source | None:
-    """The one of this URL that is not configured, if its index is kept."""
-    row = Repository.select(*_SETTINGS).where(Repository.name.is_null() & (Repository.url == url)).first()
+    """The repository of this URL that is not configured, if its index is stored."""
+    row = Repository.select(*_SETTING_COLUMNS).where(Repository.name.is_null() & (Repository.url == url)).first()
     return _source(row) if row else None
 
 
-def listing(name: str, most: int | None = None) -> bytes | None:
-    """The charts of a repository as JSON; None where they are more than `most` bytes. Raises `NotFound`."""
-    return _bounded(Repository.listing, Repository.select().where(Repository.name == name), most, name, None)
+def listing(name: str, max_bytes: int | None = None) -> bytes | None:
+    """The charts of a repository as JSON; None if longer than `max_bytes`. Raises `NotFound`."""
+    return _bounded(Repository.listing, Repository.select().where(Repository.name == name), max_bytes, name, None)
 
 
-def chart_listing(name: str, chart: str, most: int | None = None) -> bytes | None:
-    """The versions of a chart as JSON, newest first; None where they are more than `most` bytes. Raises `NotFound`."""
+def chart_listing(name: str, chart: str, max_bytes: int | None = None) -> bytes | None:
+    """The versions of a chart as JSON, newest first; None if longer than `max_bytes`. Raises `NotFound`."""
     of_chart = Chart.select().join(Repository).where((Repository.name == name) & (Chart.name == chart))
-    return _bounded(Chart.listing, of_chart, most, name, chart)
+    return _bounded(Chart.listing, of_chart, max_bytes, name, chart)
 
 
-def _bounded(column: Any, query: Any, most: int | None, name: str, chart: str | None) -> bytes | None:
-    wanted = column if most is None else peewee.Case(None, [(peewee.fn.LENGTH(column) <= most, column)])
+def _bounded(column: Any, query: Any, max_bytes: int | None, name: str, chart: str | None) -> bytes | None:
+    wanted = column if max_bytes is None else peewee.Case(None, [(peewee.fn.LENGTH(column) <= max_bytes, column)])
     row = query.select(wanted).tuples().first()
     if row is None:
         named(name)
@@ -110,35 +184,35 @@ def _bounded(column: Any, query: Any, most: int | None, name: str, chart: str | 
     return None if row[0] is None else bytes(row[0])
 
 
-def find(source: Source, chart: str, wanted: str) -> Found:
-    """The version that helm would take for `wanted` (a version, a range, or empty). Raises `NotFound`, `Invalid`."""
-    with catalogue.atomic("DEFERRED"):  # another index may take its place meanwhile
+def find(source: Source, chart: str, wanted: str) -> FoundVersion:
+    """The version that helm would choose for `wanted` (a version, a range, or empty). Raises `NotFound`, `Invalid`."""
+    with catalogue.atomic("DEFERRED"):  # a concurrent update may replace the index
         return _found(source, chart, wanted)
 
 
-def _found(source: Source, chart: str, wanted: str) -> Found:
+def _found(source: Source, chart: str, wanted: str) -> FoundVersion:
     of_chart = ChartVersion.select().join(Chart).where((Chart.repository == source.id) & (Chart.name == chart))
     row = of_chart.where(ChartVersion.version == wanted).first() if wanted else None
     if row is None:
-        known = [one.version for one in of_chart.select(ChartVersion.version).order_by(ChartVersion.rank)]
-        text = semver.chosen(wanted, known)
+        versions = [row_.version for row_ in of_chart.select(ChartVersion.version).order_by(ChartVersion.rank)]
+        text = semver.chosen(wanted, versions)
         label = source.name or source.url
-        if not known:
+        if not versions:
             raise NotFound(f"there is no chart {chart} in the repository {label}")
         if text is None:
             raise NotFound(f"there is no version {wanted or 'that is stable'} of {chart} in the repository {label}")
         row = of_chart.where(ChartVersion.version == text).get()
-    return Found(row.version, row.url, row.digest)
+    return FoundVersion(row.version, row.url, row.digest)
 
 
 # Writing
 
 
 def replace(source: Source, charts: Iterable[IndexChart]) -> None:
-    """Puts an index in the place of the one that was there, and the repository itself, whole or not at all.
+    """Replaces a stored index and its repository's row in one transaction.
 
-    Until it was read to its end it lies in a table that only this connection sees, and nobody waits for it.
-    Raises `Invalid` of the index; `NotFound` where the repository (`id` not 0) was removed meanwhile.
+    The new index is first read to its end into temporary tables, so no reader waits. Raises `Invalid` for a bad index,
+    and `NotFound` if the repository (`id` not 0) was removed meanwhile.
     """
     _stage(source, charts)
     items = catalogue.execute_sql("SELECT item FROM staged_chart WHERE item != '' ORDER BY lower(name), name")
@@ -166,9 +240,9 @@ def _stage(source: Source, charts: Iterable[IndexChart]) -> None:
         "CREATE TEMP TABLE staged_version (chart_id INTEGER, version TEXT, rank INTEGER, url TEXT, digest TEXT)",
     ):
         catalogue.execute_sql(statement)
-    with catalogue.atomic("DEFERRED"):  # which takes no lock: nothing but what is ours alone is written
+    with catalogue.atomic("DEFERRED"):  # takes no lock: only temporary tables are written
         for id, chart in enumerate(charts):
-            items = [_item(source, chart, one) for one in chart.versions]
+            items = [_item(source, chart, version) for version in chart.versions]
             stable = chart.stable
             item = _item(source, chart, stable) if stable else ""
             row = (id, chart.name, item, f"[{','.join(items)}]".encode())
@@ -176,23 +250,23 @@ def _stage(source: Source, charts: Iterable[IndexChart]) -> None:
             catalogue.write_many("INSERT INTO staged_version VALUES (?, ?, ?, ?, ?)", _rows(id, chart.versions))
 
 
-def _rows(id: int, found: Sequence[IndexVersion]) -> Iterator[tuple[Any, ...]]:
-    return ((id, one.version, rank, one.url, one.digest) for rank, one in enumerate(found))
+def _rows(id: int, versions: Sequence[IndexVersion]) -> Iterator[tuple[Any, ...]]:
+    return ((id, version.version, rank, version.url, version.digest) for rank, version in enumerate(versions))
 
 
-def _item(source: Source, chart: IndexChart, one: IndexVersion) -> str:
-    """A chart item of the seed, kept as it will be sent."""
+def _item(source: Source, chart: IndexChart, version: IndexVersion) -> str:
+    """A chart item as it will be sent."""
     item = {
         "name": f"{source.name}/{chart.name}",
-        "chartVersion": one.version,
-        "appVersion": one.app_version,
-        "description": one.description,
+        "chartVersion": version.version,
+        "appVersion": version.app_version,
+        "description": version.description,
     }
     return json.dumps(item, separators=(",", ":"), ensure_ascii=False)
 
 
 def _put(source: Source, whole: bytes) -> int:
-    """Writes the repository's own row; its id."""
+    """Writes the repository's row and returns its id."""
     values = {
         "name": source.name, "url": source.url, "username": source.username, "password": source.password,
         "insecure": source.insecure, "pass_login": source.pass_login, "etag": source.etag, "modified": source.modified,
@@ -206,20 +280,20 @@ def _put(source: Source, whole: bytes) -> int:
 
 
 def touch(source: Source) -> None:
-    """Notes that the index that is kept is still the newest."""
+    """Records that the stored index is still current."""
     Repository.update(fetched_at=source.fetched_at).where(Repository.id == source.id).execute()
 
 
 def remove(name: str) -> None:
-    """Raises `NotFound`."""
+    """Removes a repository. Raises `NotFound`."""
     with catalogue.atomic():
         if not Repository.delete().where(Repository.name == name).execute():
             raise NotFound(f"there is no repository {name}")
 
 
 def forget_unnamed() -> None:
-    """Keeps only the newest of those that no one has configured."""
+    """Deletes all but the most recent repositories that are not configured."""
     with catalogue.atomic():
         old = Repository.select(Repository.id).where(Repository.name.is_null())
-        old = old.order_by(Repository.fetched_at.desc()).offset(_KEPT_UNNAMED).limit(_MANY)
+        old = old.order_by(Repository.fetched_at.desc()).offset(_MAX_UNNAMED_REPOSITORIES).limit(_DELETE_BATCH)
         Repository.delete().where(Repository.id.in_(old)).execute()

@@ -1,4 +1,4 @@
-"""What may be asked of releases and of rendering: the inputs of each operation, with their rules."""
+"""Request types for releases and rendering: the inputs of each operation with their rules."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def _chart_ref() -> Any:
 
 
 def _version() -> Any:
-    return body("an exact version, or a range of them; the newest where there is none", check=check_version)
+    return body("an exact version or a range; the newest by default", check=check_version)
 
 
 def _values() -> Any:
-    return body("values over those of the chart")
+    return body("values that override those of the chart")
 
 
 def _namespace() -> Any:
@@ -38,11 +38,11 @@ def _namespace() -> Any:
 
 
 def _name() -> Any:
-    return path("the release", check=refs.release)
+    return path("the release's name", check=refs.release)
 
 
 def _timeout() -> Any:
-    return body("seconds that helm may take; `svc.helm.timeout` where there is none", **_TIMEOUT)
+    return body("seconds that helm may take; `svc.helm.timeout` by default", **_TIMEOUT)
 
 
 @frozen(kw_only=True)
@@ -50,13 +50,13 @@ class _InstallOptions:
     release_name: str = body("the name of the new release", required=True, check=refs.release)
     namespace: str = body("its namespace", "default", check=refs.namespace, or_query=True)
     values: dict[str, Any] | None = _values()
-    dry_run: bool = body("ask the cluster, and change nothing", False)
-    description: str | None = body("what the history says of it")
-    labels: dict[str, str] | None = body("labels for what helm stores of the release", check=_labels)
-    wait: bool = body("wait until everything is ready", False)
+    dry_run: bool = body("render against the cluster, change nothing", False)
+    description: str | None = body("description stored in the history")
+    labels: dict[str, str] | None = body("labels of the stored release", check=_labels)
+    wait: bool = body("wait until every object is ready", False)
     timeout: int | None = _timeout()
-    create_namespace: bool = body("make the namespace where it is not there", False)
-    atomic: bool = body("take it all back where it fails", False)
+    create_namespace: bool = body("create the namespace if it does not exist", False)
+    atomic: bool = body("undo everything if it fails", False)
 
 
 @frozen(kw_only=True)
@@ -67,7 +67,7 @@ class Install(_InstallOptions):
 
 @frozen(kw_only=True)
 class InstallUpload(_InstallOptions):
-    chart: Path = file("the archive of the chart")
+    chart: Path = file("the chart archive")
 
 
 @frozen(kw_only=True)
@@ -76,14 +76,14 @@ class _UpgradeOptions:
     namespace: str = _namespace()
     values: dict[str, Any] | None = _values()
     value_strategy: Strategy = body(
-        "what becomes of the values that it has; DEFAULT: kept where none are given", "DEFAULT"
+        "how new values combine with the stored ones; DEFAULT keeps the stored ones if none are given", "DEFAULT"
     )
-    dry_run: bool = body("ask the cluster, and change nothing", False)
-    install: bool = body("install it where there is none", False)
-    wait: bool = body("wait until everything is ready", False)
+    dry_run: bool = body("render against the cluster, change nothing", False)
+    install: bool = body("install the release if it does not exist", False)
+    wait: bool = body("wait until every object is ready", False)
     timeout: int | None = _timeout()
-    atomic: bool = body("go back to what was where it fails", False)
-    description: str | None = body("what the history says of it")
+    atomic: bool = body("roll back if it fails", False)
+    description: str | None = body("description stored in the history")
 
 
 @frozen(kw_only=True)
@@ -94,20 +94,20 @@ class Upgrade(_UpgradeOptions):
 
 @frozen(kw_only=True)
 class UpgradeUpload(_UpgradeOptions):
-    chart: Path = file("the archive of the chart")
+    chart: Path = file("the chart archive")
 
 
 @frozen(kw_only=True)
 class Uninstall:
     name: str = _name()
     namespace: str = _namespace()
-    no_hooks: bool = query("run none of its hooks", False)
-    keep_history: bool = query("keep what helm has stored of it", False)
+    no_hooks: bool = query("do not run hooks", False)
+    keep_history: bool = query("keep the stored revisions", False)
     dry_run: bool = query("change nothing", False)
-    wait: bool = query("wait until everything is gone", False)
-    timeout: int | None = query("seconds that helm may take; `svc.helm.timeout` where there is none", **_TIMEOUT)
-    cascade: Cascade | None = query("what becomes of dependents", choices=_CASCADES)
-    description: str | None = query("what the history says of it")
+    wait: bool = query("wait until every object is deleted", False)
+    timeout: int | None = query("seconds that helm may take; `svc.helm.timeout` by default", **_TIMEOUT)
+    cascade: Cascade | None = query("deletion of dependents", choices=_CASCADES)
+    description: str | None = query("description stored in the history")
 
 
 @frozen(kw_only=True)
@@ -115,13 +115,13 @@ class Rollback:
     name: str = _name()
     namespace: str = _namespace()
     revision: int = body("the revision to go back to", required=True, low=1)
-    no_hooks: bool = body("run none of its hooks", False)
-    max_history: int | None = body("revisions that are kept; 0: all", low=0)
+    no_hooks: bool = body("do not run hooks", False)
+    max_history: int | None = body("number of revisions kept; 0 keeps all", low=0)
     dry_run: bool = body("change nothing", False)
-    force: bool = body("replace what cannot be changed", False)
-    cleanup_on_fail: bool = body("delete what was new where it fails", False)
-    wait: bool = body("wait until everything is ready", False)
-    wait_for_jobs: bool = body("wait for its jobs too", False)
+    force: bool = body("replace objects that cannot be updated", False)
+    cleanup_on_fail: bool = body("delete new objects if it fails", False)
+    wait: bool = body("wait until every object is ready", False)
+    wait_for_jobs: bool = body("also wait for jobs", False)
     timeout: int | None = _timeout()
 
 
@@ -131,7 +131,7 @@ class Test:
     namespace: str = _namespace()
     timeout_seconds: int = query("seconds that the tests may take", 300, **_TIMEOUT)
 
-    __test__ = False  # not one of pytest's
+    __test__ = False  # not a pytest class
 
 
 @frozen(kw_only=True)
@@ -140,9 +140,9 @@ class _TemplateOptions:
     namespace: str = body("its namespace", "default", check=refs.namespace)
     values: dict[str, Any] | None = _values()
     show_only: tuple[str, ...] = body("only these templates: paths within the chart", (), check=refs.template_file)
-    skip_tests: bool = body("leave out the tests", False)
-    include_crds: bool = body("with the custom resource definitions", False)
-    is_upgrade: bool = body("as an upgrade, not an install", False)
+    skip_tests: bool = body("leave out test manifests", False)
+    include_crds: bool = body("include custom resource definitions", False)
+    is_upgrade: bool = body("render as an upgrade instead of an install", False)
 
 
 @frozen(kw_only=True)
@@ -153,7 +153,7 @@ class Template(_TemplateOptions):
 
 @frozen(kw_only=True)
 class TemplateUpload(_TemplateOptions):
-    chart: Path = file("the archive of the chart")
+    chart: Path = file("the chart archive")
 
 
 @frozen(kw_only=True)

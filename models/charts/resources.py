@@ -1,4 +1,4 @@
-"""The objects that a manifest names, and whether what is there of each is ready. Nothing here asks a cluster."""
+"""The objects in a manifest, and whether a live object is ready. Nothing here queries a cluster."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import yaml
 from attrs import frozen
 
 from models.charts import yaml_values
+from models.errors import Invalid
 
 Live = Mapping[str, Any]
-"""An object as the cluster has it."""
+"""An object as the cluster returns it."""
 
-_LARGEST_DEPTH = 5
-_DEEPEST = 500
+_MAX_LIST_DEPTH = 5
 
 
 @frozen
-class Named:
+class ManifestObject:
     """An object that a manifest names."""
 
     api_version: str
@@ -27,20 +27,21 @@ class Named:
     namespace: str | None
 
 
-def named(manifest: str) -> list[Named]:
-    """The objects of a manifest, in its order; those within a list are told one by one. Raises `ValueError`."""
-    loader = getattr(yaml, "CBaseLoader", yaml.BaseLoader)  # names are all we want: every scalar stays text
+def named(manifest: str) -> list[ManifestObject]:
+    """The objects of a manifest in order; those in lists one by one. Raises `ValueError`."""
+    loader = getattr(yaml, "CBaseLoader", yaml.BaseLoader)  # every scalar stays text
     try:
-        for _ in yaml_values.events(manifest, loader, _DEEPEST):
-            pass
+        yaml_values.check(manifest, loader, "the manifest")
         documents = list(yaml.load_all(manifest, Loader=loader))
-    except (yaml.YAMLError, yaml_values.TooDeep, UnicodeError, TypeError, RecursionError):
+    except Invalid as problem:
+        raise ValueError(problem.message) from None
+    except (yaml.YAMLError, UnicodeError, TypeError, RecursionError):
         raise ValueError("the manifest is not YAML") from None
-    return [one for document in documents for one in _named(document, 0)]
+    return [found for document in documents for found in _named(document, 0)]
 
 
-def _named(document: Any, depth: int) -> Iterator[Named]:
-    if not isinstance(document, dict) or depth > _LARGEST_DEPTH:
+def _named(document: Any, depth: int) -> Iterator[ManifestObject]:
+    if not isinstance(document, dict) or depth > _MAX_LIST_DEPTH:
         return
     kind, api_version = document.get("kind"), document.get("apiVersion")
     if not isinstance(kind, str) or not isinstance(api_version, str):
@@ -49,59 +50,82 @@ def _named(document: Any, depth: int) -> Iterator[Named]:
         for item in document["items"]:
             yield from _named(item, depth + 1)
         return
-    about = document.get("metadata")
-    about = about if isinstance(about, dict) else {}
-    yield Named(api_version, kind, str(about.get("name") or ""), str(about.get("namespace") or "") or None)
+    metadata = document.get("metadata")
+    metadata = metadata if isinstance(metadata, dict) else {}
+    yield ManifestObject(
+        api_version, kind, str(metadata.get("name") or ""), str(metadata.get("namespace") or "") or None
+    )
 
 
 def readiness(live: Live) -> tuple[bool, str]:
-    """Whether an object that is there is ready, and what is to be said of it."""
+    """Whether a live object is ready, with a message."""
     if _part(live, "metadata").get("deletionTimestamp"):
-        return False, "it is being deleted"
+        return False, "being deleted"
     group = str(live.get("apiVersion") or "").rpartition("/")[0]
     rule = _RULES.get((group, str(live.get("kind"))))
-    return rule(live) if rule else (True, "ready")
+    return (rule or _other)(live)
+
+
+_NOT_OBSERVED = (False, "waiting for rollout")
 
 
 def _deployment(live: Live) -> tuple[bool, str]:
     spec, status = _part(live, "spec"), _part(live, "status")
-    if not _is_current(live):
-        return False, "waiting for rollout"
-    wanted = _number(spec, "replicas", 1)
-    there = min(_number(status, name) for name in ("readyReplicas", "updatedReplicas", "availableReplicas"))
-    return _counted(there, wanted, "replicas ready")
+    if not _is_observed(live):
+        return _NOT_OBSERVED
+    progressing = _condition_of(status, "Progressing")
+    if progressing.get("reason") == "ProgressDeadlineExceeded":
+        return False, "the rollout exceeded its progress deadline"
+    wanted, updated = _number(spec, "replicas", 1), _number(status, "updatedReplicas")
+    if updated < wanted:
+        return False, f"{updated}/{wanted} replicas updated"
+    if (old := _number(status, "replicas") - updated) > 0:
+        return False, f"{old} old replicas are pending termination"
+    return _counted(_number(status, "availableReplicas"), updated, "replicas available")
 
 
 def _replica_set(live: Live) -> tuple[bool, str]:
-    if not _is_current(live):
-        return False, "waiting for rollout"
-    return _counted(
-        _number(_part(live, "status"), "readyReplicas"), _number(_part(live, "spec"), "replicas", 1), "replicas ready"
-    )
+    if not _is_observed(live):
+        return _NOT_OBSERVED
+    wanted = _number(_part(live, "spec"), "replicas", 1)
+    return _counted(_number(_part(live, "status"), "readyReplicas"), wanted, "replicas ready")
 
 
 def _stateful_set(live: Live) -> tuple[bool, str]:
     spec, status = _part(live, "spec"), _part(live, "status")
-    if not _is_current(live):
-        return False, "waiting for rollout"
-    wanted = _number(spec, "replicas", 1)
-    strategy = _part(spec, "updateStrategy")
-    is_rolling = status.get("updateRevision") != status.get("currentRevision")
-    if is_rolling and strategy.get("type", "RollingUpdate") == "RollingUpdate":
-        due = wanted - _number(_part(strategy, "rollingUpdate"), "partition")
-        if _number(status, "updatedReplicas") < due:
-            return False, f"{_number(status, 'updatedReplicas')}/{due} replicas updated"
-    return _counted(_number(status, "readyReplicas"), wanted, "replicas ready")
+    if not _is_observed(live):
+        return _NOT_OBSERVED
+    wanted, strategy = _number(spec, "replicas", 1), _part(spec, "updateStrategy")
+    is_ready, message = _counted(_number(status, "readyReplicas"), wanted, "replicas ready")
+    if not is_ready or strategy.get("type", "RollingUpdate") != "RollingUpdate":
+        return is_ready, message
+    if partition := _number(_part(strategy, "rollingUpdate"), "partition"):
+        return _counted(_number(status, "updatedReplicas"), wanted - partition, "replicas updated")
+    if status.get("updateRevision") != status.get("currentRevision"):
+        return False, f"{_number(status, 'updatedReplicas')}/{wanted} replicas updated"
+    return True, "ready"
 
 
 def _daemon_set(live: Live) -> tuple[bool, str]:
     spec, status = _part(live, "spec"), _part(live, "status")
-    if not _is_current(live):
-        return False, "waiting for rollout"
+    if not _is_observed(live):
+        return _NOT_OBSERVED
     wanted, updated = _number(status, "desiredNumberScheduled"), _number(status, "updatedNumberScheduled")
     if _part(spec, "updateStrategy").get("type", "RollingUpdate") == "RollingUpdate" and updated < wanted:
         return False, f"{updated}/{wanted} updated"
-    return _counted(_number(status, "numberReady"), wanted, "ready")
+    return _counted(_number(status, "numberAvailable"), wanted, "available")
+
+
+def _service(live: Live) -> tuple[bool, str]:
+    spec = _part(live, "spec")
+    if spec.get("type") == "ExternalName":
+        return True, "ready"
+    if not spec.get("clusterIP"):
+        return False, "it has no cluster IP"
+    has_address = spec.get("externalIPs") or _part(_part(live, "status"), "loadBalancer").get("ingress")
+    if spec.get("type") == "LoadBalancer" and not has_address:
+        return False, "the load balancer has no address yet"
+    return True, "ready"
 
 
 def _job(live: Live) -> tuple[bool, str]:
@@ -111,7 +135,9 @@ def _job(live: Live) -> tuple[bool, str]:
     if _condition(status, "Complete") or done >= wanted:
         return True, "complete"
     if _condition(status, "Failed"):
-        return False, f"failed: {_condition(status, 'Failed').get('reason') or 'no reason is told'}"
+        return False, f"failed: {_condition(status, 'Failed').get('reason') or 'no reason given'}"
+    if spec.get("suspend") is True:
+        return False, "suspended"
     counted = f"succeeded={done}/{wanted}"
     return False, f"failed={failed}, {counted}" if failed else counted
 
@@ -121,14 +147,51 @@ def _pod(live: Live) -> tuple[bool, str]:
     phase = str(status.get("phase") or "Unknown")
     if phase == "Succeeded" or (phase == "Running" and _condition(status, "Ready")):
         return True, "ready"
-    containers = [one for one in status.get("containerStatuses") or [] if isinstance(one, dict)]
-    reasons = [_part(_part(one, "state"), "waiting").get("reason") for one in containers]
-    return False, f"{phase}: {why}" if (why := next(filter(None, reasons), None)) else phase
+    listed = [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]
+    states = [_container(container) for container in listed if isinstance(container, dict)]
+    worst = max(filter(None, states), default=None)
+    return False, f"{phase}: {worst[1]}" if worst else phase
+
+
+def _container(container: Mapping[str, Any]) -> tuple[int, str] | None:
+    """How bad a container's state is, with its description; `None` if it runs or has succeeded."""
+    waiting = _part(_part(container, "state"), "waiting")
+    ended = _part(_part(container, "state"), "terminated") or _part(_part(container, "lastState"), "terminated")
+    reason = waiting.get("reason") or (ended.get("reason") if _number(ended, "exitCode") else None)
+    if not reason:
+        return None
+    texts = [str(reason)]
+    if restarts := _number(container, "restartCount"):
+        texts.append(f"{restarts} {'restart' if restarts == 1 else 'restarts'}")
+    if ended:
+        texts.append(f"exit code {_number(ended, 'exitCode')}")
+    return restarts + (1000 if ended else 0), ", ".join(texts)
 
 
 def _claim(live: Live) -> tuple[bool, str]:
     phase = str(_part(live, "status").get("phase") or "Pending")
     return (True, "ready") if phase == "Bound" else (False, phase)
+
+
+def _definition(live: Live) -> tuple[bool, str]:
+    return _conditions(live, "Established", "NamesAccepted")
+
+
+def _api_service(live: Live) -> tuple[bool, str]:
+    return _conditions(live, "Available")
+
+
+def _conditions(live: Live, *kinds: str) -> tuple[bool, str]:
+    missing = [kind for kind in kinds if not _condition(_part(live, "status"), kind)]
+    return (False, f"not yet {', '.join(missing)}") if missing else (True, "ready")
+
+
+def _other(live: Live) -> tuple[bool, str]:
+    """Ready once it exists, unless it has a condition `Ready` that is False."""
+    ready = _condition_of(_part(live, "status"), "Ready")
+    if ready.get("status") == "False":
+        return False, str(ready.get("message") or ready.get("reason") or "not ready")
+    return True, "ready"
 
 
 _RULES: dict[tuple[str, str], Callable[[Live], tuple[bool, str]]] = {
@@ -139,24 +202,33 @@ _RULES: dict[tuple[str, str], Callable[[Live], tuple[bool, str]]] = {
     ("batch", "Job"): _job,
     ("", "Pod"): _pod,
     ("", "PersistentVolumeClaim"): _claim,
+    ("", "Service"): _service,
+    ("apiextensions.k8s.io", "CustomResourceDefinition"): _definition,
+    ("apiregistration.k8s.io", "APIService"): _api_service,
 }
-"""By group and kind. What is not here is ready as soon as it is there."""
+"""By group and kind."""
 
 
-def _is_current(live: Live) -> bool:
-    """Whether the controller has seen the object as it is now."""
+def _is_observed(live: Live) -> bool:
+    """Whether the controller has seen the current generation."""
     return _number(_part(live, "status"), "observedGeneration") >= _number(_part(live, "metadata"), "generation")
 
 
-def _counted(there: int, wanted: int, what: str) -> tuple[bool, str]:
-    return (True, "ready") if there >= wanted else (False, f"{there}/{wanted} {what}")
+def _counted(actual: int, wanted: int, what: str) -> tuple[bool, str]:
+    return (True, "ready") if actual >= wanted else (False, f"{actual}/{wanted} {what}")
 
 
 def _condition(status: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
-    """The condition of a kind, where it is true."""
-    for one in status.get("conditions") or []:
-        if isinstance(one, dict) and one.get("type") == kind and one.get("status") == "True":
-            return one
+    """The condition of a kind if it is true."""
+    condition = _condition_of(status, kind)
+    return condition if condition.get("status") == "True" else {}
+
+
+def _condition_of(status: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
+    conditions = status.get("conditions")
+    for condition in conditions if isinstance(conditions, list) else []:
+        if isinstance(condition, dict) and condition.get("type") == kind:
+            return condition
     return {}
 
 

@@ -1,4 +1,4 @@
-"""What the chart service answers with. Names as the seed and helm have them."""
+"""Response types of the chart service. Names are those of the interface and of helm."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Literal
 from attrs import field, frozen
 
 VERBATIM = {"verbatim": True}
-"""A field that leaves with the name it has here; `handlers/http/serializers.py` makes the others camelCase."""
+"""Metadata of a field whose JSON name is the attribute's name; other names become camelCase."""
 
 
 @frozen
@@ -77,7 +77,7 @@ class TestResult:
     status: Literal["PASSED", "FAILED", "RUNNING"]
     message: str | None
 
-    __test__ = False  # not one of pytest's
+    __test__ = False  # not a pytest class
 
 
 @frozen
@@ -114,7 +114,7 @@ class HubItem:
 
 
 @frozen
-class Locked:
+class LockedDependency:
     name: str
     repository: str
     version: str
@@ -122,16 +122,16 @@ class Locked:
 
 @frozen
 class LockDocument:
-    """Chart.lock, as helm would write it."""
+    """Chart.lock, as helm writes it."""
 
-    dependencies: Sequence[Locked]
+    dependencies: Sequence[LockedDependency]
     digest: str
     generated: str
 
 
 @frozen
 class Download:
-    """A file to be sent: where it lies (in the request's own folder), and the name that the client is to give it."""
+    """A file to send: its path in the request's folder, and the name offered to the client."""
 
     file: Path
     name: str

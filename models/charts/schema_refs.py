@@ -1,49 +1,119 @@
-"""Whether a chart's values.schema.json refers to anything outside of itself: helm would fetch it, or read it here."""
+"""Checks that a chart's values.schema.json refers to nothing outside itself: helm would fetch or read it."""
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from typing import Any
 
+from attrs import frozen
+
+from models.deadline import checkpoint
 from models.errors import Invalid
 
-_REFERENCES = {"$ref", "$dynamicRef", "$recursiveRef", "$id", "$schema", "id"}
-_VALUES = {"default", "const", "enum", "example", "examples"}
-"""What is below these is no schema but a value, in which `id` (draft 4's `$id`) means nothing."""
-_NAMED = {"properties", "patternProperties", "definitions", "$defs", "dependencies", "dependentSchemas"}
-"""The keys of what is below these are names, not words of a schema."""
-_STANDARD = re.compile(
-    r"https?://json-schema\.org/(schema|draft-0[467]/(hyper-)?schema"
-    r"|draft/(2019-09|2020-12)/(schema|hyper-schema|meta/[a-z-]+))#?"
-)
+_REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
+_IDENTIFIERS = ("$id", "id")
+_VALUES = ("default", "const", "enum", "example", "examples")
+"""Below these keywords is a value, in which `$schema`, `$id` and `id` mean nothing; a reference may point into it."""
+_NAMED = ("properties", "patternProperties", "definitions", "$defs", "dependencies", "dependentSchemas")
+"""The keys below these keywords are names, not keywords."""
+_METASCHEMA = re.compile(r"https?://json-schema\.org/(draft-0[467]/schema|draft/20(19-09|20-12)/schema)#?")
+_OLD_METASCHEMA = re.compile(r"http://json-schema\.org/draft-0[467]/schema#?")
+"""Those that the validator of helm before 3.18 embeds."""
+_ABSOLUTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:.*", re.DOTALL)
+_MAX_IDENTIFIER_CHARACTERS = 2048
+_NODES_PER_CHECKPOINT = 1000
 
 
 class _Pairs(list[tuple[str, Any]]):
     """An object of JSON with every key that is written, even twice."""
 
 
-def check_schema(text: bytes, path: str) -> None:
-    """Raises `Invalid` where the schema at `path` of a chart refers to anything outside, or is no JSON."""
+@frozen
+class Reference:
+    """A reference that helm before 3.18 would fetch, and later versions do not."""
+
+    path: str
+    pointer: str
+    keyword: str
+    value: str
+
+    def problem(self) -> Invalid:
+        where = _described(self.path, self.pointer, self.keyword, self.value)
+        return Invalid(f"{where}: this helm version would fetch it; helm 3.18 or later does not")
+
+
+@frozen
+class _Keyword:
+    pointer: str
+    name: str
+    value: str
+    is_value: bool
+    is_named: bool
+
+
+def check_schema(text: bytes, path: str) -> list[Reference]:
+    """Checks the schema at `path` of a chart; returns the references that only helm 3.18 or later resolves locally.
+
+    Raises `Invalid` if it refers to anything outside, or is not JSON.
+    """
     if not text.strip():
-        return
+        return []
     try:
         schema = json.loads(text.decode("utf-8-sig"), object_pairs_hook=_Pairs)
     except (ValueError, RecursionError):
         raise Invalid(f"the chart's {path} is not JSON") from None
-    waiting = [(schema, False, False)]
+    keywords = list(_keywords(schema))
+    own = {word.value.partition("#")[0] for word in keywords if word.name in _IDENTIFIERS and _is_identifier(word)}
+    recent = []
+    for word in keywords:
+        if word.name in _REFERENCES:
+            if not word.value or word.value.startswith("#"):
+                continue
+            is_own = word.value.partition("#")[0] in own
+            if not is_own and not _METASCHEMA.fullmatch(word.value):
+                raise _refused(path, word)
+            if is_own or not _OLD_METASCHEMA.fullmatch(word.value):
+                recent.append(Reference(path, word.pointer, word.name, word.value))
+        elif word.is_value or word.is_named:
+            continue
+        elif word.name == "$schema":
+            if word.value and not _METASCHEMA.fullmatch(word.value):
+                raise _refused(path, word)
+        elif word.value.lower().startswith("file:") or len(word.value) > _MAX_IDENTIFIER_CHARACTERS:
+            raise _refused(path, word)
+    return recent
+
+
+def _is_identifier(word: _Keyword) -> bool:
+    return not word.is_value and not word.is_named and _ABSOLUTE.fullmatch(word.value) is not None
+
+
+def _keywords(schema: Any) -> Iterator[_Keyword]:
+    """Every keyword with a text that may name something outside, with where it is."""
+    waiting = [(schema, "", False, False)]
+    seen = 0
     while waiting:
-        node, is_value, is_named = waiting.pop()
+        node, pointer, is_value, is_named = waiting.pop()
+        seen += 1
+        if seen % _NODES_PER_CHECKPOINT == 0:
+            checkpoint()
         if isinstance(node, _Pairs):
             for key, value in node:
-                if key in _REFERENCES and isinstance(value, str) and not (key == "id" and is_value):
-                    _check_reference(key, value, path)
+                below = f"{pointer}/{key.replace('~', '~0').replace('/', '~1')}"
+                if isinstance(value, str) and (key in _REFERENCES or key in _IDENTIFIERS or key == "$schema"):
+                    yield _Keyword(below, key, value, is_value, is_named)
                 begins_value = key in _VALUES and not is_named
-                waiting.append((value, is_value or begins_value, key in _NAMED and not is_named))
+                begins_names = key in _NAMED and not is_named and not is_value
+                waiting.append((value, below, is_value or begins_value, begins_names))
         elif isinstance(node, list):
-            waiting += [(item, is_value, False) for item in node]
+            waiting += [(item, f"{pointer}/{index}", is_value, False) for index, item in enumerate(node)]
 
 
-def _check_reference(key: str, value: str, path: str) -> None:
-    if value and not value.startswith("#") and not _STANDARD.fullmatch(value):
-        raise Invalid(f"the chart's {path} refers to something outside of it: {key} {json.dumps(value[:200])}")
+def _refused(path: str, word: _Keyword) -> Invalid:
+    return Invalid(f"{_described(path, word.pointer, word.name, word.value)} refers to something outside of the chart")
+
+
+def _described(path: str, pointer: str, keyword: str, value: str) -> str:
+    return f"the chart's {path}, {pointer[:500]}: {keyword} {json.dumps(value[:200])}"

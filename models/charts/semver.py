@@ -1,7 +1,7 @@
-"""Versions and ranges as helm reads them: the rules of Masterminds/semver 3, which no library for Python has.
+"""Versions and ranges by the rules of Masterminds/semver 3, as helm reads them; no Python library implements these.
 
 A version may lack its minor or patch and may begin with v. A range is groups joined by `||`, each of comparisons
-that all must hold; a prerelease is matched only where its group names a prerelease.
+that must all hold; a prerelease matches only if its group names a prerelease.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from models.errors import Invalid
 
 _IDENTIFIERS = r"[0-9A-Za-z\-]+(?:\.[0-9A-Za-z\-]+)*"
 _VERSION = re.compile(rf"v?([0-9]+)(?:\.([0-9]+))?(?:\.([0-9]+))?(?:-({_IDENTIFIERS}))?(?:\+({_IDENTIFIERS}))?")
-_LONGEST = 256
-_MOST_DIGITS = 20
+_MAX_CHARACTERS = 256
+_MAX_DIGITS = 20
 
 
 @total_ordering
 @frozen(order=False, eq=False)
 class Version:
-    """A semantic version; its build part counts for nothing when versions are compared."""
+    """A semantic version; build metadata is ignored."""
 
     major: int
     minor: int
@@ -45,45 +45,43 @@ class Version:
 
 
 def _rank(identifier: str) -> tuple[bool, int, str]:
-    """Numbers come before words, and are compared as numbers."""
+    """Numeric identifiers sort before words, and by number."""
     return (False, int(identifier), "") if identifier.isdigit() else (True, 0, identifier)
 
 
 def version(text: str) -> Version | None:
-    """The version that `text` is; None where it is none."""
-    found = _VERSION.fullmatch(text) if len(text) <= _LONGEST else None
-    if found is None or any(len(part or "") > _MOST_DIGITS for part in found.groups()[:3]):
+    """Parses a version; None if `text` is not one."""
+    match = _VERSION.fullmatch(text) if len(text) <= _MAX_CHARACTERS else None
+    if match is None or any(len(part or "") > _MAX_DIGITS for part in match.groups()[:3]):
         return None
-    pre = found[4] or ""
-    if any(
-        part.isdigit() and (len(part) > _MOST_DIGITS or (part[0] == "0" and part != "0")) for part in pre.split(".")
-    ):
+    pre = match[4] or ""
+    if any(part.isdigit() and (len(part) > _MAX_DIGITS or (part[0] == "0" and part != "0")) for part in pre.split(".")):
         return None
-    return Version(int(found[1]), int(found[2] or 0), int(found[3] or 0), pre)
+    return Version(int(match[1]), int(match[2] or 0), int(match[3] or 0), pre)
 
 
 _PART = r"[0-9xX*]+"
 _PARTIAL = rf"v?({_PART})(\.{_PART})?(\.{_PART})?(-(?:{_IDENTIFIERS}))?(\+(?:{_IDENTIFIERS}))?"
 _PARTIAL_PLAIN = rf"v?{_PART}(?:\.{_PART})?(?:\.{_PART})?(?:-{_IDENTIFIERS})?(?:\+{_IDENTIFIERS})?"
 _OPERATOR = r"=|!=|>=|=>|<=|=<|~>|>|<|~|\^|"
-_ONE = re.compile(rf"\s*({_OPERATOR})\s*({_PARTIAL})\s*")
-_FIND = re.compile(rf"(?:{_OPERATOR})\s*{_PARTIAL_PLAIN}")
+_COMPARISON_PARTS = re.compile(rf"\s*({_OPERATOR})\s*({_PARTIAL})\s*")
+_COMPARISONS = re.compile(rf"(?:{_OPERATOR})\s*{_PARTIAL_PLAIN}")
 _HYPHEN = re.compile(rf"\s*({_PARTIAL_PLAIN})\s+-\s+({_PARTIAL_PLAIN})\s*")
 _COMPARISON = rf"(?:{_OPERATOR})\s*+{_PARTIAL_PLAIN}"
 _GROUP = re.compile(rf"\s*+{_COMPARISON}(?:(?:\s*+,\s*+|\s++){_COMPARISON})*\s*", re.ASCII)
-"""Spaces are taken one way only (`++`): else a few dozen of them would be looked at in more ways than there is time."""
+"""Spaces match in one way only (`++`), so that a row of spaces cannot cause catastrophic backtracking."""
 
 
 @frozen
 class Comparison:
-    """One comparison of a range. What the text left open is 0 in `bound`; `no_minor`, `no_patch` tell that it was."""
+    """One comparison of a range. Missing parts are 0 in `bound`; `no_minor` and `no_patch` record which are missing."""
 
     operator: str
     bound: Version
     no_minor: bool = False
     no_patch: bool = False
     is_open: bool = False
-    """Any part is left open, be it all of it (`*`)."""
+    """Whether any part is missing or a wildcard."""
 
     def allows(self, version: Version) -> bool:
         return _CHECKS[self.operator](version, self)
@@ -91,7 +89,7 @@ class Comparison:
 
 @frozen
 class Range:
-    """Which versions will do."""
+    """The set of allowed versions."""
 
     text: str
     groups: tuple[tuple[Comparison, ...], ...]
@@ -107,9 +105,9 @@ class Range:
 
 
 def range_of(text: str) -> Range:
-    """The range that `text` is; an empty one is `*`. Raises `Invalid`."""
-    if len(text) > _LONGEST:
-        raise Invalid(f"version: longer than {_LONGEST} characters")
+    """Parses a range; an empty text is `*`. Raises `Invalid`."""
+    if len(text) > _MAX_CHARACTERS:
+        raise Invalid(f"version: longer than {_MAX_CHARACTERS} characters")
     plain = _HYPHEN.sub(r">= \1, <= \2 ", text) if text.strip() else "*"
     return Range(text, tuple(_group(group) for group in plain.split("||")))
 
@@ -117,14 +115,14 @@ def range_of(text: str) -> Range:
 def _group(text: str) -> tuple[Comparison, ...]:
     if not _GROUP.fullmatch(text):
         raise Invalid(f"version: improper constraint: {text.strip()}")
-    return tuple(_comparison(part) for part in _FIND.findall(text))
+    return tuple(_comparison(part) for part in _COMPARISONS.findall(text))
 
 
 def _comparison(text: str) -> Comparison:
-    found = _ONE.fullmatch(text)
+    match = _COMPARISON_PARTS.fullmatch(text)
     operator, bound, no_minor, no_patch, is_open = "", None, False, False, True
-    if found:
-        operator, major, minor, patch, pre = found[1], found[3], found[4] or "", found[5] or "", found[6] or ""
+    if match:
+        operator, major, minor, patch, pre = match[1], match[3], match[4] or "", match[5] or "", match[6] or ""
         if _is_any(major):
             bound = version(f"0.0.0{pre}")
         elif _is_any(minor[1:]):
@@ -153,7 +151,7 @@ def _differs(v: Version, c: Comparison) -> bool:
 
 
 def _greater(v: Version, c: Comparison) -> bool:
-    """`>11` begins at 12: what was left open is as high as it goes."""
+    """`>11` begins at 12: a missing part means the highest one."""
     if not c.is_open or v.major != c.bound.major:
         return v > c.bound
     if c.no_minor:
@@ -171,7 +169,7 @@ def _tilde(v: Version, c: Comparison) -> bool:
     if v < c.bound:
         return False
     if not (c.bound.major or c.bound.minor or c.bound.patch or c.no_minor or c.no_patch):
-        return True  # ~0.0.0 and * are anything
+        return True  # ~0.0.0 and * allow any version
     return v.major == c.bound.major and (v.minor == c.bound.minor or c.no_minor)
 
 
@@ -206,17 +204,17 @@ _CHECKS: dict[str, Callable[[Version, Comparison], bool]] = {
 
 
 def newest_first(texts: Iterable[str]) -> list[str]:
-    """Those of `texts` that are versions, newest first; equal ones keep their order."""
-    known = [(parsed, text) for text in texts if (parsed := version(text))]
-    return [text for _, text in sorted(known, key=lambda pair: pair[0].key, reverse=True)]
+    """The texts that are versions, newest first; equal versions keep their order."""
+    versions = [(parsed, text) for text in texts if (parsed := version(text))]
+    return [text for _, text in sorted(versions, key=lambda pair: pair[0].key, reverse=True)]
 
 
 def chosen(wanted: str, texts: Iterable[str]) -> str | None:
-    """Which of `texts`, newest first, helm would take for `wanted`: the same text, else the first that is in range.
+    """The version of `texts` (newest first) that helm would choose: the text `wanted` itself, else the first in range.
 
-    Raises `Invalid` where `wanted` is no range.
+    Raises `Invalid` if `wanted` is not a range.
     """
-    allowed, known = range_of(wanted), list(texts)
-    if wanted in known:
+    allowed, versions = range_of(wanted), list(texts)
+    if wanted in versions:
         return wanted
-    return next((text for text in known if (parsed := version(text)) and allowed.allows(parsed)), None)
+    return next((text for text in versions if (parsed := version(text)) and allowed.allows(parsed)), None)

@@ -1,17 +1,22 @@
-"""Values as YAML that every reader reads alike: helm's (Go), YAML 1.1 and YAML 1.2; and which texts may be loaded."""
+"""Values as YAML, written so that every reader agrees (Go, YAML 1.1 and 1.2) and read as helm reads them."""
 
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterator
 from typing import Any
 
 import yaml
 
+from models.charts.parameters import check_text
+from models.deadline import checkpoint
+from models.errors import Invalid
+
 _Dumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
-_ELSEWHERE_NO_TEXT = re.compile(
+_AMBIGUOUS_SCALAR = re.compile(
     r"""(?:[-+]?[0-9][0-9_]*(\.[0-9_]*)?([eE][-+]?[0-9]+)?   # 1e3: a number in YAML 1.2, text to PyYAML
     |[-+]?\.[0-9_]+([eE][-+]?[0-9]+)?
     |0[oO][0-7_]+|0[xX][0-9a-fA-F_]+|0[bB][01_]+
@@ -21,60 +26,185 @@ _ELSEWHERE_NO_TEXT = re.compile(
     """,
     re.VERBOSE,
 )
-_DEEPEST = 100
-_QUICK = 4000
-"""Letters that are dumped in a fraction of a millisecond; each value counts as ten."""
-_NO_TEXT = "tag:yaml.org,2002:some-number"
+_MAX_DEPTH = 500
+_MAX_NODES = 1_000_000
+_MAX_ALIAS_FACTOR, _FREE_ALIAS_NODES = 10, 1000
+"""Aliases may add `_MAX_ALIAS_FACTOR` times the written nodes, and `_FREE_ALIAS_NODES` more."""
+_EVENTS_PER_CHECKPOINT = 1000
+_FAST_DUMP_COST = 4000
+"""Characters dumped in a fraction of a millisecond; each value counts as ten."""
+_AMBIGUOUS_TAG = "tag:yaml.org,2002:some-number"
 
 
-class _Plain(_Dumper):  # type: ignore[misc]
-    """Quotes each text that some reader would take for something else; text of many lines is a block."""
+class _QuotingDumper(_Dumper):  # type: ignore[misc]
+    """Quotes every string that some reader would take for another type; text of several lines is a block."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
 
 
-def _text(dumper: Any, text: str) -> Any:
+def _represent_text(dumper: Any, text: str) -> Any:
     lines = text.split("\n")
     is_block = len(lines) > 1 and text.strip() and not any(line != line.rstrip() for line in lines)
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if is_block else None)
 
 
-_Plain.add_implicit_resolver(_NO_TEXT, _ELSEWHERE_NO_TEXT, list("-+.0123456789yYnN"))
-_Plain.add_representer(str, _text)
+_QuotingDumper.add_implicit_resolver(_AMBIGUOUS_TAG, _AMBIGUOUS_SCALAR, list("-+.0123456789yYnN"))
+_QuotingDumper.add_representer(str, _represent_text)
 
 
 def dump(value: Any) -> str:
-    """A JSON value as YAML, its keys sorted, as helm prints it; `{}` for an empty object."""
+    """Writes a JSON value as YAML with sorted keys, as helm prints it; `{}` for an empty object."""
     try:
-        return str(yaml.dump(value, Dumper=_Plain, default_flow_style=False, allow_unicode=True, width=2**20))
-    except (RecursionError, UnicodeError):  # JSON, which is YAML, may be three times as deep, and have half letters
+        return str(yaml.dump(value, Dumper=_QuotingDumper, default_flow_style=False, allow_unicode=True, width=2**20))
+    except (RecursionError, UnicodeError):  # JSON is YAML, may be nested deeper and may contain lone surrogates
         return json.dumps(value, sort_keys=True, ensure_ascii=False) + "\n"
 
 
-def is_quick(value: Any) -> bool:
-    """Whether it is so small that a worker would cost more than the dumping of it."""
-    left, waiting = _QUICK, [value]
-    while waiting and left > 0:
-        one = waiting.pop()
-        left -= 10 + (len(one) if isinstance(one, str | dict | list) else 0)
-        if left > 0 and isinstance(one, dict | list):
-            waiting += one if isinstance(one, list) else [*one, *one.values()]
-    return left > 0
+def is_fast(tree: Any) -> bool:
+    """Whether a value is so small that dumping it in a worker would cost more."""
+    budget, waiting = _FAST_DUMP_COST, [tree]
+    while waiting and budget > 0:
+        value = waiting.pop()
+        budget -= 10 + (len(value) if isinstance(value, str | dict | list) else 0)
+        if budget > 0 and isinstance(value, dict | list):
+            waiting += value if isinstance(value, list) else [*value, *value.values()]
+    return budget > 0
 
 
-class TooDeep(ValueError):
-    """The text is nested too deeply."""
+class _Counter:
+    """Counts the nodes of a text, and those that its aliases add, before anything is built of them."""
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+        self._written = self._added = 0
+        self._open: list[tuple[str | None, int]] = []
+        """Anchor and expanded size so far of each collection that has begun."""
+        self._sizes: dict[str, int] = {}
+
+    def count(self, event: yaml.Event) -> None:
+        """Raises `Invalid` if the text is nested too deeply or has too many nodes."""
+        if isinstance(event, yaml.CollectionStartEvent):
+            self._open.append((event.anchor, 1))
+            if len(self._open) > _MAX_DEPTH:
+                raise Invalid(f"{self._where}: nested more than {_MAX_DEPTH} deep")
+        elif isinstance(event, yaml.CollectionEndEvent):
+            self._add(*self._open.pop(), is_written=True)
+        elif isinstance(event, yaml.ScalarEvent):
+            self._add(event.anchor, 1, is_written=True)
+        elif isinstance(event, yaml.AliasEvent):
+            size = self._sizes.get(event.anchor or "", 0)
+            if any(anchor == event.anchor for anchor, _ in self._open):
+                raise Invalid(f"{self._where}: an alias inside its own anchor")
+            self._added += size
+            self._add(None, size, is_written=False)
+
+    def _add(self, anchor: str | None, size: int, is_written: bool) -> None:
+        self._written += is_written
+        if anchor:
+            self._sizes[anchor] = size
+        if self._open:
+            parent, so_far = self._open[-1]
+            self._open[-1] = parent, so_far + size
+        if self._written > _MAX_NODES:
+            raise Invalid(f"{self._where}: more than {_MAX_NODES} nodes")
+
+    def check_aliases(self) -> None:
+        if self._added > _MAX_ALIAS_FACTOR * self._written + _FREE_ALIAS_NODES:
+            raise Invalid(f"{self._where}: its aliases expand to too much")
 
 
-def events(text: str | bytes, loader: Any, deepest: int = _DEEPEST) -> Iterator[yaml.Event]:
-    """The events of a text that is about to be loaded. Raises `yaml.YAMLError`, and `TooDeep`.
+def check_events(text: str | bytes, loader: Any, where: str) -> Iterator[yaml.Event]:
+    """Yields the events of a text that is about to be loaded. Raises `Invalid` naming `where`, and `yaml.YAMLError`.
 
-    Libyaml's loader crashes the process over what is nested too deeply; its events do not.
+    libyaml's loader crashes the process on a text that is nested too deeply, and its aliases can stand for far more
+    than was written; its event parser only reads.
     """
-    depth = 0
-    for event in yaml.parse(text, loader):
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if depth > deepest:
-            raise TooDeep
+    counter = _Counter(where)
+    for number, event in enumerate(yaml.parse(text, loader)):
+        if number % _EVENTS_PER_CHECKPOINT == 0:
+            checkpoint()
+        counter.count(event)
         yield event
+    counter.check_aliases()
+
+
+def check(text: str | bytes, loader: Any, where: str) -> None:
+    """Checks a text without building anything of it. Raises as `check_events`."""
+    for _ in check_events(text, loader, where):
+        pass
+
+
+_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_MAX_TEXT_CHARACTERS = 512 * 1024
+_MAX_VALUE_DEPTH = 100
+
+_NUMBERS = {
+    "int": (r"[-+]?(?:0b[01_]+|0x[0-9a-fA-F_]+|0o?[0-7_]+|0|[1-9][0-9_]*)\Z", "-+0123456789"),
+    "float": (
+        r"[-+]?(?:(?:[0-9][0-9_]*(?:\.[0-9_]*)?|\.[0-9][0-9_]*)(?:[eE][-+]?[0-9]+)?|\.(?:inf|Inf|INF))\Z"
+        r"|\.(?:nan|NaN|NAN)\Z",
+        "-+0123456789.",
+    ),
+}
+
+
+class _Values(_Loader):  # type: ignore[misc]
+    """Numbers as in helm's YAML (1e3 is a number, 1:30 is not); a date is text."""
+
+
+_OTHERS = {"tag:yaml.org,2002:int", "tag:yaml.org,2002:float", "tag:yaml.org,2002:timestamp"}
+_Values.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in found if tag not in _OTHERS]
+    for first, found in _Loader.yaml_implicit_resolvers.items()
+}
+for _name, (_pattern, _first) in _NUMBERS.items():
+    _Values.add_implicit_resolver(f"tag:yaml.org,2002:{_name}", re.compile(_pattern), list(_first))
+
+
+def parse(text: str) -> dict[str, Any] | None:
+    """Parses values typed by a user; `None` for a blank text. Raises `Invalid`."""
+    if not text.strip():
+        return None
+    if len(text) > _MAX_TEXT_CHARACTERS:
+        raise Invalid(f"values: more than {_MAX_TEXT_CHARACTERS} characters")
+    try:
+        if any(isinstance(event, yaml.AliasEvent) for event in check_events(text, _Values, "values")):
+            raise Invalid("values: aliases (*name) are not supported here")
+        value = yaml.load(text, _Values)  # noqa: S506 (a safe loader)
+    except yaml.YAMLError as fault:
+        mark = getattr(fault, "problem_mark", None)
+        where = f" (line {mark.line + 1}, column {mark.column + 1})" if mark else ""
+        raise Invalid(f"values: not YAML: {getattr(fault, 'problem', None) or 'it cannot be parsed'}{where}") from None
+    except (RecursionError, ValueError):
+        raise Invalid("values: nested too deeply, or a number is too large") from None
+    if value is not None and not isinstance(value, dict):
+        raise Invalid("values: a mapping is expected (name: value)")
+    plain = _plain(value or {}, 0)
+    check_text(plain)
+    return dict(plain)
+
+
+def _plain(value: Any, depth: int) -> Any:
+    """Converts a parsed value to what JSON can hold."""
+    if depth > _MAX_VALUE_DEPTH:
+        raise Invalid("values: nested too deeply")
+    if isinstance(value, dict):
+        return {_key(key): _plain(item, depth + 1) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_plain(item, depth + 1) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        raise Invalid("values: a number is not finite")
+    if value is None or isinstance(value, str | bool | int | float):
+        return value
+    raise Invalid(f"values: {type(value).__name__} is not a type that helm accepts")
+
+
+def _key(key: Any) -> str:
+    if isinstance(key, str):
+        return key
+    if isinstance(key, bool):
+        return "true" if key else "false"
+    if key is None or not isinstance(key, int | float):
+        raise Invalid("values: a name must be text")
+    return str(key)

@@ -118,6 +118,7 @@ class AccessInterceptor:
 class Rest:
     base_path: Annotated[str, parsers.base_path] = "/api/v1"
     temp_dir: Path | None = None
+    unknown_fields: Literal["REFUSE", "IGNORE"] = "REFUSE"
     access_interceptor: AccessInterceptor = AccessInterceptor()
 
 
@@ -125,6 +126,10 @@ class Rest:
 class Helm:
     binary: Filled | None = None
     max_concurrent: Count | None = None
+    reserved: Count0 = 1
+    per_caller: Count | None = None
+    queue_per_caller: Count = 8
+    queue: Count = 64
     max_memory: Bytes = Size(1536 * MIB)
     timeout: Span = Seconds(300)
     template_timeout: Span = Seconds(30)
@@ -136,6 +141,7 @@ class Helm:
 class Kube:
     kubeconfig: Filled | None = None
     context: Filled | None = None
+    namespaces: tuple[Filled, ...] = ()
 
 
 @frozen
@@ -149,7 +155,15 @@ class Fetch:
     max_index: Bytes = Size(256 * MIB)
     max_archive: Bytes = Size(100 * MIB)
     max_redirects: Count0 = 10
+    max_tags: Count = 20_000
     keyring: Path | None = None
+
+
+@frozen
+class Work:
+    threads: Count = 2
+    queue: Count = 64
+    timeout: Span = Seconds(20)
 
 
 @frozen
@@ -165,6 +179,7 @@ class Svc:
     kube: Kube = Kube()
     hub: Hub = Hub()
     fetch: Fetch = Fetch()
+    work: Work = Work()
     mcp: Mcp = Mcp()
 
 

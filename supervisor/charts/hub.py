@@ -1,9 +1,8 @@
-"""The public chart hub: a search of Artifact Hub's packages, through the guard."""
+"""Searches the packages of Artifact Hub through the guarded HTTP client."""
 
 from __future__ import annotations
 
 import json
-import time
 from collections import OrderedDict
 from typing import Any
 from urllib.parse import quote
@@ -13,44 +12,51 @@ from attrs import evolve
 from models.charts.responses import HubItem
 from models.errors import Upstream
 from supervisor.charts.http import urls
-from supervisor.charts.http.client import Fetcher
-from supervisor.charts.http.exchange import Request
+from supervisor.charts.http.client import Fetcher, Request
 from supervisor.charts.http.urls import Url
+from supervisor.clock import Clock
 
-_CHARTS = "0"
-"""Artifact Hub's kind of package that is a helm chart."""
-_LARGEST = 4 * 1024**2
-_FRESH = 300.0
-_KEPT = 100
+_HELM_PACKAGE_KIND = "0"
+"""Artifact Hub's package kind for helm charts."""
+_MAX_RESPONSE_BYTES = 4 * 1024**2
+CACHE_SECONDS = 300.0
+MAX_CACHED_SEARCHES = 100
 
 
 class Hub:
-    def __init__(self, fetcher: Fetcher, url: str) -> None:
+    def __init__(self, fetcher: Fetcher, url: str, clock: Clock) -> None:
+        self._clock = clock
         self._fetcher = fetcher
         self._url = url
-        self._known: OrderedDict[tuple[str, int], tuple[float, list[HubItem]]] = OrderedDict()
+        self._cache: OrderedDict[tuple[str, int], tuple[float, list[HubItem]]] = OrderedDict()
 
-    async def search(self, keyword: str, most: int) -> list[HubItem]:
-        """Charts that the hub finds for `keyword`, the most relevant first. What it said is kept for five minutes.
+    async def search(self, keyword: str, limit: int) -> list[HubItem]:
+        """Charts that match `keyword`, most relevant first. Results are cached for five minutes.
 
-        Raises `Invalid` where the hub may not be reached, `Upstream`, `TimedOut`.
+        Raises `Invalid` if the hub's address is refused, `Upstream`, `TimedOut`.
         """
-        at, found = self._known.get((keyword, most), (0.0, []))
-        if not at or time.monotonic() - at > _FRESH:
-            found = await self._asked(keyword, most)
-            self._known[keyword, most] = (time.monotonic(), found)
-            self._known.move_to_end((keyword, most))
-            while len(self._known) > _KEPT:
-                self._known.popitem(last=False)
-        return found
+        queried_at, items = self._cache.get((keyword, limit), (0.0, []))
+        if not queried_at or self._clock.since_boot() - queried_at > CACHE_SECONDS:
+            items = await self._query(keyword, limit)
+            self._cache[keyword, limit] = (self._clock.since_boot(), items)
+            self._cache.move_to_end((keyword, limit))
+            while len(self._cache) > MAX_CACHED_SEARCHES:
+                self._cache.popitem(last=False)
+        return items
 
-    async def _asked(self, keyword: str, most: int) -> list[HubItem]:
+    async def _query(self, keyword: str, limit: int) -> list[HubItem]:
         base = urls.parse(self._url, "svc.hub.url")
         url = evolve(base, path=f"{base.path.rstrip('/')}/api/v1/packages/search")
-        asked = {"ts_query_web": keyword, "kind": _CHARTS, "limit": str(most), "offset": "0", "facets": "false"}
+        parameters = {
+            "ts_query_web": keyword,
+            "kind": _HELM_PACKAGE_KIND,
+            "limit": str(limit),
+            "offset": "0",
+            "facets": "false",
+        }
         request = Request(
-            url.with_query(**asked, sort="relevance"),
-            most=_LARGEST,
+            url.with_query(**parameters, sort="relevance"),
+            max_bytes=_MAX_RESPONSE_BYTES,
             unpack=True,
             headers={"Accept": "application/json"},
         )
@@ -59,22 +65,22 @@ class Hub:
             raise Upstream(f"the hub {base} answered {response.status}")
         try:
             packages = json.loads(response.body)["packages"]
-            return [_item(one, base) for one in packages or ()][:most]
+            return [_item(package, base) for package in packages or ()][:limit]
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            raise Upstream(f"the hub {base} answered with something else than packages") from None
+            raise Upstream(f"the hub {base} answered with something other than packages") from None
 
 
 def _item(package: dict[str, Any], base: Url) -> HubItem:
     repository = package.get("repository") or {}
-    name, of = _text(package, "normalized_name") or _text(package, "name"), _text(repository, "name")
+    name, repository_name = _text(package, "normalized_name") or _text(package, "name"), _text(repository, "name")
     return HubItem(
         name=_text(package, "name"),
         version=_text(package, "version"),
         app_version=_text(package, "app_version"),
-        repo_name=of,
+        repo_name=repository_name,
         repo_url=_text(repository, "url"),
         description=_text(package, "description"),
-        url=f"{str(base).rstrip('/')}/packages/helm/{quote(of, safe='')}/{quote(name, safe='')}",
+        url=f"{str(base).rstrip('/')}/packages/helm/{quote(repository_name, safe='')}/{quote(name, safe='')}",
     )
 
 

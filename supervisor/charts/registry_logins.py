@@ -1,22 +1,77 @@
-"""Logins of registries, from the file in which `helm registry login` puts them for whoever runs this server."""
+"""Registry logins that `helm registry login` has stored for this server's user, in docker's file format."""
 
 from __future__ import annotations
 
+import base64
+import binascii
+import json
 import logging
+import re
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from models.charts import registry_logins
+from supervisor.charts import registry_logins
 from supervisor.charts.http.urls import Login, Url
 from supervisor.charts.kube.config import Stamp, stamp
 
+_DOCKER_HUB = "index.docker.io"
+_ALSO_DOCKER_HUB = ("docker.io", "registry-1.docker.io")
+_HOST_OF_ENTRY = re.compile(r"(?:https?://)?(?P<place>[^/\s]+)(?:/.*)?")
+
+Logins = dict[str, tuple[str, str]]
+"""Username and password by lower-case host, or host and port."""
+
+
+def read(content: bytes) -> Logins:
+    """Parses the logins of a file, without those of credential helpers. Raises `ValueError` for any other file."""
+    try:
+        document = json.loads(content)
+    except RecursionError:
+        raise ValueError("it is not JSON") from None
+    auths = document.get("auths") if isinstance(document, dict) else None
+    if not isinstance(document, dict) or not isinstance(auths, dict | None):
+        raise ValueError("it has no auths")
+    logins: Logins = {}
+    for name, entry in (auths or {}).items():
+        host, login = _HOST_OF_ENTRY.fullmatch(name), _login(entry)
+        if host is not None and login is not None:
+            logins[host["place"].lower()] = login
+    if _DOCKER_HUB in logins:
+        logins = dict.fromkeys(_ALSO_DOCKER_HUB, logins[_DOCKER_HUB]) | logins
+    return logins
+
+
+def _login(entry: Any) -> tuple[str, str] | None:
+    if not isinstance(entry, dict):
+        return None
+    name, password = entry.get("username"), entry.get("password")
+    if isinstance(entry.get("auth"), str) and entry["auth"]:
+        try:
+            name, _, password = base64.b64decode(entry["auth"], validate=True).decode().partition(":")
+        except (binascii.Error, ValueError):
+            return None
+    return (name, password) if isinstance(name, str) and name and isinstance(password, str) and password else None
+
+
+def shares_domain(registry: str, realm: str) -> bool:
+    """Whether a token realm may get a registry's login: the same host, or a host of the same domain.
+
+    `auth.docker.io` for `registry-1.docker.io`, `gitlab.com` for `registry.gitlab.com`; never a top-level domain,
+    and an IP address only for itself.
+    """
+    domain = registry.partition(".")[2]
+    is_name = "." in domain and not domain.replace(".", "").isdigit()
+    return realm == registry or (is_name and (realm == domain or realm.endswith(f".{domain}")))
+
+
 log = logging.getLogger("charts")
 
-_MOST = 1024**2
+_MAX_FILE_BYTES = 1024**2
 
 
 class RegistryLogins:
-    """Reads the file again where it has changed, so that a login counts at once."""
+    """Reads the file again after it has changed, so that a new login counts at once."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self.file = _file(environ)
@@ -24,28 +79,28 @@ class RegistryLogins:
         self._found: registry_logins.Logins = {}
 
     def of(self, registry: Url) -> Login | None:
-        """The login of a registry, by its host and port."""
+        """The login for a registry, by host and port."""
         now = stamp([self.file])
         if now != self._stamp:
             self._stamp, self._found = now, self._read()
-        found = self._found.get(f"{registry.host}:{registry.port}") or self._found.get(registry.authority)
-        return Login(*found) if found else None
+        login = self._found.get(f"{registry.host}:{registry.port}") or self._found.get(registry.authority)
+        return Login(*login) if login else None
 
     def _read(self) -> registry_logins.Logins:
         try:
             with self.file.open("rb") as file:
-                return registry_logins.read(file.read(_MOST))
+                return registry_logins.read(file.read(_MAX_FILE_BYTES))
         except FileNotFoundError:
             return {}
         except OSError as error:
             log.warning("the logins of registries cannot be read: %s: %s", self.file, error.strerror)
-        except ValueError:  # its words might show what is in it
-            log.warning("the logins of registries cannot be read: %s is not what helm writes", self.file)
+        except ValueError:  # its message might quote the file
+            log.warning("the logins of registries cannot be read: %s is not in helm's format", self.file)
         return {}
 
 
 def _file(environ: Mapping[str, str]) -> Path:
-    """Where helm keeps them."""
+    """The path of helm's login file."""
     if named := environ.get("HELM_REGISTRY_CONFIG"):
         return Path(named)
     if helm := environ.get("HELM_CONFIG_HOME"):

@@ -1,6 +1,7 @@
-"""What may be asked of releases, and who answers: we ourselves, or helm where the kubeconfig needs it.
+"""Reads of releases: directly from the cluster, or by helm if only helm can use the kubeconfig.
 
-`Clusters` holds the connections to each cluster that was asked for; `Reads` is what an operation gets of one of them.
+`Clusters` holds the connections to each cluster in use; `Reads` is what an operation gets for one of them. `Overview`
+caches the releases of a whole cluster for pages.
 """
 
 from __future__ import annotations
@@ -8,37 +9,40 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
-from attrs import define
+from attrs import define, frozen
 
 from models.charts import releases
 from models.charts.kubeconfig import Access, UnsupportedKubeconfig
 from models.charts.releases import Brief, Stored
 from models.charts.responses import HistoryRow, Hook, ListRow, Release, Resource, TestResult
-from models.errors import NotFound, TimedOut
+from models.errors import NotFound, Problem, TimedOut, Upstream
 from supervisor.charts.helm.releases import ByHelm
-from supervisor.charts.kube.cluster import Cluster
+from supervisor.charts.kube.cluster import DENIED, Cluster
 from supervisor.charts.kube.config import Kube, Place, Stamp, stamp
 from supervisor.charts.kube.releases import Native
+from supervisor.charts.workers import Workers
+from supervisor.clock import Clock
+from supervisor.single_flight import SingleFlight
 
 log = logging.getLogger("charts")
 
 Result = TypeVar("Result")
 
 HelmFor = Callable[[Place], Awaitable[ByHelm]]
-"""helm, as one who answers for a cluster. Raises `Unavailable` where there is none."""
+"""Returns a reader that runs helm for a cluster. Raises `Unavailable` without helm."""
 
-_CLUSTERS = 16
-_WHOLE = 60.0
+_MAX_CLUSTERS = 16
+_READ_TIMEOUT_SECONDS = 60.0
 
 
 @define(eq=False)
 class _Opened:
-    """A cluster with the files that led to it; `None` where only helm knows how to reach it."""
+    """A cluster with the files it depends on; `native` is `None` if only helm can connect."""
 
     files: list[Path]
     stamp: Stamp
@@ -46,31 +50,37 @@ class _Opened:
 
 
 class Clusters:
-    """The clusters that were asked for: a few, the oldest let go. A change of a kubeconfig opens its cluster anew."""
+    """The clusters in use: the least recently used is closed. A changed kubeconfig reopens its cluster."""
 
-    def __init__(self, kube: Kube, helm: HelmFor) -> None:
+    def __init__(
+        self, kube: Kube, helm: HelmFor, clock: Clock, workers: Workers, namespaces: Sequence[str] = ()
+    ) -> None:
+        """`namespaces` are listed one by one if the account may not list all of them."""
+        self.namespaces = namespaces
+        self._clock = clock
+        self._workers = workers
         self.kube = kube
         self._helm = helm
         self._opened: OrderedDict[Place, _Opened] = OrderedDict()
         self._opening = asyncio.Lock()
 
     def has(self, file: Path | None = None, context: str | None = None) -> bool:
-        """Whether there is a cluster just now; it need not answer. Looks at files, so that one that appears counts."""
+        """Whether a cluster is configured now; it may be unreachable. Checks files, so a new one counts at once."""
         return self.kube.place(file, context) is not None
 
     def place(self, file: Path | None = None, context: str | None = None) -> Place:
-        """The cluster. Raises `NotFound` where there is none."""
+        """The configured cluster. Raises `NotFound` without one."""
         place = self.kube.place(file, context)
         if place is None:
             raise NotFound("there is no cluster, so releases are not served")
         return place
 
     def reads(self, file: Path | None = None, context: str | None = None) -> Reads:
-        """What may be asked of its releases. Raises `NotFound` where there is no cluster."""
+        """Reads of its releases. Raises `NotFound` without a cluster."""
         return Reads(self, self.place(file, context))
 
     async def source(self, place: Place) -> Native | ByHelm:
-        """Who answers for a cluster. Raises `Upstream` where its kubeconfig cannot be used."""
+        """The reader for a cluster. Raises `Upstream` if its kubeconfig cannot be used."""
         if self.kube.driver:
             return await self._helm(place)
         opened = self._opened.get(place)
@@ -87,16 +97,18 @@ class Clusters:
         before = stamp(files)
         try:
             access: Access | None = await asyncio.to_thread(self.kube.access, place)
-        except UnsupportedKubeconfig as what:
-            log.info("helm reads releases itself: %s", what)
+        except UnsupportedKubeconfig as reason:
+            log.info("releases are read by helm: %s", reason)
             access = None
         if access is not None:
             before += stamp(access.files)
             files += access.files
-        opened = _Opened(files, before, Native(Cluster(access)) if access is not None else None)
+        opened = _Opened(
+            files, before, Native(Cluster(access, self._clock, self._workers)) if access is not None else None
+        )
         self._forget(place)
         self._opened[place] = opened
-        while len(self._opened) > _CLUSTERS:
+        while len(self._opened) > _MAX_CLUSTERS:
             self._forget(next(iter(self._opened)))
         return opened
 
@@ -111,72 +123,164 @@ class Clusters:
 
 
 class Reads:
-    """What may be asked of the releases of one cluster.
+    """Reads of the releases of one cluster.
 
-    Each raises `NotFound` for a release that is not there, `Upstream` where the cluster fails, and `TimedOut`.
+    Each raises `NotFound` for a missing release, `Upstream` if the cluster fails, and `TimedOut`.
     """
 
     def __init__(self, clusters: Clusters, place: Place) -> None:
         self._clusters = clusters
         self.place = place
 
-    async def rows(self, namespace: str) -> list[ListRow]:
-        """The newest revision of each release of a namespace, whatever its status, by name."""
-        return await self._within(lambda source: source.rows(namespace))
+    async def rows(self, namespace: str | None, selector: str | None = None) -> list[ListRow]:
+        """The newest revision of each release of a namespace, sorted by name; of all namespaces if it is `None`."""
+        if namespace is not None:
+            return await self._within(lambda source: source.rows(namespace, selector))
+        try:
+            return await self._within(lambda source: source.all_rows(selector))
+        except Upstream as problem:
+            if problem.code != DENIED:
+                raise
+        namespaces = sorted(self._clusters.namespaces)
+        if not namespaces:
+            raise Upstream("the cluster does not authorize listing all namespaces (svc.kube.namespaces)", DENIED)
+        return [row for each in namespaces for row in await self.rows(each, selector)]
 
-    async def release(self, namespace: str, name: str) -> Release:
-        return releases.release(await self._newest(namespace, name))
+    async def release(self, namespace: str, name: str, revision: int | None = None) -> Release:
+        return releases.release(await self._stored(namespace, name, revision))
 
     async def history(self, namespace: str, name: str) -> list[HistoryRow]:
-        """The newest revision first."""
+        """The revisions, newest first."""
         return await self._within(lambda source: source.history(namespace, name))
 
-    async def values(self, namespace: str, name: str) -> dict[str, Any]:
-        """What the user gave."""
-        return releases.values(await self._newest(namespace, name))
+    async def values(self, namespace: str, name: str, revision: int | None = None) -> dict[str, Any]:
+        """The values that the user supplied."""
+        return releases.values(await self._stored(namespace, name, revision))
 
-    async def all_values(self, namespace: str, name: str) -> dict[str, Any]:
-        """What the user gave over the chart's own."""
-        return await self._within(lambda source: source.all_values(namespace, name))
+    async def all_values(self, namespace: str, name: str, revision: int | None = None) -> dict[str, Any]:
+        """The supplied values merged over the chart's own."""
+        return await self._within(lambda source: source.all_values(namespace, name, revision))
 
-    async def manifest(self, namespace: str, name: str) -> str:
-        return releases.manifest(await self._newest(namespace, name))
+    async def manifest(self, namespace: str, name: str, revision: int | None = None) -> str:
+        return releases.manifest(await self._stored(namespace, name, revision))
 
-    async def notes(self, namespace: str, name: str) -> str:
-        return releases.notes(await self._newest(namespace, name))
+    async def notes(self, namespace: str, name: str, revision: int | None = None) -> str:
+        return releases.notes(await self._stored(namespace, name, revision))
 
-    async def hooks(self, namespace: str, name: str) -> list[Hook]:
-        return releases.hooks(await self._newest(namespace, name))
+    async def hooks(self, namespace: str, name: str, revision: int | None = None) -> list[Hook]:
+        return releases.hooks(await self._stored(namespace, name, revision))
 
     async def test_results(self, namespace: str, name: str, since: datetime) -> list[TestResult]:
-        """What a run that began then has found of each test."""
-        return releases.test_results(await self._newest(namespace, name), since)
+        """The result of each test for a run that began at `since`."""
+        return releases.test_results(await self._stored(namespace, name, None), since)
 
-    async def resources(self, namespace: str, name: str) -> list[Resource]:
-        """What is there of each object of the manifest, in its order."""
-        return await self._within(lambda source: source.resources(namespace, name))
+    async def resources(self, namespace: str, name: str, revision: int | None = None) -> list[Resource]:
+        """The live state of each object in the manifest, in order."""
+        return await self._within(lambda source: source.resources(namespace, name, revision))
 
     async def everywhere(self) -> list[Brief]:
         """The newest revision of each release of all namespaces."""
         return await self._within(lambda source: source.everywhere())
 
-    async def described(self, some: list[Brief]) -> list[ListRow]:
-        """What else there is to say of a few of them."""
-        return await self._within(lambda source: source.described(some))
+    async def described(self, briefs: list[Brief]) -> list[ListRow]:
+        """The list rows of these releases."""
+        return await self._within(lambda source: source.described(briefs))
 
     async def manifest_of(self, namespace: str, name: str, number: int) -> str:
-        """The manifest of one revision. Raises `NotFound` for one that is not there."""
+        """The manifest of one revision. Raises `NotFound`."""
         return releases.manifest(await self._within(lambda source: source.revision(namespace, name, number)))
 
-    async def _newest(self, namespace: str, name: str) -> Stored:
-        return await self._within(lambda source: source.newest(namespace, name))
+    async def _stored(self, namespace: str, name: str, revision: int | None) -> Stored:
+        """A revision, by default the newest. Raises `NotFound`."""
+        if revision is None:
+            return await self._within(lambda source: source.newest(namespace, name))
+        return await self._within(lambda source: source.revision(namespace, name, revision))
 
-    async def _within(self, ask: Callable[[Native | ByHelm], Awaitable[Result]]) -> Result:
-        whole = asyncio.timeout(_WHOLE)
+    async def _within(self, read: Callable[[Native | ByHelm], Awaitable[Result]]) -> Result:
+        timeout = asyncio.timeout(_READ_TIMEOUT_SECONDS)
         try:
-            async with whole:
-                return await ask(await self._clusters.source(self.place))
+            async with timeout:
+                return await read(await self._clusters.source(self.place))
         except TimeoutError:
-            if not whole.expired():
+            if not timeout.expired():
                 raise
-            raise TimedOut(f"the cluster took longer than {_WHOLE:g} s") from None
+            raise TimedOut(f"the cluster took longer than {_READ_TIMEOUT_SECONDS:g} s") from None
+
+
+_MAX_CLUSTERS = 16
+_FRESH_SECONDS = 1.0
+_STALE_SECONDS = 10.0
+_PAGE_WAIT_SECONDS = 0.015
+"""How long a page waits for the cluster if it has a snapshot to show."""
+
+
+@frozen
+class Snapshot:
+    """A cluster's last response. `at` is the time of the query by the boot clock."""
+
+    releases: list[Brief]
+    problem: Problem | None
+    at: float
+
+
+class Overview:
+    """The releases of whole clusters for pages.
+
+    A fresh snapshot is returned as it is unless a change was made here since. Otherwise the cluster is queried; if a
+    snapshot exists, only briefly waited for.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._snapshots: OrderedDict[Place, Snapshot] = OrderedDict()
+        self._changed: dict[Place, float] = {}
+        self._queries: SingleFlight[Snapshot] = SingleFlight()
+        self._tasks: set[asyncio.Task[Snapshot]] = set()
+
+    async def newest(self, reads: Reads) -> Snapshot:
+        """The current releases; for a slow cluster, those of a moment ago."""
+        snapshot, now = self._snapshots.get(reads.place), self._clock.since_boot()
+        is_valid = (
+            snapshot is not None and snapshot.problem is None and snapshot.at >= self._changed.get(reads.place, 0)
+        )
+        if snapshot is not None and is_valid and now - snapshot.at < _FRESH_SECONDS:
+            return snapshot
+        task = self._begin(reads)
+        if snapshot is not None and is_valid and now - snapshot.at < _STALE_SECONDS:
+            await asyncio.wait({task}, timeout=_PAGE_WAIT_SECONDS)
+            return task.result() if task.done() else snapshot
+        return await task
+
+    async def lately(self, reads: Reads) -> Snapshot | None:
+        """The last known releases; `None` if the cluster has never answered. Never waits long."""
+        snapshot = self._snapshots.get(reads.place)
+        if snapshot is not None and self._clock.since_boot() - snapshot.at < _FRESH_SECONDS:
+            return snapshot
+        task = self._begin(reads)
+        await asyncio.wait({task}, timeout=_PAGE_WAIT_SECONDS)
+        return task.result() if task.done() else snapshot
+
+    def _begin(self, reads: Reads) -> asyncio.Task[Snapshot]:
+        task = asyncio.create_task(self._queries.run(reads.place, lambda: self._query(reads)))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def forget(self, place: Place) -> None:
+        """Invalidates the snapshot after a change: the next `newest` waits for the cluster."""
+        self._changed[place] = self._clock.since_boot()
+        if len(self._changed) > _MAX_CLUSTERS:
+            self._changed.pop(next(iter(self._changed)))
+
+    async def _query(self, reads: Reads) -> Snapshot:
+        began = self._clock.since_boot()
+        try:
+            briefs, problem = await reads.everywhere(), None
+        except Problem as problem_:
+            briefs, problem = [], problem_
+        snapshot = Snapshot(briefs, problem, began)
+        self._snapshots[reads.place] = snapshot
+        self._snapshots.move_to_end(reads.place)
+        if len(self._snapshots) > _MAX_CLUSTERS:
+            self._snapshots.popitem(last=False)
+        return snapshot

@@ -1,17 +1,20 @@
-"""The chart service: what lasts as long as the house, and the work of one request.
+"""The chart service: what all requests share (`Charts`), and the context of one request (`Work`).
 
-`Charts` holds what all requests share; `Work` is what an operation gets: its own folder, removed when it is over, and
-the cluster that the request is about.
+Each request gets a private folder, removed when it ends, and the cluster that it is about.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import logging
-import time
-from collections.abc import Callable, Mapping
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
+from threading import Lock
 from types import TracebackType
 from typing import Any
 
@@ -20,8 +23,7 @@ from attrs import frozen
 from models.charts import helm_errors
 from models.config.settings import Config
 from models.errors import Failed, Problem
-from supervisor.charts.dependencies import Dependencies
-from supervisor.charts.helm.recovery import Pending
+from supervisor.charts.helm.recovery import Recovery
 from supervisor.charts.helm.releases import ByHelm
 from supervisor.charts.helm.runner import Bounds
 from supervisor.charts.helm.slots import Helm
@@ -30,33 +32,104 @@ from supervisor.charts.hub import Hub
 from supervisor.charts.kube.config import Kube, Place
 from supervisor.charts.oci import Registries
 from supervisor.charts.registry_logins import RegistryLogins
-from supervisor.charts.release_reads import Clusters, Reads
-from supervisor.charts.release_summary import Overview
+from supervisor.charts.release_reads import Clusters, Overview, Reads
 from supervisor.charts.repositories import Repositories
-from supervisor.charts.sources import Sources
-from supervisor.charts.workspace import Folders
+from supervisor.charts.sources import Dependencies, Sources
+from supervisor.charts.workers import Workers
 from supervisor.clock import Clock
 from supervisor.processes.child import Children
 
 log = logging.getLogger("charts")
 
-_READ_TAKES = 50.0
-_LOOKS_AFTER = 3.0
-"""Seconds: the start of the processes has the processors to itself until then."""
-_SETTLES_WITHIN = 2.0
-_LOOKED_LASTS = 10.0
+_PREFIX = "pilothouse-"
+_LOCK = ".lock"
+
+
+class Folders:
+    """This server's folder of request folders, below `svc.rest.temp-dir`.
+
+    Its lock shows later servers whether it is in use.
+    """
+
+    def __init__(self, base: Path | None) -> None:
+        self._base = base or Path(tempfile.gettempdir())
+        self._own: Path | None = None
+        self._lock = -1
+        self._opening = Lock()
+        self._left: set[Path] = set()
+
+    def open(self) -> None:
+        """Creates this server's folder if it is missing, and removes those of dead servers. Raises `OSError`."""
+        with self._opening:
+            if self._own is None or not self._own.exists():  # /tmp may be cleaned while the server runs
+                self._release_lock()
+                self._make()
+
+    def _make(self) -> None:
+        self._base.mkdir(parents=True, exist_ok=True)
+        self._sweep()
+        self._own = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=self._base))
+        self._lock = os.open(self._own / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    def new(self) -> Path:
+        """Creates a private folder. Raises `OSError`."""
+        self.open()
+        return Path(tempfile.mkdtemp(dir=self._own))
+
+    def remove(self, folder: Path) -> None:
+        """Removes a folder; one that cannot be removed now is tried again with the next."""
+        self._left.add(folder)
+        for path in list(self._left):
+            shutil.rmtree(path, ignore_errors=True)
+            if not path.exists():
+                self._left.discard(path)
+
+    def close(self) -> None:
+        if self._own is not None:
+            self.remove(self._own)
+        self._release_lock()
+
+    def _release_lock(self) -> None:
+        if self._lock >= 0:
+            os.close(self._lock)
+        self._own, self._lock = None, -1
+
+    def _sweep(self) -> None:
+        for folder in self._base.glob(f"{_PREFIX}*"):
+            try:
+                handle = os.open(folder / _LOCK, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+            except OSError:
+                continue  # not a folder of this program
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                self.remove(folder)
+                log.info("removed %s, left by an earlier server", folder)
+            except BlockingIOError:
+                pass
+            finally:
+                os.close(handle)
+
+
+log = logging.getLogger("charts")
+
+_READ_TIMEOUT_SECONDS = 50.0
+_DETECTION_DELAY_SECONDS = 3.0
+"""Supervised processes start first."""
+_DETECTION_WAIT_SECONDS = 2.0
+_DETECTION_INTERVAL_SECONDS = 10.0
 
 
 @frozen
 class Target:
-    """The cluster that a request is about; `None` means what the configuration says."""
+    """The cluster of a request; `None` means the configured one."""
 
     kubeconfig: Path | None = None
     context: str | None = None
 
 
 Choose = Callable[[Any], Target]
-"""What a host application may pass: from a request (`HTTPServerRequest`, `None` for a tool's call) to its cluster."""
+"""A host application's function from a request (`HTTPServerRequest`; `None` for a tool call) to its cluster."""
 
 
 class Charts:
@@ -70,76 +143,81 @@ class Charts:
         instance: str,
         environ: Mapping[str, str],
         choose: Choose | None = None,
+        clock: Clock | None = None,
     ) -> None:
-        """`data_dir` is the house's; `instance` the word by which children of ours are known."""
+        """`data_dir` is the server's; `instance` tags the processes that this server starts."""
         self.svc = svc = config.svc
         self.data_dir = data_dir / "charts"
         self.choose = choose
+        self.clock = clock or Clock()
         self.folders = Folders(svc.rest.temp_dir)
+        self.workers = Workers(svc.work)
         self._tasks: list[asyncio.Task[None]] = []
-        self._looked = float("-inf")
+        self._detected_at = float("-inf")
         self.helm = Helm(svc.helm, self.data_dir, children, instance, environ)
         configured = Path(svc.kube.kubeconfig) if svc.kube.kubeconfig else None
         self.fetcher = Fetcher(svc.fetch, svc.security)
-        self.clock = Clock()
         self.repositories = Repositories(self.fetcher, self.clock)
-        self.registries = Registries(self.fetcher, RegistryLogins(environ))
-        self.sources = Sources(self.fetcher, self.repositories, self.registries)
-        self.dependencies = Dependencies(self.repositories, self.registries)
-        self.hub = Hub(self.fetcher, svc.hub.url)
-        self.clusters = Clusters(Kube(configured, svc.kube.context, environ), self._by_helm)
-        self.pending = Pending(self.data_dir / "changing", self.clusters, instance)
-        self.overview = Overview()
+        self.registries = Registries(self.fetcher, RegistryLogins(environ), self.workers)
+        self.sources = Sources(self.fetcher, self.repositories, self.registries, self.workers)
+        self.dependencies = Dependencies(self.repositories, self.registries, self.workers)
+        self.hub = Hub(self.fetcher, svc.hub.url, self.clock)
+        self.clusters = Clusters(
+            Kube(configured, svc.kube.context, environ), self._by_helm, self.clock, self.workers, svc.kube.namespaces
+        )
+        self.recovery = Recovery(self.data_dir / "changing", self.clusters, instance, self.clock)
+        self.overview = Overview(self.clock)
 
     async def start(self) -> None:
-        """Sweeps the temporary folder, and takes up what a server before us was doing when it was killed."""
+        """Opens the temporary folder and recovers changes that a killed server left."""
         try:
             await asyncio.to_thread(self.folders.open)
         except OSError as error:
             log.error("svc.rest.temp-dir: %s: %s", self.svc.rest.temp_dir, error.strerror)
-        self.pending.read()
+        self.recovery.read()
         loop = asyncio.get_running_loop()
         for name, work in {
-            "settle changes": self.pending.settle(self.helm.alone),
-            "look for helm": self._look(),
+            "settle changes": self.recovery.settle(self.helm.exclusive),
+            "look for helm": self._detect_helm(),
         }.items():
             self._tasks.append(loop.create_task(work, name=name))
 
-    async def _look(self) -> None:
-        """Asks helm for its version when the start is over, unless somebody has had to know it before."""
-        await asyncio.sleep(_LOOKS_AFTER)
+    async def _detect_helm(self) -> None:
+        """Detects helm after the start unless a request has done so."""
+        await self.clock.sleep(_DETECTION_DELAY_SECONDS)
         try:
             await self.helm.version()
         except Problem as problem:
             log.warning("%s", problem.message)
 
     async def settle(self) -> None:
-        """Waits a moment until it is known whether there is a helm; where there was none, looks again at times."""
-        if self.helm.is_there or time.monotonic() < self._looked + _LOOKED_LASTS:
+        """Waits briefly until helm has been detected; without helm, detects again at intervals."""
+        if self.helm.is_there or self.clock.since_boot() < self._detected_at + _DETECTION_INTERVAL_SECONDS:
             return
-        self._looked = time.monotonic()
+        self._detected_at = self.clock.since_boot()
         with contextlib.suppress(TimeoutError, Problem):
-            async with asyncio.timeout(_SETTLES_WITHIN):
+            async with asyncio.timeout(_DETECTION_WAIT_SECONDS):
                 await self.helm.version()
 
     async def close(self) -> None:
         for task in self._tasks:
             task.cancel()
         await self.helm.close()
-        await self.pending.close()
+        await self.recovery.close()
         self.clusters.close()
+        self.workers.close()
         self.folders.close()
 
     def has_cluster(self, target: Target) -> bool:
         return self.clusters.has(target.kubeconfig, target.context)
 
     async def _by_helm(self, place: Place) -> ByHelm:
-        """helm, as one who reads releases of a cluster. Raises `Unavailable`."""
+        """A reader of releases that runs helm. Raises `Unavailable`."""
 
-        async def ask(arguments: list[str]) -> str:
+        async def run(arguments: list[str]) -> str:
             folder = await asyncio.to_thread(self.folders.new)
             try:
-                bounds = Bounds(_READ_TAKES, "for a reading")
+                bounds = Bounds(_READ_TIMEOUT_SECONDS, "for a read")
                 command, *rest = arguments
                 output = await self.helm.run(
                     [command, *place.arguments, *rest],
@@ -150,30 +228,35 @@ class Charts:
             finally:
                 await asyncio.shield(asyncio.to_thread(self.folders.remove, folder))
             if not output.ok:
-                raise helm_errors.problem(output.stderr)
+                raise helm_errors.problem_from_output(output.stderr)
             return output.stdout.decode("utf-8", "replace")
 
-        return ByHelm(ask, (await self.helm.version()).major)
+        return ByHelm(run, (await self.helm.version()).major)
 
     def groups(self) -> dict[str, bool]:
-        """Which groups are on: what they need is there. `helm`: whether what needs it can be done."""
+        """Which groups are enabled. `helm`: whether helm was found."""
         own = {"charts": True, "repositories": True, "hub": True, "dependencies": True}
         return {"helm": self.helm.is_there, "releases": self.has_cluster(Target()), **own}
 
     def work(self, request: Any = None) -> Work:
-        """The work of one request: `async with charts.work(request) as work:`."""
+        """The context of one request: `async with charts.work(request) as work:`."""
         return Work(self, self.choose(request) if self.choose else Target())
 
 
 class Work:
-    """What one operation is done with. Its folder is made when it is asked for, and removed at the end."""
+    """The context of one operation. Its folder is created on first use and removed at the end."""
 
     def __init__(self, charts: Charts, target: Target) -> None:
         self.charts = charts
         self.target = target
         self.begun = False
-        """Whether a change has begun that must be let finish, though the client has left."""
+        """Whether a change has begun that must finish even if the client leaves."""
+        self.caller: str | None = None
+        """Whom the slots for helm are counted for; `None` is privileged."""
+        self.has_left = False
+        """Whether the client left before a change had begun."""
         self._folder: Path | None = None
+        self._task: asyncio.Task[Any] | None = None
 
     @property
     def folder(self) -> Path:
@@ -182,27 +265,43 @@ class Work:
             try:
                 self._folder = self.charts.folders.new()
             except OSError as error:
-                raise Failed(
-                    f"there is no room for what the request brings: {error.strerror} (svc.rest.temp-dir)"
-                ) from None
+                raise Failed(f"the request's files cannot be stored: {error.strerror} (svc.rest.temp-dir)") from None
         return self._folder
 
     @property
     def place(self) -> Place:
-        """The cluster that this is about. Raises `NotFound`."""
+        """The cluster of this request. Raises `NotFound`."""
         return self.charts.clusters.place(self.target.kubeconfig, self.target.context)
 
     @property
     def reads(self) -> Reads:
-        """What may be asked of its releases. Raises `NotFound`."""
+        """Reads of its releases. Raises `NotFound`."""
         return self.charts.clusters.reads(self.target.kubeconfig, self.target.context)
 
+    async def start(self, operation: Coroutine[Any, Any, Any], name: str) -> Any:
+        """Runs the operation in a task that `leave` can cancel, and keeps no reference to its result."""
+        self._task = asyncio.create_task(operation, name=name)
+        try:
+            return await self._task
+        finally:
+            self._task = None
+
+    @property
+    def is_running(self) -> bool:
+        return self._task is not None
+
+    def leave(self) -> None:
+        """The client has left: cancels the operation unless a change has begun."""
+        if self._task is not None and not self.begun:
+            self.has_left = True
+            self._task.cancel()
+
     def begin(self) -> None:
-        """A change begins now."""
+        """Marks the point from which the change must finish."""
         self.begun = True
 
     def subfolder(self, name: str) -> Path:
-        """A fresh, empty folder in the private one."""
+        """Creates an empty folder in the private one."""
         made = self.folder / name
         made.mkdir()
         return made
@@ -216,7 +315,7 @@ class Work:
         await self.close()
 
     async def close(self) -> None:
-        """Removes the folder. It may be large, so a worker does it, which goes on where this is cancelled."""
+        """Removes the folder in a worker, which continues if this call is cancelled."""
         if self.begun and (place := self.charts.clusters.kube.place(self.target.kubeconfig, self.target.context)):
             self.charts.overview.forget(place)
         folder, self._folder = self._folder, None
@@ -224,7 +323,7 @@ class Work:
             await asyncio.shield(asyncio.to_thread(self.charts.folders.remove, folder))
 
     def drop(self) -> None:
-        """Removes the folder at once: before anything was done there is little in it."""
+        """Removes the folder immediately; before an operation starts it holds little."""
         if self._folder is not None:
             self.charts.folders.remove(self._folder)
             self._folder = None

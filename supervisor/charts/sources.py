@@ -1,105 +1,194 @@
-"""Where charts come from: a reference becomes an archive on disk, fetched through the guard, checked and proved."""
+"""Resolves chart references to archives on disk (fetched through the guarded client, checked, optionally verified),
+and the versions of a chart's dependencies.
+"""
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 from attrs import evolve
 
-from models.charts import archive, repositories, semver
-from models.charts.archive import ChartArchive
-from models.charts.refs import OCI, ChartRef
-from models.charts.repositories import Found, Source
-from models.charts.tar_reader import Bounds
+from models.charts import archive, metadata, repositories, semver
+from models.charts.archive import ChartArchive, Dependency
+from models.charts.metadata import LockedDependency
+from models.charts.refs import OCI, ChartRef, check_version
+from models.charts.repositories import FoundVersion, Source
+from models.charts.tar_reader import ArchiveLimits
 from models.errors import Invalid, NotFound, Upstream
+from supervisor.charts.helm.runner import Bounds
+from supervisor.charts.helm.slots import Helm
 from supervisor.charts.http import urls
-from supervisor.charts.http.client import Fetcher
-from supervisor.charts.http.exchange import Request, Response
+from supervisor.charts.http.client import Fetcher, Request, Response
 from supervisor.charts.http.urls import Url
 from supervisor.charts.oci import Registries, digest_of
 from supervisor.charts.repositories import Repositories, login
+from supervisor.charts.workers import Workers
 
-_PROVENANCE = 1024**2
+_MAX_PROVENANCE_BYTES = 1024**2
 
 
 class Sources:
-    def __init__(self, fetcher: Fetcher, known: Repositories, registries: Registries) -> None:
+    def __init__(self, fetcher: Fetcher, repositories_: Repositories, registries: Registries, workers: Workers) -> None:
+        self._workers = workers
         self._fetcher = fetcher
-        self._repositories = known
+        self._repositories = repositories_
         self._registries = registries
-        self._bounds = Bounds(packed=fetcher.limits.max_archive)
+        self._bounds = ArchiveLimits(packed=fetcher.limits.max_archive)
 
     async def chart(self, ref: ChartRef, folder: Path, proven: bool = False) -> ChartArchive:
-        """Fetches a chart into `folder`; with its provenance beside it (`.prov`) where it is to be `proven`.
+        """Fetches and checks a chart in `folder`; with `proven` also its provenance file (`.prov`).
 
-        Raises `NotFound`, `Invalid` (a refused address, an archive that may not be used), `Upstream`, `TimedOut`.
+        Raises `NotFound`, `Invalid` (a refused address or archive), `Upstream`, `TimedOut`.
         """
         if ref.is_oci:
             path = await self._registries.pull(ref, folder, proven)
             return await self.checked(path)
         source = repositories.named(ref.repository)
-        found = await self._repositories.find(source, ref.chart, ref.version)
-        path = folder / f"{ref.name}-{found.version}.tgz"
-        url: Url | str = found.url
-        if found.url.startswith(OCI):
-            path = await self._pulled(source, found, folder, proven)
+        version_ = await self._repositories.find(source, ref.chart, ref.version)
+        path = folder / f"{ref.name}-{version_.version}.tgz"
+        url: Url | str = version_.url
+        if version_.url.startswith(OCI):
+            path = await self._pulled(source, version_, folder, proven)
         else:
-            url = await self._fetched(source, found, path)
+            url = await self._fetched(source, version_, path)
             if proven:
                 await self._provenance(source, url, path)
         chart = await self.checked(path)
-        if chart.name != ref.name or semver.version(chart.version) != semver.version(found.version):
-            raise Upstream(f"{url} is not what the index of {source.name} says: it is {chart.name} {chart.version}")
+        if chart.name != ref.name or semver.version(chart.version) != semver.version(version_.version):
+            raise Upstream(f"{url} does not match the index of {source.name}: it is {chart.name} {chart.version}")
         return chart
 
-    async def _pulled(self, source: Source, found: Found, folder: Path, proven: bool) -> Path:
-        """From the registry that the index leads to, as those of some large publishers do."""
-        ref = ChartRef.parse(found.url, field=f"the URL in the index of {source.name}")
+    async def _pulled(self, source: Source, version_: FoundVersion, folder: Path, proven: bool) -> Path:
+        """Pulls from the registry that the index names."""
+        ref = ChartRef.parse(version_.url, field=f"the URL in the index of {source.name}")
         if not ref.tag:
-            ref = evolve(ref, tag=found.version.replace("+", "_"))
+            ref = evolve(ref, tag=version_.version.replace("+", "_"))
         path = await self._registries.pull(ref, folder, proven)
-        if found.digest and await asyncio.to_thread(digest_of, path) != f"sha256:{found.digest}":
-            raise Upstream(f"{found.url} is not what the index of {source.name} says: its digest is another")
+        if version_.digest and await self._workers.run(digest_of, path) != f"sha256:{version_.digest}":
+            raise Upstream(f"{version_.url} does not match the digest in the index of {source.name}")
         return path
 
     async def checked(self, path: Path) -> ChartArchive:
-        """An archive on disk, whoever brought it. Raises `Invalid` where it may not be used."""
-        return await asyncio.to_thread(archive.check, path, self._bounds)
+        """Checks an archive on disk. Raises `Invalid` if it may not be used."""
+        return await self._workers.run(archive.check, path, self._bounds)
 
-    async def _fetched(self, source: Source, found: Found, path: Path) -> Url:
-        if not found.url:
-            raise Invalid(f"the index of {source.name} names no URL for version {found.version}")
-        url = urls.parse(source.url).below(found.url)
+    async def _fetched(self, source: Source, version_: FoundVersion, path: Path) -> Url:
+        if not version_.url:
+            raise Invalid(f"the index of {source.name} names no URL for version {version_.version}")
+        url = urls.parse(source.url).below(version_.url)
         response = await self._get(source, url, path, self._fetcher.limits.max_archive)
         if response.status in (404, 410):
-            raise NotFound(f"{url} is not there, although the index of {source.name} names it")
+            raise NotFound(f"{url} was not found, although the index of {source.name} names it")
         if not response.is_good:
             raise Upstream(f"{url} answered {response.status}")
-        if found.digest and found.digest != response.sha256:
-            raise Upstream(f"{url} is not what the index of {source.name} says: its digest is another")
+        if version_.digest and version_.digest != response.sha256:
+            raise Upstream(f"{url} does not match the digest in the index of {source.name}")
         return url
 
     async def _provenance(self, source: Source, url: Url, path: Path) -> None:
-        """As helm does, from the archive's URL with `.prov` at its end. Raises `Invalid` where there is none."""
-        beside = urls.parse(f"{url.scheme}://{url.authority}{url.path}.prov{f'?{url.query}' if url.query else ''}")
-        response = await self._get(source, beside, path.with_name(f"{path.name}.prov"), _PROVENANCE)
+        """As helm: the archive's URL with `.prov` appended. Raises `Invalid` if it is missing."""
+        prov_url = urls.parse(f"{url.scheme}://{url.authority}{url.path}.prov{f'?{url.query}' if url.query else ''}")
+        response = await self._get(source, prov_url, path.with_name(f"{path.name}.prov"), _MAX_PROVENANCE_BYTES)
         if not response.is_good:
-            raise Invalid(f"the chart cannot be verified: {beside} answered {response.status}")
+            raise Invalid(f"the chart cannot be verified: {prov_url} answered {response.status}")
 
-    async def _get(self, source: Source, url: Url, into: Path, most: int) -> Response:
-        """Fetches what the repository names, with its login if that is of the same origin."""
+    async def _get(self, source: Source, url: Url, into: Path, max_bytes: int) -> Response:
+        """Fetches a URL of the repository, with its login only for the same origin."""
         if url.login:
-            raise Invalid(f"{url} is refused: an index may not bring a login")
-        own = urls.parse(source.url)
-        is_own = url.origin == own.origin
-        may = is_own or (source.pass_login and not (own.scheme == "https" and url.scheme == "http"))
+            raise Invalid(f"{url} is refused: an index may_send_login not bring a login")
+        repository_url = urls.parse(source.url)
+        is_own = url.origin == repository_url.origin
+        may_send_login = is_own or (
+            source.pass_login and not (repository_url.scheme == "https" and url.scheme == "http")
+        )
         request = Request(
             url,
-            most=most,
+            max_bytes=max_bytes,
             into=into,
-            login=login(source) if may else None,
+            login=login(source) if may_send_login else None,
             pass_login=source.pass_login,
             verify=not source.insecure,
         )
         return await self._fetcher.fetch(request)
+
+
+_NAME_PREFIXES = ("@", "alias:")
+
+
+class Dependencies:
+    """Resolves the dependencies of a chart to versions, using indexes and registries reached through the guard."""
+
+    def __init__(self, repositories_: Repositories, registries: Registries, workers: Workers) -> None:
+        self._workers = workers
+        self._repositories = repositories_
+        self._registries = registries
+
+    async def lock(self, chart: ChartArchive, generated: str, folder: Path) -> str:
+        """The lock document of a chart, with all dependencies whatever their conditions.
+
+        Raises `Invalid` (`file://`, a refused address, a bad range), `NotFound`, `Upstream`, `TimedOut`.
+        """
+        locked = [await self._locked(chart, dependency, folder) for dependency in chart.dependencies]
+        return await self._workers.run(metadata.lock_document, locked, generated)
+
+    async def _locked(self, chart: ChartArchive, dependency: Dependency, folder: Path) -> LockedDependency:
+        repository = dependency.repository
+        try:
+            wanted = check_version(dependency.version)
+            if not repository:
+                _check_vendored(chart, dependency, wanted)
+                return LockedDependency(dependency, dependency.version, "")
+            if repository.startswith(_NAME_PREFIXES):
+                source = repositories.named(
+                    next(repository.removeprefix(prefix) for prefix in _NAME_PREFIXES if repository.startswith(prefix))
+                )
+                repository = source.url
+            elif repository.startswith(OCI):
+                ref = ChartRef.parse(f"{repository.rstrip('/')}/{dependency.name}", wanted, "its repository")
+                return LockedDependency(dependency, await self._registries.version(ref), repository)
+            else:
+                source = await self._repositories.of_url(repository, folder)
+            chosen = await self._repositories.find(source, dependency.name, wanted)
+        except Invalid as problem:
+            raise Invalid(f"the dependency {dependency.name}: {problem.message}") from None
+        return LockedDependency(dependency, chosen.version, repository)
+
+
+def _check_vendored(chart: ChartArchive, dependency: Dependency, wanted: str) -> None:
+    """A dependency without a repository must be in charts/. Raises `Invalid`."""
+    allowed = semver.range_of(wanted)
+    versions = [semver.version(text) for name, text in chart.vendored if name == dependency.name]
+    if not any(version_ and (allowed.allows(version_) or version_ == semver.version(wanted)) for version_ in versions):
+        raise Invalid("it has no repository and is not in charts/")
+
+
+_VERIFY_TIMEOUT_SECONDS = 30.0
+
+
+def check_keyring(keyring: Path | None) -> Path:
+    """The operator's keyring. Raises `Invalid` if none is configured or the file is missing."""
+    if keyring is None:
+        raise Invalid("verify needs a keyring (svc.fetch.keyring)")
+    if not keyring.is_file():
+        raise Invalid("verify: the keyring of svc.fetch.keyring does not exist")
+    return keyring.absolute()
+
+
+async def verify_provenance(helm: Helm, chart: ChartArchive, keyring: Path, folder: Path) -> None:
+    """Verifies a chart against the provenance file beside it. `folder` is an empty folder for helm.
+
+    Raises `Invalid` if no key in the keyring signed it, or the archive was changed.
+    """
+    arguments = ["verify", f"--keyring={keyring}", "--", str(chart.path)]
+    output = await helm.run(arguments, folder, Bounds(_VERIFY_TIMEOUT_SECONDS, f"{_VERIFY_TIMEOUT_SECONDS:g} s"))
+    if not output.ok:
+        raise Invalid(f"the chart cannot be verified: {_reason(output.stderr)}")
+
+
+def _reason(output: str) -> str:
+    reasons = (
+        ("made by unknown entity", "no key in the keyring signed it"),
+        ("sha256 sum does not match", "the archive differs from the signed one"),
+        ("no such file", "it has no provenance file"),
+    )
+    return next((reason for pattern, reason in reasons if pattern in output), "its provenance file is not valid")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import re
 import subprocess
 import tarfile
 import time
@@ -17,7 +18,7 @@ import pytest
 
 from models.charts import archive
 from models.charts.archive import ChartArchive
-from models.charts.tar_reader import Bounds
+from models.charts.tar_reader import ArchiveLimits
 from models.errors import Invalid
 
 MIB = 1024**2
@@ -26,7 +27,7 @@ MIB = 1024**2
 def checked(folder: Path, data: bytes, **bounds: int) -> ChartArchive:
     file = folder / "chart.tgz"
     file.write_bytes(data)
-    return archive.check(file, Bounds(**bounds))
+    return archive.check(file, ArchiveLimits(**bounds))
 
 
 def refused(folder: Path, data: bytes, why: str, **bounds: int) -> None:
@@ -80,28 +81,28 @@ def test_what_tar_packages_is_taken_in_every_format(tmp_path: Path, options: lis
 @pytest.mark.parametrize(
     ("entry", "why"),
     [
-        (info("demo/link", type=tarfile.SYMTYPE, linkname="/etc/passwd"), "neither file nor folder"),
-        (info("demo/link", type=tarfile.LNKTYPE, linkname="demo/Chart.yaml"), "neither file nor folder"),
-        (info("demo/tty", type=tarfile.CHRTYPE), "neither file nor folder"),
-        (info("demo/disk", type=tarfile.BLKTYPE), "neither file nor folder"),
-        (info("demo/pipe", type=tarfile.FIFOTYPE), "neither file nor folder"),
-        (info("demo/contiguous", type=tarfile.CONTTYPE), "neither file nor folder"),
-        (info("demo/strange", type=b"Z"), "neither file nor folder"),
-        (info("demo/sparse", type=tarfile.GNUTYPE_SPARSE), "neither file nor folder"),
-        ("demo/../../etc/cron.d/x", "leads out"),
-        ("demo/templates/../../x", "leads out"),
-        ("demo/./x", "leads out"),
-        ("demo//x", "leads out"),
-        ("/etc/passwd", "leads out"),
-        ("../demo/x", "leads out"),
-        ("demo\\..\\x", "leads out"),
-        ("demo/a\nb", "leads out"),
-        ("demo/" + "a/" * 600 + "b", "leads out"),
+        (info("demo/link", type=tarfile.SYMTYPE, linkname="/etc/passwd"), "neither a file nor a folder"),
+        (info("demo/link", type=tarfile.LNKTYPE, linkname="demo/Chart.yaml"), "neither a file nor a folder"),
+        (info("demo/tty", type=tarfile.CHRTYPE), "neither a file nor a folder"),
+        (info("demo/disk", type=tarfile.BLKTYPE), "neither a file nor a folder"),
+        (info("demo/pipe", type=tarfile.FIFOTYPE), "neither a file nor a folder"),
+        (info("demo/contiguous", type=tarfile.CONTTYPE), "neither a file nor a folder"),
+        (info("demo/strange", type=b"Z"), "neither a file nor a folder"),
+        (info("demo/sparse", type=tarfile.GNUTYPE_SPARSE), "neither a file nor a folder"),
+        ("demo/../../etc/cron.d/x", "outside its folder"),
+        ("demo/templates/../../x", "outside its folder"),
+        ("demo/./x", "outside its folder"),
+        ("demo//x", "outside its folder"),
+        ("/etc/passwd", "outside its folder"),
+        ("../demo/x", "outside its folder"),
+        ("demo\\..\\x", "outside its folder"),
+        ("demo/a\nb", "outside its folder"),
+        ("demo/" + "a/" * 600 + "b", "outside its folder"),
         ("other/Chart.yaml", "one top folder"),
         ("lonely.txt", "one top folder"),
-        ("demo/Chart.yaml", "twice"),
-        ("demo/Chart.yaml/x", "twice"),
-        (info("demo/Chart.yaml", type=tarfile.DIRTYPE), "twice"),
+        ("demo/Chart.yaml", "duplicate"),
+        ("demo/Chart.yaml/x", "duplicate"),
+        (info("demo/Chart.yaml", type=tarfile.DIRTYPE), "duplicate"),
     ],
 )
 def test_what_is_not_plain_is_refused(tmp_path: Path, entry: tarfile.TarInfo | str, why: str) -> None:
@@ -109,7 +110,7 @@ def test_what_is_not_plain_is_refused(tmp_path: Path, entry: tarfile.TarInfo | s
 
 
 def test_a_file_in_the_place_of_a_folder_is_refused(tmp_path: Path) -> None:
-    refused(tmp_path, places.tar([("demo/Chart.yaml", CHART), ("demo/a/b", b""), ("demo/a", b"")]), "twice")
+    refused(tmp_path, places.tar([("demo/Chart.yaml", CHART), ("demo/a/b", b""), ("demo/a", b"")]), "duplicate")
 
 
 def test_folders_may_be_told_of_or_not(tmp_path: Path) -> None:
@@ -151,12 +152,12 @@ def test_an_extended_header_may_name_and_date_a_file(tmp_path: Path) -> None:
     ],
 )
 def test_an_extended_header_may_not_say_what_a_file_is(tmp_path: Path, records: dict[str, str]) -> None:
-    refused(tmp_path, pax(records), "header that is not for plain files")
+    refused(tmp_path, pax(records), "header that plain files do not need")
 
 
 def test_an_extended_header_may_not_lead_out(tmp_path: Path) -> None:
-    refused(tmp_path, pax({"path": "demo/../../x"}), "leads out")
-    refused(tmp_path, pax({"path": "demo/z"}, tarfile.XGLTYPE), "one name for all")
+    refused(tmp_path, pax({"path": "demo/../../x"}), "outside its folder")
+    refused(tmp_path, pax({"path": "demo/z"}, tarfile.XGLTYPE), "one path for all")
     refused(tmp_path, pax({"comment": "x" * 70_000}), "header that is too long")
 
 
@@ -164,8 +165,8 @@ def test_an_extended_header_may_not_lead_out(tmp_path: Path) -> None:
     ("data", "why"),
     [
         (b"", "gzip|empty"),
-        (b"not an archive", "no gzip archive"),
-        (gzip.compress(b"not a tar" * 100), "no tar archive"),
+        (b"not an archive", "not a gzip archive"),
+        (gzip.compress(b"not a tar" * 100), "not a tar archive"),
         (gzip.compress(b""), "damaged"),
         (gzip.compress(b"\0" * 1024), "empty"),
         (places.chart()[:-20], "damaged"),
@@ -187,8 +188,8 @@ def test_what_is_no_chart_is_refused(tmp_path: Path, data: bytes, why: str) -> N
         (b"- a", "mapping"),
         (b"a: [", "not YAML"),
         (b"\xff\xfe\x00", "not YAML"),
-        (b"a: " + b"[" * 5000, "nested too deeply"),
-        (b"a: " + b"{a: " * 200_000, "nested too deeply"),
+        (b"a: " + b"[" * 5000, "more than 500 deep"),
+        (b"a: " + b"{a: " * 200_000, "more than 500 deep"),
         (b"? {a: b}\n: c", "not YAML"),
         (b"apiVersion:\nname: demo\nversion: 0.1.0", "must have apiVersion"),
         (b"apiVersion: v2\nversion: 0.1.0", "must have name"),
@@ -199,8 +200,8 @@ def test_what_is_no_chart_is_refused(tmp_path: Path, data: bytes, why: str) -> N
         (b"apiVersion: v2\nname: ../demo\nversion: 0.1.0", "the chart's name"),
         (b"apiVersion: v2\nname: -demo\nversion: 0.1.0", "the chart's name"),
         (b"apiVersion: v2\nname: 'de\"mo'\nversion: 0.1.0", "the chart's name"),
-        (b"apiVersion: v2\nname: demo\nversion: latest", "no semantic version"),
-        (b"apiVersion: v2\nname: demo\nversion: 1.0.0/../x", "no semantic version"),
+        (b"apiVersion: v2\nname: demo\nversion: latest", "not a semantic version"),
+        (b"apiVersion: v2\nname: demo\nversion: 1.0.0/../x", "not a semantic version"),
         (b"apiVersion: v2\nname: demo\nversion: 0.1.0\ntype: other", "application or library"),
         (b"apiVersion: v2\nname: demo\nversion: 0.1.0\ndependencies: {a: b}", "list its dependencies"),
         (b"apiVersion: v2\nname: demo\nversion: 0.1.0\ndependencies: [{version: 1}]", "list its dependencies"),
@@ -211,7 +212,7 @@ def test_metadata_that_cannot_be_right_is_refused(tmp_path: Path, text: bytes, w
     refused(tmp_path, places.tar([("demo/Chart.yaml", text)]), why)
 
 
-# Bounds
+# ArchiveLimits
 
 
 def test_an_archive_larger_than_its_bound_is_refused_unread(tmp_path: Path) -> None:
@@ -240,7 +241,7 @@ def test_a_bomb_is_stopped_as_it_unpacks(tmp_path: Path) -> None:
 
 def test_nothing_may_come_after_the_end_of_the_archive(tmp_path: Path) -> None:
     refused(tmp_path, places.chart() + gzip.compress(bytes(200 * MIB), 1), "unpacks to more than")
-    refused(tmp_path, places.chart() + places.chart("other"), "something after its end")
+    refused(tmp_path, places.chart() + places.chart("other"), "data after its end")
     refused(tmp_path, places.chart() + b"more", "damaged")
 
 
@@ -283,7 +284,6 @@ STANDARD = (
     "http://json-schema.org/draft-04/schema#",
     "https://json-schema.org/draft/2020-12/schema",
     "https://json-schema.org/draft/2019-09/schema",
-    "http://json-schema.org/schema#",
 )
 
 
@@ -296,6 +296,13 @@ STANDARD = (
         {"$dynamicRef": "#node", "$id": "#here"},
         {"properties": {"$ref": {"type": "string"}, "id": {"type": "string"}, "$id": {"type": "integer"}}},
         {"properties": {"x": {"default": {"id": "https://example.com/thing"}}}, "examples": [{"id": "http://a/"}]},
+        {"$id": "https://traefik.io/traefik-helm-chart.schema.json", "$ref": "#/$defs/a", "$defs": {"a": {}}},
+        {"id": "http://127.0.0.1/x", "properties": {"default": {"id": "http://127.0.0.1/x"}}},
+        {"$id": "http://a/x.json", "properties": {"b": {"$ref": "http://a/x.json#/definitions/b"}}},
+        {"$defs": {"a": {"$id": "tag:a"}}, "$ref": "tag:a", "$dynamicRef": "tag:a#b"},
+        {"properties": {"x": {"enum": [{"$schema": "http://127.0.0.1/x"}]}, "$schema": {"const": "x"}}},
+        {"$ref": "https://json-schema.org/draft/2020-12/schema"},
+        {"$id": "x" * 2048},
         True,
     ],
 )  # fmt: skip
@@ -312,9 +319,18 @@ OUTSIDE: list[str] = [
     '{"properties": {"a": {"items": [{"anyOf": [{"$ref": "http://x/"}]}]}}}',
     '{"$dynamicRef": "https://example.com/x#node"}',
     '{"$recursiveRef": "https://example.com/x"}',
-    '{"$id": "http://169.254.169.254/latest"}',
-    '{"id": "http://127.0.0.1/x", "properties": {}}',
-    '{"properties": {"default": {"id": "http://127.0.0.1/x"}}}',
+    '{"$id": "file:///etc/passwd"}',
+    '{"id": "FILE:x", "properties": {}}',
+    json.dumps({"$id": "x" * 2049}),
+    '{"$id": "http://a/x.json", "$ref": "y.json"}',
+    '{"$id": "x.json", "$ref": "x.json"}',
+    '{"const": {"$id": "http://a/x"}, "$ref": "http://a/x"}',
+    '{"$ref": "http://json-schema.org/draft-07/hyper-schema"}',
+    '{"$schema": "http://json-schema.org/draft-07/hyper-schema#"}',
+    '{"$schema": "http://json-schema.org/schema#"}',
+    '{"$ref": "https://json-schema.org/draft/2020-12/meta/core"}',
+    '{"$ref": "http://json-schema.org/draft-07/schema#/definitions/x"}',
+    '{"enum": [{"$ref": "http://127.0.0.1/x"}]}',
     '{"$schema": "http://127.0.0.1/draft-07/schema#"}',
     '{"$schema": "http://json-schema.org/draft-07/schema/../../x"}',
     '{"$schema": "http://json-schema.org.example.com/draft-07/schema#"}',
@@ -331,6 +347,37 @@ OUTSIDE: list[str] = [
 )
 def test_a_schema_that_leads_out_is_refused(tmp_path: Path, schema: str, place: str) -> None:
     refused(tmp_path, places.chart(files={place: schema}), "refers to something outside")
+
+
+def test_the_message_names_file_pointer_keyword_and_value(tmp_path: Path) -> None:
+    schema = '{"properties": {"a/b": {"items": [{"$ref": "http://x/"}]}}}'
+    refused(
+        tmp_path,
+        places.chart(files={"charts/sub/values.schema.json": schema}),
+        re.escape('charts/sub/values.schema.json, /properties/a~1b/items/0/$ref: $ref "http://x/"'),
+    )
+
+
+@pytest.mark.parametrize(
+    ("reference", "is_old"),
+    [
+        ("http://json-schema.org/draft-07/schema#", True),
+        ("http://json-schema.org/draft-04/schema", True),
+        ("https://json-schema.org/draft-07/schema#", False),
+        ("http://json-schema.org/draft/2020-12/schema", False),
+        ("http://a/x.json#/b", False),
+    ],
+)
+def test_helm_before_3_18_embeds_three_metaschemas(tmp_path: Path, reference: str, is_old: bool) -> None:
+    schema = json.dumps({"$id": "http://a/x.json", "properties": {"a": {"$ref": reference}}})
+    chart = checked(tmp_path, places.chart(files={"values.schema.json": schema}))
+    for version in ((3, 18), (3, 19), (4, 0)):
+        chart.check_helm(version)
+    if is_old:
+        chart.check_helm((3, 14))
+    else:
+        with pytest.raises(Invalid, match=r"helm 3\.18 or later"):
+            chart.check_helm((3, 17))
 
 
 @pytest.mark.parametrize("schema", OUTSIDE[:2])

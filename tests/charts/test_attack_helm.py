@@ -174,8 +174,10 @@ def test_a_change_that_a_killed_server_leaves_behind_can_say_that_it_failed(tmp_
         wait_for(lambda: [path.name for own in temp.iterdir() for path in own.iterdir()] == swept, about="the sweep")
 
 
-@pytest.mark.parametrize(("is_deaf", "ends"), [(True, "done"), (False, "cut")])
-def test_a_stop_lets_a_rollback_finish_that_could_not_say_it_failed(tmp_path: Path, is_deaf: bool, ends: str) -> None:
+@pytest.mark.parametrize(("dies_of_sigterm", "ends"), [(True, "done"), (False, "cut")])
+def test_a_stop_lets_a_rollback_finish_that_could_not_say_it_failed(
+    tmp_path: Path, dies_of_sigterm: bool, ends: str
+) -> None:
     text = f"trap 'touch {tmp_path}/cut; exit 1' TERM; touch {tmp_path}/on; sleep 1 & wait; touch {tmp_path}/done\n"
 
     async def inside() -> None:
@@ -183,7 +185,7 @@ def test_a_stop_lets_a_rollback_finish_that_could_not_say_it_failed(tmp_path: Pa
         settings = Settings(binary=script(tmp_path, text))
         helm = Helm(settings, tmp_path / "data", children, "instance", {"PATH": os.environ["PATH"]})
         (tmp_path / "work").mkdir()
-        bounds = Bounds(60, "timeout", TimedOut, lambda: None, is_deaf)
+        bounds = Bounds(60, "timeout", TimedOut, lambda: None, dies_of_sigterm)
         task = asyncio.create_task(helm.run(["rollback"], tmp_path / "work", bounds))
         end = time.monotonic() + 20
         while not (tmp_path / "on").exists() and time.monotonic() < end:

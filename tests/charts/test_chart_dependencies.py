@@ -177,7 +177,7 @@ def test_a_chart_without_any_has_an_empty_lock(server: Server, web: Web) -> None
         ({"version": ">9", "repository": "{0}/a"}, 404, "no version >9"),
         ({"version": "1.x", "repository": "{0}/b"}, 404, "no chart database"),
         ({"version": "1.x", "repository": "@nobody"}, 404, "no repository nobody"),
-        ({"version": "1.x", "repository": "{0}/nowhere"}, 400, "no chart repository"),
+        ({"version": "1.x", "repository": "{0}/nowhere"}, 400, "not a chart repository"),
     ],
 )
 def test_what_is_not_resolved(

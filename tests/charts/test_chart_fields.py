@@ -114,7 +114,7 @@ def test_arguments_of_a_tool_are_one_object() -> None:
 
 
 def test_each_input_describes_itself() -> None:
-    schemas = {one.wire: one.schema() for one in inputs(Ask)}
+    schemas = {one.json_name: one.schema() for one in inputs(Ask)}
     assert schemas["revision"] == {
         "type": "integer", "description": "which", "minimum": 1, "maximum": 2**31 - 1, "format": "int32",
     }  # fmt: skip
@@ -189,11 +189,11 @@ def test_labels_that_are_none(name: str, value: str) -> None:
 
 
 def test_every_operation_can_be_described() -> None:
-    from handlers.charts.all_operations import OPERATIONS
+    from handlers.charts.handler import OPERATIONS
 
     for one in OPERATIONS:
         assert one.summary
         variables = set(one.path.replace("}", "{").split("{")[1::2])
-        assert {found.wire for found in one.inputs if found.source == "path"} == variables
+        assert {found.json_name for found in one.inputs if found.source == "path"} == variables
         assert all(found.schema() for found in one.inputs)
-        assert parameters.inputs(one.asks) is parameters.inputs(one.asks)
+        assert parameters.inputs(one.request_type) is parameters.inputs(one.request_type)

@@ -10,7 +10,7 @@ from charting import FULL
 from conftest import Serve, Server
 from talk import house, problem
 
-from handlers.charts.all_operations import OPERATIONS
+from handlers.charts.handler import OPERATIONS
 from handlers.http.permissions import chart_access
 from models.config.settings import AccessInterceptor, ChartSecurity, Config, Rest, Svc
 

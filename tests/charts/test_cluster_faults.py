@@ -119,7 +119,7 @@ def test_a_connection_is_kept_and_one_that_was_closed_meanwhile_is_replaced() ->
             for _ in range(5):
                 assert await cluster.get("/a") == {"path": "/a"}
             assert api.connections == 1
-            with pytest.raises(Upstream, match="broke off"):
+            with pytest.raises(Upstream, match="closed the connection"):
                 await cluster.get("/close")
             assert await cluster.get("/b") == {"path": "/b"}
 
@@ -128,7 +128,7 @@ def test_a_connection_is_kept_and_one_that_was_closed_meanwhile_is_replaced() ->
 
 
 def test_an_answer_larger_than_the_bound_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "_LARGEST", 1000)
+    monkeypatch.setattr(client, "_MAX_RESPONSE_BYTES", 1000)
     with fake(lambda *_: told("x" * 1000)) as api, pytest.raises(Upstream):
         run(api.access, lambda cluster: cluster.get("/x"))
 
@@ -188,7 +188,7 @@ def test_all_ways_in_which_an_answer_may_come(answer: bytes) -> None:
     ids=range(15),
 )  # fmt: skip
 def test_an_answer_that_is_none(answer: bytes) -> None:
-    with saying(answer) as access, pytest.raises(Upstream, match="broke off"):
+    with saying(answer) as access, pytest.raises(Upstream, match="closed the connection"):
         run(access, lambda cluster: cluster.get("/x"))
 
 
@@ -201,8 +201,8 @@ def test_nobody_listens() -> None:
 
 @pytest.mark.parametrize("scheme", ["http", "https"])
 def test_somebody_listens_and_says_nothing(scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "_CONNECT", 0.1)
-    monkeypatch.setattr(client, "_ANSWER", 0.1)
+    monkeypatch.setattr(client, "CONNECT_SECONDS", 0.1)
+    monkeypatch.setattr(client, "RESPONSE_SECONDS", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         access = Access(scheme, "127.0.0.1", silent.getsockname()[1], "", verify=False)
         with pytest.raises(Upstream, match="not answer"):
@@ -263,14 +263,14 @@ def test_a_list_that_the_cluster_forgets_is_begun_anew_once() -> None:
     answers = [page([{"a": 1}], "two"), told({}, 410), page([{"a": 2}])]
     with fake(lambda *_: answers.pop(0)) as api:
         assert run(api.access, lambda cluster: cluster.metadata("/list", "x=y")) == [{"a": 2}]
-    with fake(lambda *_: told({}, 410)) as api, pytest.raises(Upstream, match="forgets"):
+    with fake(lambda *_: told({}, 410)) as api, pytest.raises(Upstream, match="expired"):
         run(api.access, lambda cluster: cluster.metadata("/list", "x=y"))
 
 
 # Releases
 
 
-def held(*releases: dict[str, Any], remembered: int | None = None) -> Answering:
+def held(*releases: dict[str, Any], cached: int | None = None) -> Answering:
     """An API server that has these, and of which the memory has only the first few."""
     there = {one["metadata"]["name"]: one for one in map(secret, releases)}
     for index, (name, one) in enumerate(there.items()):
@@ -282,7 +282,7 @@ def held(*releases: dict[str, Any], remembered: int | None = None) -> Answering:
             return told(found) if found else told({}, 404)
         items = list(there.values())
         if "resourceVersion" in query:
-            items = items[:remembered]
+            items = items[:cached]
         if accept == METADATA_LIST:
             items = [{"metadata": one["metadata"]} for one in items]
         return page(items)
@@ -293,7 +293,7 @@ def held(*releases: dict[str, Any], remembered: int | None = None) -> Answering:
 def test_a_memory_that_is_behind_misleads_nobody() -> None:
     revisions = [stored("a", "n", number) for number in range(1, 6)]
     for behind in range(6):
-        with fake(held(*revisions, remembered=behind)) as api:
+        with fake(held(*revisions, cached=behind)) as api:
 
             async def ask(cluster: Cluster) -> None:
                 native = Native(cluster)
@@ -362,7 +362,7 @@ def test_one_object_that_we_may_not_see_does_not_hide_the_others() -> None:
         found = run(api.access, lambda cluster: Native(cluster).resources("n", "a"))
     assert [(one.kind, one.namespace) for one in found] == [("Secret", "n"), ("Pod", "n"), ("Node", None)]
     assert found[0].ready is False
-    assert "does not let us" in found[0].message
+    assert "does not authorize" in found[0].message
     assert found[2].ready is True
 
 
@@ -380,17 +380,17 @@ def test_whoever_asks_meanwhile_waits_for_the_next_answer() -> None:
             await go.wait()
             return mine
 
-        first = [asyncio.create_task(together.ask("k", work)) for _ in range(10)]
+        first = [asyncio.create_task(together.run("k", work)) for _ in range(10)]
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-        other = asyncio.create_task(together.ask("other", work))
+        other = asyncio.create_task(together.run("other", work))
         await asyncio.sleep(0)
         first[1].cancel()
         go.set()
         answers = [await task for task in first if task is not first[1]]
         assert answers == [1, *[3] * 8]
         assert await other == 2
-        assert await together.ask("k", work) == 4
+        assert await together.run("k", work) == 4
 
     asyncio.run(main())
 
@@ -406,9 +406,9 @@ def test_a_failure_is_told_to_all_who_share_it_and_to_nobody_after() -> None:
         async def good() -> int:
             return 1
 
-        crowd = [asyncio.create_task(together.ask("k", fail)) for _ in range(3)]
+        crowd = [asyncio.create_task(together.run("k", fail)) for _ in range(3)]
         assert [type(one) for one in await asyncio.gather(*crowd, return_exceptions=True)] == [Upstream] * 3
-        assert await together.ask("k", good) == 1
+        assert await together.run("k", good) == 1
 
     asyncio.run(main())
 
@@ -429,7 +429,7 @@ def test_an_endless_crowd_finds_no_gap_between_two_answers() -> None:
         async def one(index: int) -> None:
             for _ in range(index % 7):
                 await asyncio.sleep(0)
-            assert await together.ask("k", work) == 1
+            assert await together.run("k", work) == 1
 
         for _ in range(30):
             await asyncio.gather(*(one(index) for index in range(50)))

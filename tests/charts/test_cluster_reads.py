@@ -587,3 +587,41 @@ def test_a_crowd_does_not_make_a_connection_each(server: Server, cluster: Cluste
         for _ in range(2):
             assert [one for one in crowd.map(server.get, [f"{API}/nobody"] * 60) if one.status != 404] == []
     wait_for(lambda: 1 <= connections() <= 8, about="few connections")
+
+
+# Any revision, all namespaces
+
+
+def test_each_read_takes_a_revision(cluster: Cluster, server: Server) -> None:
+    space = cluster.namespace()
+    for number, status in ((1, "superseded"), (2, "deployed")):
+        keep(cluster, stored("web", space, number, status, manifest=f"# {number}\n", config={"size": number}))
+    for revision, number in (("", 2), ("&revision=1", 1), ("&revision=2", 2)):
+        query = f"?namespace={space}{revision}"
+        assert server.get(f"{API}/web{query}").json["version"] == number
+        assert server.get(f"{API}/web/manifest{query}").text == f"# {number}\n"
+        assert server.get(f"{API}/web/values{query}").text == f"size: {number}\n"
+        assert f"size: {number}" in server.get(f"{API}/web/values{query}&all=true").text
+    for path in ("", "/values", "/values?all=true", "/manifest", "/notes", "/hooks", "/resources"):
+        join = "&" if "?" in path else "?"
+        assert server.get(f"{API}/web{path}{join}namespace={space}&revision=3").status == 404
+        assert server.get(f"{API}/web{path}{join}namespace={space}&revision=0").status == 400
+
+
+def test_the_releases_of_all_namespaces_are_listed_filtered_and_cut(cluster: Cluster, server: Server) -> None:
+    spaces = sorted(cluster.namespace() for _ in range(2))
+    for space in spaces:
+        keep(cluster, stored("all-b", space))
+        keep(cluster, stored("all-a", space, status="failed"))
+
+    def listed(query: str) -> list[tuple[str, str]]:
+        rows = server.get(f"{API}?allNamespaces=true&{query}").json
+        return [(row["namespace"], row["name"]) for row in rows if row["namespace"] in spaces]
+
+    everything = [(space, name) for space in spaces for name in ("all-a", "all-b")]
+    assert listed("filter=^all-") == everything
+    assert listed("filter=^all-&status=failed") == [(space, "all-a") for space in spaces]
+    answer = server.get(f"{API}?namespace={spaces[0]}&limit=1&offset=1")
+    assert [row["name"] for row in answer.json] == ["all-b"]
+    assert answer.headers["X-Total-Count"] == "2"
+    assert server.get(f"{API}?allNamespaces=true&namespace={spaces[0]}").status == 400

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from models.charts import releases, typed_values
-from models.charts.diff import MOST_LINES, SHOWN, Difference, difference
+from models.charts import releases, yaml_values
+from models.charts.diff import MAX_LINES, MAX_SHOWN_LINES, Difference, difference
 from models.errors import Invalid
 
 
@@ -42,10 +42,10 @@ def test_a_text_that_grew_or_is_new_is_told() -> None:
 
 
 def test_what_is_too_much_is_cut_or_left_out() -> None:
-    many = "\n".join(map(str, range(SHOWN + 100)))
+    many = "\n".join(map(str, range(MAX_SHOWN_LINES + 100)))
     found = difference("", many)
-    assert (len(found.lines), found.is_cut, found.added) == (SHOWN, True, SHOWN + 100)
-    found = difference("", "\n".join(map(str, range(MOST_LINES + 1))))
+    assert (len(found.lines), found.is_cut, found.added) == (MAX_SHOWN_LINES, True, MAX_SHOWN_LINES + 100)
+    found = difference("", "\n".join(map(str, range(MAX_LINES + 1))))
     assert (found.lines, found.is_cut) == ((), True)
     found = difference("x\n" + many * 10, "y\n" + many * 10)  # what both have in common costs nothing
     assert (found.added, found.removed, found.is_cut) == (1, 1, False)
@@ -67,7 +67,7 @@ def test_what_is_too_much_is_cut_or_left_out() -> None:
     ],
 )  # fmt: skip
 def test_values_are_read_as_helm_reads_them(text: str, value: dict[str, Any] | None) -> None:
-    found = typed_values.parse(text)
+    found = yaml_values.parse(text)
     assert found == value
     json.dumps(found, allow_nan=False)
 
@@ -80,7 +80,7 @@ def test_values_are_read_as_helm_reads_them(text: str, value: dict[str, Any] | N
 )  # fmt: skip
 def test_what_are_no_values_is_refused(text: str) -> None:
     with pytest.raises(Invalid, match=r"values|a:"):
-        typed_values.parse(text)
+        yaml_values.parse(text)
 
 
 def secret(namespace: str, name: str, number: int, status: str, **labels: str) -> dict[str, Any]:
@@ -100,6 +100,6 @@ def test_labels_tell_the_newest_revision_of_each_release() -> None:
         ("a", "web", 1, "failed", "2026-11-21T10:00:00Z"),
         ("b", "web", 10, "pending-upgrade", "2025-11-21T04:40:00Z"),
     ]
-    row = releases.plain_row(found[1])
+    row = releases.row_of_brief(found[1])
     assert (row.name, row.namespace, row.revision, row.chart) == ("web", "b", 10, "")
-    assert releases.plain_row(releases.of_row(row)) == row
+    assert releases.row_of_brief(releases.brief_of_row(row)) == row

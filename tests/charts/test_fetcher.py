@@ -22,9 +22,8 @@ from models.config.settings import ChartSecurity, Fetch
 from models.errors import Invalid, Problem, TimedOut, Upstream
 from models.supervision.process import Seconds
 from supervisor.charts.http import urls
-from supervisor.charts.http.client import Fetcher, Lookup
+from supervisor.charts.http.client import Fetcher, Lookup, Request, Response
 from supervisor.charts.http.dns import Policy
-from supervisor.charts.http.exchange import Request, Response
 from supervisor.charts.http.urls import Login
 
 
@@ -285,7 +284,7 @@ def test_a_login_goes_to_its_own_origin_only(web: Web, other: Web) -> None:
 def test_what_comes_is_put_on_disk_and_measured(web: Web, tmp_path: Path) -> None:
     body = bytes(range(256)) * 4096
     web.pages["/file"] = body
-    found = get(fetcher(web.place), f"{web.url}/file", into=tmp_path / "file", most=len(body))
+    found = get(fetcher(web.place), f"{web.url}/file", into=tmp_path / "file", max_bytes=len(body))
     assert (tmp_path / "file").read_bytes() == body
     assert (found.size, found.body) == (len(body), b"")
 
@@ -309,11 +308,11 @@ def test_what_is_larger_than_its_bound_is_refused_as_it_comes(web: Web, tmp_path
     }
     one = fetcher(web.place)
     for path in ("/told", "/endless"):
-        refused(one, f"{web.url}{path}", "larger than 1000 bytes", most=1000, into=tmp_path / "file")
+        refused(one, f"{web.url}{path}", "larger than 1000 bytes", max_bytes=1000, into=tmp_path / "file")
         with pytest.raises(Upstream, match="larger than 1000 bytes"):
-            get(one, f"{web.url}{path}", most=1000)
+            get(one, f"{web.url}{path}", max_bytes=1000)
     with pytest.raises(Upstream, match="larger than 1000000 bytes"):
-        get(one, f"{web.url}/packed", most=10**6, unpack=True)
+        get(one, f"{web.url}/packed", max_bytes=10**6, unpack=True)
     assert (tmp_path / "file").stat().st_size <= 1000
 
 
@@ -357,7 +356,7 @@ def test_what_cannot_be_reached_is_told(web: Web) -> None:
     async def nowhere(host: str, port: int) -> list[tuple[int, Any]]:
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
-    with pytest.raises(Upstream, match="there is no such host"):
+    with pytest.raises(Upstream, match="the host does not exist"):
         get(fetcher(lookup=nowhere), "http://nowhere.example/")
 
     def cut(handler: BaseHTTPRequestHandler) -> Reply:
@@ -418,7 +417,7 @@ def test_a_certificate_is_held_against_the_name_though_the_address_is_pinned(
     allowed = (f"charts.example:{secure.port}", f"other.example:{secure.port}")
     one = fetcher(*allowed, lookup=names(charts="127.0.0.1", other="127.0.0.1"))
     assert get(one, f"https://charts.example:{secure.port}/").body == b"safe"
-    with pytest.raises(Upstream, match="certificate is not good"):
+    with pytest.raises(Upstream, match="certificate is not valid"):
         get(one, f"https://other.example:{secure.port}/")
     assert get(one, f"https://other.example:{secure.port}/", verify=False).body == b"safe"
 
@@ -428,7 +427,7 @@ def test_a_certificate_of_nobody_we_trust_is_refused(
 ) -> None:
     _trusting(monkeypatch, tmp_path, trustme.CA())
     one = fetcher(f"charts.example:{secure.port}", lookup=names(charts="127.0.0.1"))
-    with pytest.raises(Upstream, match="certificate is not good"):
+    with pytest.raises(Upstream, match="certificate is not valid"):
         get(one, f"https://charts.example:{secure.port}/")
 
 
@@ -474,14 +473,14 @@ def test_what_is_given_up_leaves_no_connection(web: Web) -> None:
 
     web.pages["/"] = endless
 
-    async def give_up() -> None:
+    async def mark_failed() -> None:
         task = asyncio.create_task(
-            fetcher(web.place).fetch(Request(urls.parse(f"{web.url}/"), most=10**12, into=Path("/dev/null")))
+            fetcher(web.place).fetch(Request(urls.parse(f"{web.url}/"), max_bytes=10**12, into=Path("/dev/null")))
         )
         await asyncio.sleep(0.1)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
 
-    asyncio.run(give_up())
+    asyncio.run(mark_failed())
     assert gone.wait(10)

@@ -18,7 +18,7 @@ from stored import keep, stored
 from talk import house, problem
 
 from models.charts import releases
-from models.charts.recovery import Change, failed
+from models.charts.releases import Change, failed
 
 API = "/api/v1"
 
@@ -241,7 +241,7 @@ def at(seconds: float) -> str:
     ],
 )
 def test_what_is_half_done_and_of_which_change(info: Any, is_left: bool) -> None:
-    assert CHANGE.has_left({"name": "r", "info": info}) is is_left
+    assert CHANGE.has_interrupted({"name": "r", "info": info}) is is_left
 
 
 def test_only_the_status_and_its_reason_change() -> None:

@@ -1,8 +1,10 @@
 """What helm's failures mean, for both versions: the recorded ones, and some that are written here."""
 
+# ruff: noqa: E501 (texts as helm prints them)
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from conftest import ROOT
@@ -34,15 +36,15 @@ def test_every_recorded_failure_has_its_kind_and_its_status() -> None:
         # what the author of a chart may write never decides
         ('Error: INSTALLATION FAILED: execution error at (a/templates/b.yaml:1:3): release: not found', 422),
         ('Error: execution error at (a/templates/b.yaml:1:3): Kubernetes cluster unreachable: x', 422),
-        ('Error: UPGRADE FAILED: a/templates/b.yaml:9:14\n  executing "a/templates/b.yaml" at <fail "timed out waiting">:\n'  # noqa: E501 (as helm prints it)
+        ('Error: UPGRADE FAILED: a/templates/b.yaml:9:14\n  executing "a/templates/b.yaml" at <fail "timed out waiting">:\n'
          "    error calling fail: timed out waiting", 422),
-        ("Error: INSTALLATION FAILED: template: a/templates/b.yaml:2:3: executing \"x\" at <.y>: cannot re-use a name", 422),  # noqa: E501 (as helm prints it)
+        ("Error: INSTALLATION FAILED: template: a/templates/b.yaml:2:3: executing \"x\" at <.y>: cannot re-use a name", 422),
         ("Error: parse error at (a/templates/b.yaml:1): unclosed action", 422),
         # helm 4 puts its log first
         ('level=WARN msg="unable to find exact version"\nlevel=ERROR msg="release: not found"\n'
          "Error: UPGRADE FAILED: another operation (install/upgrade/rollback) is in progress", 409),
-        ("Error: INSTALLATION FAILED: failed pre-install: 1 error occurred:\n\t* job failed: BackoffLimitExceeded\n", 422),  # noqa: E501 (as helm prints it)
-        ("Error: UPGRADE FAILED: pre-upgrade hooks failed: 1 error occurred:\n\t* timed out waiting for the condition", 504),  # noqa: E501 (as helm prints it)
+        ("Error: INSTALLATION FAILED: failed pre-install: 1 error occurred:\n\t* job failed: BackoffLimitExceeded\n", 422),
+        ("Error: UPGRADE FAILED: pre-upgrade hooks failed: 1 error occurred:\n\t* timed out waiting for the condition", 504),
         ("Error: UPGRADE FAILED: resource Deployment/d/x not ready. status: InProgress, message: Available: 0/1\n"
          "context deadline exceeded", 504),
         ('Error: INSTALLATION FAILED: services "a" is forbidden: User "u" cannot create resource "services"', 502),
@@ -61,10 +63,10 @@ def test_every_recorded_failure_has_its_kind_and_its_status() -> None:
         ("Error: failed to delete release: r", 502),
         ('Error: uninstall: Release not loaded: r: release: not found', 404),
         ('Error: the release named "r" is already deleted', 404),
-        ("Error: INSTALLATION FAILED: chart requires kubeVersion: >=9 which is incompatible with Kubernetes v1.20.2", 400),  # noqa: E501 (as helm prints it)
+        ("Error: INSTALLATION FAILED: chart requires kubeVersion: >=9 which is incompatible with Kubernetes v1.20.2", 400),
         ("Error: library charts are not installable", 400),
         ("Error: could not find template templates/x.yaml in chart", 400),
-        ("Error: values don't meet the specifications of the schema(s) in the following chart(s):\nx:\n- at '/a': no", 422),  # noqa: E501 (as helm prints it)
+        ("Error: values don't meet the specifications of the schema(s) in the following chart(s):\nx:\n- at '/a': no", 422),
         ("Error: Get \"https://r/v2/\": tls: failed to verify certificate: x509: unknown authority", 502),
         ("something that nobody has seen", 500),
         ("", 500),
@@ -74,8 +76,66 @@ def test_others_have_their_status(stderr: str, status: int) -> None:
     assert STATUS[helm_errors.kind_of(stderr).problem] == status
 
 
+CLUSTER = [
+    ('Error: UPGRADE FAILED: Get "https://10.1.2.3:6443/api/v1": stream error: stream ID 5; INTERNAL_ERROR; received from peer', "cluster-connection-lost", 502),
+    ("Error: UPGRADE FAILED: http2: client connection lost", "cluster-connection-lost", 502),
+    ('Error: Post "https://10.1.2.3:6443/apis": http2: server sent GOAWAY and closed the connection', "cluster-connection-lost", 502),
+    ('Error: Patch "https://10.1.2.3:6443/x": read tcp 10.0.0.1:5->10.1.2.3:6443: read: connection reset by peer', "cluster-connection-lost", 502),
+    ('Error: Put "https://10.1.2.3:6443/x": write: broken pipe', "cluster-connection-lost", 502),
+    ('Error: Get "https://10.1.2.3:6443/x": unexpected EOF', "cluster-connection-lost", 502),
+    ('Error: Delete "https://10.1.2.3:6443/x": unexpected EOF', "cluster-connection-lost", 502),
+    ('Error: INSTALLATION FAILED: Internal error occurred: failed calling webhook "v.example.org": failed to call webhook: Post "https://w.ns.svc:443/v?timeout=10s": dial tcp 10.9.8.7:443: connect: connection refused', "webhook-unavailable", 502),
+    ('Error: INSTALLATION FAILED: failed calling webhook "v.example.org": Post "https://w.ns.svc:443/v": context deadline exceeded', "webhook-unavailable", 502),
+    ('Error: UPGRADE FAILED: no endpoints available for service "hooks"', "webhook-unavailable", 502),
+    ("Error: UPGRADE FAILED: the server has received too many requests and has asked us to try again later", "cluster-busy", 502),
+    ('Error: query: failed to query with labels: Too Many Requests', "cluster-busy", 502),
+    ("Error: INSTALLATION FAILED: unable to retrieve the complete list of server APIs: metrics.k8s.io/v1beta1: the server is currently unable to handle the request", "discovery-incomplete", 502),
+    ("Error: INSTALLATION FAILED: could not get apiVersions from Kubernetes: unable to retrieve the complete list of server APIs: custom.metrics.k8s.io/v1: x", "discovery-incomplete", 502),
+    ("Error: UPGRADE FAILED: stale GroupVersion discovery: metrics.k8s.io/v1beta1", "discovery-incomplete", 502),
+    ("Error: UPGRADE FAILED: etcdserver: leader changed", "cluster-unavailable", 502),
+    ("Error: UPGRADE FAILED: etcdserver: request timed out", "cluster-unavailable", 502),
+    ("Error: UPGRADE FAILED: the server is currently unable to handle the request", "cluster-unavailable", 502),
+    ('Error: Kubernetes cluster unreachable: Get "https://10.1.2.3:6443/version": context deadline exceeded', "cluster-unreachable", 502),
+    ("Error: UPGRADE FAILED: the server was unable to return a response in the time allotted, but may still be processing the request", "timeout", 504),
+    ('Error: UPGRADE FAILED: Get "https://10.1.2.3:6443/x": net/http: request canceled (Client.Timeout exceeded while awaiting headers)', "timeout", 504),
+    ('Error: UPGRADE FAILED: Get "https://10.1.2.3:6443/x": context deadline exceeded', "timeout", 504),
+    ('Error: UPGRADE FAILED: no ConfigMap with the name "web-a" found', "object-not-owned", 409),
+    ('Error: UPGRADE FAILED: no Deployment with the name "web" found', "object-not-owned", 409),
+    ('Error: UPGRADE FAILED: Operation cannot be fulfilled on deployments.apps "web": the object has been modified; please apply your changes to the latest version', "conflict", 409),
+    ('Error: INSTALLATION FAILED: ConfigMap "a" in namespace "n" exists and cannot be imported into the current release: x', "conflict", 409),
+    ("Error: INSTALLATION FAILED: namespace n because it is being terminated", "conflict", 409),
+    ('Error: INSTALLATION FAILED: admission webhook "v.example.org" denied the request: use 10.1.2.3:6443', "rejected-by-cluster", 400),
+    ('Error: INSTALLATION FAILED: pods "a" is forbidden: exceeded quota: q', "rejected-by-cluster", 400),
+    ("Error: INSTALLATION FAILED: metadata.labels: Invalid value: Too long: must have at most 63 bytes", "rejected-by-cluster", 400),
+    ("Error: UPGRADE FAILED: 3 errors occurred:\n\t* exceeded quota: q\n\t* the object has been modified\n\t* etcdserver: leader changed", "cluster-unavailable", 502),
+    ("Error: UPGRADE FAILED: 2 errors occurred:\n\t* exceeded quota: q\n\t* the object has been modified", "conflict", 409),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("stderr", "code", "status"), CLUSTER)
+def test_a_fault_of_the_cluster_has_its_code_and_no_address(stderr: str, code: str, status: int) -> None:
+    problem = helm_errors.problem_from_output(stderr)
+    assert (problem.code, STATUS[type(problem)]) == (code, status)
+    assert not re.search(r"https?://|10\.\d|:6443|\.svc", problem.message)
+    assert problem.retry_after == (5 if code == "cluster-busy" else None)
+
+
+@pytest.mark.parametrize(
+    ("stderr", "name"),
+    [
+        ('Error: failed calling webhook "v.example.org": Post "https://x"', "v.example.org"),
+        ('Error: no endpoints available for service "hooks"', "hooks"),
+        ("Error: unable to retrieve the complete list of server APIs: metrics.k8s.io/v1beta1: x", "metrics.k8s.io/v1beta1"),
+        ("Error: stale GroupVersion discovery: metrics.k8s.io/v1beta1", "metrics.k8s.io/v1beta1"),
+        ('Error: UPGRADE FAILED: no ConfigMap with the name "web-a" found', 'ConfigMap with the name "web-a"'),
+    ],
+)  # fmt: skip
+def test_it_names_the_webhook_the_api_group_or_the_object(stderr: str, name: str) -> None:
+    assert name in helm_errors.problem_from_output(stderr).message
+
+
 def told(stderr: str) -> Problem:
-    return helm_errors.problem(stderr)
+    return helm_errors.problem_from_output(stderr)
 
 
 def test_details_have_no_paths_of_ours() -> None:
@@ -120,7 +180,7 @@ def test_details_are_one_line_of_a_bearable_length() -> None:
 
 
 def test_a_failure_without_words_has_some() -> None:
-    assert told("").message.strip() == "helm failed and did not say why"
+    assert told("").message.strip() == "helm failed without a message"
 
 
 @pytest.mark.parametrize(

@@ -172,13 +172,13 @@ def test_one_change_at_a_time_for_a_release(tmp_path: Path) -> None:
     house = House(tmp_path, "", lock_timeout=Seconds(0.2))
 
     async def work(helm: Helm) -> None:
-        async with helm.alone("cluster", "ns", "r"):
-            async with helm.alone("cluster", "ns", "other"), helm.alone("cluster", "elsewhere", "r"):
+        async with helm.exclusive("cluster", "ns", "r"):
+            async with helm.exclusive("cluster", "ns", "other"), helm.exclusive("cluster", "elsewhere", "r"):
                 pass
             with pytest.raises(Conflict, match="another operation on r is in progress"):
-                async with helm.alone("cluster", "ns", "r"):
+                async with helm.exclusive("cluster", "ns", "r"):
                     raise AssertionError
-        async with helm.alone("cluster", "ns", "r"):
+        async with helm.exclusive("cluster", "ns", "r"):
             pass
         assert helm._locks == {}, "a lock that nobody waits for is let go"
 
@@ -188,7 +188,7 @@ def test_one_change_at_a_time_for_a_release(tmp_path: Path) -> None:
 def test_a_time_that_is_over_inside_is_not_taken_for_a_conflict(tmp_path: Path) -> None:
     async def work(helm: Helm) -> None:
         with pytest.raises(TimeoutError):
-            async with helm.alone("r"):
+            async with helm.exclusive("r"):
                 raise TimeoutError
 
     House(tmp_path, "").run(work)
@@ -249,7 +249,7 @@ def test_another_helm_in_its_place_is_noticed(tmp_path: Path) -> None:
         newer.replace(house.binary)
         majors.append((await helm.version()).major)
         house.binary.unlink()
-        with pytest.raises(Unavailable, match="is not there"):
+        with pytest.raises(Unavailable, match="does not exist"):
             await helm.version()
         return majors
 

@@ -1,4 +1,4 @@
-"""What aliases of YAML stand for in an index, as helm would read it; and those that stand for too much."""
+"""What aliases of YAML stand for in an index, as helm would read it; and those that expand to too much."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from models.charts import repository_index, yaml_events
+from models.charts import repository_index
 from models.charts.repository_index import IndexVersion
 from models.errors import Invalid
 
@@ -46,9 +46,9 @@ def test_an_alias_is_what_it_stands_for(tmp_path: Path, text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("apiVersion: v1\nentries: {a: [*v]}\n", "stands for nothing"),
-        ("apiVersion: v1\nentries: {a: &v [*v]}\n", "stands for nothing, or for itself"),
-        ("apiVersion: v1\nx: &v [x]\nentries: {a: [{description: *v}]}\n", "description is no text"),
+        ("apiVersion: v1\nentries: {a: [*v]}\n", "without an anchor"),
+        ("apiVersion: v1\nentries: {a: &v [*v]}\n", "without an anchor, or inside"),
+        ("apiVersion: v1\nx: &v [x]\nentries: {a: [{description: *v}]}\n", "description is not text"),
     ],
 )
 def test_an_alias_that_cannot_be(tmp_path: Path, text: str, words: str) -> None:
@@ -57,13 +57,13 @@ def test_an_alias_that_cannot_be(tmp_path: Path, text: str, words: str) -> None:
 
 
 def test_aliases_that_stand_for_too_much_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(yaml_events, "_REPEATED", 1000)
+    monkeypatch.setattr(repository_index, "_MAX_EXPANDED_EVENTS", 1000)
     one = "{version: 1.0.0, urls: [a]}"
     many = f"apiVersion: v1\nx: &v {one}\nentries: {{a: [{', '.join(['*v'] * 500)}]}}\n"
-    with pytest.raises(Invalid, match="stand for too much"):
+    with pytest.raises(Invalid, match="expand to too much"):
         read(tmp_path, many)
-    monkeypatch.setattr(yaml_events, "_KEPT", 50)
-    with pytest.raises(Invalid, match="too much that its aliases"):
+    monkeypatch.setattr(repository_index, "_MAX_KEPT_EVENTS", 50)
+    with pytest.raises(Invalid, match="too many anchored nodes"):
         read(tmp_path, f"apiVersion: v1\nx: &v [{', '.join([one] * 20)}]\nentries: {{}}\n")
 
 

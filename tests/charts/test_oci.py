@@ -226,7 +226,7 @@ def test_a_blob_that_is_not_its_digest_is_refused(lying: Server, web: Web) -> No
     data = places.chart("demo", "1.0.0")
     ref = offer(web, "false/demo", data)
     web.pages[f"/v2/false/demo/blobs/sha256:{hashlib.sha256(data).hexdigest()}"] = places.chart("demo", "6.6.6")
-    assert "digest is another" in refusal(lying, ref, 502)
+    assert "digest" in refusal(lying, ref, 502)
 
 
 def test_a_manifest_that_is_not_its_digest_is_refused(lying: Server, web: Web) -> None:
@@ -234,17 +234,17 @@ def test_a_manifest_that_is_not_its_digest_is_refused(lying: Server, web: Web) -
     body = web.pages["/v2/twisted/demo/manifests/1.0.0"]
     assert isinstance(body, bytes)
     web.pages["/v2/twisted/demo/manifests/1.0.0"] = (200, {"Docker-Content-Digest": f"sha256:{'0' * 64}"}, body)
-    assert "digest is another" in refusal(lying, ref, 502)
+    assert "digest" in refusal(lying, ref, 502)
 
 
 def test_what_is_no_chart_is_refused(lying: Server, web: Web) -> None:
     data = places.chart()
     kind = "application/vnd.oci.image.config.v1+json"
-    assert "is no chart" in refusal(lying, offer(web, "image/demo", data, manifest(data, kind=kind)), 400)
-    assert "no chart in it" in refusal(lying, offer(web, "two/demo", data, manifest(data, layers=2)), 400)
+    assert "is not a chart" in refusal(lying, offer(web, "image/demo", data, manifest(data, kind=kind)), 400)
+    assert "contains no chart" in refusal(lying, offer(web, "two/demo", data, manifest(data, layers=2)), 400)
     assert "without a SHA-256" in refusal(lying, offer(web, "md5/demo", data, manifest(data, digest="md5:0")), 502)
     assert "gzip" in refusal(lying, offer(web, "noise/demo", b"noise"), 400)
-    assert "no JSON" in refusal(lying, offer(web, "odd/demo", data, b"<html>"), 502)
+    assert "did not answer with JSON" in refusal(lying, offer(web, "odd/demo", data, b"<html>"), 502)
 
 
 def _challenge(realm: str) -> Reply:

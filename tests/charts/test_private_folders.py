@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from supervisor.charts.workspace import Folders
+from supervisor.charts.service import Folders
 
 
 def test_each_request_has_a_folder_that_only_we_may_enter(tmp_path: Path) -> None:

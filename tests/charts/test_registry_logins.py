@@ -14,8 +14,7 @@ import pytest
 from conftest import Server
 from places import FULL, Reply, Web, post, upload
 
-from models.charts.registry_logins import is_kin, read
-from supervisor.charts.registry_logins import RegistryLogins
+from supervisor.charts.registry_logins import RegistryLogins, read, shares_domain
 
 PERSON, PASSWORD = "me", "se:cret"
 KNOWN = f"{PERSON}:$2b$05$abcdefghijklmnopqrstuuWqeDdmk0qhXLYvA33lbC9M700ynI2Oa"
@@ -138,7 +137,7 @@ def test_a_file_that_is_none_has_no_logins(content: bytes) -> None:
     ],
 )  # fmt: skip
 def test_which_realm_belongs_to_a_registry(registry: str, realm: str, kin: bool) -> None:
-    assert is_kin(registry, realm) is kin
+    assert shares_domain(registry, realm) is kin
 
 
 @pytest.mark.parametrize(

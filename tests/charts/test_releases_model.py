@@ -54,7 +54,7 @@ def test_what_is_no_release_is_said_to_be_none(data: dict[str, str] | None) -> N
 
 
 def test_a_release_that_unpacks_to_more_than_a_bound_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(releases, "MOST", 1000)
+    monkeypatch.setattr(releases, "MAX_INFLATED_BYTES", 1000)
     bomb = gzip.compress(json.dumps({"name": "a", "manifest": "x" * 1000}).encode())
     with pytest.raises(BadRelease):
         releases.unpacked({"data": {"release": twice(bomb)}})
@@ -245,4 +245,4 @@ def test_yaml_is_sorted_and_in_blocks_and_without_anchors() -> None:
     ids=range(6),
 )
 def test_small_values_wait_for_no_worker(value: Any, quick: bool) -> None:
-    assert yaml_values.is_quick(value) is quick
+    assert yaml_values.is_fast(value) is quick

@@ -108,7 +108,7 @@ def problem(answer: Answer, status: int, path: str, dated: bool) -> Any:
     assert answer.status == status, answer
     assert answer.headers.get_all("Content-Type") == ["application/problem+json"]
     said = compact(answer)
-    assert set(said) == (PROBLEM | {"timestamp"} if dated else PROBLEM)
+    assert set(said) == (PROBLEM | {"timestamp", "code"} if dated else PROBLEM)
     assert not dated or WHEN.fullmatch(said["timestamp"])
     assert (said["type"], said["status"], said["title"]) == ("about:blank", status, reason(status))
     assert said["instance"] == path

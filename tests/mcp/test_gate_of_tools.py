@@ -14,7 +14,7 @@ from mcp.shared.exceptions import MCPError
 from talk import error_of, house
 
 from handlers.app import SERVICES
-from handlers.charts.all_operations import OPERATIONS
+from handlers.charts.handler import OPERATIONS
 from handlers.http.credentials import Caller
 from handlers.mcp import handler
 from handlers.mcp.derived_tools import chart_tools, rest_tools

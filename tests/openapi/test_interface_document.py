@@ -17,8 +17,7 @@ from talk import house
 
 from handlers import app
 from handlers.base import methods
-from handlers.charts.all_operations import OPERATIONS
-from handlers.charts.handler import ChartHandler
+from handlers.charts.handler import OPERATIONS, ChartHandler
 from handlers.http import permissions
 from handlers.openapi import pages
 from handlers.openapi.document import security

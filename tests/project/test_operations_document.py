@@ -17,7 +17,7 @@ from handlers.mcp import handler as tools
 from handlers.mcp import results, toolbox
 from models import paging
 from models.accounts import accounts
-from models.charts.tar_reader import MIB, Bounds
+from models.charts.tar_reader import MIB, ArchiveLimits
 from models.tracker import queries, visibility
 from supervisor import logging as our_log
 from supervisor import maintenance, services
@@ -37,12 +37,12 @@ CODE: dict[str, tuple[float, ...]] = {
     "waiting for a body": (run._BODY_WITHIN,),
     "an answer of which a client takes nothing": (listener._UNREAD_SECONDS,),
     "dropping the body of a refused request": (body_limit._DROP_SECONDS,),
-    "a chart upload": (Bounds().packed / MIB + 1,),
+    "a chart upload": (ArchiveLimits().packed / MIB + 1,),
     "open event streams": (sse.RESERVED_STREAMS,),
     "tools that are called at once and wait": (toolbox.MAX_WAITING_CALLS,),
     "sessions of agents, of each transport": (tools.MAX_SESSIONS, tools.SESSION_IDLE_SECONDS),
     "an answer to an agent": (results.MAX_RESULT_BYTES / MIB,),
-    "body of JSON": (charts._MIB / MIB,),
+    "body of JSON": (charts.MAX_JSON_BYTES / MIB,),
     "changes that wait for a store in trouble": (services._MAX_WAITING_EVENTS,),
     "waiting for the store before an answer": (event_writer._ENSURE_STORED_SECONDS,),
     "a page of events": (paging.MAX_PAGE_SIZE,),
@@ -64,15 +64,16 @@ CODE: dict[str, tuple[float, ...]] = {
         visibility.MAX_PROJECTS,
         queries.MAX_ROWS,
     ),
-    "a helm that was asked to go": (runner._LATE,),
+    "a helm that was asked to go": (runner.CHANGE_GRACE_SECONDS,),
     "an archive, packed; unpacked; its entries; one file": (
-        Bounds().packed / MIB, Bounds().unpacked / MIB, Bounds().entries, Bounds().file / MIB,
+        ArchiveLimits().packed / MIB, ArchiveLimits().unpacked / MIB, ArchiveLimits().entries,
+        ArchiveLimits().file / MIB,
     ),
-    "fetches at once": (fetcher._AT_ONCE,),
-    "storing an index": (repositories._READING_TAKES,),
-    "connections to a cluster": (client._MOST,),
-    "connecting to it; an answer of it": (client._CONNECT, client._ANSWER),
-    "answers of the hub that are kept": (hub._KEPT, hub._FRESH),
+    "fetches at once": (fetcher.MAX_CONCURRENT_FETCHES,),
+    "storing an index": (repositories.STORE_TIMEOUT_SECONDS,),
+    "connections to a cluster": (client.MAX_CONNECTIONS,),
+    "connecting to it; an answer of it": (client.CONNECT_SECONDS, client.RESPONSE_SECONDS),
+    "answers of the hub that are kept": (hub.MAX_CACHED_SEARCHES, hub.CACHE_SECONDS),
     "lines of our log that nobody has read": (our_log._MAX_WAITING_LINES,),
     "lag of the loop within the last ten seconds": (maintenance._STALLED_AFTER_SECONDS,),
 }  # fmt: skip

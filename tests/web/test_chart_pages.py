@@ -370,7 +370,7 @@ def test_who_may_read_one_namespace_is_shown_that(serve: Serve, cluster: Cluster
     cluster.create(space, binding)
     server = serve(svc={"kube": {"kubeconfig": str(cluster.config({"token": "nobodys-token"}))}})
     assert wait_for(lambda: "tint-0.1.0" in page(server, f"/releases?namespace={space}").words)
-    assert "does not let us read" in page(server, "/releases").words
+    assert "does not authorize this read" in page(server, "/releases").words
 
 
 # In a browser

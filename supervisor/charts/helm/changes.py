@@ -1,10 +1,9 @@
-"""What changes a release: install, upgrade, uninstall, rollback, test. helm does it, one at a time for a release."""
+"""Changes of releases by helm: install, upgrade, uninstall, rollback, test. One at a time per release."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -12,153 +11,166 @@ from typing import Any
 from attrs import evolve
 
 from models.charts import helm_args, helm_errors, releases, requests
+from models.charts.archive import ChartArchive
 from models.charts.helm_args import Version
-from models.charts.recovery import Change, is_refused
 from models.charts.refs import ChartRef
+from models.charts.releases import Change, was_not_started
 from models.charts.responses import Release, TestResult
-from models.errors import Failed, Invalid, Problem, TimedOut
-from supervisor.charts.helm.recovery import about
+from models.errors import Failed, Invalid, Problem, TimedOut, Upstream
+from supervisor.charts.helm.recovery import release_key
 from supervisor.charts.helm.runner import Bounds, Output
 from supervisor.charts.service import Work
 
-_GRACE = 15.0
-"""Seconds beyond those that helm is told: for what it does before and after it waits."""
-_TEST_GRACE = 3.0
-_MIB = 1024 * 1024
-_DEAF = ("rollback", "uninstall")
-"""Of these helm leaves a release pending where SIGTERM comes; install and upgrade write down that they failed."""
+_GRACE_SECONDS = 15.0
+"""Added to helm's own timeout, for the work before and after its waiting."""
+_TEST_GRACE_SECONDS = 3.0
+_REVISION_TIMEOUT_SECONDS = 2.0
+_MAX_STDOUT_BYTES = 1024 * 1024
+_DIES_OF_SIGTERM = ("rollback", "uninstall")
+"""After SIGTERM these leave a release pending; install and upgrade record that they failed."""
 
 
-async def install(work: Work, ask: requests.Install | requests.InstallUpload) -> Release:
-    helm, chart = await prepared(work, ask)
+async def install(work: Work, request: requests.Install | requests.InstallUpload) -> Release:
+    helm, chart = await prepare_chart(work, request)
     arguments = helm_args.install(
         helm,
-        ask.release_name,
-        ask.namespace,
+        request.release_name,
+        request.namespace,
         str(chart),
-        dry_run=ask.dry_run,
-        description=ask.description,
-        labels=ask.labels,
-        wait=ask.wait,
-        timeout=_seconds(work, ask.timeout),
-        create_namespace=ask.create_namespace,
-        atomic=ask.atomic,
+        dry_run=request.dry_run,
+        description=request.description,
+        labels=request.labels,
+        wait=request.wait,
+        timeout=_seconds(work, request.timeout),
+        create_namespace=request.create_namespace,
+        atomic=request.atomic,
     )
-    output = await _change(work, ask.namespace, ask.release_name, arguments, ask.timeout, ask.values, ask.atomic)
-    return await _release(output)
+    output = await _change(
+        work, request.namespace, request.release_name, arguments, request.timeout, request.values, request.atomic
+    )
+    return await _release(work, output)
 
 
-async def upgrade(work: Work, ask: requests.Upgrade | requests.UpgradeUpload) -> Release:
-    helm, chart = await prepared(work, ask)
+async def upgrade(work: Work, request: requests.Upgrade | requests.UpgradeUpload) -> Release:
+    helm, chart = await prepare_chart(work, request)
     arguments = helm_args.upgrade(
         helm,
-        ask.name,
-        ask.namespace,
+        request.name,
+        request.namespace,
         str(chart),
-        dry_run=ask.dry_run,
-        strategy=ask.value_strategy,
-        install=ask.install,
-        wait=ask.wait,
-        timeout=_seconds(work, ask.timeout),
-        atomic=ask.atomic,
-        description=ask.description,
+        dry_run=request.dry_run,
+        strategy=request.value_strategy,
+        install=request.install,
+        wait=request.wait,
+        timeout=_seconds(work, request.timeout),
+        atomic=request.atomic,
+        description=request.description,
     )
-    output = await _change(work, ask.namespace, ask.name, arguments, ask.timeout, ask.values, ask.atomic)
-    return await _release(output)
+    output = await _change(
+        work, request.namespace, request.name, arguments, request.timeout, request.values, request.atomic
+    )
+    return await _release(work, output)
 
 
-async def uninstall(work: Work, ask: requests.Uninstall) -> None:
+async def uninstall(work: Work, request: requests.Uninstall) -> None:
     arguments = helm_args.uninstall(
         await work.charts.helm.version(),
-        ask.name,
-        ask.namespace,
-        no_hooks=ask.no_hooks,
-        keep_history=ask.keep_history,
-        dry_run=ask.dry_run,
-        wait=ask.wait,
-        timeout=_seconds(work, ask.timeout),
-        cascade=ask.cascade,
-        description=ask.description,
+        request.name,
+        request.namespace,
+        no_hooks=request.no_hooks,
+        keep_history=request.keep_history,
+        dry_run=request.dry_run,
+        wait=request.wait,
+        timeout=_seconds(work, request.timeout),
+        cascade=request.cascade,
+        description=request.description,
     )
-    await _change(work, ask.namespace, ask.name, arguments, ask.timeout)
+    await _change(work, request.namespace, request.name, arguments, request.timeout)
 
 
-async def rollback(work: Work, ask: requests.Rollback) -> None:
+async def rollback(work: Work, request: requests.Rollback) -> None:
     arguments = helm_args.rollback(
         await work.charts.helm.version(),
-        ask.name,
-        ask.namespace,
-        ask.revision,
-        no_hooks=ask.no_hooks,
-        max_history=ask.max_history,
-        dry_run=ask.dry_run,
-        force=ask.force,
-        cleanup_on_fail=ask.cleanup_on_fail,
-        wait=ask.wait,
-        wait_for_jobs=ask.wait_for_jobs,
-        timeout=_seconds(work, ask.timeout),
+        request.name,
+        request.namespace,
+        request.revision,
+        no_hooks=request.no_hooks,
+        max_history=request.max_history,
+        dry_run=request.dry_run,
+        force=request.force,
+        cleanup_on_fail=request.cleanup_on_fail,
+        wait=request.wait,
+        wait_for_jobs=request.wait_for_jobs,
+        timeout=_seconds(work, request.timeout),
     )
-    await _change(work, ask.namespace, ask.name, arguments, ask.timeout)
+    await _change(work, request.namespace, request.name, arguments, request.timeout)
 
 
-async def test(work: Work, ask: requests.Test) -> list[TestResult]:
-    """Runs the tests; what each came to is in the release. One whose time ran out is running still.
+async def test(work: Work, request: requests.Test) -> list[TestResult]:
+    """Runs the tests and returns the result of each from the release. A test whose time ran out is RUNNING.
 
-    helm ends with the first that fails: what the release says of those after it is of an earlier run.
+    helm stops at the first failure, so the stored results of later tests are from an earlier run.
     """
-    arguments = helm_args.test(await work.charts.helm.version(), ask.name, ask.namespace, timeout=ask.timeout_seconds)
-    bounds = Bounds(ask.timeout_seconds + _TEST_GRACE, "timeoutSeconds", TimedOut, work.begin)
-    began, why = datetime.now(UTC), ""
+    arguments = helm_args.test(
+        await work.charts.helm.version(), request.name, request.namespace, timeout=request.timeout_seconds
+    )
+    bounds = Bounds(request.timeout_seconds + _TEST_GRACE_SECONDS, "timeoutSeconds", TimedOut, work.begin)
+    began, reason = datetime.fromtimestamp(work.charts.clock.now() / 1_000_000, UTC), ""
     try:
-        output = await _alone(work, ask.namespace, ask.name, arguments, bounds)
+        output = await _run_exclusively(work, request.namespace, request.name, arguments, bounds)
     except TimedOut:
-        late = True
+        timed_out = True
     else:
-        late = not output.ok and helm_errors.kind_of(output.stderr).problem is TimedOut
-        if not output.ok and not late:
-            failed = helm_errors.problem(output.stderr)
+        timed_out = not output.ok and helm_errors.kind_of(output.stderr).problem is TimedOut
+        if not output.ok and not timed_out:
+            failed = helm_errors.problem_from_output(output.stderr)
             if b"TEST SUITE:" not in output.stdout:
                 raise failed
-            why = failed.message
-    results = await work.reads.test_results(ask.namespace, ask.name, began)
-    if late:
-        words = f"not finished within {ask.timeout_seconds} s"
-        return [one if one.status == "PASSED" else evolve(one, status="RUNNING", message=words) for one in results]
-    told = {"FAILED": why, "RUNNING": "not run: one before it failed"} if why else {}
-    return [evolve(one, message=told.get(one.status) or one.message) for one in results]
+            reason = failed.message
+    results = await work.reads.test_results(request.namespace, request.name, began)
+    if timed_out:
+        message = f"not finished within {request.timeout_seconds} s"
+        return [
+            result if result.status == "PASSED" else evolve(result, status="RUNNING", message=message)
+            for result in results
+        ]
+    messages = {"FAILED": reason, "RUNNING": "not run: an earlier test failed"} if reason else {}
+    return [evolve(result, message=messages.get(result.status) or result.message) for result in results]
 
 
-async def prepared(work: Work, ask: Any, complete: bool = True) -> tuple[Version, Path]:
-    """helm and the chart. What is wrong with what was asked is told before that there is no helm; the rest after."""
+async def prepare_chart(work: Work, request: Any, complete: bool = True) -> tuple[Version, Path]:
+    """helm's version and the chart's archive. A fault of the request is raised before a missing helm."""
     try:
-        chart = await chart_of(work, ask, complete)
+        chart = await chart_of(work, request, complete)
     except Invalid:
         raise
     except Problem:
         await work.charts.helm.version()
         raise
-    return await work.charts.helm.version(), chart
+    version = await work.charts.helm.version()
+    chart.check_helm((version.major, version.minor))
+    return version, chart.path
 
 
-async def chart_of(work: Work, ask: Any, complete: bool = True) -> Path:
-    """The archive of the chart that is asked for, checked: fetched by us, or uploaded. Raises kinds of `Problem`.
+async def chart_of(work: Work, request: Any, complete: bool = True) -> ChartArchive:
+    """The checked archive of the requested chart, fetched or uploaded. Raises kinds of `Problem`.
 
-    `complete`: it must have with it what it depends on.
+    `complete`: all its dependencies must be in charts/.
     """
-    if (uploaded := getattr(ask, "chart", None)) is not None:
+    if (uploaded := getattr(request, "chart", None)) is not None:
         path = work.subfolder("chart") / "chart.tgz"
         Path(uploaded).rename(path)
-        found = await work.charts.sources.checked(path)
+        chart = await work.charts.sources.checked(path)
     else:
-        ref = ChartRef.parse(ask.chart_ref, ask.version)
-        found = await work.charts.sources.chart(ref, work.subfolder("chart"))
+        ref = ChartRef.parse(request.chart_ref, request.version)
+        chart = await work.charts.sources.chart(ref, work.subfolder("chart"))
     if complete:
-        found.must_be_complete()
-    return found.path
+        chart.must_be_complete()
+    return chart
 
 
-def _seconds(work: Work, asked: int | None) -> int:
-    return asked or max(1, round(work.charts.svc.helm.timeout))
+def _seconds(work: Work, requested: int | None) -> int:
+    return requested or max(1, round(work.charts.svc.helm.timeout))
 
 
 async def _change(
@@ -170,23 +182,38 @@ async def _change(
     values: dict[str, Any] | None = None,
     atomic: bool = False,
 ) -> Output:
-    """Runs a helm that changes a release. Raises what it failed for.
+    """Runs helm to change a release. Raises the problem it failed with.
 
-    One that takes everything back where it fails needs its time twice.
+    With `atomic` helm may need its timeout twice.
     """
     seconds = _seconds(work, timeout) * (2 if atomic else 1)
-    setting, is_deaf = "timeout" if timeout else "svc.helm.timeout", arguments[0] in _DEAF
-    bounds = Bounds(seconds + _GRACE, setting, TimedOut, work.begin, is_deaf)
-    given = helm_args.values(values) if "--values=-" in arguments else None
-    change = Change(namespace, name, arguments[0], time.time(), bounds.seconds)
-    is_dry = any(word.startswith("--dry-run") for word in arguments)
-    output = await _alone(work, namespace, name, arguments, bounds, given, None if is_dry else change)
+    setting, dies_of_sigterm = "timeout" if timeout else "svc.helm.timeout", arguments[0] in _DIES_OF_SIGTERM
+    bounds = Bounds(seconds + _GRACE_SECONDS, setting, TimedOut, work.begin, dies_of_sigterm)
+    stdin = helm_args.values(values) if "--values=-" in arguments else None
+    change = Change(namespace, name, arguments[0], work.charts.clock.now() / 1_000_000, bounds.seconds)
+    is_dry_run = any(argument.startswith("--dry-run") for argument in arguments)
+    output = await _run_exclusively(work, namespace, name, arguments, bounds, stdin, None if is_dry_run else change)
     if not output.ok:
-        raise helm_errors.problem(output.stderr, output.stdout[:_MIB].decode("utf-8", "replace"))
+        stdout = output.stdout[:_MAX_STDOUT_BYTES].decode("utf-8", "replace")
+        problem = helm_errors.problem_from_output(output.stderr, stdout)
+        if isinstance(problem, (Upstream, TimedOut)) and not is_dry_run and not was_not_started(output.stderr):
+            problem.message += f"; {await _uncertainty(work, namespace, name)}"
+        raise problem
     return output
 
 
-async def _alone(
+async def _uncertainty(work: Work, namespace: str, name: str) -> str:
+    """States that a change may have been applied, with the newest stored revision if it can be read."""
+    text = "the change may have been applied"
+    try:
+        async with asyncio.timeout(_REVISION_TIMEOUT_SECONDS):
+            release = await work.reads.release(namespace, name)
+    except (Problem, TimeoutError):
+        return text
+    return f"{text}: revision {release.version} is {release.info.status}"
+
+
+async def _run_exclusively(
     work: Work,
     namespace: str,
     name: str,
@@ -195,31 +222,33 @@ async def _alone(
     values: bytes | None = None,
     change: Change | None = None,
 ) -> Output:
-    """Runs a helm that nobody of us disturbs; `change` is what is not to be left pending."""
+    """Runs helm while holding the release's lock; `change` is recorded for recovery."""
     place, helm = work.place, work.charts.helm
     command, *rest = arguments
 
     async def run() -> Output:
-        whole = [command, *place.arguments, *rest]
-        return await helm.run(whole, work.subfolder("run"), bounds, values, place.environment)
+        command_line = [command, *place.arguments, *rest]
+        return await helm.run(command_line, work.subfolder("run"), bounds, values, place.environment)
 
-    async with helm.alone(*about(place, namespace, name)):
+    async with helm.exclusive(*release_key(place, namespace, name)):
         if change is None:
             return await run()
-        async with work.charts.pending.change(place, change) as cut_off:
+        async with work.charts.recovery.change(place, change) as record_interruption:
             try:
                 output = await run()
             except BaseException as error:
                 if work.begun:
-                    cut_off(error.message if isinstance(error, Problem) else "it was ended")
+                    record_interruption(error.message if isinstance(error, Problem) else "helm was killed")
                 raise
-            if not output.ok and not is_refused(output.stderr):
-                cut_off(helm_errors.problem(output.stderr).message if output.stderr else "it was ended")
+            if not output.ok and not was_not_started(output.stderr):
+                record_interruption(
+                    helm_errors.problem_from_output(output.stderr).message if output.stderr else "helm was killed"
+                )
             return output
 
 
-async def _release(output: Output) -> Release:
+async def _release(work: Work, output: Output) -> Release:
     try:
-        return releases.release(await asyncio.to_thread(json.loads, output.stdout))
+        return releases.release(await work.charts.workers.run(json.loads, output.stdout))
     except (ValueError, KeyError, TypeError):
-        raise Failed("the release was changed, but what helm says of it cannot be read") from None
+        raise Failed("the release was changed, but helm's output cannot be parsed") from None

@@ -1,4 +1,4 @@
-"""Releases as helm tells them, where a kubeconfig needs what only helm can do: the same answers as `Native`, slower."""
+"""Reads releases by running helm, for kubeconfigs that only helm can use: the same responses as `Native`, slower."""
 
 from __future__ import annotations
 
@@ -8,42 +8,48 @@ from typing import Any
 
 from models.charts import releases
 from models.charts.releases import Brief, Stored
-from models.charts.resources import Named, named
+from models.charts.resources import ManifestObject, named
 from models.charts.responses import HistoryRow, ListRow, Resource
 from models.errors import Upstream
-from supervisor.charts.kube.readiness import told
+from supervisor.charts.kube.cluster import describe_live
 
-Ask = Callable[[list[str]], Awaitable[str]]
-"""Runs helm against the cluster with these arguments; what it prints. Raises kinds of `Problem`."""
+RunHelm = Callable[[list[str]], Awaitable[str]]
+"""Runs helm against the cluster with these arguments and returns its output. Raises kinds of `Problem`."""
 
-_ALL = 2**31 - 1
+_MAX_HISTORY = 2**31 - 1
 
 
 class ByHelm:
-    """Reads the releases of one cluster. `major` is that of the helm that answers."""
+    """Reads the releases of one cluster. `major` is helm's major version."""
 
-    def __init__(self, ask: Ask, major: int) -> None:
-        self._ask = ask
+    def __init__(self, ask: RunHelm, major: int) -> None:
+        self._run = ask
         self._major = major
 
-    async def rows(self, namespace: str) -> list[ListRow]:
-        return await self._rows(f"--namespace={namespace}")
+    async def rows(self, namespace: str, selector: str | None = None) -> list[ListRow]:
+        return await self._rows(f"--namespace={namespace}", selector)
+
+    async def all_rows(self, selector: str | None = None) -> list[ListRow]:
+        rows = await self._rows("--all-namespaces", selector)
+        return sorted(rows, key=lambda row: (row.namespace, row.name))
 
     async def everywhere(self) -> list[Brief]:
-        return [releases.of_row(row) for row in await self._rows("--all-namespaces")]
+        return [releases.brief_of_row(row) for row in await self._rows("--all-namespaces")]
 
-    async def described(self, some: list[Brief]) -> list[ListRow]:
-        return [releases.plain_row(one) for one in some]
+    async def described(self, briefs: list[Brief]) -> list[ListRow]:
+        return [releases.row_of_brief(brief) for brief in briefs]
 
     async def revision(self, namespace: str, name: str, number: int) -> Stored:
         stored = await self._json(["status", f"--revision={number}", f"--namespace={namespace}"], name)
         if not isinstance(stored, dict):
-            raise Upstream("helm told of a release what is none")
+            raise Upstream("helm did not return a release")
         return stored
 
-    async def _rows(self, where: str) -> list[ListRow]:
-        every = ["--all"] if self._major == 3 else []
-        told = await self._json(["list", "--max=0", *every, where])
+    async def _rows(self, namespace_flag: str, selector: str | None = None) -> list[ListRow]:
+        all_flag = ["--all"] if self._major == 3 else []
+        rows = await self._json(
+            ["list", "--max=0", *all_flag, namespace_flag, *([f"--selector={selector}"] if selector else [])]
+        )
         return [
             ListRow(
                 name=row["name"],
@@ -54,18 +60,18 @@ class ByHelm:
                 chart=row["chart"],
                 app_version=row["app_version"],
             )
-            for row in told or []
+            for row in rows or []
         ]
 
     async def newest(self, namespace: str, name: str) -> Stored:
-        """As it is stored, but for the chart."""
+        """The newest revision as stored, without the chart."""
         stored = await self._json(["status", f"--namespace={namespace}"], name)
         if not isinstance(stored, dict):
-            raise Upstream("helm told of a release what is none")
+            raise Upstream("helm did not return a release")
         return stored
 
     async def history(self, namespace: str, name: str) -> list[HistoryRow]:
-        told = await self._json(["history", f"--max={_ALL}", f"--namespace={namespace}"], name)
+        revisions = await self._json(["history", f"--max={_MAX_HISTORY}", f"--namespace={namespace}"], name)
         rows = [
             HistoryRow(
                 revision=int(row["revision"]),
@@ -75,49 +81,65 @@ class ByHelm:
                 app_version=row["app_version"],
                 description=row["description"],
             )
-            for row in told or []
+            for row in revisions or []
         ]
         return sorted(rows, key=lambda row: row.revision, reverse=True)
 
-    async def all_values(self, namespace: str, name: str) -> dict[str, Any]:
-        return await self._json(["get", "values", "--all", f"--namespace={namespace}"], name) or {}
+    async def all_values(self, namespace: str, name: str, revision: int | None = None) -> dict[str, Any]:
+        return (
+            await self._json(["get", "values", "--all", *_revision(revision), f"--namespace={namespace}"], name) or {}
+        )
 
-    async def resources(self, namespace: str, name: str) -> list[Resource]:
-        """As helm finds them: it leaves out what is not there."""
-        shown = ["--show-resources"] if self._major == 3 else []
-        stored = await self._json(["status", *shown, f"--namespace={namespace}"], name)
+    async def resources(self, namespace: str, name: str, revision: int | None = None) -> list[Resource]:
+        """As helm finds them: missing objects are left out by helm."""
+        flags = ["--show-resources"] if self._major == 3 else []
+        stored = await self._json(["status", *flags, *_revision(revision), f"--namespace={namespace}"], name)
         live = _live(stored)
-        found = []
-        for one in named(releases.manifest(stored)):
-            there = live.get((one.api_version, one.kind, one.name, one.namespace or namespace))
-            there = there or live.get((one.api_version, one.kind, one.name, None))
-            found.append(_resource(one, namespace, there))
-        return found
+        resources_ = []
+        for named_object in named(releases.manifest(stored)):
+            live_object = live.get(
+                (named_object.api_version, named_object.kind, named_object.name, named_object.namespace or namespace)
+            )
+            live_object = live_object or live.get(
+                (named_object.api_version, named_object.kind, named_object.name, None)
+            )
+            resources_.append(_resource(named_object, namespace, live_object))
+        return resources_
 
     async def _json(self, arguments: list[str], *names: str) -> Any:
-        said = await self._ask([*arguments, "--output=json", "--", *names])
+        output = await self._run([*arguments, "--output=json", "--", *names])
         try:
-            return json.loads(said)
+            return json.loads(output)
         except (ValueError, RecursionError):
-            raise Upstream("helm told what is no JSON") from None
+            raise Upstream("helm did not return JSON") from None
+
+
+def _revision(revision: int | None) -> list[str]:
+    return [] if revision is None else [f"--revision={revision}"]
 
 
 Live = dict[tuple[str, str, str, str | None], Mapping[str, Any]]
 
 
 def _live(stored: Mapping[str, Any]) -> Live:
-    """The live objects of `info.resources`, by what names them."""
-    found: Live = {}
+    """The live objects of `info.resources` by their identity."""
+    objects: Live = {}
     for items in ((stored.get("info") or {}).get("resources") or {}).values():
         for item in items:
-            about = item.get("metadata") or {}
-            place = (item.get("apiVersion") or "", item.get("kind") or "", about.get("name") or "")
-            found[(*place, about.get("namespace"))] = item
-    return found
+            metadata = item.get("metadata") or {}
+            identity = (item.get("apiVersion") or "", item.get("kind") or "", metadata.get("name") or "")
+            objects[(*identity, metadata.get("namespace"))] = item
+    return objects
 
 
-def _resource(one: Named, namespace: str, live: Mapping[str, Any] | None) -> Resource:
+def _resource(named_object: ManifestObject, namespace: str, live: Mapping[str, Any] | None) -> Resource:
     if live is None:
-        where = one.namespace or namespace
-        return Resource(one.kind, one.name, where, False, f"not found: there is no {one.kind} {one.name}")
-    return told(one, (live.get("metadata") or {}).get("namespace"), live)
+        place = named_object.namespace or namespace
+        return Resource(
+            named_object.kind,
+            named_object.name,
+            place,
+            False,
+            f"not found: there is no {named_object.kind} {named_object.name}",
+        )
+    return describe_live(named_object, (live.get("metadata") or {}).get("namespace"), live)

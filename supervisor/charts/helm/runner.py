@@ -1,10 +1,9 @@
-"""One run of helm: a child with its own group, within its bounds, to whichever end.
+"""Runs one helm process within its bounds: memory, time, output.
 
-One that only reads is ended when its client leaves or its time is over, at once. One that changes a release is asked by
-SIGTERM, upon which it writes down that the change failed, and killed only late. One that a dead server of ours left
-behind bears our mark, and is asked by the next start to go (supervisor/processes/adoption.py): it goes on until
-then, for that is
-better than a change cut in two. What is left half done all the same is for `pending` to mend.
+A reading process is killed when its client leaves or its time ends. A process that changes a release gets SIGTERM, on
+which helm records that the change failed, and is killed only after a grace period. A helm process that a killed server
+left running keeps its tag, and the next start ends it (supervisor/processes/adoption.py); until then it continues,
+which is better than an interrupted change. Interrupted changes are repaired in helm/recovery.py.
 """
 
 from __future__ import annotations
@@ -27,12 +26,12 @@ from models.errors import Invalid, Problem, TimedOut, Unavailable, Unprocessable
 from models.supervision.process import Exit, Limits
 from supervisor.processes.child import Child, Children, Launch
 
-NAME = "\x01helm"
-"""The name of every helm in its mark; no process of the fleet can be called that."""
-_STDERR = 256 * 1024
-_READ = 64 * 1024
-_AT_ONCE, _LATE = 0.5, 20.0
-_KILLED_GOES_WITHIN = 20.0
+PROCESS_NAME = "\x01helm"
+"""The name of every helm process in its tag; no supervised process can have this name."""
+_MAX_STDERR_BYTES = 256 * 1024
+_READ_BYTES = 64 * 1024
+_READ_GRACE_SECONDS, CHANGE_GRACE_SECONDS = 0.5, 20.0
+_KILL_WAIT_SECONDS = 20.0
 
 
 @frozen
@@ -41,7 +40,7 @@ class Output:
     stderr: str
     exit: Exit
     is_cut: bool = False
-    """Whether it wrote more than `svc.helm.max-output`, and the rest of it was dropped."""
+    """Whether output beyond `svc.helm.max-output` was dropped."""
 
     @property
     def ok(self) -> bool:
@@ -50,19 +49,19 @@ class Output:
 
 @frozen
 class Bounds:
-    """Of one run. `over` is the kind of problem where the time is over, `setting` the property that says how long."""
+    """Limits of one run. On timeout, `timeout_problem` is raised naming `setting`."""
 
     seconds: float
     setting: str
-    over: type[Problem] = TimedOut
-    changes: Callable[[], None] | None = None
-    """Set where it changes a release, and called when it begins: it is let finish then."""
-    is_deaf: bool = False
-    """Whether it dies of SIGTERM without writing down that it failed: then it gets time to finish before that."""
+    timeout_problem: type[Problem] = TimedOut
+    on_change_begun: Callable[[], None] | None = None
+    """Set if the process changes a release, and called when it starts: from then on it may finish."""
+    dies_of_sigterm: bool = False
+    """Whether helm exits on SIGTERM without recording a failure, so it gets time to finish first."""
 
 
 class Runner:
-    """Runs helms, and knows those that run."""
+    """Runs helm processes and tracks those that run."""
 
     def __init__(self, settings: Settings, children: Children) -> None:
         self.settings = settings
@@ -70,7 +69,7 @@ class Runner:
         self._running: dict[Child, Bounds] = {}
         self._is_closed = False
         self.ended: Counter[str] = Counter()
-        """helms that have ended, by how: ok, failed."""
+        """Ended helm processes by outcome: ok, failed."""
 
     async def run(
         self,
@@ -81,38 +80,41 @@ class Runner:
         bounds: Bounds,
         folder: Path | None,
     ) -> Output:
-        """Runs it in `folder`. Raises `bounds.over` where its time is over, `Unprocessable` for memory and output."""
-        with contextlib.ExitStack() as ours:
-            survives = bounds.changes is not None
-            with _starting():
-                outs, errors = _Pipe(self.settings.max_output, ours, survives), _Pipe(_STDERR, ours, survives)
-                stdin = _content(values, ours)
+        """Runs helm in `folder`. Raises `bounds.timeout_problem`, or `Unprocessable` for memory and output."""
+        with contextlib.ExitStack() as resources:
+            outlives_server = bounds.on_change_begun is not None
+            with _start_errors():
+                stdout, stderr = (
+                    _Pipe(self.settings.max_output, resources, outlives_server),
+                    _Pipe(_MAX_STDERR_BYTES, resources, outlives_server),
+                )
+                stdin = _content(values, resources)
             launch = Launch(
                 [binary, *arguments],
                 environment,
                 str(folder) if folder else "/",
                 limits=Limits({"as": (str(self.settings.max_memory),) * 2, "core": ("0", "0")}),
                 stdin=stdin,
-                stdout=outs.write_end,
-                stderr=errors.write_end,
+                stdout=stdout.write_end,
+                stderr=stderr.write_end,
             )
             child = self._started(launch, bounds)
-            outs.begin()
-            errors.begin()
-            exit = await self._ended(child, bounds, outs)
-            output = Output(await outs.all(), (await errors.all()).decode("utf-8", "replace"), exit, outs.is_cut)
+            stdout.begin()
+            stderr.begin()
+            exit = await self._ended(child, bounds, stdout)
+            output = Output(await stdout.all(), (await stderr.all()).decode("utf-8", "replace"), exit, stdout.is_cut)
         self._check(output, bounds)
         return output
 
     def _started(self, launch: Launch, bounds: Bounds) -> Child:
         if self._is_closed:
             raise Unavailable("the server stops")
-        with _starting():
+        with _start_errors():
             child = self._children.spawn(launch)
         self._running[child] = bounds
         self._children.watch(child, lambda exit: self._forget(child, exit))
-        if bounds.changes is not None:
-            bounds.changes()
+        if bounds.on_change_begun is not None:
+            bounds.on_change_begun()
         return child
 
     def _forget(self, child: Child, exit: Exit | None) -> None:
@@ -123,51 +125,53 @@ class Runner:
     def running(self) -> int:
         return len(self._running)
 
-    async def _ended(self, child: Child, bounds: Bounds, outs: _Pipe) -> Exit:
-        """Its end, whichever way it comes. Raises `bounds.over`; cancelled where the client has left."""
+    async def _ended(self, child: Child, bounds: Bounds, stdout: _Pipe) -> Exit:
+        """Waits for its exit, its timeout or too much output. Cancelled if the client has left."""
         waiting: set[asyncio.Future[Any]] = {child.exited}
-        if bounds.changes is None:
-            waiting.add(outs.cut)
+        if bounds.on_change_begun is None:
+            waiting.add(stdout.cut)
         try:
             await asyncio.wait(waiting, timeout=bounds.seconds, return_when=asyncio.FIRST_COMPLETED)
-            late = not child.exited.done() and not outs.is_cut
+            timed_out = not child.exited.done() and not stdout.is_cut
         finally:
-            await asyncio.shield(self._end(child, _LATE if bounds.changes else _AT_ONCE))
-        if late:
-            raise bounds.over(f"helm took longer than {bounds.seconds:g} s ({bounds.setting})")
+            await asyncio.shield(
+                self._end(child, CHANGE_GRACE_SECONDS if bounds.on_change_begun else _READ_GRACE_SECONDS)
+            )
+        if timed_out:
+            raise bounds.timeout_problem(f"helm took longer than {bounds.seconds:g} s ({bounds.setting})")
         return child.exited.result() or Exit(code=1)
 
-    async def _end(self, child: Child, patience: float) -> None:
-        for number, seconds in ((signal.SIGTERM, patience), (signal.SIGKILL, _KILLED_GOES_WITHIN)):
+    async def _end(self, child: Child, grace: float) -> None:
+        for number, seconds in ((signal.SIGTERM, grace), (signal.SIGKILL, _KILL_WAIT_SECONDS)):
             if child.exited.done():
                 return
             child.send(number)
             await asyncio.wait({child.exited}, timeout=seconds)
 
     def _check(self, output: Output, bounds: Bounds) -> None:
-        """Raises for what helm did not decide itself."""
+        """Raises for failures that are not helm's own."""
         if output.is_cut:
-            words = f"helm wrote more than {self.settings.max_output} bytes (svc.helm.max-output)"
-            raise Unprocessable(f"{words}; what it has changed stays so" if bounds.changes else words)
+            message = f"helm wrote more than {self.settings.max_output} bytes (svc.helm.max-output)"
+            raise Unprocessable(f"{message}; its changes so far remain" if bounds.on_change_begun else message)
         if not output.ok and helm_errors.is_out_of_memory(output.stderr, output.exit):
             raise Unprocessable(
                 f"helm needed more than {self.settings.max_memory} bytes of memory (svc.helm.max-memory)"
             )
 
     async def close(self) -> None:
-        """Asks all that run to go, and waits: those that change a release have the time to say so."""
+        """Ends all helm processes; those that change a release get time to record it."""
         self._is_closed = True
         await asyncio.gather(*(self._stop(child, bounds) for child, bounds in list(self._running.items())))
 
     async def _stop(self, child: Child, bounds: Bounds) -> None:
-        if bounds.is_deaf:
-            await asyncio.wait({child.exited}, timeout=_LATE)
-        await self._end(child, _LATE if bounds.changes else _AT_ONCE)
+        if bounds.dies_of_sigterm:
+            await asyncio.wait({child.exited}, timeout=CHANGE_GRACE_SECONDS)
+        await self._end(child, CHANGE_GRACE_SECONDS if bounds.on_change_begun else _READ_GRACE_SECONDS)
 
 
 @contextlib.contextmanager
-def _starting() -> Iterator[None]:
-    """Raises `Invalid` or `Unavailable` where it cannot be started: no descriptor may be left, or no memory."""
+def _start_errors() -> Iterator[None]:
+    """Raises `Invalid` or `Unavailable` if the process cannot start: no descriptors, no memory."""
     try:
         yield
     except OSError as error:
@@ -177,19 +181,19 @@ def _starting() -> Iterator[None]:
 
 
 class _Pipe:
-    """What a child writes, read as it comes; beyond `most` bytes it is dropped, and `cut` tells.
+    """Reads a child's output as it arrives; output beyond `max_bytes` is dropped and resolves `cut`.
 
-    `survives`: the child may outlive us. Its end reads as well, so that the pipe never breaks: helm says that it was
-    cancelled before it writes down that its change failed, and a broken pipe would end it between the two.
+    With `outlives_server` the child's end also reads, so that the pipe never breaks: helm prints that it was cancelled
+    before it records the failure, and a broken pipe would end it between the two.
     """
 
-    def __init__(self, most: int, ours: contextlib.ExitStack, survives: bool = False) -> None:
-        self._most = most
+    def __init__(self, max_bytes: int, resources: contextlib.ExitStack, outlives_server: bool = False) -> None:
+        self._max_bytes = max_bytes
         self._read_end, self.write_end = os.pipe2(os.O_CLOEXEC)
-        ours.callback(self._close)
-        if survives:
-            narrow, self.write_end = self.write_end, os.open(f"/proc/self/fd/{self._read_end}", os.O_RDWR)
-            os.close(narrow)
+        resources.callback(self._close)
+        if outlives_server:
+            single_ended, self.write_end = self.write_end, os.open(f"/proc/self/fd/{self._read_end}", os.O_RDWR)
+            os.close(single_ended)
         os.set_blocking(self._read_end, False)
         self._content = bytearray()
         loop = asyncio.get_running_loop()
@@ -201,14 +205,14 @@ class _Pipe:
         return self.cut.done()
 
     def begin(self) -> None:
-        """The child has its end: ours of it is closed, or we would never see the end."""
+        """Closes this side's write end after the start, so that end of file is seen."""
         os.close(self.write_end)
         self.write_end = -1
         asyncio.get_running_loop().add_reader(self._read_end, self._take)
 
     def _take(self) -> None:
-        chunk = os.read(self._read_end, _READ)
-        room = self._most - len(self._content)
+        chunk = os.read(self._read_end, _READ_BYTES)
+        room = self._max_bytes - len(self._content)
         self._content += chunk[:room]
         if len(chunk) > room and not self.cut.done():
             self.cut.set_result(None)
@@ -217,8 +221,8 @@ class _Pipe:
             self._end.set_result(None)
 
     async def all(self) -> bytes:
-        """All of it, when the child has ended. What a grandchild might still write is not waited for."""
-        await asyncio.wait({self._end}, timeout=_AT_ONCE)
+        """The whole output after the child has ended. A grandchild's later output is not waited for."""
+        await asyncio.wait({self._end}, timeout=_READ_GRACE_SECONDS)
         return bytes(self._content)
 
     def _close(self) -> None:
@@ -228,12 +232,12 @@ class _Pipe:
             os.close(self.write_end)
 
 
-def _content(values: bytes | None, ours: contextlib.ExitStack) -> int | None:
-    """A file in memory that has these bytes: no disk sees them, and nothing waits for their being read."""
+def _content(values: bytes | None, resources: contextlib.ExitStack) -> int | None:
+    """A memory file with these bytes: nothing touches the disk and no writer has to wait."""
     if values is None:
         return None
     handle = os.memfd_create("values")
-    ours.callback(os.close, handle)
+    resources.callback(os.close, handle)
     os.write(handle, values)
     os.lseek(handle, 0, os.SEEK_SET)
     return handle

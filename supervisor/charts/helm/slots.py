@@ -1,4 +1,4 @@
-"""Which helm there is, how many of it run at once and who waits for whom; with an environment from a short list."""
+"""Finds the helm binary, limits concurrent helm processes, locks releases, and builds helm's environment."""
 
 from __future__ import annotations
 
@@ -8,94 +8,210 @@ import logging
 import os
 import re
 import shutil
-from collections import Counter
-from collections.abc import AsyncIterator, Mapping
+from collections import Counter, OrderedDict, deque
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextvars import ContextVar
 from pathlib import Path
 
 from models.charts.helm_args import Version
 from models.config.settings import Helm as Settings
-from models.errors import Conflict, Unavailable
-from supervisor.charts.helm.runner import NAME, Bounds, Output, Runner
+from models.errors import Conflict, Throttled, Unavailable
+from supervisor.charts.helm.runner import PROCESS_NAME, Bounds, Output, Runner
 from supervisor.charts.kube.config import Stamp, stamp
 from supervisor.processes.child import TAG_VARIABLE, Children
 
 log = logging.getLogger("charts")
 
-_OURS = Path(__file__).resolve().parents[3] / ".tools" / "helm"
-_OLDEST = Version(3, 14)
-_PASSED_ON = (
+_CHECKOUT_BINARY = Path(__file__).resolve().parents[3] / ".tools" / "helm"
+_OLDEST_VERSION = Version(3, 14)
+_INHERITED_VARIABLES = (
     "PATH", "LANG", "TZ", "SSL_CERT_FILE", "SSL_CERT_DIR", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy",
     "https_proxy", "no_proxy",
 )  # fmt: skip
-"""All that helm gets of our own environment; what leads to a cluster comes with the run (`Kube.environment`)."""
-_STARTS_WITHIN = 20.0
+"""All that helm inherits from the server's environment; `Kube.environment` adds the cluster's variables."""
+_VERSION_TIMEOUT_SECONDS = 20.0
+_RETRY_SECONDS = 5
+_NOBODY = "\x00nobody"
+
+
+caller: ContextVar[str | None] = ContextVar("caller", default=None)
+"""Who runs helm: an account or an address; `None` for changes, for the holder of the key and for the server itself.
+"""
+
+
+class Slots:
+    """Hands out slots for helm processes fairly.
+
+    Privileged calls may use all slots and come first. An open caller may use a part of the rest and wait in a bounded
+    queue; callers take turns.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._slots = max(2, settings.max_concurrent or os.cpu_count() or 1)
+        self._open_slots = max(1, self._slots - settings.reserved)
+        self._per_caller = settings.per_caller or max(1, self._open_slots // 2)
+        self._running: Counter[str | None] = Counter()
+        self._waiting: OrderedDict[str | None, deque[asyncio.Future[None]]] = OrderedDict()
+        """By caller, in the order of their turns."""
+
+    @contextlib.asynccontextmanager
+    async def slot(self) -> AsyncIterator[None]:
+        """Waits for a slot. Raises `Throttled` or `Unavailable` if too many wait or none becomes free in time."""
+        who = caller.get()
+        await self._acquire(who)
+        try:
+            yield
+        finally:
+            self._release(who)
+
+    async def _acquire(self, who: str | None) -> None:
+        if not self._may_wait_ahead(who) and self._is_free(who):
+            self._running[who] += 1
+            return
+        self._check_queue(who)
+        granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(who, deque()).append(granted)
+        try:
+            async with asyncio.timeout(self._settings.lock_timeout):
+                await granted
+        except BaseException as error:
+            if granted.done() and not granted.cancelled():
+                self._release(who)
+            else:
+                self._remove(who, granted)
+            if isinstance(error, TimeoutError):
+                raise Unavailable("all helm slots are in use (svc.helm.max-concurrent)") from None
+            raise
+
+    def _may_wait_ahead(self, who: str | None) -> bool:
+        """Whether an earlier call waits that comes first."""
+        return who in self._waiting or None in self._waiting
+
+    def _check_queue(self, who: str | None) -> None:
+        if who is None:
+            return
+        if len(self._waiting.get(who, ())) >= self._settings.queue_per_caller:
+            limit = f"{self._settings.queue_per_caller} (svc.helm.queue-per-caller)"
+            raise Throttled(f"more than {limit} calls of this caller wait for helm", _RETRY_SECONDS)
+        if sum(len(calls) for name, calls in self._waiting.items() if name is not None) >= self._settings.queue:
+            raise Unavailable("too many calls wait for helm (svc.helm.queue)")
+
+    def _is_free(self, who: str | None) -> bool:
+        running = self._running.total()
+        if who is None:
+            return running < self._slots
+        open_running = running - self._running[None]
+        return running < self._slots and open_running < self._open_slots and self._running[who] < self._per_caller
+
+    def _release(self, who: str | None) -> None:
+        self._running[who] -= 1
+        if not self._running[who]:
+            del self._running[who]
+        while (following := self._next()) is not _NOBODY:
+            granted = self._waiting[following].popleft()
+            self._running[following] += 1
+            if self._waiting[following]:
+                self._waiting.move_to_end(following)
+            else:
+                del self._waiting[following]
+            granted.set_result(None)
+
+    def _next(self) -> str | None:
+        """The caller whose turn it is; `_NOBODY` if no slot is free for anyone who waits."""
+        if None in self._waiting:
+            return None if self._is_free(None) else _NOBODY
+        return next((who for who in self._waiting if self._is_free(who)), _NOBODY)
+
+    def _remove(self, who: str | None, granted: asyncio.Future[None]) -> None:
+        calls = self._waiting[who]
+        calls.remove(granted)
+        if not calls:
+            del self._waiting[who]
 
 
 class Helm:
-    def __init__(self, settings: Settings, data_dir: Path, children: Children, mark: str, environ: Mapping[str, str]):
-        """`mark` is the word by which children of ours are known: the instance of the store."""
+    def __init__(self, settings: Settings, data_dir: Path, children: Children, tag: str, environ: Mapping[str, str]):
+        """`tag` marks this server's processes: the instance of the store."""
         self.settings = settings
         self.runner = Runner(settings, children)
-        self._environment = {name: environ[name] for name in _PASSED_ON if name in environ} | {
-            TAG_VARIABLE: f"{mark}:0:{NAME}",
+        self._environment = {name: environ[name] for name in _INHERITED_VARIABLES if name in environ} | {
+            TAG_VARIABLE: f"{tag}:0:{PROCESS_NAME}",
             "NO_COLOR": "1",
             "HELM_NO_PLUGINS": "1",
-            **_homes(data_dir),
+            **_helm_folders(data_dir),
         }
-        self._slots = asyncio.Semaphore(settings.max_concurrent or os.cpu_count() or 1)
+        self._slots = Slots(settings)
         self._locks: dict[tuple[str, ...], asyncio.Lock] = {}
         self._waiting: Counter[tuple[str, ...]] = Counter()
-        self._found: asyncio.Task[tuple[str, Version]] | None = None
-        self._stamp: Stamp = ()
+        self._detection: asyncio.Task[tuple[str, Version]] | None = None
+        self._binary_stamp: Stamp = ()
 
-    # Which helm
+    @contextlib.contextmanager
+    def called_by(self, who: str | None) -> Iterator[None]:
+        """Counts the helm processes started within for a caller; `None` is privileged."""
+        token = caller.set(who)
+        try:
+            yield
+        finally:
+            caller.reset(token)
+
+    # The binary
 
     async def version(self) -> Version:
-        """Of the helm that is used. Raises `Unavailable` where there is none, or none that is new enough."""
-        return (await self._which())[1]
+        """The version of helm. Raises `Unavailable` if helm is missing or too old."""
+        return (await self._find())[1]
 
     @property
     def is_there(self) -> bool:
-        """Whether one was found when it was last looked for."""
-        found = self._found
-        return found is not None and found.done() and not found.cancelled() and found.exception() is None
+        """Whether the last detection found helm."""
+        detection = self._detection
+        return (
+            detection is not None and detection.done() and not detection.cancelled() and detection.exception() is None
+        )
 
     @property
     def is_missing(self) -> bool:
-        """Whether none was found when one was last looked for; before the first look, whether there is no such file."""
-        if self._found is None:
+        """Whether the last detection found no helm; before the first one, whether the file is missing."""
+        if self._detection is None:
             return shutil.which(self._binary or "") is None
-        return self._found.done() and not self.is_there
+        return self._detection.done() and not self.is_there
 
     @property
     def _binary(self) -> str | None:
-        return self.settings.binary or shutil.which("helm") or (str(_OURS) if _OURS.exists() else None)
+        return (
+            self.settings.binary
+            or shutil.which("helm")
+            or (str(_CHECKOUT_BINARY) if _CHECKOUT_BINARY.exists() else None)
+        )
 
-    async def _which(self) -> tuple[str, Version]:
-        if self._found is None or (self._found.done() and not self._is_current(self._found)):
-            self._found = asyncio.create_task(self._detect(), name="helm version")
-        return await asyncio.shield(self._found)
+    async def _find(self) -> tuple[str, Version]:
+        if self._detection is None or (self._detection.done() and not self._is_current(self._detection)):
+            self._detection = asyncio.create_task(self._detect(), name="helm version")
+        return await asyncio.shield(self._detection)
 
-    def _is_current(self, found: asyncio.Task[tuple[str, Version]]) -> bool:
-        """Whether it is the one that was found: an operator may put another in its place while we run."""
-        return self.is_there and stamp([Path(found.result()[0])]) == self._stamp
+    def _is_current(self, detection: asyncio.Task[tuple[str, Version]]) -> bool:
+        """Whether the detected binary is unchanged; an operator may replace it while the server runs."""
+        return self.is_there and stamp([Path(detection.result()[0])]) == self._binary_stamp
 
     async def _detect(self) -> tuple[str, Version]:
         binary = self._binary
-        if binary is None or not (found := shutil.which(binary)):
-            where = f"{binary} is not there" if binary else "none is on PATH"
-            raise Unavailable(f"there is no helm: {where} (svc.helm.binary)")
-        path = str(Path(found).absolute())
-        self._stamp = stamp([Path(path)])
+        if binary is None or not (executable := shutil.which(binary)):
+            reason = f"{binary} does not exist" if binary else "none is on PATH"
+            raise Unavailable(f"there is no helm: {reason} (svc.helm.binary)")
+        path = str(Path(executable).absolute())
+        self._binary_stamp = stamp([Path(path)])
         arguments = ["version", "--template={{.Version}}"]
-        output = await self.runner.run(path, arguments, None, self._environment, Bounds(_STARTS_WITHIN, "20 s"), None)
-        words = re.match(r"v?(\d+)\.(\d+)\.(\d+)", output.stdout.decode("utf-8", "replace"))
-        if not output.ok or words is None:
-            raise Unavailable("what svc.helm.binary names does not say its version as helm does")
-        version = Version(*(int(word) for word in words.groups()))
-        if (version.major, version.minor) < (_OLDEST.major, _OLDEST.minor) or version.major > 4:
-            raise Unavailable(f"helm {version} is not one that is known here: 3.14 or later, or 4 (svc.helm.binary)")
-        log.info("helm %s: %s", version, found)
+        output = await self.runner.run(
+            path, arguments, None, self._environment, Bounds(_VERSION_TIMEOUT_SECONDS, "20 s"), None
+        )
+        match = re.match(r"v?(\d+)\.(\d+)\.(\d+)", output.stdout.decode("utf-8", "replace"))
+        if not output.ok or match is None:
+            raise Unavailable("svc.helm.binary does not report a version as helm does")
+        version = Version(*(int(number) for number in match.groups()))
+        if (version.major, version.minor) < (_OLDEST_VERSION.major, _OLDEST_VERSION.minor) or version.major > 4:
+            raise Unavailable(f"helm {version} is not supported: 3.14 or later, or 4 is needed (svc.helm.binary)")
+        log.info("helm %s: %s", version, executable)
         return path, version
 
     # Running it
@@ -108,33 +224,21 @@ class Helm:
         values: bytes | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> Output:
-        """Runs it in `folder`, which is its temporary folder as well, and is empty.
+        """Runs helm in `folder`, an empty folder that is also its temporary folder.
 
-        Raises `Unavailable` without helm or room for another, `bounds.over` where its time is over, `Unprocessable` for
-        memory and output. What it says itself when it fails is for the caller to judge.
+        Raises `Unavailable` without helm or a free slot, `bounds.timeout_problem`, and `Unprocessable` for memory or
+        output. The caller judges helm's own failures.
         """
-        binary, _ = await self._which()
-        async with self._slot():
-            own = {**self._environment, "TMPDIR": str(folder), **(environment or {})}
-            return await self.runner.run(binary, arguments, values, own, bounds, folder)
+        binary, _ = await self._find()
+        async with self._slots.slot():
+            variables = {**self._environment, "TMPDIR": str(folder), **(environment or {})}
+            return await self.runner.run(binary, arguments, values, variables, bounds, folder)
 
     @contextlib.asynccontextmanager
-    async def _slot(self) -> AsyncIterator[None]:
-        try:
-            async with asyncio.timeout(self.settings.lock_timeout):
-                await self._slots.acquire()
-        except TimeoutError:
-            raise Unavailable("as many helm run as may (svc.helm.max-concurrent), and none has ended in time") from None
-        try:
-            yield
-        finally:
-            self._slots.release()
-
-    @contextlib.asynccontextmanager
-    async def alone(self, *about: str) -> AsyncIterator[None]:
-        """One change at a time for a release. Raises `Conflict` where another takes longer than we wait."""
-        lock = self._locks.setdefault(about, asyncio.Lock())
-        self._waiting[about] += 1
+    async def exclusive(self, *release_key: str) -> AsyncIterator[None]:
+        """Locks a release for one change. Raises `Conflict` if another change takes longer than the lock timeout."""
+        lock = self._locks.setdefault(release_key, asyncio.Lock())
+        self._waiting[release_key] += 1
         waiting = asyncio.timeout(self.settings.lock_timeout)
         try:
             async with waiting, lock:
@@ -143,21 +247,21 @@ class Helm:
         except TimeoutError:
             if not waiting.expired():
                 raise
-            raise Conflict(f"another operation on {about[-1]} is in progress") from None
+            raise Conflict(f"another operation on {release_key[-1]} is in progress") from None
         finally:
-            self._waiting[about] -= 1
-            if not self._waiting[about]:
-                del self._waiting[about], self._locks[about]
+            self._waiting[release_key] -= 1
+            if not self._waiting[release_key]:
+                del self._waiting[release_key], self._locks[release_key]
 
     async def close(self) -> None:
-        """Asks all that run to go, and waits: those that change a release have the time to say so."""
-        if self._found is not None:
-            self._found.cancel()
+        """Ends all helm processes; those that change a release get time to record it."""
+        if self._detection is not None:
+            self._detection.cancel()
         await self.runner.close()
 
 
-def _homes(data_dir: Path) -> dict[str, str]:
-    """helm's own folders, under our data directory: it sees nobody else's repositories, plugins or credentials."""
+def _helm_folders(data_dir: Path) -> dict[str, str]:
+    """helm's own folders in the data directory, isolated from the user's repositories, plugins and credentials."""
     home = (data_dir / "helm").absolute()
     places = {
         "HOME": home,

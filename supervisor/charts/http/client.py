@@ -1,8 +1,8 @@
-"""The one way out: what is fetched, or sent, on a caller's behalf goes through here, and only where it may.
+"""The guarded HTTP client: every request on a caller's behalf goes through it, and only to allowed addresses.
 
-Each request resolves its host, checks every address, and connects to one of those, so that a name cannot mean another
-machine a moment later; each redirect does so again. Proxies of the environment are not asked. The connection is
-Tornado's own (`tornado.http1connection`): a general client would resolve again, and follow where it is led.
+Each request resolves its host, checks every address and connects to one of those, so a name cannot change its meaning
+in between; each redirect is checked again. Proxies of the environment are not used. It is built on Tornado's
+`http1connection`, because a general client would resolve again and follow redirects on its own.
 """
 
 from __future__ import annotations
@@ -10,63 +10,227 @@ from __future__ import annotations
 import asyncio
 import base64
 import errno
+import hashlib
+import logging
 import socket
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from functools import cache
+from pathlib import Path
+from typing import IO, Any
 
+from attrs import Factory, define, field, frozen
 from tornado.http1connection import HTTP1Connection, HTTP1ConnectionParameters
-from tornado.httputil import HTTPHeaders, HTTPInputError, RequestStartLine
+from tornado.httputil import HTTPHeaders, HTTPInputError, HTTPMessageDelegate, RequestStartLine, ResponseStartLine
 from tornado.iostream import IOStream, StreamClosedError, UnsatisfiableReadError
 from tornado.netutil import Resolver
 from tornado.tcpclient import TCPClient
 
 from models.config.settings import ChartSecurity, Fetch
-from models.errors import Invalid, Problem, TimedOut, Unavailable, Upstream
+from models.errors import Failed, Invalid, Problem, TimedOut, Unavailable, Upstream
 from supervisor.charts.http import urls
-from supervisor.charts.http.dns import Addresses, Names, Policy
-from supervisor.charts.http.exchange import CHUNK, KEPT, Request, Response, Taker, exchange
-from supervisor.charts.http.urls import Url
+from supervisor.charts.http.dns import Addresses, CoalescingResolver, Policy
+from supervisor.charts.http.urls import Login, Url
+
+log = logging.getLogger("fetch")
+
+_READ_BYTES = 64 * 1024
+_MAX_MEMORY_BYTES = 8 * 1024**2
+
+
+@frozen
+class Request:
+    """A request to send. `body` is bytes or a file; `into` is the file for the response body, or None for memory.
+
+    The response body may have `max_bytes` bytes. `login` goes only to the origin of `url`, or with `pass_login`
+    wherever redirects lead; `token` (Bearer) goes only to the origin.
+    """
+
+    url: Url
+    max_bytes: int = _MAX_MEMORY_BYTES
+    method: str = "GET"
+    headers: Mapping[str, str] = Factory(dict)
+    into: Path | None = None
+    body: bytes | Path | None = None
+    login: Login | None = None
+    token: str | None = field(default=None, repr=False)
+    pass_login: bool = False
+    verify: bool = True
+    """Whether to verify the certificate."""
+    unpack: bool = False
+    """Whether the response may be compressed in transfer (not for archives)."""
+
+
+@define
+class Response:
+    """A response; `url` is the last URL after redirects. `sha256` is the hex digest of the body."""
+
+    url: Url
+    status: int
+    headers: HTTPHeaders
+    body: bytes
+    size: int
+    sha256: str
+
+    @property
+    def is_good(self) -> bool:
+        return 200 <= self.status < 300
+
+
+async def exchange(connection: HTTP1Connection, body: bytes | Path | None, reader: ResponseReader) -> None:
+    """Sends the body and reads the response, which may arrive before the whole body was sent."""
+    reading = asyncio.ensure_future(connection.read_response(reader))
+    writing = asyncio.ensure_future(_write(connection, body))
+    try:
+        while not (reading.done() or reader.over.done()):
+            waiting: list[asyncio.Future[Any]] = [reading, reader.over, *([] if writing.done() else [writing])]
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            if writing.done():
+                writing.result()
+        if reading.done() and not reader.is_too_large:
+            reading.result()
+    finally:
+        reading.cancel()
+        writing.cancel()
+        await asyncio.gather(reading, writing, return_exceptions=True)
+
+
+async def _write(connection: HTTP1Connection, body: bytes | Path | None) -> None:
+    try:
+        if isinstance(body, bytes):
+            await connection.write(body)
+        elif body is not None:
+            with body.open("rb") as file:
+                while chunk := await asyncio.to_thread(file.read, _READ_BYTES):
+                    await connection.write(chunk)
+        connection.finish()
+    except StreamClosedError:
+        log.debug("the response came before the whole body was sent")  # the response gives the reason
+
+
+class ResponseReader(HTTPMessageDelegate):
+    """Reads a response up to its limit, into a file or memory."""
+
+    def __init__(self, url: Url, request: Request, stream: IOStream) -> None:
+        self._url, self._request, self._stream = url, request, stream
+        self._file: IO[bytes] | None = None
+        self._write_error: OSError | None = None
+        self._content = bytearray()
+        self._hash = hashlib.sha256()
+        self._status, self._size, self._finished = 0, 0, False
+        self._headers = HTTPHeaders()
+        self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def headers_received(self, start_line: RequestStartLine | ResponseStartLine, headers: HTTPHeaders) -> None:
+        assert isinstance(start_line, ResponseStartLine)
+        self._status, self._headers = start_line.code, headers
+        if self._request.into is not None and 200 <= self._status < 300:
+            with self._catch_write_error():
+                self._file = self._request.into.open("wb")
+
+    @property
+    def _bound(self) -> int:
+        return self._request.max_bytes if 200 <= self._status < 300 else _MAX_MEMORY_BYTES
+
+    @property
+    def is_too_large(self) -> bool:
+        return self._size > self._bound
+
+    def data_received(self, chunk: bytes) -> Awaitable[None]:
+        """Takes a chunk, then yields: a few compressed bytes may inflate to a thousand chunks."""
+        self._take(chunk)
+        return asyncio.sleep(0)
+
+    def _take(self, chunk: bytes) -> None:
+        self._size += len(chunk)
+        if self.is_too_large or self._write_error is not None:
+            self._stream.close()
+            return
+        self._hash.update(chunk)
+        if self._file is not None:
+            with self._catch_write_error():
+                self._file.write(chunk)
+        else:
+            self._content += chunk
+
+    @contextmanager
+    def _catch_write_error(self) -> Iterator[None]:
+        """A full disk is a local failure, not the server's."""
+        try:
+            yield
+        except OSError as error:
+            self._write_error = error
+
+    def finish(self) -> None:
+        self._finished = True
+        self.on_connection_close()
+
+    def on_connection_close(self) -> None:
+        if not self.over.done():
+            self.over.set_result(None)
+
+    def close(self) -> None:
+        if self._file is not None:
+            with self._catch_write_error():
+                self._file.close()
+
+    def response(self) -> Response:
+        """The complete response.
+
+        Raises `Upstream` if it was cut off or is too large; `Invalid` if a file is too large, because the caller chose
+        its URL; `Failed` if it could not be stored.
+        """
+        if self._write_error is not None:
+            raise Failed(f"the download could not be stored: {self._write_error.strerror} (svc.rest.temp-dir)")
+        if self.is_too_large:
+            kind = Invalid if self._file is not None else Upstream
+            raise kind(f"{self._url} is larger than {self._bound} bytes")
+        if not self._finished:
+            raise Upstream(f"{self._url} cannot be reached: the response was cut off")
+        return Response(
+            self._url, self._status, self._headers, bytes(self._content), self._size, self._hash.hexdigest()
+        )
+
 
 Lookup = Callable[[str, int], Awaitable[Addresses]]
 
-_REDIRECTS = (301, 302, 303, 307, 308)
+_REDIRECT_STATUSES = (301, 302, 303, 307, 308)
 _AGENT = "pilothouse"
-_AT_ONCE = 64
+MAX_CONCURRENT_FETCHES = 64
 
-_OURS = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS)
-"""What we lack ourselves, which is no fault of those whom we ask."""
+_LOCAL_ERRORS = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS)
+"""Errors of this machine, not of the server."""
 
 
 class Fetcher:
     def __init__(self, limits: Fetch, security: ChartSecurity, lookup: Lookup | None = None) -> None:
-        """`lookup` resolves a name; it is the system's by default."""
+        """`lookup` resolves a name; the system's resolver by default."""
         self.limits = limits
         self.policy = Policy(
             security.block_private_networks, frozenset(urls.host_port(one) for one in security.allowed_hosts)
         )
-        self._lookup = lookup or Names()
-        self._turns = asyncio.Semaphore(_AT_ONCE)
+        self._lookup = lookup or CoalescingResolver()
+        self._slots = asyncio.Semaphore(MAX_CONCURRENT_FETCHES)
 
     def check(self, url: Url) -> None:
-        """Raises `Invalid` where the host's name alone, or the address that it is, says that it may not be reached."""
+        """Raises `Invalid` if the host's name or literal address may not be reached."""
         if self.policy.is_allowed(url.host, url.port):
             return
-        why = "loopback" if url.host == "localhost" or url.host.endswith(".localhost") else None
-        if why is None and (":" in url.host or url.host.replace(".", "").isdigit()):
-            why = self.policy.refusal(url.host)
-        if why:
-            raise _refused(url, why)
+        reason = "loopback" if url.host == "localhost" or url.host.endswith(".localhost") else None
+        if reason is None and (":" in url.host or url.host.replace(".", "").isdigit()):
+            reason = self.policy.refusal(url.host)
+        if reason:
+            raise _refused(url, reason)
 
     async def fetch(self, request: Request) -> Response:
-        """Sends a request and follows where it leads. The status is the caller's to judge.
+        """Sends a request and follows redirects. The caller judges the status.
 
-        Raises `Invalid` (an address that may not be reached, an answer that is too large), `Upstream` (unreachable, or
-        not speaking HTTP), `TimedOut`.
+        Raises `Invalid` (a refused address, a response that is too large), `Upstream` (unreachable or not HTTP), and
+        `TimedOut`.
         """
         try:
-            async with asyncio.timeout(self.limits.timeout), self._turns:
+            async with asyncio.timeout(self.limits.timeout), self._slots:
                 return await self._followed(request)
         except TimeoutError:
             took = f"svc.fetch.timeout ({self.limits.timeout:g} s)"
@@ -77,14 +241,14 @@ class Fetcher:
         for _ in range(self.limits.max_redirects + 1):
             response = await self._sent(request, url, method)
             location = response.headers.get("Location")
-            if response.status not in _REDIRECTS or not location or request.body is not None:
+            if response.status not in _REDIRECT_STATUSES or not location or request.body is not None:
                 return response
             url = url.linked(location)
             method = "HEAD" if method == "HEAD" else "GET"
         raise Upstream(f"{request.url} leads to more than {self.limits.max_redirects} redirects")
 
     async def _sent(self, request: Request, url: Url, method: str) -> Response:
-        """One request to one place."""
+        """One request to one URL."""
         self.check(url)
         headers = self._headers(request, url)
         start = RequestStartLine(method, url.target, "HTTP/1.1")
@@ -92,13 +256,13 @@ class Fetcher:
             async with self._connected(url, request.verify) as stream:
                 connection = HTTP1Connection(stream, True, _parameters(request))
                 connection.write_headers(start, headers)
-                taker = Taker(url, request, stream)
+                reader = ResponseReader(url, request, stream)
                 try:
-                    await exchange(connection, request.body, taker)
+                    await exchange(connection, request.body, reader)
                 finally:
                     stream.close()
-                    taker.close()
-                return taker.response()
+                    reader.close()
+                return reader.response()
         except StreamClosedError as closed:
             raise _failure(url, closed.real_error) from None
         except (OSError, ssl.SSLError, HTTPInputError) as error:
@@ -106,12 +270,12 @@ class Fetcher:
 
     def _headers(self, request: Request, url: Url) -> HTTPHeaders:
         headers = HTTPHeaders({"User-Agent": _AGENT, "Connection": "close", **request.headers, "Host": url.authority})
-        is_own = url.origin == request.url.origin
+        is_same_origin = url.origin == request.url.origin
         is_downgrade = request.url.scheme == "https" and url.scheme == "http"
         login = request.login or request.url.login
-        if request.token and is_own:
+        if request.token and is_same_origin:
             headers["Authorization"] = f"Bearer {request.token}"
-        elif login and (is_own or (request.pass_login and not is_downgrade)):
+        elif login and (is_same_origin or (request.pass_login and not is_downgrade)):
             pair = f"{login.username}:{login.password}".encode()
             headers["Authorization"] = f"Basic {base64.b64encode(pair).decode()}"
         if request.unpack:
@@ -125,30 +289,30 @@ class Fetcher:
 
     @asynccontextmanager
     async def _connected(self, url: Url, verify: bool) -> AsyncIterator[IOStream]:
-        """A connection to one of the addresses that were checked; it is closed whatever happens."""
-        client = TCPClient(resolver=_Checked(self, url))
+        """A connection to one of the checked addresses; always closed."""
+        client = TCPClient(resolver=_CheckedResolver(self, url))
         options = await asyncio.to_thread(_tls, verify) if url.scheme == "https" else None
-        stream = await client.connect(url.host, url.port, ssl_options=options, max_buffer_size=KEPT)
+        stream = await client.connect(url.host, url.port, ssl_options=options, max_buffer_size=_MAX_MEMORY_BYTES)
         try:
             yield stream
         finally:
             stream.close()
 
     async def addresses(self, url: Url) -> Addresses:
-        """Where this host is. Raises `Invalid` if any of it is where nobody may go, `Upstream` if it is nowhere."""
+        """The host's addresses. Raises `Invalid` if any is refused, `Upstream` if there is none."""
         try:
-            found = await self._lookup(url.host, url.port)
+            addresses = await self._lookup(url.host, url.port)
         except OSError as error:
             raise _failure(url, error) from None
         if not self.policy.is_allowed(url.host, url.port):
-            for _, address in found:
-                if why := self.policy.refusal(address[0]):
-                    raise _refused(url, why)
-        return found
+            for _, address in addresses:
+                if reason := self.policy.refusal(address[0]):
+                    raise _refused(url, reason)
+        return addresses
 
 
-class _Checked(Resolver):
-    """Gives a connection the addresses that were checked, and no others."""
+class _CheckedResolver(Resolver):
+    """Resolves to the checked addresses only."""
 
     def initialize(self, fetcher: Fetcher, url: Url) -> None:
         self._fetcher, self._url = fetcher, url
@@ -158,13 +322,13 @@ class _Checked(Resolver):
 
 
 def _failure(url: Url, error: BaseException | None) -> Problem:
-    if isinstance(error, OSError) and error.errno in _OURS:
-        return Unavailable(f"{url} cannot be asked now: {_why(error)}")
-    return Upstream(f"{url} cannot be reached: {_why(error)}")
+    if isinstance(error, OSError) and error.errno in _LOCAL_ERRORS:
+        return Unavailable(f"{url} cannot be fetched now: {_reason(error)}")
+    return Upstream(f"{url} cannot be reached: {_reason(error)}")
 
 
-def _refused(url: Url, why: str) -> Invalid:
-    return Invalid(f"{url} is refused: its address is {why} (see svc.security.allowed-hosts)")
+def _refused(url: Url, reason: str) -> Invalid:
+    return Invalid(f"{url} is refused: its address is {reason} (see svc.security.allowed-hosts)")
 
 
 @cache
@@ -177,17 +341,17 @@ def _tls(verify: bool) -> ssl.SSLContext:
 
 
 def _parameters(request: Request) -> HTTP1ConnectionParameters:
-    # the taker counts what comes: Tornado's own bound would only close the connection, without a word
+    # the reader counts bytes: Tornado would only close the connection
     return HTTP1ConnectionParameters(
-        no_keep_alive=True, chunk_size=CHUNK, max_body_size=2**62, decompress=request.unpack
+        no_keep_alive=True, chunk_size=_READ_BYTES, max_body_size=2**62, decompress=request.unpack
     )
 
 
-def _why(error: BaseException | None) -> str:
+def _reason(error: BaseException | None) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
-        return f"its certificate is not good: {error.verify_message}"
+        return f"its certificate is not valid: {error.verify_message}"
     if isinstance(error, socket.gaierror):
-        return "there is no such host"
+        return "the host does not exist"
     if isinstance(error, UnsatisfiableReadError):
         return "its headers are too long"
     if isinstance(error, OSError):

@@ -1,4 +1,4 @@
-"""URLs of http and https, read once and strictly, so that what was checked is what is reached."""
+"""Parses http and https URLs strictly, so that the checked host is the host that is reached."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from attrs import evolve, field, frozen
 from models.errors import Invalid
 
 _LABEL = re.compile(r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?")
-_PLACE = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\[\]:]+)(:[0-9]{1,5})?")
+_NETLOC = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\[\]:]+)(:[0-9]{1,5})?")
 _PORTS = {"http": 80, "https": 443}
-_LONGEST_HOST = 254
-"""Letters, with a dot at the end."""
-_AS_IT_IS = "/%:@!$&'()*+,;=~-._?"
+_MAX_HOST_CHARACTERS = 254
+"""Including a trailing dot."""
+_UNQUOTED = "/%:@!$&'()*+,;=~-._?"
 
 
 @frozen
 class Login:
-    """A name and a password, for one origin."""
+    """A username and a password for one origin."""
 
     username: str
     password: str = field(repr=False)
@@ -29,7 +29,7 @@ class Login:
 
 @frozen
 class Url:
-    """Where a request goes. `host` is in lower case and ASCII, an address in its plain form and without brackets."""
+    """A URL. `host` is in lower case and ASCII; an address is in canonical form without brackets."""
 
     scheme: str
     host: str
@@ -44,7 +44,7 @@ class Url:
 
     @property
     def authority(self) -> str:
-        """Host, and port where it is not the scheme's own, as a Host header has them."""
+        """Host, and port unless it is the scheme's default, as in a Host header."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == _PORTS[self.scheme] else f"{host}:{self.port}"
 
@@ -53,54 +53,54 @@ class Url:
         return f"{self.path}?{self.query}" if self.query else self.path
 
     def __str__(self) -> str:
-        """The whole URL without its login: it may be shown."""
+        """The URL without its login, safe to show."""
         return f"{self.scheme}://{self.authority}{self.target}"
 
     def below(self, reference: str) -> Url:
-        """What `reference` means in an index that lies here, as helm reads it: below this path, with this query."""
+        """Resolves a reference of an index at this URL as helm does: below this path, with this query."""
         folder = f"{self.scheme}://{self.authority}{self.path.rstrip('/')}/"
-        found = _joined(folder, reference)
-        is_whole = re.match(r"[a-z][a-z0-9+.-]*:", reference, re.IGNORECASE) is not None
-        return found if is_whole else evolve(found, query=self.query)
+        joined = _join(folder, reference)
+        is_absolute = re.match(r"[a-z][a-z0-9+.-]*:", reference, re.IGNORECASE) is not None
+        return joined if is_absolute else evolve(joined, query=self.query)
 
     def linked(self, reference: str) -> Url:
-        """Where a link or redirect found here leads. Raises `Invalid`, also where it brings a login with it."""
-        found = _joined(str(self), reference)
-        if found.login:
-            raise Invalid(f"{found} is refused: a redirect may not bring a login")
-        return found
+        """Resolves a link or redirect found at this URL. Raises `Invalid`, also if it contains a login."""
+        joined = _join(str(self), reference)
+        if joined.login:
+            raise Invalid(f"{joined} is refused: a redirect may not contain a login")
+        return joined
 
     def with_query(self, **values: str) -> Url:
-        """With these added to its query."""
+        """Adds parameters to the query."""
         added = "&".join(f"{quote(name, safe='')}={quote(value, safe='')}" for name, value in values.items())
         return evolve(self, query="&".join(part for part in (self.query, added) if part))
 
 
 def parse(text: str, what: str = "url") -> Url:
-    """Reads a URL. Raises `Invalid`, never showing what may be a password."""
+    """Parses a URL. Raises `Invalid` without quoting a possible password."""
     try:
-        return _parsed(text)
+        return _parse(text)
     except ValueError as error:
         raise Invalid(f"{what} is refused: {error}") from None
 
 
-def _joined(base: str, reference: str) -> Url:
+def _join(base: str, reference: str) -> Url:
     """Raises `Invalid`."""
     try:
         return parse(urljoin(base, reference))
     except ValueError:
-        raise Invalid("url is refused: what leads there cannot be read") from None
+        raise Invalid("url is refused: the reference cannot be parsed") from None
 
 
-def _parsed(text: str) -> Url:
+def _parse(text: str) -> Url:
     if re.search(r"[\x00-\x1f\x7f\\]", text) or text != text.strip():
-        raise ValueError("it has characters that a URL cannot have")
+        raise ValueError("it has characters that URLs do not allow")
     parts = urlsplit(text)
     if parts.scheme not in _PORTS:
         raise ValueError(f"{parts.scheme[:20] or 'a text without a scheme'} is neither http nor https")
-    userinfo, at, place = parts.netloc.rpartition("@")
-    if "@" in userinfo or not _PLACE.fullmatch(place):
-        raise ValueError("its host cannot be read")
+    userinfo, at, netloc = parts.netloc.rpartition("@")
+    if "@" in userinfo or not _NETLOC.fullmatch(netloc):
+        raise ValueError("its host cannot be parsed")
     login = None
     if at:
         name, _, password = userinfo.partition(":")
@@ -108,32 +108,36 @@ def _parsed(text: str) -> Url:
     port = parts.port if parts.port is not None else _PORTS[parts.scheme]
     if port == 0:
         raise ValueError("its port is 0")
-    path = quote(parts.path or "/", safe=_AS_IT_IS.rstrip("?"))
-    return Url(parts.scheme, host(parts.hostname or ""), port, path, quote(parts.query, safe=_AS_IT_IS), login)
+    path = quote(parts.path or "/", safe=_UNQUOTED.rstrip("?"))
+    return Url(parts.scheme, host(parts.hostname or ""), port, path, quote(parts.query, safe=_UNQUOTED), login)
 
 
 def host(text: str) -> str:
-    """A host in its plain form: of all the ways to write an address the usual one. Raises `ValueError`."""
+    """The canonical form of a host. Raises `ValueError`."""
     if ":" in text:
         return str(ipaddress.IPv6Address(text if "%" not in text else ""))
-    if len(text) > _LONGEST_HOST:  # to encode what is long takes long
-        raise ValueError("its host is no name")
+    if len(text) > _MAX_HOST_CHARACTERS:  # encoding a long name is slow
+        raise ValueError("its host is not valid")
     try:
         name = text.rstrip(".") if text.isascii() else text.encode("idna").decode().rstrip(".")
     except UnicodeError:
-        raise ValueError("its host is no name") from None
+        raise ValueError("its host is not valid") from None
     name = name.lower()
-    if not name or len(name) > _LONGEST_HOST - 1 or not all(_LABEL.fullmatch(label) for label in name.split(".")):
-        raise ValueError("its host is no name")
+    if (
+        not name
+        or len(name) > _MAX_HOST_CHARACTERS - 1
+        or not all(_LABEL.fullmatch(label) for label in name.split("."))
+    ):
+        raise ValueError("its host is not valid")
     if re.fullmatch(r"[0-9]+|0x[0-9a-f]*", name.rpartition(".")[2]):  # an address: whole, short, hex or octal
         try:
             return str(ipaddress.IPv4Address(socket.inet_aton(name)))
         except OSError:
-            raise ValueError("its host is no address") from None
+            raise ValueError("its host is not a valid address") from None
     return name
 
 
 def host_port(text: str) -> tuple[str, int]:
-    """A `host:port` of `svc.security.allowed-hosts` in the form in which URLs have it."""
+    """A `host:port` of `svc.security.allowed-hosts` in canonical form."""
     name, _, port = text.rpartition(":")
     return host(name.removeprefix("[").removesuffix("]")), int(port)

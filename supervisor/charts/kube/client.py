@@ -1,8 +1,7 @@
-"""Kept-alive connections to one API server: a few of them, shared by all who ask.
+"""Kept-alive connections to one API server, shared by all callers.
 
-A TLS handshake costs more than all the rest of a read, so connections are kept open, which Tornado's own HTTP client
-does not do. Answers are read by httptools: what Tornado does with headers was more than half of our work for a read,
-and one of a release asks three times.
+A TLS handshake costs more than the rest of a read, so connections are kept open, which Tornado's HTTP client does not
+do. httptools parses responses: Tornado's header parsing was more than half of the CPU time of a read.
 """
 
 from __future__ import annotations
@@ -21,78 +20,80 @@ from attrs import Factory, define, field
 from models.charts.kubeconfig import Access, Blob
 from models.errors import Upstream
 
-_MOST = 8
-_LARGEST = 64 * 1024**2
-_LONGEST_HEAD = 256 * 1024
-_PIECE = 256 * 1024
-_CONNECT = 5.0
-_ANSWER = 20.0
-_NEXT_ADDRESS = 0.25
+MAX_CONNECTIONS = 8
+_MAX_RESPONSE_BYTES = 64 * 1024**2
+_MAX_HEAD_BYTES = 256 * 1024
+_READ_BYTES = 256 * 1024
+CONNECT_SECONDS = 5.0
+RESPONSE_SECONDS = 20.0
+_HAPPY_EYEBALLS_SECONDS = 0.25
 _UNREACHABLE = "the cluster cannot be reached"
+CONNECTION_LOST = "cluster-connection-lost"
+"""The code of an `Upstream` for a connection that ended before the response did."""
 _BROKEN = (OSError, EOFError, httptools.HttpParserError)
-"""What comes of a connection that ends too soon, or of an answer that is none."""
+"""Errors of a connection that ended early, and of a malformed response."""
 
 
-class _Unanswered(Exception):
-    """The connection had been closed at the other end before anything was answered."""
+class _ConnectionClosed(Exception):
+    """The server had closed the kept connection before it answered."""
 
 
 @define(eq=False)
-class _Wire:
-    """One connection, and what httptools finds in what comes on it."""
+class _Connection:
+    """One connection and its response parser."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
-    is_kept: bool = False
-    """Whether the server will take another request."""
+    is_reusable: bool = False
+    """Whether the server accepts another request."""
     _parser: httptools.HttpResponseParser = field(
         init=False, default=Factory(httptools.HttpResponseParser, takes_self=True)
     )
     _status: int = field(init=False, default=0)
-    """0 until the head is read; an answer that only announces another has none."""
+    """0 until the final head is read; informational responses are skipped."""
     _head: int = field(init=False, default=0)
-    """How long its headers are so far."""
+    """Bytes of headers so far."""
     _is_bounded: bool = field(init=False, default=False)
-    """Whether the head says where the body ends; else the end of the connection does."""
-    _is_whole: bool = field(init=False, default=False)
+    """Whether the head gives the body's length; otherwise the end of the connection ends it."""
+    _is_complete: bool = field(init=False, default=False)
     _body: list[bytes] = field(init=False, factory=list)
 
-    async def ask(self, request: bytes) -> tuple[int, bytes]:
-        """Status and body of the answer. Raises `_Unanswered`, and what is in `_BROKEN`."""
-        self._is_whole, size = False, 0
-        self.writer.write(request)
-        while not self._is_whole:
+    async def request(self, message: bytes) -> tuple[int, bytes]:
+        """Sends a request; returns status and body. Raises `_ConnectionClosed` and the errors in `_BROKEN`."""
+        self._is_complete, size = False, 0
+        self.writer.write(message)
+        while not self._is_complete:
             if not (piece := await self._read(size)):
                 break
             size += len(piece)
             self._parser.feed_data(piece)
-            if size > (_LARGEST if self._status else _LONGEST_HEAD):
+            if size > (_MAX_RESPONSE_BYTES if self._status else _MAX_HEAD_BYTES):
                 raise EOFError
         return self._status, b"".join(self._body)
 
     async def _read(self, size: int) -> bytes:
-        """What comes after so many bytes; nothing where the connection may end, and has."""
+        """The next bytes; empty if the connection may end here and has."""
         try:
-            piece = await self.reader.read(_PIECE)
+            piece = await self.reader.read(_READ_BYTES)
         except OSError:
             if size:
                 raise
-            raise _Unanswered from None
+            raise _ConnectionClosed from None
         if not piece and not size:
-            raise _Unanswered
+            raise _ConnectionClosed
         if not piece and (self._is_bounded or not self._status):
             raise EOFError
         return piece
 
     def on_message_begin(self) -> None:
-        self.is_kept, self._status, self._head, self._is_bounded, self._body = False, 0, 0, False, []
+        self.is_reusable, self._status, self._head, self._is_bounded, self._body = False, 0, 0, False, []
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """What it raises comes as one of httptools' errors."""
+        """Errors raised here surface as httptools errors."""
         name = name.lower()
         self._head += len(name) + len(value)
         self._is_bounded |= name in (b"content-length", b"transfer-encoding")
-        if self._head > _LONGEST_HEAD or (name == b"content-length" and int(value) > _LARGEST):
+        if self._head > _MAX_HEAD_BYTES or (name == b"content-length" and int(value) > _MAX_RESPONSE_BYTES):
             raise EOFError
 
     def on_headers_complete(self) -> None:
@@ -103,15 +104,15 @@ class _Wire:
         self._body.append(body)
 
     def on_message_complete(self) -> None:
-        self._is_whole = self._status > 0
-        self.is_kept = self._parser.should_keep_alive()
+        self._is_complete = self._status > 0
+        self.is_reusable = self._parser.should_keep_alive()
 
     def close(self) -> None:
         self.writer.transport.abort()
 
 
 class Connections:
-    """At most eight at a time; whoever finds none free waits."""
+    """At most eight connections; further callers wait."""
 
     def __init__(self, access: Access) -> None:
         """Reads the files that `access` names. Raises `Upstream`."""
@@ -119,98 +120,98 @@ class Connections:
         try:
             self._tls = _tls(access) if access.scheme == "https" else None
             self._headers = _headers(access)
-        except (OSError, ValueError):  # no words of its own: they name files
+        except (OSError, ValueError):  # its message would name files
             raise Upstream(f"{_UNREACHABLE}: its certificates or credentials cannot be read") from None
-        self._idle: list[_Wire] = []
-        self._slots = asyncio.Semaphore(_MOST)
+        self._idle: list[_Connection] = []
+        self._slots = asyncio.Semaphore(MAX_CONNECTIONS)
         self._is_closed = False
 
-    async def ask(self, method: str, path: str, accept: str, body: bytes | None = None) -> tuple[int, bytes]:
-        """Status and body of the answer. Raises `Upstream` where none comes.
+    async def request(self, method: str, path: str, accept: str, body: bytes | None = None) -> tuple[int, bytes]:
+        """Sends a request; returns status and body. Raises `Upstream` without a response.
 
-        Where a kept connection turns out to be closed it is asked again on another: what is asked must bear that.
+        If a kept connection turns out to be closed, the request is sent again: it must be safe to repeat.
         """
-        request = self._request(method, path, accept, body)
+        message = self._message(method, path, accept, body)
         async with self._slot():
             while self._idle:
                 try:
-                    return await self._asked(self._idle.pop(), request)
-                except _Unanswered:
+                    return await self._request_on(self._idle.pop(), message)
+                except _ConnectionClosed:
                     continue
             try:
-                return await self._asked(await self._connect(), request)
-            except _Unanswered:
-                raise Upstream("the cluster broke off its answer") from None
+                return await self._request_on(await self._connect(), message)
+            except _ConnectionClosed:
+                raise Upstream("the cluster closed the connection", CONNECTION_LOST) from None
 
     @asynccontextmanager
     async def _slot(self) -> AsyncIterator[None]:
-        """Where those before us get no answer in time, neither shall we: that the cluster hangs is told to all."""
+        """Waits for a connection slot. If the requests before this one hang, the cluster hangs."""
         try:
-            async with asyncio.timeout(_ANSWER):
+            async with asyncio.timeout(RESPONSE_SECONDS):
                 await self._slots.acquire()
         except TimeoutError:
-            raise Upstream(f"the cluster did not answer those before within {_ANSWER:g} s") from None
+            raise Upstream(f"the cluster did not answer earlier requests within {RESPONSE_SECONDS:g} s") from None
         try:
             yield
         finally:
             self._slots.release()
 
-    def _request(self, method: str, path: str, accept: str, body: bytes | None) -> bytes:
+    def _message(self, method: str, path: str, accept: str, body: bytes | None) -> bytes:
         length = f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n" if body is not None else ""
         head = f"{method} {self._access.prefix}{path} HTTP/1.1\r\n{self._headers}Accept: {accept}\r\n{length}\r\n"
         return head.encode() + (body or b"")
 
-    async def _connect(self) -> _Wire:
+    async def _connect(self) -> _Connection:
         access = self._access
         name = (access.server_name or access.host) if self._tls is not None else None
         try:
-            async with asyncio.timeout(_CONNECT):
+            async with asyncio.timeout(CONNECT_SECONDS):
                 reader, writer = await asyncio.open_connection(
                     access.host,
                     access.port,
                     ssl=self._tls,
                     server_hostname=name,
-                    limit=_PIECE,
-                    happy_eyeballs_delay=_NEXT_ADDRESS,
+                    limit=_READ_BYTES,
+                    happy_eyeballs_delay=_HAPPY_EYEBALLS_SECONDS,
                 )
         except TimeoutError:
-            raise Upstream(f"{_UNREACHABLE}: it does not answer") from None
+            raise Upstream(f"{_UNREACHABLE}: no answer") from None
         except ssl.SSLCertVerificationError:
-            raise Upstream(f"{_UNREACHABLE}: its certificate is not one that the kubeconfig trusts") from None
+            raise Upstream(f"{_UNREACHABLE}: the kubeconfig does not trust its certificate") from None
         except ssl.SSLError:
-            raise Upstream(f"{_UNREACHABLE}: there is no TLS to be agreed on") from None
+            raise Upstream(f"{_UNREACHABLE}: the TLS handshake failed") from None
         except OSError as error:
             raise Upstream(f"{_UNREACHABLE}: {os.strerror(error.errno) if error.errno else 'no connection'}") from None
-        return _Wire(reader, writer)
+        return _Connection(reader, writer)
 
-    async def _asked(self, wire: _Wire, request: bytes) -> tuple[int, bytes]:
-        """Asks on a connection, and keeps it if it may be asked again. Raises `_Unanswered`, and `Upstream`."""
-        is_kept = False
+    async def _request_on(self, connection: _Connection, message: bytes) -> tuple[int, bytes]:
+        """Sends a request on a connection and keeps it if possible. Raises `_ConnectionClosed` and `Upstream`."""
+        is_reusable = False
         try:
-            async with asyncio.timeout(_ANSWER):
-                answer = await wire.ask(request)
-            is_kept = wire.is_kept and not wire.reader.at_eof()
+            async with asyncio.timeout(RESPONSE_SECONDS):
+                response = await connection.request(message)
+            is_reusable = connection.is_reusable and not connection.reader.at_eof()
         except TimeoutError:
-            raise Upstream(f"the cluster did not answer within {_ANSWER:g} s") from None
+            raise Upstream(f"the cluster did not answer within {RESPONSE_SECONDS:g} s") from None
         except _BROKEN:
-            raise Upstream("the cluster broke off its answer") from None
+            raise Upstream("the cluster closed the connection", CONNECTION_LOST) from None
         finally:
-            if is_kept and not self._is_closed:
-                self._idle.append(wire)
+            if is_reusable and not self._is_closed:
+                self._idle.append(connection)
             else:
-                wire.close()
-        return answer
+                connection.close()
+        return response
 
     def close(self) -> None:
-        """No more is kept; who is asking just now is answered."""
+        """Closes idle connections; requests in progress finish."""
         self._is_closed = True
-        for wire in self._idle:
-            wire.close()
+        for connection in self._idle:
+            connection.close()
         self._idle.clear()
 
 
 def _headers(access: Access) -> str:
-    """Those of every request. Raises `ValueError` where what is in them would be more than one line."""
+    """The headers of every request. Raises `ValueError` for a value with a line break."""
     host = f"[{access.host}]" if ":" in access.host else access.host
     headers = [("Host", f"{host}:{access.port}"), ("User-Agent", "pilothouse")]
     if access.token:
@@ -219,12 +220,12 @@ def _headers(access: Access) -> str:
         headers.append(("Authorization", f"Basic {b64encode(':'.join(access.basic).encode()).decode()}"))
     headers += access.headers
     if any(not text.isprintable() for header in headers for text in header):
-        raise ValueError("a header that is none")
+        raise ValueError("not a header value")
     return "".join(f"{name}: {value}\r\n" for name, value in headers)
 
 
 def _tls(access: Access) -> ssl.SSLContext:
-    """Raises `OSError` or `ValueError` where a certificate cannot be used."""
+    """The TLS context. Raises `OSError` or `ValueError` for an unusable certificate."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     if not access.verify:
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
@@ -238,7 +239,7 @@ def _tls(access: Access) -> ssl.SSLContext:
 
 
 def _load_certificate(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
-    """OpenSSL takes these from files only: one that is in memory, and gone at once."""
+    """OpenSSL reads certificates only from files, so this uses a memory file."""
     handle = os.memfd_create("client", os.MFD_CLOEXEC)
     try:
         os.write(handle, certificate + b"\n" + key)

@@ -1,11 +1,10 @@
-"""One cluster, asked over kept-alive connections: single objects, lists page by page, and where a kind is found."""
+"""One cluster's API over kept-alive connections: single objects, paged lists, kinds, and the live state of objects."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import logging
-import time
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -13,28 +12,33 @@ from urllib.parse import quote, urlencode
 from attrs import frozen
 
 from models.charts.kubeconfig import Access
-from models.errors import Upstream
-from supervisor.charts.kube.client import Connections
+from models.charts.resources import Live, ManifestObject, readiness
+from models.charts.responses import Resource
+from models.errors import Problem, TimedOut, Upstream
+from supervisor.charts.kube.client import CONNECTION_LOST, Connections
+from supervisor.charts.workers import Workers
+from supervisor.clock import Clock
 
 log = logging.getLogger("charts")
 
 OBJECT = "application/json"
 METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
-"""What an object is called and labelled, without what it holds."""
+"""The metadata of an object without its content."""
 METADATA_LIST = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
-DENIED = "CLUSTER_DENIED"
-"""The code of an `Upstream` that says: the cluster does not let us."""
+DENIED = "cluster-denied"
+"""The code of an `Upstream` for a request that the cluster does not authorize."""
 
-_BIG = 64 * 1024
-_KINDS_LAST = 600.0
-_KINDS_ASKED_AGAIN = 2.0
+_MAX_INLINE_BYTES = 64 * 1024
+_KINDS_CACHE_SECONDS = 600.0
+_MISSING_KIND_SECONDS = 2.0
 _GONE = 410
+_BUSY_RETRY_SECONDS = 5
 
 
 @frozen
 class Kind:
-    """Where the objects of a kind are found."""
+    """The API path of a kind's objects."""
 
     path: str
     plural: str
@@ -47,17 +51,19 @@ class Kind:
 
 
 class _Expired(Upstream):
-    """A list took so long that the cluster has forgotten where we were."""
+    """A list took so long that the cluster's continue token expired."""
 
     def __init__(self) -> None:
-        super().__init__("the cluster forgets a list while it is read")
+        super().__init__("the cluster's list expired while it was read")
 
 
 class Cluster:
-    """Raises `Upstream` wherever the cluster does not do its part; nothing that it says reaches whoever asked us."""
+    """Raises `Upstream` whenever the cluster fails; the cluster's own text does not reach the caller."""
 
-    def __init__(self, access: Access) -> None:
+    def __init__(self, access: Access, clock: Clock | None = None, workers: Workers | None = None) -> None:
         """Reads the files that `access` names."""
+        self.workers = workers or Workers()
+        self.clock = clock or Clock()
         self._connections = Connections(access)
         self._kinds: dict[str, tuple[float, dict[str, Kind]]] = {}
 
@@ -65,8 +71,8 @@ class Cluster:
         self._connections.close()
 
     async def get(self, path: str, accept: str = OBJECT) -> Any:
-        """What is at a path; `None` where there is nothing."""
-        status, body = await self._connections.ask("GET", path, accept)
+        """The object at a path; `None` if it does not exist."""
+        status, body = await self._get(path, accept)
         if status == 404:
             return None
         if status == _GONE:
@@ -74,13 +80,22 @@ class Cluster:
         if status != 200:
             raise _refusal(status)
         try:
-            return await asyncio.to_thread(json.loads, body) if len(body) > _BIG else json.loads(body)
+            return await self.workers.run(json.loads, body) if len(body) > _MAX_INLINE_BYTES else json.loads(body)
         except (ValueError, RecursionError):
-            raise Upstream("the cluster answered with something that is no JSON") from None
+            raise Upstream("the cluster did not answer with JSON") from None
+
+    async def _get(self, path: str, accept: str) -> tuple[int, bytes]:
+        """Sends a GET, once more if the connection was lost."""
+        try:
+            return await self._connections.request("GET", path, accept)
+        except Upstream as problem:
+            if problem.code != CONNECTION_LOST:
+                raise
+        return await self._connections.request("GET", path, accept)
 
     async def put(self, path: str, thing: Mapping[str, Any]) -> bool:
-        """Writes an object over the one that it was read as; `False` where that has changed meanwhile, or is gone."""
-        status, _ = await self._connections.ask("PUT", path, OBJECT, json.dumps(thing).encode())
+        """Replaces an object; `False` if it has changed since it was read, or is gone."""
+        status, _ = await self._connections.request("PUT", path, OBJECT, json.dumps(thing).encode())
         if status in (404, 409):
             return False
         if status != 200:
@@ -90,59 +105,127 @@ class Cluster:
     async def pages(
         self, path: str, selector: str, accept: str = OBJECT, size: int = 500
     ) -> AsyncIterator[list[Mapping[str, Any]]]:
-        """A list as it is now, page by page, so that it need not be held as a whole."""
+        """Yields the current list page by page, so that it need not be in memory as a whole."""
         query = {"labelSelector": selector, "limit": str(size)}
         while True:
-            answer = await self.get(f"{path}?{urlencode(query)}", accept) or {}
-            yield answer.get("items") or []
-            query["continue"] = (answer.get("metadata") or {}).get("continue") or ""
+            page = await self.get(f"{path}?{urlencode(query)}", accept) or {}
+            yield page.get("items") or []
+            query["continue"] = (page.get("metadata") or {}).get("continue") or ""
             if not query["continue"]:
                 return
 
     async def metadata(self, path: str, selector: str) -> list[Mapping[str, Any]]:
-        """What the objects of a list are called and labelled, as it is now.
+        """The metadata of a list's objects as they are now.
 
-        An API server may have to read every object of the namespace for that: `remembered` is quick.
+        The API server may read every object of the namespace for this: `cached` is faster.
         """
         try:
             return await self._metadata(path, selector)
         except _Expired:
-            log.info("a list of the cluster took too long; it is asked again")
+            log.info("a list of the cluster took too long and is read again")
             return await self._metadata(path, selector)
 
     async def _metadata(self, path: str, selector: str) -> list[Mapping[str, Any]]:
         return [item async for page in self.pages(path, selector, METADATA_LIST, size=2000) for item in page]
 
-    async def remembered(self, path: str, selector: str, accept: str) -> list[Mapping[str, Any]]:
-        """A list as the API server remembers it, which is quick; it may be behind by a moment."""
+    async def cached(self, path: str, selector: str, accept: str) -> list[Mapping[str, Any]]:
+        """A list from the API server's cache: fast, but it may be slightly out of date."""
         query = urlencode({"labelSelector": selector, "resourceVersion": "0"})
         answer = await self.get(f"{path}?{query}", accept) or {}
         return list(answer.get("items") or [])
 
     async def kind(self, api_version: str, kind: str) -> Kind | None:
-        """Where a kind is found, `None` if the cluster has it not. Asked again at times, and when one is missing."""
-        asked, kinds = self._kinds.get(api_version, (float("-inf"), {}))
-        age = time.monotonic() - asked
-        if age > _KINDS_LAST or (kind not in kinds and age > _KINDS_ASKED_AGAIN):
+        """The path of a kind, `None` if the cluster lacks it. Cached; a missing kind is looked up again sooner."""
+        read_at, kinds = self._kinds.get(api_version, (float("-inf"), {}))
+        age = self.clock.since_boot() - read_at
+        if age > _KINDS_CACHE_SECONDS or (kind not in kinds and age > _MISSING_KIND_SECONDS):
             kinds = await self._find_kinds(api_version)
-            self._kinds[api_version] = (time.monotonic(), kinds)
+            self._kinds[api_version] = (self.clock.since_boot(), kinds)
         return kinds.get(kind)
 
     async def _find_kinds(self, api_version: str) -> dict[str, Kind]:
         path = f"/{'apis' if '/' in api_version else 'api'}/{quote(api_version)}"
-        answer = await self.get(path) or {}
+        document = await self.get(path) or {}
         return {
-            one["kind"]: Kind(path, one["name"], bool(one.get("namespaced")))
-            for one in answer.get("resources") or []
-            if "/" not in one["name"]
+            resource["kind"]: Kind(path, resource["name"], bool(resource.get("namespaced")))
+            for resource in document.get("resources") or []
+            if "/" not in resource["name"]
         }
 
 
-def _refusal(status: int) -> Upstream:
+def _refusal(status: int) -> Problem:
+    """The problem for a status code of the cluster."""
     if status == 401:
-        return Upstream("the cluster does not take the credentials of the kubeconfig", DENIED)
+        return Upstream("the cluster does not accept the kubeconfig's credentials", DENIED)
     if status == 403:
-        return Upstream("the cluster does not let us read this", DENIED)
+        return Upstream("the cluster does not authorize this read", DENIED)
     if status == 429:
-        return Upstream("the cluster has too much to do")
+        busy = Upstream("the cluster is busy", "cluster-busy")
+        busy.retry_after = _BUSY_RETRY_SECONDS
+        return busy
+    if status == 504:
+        return TimedOut("the cluster did not finish in time", "timeout")
+    if status == 503:
+        return Upstream("the cluster is not available", "cluster-unavailable")
     return Upstream(f"the cluster failed ({status})")
+
+
+_MAX_CONCURRENT_READS = 32
+
+
+async def resources(cluster: Cluster, objects: list[ManifestObject], namespace: str) -> list[Resource]:
+    """The live state of each object, in order. Raises `Upstream`.
+
+    An object that may not be read says so in its message.
+    """
+    states: list[Resource] = []
+    for start in range(0, len(objects), _MAX_CONCURRENT_READS):
+        batch = objects[start : start + _MAX_CONCURRENT_READS]
+        states += await asyncio.gather(*(_resource(cluster, named_object, namespace) for named_object in batch))
+    return states
+
+
+async def _resource(cluster: Cluster, named_object: ManifestObject, namespace: str) -> Resource:
+    try:
+        kind = await cluster.kind(named_object.api_version, named_object.kind)
+        if kind is None:
+            return _describe_missing(
+                named_object,
+                named_object.namespace or namespace,
+                f"the cluster has no kind {named_object.kind} in {named_object.api_version}",
+            )
+        place = (named_object.namespace or namespace) if kind.is_namespaced else None
+        return _describe(named_object, place, await _live(cluster, kind, named_object, place))
+    except Upstream as problem:
+        if problem.code != DENIED:
+            raise
+        return _describe_missing(named_object, named_object.namespace or namespace, problem.message)
+
+
+async def _live(cluster: Cluster, kind: Kind, named_object: ManifestObject, namespace: str | None) -> Live | None:
+    if not all(_is_valid_name(text) for text in (named_object.name, namespace or named_object.name)):
+        return None
+    live_object = await cluster.get(kind.of(namespace or "", named_object.name))
+    return live_object if isinstance(live_object, dict) else None
+
+
+def _is_valid_name(text: str) -> bool:
+    """Whether an API server accepts this as part of a path."""
+    return text not in ("", ".", "..") and "/" not in text and "%" not in text
+
+
+def _describe(one: ManifestObject, namespace: str | None, live: Live | None) -> Resource:
+    if live is None:
+        where = f" in namespace {namespace}" if namespace else ""
+        return _describe_missing(one, namespace, f"not found: there is no {one.kind} {one.name}{where}")
+    return describe_live(one, namespace, live)
+
+
+def describe_live(one: ManifestObject, namespace: str | None, live: Live) -> Resource:
+    """The state of an object that exists."""
+    is_ready, message = readiness({"apiVersion": one.api_version, "kind": one.kind, **live})
+    return Resource(one.kind, one.name, namespace, is_ready, message)
+
+
+def _describe_missing(one: ManifestObject, namespace: str | None, why: str) -> Resource:
+    return Resource(one.kind, one.name, namespace, False, why)

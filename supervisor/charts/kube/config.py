@@ -1,4 +1,4 @@
-"""Which cluster there is, if any: the kubeconfig that counts now, and what it says."""
+"""Finds the kubeconfig that is in effect, and reads the access to its cluster."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from pathlib import Path
 import yaml
 from attrs import field, frozen
 
-from models.charts import kubeconfig
+from models.charts import kubeconfig, yaml_values
 from models.charts.kubeconfig import Access, BadKubeconfig, Blob
-from models.errors import Upstream
+from models.errors import Invalid, Upstream
 
 _ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-_MOST = 8 * 1024**2
+_MAX_FILE_BYTES = 8 * 1024**2
 
 Stamp = tuple[tuple[int, int, int], ...]
 
 
 @frozen
 class Place:
-    """A cluster that there is: by its kubeconfig files, or (none) by the account that a cluster gives its Pods."""
+    """A configured cluster: by its kubeconfig files, or without files by the in-cluster service account."""
 
     files: tuple[Path, ...]
     context: str | None = None
@@ -29,19 +29,19 @@ class Place:
 
     @property
     def environment(self) -> dict[str, str]:
-        """The variables by which helm finds the same cluster and the same releases."""
+        """The variables that lead helm to the same cluster and releases."""
         return dict(self.variables)
 
     @property
     def arguments(self) -> list[str]:
-        """The options by which helm finds the same cluster."""
+        """The options that lead helm to the same cluster."""
         return [f"--kube-context={self.context}"] if self.context else []
 
 
 class Kube:
     """Finds the cluster, in this order: `svc.kube.kubeconfig`, KUBECONFIG, ~/.kube/config, the in-cluster account.
 
-    One that is named and is not there means that there is no cluster (yet): never another one in its stead.
+    A named file that does not exist means that there is no cluster (yet); no other one is used instead.
     """
 
     def __init__(
@@ -58,18 +58,18 @@ class Kube:
 
     @property
     def driver(self) -> str:
-        """Where helm keeps releases; "" is what it does by itself: in Secrets."""
+        """Where helm stores releases; empty for its default, Secrets."""
         driver = self._environ.get("HELM_DRIVER", "").lower()
         return "" if driver in ("secret", "secrets") else driver
 
     def place(self, file: Path | None = None, context: str | None = None) -> Place | None:
-        """The cluster that there is now, or `None`. `file` and `context` are another's choice for this request."""
+        """The cluster in effect now, or `None`. `file` and `context` are a host application's choice."""
         if file is not None:
             return self._place((file,), context) if file.is_file() else None
         context = context or self._context
         if (named := self._named()) is not None:
-            there = tuple(one for one in named if one.is_file())
-            return self._place(there, context) if there else None
+            existing = tuple(path for path in named if path.is_file())
+            return self._place(existing, context) if existing else None
         return self._place((), None) if self._in_cluster() else None
 
     def _place(self, files: tuple[Path, ...], context: str | None) -> Place:
@@ -83,7 +83,7 @@ class Kube:
     def _named(self) -> tuple[Path, ...] | None:
         if self._configured is not None:
             return (self._configured.expanduser(),)
-        listed = [Path(one) for one in self._environ.get("KUBECONFIG", "").split(os.pathsep) if one]
+        listed = [Path(path) for path in self._environ.get("KUBECONFIG", "").split(os.pathsep) if path]
         if listed:
             return tuple(listed)
         home = Path(self._environ.get("HOME") or "/") / ".kube" / "config"
@@ -93,7 +93,7 @@ class Kube:
         return bool(self._environ.get("KUBERNETES_SERVICE_HOST")) and (self._account / "token").is_file()
 
     def access(self, place: Place) -> Access:
-        """Reads the kubeconfig files. Raises `Upstream`, or `UnsupportedKubeconfig` where only helm can connect."""
+        """Reads the kubeconfig files. Raises `Upstream`, or `UnsupportedKubeconfig` if only helm can connect."""
         if not place.files:
             return Access(
                 scheme="https",
@@ -112,7 +112,7 @@ class Kube:
         return access
 
     def _has_proxy(self, access: Access) -> bool:
-        """Whether a proxy of the environment is between us and the cluster; those of loopback are never asked."""
+        """Whether the environment names a proxy for the cluster; loopback is never proxied."""
         name = f"{access.scheme}_proxy"
         proxy = self._environ.get(name) or self._environ.get(name.upper())
         if not proxy or access.host == "localhost" or access.host.startswith("127.") or access.host == "::1":
@@ -127,9 +127,13 @@ class Kube:
 def _read(file: Path) -> kubeconfig.Document:
     try:
         with file.open("rb") as opened:
-            document = yaml.safe_load(opened.read(_MOST))
+            content = opened.read(_MAX_FILE_BYTES)
+        yaml_values.check(content, yaml.SafeLoader, "the file")
+        document = yaml.safe_load(content)
     except OSError:
         raise BadKubeconfig("it cannot be read") from None
+    except Invalid as problem:
+        raise BadKubeconfig(problem.message) from None
     except (yaml.YAMLError, UnicodeDecodeError, ValueError, RecursionError):
         raise BadKubeconfig("it is not YAML") from None
     if not isinstance(document, dict | None):
@@ -138,13 +142,13 @@ def _read(file: Path) -> kubeconfig.Document:
 
 
 def stamp(files: list[Path]) -> Stamp:
-    """What changes when one of the files does."""
+    """Changes when one of the files changes."""
     return tuple(_stamp(file) for file in files)
 
 
 def _stamp(file: Path) -> tuple[int, int, int]:
     try:
-        about = file.stat()
+        status = file.stat()
     except OSError:
         return (0, 0, 0)
-    return about.st_mtime_ns, about.st_size, about.st_ino
+    return status.st_mtime_ns, status.st_size, status.st_ino

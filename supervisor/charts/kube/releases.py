@@ -1,102 +1,264 @@
-"""Releases read straight from the Secrets in which helm keeps them: what costs a helm 40 ms and more costs us a few."""
+"""Reads releases from the Secrets in which helm stores them: a few milliseconds instead of a helm process.
+
+A list row is read once per revision and cached until the revision is rewritten.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import time
+import contextlib
+import logging
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 from urllib.parse import quote
 
-from models.charts import recovery, releases
-from models.charts.recovery import Change
-from models.charts.releases import BadRelease, Brief, Revision, Stored
+from models.charts import releases
+from models.charts.releases import BadRelease, Brief, Change, Revision, Stored
 from models.charts.resources import named
 from models.charts.responses import HistoryRow, ListRow, Resource
 from models.errors import NotFound, Upstream
-from supervisor.charts.kube.cluster import METADATA, METADATA_LIST, OBJECT, Cluster
-from supervisor.charts.kube.readiness import resources
-from supervisor.charts.kube.release_rows import Rows, secret_of, secrets, unpacked
+from supervisor.charts.kube.cluster import METADATA, METADATA_LIST, OBJECT, Cluster, resources
+from supervisor.charts.workers import Workers
 from supervisor.single_flight import SingleFlight
+
+log = logging.getLogger("charts")
+
+Item = TypeVar("Item")
+
+_MAX_CACHED_ROWS = 10_000
+_MAX_KNOWN_NAMESPACES = 1000
+_MAX_CONCURRENT_READS = 80
+_BATCH_SIZE = 20
+_MAX_INLINE_BYTES = 64 * 1024
+_MAX_INLINE_ITEMS = 32
+_NOT_SUPERSEDED = f"{releases.SELECTOR},status!={releases.SUPERSEDED}"
+
+
+class Rows:
+    """Reads the lists of one cluster. Raises `Upstream`."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self._rows: OrderedDict[str, ListRow] = OrderedDict()
+        """By the version of a revision, which changes with each write, so a row that is found is current."""
+        self._known: set[str] = set()
+        """The namespaces that have been listed."""
+        self._listing: SingleFlight[list[ListRow]] = SingleFlight()
+
+    async def of(self, namespace: str) -> list[ListRow]:
+        """The newest revision of each release, whatever its status, sorted by name."""
+        return await self._listing.run(namespace, lambda: self._list(namespace))
+
+    async def everywhere(self) -> list[Brief]:
+        """The newest revision of each release of all namespaces, from the API server's cache."""
+        items = await self.cluster.cached("/api/v1/secrets", releases.SELECTOR, METADATA_LIST)
+        return (
+            await self.cluster.workers.run(releases.briefs, items)
+            if len(items) > _MAX_INLINE_ITEMS
+            else releases.briefs(items)
+        )
+
+    async def described(self, briefs: list[Brief]) -> list[ListRow]:
+        """The list rows of these releases; a release that is gone is described by its labels."""
+        unknown: dict[str, list[Revision]] = {}
+        for brief in briefs:
+            if brief.revision.version not in self._rows:
+                unknown.setdefault(brief.namespace, []).append(brief.revision)
+        parts = [
+            (namespace, batch) for namespace, revisions in unknown.items() for batch in _slices(revisions, _BATCH_SIZE)
+        ]
+        await asyncio.gather(*(self._read_batch(namespace, list(batch)) for namespace, batch in parts))
+        rows = [self._rows.get(brief.revision.version) or releases.row_of_brief(brief) for brief in briefs]
+        while len(self._rows) > _MAX_CACHED_ROWS:
+            self._rows.popitem(last=False)
+        return rows
+
+    async def _list(self, namespace: str) -> list[ListRow]:
+        """While the API server reads the current list, missing rows are read from its cached list."""
+        path = secrets(namespace)
+        items, _ = await asyncio.gather(self.cluster.metadata(path, releases.SELECTOR), self._read_cached(namespace))
+        newest = await self._read_missing(namespace, items)
+        if len(self._known) >= _MAX_KNOWN_NAMESPACES:
+            self._known.clear()
+        self._known.add(namespace)
+        rows = [self._rows[revision.version] for revision in newest if revision.version in self._rows]
+        for revision in newest:
+            if revision.version in self._rows:
+                self._rows.move_to_end(revision.version)
+        while len(self._rows) > max(_MAX_CACHED_ROWS, len(rows)):
+            self._rows.popitem(last=False)
+        return rows
+
+    async def _read_cached(self, namespace: str) -> None:
+        if namespace not in self._known:
+            items = await self.cluster.cached(secrets(namespace), _NOT_SUPERSEDED, METADATA_LIST)
+            await self._read_missing(namespace, items)
+
+    async def _read_missing(self, namespace: str, items: list[Mapping[str, Any]]) -> list[Revision]:
+        """Reads the rows of newest revisions that are not cached; returns those revisions sorted by name."""
+        newest = sorted(releases.latest(releases.revisions(items)).values(), key=lambda revision: revision.release)
+        unknown = [revision for revision in newest if revision.version not in self._rows]
+        for batch in _slices(unknown, _MAX_CONCURRENT_READS):
+            await asyncio.gather(*(self._read_batch(namespace, part) for part in _slices(batch, _BATCH_SIZE)))
+        return newest
+
+    async def _read_batch(self, namespace: str, revisions: list[Revision]) -> None:
+        """Reads several rows in one request from the API server's cache, and those it lacks one by one."""
+        wanted = {revision.version: revision for revision in revisions}
+        if len(revisions) > 1:
+            selector = f"{_NOT_SUPERSEDED},name in ({','.join(revision.release for revision in revisions)})"
+            secrets_ = await self.cluster.cached(secrets(namespace), selector, OBJECT)
+            rows = await self.cluster.workers.run(_read, secrets_, set(wanted))
+            self._rows.update(rows)
+        for version in wanted.keys() - self._rows.keys():
+            await self._read_one(namespace, wanted[version])
+
+    async def _read_one(self, namespace: str, revision: Revision) -> None:
+        """Reads one row. A revision that is gone or cannot be unpacked is not listed, as in helm."""
+        secret = await secret_of(self.cluster, namespace, revision.key)
+        if secret is None:
+            return
+        try:
+            self._rows[revision.version] = releases.list_row(await unpacked(self.cluster.workers, secret))
+        except BadRelease as bad:
+            log.warning("release %s/%s, revision %d: %s", namespace, revision.release, revision.number, bad)
+
+
+async def secret_of(cluster: Cluster, namespace: str, key: str, accept: str = OBJECT) -> Mapping[str, Any] | None:
+    """One Secret by its name."""
+    secret = await cluster.get(f"{secrets(namespace)}/{quote(key, safe='')}", accept)
+    return secret if isinstance(secret, dict) else None
+
+
+async def unpacked(workers: Workers, secret: Mapping[str, Any]) -> Stored:
+    """The release in a Secret; a large one is unpacked in a worker. Raises `BadRelease`."""
+    size = len((secret.get("data") or {}).get("release") or "")
+    return await workers.run(releases.unpacked, secret) if size > _MAX_INLINE_BYTES else releases.unpacked(secret)
+
+
+def _read(secrets_: list[Mapping[str, Any]], wanted: set[str]) -> dict[str, ListRow]:
+    """The rows of the wanted Secrets that are releases."""
+    rows = {}
+    for secret in secrets_:
+        for revision in releases.revisions([secret]):
+            if revision.version in wanted:
+                with contextlib.suppress(BadRelease):  # it is read alone later, and logged
+                    rows[revision.version] = releases.list_row(releases.unpacked(secret))
+    return rows
+
+
+def secrets(namespace: str) -> str:
+    """The path of the Secrets of a namespace."""
+    return f"/api/v1/namespaces/{quote(namespace, safe='')}/secrets"
+
+
+def _slices(items: list[Item], size: int) -> Iterable[list[Item]]:
+    return (items[start : start + size] for start in range(0, len(items), size))
+
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
 
-_REMEMBERED = 10_000
-_BIG = 64 * 1024
-_MANY = 32
-_PAGE = 20
-_TRIES = 3
+_MAX_CACHED_ROWS = 10_000
+_MAX_INLINE_BYTES = 64 * 1024
+_MAX_INLINE_ITEMS = 32
+_PAGE_SIZE = 20
+_MAX_WRITE_ATTEMPTS = 3
 
 
 class Native:
-    """Reads the releases of one cluster. Raises `NotFound` for what is not there, and `Upstream`."""
+    """Reads the releases of one cluster. Raises `NotFound` and `Upstream`."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
         self._rows = Rows(cluster)
         self._past: OrderedDict[str, HistoryRow] = OrderedDict()
-        """Of revisions that were superseded, by what changes with each write of one."""
+        """Rows of superseded revisions, by version."""
         self._numbers: OrderedDict[tuple[str, str], int] = OrderedDict()
-        """Which revision of a release was the newest when it was last read."""
+        """The newest revision number of each release at its last read."""
         self._reading: SingleFlight[Stored] = SingleFlight()
 
     def close(self) -> None:
         self.cluster.close()
 
-    async def rows(self, namespace: str) -> list[ListRow]:
-        """The newest revision of each release, whatever its status, by name."""
-        return await self._rows.of(namespace)
+    async def rows(self, namespace: str, selector: str | None = None) -> list[ListRow]:
+        """The newest revision of each release, whatever its status, sorted by name."""
+        rows = await self._rows.of(namespace)
+        if selector is None:
+            return rows
+        items = await self.cluster.metadata(secrets(namespace), releases.SELECTOR)
+        selected = releases.selected(items, selector)
+        return [row for row in rows if (namespace, row.name) in selected]
+
+    async def all_rows(self, selector: str | None = None) -> list[ListRow]:
+        """The newest revision of each release of all namespaces, sorted by namespace and name."""
+        items = await self.cluster.metadata("/api/v1/secrets", releases.SELECTOR)
+        briefs = await self.cluster.workers.run(releases.briefs, items)
+        if selector is not None:
+            selected = releases.selected(items, selector)
+            briefs = [brief for brief in briefs if (brief.namespace, brief.name) in selected]
+        return await self._rows.described(briefs)
 
     async def everywhere(self) -> list[Brief]:
-        """The newest revision of each release of all namespaces, as the API server remembers them."""
+        """The newest revision of each release of all namespaces, from the API server's cache."""
         return await self._rows.everywhere()
 
-    async def described(self, some: list[Brief]) -> list[ListRow]:
-        """What else there is to say of a few releases; one that is gone meanwhile is told of by its labels."""
-        return await self._rows.described(some)
+    async def described(self, briefs: list[Brief]) -> list[ListRow]:
+        """The list rows of these releases; a release that is gone is described by its labels."""
+        return await self._rows.described(briefs)
 
     async def newest(self, namespace: str, name: str) -> Stored:
-        """What is stored of a release's newest revision."""
-        return await self._reading.ask((namespace, name), lambda: self._newest(namespace, name))
+        """The newest revision of a release as stored."""
+        return await self._reading.run((namespace, name), lambda: self._newest(namespace, name))
 
     async def history(self, namespace: str, name: str) -> list[HistoryRow]:
-        """All revisions of a release, the newest first."""
+        """All revisions of a release, newest first."""
         rows = await self._history(namespace, name)
         if not rows:
             raise _unknown(namespace, name)
         return sorted(rows, key=lambda row: row.revision, reverse=True)
 
-    async def all_values(self, namespace: str, name: str) -> dict[str, Any]:
-        return releases.all_values(await self.newest(namespace, name))
+    async def _stored(self, namespace: str, name: str, revision: int | None) -> Stored:
+        if revision is None:
+            return await self.newest(namespace, name)
+        return await self.revision(namespace, name, revision)
 
-    async def resources(self, namespace: str, name: str) -> list[Resource]:
-        manifest = releases.manifest(await self.newest(namespace, name))
+    async def all_values(self, namespace: str, name: str, revision: int | None = None) -> dict[str, Any]:
+        return releases.all_values(await self._stored(namespace, name, revision))
+
+    async def resources(self, namespace: str, name: str, revision: int | None = None) -> list[Resource]:
+        manifest = releases.manifest(await self._stored(namespace, name, revision))
         try:
-            objects = await asyncio.to_thread(named, manifest) if len(manifest) > _BIG // 8 else named(manifest)
-        except ValueError as bad:
-            raise Upstream(f"release {name}: {bad}") from None
+            objects = (
+                await self.cluster.workers.run(named, manifest)
+                if len(manifest) > _MAX_INLINE_BYTES // 8
+                else named(manifest)
+            )
+        except ValueError as error:
+            raise Upstream(f"release {name}: {error}") from None
         return await resources(self.cluster, objects, namespace)
 
     async def revision(self, namespace: str, name: str, number: int) -> Stored:
-        """What is stored of one revision. Raises `NotFound`."""
+        """One revision as stored. Raises `NotFound`."""
         secret = await secret_of(self.cluster, namespace, releases.key(name, number))
         if secret is None:
             raise NotFound(f"release {name} in namespace {namespace} has no revision {number}")
-        return await self._understood(secret, name)
+        return await self._unpacked(secret, name)
 
-    async def give_up(self, change: Change, description: str) -> bool:
-        """Marks a release's newest revision as failed where that change has left it half done; whether it did."""
-        for _ in range(_TRIES):
+    async def mark_failed(self, change: Change, description: str) -> bool:
+        """Marks a release's newest revision as failed if the change left it pending; returns whether it did."""
+        for _ in range(_MAX_WRITE_ATTEMPTS):
             secret = await self._newest_secret(change.namespace, change.name)
-            stored = await self._understood(secret, change.name) if secret is not None else {}
-            if secret is None or not change.has_left(stored):
+            stored = await self._unpacked(secret, change.name) if secret is not None else {}
+            if secret is None or not change.has_interrupted(stored):
                 return False
             path = f"{secrets(change.namespace)}/{quote(secret['metadata']['name'], safe='')}"
-            if await self.cluster.put(path, recovery.failed(secret, stored, description, time.time())):
+            if await self.cluster.put(
+                path, releases.failed(secret, stored, description, self.cluster.clock.now() / 1_000_000)
+            ):
                 return True
-        raise Upstream("somebody else writes it all the time")
+        raise Upstream("another client keeps writing it")
 
     # One release
 
@@ -104,21 +266,21 @@ class Native:
         secret = await self._newest_secret(namespace, name)
         if secret is None:
             raise _unknown(namespace, name)
-        return await self._understood(secret, name)
+        return await self._unpacked(secret, name)
 
     async def _newest_secret(self, namespace: str, name: str) -> Mapping[str, Any] | None:
-        seen = await self._seen(namespace, name)
+        seen = await self._newest_and_revisions(namespace, name)
         if seen is not None:
             return seen[1]
         found = releases.latest(await self._revisions(namespace, name)).get(name)
         return await secret_of(self.cluster, namespace, found.key) if found is not None else None
 
-    async def _seen(self, namespace: str, name: str) -> tuple[list[Revision], Mapping[str, Any]] | None:
-        """All revisions as the API server remembers them and the newest as it is now; `None` if it remembers wrongly.
+    async def _newest_and_revisions(self, namespace: str, name: str) -> tuple[list[Revision], Mapping[str, Any]] | None:
+        """All revisions from the API server's cache and the newest from the store; `None` if the cache is stale.
 
-        A label selector makes an API server read all Secrets of the namespace, unless it may use what it remembers. So
-        its memory says which revision is the newest, and the store is asked for that one, and for the one after it:
-        at once for the one that was the newest last time.
+        With a label selector an API server reads all Secrets of the namespace unless it may answer from its cache. So
+        the cache tells which revision is the newest, and the store is asked for that one and for the one after it. The
+        newest revision of the last read is requested together with the cached list.
         """
         guess = self._numbers.get((namespace, name))
         revisions, pair = await asyncio.gather(
@@ -129,14 +291,14 @@ class Native:
             return None
         if newest.number != guess:
             pair = await self._pair(namespace, name, newest.number)
-        _put(self._numbers, (namespace, name), newest.number)
+        _cache(self._numbers, (namespace, name), newest.number)
         secret, following = pair
         return (revisions, secret) if secret is not None and following is None else None
 
     async def _pair(
         self, namespace: str, name: str, number: int | None
     ) -> tuple[Mapping[str, Any] | None, Mapping[str, Any] | None]:
-        """A revision, and what is known of the one after it."""
+        """A revision, and the metadata of the one after it."""
         if number is None:
             return None, None
         secret, following = await asyncio.gather(
@@ -146,58 +308,58 @@ class Native:
         return secret, following
 
     async def _history(self, namespace: str, name: str) -> list[HistoryRow]:
-        """One that was superseded stays so: it is read once. Many that we have not read are read page by page."""
-        seen = await self._seen(namespace, name)
+        """Superseded revisions never change and are read once. Many missing ones are read page by page."""
+        seen = await self._newest_and_revisions(namespace, name)
         if seen is not None:
             revisions, secret = seen
-            newest = releases.history_row(await self._understood(secret, name))
-            older = [one for one in revisions if one.number != newest.revision]
-            if sum(one.version not in self._past for one in older) <= _MANY:
-                rows = await asyncio.gather(*(self._past_row(namespace, name, one) for one in older))
+            newest = releases.history_row(await self._unpacked(secret, name))
+            older = [revision for revision in revisions if revision.number != newest.revision]
+            if sum(revision.version not in self._past for revision in older) <= _MAX_INLINE_ITEMS:
+                rows = await asyncio.gather(*(self._past_row(namespace, name, revision) for revision in older))
                 return [newest, *(row for row in rows if row is not None)]
-        found = []
-        async for page in self.cluster.pages(secrets(namespace), _selector(name), OBJECT, _PAGE):
+        rows_ = []
+        async for page in self.cluster.pages(secrets(namespace), _selector(name), OBJECT, _PAGE_SIZE):
             for secret in page:
-                row = releases.history_row(await self._understood(secret, name))
-                found.append(row)
-                for one in releases.revisions([secret]):
-                    self._keep_past(one, row)
-        return found
+                row = releases.history_row(await self._unpacked(secret, name))
+                rows_.append(row)
+                for revision in releases.revisions([secret]):
+                    self._keep_past(revision, row)
+        return rows_
 
-    async def _past_row(self, namespace: str, name: str, one: Revision) -> HistoryRow | None:
-        if one.version in self._past:
-            return self._past[one.version]
-        secret = await secret_of(self.cluster, namespace, one.key)
+    async def _past_row(self, namespace: str, name: str, revision: Revision) -> HistoryRow | None:
+        if revision.version in self._past:
+            return self._past[revision.version]
+        secret = await secret_of(self.cluster, namespace, revision.key)
         if secret is None:
             return None
-        row = releases.history_row(await self._understood(secret, name))
-        for now in releases.revisions([secret]):
-            self._keep_past(now, row)
+        row = releases.history_row(await self._unpacked(secret, name))
+        for current in releases.revisions([secret]):
+            self._keep_past(current, row)
         return row
 
-    def _keep_past(self, one: Revision, row: HistoryRow) -> None:
-        if one.status == releases.SUPERSEDED == row.status:
-            _put(self._past, one.version, row)
+    def _keep_past(self, revision: Revision, row: HistoryRow) -> None:
+        if revision.status == releases.SUPERSEDED == row.status:
+            _cache(self._past, revision.version, row)
 
     async def _revisions(self, namespace: str, name: str, is_hint: bool = False) -> list[Revision]:
         path, selector = secrets(namespace), _selector(name)
         if is_hint:
-            found = await self.cluster.remembered(path, selector, METADATA_LIST)
+            items = await self.cluster.cached(path, selector, METADATA_LIST)
         else:
-            found = await self.cluster.metadata(path, selector)
-        return [one for one in releases.revisions(found) if one.release == name]
+            items = await self.cluster.metadata(path, selector)
+        return [revision for revision in releases.revisions(items) if revision.release == name]
 
-    async def _understood(self, secret: Mapping[str, Any], name: str) -> Stored:
+    async def _unpacked(self, secret: Mapping[str, Any], name: str) -> Stored:
         try:
-            return await unpacked(secret)
+            return await unpacked(self.cluster.workers, secret)
         except BadRelease as bad:
-            raise Upstream(f"what the cluster keeps of release {name} cannot be read: {bad}") from None
+            raise Upstream(f"the stored release {name} cannot be read: {bad}") from None
 
 
-def _put(cache: OrderedDict[Key, Value], key: Key, value: Value) -> None:
-    """Keeps it, and lets go of the oldest of too many."""
+def _cache(cache: OrderedDict[Key, Value], key: Key, value: Value) -> None:
+    """Adds to a cache and drops its oldest entry if it is full."""
     cache[key] = value
-    if len(cache) > _REMEMBERED:
+    if len(cache) > _MAX_CACHED_ROWS:
         cache.popitem(last=False)
 
 
