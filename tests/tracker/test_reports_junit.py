@@ -101,23 +101,29 @@ def test_the_error_of_a_suite_is_told() -> None:
 
 
 PASSED, FAILED, SKIPPED, ERROR = "", "<failure/>", "<skipped/>", "<error/>"
+RERUN = "<failure/><rerunFailure/>"
 REPEATED: dict[str, tuple[list[str], tuple[int, ...], set[int], set[int]]] = {
-    "failed, then passed": ([FAILED, PASSED], (1, 0, 0, 0, 1), {0}, {1}),
+    "failed, then passed": ([FAILED, PASSED], (1, 1, 0, 0, 0), {1}, set()),
     "passed, then failed": ([PASSED, FAILED], (1, 1, 0, 0, 0), {0}, set()),
-    "twice failed, then passed": ([FAILED, ERROR, PASSED], (1, 0, 0, 0, 1), {0, 1}, {2}),
-    "passed, failed, error": ([PASSED, FAILED, ERROR], (1, 0, 1, 0, 0), {0, 1}, set()),
-    "passed, failed, passed": ([PASSED, FAILED, PASSED], (1, 0, 0, 0, 1), {0, 1}, {2}),
+    "failed, error, passed": ([FAILED, ERROR, PASSED], (1, 0, 1, 0, 0), {0, 2}, set()),
+    "error, failed, passed": ([ERROR, FAILED, PASSED], (1, 0, 1, 0, 0), {1, 2}, set()),
+    "passed, failed, passed": ([PASSED, FAILED, PASSED], (1, 1, 0, 0, 0), {0, 2}, set()),
+    "passed, failed, failed": ([PASSED, FAILED, FAILED], (1, 1, 0, 0, 0), {0, 1}, set()),
     "all passed": ([PASSED, PASSED], (2, 0, 0, 0, 0), set(), set()),
     "none passed": ([FAILED, ERROR], (2, 1, 1, 0, 0), set(), set()),
-    "skipped, then passed": ([SKIPPED, PASSED], (1, 0, 0, 0, 1), {0}, {1}),
+    "skipped, then passed": ([SKIPPED, PASSED], (2, 0, 0, 1, 0), set(), set()),
+    "passed, then skipped": ([PASSED, SKIPPED], (2, 0, 0, 1, 0), set(), set()),
+    "skipped, then failed": ([SKIPPED, FAILED], (2, 1, 0, 1, 0), set(), set()),
+    "passed, skipped, failed": ([PASSED, SKIPPED, FAILED], (2, 1, 0, 1, 0), {0}, set()),
     "all skipped": ([SKIPPED, SKIPPED], (2, 0, 0, 2, 0), set(), set()),
-    "flaky by itself too": ([FAILED, "<flakyFailure/>"], (1, 0, 0, 0, 1), {0}, set()),
-    "a flaky one is replaced": (["<flakyFailure/>", FAILED], (1, 1, 0, 0, 0), {0}, set()),
+    "reruns are marked, the last passed": ([RERUN, PASSED], (1, 0, 0, 0, 1), {0}, {1}),
+    "reruns are marked, the last failed": (["<flakyFailure/>", FAILED], (1, 1, 0, 0, 0), {0}, set()),
+    "the last is marked as flaky": ([FAILED, "<flakyFailure/>"], (1, 0, 0, 0, 1), {0}, set()),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("what", REPEATED)
-def test_a_test_that_passed_and_did_not_is_one_test_with_its_last_outcome(what: str) -> None:
+def test_a_test_that_passed_and_did_not_is_one_test_with_its_worst_outcome_unless_reruns_are_marked(what: str) -> None:
     outcomes, wanted, superseded, flaky = REPEATED[what]
     report, cases = read(suite(*(case("same", outcome) for outcome in outcomes)))
     assert counts(report) == wanted
@@ -125,6 +131,22 @@ def test_a_test_that_passed_and_did_not_is_one_test_with_its_last_outcome(what: 
     assert report.superseded == superseded
     assert report.flaky == flaky
     assert len(cases) == len(outcomes)
+
+
+def test_the_last_outcome_counts_where_that_is_requested() -> None:
+    last = Limits(reruns="last")
+    for outcomes, wanted in (
+        ((FAILED, PASSED), (1, 0, 0, 0, 1)),
+        ((PASSED, FAILED), (1, 1, 0, 0, 0)),
+        ((PASSED, FAILED, SKIPPED), (2, 1, 0, 1, 0)),
+        ((FAILED, ERROR), (2, 1, 1, 0, 0)),
+    ):
+        assert counts(read(suite(*(case("same", outcome) for outcome in outcomes)), last)[0]) == wanted
+
+
+def test_a_rerun_of_one_test_says_nothing_of_another() -> None:
+    others = case("other", FAILED) + case("other") + case("same", RERUN) + case("same")
+    assert counted(suite(others)) == (2, 1, 0, 0, 1)
 
 
 @pytest.mark.parametrize(
@@ -152,9 +174,8 @@ def test_repeated_names_are_found_however_many_cases_there_are() -> None:
     """More than are looked through at once."""
     many = [case(f"t{number}", FAILED) for number in range(70_000)]
     report, _ = read(suite(*many, *(case(f"t{number}") for number in range(0, 70_000, 7000))))
-    assert counts(report) == (70_000, 69_990, 0, 0, 10)
-    assert report.superseded == set(range(0, 70_000, 7000))
-    assert report.flaky == set(range(70_000, 70_010))
+    assert counts(report) == (70_000, 70_000, 0, 0, 0)
+    assert report.superseded == set(range(70_000, 70_010))
 
 
 def test_what_is_told_of_a_failed_case_is_kept() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Mapping, Sequence
+from typing import Literal
 
 from attrs import define, frozen
 
@@ -25,7 +26,9 @@ CASE_STATUSES = tuple(CaseStatus)
 class Limits:
     """How much one report may hold. `inflated` in bytes, `output` in bytes of stored text for each stream of a case.
 
-    `spend` is called with the size of each piece that is inflated; it raises to end the reading.
+    `spend` is called with the size of each piece that is inflated; it raises to end the reading. `reruns` says which
+    outcome of a test that both passed and failed in one suite counts, where the report does not mark reruns. `suite`
+    is the name of the suite where the report has none.
     """
 
     inflated: int = 256 * 1024 * 1024
@@ -34,6 +37,8 @@ class Limits:
     tests: int = 2_000_000
     files: int = 200_000
     spend: Callable[[int], None] | None = None
+    reruns: Literal["worst", "last"] = "worst"
+    suite: str = ""
 
 
 @define
@@ -139,6 +144,10 @@ class BadReport(Exception):
         self.why = why
         self.line = line
         self.column = column
+
+
+class UnknownFormat(BadReport):
+    """A report that resembles a format, but has nothing of what the format consists of."""
 
 
 class ReportTooLarge(BadReport):

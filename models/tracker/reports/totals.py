@@ -47,6 +47,7 @@ _PASSED, _FAILED, _ERROR, _SKIPPED = (
     CASE_STATUSES.index(status)
     for status in (CaseStatus.PASSED, CaseStatus.FAILED, CaseStatus.ERROR, CaseStatus.SKIPPED)
 )
+assert _PASSED < _FAILED < _ERROR  # repeated tests are merged by rank
 _STATUS_PASSED = CaseStatus.PASSED
 _RANKS = (_PASSED, _PASSED, _SKIPPED, _FAILED, _FAILED, _ERROR)
 """The rank of the status for each severity."""
@@ -135,7 +136,7 @@ class OpenSuite:
         self.failure: CaseBuilder | None = None
         self.hashes = array("q")
         self.positions = array("q")
-        """A case's position << 3, | 4 if it is flaky, | the rank of its status."""
+        """A case's position << 4, | 8 if it marks a rerun, | 4 if it is flaky, | the rank of its status."""
 
 
 class TotalsCounter:
@@ -167,6 +168,10 @@ class TotalsCounter:
             raise ReportTooLarge(f"it has more than {self._limits.tests} suites")
         return OpenSuite(clean_name(name), parent or self.outside, listed, declared or DeclaredCounts())
 
+    def has_failures(self, suite: OpenSuite) -> bool:
+        """Whether a test failed in `suite` or in the suites that have ended."""
+        return sum(counts[_FAILED] + counts[_ERROR] for counts in (self._counts, suite.counts)) > 0
+
     def add(self, suite: OpenSuite, builder: CaseBuilder) -> None:
         """Counts a case of a suite. Raises ReportTooLarge."""
         case = builder.case(self._list(suite) if suite.index is None else suite.index)
@@ -178,7 +183,8 @@ class TotalsCounter:
             suite.duration_ms = (suite.duration_ms or 0) + duration_ms
         if case.name:
             suite.hashes.append(hash((builder.class_name, builder.name, builder.place)))
-            suite.positions.append(self._position << 3 | flaky << 2 | rank)
+            is_rerun = flaky or case.reruns > 0
+            suite.positions.append(self._position << 4 | is_rerun << 3 | flaky << 2 | rank)
         self._emit(case)
 
     def _emit(self, case: Case) -> None:
@@ -236,19 +242,27 @@ class TotalsCounter:
         return totals
 
     def _merge_repeated(self, suite: OpenSuite) -> None:
-        """Of repeated tests of which some passed and some did not, only the last counts."""
-        for positions in _repeated(suite.hashes, suite.positions):
+        """Makes one test of the cases of one name that passed and failed; skipped cases count each.
+
+        The worst outcome counts, or else rows of a parameterised test could hide a failure. Where the report marks
+        one of them as a rerun, and with `Limits.reruns` "last", the last outcome counts: passed means flaky.
+        """
+        for repeated in _repeated(suite.hashes, suite.positions):
+            positions = [position for position in repeated if position & 3 != _SKIPPED]
             ranks = {position & 3 for position in positions}
             if _PASSED not in ranks or len(ranks) == 1:
                 continue
-            for position in positions[:-1]:
-                suite.counts[position & 3] -= 1
-                suite.flaky -= position >> 2 & 1
-                self._superseded.add(position >> 3)
-            last = positions[-1]
-            if last & 3 == _PASSED and not last & 4:
+            kept = positions[-1]
+            if self._limits.reruns == "worst" and not any(position & 8 for position in positions):
+                kept = max(positions, key=lambda position: (position & 3, position))
+            for position in positions:
+                if position != kept:
+                    suite.counts[position & 3] -= 1
+                    suite.flaky -= position >> 2 & 1
+                    self._superseded.add(position >> 4)
+            if kept & 3 == _PASSED and not kept & 4:
                 suite.flaky += 1
-                self._flaky.add(last >> 3)
+                self._flaky.add(kept >> 4)
 
     def report(self, format: str, digest: str) -> TestReport:
         """Returns the whole report. To be called once, at the end."""
