@@ -56,6 +56,7 @@ class Stored:
     verdict: Verdict
     update: RunUpdate
     warnings: Sequence[str] = ()
+    """What was accepted and may not be what the sender meant."""
 
 
 DEFAULT_FLAG = "default"

@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Literal, TypeVar
 
 import peewee
@@ -42,6 +42,7 @@ _MAX_PARSE_SECONDS = 600.0
 _STOP_GRACE_SECONDS = 5.0
 """How long uploads that are being parsed may go on while the server stops."""
 _CHECK_SECONDS = 20.0
+_MAX_WARNINGS = 100
 _STORE_SECONDS = 120.0
 
 
@@ -205,11 +206,12 @@ class Ingest:
         spool = folder / "rows"
         budget = Budget(self._settings.tracker.limits.inflated_request, client_left, self._stopping)
         try:
-            self._read(spool, files, evolve(self._limits, spend=budget.spend))
+            limits = evolve(self._limits, spend=budget.spend)
+            warnings = self._read(spool, files, limits, upload.module)
             with self._writing:
                 stored = reports.run_with_timeout(lambda: self._store(spool, upload, credential), _STORE_SECONDS)
                 self._limit_log()
-                return stored
+                return evolve(stored, warnings=[*warnings, *stored.warnings])
         except Stopped:
             raise Unavailable("parsing was stopped: the client left or the server stops") from None
         except (peewee.OperationalError, sqlite3.OperationalError, OSError) as error:
@@ -229,28 +231,35 @@ class Ingest:
         keep, now = self._settings.server.stream_replay, self._clock.now()
         return runs.store(spool, upload, credential, self._settings.tracker, keep, now)
 
-    def _read(self, path: Path, files: Sequence[Received], limits: Limits) -> None:
+    def _read(self, path: Path, files: Sequence[Received], limits: Limits, module: str | None) -> list[str]:
+        """Reads the files. Returns a warning for each without a test or a line, up to `_MAX_WARNINGS`."""
+        warnings: list[str] = []
         with StagedRows(path) as spool:
             for file in files:
                 try:
-                    self._read_one(spool, file, limits)
+                    suite = module or PurePosixPath(file.name).stem
+                    warning = self._read_one(spool, file, evolve(limits, suite=suite))
+                    if warning and len(warnings) < _MAX_WARNINGS:
+                        warnings.append(warning)
                 except ReportTooLarge as fault:
                     raise TooLarge(f"{file.kind} {file.name}: {fault}") from None
                 except BadReport as fault:
                     raise Invalid(f"{file.kind} {file.name}: {fault}") from None
                 file.path.unlink()
+        return warnings
 
-    def _read_one(self, spool: StagedRows, file: Received, limits: Limits) -> None:
-        from models.tracker.reports.detect import read_coverage, read_tests  # parsers load on first use
+    def _read_one(self, spool: StagedRows, file: Received, limits: Limits) -> str | None:
+        from models.tracker.reports.detect import is_empty, read_coverage, read_tests  # parsers load on first use
 
         spool.begin()
         with file.path.open("rb") as source:
             if file.kind == "junit":
                 tests = read_tests(source, limits, spool.case)
                 spool.end_tests(tests, file.name, tests.digest)
-            else:
-                coverage = read_coverage(source, limits, spool.file)
-                spool.end_coverage(coverage, file.name, coverage.digest)
+                return f"junit {file.name}: a {tests.format} report without a test" if is_empty(tests) else None
+            coverage = read_coverage(source, limits, spool.file)
+            spool.end_coverage(coverage, file.name, coverage.digest)
+            return f"jacoco {file.name}: a {coverage.format} report without a line" if is_empty(coverage) else None
 
 
 def _not_stored(error: Exception) -> Unavailable:

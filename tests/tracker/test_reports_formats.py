@@ -57,7 +57,7 @@ def test_tests_of_one_name_and_two_ids_are_two() -> None:
         told = zip(ids, ("Fail", "Pass"), strict=True)
         return xunit(*(f'<test id="{id}" name="C.rows(x: ···)" type="C" result="{result}"/>' for id, result in told))
 
-    for ids, wanted in ((("1", "2"), (2, 1, 0, 0, 0)), (("1", "1"), (1, 0, 0, 0, 1))):
+    for ids, wanted in ((("1", "2"), (2, 1, 0, 0, 0)), (("1", "1"), (1, 1, 0, 0, 0))):
         assert counted(trx(result("Failed", id=ids[0]), result("Passed", id=ids[1]))) == wanted
         assert counted(rows(*ids)) == wanted
 
@@ -239,18 +239,21 @@ def test_numbers_of_ctrf_that_are_none_harm_nothing() -> None:
     assert counted(ctrf(summary={"tests": -5, "failed": 10**12})) == (10**9, 10**9, 0, 0, 0)
 
 
-def test_repeated_tests_of_ctrf_are_one() -> None:
-    report, _ = read(ctrf({"name": "a", "status": "failed"}, {"name": "a", "status": "passed"}))
+def test_repeated_tests_of_ctrf_are_one_with_the_worst_outcome_unless_it_has_retries() -> None:
+    failed, passed = {"name": "a", "status": "failed"}, {"name": "a", "status": "passed"}
+    report, _ = read(ctrf(failed, passed))
+    assert counts(report) == (1, 1, 0, 0, 0)
+    assert (report.superseded, report.flaky) == (frozenset({1}), frozenset())
+    report, _ = read(ctrf(failed, passed | {"retries": 1}))
     assert counts(report) == (1, 0, 0, 0, 1)
-    assert report.superseded == {0}
-    assert report.flaky == {1}
+    assert (report.superseded, report.flaky) == (frozenset({0}), frozenset({1}))
 
 
 @pytest.mark.parametrize("where", ["filePath", "browser"])
 def test_tests_of_one_name_in_two_files_or_browsers_of_ctrf_are_two(where: str) -> None:
     one, other = ({"name": "a", "status": status, where: status} for status in ("failed", "passed"))
     assert counted(ctrf(one, other)) == (2, 1, 0, 0, 0)
-    assert counted(ctrf(one, {**one, "status": "passed"})) == (1, 0, 0, 0, 1)
+    assert counted(ctrf(one, {**one, "status": "passed"})) == (1, 1, 0, 0, 0)
 
 
 BAD_JSON = {
@@ -344,7 +347,7 @@ GO = {
     "a log that was cut off": (go(ran("run", "T"), ran("run", "U"), ran("pass", "T")), (2, 0, 1, 0, 0)),
     "twice, both passed": (go(*[ran("run", "T"), ran("pass", "T")] * 2, ran("pass")), (2, 0, 0, 0, 0)),
     "twice, first failed": (
-        go(ran("run", "T"), ran("fail", "T"), ran("run", "T"), ran("pass", "T"), ran("pass")), (1, 0, 0, 0, 1),
+        go(ran("run", "T"), ran("fail", "T"), ran("run", "T"), ran("pass", "T"), ran("pass")), (1, 1, 0, 0, 0),
     ),
     "a package that did not build": (
         go({"ImportPath": "p", "Action": "build-output", "Output": "x.go:1: no\n"},
@@ -357,7 +360,24 @@ GO = {
     "what failed runs again, as gotestsum does it": (
         go(ran("run", "T"), ran("fail", "T"), ran("pass", "U"), ran("fail"), ran("run", "T"), ran("pass", "T"),
            ran("pass")),
-        (2, 0, 0, 0, 1),
+        (2, 1, 0, 0, 0),
+    ),
+    "output of a test that has passed, in a package that failed": (
+        go(ran("run", "T"), ran("pass", "T"), ran("run", "U"), said("late\n", "T"), ran("fail", "U"), ran("fail")),
+        (2, 1, 0, 0, 0),
+    ),
+    "output of a failed test without its begin": (
+        go(said("x_test.go:5: no\n", "T"), ran("fail", "T"), ran("fail")), (1, 1, 0, 0, 0),
+    ),
+    "text that begins with a brace": (
+        go(ran("run", "T"), '{"level":"info","msg":', "{not json}", '{"a": 1}', "{[]", ran("fail", "T"), ran("fail")),
+        (1, 1, 0, 0, 0),
+    ),
+    "a log that is cut short within a line": (go(ran("run", "T"), '{"Action":"pass","Test":'), (1, 0, 1, 0, 0)),
+    "events without a package": (
+        go({"Action": "run", "Test": "T"}, {"Action": "output", "Test": "T", "Output": "x\n"},
+           {"Action": "fail", "Test": "T", "Elapsed": 0.5}, {"Action": "fail"}),
+        (1, 1, 0, 0, 0),
     ),
     "benchmarks": (go(ran("run", "BenchmarkX"), ran("bench", "BenchmarkX"), ran("pass")), (0, 0, 0, 0, 0)),
 }  # fmt: skip
@@ -377,11 +397,26 @@ def test_go_tells_why_a_package_does_not_build() -> None:
     assert [(case.class_name, case.stack) for case in cases] == [("p", "y.go:1: no"), ("q", "y.go:1: no")]
 
 
-def test_a_broken_line_of_go_is_refused_with_its_number() -> None:
-    for line in ('{"Action": "pass", ', '{"a":' * 5000, '{"Action": "pass"} {"x": 1}'):
-        with pytest.raises(BadReport, match="JSON") as bad:
-            read(go(ran("run", "T"), "make: nothing", line))
-        assert bad.value.line == 3
+def test_the_last_outcome_of_a_go_test_counts_where_that_is_requested() -> None:
+    for what in ("twice, first failed", "what failed runs again, as gotestsum does it"):
+        assert counts(read(GO[what][0], Limits(reruns="last"))[0])[1:] == (0, 0, 0, 1)
+
+
+def test_late_output_belongs_to_the_package() -> None:
+    events = [ran("run", "T"), ran("pass", "T"), said("late\n", "T"), ran("fail")]
+    assert [(case.name, case.stack) for case in read(go(*events))[1]] == [("T", None), ("(package)", "late")]
+
+
+def test_the_suite_of_events_without_a_package_is_that_of_the_caller() -> None:
+    document = go({"Action": "run", "Test": "T"}, {"Action": "pass", "Test": "T"}, {"Action": "pass"})
+    report, cases = read(document, Limits(suite="unit-tests"))
+    assert (only(cases).class_name, report.suites[0].name) == ("unit-tests", "unit-tests")
+
+
+def test_a_log_without_any_event_of_go_is_refused() -> None:
+    for line in ('{"Action": "pass", ', '{"Action":' * 5000, '{"Action": "pass"} {"x": 1}'):
+        with pytest.raises(BadReport, match=r"go test -json, but no line of it is an event \(expected one of JUnit"):
+            read(go("make: nothing", line))
 
 
 def test_a_line_of_go_is_bounded() -> None:

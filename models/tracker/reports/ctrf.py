@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from models.tracker.reports.base import BadReport, Case, Limits, TestReport
+from models.tracker.reports.base import Case, Limits, TestReport, UnknownFormat
 from models.tracker.reports.json_stream import CLOSED, ITEM, OPENED, count, json_values, number, text
 from models.tracker.reports.text_cleaning import MAX_COUNT, Text, bounded_ms
 from models.tracker.reports.totals import CaseBuilder, DeclaredCounts, OpenSuite, Severity, TotalsCounter
@@ -46,7 +46,7 @@ class Ctrf:
                 if place[2:] in _COUNTS:
                     self._summary[place[2]] = value
         if not self._is_ctrf:
-            raise BadReport("it has neither results.tests nor results.summary: this is no CTRF report")
+            raise UnknownFormat("it has neither results.tests nor results.summary")
 
     def report(self, digest: str) -> TestReport:
         declared = {name: count(value, MAX_COUNT) for name, value in self._summary.items()}

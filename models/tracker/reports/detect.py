@@ -9,22 +9,26 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import BinaryIO, Protocol, TypeVar
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from models.tracker.reports import byte_stream
-from models.tracker.reports.base import BadReport, Case, CoverageReport, FileCoverage, Limits, TestReport
+from models.tracker.reports.base import BadReport, Case, CoverageReport, FileCoverage, Limits, TestReport, UnknownFormat
 from models.tracker.reports.byte_stream import Content
 from models.tracker.reports.ctrf import Ctrf
-from models.tracker.reports.dotnet import NUnit, Trx, TrxDefinitions, XUnit
+from models.tracker.reports.cucumber import Cucumber
+from models.tracker.reports.dotnet import NUnit, NUnit2, Trx, TrxDefinitions, XUnit
 from models.tracker.reports.gotest import GoTest
 from models.tracker.reports.jacoco import Jacoco
 from models.tracker.reports.junit import JUnit
-from models.tracker.reports.text_coverage import CoveragePy, GoCover, Lcov
+from models.tracker.reports.sonar import SonarCoverage, SonarTests
+from models.tracker.reports.tap import Tap
+from models.tracker.reports.text_coverage import Codecov, CoveragePy, GoCover, Lcov
 from models.tracker.reports.xml_coverage import Clover, Cobertura, OpenCover
-from models.tracker.reports.xml_stream import root_of
+from models.tracker.reports.xml_stream import XmlReader, root_of
 
 Report = TypeVar("Report", covariant=True)
 
+_KEY = re.compile(rb'"[^"\\\n]{1,40}"(?=\s*:)')
 _HTML = re.compile(rb"\s*<(?:!doctype\s+)?html\b", re.IGNORECASE)
 
 
@@ -70,21 +74,53 @@ def _is_clover(head: Head) -> bool:
     )
 
 
+def _is_cobertura(head: Head) -> bool:
+    attributes = {"line-rate", "lines-valid", "branch-rate"}
+    return head.root == "coverage" and (
+        head.first in ("sources", "packages", "classes") or not attributes.isdisjoint(head.attributes)
+    )
+
+
+def _is_sonar_coverage(head: Head) -> bool:
+    return head.root == "coverage" and (head.first == "file" or set(head.attributes) == {"version"})
+
+
+def _is_xunit(version: str) -> Callable[[Head], bool]:
+    def matches(head: Head) -> bool:
+        if head.root not in ("assemblies", "assembly"):
+            return False
+        if head.attributes.get("schema-version", "").startswith("3"):
+            found = "3"
+        else:
+            found = "1" if head.root == "assembly" and head.first == "class" else "2"
+        return found == version
+
+    return matches
+
+
 TESTS = (
     Format("JUnit", _root("testsuites", "testsuite", "testcase"), JUnit),
     Format("TRX", _root("TestRun"), Trx, TrxDefinitions),
-    Format("xUnit v2", _root("assemblies", "assembly"), XUnit),
+    Format("xUnit v1", _is_xunit("1"), XUnit),
+    Format("xUnit v2", _is_xunit("2"), XUnit),
+    Format("xUnit v3", _is_xunit("3"), XUnit),
+    Format("NUnit 2", _root("test-results"), NUnit2),
     Format("NUnit 3", _root("test-run"), NUnit),
+    Format("Sonar test execution", _root("testExecutions", "unitTest"), SonarTests),
     Format("CTRF", _text(rb'\A\s*\{.*"(?:results"\s*:\s*\{|reportFormat"\s*:\s*"CTRF")'), Ctrf),
+    Format("Cucumber JSON", _text(rb'\A\s*\[\s*\{.*"(?:elements|keyword)"\s*:'), Cucumber),
     Format("go test -json", _text(rb'^[ \t]*\{[^\n]*"Action"[ \t]*:'), GoTest),
+    Format("TAP", _text(rb"^(?:TAP version 1[2-4]\b|1\.\.\d+[ \t]*(?:#[^\n]*)?\r?$|(?:not )?ok\b[ \t]+\d+\b)"), Tap),
 )
 COVERAGE = (
     Format("JaCoCo", _root("report"), Jacoco),
     Format("Clover", _is_clover, Clover),
-    Format("Cobertura", _root("coverage"), Cobertura),
+    Format("Sonar coverage", _is_sonar_coverage, SonarCoverage),
+    Format("Cobertura", _is_cobertura, Cobertura),
     Format("OpenCover", _root("CoverageSession"), OpenCover),
     Format("Go cover profile", _text(rb"\A\s*mode:[ \t]*(?:set|count|atomic)\b"), GoCover),
-    Format("LCOV", _text(rb"\A(?!\s*[<{]).*?^[ \t]*SF:"), Lcov),
+    Format("LCOV", _text(rb"\A(?!\s*[<{\[]).*?^[ \t]*SF:"), Lcov),
+    Format("Codecov JSON", _text(rb'\A\s*\{.*"coverage"\s*:\s*\{'), Codecov),
     Format("coverage.py JSON", _text(rb'\A\s*\{.*"(?:files|totals)"\s*:\s*\{'), CoveragePy),
 )
 
@@ -129,8 +165,20 @@ def _read(
         file.seek(start)
         content = Content(file, limits)
     reader = format.reader(limits, sink, *definitions)
-    reader.read(clean(content, content.head))
-    return reader.report(content.digest)
+    try:
+        reader.read(clean(content, content.head))
+        report = evolve(reader.report(content.digest), format=format.name)
+        if is_empty(report) and isinstance(reader, XmlReader) and not reader.is_format(head.root, head.first):
+            raise UnknownFormat(f"it has none of its elements (the first is <{head.first[:100]}>)")
+    except UnknownFormat as error:
+        names = _names(formats)
+        raise BadReport(f"its beginning is that of {format.name}, but {error.why} (expected one of {names})") from error
+    return report
+
+
+def is_empty(report: TestReport | CoverageReport) -> bool:
+    """Whether a report has no test, or no line."""
+    return report.line_covered is None if isinstance(report, CoverageReport) else not report.totals.tests
 
 
 def _head(start: bytes, limits: Limits) -> Head:
@@ -145,7 +193,22 @@ def _head(start: bytes, limits: Limits) -> Head:
     return Head(root, attributes, first)
 
 
+def _names(formats: Sequence[Format]) -> str:
+    return ", ".join(format.name for format in formats)
+
+
 def _unknown(head: Head, formats: Sequence[Format], misplaced: str) -> str:
-    names = ", ".join(format.name for format in formats)
-    what = f"its root element is <{head.root[:100]}>" if head.root else "it is no XML"
-    return f"{what}: {misplaced or 'not a format that is known here'} (expected one of {names})"
+    what = f"its root element is <{head.root[:100]}>" if head.root else f"it is no XML, but {_kind_of_text(head.text)}"
+    return f"{what}: {misplaced or 'not a format that is known here'} (expected one of {_names(formats)})"
+
+
+def _kind_of_text(text: bytes) -> str:
+    """What a file that is no XML resembles."""
+    start = text.lstrip()[:1000]
+    if start.startswith(b"{"):
+        keys = [key.decode("utf-8", "replace") for key in _KEY.findall(start)[:3]]
+        return f"a JSON object{' with ' + ', '.join(keys) if keys else ''}"
+    if start.startswith(b"["):
+        return "a JSON array"
+    line = start.split(b"\n")[0][:60].decode("utf-8", "replace").rstrip()
+    return f"text that begins with {line!r}" if line.isprintable() and "\ufffd" not in line else "binary data"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from functools import partial
 
@@ -21,7 +22,7 @@ def _short_name(name: str | None, class_name: str | None) -> str | None:
 class _SuiteReader(XmlReader):
     """What NUnit and xUnit share: nested suites, and tests with `failure`, `reason` and `output`."""
 
-    format = ""
+    format = "xUnit"
     parts = {
         "test-case": frozenset(("failure", "reason", "output")),
         "test": frozenset(("failure", "reason", "output")),
@@ -30,6 +31,7 @@ class _SuiteReader(XmlReader):
         "reason": frozenset(("message",)),
     }
     texts = frozenset(("message", "stack-trace", "reason", "output"))
+    markers = frozenset(("environment", "culture-info", "errors", "command-line", "filter"))
 
     def __init__(self, limits: Limits, sink: Callable[[Case], None]) -> None:
         super().__init__(limits)
@@ -58,9 +60,14 @@ class _SuiteReader(XmlReader):
 
 
 class NUnit(_SuiteReader):
-    """NUnit 3: `test-run`, `test-suite` at any depth, `test-case`."""
+    """NUnit 3: `test-run`, `test-suite` at any depth, `test-case`.
+
+    A suite that failed is no test: its failed tests are. Only where the run failed without a failed test (a set-up or
+    tear-down, an assembly that could not be loaded), the run has one error.
+    """
 
     format = "NUnit 3"
+    root = "test-run"
 
     _results = {
         "passed": Severity.NONE,
@@ -72,15 +79,39 @@ class NUnit(_SuiteReader):
 
     def __init__(self, limits: Limits, sink: Callable[[Case], None]) -> None:
         super().__init__(limits, sink)
-        self.starts = {"test-run": self._run, "test-suite": self._suite}
-        self.ends = {"test-run": self._close_suite, "test-suite": self._close_suite}
+        self._failed_suite: CaseBuilder | None = None
+        self.starts = {self.root: self._open_run, "test-suite": self._open_test_suite}
+        self.ends = {self.root: self._close_run, "test-suite": self._close_suite}
         self.items = {"test-case": self._case, "failure": self._suite_failure}
 
-    def _run(self, attributes: Attributes) -> None:
+    def _open_run(self, attributes: Attributes) -> None:
         self._open_suite(attributes.get("name"), self._declared(attributes), listed=False)
+        self._note_result(attributes)
 
-    def _suite(self, attributes: Attributes) -> None:
+    def _open_test_suite(self, attributes: Attributes) -> None:
         self._open_suite(attributes.get("fullname") or attributes.get("name"), self._declared(attributes))
+        self._note_result(attributes)
+
+    def _note_result(self, attributes: Attributes) -> None:
+        """Remembers the innermost suite of those that failed first."""
+        outer = self._failed_suite is None or self._failed_suite.stack is None
+        if outer and attributes.get("result", "").lower() in ("failed", "failure", "error"):
+            self._failed_suite = CaseBuilder(self._suites[-1].name, "(suite)")
+            self._failed_suite.set_result(Severity.ERROR, message="it failed without a failed test")
+
+    def _suite_failure(self, failure: Item) -> None:
+        if self.path[-1:] == ["test-suite"] and (self._failed_suite is None or self._failed_suite.stack is None):
+            self._failed_suite = CaseBuilder(self._suites[-1].name, "(suite)")
+            self._failed_suite.set_result(Severity.ERROR, stack=self.join(parts(failure, "message")))
+
+    def _close_run(self) -> None:
+        run = self._suites[-1]
+        if self._failed_suite and not (self._totals.has_failures(run) or run.declared.failed or run.declared.errors):
+            if run.cases:
+                self._totals.add(run, self._failed_suite)
+            else:
+                run.failure = self._failed_suite
+        self._close_suite()
 
     def _declared(self, attributes: Attributes) -> DeclaredCounts:
         get = attributes.get
@@ -100,18 +131,57 @@ class NUnit(_SuiteReader):
         builder.set_result(severity)
         self._add(case, builder)
 
-    def _suite_failure(self, failure: Item) -> None:
-        """A suite's own failure. It counts only where there is no case: a failed child fails its suites too."""
-        if self.path[-1:] == ["test-suite"]:
-            suite = self._suites[-1]
-            suite.failure = suite.failure or CaseBuilder(suite.name, "(suite)")
-            suite.failure.set_result(Severity.ERROR, stack=self.join(parts(failure, "message")))
+
+_CLASS_OF = re.compile(r"([^(\"]+)\.([^.(\"]+(?:[(\"].*)?)", re.DOTALL)
+"""The class and the name in a full name of NUnit 2, whose arguments may have dots: `N.C.adds(1.5, "a.b")`."""
+
+
+class NUnit2(NUnit):
+    """NUnit 2: `test-results`, `test-suite`, `test-case`, whose name is the full one."""
+
+    format = "NUnit 2"
+    root = "test-results"
+
+    _results = {
+        "success": Severity.NONE,
+        "ignored": Severity.SKIPPED,
+        "skipped": Severity.SKIPPED,
+        "notrunnable": Severity.SKIPPED,
+        "inconclusive": Severity.SKIPPED,
+        "failure": Severity.FAILED,
+    }
+
+    def _declared(self, attributes: Attributes) -> DeclaredCounts:
+        """The counts of the root; suites have none. `total` does not include the tests that were not run."""
+        total, not_run, inconclusive = (count(attributes.get(name)) for name in ("total", "not-run", "inconclusive"))
+        return DeclaredCounts(
+            tests=None if total is None else total + (not_run or 0),
+            failed=count(attributes.get("failures")),
+            errors=count(attributes.get("errors")),
+            skipped=(not_run or 0) + (inconclusive or 0),
+            duration_ms=duration_ms(attributes.get("time")) if self.path[-1] == "test-suite" else None,
+        )
+
+    def _case(self, case: Item) -> None:
+        get = case.get
+        class_name, name = None, get("@name")
+        if name and (match := _CLASS_OF.fullmatch(name)):
+            class_name, name = match.groups()
+        builder = CaseBuilder(class_name, name, duration_ms(get("@time")))
+        if "@result" in case:
+            builder.set_result(self._results.get(case["@result"].lower(), Severity.ERROR))
+        elif get("@executed", "").lower() == "false":  # before 2.5
+            builder.set_result(Severity.SKIPPED)
+        elif get("@success", "").lower() != "true":
+            builder.set_result(Severity.FAILED)
+        self._add(case, builder)
 
 
 class XUnit(_SuiteReader):
-    """xUnit.net: `assemblies`, `assembly`, `collection`, `test`. An assembly's `error` is a test of no collection."""
+    """xUnit.net v1 to v3: `assemblies`, `assembly`, `collection` (v1: `class`), `test`.
 
-    format = "xUnit v2"
+    An assembly's `error` is a test of no collection.
+    """
 
     _results = {
         "pass": Severity.NONE,
@@ -201,6 +271,7 @@ class Trx(XmlReader):
         "RunInfo": frozenset(("Text",)),
     }
     texts = frozenset(("StdOut", "StdErr", "Message", "StackTrace", "Text"))
+    markers = frozenset(("Times", "TestSettings", "Results", "TestDefinitions", "TestEntries", "TestLists"))
 
     def __init__(self, limits: Limits, sink: Callable[[Case], None], definitions: TrxDefinitions) -> None:
         super().__init__(limits)

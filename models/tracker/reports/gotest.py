@@ -1,4 +1,7 @@
-"""`go test -json`: one JSON object a line. Lines that are no JSON object (a download, make) are skipped."""
+"""`go test -json` and `go tool test2json`: one JSON object a line. Other lines (a download, make) are skipped.
+
+test2json without `-p` names no package: then it is `Limits.suite`.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Sized
 from typing import Any
 
-from models.tracker.reports.base import BadReport, Case, Limits, ReportTooLarge, TestReport
+from models.tracker.reports.base import Case, Limits, ReportTooLarge, TestReport, UnknownFormat
 from models.tracker.reports.byte_stream import lines
 from models.tracker.reports.json_stream import number, text
 from models.tracker.reports.text_cleaning import Text, bounded_ms
@@ -21,6 +24,7 @@ MAX_RUNNING = 100_000
 
 _MAX_BUILDS = 1000
 _RESULTS = {"pass": Severity.NONE, "fail": Severity.FAILED, "skip": Severity.SKIPPED}
+_ACTIONS = {*_RESULTS, "start", "run", "output", "pause", "cont", "bench"}
 _BUILD_FAILED = re.compile(rb"FAIL\s+(\S{1,500})\s+\[(?:build|setup) failed\]")
 """How older versions of Go report, as plain text only, a package that does not build."""
 
@@ -28,11 +32,12 @@ _FRAMING = ("=== RUN", "=== PAUSE", "=== CONT", "=== NAME", "--- PASS", "--- SKI
 
 
 class _Package:
-    """A package whose tests run. `tests` maps the tests that have begun to their output."""
+    """A package whose tests run. `tests` maps tests to the output that is held for them, `running` are those begun."""
 
     def __init__(self, suite: OpenSuite) -> None:
         self.suite = suite
-        self.tests: dict[str, Text | None] = {}
+        self.tests: dict[str, Text] = {}
+        self.running: set[str] = set()
         self.output: Text | None = None
         self.failed = False
 
@@ -52,13 +57,17 @@ class GoTest:
         self._build_outputs: dict[str, Text] = {}
         self._unbuilt: dict[str, str] = {}
         self._room = MAX_HELD_BYTES
+        self._has_events = False
 
     def read(self, pieces: Iterable[bytes]) -> None:
-        for line_number, line in enumerate(lines(pieces), 1):
-            if line.lstrip().startswith(b"{"):
-                self._on_event(_event(line, line_number))
+        for line in lines(pieces):
+            if event := _event(line):
+                self._has_events = True
+                self._on_event(event)
             elif (match := _BUILD_FAILED.match(line)) and len(self._unbuilt) < _MAX_BUILDS:
                 self._unbuilt[match[1].decode("utf-8", "replace")] = match[0].decode("utf-8", "replace")
+        if not self._has_events:
+            raise UnknownFormat("no line of it is an event")
         for name in list(self._packages):
             self._end_package(name, None, None)
         for name, message in self._unbuilt.items():
@@ -71,20 +80,20 @@ class GoTest:
 
     def _on_event(self, event: dict[str, Any]) -> None:
         action = event.get("Action")
-        name = text(event.get("Package"))
+        name = text(event.get("Package")) or self._limits.suite
         if action == "build-output":
             build = text(event.get("ImportPath")) or ""
             if build in self._build_outputs or len(self._build_outputs) < _MAX_BUILDS:
                 output = self._hold(self._build_outputs.get(build), text(event.get("Output")) or "")
                 self._build_outputs[build] = output
-        elif name is not None:
+        elif action in _ACTIONS:
             package = self._package(name)
             test = text(event.get("Test"))
             if action == "output":
                 self._on_output(package, test, text(event.get("Output")) or "")
             elif action == "run" and test:
-                _check_running(package.tests)
-                package.tests.setdefault(test, None)
+                _check_running(package.running)
+                package.running.add(test)
             elif action in _RESULTS and test:
                 self._end_test(package, test, _RESULTS[action], _duration_ms(event))
             elif action in _RESULTS:
@@ -108,10 +117,9 @@ class GoTest:
         return suite
 
     def _on_output(self, package: _Package, test: str | None, line: str) -> None:
-        if test is None:
+        if test is None or (test not in package.running and len(package.tests) >= MAX_RUNNING):
             package.output = self._hold(package.output, line)
         elif not line.lstrip().startswith(_FRAMING):
-            _check_running(package.tests)
             package.tests[test] = self._hold(package.tests.get(test), line)
 
     def _hold(self, output: Text | None, line: str) -> Text:
@@ -130,6 +138,7 @@ class GoTest:
     def _end_test(self, package: _Package, test: str, severity: Severity, duration_ms: int | None) -> None:
         builder = CaseBuilder(package.suite.name, test, duration_ms)
         output = package.tests.pop(test, None)
+        package.running.discard(test)
         self._release(output)
         builder.set_result(severity)
         kept = output.value if output else None
@@ -144,14 +153,19 @@ class GoTest:
     def _end_package(
         self, name: str, severity: Severity | None, duration_ms: int | None, build_output: Text | None = None
     ) -> None:
-        """Ends a package; with no severity the log ended before it. In one that passed only benchmarks have no end."""
+        """Ends a package; with no severity the log ended before it.
+
+        Tests that are still running failed, but in a package that passed they are benchmarks. Output of a test that
+        has ended already belongs to the package.
+        """
         package = self._packages.pop(name)
         failed = severity is Severity.FAILED
-        for test in list(package.tests):
-            if failed or severity is None:
+        if failed or severity is None:
+            for test in sorted(package.running):
                 self._end_test(package, test, Severity.ERROR, None)
-            else:
-                self._release(package.tests.pop(test))
+        for output in package.tests.values():
+            self._release(output)
+            package.output = self._hold(package.output, output.joined)
         if failed:
             self._unbuilt.pop(name, None)
         if failed and not package.failed:
@@ -167,12 +181,16 @@ class GoTest:
         self._totals.add(suite, builder)
 
 
-def _event(line: bytes, number: int) -> dict[str, Any]:
-    """The event of a line. Raises BadReport."""
+def _event(line: bytes) -> dict[str, Any] | None:
+    """The event of a line; None for a line that is none: programs may print lines that begin with a brace."""
+    if not line.lstrip().startswith(b"{"):
+        return None
     try:
         event = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise BadReport(f"this is not well-formed JSON: {str(error)[:100]}", number) from error
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(event.get("Action"), str):
+        return None
     return {name: value for name, value in event.items() if isinstance(value, str | int | float)}
 
 

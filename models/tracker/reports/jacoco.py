@@ -20,6 +20,8 @@ class Jacoco(XmlReader):
     modules), the later ones have their groups before it.
     """
 
+    markers = frozenset(("sessioninfo",))
+
     def __init__(self, limits: Limits, sink: Callable[[FileCoverage], None]) -> None:
         super().__init__(limits)
         self._sink = sink

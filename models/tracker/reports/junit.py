@@ -42,6 +42,7 @@ class JUnit(XmlReader):
         "flakyError": _RERUN_STACK,
     }
     texts = frozenset((*_RESULTS, "stackTrace", "system-out", "system-err"))
+    markers = frozenset(("properties", "system-out", "system-err"))
 
     def __init__(self, limits: Limits, sink: Callable[[Case], None]) -> None:
         super().__init__(limits)

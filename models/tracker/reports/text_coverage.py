@@ -1,4 +1,4 @@
-"""Coverage reports that are lines of text or JSON: LCOV, Go cover profiles, coverage.py."""
+"""Coverage reports that are lines of text or JSON: LCOV, Go cover profiles, coverage.py, Codecov."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from models.tracker.reports.base import BadReport, CoverageReport, FileCoverage, Limits, ReportTooLarge
+from models.tracker.reports.base import BadReport, CoverageReport, FileCoverage, Limits, ReportTooLarge, UnknownFormat
 from models.tracker.reports.byte_stream import lines
 from models.tracker.reports.file_coverage import (
     MAX_LINE_NUMBER,
@@ -26,6 +26,7 @@ _BLOCK = re.compile(rb"(.+):(\d{1,9})\.(\d{1,9}),\d{1,9}\.\d{1,9} (\d{1,9}) (\d{
 _MAX_STATEMENTS = 0xFFFF
 """Statements of a block."""
 
+_FRACTION = re.compile(r"(\d{1,6})\s*/\s*(\d{1,6})", re.ASCII)
 _COUNTS = {(f"{state}_{what}",) for state in ("covered", "missing") for what in ("lines", "branches")}
 
 
@@ -139,13 +140,14 @@ class CoveragePy:
 
     def read(self, pieces: Iterable[bytes]) -> None:
         for place, value in json_values(pieces, self._limits):
-            self._is_coveragepy |= place in (("files",), ("totals",))
             if place[:1] == ("files",):
+                self._is_coveragepy |= place[2:3] in (("executed_lines",), ("missing_lines",), ("summary",))
                 self._file(place[1:], value)
             elif place[:1] == ("totals",) and place[1:] in _COUNTS:
+                self._is_coveragepy = True
                 self._totals[place[1]] = value
         if not self._is_coveragepy:
-            raise BadReport("it has neither files nor totals: this is no report of coverage.py")
+            raise UnknownFormat("it has neither files with lines nor totals")
 
     def report(self, digest: str) -> CoverageReport:
         line = _pair(self._totals, "lines") or (self._sum[0], self._sum[1])
@@ -174,6 +176,59 @@ class CoveragePy:
         self._sum = [self._sum[0] + lines[0], self._sum[1] + lines[1]]
         branches = _pair(self._summary, "branches") or (0, 0)
         self._sink(FileCoverage(path, *lines, *branches, self._lines or None))
+
+
+class Codecov:
+    """Codecov's JSON: `coverage` maps a path to its lines, as an object by number or an array by index.
+
+    The value of a line is its hits, "1/2" for covered and all branches, true for partly covered, or null for no code.
+    """
+
+    def __init__(self, limits: Limits, sink: Callable[[FileCoverage], None]) -> None:
+        self._limits = limits
+        self._sink = sink
+        self._files = CoverageFiles(limits)
+        self._path: str | None = None
+        self._index = 0
+        self._lines: dict[int, bool] = {}
+        self._branches = [0, 0]
+        self._is_codecov = False
+
+    def read(self, pieces: Iterable[bytes]) -> None:
+        for place, value in json_values(pieces, self._limits):
+            if len(place) == 3 and place[0] == "coverage":
+                self._is_codecov = True
+                if place[1] != self._path:
+                    self._close_file()
+                    self._path = place[1]
+                self._line(place[2], value)
+        self._close_file()
+        if not self._is_codecov:
+            raise UnknownFormat("it has no lines below coverage")
+
+    def report(self, digest: str) -> CoverageReport:
+        return coverage_report("Codecov JSON", digest, *self._files.emit(self._sink))
+
+    def _line(self, key: str, value: Any) -> None:
+        line = self._index if key == ITEM else line_number(key)
+        self._index += 1
+        if line is None or not 0 < line <= MAX_LINE_NUMBER or value is None:
+            return
+        if isinstance(value, str) and (match := _FRACTION.fullmatch(value.strip())):
+            taken, total = int(match[1]), int(match[2])
+            self._branches[0] += min(taken, total)
+            self._branches[1] += max(0, total - taken)
+            covered = taken > 0
+        else:
+            covered = value is True or (number(value) or 0) > 0
+        self._lines[line] = covered or self._lines.get(line, False)
+
+    def _close_file(self) -> None:
+        if self._path is not None and self._lines:
+            path = clean_path(self._path)
+            self._files.add_lines(path, self._lines)
+            self._files.repeat_branches(path, self._branches[0], self._branches[1])
+        self._path, self._index, self._lines, self._branches = None, 0, {}, [0, 0]
 
 
 def _pair(counts: dict[str, Any], what: str) -> CoverageCounts | None:

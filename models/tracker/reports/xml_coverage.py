@@ -34,6 +34,8 @@ class Cobertura(XmlReader):
     A class repeats the lines of its methods. Only where it does not, the lines of its methods count.
     """
 
+    markers = frozenset(("sources", "packages", "classes"))
+
     def __init__(self, limits: Limits, sink: Callable[[FileCoverage], None]) -> None:
         super().__init__(limits)
         self._sink = sink
@@ -88,6 +90,8 @@ class Clover(XmlReader):
     The unit is the statement; the project's metrics are the total. A `testproject` is the code of tests and is left
     out.
     """
+
+    markers = frozenset(("project", "testproject"))
 
     def __init__(self, limits: Limits, sink: Callable[[FileCoverage], None]) -> None:
         super().__init__(limits)
@@ -157,6 +161,8 @@ def _plus(left: CoverageCounts | None, right: CoverageCounts | None) -> Coverage
 
 class OpenCover(XmlReader):
     """`Module`, `File`, `Method`, `SequencePoint`. A point that two modules share counts once, by its place."""
+
+    markers = frozenset(("Modules", "Module"))
 
     def __init__(self, limits: Limits, sink: Callable[[FileCoverage], None]) -> None:
         super().__init__(limits)

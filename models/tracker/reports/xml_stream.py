@@ -109,6 +109,8 @@ class XmlReader:
 
     parts: Mapping[str, frozenset[str]] = {}
     texts: frozenset[str] = frozenset()
+    markers: frozenset[str] = frozenset()
+    """Other elements by which a document of the format is known, although they are not read."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
@@ -151,6 +153,15 @@ class XmlReader:
             if _DROPPED in element:
                 text.dropped += int(element[_DROPPED]["#text"])
         return text.value
+
+    def is_format(self, root: str, first: str) -> bool:
+        """Whether the document that was read is empty, or has elements of the format inside its root.
+
+        `first` is the first element in the root. Expat interns the names of all elements.
+        """
+        known = self.markers.union(self.starts, self.items)
+        names = {name.rpartition(":")[2] for name in self._parser.intern}
+        return not first or first in known or not names.isdisjoint(known - {root})
 
     def _prepare(self) -> None:
         parser = self._parser

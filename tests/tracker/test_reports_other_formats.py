@@ -1,0 +1,409 @@
+"""NUnit 2, xUnit v1 and v3, SonarQube, Codecov, TAP and Cucumber, as their tools write them; and files of no format."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from typing import Any
+
+import pytest
+from reported import Counts, counts, covers, only, read
+
+from models.tracker.reports.base import BadReport, CaseStatus, Limits
+from models.tracker.reports.detect import COVERAGE, TESTS, is_empty
+
+PASSED, FAILED, ERROR, SKIPPED = CaseStatus.PASSED, CaseStatus.FAILED, CaseStatus.ERROR, CaseStatus.SKIPPED
+
+NUNIT2 = """<?xml version="1.0" encoding="utf-8" standalone="no"?>
+<!--This file represents the results of running a test suite-->
+<test-results name="/x/mock.dll" total="4" errors="1" failures="1" not-run="2" inconclusive="1" ignored="1"
+    skipped="0" invalid="1" date="2010-10-18" time="13:23:35">
+  <environment nunit-version="2.5.8.0" clr-version="2.0.50727.1433" os-version="Unix" platform="Unix" cwd="/x"/>
+  <culture-info current-culture="en-US" current-uiculture="en-US"/>
+  <test-suite type="Assembly" name="/x/mock.dll" executed="True" result="Failure" success="False" time="0.094">
+    <results><test-suite type="Namespace" name="N" executed="True" result="Failure" success="False"><results>
+      <test-suite type="TestFixture" name="F" executed="True" result="Failure" success="False" time="0.07">
+        <failure><message><![CDATA[Child test failed]]></message><stack-trace/></failure>
+        <results>
+          <test-case name="N.F.Adds(1.5,&quot;a.b&quot;)" executed="True" result="Success" success="True" time="0.016"/>
+          <test-case name="N.F.Fails" executed="True" result="Failure" success="False" time="0.5" asserts="1">
+            <failure><message><![CDATA[Intentional]]></message><stack-trace>at N.F.Fails()</stack-trace></failure>
+          </test-case>
+          <test-case name="N.F.Throws" executed="True" result="Error" success="False" time="0.25" asserts="0">
+            <failure><message><![CDATA[System.Exception]]></message></failure></test-case>
+          <test-case name="N.F.Later" executed="False" result="Ignored">
+            <reason><message><![CDATA[not yet]]></message></reason></test-case>
+          <test-case name="N.F.Generic" executed="False" result="NotRunnable"/>
+          <test-case name="N.F.Dunno" executed="True" result="Inconclusive" success="False" time="0"/>
+        </results></test-suite></results></test-suite></results></test-suite>
+</test-results>"""
+
+NUNIT24 = """<test-results name="a.dll" total="2" failures="1" not-run="1" date="2008-01-01" time="10:00:00">
+<test-suite name="F" success="False" time="1"><results>
+<test-case name="N.F.A" executed="True" success="True" time="0.01"/>
+<test-case name="N.F.B" executed="True" success="False" time="0.01"><failure><message>no</message></failure></test-case>
+<test-case name="N.F.C" executed="False"><reason><message>later</message></reason></test-case>
+</results></test-suite></test-results>"""
+
+XUNIT1 = """<?xml version="1.0" encoding="utf-8"?>
+<assembly name="C:\\x\\tests.dll" run-date="2012-03-16" run-time="09:40:45" time="0.25" total="3" passed="1"
+    failed="1" skipped="1" environment="64-bit .NET" test-framework="xUnit.net 1.9.0.1566">
+  <class time="0.25" name="N.C" total="3" passed="1" failed="1" skipped="1">
+    <test name="N.C.ok" type="N.C" method="ok" result="Pass" time="0.016"><output>said</output></test>
+    <test name="N.C.no(x: 1)" type="N.C" method="no" result="Fail" time="0.234">
+      <failure exception-type="Xunit.Sdk.EqualException"><message>Assert.Equal()</message>
+      <stack-trace>at N.C</stack-trace>
+      </failure></test>
+    <test name="N.C.later" type="N.C" method="later" result="Skip"><reason><message>not yet</message></reason></test>
+  </class>
+</assembly>"""
+
+XUNIT3 = """<?xml version="1.0" encoding="utf-8"?>
+<assemblies schema-version="3" id="5e" computer="c" user="u" start-rtf="2024-01-01T00:00:00Z">
+  <assembly id="1" name="/x/tests.dll" total="3" passed="1" failed="1" skipped="0" not-run="1" errors="0" time="0.1">
+    <errors/>
+    <collection id="2" name="Test collection for N.C" total="3" passed="1" failed="1" skipped="0" time="0.1">
+      <test id="3" name="N.C.ok" type="N.C" method="ok" time="0.05" time-rtf="00:00:00.05" result="Pass"/>
+      <test id="4" name="N.C.no" type="N.C" method="no" time="0.05" result="Fail">
+        <failure exception-type="E"><message>expected</message><stack-trace>at x</stack-trace></failure></test>
+      <test id="5" name="N.C.never" type="N.C" method="never" time="0" result="NotRun"/>
+    </collection></assembly></assemblies>"""
+
+SONAR_TESTS = """<testExecutions version="1">
+  <file path="testx/ClassOneTest.xoo">
+    <testCase name="test1" duration="5"/>
+    <testCase name="test2" duration="500"><skipped message="short message">other</skipped></testCase>
+    <testCase name="test3" duration="100"><failure message="short">stacktrace</failure></testCase>
+    <testCase name="test4" duration="500"><error message="short">stacktrace</error></testCase>
+  </file></testExecutions>"""
+
+SONAR_COVERAGE = """<coverage version="1">
+  <file path="xources/hello/NoConditions.xoo">
+    <lineToCover lineNumber="6" covered="true"/>
+    <lineToCover lineNumber="7" covered="false"/>
+  </file>
+  <file path="xources/hello/WithConditions.xoo">
+    <lineToCover lineNumber="3" covered="true" branchesToCover="2" coveredBranches="1"/>
+  </file></coverage>"""
+
+CODECOV = """{"coverage": {
+  "src/a.py": {"1": 1, "2": 0, "3": "1/2", "4": null, "5": true, "6": "0/2"},
+  "src/b.py": [null, 1, 0, null, 5]
+}, "messages": {"src/a.py": {"1": "text"}}}"""
+
+TAP13 = """TAP version 13
+1..5
+ok 1 - works
+not ok 2 - fails
+  ---
+  duration_ms: 12.5
+  message: 'expected 1'
+  severity: fail
+  ...
+# Failed test 'fails'
+ok 3 - later # SKIP not on this system
+not ok 4 - unfinished # TODO write it
+ok 5
+"""
+
+TAP_NODE = """TAP version 13
+# Subtest: outer
+    # Subtest: inner one
+    ok 1 - inner one
+      ---
+      duration_ms: 0.5
+      ...
+    # Subtest: inner two
+    not ok 2 - inner two
+      ---
+      duration_ms: 1.5
+      error: 'boom'
+      ...
+    1..2
+not ok 1 - outer
+  ---
+  duration_ms: 3
+  type: 'suite'
+  error: '1 subtest failed'
+  ...
+1..1
+# tests 3
+# fail 1
+"""
+
+CUCUMBER = json.dumps(
+    [
+        {
+            "uri": "features/shop.feature", "id": "shop", "keyword": "Feature", "name": "Shop", "line": 1,
+            "elements": [
+                {"type": "background", "keyword": "Background", "name": "", "line": 2,
+                 "steps": [{"keyword": "Given ", "name": "a", "result": {"status": "passed", "duration": 1000000}}]},
+                {"id": "shop;buys", "type": "scenario", "keyword": "Scenario", "name": "buys", "line": 4,
+                 "before": [{"match": {"location": "x"}, "result": {"status": "passed", "duration": 1000000}}],
+                 "steps": [
+                     {"keyword": "When ", "name": "I pay", "result": {"status": "passed", "duration": 2000000},
+                      "embeddings": [{"data": "aGVsbG8=", "mime_type": "text/plain"}]},
+                     {"keyword": "Then ", "name": "I own it", "line": 6,
+                      "result": {"status": "failed", "duration": 4000000, "error_message": "expected 1\n  at x.rb:5"}},
+                     {"keyword": "And ", "name": "more", "result": {"status": "skipped"}},
+                 ]},
+                {"id": "shop;looks", "type": "scenario", "keyword": "Scenario", "name": "looks", "line": 9,
+                 "steps": [{"keyword": "When ", "name": "I look", "result": {"status": "passed"}}]},
+                {"id": "shop;new", "type": "scenario", "keyword": "Scenario", "name": "new", "line": 12,
+                 "steps": [{"keyword": "When ", "name": "unknown", "result": {"status": "undefined"}}]},
+                {"id": "shop;off", "type": "scenario", "keyword": "Scenario", "name": "off", "line": 15,
+                 "steps": [{"keyword": "When ", "name": "x", "result": {"status": "skipped"}}]},
+            ],
+        }
+    ]
+)  # fmt: skip
+
+SAMPLES: dict[str, tuple[str, Counts]] = {
+    "NUnit 2": (NUNIT2, (6, 1, 1, 3, 0)),
+    "xUnit v1": (XUNIT1, (3, 1, 0, 1, 0)),
+    "xUnit v3": (XUNIT3, (3, 1, 0, 1, 0)),
+    "Sonar test execution": (SONAR_TESTS, (4, 1, 1, 1, 0)),
+    "TAP": (TAP13, (5, 1, 0, 2, 0)),
+    "Cucumber JSON": (CUCUMBER, (4, 2, 0, 1, 0)),
+}
+COVERED: dict[str, tuple[str, tuple[int, int, int | None, int | None]]] = {
+    "Sonar coverage": (SONAR_COVERAGE, (2, 1, 1, 1)),
+    "Codecov JSON": (CODECOV, (5, 3, 1, 3)),
+}
+
+
+@pytest.mark.parametrize("size", [1 << 30, 7])
+@pytest.mark.parametrize("format", SAMPLES)
+def test_a_test_report_is_counted_and_named_by_its_format(format: str, size: int) -> None:
+    document, wanted = SAMPLES[format]
+    report, cases = read(document, at_once=size)
+    assert (report.format, counts(report), len(cases)) == (format, wanted, wanted[0])
+    assert read(gzip.compress(document.encode()))[0] == report
+
+
+@pytest.mark.parametrize("size", [1 << 30, 7])
+@pytest.mark.parametrize("format", COVERED)
+def test_a_coverage_report_is_counted_and_named_by_its_format(format: str, size: int) -> None:
+    document, wanted = COVERED[format]
+    report, _ = covers(document, at_once=size)
+    assert report.format == format
+    assert (report.line_covered, report.line_missed, report.branch_covered, report.branch_missed) == wanted
+
+
+@pytest.mark.parametrize("format", [*SAMPLES, *COVERED])
+def test_a_report_under_the_wrong_part_is_refused_by_its_name(format: str) -> None:
+    document = (SAMPLES.get(format) or COVERED[format])[0]
+    with pytest.raises(BadReport, match=f"{format} is a .*expected one of"):
+        _ = covers(document) if format in SAMPLES else read(document)
+
+
+def facts(document: str) -> list[tuple[Any, ...]]:
+    return [
+        (case.class_name, case.name, case.status, case.duration_ms, case.failure_message) for case in read(document)[1]
+    ]
+
+
+def test_the_cases_of_nunit_2_have_the_class_in_their_name() -> None:
+    assert facts(NUNIT2) == [
+        ("N.F", 'Adds(1.5,"a.b")', PASSED, 16, None),
+        ("N.F", "Fails", FAILED, 500, "Intentional"),
+        ("N.F", "Throws", ERROR, 250, "System.Exception"),
+        ("N.F", "Later", SKIPPED, None, "not yet"),
+        ("N.F", "Generic", SKIPPED, None, None),
+        ("N.F", "Dunno", SKIPPED, 0, None),
+    ]
+    assert [(suite.name, suite.totals.tests) for suite in read(NUNIT2)[0].suites] == [("F", 6)]
+    assert [status for _, _, status, _, _ in facts(NUNIT24)] == [PASSED, FAILED, SKIPPED]
+
+
+FAILED_SUITE = "<failure><message>OneTimeTearDown: boom</message></failure>"
+NUNIT3 = '<test-run result="Failed" total="2" failed="{failed}">{inside}</test-run>'
+SUITE3 = '<test-suite name="{name}" type="TestFixture" result="Failed" total="{total}">{inside}</test-suite>'
+
+
+def test_suites_of_nunit_that_failed_without_cases_are_no_tests() -> None:
+    case = '<test-case name="a" classname="c" result="{}"/>'
+    empty = SUITE3.format(name="E", total=0, inside=FAILED_SUITE)
+    red = SUITE3.format(name="R", total=2, inside=FAILED_SUITE + case.format("Failed") + case.format("Passed"))
+    report, _ = read(NUNIT3.format(failed=1, inside=empty * 3 + red + empty))
+    assert counts(report) == (1, 1, 0, 0, 0)  # the failed case and the passed one have one name
+    assert [suite.name for suite in report.suites] == ["R"]
+    green = SUITE3.format(name="G", total=1, inside=case.format("Passed") + FAILED_SUITE)
+    report, cases = read(NUNIT3.format(failed=0, inside=green + empty))
+    assert counts(report) == (2, 0, 1, 0, 0)  # a run that failed is not green
+    assert (cases[1].class_name, cases[1].name, cases[1].stack) == ("G", "(suite)", "OneTimeTearDown: boom")
+    only_counts = '<test-run result="Failed" total="5" failed="2"><test-suite result="Failed"/></test-run>'
+    assert counts(read(only_counts)[0]) == (5, 2, 0, 0, 0)
+
+
+def test_xunit_v1_tells_of_a_failure() -> None:
+    ok, no, later = read(XUNIT1)[1]
+    assert (ok.class_name, ok.name, ok.out, ok.duration_ms) == ("N.C", "ok", "said", 16)
+    assert (no.failure_type, no.failure_message, no.stack) == ("Xunit.Sdk.EqualException", "Assert.Equal()", "at N.C")
+    assert later.failure_message == "not yet"
+
+
+def test_the_file_of_sonar_is_the_class() -> None:
+    assert facts(SONAR_TESTS)[2] == ("testx/ClassOneTest.xoo", "test3", FAILED, 100, "short")
+    assert read(SONAR_TESTS)[1][3].stack == "stacktrace"
+
+
+def test_the_lines_of_codecov_are_objects_or_arrays() -> None:
+    _, found = covers(CODECOV)
+    assert found["src/a.py"].lines == {1: True, 2: False, 3: True, 5: True, 6: False}
+    assert found["src/b.py"].lines == {1: True, 2: False, 4: True}
+
+
+def test_tap_has_diagnostics_skips_and_todos() -> None:
+    assert facts(TAP13) == [
+        ("", "works", PASSED, None, None),
+        ("", "fails", FAILED, 12, "expected 1"),
+        ("", "later", SKIPPED, None, "not on this system"),
+        ("", "unfinished", SKIPPED, None, "write it"),
+        ("", "test 5", PASSED, None, None),
+    ]
+    assert read(TAP13)[1][1].stack == ("duration_ms: 12.5\nmessage: 'expected 1'\nseverity: fail\nFailed test 'fails'")
+    assert read(TAP13, Limits(suite="unit"))[0].suites[0].name == "unit"
+
+
+def test_a_test_point_that_sums_up_a_subtest_is_no_test() -> None:
+    assert facts(TAP_NODE) == [
+        ("outer", "inner one", PASSED, 0, None),
+        ("outer", "inner two", FAILED, 2, "boom"),
+    ]
+
+
+TAP = {
+    "version 12 without a version": ("1..2\nok 1 a\nnot ok 2 b\n", (2, 1, 0, 0, 0)),
+    "a plan at the end": ("ok 1 a\nok 2 b\n1..2\n", (2, 0, 0, 0, 0)),
+    "output between": ("npm test\n1..1\nhello\nok 1 a\nbye\n", (1, 0, 0, 0, 0)),
+    "all skipped": ("1..0 # SKIP no network\n", (0, 0, 0, 0, 0)),
+    "fewer than planned": ("1..3\nok 1 a\n", (2, 0, 1, 0, 0)),
+    "more than planned": ("1..1\nok 1 a\nok 2 b\n", (3, 0, 1, 0, 0)),
+    "no plan": ("ok 1 a\n", (2, 0, 1, 0, 0)),
+    "bail out": ("1..3\nok 1 a\nBail out! no database\n", (2, 0, 1, 0, 0)),
+    "a passed todo": ("1..1\nok 1 a # TODO\n", (1, 0, 0, 0, 0)),
+    "an escaped hash": ("1..1\nnot ok 1 a \\# skip\n", (1, 1, 0, 0, 0)),
+    "no numbers": ("TAP version 14\n1..2\nok - a\nnot ok - b\n", (2, 1, 0, 0, 0)),
+    "a block without its end": ("1..1\nnot ok 1 a\n  ---\n  x: y\n", (1, 1, 0, 0, 0)),
+    "a subtest that failed by its plan": (
+        "TAP version 14\n# Subtest: s\n    1..2\n    ok 1 a\nnot ok 1 - s\n1..1\n", (2, 1, 0, 0, 0),
+    ),
+    "a subtest in a subtest": (
+        "TAP version 14\n    # Subtest: t\n        ok 1 a\n        1..1\n    ok 1 - t\n    1..1\nok 1 - s\n1..1\n",
+        (1, 0, 0, 0, 0),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", TAP)
+def test_tap_counts(what: str) -> None:
+    document, wanted = TAP[what]
+    assert counts(read(document)[0]) == wanted
+
+
+def test_a_scenario_of_cucumber_is_a_test() -> None:
+    report, cases = read(CUCUMBER)
+    assert [(case.name, case.status) for case in cases] == [
+        ("buys", FAILED), ("looks", PASSED), ("new", FAILED), ("off", SKIPPED),
+    ]  # fmt: skip
+    failed = cases[0]
+    assert (failed.class_name, failed.duration_ms, failed.failure_message) == ("Shop", 8, "expected 1")
+    assert failed.stack == "Then I own it\nexpected 1\n  at x.rb:5"
+    assert cases[2].failure_message == "undefined: When unknown"
+    assert [(suite.name, suite.totals.tests) for suite in report.suites] == [("Shop", 4)]
+
+
+EMPTY: dict[str, str] = {
+    "JUnit": "<testsuites/>",
+    "TRX": "<TestRun/>",
+    "xUnit v2": "<assemblies/>",
+    "NUnit 2": "<test-results/>",
+    "NUnit 3": '<test-run total="0"/>',
+    "Sonar test execution": '<testExecutions version="1"/>',
+    "go test -json": '{"Action":"start","Package":"p"}\n{"Action":"skip","Package":"p"}',
+    "TAP": "1..0 # SKIP nothing to do",
+    "Cucumber JSON": '[{"keyword": "Feature", "name": "f", "elements": []}]',
+    "JaCoCo": '<report name="x"><sessioninfo id="a" start="1" dump="2"/></report>',
+    "Clover": '<coverage clover="3"><project><metrics statements="0"/></project></coverage>',
+    "Cobertura": '<coverage line-rate="0"><sources/><packages/></coverage>',
+    "Sonar coverage": '<coverage version="1"/>',
+    "OpenCover": "<CoverageSession><Modules/></CoverageSession>",
+    "Go cover profile": "mode: set\n",
+    "LCOV": "TN:\nSF:a.c\nend_of_record\n",
+    "coverage.py JSON": '{"files": {}, "totals": {"covered_lines": 0, "missing_lines": 0}}',
+}
+
+
+@pytest.mark.parametrize("format", EMPTY)
+def test_a_known_format_without_a_test_or_a_line_is_read(format: str) -> None:
+    is_test = format in [known.name for known in TESTS]
+    report = read(EMPTY[format])[0] if is_test else covers(EMPTY[format])[0]
+    assert (report.format, is_empty(report)) == (format, True)
+
+
+UNKNOWN_TESTS = {
+    "another <testsuite>": "<testsuite><step name='a'/></testsuite>",
+    "another <assembly>": "<assembly xmlns='http://maven.apache.org/ASSEMBLY/2.0.0'><id>bin</id></assembly>",
+    "another <test-run>": "<test-run><phase/></test-run>",
+    "another results": '{"results": {"violations": []}}',
+    "another action": '{"Action": {"type": "x"}}\n',
+    "another array": '[{"keyword-count": 1, "elements": 5}]',
+    "an empty array": "[]",
+    "some JSON": '{"numTotalTests": 5, "testResults": []}',
+    "some XML": "<checkstyle version='4.3'><file name='a'/></checkstyle>",
+    "some text": "Tests run: 5, Failures: 0",
+}
+UNKNOWN_COVERAGE = {
+    "another <report>": "<report><entry name='a'/></report>",
+    "another <coverage>": "<coverage generator='x'><module name='a'/></coverage>",
+    "another coverage": '{"coverage": {"percent": 5}}',
+    "another files": '{"files": {"a.py": {"lines": 5}}}',
+    "Istanbul's own": '{"/x/a.js": {"path": "/x/a.js", "statementMap": {}}}',
+    "text of a summary": "TOTAL 80%",
+}
+
+
+@pytest.mark.parametrize("what", UNKNOWN_TESTS)
+def test_an_unknown_test_report_is_refused_with_what_it_resembles(what: str) -> None:
+    with pytest.raises(BadReport, match=r"(root element is <|it is no XML, but |its beginning is that of ).*TAP\)$"):
+        read(UNKNOWN_TESTS[what])
+
+
+@pytest.mark.parametrize("what", UNKNOWN_COVERAGE)
+def test_an_unknown_coverage_report_is_refused_with_what_it_resembles(what: str) -> None:
+    with pytest.raises(BadReport, match=r"(root element is <|it is no XML, but |its beginning is that of ).*JSON\)$"):
+        covers(UNKNOWN_COVERAGE[what])
+
+
+def test_what_a_file_resembles_is_in_the_message() -> None:
+    for document, resembled in (
+        ('{"numTotalTests": 5, "testResults": []}', 'a JSON object with "numTotalTests", "testResults"'),
+        ("[1]", "a JSON array"),
+        ("Tests run: 5", "text that begins with 'Tests run: 5'"),
+        (b"PK\x03\x04\0\0", "binary data"),
+        ("<testsuite><step/></testsuite>", "its beginning is that of JUnit, but .* first is <step>"),
+    ):
+        with pytest.raises(BadReport, match=resembled):
+            read(document)
+
+
+def test_every_format_is_known_by_one_sample() -> None:
+    """The formats of this file are tried on all samples: one sample, one format."""
+    for document in [document for document, _ in SAMPLES.values()]:
+        assert read(document)[0].format in [format.name for format in TESTS]
+    for document in [document for document, _ in COVERED.values()]:
+        assert covers(document)[0].format in [format.name for format in COVERAGE]
+
+
+def test_one_scenario_is_one_test() -> None:
+    """Rows of an outline have one name and their own lines."""
+    step = {"keyword": "When ", "name": "x", "result": {"status": "failed"}}
+    rows = [
+        {"type": "scenario", "name": "row", "line": line, "steps": [step | {"result": {"status": status}}]}
+        for line, status in ((5, "failed"), (6, "passed"))
+    ]
+    feature = {"keyword": "Feature", "name": "f", "uri": "a", "elements": rows}
+    assert counts(read(json.dumps([feature]))[0]) == (2, 1, 0, 0, 0)
+    empty = {"type": "scenario", "name": "empty", "line": 1, "steps": []}
+    assert only(read(json.dumps([feature | {"elements": [empty]}]))[1]).status is SKIPPED
