@@ -236,14 +236,15 @@ WAITING = {"command": "false", "restart": "on-failure", "restart-delay": "300ms"
 
 @pytest.mark.parametrize("path", ["stop/waiting", "group/stop"])
 def test_a_stop_while_it_waits_calls_the_restart_off_without_an_event(serve: Serve, path: str) -> None:
-    server = serve({"waiting": WAITING})
+    server = serve({"waiting": {**WAITING, "restart-delay": 60, "restart-max-delay": 60}})
     server.do("start", "waiting")
     server.until("waiting", "failed")
-    assert server.info("waiting")["pid"] is None
+    details = "/api/v1/processes/details?select=waiting"
+    assert server.get(details).json[0]["waitingFor"] == "restart"
     before = server.events("waiting")
     assert server.post(f"/api/v1/processes/{path}").status == 200
     assert server.post("/api/v1/processes/group/stop").status == 404
-    time.sleep(0.5)
+    assert [server.get(details).json[0][key] for key in ("waitingFor", "nextRestart")] == [None, None]
     assert server.events("waiting") == before
     assert server.status("waiting") == "failed"
 
