@@ -28,6 +28,7 @@ EXCEPTIONS = {
     ("supervisor/charts/helm/recovery.py", "supervisor.processes.orphans"),
     ("handlers/tracker/base.py", "models.charts.parameters"),
     ("handlers/tracker/stream.py", "handlers.supervision.streams"),
+    ("supervisor/processes/fleet.py", "Fleet"),
     ("supervisor/processes/process.py", "module"),
     ("supervisor/processes/process.py", "Process"),
 }
