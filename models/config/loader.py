@@ -5,9 +5,7 @@ Reading continues after a fault, so that `BadConfig` lists everything that is wr
 
 from __future__ import annotations
 
-import difflib
 import enum
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import islice
@@ -20,11 +18,12 @@ import attrs
 from attrs import NOTHING, evolve, frozen
 
 from models.config import parsers
+from models.config.cross_checks import PROCESSES, CrossChecks, with_templates
+from models.config.expansion import Expansion
+from models.config.includes import Origins, read_files
 from models.config.parsers import Count, Count0, Filled, Host, Raw, Span, Token, Url, ValidationError, Words
-from models.config.settings import MAX_SOCKET_PATH_BYTES, BadConfig, Config
-from models.config.yaml_text import Yaml
+from models.config.settings import BadConfig, Config
 from models.supervision.process import (
-    Condition,
     Dependency,
     ExecProbe,
     HealthCheck,
@@ -33,13 +32,10 @@ from models.supervision.process import (
     Seconds,
     Size,
     TcpProbe,
-    circle,
 )
-from models.supervision.selectors import is_glob
 
 Check: TypeAlias = Callable[[Any], Any]
 _AMOUNT: TypeAlias = Annotated[str, parsers.amount]
-_PROCESSES = "supervisor.processes"
 _MAX_CIRCLES, _MAX_UNKNOWN_NAMES = 20, 20
 
 
@@ -77,6 +73,7 @@ _READ_AS: Mapping[type, Mapping[str, Any]] = {
         "health_check": Annotated[HealthCheck, _one_probe],
         "groups": tuple[Annotated[str, parsers.group_name], ...],
         **dict.fromkeys(("directory", "user", "group", "stdout_logfile", "stderr_logfile"), Filled),
+        "env_file": tuple[Filled, ...],
         **dict.fromkeys(("log_backups", "restart_limit"), Count0),
     },
     HealthCheck: {
@@ -142,7 +139,7 @@ def fields_of(section: type) -> Mapping[str, Field]:
     return {
         a.name.replace("_", "-"): Field(a.name, *split_annotation(hints[a.name]), a.default is NOTHING)
         for a in attrs.fields(section)
-        if (section, a.name) != (ProcessSpec, "name")
+        if section is not ProcessSpec or a.name not in ("name", "template", "env_digest")
     }
 
 
@@ -175,15 +172,18 @@ def load(path: Path | None, environ: Mapping[str, str], overrides: Mapping[str, 
     `overrides` maps property path to text. Raises `BadConfig` with every fault in any of them.
     """
     loader = _Loader()
-    config: Config = loader.section(Config, [loader.file(path) if path else None], _Place())
+    parts = read_files(path, lambda where, why: loader.fault(_Place(shown=where), why)) if path else []
+    loader.expansion = Expansion(parts, environ, overrides or {}, VARIABLES)
+    config: Config = loader.section(Config, parts, _Place())
     for name, variable in _VARIABLE_OF.items():
         if environ.get(variable):
             config = loader.override(config, environ[variable], _Place(name, f"{variable} ({name})"))
     for name, text in (overrides or {}).items():
         config = loader.override(config, text, _Place(name, name))
-    loader.cross_check(config)
+    config = with_templates(config)
+    CrossChecks(config, lambda path, why: loader.fault(_Place(path, path), why), loader.is_faulty).run()
     if loader.faults:
-        raise BadConfig(loader.faults)
+        raise BadConfig(list(dict.fromkeys(loader.faults)))  # replicas of one template have the same faults
     return config
 
 
@@ -193,7 +193,7 @@ def differences(old: Config, new: Config) -> list[str]:
     names = [name for name in {**before, **after} if before.get(name) != after.get(name)]
     return [
         *(path for path in _PROPERTIES if _get(old, path) != _get(new, path)),
-        *(f"{_PROCESSES}.{name}" for name in names),
+        *(f"{PROCESSES}.{name}" for name in names),
     ]
 
 
@@ -204,12 +204,6 @@ def _get(config: Config, path: str) -> object:
 def _put(section: Any, path: str, value: object) -> Any:
     name, _, rest = path.replace("-", "_").partition(".")
     return evolve(section, **{name: _put(getattr(section, name), rest, value) if rest else value})
-
-
-def _suggestion(name: str, names: Iterable[str], above: str = "") -> str:
-    """The end of a fault about an unknown name."""
-    close = difflib.get_close_matches(name.lower(), list(names), 1, 0.7)
-    return f"; did you mean {above}{close[0]}?" if close else ""
 
 
 @frozen
@@ -230,20 +224,19 @@ class _Loader:
     def __init__(self) -> None:
         self.faults: list[str] = []
         self._faulty: set[str] = set()
+        self.origins = Origins()
+        self.expansion = Expansion([], {}, {}, frozenset())
 
     def fault(self, at: _Place, why: object) -> Any:
         self._faulty.add(at.path)
-        line = f"{at.shown}: {why}"
+        line = f"{self.origins.prefix(at.path)}{at.shown}: {why}"
         self.faults.append("".join(c if c.isprintable() else ascii(c)[1:-1] for c in line))
         return NOTHING
-
-    def file(self, path: Path) -> Raw:
-        return Yaml(path, lambda where, why: self.fault(_Place(shown=where), why)).read()
 
     def override(self, config: Config, text: str, at: _Place) -> Config:
         """`config` with one property replaced by the value of `text`."""
         if at.path not in _PROPERTIES:
-            self.fault(at, f"unknown property{_suggestion(at.path, _PROPERTIES)}")
+            self.fault(at, f"unknown property{parsers.suggestion(at.path, _PROPERTIES)}")
             return config
         value = self._value(_PROPERTIES[at.path], [text], at)
         return config if value is NOTHING else _put(config, at.path, value)
@@ -272,6 +265,7 @@ class _Loader:
         for part in parts:
             for key, raw in self._items(part, at):
                 name, inner = _undotted(fields, key, raw)
+                self.origins.note(at.of(name).path, part, key)
                 if inner is not None or name not in fields:
                     given.setdefault(name, []).append(inner)
         return given
@@ -285,10 +279,12 @@ class _Loader:
         above = f"{at.path}." if at.path else ""
         elsewhere = [path for path in _names_below(Config) if path.rpartition(".")[2] == name]
         section = (
-            _suggestion(name, _names_below(kind), above) or (elsewhere and f"; did you mean {elsewhere[0]}?") or ""
+            parsers.suggestion(name, _names_below(kind), above)
+            or (elsewhere and f"; did you mean {elsewhere[0]}?")
+            or ""
         )
         for end in islice(_leaf_names(name, raw), _MAX_UNKNOWN_NAMES):
-            self.fault(at.of(end), f"unknown property{_suggestion(end, _names_below(kind), above) or section}")
+            self.fault(at.of(end), f"unknown property{parsers.suggestion(end, _names_below(kind), above) or section}")
 
     def _value(self, f: Field, parts: Sequence[Raw], at: _Place) -> Any:
         before = len(self.faults)
@@ -323,20 +319,45 @@ class _Loader:
 
     def _mapping(self, key: Field, value: Field, parts: Sequence[Raw], at: _Place) -> dict[Any, Any]:
         """A mapping whose keys the user chooses."""
-        given, entries = dict[str, list[Raw]](), {}
-        for word, raw in (item for part in parts for item in self._items(part, at)):
-            for name, inner in _entry_of(value.base, word, raw).items():
-                given.setdefault(name, []).append(inner)
+        given, entries = dict[str, list[Raw]](), dict[str, Any]()
+        for part in parts:
+            for word, raw in self._items(part, at):
+                for name, inner in _entry_of(value.base, word, raw).items():
+                    place = at.of(name)
+                    places = self.origins.two_files(place.path, part, word) if value.base is ProcessSpec else ""
+                    self.origins.note(place.path, part, word)
+                    if name in given and places:
+                        self.fault(place, f"is given twice: {places}")
+                        continue
+                    given.setdefault(name, []).append(inner)
         for name, raws in given.items():
             if self._value(key, [name], at) is not NOTHING:
-                entries[name] = self._entry(value, name, raws, at.of(name))
+                for found, entry in self._entries(value, name, raws, at.of(name)).items():
+                    if found in entries:
+                        self.fault(at.of(name), f"{parsers.shown(found)} is the name of two processes")
+                    entries[found] = entry
         return {name: entry for name, entry in entries.items() if entry is not NOTHING}
 
-    def _entry(self, value: Field, name: str, raws: Sequence[Raw], at: _Place) -> Any:
+    def _entries(self, value: Field, name: str, raws: Sequence[Raw], at: _Place) -> dict[str, Any]:
+        """The value of one key; of a process with `numprocs`, those of its replicas."""
         if value.base is ProcessSpec:
-            return self.section(ProcessSpec, raws, at, name=name)
+            return self._processes(name, raws, at)
         present = [raw for raw in raws if raw is not None]
-        return self._value(value, present, at) if present else NOTHING
+        if at.path.startswith("supervisor.groups.") and len(present) > 1:  # groups of several files join
+            present = [_joined(present) or []]
+        return {name: self._value(value, present, at) if present else NOTHING}
+
+    def _processes(self, name: str, raws: Sequence[Raw], at: _Place) -> dict[str, Any]:
+        try:
+            entries = self.expansion.entries(name, raws, self.origins.folder(at.path))
+        except ValidationError as why:
+            return {name: self.fault(at, why)}
+        for entry in entries:
+            self.origins.copy(at.path, f"{PROCESSES}.{entry.name}")
+        return {
+            entry.name: self.section(ProcessSpec, entry.raws, at, name=entry.name, template=entry.template)
+            for entry in entries
+        }
 
     def _list(self, split: Callable[[str], list[str]], item: Field, raw: Raw, at: _Place) -> Any:
         try:
@@ -359,78 +380,18 @@ class _Loader:
         except ValidationError as why:
             return self.fault(at, why)
 
-    def cross_check(self, config: Config) -> None:
-        """Checks properties against each other. An invalid property is not reported a second time."""
-        tls = config.server.tls
-        is_half = (tls.certificate is None) != (tls.key is None)
-        if is_half and not self._is_faulty("server.tls"):
-            self.fault(_Place().of("server.tls"), "certificate and key must be given together")
-        self._check_socket(config)
-        specs = config.supervisor.processes
-        for spec in specs.values():
-            self._check_process(spec, specs)
-        self._check_groups(config)
-        self._check_circles(specs)
-
-    def _check_socket(self, config: Config) -> None:
-        socket, at = config.server.unix_socket, _Place().of("server.unix-socket")
-        path = socket.path
-        if path is not None and len(os.fsencode(path)) > MAX_SOCKET_PATH_BYTES:
-            self.fault(at.of("path"), f"has more than {MAX_SOCKET_PATH_BYTES} bytes")
-        folder = config.server.data_dir.absolute()
-        if socket.mode != "0600" and (path is None or Path(path).absolute().is_relative_to(folder)):
-            self.fault(at.of("mode"), f"{socket.mode} needs a path outside server.data-dir, which has mode 0700")
-        if path == "none" and not config.server.address:
-            self.fault(at.of("path"), "none leaves no way to the server: server.address is none too")
-
-    def _check_groups(self, config: Config) -> None:
-        processes = config.supervisor.processes
-        for group, members in config.supervisor.groups.items():
-            for member in members:
-                if not is_glob(member) and member not in processes:
-                    why = f"{parsers.shown(member)} is not a process{_suggestion(member, processes)}"
-                    self.fault(_Place().of(f"supervisor.groups.{group}"), why)
-
-    def _check_process(self, spec: ProcessSpec, specs: Mapping[str, ProcessSpec]) -> None:
-        at = _process(spec.name)
-        if spec.redirect_stderr and spec.stderr_logfile is not None:
-            self.fault(at.of("stderr-logfile"), "cannot be given together with redirect-stderr: true")
-        for dependency in spec.depends_on:
-            if why := self._dependency_fault(dependency, spec, specs):
-                self.fault(at.of("depends-on"), why)
-
-    def _dependency_fault(self, dependency: Dependency, spec: ProcessSpec, specs: Mapping[str, ProcessSpec]) -> str:
-        name: Any = dependency.process
-        if name is NOTHING:
-            return ""
-        if name == spec.name:
-            return "a process cannot depend on itself"
-        if name not in specs:
-            return f"{parsers.shown(name)} is not a process{_suggestion(name, specs)}"
-        checked = specs[name].health_check or self._is_faulty(_process(name).of("health-check").path)
-        if dependency.condition is Condition.HEALTHY and not checked:
-            return f"{parsers.shown(name)} has no health-check, so it never becomes healthy"
-        return ""
-
-    def _check_circles(self, specs: Mapping[str, ProcessSpec]) -> None:
-        """Reports circles of dependencies: each time one is found, the dependency that closes it is left out."""
-        needs = {name: {dependency.process for dependency in spec.depends_on} - {name} for name, spec in specs.items()}
-        for _ in range(_MAX_CIRCLES):
-            if not (names := circle(needs)):
-                return
-            self.fault(_process(names[0]).of("depends-on"), f"{' -> '.join(names)} is a circle")
-            needs[names[-2]].discard(names[-1])
-
-    def _is_faulty(self, path: str) -> bool:
+    def is_faulty(self, path: str) -> bool:
         return any(faulty == path or faulty.startswith(f"{path}.") for faulty in self._faulty)
 
 
-def _process(name: str) -> _Place:
-    return _Place().of(f"{_PROCESSES}.{name}")
+def _joined(raws: Sequence[Raw]) -> Raw:
+    return [item for raw in raws for item in (parsers.commas(raw) if isinstance(raw, str) else raw or [])]
 
 
 def _kind(raw: Raw) -> str:
-    return "nothing" if raw is None else {str: "text", list: "a list", dict: "a mapping"}[type(raw)]
+    if raw is None:
+        return "nothing"
+    return "text" if isinstance(raw, str) else "a list" if isinstance(raw, list) else "a mapping"
 
 
 @cache  # called for each value: thousands, where there are hundreds of processes

@@ -6,12 +6,13 @@ A parser turns text into a value. A check takes a parsed value and returns it, o
 
 from __future__ import annotations
 
+import difflib
 import ipaddress
 import math
 import re
 import shlex
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, NewType, TypeAlias, TypeVar
 from urllib.parse import urlsplit
@@ -39,6 +40,12 @@ class ValidationError(ValueError):
 def shown(text: str) -> str:
     """`text` in quotes, on one line, at most 60 characters of it."""
     return repr(text if len(text) <= 60 else text[:57] + "...")
+
+
+def suggestion(name: str, names: Iterable[str], above: str = "") -> str:
+    """The end of a fault about an unknown name."""
+    close = difflib.get_close_matches(name.lower(), list(names), 1, 0.7)
+    return f"; did you mean {above}{close[0]}?" if close else ""
 
 
 def text(raw: str) -> str:

@@ -23,12 +23,28 @@ def _composed(text: str) -> yaml.Node | None:
     return yaml.compose(text, yaml.SafeLoader)
 
 
+class Mapped(dict[str, Raw]):
+    """A mapping that knows its file and the lines of its keys."""
+
+    def __init__(self, content: dict[str, Raw], file: Path, lines: dict[str, int], included_as: str | None) -> None:
+        """`included_as` is what faults call the file; `None` for the main one."""
+        super().__init__(content)
+        self.file = file
+        self.lines = lines
+        self.included_as = included_as
+
+    def like(self, content: dict[str, Raw]) -> Mapped:
+        """Another mapping of the same place."""
+        return Mapped(content, self.file, self.lines, self.included_as)
+
+
 class Yaml:
     """One file as a tree. Calls `fault(where, why)` for each fault; `where` is the file, with line and column."""
 
-    def __init__(self, path: Path, fault: Callable[[str, str], object]) -> None:
+    def __init__(self, path: Path, fault: Callable[[str, str], object], included_as: str | None = None) -> None:
         self._path, self._fault = path, fault
         self._done: dict[yaml.Node, Raw] = {}  # an alias is converted once, however often it is used
+        self._included_as = included_as
         self._open: set[yaml.Node] = set()
 
     def read(self) -> Raw:
@@ -60,7 +76,8 @@ class Yaml:
         if node.tag not in _TAGS:
             self._at(node, "tags such as !this are not supported")
         if isinstance(node, yaml.MappingNode):
-            return self._merged(node) | self._own(node)
+            lines = {str(key.value): key.start_mark.line + 1 for key, _ in node.value}
+            return Mapped(self._merged(node) | self._own(node), self._path, lines, self._included_as)
         if isinstance(node, yaml.SequenceNode):
             return [self._plain(item) for item in node.value]
         return None if node.tag == _NULL else str(node.value)

@@ -177,6 +177,7 @@ class ProcessSpec:
     args: tuple[str, ...] = ()
     directory: str | None = None
     environment: Mapping[str, str] = field(factory=dict, repr=False)  # may hold passwords
+    env_file: tuple[str, ...] = ()
     user: str | None = None
     group: str | None = None
     umask: int | None = None
@@ -204,6 +205,10 @@ class ProcessSpec:
     groups: tuple[str, ...] = ()
     description: str = ""
     health_check: HealthCheck | None = None
+    template: str | None = None
+    """The entry that it is a replica of; no property."""
+    env_digest: str = field(default="", repr=False)
+    """Changes with the contents of the environment files; no property."""
 
     @property
     def argv(self) -> list[str]:
@@ -219,7 +224,10 @@ class ProcessSpec:
         """SHA-256 of the launch settings; on adoption, a different value means that the configuration has changed."""
         files = self.stdout_logfile, self.stderr_file, self.redirect_stderr
         setting = self.directory, self.user, self.group, self.umask, self.nice
-        launch = self.argv, sorted(self.environment.items()), sorted(self.limits.items()), *setting, *files
+        options = sorted(self.environment.items()), sorted(self.limits.items())
+        launch: tuple[object, ...] = self.argv, *options, *setting, *files
+        if self.env_file:
+            launch = (*launch, self.env_file, self.env_digest)
         return hashlib.sha256(repr(launch).encode("utf-8", "backslashreplace")).hexdigest()[:16]
 
 

@@ -43,7 +43,7 @@ def groups_of(specs: Iterable[ProcessSpec], configured: Mapping[str, Sequence[st
     members: dict[str, dict[str, None]] = {name: {} for name in configured}
     for spec in specs:
         for name, patterns in configured.items():
-            if any(pattern == spec.name or _matches(pattern, spec.name) for pattern in patterns):
+            if any(pattern in (spec.name, spec.template) or _matches(pattern, spec.name) for pattern in patterns):
                 members[name][spec.name] = None
         for name in spec.groups:
             members.setdefault(name, {})[spec.name] = None
@@ -114,7 +114,7 @@ class _Selection:
         group = term[1:] if term.startswith("@") else term[:-2] if term.endswith(":*") else None
         if group is not None and group in self._groups:
             return set(self._groups[group].members)
-        return None
+        return {name for name, spec in self.specs.items() if spec.template == term} or None
 
 
 def _has_label(spec: ProcessSpec, term: str) -> bool:

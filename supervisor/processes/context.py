@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import grp
+import logging
 import os
 import pwd
 import shutil
@@ -10,6 +11,7 @@ from collections.abc import Mapping
 
 from attrs import Factory, define
 
+from models.config import env_files
 from models.errors import Invalid
 from models.supervision.process import ProcessSpec
 from supervisor.clock import Clock
@@ -20,6 +22,8 @@ from supervisor.processes.health import Prober
 from supervisor.processes.notices import Notices
 from supervisor.processes.orphans import Orphans
 from supervisor.scheduling import YieldingLock
+
+log = logging.getLogger("supervision")
 
 
 @define
@@ -50,7 +54,7 @@ class SupervisionContext:
         if spec.limits and shutil.which("prlimit") is None:
             raise _invalid(spec, "limits need the program prlimit (util-linux)")
         tags = {TAG_VARIABLE: self.tag(spec.name, generation), FINGERPRINT_VARIABLE: spec.launch_fingerprint}
-        environment = {**self.environment, **account, **spec.environment, **tags}
+        environment = {**self.environment, **account, **_from_files(spec), **spec.environment, **tags}
         return Launch(
             argv=spec.argv,
             environment=environment,
@@ -64,6 +68,17 @@ class SupervisionContext:
             stderr=spec.stderr_file,
             redirect_stderr=spec.redirect_stderr,
         )
+
+
+def _from_files(spec: ProcessSpec) -> dict[str, str]:
+    """The variables of the environment files. Raises `Invalid`."""
+    try:
+        variables = env_files.read(spec.env_file)
+    except env_files.EnvFileError as error:
+        raise _invalid(spec, str(error)) from None
+    for path in env_files.readable_by_others(spec.env_file):
+        log.warning("%s: env-file %s can be read by other users", spec.name, path)
+    return variables
 
 
 def _invalid(spec: ProcessSpec, reason: str) -> Invalid:

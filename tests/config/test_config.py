@@ -190,6 +190,9 @@ PROCESS_DEFAULTS: dict[str, object] = {
     "stop_timeout": 10,
     "labels": (),
     "groups": (),
+    "env_file": (),
+    "env_digest": "",
+    "template": None,
     "description": "",
     "health_check": None,
 }

@@ -1,0 +1,136 @@
+"""The checks of properties against each other, and what the names of templates stand for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from attrs import NOTHING, evolve
+
+from models.config import env_files, parsers
+from models.config.settings import MAX_SOCKET_PATH_BYTES, Config
+from models.supervision.process import Condition, Dependency, ProcessSpec, circle
+from models.supervision.selectors import is_glob
+
+PROCESSES = "supervisor.processes"
+_MAX_CIRCLES = 20
+
+
+def with_templates(config: Config) -> Config:
+    """The configuration with what only all processes together tell.
+
+    A dependency on a template is one on each of its replicas, a replica is a member of its template's group, and the
+    contents of environment files count as a property.
+    """
+    specs = config.supervisor.processes
+    replicas: dict[str, list[str]] = {}
+    for spec in specs.values():
+        if spec.template is not None:
+            replicas.setdefault(spec.template, []).append(spec.name)
+    changed = {name: _with_templates(spec, replicas) for name, spec in specs.items()}
+    return evolve(config, supervisor=evolve(config.supervisor, processes=changed))
+
+
+def _with_templates(spec: ProcessSpec, replicas: Mapping[str, list[str]]) -> ProcessSpec:
+    changes: dict[str, Any] = {}
+    if any(dependency.process in replicas for dependency in spec.depends_on):
+        changes["depends_on"] = tuple(_each(spec.depends_on, replicas))
+    if spec.template is not None and spec.template not in spec.groups:
+        changes["groups"] = (spec.template, *spec.groups)
+    if spec.env_file:
+        changes["env_digest"] = env_files.digest(spec.env_file)
+    return evolve(spec, **changes) if changes else spec
+
+
+def _each(needed: tuple[Dependency, ...], replicas: Mapping[str, list[str]]) -> Iterator[Dependency]:
+    for dependency in needed:
+        for name in replicas.get(dependency.process, [dependency.process]):
+            yield evolve(dependency, process=name)
+
+
+class CrossChecks:
+    def __init__(
+        self, config: Config, fault: Callable[[str, object], object], is_faulty: Callable[[str], bool]
+    ) -> None:
+        """`fault(path, why)` is called for each fault; `is_faulty(path)` says whether a property was one already."""
+        self._config = config
+        self._fault = fault
+        self._is_faulty = is_faulty
+
+    def run(self) -> None:
+        """Checks properties against each other. An invalid property is not reported a second time."""
+        config = self._config
+        tls = config.server.tls
+        is_half = (tls.certificate is None) != (tls.key is None)
+        if is_half and not self._is_faulty("server.tls"):
+            self._fault("server.tls", "certificate and key must be given together")
+        self._check_socket(config)
+        specs = config.supervisor.processes
+        for spec in specs.values():
+            self._check_process(spec, specs)
+        self._check_log_files(specs)
+        self._check_groups(config)
+        self._check_circles(specs)
+
+    def _check_socket(self, config: Config) -> None:
+        socket, at = config.server.unix_socket, "server.unix-socket"
+        path = socket.path
+        if path is not None and len(os.fsencode(path)) > MAX_SOCKET_PATH_BYTES:
+            self._fault(f"{at}.path", f"has more than {MAX_SOCKET_PATH_BYTES} bytes")
+        folder = config.server.data_dir.absolute()
+        if socket.mode != "0600" and (path is None or Path(path).absolute().is_relative_to(folder)):
+            self._fault(f"{at}.mode", f"{socket.mode} needs a path outside server.data-dir, which has mode 0700")
+        if path == "none" and not config.server.address:
+            self._fault(f"{at}.path", "none leaves no way to the server: server.address is none too")
+
+    def _check_groups(self, config: Config) -> None:
+        processes = config.supervisor.processes
+        templates = {spec.template for spec in processes.values()}
+        for group, members in config.supervisor.groups.items():
+            for member in members:
+                if not is_glob(member) and member not in processes and member not in templates:
+                    why = f"{parsers.shown(member)} is not a process{parsers.suggestion(member, processes)}"
+                    self._fault(f"supervisor.groups.{group}", why)
+
+    def _check_process(self, spec: ProcessSpec, specs: Mapping[str, ProcessSpec]) -> None:
+        at = f"{PROCESSES}.{spec.name}"
+        if spec.redirect_stderr and spec.stderr_logfile is not None:
+            self._fault(f"{at}.stderr-logfile", "cannot be given together with redirect-stderr: true")
+        for dependency in spec.depends_on:
+            if why := self._dependency_fault(dependency, spec, specs):
+                self._fault(f"{at}.depends-on", why)
+
+    def _dependency_fault(self, dependency: Dependency, spec: ProcessSpec, specs: Mapping[str, ProcessSpec]) -> str:
+        name: Any = dependency.process
+        if name is NOTHING:
+            return ""
+        if name == spec.name:
+            return "a process cannot depend on itself"
+        if name not in specs:
+            return f"{parsers.shown(name)} is not a process{parsers.suggestion(name, specs)}"
+        checked = specs[name].health_check or self._is_faulty(f"{PROCESSES}.{name}.health-check")
+        if dependency.condition is Condition.HEALTHY and not checked:
+            return f"{parsers.shown(name)} has no health-check, so it never becomes healthy"
+        return ""
+
+    def _check_circles(self, specs: Mapping[str, ProcessSpec]) -> None:
+        """Reports circles of dependencies: each time one is found, the dependency that closes it is left out."""
+        needs = {name: {dependency.process for dependency in spec.depends_on} - {name} for name, spec in specs.items()}
+        for _ in range(_MAX_CIRCLES):
+            if not (names := circle(needs)):
+                return
+            self._fault(f"{PROCESSES}.{names[0]}.depends-on", f"{' -> '.join(names)} is a circle")
+            needs[names[-2]].discard(names[-1])
+
+    def _check_log_files(self, specs: Mapping[str, ProcessSpec]) -> None:
+        """Replicas of a template may not write to the same file."""
+        writers: dict[tuple[str, str], str] = {}
+        for spec in specs.values():
+            files = {path for path in (spec.stdout_logfile, spec.stderr_file) if path and not path.startswith("/dev/")}
+            for path in files if spec.template else ():
+                other = writers.setdefault((spec.template or "", path), spec.name)
+                if other != spec.name:
+                    why = f"{other} and {spec.name} have the same log file {parsers.shown(path)}"
+                    self._fault(f"{PROCESSES}.{spec.template}", f"{why}; write ${{{{ num }}}} in it")

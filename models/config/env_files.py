@@ -1,0 +1,115 @@
+"""Environment files, as dotenv has them: `KEY=VALUE` lines, comments, `export`, quotes; nothing is interpolated."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+MAX_BYTES = 1024 * 1024
+
+_KEY = re.compile(r"(?:export[ \t]+)?([A-Za-z_][A-Za-z0-9_.]*)[ \t]*=[ \t]*")
+_SINGLE = re.compile(r"'([^']*)'")
+_DOUBLE = re.compile(r'"((?:[^"\\]|\\.)*)"', re.DOTALL)
+_ESCAPE = re.compile(r"\\(.)", re.DOTALL)
+_END = re.compile(r"[ \t]*(?:#[^\n]*)?(?:\n|\Z)")
+_ESCAPES = {"n": "\n", "t": "\t", '"': '"', "\\": "\\"}
+
+
+class EnvFileError(Exception):
+    """An environment file cannot be used; the message names the file and the line, never a value."""
+
+
+def read(paths: Sequence[str]) -> dict[str, str]:
+    """The variables of the files in their order; a later file wins. Raises `EnvFileError`.
+
+    A path that begins with `-` may be missing.
+    """
+    found: dict[str, str] = {}
+    for path in paths:
+        content = _content(path)
+        if content is not None:
+            found |= parse(path.removeprefix("-"), content)
+    return found
+
+
+def digest(paths: Sequence[str]) -> str:
+    """A text that changes when the contents of the files do; empty without files."""
+    if not paths:
+        return ""
+    hashed = hashlib.sha256()
+    for path in paths:
+        try:
+            content = _content(path)
+        except EnvFileError:
+            content = None
+        hashed.update(b"-" if content is None else b"+%d:" % len(content) + content)
+    return hashed.hexdigest()[:16]
+
+
+def readable_by_others(paths: Sequence[str]) -> list[str]:
+    """Those of the files that every user of the machine may read."""
+    names = [path.removeprefix("-") for path in paths]
+    return [name for name in names if Path(name).exists() and Path(name).stat().st_mode & 0o004]
+
+
+def _content(path: str) -> bytes | None:
+    name = path.removeprefix("-")
+    try:
+        with open(name, "rb") as file:  # noqa: PTH123
+            content = file.read(MAX_BYTES + 1)
+    except FileNotFoundError:
+        if path.startswith("-"):
+            return None
+        raise EnvFileError(f"env-file {name}: there is no such file") from None
+    except OSError as error:
+        raise EnvFileError(f"env-file {name}: {error.strerror}") from None
+    if len(content) > MAX_BYTES:
+        raise EnvFileError(f"env-file {name}: is larger than 1 MiB")
+    return content
+
+
+def parse(name: str, content: bytes) -> Mapping[str, str]:
+    """The variables of one file. Raises `EnvFileError`, which names the line."""
+    try:
+        text = content.decode("utf-8-sig").replace("\r\n", "\n")
+    except UnicodeDecodeError as error:
+        raise EnvFileError(f"env-file {name}:{content[: error.start].count(10) + 1}: is not UTF-8") from None
+    found: dict[str, str] = {}
+    place = 0
+    while place < len(text):
+        if blank := _END.match(text, place):
+            place = max(blank.end(), place + 1)
+            continue
+        place += len(text[place:]) - len(text[place:].lstrip(" \t")) if text[place] in " \t" else 0
+        key, value, place = _assignment(name, text, place)
+        found[key] = value
+    return found
+
+
+def _assignment(name: str, text: str, place: int) -> tuple[str, str, int]:
+    def fault(why: str) -> EnvFileError:
+        return EnvFileError(f"env-file {name}:{text.count(chr(10), 0, place) + 1}: {why}")
+
+    key = _KEY.match(text, place)
+    if key is None:
+        raise fault("is not KEY=VALUE")
+    start = key.end()
+    quoted = _SINGLE.match(text, start) or _DOUBLE.match(text, start)
+    if quoted is None:
+        if text[start : start + 1] in ("'", '"'):
+            raise fault(f"the value of {key[1]} has no closing quote")
+        line_end = text.find("\n", start)
+        line_end = len(text) if line_end < 0 else line_end
+        value, end = re.split(r"(?:^|[ \t])#", text[start:line_end], maxsplit=1)[0].rstrip(" \t"), line_end + 1
+    else:
+        is_double = text[start] == '"'
+        value = _ESCAPE.sub(lambda one: _ESCAPES.get(one[1], one[0]), quoted[1]) if is_double else quoted[1]
+        rest = _END.match(text, quoted.end())
+        if rest is None:
+            raise fault(f"something follows the quoted value of {key[1]}")
+        end = rest.end()
+    if "\0" in value:
+        raise fault(f"the value of {key[1]} has a NUL")
+    return key[1], value, end
