@@ -58,6 +58,7 @@ VERBS = {
     "user": ("supervisor.cli.users", "make accounts, set passwords, make tokens"),
     "upload": ("supervisor.cli.upload", "send test and coverage reports to a pilothouse"),
     "demo": ("supervisor.cli.demo", "fill the store with made-up projects, to have something to look at"),
+    "import-supervisord": ("supervisor.cli.import_supervisord", "translate a configuration of supervisord"),
     "mcp": ("handlers.mcp.stdio", "serve the tools to an agent over standard input and output"),
 }
 """What the server does not need: the module of each, imported when it is asked for, and what it is for.
