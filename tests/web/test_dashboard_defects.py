@@ -131,6 +131,7 @@ def test_the_actions_of_a_row_are_reachable_at_every_width(server: Server, chrom
         if width < 1024:
             box = menu.bounding_box()
             assert box["x"] + box["width"] <= width
+            assert tab.get_by_role("button", name="Start worker-000").count() == 0  # hidden until the menu opens
             menu.click()
         start = tab.get_by_role("button", name="Start worker-000")
         box = start.bounding_box()

@@ -233,6 +233,7 @@ def test_the_logs_of_a_process_are_text_without_colours(server: Server, chromium
 def test_on_a_phone_a_process_is_started_without_scrolling_aside(server: Server, chromium: Browser) -> None:
     with chromium.page(address(server), viewport={"width": 375, "height": 700}) as one:
         one.goto("/processes")
+        one.get_by_role("button", name="Actions of web").click()
         place = one.get_by_role("button", name="Start web").bounding_box()
         assert place["x"] + place["width"] <= 375
         assert (
