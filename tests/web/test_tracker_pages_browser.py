@@ -97,7 +97,7 @@ def test_a_page_can_be_walked_by_the_keyboard(server: Server, chromium: Browser)
     with chromium.page(address(server)) as one:
         one.goto("/projects")
         one.keyboard.press("Tab")
-        assert one.evaluate("document.activeElement.textContent") == "To the content"
+        assert one.evaluate("document.activeElement.textContent") == "Skip to content"
         for _ in range(30):
             one.keyboard.press("Tab")
             if one.evaluate("document.activeElement.textContent") == "shop":
