@@ -25,10 +25,11 @@ demo: $(VENV)/run .tools/ready
 test: $(VENV)/test .tools/ready3
 	$(PYTEST)
 
-# The tests again, with the lines and branches that they run counted: in this process, and in the servers that they start.
+# The tests (or those of TESTS) with the lines and branches that they run counted: in this process, and in the servers that
+# they start.
 coverage: $(VENV)/test .tools/ready3
 	$(BIN)/coverage erase
-	COVERAGE_PROCESS_START=$(CURDIR)/setup.cfg COVERAGE_DATA=$(CURDIR)/.coverage $(PYTEST)
+	COVERAGE_PROCESS_START=$(CURDIR)/setup.cfg COVERAGE_DATA=$(CURDIR)/.coverage $(PYTEST) $(TESTS)
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report --skip-covered --sort=cover
 
