@@ -21,7 +21,7 @@ FILE = ROOT / "docs" / "api.md"
 _HEAD = "| Call | Name | Needs | Takes | Answers | |\n|---|---|---|---|---|---|\n"
 _TABLE = re.compile(r"(<!-- operations: ([a-z]+) -->\n)(.*?)(?=\n\n|\Z)", re.DOTALL)
 _ANY_REQUEST = {"400", "401", "403", "408", "413", "421", "500", "503"}
-ErrorDetails = Mapping[str, Any]
+Json = Mapping[str, Any]
 
 
 def written(text: str) -> str:
@@ -31,38 +31,38 @@ def written(text: str) -> str:
     return _TABLE.sub(lambda found: found[1] + _HEAD + "\n".join(_rows(document, found[2])), text)
 
 
-def _rows(document: ErrorDetails, tag: str) -> Iterator[str]:
+def _rows(document: Json, tag: str) -> Iterator[str]:
     for path, methods in document["paths"].items():
-        for method, told in methods.items():
-            if told["tags"][0] == tag:
-                cells = (_needs(told), _takes(document, told), _answers(told), told["summary"])
-                yield f"| `{method.upper()} {path}` | `{told['operationId']}` | {' | '.join(cells)} |"
+        for method, operation in methods.items():
+            if operation["tags"][0] == tag:
+                cells = (_needs(operation), _takes(document, operation), _answers(operation), operation["summary"])
+                yield f"| `{method.upper()} {path}` | `{operation['operationId']}` | {' | '.join(cells)} |"
 
 
-def _needs(told: ErrorDetails) -> str:
+def _needs(operation: Json) -> str:
     """What nobody can do without, in open mode on loopback."""
-    schemes = {scheme for one in told["security"] for scheme in one} if {} not in told["security"] else set()
+    schemes = {scheme for one in operation["security"] for scheme in one} if {} not in operation["security"] else set()
     return "the key" if "chartKey" in schemes else "an account" if schemes else ""
 
 
-def _takes(document: ErrorDetails, told: ErrorDetails) -> str:
+def _takes(document: Json, operation: Json) -> str:
     """Its parameters but those of the path, and the fields or parts of its body; what it must have is bold."""
-    names = {one["name"]: one["required"] for one in told.get("parameters", []) if one["in"] != "path"}
-    for content in told.get("requestBody", {}).get("content", {}).values():
+    names = {one["name"]: one["required"] for one in operation.get("parameters", []) if one["in"] != "path"}
+    for content in operation.get("requestBody", {}).get("content", {}).values():
         schema = content["schema"]
         schema = document["components"]["schemas"][schema["$ref"].rpartition("/")[2]] if "$ref" in schema else schema
         names |= {name: name in schema.get("required", []) for name in schema.get("properties", {})}
     return ", ".join(f"**`{name}`**" if required else f"`{name}`" for name, required in names.items())
 
 
-def _answers(told: ErrorDetails) -> str:
-    """Each of its own: what is told of a success, and the statuses of failures that not any request may meet."""
-    good = [(status, one) for status, one in told["responses"].items() if status < "4"]
-    bad = [status for status in told["responses"] if status >= "4" and status not in _ANY_REQUEST]
+def _answers(operation: Json) -> str:
+    """Each of its own: what is operation of a success, and the statuses of failures that not any request may meet."""
+    good = [(status, one) for status, one in operation["responses"].items() if status < "4"]
+    bad = [status for status in operation["responses"] if status >= "4" and status not in _ANY_REQUEST]
     return ", ".join([*(f"{status} {' or '.join(_kinds(one))}".strip() for status, one in good), *bad])
 
 
-def _kinds(response: ErrorDetails) -> Iterator[str]:
+def _kinds(response: Json) -> Iterator[str]:
     for kind, content in response.get("content", {}).items():
         schema = content.get("schema", {})
         of_list = schema.get("items", {}).get("$ref", "")

@@ -34,7 +34,7 @@ from places import web  # noqa: E402
 
 from benchmarks import procfs, report  # noqa: E402
 from benchmarks.httpload import Probe, Target  # noqa: E402
-from benchmarks.traffic import API, KEY, PROCESSES, ErrorDetails, Releaser, clients  # noqa: E402
+from benchmarks.traffic import API, KEY, PROCESSES, Releaser, Tally, clients  # noqa: E402
 from models import VERSION  # noqa: E402
 
 SAMPLE = 2.0
@@ -83,7 +83,7 @@ class Soaked:
     """All that a run came to."""
 
     seconds: float
-    told: ErrorDetails
+    told: Tally
     watch: Watch
     lag: list[float]
     log: str
@@ -146,7 +146,7 @@ def staged(place: Path, with_cluster: bool) -> Iterator[tuple[Server, bool]]:
 
 
 def soak(place: Path, seconds: float, with_cluster: bool) -> Soaked:
-    told, over = ErrorDetails(), threading.Event()
+    told, over = Tally(), threading.Event()
     with staged(place, with_cluster) as (server, has_cluster):
         watch = Watch(server.pid)
         crowd = [threading.Thread(target=one.run, args=(over,)) for one in clients(server.port, told, has_cluster)]
@@ -168,7 +168,7 @@ def percentile(ordered: Sequence[float], part: float) -> float:
     return ordered[min(len(ordered) - 1, int(len(ordered) * part))]
 
 
-def endpoints(told: ErrorDetails) -> str:
+def endpoints(told: Tally) -> str:
     rows = []
     for name, took in sorted(told.took.items()):
         ordered = sorted(1000 * one for one in took)

@@ -28,7 +28,7 @@ Weighted = Sequence[tuple[int, Callable[[], object]]]
 
 
 @dataclass
-class ErrorDetails:
+class Tally:
     """What all clients saw: seconds of each kind of request, and everything that should not have been."""
 
     took: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
@@ -43,7 +43,7 @@ class ErrorDetails:
 class Client:
     """One that asks on a kept connection, one thing after the other, with a pause between."""
 
-    def __init__(self, port: int, told: ErrorDetails, pause: float, seed: int) -> None:
+    def __init__(self, port: int, told: Tally, pause: float, seed: int) -> None:
         self.port = port
         self.told = told
         self.pause = pause
@@ -258,7 +258,7 @@ class Listener(Client):
             connection.close()
 
 
-def clients(port: int, told: ErrorDetails, has_cluster: bool) -> list[Client]:
+def clients(port: int, told: Tally, has_cluster: bool) -> list[Client]:
     """Everybody, with seeds of their own."""
     crowd: list[Client] = [Reader(port, told, 0.05, seed) for seed in range(3)]
     crowd += [Operator(port, told, 0.3, seed) for seed in range(2)]

@@ -30,7 +30,7 @@ METHODS = ("get", "post", "put", "patch", "delete")
 STREAMS = ("process_stream", "run_stream")
 """They do not end by themselves."""
 
-ErrorDetails = dict[str, Any]
+Json = dict[str, Any]
 
 
 @frozen
@@ -46,16 +46,16 @@ class Stage:
     project: int
     runs: Sequence[int]
 
-    def document(self, prefix: str = "") -> ErrorDetails:
+    def document(self, prefix: str = "") -> Json:
         return dict(self.server.get(f"{prefix}/v3/api-docs").json)
 
 
-def operations(document: ErrorDetails) -> list[tuple[str, str, ErrorDetails]]:
+def operations(document: Json) -> list[tuple[str, str, Json]]:
     """Path, method and operation, of all."""
     return [(path, method, told) for path, methods in document["paths"].items() for method, told in methods.items()]
 
 
-def written(has_cluster: bool = True, **settings: Any) -> ErrorDetails:
+def written(has_cluster: bool = True, **settings: Any) -> Json:
     """The document of a house that does not run, with a configuration of these sections."""
     config = Config(**settings)
     services = served(config)

@@ -34,7 +34,7 @@ LASTING = ("sleeper", "stubborn", "slow", "chained", "needy")
 
 
 @frozen
-class ErrorDetails:
+class Answer:
     verb: str
     status: int
     message: str
@@ -44,14 +44,14 @@ class ErrorDetails:
         return [int(pid) for pid in re.findall(r"(?:pid|was) (\d+)", self.message)]
 
 
-def at_once(server: Server, name: str, calls: list[tuple[str, float]]) -> list[ErrorDetails]:
+def at_once(server: Server, name: str, calls: list[tuple[str, float]]) -> list[Answer]:
     """Makes these calls at once, each after its own short delay; returns what each was told."""
-    told: list[ErrorDetails | None] = [None] * len(calls)
+    told: list[Answer | None] = [None] * len(calls)
 
     def call(number: int, verb: str, delay: float) -> None:
         time.sleep(delay)
         answer = server.do(verb, name)
-        told[number] = ErrorDetails(verb, answer.status, answer.json["message"])
+        told[number] = Answer(verb, answer.status, answer.json["message"])
 
     callers = [threading.Thread(target=call, args=(number, *one)) for number, one in enumerate(calls)]
     for caller in callers:
@@ -62,7 +62,7 @@ def at_once(server: Server, name: str, calls: list[tuple[str, float]]) -> list[E
     return [one for one in told if one is not None]
 
 
-def fits(told: tuple[ErrorDetails, ...], live: int | None, after: int | None) -> bool:
+def fits(told: tuple[Answer, ...], live: int | None, after: int | None) -> bool:
     """Whether these answers, given in this order, lead from one live pid (None: none) to another."""
     for number, one in enumerate(told, 1):
         match one.verb, one.status:

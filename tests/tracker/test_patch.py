@@ -87,8 +87,8 @@ def test_a_diff_that_is_too_large_is_not_judged(server: Server, monkeypatch: pyt
     ("path", "module", "paths", "found"),
     [
         ("src/a.py", None, [], "src/a.py"),
-        ("/home/ci/work/src/a.py", None, ["src/a.py"], "src/a.py"),
-        ("/home/ci/work/src/a.py", None, [], "src/a.py"),
+        ("/home/ci/checkout/src/a.py", None, ["src/a.py"], "src/a.py"),
+        ("/home/ci/checkout/src/a.py", None, [], "src/a.py"),
         ("com/x/A.java", None, ["src/main/java/com/x/A.java"], "src/main/java/com/x/A.java"),
         ("com/x/A.java", None, ["one/com/x/A.java", "src/main/java/com/x/A.java"], None),
         ("com/x/A.java", "src", ["one/com/x/A.java", "src/main/java/com/x/A.java"], "src/main/java/com/x/A.java"),
