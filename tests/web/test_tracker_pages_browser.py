@@ -116,11 +116,13 @@ def test_a_script_address_is_no_link(server: Server, chromium: Browser) -> None:
 def test_a_picture_says_in_words_what_the_table_says_too(server: Server, chromium: Browser) -> None:
     with chromium.page(address(server)) as one:
         one.goto("/projects/1")
-        picture = one.get_by_role("img", name=re.compile("Tests and coverage of the last"))
+        picture = one.get_by_role("img", name=re.compile("Tests of the last"))
         assert "failed" in picture.locator("desc").text_content()
         titles = picture.locator("g > title").all_text_contents()
         assert any(title.startswith("Run 2,") and "1 failed" in title for title in titles)
         assert one.locator("#trend-table tbody tr").count() == len(titles)
+        coverage = one.get_by_role("img", name=re.compile("Line coverage of the last"))
+        assert "Line coverage went from" in coverage.locator("desc").text_content()
 
 
 # Journeys
