@@ -9,7 +9,6 @@ import os
 import pty
 import re
 import select
-import shutil
 import signal
 import struct
 import subprocess
@@ -23,6 +22,7 @@ from typing import Any
 import pytest
 import trustme
 from conftest import PATIENCE, ROOT, Serve, Server, python, wait_for
+from needs import need
 from people import token_of
 
 SLEEP = {"command": "sleep 1000"}
@@ -440,8 +440,7 @@ def test_statuses_are_coloured_on_a_terminal_only(ctl: Ctl, environ: dict[str, s
 def test_a_completion_script_completes(ctl: Ctl, tmp_path: Path, shell: str) -> None:
     script = ctl.done("completion", shell)
     assert "ctl names" in script
-    if shutil.which(shell) is None:
-        pytest.skip(f"{shell} is not installed")
+    need(shell)
     (tmp_path / "script").write_text(script)
     (tmp_path / "pilothouse").write_text(f'#!/bin/sh\nshift\nexec {" ".join(ctl.command())} "$@"\n')
     (tmp_path / "pilothouse").chmod(0o755)
