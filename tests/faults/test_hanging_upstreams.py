@@ -161,8 +161,8 @@ def test_a_cluster_that_hangs_is_told_to_a_crowd_in_time(tmp_path: Path, scheme:
     with web() as repository, contextlib.closing(Hanging()) as hanging:
         svc = charts_of(repository, tmp_path / "temp", kube={"kubeconfig": hanging.kubeconfig(tmp_path, scheme)})
         svc["helm"] = {**svc["helm"], "max-concurrent": 2, "lock-timeout": "1s"}
-        module = "supervisor__charts__kube__client___"
-        command = altered.command(**{f"{module}CONNECT": 2, f"{module}ANSWER": 2})
+        module = "supervisor__charts__kube__client__"
+        command = altered.command(**{f"{module}CONNECT_SECONDS": 2, f"{module}RESPONSE_SECONDS": 2})
         server = Server(tmp_path, {"supervisor": {"processes": {"web": SLEEPER}}, "svc": svc}, {}, command)
         try:
             fill(server.start(), repository)
