@@ -78,8 +78,8 @@ gc.enable()
 
 log = logging.getLogger("server")
 
-_HEADERS_WITHIN = 60.0
-_BODY_WITHIN = 600.0
+_HEADERS_TIMEOUT_SECONDS = 60.0
+_BODY_TIMEOUT_SECONDS = 600.0
 _ENDING = 30.0  # seconds that a stop may take beside the processes: a helm, the stores
 _MOST_ARGUMENTS = 2**16  # more than the longest head holds: above its own limit Tornado's 400 has no body
 
@@ -196,8 +196,8 @@ def http_servers(
         Server(
             application,
             ssl_options=options,
-            idle_connection_timeout=_HEADERS_WITHIN,
-            body_timeout=_BODY_WITHIN,
+            idle_connection_timeout=_HEADERS_TIMEOUT_SECONDS,
+            body_timeout=_BODY_TIMEOUT_SECONDS,
             max_body_size=application.services.config.server.max_body,
         )
         for options in (context, None)

@@ -1,6 +1,6 @@
 """The server with some of its constants altered, for what would take minutes to see, and with a clock that jumps.
 
-    python altered.py '{"run._BODY_WITHIN": 1, "clock": "FILE"}' PYTHON run.py options of run.py
+    python altered.py '{"run._BODY_TIMEOUT_SECONDS": 1, "clock": "FILE"}' PYTHON run.py options of run.py
 
 `clock` names a file: the seconds in it are added to the wall clock whenever somebody asks what time it is.
 """

@@ -46,7 +46,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, repository: Web) -> Iterato
     folder = tmp_path_factory.mktemp("slow")
     config = {"supervisor": {"processes": {"web": SLEEPER}}, "svc": charts_of(repository, folder / "temp")}
     command = altered.command(
-        run___HEADERS_WITHIN=HEAD, run___BODY_WITHIN=BODY, handlers__listener___UNREAD_SECONDS=UNREAD
+        run___HEADERS_TIMEOUT_SECONDS=HEAD, run___BODY_TIMEOUT_SECONDS=BODY, handlers__listener___UNREAD_SECONDS=UNREAD
     )
     one = Server(folder, config, {}, command)
     try:
@@ -178,7 +178,7 @@ def test_a_handshake_that_never_ends_is_given_up(tmp_path: Path) -> None:
     pair.private_key_pem.write_to_path(tmp_path / "key.pem")
     (tmp_path / "cert.pem").write_bytes(b"".join(pem.bytes() for pem in pair.cert_chain_pems))
     tls = {"certificate": str(tmp_path / "cert.pem"), "key": str(tmp_path / "key.pem")}
-    server = Server(tmp_path, {"server": {"tls": tls}}, {}, altered.command(run___HEADERS_WITHIN=HEAD))
+    server = Server(tmp_path, {"server": {"tls": tls}}, {}, altered.command(run___HEADERS_TIMEOUT_SECONDS=HEAD))
     try:
         server.start()
         before = descriptors(server)

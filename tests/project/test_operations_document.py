@@ -1,4 +1,4 @@
-"""docs/operations.md tells the bounds and headers of the code; no document names a property that there is not."""
+"""docs/operations.md has the limits and headers of the code; documents name existing properties only."""
 
 from __future__ import annotations
 
@@ -33,38 +33,38 @@ from supervisor.tracker import ingest
 TEXT = (ROOT / "docs" / "operations.md").read_text()
 LIMITS = dict(re.findall(r"^\| ([^|]+) \| ([^|]+) \| [^|]* \|$", TEXT[TEXT.index("## Limits") :], re.MULTILINE))
 CODE: dict[str, tuple[float, ...]] = {
-    "waiting for the head of a request, on an idle connection too": (run._HEADERS_WITHIN,),
-    "waiting for a body": (run._BODY_WITHIN,),
-    "an answer of which a client takes nothing": (listener._UNREAD_SECONDS,),
+    "waiting for the head of a request, on an idle connection too": (run._HEADERS_TIMEOUT_SECONDS,),
+    "waiting for a body": (run._BODY_TIMEOUT_SECONDS,),
+    "a response that the client does not read": (listener._UNREAD_SECONDS,),
     "dropping the body of a refused request": (body_limit._DROP_SECONDS,),
     "a chart upload": (ArchiveLimits().packed / MIB + 1,),
     "open event streams": (sse.RESERVED_STREAMS,),
-    "tools that are called at once and wait": (toolbox.MAX_WAITING_CALLS,),
+    "tool calls in progress or waiting": (toolbox.MAX_WAITING_CALLS,),
     "sessions of agents, of each transport": (tools.MAX_SESSIONS, tools.SESSION_IDLE_SECONDS),
-    "an answer to an agent": (results.MAX_RESULT_BYTES / MIB,),
+    "a response to an agent": (results.MAX_RESULT_BYTES / MIB,),
     "body of JSON": (charts.MAX_JSON_BYTES / MIB,),
-    "changes that wait for a store in trouble": (services._MAX_WAITING_EVENTS,),
-    "waiting for the store before an answer": (event_writer._ENSURE_STORED_SECONDS,),
+    "changes that wait for a failing store": (services._MAX_WAITING_EVENTS,),
+    "waiting for the store before a response": (event_writer._ENSURE_STORED_SECONDS,),
     "a page of events": (paging.MAX_PAGE_SIZE,),
     "a query": (our_history.QUERY_TAKES,),
     "health probes over HTTP at once": (health._MAX_CONCURRENT_PROBES,),
-    "what is told of a process that failed to start": (instance._MAX_STDERR_BYTES / 1024,),
-    "names and addresses that are remembered for that": (throttle.MAX_KEYS,),
-    "logins that are checked at once; that wait; of one address": (
+    "standard error reported for a process that failed to start": (instance._MAX_STDERR_BYTES / 1024,),
+    "names and addresses kept for that": (throttle.MAX_KEYS,),
+    "logins checked at once; waiting; of one address": (
         passwords.MAX_CONCURRENT_LOGINS,
         passwords.MAX_WAITING_LOGINS,
         passwords.MAX_LOGINS_OF_ADDRESS,
     ),
-    "password changes of accounts that wait": (passwords.MAX_WAITING_CHANGES,),
+    "waiting password changes of accounts": (passwords.MAX_WAITING_CHANGES,),
     "a password": (accounts.MIN_PASSWORD_LENGTH, accounts.MAX_PASSWORD_LENGTH),
     "tokens that are not revoked, and sessions, of an account": (accounts.MAX_TOKENS_OF_ACCOUNT,),
     "uploads that are read at once; that wait": (ingest._MAX_CONCURRENT_PARSERS, ingest._MAX_QUEUED_UPLOADS),
     "storing an upload": (ingest._STORE_SECONDS,),
-    "projects in a list; suites, failures and files of a run that are told": (
+    "projects in a list; suites, failures and files of a run in a response": (
         visibility.MAX_PROJECTS,
         queries.MAX_ROWS,
     ),
-    "a helm that was asked to go": (runner.CHANGE_GRACE_SECONDS,),
+    "a helm process after SIGTERM": (runner.CHANGE_GRACE_SECONDS,),
     "an archive, packed; unpacked; its entries; one file": (
         ArchiveLimits().packed / MIB, ArchiveLimits().unpacked / MIB, ArchiveLimits().entries,
         ArchiveLimits().file / MIB,
@@ -72,10 +72,10 @@ CODE: dict[str, tuple[float, ...]] = {
     "fetches at once": (fetcher.MAX_CONCURRENT_FETCHES,),
     "storing an index": (repositories.STORE_TIMEOUT_SECONDS,),
     "connections to a cluster": (client.MAX_CONNECTIONS,),
-    "connecting to it; an answer of it": (client.CONNECT_SECONDS, client.RESPONSE_SECONDS),
-    "answers of the hub that are kept": (hub.MAX_CACHED_SEARCHES, hub.CACHE_SECONDS),
-    "lines of our log that nobody has read": (our_log._MAX_WAITING_LINES,),
-    "lag of the loop within the last ten seconds": (maintenance._STALLED_AFTER_SECONDS,),
+    "connecting to a cluster; a response of it": (client.CONNECT_SECONDS, client.RESPONSE_SECONDS),
+    "cached responses of the hub": (hub.MAX_CACHED_SEARCHES, hub.CACHE_SECONDS),
+    "unread lines of the server's log": (our_log._MAX_WAITING_LINES,),
+    "delay of the event loop within the last ten seconds": (maintenance._STALLED_AFTER_SECONDS,),
 }  # fmt: skip
 
 
@@ -95,7 +95,7 @@ def test_a_bound_that_the_test_does_not_know_is_a_property() -> None:
     others = {what: bound for what, bound in LIMITS.items() if what not in CODE and numbers(bound)}
     assert set(others) <= {
         "What", "head of a request", "body of a form", "connections that wait to be accepted",
-        "lines of a log in one answer", "a change of a release", "threads",
+        "lines of a log in one response", "a change of a release", "threads",
     }  # fmt: skip
 
 
