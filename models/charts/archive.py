@@ -6,6 +6,7 @@ helm rewrites them (helm loses comments and unknown fields).
 
 from __future__ import annotations
 
+import errno
 import re
 from collections.abc import Iterator, Mapping
 from io import BytesIO
@@ -19,7 +20,7 @@ from models.charts import yaml_values
 from models.charts.schema_refs import Reference, check_schema
 from models.charts.semver import version
 from models.charts.tar_reader import ArchiveLimits, Budget, Member, Tarball
-from models.errors import Invalid
+from models.errors import Failed, Invalid
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 _READMES = ("readme.md", "readme.txt", "readme")
@@ -29,6 +30,10 @@ _METADATA = ("Chart.yaml", "requirements.yaml", "requirements.lock", "Chart.lock
 _VENDORED = re.compile(r"(?:.*/)?charts/[^/_.][^/]*\.tgz")
 _CRD = re.compile(r"((?:charts/[^/]+/)*)crds/.+\.(?:yaml|yml|json)")
 _SUBCHART = re.compile(r"charts/([^/_.][^/]*)/Chart\.yaml")
+
+
+class _Malformed(Exception):
+    """A fault of a chart that helm's lint finds too; `Invalid` is a broken rule of safety."""
 
 
 @frozen
@@ -69,14 +74,29 @@ class ChartArchive:
             raise Invalid(f"the chart's charts/ folder lacks dependencies: {', '.join(missing)}")
 
 
-def check(path: Path, limits: ArchiveLimits | None = None) -> ChartArchive:
-    """Reads an archive to its end, in a worker. Raises `Invalid` if it may not be used."""
+def check(path: Path, limits: ArchiveLimits | None = None, is_safe_only: bool = False) -> ChartArchive:
+    """Reads an archive to its end, in a worker. Raises `Invalid` if it may not be used.
+
+    With `is_safe_only`, for lint, a chart that is malformed but safe has an empty name and version.
+    """
     limits = limits or ArchiveLimits()
     if path.stat().st_size > limits.packed:
         raise Invalid(f"the chart is larger than {limits.packed} bytes")
-    with path.open("rb") as file:
-        references: list[Reference] = []
-        files, subcharts = _walk(file, Budget(limits), 0, references)
+    references: list[Reference] = []
+    try:
+        with path.open("rb") as file:
+            files, subcharts = _walk(file, Budget(limits), 0, references, is_safe_only)
+        return _chart(path, files, subcharts, references)
+    except _Malformed as fault:
+        if not is_safe_only:
+            raise Invalid(str(fault)) from None
+        return ChartArchive(path, "", "", {}, recent_references=tuple(references))
+
+
+def _chart(
+    path: Path, files: Mapping[str, bytes], subcharts: list[tuple[str, str]], references: list[Reference]
+) -> ChartArchive:
+    """Raises `_Malformed`."""
     metadata = _metadata(files)
     return ChartArchive(
         path=path,
@@ -90,7 +110,7 @@ def check(path: Path, limits: ArchiveLimits | None = None) -> ChartArchive:
 
 
 def _walk(
-    file: IO[bytes], budget: Budget, depth: int, references: list[Reference]
+    file: IO[bytes], budget: Budget, depth: int, references: list[Reference], is_safe_only: bool
 ) -> tuple[dict[str, bytes], list[tuple[str, str]]]:
     """Checks an archive and the archives in it; returns its own metadata files and the charts in charts/."""
     if depth > budget.limits.depth:
@@ -104,23 +124,29 @@ def _walk(
         if member.path in _METADATA:
             files[member.path] = member.data
         elif _SUBCHART.fullmatch(member.path):
-            subcharts.append(_identity(member.data, member.path))
+            subcharts += _identity(member.data, member.path, is_safe_only)
         elif _VENDORED.fullmatch(member.path):
-            inner, _ = _walk(BytesIO(member.data), budget, depth + 1, references)
+            inner, _ = _walk(BytesIO(member.data), budget, depth + 1, references, is_safe_only)
             if member.path.count("/") == 1:
-                subcharts.append(_identity(inner.get("Chart.yaml", b""), member.path))
-    if "Chart.yaml" not in files:
+                subcharts += _identity(inner.get("Chart.yaml", b""), member.path, is_safe_only)
+    if "Chart.yaml" not in files and not is_safe_only:
         raise Invalid("the chart has no Chart.yaml in its top folder")
     return files, subcharts
 
 
-def _identity(text: bytes, path: str) -> tuple[str, str]:
-    facts = _mapping(text, path)
-    return _text(facts, "name"), _text(facts, "version")
+def _identity(text: bytes, path: str, is_safe_only: bool) -> list[tuple[str, str]]:
+    """Name and version of a subchart; none of a malformed one if only safety is checked. Raises `_Malformed`."""
+    try:
+        facts = _mapping(text, path)
+    except _Malformed:
+        if not is_safe_only:
+            raise
+        return []
+    return [(_text(facts, "name"), _text(facts, "version"))]
 
 
 def _mapping(text: bytes, path: str) -> dict[str, Any]:
-    """Parses a metadata file with every scalar as its text. Raises `Invalid`."""
+    """Parses a metadata file with every scalar as its text. Raises `Invalid`, `_Malformed` if it is no mapping."""
     if len(text) > _MAX_METADATA_BYTES:
         raise Invalid(f"the chart's {path} is larger than {_MAX_METADATA_BYTES} bytes")
     try:
@@ -128,28 +154,28 @@ def _mapping(text: bytes, path: str) -> dict[str, Any]:
         facts = yaml.load(text, yaml.CBaseLoader)  # noqa: S506 (makes nothing but texts, lists and mappings)
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         where = getattr(error, "problem_mark", None)
-        raise Invalid(f"the chart's {path} is not YAML{f' (line {where.line + 1})' if where else ''}") from None
+        raise _Malformed(f"the chart's {path} is not YAML{f' (line {where.line + 1})' if where else ''}") from None
     except TypeError:  # a key that is a mapping
         facts = None
     if not isinstance(facts, dict):
-        raise Invalid(f"the chart's {path} must be a mapping")
+        raise _Malformed(f"the chart's {path} must be a mapping")
     return facts
 
 
 def _metadata(files: Mapping[str, bytes]) -> dict[str, Any]:
-    metadata = _mapping(files["Chart.yaml"], "Chart.yaml")
+    metadata = _mapping(files.get("Chart.yaml", b""), "Chart.yaml")
     metadata.setdefault("apiVersion", "v1")  # charts of helm 2 have no apiVersion
     for name in ("apiVersion", "name", "version"):
         if not _text(metadata, name):
-            raise Invalid(f"the chart's Chart.yaml must have {name}")
+            raise _Malformed(f"the chart's Chart.yaml must have {name}")
     if metadata["apiVersion"] not in ("v1", "v2"):
-        raise Invalid("the chart's Chart.yaml must have apiVersion v1 or v2")
+        raise _Malformed("the chart's Chart.yaml must have apiVersion v1 or v2")
     if not _NAME.fullmatch(metadata["name"]) or ".." in metadata["name"] or len(metadata["name"]) > 250:
-        raise Invalid("the chart's name must be letters, digits, '.', '_' and '-'")
+        raise _Malformed("the chart's name must be letters, digits, '.', '_' and '-'")
     if version(metadata["version"]) is None:
-        raise Invalid("the chart's version is not a semantic version")
+        raise _Malformed("the chart's version is not a semantic version")
     if _text(metadata, "type") not in ("", "application", "library"):
-        raise Invalid("the chart's type must be application or library")
+        raise _Malformed("the chart's type must be application or library")
     return metadata
 
 
@@ -166,10 +192,28 @@ def _dependencies(metadata: Mapping[str, Any], files: Mapping[str, bytes]) -> tu
         facts, path = _mapping(files["requirements.yaml"], "requirements.yaml"), "requirements.yaml"
     listed = facts.get("dependencies") or []
     if not isinstance(listed, list) or not all(isinstance(entry, dict) and _text(entry, "name") for entry in listed):
-        raise Invalid(f"the chart's {path} must list its dependencies, each with a name")
+        raise _Malformed(f"the chart's {path} must list its dependencies, each with a name")
     return tuple(
         Dependency(entry["name"], _text(entry, "version"), _text(entry, "repository"), entry) for entry in listed
     )
+
+
+def unpack(path: Path, folder: Path) -> Path:
+    """Writes the files of a checked archive below `folder`; returns its top folder. Raises `Invalid`, `Failed`."""
+    with path.open("rb") as file:
+        tarball = Tarball(file, Budget(ArchiveLimits()))
+        for member in tarball.members():
+            target = folder / tarball.top / member.path
+            try:
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_bytes(member.data)
+            except OSError as error:
+                if error.errno == errno.ENAMETOOLONG:
+                    raise Invalid(
+                        f"the chart's archive has an entry with a name that is too long: {member.path[:200]}"
+                    ) from None
+                raise Failed(f"the chart cannot be unpacked: {error.strerror} (svc.rest.temp-dir)") from None
+    return folder / tarball.top
 
 
 # Show

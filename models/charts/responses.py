@@ -86,6 +86,7 @@ class Lint:
     ok: bool
     errors: tuple[str, ...]
     warnings: tuple[str, ...]
+    infos: tuple[str, ...]
 
 
 @frozen

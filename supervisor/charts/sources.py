@@ -35,14 +35,18 @@ class Sources:
         self._registries = registries
         self._bounds = ArchiveLimits(packed=fetcher.limits.max_archive)
 
-    async def chart(self, ref: ChartRef, folder: Path, proven: bool = False) -> ChartArchive:
+    async def chart(
+        self, ref: ChartRef, folder: Path, proven: bool = False, is_safe_only: bool = False
+    ) -> ChartArchive:
         """Fetches and checks a chart in `folder`; with `proven` also its provenance file (`.prov`).
+
+        With `is_safe_only` a malformed chart is returned too, as `archive.check` does.
 
         Raises `NotFound`, `Invalid` (a refused address or archive), `Upstream`, `TimedOut`.
         """
         if ref.is_oci:
             path = await self._registries.pull(ref, folder, proven)
-            return await self.checked(path)
+            return await self.checked(path, is_safe_only)
         source = repositories.named(ref.repository)
         version_ = await self._repositories.find(source, ref.chart, ref.version)
         path = folder / f"{ref.name}-{version_.version}.tgz"
@@ -53,7 +57,9 @@ class Sources:
             url = await self._fetched(source, version_, path)
             if proven:
                 await self._provenance(source, url, path)
-        chart = await self.checked(path)
+        chart = await self.checked(path, is_safe_only)
+        if not chart.name:
+            return chart
         if chart.name != ref.name or semver.version(chart.version) != semver.version(version_.version):
             raise Upstream(f"{url} does not match the index of {source.name}: it is {chart.name} {chart.version}")
         return chart
@@ -68,9 +74,9 @@ class Sources:
             raise Upstream(f"{version_.url} does not match the digest in the index of {source.name}")
         return path
 
-    async def checked(self, path: Path) -> ChartArchive:
+    async def checked(self, path: Path, is_safe_only: bool = False) -> ChartArchive:
         """Checks an archive on disk. Raises `Invalid` if it may not be used."""
-        return await self._workers.run(archive.check, path, self._bounds)
+        return await self._workers.run(archive.check, path, self._bounds, is_safe_only)
 
     async def _fetched(self, source: Source, version_: FoundVersion, path: Path) -> Url:
         if not version_.url:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+import re
+import subprocess
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
-from charting import FULL, HELMS, KEY, MAP, TEST, chart, helm, multipart, said, temporary, tint, upload
+from charting import FULL, HELMS, KEY, MAP, TEST, chart, helm, multipart, packed, said, temporary, tint, upload
 from cluster import Cluster
 from conftest import Answer, Server, wait_for
 from places import Web, web
@@ -30,8 +33,8 @@ spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Mi}}}
 class Place:
     """A server with a cluster and a repository behind it, and a namespace of its own for each test."""
 
-    def __init__(self, server: Server, cluster: Cluster, repository: Web) -> None:
-        self.server, self.cluster, self.repository = server, cluster, repository
+    def __init__(self, server: Server, cluster: Cluster, repository: Web, helm: str) -> None:
+        self.server, self.cluster, self.repository, self.helm = server, cluster, repository, helm
         self.namespace = ""
 
     def ask(self, method: str, path: str, fields: Any = None, query: str = "") -> Answer:
@@ -81,7 +84,7 @@ def house_of(
         }
         server = stack.enter_context(house(folder, svc=svc))
         assert said(server, "POST", f"{API}/repos", {"name": "lab", "url": repository.url}).status == 201
-        yield Place(server, cluster, repository)
+        yield Place(server, cluster, repository, helm(request.param))
         wait_for(lambda: not temporary(folder / "temp"), 5, "what requests have left to be gone")
 
 
@@ -358,11 +361,85 @@ def test_lint_tells_what_is_wrong(
     answer = house_of.server.post(f"{API}/charts/lint", json.dumps({"chartRef": f"{name}/{name}", **fields}).encode())
     assert answer.status == 200, answer
     told = compact(answer)
-    assert set(told) == {"chartRef", "ok", "errors", "warnings"}
+    assert set(told) == {"chartRef", "ok", "errors", "warnings", "infos"}
+    assert told["infos"] == ["Chart.yaml: icon is recommended"]
     assert (told["chartRef"], told["ok"]) == (f"{name}/{name}", ok)
     for words, lines in ((errors, told["errors"]), (warnings, told["warnings"])):
         assert len(words) == len(lines)
         assert all(word in line and "/temp/" not in line for word, line in zip(words, lines, strict=True))
+
+
+def described(metadata: str, **files: str) -> dict[str, str]:
+    return {"Chart.yaml": f"apiVersion: v2\n{metadata}"} | {
+        name.replace("__", "/"): text for name, text in files.items()
+    }
+
+
+BROKEN: dict[str, dict[str, str]] = {
+    "no metadata": {"values.yaml": "a: 1\n"},
+    "metadata that is not YAML": described("name: ["),
+    "metadata that is a list": {"Chart.yaml": "- a\n"},
+    "no name": described("version: 1.0.0\n"),
+    "no version": described("name: demo\n"),
+    "a version that is none": described("name: demo\nversion: x.y\ntype: other\nicon: '::'\nappVersion: 1\n"),
+    "dependencies of a wrong type": described("name: demo\nversion: 1.0.0\ndependencies: x\n"),
+    "values that are not YAML": described("name: demo\nversion: 1.0.0\n", **{"values.yaml": "a: ["}),
+    "a broken subchart": described("name: demo\nversion: 1.0.0\n", **{"charts__sub__Chart.yaml": "a: ["}),
+    "values against the schema": described(
+        "name: demo\nversion: 1.0.0\n", **{
+            "values.yaml": "a: x\n",
+            "values.schema.json": '{"properties": {"a": {"type": "integer"}}}',
+        },
+    ),
+    "templates with faults": described(
+        "name: demo\nversion: 1.0.0\n", **{"templates__a.yaml": "{{ .Values.a.b }}", "crds__a.txt": "a"}
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", BROKEN)
+def test_lint_of_a_chart_at_fault_has_the_findings_of_helm(house_of: Place, tmp_path: Path, fault: str) -> None:
+    name, files = f"broken{list(BROKEN).index(fault)}", BROKEN[fault]
+    archive = packed({f"demo/{path}": text for path, text in files.items()})
+    house_of.repository.serve(("demo", "1.0.0", archive), folder=f"/{name}")
+    added = {"name": name, "url": f"{house_of.repository.url}/{name}"}
+    assert said(house_of.server, "POST", f"{API}/repos", added).status == 201
+    for path, text in files.items():
+        (tmp_path / "demo" / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "demo" / path).write_text(text)
+    for strict in (False, True):
+        body = json.dumps({"chartRef": f"{name}/demo", "strict": strict}).encode()
+        answer = house_of.server.post(f"{API}/charts/lint", body)
+        assert answer.status == 200, answer
+        command = [house_of.helm, "lint", *(["--strict"] if strict else []), str(tmp_path / "demo")]
+        done = subprocess.run(command, capture_output=True, text=True)
+        found = {"ERROR": answer.json["errors"], "WARNING": answer.json["warnings"], "INFO": answer.json["infos"]}
+        assert found == findings_of(done.stdout.replace(f"{tmp_path}/demo/", ""))
+        assert answer.json["ok"] is (done.returncode == 0)
+        assert found["ERROR"]
+
+
+def findings_of(report: str) -> dict[str, list[str]]:
+    """What helm printed, by severity; each finding on one line."""
+    findings: dict[str, list[str]] = {"ERROR": [], "WARNING": [], "INFO": []}
+    text = re.sub(r"\s+", " ", report.partition("\n")[2])
+    parts = re.split(r" ?\[(ERROR|WARNING|INFO)\] ", text)
+    for severity, finding in zip(parts[1::2], parts[2::2], strict=True):
+        findings[severity].append(finding.strip())
+    return findings if len(parts) > 1 else findings | {"ERROR": [text.removeprefix("Error ").strip()]}
+
+
+@pytest.mark.parametrize(
+    ("path", "text"), [("values.schema.json", '{"$ref": "file:///etc/passwd"}'), ("a/../b", ""), ("values.yaml/a", "")]
+)
+def test_lint_of_a_chart_that_is_not_safe_is_400(house_of: Place, path: str, text: str) -> None:
+    archive = packed({"demo/values.yaml": "a: [", f"demo/{path}": text})
+    name = f"unsafe{len(path)}"
+    house_of.repository.serve(("demo", "1.0.0", archive), folder=f"/{name}")
+    added = {"name": name, "url": f"{house_of.repository.url}/{name}"}
+    assert said(house_of.server, "POST", f"{API}/repos", added).status == 201
+    answer = house_of.server.post(f"{API}/charts/lint", json.dumps({"chartRef": f"{name}/demo"}).encode())
+    problem(answer, 400, f"{API}/charts/lint", dated=True)
 
 
 def test_a_template_of_a_reference_is_rendered(house_of: Place) -> None:

@@ -138,10 +138,10 @@ async def test(work: Work, request: requests.Test) -> list[TestResult]:
     return [evolve(result, message=messages.get(result.status) or result.message) for result in results]
 
 
-async def prepare_chart(work: Work, request: Any, complete: bool = True) -> tuple[Version, Path]:
+async def prepare_chart(work: Work, request: Any, is_for_lint: bool = False) -> tuple[Version, Path]:
     """helm's version and the chart's archive. A fault of the request is raised before a missing helm."""
     try:
-        chart = await chart_of(work, request, complete)
+        chart = await chart_of(work, request, is_for_lint)
     except Invalid:
         raise
     except Problem:
@@ -152,19 +152,19 @@ async def prepare_chart(work: Work, request: Any, complete: bool = True) -> tupl
     return version, chart.path
 
 
-async def chart_of(work: Work, request: Any, complete: bool = True) -> ChartArchive:
+async def chart_of(work: Work, request: Any, is_for_lint: bool = False) -> ChartArchive:
     """The checked archive of the requested chart, fetched or uploaded. Raises kinds of `Problem`.
 
-    `complete`: all its dependencies must be in charts/.
+    For lint a safe archive is enough; otherwise all its dependencies must be in charts/ too.
     """
     if (uploaded := getattr(request, "chart", None)) is not None:
         path = work.subfolder("chart") / "chart.tgz"
         Path(uploaded).rename(path)
-        chart = await work.charts.sources.checked(path)
+        chart = await work.charts.sources.checked(path, is_for_lint)
     else:
         ref = ChartRef.parse(request.chart_ref, request.version)
-        chart = await work.charts.sources.chart(ref, work.subfolder("chart"))
-    if complete:
+        chart = await work.charts.sources.chart(ref, work.subfolder("chart"), is_safe_only=is_for_lint)
+    if not is_for_lint:
         chart.must_be_complete()
     return chart
 

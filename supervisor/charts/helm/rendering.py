@@ -8,7 +8,7 @@ import tarfile
 from pathlib import Path
 from typing import Any
 
-from models.charts import helm_args, helm_errors, requests
+from models.charts import archive, helm_args, helm_errors, requests
 from models.charts.responses import Download, Lint
 from models.errors import Unprocessable
 from supervisor.charts.helm.changes import prepare_chart
@@ -16,6 +16,8 @@ from supervisor.charts.helm.runner import Bounds, Output
 from supervisor.charts.service import Work
 
 _FINDING = re.compile(r"\[(ERROR|WARNING|INFO)\] ?(.*)")
+_FAILURE = "Error "
+"""Begins the one line of a chart that helm could not even begin to check."""
 _END = re.compile(r"==> |\d+ chart\(s\) linted")
 
 
@@ -39,15 +41,16 @@ async def template(work: Work, request: requests.Template | requests.TemplateUpl
 
 
 async def lint(work: Work, request: requests.Lint) -> Lint:
-    helm, chart = await prepare_chart(work, request, complete=False)
-    arguments = helm_args.lint(helm, str(chart), strict=request.strict)
+    """helm's findings. helm gets a folder, because it does not unpack the archive of a malformed chart."""
+    helm, chart = await prepare_chart(work, request, is_for_lint=True)
+    folder = await work.charts.workers.run(archive.unpack, chart, work.subfolder("unpacked"))
+    arguments = helm_args.lint(helm, str(folder), strict=request.strict)
     output = await _bounded(work, arguments, helm_args.values(request.values))
     report = output.stdout.decode("utf-8", "replace")
     if "==> Linting" not in report:
         raise helm_errors.problem_from_output(output.stderr)
-    errors, warnings = _findings(report, "ERROR"), _findings(report, "WARNING")
-    ok = output.ok and not errors and not (request.strict and warnings)
-    return Lint(request.chart_ref, ok, errors, warnings)
+    findings = _findings(report)
+    return Lint(request.chart_ref, output.ok, findings["ERROR"], findings["WARNING"], findings["INFO"])
 
 
 async def create(work: Work, request: requests.Create) -> Download:
@@ -66,21 +69,20 @@ async def _bounded(work: Work, arguments: list[str], values: bytes | None) -> Ou
     return await work.charts.helm.run(arguments, work.subfolder("run"), bounds, values)
 
 
-def _findings(report: str, wanted: str) -> tuple[str, ...]:
-    """The findings of one severity; a finding may span several lines."""
-    findings: list[list[str]] = []
-    taking = False
+def _findings(report: str) -> dict[str, tuple[str, ...]]:
+    """The findings by severity; a finding may span several lines."""
+    findings: list[tuple[str, list[str]]] = []
     for line in report.splitlines():
-        begins = _FINDING.match(line)
-        if begins:
-            taking = begins[1] == wanted
-            if taking:
-                findings.append([begins[2]])
-        elif _END.match(line):
-            taking = False
-        elif taking:
-            findings[-1].append(line)
-    return tuple(helm_errors.clean("\n".join(lines)) for lines in findings)
+        if begins := _FINDING.match(line):
+            findings.append((begins[1], [begins[2]]))
+        elif line.startswith(_FAILURE) and not findings:
+            findings.append(("ERROR", [line.removeprefix(_FAILURE)]))
+        elif findings and not _END.match(line):
+            findings[-1][1].append(line)
+    return {
+        wanted: tuple(helm_errors.clean("\n".join(lines)) for severity, lines in findings if severity == wanted)
+        for wanted in ("ERROR", "WARNING", "INFO")
+    }
 
 
 def _pack(folder: Path, file: Path) -> None:
