@@ -142,7 +142,7 @@ class Services:
         self.notices = Notices(self.clock)
         self.context = _supervision_context(self.clock, self.event_writer, self.notices, instance)
         self.fleet = Fleet(settings.supervisor.processes, self.context, records)
-        self.logs = Logs(self.fleet.log_files, self.clock)
+        self.logs = Logs(self.fleet.log_files, self.clock, self.notices)
         self.meter = Meter(self.clock)
         self.maintenance = Maintenance(
             self.context.orphans, self.event_writer, self.logs, self.data_dir / "tracker.db-wal"

@@ -113,7 +113,7 @@ class ProcessState:
         if not (spec.stdout_logfile or spec.stderr_logfile):
             return []  # called for all processes, every few seconds
         paths = {path: None for path in (spec.stdout_logfile, spec.stderr_file) if path}
-        return [LogFile(path, spec.log_max_bytes, spec.log_backups) for path in paths]
+        return [LogFile(path, spec.log_max_bytes, spec.log_backups, spec.name) for path in paths]
 
     async def until(self, reached: Callable[[ProcessState], bool]) -> None:
         """Returns when `reached(self)` is true; it is called again after each transition."""
@@ -160,6 +160,11 @@ class ProcessState:
         if self.status in ENDED and self.record.exit_code is not None:
             return f" (pid {self.record.pid}, exit code {self.record.exit_code})"
         return f" (pid {self.record.pid})" if self.record.pid else ""
+
+    def _post(self, notice: str, message: str) -> None:
+        """Posts a notice with the status and the exit code."""
+        facts = {"status": self.status.value, "exitCode": self.record.exit_code}
+        self._context.notices.post(notice, self.name, message, **facts)
 
     def _background(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work)
@@ -294,6 +299,8 @@ class InstanceLifecycle(ProcessState):
     def _fail_to_start(self, reason: str) -> None:
         self._become(Status.FAILED_TO_START, failed_log=reason)
         log.error("%s: %s", self.name, reason)
+        first_line = reason.partition("\n")[0]
+        self._post("process.start_failed", f"{self.name} failed to start: {first_line}")
         if self.attempt is not None:
             self.attempt.fail(f"{self.name} failed to start: {reason}")
         self._restart_if_due()
@@ -389,13 +396,10 @@ class InstanceLifecycle(ProcessState):
                 self.name, self.spec.restart_limit, self.spec.restart_window, self.status.value,
             )  # fmt: skip
             self._want(False)  # the next start of the server does not restart it either
-            self._context.notices.post(
+            self._post(
                 "process.gave_up",
-                self.name,
                 f"{self.name} is not restarted again: {self.spec.restart_limit} restarts within "
                 f"{self.spec.restart_window:g} s; it stays {self.status.value}",
-                status=self.status.value,
-                exitCode=self.record.exit_code,
             )
             return
         self.policy.schedule(self._background(self._restart_after(delay)))

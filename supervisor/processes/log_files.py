@@ -22,6 +22,7 @@ from typing import BinaryIO
 from attrs import define, frozen
 
 from supervisor.clock import Clock
+from supervisor.processes.notices import Notices
 
 log = logging.getLogger("logs")
 
@@ -29,7 +30,7 @@ _FOLLOW_POLL_SECONDS = 0.25
 _BLOCK_BYTES = 64 * 1024
 _MAX_READ_BYTES = 1024 * 1024
 _DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
-_WARNING_INTERVAL_SECONDS = 3600.0
+_NOTICE_INTERVAL_SECONDS = 3600.0
 
 
 @frozen
@@ -37,6 +38,7 @@ class LogFile:
     path: str
     max_bytes: int
     backups: int
+    process: str | None = None
 
 
 class Rotation(enum.Enum):
@@ -146,12 +148,16 @@ class _Position:
 class Logs:
     """Rotates log files; followers continue in the backups."""
 
-    def __init__(self, files: Callable[[], Iterable[LogFile]], clock: Clock | None = None) -> None:
+    def __init__(
+        self, files: Callable[[], Iterable[LogFile]], clock: Clock | None = None, notices: Notices | None = None
+    ) -> None:
+        """`files` returns the log files of all processes; without `notices`, none is posted."""
         self._files = files
+        self._notices = notices
         self._clock = clock or Clock()
         self._rotations: Counter[str] = Counter()
         self._backups: dict[str, int] = {}
-        self._warned_at: dict[str, float] = {}
+        self._posted_at: dict[str, float] = {}
         self._rotation_lock = asyncio.Lock()  # no file is rotated while a follower reads from it
 
     async def rotate(self, paths: Container[str] | None = None) -> None:
@@ -165,14 +171,16 @@ class Logs:
             self._backups.update((file.path, file.backups) for file in files)
         for file, result in results:
             if result is Rotation.TRUNCATED:
-                self._warn(file.path)
+                self._post_truncated(file)
 
-    def _warn(self, path: str) -> None:
+    def _post_truncated(self, file: LogFile) -> None:
         """Once an hour for each file."""
         now = self._clock.since_boot()
-        if now - self._warned_at.get(path, -_WARNING_INTERVAL_SECONDS) >= _WARNING_INTERVAL_SECONDS:
-            self._warned_at[path] = now
-            log.warning("%s was truncated without a backup: the disk is full", path)
+        last = self._posted_at.get(file.path, -_NOTICE_INTERVAL_SECONDS)
+        if self._notices is not None and now - last >= _NOTICE_INTERVAL_SECONDS:
+            self._posted_at[file.path] = now
+            message = f"{file.path} was truncated without a backup: the disk is full"
+            self._notices.post("log.truncated", file.process, message, path=file.path)
 
     async def follow(self, path: str, lines: int) -> AsyncIterator[bytes]:
         """As `follow_offsets`, without the offsets."""

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Coroutine
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any, cast
+from unittest.mock import Mock, call
 
 import psutil
 import pytest
@@ -17,6 +18,7 @@ import pytest
 from supervisor.clock import Clock
 from supervisor.processes import log_files
 from supervisor.processes.log_files import LogFile, Logs, Rotation, rotate, tail
+from supervisor.processes.notices import Notices
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:
@@ -170,9 +172,7 @@ def test_a_full_disk_costs_the_oldest_backups_first_and_then_the_content(
     assert backups(path) == {"log": b""}
 
 
-def test_a_truncation_on_a_full_disk_is_logged_once_an_hour(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_truncation_on_a_full_disk_is_a_notice_once_an_hour(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "log"
 
     def no_space(source: Any, target: Any, length: int = 0) -> None:
@@ -185,14 +185,15 @@ def test_a_truncation_on_a_full_disk_is_logged_once_an_hour(
             return self.hours * 3600
 
     monkeypatch.setattr(shutil, "copyfileobj", no_space)
-    clock = Hours()
-    logs = Logs(lambda: [LogFile(str(path), 10, 3)], clock)
-    for hours, warnings in ((0.0, 1), (0.5, 1), (1.0, 2)):
+    clock, notices = Hours(), Mock(spec=Notices)
+    logs = Logs(lambda: [LogFile(str(path), 10, 3, "web")], clock, notices)
+    message = f"{path} was truncated without a backup: the disk is full"
+    for hours, posted in ((0.0, 1), (0.5, 1), (1.0, 2)):
         clock.hours = hours
         path.write_bytes(b"x" * 10)
         asyncio.run(logs.rotate())
         assert path.read_bytes() == b""
-        assert caplog.text.count("was truncated without a backup: the disk is full") == warnings
+        assert notices.post.mock_calls == [call("log.truncated", "web", message, path=str(path))] * posted
 
 
 def test_a_file_that_cannot_be_copied_for_another_reason_keeps_its_backups(

@@ -46,6 +46,26 @@ def test_a_process_that_gives_up_leaves_a_notice_that_is_stored_logged_and_strea
     wait_for(lambda: [one["id"] for one in notices(server)] == [3, 2, 1])
 
 
+@pytest.mark.parametrize(
+    ("entry", "reason"),
+    [
+        ({"command": "sleep 1000", "directory": "/no/such/folder"}, "there is no directory /no/such/folder"),
+        ({"command": "/no/such/program"}, "No such file or directory"),
+        ({"command": ["sh", "-c", "echo secret >&2; exit 3"], "start-seconds": 5}, "it ended with exit code 3 before"),
+    ],
+    ids=["before the spawn", "at the spawn", "after the spawn"],
+)
+def test_a_start_that_fails_leaves_a_notice_with_its_reason(serve: Serve, entry: dict[str, Any], reason: str) -> None:
+    server = serve({"web": {**entry, "auto-start": True}})
+    server.until("web", "failed_to_start")
+    (notice,) = notices(server)
+    assert (notice["name"], notice["processName"]) == ("process.start_failed", "web")
+    assert notice["message"].startswith("web failed to start: ")
+    assert reason in notice["message"]
+    assert "secret" not in notice["message"]
+    assert notice["facts"] == {"status": "failed_to_start", "exitCode": 3 if "secret" in str(entry) else None}
+
+
 def test_a_stream_without_notices_has_none(serve: Serve) -> None:
     server = serve({"crashes": CRASHES, "web": {"command": "sleep 1000"}})
     with closing(server.stream("/api/v1/processes/stream")) as stream:
