@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from attrs import frozen
 
 from handlers.charts.operations import GZIP, LOCK, TEXT, Operation
-from models.charts import archive, refs, requests
+from models.charts import archive, metadata, refs, requests
 from models.charts.parameters import body, file, form, query
 from models.charts.refs import ChartRef, check_version
 from models.charts.responses import Download, HubItem, Lint
@@ -20,6 +20,7 @@ from supervisor.charts.service import Work
 
 _REF = "repo/chart, repo/chart:version or oci://host/path[:tag]"
 _VERSION = "an exact version or a range; the newest stable one by default"
+Shown = TypeVar("Shown", str, bytes)
 _FETCH_ERRORS = (400, 404, 500, 502, 503, 504)
 
 
@@ -42,8 +43,8 @@ class PushRequest:
     remote: str = form("oci://host/path, to which the chart's name and version are added", required=True)
 
 
-def _show_with(read: Callable[[Path], str]) -> Callable[[Work, ShowRequest], Coroutine[Any, Any, str]]:
-    async def show(work: Work, request: ShowRequest) -> str:
+def _show_with(read: Callable[[Path], Shown]) -> Callable[[Work, ShowRequest], Coroutine[Any, Any, Shown]]:
+    async def show(work: Work, request: ShowRequest) -> Shown:
         chart = await work.charts.sources.chart(
             ChartRef.parse(request.chart_ref, request.version), work.subfolder("chart")
         )
@@ -77,10 +78,12 @@ _SHOW_OPERATIONS: tuple[tuple[str, str, str, Callable[[Path], str]], ...] = (
     ("helm_show_crds", "/crds", "A chart's custom resource definitions", archive.show_crds),
 )
 
+_SHOW_JSON = {"/values": _show_with(metadata.show_values_json), "/chart": _show_with(metadata.show_chart_json)}
+
 PACKAGES: list[Operation] = [
     *(
         Operation(tool, "GET", f"/charts/show{path}", summary, ShowRequest, _show_with(read), TEXT, group="charts",
-                  error_statuses=_FETCH_ERRORS)
+                  error_statuses=_FETCH_ERRORS, json_call=_SHOW_JSON.get(path))
         for tool, path, summary, read in _SHOW_OPERATIONS
     ),
     Operation(

@@ -13,7 +13,7 @@ from tornado.web import stream_request_body
 
 from handlers.base import Base
 from handlers.charts import charts, releases, repositories
-from handlers.charts.operations import TEXT, ClientLeft, Operation, Warned, helm_caller, run
+from handlers.charts.operations import JSON, TEXT, ClientLeft, Operation, Warned, helm_caller, run
 from handlers.http.multipart import Parts
 from handlers.http.permissions import CHANGE_CHARTS, READ_CHARTS, Permission, check_charts_open
 from handlers.routing import Route, accepts
@@ -82,6 +82,8 @@ class ChartHandler(Base):
         if method not in self.operations:
             return
         self.operation, self.fixed = self.operations[method]
+        if accepts(self.request, JSON):
+            self.operation = self.operation.as_json()
         try:
             self.work = self.services.charts.work(self.request)
             self.work.caller = helm_caller(self.caller)
@@ -199,12 +201,13 @@ class ChartHandler(Base):
                 self.set_header(name, text)
             value = value.value
         answers = self.operation.response_type
+        if answers in (TEXT, JSON):
+            self.set_header("Vary", "Accept")
         if answers is None:
             self.clear_header("Content-Type")
         elif isinstance(value, Download):
             await self._send_file(value)
         elif answers == TEXT:
-            self.set_header("Vary", "Accept")
             self.send(_bytes(value), "application/yaml" if accepts(self.request, "application/yaml") else TEXT)
         elif isinstance(answers, str):
             self.send(_bytes(value), answers)

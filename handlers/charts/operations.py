@@ -27,7 +27,7 @@ import ipaddress
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, Literal
 
-from attrs import Factory, frozen
+from attrs import Factory, evolve, frozen
 
 from handlers.http.credentials import Caller
 from models.charts.parameters import Input, inputs
@@ -38,6 +38,7 @@ TEXT = "text/plain; charset=utf-8"
 """Text; `application/yaml` if `Accept` asks for it."""
 LOCK = "text/yaml"
 GZIP = "application/gzip"
+JSON = "application/json"
 
 Group = Literal["releases", "charts", "repositories", "hub", "dependencies"]
 
@@ -71,6 +72,12 @@ class Operation:
     """Its name in the interface document if it is not a tool."""
     headers: Mapping[str, str] = Factory(dict)
     """Response headers with their descriptions."""
+    json_call: Callable[[Work, Any], Coroutine[Any, Any, bytes]] | None = None
+    """Called instead of `call` if `Accept` asks for JSON: returns the same as JSON."""
+
+    def as_json(self) -> Operation:
+        """The same operation with its JSON as result."""
+        return self if self.json_call is None else evolve(self, call=self.json_call, response_type=JSON)
 
     @property
     def identifier(self) -> str:

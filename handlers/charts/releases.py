@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
+from typing import Any
+
 from attrs import frozen
 
 from handlers.charts.operations import CHANGE_ERRORS, TEXT, Operation, Warned
@@ -114,15 +118,20 @@ async def history(work: Work, request: ReleaseRequest) -> list[HistoryRow]:
 
 
 async def values(work: Work, request: ValuesRequest) -> str:
+    return await _values(work, request, yaml_values.dump)
+
+
+async def values_json(work: Work, request: ValuesRequest) -> bytes:
+    return (await _values(work, request, json.dumps)).encode()
+
+
+async def _values(work: Work, request: ValuesRequest, dump: Callable[[Any], str]) -> str:
+    """Large values are written in a worker."""
     reads = work.reads
     values_ = await (reads.all_values if request.all else reads.values)(
         request.namespace, request.name, request.revision
     )
-    return (
-        yaml_values.dump(values_)
-        if yaml_values.is_fast(values_)
-        else await work.charts.workers.run(yaml_values.dump, values_)
-    )
+    return dump(values_) if yaml_values.is_fast(values_) else await work.charts.workers.run(dump, values_)
 
 
 async def manifest(work: Work, request: RevisionRequest) -> str:
@@ -158,7 +167,7 @@ READS: list[Operation] = [
     ),
     Operation(
         "helm_get_values", "GET", "/releases/{name}/values", "The supplied values, or all values, as YAML",
-        ValuesRequest, values, TEXT, needs="cluster", error_statuses=_READ_ERRORS,
+        ValuesRequest, values, TEXT, needs="cluster", error_statuses=_READ_ERRORS, json_call=values_json,
     ),
     Operation(
         "helm_get_manifest", "GET", "/releases/{name}/manifest", "The rendered manifest", RevisionRequest, manifest,

@@ -124,12 +124,13 @@ class Document:
     def _of_chart(self, service: Service, chart: Operation, permission: Permission) -> dict[str, Any]:
         fails = {*chart.error_statuses, *((415,) if chart.takes_body else ())}
         headers = {"Content-Disposition": "The name of the file"} if chart.response_type == GZIP else chart.headers
+        also = {} if chart.json_call is None else {"application/json": dict[str, Any]}
         operation: dict[str, Any] = {
             "operationId": chart.identifier,
             "tags": [service.name],
             "summary": chart.summary,
             "parameters": [_chart_parameter(field) for field in chart.inputs if field.source in ("path", "query")],
-            "responses": self._responses(service, chart.status, chart.response_type, sorted(fails), {}, headers),
+            "responses": self._responses(service, chart.status, chart.response_type, sorted(fails), also, headers),
             "security": security(permission, self._config),
         }
         if chart.takes_body:

@@ -224,6 +224,11 @@ def show_chart(path: Path) -> str:
     return _read(path, {"Chart.yaml"}).get("Chart.yaml", "")
 
 
+def metadata(path: Path) -> dict[str, Any]:
+    """Chart.yaml of a checked archive with every scalar as its text."""
+    return _metadata({"Chart.yaml": show_chart(path).encode()})
+
+
 def show_values(path: Path) -> str:
     """values.yaml as it is; empty if it is missing."""
     return _read(path, {"values.yaml"}).get("values.yaml", "")

@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from attrs import frozen
 
-from models.charts import yaml_values
+from models.charts import archive, yaml_values
 from models.charts.archive import Dependency
 
 _CONFIG_ORDER = (
@@ -25,6 +26,19 @@ def config_json(metadata: Mapping[str, Any]) -> bytes:
     """Chart.yaml as the bytes that helm pushes: its fields in helm's order, without those that are empty or unknown."""
     config = {name: value for name in _CONFIG_ORDER if (value := _config_field(name, metadata.get(name)))}
     return _as_go_json(config)
+
+
+def show_chart_json(path: Path) -> bytes:
+    """Chart.yaml as JSON, in its own order; fields that helm does not know have every scalar as its text."""
+    fields = archive.metadata(path)
+    return _as_go_json(
+        {name: _config_field(name, value) if name in _CONFIG_ORDER else value for name, value in fields.items()}
+    )
+
+
+def show_values_json(path: Path) -> bytes:
+    """values.yaml as JSON. Raises `Invalid`."""
+    return json.dumps(yaml_values.load(archive.show_values(path), "the chart's values.yaml")).encode()
 
 
 def _config_field(name: str, value: Any) -> Any:

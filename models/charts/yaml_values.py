@@ -168,43 +168,49 @@ def parse(text: str) -> dict[str, Any] | None:
         return None
     if len(text) > _MAX_TEXT_CHARACTERS:
         raise Invalid(f"values: more than {_MAX_TEXT_CHARACTERS} characters")
+    plain = load(text, "values", takes_aliases=False)
+    check_text(plain)
+    return plain
+
+
+def load(text: str, where: str, takes_aliases: bool = True) -> dict[str, Any]:
+    """Reads a mapping of YAML as helm reads values; an empty text is an empty mapping. Raises `Invalid`."""
     try:
-        if any(isinstance(event, yaml.AliasEvent) for event in check_events(text, _Values, "values")):
-            raise Invalid("values: aliases (*name) are not supported here")
+        for event in check_events(text, _Values, where):
+            if not takes_aliases and isinstance(event, yaml.AliasEvent):
+                raise Invalid(f"{where}: aliases (*name) are not supported here")
         value = yaml.load(text, _Values)  # noqa: S506 (a safe loader)
     except yaml.YAMLError as fault:
         mark = getattr(fault, "problem_mark", None)
-        where = f" (line {mark.line + 1}, column {mark.column + 1})" if mark else ""
-        raise Invalid(f"values: not YAML: {getattr(fault, 'problem', None) or 'it cannot be parsed'}{where}") from None
+        at = f" (line {mark.line + 1}, column {mark.column + 1})" if mark else ""
+        raise Invalid(f"{where}: not YAML: {getattr(fault, 'problem', None) or 'it cannot be parsed'}{at}") from None
     except (RecursionError, ValueError):
-        raise Invalid("values: nested too deeply, or a number is too large") from None
+        raise Invalid(f"{where}: nested too deeply, or a number is too large") from None
     if value is not None and not isinstance(value, dict):
-        raise Invalid("values: a mapping is expected (name: value)")
-    plain = _plain(value or {}, 0)
-    check_text(plain)
-    return dict(plain)
+        raise Invalid(f"{where}: a mapping is expected (name: value)")
+    return dict(_plain(value or {}, where, 0))
 
 
-def _plain(value: Any, depth: int) -> Any:
+def _plain(value: Any, where: str, depth: int) -> Any:
     """Converts a parsed value to what JSON can hold."""
     if depth > _MAX_VALUE_DEPTH:
-        raise Invalid("values: nested too deeply")
+        raise Invalid(f"{where}: nested too deeply")
     if isinstance(value, dict):
-        return {_key(key): _plain(item, depth + 1) for key, item in value.items()}
+        return {_key(key, where): _plain(item, where, depth + 1) for key, item in value.items()}
     if isinstance(value, list):
-        return [_plain(item, depth + 1) for item in value]
+        return [_plain(item, where, depth + 1) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
-        raise Invalid("values: a number is not finite")
+        raise Invalid(f"{where}: a number is not finite")
     if value is None or isinstance(value, str | bool | int | float):
         return value
-    raise Invalid(f"values: {type(value).__name__} is not a type that helm accepts")
+    raise Invalid(f"{where}: {type(value).__name__} is not a type that helm accepts")
 
 
-def _key(key: Any) -> str:
+def _key(key: Any, where: str) -> str:
     if isinstance(key, str):
         return key
     if isinstance(key, bool):
         return "true" if key else "false"
     if key is None or not isinstance(key, int | float):
-        raise Invalid("values: a name must be text")
+        raise Invalid(f"{where}: a name must be text")
     return str(key)

@@ -208,6 +208,9 @@ def test_values_are_helms(server: Server, lived: tuple[Helm, str], name: str, al
     ours = ok(server.get(f"{API}/{name}/values?namespace={space}&all={all_of_them}"))
     assert ours.headers["Content-Type"] == "text/plain; charset=utf-8"
     assert yaml.safe_load(ours.text) == (theirs or {})
+    as_json = ok(server.get(f"{API}/{name}/values?namespace={space}&all={all_of_them}", Accept="application/json"))
+    assert as_json.headers["Content-Type"] == "application/json"
+    assert as_json.json == (theirs or {})
     if name == "one" and all_of_them == "false":
         assert ours.text == "{}\n"
 

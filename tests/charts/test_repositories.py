@@ -596,6 +596,38 @@ def test_show_is_text_or_yaml(server: Server, web: Web, repository: str) -> None
     assert (shown(server, repository, "/crds").status, shown(server, repository, "/crds").body) == (200, b"")
 
 
+def test_metadata_and_values_are_json_where_that_is_asked_for(server: Server, web: Web, repository: str) -> None:
+    facts: dict[str, Any] = {
+        "appVersion": "1.10", "deprecated": True, "keywords": ["a"], "annotations": {"n": "1"}, "own": {"a": 1.0},
+        "dependencies": [{"name": "sub", "version": "1.0"}],
+    }  # fmt: skip
+    values = "a: &a {n: 1e3, on: 2020-01-01, none: }\nb: *a\nc: [1.5, 'x', true]\n"
+    web.serve(("demo", "0.1.0", places.chart(files={"values.yaml": values}, **facts)), folder=f"/{repository}")
+    add(server, repository, f"{web.url}/{repository}")
+    accept = {"Accept": "application/json"}
+    metadata, answer = shown(server, repository, "/chart", **accept), shown(server, repository, "/values", **accept)
+    for one in (metadata, answer):
+        assert (one.status, one.headers["Content-Type"]) == (200, "application/json")
+        assert "Accept," in one.headers["Vary"]
+    assert metadata.json == {
+        "apiVersion": "v2", "name": "demo", "version": "0.1.0", **facts, "own": {"a": "1.0"},
+        "dependencies": [{"name": "sub", "version": "1.0", "repository": ""}],
+    }  # fmt: skip
+    one_value = {"n": 1000.0, "true": "2020-01-01", "none": None}
+    assert answer.json == {"a": one_value, "b": one_value, "c": [1.5, "x", True]}
+    for what in ("", "/readme", "/crds"):
+        assert shown(server, repository, what, **accept).headers["Content-Type"] == "text/plain; charset=utf-8"
+
+
+def test_values_that_are_no_yaml_are_no_json(server: Server, web: Web, repository: str) -> None:
+    web.serve(("demo", "0.1.0", places.chart(files={"values.yaml": "a: ["})), folder=f"/{repository}")
+    add(server, repository, f"{web.url}/{repository}")
+    assert shown(server, repository, "/values").text == "a: ["
+    path = "/api/v1/charts/show/values"
+    told = problem(shown(server, repository, "/values", Accept="application/json"), 400, path, dated=True)
+    assert told["detail"].startswith("the chart's values.yaml: not YAML")
+
+
 @pytest.mark.parametrize("what", ["", "/chart", "/values", "/readme", "/crds"])
 def test_show_needs_a_chart_that_is_there(server: Server, what: str) -> None:
     path = f"/api/v1/charts/show{what}"
