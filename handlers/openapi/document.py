@@ -124,7 +124,7 @@ class Document:
     def _of_chart(self, service: Service, chart: Operation, permission: Permission) -> dict[str, Any]:
         fails = {*chart.error_statuses, *((415,) if chart.takes_body else ())}
         headers = {"Content-Disposition": "The name of the file"} if chart.response_type == GZIP else chart.headers
-        also = {} if chart.json_call is None else {"application/json": dict[str, Any]}
+        also = {} if chart.json_call is None else {"application/json": dict}
         operation: dict[str, Any] = {
             "operationId": chart.identifier,
             "tags": [service.name],

@@ -20,6 +20,7 @@ _PLAIN: Mapping[Any, Schema] = {
     int: {"type": "integer", "format": "int64"},
     float: {"type": "number"},
     bytes: {"type": "string", "format": "binary"},
+    dict: {"type": "object"},
     type(None): {"type": "null"},
     serializers.Instant: {"type": "string", "format": "date-time"},
     serializers.Length: {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -25,19 +27,71 @@ class ManifestObject:
     kind: str
     name: str
     namespace: str | None
+    fault: str = ""
+    """Why its document cannot be read; then kind and name are those of its text, or empty."""
 
 
 def named(manifest: str) -> list[ManifestObject]:
-    """The objects of a manifest in order; those in lists one by one. Raises `ValueError`."""
-    loader = getattr(yaml, "CBaseLoader", yaml.BaseLoader)  # every scalar stays text
+    """The objects of a manifest in order; those in lists one by one. Raises `ValueError`.
+
+    A document that is not YAML, or has a key twice, is one object with a fault.
+    """
     try:
-        yaml_values.check(manifest, loader, "the manifest")
-        documents = list(yaml.load_all(manifest, Loader=loader))
+        return [found for text in _SEPARATOR.split(manifest) for found in _of_document(text)]
     except Invalid as problem:
         raise ValueError(problem.message) from None
-    except (yaml.YAMLError, UnicodeError, TypeError, RecursionError):
-        raise ValueError("the manifest is not YAML") from None
-    return [found for document in documents for found in _named(document, 0)]
+
+
+def _of_document(text: str) -> Iterator[ManifestObject]:
+    """Raises `Invalid` if the YAML is beyond its bounds."""
+    loader: Any = getattr(yaml, "CBaseLoader", yaml.BaseLoader)  # every scalar stays text
+    try:
+        yaml_values.check(text, loader, "the manifest")
+        nodes = list(yaml.compose_all(text, loader))
+        fault = next(filter(None, map(_repeated_key, nodes)), "")
+        documents = [loader("").construct_document(node) for node in nodes]
+    except (yaml.YAMLError, UnicodeError, TypeError, RecursionError) as error:
+        mark = getattr(error, "problem_mark", None)
+        documents, fault = [], f"the document is not YAML{f' (line {mark.line + 1})' if mark else ''}"
+    if not fault:
+        for document in documents:
+            yield from _named(document, 0)
+        return
+    if source := _SOURCE.search(text):
+        fault = f"{source[1]}: {fault}"
+    api_version, kind, name, namespace = (_scalar(pattern, text) for pattern in _IDENTITY)
+    yield ManifestObject(api_version, kind, name, namespace or None, fault)
+
+
+_SEPARATOR = re.compile(r"^---(?:[ \t\r]*\n|(?=\s|\Z))", re.MULTILINE)
+_SOURCE = re.compile(r"^# Source: (\S{1,500})", re.MULTILINE)
+_IDENTITY = tuple(
+    re.compile(rf"^{name}:[ \t]+[\"']?([\w./:-]{{1,253}})", re.MULTILINE)
+    for name in ("apiVersion", "kind", "  name", "  namespace")
+)
+
+
+def _scalar(pattern: re.Pattern[str], text: str) -> str:
+    match = pattern.search(text)
+    return match[1] if match else ""
+
+
+def _repeated_key(root: yaml.Node | None) -> str:
+    """Names the first key that a mapping has twice; an empty text if there is none."""
+    waiting = [root]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, yaml.SequenceNode):
+            waiting += reversed(node.value)
+        elif isinstance(node, yaml.MappingNode):
+            keys: set[str] = set()
+            for key, value in node.value:
+                if isinstance(key, yaml.ScalarNode):
+                    if key.value in keys:
+                        return f"the key {json.dumps(key.value[:200])} is given twice (line {key.start_mark.line + 1})"
+                    keys.add(key.value)
+                waiting.append(value)
+    return ""
 
 
 def _named(document: Any, depth: int) -> Iterator[ManifestObject]:

@@ -62,10 +62,28 @@ def test_what_is_no_object_is_passed_over(manifest: str) -> None:
     assert named(manifest) == []
 
 
-@pytest.mark.parametrize("manifest", ["a: [", "{{ template }", "\x00"])
-def test_what_is_no_yaml_is_an_error(manifest: str) -> None:
-    with pytest.raises(ValueError, match="not YAML"):
-        named(manifest)
+AT_FAULT: list[tuple[str, ManifestObject]] = [
+    ("a: [", ManifestObject("", "", "", None, "the document is not YAML (line 2)")),
+    ("\x00", ManifestObject("", "", "", None, "the document is not YAML")),
+    (
+        "# Source: c/a.yaml\napiVersion: v1\nkind: Secret\nmetadata:\n  name: 'a'\n  namespace: n\ndata: x: y\n",
+        ManifestObject("v1", "Secret", "a", "n", "c/a.yaml: the document is not YAML (line 7)"),
+    ),
+    (
+        "\napiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: a\ndata:\n  k: 1\n  l: 2\n  k: 1\n",
+        ManifestObject("v1", "ConfigMap", "a", None, 'the key "k" is given twice (line 9)'),
+    ),
+    ("a: [{b: 1, b: 2}]", ManifestObject("", "", "", None, 'the key "b" is given twice (line 1)')),
+    ("a: *b", ManifestObject("", "", "", None, "the document is not YAML (line 1)")),
+]
+
+
+@pytest.mark.parametrize(("document", "expected"), AT_FAULT)
+def test_a_document_at_fault_is_one_object_and_the_others_are_named(document: str, expected: ManifestObject) -> None:
+    good = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: NAME}\n"
+    first, second = (ManifestObject("v1", "ConfigMap", name, None) for name in ("x", "y"))
+    manifest = f"---\n{good.replace('NAME', 'x')}---\n{document}\n--- # more\n{good.replace('NAME', 'y')}"
+    assert named(manifest) == [first, expected, second]
 
 
 # The rules
@@ -369,6 +387,21 @@ def test_a_release_without_a_manifest_has_no_resources(server: Server, cluster: 
     space = cluster.namespace()
     keep(cluster, stored("rel", space))
     assert resources(server, space) == []
+
+
+def test_a_document_at_fault_is_not_ready_and_the_others_are_shown(server: Server, cluster: Cluster) -> None:
+    space = cluster.namespace()
+    cluster.ask("POST", f"/api/v1/namespaces/{space}/configmaps", {"metadata": {"name": "good"}})
+    good = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: good}\n"
+    twice = "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: twice\nkind: ConfigMap\n"
+    keep(cluster, stored("rel", space, manifest=f"{good}---\na: [\n---\n{twice}---\n{good}"))
+    found = [(one["kind"], one["name"], one["ready"], one["message"]) for one in resources(server, space)]
+    assert found == [
+        ("ConfigMap", "good", True, "ready"),
+        ("", "", False, "the document is not YAML (line 2)"),
+        ("ConfigMap", "twice", False, 'the key "kind" is given twice (line 5)'),
+        ("ConfigMap", "good", True, "ready"),
+    ]
 
 
 def test_many_objects_are_all_told(server: Server, cluster: Cluster) -> None:

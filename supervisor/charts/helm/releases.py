@@ -133,13 +133,8 @@ def _live(stored: Mapping[str, Any]) -> Live:
 
 
 def _resource(named_object: ManifestObject, namespace: str, live: Mapping[str, Any] | None) -> Resource:
-    if live is None:
+    if named_object.fault or live is None:
         place = named_object.namespace or namespace
-        return Resource(
-            named_object.kind,
-            named_object.name,
-            place,
-            False,
-            f"not found: there is no {named_object.kind} {named_object.name}",
-        )
+        reason = named_object.fault or f"not found: there is no {named_object.kind} {named_object.name}"
+        return Resource(named_object.kind, named_object.name, place, False, reason)
     return describe_live(named_object, (live.get("metadata") or {}).get("namespace"), live)

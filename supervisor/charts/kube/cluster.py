@@ -186,6 +186,8 @@ async def resources(cluster: Cluster, objects: list[ManifestObject], namespace: 
 
 
 async def _resource(cluster: Cluster, named_object: ManifestObject, namespace: str) -> Resource:
+    if named_object.fault:
+        return _describe_missing(named_object, named_object.namespace or namespace, named_object.fault)
     try:
         kind = await cluster.kind(named_object.api_version, named_object.kind)
         if kind is None:
