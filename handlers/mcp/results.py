@@ -6,7 +6,7 @@ import asyncio
 import json
 from typing import Any
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from handlers.charts.operations import GZIP, Operation, Warned
 from handlers.http import serializers
@@ -41,7 +41,7 @@ DONE = Result("done")
 async def of_value(operation: Operation, value: Any) -> Result:
     """Returns the result of a chart operation's value. Raises `TooLarge`."""
     if isinstance(value, Warned):
-        return Result(DONE.text, warnings=value.warnings)
+        return evolve(await of_value(operation, value.value), warnings=value.warnings)
     if isinstance(value, Download):
         return await _of_file(value)
     if operation.response_type is None:
