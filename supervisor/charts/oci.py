@@ -9,7 +9,7 @@ import re
 from collections.abc import AsyncIterator, Mapping
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from attrs import evolve
 
@@ -33,6 +33,7 @@ _MANIFESTS = f"{_MANIFEST}, application/vnd.docker.distribution.manifest.v2+json
 _SHA256 = re.compile(r"sha256:[0-9a-f]{64}")
 _EXACT = re.compile(r"v?[0-9]+\.[0-9]+\.[0-9]+([-+][0-9A-Za-z.+_-]*)?")
 _CHALLENGE = re.compile(r'\b(\w+)=(?:"([^"]*)"|([^\s,]+))')
+LOGIN_REQUIRED, LOGIN_REFUSED = "registry-login-required", "registry-login-refused"
 _MAX_MANIFEST_BYTES = 4 * 1024**2
 _MAX_TAG_PAGES = 100
 _MAX_TAG_BYTES = 8 * 1024**2
@@ -210,7 +211,8 @@ class _RegistrySession:
         response = await self._fetcher.fetch(
             Request(url.with_query(**parameters), max_bytes=_MAX_TOKEN_BYTES, login=login)
         )
-        _must_be_good(response)
+        if not response.is_good:
+            self.refuse(response, is_of_realm=True)
         document = _json(response)
         token = _field(document, "token") or _field(document, "access_token")
         if not isinstance(token, str) or not re.fullmatch(r"[!-~]+", token):
@@ -223,10 +225,11 @@ class _RegistrySession:
         return realm.scheme == "https" and shares_domain(self._base.host, realm.host)
 
     def check(self, response: Response) -> None:
-        """Raises `NotFound` or `Upstream` unless the response is successful."""
+        """Raises `NotFound`, `Invalid` (a login) or `Upstream` unless the response is successful."""
         if response.status == 404:
             raise NotFound(f"there is no {self.ref} in that version in the registry")
-        _must_be_good(response)
+        if not response.is_good:
+            self.refuse(response)
 
     async def tag_pages(self) -> AsyncIterator[bytes]:
         """The pages of the tag list. Raises `Invalid` if there are too many."""
@@ -279,9 +282,17 @@ class _RegistrySession:
         if sent.status not in (201, 202, 204):
             self.refuse(sent)
 
-    def refuse(self, response: Response) -> None:
-        """Raises `Upstream` for a refused upload."""
-        raise Upstream(f"{response.url} answered {response.status}{_registry_message(response)}")
+    def refuse(self, response: Response, is_of_realm: bool = False) -> NoReturn:
+        """Raises `Invalid` if the registry or its token realm demands another login, else `Upstream`."""
+        message = _registry_message(response)
+        demands_login = response.status in (401, 403) and (is_of_realm or response.url.origin == self._base.origin)
+        if not demands_login:
+            raise Upstream(f"{response.url} answered {response.status}{message}")
+        host = self.ref.repository
+        configure = f"log in as the user of this server (helm registry login {host}; HELM_REGISTRY_CONFIG)"
+        if self._login is None:
+            raise Invalid(f"the registry {host} requires a login for {self.ref}{message}: {configure}", LOGIN_REQUIRED)
+        raise Invalid(f"the registry {host} refuses its login for {self.ref}{message}: {configure}", LOGIN_REFUSED)
 
 
 def _json(response: Response) -> Any:
@@ -289,12 +300,6 @@ def _json(response: Response) -> Any:
         return json.loads(response.body)
     except (ValueError, RecursionError):
         raise Upstream(f"{response.url} did not answer with JSON") from None
-
-
-def _must_be_good(response: Response) -> None:
-    """Raises `Upstream`."""
-    if not response.is_good:
-        raise Upstream(f"{response.url} answered {response.status}{_registry_message(response)}")
 
 
 def _registry_message(response: Response) -> str:

@@ -156,7 +156,7 @@ class Dependencies:
                 source = await self._repositories.of_url(repository, folder)
             chosen = await self._repositories.find(source, dependency.name, wanted)
         except Invalid as problem:
-            raise Invalid(f"the dependency {dependency.name}: {problem.message}") from None
+            raise Invalid(f"the dependency {dependency.name}: {problem.message}", problem.code) from None
         return LockedDependency(dependency, chosen.version, repository)
 
 

@@ -360,8 +360,17 @@ def test_a_registry_that_refuses_is_told_with_its_words(lying: Server, web: Web)
     told = json.dumps({"errors": [{"code": "DENIED", "message": "not for you"}]}).encode()
     web.pages["/v2/deny/demo/blobs/uploads/"] = (403, {}, told)
     answer = upload(lying, "/repos/push", {"chart": places.chart(), "remote": f"oci://{web.place}/deny"})
-    assert answer.status == 502
+    assert (answer.status, answer.json["code"]) == (400, "registry-login-required")
+    assert f"the registry {web.place} requires a login for oci://{web.place}/deny/demo" in answer.json["detail"]
     assert "DENIED: not for you" in answer.json["detail"]
+
+
+def test_a_token_realm_that_demands_a_login_is_reported_as_the_registry(lying: Server, web: Web) -> None:
+    realm = f"{web.url}/denied-token"
+    web.pages["/v2/private/demo/manifests/1.0.0"] = _challenge(realm)
+    web.pages["/denied-token"] = (401, {}, b"{}")
+    answer = post(lying, "/repos/pull", {"chart": f"oci://{web.place}/private/demo:1.0.0"})
+    assert (answer.status, answer.json["code"]) == (400, "registry-login-required")
 
 
 def test_tags_come_page_by_page(lying: Server, web: Web) -> None:

@@ -51,8 +51,14 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
 def test_what_helm_has_logged_in_to_is_pulled_from_and_pushed_to(lab: Lab, tmp_path: Path) -> None:
     data = places.chart("demo", "1.2.3")
     lab.file.unlink(missing_ok=True)
-    told = upload(lab.server, "/repos/push", {"chart": data, "remote": f"oci://{lab.registry}/ours"})
-    assert (told.status, "401" in told.json["detail"]) == (502, True)
+    for told in (
+        upload(lab.server, "/repos/push", {"chart": data, "remote": f"oci://{lab.registry}/ours"}),
+        post(lab.server, "/repos/pull", {"chart": f"oci://{lab.registry}/ours/demo", "version": "^1"}),
+        post(lab.server, "/dependencies/resolve", {"chartRef": f"oci://{lab.registry}/ours/demo:1.2.3"}),
+    ):
+        assert (told.status, told.json["code"]) == (400, "registry-login-required")
+        assert f"the registry {lab.registry} requires a login" in told.json["detail"]
+        assert f"helm registry login {lab.registry}" in told.json["detail"]
     login = ("registry", "login", lab.registry, "--plain-http", f"-u={PERSON}", f"-p={PASSWORD}")
     places.run_helm(tmp_path, *login)
     (written,) = (tmp_path / "home" / "config").rglob("config.json")
@@ -66,7 +72,8 @@ def test_what_helm_has_logged_in_to_is_pulled_from_and_pushed_to(lab: Lab, tmp_p
     places.run_helm(tmp_path, "pull", "--plain-http", ref, "--version=1.2.3")
     lab.know(**{lab.registry: auth(password="another")})
     answer = post(lab.server, "/repos/pull", {"chart": ref})
-    assert answer.status == 502
+    assert (answer.status, answer.json["code"]) == (400, "registry-login-refused")
+    assert f"the registry {lab.registry} refuses its login" in answer.json["detail"]
     assert "another" not in answer.text
     assert all(secret not in lab.server.log.read_text() for secret in (PASSWORD, auth(), "another"))
 
@@ -85,7 +92,7 @@ def test_a_login_is_for_the_registry_and_its_token_realm_alone(lab: Lab) -> None
     lab.know(**{lab.web.place: auth()})
     lab.web.pages["/v2/a/demo/manifests/1.0.0"] = told("registry", (401, challenge, b""))
     lab.web.pages["/token"] = told("realm", (200, {}, b'{"token": "t"}'))
-    assert post(lab.server, "/repos/pull", {"chart": f"oci://{lab.web.place}/a/demo:1.0.0"}).status == 502
+    assert post(lab.server, "/repos/pull", {"chart": f"oci://{lab.web.place}/a/demo:1.0.0"}).status == 400
     assert seen == {"registry": [None, "Bearer t"], "realm": [f"Basic {auth()}"], "elsewhere": []}
 
     challenge["WWW-Authenticate"] = f'Bearer realm="{lab.other.url}/token"'
