@@ -386,6 +386,31 @@ def test_tags_come_page_by_page(lying: Server, web: Web) -> None:
     assert post(lying, "/repos/pull", {"chart": f"oci://{web.place}/many/demo"}).body == data
 
 
+@pytest.mark.parametrize("pages", [1, 100])
+def test_of_600_000_tags_only_an_exact_version_is_pulled(lying: Server, web: Web, pages: int) -> None:
+    data, path = places.chart("demo", "1.0.0"), f"crowd{pages}/demo"
+    offer(web, path, data)
+    count = 600_000 // pages
+
+    def tags(handler: BaseHTTPRequestHandler) -> Reply:
+        page = int(handler.path.rpartition("=")[2]) if "page=" in handler.path else 0
+        listed = ",".join(f'"0.{page}.{number}"' for number in range(count))
+        more = {"Link": f'</v2/{path}/tags/list?page={page + 1}>; rel="next"'} if page + 1 < pages else {}
+        return 200, more, f'{{"tags":[{listed}]}}'.encode()
+
+    web.pages[f"/v2/{path}/tags/list"] = tags
+    web.seen.clear()
+    for wanted in ("^0.1", ""):
+        told = post(lying, "/repos/pull", {"chart": f"oci://{web.place}/{path}", "version": wanted})
+        assert told.status == 400
+        assert "more tags than svc.fetch.max-tags (20000): name an exact version" in told.json["detail"]
+    lists = [asked for asked in web.paths() if "tags/list" in asked]
+    assert len(lists) == 2 * (1 if pages == 1 else 4), "no page is read beyond the limit"
+    web.seen.clear()
+    assert post(lying, "/repos/pull", {"chart": f"oci://{web.place}/{path}", "version": "1.0.0"}).body == data
+    assert not [asked for asked in web.paths() if "tags/list" in asked]
+
+
 def test_a_registry_that_nobody_allowed_is_not_asked_in_plain_http(lying: Server, elsewhere: Web) -> None:
     elsewhere.pages["/v2/"] = b"{}"
     assert post(lying, "/repos/pull", {"chart": f"oci://{elsewhere.place}/demo:1.0.0"}).status == 400

@@ -1,0 +1,172 @@
+"""References of a values.schema.json: helm fetches nothing for an allowed one, and is not started for a refused one."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from charting import HELMS, helm, packed, upload
+from conftest import Server
+from talk import problem
+
+TEMPLATE = "/api/v1/charts/template/upload"
+METASCHEMAS = [
+    f"{scheme}://json-schema.org/{name}{end}"
+    for scheme in ("http", "https")
+    for name in (
+        "draft-04/schema",
+        "draft-06/schema",
+        "draft-07/schema",
+        "draft/2019-09/schema",
+        "draft/2020-12/schema",
+    )
+    for end in ("", "#")
+]
+HERE = "http://LISTENER"
+
+ALLOWED: list[Any] = [
+    *({"$schema": url, "type": "object"} for url in METASCHEMAS),
+    *({"properties": {"more": {"$ref": url}}} for url in METASCHEMAS),
+    {"$id": f"{HERE}/a.json", "$ref": "#/$defs/a", "$defs": {"a": {"type": "object"}}},
+    {"$schema": METASCHEMAS[0], "id": f"{HERE}/a.json", "type": "object"},
+    {"$id": f"{HERE}/a.json", "properties": {"colour": {"$ref": f"{HERE}/a.json#/$defs/b"}}, "$defs": {"b": {}}},
+    {"properties": {"colour": {"$ref": f"{HERE}/b.json"}}, "$defs": {"b": {"$id": f"{HERE}/b.json", "type": "string"}}},
+    {"default": {"$schema": f"{HERE}/x", "$id": f"{HERE}/x", "id": f"{HERE}/x"}},
+    {"properties": {"x": {"enum": [{"$id": f"{HERE}/x"}], "default": {"id": "file:///etc/passwd"}}}},
+    {"properties": {"$schema": {"type": "string"}, "$id": {"type": "string"}, "id": {"type": "string"}}},
+    {"$ref": "#/examples/0", "examples": [{"type": "object"}]},
+    {
+        "properties": {"colour": {"$dynamicRef": "#paint"}},
+        "$defs": {"paint": {"$dynamicAnchor": "paint", "type": "string"}},
+    },
+]
+
+REFUSED: list[Any] = [
+    *({keyword: f"{HERE}/x.json"} for keyword in ("$ref", "$dynamicRef", "$recursiveRef", "$schema")),
+    *({"properties": {"colour": {"$ref": f"{HERE}{path}"}}} for path in ("", "/x#", "/x#/definitions/a")),
+    *({"properties": {"x": {name: {"$ref": f"{HERE}/x"}}}} for name in ("default", "const", "example")),
+    *({"properties": {"x": {name: [{"$ref": f"{HERE}/x"}]}}} for name in ("enum", "examples")),
+    *({"$ref": url} for url in ("file:///etc/passwd", "other.json", "/etc/passwd", "//LISTENER/x")),
+    *({keyword: "file:///etc/passwd"} for keyword in ("$id", "id")),
+    *(
+        {keyword: f"{scheme}://json-schema.org/{path}"}
+        for keyword in ("$ref", "$schema")
+        for scheme in ("http", "https")
+        for path in ("schema", "draft-07/hyper-schema", "draft/2020-12/meta/core", "draft-07/schema#a")
+    ),
+    {"$id": f"{HERE}/a.json", "$ref": "b.json"},
+    {"const": {"$id": f"{HERE}/a"}, "$ref": f"{HERE}/a"},
+]  # fmt: skip
+
+
+class Listener:
+    """Counts the connections to a port of loopback, and closes each."""
+
+    def __init__(self) -> None:
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.place = f"127.0.0.1:{self._socket.getsockname()[1]}"
+        self.connections = 0
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._socket.accept()
+            except OSError:
+                return
+            self.connections += 1
+            connection.close()
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Sends every request for an address beyond loopback here too."""
+        return dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY"), f"http://{self.place}")
+
+    def archive(self, schema: Any) -> bytes:
+        """A chart with this schema, in which `LISTENER` stands for this address."""
+        return packed({
+            "demo/Chart.yaml": "apiVersion: v2\nname: demo\nversion: 1.0.0\n",
+            "demo/values.yaml": "colour: red\n",
+            "demo/values.schema.json": json.dumps(schema).replace("LISTENER", self.place),
+            "demo/templates/a.yaml": "colour: {{ .Values.colour }}\n",
+        })  # fmt: skip
+
+    def close(self) -> None:
+        self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+
+
+@pytest.fixture(scope="module")
+def listener() -> Iterator[Listener]:
+    listener = Listener()
+    yield listener
+    listener.close()
+
+
+class Lab:
+    """A server whose helm writes down its arguments."""
+
+    def __init__(self, folder: Path, binary: str, listener: Listener) -> None:
+        self.binary, self._calls = binary, folder / "calls"
+        wrapper = folder / "helm"
+        wrapper.write_text(f'#!/bin/sh\necho "$1" >> {self._calls}\nexec {binary} "$@"\n')
+        wrapper.chmod(0o755)
+        svc = {"helm": {"binary": str(wrapper)}, "kube": {"kubeconfig": str(folder / "none")}}
+        self.server = Server(folder, {"svc": svc}, listener.environment, []).start()
+
+    @property
+    def renderings(self) -> int:
+        return self._calls.read_text().split().count("template") if self._calls.exists() else 0
+
+
+@pytest.fixture(scope="module", params=HELMS)
+def lab(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, listener: Listener) -> Iterator[Lab]:
+    lab = Lab(tmp_path_factory.mktemp(request.param), helm(request.param), listener)
+    yield lab
+    lab.server.close()
+
+
+@pytest.mark.parametrize("schema", ALLOWED, ids=range(len(ALLOWED)))
+def test_an_allowed_form_is_rendered_and_nothing_is_fetched(lab: Lab, listener: Listener, schema: Any) -> None:
+    renderings, connections = lab.renderings, listener.connections
+    answer = upload(lab.server, TEMPLATE, chart=listener.archive(schema))
+    assert answer.status == 200, answer
+    assert "colour: red" in answer.text
+    assert (lab.renderings, listener.connections) == (renderings + 1, connections)
+
+
+@pytest.mark.parametrize("schema", REFUSED, ids=range(len(REFUSED)))
+def test_a_refused_form_is_400_and_starts_no_helm(lab: Lab, listener: Listener, schema: Any) -> None:
+    renderings, connections = lab.renderings, listener.connections
+    answer = upload(lab.server, TEMPLATE, chart=listener.archive(schema))
+    detail = problem(answer, 400, TEMPLATE, dated=True)["detail"]
+    assert detail.startswith("the chart's values.schema.json, /")
+    assert (lab.renderings, listener.connections) == (renderings, connections)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://LISTENER/x.json",
+        "http://json-schema.org/draft-07/hyper-schema",
+        "https://json-schema.org/draft-07/hyper-schema",
+    ],
+)
+def test_helm_itself_would_fetch_a_refused_form(lab: Lab, listener: Listener, tmp_path: Path, url: str) -> None:
+    """So a count of zero above means something."""
+    (tmp_path / "demo.tgz").write_bytes(listener.archive({"$ref": url}))
+    before = listener.connections
+    subprocess.run(
+        [lab.binary, "template", "demo.tgz"],
+        cwd=tmp_path,
+        env={"PATH": os.environ["PATH"], "HOME": str(tmp_path), **listener.environment},
+        capture_output=True,
+    )
+    assert listener.connections > before
