@@ -51,6 +51,15 @@ def test_what_the_code_has_more_or_otherwise_is_noticed() -> None:
         assert tables.written(changed) != changed
 
 
+def test_the_chart_properties_in_the_tried_example_are_there_with_their_defaults(tmp_path: Path) -> None:
+    text = (ROOT / "examples" / "pilothouse.yaml").read_text()
+    properties = re.sub("^# ", "", text[text.index("# svc:\n") :], flags=re.MULTILINE)
+    file = tmp_path / "example.yaml"
+    file.write_text(properties)
+    assert loader.load(file, {}) == Config()
+    assert paths(yaml.safe_load(properties)) >= {"svc.rest.unknown-fields", "svc.fetch.max-tags", "svc.work.timeout"}
+
+
 # What was asked for
 
 
