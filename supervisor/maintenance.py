@@ -13,7 +13,7 @@ from pathlib import Path
 from models.supervision.tables import database
 from models.tracker.tables import reports
 from supervisor.processes.event_writer import EventWriter
-from supervisor.processes.log_files import Logs
+from supervisor.processes.log_growth import LogGrowth
 from supervisor.processes.orphans import Orphans
 
 log = logging.getLogger("server")
@@ -29,14 +29,14 @@ _LOAD_COMMITS_PER_ROUND = 100
 
 
 class Maintenance:
-    def __init__(self, orphans: Orphans, event_writer: EventWriter, logs: Logs, reports_wal: Path) -> None:
+    def __init__(self, orphans: Orphans, event_writer: EventWriter, log_growth: LogGrowth, reports_wal: Path) -> None:
         """`reports_wal` is the write-ahead log of the tracker's store, which one report can make large."""
         self.lag = 0.0
         """How late the loop was in the last round, in seconds."""
         self._worst = [0.0] * 4
         self._orphans = orphans
         self._event_writer = event_writer
-        self._logs = logs
+        self._log_growth = log_growth
         self._reports_wal = reports_wal
         self._wal_written = 0
         self._commits = 0
@@ -64,7 +64,7 @@ class Maintenance:
         if rounds % _REAP_EVERY_ROUNDS == 0:
             self._orphans.reap()
         if rounds % _ROTATE_EVERY_ROUNDS == 0:
-            await self._logs.rotate()
+            await self._log_growth.rotate_all()
         if self._is_due(rounds, self._event_writer.commits):
             self._commits = self._event_writer.commits = 0
             await asyncio.to_thread(database.checkpoint, begin=True)

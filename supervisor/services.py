@@ -42,6 +42,7 @@ from supervisor.processes.fleet import Fleet, Reload
 from supervisor.processes.health import Prober
 from supervisor.processes.history import QUERY_TAKES, History, OwnHistory
 from supervisor.processes.log_files import Logs
+from supervisor.processes.log_growth import LogGrowth
 from supervisor.processes.notices import Notices
 from supervisor.processes.orphans import Orphans, become_subreaper
 from supervisor.processes.usage import Meter
@@ -143,9 +144,11 @@ class Services:
         self.context = _supervision_context(self.clock, self.event_writer, self.notices, instance)
         self.fleet = Fleet(settings.supervisor.processes, self.context, records)
         self.logs = Logs(self.fleet.log_files, self.clock, self.notices)
+        self.log_growth = LogGrowth(self.logs)
+        self.context.on_logs_opened = self.log_growth.add
         self.meter = Meter(self.clock)
         self.maintenance = Maintenance(
-            self.context.orphans, self.event_writer, self.logs, self.data_dir / "tracker.db-wal"
+            self.context.orphans, self.event_writer, self.log_growth, self.data_dir / "tracker.db-wal"
         )
 
     def _join_nodes(self, instance: str) -> Sharing:
@@ -163,6 +166,7 @@ class Services:
         self._leftovers = await adopt(self.fleet, self.context, records)
         self._keep("leftovers", self._leftovers.end())
         self._keep("beat", self.maintenance.watch())
+        self._keep("log growth", self.log_growth.watch())
         self._keep("prune", self._prune())
         self._keep("retention", self.retention.watch())
         self._keep("completion of runs", self.retention.settle())

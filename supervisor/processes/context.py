@@ -7,7 +7,7 @@ import logging
 import os
 import pwd
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from attrs import Factory, define
 
@@ -19,6 +19,7 @@ from supervisor.processes.cgroups import Cgroups
 from supervisor.processes.child import FINGERPRINT_VARIABLE, TAG_VARIABLE, Children, Launch
 from supervisor.processes.event_writer import EventWriter
 from supervisor.processes.health import Prober
+from supervisor.processes.log_files import LogFile
 from supervisor.processes.notices import Notices
 from supervisor.processes.orphans import Orphans
 from supervisor.scheduling import YieldingLock
@@ -39,6 +40,8 @@ class SupervisionContext:
     environment: Mapping[str, str]
     """What children inherit: the environment of the server, less the variables that configure it."""
     spawn_lock: YieldingLock = Factory(YieldingLock)
+    on_logs_opened: Callable[[Iterable[LogFile]], None] = lambda files: None
+    """Called with the log files of a process that was spawned."""
     closing: bool = False
     """Whether the server is shutting down: nothing is started any more."""
 

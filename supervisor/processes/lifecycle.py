@@ -277,6 +277,7 @@ class InstanceLifecycle(ProcessState):
         self._context.event_writer.note(self.record)
         self._context.children.watch(child, lambda exit: self._on_exit(instance, exit))
         self._context.cgroups.join(self.name, child)
+        self._context.on_logs_opened(self.log_files())
 
     def _on_executing(self, instance: ProcessInstance) -> None:
         if instance.spec.start_seconds:

@@ -15,7 +15,7 @@ import os
 import shutil
 import stat
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Container, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from pathlib import Path
 from typing import BinaryIO
 
@@ -45,6 +45,9 @@ class Rotation(enum.Enum):
     """What was done to a log file."""
 
     NONE = "none"
+    MISSING = "missing"
+    """There is no regular file."""
+    FAILED = "failed"
     ROTATED = "rotated"
     TRUNCATED = "truncated"
     """The disk is full: its content is lost."""
@@ -96,7 +99,9 @@ def rotate(file: LogFile) -> Rotation:
     """
     path = Path(file.path)
     try:
-        if not file.max_bytes or path.is_symlink() or not path.is_file() or path.stat().st_size < file.max_bytes:
+        if path.is_symlink() or not path.is_file():
+            return Rotation.MISSING
+        if not file.max_bytes or path.stat().st_size < file.max_bytes:
             return Rotation.NONE
         is_copied = bool(file.backups) and _copy_to_backup(path, file.backups)
         os.truncate(path, 0)
@@ -104,7 +109,7 @@ def rotate(file: LogFile) -> Rotation:
         with contextlib.suppress(OSError):
             backup(path, 0).unlink(missing_ok=True)
         log.error("%s cannot be rotated: %s", path, error)
-        return Rotation.NONE
+        return Rotation.FAILED
     return Rotation.ROTATED if is_copied or not file.backups else Rotation.TRUNCATED
 
 
@@ -160,18 +165,20 @@ class Logs:
         self._posted_at: dict[str, float] = {}
         self._rotation_lock = asyncio.Lock()  # no file is rotated while a follower reads from it
 
-    async def rotate(self, paths: Container[str] | None = None) -> None:
-        """Rotates the files that are larger than their limit, or those of `paths`."""
-        files = [file for file in self._files() if file.max_bytes and (paths is None or file.path in paths)]
+    async def rotate(self, files: Iterable[LogFile] | None = None) -> list[tuple[LogFile, Rotation]]:
+        """Rotates those of `files`, or of all, that are larger than their limit; returns what was done to each."""
+        files = [file for file in (self._files() if files is None else files) if file.max_bytes]
         if not files:
-            return
+            return []
         async with self._rotation_lock:
             results = await asyncio.to_thread(lambda: [(file, rotate(file)) for file in files])
-            self._rotations.update(file.path for file, result in results if result is not Rotation.NONE)
+            done = (Rotation.ROTATED, Rotation.TRUNCATED)
+            self._rotations.update(file.path for file, result in results if result in done)
             self._backups.update((file.path, file.backups) for file in files)
         for file, result in results:
             if result is Rotation.TRUNCATED:
                 self._post_truncated(file)
+        return results
 
     def _post_truncated(self, file: LogFile) -> None:
         """Once an hour for each file."""

@@ -111,7 +111,7 @@ def test_a_file_is_rotated_when_it_has_reached_its_limit(tmp_path: Path, size: i
 
 
 def test_a_file_that_is_not_there_is_not_rotated(tmp_path: Path) -> None:
-    assert rotate(LogFile(str(tmp_path / "log"), 1, 2)) is Rotation.NONE
+    assert rotate(LogFile(str(tmp_path / "log"), 1, 2)) is Rotation.MISSING
     assert list(tmp_path.iterdir()) == []
 
 
@@ -208,7 +208,7 @@ def test_a_file_that_cannot_be_copied_for_another_reason_keeps_its_backups(
         raise OSError(5, os.strerror(5))
 
     monkeypatch.setattr(shutil, "copyfileobj", broken)
-    assert rotate(LogFile(str(path), 10, 3)) is Rotation.NONE
+    assert rotate(LogFile(str(path), 10, 3)) is Rotation.FAILED
     assert backups(path) == before
     assert "cannot be rotated" in caplog.text
 

@@ -1,0 +1,199 @@
+"""Log files are rotated as they grow: by one inotify descriptor, without a timer while nothing is written."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+from collections.abc import AsyncIterator, Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from supervisor.processes import log_growth
+from supervisor.processes.log_files import LogFile, Logs
+from supervisor.processes.log_growth import LogGrowth
+
+LIMIT = 10_000
+
+
+def run(work: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(work, 15))
+
+
+@contextlib.asynccontextmanager
+async def watching(*paths: Path) -> AsyncIterator[LogGrowth]:
+    """A server's watch of these files, without its periodic rounds."""
+    files = [LogFile(str(path), LIMIT, 3) for path in paths]
+    growth = LogGrowth(Logs(lambda: files))
+    watch = asyncio.create_task(growth.watch())
+    growth.add(files)
+    yield growth
+    watch.cancel()
+    await asyncio.wait({watch})
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        await asyncio.sleep(0.001)
+
+
+async def is_watched(growth: LogGrowth, *paths: Path) -> None:
+    await until(lambda: {str(path) for path in paths} <= growth._sizes.keys() and not growth._due)
+
+
+def append(path: Path, size: int) -> None:
+    with path.open("ab") as file:
+        file.write(b"x" * size)
+
+
+def inotify_descriptors() -> int:
+    links = []
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            links.append(os.readlink(descriptor))
+    return links.count("anon_inode:inotify")
+
+
+def test_a_file_is_rotated_whenever_it_has_grown_beyond_its_limit(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.touch()
+
+    async def work() -> None:
+        async with watching(path):
+            for number in range(1, 4):
+                for _ in range(4):
+                    append(path, LIMIT // 3)
+                await until(lambda: path.stat().st_size < LIMIT)
+                assert len(list(tmp_path.iterdir())) == 1 + number
+
+    run(work())
+
+
+@pytest.mark.parametrize(("before", "written", "rotated"), [(0, 0.6, True), (0.6, 0.01, False), (0, 0.4, False)])
+def test_half_of_the_limit_suffices_where_a_file_grows_fast(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: float, written: float, rotated: bool
+) -> None:
+    monkeypatch.setattr(log_growth, "_FAST_BYTES_PER_SECOND", 1.0)  # however late the check is
+    path = tmp_path / "log"
+    append(path, int(before * 10_000_000))
+
+    async def work() -> None:
+        async with watching() as growth:
+            growth.add([LogFile(str(path), 10_000_000, 1)])
+            await is_watched(growth, path)
+            append(path, int(written * 10_000_000))
+            await until(lambda: bool(growth._due))
+            await is_watched(growth, path)
+            assert (tmp_path / "log.1").exists() is rotated
+
+    run(work())
+
+
+def test_many_idle_files_cost_one_descriptor_and_no_timer(tmp_path: Path) -> None:
+    paths = [tmp_path / str(number) for number in range(50)]
+    for path in paths:
+        path.touch()
+
+    async def work() -> None:
+        before = inotify_descriptors()
+        async with watching(*paths) as growth:
+            await is_watched(growth, *paths)
+            assert inotify_descriptors() == before + 1
+            append(paths[7], 10)
+            await until(lambda: bool(growth._due))
+            assert list(growth._due) == [str(paths[7])]
+            await is_watched(growth, *paths)  # and nothing is due, so that nothing wakes it
+        assert inotify_descriptors() == before
+
+    run(work())
+
+
+@pytest.mark.parametrize("change", ["deleted", "renamed", "not there at first", "large at first"])
+def test_a_file_that_takes_the_place_of_another_is_watched(tmp_path: Path, change: str) -> None:
+    path = tmp_path / "log"
+    if change != "not there at first":
+        append(path, 3 * LIMIT if change == "large at first" else 1)
+
+    async def work() -> None:
+        async with watching(path) as growth:
+            if change in ("deleted", "renamed"):
+                await is_watched(growth, path)
+                with path.open("rb"):  # a process may hold it open
+                    path.unlink() if change == "deleted" else path.rename(tmp_path / "moved")
+                    await until(lambda: str(path) not in growth._sizes and not growth._due)
+            if change != "large at first":
+                append(path, 1)
+                await growth.rotate_all()
+                await is_watched(growth, path)
+                append(path, LIMIT)
+            await until((tmp_path / "log.1").exists)
+
+    run(work())
+
+
+def test_a_rotation_that_fails_is_left_to_the_next_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken, good = tmp_path / "broken", tmp_path / "good"
+    copy, attempts = shutil.copyfileobj, 0
+
+    def copy_unless_broken(source: Any, target: Any, length: int = 0) -> None:
+        nonlocal attempts
+        if source.name == str(broken) or target.name.startswith(str(broken)):
+            attempts += 1
+            raise OSError(5, os.strerror(5))
+        copy(source, target, length)
+
+    monkeypatch.setattr(shutil, "copyfileobj", copy_unless_broken)
+
+    async def work() -> None:
+        broken.touch()
+        good.touch()
+        async with watching(broken, good) as growth:
+            await is_watched(growth, broken, good)
+            append(broken, LIMIT)
+            await until(lambda: attempts == 1)
+            for number in (1, 2):  # each takes as long as another attempt would
+                append(broken, LIMIT)
+                append(good, LIMIT)
+                await until(lambda number=number: good.with_name(f"good.{number}").exists())  # type: ignore[misc]
+            assert attempts == 1
+            await growth.rotate_all()
+            assert attempts == 2
+
+    run(work())
+
+
+def test_a_limit_that_a_reload_lowers_applies_to_the_next_write(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.touch()
+
+    async def work() -> None:
+        async with watching(path) as growth:
+            await is_watched(growth, path)
+            growth.add([LogFile(str(path), 100, 1)])
+            append(path, 100)
+            await until((tmp_path / "log.1").exists)
+
+    run(work())
+
+
+def test_without_inotify_the_rounds_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "log"
+    append(path, LIMIT)
+
+    def none() -> int:
+        raise OSError(24, os.strerror(24))
+
+    monkeypatch.setattr(log_growth, "_open", none)
+
+    async def work() -> None:
+        async with watching(path) as growth:
+            await growth.rotate_all()
+            assert (tmp_path / "log.1").exists()
+
+    run(work())
+    assert caplog.text.count("log files are checked every five seconds only, not as they grow: Too many open") == 1
