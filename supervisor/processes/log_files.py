@@ -15,9 +15,9 @@ import os
 import shutil
 import stat
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TypeVar
 
 from attrs import define, frozen
 
@@ -26,10 +26,13 @@ from supervisor.processes.notices import Notices
 
 log = logging.getLogger("logs")
 
+_Result = TypeVar("_Result")
+
 _FOLLOW_POLL_SECONDS = 0.25
 _BLOCK_BYTES = 64 * 1024
 _MAX_READ_BYTES = 1024 * 1024
 _DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+_OUT_OF_RESOURCES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 _NOTICE_INTERVAL_SECONDS = 3600.0
 
 
@@ -197,21 +200,27 @@ class Logs:
     async def follow_offsets(self, path: str, lines: int) -> AsyncIterator[tuple[int, bytes]]:
         """The last `lines` lines, then what is added, in pieces that end with a line wherever one does.
 
-        Polls four times a second. What was rotated meanwhile is read from the backups.
+        Polls four times a second, also where no descriptor is free. What was rotated meanwhile is read from the
+        backups.
         """
-        async with self._rotation_lock:
-            text, end = await asyncio.to_thread(tail, Path(path), lines)
-            place = _Position(self._rotations[path], end)
+        while (begun := await _unless_out_of_resources(self._begin(path, lines))) is None:
+            await asyncio.sleep(_FOLLOW_POLL_SECONDS)
+        text, place = begun
         whole, rest = _whole_lines(text)
         yield place.at - len(rest), whole
         while True:
-            added = await self._read_on(path, place)
+            added = await _unless_out_of_resources(self._read_on(path, place))
             if not added:
                 await asyncio.sleep(_FOLLOW_POLL_SECONDS)
                 continue
             whole, rest = _whole_lines(rest + added)
             if whole:
                 yield place.at - len(rest), whole
+
+    async def _begin(self, path: str, lines: int) -> tuple[bytes, _Position]:
+        async with self._rotation_lock:
+            text, end = await asyncio.to_thread(tail, Path(path), lines)
+            return text, _Position(self._rotations[path], end)
 
     async def _read_on(self, path: str, place: _Position) -> bytes:
         async with self._rotation_lock:
@@ -241,8 +250,20 @@ def _read(path: Path, at: int) -> bytes:
         with _opened(path) as file:
             file.seek(at)
             return file.read(_MAX_READ_BYTES)
-    except OSError:
+    except OSError as error:
+        if error.errno in _OUT_OF_RESOURCES:
+            raise  # the text is there: it must not be passed over
         return b""
+
+
+async def _unless_out_of_resources(read: Awaitable[_Result]) -> _Result | None:
+    """The result, or `None` where no descriptor or memory was free: the caller tries again later."""
+    try:
+        return await read
+    except OSError as error:
+        if error.errno not in _OUT_OF_RESOURCES:
+            raise
+        return None
 
 
 def _whole_lines(text: bytes) -> tuple[bytes, bytes]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import random
 import shutil
@@ -255,6 +256,43 @@ def test_a_follower_gets_the_end_of_the_file_and_then_what_is_added(tmp_path: Pa
         await follower.until(numbered(3, 97))
         append(path, b"added\n")
         await follower.until(numbered(3, 97) + b"added\n")
+        await follower.pieces.aclose()
+
+    run(work())
+
+
+@pytest.mark.parametrize("when", ["at its beginning", "later", "after a rotation"])
+def test_a_follower_comes_back_when_descriptors_are_free_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    path, opened, attempts = tmp_path / "log", log_files._opened, 0
+    path.write_bytes(b"first\n")
+
+    def none_free(path: Path) -> Any:
+        nonlocal attempts
+        attempts += 1
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), str(path))
+
+    async def exhausted() -> None:
+        monkeypatch.setattr(log_files, "_opened", none_free)
+        before = attempts
+        while attempts < before + 3:
+            await asyncio.sleep(0.001)
+        monkeypatch.setattr(log_files, "_opened", opened)
+
+    async def work() -> None:
+        logs = Logs(lambda: [LogFile(str(path), 1, 3)])
+        follower = Follower(logs, path)
+        if when != "at its beginning":
+            await follower.until(b"first\n")
+            append(path, b"second\n")
+        if when == "after a rotation":
+            await logs.rotate()
+            append(path, b"third\n")
+        expected = {"at its beginning": b"first\n", "later": b"first\nsecond\n"}
+        async with asyncio.TaskGroup() as group:
+            group.create_task(exhausted())
+            group.create_task(follower.until(expected.get(when, b"first\nsecond\nthird\n")))
         await follower.pieces.aclose()
 
     run(work())
