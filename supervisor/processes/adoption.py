@@ -2,7 +2,8 @@
 
 A child is recognized by the stored pid, start time and boot; or, where the server was killed between the spawn and that
 commit, by the tag in its environment, because the intent to start is stored before the spawn. Where even that could not
-be stored (a full disk), the tag has a later generation than the record.
+be stored (a full disk), the tag has a later generation than the record. Where only processes that such a child started
+are left, it is recorded as `unknown`, so that its generation is not used again.
 """
 
 from __future__ import annotations
@@ -63,12 +64,18 @@ async def adopt(fleet: Fleet, context: SupervisionContext, records: Mapping[str,
                 process.spec.launch_fingerprint,
             ):
                 log.warning("%s: pid %d runs with an older configuration: restart it", process.name, child.pid)
+        elif (latest := _latest_generation(process.name, tagged)) > record.generation:
+            process.mark_unstored(latest)
         elif record.status not in _IDLE:
             process.mark_unknown()
     for process in fleet:
         process.resume()
     pids = {one.identity.pid for one in tagged if (one.name, one.generation) not in kept}
     return Leftovers(removed, pids)
+
+
+def _latest_generation(name: str, tagged: list[TaggedProcess]) -> int:
+    return max((process.generation for process in tagged if process.name == name), default=0)
 
 
 def _removed(name: str, context: SupervisionContext) -> Process:

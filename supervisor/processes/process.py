@@ -215,6 +215,13 @@ class Process(InstanceLifecycle):
         self._become(Status.UNKNOWN, end=now, exit_code=None, uptime=max(0, now - (self.record.start or now)))
         log.warning("%s: ended while no server was running (pid %s)", self.name, self.record.pid)
 
+    def mark_unstored(self, generation: int) -> None:
+        """An earlier run of the server started this generation and was killed before it could store the start."""
+        if not self._is_idle():
+            self.mark_unknown()
+        self._become(Status.STARTING, wanted=True, generation=generation, **NEW_INSTANCE)
+        self.mark_unknown()
+
     def resume(self) -> None:
         """Schedules the restart that the last end, known or not, calls for."""
         if self.status in ENDED and not self.live and not self.waits_for_restart:

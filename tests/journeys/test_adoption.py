@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import http.client
 import os
 import signal
 import sqlite3
@@ -48,6 +49,20 @@ def edit(server: Server, statement: str, *values: object) -> None:
     """Changes the store behind the back of a server that is down."""
     with contextlib.closing(sqlite3.connect(server.data / "pilothouse.db")) as store, store:
         assert store.execute(statement, values).rowcount == 1
+
+
+@contextlib.contextmanager
+def locked(server: Server) -> Iterator[None]:
+    """Another program writes to the store."""
+    with contextlib.closing(sqlite3.connect(server.data / "pilothouse.db", isolation_level=None, timeout=10)) as store:
+        store.execute("BEGIN EXCLUSIVE")
+        yield
+
+
+def start_unanswered(server: Server, name: str) -> None:
+    """Requests a start of a server that is killed meanwhile."""
+    with contextlib.suppress(OSError, http.client.HTTPException):
+        server.do("start", name)
 
 
 def bearing(name: str, server: Server) -> list[int]:
@@ -448,6 +463,44 @@ def test_a_child_whose_start_could_not_be_stored_at_all_is_found_by_its_mark(ser
     assert server.do("restart", "web").status == 200
     assert not alive(pid)
     assert len(bearing("web", server)) == 1
+
+
+@pytest.mark.parametrize("stored", ["nothing", "the instance before", "the intent"])
+def test_a_child_that_died_before_its_start_was_stored_has_events_and_its_generation_is_not_used_again(
+    serve: Serve, stored: str
+) -> None:
+    server = serve({"web": {"command": ["sh", "-c", "sleep 1000 & wait"]}})
+    if stored == "the instance before":
+        server.do("start", "web")
+        server.do("stop", "web")
+    before = server.moves("web")
+    if stored == "the intent":
+        server.do("start", "web")
+        before = ["starting"]
+        pid = server.info("web")["pid"]
+        server.kill()
+        edit(server, "DELETE FROM event WHERE new_status = ?", Status.RUNNING.rank)
+        edit(
+            server,
+            "UPDATE supervised SET pid = NULL, start_ticks = NULL, boot_id = NULL, start_time = NULL, status = ?",
+            Status.STARTING.rank,
+        )
+    else:
+        with locked(server):
+            begin = threading.Thread(target=start_unanswered, args=[server, "web"])
+            begin.start()
+            wait_for(lambda: len(bearing("web", server)) == 2)
+            server.kill()
+            begin.join()
+        pid = min(bearing("web", server), key=lambda pid: os.getsid(pid) != pid)
+    generation = int(marks()[pid].split(":")[1])
+    os.kill(pid, signal.SIGKILL)
+    server.start()
+    wait_for(lambda: not bearing("web", server))  # what it left running is ended
+    new = ["unknown"] if stored == "the intent" else ["starting", "unknown"]
+    assert server.moves("web") == before + new
+    server.do("start", "web")
+    assert int(marks()[server.info("web")["pid"]].split(":")[1]) == generation + 1
 
 
 def test_what_was_started_by_an_older_configuration_is_told_until_it_is_restarted(serve: Serve) -> None:
