@@ -21,13 +21,13 @@ if _interrupts:
 
 
 def report_uncaught(kind: type[BaseException], *rest: Any) -> None:
-    """Ctrl-C is no fault, wherever it comes."""
+    """An exception hook: KeyboardInterrupt prints no traceback."""
     if not issubclass(kind, KeyboardInterrupt):
         sys.__excepthook__(kind, *rest)
 
 
 sys.excepthook = report_uncaught
-gc.disable()  # to look for garbage again and again while all is imported took a fifth of the start
+gc.disable()  # collections during the imports took a fifth of the start time
 
 import argparse
 import asyncio
@@ -56,15 +56,15 @@ DEFAULT = Path("pilothouse.yaml")
 
 VERBS = {
     "user": ("supervisor.cli.users", "make accounts, set passwords, make tokens"),
-    "upload": ("supervisor.cli.upload", "send test and coverage reports to a pilothouse"),
-    "demo": ("supervisor.cli.demo", "fill the store with made-up projects, to have something to look at"),
+    "upload": ("supervisor.cli.upload", "send test and coverage reports to a server"),
+    "demo": ("supervisor.cli.demo", "fill the store with sample projects"),
     "import-supervisord": ("supervisor.cli.import_supervisord", "translate a configuration of supervisord"),
     "mcp": ("handlers.mcp.stdio", "serve the tools to an agent over standard input and output"),
 }
-"""What the server does not need: the module of each, imported when it is asked for, and what it is for.
+"""The module and help text of each verb. The server does not import these modules; each is imported on use.
 
-Its `add_to` fills its parser and sets `work`, called with the configuration and what was asked, or `alone`, called
-without a configuration; either returns the exit code.
+The module's `add_to` adds arguments to its parser and sets `work`, called with the configuration and the parsed
+arguments, or `alone`, called without a configuration. Both return the exit code.
 """
 
 if TYPE_CHECKING:
@@ -80,11 +80,11 @@ log = logging.getLogger("server")
 
 _HEADERS_TIMEOUT_SECONDS = 60.0
 _BODY_TIMEOUT_SECONDS = 600.0
-_ENDING = 30.0  # seconds that a stop may take beside the processes: a helm, the stores
-_MOST_ARGUMENTS = 2**16  # more than the longest head holds: above its own limit Tornado's 400 has no body
+_SHUTDOWN_MARGIN_SECONDS = 30.0  # for helm processes and the stores, in addition to `shutdown_timeout`
+_MAX_FORM_ARGUMENTS = 2**16  # more than a request head can hold: above its own limit Tornado's 400 has no body
 
 
-def arguments(argv: list[str] | None) -> argparse.Namespace:
+def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description="Supervises processes, serves helm, tracks test reports; without a verb it serves."
     )
@@ -96,52 +96,57 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", title="verbs")
     verbs.add_parser("check", help="say whether the configuration is good").set_defaults(work=check)
     verbs.add_parser("ctl", help="control a running pilothouse: status, start, stop, tail and more", add_help=False)
-    for verb, (module, told) in VERBS.items():
-        its = verbs.add_parser(verb, help=told)
+    for verb, (module, help_text) in VERBS.items():
+        verb_parser = verbs.add_parser(verb, help=help_text)
         if verb in (sys.argv if argv is None else argv):
-            importlib.import_module(module).add_to(its)
+            importlib.import_module(module).add_to(verb_parser)
     return parser.parse_args(argv)
 
 
-def source(asked: argparse.Namespace) -> str:
-    """Where the configuration comes from, in words."""
-    return str(asked.config or (DEFAULT if DEFAULT.exists() else f"no {DEFAULT} here, so the defaults"))
+def config_source(arguments: argparse.Namespace) -> str:
+    """The path of the configuration file, or a text for the defaults, for messages."""
+    return str(arguments.config or (DEFAULT if DEFAULT.exists() else f"no {DEFAULT} here, so the defaults"))
 
 
-def check(settings: Config, asked: argparse.Namespace) -> int:
-    print(f"{source(asked)}: the configuration is good; processes: {len(settings.supervisor.processes)}")
+def check(settings: Config, arguments: argparse.Namespace) -> int:
+    """The verb `check`: prints that the configuration is valid; `main` has read it already."""
+    print(f"{config_source(arguments)}: the configuration is good; processes: {len(settings.supervisor.processes)}")
     return 0
 
 
-def read_config(asked: argparse.Namespace) -> Config:
-    """The configuration that the command line asks for. Raises `BadConfig`."""
-    path: Path | None = asked.config or (DEFAULT if DEFAULT.exists() else None)
-    flags = {"server.address": asked.address, "server.port": asked.port, "server.data-dir": asked.data_dir}
+def read_config(arguments: argparse.Namespace) -> Config:
+    """The configuration from file, environment and command line. Raises `BadConfig`."""
+    path: Path | None = arguments.config or (DEFAULT if DEFAULT.exists() else None)
+    flags = {
+        "server.address": arguments.address,
+        "server.port": arguments.port,
+        "server.data-dir": arguments.data_dir,
+    }
     return loader.load(path, os.environ, {name: value for name, value in flags.items() if value is not None})
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Returns the exit code: 0, 1 where it cannot start, 2 where the configuration is at fault."""
+    """Returns the exit code: 0, 1 if the server cannot start, 2 if the configuration is invalid."""
     if (code := run_ctl(sys.argv[1:] if argv is None else argv)) is not None:
         return code
-    asked = arguments(argv)
-    if "alone" in asked:
-        return int(asked.alone(asked))
+    arguments = parse_arguments(argv)
+    if "alone" in arguments:
+        return int(arguments.alone(arguments))
     try:
-        asked.given = [] if asked.verb else take_given(asked)
-        settings = read_config(asked)
+        arguments.systemd_sockets = [] if arguments.verb else take_systemd_sockets(arguments)
+        settings = read_config(arguments)
     except BadConfig as bad:
         print(bad, file=sys.stderr)
         return 2
     except CannotStart as problem:
         print(f"pilothouse cannot start: {problem}", file=sys.stderr)
         return 1
-    if asked.verb is not None:
-        return int(asked.work(settings, asked))
+    if arguments.verb is not None:
+        return int(arguments.work(settings, arguments))
     lines = set_up_logging(settings.server.log_format)
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # until `handle_signals`: nothing is lost by an end before
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # until `handle_signals`; before that, exiting at once loses nothing
     try:
-        asyncio.run(serve(settings, asked))
+        asyncio.run(serve(settings, arguments))
     except CannotStart as problem:
         logging.getLogger("server").critical("pilothouse cannot start: %s", problem)
         return 1
@@ -150,28 +155,30 @@ def main(argv: list[str] | None = None) -> int:
     return 0
 
 
-async def serve(settings: Config, asked: argparse.Namespace) -> None:
+async def serve(settings: Config, arguments: argparse.Namespace) -> None:
     """Runs until SIGTERM or SIGINT. Raises `CannotStart`."""
-    set_parse_body_config(ParseBodyConfig(urlencoded=ParseUrlEncodedConfig(max_arguments=_MOST_ARGUMENTS)))
+    set_parse_body_config(ParseBodyConfig(urlencoded=ParseUrlEncodedConfig(max_arguments=_MAX_FORM_ARGUMENTS)))
     check_installed(settings)
-    context, sockets = tls(settings), listen(settings, asked.given)
+    context, sockets = tls(settings), listen(settings, arguments.systemd_sockets)
     port = sockets[0].getsockname()[1] if sockets else settings.server.port
     servers: list[Server] = []
     try:
-        async with open_services(settings, lambda: read_config(asked), port) as services:
+        async with open_services(settings, lambda: read_config(arguments), port) as services:
             application = Application(services)
             with control_socket(settings, sockets) as control:
                 servers = http_servers(application, context, sockets, control)
                 stop_requested = handle_signals(services)
-                log.info("configuration: %s; processes: %d", source(asked), len(settings.supervisor.processes))
+                log.info(
+                    "configuration: %s; processes: %d", config_source(arguments), len(settings.supervisor.processes)
+                )
                 log_access(settings, sockets)
-                gc.freeze()  # these objects stay: each collection of them would hold the loop for 30 ms
+                gc.freeze()  # scanning these long-lived objects would hold the loop for 30 ms at each collection
                 services.start_marked()
                 services.systemd.ready()
                 services.systemd.watch(services.summary)
                 await stop_requested.wait()
                 log.info("stopping")
-                services.systemd.stopping(settings.server.shutdown_timeout + _ENDING)
+                services.systemd.stopping(settings.server.shutdown_timeout + _SHUTDOWN_MARGIN_SECONDS)
                 for server in servers:
                     server.stop()
             application.streams.close()
@@ -190,7 +197,7 @@ def http_servers(
     sockets: list[socket.socket],
     control: list[socket.socket],
 ) -> list[Server]:
-    """The servers of TCP, with TLS where there is a context, and of the control socket."""
+    """The servers for TCP, with TLS if there is a context, and for the control socket."""
     unfinished = UnfinishedRequests(application.services.config.server.max_unfinished)
     servers = [
         Server(
@@ -208,16 +215,17 @@ def http_servers(
     return servers
 
 
-def take_given(asked: argparse.Namespace) -> list[socket.socket]:
-    """The sockets that systemd listens on for us: where they are is where we are. Raises `CannotStart`."""
+def take_systemd_sockets(arguments: argparse.Namespace) -> list[socket.socket]:
+    """The sockets passed by systemd, whose addresses replace those of the command line. Raises `CannotStart`."""
     try:
-        given = given_sockets(os.environ, os.getpid())
+        sockets = given_sockets(os.environ, os.getpid())
     except (ValueError, OSError) as error:
         raise CannotStart(f"socket activation: {error}") from None
-    if given:  # as if the command line had said so: who may what depends on it
-        names = [one.getsockname() for one in given]
-        asked.address, asked.port = ",".join(dict.fromkeys(name[0] for name in names)), str(names[0][1])
-    return given
+    if sockets:  # permissions depend on the address, so the actual one overrides the configuration
+        names = [listening.getsockname() for listening in sockets]
+        arguments.address = ",".join(dict.fromkeys(name[0] for name in names))
+        arguments.port = str(names[0][1])
+    return sockets
 
 
 def handle_signals(services: Services) -> asyncio.Event:
@@ -230,10 +238,10 @@ def handle_signals(services: Services) -> asyncio.Event:
 
 
 def log_access(settings: Config, sockets: list[socket.socket]) -> None:
-    """Logs the addresses, and who may change charts and processes."""
+    """Logs the addresses, and which callers may change charts and processes."""
     scheme = "https" if settings.server.tls.certificate else "http"
-    for one in sockets:
-        host, port = one.getsockname()[:2]
+    for listening in sockets:
+        host, port = listening.getsockname()[:2]
         base = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
         log.info("listening on %s (%s)", base, ", ".join(base + service.prefix for service in SERVICES))
     level = logging.INFO if settings.svc.rest.access_interceptor.enabled else logging.WARNING

@@ -3,8 +3,8 @@
     python benchmarks/charts.py [--quick] [--runs 20] [--releases 200] [--revisions 10] [--helm FILE] [--out FILE]
                                 [--claims FILE]
 
-The API server is the one that the tests use (KUBEBUILDER_ASSETS). Ours is asked over HTTP, on one kept connection, and
-helm is run as a shell would run it: a process for each answer. Who comes first changes from round to round.
+The API server is the one that the tests use (KUBEBUILDER_ASSETS). Pilothouse is called over HTTP on one
+persistent connection; helm runs as in a shell: one process for each call. The order changes from round to round.
 """
 
 import argparse

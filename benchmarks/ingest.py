@@ -2,7 +2,7 @@
 
     python benchmarks/ingest.py [--cases 100000] [--files 5000] [--runs 3] [--out FILE]
 
-Ours is the whole way: a request over loopback, parsed, judged, stored and answered. The floor parses with bare expat
+Pilothouse is the whole path: a request over loopback, parsed, judged, stored and answered. The floor parses with expat
 and inserts one row for each case or file into a fresh SQLite file in one transaction; it stores no names apart and
 judges nothing. The afternoon's work is junitparser (ElementTree for coverage) with a peewee model and `create` in one
 transaction. The latter two are processes of their own, on files that are there already.
@@ -33,10 +33,10 @@ import peewee
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # it is run as a program
 
 from benchmarks import claims, procfs, report
+from benchmarks.candidates import until
 from benchmarks.claims import Claim
-from benchmarks.contestants import until
 from benchmarks.report import OURS, Figures, Metric
-from benchmarks.streams import Ours, running
+from benchmarks.streams import Pilothouse, running
 
 FLOOR, AFTERNOON = "floor", "afternoon"
 KINDS = ("junit", "jacoco")
@@ -184,13 +184,13 @@ def work(name: str, kind: str, source: Path) -> None:
     print(json.dumps({"seconds": seconds, "processor": processor, "growth": grown / 1024, "count": count}))
 
 
-# Ours
+# Pilothouse
 
 
-class Server(Ours):
+class Server(Pilothouse):
     """With room for reports as large as these."""
 
-    settings = {**Ours.settings, **LIMITS}
+    settings = {**Pilothouse.settings, **LIMITS}
 
 
 class Watch:
@@ -261,7 +261,7 @@ def post(port: int, kind: str, source: Path) -> dict[str, float]:
 
 
 def measure(kind: str, source: Path, count: int, names: Sequence[str], put: Callable[[str, str, float], None]) -> None:
-    """Each in turn: (contestant, metric, value)."""
+    """Each in turn: (candidate, metric, value)."""
     for name in names:
         if name == OURS:
             ours(kind, source, count, lambda metric, value: put(OURS, metric, value))

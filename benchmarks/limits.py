@@ -17,8 +17,8 @@ from pathlib import Path
 
 import tornado.web
 
+from benchmarks.candidates import ROOT, free_port, until
 from benchmarks.children import Gone, Words
-from benchmarks.contestants import ROOT, free_port, until
 from benchmarks.httpload import Target, hammer
 
 Record = Callable[[str, float], None]

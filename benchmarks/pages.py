@@ -25,10 +25,10 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]  # it is run as a program
 from conftest import Server  # noqa: E402
 
 from benchmarks import claims, report  # noqa: E402
+from benchmarks.candidates import free_port  # noqa: E402
 from benchmarks.claims import Claim  # noqa: E402
-from benchmarks.contestants import free_port  # noqa: E402
 from benchmarks.httpload import Answers, Probe, Target, hammer  # noqa: E402
-from benchmarks.largehouse import REVISIONS, large_house  # noqa: E402
+from benchmarks.large_server import REVISIONS, large_server  # noqa: E402
 
 GOAL = 50.0
 ROUNDS = 15
@@ -167,7 +167,7 @@ def main() -> None:
     try:
         with tempfile.TemporaryDirectory(prefix="ph-bench-", ignore_cleanup_errors=True) as name:
             folder = asked.keep or Path(name)
-            with large_house(folder, asked.processes, asked.projects, asked.runs, asked.releases) as (server, session):
+            with large_server(folder, asked.processes, asked.projects, asked.runs, asked.releases) as (server, session):
                 time.sleep(SETTLED)  # the processes start, the API server comes to rest
                 rows = list(measure(server, port, session, asked))
     finally:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks import report
-from benchmarks.contestants import ROOT, Ours, Scene
+from benchmarks.candidates import ROOT, Pilothouse, Scene
 from benchmarks.httpload import Target, hammer
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def _served(size: int) -> Iterator[int]:
         scene = Scene(Path(name), 0, ())
         filler = [sys.executable, "-m", "benchmarks.paging", str(scene.directory / "data"), str(size)]
         subprocess.run(filler, check=True, timeout=120, cwd=ROOT)
-        ours = Ours(scene)
+        ours = Pilothouse(scene)
         ours.settings = {"events": {"retain-rows": 10 * size, "retain-days": 3650}}
         try:
             ours.launch()

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.contestants import CACHE, Contestant, Scene
+from benchmarks.candidates import CACHE, Candidate, Scene
 from benchmarks.httpload import Answers, Target, summary
 
 
@@ -27,7 +27,7 @@ class _UnixConnection(http.client.HTTPConnection):
         self.sock.connect(self._path)
 
 
-class Supervisord(Contestant):
+class Supervisord(Candidate):
     name = "supervisord"
     notes = ("over its Unix socket: over TCP one keep-alive connection can meet a 40 ms delayed-ACK pause",)
     home = CACHE / "supervisor"
@@ -99,7 +99,7 @@ class Supervisord(Contestant):
         return self._target("getProcessInfo", "child:c0000")
 
 
-class Runit(Contestant):
+class Runit(Candidate):
     name = "runit"
     rest = 1.05  # runsv waits when a service lived for less than a second
     notes = (
@@ -183,7 +183,7 @@ pm2.connect(() => require('readline').createInterface({input: process.stdin}).on
 """
 
 
-class Pm2(Contestant):
+class Pm2(Candidate):
     name = "pm2"
     notes = ("asked by its own client in node over its RPC socket, decoding included; the 8 clients share that socket",)
     home = CACHE / "pm2"

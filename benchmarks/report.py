@@ -54,35 +54,35 @@ LIMITS = (
 
 @dataclass
 class Figures:
-    """figures[metric, children, contestant] = one value for each run that measured it."""
+    """figures[metric, children, candidate] = one value for each run that measured it."""
 
     values: dict[tuple[str, int, str], dict[int, float]] = field(default_factory=lambda: defaultdict(dict))
 
-    def put(self, run: int, metric: str, children: int, contestant: str, value: float) -> None:
-        self.values[metric, children, contestant][run] = value
+    def put(self, run: int, metric: str, children: int, candidate: str, value: float) -> None:
+        self.values[metric, children, candidate][run] = value
 
-    def of(self, metric: str, children: int, contestant: str) -> list[float]:
-        return list(self.values.get((metric, children, contestant), {}).values())
+    def of(self, metric: str, children: int, candidate: str) -> list[float]:
+        return list(self.values.get((metric, children, candidate), {}).values())
 
-    def median(self, metric: str, children: int, contestant: str) -> float | None:
-        found = self.of(metric, children, contestant)
+    def median(self, metric: str, children: int, candidate: str) -> float | None:
+        found = self.of(metric, children, candidate)
         return statistics.median(found) if found else None
 
-    def ratio(self, metric: str, children: int, contestant: str) -> float | None:
+    def ratio(self, metric: str, children: int, candidate: str) -> float | None:
         """The median over the runs of (its value / ours in that run)."""
         ours = self.values.get((metric, children, OURS), {})
-        theirs = self.values.get((metric, children, contestant), {})
+        theirs = self.values.get((metric, children, candidate), {})
         pairs = [theirs[run] / ours[run] for run in theirs if ours.get(run)]
         return statistics.median(pairs) if pairs else None
 
-    def cell(self, metric: Metric, children: int, contestant: str) -> str:
-        found = self.of(metric.key, children, contestant)
+    def cell(self, metric: Metric, children: int, candidate: str) -> str:
+        found = self.of(metric.key, children, candidate)
         if not found:
             return ""
         text = f"{statistics.median(found):.{metric.digits}f}"
         if len(found) > 1:
             text += f" ({min(found):.{metric.digits}f}..{max(found):.{metric.digits}f})"
-        ratio = None if contestant == OURS else self.ratio(metric.key, children, contestant)
+        ratio = None if candidate == OURS else self.ratio(metric.key, children, candidate)
         return text if ratio is None else f"{text} **x {ratio:.3g}**"
 
 

@@ -26,8 +26,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # it is run as a program
 
 from benchmarks import claims, report, streams
+from benchmarks.candidates import ROOT, free_port, until
 from benchmarks.claims import Claim
-from benchmarks.contestants import ROOT, free_port, until
 from benchmarks.ingest import Watch
 from benchmarks.report import OURS, Figures, Metric
 
@@ -45,7 +45,7 @@ METRICS = (
 )
 
 
-class Ours(streams.Ours):
+class Pilothouse(streams.Pilothouse):
     def __init__(self, host: str, place: Path) -> None:
         """`host` is the repository's, which it may reach although that is on loopback."""
         super().__init__(place)
@@ -142,7 +142,7 @@ def change(index: Path, number: int) -> None:
     os.utime(index, (later, later))
 
 
-def measure(ours: Ours, helm: Helm, place: Path, put: Callable[[str, str, float], None]) -> None:
+def measure(ours: Pilothouse, helm: Helm, place: Path, put: Callable[[str, str, float], None]) -> None:
     """Once each way of bringing the index, then the reads, in turns."""
     before = ours.memory()
     with Watch(ours.memory) as watch:
@@ -223,7 +223,7 @@ def main() -> int:
             (place / part).mkdir()
         write_repository(place / "repository", options.versions, options.helm)
         size = (place / "repository" / "index.yaml").stat().st_size / 1e6
-        with served(place / "repository") as host, streams.running(partial(Ours, host)) as ours:
+        with served(place / "repository") as host, streams.running(partial(Pilothouse, host)) as ours:
             helm = Helm(options.helm, place / "home")
             ours.ask("POST", "/repos", {"name": "big", "url": f"http://{host}"})
             helm.run("repo", "add", "big", f"http://{host}")

@@ -26,11 +26,11 @@ from typing import Any, TypeVar
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # it is run as a program
 
 from benchmarks import claims, procfs, report
+from benchmarks.candidates import ROOT, free_port, until
 from benchmarks.claims import Claim
-from benchmarks.contestants import ROOT, free_port, until
 from benchmarks.listeners import Listeners
+from benchmarks.loop_lag import Lag, lag
 from benchmarks.report import OURS, Figures, Metric
-from benchmarks.ticking import Lag, lag
 
 NCHAN = Path("/usr/lib/nginx/modules/ngx_nchan_module.so")
 JUNIT = b'<testsuite name="s"><testcase classname="c" name="a"/><testcase classname="c" name="b"/></testsuite>'
@@ -102,7 +102,7 @@ class Hub(ABC):
             return attempt.connect_ex(("127.0.0.1", self.port)) == 0
 
 
-class Ours(Hub):
+class Pilothouse(Hub):
     name = OURS
     stream = "/tracker/api/v1/events"
     settings: Mapping[str, Any] = {"server": {"max-streams": 20_000}}
@@ -112,7 +112,7 @@ class Ours(Hub):
         config.write_text(json.dumps(self.settings))
         data = self.place / "data"
         options = ["--config", str(config), "--data-dir", str(data), "--port", str(self.port)]
-        return [sys.executable, str(ROOT / "benchmarks" / "ticking.py"), str(self.place / "lag"), *options]
+        return [sys.executable, str(ROOT / "benchmarks" / "loop_lag.py"), str(self.place / "lag"), *options]
 
     def pids(self) -> list[int]:
         """It alone: a helm that it looks at for a moment is not what it holds."""
@@ -229,7 +229,7 @@ def _tell(hub: Hub, listeners: Listeners, events: int, streams: int, record: Cal
 
 def flood(stalled: int, record: Callable[[str, float], None]) -> None:
     """Clients that read nothing, and events until none of them is left or all is told."""
-    with running(Ours) as hub:
+    with running(Pilothouse) as hub:
         hub.publish(0)
         until(lambda: not hub.is_starting(), 60, "the end of what it looks at when it starts")
         before, most, sent = hub.memory(), 0.0, 0
@@ -277,7 +277,7 @@ def document(figures: Figures, sizes: Sequence[int], kinds: Sequence[type[Hub]],
     parts = [
         "# The run stream, measured",
         f"{report.machine()}. {options.runs} run(s) of {options.events} events; cells: median of the runs (min..max) "
-        "**x ratio to ours in the same run**. Ours stores and judges a report for each event; nchan passes bytes on.",
+        "**x ratio to ours in the same run**. Pilothouse stores and judges a report per event; nchan forwards bytes.",
         report.table(["", "streams", *names], rows),
     ]
     if options.stalled:
@@ -310,7 +310,7 @@ def arguments() -> argparse.Namespace:
 
 def main() -> int:
     options = arguments()
-    kinds: list[type[Hub]] = [Ours, *([Nchan] if NCHAN.exists() and shutil.which("nginx") else [])]
+    kinds: list[type[Hub]] = [Pilothouse, *([Nchan] if NCHAN.exists() and shutil.which("nginx") else [])]
     sizes, figures = [int(size) for size in options.streams.split(",")], Figures()
     for run in range(options.runs):
         for size in sizes:

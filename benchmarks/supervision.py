@@ -21,19 +21,19 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # it is run as a program
 
 from benchmarks import children, claims, limits, paging, report, trial
+from benchmarks.candidates import Candidate, Pilothouse
 from benchmarks.claims import Claim
-from benchmarks.contestants import Contestant, Ours
 from benchmarks.peers import Pm2, Runit, Supervisord
 from benchmarks.report import Figures
 
-CONTESTANTS: tuple[type[Contestant], ...] = (Ours, Supervisord, Runit, Pm2)
+CANDIDATES: tuple[type[Candidate], ...] = (Pilothouse, Supervisord, Runit, Pm2)
 
 
 class Benchmark:
-    """All runs of all contestants; `figures` and `failures` are what came of them."""
+    """All runs of all candidates; `figures` and `failures` are what came of them."""
 
     def __init__(
-        self, kinds: Sequence[type[Contestant]], sizes: Sequence[int], effort: trial.Effort, place: Path
+        self, kinds: Sequence[type[Candidate]], sizes: Sequence[int], effort: trial.Effort, place: Path
     ) -> None:
         self.kinds = kinds
         self.sizes = sizes
@@ -44,7 +44,7 @@ class Benchmark:
         self.failures: list[tuple[str, str]] = []
 
     def run(self, number: int) -> None:
-        """Each contestant with each N; who comes first changes from run to run."""
+        """Each candidate with each N; who comes first changes from run to run."""
         self._limits(number)
         for size in self.sizes:
             turn = number % len(self.kinds) if self.kinds else 0
@@ -59,7 +59,7 @@ class Benchmark:
         with tempfile.TemporaryDirectory(prefix="ph-bench-") as name:
             limits.measure(Path(name), self.program, max(self.sizes), self.effort.many_clients, record)
 
-    def _trial(self, number: int, kind: type[Contestant], size: int) -> None:
+    def _trial(self, number: int, kind: type[Candidate], size: int) -> None:
         def record(metric: str, value: float) -> None:
             self.figures.put(number, metric, size, kind.name, value)
 
@@ -78,12 +78,12 @@ class Benchmark:
                 stages = [stage for kind in self.kinds if (stage := self._resting(stack, kind, size))]
                 time.sleep(1)
                 for stage, (processor, wakeups) in zip(stages, trial.idle(stages, self.effort.idle), strict=True):
-                    name = stage.contestant.name
+                    name = stage.candidate.name
                     self.figures.put(0, "idle_cpu", size, name, processor)
                     self.figures.put(0, "idle_wakeups", size, name, wakeups)
             say(f"idle with {size} children")
 
-    def _resting(self, stack: ExitStack, kind: type[Contestant], size: int) -> trial.Trial | None:
+    def _resting(self, stack: ExitStack, kind: type[Candidate], size: int) -> trial.Trial | None:
         try:
             stage = stack.enter_context(trial.staged(kind, self.program, size))
             stage.launch()
@@ -96,17 +96,17 @@ class Benchmark:
         try:
             return paging.measure(sizes)
         except Exception as problem:
-            self._failed(Ours, "paging", problem)
+            self._failed(Pilothouse, "paging", problem)
             return []
 
-    def _failed(self, kind: type[Contestant], where: str, problem: Exception) -> None:
+    def _failed(self, kind: type[Candidate], where: str, problem: Exception) -> None:
         notes = " / ".join(getattr(problem, "__notes__", []))
         self.failures.append((kind.name, f"{where}: {type(problem).__name__}: {problem}"))
         say(f"{kind.name} failed, {where}: {problem!r}\n{notes}")
 
     @property
     def ours_failed(self) -> bool:
-        return any(name == Ours.name for name, _ in self.failures)
+        return any(name == Pilothouse.name for name, _ in self.failures)
 
 
 def say(text: str) -> None:
@@ -130,7 +130,7 @@ def document(benchmark: Benchmark, absent: Sequence[tuple[str, str]], pages: Seq
     ]
     if pages:
         parts += ["## A page of the history", paging.table(pages)]
-    if Ours in benchmark.kinds:
+    if Pilothouse in benchmark.kinds:
         parts += ["## Goals", claims.shown(claimed(benchmark))]
     if benchmark.failures:
         parts += ["## Failures", "\n".join(f"- {name}: {what}" for name, what in benchmark.failures)]
@@ -173,7 +173,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--children", default="", help="how many, in commas (1,100,500; with --quick 1,100)")
     parser.add_argument("--runs", type=int, default=0, help="3; with --quick 1")
-    parser.add_argument("--only", default="", help="contestants, in commas")
+    parser.add_argument("--only", default="", help="candidates, in commas")
     parser.add_argument("--events", default="", help="sizes of the history to page through (1000,1000000); 0: none")
     parser.add_argument("--quick", action="store_true", help="one run, fewer samples")
     parser.add_argument("--install", action="store_true", help="fetch the peers first")
@@ -195,7 +195,7 @@ def main() -> int:
     options = arguments()
     sizes = _numbers(options.children or ("1,100" if options.quick else "1,100,500"))
     runs = options.runs or (1 if options.quick else 3)
-    wanted = [kind for kind in CONTESTANTS if not options.only or kind.name in options.only.split(",")]
+    wanted = [kind for kind in CANDIDATES if not options.only or kind.name in options.only.split(",")]
     for kind in wanted:
         if options.install and kind.missing():
             kind.install()
@@ -207,7 +207,7 @@ def main() -> int:
             benchmark.run(number)
         benchmark.idle()
         histories = _numbers(options.events or ("1000,100000" if options.quick else "1000,1000000"))
-        pages = benchmark.paging(histories) if histories and Ours in kinds else []
+        pages = benchmark.paging(histories) if histories and Pilothouse in kinds else []
         text = document(benchmark, absent, pages, runs)
     print(text)
     if options.out:

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks import procfs
+from benchmarks.candidates import Candidate, Scene
 from benchmarks.children import Gone, Word, Words
-from benchmarks.contestants import Contestant, Scene
 from benchmarks.httpload import Probe, summary
 
 Record = Callable[[str, float], None]
@@ -40,22 +40,22 @@ QUICK = Effort(crashes=20, crash_seconds=2.5, one_client=0.4, many_clients=0.6, 
 class Trial:
     """A launched supervisor and what we know of its children."""
 
-    def __init__(self, kind: type[Contestant], directory: Path, program: Path, children: int) -> None:
+    def __init__(self, kind: type[Candidate], directory: Path, program: Path, children: int) -> None:
         self.words = Words(directory / "words")
-        self.contestant = kind(Scene(directory, children, (str(program), str(directory / "words"))))
+        self.candidate = kind(Scene(directory, children, (str(program), str(directory / "words"))))
         self.children = children
         self.alive: dict[int, float] = {}
 
     def launch(self) -> float:
         """Seconds from launch until the last of the children marked to start by themselves executes."""
         begin = time.monotonic()
-        self.contestant.launch()
+        self.candidate.launch()
         last = self._expect(self.children)
-        self.contestant.connect()
+        self.candidate.connect()
         return last - begin
 
     def _expect(self, count: int) -> float:
-        words = self.words.collect(count, PATIENCE, self.contestant.check)
+        words = self.words.collect(count, PATIENCE, self.candidate.check)
         self.alive.update({word.pid: word.at for word in words})
         return max(word.at for word in words)
 
@@ -64,16 +64,16 @@ class Trial:
         extra: list[Word] = self.words.pending()
         if extra or len(self.alive) != self.children:
             raise RuntimeError(f"{len(self.alive) + len(extra)} children started for {self.children}")
-        self.contestant.verify(set(self.alive))
+        self.candidate.verify(set(self.alive))
 
     @property
     def own_pids(self) -> list[int]:
-        return procfs.family(self.contestant.root(), self.alive)
+        return procfs.family(self.candidate.root(), self.alive)
 
     def crash(self) -> float:
         """Seconds from kill -9 of the child that has run longest until its replacement executes."""
         victim = min(self.alive, key=self.alive.__getitem__)
-        time.sleep(max(0.002, self.alive.pop(victim) + self.contestant.rest - time.monotonic()))
+        time.sleep(max(0.002, self.alive.pop(victim) + self.candidate.rest - time.monotonic()))
         begin = time.monotonic()
         os.kill(victim, signal.SIGKILL)
         return self._expect(1) - begin
@@ -83,30 +83,30 @@ class Trial:
         gone, self.alive = Gone(self.alive), {}
         with ThreadPoolExecutor(1) as pool:
             begin = time.monotonic()
-            answer = pool.submit(self.contestant.stop_all)
+            answer = pool.submit(self.candidate.stop_all)
             end = gone.wait(PATIENCE)
             answer.result(PATIENCE)
         return end - begin
 
     def start_all(self) -> float:
         begin = time.monotonic()
-        self.contestant.start_all()
+        self.candidate.start_all()
         return self._expect(self.children) - begin
 
     def rest(self, least: float = 0.0) -> None:
         """Until every child has lived long enough for its stop and restart not to be throttled."""
         youngest = max(self.alive.values(), default=0.0)
-        time.sleep(max(least, youngest + self.contestant.rest - time.monotonic()))
+        time.sleep(max(least, youngest + self.candidate.rest - time.monotonic()))
 
     def close(self) -> None:
         try:
-            self.contestant.close()
+            self.candidate.close()
         finally:
             self.words.close()
 
 
 @contextlib.contextmanager
-def staged(kind: type[Contestant], program: Path, children: int) -> Iterator[Trial]:
+def staged(kind: type[Candidate], program: Path, children: int) -> Iterator[Trial]:
     """A trial in a directory that is removed afterwards, with everything that was started in it ended."""
     with tempfile.TemporaryDirectory(prefix="ph-bench-", ignore_cleanup_errors=True) as name:
         trial = Trial(kind, Path(name), program, children)
@@ -153,17 +153,17 @@ def _crashes(trial: Trial, effort: Effort, record: Record) -> None:
 
 
 def _status(trial: Trial, effort: Effort, record: Record) -> None:
-    one = trial.contestant.status_load(1, effort.one_client)
+    one = trial.candidate.status_load(1, effort.one_client)
     if one:
         record("status_one", one.median)
-    many = trial.contestant.status_load(8, effort.many_clients)
+    many = trial.candidate.status_load(8, effort.many_clients)
     if many:
         record("status_many", many.rate)
 
 
 def _busy(trial: Trial, effort: Effort, record: Record) -> None:
     """The status of one child, asked 250 times a second while all are stopped and started again, some times over."""
-    target = trial.contestant.target_one()
+    target = trial.candidate.target_one()
     if not target or trial.children < FEW:
         return
     begin, rounds = time.monotonic(), 0

@@ -19,7 +19,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # it is run as a program
 
-from benchmarks.streams import Ours, running
+from benchmarks.streams import Pilothouse, running
 
 MIB = 1024 * 1024
 BOUNDARY = "boundary-of-the-benchmark"
@@ -90,7 +90,7 @@ def main() -> int:
     parser.add_argument("--short", action="store_true", help="twenty seconds")
     parser.add_argument("--cases", type=int, default=20_000, help="tests of an upload")
     arguments = parser.parse_args()
-    with running(Ours) as server:
+    with running(Pilothouse) as server:
         load = Load(f"http://127.0.0.1:{server.port}", server.place / "data" / "tracker.db-wal", arguments.cases)
         load.run(20 if arguments.short else arguments.minutes * 60)
     bound = max(64 * MIB, 2 * load.largest_upload)

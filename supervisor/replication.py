@@ -90,7 +90,7 @@ class Nodes:
         failed = False
         while not self._closing.is_set():
             try:
-                for channels in self._store.heard(tuple(self._sources), self._closing.is_set):
+                for channels in self._store.notified_channels(tuple(self._sources), self._closing.is_set):
                     if failed:
                         log.warning("notifications of the other nodes arrive again")
                         failed = False

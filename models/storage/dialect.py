@@ -1,6 +1,6 @@
-"""What PostgreSQL says differently: statements are written once, as SQLite has them, and put into its words here.
+"""Translates statements from SQLite's dialect, in which they are written, to PostgreSQL's.
 
-Placeholders are `?`, `?1` or `:name`; lists of numbers are `json_each(?)`; `IS` compares what may be null.
+Placeholders are `?`, `?1` or `:name`; lists of numbers are `json_each(?)`; `IS` compares nullable values.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from functools import lru_cache
 _PARTS = re.compile(
     r"(?P<text>'(?:[^']|'')*'|\"[^\"]*\")"
     r"|json_each\((?P<list>\?\d*|:[a-z_]\w*)\)"
-    r"|(?P<hint>\sINDEXED BY \w+|\bCROSS (?=JOIN \w+ \w+ ON\b))"  # what tells SQLite's planner how to go about it
+    r"|(?P<hint>\sINDEXED BY \w+|\bCROSS (?=JOIN \w+ \w+ ON\b))"  # hints for SQLite's planner
     r"|(?P<differs>\bIS NOT (?!NULL\b))"
     r"|(?P<same>\bIS (?!NOT\b|NULL\b))"
     r"|\?(?P<place>\d*)"
@@ -21,7 +21,7 @@ _LIST = "(SELECT CAST(one AS BIGINT) AS value FROM json_array_elements_text(CAST
 
 _NAMED = re.compile(r"((?:\w+\.)?)class_name = ([:.\w]+) AND \1name = ([:.\w]+)")
 _BY_DIGEST = r"md5(\1class_name) = md5(\2) AND md5(\1name) = md5(\3) AND \g<0>"
-"""How a test is sought by its name, so that its index serves."""
+"""The condition on a test's name that uses the digest index."""
 
 _TYPES = (
     (
@@ -36,7 +36,7 @@ _TYPES = (
 )
 
 _INDEXES = {
-    # An entry of a tree has at most 2700 bytes there, and these texts may be longer.
+    # A B-tree entry of PostgreSQL has at most 2700 bytes; these texts may be longer.
     "test_by_name": ("CREATE UNIQUE INDEX test_by_name ON test (project_id, md5(class_name), md5(name))",),
     "run_by_key": (
         "CREATE UNIQUE INDEX run_by_key ON run (project_id, md5(run_key)) WHERE run_key IS NOT NULL",
@@ -50,38 +50,38 @@ _INDEX = re.compile(r"CREATE (?:UNIQUE )?INDEX (\w+)")
 
 @lru_cache(maxsize=1024)
 def statement(sql: str) -> tuple[str, tuple[str, ...] | None]:
-    """A statement with PostgreSQL's own placeholders, and the names of its values; None: they come in order."""
+    """The statement with PostgreSQL's placeholders, and the names of its parameters; None if they are positional."""
     names: dict[str, int] = {}
     count = 0
 
-    def place(written: str) -> str:
+    def placeholder(original: str) -> str:
         nonlocal count
-        if written.startswith(":"):
-            return f"${names.setdefault(written[1:], len(names) + 1)}"
-        if written != "?":
-            return f"${written[1:]}"
+        if original.startswith(":"):
+            return f"${names.setdefault(original[1:], len(names) + 1)}"
+        if original != "?":
+            return f"${original[1:]}"
         count += 1
         return f"${count}"
 
-    def part(found: re.Match[str]) -> str:
-        if found["text"]:
-            return found[0]
-        if found["list"]:
-            return _LIST.format(place(found["list"]))
-        if found["hint"]:
+    def translate(match: re.Match[str]) -> str:
+        if match["text"]:
+            return match[0]
+        if match["list"]:
+            return _LIST.format(placeholder(match["list"]))
+        if match["hint"]:
             return ""
-        if found["differs"]:
+        if match["differs"]:
             return "IS DISTINCT FROM "
-        return "IS NOT DISTINCT FROM " if found["same"] else place(found[0])
+        return "IS NOT DISTINCT FROM " if match["same"] else placeholder(match[0])
 
-    return _PARTS.sub(part, _NAMED.sub(_BY_DIGEST, sql)), tuple(names) or None
+    return _PARTS.sub(translate, _NAMED.sub(_BY_DIGEST, sql)), tuple(names) or None
 
 
 def schema(step: str) -> tuple[str, ...]:
-    """What makes the same table or index there."""
+    """The statements that create the same table or index in PostgreSQL."""
     index = _INDEX.match(step)
     if index and index[1] in _INDEXES:
         return _INDEXES[index[1]]
-    for word, other in _TYPES:
-        step = word.sub(other, step)
+    for pattern, replacement in _TYPES:
+        step = pattern.sub(replacement, step)
     return (step,)

@@ -1,10 +1,8 @@
-"""A store that several nodes share: a database of PostgreSQL, with the methods and the meaning of
-`models/storage/sqlite.py`.
+"""A store that several nodes share: a PostgreSQL database with the behaviour of `models/storage/sqlite.py`.
 
-Who writes holds a lock of the whole store until the end of its transaction, as in SQLite: rules that were written for
-one writer at a time stay true. Only accounts have one of their own: nobody waits to log in until a large report is in.
-Who reads several things sees them at one moment. Everything here waits for another machine, so it belongs to worker
-threads; no wait is without an end.
+A write transaction holds one advisory lock for the whole store, as in SQLite, so code written for a single writer stays
+correct. Accounts have their own lock, so logins do not wait for large reports. A read transaction sees one snapshot.
+Every call waits for another machine: use worker threads only. Every wait has a timeout.
 """
 
 from __future__ import annotations
@@ -35,20 +33,20 @@ try:
 except ImportError:
     raise CannotUse("server.database-url: the driver is missing; install the extra `postgres`") from None
 
-_MOST_CONNECTIONS = 20
-_PREFIX = "pilothouse_"
-_MANY = 500
-_AWAY = "the database is away"
-_GONE = ("08", "28", "3D", "53", "57", "58")
-"""Classes of SQLSTATE: no connection, not let in, no such database, too many, an operator's doing, a disk."""
-_READ_ONLY = "25006"
-"""Another has become the primary."""
-_LOOK, _QUIET = 0.5, 10.0
-_ANSWERS_WITHIN = 5.0
-"""A server that is stopped, or behind a network that is, closes nothing and keeps no time: we do."""
-_USUAL = 20.0
-_WAIT_SHARE = 4
-"""Of the time that work may take, so much (a quarter) is for others who write."""
+_MAX_CONNECTIONS = 20
+_CHANNEL_PREFIX = "pilothouse_"
+_MIN_ROWS_TO_ANALYZE = 500
+_UNAVAILABLE = "the database is away"
+_UNAVAILABLE_CLASSES = ("08", "28", "3D", "53", "57", "58")
+"""SQLSTATE classes: connection, authorization, database name, resources, operator intervention, system error."""
+_READ_ONLY_STATE = "25006"
+"""The SQLSTATE of a write on a read-only server: after a failover another server is the primary."""
+_NOTIFY_POLL_SECONDS, _PING_SECONDS = 0.5, 10.0
+_RESPONSE_GRACE_SECONDS = 5.0
+"""Added to the statement timeout: a stopped or unreachable server neither closes connections nor enforces timeouts."""
+_CHECKOUT_SECONDS = 20.0
+_LOCK_TIMEOUT_DIVISOR = 4
+"""The lock timeout is a quarter of the statement timeout."""
 _SESSION = {
     "application_name": "pilothouse",
     "client_encoding": "UTF8",
@@ -57,59 +55,62 @@ _SESSION = {
     "keepalives_interval": "10",
     "tcp_user_timeout": "30000",
 }
-"""What the URL does not say."""
-_VERSIONS = "CREATE TABLE IF NOT EXISTS schema_version (store TEXT PRIMARY KEY, version BIGINT NOT NULL)"
-_VERSION = "SELECT version FROM schema_version WHERE store = ?"
+"""Connection parameters that the URL may override."""
+_CREATE_VERSIONS = "CREATE TABLE IF NOT EXISTS schema_version (store TEXT PRIMARY KEY, version BIGINT NOT NULL)"
+_SELECT_VERSION = "SELECT version FROM schema_version WHERE store = ?"
 _SET_VERSION = (
     "INSERT INTO schema_version (store, version) VALUES (?, ?)"
     " ON CONFLICT (store) DO UPDATE SET version = excluded.version"
 )
-_RESERVE = (
+_RESERVE_IDS = (
     "SELECT setval(s, nextval(s) + ({new})) - ({new})"
     " FROM (SELECT CAST(pg_get_serial_sequence('{table}', 'id') AS regclass) AS s) AS sequence"
 )
 
 
 class _Text(StrDumperUnknown):
-    """A NUL, which PostgreSQL does not hold, becomes the sign for what is none."""
+    """Replaces NUL, which PostgreSQL cannot store, by U+FFFD."""
 
     def dump(self, obj: str) -> Any:
         return super().dump(obj.replace("\0", "\ufffd") if "\0" in obj else obj)
 
 
 class Connection(psycopg.Connection[Any]):
-    seconds = 0.0
-    """How long a statement may take on it."""
-    most = inf
-    """How long we wait for an answer; then the connection is lost."""
+    """A connection whose waits end: after `response_seconds` without a response it is closed."""
 
-    def allow(self, seconds: float) -> None:
-        self.most = seconds + _ANSWERS_WITHIN
-        if self.seconds != seconds:
-            most, wait = round(seconds * 1000), round(seconds * 1000 / _WAIT_SHARE)
-            self.execute(f"SET statement_timeout = {most}; SET lock_timeout = {wait}")
-            self.seconds = seconds
+    statement_seconds = 0.0
+    """The statement timeout set on the server."""
+    response_seconds = inf
+    """How long to wait for a response before the connection counts as lost."""
+
+    def set_timeouts(self, seconds: float) -> None:
+        """Sets the statement timeout, and the lock and response timeouts that follow from it."""
+        self.response_seconds = seconds + _RESPONSE_GRACE_SECONDS
+        if self.statement_seconds != seconds:
+            statement, lock = round(seconds * 1000), round(seconds * 1000 / _LOCK_TIMEOUT_DIVISOR)
+            self.execute(f"SET statement_timeout = {statement}; SET lock_timeout = {lock}")
+            self.statement_seconds = seconds
 
     def wait(self, gen: Generator[Any, Any, Any], *arguments: Any, **options: Any) -> Any:
         return super().wait(self._bounded(gen), *arguments, **options)
 
     def _bounded(self, work: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
-        """The same, whose waiting ends: what comes in is what the socket is ready for, 0 where nothing came."""
-        end = time.monotonic() + self.most
+        """Drives `work` until its end or the response timeout. It is sent the socket's readiness, 0 for none."""
+        end = time.monotonic() + self.response_seconds
         try:
-            wanted = next(work)
+            interest = next(work)
             while True:
-                ready = yield wanted
+                ready = yield interest
                 if not ready and time.monotonic() > end:
                     self.pgconn.finish()
                     raise psycopg.OperationalError("the database does not answer")
-                wanted = work.send(ready)
+                interest = work.send(ready)
         except StopIteration as done:
             return done.value
 
 
 class _Adapter(peewee.Psycopg3Adapter):
-    """Peewee's, for a driver that was not there when Peewee looked for it (`models/__init__.py`)."""
+    """Peewee's adapter, for a driver that was not importable when Peewee was imported (`models/__init__.py`)."""
 
     txn_idle = pq.TransactionStatus.IDLE
     txn_inerror = pq.TransactionStatus.INERROR
@@ -122,25 +123,25 @@ class _Adapter(peewee.Psycopg3Adapter):
         return psycopg.Binary
 
     def connect(self, db: Any, **params: Any) -> Connection:
-        made = Connection.connect(**params, cursor_factory=psycopg.RawCursor)
-        made.adapters.register_dumper(str, _Text)
-        made.adapters.register_loader("numeric", IntLoader)  # a sum of whole numbers is one
-        return made
+        connection = Connection.connect(**params, cursor_factory=psycopg.RawCursor)
+        connection.adapters.register_dumper(str, _Text)
+        connection.adapters.register_loader("numeric", IntLoader)  # sums of integers are numeric
+        return connection
 
 
 class Postgres(PooledPostgresqlDatabase, Store):  # type: ignore[misc]  # it has no types
-    """One database, bound by `open`; `steps` are written in the words of SQLite (`models/storage/dialect.py`)."""
+    """One database, bound by `open`; `steps` are in SQLite's dialect (`models/storage/dialect.py`)."""
 
     param = "?"
     is_local = False
 
     def __init__(self, name: str, steps: Sequence[Sequence[str]]) -> None:
-        """`name` tells these steps, and the lock of who writes, from those of other stores in the same database."""
-        super().__init__(None, max_connections=_MOST_CONNECTIONS, timeout=_USUAL)
+        """`name` identifies the schema version and the write lock among the stores of one database."""
+        super().__init__(None, max_connections=_MAX_CONNECTIONS, timeout=_CHECKOUT_SECONDS)
         self.name = name
         self.steps = steps
         self._failed_at = 0.0
-        self._asked = threading.local()
+        self._requested = threading.local()
         self._deadline = threading.local()
 
     def init(self, database: str | None, **options: Any) -> None:
@@ -148,15 +149,15 @@ class Postgres(PooledPostgresqlDatabase, Store):  # type: ignore[misc]  # it has
         self._adapter = _Adapter()
 
     def open(self, url: str) -> None:
-        """Connects, and brings the tables to the newest version.
+        """Connects, and migrates the tables to the newest version.
 
-        Raises `CannotUse` for a URL that is none, `peewee.DatabaseError` where it cannot be reached, or is newer.
+        Raises `CannotUse` for an invalid URL, `peewee.DatabaseError` if the database is unreachable or newer.
         """
         try:
-            places = conninfo_to_dict(url)
-        except psycopg.Error:  # it would show the URL, and with it the password
+            parameters = conninfo_to_dict(url)
+        except psycopg.Error:  # its message would show the URL with the password
             raise CannotUse("server.database-url: this is not understood; it is postgresql://USER@HOST/NAME") from None
-        self.init(str(places.get("dbname") or ""), **{**_SESSION, **places})
+        self.init(str(parameters.get("dbname") or ""), **{**_SESSION, **parameters})
         self.connect()
         try:
             self.migrate()
@@ -165,29 +166,29 @@ class Postgres(PooledPostgresqlDatabase, Store):  # type: ignore[misc]  # it has
             raise
 
     def migrate(self) -> None:
-        """As `Store.migrate`; of several nodes that start at once one does it."""
+        """As `Store.migrate`; if several nodes start at once, one of them migrates."""
         with self.atomic():
-            self.execute_sql(_VERSIONS)
-            row = self.execute_sql(_VERSION, (self.name,)).fetchone()
-            done = row[0] if row else 0
-            if done > len(self.steps):
+            self.execute_sql(_CREATE_VERSIONS)
+            row = self.execute_sql(_SELECT_VERSION, (self.name,)).fetchone()
+            version = row[0] if row else 0
+            if version > len(self.steps):
                 raise peewee.DatabaseError(
-                    f"its tables are of version {done}, newer than this program's {len(self.steps)}"
+                    f"its tables are of version {version}, newer than this program's {len(self.steps)}"
                 )
-            for step in self.steps[done:]:
+            for step in self.steps[version:]:
                 for statement in step:
-                    for one in dialect.schema(statement):
-                        self.execute_sql(one)
+                    for translated in dialect.schema(statement):
+                        self.execute_sql(translated)
             self.execute_sql(_SET_VERSION, (self.name, len(self.steps)))
 
     def connect(self, reuse_if_open: bool = False) -> bool:
-        self._asked.at = time.monotonic()
+        self._requested.at = time.monotonic()
         return bool(super().connect(reuse_if_open))
 
     def _connect(self) -> Any:
-        """One at a time. Who stood in line while another tried in vain has seen enough, and does not try again."""
-        if self._failed_at > self._asked.at:
-            raise psycopg.OperationalError(_AWAY)
+        """One thread connects at a time. Threads that waited for a failed attempt fail too, without a retry."""
+        if self._failed_at > self._requested.at:
+            raise psycopg.OperationalError(_UNAVAILABLE)
         try:
             return super()._connect()
         except psycopg.OperationalError:
@@ -195,12 +196,12 @@ class Postgres(PooledPostgresqlDatabase, Store):  # type: ignore[misc]  # it has
             raise
 
     def _is_closed(self, conn: Connection) -> bool:
-        """Asks it. What was lost was not lost alone, so the others are not asked one after the other."""
-        conn.most = _ANSWERS_WITHIN
+        """Checks the connection. If it is lost, closes all idle ones, which are probably lost too."""
+        conn.response_seconds = _RESPONSE_GRACE_SECONDS
         if lost := bool(super()._is_closed(conn)):
             self._close_raw(conn)
             self.close_idle()
-        conn.most = inf
+        conn.response_seconds = inf
         return lost
 
     def execute_sql(self, sql: str, params: Any = None) -> Any:
@@ -211,7 +212,7 @@ class Postgres(PooledPostgresqlDatabase, Store):  # type: ignore[misc]  # it has
         return super().execute_sql(statement, params if names is None else [params[name] for name in names])
 
     def begin(self, lock_type: str = "IMMEDIATE", of: str = "") -> None:
-        """`IMMEDIATE` waits until nobody else writes."""
+        """`IMMEDIATE` waits until no other transaction holds the write lock."""
         if lock_type != "IMMEDIATE":
             self.execute_sql("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
             return
@@ -223,7 +224,7 @@ class Postgres(PooledPostgresqlDatabase, Store):  # type: ignore[misc]  # it has
             raise
 
     def lock_id(self, of: str = "") -> int:
-        """Of who writes in this store, or in that part of it."""
+        """The advisory lock of writers to this store, or to the part `of` of it."""
         return crc32(f"pilothouse {of or self.name}".encode())
 
     def atomic(self, lock_type: str = "IMMEDIATE", *arguments: Any, of: str = "", **options: Any) -> Any:
@@ -231,11 +232,11 @@ class Postgres(PooledPostgresqlDatabase, Store):  # type: ignore[misc]  # it has
         return super().atomic(lock_type, *arguments, of=of, **options)
 
     def version(self) -> str:
-        """As `Store.version`, for whoever asks: what can be seen just now."""
+        """As `Store.version`: the current snapshot, the same for all connections."""
         return str(self.execute_sql("SELECT CAST(pg_current_snapshot() AS text)").fetchone()[0])
 
     def rollback(self) -> Any:
-        """A connection that is lost has nothing to take back."""
+        """Does nothing on a lost connection."""
         if self.connection().closed or self.connection().broken:
             return None
         return super().rollback()
@@ -245,94 +246,96 @@ class Postgres(PooledPostgresqlDatabase, Store):  # type: ignore[misc]  # it has
         self.connection().cursor().executemany(dialect.statement(statement)[0], rows)
 
     def run_with_timeout(self, work: Callable[[], Result], seconds: float) -> Result:
-        """As `Store.run_with_timeout`. Raises `TimedOut`; what was lost on the way is a `peewee.OperationalError`."""
+        """As `Store.run_with_timeout`. Raises `TimedOut`, and `peewee.OperationalError` for a lost connection."""
         self._deadline.end = time.monotonic() + seconds
         try:
             with self.connection_context():
-                self.connection().allow(seconds)
+                self.connection().set_timeouts(seconds)
                 return work()
         except (peewee.DatabaseError, peewee.InterfaceError, psycopg.Error) as error:
-            if _state(error) == _READ_ONLY:
+            if _state(error) == _READ_ONLY_STATE:
                 self.close_idle()
-            raise _told(error, seconds) from error
+            raise _translated(error, seconds) from error
         finally:
             self._deadline.end = None
 
     def last_ids(self, new: Mapping[str, str]) -> dict[str, int]:
-        """As `Store.last_ids`: from its sequences, which never give a number twice."""
+        """As `Store.last_ids`, from the sequences, which never return a number twice."""
         return {
-            table: int(self.execute_sql(_RESERVE.format(new=count, table=table)).fetchone()[0])
+            table: int(self.execute_sql(_RESERVE_IDS.format(new=count, table=table)).fetchone()[0])
             for table, count in new.items()
         }
 
     @contextmanager
     def spooled(self, path: Path) -> Iterator[None]:
-        """As `Store.spooled`: copies them, before anybody has to wait for this."""
+        """As `Store.spooled`: copies the tables, before the write lock is taken."""
         with closing(sqlite3.connect(path)) as spool:
             tables = spool.execute("SELECT name, sql FROM sqlite_master WHERE type = 'table'").fetchall()
             with self.connection().transaction():
-                for name, made in tables:
-                    self._copy(name, made, spool.execute(f"SELECT * FROM {name}"))  # noqa: S608 (our own names)
+                for name, definition in tables:
+                    self._copy(name, definition, spool.execute(f"SELECT * FROM {name}"))  # noqa: S608 (our own names)
         try:
             yield
         finally:
             if not self.connection().closed:
                 self.connection().execute(b"DISCARD TEMP")
 
-    def _copy(self, name: str, made: str, rows: Iterable[Sequence[Any]]) -> None:
+    def _copy(self, name: str, definition: str, rows: Iterable[Sequence[Any]]) -> None:
         cursor = self.connection().cursor()
-        cursor.execute(dialect.schema(made)[0].replace("CREATE TABLE", "CREATE TEMP TABLE", 1))
+        cursor.execute(dialect.schema(definition)[0].replace("CREATE TABLE", "CREATE TEMP TABLE", 1))
         with cursor.copy(f"COPY {name} FROM STDIN") as copy:
             for row in rows:
                 copy.write_row(row)
-        if cursor.rowcount > _MANY:
+        if cursor.rowcount > _MIN_ROWS_TO_ANALYZE:
             cursor.execute(f"ANALYZE {name}")
 
     def notify(self, channel: str) -> None:
-        """Wakes the nodes that listen (`supervisor/replication.py`), once this is committed."""
-        self.execute_sql("SELECT pg_notify(?, '')", (f"{_PREFIX}{channel}",))
+        """As `Store.notify`; `supervisor/replication.py` listens."""
+        self.execute_sql("SELECT pg_notify(?, '')", (f"{_CHANNEL_PREFIX}{channel}",))
 
-    def heard(self, channels: Sequence[str], is_over: Callable[[], bool]) -> Iterator[Collection[str]]:
-        """The channels with news, all of them at first and at times; on a connection of its own, until `is_over`.
+    def notified_channels(self, channels: Sequence[str], is_closing: Callable[[], bool]) -> Iterator[Collection[str]]:
+        """Yields the notified channels, on a connection of its own, until `is_closing`.
 
-        Raises `peewee.OperationalError` where that is lost.
+        Yields all channels first, and again after each idle period. Raises `peewee.OperationalError` if the connection
+        is lost.
         """
         try:
-            with closing(self._connect_apart()) as connection:
+            with closing(self._connect_listener()) as connection:
                 for channel in channels:
-                    connection.execute(f"LISTEN {_PREFIX}{channel}".encode())
+                    connection.execute(f"LISTEN {_CHANNEL_PREFIX}{channel}".encode())
                 yield channels
-                quiet = 0.0
-                while not is_over():
-                    news = {one.channel for one in connection.notifies(timeout=_LOOK, stop_after=1)}
-                    quiet = 0.0 if news else quiet + _LOOK
-                    if quiet > _QUIET:
-                        quiet = 0.0
-                        connection.execute("SELECT 1")  # whether it is still there
+                idle = 0.0
+                while not is_closing():
+                    notices = connection.notifies(timeout=_NOTIFY_POLL_SECONDS, stop_after=1)
+                    names = {notice.channel for notice in notices}
+                    idle = 0.0 if names else idle + _NOTIFY_POLL_SECONDS
+                    if idle > _PING_SECONDS:
+                        idle = 0.0
+                        connection.execute("SELECT 1")  # detects a lost connection
                         yield channels
-                    elif news:
-                        yield [name.removeprefix(_PREFIX) for name in news]
+                    elif names:
+                        yield [name.removeprefix(_CHANNEL_PREFIX) for name in names]
         except psycopg.Error as error:
-            raise peewee.OperationalError(_line(error)) from error
+            raise peewee.OperationalError(_one_line(error)) from error
 
-    def _connect_apart(self) -> Connection:
-        made: Connection = self._adapter.connect(self, **self.connect_params)
-        made.autocommit = True
-        made.most = _ANSWERS_WITHIN
-        return made
+    def _connect_listener(self) -> Connection:
+        connection: Connection = self._adapter.connect(self, **self.connect_params)
+        connection.autocommit = True
+        connection.response_seconds = _RESPONSE_GRACE_SECONDS
+        return connection
 
-    def be_patient(self, seconds: float) -> None:
-        """As `Store.be_patient`."""
-        self.connection().allow(seconds * _WAIT_SHARE)
+    def set_lock_timeout(self, seconds: float) -> None:
+        """As `Store.set_lock_timeout`."""
+        self.connection().set_timeouts(seconds * _LOCK_TIMEOUT_DIVISOR)
 
     def checkpoint(self) -> None:
-        """Does nothing: the server does this by itself."""
+        """Does nothing: PostgreSQL has its own checkpoints."""
 
     def limit_log(self) -> None:
-        """Does nothing: the server does this by itself."""
+        """Does nothing: PostgreSQL limits its write-ahead log."""
 
 
-def _line(error: object) -> str:
+def _one_line(error: object) -> str:
     return " ".join(str(error).split())
 
 
@@ -341,22 +344,24 @@ def _cause(error: Exception) -> Exception:
 
 
 def _state(error: Exception) -> str:
-    """Its SQLSTATE."""
+    """The SQLSTATE of an error; empty if it has none."""
     return getattr(_cause(error), "sqlstate", None) or ""
 
 
-def _told(error: Exception, seconds: float) -> Exception:
-    """In one line. That the database is away, stopping, or gave up for another is nobody's fault here: try again.
+def _translated(error: Exception, seconds: float) -> Exception:
+    """The error for callers, with a message of one line. Temporary faults become `peewee.OperationalError`.
 
-    Who asked is not told where it is; the log is, by who listens (`supervisor/replication.py`).
+    The message does not contain the database's address; `supervisor/replication.py` logs that.
     """
     cause, state = _cause(error), _state(error)
     if isinstance(cause, psycopg.errors.QueryCanceled):
         return TimedOut(f"the query took longer than {seconds:g} s")
-    if state == _READ_ONLY:
-        return peewee.OperationalError(_AWAY)
+    if state == _READ_ONLY_STATE:
+        return peewee.OperationalError(_UNAVAILABLE)
     if isinstance(cause, psycopg.errors.ForeignKeyViolation):
         return peewee.OperationalError("what this refers to was deleted at the same moment")
     if isinstance(error, peewee.OperationalError | peewee.InterfaceError | psycopg.OperationalError):
-        return peewee.OperationalError(_AWAY if not state or state[:2] in _GONE else _line(cause))
+        return peewee.OperationalError(
+            _UNAVAILABLE if not state or state[:2] in _UNAVAILABLE_CLASSES else _one_line(cause)
+        )
     return peewee.DatabaseError(str(error)) if isinstance(error, psycopg.Error) else error

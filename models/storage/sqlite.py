@@ -105,7 +105,7 @@ class SqliteStore(peewee.SqliteDatabase, Store):
     def close_all(self) -> None:
         self.close()
 
-    def be_patient(self, seconds: float) -> None:
+    def set_lock_timeout(self, seconds: float) -> None:
         self.execute_sql(f"PRAGMA busy_timeout = {round(seconds * 1000)}").fetchall()
 
     def checkpoint(self, begin: bool = False, truncate: bool = False) -> None:
@@ -115,7 +115,7 @@ class SqliteStore(peewee.SqliteDatabase, Store):
         others read and write all the time the log never restarts: `truncate` empties it, and makes them wait.
         """
         with self.connection_context():
-            self.be_patient(_PATIENCE / 1000)
+            self.set_lock_timeout(_PATIENCE / 1000)
             self.execute_sql("PRAGMA wal_checkpoint(PASSIVE)").fetchall()  # most of the work, without a lock
             if truncate:
                 self.execute_sql("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()

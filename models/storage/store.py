@@ -60,8 +60,8 @@ class Store:
         """Closes the connections of all threads."""
         raise NotImplementedError
 
-    def be_patient(self, seconds: float) -> None:
-        """Lets this thread's connection wait so long for other writers."""
+    def set_lock_timeout(self, seconds: float) -> None:
+        """Sets how long this thread's connection waits for other writers."""
         raise NotImplementedError
 
     def limit_log(self) -> None:

@@ -68,7 +68,7 @@ def with_store(
             data.mkdir(mode=0o700, parents=True, exist_ok=True)
             open_store(file, settings.server.database_url)
             try:
-                reports.be_patient(_BUSY_SECONDS)
+                reports.set_lock_timeout(_BUSY_SECONDS)
                 act(arguments)
             finally:
                 reports.close_all()

@@ -33,7 +33,7 @@ def store(data: Path) -> Iterator[None]:
     """The accounts of a data directory."""
     data.mkdir(mode=0o700, exist_ok=True)
     open_store(data / "tracker.db", database_of(data))
-    reports.be_patient(20)
+    reports.set_lock_timeout(20)
     try:
         yield
     finally:

@@ -56,7 +56,7 @@ def test_it_calls_itself_what_it_was_called(
 ) -> None:
     monkeypatch.setattr("sys.argv", [f"/opt/{name}"])
     with pytest.raises(SystemExit):
-        program.arguments(["--nonsense"])
+        program.parse_arguments(["--nonsense"])
     assert capsys.readouterr().err.startswith(f"usage: {name} ")
 
 

@@ -38,7 +38,8 @@ class Jumping:
             "tracker": {"retain-days": 30, "retain-runs": 3, "security": {"session-lifetime": "1d"}},
         }
         command = altered.command(
-            clock=str(self._file), supervisor__services___PRUNE_SECONDS=0.2, supervisor__tracker__retention___PERIOD_SECONDS=0.2,
+            clock=str(self._file), supervisor__services___PRUNE_SECONDS=0.2,
+            supervisor__tracker__retention___PERIOD_SECONDS=0.2,
             supervisor__tracker__retention___DELAY_SECONDS=0.01,
         )  # fmt: skip
         self.server = Server(folder, config, {}, command)

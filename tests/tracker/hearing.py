@@ -87,7 +87,7 @@ def store(data: Path) -> Iterator[None]:
     """The tracker's store, before its server starts or beside it."""
     data.mkdir(mode=0o700, exist_ok=True)
     reports.open(data / "tracker.db", database_of(data))
-    reports.be_patient(10)
+    reports.set_lock_timeout(10)
     try:
         yield
     finally:

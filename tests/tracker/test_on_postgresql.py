@@ -110,7 +110,7 @@ def test_work_that_takes_too_long_ends() -> None:
 
 def test_who_waits_too_long_for_another_who_writes_is_told_so(store: str) -> None:
     reports.close()
-    with reports.obj._connect_apart() as other:  # type: ignore[union-attr]
+    with reports.obj._connect_listener() as other:  # type: ignore[union-attr]
         other.execute(f"SELECT pg_advisory_lock({reports.obj.lock_id()})".encode())  # type: ignore[union-attr]
         with pytest.raises(peewee.OperationalError, match="lock timeout"):
             reports.run_with_timeout(lambda: retention.forget_tests(0), 2)
@@ -170,7 +170,7 @@ def test_after_a_restart_of_the_database_the_next_work_is_done(apart: Postgresql
 def test_a_database_that_hangs_is_away_after_a_while(postgresql: Postgresql, monkeypatch: pytest.MonkeyPatch) -> None:
     reports.close()
     at_once(*[accounts.list_users] * 4)  # so many connections wait for work
-    monkeypatch.setattr(postgres, "_ANSWERS_WITHIN", 0.5)
+    monkeypatch.setattr(postgres, "_RESPONSE_GRACE_SECONDS", 0.5)
 
     def begin() -> None:
         reports.execute_sql("SELECT 1")
@@ -274,7 +274,7 @@ def test_a_verb_waits_for_who_writes(tmp_path: Path, store: str) -> None:
     user = accounts.create_user("ada", "!", "USER", 1)
     lock = reports.obj.lock_id("accounts")  # type: ignore[union-attr]
     found: list[subprocess.CompletedProcess[str]] = []
-    with reports.obj._connect_apart() as other:  # type: ignore[union-attr]
+    with reports.obj._connect_listener() as other:  # type: ignore[union-attr]
         other.execute(f"SELECT pg_advisory_lock({lock})".encode())
         thread = threading.Thread(target=lambda: found.append(start(tmp_path, store, "user", "token", "ada")))
         thread.start()

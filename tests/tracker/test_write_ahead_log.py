@@ -60,7 +60,7 @@ def endless_readers(path: str) -> Iterator[None]:
 
 
 def test_a_log_that_others_read_and_write_all_the_time_is_emptied(store: SqliteStore) -> None:
-    store.be_patient(10)
+    store.set_lock_timeout(10)
     largest = 0
     with endless_readers(str(store.database)):
         for _ in range(40):

@@ -32,7 +32,7 @@ def opened(path: Path, url: str | None = None) -> Iterator[None]:
     """The tracker's store, in a file or in the database at `url`, for as long as this lasts."""
     reports.open(path, url)
     try:
-        reports.be_patient(10)
+        reports.set_lock_timeout(10)
         yield
     finally:
         reports.close_all()

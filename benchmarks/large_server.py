@@ -1,4 +1,4 @@
-"""A house as large as it should ever be, for `benchmarks/pages.py`: runs, people, releases, a repository."""
+"""A server with as much data as expected at most, for `benchmarks/pages.py`: runs, users, releases, a repository."""
 
 import random
 import sys
@@ -21,7 +21,7 @@ from stored import secret, stored  # noqa: E402
 from models.accounts import accounts  # noqa: E402
 from models.tracker.tables import reports  # noqa: E402
 
-PEOPLE, CHARTS, REVISIONS = 200, 1500, 10
+USERS, CHARTS, REVISIONS = 200, 1500, 10
 NAMESPACES = 20
 TESTS, FILES = 10, 5
 DAY = 86_400_000_000
@@ -38,7 +38,7 @@ _COVERAGE = """INSERT INTO coverage (report_id, run_id, path, line_covered, line
 
 
 def fill(path: Path, projects: int, runs: int) -> None:
-    """Writes so many projects of so many runs straight into the store."""
+    """Writes `projects` projects with `runs` runs each directly into the store."""
     reports.open(path)
     now = time.time_ns() // 1000
     for number in range(1, projects + 1):
@@ -101,20 +101,20 @@ def release(name: str, namespace: str, number: int, newest: int) -> dict[str, An
 
 
 def fill_cluster(cluster: Cluster, releases: int) -> None:
-    """Releases in namespaces; every fiftieth failed, and the first has a history."""
+    """Creates releases in namespaces; every fiftieth failed, and the first has a history."""
     spaces = [cluster.namespace(f"team-{number:02}") for number in range(NAMESPACES)]
     made = [(f"app-{number:04}", spaces[number % NAMESPACES], number) for number in range(releases)]
-    things = [release("app-0000", spaces[0], number, REVISIONS) for number in range(1, REVISIONS + 1)]
-    things += [
+    releases_to_create = [release("app-0000", spaces[0], number, REVISIONS) for number in range(1, REVISIONS + 1)]
+    releases_to_create += [
         stored(name, space, 1, "failed" if number % 50 == 3 else "deployed", manifest="# none\n")
         for name, space, number in made[1:]
     ]
     with ThreadPoolExecutor(4) as pool:
-        list(pool.map(lambda one: cluster.create(one["namespace"], secret(one)), things))
+        list(pool.map(lambda release: cluster.create(release["namespace"], secret(release)), releases_to_create))
 
 
-def listing() -> bytes:
-    """The index of a large repository: charts of three versions each."""
+def repository_index() -> bytes:
+    """The index of a large repository: charts with three versions each."""
     about: dict[str, Any] = {
         "description": "does what charts of its kind do, and is described in a sentence",
         "appVersion": "1.2.3",
@@ -123,21 +123,21 @@ def listing() -> bytes:
 
 
 @contextmanager
-def large_house(folder: Path, processes: int, projects: int, runs: int, releases: int) -> Iterator[tuple[Server, str]]:
-    """A running server with all of that, and the session of an ADMIN; without `releases` there is no cluster."""
+def large_server(folder: Path, processes: int, projects: int, runs: int, releases: int) -> Iterator[tuple[Server, str]]:
+    """A running server with this data, and the session of an ADMIN; without `releases` there is no cluster."""
     store = folder / "data" / "tracker.db"
     if not store.exists():
         store.parent.mkdir(mode=0o700, parents=True)
         fill(store, projects, runs)
         with people.store(store.parent):
-            for number in range(PEOPLE):
+            for number in range(USERS):
                 accounts.create_user(f"person-{number:03}", "none", "USER", people.now())
     session = people.session_of(store.parent, "admin", "ADMIN")
     command = {"command": ["sleep", "1000"], "auto-start": True}
     with ExitStack() as stack:
-        shop = stack.enter_context(web())
-        shop.pages["/index.yaml"] = listing()
-        svc: dict[str, Any] = {"security": {**FULL, "allowed-hosts": [shop.place]}}
+        repository = stack.enter_context(web())
+        repository.pages["/index.yaml"] = repository_index()
+        svc: dict[str, Any] = {"security": {**FULL, "allowed-hosts": [repository.place]}}
         if releases:
             (folder / "cluster").mkdir(exist_ok=True)
             cluster = Cluster(folder / "cluster", programs())
@@ -148,7 +148,7 @@ def large_house(folder: Path, processes: int, projects: int, runs: int, releases
         server = Server(folder, {"supervisor": {"processes": fleet}, "svc": svc}, {}, [])
         stack.callback(server.close)
         server.start()
-        form = {"verb": "add", "name": "big", "url": shop.url, "key": KEY, "forceUpdate": "true"}
+        form = {"verb": "add", "name": "big", "url": repository.url, "key": KEY, "forceUpdate": "true"}
         if people.send(server, "/repositories", **form).status != 303:
             raise SystemExit("the repository cannot be added")
         yield server, session

@@ -1,7 +1,7 @@
-"""What is compared: how each supervisor is installed, configured, started, asked and stopped. Nothing here measures.
+"""The compared supervisors: how each is installed, configured, started, queried and stopped. Nothing here measures.
 
-Each runs N equal children that start by themselves, are restarted without a delay where it can be told so, and write no
-logs.
+Each runs N equal children that start automatically, are restarted without a delay if the supervisor allows it, and
+write no logs.
 """
 
 import http.client
@@ -25,33 +25,33 @@ from benchmarks.httpload import Answers, Target, hammer
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pilothouse-bench"
-MARK = "PILOTHOUSE_BENCH_SCENE"
+TAG_VARIABLE = "PILOTHOUSE_BENCH_SCENE"
 
 
 @dataclass(frozen=True)
 class Scene:
-    """One launch: its own directory, how many children, and the command of each."""
+    """One launch: its directory, the number of children, and the command of each."""
 
     directory: Path
     children: int
     command: tuple[str, ...]
 
     @property
-    def mark(self) -> str:
-        return f"{MARK}={self.directory}"
+    def tag(self) -> str:
+        return f"{TAG_VARIABLE}={self.directory}"
 
     @property
     def names(self) -> list[str]:
         return [f"c{number:04}" for number in range(self.children)]
 
     def environment(self, **more: str) -> dict[str, str]:
-        """As it is, and the mark by which all that came of this launch is found again."""
-        return {**os.environ, MARK: str(self.directory), **more}
+        """The current environment, and the tag by which all processes of this launch are found."""
+        return {**os.environ, TAG_VARIABLE: str(self.directory), **more}
 
 
-class Contestant(ABC):
-    """One supervisor. `missing` says why it can't be had; `rest` is how many seconds a child must have lived for its
-    next restart to be immediate; `notes` are what a reader of its figures must know."""
+class Candidate(ABC):
+    """One supervisor. `missing` returns why it is not available; `rest` is the uptime in seconds that a child needs
+    for an immediate restart; `notes` are printed with its figures."""
 
     name: ClassVar[str]
     rest: ClassVar[float] = 0.0
@@ -65,7 +65,7 @@ class Contestant(ABC):
     @abstractmethod
     def missing(cls) -> str: ...
 
-    @classmethod  # noqa: B027 - ours needs none
+    @classmethod  # noqa: B027 - Pilothouse needs none
     def install(cls) -> None:
         """Only ever called for --install."""
 
@@ -75,14 +75,14 @@ class Contestant(ABC):
 
     @classmethod
     def most_runs(cls, children: int) -> int:
-        """How many runs it may take part in: one that needs half a minute for one stop would take all the time."""
+        """The maximum number of runs: a supervisor that needs half a minute for one stop would take too long."""
         return 1000
 
     @abstractmethod
     def launch(self) -> None: ...
 
-    def connect(self) -> None:  # noqa: B027 - nor have all something to wait for
-        """Called when all children run; waits until it answers."""
+    def connect(self) -> None:  # noqa: B027 - not every supervisor needs to wait
+        """Called when all children run; waits until the supervisor responds."""
 
     @abstractmethod
     def start_all(self) -> None: ...
@@ -90,8 +90,8 @@ class Contestant(ABC):
     @abstractmethod
     def stop_all(self) -> None: ...
 
-    def verify(self, pids: set[int]) -> None:  # noqa: B027 - the peers are believed
-        """Raises if its own account of a settled fleet is not `pids`."""
+    def verify(self, pids: set[int]) -> None:  # noqa: B027 - checked for Pilothouse only
+        """Raises if the supervisor reports other pids than `pids`."""
 
     def target_all(self) -> Target | None:
         return None
@@ -110,7 +110,7 @@ class Contestant(ABC):
     def spawn(self, *command: str | Path, **environment: str) -> None:
         with (self.scene.directory / "supervisor.logging").open("ab") as log:
             self.process = subprocess.Popen(
-                [str(word) for word in command],
+                [str(argument) for argument in command],
                 cwd=self.scene.directory,
                 env=self.scene.environment(**environment),
                 stdin=subprocess.DEVNULL,
@@ -125,7 +125,7 @@ class Contestant(ABC):
             raise RuntimeError(f"it ended with {self.process.returncode}")
 
     def close(self) -> None:
-        """Ends the supervisor and whatever it left behind: only what bears this scene's mark."""
+        """Ends the supervisor and its remaining processes, found by this scene's tag."""
         if self.process and self.process.poll() is None:
             self.process.terminate()
             try:
@@ -134,13 +134,13 @@ class Contestant(ABC):
                 self.process.kill()
                 self.process.wait()
         for _ in range(50):
-            left = procfs.tagged_processes(self.scene.mark)
-            for pid in left:
+            remaining = procfs.tagged_processes(self.scene.tag)
+            for pid in remaining:
                 try:
                     os.kill(pid, signal.SIGKILL)
                 except ProcessLookupError:
                     continue
-            if not left:
+            if not remaining:
                 return
             time.sleep(0.02)
 
@@ -160,7 +160,7 @@ def until(done: Callable[[], bool], seconds: float, what: str) -> None:
         time.sleep(0.005)
 
 
-class Ours(Contestant):
+class Pilothouse(Candidate):
     name = "ours"
 
     def __init__(self, scene: Scene) -> None:
@@ -215,11 +215,11 @@ class Ours(Contestant):
         self._group("stop")
 
     def verify(self, pids: set[int]) -> None:
-        def told() -> set[int]:
+        def reported() -> set[int]:
             rows = json.loads(self.call("GET", "/api/v1/processes")[1])
             return {row["pid"] for row in rows if row["status"] == "running"}
 
-        until(lambda: told() == pids, 5, "GET /processes agrees with the children")
+        until(lambda: reported() == pids, 5, "GET /processes agrees with the children")
 
     def target_all(self) -> Target:
         return Target.get(self.port, "/api/v1/processes")
