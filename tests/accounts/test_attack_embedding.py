@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 import pytest
 from conftest import Server
 from people import bearer, cookie, session_of, token_of
-from talk import house
+from talk import running_server
 
 LINK = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}
 PICTURE = {"Sec-Fetch-Site": "same-site", "Sec-Fetch-Mode": "no-cors", "Sec-Fetch-Dest": "image"}
@@ -19,7 +19,7 @@ TYPED = {"Sec-Fetch-Site": "none", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with house(tmp_path_factory.mktemp("embedding")) as server:
+    with running_server(tmp_path_factory.mktemp("embedding")) as server:
         yield server
 
 

@@ -8,7 +8,7 @@ from typing import Literal
 import pytest
 from conftest import Server
 from people import bearer, cookie, session_of, token_of
-from talk import house
+from talk import running_server
 
 IDLE = {"idle": {"command": "true", "stdout-logfile": "idle.log"}}
 STOP = "/api/v1/processes/stop/idle"
@@ -21,7 +21,7 @@ def beyond(
 ) -> Iterator[tuple[Server, dict[str, str]]]:
     """A server that listens everywhere, and one on loopback behind a proxy; with what its requests bear."""
     address, headers = ("0.0.0.0", {}) if request.param == "listens" else ("127.0.0.1", {"X-Forwarded-For": "1.2.3.4"})
-    with house(tmp_path_factory.mktemp("beyond"), IDLE, server={"address": address}) as server:
+    with running_server(tmp_path_factory.mktemp("beyond"), IDLE, server={"address": address}) as server:
         yield server, headers
 
 

@@ -12,7 +12,7 @@ import pytest
 from conftest import Serve, Server, wait_for
 from inprocess import PATIENCE, application, fetch
 from people import PASSWORD, Browser, bearer, cookie, session_of, token_of
-from talk import house
+from talk import running_server
 from tornado.httpclient import AsyncHTTPClient, HTTPResponse
 from tornado.ioloop import IOLoop
 from tornado.routing import PathMatches, Rule
@@ -73,7 +73,9 @@ def name(route: tuple[str, str, Any]) -> str:
 def shut(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     security = {"open-mode": False, "admin-password": PASSWORD}
     folder = tmp_path_factory.mktemp("closed")
-    with house(folder, tracker={"security": security}, svc={"security": {"mode": "FULL", "api-key": KEY}}) as server:
+    with running_server(
+        folder, tracker={"security": security}, svc={"security": {"mode": "FULL", "api-key": KEY}}
+    ) as server:
         yield server
 
 
@@ -189,7 +191,7 @@ def test_what_there_is_not_is_404_for_everybody(shut: Server, path: str, status:
     assert shut.get(path).status == status
 
 
-def test_a_browser_logs_in_and_sees_the_house(shut: Server) -> None:
+def test_a_browser_logs_in_and_sees_the_pages(shut: Server) -> None:
     browser = Browser(shut)
     answer = browser.get("/")
     assert (answer.status, answer.headers["Location"]) == (302, "/login?next=%2F")
@@ -217,5 +219,7 @@ def test_require_ingest_token_wants_a_token(required: Server, headers: dict[str,
 
 @pytest.fixture(scope="module")
 def required(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with house(tmp_path_factory.mktemp("required"), tracker={"security": {"require-ingest-token": True}}) as server:
+    with running_server(
+        tmp_path_factory.mktemp("required"), tracker={"security": {"require-ingest-token": True}}
+    ) as server:
         yield server

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from conftest import Serve, Server, wait_for
 from people import RAW_TOKEN, bearer, cookie, cookies, log_in, now, session_of, somebody, store, token_of
-from talk import body, error_of, house, problem
+from talk import body, error_of, problem, running_server
 
 from models.accounts import accounts
 
@@ -19,7 +19,7 @@ IDLE = {"idle": {"command": "true", "stdout-logfile": "idle.log"}}
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with house(tmp_path_factory.mktemp("credentials"), IDLE) as server:
+    with running_server(tmp_path_factory.mktemp("credentials"), IDLE) as server:
         yield server
 
 
@@ -37,13 +37,13 @@ def other(server: Server) -> str:
 
 
 @pytest.mark.parametrize("path", [ME, "/tracker/api/v1/me"])
-def test_me_tells_the_account_in_the_seeds_fields_and_order(server: Server, path: str, token: str) -> None:
+def test_me_returns_the_account_with_the_specified_fields_in_order(server: Server, path: str, token: str) -> None:
     said = body(server.ask("GET", path, headers=bearer(token)))
     assert said == {"username": "tess", "displayName": None, "email": None, "role": "USER"}
     assert list(said) == ["username", "displayName", "email", "role"]
 
 
-def test_me_tells_what_the_profile_says(server: Server) -> None:
+def test_me_returns_the_data_of_the_profile(server: Server) -> None:
     token, user = token_of(server.data, "dora", role="ADMIN"), somebody(server.data, "dora")
     with store(server.data):
         accounts.set_profile(user.id, " Dora Ü ", "dora@example.org")
@@ -62,7 +62,7 @@ def test_me_knows_a_session(server: Server) -> None:
     assert body(server.ask("GET", ME, headers=cookie(server, session_of(server.data, "sam"))))["username"] == "sam"
 
 
-def test_head_of_me_asks_as_well(server: Server, token: str) -> None:
+def test_head_of_me_requires_a_credential_too(server: Server, token: str) -> None:
     assert server.ask("HEAD", ME).status == 401
     assert server.ask("HEAD", ME, headers=bearer(token)).status == 200
 

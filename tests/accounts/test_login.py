@@ -14,7 +14,7 @@ import pytest
 import trustme
 from conftest import Answer, Serve, Server
 from people import FORM, PASSWORD, Browser, bearer, cookie, cookies, log_in, send, session_of, somebody, store, token_of
-from talk import house, raw
+from talk import raw, running_server
 
 from handlers.accounts.account import local_path
 from models.accounts import accounts
@@ -28,7 +28,7 @@ ADMIN = {"admin-password": PASSWORD}
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     # nobody is throttled here but who wants to be
     security = {**ADMIN, "login-failures": {"per-minute": 1000, "per-name-per-hour": 1000}}
-    with house(tmp_path_factory.mktemp("login"), tracker={"security": security}) as server:
+    with running_server(tmp_path_factory.mktemp("login"), tracker={"security": security}) as server:
         yield server
 
 
@@ -191,7 +191,7 @@ def test_it_never_leads_elsewhere(server: Server, path: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["//evil.example", "https://evil.example/", "/a\r\nX-Y: z"])
-def test_a_login_that_asks_for_elsewhere_leads_to_the_start(server: Server, path: str) -> None:
+def test_a_login_with_a_foreign_target_leads_to_the_start(server: Server, path: str) -> None:
     answer = send(server, "/login", username="admin", password=PASSWORD, next=path)
     assert (answer.status, answer.headers["Location"]) == (303, "/")
     assert "X-Y" not in answer.headers
@@ -302,7 +302,7 @@ def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """Each test has names of its own."""
     security = {**ADMIN, "login-failures": {"per-minute": 3, "per-name-per-hour": 5}}
     proxies = {"trusted-proxies": ["127.0.0.0/8"]}
-    with house(tmp_path_factory.mktemp("strict"), server=proxies, tracker={"security": security}) as server:
+    with running_server(tmp_path_factory.mktemp("strict"), server=proxies, tracker={"security": security}) as server:
         for name in ("sam", "sim", "som", "known"):
             somebody(server.data, name)
         yield server
@@ -340,7 +340,7 @@ def test_wrong_current_passwords_are_failures_too(strict: Server) -> None:
     assert told == [400, 400, 400, 429]
 
 
-def test_a_header_of_a_stranger_is_no_address(serve: Serve) -> None:
+def test_a_forwarding_header_of_an_untrusted_client_is_ignored(serve: Serve) -> None:
     limits = {"per-minute": 2, "per-name-per-hour": 1000}
     server = serve(tracker={"security": {**ADMIN, "login-failures": limits}})
     assert [fail(server, "admin", f"10.0.0.{n}").status for n in range(3)] == [401, 401, 429]
@@ -369,7 +369,7 @@ def test_cookies_are_secure_where_a_trusted_proxy_speaks_tls(strict: Server) -> 
     assert "Secure" in cookies(strict.get("/login", X_Forwarded_Proto="https"))[f"{strict.cookie}_xsrf"]
 
 
-def test_a_stranger_does_not_make_them_secure(server: Server) -> None:
+def test_an_untrusted_client_does_not_make_cookies_secure(server: Server) -> None:
     said = cookies(send(server, "/login", {"X-Forwarded-Proto": "https"}, username="admin", password=PASSWORD))
     assert "Secure" not in said[server.cookie]
 

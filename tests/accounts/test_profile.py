@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from conftest import Server
 from people import PASSWORD, RAW_TOKEN, Browser, bearer, cookie, log_in, send, session_of, somebody, store, token_of
-from talk import house
+from talk import running_server
 
 from models.accounts import accounts
 
@@ -17,7 +17,7 @@ NEW = "another good password"
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with house(tmp_path_factory.mktemp("profile")) as server:
+    with running_server(tmp_path_factory.mktemp("profile")) as server:
         yield server
 
 
@@ -248,7 +248,7 @@ def test_a_user_that_cannot_be_is_refused(server: Server, fields: dict[str, str]
 
 def test_the_last_admin_stays_one(tmp_path_factory: pytest.TempPathFactory) -> None:
     security = {"admin-password": PASSWORD}
-    with house(tmp_path_factory.mktemp("last"), tracker={"security": security}) as server:
+    with running_server(tmp_path_factory.mktemp("last"), tracker={"security": security}) as server:
         root = Browser(server, log_in(server))
         user = id_of(server, "admin")
         assert root.send(f"/users/{user}/role", on="/users", role="USER").status == 409

@@ -17,7 +17,7 @@ import pytest
 import yaml
 from charting import FULL, KEY, multipart, said, tint, upload
 from conftest import Answer, Server, wait_for
-from talk import house
+from talk import running_server
 
 from handlers.base import STATUS
 from models.charts import helm_errors
@@ -63,7 +63,7 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server without helm, with a cluster that does not answer."""
     folder = tmp_path_factory.mktemp("bare")
     svc = {**FULL, "helm": {"binary": "/no/such/helm"}, "kube": {"kubeconfig": dead_cluster(folder)}}
-    with house(folder, svc=svc) as server:
+    with running_server(folder, svc=svc) as server:
         yield server
 
 
@@ -103,7 +103,7 @@ def test_without_helm_what_is_not_wrong_is_503_wherever_the_chart_is(bare: Serve
 def test_a_temporary_folder_that_cannot_be_had_is_told_by_its_setting(tmp_path: Path) -> None:
     temp = tmp_path / "temp"
     svc = {**FULL, "helm": {"binary": script(tmp_path, "")}, "rest": {"temp-dir": str(temp)}}
-    with house(tmp_path, svc=svc) as server:
+    with running_server(tmp_path, svc=svc) as server:
         wait_for(lambda: list(temp.glob("*/.lock")), about="the temporary folder")
         shutil.rmtree(temp)
         temp.write_text("a file")
@@ -116,7 +116,7 @@ def test_a_temporary_folder_that_cannot_be_had_is_told_by_its_setting(tmp_path: 
 
 def test_readiness_knows_of_helm_from_its_first_answer_on(tmp_path: Path) -> None:
     svc = {"helm": {"binary": script(tmp_path, "")}}
-    with house(tmp_path, svc=svc) as server:
+    with running_server(tmp_path, svc=svc) as server:
         assert server.get("/readyz").json["charts"]["helm"] is True
 
 
@@ -162,7 +162,7 @@ def test_a_change_that_a_killed_server_leaves_behind_can_say_that_it_failed(tmp_
         "kube": {"kubeconfig": dead_cluster(tmp_path)},
         "rest": {"temp-dir": str(temp)},
     }
-    with house(tmp_path, svc=svc) as server:
+    with running_server(tmp_path, svc=svc) as server:
         connection = begun(server.port)
         wait_for(lambda: (tmp_path / "on").exists(), about="helm to run")
         server.kill()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from charting import KEY, tint, upload
-from talk import house
+from talk import running_server
 
 from models.errors import Invalid
 from supervisor.charts.http.dns import Policy
@@ -30,7 +30,7 @@ def test_a_repository_that_shows_another_place_than_it_has_is_refused(url: str) 
 
 
 def test_all_below_a_base_path_of_the_charts_alone_has_their_error_shape(tmp_path: Path) -> None:
-    with house(tmp_path, svc={"rest": {"base-path": "/helm/v9"}}) as server:
+    with running_server(tmp_path, svc={"rest": {"base-path": "/helm/v9"}}) as server:
         for path in ("/helm/v9/nothing", "/helm/v9/repos/a/b/c", "/charts/helm/v9/nothing"):
             answer = server.get(path)
             assert (answer.status, answer.headers["Content-Type"]) == (404, "application/problem+json")

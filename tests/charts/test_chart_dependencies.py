@@ -12,7 +12,7 @@ import pytest
 import yaml
 from conftest import Answer, Server
 from places import FULL, Web, entry, index, post
-from talk import house, problem
+from talk import problem, running_server
 
 PATH = "/api/v1/dependencies/resolve"
 DATABASES = ("1.0.0", "1.2.0", "1.10.0", "2.0.0", "3.0.0-rc.1")
@@ -46,7 +46,7 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory, web: Web) -> Iterator[Server]:
     security = FULL | {"allowed-hosts": [web.place]}
-    with house(tmp_path_factory.mktemp("server"), svc={"security": security}) as one:
+    with running_server(tmp_path_factory.mktemp("server"), svc={"security": security}) as one:
         assert post(one, "/repos", {"name": "aaa", "url": f"{web.url}/a"}).status == 201
         yield one
 
@@ -125,7 +125,7 @@ def test_registries_are_asked_as_well(tmp_path: Path, web: Web, registry: str) -
         {"name": "queue", "version": "1.x", "repository": f"oci://{registry}/charts"},
         {"name": "queue", "version": "1.0.0", "repository": f"oci://{registry}/charts", "alias": "old"},
     ]
-    with house(tmp_path, svc={"security": FULL | {"allowed-hosts": [web.place, registry]}}) as server:
+    with running_server(tmp_path, svc={"security": FULL | {"allowed-hosts": [web.place, registry]}}) as server:
         answer = resolve(server, web, places.chart(dependencies=dependencies))
     assert answer.status == 200, answer
     ours, theirs = yaml.safe_load(answer.text), by_helm(tmp_path, web, dependencies, "--plain-http")

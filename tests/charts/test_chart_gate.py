@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from charting import FULL
 from conftest import Serve, Server
-from talk import house, problem
+from talk import problem, running_server
 
 from handlers.charts.handler import OPERATIONS
 from handlers.http.permissions import chart_access
@@ -61,7 +61,7 @@ def houses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Serve
         for mode, svc in MODES.items():
             folder = tmp_path_factory.mktemp("gate")
             kube = {"kubeconfig": str(folder / "none")}
-            servers[mode] = stack.enter_context(house(folder, svc={**svc, "kube": kube}))
+            servers[mode] = stack.enter_context(running_server(folder, svc={**svc, "kube": kube}))
         yield servers
 
 

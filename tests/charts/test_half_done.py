@@ -15,7 +15,7 @@ from charting import FULL, HELMS, KEY, MAP, chart, helm, said, upload
 from cluster import Cluster
 from conftest import Answer, Server, wait_for
 from stored import keep, stored
-from talk import house, problem
+from talk import problem, running_server
 
 from models.charts import releases
 from models.charts.releases import Change, failed
@@ -74,7 +74,7 @@ def settings(cluster: Cluster, program: str) -> dict[str, Any]:
 def house_of(
     request: pytest.FixtureRequest, cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Place]:
-    with house(tmp_path_factory.mktemp(request.param), svc=settings(cluster, request.param)) as server:
+    with running_server(tmp_path_factory.mktemp(request.param), svc=settings(cluster, request.param)) as server:
         yield Place(server, cluster)
 
 
@@ -152,7 +152,7 @@ def test_what_a_killed_server_leaves_half_done_has_failed_after_the_next_start(
     cluster: Cluster, tmp_path: Path, program: str
 ) -> None:
     archive = hooked("pre-rollback")
-    with house(tmp_path, svc=settings(cluster, program)) as server:
+    with running_server(tmp_path, svc=settings(cluster, program)) as server:
         place = Place(server, cluster)
         place.namespace = cluster.namespace()
         place.install(archive)
@@ -177,7 +177,7 @@ def test_what_a_killed_server_leaves_half_done_has_failed_after_the_next_start(
 def test_a_server_that_stops_leaves_nothing_half_done(cluster: Cluster, tmp_path: Path) -> None:
     """helm would be let finish for a while; a hook of an uninstall ends sooner here."""
     archive = hooked("pre-delete")
-    with house(tmp_path, svc=settings(cluster, "helm")) as server:
+    with running_server(tmp_path, svc=settings(cluster, "helm")) as server:
         place = Place(server, cluster)
         place.namespace = cluster.namespace()
         place.install(archive)
@@ -197,7 +197,7 @@ def test_what_cannot_be_settled_at_once_is_settled_before_the_next_change(cluste
     file = tmp_path / "kubeconfig"
     file.write_text(live)
     config["kube"] = {"kubeconfig": str(file)}
-    with house(tmp_path, svc=config) as server:
+    with running_server(tmp_path, svc=config) as server:
         place = Place(server, cluster)
         place.namespace = cluster.namespace()
         place.install(archive)

@@ -11,7 +11,7 @@ import places
 import pytest
 from conftest import Server
 from places import Web
-from talk import house, problem
+from talk import problem, running_server
 
 PATH = "/api/v1/packages/search"
 OURS = "/api/v1/hub/search"
@@ -39,7 +39,7 @@ def hub() -> Iterator[Web]:
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory, hub: Web) -> Iterator[Server]:
     svc = {"hub": {"url": f"{hub.url}/"}, "security": {"allowed-hosts": [hub.place]}}
-    with house(tmp_path_factory.mktemp("server"), svc=svc) as one:
+    with running_server(tmp_path_factory.mktemp("server"), svc=svc) as one:
         yield one
 
 
@@ -132,7 +132,7 @@ def test_what_else_the_hub_may_say(server: Server, hub: Web, page: places.Reply,
 
 
 def test_a_hub_on_this_machine_must_be_allowed(tmp_path_factory: pytest.TempPathFactory, hub: Web) -> None:
-    with house(tmp_path_factory.mktemp("strict"), svc={"hub": {"url": hub.url}}) as strict:
+    with running_server(tmp_path_factory.mktemp("strict"), svc={"hub": {"url": hub.url}}) as strict:
         hub.seen.clear()
         assert strict.get(f"{OURS}?keyword=x").status == 400
         assert hub.seen == []

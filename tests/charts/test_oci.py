@@ -15,7 +15,7 @@ import places
 import pytest
 from conftest import Server
 from places import FULL, Reply, Web, post, upload
-from talk import house
+from talk import running_server
 
 CONFIG = "application/vnd.cncf.helm.config.v1+json"
 CONTENT = "application/vnd.cncf.helm.chart.content.v1.tar+gzip"
@@ -43,14 +43,14 @@ def elsewhere() -> Iterator[Web]:
 @pytest.fixture(scope="module")
 def lying(tmp_path_factory: pytest.TempPathFactory, web: Web) -> Iterator[Server]:
     security = FULL | {"allowed-hosts": [web.place]}
-    with house(tmp_path_factory.mktemp("lying"), svc={"security": security}) as server:
+    with running_server(tmp_path_factory.mktemp("lying"), svc={"security": security}) as server:
         yield server
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory, registry: str) -> Iterator[Server]:
     security = FULL | {"allowed-hosts": [registry]}
-    with house(tmp_path_factory.mktemp("server"), svc={"security": security}) as one:
+    with running_server(tmp_path_factory.mktemp("server"), svc={"security": security}) as one:
         yield one
 
 
@@ -331,7 +331,7 @@ def test_an_index_may_lead_to_a_registry(server: Server, registry: str, pushed: 
     with places.web() as shop:
         (tmp_path / "shop").mkdir()
         svc = {"security": FULL | {"allowed-hosts": [registry, shop.place]}}
-        with house(tmp_path / "shop", svc=svc) as one:
+        with running_server(tmp_path / "shop", svc=svc) as one:
             for name, url, told, status in (
                 ("tagged", f"{pushed}:0.3.0_build.7", data, 200),
                 ("plain", pushed, data, 200),

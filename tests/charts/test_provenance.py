@@ -12,7 +12,7 @@ import pytest
 from conftest import Server
 from needs import need
 from places import FULL, Web, post
-from talk import house
+from talk import running_server
 
 
 class Signer:
@@ -86,7 +86,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, web: Web, signers: tuple[Si
         "fetch": {"keyring": str(signers[0].public)},
         "helm": {"binary": places.helm()},
     }
-    with house(tmp_path_factory.mktemp("server"), svc=svc) as one:
+    with running_server(tmp_path_factory.mktemp("server"), svc=svc) as one:
         assert post(one, "/repos", {"name": "lab", "url": web.url}).status == 201
         yield one
 
@@ -119,7 +119,7 @@ def test_a_caller_cannot_name_a_keyring(server: Server, signers: tuple[Signer, S
 
 def test_a_keyring_that_is_not_there_is_told(tmp_path: Path, web: Web) -> None:
     svc = {"security": FULL | {"allowed-hosts": [web.place]}, "fetch": {"keyring": str(tmp_path / "none.gpg")}}
-    with house(tmp_path, svc=svc) as one:
+    with running_server(tmp_path, svc=svc) as one:
         post(one, "/repos", {"name": "lab", "url": web.url})
         answer = post(one, "/repos/pull", {"chart": "lab/demo:1.0.0", "verify": True})
     assert answer.status == 400

@@ -17,7 +17,7 @@ from charting import FULL, HELMS, KEY, MAP, TEST, chart, helm, multipart, packed
 from cluster import Cluster
 from conftest import Answer, Server, wait_for
 from places import Web, web
-from talk import compact, house, problem
+from talk import compact, problem, running_server
 
 API = "/api/v1"
 WAITING = chart(
@@ -82,7 +82,7 @@ def house_of(
             "rest": {"temp-dir": str(folder / "temp")},
             "kube": {"kubeconfig": str(cluster.kubeconfig)},
         }
-        server = stack.enter_context(house(folder, svc=svc))
+        server = stack.enter_context(running_server(folder, svc=svc))
         assert said(server, "POST", f"{API}/repos", {"name": "lab", "url": repository.url}).status == 201
         yield Place(server, cluster, repository, helm(request.param))
         wait_for(lambda: not temporary(folder / "temp"), 5, "what requests have left to be gone")
@@ -328,7 +328,7 @@ def test_a_cluster_that_does_not_answer_is_502_after_wrong_input_is_400(
 ) -> None:
     folder = tmp_path_factory.mktemp("dead")
     svc = {**FULL, "kube": {"kubeconfig": str(cluster.dead_config())}, "helm": {"binary": helm("helm")}}
-    with house(folder, svc=svc) as server:
+    with running_server(folder, svc=svc) as server:
         wrong = upload(server, f"{API}/releases/upload", KEY, chart=tint(), request={"releaseName": "A"})
         problem(wrong, 400, f"{API}/releases/upload", dated=True)
         right = upload(server, f"{API}/releases/upload", KEY, chart=tint(), request={"releaseName": "r"})

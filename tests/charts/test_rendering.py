@@ -17,7 +17,7 @@ import pytest
 import yaml
 from charting import HELMS, TEST, chart, helm, packed, temporary, tint, upload
 from conftest import Serve, Server, alive, marks, wait_for
-from talk import body, house, problem
+from talk import body, problem, running_server
 
 TEMPLATE, LINT, CREATE = "/api/v1/charts/template/upload", "/api/v1/charts/lint", "/api/v1/charts/create"
 FOREVER = "{{- range until 100000 }}{{- range until 100000 }}{{- end }}{{- end }}"
@@ -33,7 +33,7 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         "rest": {"temp-dir": str(folder / "temp")},
         "kube": {"kubeconfig": str(folder / "none")},
     }
-    with house(folder, svc=svc) as running:
+    with running_server(folder, svc=svc) as running:
         yield running
         wait_for(lambda: not temporary(folder / "temp"), 5, "what requests have left to be gone")
 

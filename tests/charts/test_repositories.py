@@ -22,7 +22,7 @@ import trustme
 import yaml
 from conftest import Answer, Serve, Server
 from places import FULL, KEY, Reply, Web, entry, index, post
-from talk import house, problem
+from talk import problem, running_server
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,7 @@ def inside() -> Iterator[Web]:
 def server(tmp_path_factory: pytest.TempPathFactory, web: Web, second: Web) -> Iterator[Server]:
     security = FULL | {"allowed-hosts": [web.place, second.place]}
     fetch = {"timeout": "3s", "max-index": "1M", "max-archive": "1M"}
-    with house(tmp_path_factory.mktemp("server"), svc={"security": security, "fetch": fetch}) as one:
+    with running_server(tmp_path_factory.mktemp("server"), svc={"security": security, "fetch": fetch}) as one:
         yield one
 
 

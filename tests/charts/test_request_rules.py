@@ -10,7 +10,7 @@ import pytest
 from attrs import frozen
 from charting import said
 from conftest import Server
-from talk import house, problem
+from talk import problem, running_server
 
 from models.charts import releases
 from models.charts.parameters import body, check_arguments, check_names, path, query, read
@@ -79,7 +79,7 @@ def test_a_list_in_a_query_is_separated_by_commas() -> None:
 @pytest.fixture(scope="module", params=["REFUSE", "IGNORE"])
 def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, bool]]:
     svc = {"rest": {"unknown-fields": request.param}, "helm": {"binary": "/nonexistent"}}
-    with house(tmp_path_factory.mktemp(request.param), svc=svc) as running:
+    with running_server(tmp_path_factory.mktemp(request.param), svc=svc) as running:
         yield running, request.param == "REFUSE"
 
 

@@ -9,7 +9,7 @@ import pytest
 from cluster import Cluster
 from conftest import Server, wait_for
 from stored import keep, stored
-from talk import house
+from talk import running_server
 
 from models.charts.resources import ManifestObject, named, readiness
 
@@ -292,7 +292,9 @@ OBJECTS: list[tuple[str, str, dict[str, Any], dict[str, Any] | None]] = [
 
 @pytest.fixture(scope="module")
 def server(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with house(tmp_path_factory.mktemp("server"), svc={"kube": {"kubeconfig": str(cluster.kubeconfig)}}) as one:
+    with running_server(
+        tmp_path_factory.mktemp("server"), svc={"kube": {"kubeconfig": str(cluster.kubeconfig)}}
+    ) as one:
         yield one
 
 

@@ -26,7 +26,7 @@ import pytest
 from attrs import frozen
 from conftest import ROOT, Serve, Server
 from hearing import COVERAGE, NOW, junit, listen, people, store, told
-from talk import house
+from talk import running_server
 
 import run
 from models.accounts import accounts
@@ -39,7 +39,7 @@ BIG = 200_000
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with house(tmp_path_factory.mktemp("uploads")) as server:
+    with running_server(tmp_path_factory.mktemp("uploads")) as server:
         yield server
 
 

@@ -329,7 +329,7 @@ def test_a_length_of_time_has_many_forms(read: Read, text: str, seconds: float) 
     "text",
     ["-1", "-5s", "nan", "inf", "5 parsecs", "s", "PT", "P", "P1Y", "PT5", "1e3", "5s5m", "1s1s", "''", "5.", "."],
 )
-def test_what_is_no_length_of_time_is_told(faults: Faults, text: str) -> None:
+def test_an_invalid_duration_is_reported(faults: Faults, text: str) -> None:
     (fault,) = faults(f"server.shutdown-timeout: {text}")
     shown = text if text == "''" else repr(text)
     assert fault.startswith(f"server.shutdown-timeout: {shown} is not a length of time such as 500ms")
@@ -424,7 +424,7 @@ UNFIT = [
 
 
 @pytest.mark.parametrize(("path", "text", "why"), UNFIT)
-def test_a_value_that_does_not_fit_is_told_by_path(faults: Faults, path: str, text: str, why: str) -> None:
+def test_an_invalid_value_is_reported_with_its_path(faults: Faults, path: str, text: str, why: str) -> None:
     assert faults(f"{path}: {text}") == (f"{path}: {why}",)
 
 
@@ -626,7 +626,9 @@ def test_a_health_check_says_when_and_how_often(read: Read) -> None:
         ("health-check: {tcp: {port: 1}, interval: 0}", "health-check.interval", "must be longer than 0"),
     ],
 )
-def test_a_wrong_property_of_a_process_is_told_by_path(faults: Faults, properties: str, below: str, why: str) -> None:
+def test_an_invalid_property_of_a_process_is_reported_with_its_path(
+    faults: Faults, properties: str, below: str, why: str
+) -> None:
     assert faults(web(properties, "database", "db")) == (f"supervisor.processes.web.{below}: {why}",)
 
 
@@ -663,7 +665,7 @@ def test_processes_stand_in_the_order_of_the_file(read: Read) -> None:
     assert list(config.supervisor.processes) == ["z", "a", "m"]
 
 
-def test_a_circle_of_dependencies_is_told_step_by_step(faults: Faults) -> None:
+def test_a_circle_of_dependencies_is_reported_step_by_step(faults: Faults) -> None:
     lines = [f"supervisor.processes.{a}: {{command: [run], depends-on: {b}}}" for a, b in ("ab", "bc", "ca")]
     assert faults("\n".join(lines)) == ("supervisor.processes.a.depends-on: a -> b -> c -> a is a circle",)
 
@@ -847,13 +849,13 @@ def test_an_unknown_key_names_its_nearest_neighbour(faults: Faults, text: str, f
     assert faults(text) == (fault,)
 
 
-def test_an_unknown_limit_is_told_with_the_known_ones(faults: Faults) -> None:
+def test_an_unknown_limit_is_reported_with_the_known_ones(faults: Faults) -> None:
     known = "as, core, cpu, data, fsize, locks, memlock, msgqueue, nice, nofile, nproc, rss, rtprio, rttime, sigpending"
     expected = f"supervisor.processes.web.limits: 'files' is not one of {known}, stack"
     assert faults(web("limits: {files: 1}")) == (expected,)
 
 
-def test_all_faults_are_told_in_order(faults: Faults) -> None:
+def test_all_errors_are_reported_in_order(faults: Faults) -> None:
     text = """
     svc.security.mode: ALL
     server:
@@ -909,7 +911,7 @@ def test_anchors_and_merge_keys_work(read: Read) -> None:
         ("[" * 2000, ": is nested too deeply"),
     ],
 )
-def test_what_is_not_our_yaml_is_told_in_a_line_with_its_place(
+def test_invalid_yaml_is_reported_in_one_line_with_its_place(
     faults: Faults, tmp_path: Path, text: str, fault: str
 ) -> None:
     assert faults(text)[0] == f"{tmp_path / 'pilothouse.yaml'}{fault}"
@@ -927,21 +929,21 @@ def fault_of(path: Path) -> str:
     return fault
 
 
-def test_a_file_that_is_not_utf_8_is_told_by_line(tmp_path: Path) -> None:
+def test_a_file_that_is_not_utf_8_is_reported_with_the_line(tmp_path: Path) -> None:
     path = tmp_path / "c.yaml"
     path.write_bytes(b"server: {}\nsvc: {x: \xff}\n")
     assert fault_of(path) == f"{path}:2: is not UTF-8"
 
 
-def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_a_missing_file_is_reported(tmp_path: Path) -> None:
     assert fault_of(tmp_path / "c.yaml") == f"{tmp_path / 'c.yaml'}: there is no such file"
 
 
-def test_a_directory_is_told(tmp_path: Path) -> None:
+def test_a_directory_is_reported(tmp_path: Path) -> None:
     assert fault_of(tmp_path) == f"{tmp_path}: is a directory, not a file"
 
 
-def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
+def test_an_unreadable_file_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     assert fault_of(tmp_path / "file" / "c.yaml") == f"{tmp_path / 'file' / 'c.yaml'}: cannot be read: Not a directory"
 
@@ -999,7 +1001,7 @@ def test_other_variables_are_ignored() -> None:
         ("SERVER_DATABASE_URL", "x", "(server.database-url): is not postgresql://USER:PASSWORD@HOST/NAME"),
     ],
 )
-def test_a_variable_that_does_not_fit_is_told_with_its_property(
+def test_an_invalid_variable_is_reported_with_its_property(
     faults: Faults, variable: str, text: str, fault: str
 ) -> None:
     (found,) = faults("", {variable: text})
@@ -1020,13 +1022,13 @@ def test_the_other_half_of_a_certificate_may_come_from_the_environment(read: Rea
         ("server.prot", "1", "server.prot: unknown property; did you mean server.port?"),
     ],
 )
-def test_an_override_that_does_not_fit_is_told_by_property(path: str, text: str, fault: str) -> None:
+def test_an_invalid_override_is_reported_with_its_property(path: str, text: str, fault: str) -> None:
     with pytest.raises(BadConfig) as caught:
         load(None, {}, {path: text})
     assert caught.value.faults == (fault,)
 
 
-def test_faults_of_the_environment_are_told_when_there_is_no_file_too(tmp_path: Path) -> None:
+def test_errors_of_the_environment_are_reported_without_a_file_too(tmp_path: Path) -> None:
     with pytest.raises(BadConfig) as caught:
         load(tmp_path / "none", {"SERVER_PORT": "x"})
     assert len(caught.value.faults) == 2
@@ -1113,6 +1115,6 @@ def test_groups_are_read_with_their_members(read: Read) -> None:
         ("groups: {'a b': [web]}", "supervisor.groups: 'a b' is not a group name"),
     ],
 )
-def test_a_fault_of_a_group_is_told_by_its_path(faults: Faults, text: str, fault: str) -> None:
+def test_an_error_of_a_group_is_reported_with_its_path(faults: Faults, text: str, fault: str) -> None:
     (line,) = faults(f"supervisor:\n  processes: {{web: {{command: [run]}}}}\n  {text}")
     assert line.startswith(fault)

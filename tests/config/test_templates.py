@@ -93,7 +93,7 @@ def test_the_name_of_a_template_is_that_of_a_group(read: Read) -> None:
     assert "the name of a template is that of a group" in line
 
 
-def test_a_fault_of_all_replicas_is_told_once(read: Read) -> None:
+def test_an_error_of_all_replicas_is_reported_once(read: Read) -> None:
     assert faults(read, "supervisor: {processes: {w: {command: run, numprocs: 50, restart: maybe}}}") == [
         "supervisor.processes.w.restart: 'maybe' is not one of never, on-failure, always"
     ]
@@ -182,7 +182,7 @@ def test_a_fault_of_an_included_file_names_the_file_and_the_line(read: Read, con
     assert any(line.startswith(fault) for line in lines), lines
 
 
-def test_a_process_that_is_in_two_files_is_told_with_both_places(read: Read, tmp_path: Path) -> None:
+def test_a_process_in_two_files_is_reported_with_both_places(read: Read, tmp_path: Path) -> None:
     (line,) = faults(read, MAIN, a="supervisor:\n  processes:\n    web: {restart: never}\n")
     assert f"{tmp_path}/pilothouse.yaml:2 and conf.d/a.yaml:3" in line
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from conftest import wait_for
 from hearing import junit, post
-from talk import house
+from talk import running_server
 from trouble import API, SLEEPER, descriptors, memory, no_trace
 
 from benchmarks.listeners import Listeners
@@ -27,7 +27,7 @@ def test_streams_and_an_upload_at_once(tmp_path: Path) -> None:
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     assert most > STREAMS + 500, f"{STREAMS} streams need descriptors: {most} are allowed here (PILOTHOUSE_STREAMS)"
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    with house(tmp_path, {"web": SLEEPER}, server={"max-streams": STREAMS + 10}) as server:
+    with running_server(tmp_path, {"web": SLEEPER}, server={"max-streams": STREAMS + 10}) as server:
         post(server, "before", ("junit", junit(CASES)))
         before, had = descriptors(server), memory(server)
         with Listeners(server.port, "/tracker/api/v1/events", STREAMS) as listeners:

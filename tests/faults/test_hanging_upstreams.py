@@ -18,7 +18,7 @@ from charting import FULL
 from conftest import Server, wait_for
 from needs import NAMESPACES, missing_part, need
 from places import web
-from talk import house
+from talk import running_server
 from trouble import (
     API,
     SLEEPER,
@@ -208,7 +208,7 @@ def script(folder: Path, text: str) -> dict[str, Any]:
 )
 def test_helms_that_do_not_end_are_ended_and_cost_nobody_else_anything(tmp_path: Path, text: str) -> None:
     svc = {**FULL, "rest": {"temp-dir": str(tmp_path / "temp")}, "helm": script(tmp_path, text)}
-    with house(tmp_path, {"web": SLEEPER}, svc=svc) as server:
+    with running_server(tmp_path, {"web": SLEEPER}, svc=svc) as server:
         assert asked(server, upload("before")).status == 201
         assert server.do("start", "web").status == 200
         sizes = []

@@ -9,7 +9,7 @@ import pytest
 from conftest import Server, wait_for
 from people import cookie, session_of, token_of
 from places import Web, web
-from talk import house
+from talk import running_server
 from trouble import (
     SLEEPER,
     UPDATE,
@@ -38,7 +38,7 @@ def repository() -> Iterator[Web]:
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory, repository: Web) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("locked")
-    with house(folder, {"web": SLEEPER, "other": SLEEPER}, svc=charts_of(repository, folder / "temp")) as one:
+    with running_server(folder, {"web": SLEEPER, "other": SLEEPER}, svc=charts_of(repository, folder / "temp")) as one:
         fill(one, repository)
         yield one
         no_trace(one)
@@ -79,7 +79,9 @@ def test_a_lock_that_passes_soon_is_not_noticed(server: Server, repository: Web)
 
 
 def test_it_starts_while_they_are_locked_and_works_when_they_are_not(tmp_path: Path, repository: Web) -> None:
-    with house(tmp_path, {"web": SLEEPER, "other": SLEEPER}, svc=charts_of(repository, tmp_path / "temp")) as server:
+    with running_server(
+        tmp_path, {"web": SLEEPER, "other": SLEEPER}, svc=charts_of(repository, tmp_path / "temp")
+    ) as server:
         fill(server, repository)
         pid = server.info("web")["pid"]
         server.kill()

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 from conftest import Server, wait_for
 from places import Web, web
-from talk import house
+from talk import running_server
 from trouble import (
     API,
     PULL,
@@ -40,7 +40,7 @@ def repository() -> Iterator[Web]:
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory, repository: Web) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("none")
-    with house(folder, {"web": SLEEPER, "other": SLEEPER}, svc=charts_of(repository, folder / "temp")) as one:
+    with running_server(folder, {"web": SLEEPER, "other": SLEEPER}, svc=charts_of(repository, folder / "temp")) as one:
         fill(one, repository)
         yield one
 

@@ -55,12 +55,12 @@ CODES = {
     421: "MISDIRECTED_REQUEST",
     503: "SERVICE_UNAVAILABLE",
 }
-"""What an ErrorResponse says as its code where no cause has a word of its own."""
+"""The default codes of an ErrorResponse."""
 
 
 @contextlib.contextmanager
-def house(folder: Path, processes: dict[str, Any] | None = None, **sections: Any) -> Iterator[Server]:
-    """A running server, for as many tests as share it."""
+def running_server(folder: Path, processes: dict[str, Any] | None = None, **sections: Any) -> Iterator[Server]:
+    """A running server, which several tests may share."""
     config = {**sections, "supervisor": {"processes": processes or {}, **sections.get("supervisor", {})}}
     server = Server(folder, config, {}, [])
     try:
@@ -70,7 +70,7 @@ def house(folder: Path, processes: dict[str, Any] | None = None, **sections: Any
 
 
 def write_history(data: Path, entries: Sequence[Entry]) -> None:
-    """Puts a history where a server is about to start."""
+    """Writes a history into the data directory of a server that is not running."""
     data.mkdir(mode=0o700, exist_ok=True)
     database.open(data / "pilothouse.db")
     with database.atomic():
@@ -79,41 +79,41 @@ def write_history(data: Path, entries: Sequence[Entry]) -> None:
 
 
 def body(answer: Answer) -> Any:
-    """What a JSON answer says; it is compact, UTF-8, and its media type bears no parameter."""
+    """The value of a JSON response, which must be compact UTF-8 with a media type without parameters."""
     assert answer.headers.get_all("Content-Type") == ["application/json"], answer.headers
     return compact(answer)
 
 
 def compact(answer: Answer) -> Any:
-    said = json.loads(answer.body)
-    assert answer.body == json.dumps(said, separators=(",", ":"), ensure_ascii=False).encode(), "not compact"
-    return said
+    value = json.loads(answer.body)
+    assert answer.body == json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode(), "not compact"
+    return value
 
 
 def error(answer: Answer, status: int, path: str, code: str | None = None) -> Any:
-    """Supervision's ErrorResponse, whole."""
+    """Checks all fields of supervision's ErrorResponse and returns it."""
     assert answer.status == status, answer
-    said = body(answer)
-    assert set(said) == ERROR
-    assert WHEN.fullmatch(said["timestamp"])
-    assert said["path"] == path
-    assert said["error"] == reason(status)
-    assert said["message"]
-    assert said["code"] == (code or CODES[status])
-    return said
+    value = body(answer)
+    assert set(value) == ERROR
+    assert WHEN.fullmatch(value["timestamp"])
+    assert value["path"] == path
+    assert value["error"] == reason(status)
+    assert value["message"]
+    assert value["code"] == (code or CODES[status])
+    return value
 
 
 def problem(answer: Answer, status: int, path: str, dated: bool) -> Any:
-    """A problem document, whole: the charts' is dated, the tracker's is not."""
+    """Checks all fields of a problem document and returns it: that of charts is dated, the tracker's is not."""
     assert answer.status == status, answer
     assert answer.headers.get_all("Content-Type") == ["application/problem+json"]
-    said = compact(answer)
-    assert set(said) == (PROBLEM | {"timestamp", "code"} if dated else PROBLEM)
-    assert not dated or WHEN.fullmatch(said["timestamp"])
-    assert (said["type"], said["status"], said["title"]) == ("about:blank", status, reason(status))
-    assert said["instance"] == path
-    assert said["message"] == said["detail"] != ""
-    return said
+    value = compact(answer)
+    assert set(value) == (PROBLEM | {"timestamp", "code"} if dated else PROBLEM)
+    assert not dated or WHEN.fullmatch(value["timestamp"])
+    assert (value["type"], value["status"], value["title"]) == ("about:blank", status, reason(status))
+    assert value["instance"] == path
+    assert value["message"] == value["detail"] != ""
+    return value
 
 
 def error_of(service: str, answer: Answer, status: int, path: str) -> Any:
@@ -132,7 +132,7 @@ def connect(server: Server, timeout: float = 30.0) -> socket.socket:
 
 
 def answered(connection: socket.socket, method: str = "GET") -> Answer:
-    """The next answer on a connection. Raises `http.client.HTTPException` or `OSError` where there is none."""
+    """The next response on a connection. Raises `http.client.HTTPException` or `OSError` if there is none."""
     response = http.client.HTTPResponse(connection, method=method)
     response.begin()
     streams = response.headers.get("Content-Type") == "text/event-stream" and method != "HEAD"
@@ -140,14 +140,14 @@ def answered(connection: socket.socket, method: str = "GET") -> Answer:
 
 
 def raw(server: Server, request: str | bytes, method: str = "GET") -> Answer:
-    """Sends what no client library would, and reads the answer."""
+    """Sends a request that a client library would refuse, and reads the response."""
     with connect(server) as connection:
         connection.sendall(request.encode() if isinstance(request, str) else request)
         return answered(connection, method)
 
 
-def asked(server: Server, method: str, path: str, lines: Sequence[str] = (), host: str | None = None) -> Answer:
-    """A request whose path and headers go out as they are written here."""
+def send_request(server: Server, method: str, path: str, lines: Sequence[str] = (), host: str | None = None) -> Answer:
+    """Sends a request with unchanged path and headers, and reads the response."""
     host = f"127.0.0.1:{server.port}" if host is None else host
     head = "\r\n".join([f"{method} {path} HTTP/1.1", f"Host: {host}", *lines])
     return raw(server, f"{head}\r\n\r\n", method)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 from conftest import Answer, Serve, Server
-from talk import answered, asked, body, connect, error, house, problem
+from talk import answered, body, connect, error, problem, running_server, send_request
 
 START = "/api/v1/processes/start/idle"
 STOP = "/api/v1/processes/stop/idle"
@@ -18,7 +18,7 @@ MIB = 1024 * 1024
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with house(tmp_path_factory.mktemp("bodies"), {"idle": {"command": "true"}}) as server:
+    with running_server(tmp_path_factory.mktemp("bodies"), {"idle": {"command": "true"}}) as server:
         yield server
 
 
@@ -48,7 +48,7 @@ def test_a_body_of_exactly_the_limit_passes(server: Server, chunked: bool) -> No
     assert send(server, STOP, MIB, chunked).status == 200
 
 
-def test_what_a_too_large_body_asked_for_is_not_done(server: Server) -> None:
+def test_a_request_with_a_too_large_body_changes_nothing(server: Server) -> None:
     error(send(server, START, 2 * MIB), 413, START)
     assert server.moves("idle") == []
 
@@ -110,7 +110,7 @@ def test_after_a_413_the_connection_goes_on(server: Server) -> None:
         assert answered(connection).status == 200
 
 
-def test_a_client_that_waits_for_100_continue_is_told_to_go_on(server: Server) -> None:
+def test_a_client_that_waits_for_100_continue_receives_it(server: Server) -> None:
     with connect(server) as connection:
         head = f"POST {STOP} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3\r\nExpect: 100-continue\r\n\r\n"
         connection.sendall(head.encode())
@@ -186,7 +186,7 @@ def slow(server: Server) -> dict[str, tuple[float, Answer]]:
 
     def wait(path: str, framing: str) -> None:
         began = time.monotonic()
-        answer = asked(server, "POST", path, [framing])
+        answer = send_request(server, "POST", path, [framing])
         answers[path] = time.monotonic() - began, answer
 
     table = {

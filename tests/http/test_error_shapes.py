@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 from conftest import Answer, Server, wait_for
-from talk import asked, error, error_of, house, problem
+from talk import error, error_of, problem, running_server, send_request
 
 BROWSER = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"
 SERVICES = ["supervision", "charts", "tracker"]
@@ -28,7 +28,7 @@ METHODS = ["GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "TRACE", "CONNECT", 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("errors")
-    with house(folder, {"idle": {"command": "true", "stdout-logfile": "idle.log"}}) as server:
+    with running_server(folder, {"idle": {"command": "true", "stdout-logfile": "idle.log"}}) as server:
         server.do("start", "idle")
         yield server
 
@@ -96,9 +96,9 @@ def test_elsewhere_a_program_gets_an_error_response(server: Server, path: str) -
     "name", ["a%20b", "a%2fb", "a%2Fb", "%C3%BC", "~x", "%7Ex", "a+b", "a;b=c", "%25", "%zz", "%", "a:b@c"]
 )
 @pytest.mark.parametrize("prefix", ["", "/supervision"])
-def test_the_path_in_an_error_is_the_path_as_it_was_asked(server: Server, name: str, prefix: str) -> None:
+def test_the_path_in_an_error_is_the_requested_path(server: Server, name: str, prefix: str) -> None:
     path = f"{prefix}/api/v1/processes/info/{name}"
-    error(asked(server, "GET", f"{path}?secret=1&page=2"), 404, path, "PROCESS_NOT_FOUND")
+    error(send_request(server, "GET", f"{path}?secret=1&page=2"), 404, path, "PROCESS_NOT_FOUND")
 
 
 # 405, HEAD, OPTIONS
@@ -107,7 +107,7 @@ def test_the_path_in_an_error_is_the_path_as_it_was_asked(server: Server, name: 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("path", READS)
 def test_what_is_read_is_not_changed(server: Server, method: str, path: str) -> None:
-    answer = asked(server, method, path)
+    answer = send_request(server, method, path)
     if method in ("GET", "HEAD"):
         assert answer.status == 200
         return
@@ -120,7 +120,7 @@ def test_what_is_read_is_not_changed(server: Server, method: str, path: str) -> 
 def test_what_is_changed_is_not_read(server: Server, method: str, path: str) -> None:
     if method == "POST":
         return
-    answer = asked(server, method, path)
+    answer = send_request(server, method, path)
     assert answer.status == 405
     assert answer.headers.get_all("Allow") == ["POST, OPTIONS"]
     if method != "HEAD":
@@ -176,11 +176,11 @@ def test_head_answers_as_get_without_a_body(server: Server, path: str) -> None:
         own = {"Date", "Content-Length"} if answer.status >= 400 else {"Date"}
         return {name: value for name, value in answer.headers.items() if name not in own}
 
-    def asked() -> tuple[Answer, Answer] | None:
+    def send_request() -> tuple[Answer, Answer] | None:
         before, between, after = server.get(path), server.ask("HEAD", path), server.get(path)
         return (before, between) if kept(before) == kept(after) else None  # home tells of the memory of the host
 
-    get, head = wait_for(asked, about=f"{path} to say the same twice")
+    get, head = wait_for(send_request, about=f"{path} to say the same twice")
     assert head.body == b""
     assert head.status == get.status
     assert kept(get) == kept(head)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 from conftest import Answer, Server
-from talk import ERROR, PROBLEM, answered, body, connect, house, raw
+from talk import ERROR, PROBLEM, answered, body, connect, raw, running_server
 
 SEED = 20
 EACH = 25
@@ -74,7 +74,7 @@ PREFIXES = ["", "", "/supervision", "/charts", "/tracker"]
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with house(
+    with running_server(
         tmp_path_factory.mktemp("nonsense"), {"idle": {"command": "true", "stdout-logfile": "idle.log"}}
     ) as server:
         yield server

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from conftest import Serve, Server
-from talk import asked, body, error, error_of, house
+from talk import body, error, error_of, running_server, send_request
 
 import run
 from models.config import loader
@@ -35,20 +35,20 @@ IDLE = {"idle": {"command": "true", "stdout-logfile": "idle.log"}}
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("safety")
-    with house(folder, IDLE, server={"allowed-hosts": ["box.example", "other.example:81"]}) as server:
+    with running_server(folder, IDLE, server={"allowed-hosts": ["box.example", "other.example:81"]}) as server:
         yield server
 
 
 @pytest.fixture(scope="module")
 def beyond(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """It listens on every address; we still call it through loopback."""
-    with house(tmp_path_factory.mktemp("beyond"), IDLE, server={"address": "0.0.0.0"}) as server:
+    with running_server(tmp_path_factory.mktemp("beyond"), IDLE, server={"address": "0.0.0.0"}) as server:
         yield server
 
 
 @pytest.fixture(scope="module")
 def shut(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with house(tmp_path_factory.mktemp("shut"), IDLE, tracker={"security": {"open-mode": False}}) as server:
+    with running_server(tmp_path_factory.mktemp("shut"), IDLE, tracker={"security": {"open-mode": False}}) as server:
         yield server
 
 
@@ -63,7 +63,7 @@ def shut(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     ],
 )  # fmt: skip
 def test_a_host_of_ours_passes(server: Server, host: str) -> None:
-    assert asked(server, "GET", READ, host=host).status == 200
+    assert send_request(server, "GET", READ, host=host).status == 200
 
 
 @pytest.mark.parametrize(
@@ -75,33 +75,33 @@ def test_a_host_of_ours_passes(server: Server, host: str) -> None:
 )  # fmt: skip
 @pytest.mark.parametrize("path", [READ, "/healthz", "/api/v1/nope"])
 def test_a_host_of_somebody_else_is_421(server: Server, host: str, path: str) -> None:
-    error(asked(server, "GET", path, host=host), 421, path)
+    error(send_request(server, "GET", path, host=host), 421, path)
 
 
 @pytest.mark.parametrize(("path", "service"), [("/charts/x", "charts"), ("/tracker/api/v1/events", "tracker")])
 def test_a_421_has_the_shape_of_the_paths_service(server: Server, path: str, service: str) -> None:
-    error_of(service, asked(server, "GET", path, host="evil.example"), 421, path)
+    error_of(service, send_request(server, "GET", path, host="evil.example"), 421, path)
 
 
 def test_a_change_under_a_foreign_host_is_421_and_does_nothing(server: Server) -> None:
     path = "/api/v1/processes/start/idle"
-    error(asked(server, "POST", path, ["Content-Length: 0"], host="evil.example"), 421, path)
+    error(send_request(server, "POST", path, ["Content-Length: 0"], host="evil.example"), 421, path)
     assert server.status("idle") == "not_started"
 
 
 def test_static_files_are_not_for_foreign_hosts_either(server: Server) -> None:
-    assert asked(server, "GET", "/static/app.css", host="evil.example").status == 421
+    assert send_request(server, "GET", "/static/app.css", host="evil.example").status == 421
 
 
 def test_beyond_loopback_any_host_passes(beyond: Server) -> None:
-    assert asked(beyond, "GET", READ, host="whatever.example:99").status == 200
+    assert send_request(beyond, "GET", READ, host="whatever.example:99").status == 200
 
 
 def test_beyond_loopback_allowed_hosts_are_the_only_names(serve: Serve) -> None:
     server = serve(IDLE, server={"address": "0.0.0.0", "allowed-hosts": ["box.example"]})
-    assert asked(server, "GET", READ, host="box.example").status == 200
-    assert asked(server, "GET", READ, host="10.1.2.3").status == 200
-    error(asked(server, "GET", READ, host="evil.example"), 421, READ)
+    assert send_request(server, "GET", READ, host="box.example").status == 200
+    assert send_request(server, "GET", READ, host="10.1.2.3").status == 200
+    error(send_request(server, "GET", READ, host="evil.example"), 421, READ)
 
 
 # The other site
@@ -214,7 +214,7 @@ def test_a_token_never_reaches_the_log(server: Server) -> None:
 
 
 @pytest.mark.parametrize("path", CHANGES)
-def test_whoever_listens_beyond_loopback_asks_for_an_account(beyond: Server, path: str) -> None:
+def test_a_server_beyond_loopback_requires_an_account(beyond: Server, path: str) -> None:
     answer = beyond.post(path)
     error(answer, 401, path)
     assert answer.headers["WWW-Authenticate"] == "Bearer"
@@ -320,13 +320,13 @@ def test_the_warning_is_among_the_first_lines_of_the_log(server: Server) -> None
         ("GET", "/metrics"),
     ],
 )
-def test_in_closed_mode_every_api_path_asks_for_an_account(shut: Server, method: str, path: str) -> None:
+def test_in_closed_mode_every_api_path_requires_an_account(shut: Server, method: str, path: str) -> None:
     answer = shut.ask(method, path)
     error(answer, 401, path)
     assert answer.headers["WWW-Authenticate"] == "Bearer"
 
 
-def test_in_closed_mode_the_trackers_stream_asks_for_an_account(shut: Server) -> None:
+def test_in_closed_mode_the_trackers_stream_requires_an_account(shut: Server) -> None:
     error_of("tracker", shut.get("/tracker/api/v1/events"), 401, "/tracker/api/v1/events")
 
 
@@ -364,7 +364,7 @@ def test_every_page_bears_the_security_headers(server: Server, path: str, status
 
 
 @pytest.mark.parametrize("path", [READ, "/api/v1/nope", "/static/app.css", "/metrics", "/static/nope.css"])
-def test_nothing_is_sniffed_and_nobody_is_told_what_we_run_on(server: Server, path: str) -> None:
+def test_responses_forbid_sniffing_and_do_not_name_the_server(server: Server, path: str) -> None:
     answer = server.get(path)
     assert answer.headers["X-Content-Type-Options"] == "nosniff"
     assert "Server" not in answer.headers
@@ -379,7 +379,7 @@ def test_a_page_does_not_execute_what_a_path_says(server: Server) -> None:
     "path", ["/static/../run.py", "/static/%2e%2e/run.py", "/static/..%2frun.py", "/static//etc/passwd", "/static/"]
 )
 def test_static_files_are_those_of_static_alone(server: Server, path: str) -> None:
-    answer = asked(server, "GET", path)
+    answer = send_request(server, "GET", path)
     assert answer.status in (403, 404)
     assert b"import" not in answer.body
     assert b"root:" not in answer.body

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import trustme
 from conftest import Serve, Server, wait_for
-from talk import answered, connect, error, house
+from talk import answered, connect, error, running_server
 
 from handlers import listener
 from handlers.listener import Connection, UnfinishedRequests
@@ -44,7 +44,7 @@ UNFINISHED = {
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("unfinished")
-    with house(folder, {"idle": {"command": "true"}}, server={"max-unfinished": str(LIMIT)}) as server:
+    with running_server(folder, {"idle": {"command": "true"}}, server={"max-unfinished": str(LIMIT)}) as server:
         yield server
 
 

@@ -18,7 +18,7 @@ from conftest import Answer, Server
 from mcp.client.client import Client
 from places import Web, registry, web
 from posting import cases, stored
-from talk import house
+from talk import running_server
 
 API = "/api/v1"
 HUB = "/api/v1/packages/search"
@@ -53,7 +53,7 @@ def lab(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
             "hub": {"url": repository.url},
             "kube": {"kubeconfig": str(cluster.kubeconfig)},
         }
-        with house(folder, processes, svc=svc) as server:
+        with running_server(folder, processes, svc=svc) as server:
             report = ("project", "shop"), ("branch", "main"), ("commit", "c1"), ("junit", cases(2))
             posted = stored(server, *report)
             yield Lab(server, cluster, repository, f"oci://{place}/ours", posted["runId"])

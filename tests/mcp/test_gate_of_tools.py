@@ -11,7 +11,7 @@ import pytest
 from agents import CHANGING, FULL, KEY, READING, names, over_http, over_sse, over_stdio, run, text, words
 from conftest import ROOT, Answer, Serve, Server
 from mcp.shared.exceptions import MCPError
-from talk import error_of, house
+from talk import error_of, running_server
 
 from handlers.app import SERVICES
 from handlers.charts.handler import OPERATIONS
@@ -43,13 +43,13 @@ def hello(server: Server, path: str = "/mcp", **headers: str) -> Answer:
 
 @pytest.fixture(scope="module")
 def reading(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with house(tmp_path_factory.mktemp("reading"), {"web": SLEEPER}, svc=KUBE) as server:
+    with running_server(tmp_path_factory.mktemp("reading"), {"web": SLEEPER}, svc=KUBE) as server:
         yield server
 
 
 @pytest.fixture(scope="module")
 def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with house(tmp_path_factory.mktemp("keyed"), {"web": SLEEPER}, svc={**FULL, **KUBE}) as server:
+    with running_server(tmp_path_factory.mktemp("keyed"), {"web": SLEEPER}, svc={**FULL, **KUBE}) as server:
         yield server
 
 

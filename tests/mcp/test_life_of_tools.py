@@ -22,7 +22,7 @@ from agents import FULL, KEY, Way, over_http, over_sse, over_stdio, run, text, w
 from charting import temporary
 from conftest import ROOT, Answer, Serve, Server, wait_for
 from places import web
-from talk import house
+from talk import running_server
 
 from handlers.mcp.results import MAX_RESULT_BYTES, of_response
 from handlers.mcp.sdk_server import CALLER_KEY, HttpTransports
@@ -146,7 +146,7 @@ def test_a_stop_waits_for_no_agent(serve: Serve) -> None:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with house(tmp_path_factory.mktemp("open"), svc=KUBE) as one:
+    with running_server(tmp_path_factory.mktemp("open"), svc=KUBE) as one:
         yield one
 
 

@@ -14,7 +14,7 @@ import places
 import posting
 from attrs import frozen
 from conftest import ROOT, Server, python
-from talk import house
+from talk import running_server
 
 from handlers.app import served
 from handlers.openapi.document import Document
@@ -80,7 +80,7 @@ def stage(folder: Path, kubeconfig: Path | None = None) -> Iterator[Stage]:
             "web": {**talking, "stdout-logfile": str(folder / "web.log"), "auto-start": True},
             "idle": {"command": ["true"]},
         }
-        with house(folder, processes, svc=svc) as server:
+        with running_server(folder, processes, svc=svc) as server:
             try:
                 yield _prepared(server, web, kubeconfig is not None)
             finally:  # the cluster is of all tests: the next stage installs a release of this name too

@@ -13,7 +13,7 @@ import yaml
 from conftest import Server
 from contracting import METHODS, operations, written
 from openapi_spec_validator import OpenAPIV31SpecValidator
-from talk import house
+from talk import running_server
 
 from handlers import app
 from handlers.base import methods
@@ -63,7 +63,7 @@ POST /api/v1/repos/push 200 400 401 403 500
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with house(tmp_path_factory.mktemp("document")) as one:
+    with running_server(tmp_path_factory.mktemp("document")) as one:
         yield one
 
 
@@ -255,7 +255,7 @@ def test_credentials_are_told_as_the_gates_ask_for_them() -> None:
 
 
 def test_in_closed_mode_it_asks_for_an_account(tmp_path: Path) -> None:
-    with house(tmp_path, tracker={"security": {"open-mode": False}}) as one:
+    with running_server(tmp_path, tracker={"security": {"open-mode": False}}) as one:
         for path in ("/v3/api-docs", "/charts/v3/api-docs.yaml"):
             assert one.get(path).status == 401
 

@@ -56,5 +56,5 @@ def test_what_is_saved_is_read_again(tmp_path: Path) -> None:
         (claim(30, at_least=True), claim(20, at_least=True), False),
     ],
 )  # fmt: skip
-def test_a_ratio_that_is_worse_by_more_than_noise_is_told(now: Claim, before: Claim, worse: bool) -> None:
+def test_a_ratio_that_is_worse_by_more_than_noise_is_reported(now: Claim, before: Claim, worse: bool) -> None:
     assert [bool(text) for text in regressions([now], [before])] == [True] * worse

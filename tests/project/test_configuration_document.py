@@ -38,7 +38,7 @@ def test_every_property_has_a_meaning(table: str) -> None:
     assert [one.path for one in tables.properties(table) if not meanings[one.path].strip()] == []
 
 
-def test_every_variable_is_told() -> None:
+def test_every_variable_is_documented() -> None:
     told = set(re.findall(r"^\| `[^`]+` \|[^|]*\|[^|]*\| `([A-Z_]+)` \|", DOCUMENT.read_text(), re.MULTILINE))
     assert told == loader.VARIABLES
 

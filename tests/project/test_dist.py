@@ -112,7 +112,7 @@ def unpacked(executable: Path, cache: Path) -> Iterator[tuple[str, bytes]]:
     yield from ((name, program.extract(name)) for name in ("environment", "entry"))
 
 
-def test_neither_tells_where_it_was_made(wheel: Path, executable: Path, tmp_path: Path) -> None:
+def test_neither_contains_the_path_of_its_build(wheel: Path, executable: Path, tmp_path: Path) -> None:
     with zipfile.ZipFile(wheel) as file:
         told = [name for name in file.namelist() if str(ROOT).encode() in file.read(name)]
     told += [name for name, content in unpacked(executable, tmp_path) if str(ROOT).encode() in content]
@@ -169,7 +169,7 @@ def folders(cache: Path) -> list[str]:
     return sorted(path.name for path in (cache / "pilothouse").iterdir() if path.name != "lock")
 
 
-def test_it_unpacks_once_whoever_comes_first_and_mends_what_was_taken_away(executable: Path, tmp_path: Path) -> None:
+def test_concurrent_starts_unpack_once_and_restore_missing_files(executable: Path, tmp_path: Path) -> None:
     both = [
         subprocess.Popen([executable, "--version"], env={"XDG_CACHE_HOME": str(tmp_path)}, stdout=subprocess.PIPE)
         for _ in range(2)

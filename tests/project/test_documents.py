@@ -25,8 +25,8 @@ from typing import cast
 import places
 import pytest
 from conftest import ROOT
+from document_reader import DocumentReader, blocks, matches, steps
 from needs import missing_part
-from strangers import Stranger, blocks, matches, steps
 from tornado.routing import PathMatches
 
 from handlers import app
@@ -50,13 +50,13 @@ RUN = [name for name in NAMES if blocks(text(name))]
 
 
 @pytest.fixture
-def stranger(name: str, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Stranger]:
+def reader(name: str, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[DocumentReader]:
     needs = {need for block in blocks(text(name)) for need in block.needs}
     with ExitStack() as stack:
         swaps = dict(reached(stack, tmp_path)) if "registry" in needs else {}
         more = {"KUBECONFIG": request.getfixturevalue("cluster").config()} if "cluster" in needs else {}
         (tmp_path / "checkout").mkdir()
-        one = Stranger(tmp_path / "checkout", swaps, more)
+        one = DocumentReader(tmp_path / "checkout", swaps, more)
         stack.callback(one.leave)
         if not any(block.kind == "serve" for block in blocks(text(name))):
             one.serve(DEFAULT)
@@ -94,10 +94,10 @@ def is_there(program: str) -> bool:
 
 
 @pytest.mark.parametrize("name", RUN)
-def test_the_commands_of_a_document_do_what_it_says(name: str, stranger: Stranger) -> None:
+def test_the_commands_of_a_document_do_what_it_says(name: str, reader: DocumentReader) -> None:
     for block in blocks(text(name)):
         if block.kind == "steps" or all(map(is_there, block.needs)):
-            stranger.follow(block)
+            reader.follow(block)
 
 
 def test_files_that_a_document_creates_in_the_checkout_are_ignored() -> None:

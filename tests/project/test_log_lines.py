@@ -55,16 +55,16 @@ def meant(told: str) -> str | None:
     return max(could, key=lambda words: len(HOLE.sub("", words)), default=None)
 
 
-def test_every_line_is_told_with_its_level() -> None:
+def test_every_log_line_is_documented_with_its_level() -> None:
     told = {(meant(row.words), level) for row in ROWS for level in (row.level, ANY)}
     assert sorted(CALLS - told) == []
 
 
-def test_every_row_is_a_line_of_ours() -> None:
+def test_every_documented_line_exists() -> None:
     assert [row for row in ROWS if not {(meant(row.words), level) for level in (row.level, ANY)} & CALLS] == []
 
 
-def test_what_is_looked_for_is_found() -> None:
+def test_the_search_finds_log_calls() -> None:
     source = """log = logging.getLogger("disk")
 log.warning("%s is full: %d left", path, left)
 log.debug("nothing")

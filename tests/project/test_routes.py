@@ -51,7 +51,7 @@ READING = {live.LiveTopics}
 
 
 @pytest.mark.parametrize("rule", RULES, ids=name)
-def test_a_change_needs_a_permission_that_asks_for_a_credential(rule: Rule) -> None:
+def test_a_change_needs_a_permission_that_requires_a_credential(rule: Rule) -> None:
     for method in CHANGING & set(methods(rule.target)):
         permission = rule.target.permission_of(method)
         operation = getattr(rule.target, "operations", {}).get(method)

@@ -49,7 +49,7 @@ def test_half_and_half_is_as_good_as_nested(tmp_path: Path, written: str, nested
         ("web.api: null", "web.api.command: is required"),
     ],
 )
-def test_a_fault_in_it_is_told_by_its_path(tmp_path: Path, written: str, fault: str) -> None:
+def test_an_error_in_it_names_its_path(tmp_path: Path, written: str, fault: str) -> None:
     with pytest.raises(BadConfig) as bad:
         _processes(tmp_path, written)
     assert [line.startswith(f"supervisor.processes.{fault}") for line in bad.value.faults] == [True]

@@ -11,7 +11,7 @@ from conftest import ROOT, Server, wait_for
 from posting import cases, post, stored
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
-from talk import house
+from talk import running_server
 
 DOCUMENT = ROOT / "docs" / "operations.md"
 
@@ -19,7 +19,7 @@ DOCUMENT = ROOT / "docs" / "operations.md"
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     charts = {"svc": {"helm": {"binary": helm("helm")}}}
-    with house(
+    with running_server(
         tmp_path_factory.mktemp("metrics"), {"logger": {"command": "true", "stdout-logfile": "l"}}, **charts
     ) as one:
         yield one

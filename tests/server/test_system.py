@@ -11,7 +11,7 @@ import psutil
 import pytest
 from conftest import Serve, Server
 from prometheus_client.parser import text_string_to_metric_families
-from talk import STATUSES, SUPERVISOR, body, error, house
+from talk import STATUSES, SUPERVISOR, body, error, running_server
 
 INFO, RELOAD = "/api/v1/supervisor/info", "/api/v1/supervisor/reload"
 SLEEP: dict[str, Any] = {"command": "sleep 1000"}
@@ -23,13 +23,15 @@ RELOADED = {"message", "added", "removed", "started", "restarted", "changed", "f
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     supervisor = {"node-name": "knoten ü", "description": 'the "box"'}
     folder = tmp_path_factory.mktemp("system")
-    with house(folder, {"sleeper": SLEEP, 'odd "name"\\': {"command": "true"}}, supervisor=supervisor) as server:
+    with running_server(
+        folder, {"sleeper": SLEEP, 'odd "name"\\': {"command": "true"}}, supervisor=supervisor
+    ) as server:
         server.do("start", "sleeper")
         yield server
 
 
 @pytest.mark.parametrize("prefix", ["", "/supervision"])
-def test_the_supervisor_tells_what_it_runs_on(server: Server, prefix: str) -> None:
+def test_the_supervisor_reports_its_machine(server: Server, prefix: str) -> None:
     info = body(server.get(prefix + INFO))
     assert set(info) == SUPERVISOR
     assert (info["nodeName"], info["description"]) == ("knoten ü", 'the "box"')

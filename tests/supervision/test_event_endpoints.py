@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from conftest import Serve, Server
-from talk import EVENT, LENGTH, STATUSES, WHEN, body, error, house
+from talk import EVENT, LENGTH, STATUSES, WHEN, body, error, running_server
 
 API = "/api/v1/events"
 INT64 = 2**63 - 1
@@ -19,7 +19,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         "absent": {"command": "no-such-program-anywhere"},
         "idle": {"command": "true"},
     }
-    with house(tmp_path_factory.mktemp("events"), processes) as server:
+    with running_server(tmp_path_factory.mktemp("events"), processes) as server:
         server.do("start", "sleeper")
         server.do("stop", "sleeper")
         server.do("start", "absent")

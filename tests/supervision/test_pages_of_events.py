@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from conftest import Serve, Server
-from talk import EVENT, PAGE, PAGEABLE, SORT, STATUSES, body, error, house, write_history
+from talk import EVENT, PAGE, PAGEABLE, SORT, STATUSES, body, error, running_server, write_history
 
 from models.supervision.events import Entry
 from models.supervision.process import STATUSES as ALL
@@ -57,7 +57,7 @@ HISTORY = history()
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("pages")
     write_history(folder / "data", HISTORY)
-    with house(folder, supervisor={"events": {"retain-days": 36500}}) as server:
+    with running_server(folder, supervisor={"events": {"retain-days": 36500}}) as server:
         yield server
 
 

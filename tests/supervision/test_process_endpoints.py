@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from conftest import Serve, Server, alive, python, wait_for
-from talk import LENGTH, PROCESS, UPTIME, WHEN, body, error, house
+from talk import LENGTH, PROCESS, UPTIME, WHEN, body, error, running_server
 
 API = "/api/v1/processes"
 ODD = ["two words", "a/b", "ünï-köde ☃", "100%", "a+b", "q?x=1&y", "..", ".", "a%2Fb", '"><script>', "start", "x" * 255]
@@ -34,7 +34,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         "apple": {"command": "sleep 1000"},
         **{name: {"command": "sleep 1000"} for name in ODD},
     }
-    with house(folder, processes) as server:
+    with running_server(folder, processes) as server:
         yield server
 
 
@@ -312,7 +312,7 @@ def logs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         "merged": {"command": "true", "stdout-logfile": "merged.log", "redirect-stderr": True},
         "mute": {"command": "true"},
     }
-    with house(tmp_path_factory.mktemp("logs"), processes) as server:
+    with running_server(tmp_path_factory.mktemp("logs"), processes) as server:
         server.do("start", "talker")
         server.until("talker", "finished")
         yield server

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from conftest import Serve, Server, Stream, python, wait_for
 from people import token_of
-from talk import EVENT, compact, error, house, problem, write_history
+from talk import EVENT, compact, error, problem, running_server, write_history
 
 from models.supervision.events import Entry
 from models.supervision.process import Status
@@ -26,7 +26,7 @@ IDLE = {"idle": {"command": "true", "stdout-logfile": "idle.log"}}
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     processes: dict[str, Any] = {**IDLE, "sleeper": {"command": "sleep 1000"}}
-    with house(tmp_path_factory.mktemp("streams"), processes) as server:
+    with running_server(tmp_path_factory.mktemp("streams"), processes) as server:
         yield server
 
 

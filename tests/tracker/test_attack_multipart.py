@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from conftest import Answer, Server, wait_for
 from posting import BOUNDARY, body, cases, left, part, post, send
-from talk import house
+from talk import running_server
 
 PROJECT = part("project", "odd")
 JUNIT = part("junit", cases(passed=1), "a.xml")
@@ -18,7 +18,7 @@ INNER = "inner-boundary"
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with house(tmp_path_factory.mktemp("multipart"), tracker={"limits": {"file": 4096}}) as server:
+    with running_server(tmp_path_factory.mktemp("multipart"), tracker={"limits": {"file": 4096}}) as server:
         yield server
 
 

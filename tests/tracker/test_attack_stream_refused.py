@@ -6,14 +6,14 @@ from collections.abc import Iterator
 
 import pytest
 from conftest import Server
-from talk import error, house, problem
+from talk import error, problem, running_server
 
 EVENTS = "/api/v1/events"
 
 
 @pytest.fixture(scope="module")
 def closed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with house(tmp_path_factory.mktemp("closed"), tracker={"security": {"open-mode": False}}) as server:
+    with running_server(tmp_path_factory.mktemp("closed"), tracker={"security": {"open-mode": False}}) as server:
         yield server
 
 

@@ -12,7 +12,7 @@ import pytest
 import written
 from conftest import Answer, Serve, Server, wait_for
 from posting import cases, jacoco, post, rows, stored
-from talk import house, problem
+from talk import problem, running_server
 
 from models.tracker.tables import Run
 
@@ -22,7 +22,7 @@ DAY = 86_400 * written.SECOND
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with house(tmp_path_factory.mktemp("attempts")) as server:
+    with running_server(tmp_path_factory.mktemp("attempts")) as server:
         yield server
 
 

@@ -19,7 +19,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with talk.house(tmp_path_factory.mktemp("badges")) as one, written.store_of(one):
+    with talk.running_server(tmp_path_factory.mktemp("badges")) as one, written.store_of(one):
         yield one
 
 
@@ -144,7 +144,7 @@ def test_head_and_methods(server: Server, project: Project) -> None:
 
 def test_closed_mode_leaves_badges_of_public_projects_open(tmp_path_factory: pytest.TempPathFactory) -> None:
     closed = {"security": {"open-mode": False}}
-    with talk.house(tmp_path_factory.mktemp("closed"), tracker=closed) as server, written.store_of(server):
+    with talk.running_server(tmp_path_factory.mktemp("closed"), tracker=closed) as server, written.store_of(server):
         public, secret = written.project("public"), written.project("secret", "PRIVATE")
         for project in (public, secret):
             written.run(project, coverage=(1, 1), created_at=NOW + SECOND)

@@ -21,7 +21,7 @@ FIELDS = [
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with talk.house(tmp_path_factory.mktemp("gate")) as one, written.store_of(one):
+    with talk.running_server(tmp_path_factory.mktemp("gate")) as one, written.store_of(one):
         yield one
 
 

@@ -17,7 +17,7 @@ from conftest import Answer, Serve, Server, wait_for
 from hearing import listen, told
 from needs import MOUNTING
 from posting import FORM, INGEST, cases, form, jacoco, left, post, rows, send, stored
-from talk import house, problem
+from talk import problem, running_server
 
 JUNIT = ("junit", cases(passed=1))
 of_a_file = pytest.mark.skipif(Server.is_on_postgresql, reason="about the file; a database: test_on_postgresql.py")
@@ -25,7 +25,7 @@ of_a_file = pytest.mark.skipif(Server.is_on_postgresql, reason="about the file; 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with house(tmp_path_factory.mktemp("faults")) as server:
+    with running_server(tmp_path_factory.mktemp("faults")) as server:
         yield server
         assert "Traceback" not in server.log.read_text()
 

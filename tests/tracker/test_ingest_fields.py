@@ -13,7 +13,7 @@ import pytest
 from conftest import Server, wait_for
 from needs import need
 from posting import BOUNDARY, FORM, INGEST, RESULT, body, cases, form, jacoco, left, part, post, rows, send, stored
-from talk import compact, house, problem, raw
+from talk import compact, problem, raw, running_server
 
 from models.paging import INT64
 
@@ -22,7 +22,7 @@ JUNIT = ("junit", cases(passed=1))
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with house(tmp_path_factory.mktemp("ingest")) as server:
+    with running_server(tmp_path_factory.mktemp("ingest")) as server:
         yield server
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from conftest import ROOT, Server
 from posting import INGEST, cases, post, stored
-from talk import house, problem
+from talk import problem, running_server
 
 FIXTURES = ROOT.parent / "shared" / "fixtures"
 
@@ -38,7 +38,7 @@ LINES = {
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with house(tmp_path_factory.mktemp("fixtures")) as server:
+    with running_server(tmp_path_factory.mktemp("fixtures")) as server:
         yield server
         assert "Traceback" not in server.log.read_text()
 

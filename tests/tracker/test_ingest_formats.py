@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from conftest import Server
 from posting import INGEST, body, cases, jacoco, part, rows, send
-from talk import house, problem
+from talk import problem, running_server
 from test_reports_other_formats import COVERED, EMPTY, SAMPLES, UNKNOWN_COVERAGE, UNKNOWN_TESTS
 
 from models.tracker.reports.detect import COVERAGE
@@ -18,7 +18,7 @@ GO = '{"Action":"run","Test":"T"}\n{"Action":"pass","Test":"T"}\n{"Action":"pass
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with house(tmp_path_factory.mktemp("formats")) as server:
+    with running_server(tmp_path_factory.mktemp("formats")) as server:
         yield server
 
 

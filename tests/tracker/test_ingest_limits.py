@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from conftest import Answer, Serve, Server, wait_for
 from posting import FORM, INGEST, body, cases, form, left, part, post, rows, send, stored
-from talk import answered, connect, house, problem
+from talk import answered, connect, problem, running_server
 
 from models.config.settings import Config
 from models.errors import TimedOut, Unavailable
@@ -30,7 +30,7 @@ LIMITS = {
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with house(tmp_path_factory.mktemp("limits"), tracker={"limits": LIMITS}) as server:
+    with running_server(tmp_path_factory.mktemp("limits"), tracker={"limits": LIMITS}) as server:
         yield server
 
 
@@ -206,7 +206,7 @@ def many_cases(count: int) -> bytes:
 
 
 def test_parsing_ends_when_the_client_leaves(tmp_path: Path) -> None:
-    with house(tmp_path) as server:
+    with running_server(tmp_path) as server:
         sent = form([("project", "gone"), ("junit", many_cases(600_000))])
         with connect(server) as connection:
             head = f"POST {INGEST} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(sent)}\r\nContent-Type: {FORM}"

@@ -9,7 +9,7 @@ from attrs import frozen
 from conftest import Answer, Server, wait_for
 from hearing import NOW, people, store
 from posting import FORM, INGEST, cases, form, left, post, rows, stored
-from talk import answered, connect, house, problem
+from talk import answered, connect, problem, running_server
 
 from models.accounts import accounts, permissions
 from models.tracker.tables import Project
@@ -49,7 +49,7 @@ def place(folder: pytest.TempPathFactory, security: dict[str, object]) -> Iterat
         user = accounts.user_named("owner")
         assert user
         tokens["ci"] = accounts.create_token(user.id, "ci", "INGEST", None, NOW)
-    with house(where, tracker={"security": security}) as server:
+    with running_server(where, tracker={"security": security}) as server:
         yield Place(server, tokens)
 
 

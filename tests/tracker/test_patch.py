@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from conftest import Serve, Server
 from posting import cases, jacoco, post, stored
-from talk import house, problem
+from talk import problem, running_server
 
 from models.errors import Invalid
 from models.tracker import patch
@@ -25,7 +25,7 @@ ONE_LINE = ("jacoco", jacoco({"A.java": {1: True}}))
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with house(tmp_path_factory.mktemp("patch")) as server:
+    with running_server(tmp_path_factory.mktemp("patch")) as server:
         yield server
 
 

@@ -28,7 +28,7 @@ FAILURE = {
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with talk.house(tmp_path_factory.mktemp("reads")) as one, written.store_of(one):
+    with talk.running_server(tmp_path_factory.mktemp("reads")) as one, written.store_of(one):
         yield one
 
 

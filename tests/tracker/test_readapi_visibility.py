@@ -97,7 +97,7 @@ class Place:
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    with talk.house(tmp_path_factory.mktemp("who")) as server, written.store_of(server):
+    with talk.running_server(tmp_path_factory.mktemp("who")) as server, written.store_of(server):
         projects = [written.project("open"), written.project("secret-name", "PRIVATE")]
         for project in projects:
             for _ in range(40):  # enough for each change to have one to delete

@@ -139,7 +139,7 @@ def left(server: Server, project: Project) -> list[int]:
 
 
 def test_a_server_deletes_what_has_had_its_time(tmp_path: Path) -> None:
-    with talk.house(tmp_path, tracker={"retain-runs": 2}) as server:
+    with talk.running_server(tmp_path, tracker={"retain-runs": 2}) as server:
         with written.store_of(server):
             project = written.project("demo")
             runs = [written.run(project, {f"c.A {number}": PASSED}) for number in range(5)]
@@ -151,7 +151,7 @@ def test_a_server_deletes_what_has_had_its_time(tmp_path: Path) -> None:
 
 
 def test_a_run_that_comes_in_makes_the_oldest_of_its_branch_go(tmp_path: Path) -> None:
-    with talk.house(tmp_path, tracker={"retain-runs": 2}) as server:
+    with talk.running_server(tmp_path, tracker={"retain-runs": 2}) as server:
         made = [
             posting.stored(server, ("project", "demo"), ("branch", "main"), ("junit", posting.cases(passed=1)))
             for _ in range(4)
@@ -163,7 +163,7 @@ def test_a_run_that_comes_in_makes_the_oldest_of_its_branch_go(tmp_path: Path) -
 
 
 def test_old_runs_go_by_their_days(tmp_path: Path) -> None:
-    with talk.house(tmp_path, tracker={"retain-days": 30}) as server:
+    with talk.running_server(tmp_path, tracker={"retain-days": 30}) as server:
         with written.store_of(server):
             project = written.project("demo")
             written.run(project, created_at=SECOND)

@@ -16,7 +16,7 @@ from attrs import frozen
 from conftest import Serve, Server, Stream, wait_for
 from hearing import COVERAGE, NOW, RUN_EVENT, RUNS, commits, junit, listen, people, post, posted, store, told
 from streampairs import pair
-from talk import WHEN, house, problem
+from talk import WHEN, problem, running_server
 
 from handlers.tracker.stream import Runs
 from models.accounts import accounts, permissions
@@ -40,7 +40,7 @@ class Tracker:
 def tracker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tracker]:
     folder = tmp_path_factory.mktemp("runs")
     tokens = people(folder / "data", ["owner", "member", "stranger", "boss"], admins=["boss"])
-    with house(folder) as server:
+    with running_server(folder) as server:
         yield Tracker(server, tokens)
 
 
@@ -260,7 +260,7 @@ def past(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tracker]:
     """Ten runs, the even ones of a private project."""
     folder = tmp_path_factory.mktemp("past")
     tokens = people(folder / "data", ["owner", "stranger"])
-    with house(folder, server={"stream-replay": 8}) as server:
+    with running_server(folder, server={"stream-replay": 8}) as server:
         for number in range(1, 11):
             if number == 3:
                 make_private(server, "even", {"owner": "OWNER"})

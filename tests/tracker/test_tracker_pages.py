@@ -25,7 +25,7 @@ EVIL = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>&lt;"
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with talk.house(tmp_path_factory.mktemp("pages")) as one, written.store_of(one):
+    with talk.running_server(tmp_path_factory.mktemp("pages")) as one, written.store_of(one):
         yield one
 
 

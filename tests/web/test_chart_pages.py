@@ -16,7 +16,7 @@ from charting import MAP, TEST, chart, helm, tint
 from cluster import Cluster
 from conftest import Answer, Serve, Server, wait_for
 from places import Web, web
-from talk import house
+from talk import running_server
 
 KEY = "open sesame"
 FORM = "application/x-www-form-urlencoded"
@@ -66,7 +66,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, cluster: Cluster, shop: Web
         "helm": {"binary": helm("helm")},
         "hub": {"url": shop.url},
     }
-    with house(tmp_path_factory.mktemp("charts"), svc=svc) as one:
+    with running_server(tmp_path_factory.mktemp("charts"), svc=svc) as one:
         assert send(one, "/repositories", verb="add", name="paint", url=shop.url).status == 303
         yield one
 

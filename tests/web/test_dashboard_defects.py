@@ -10,7 +10,7 @@ import pytest
 from browsing import Browser, Text, address, page
 from conftest import Serve, Server, python, wait_for
 from posting import stored
-from talk import house
+from talk import running_server
 
 PROCESSES = 120
 CRASHES = python("import sys; print('started'); print('panic: no such table', file=sys.stderr); sys.exit(3)")
@@ -38,7 +38,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         "long": {"command": ["/nonexistent/" + "x" * 300]},
         **{f"worker-{number:03}": {"command": "sleep 1000"} for number in range(PROCESSES)},
     }
-    with house(folder, processes) as one:
+    with running_server(folder, processes) as one:
         stored(one, ("project", "shop"), ("branch", "main"), ("junit", SUITE_FAILED))
         one.do("start", "crash")
         one.until("crash", "failed")

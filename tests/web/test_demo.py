@@ -13,7 +13,7 @@ import people
 import posting
 import pytest
 from conftest import ROOT, Server
-from talk import house
+from talk import running_server
 
 
 def demo(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -32,7 +32,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 
 @pytest.fixture(scope="module")
 def server(told: tuple[Path, str]) -> Iterator[Server]:
-    with house(told[0]) as one:
+    with running_server(told[0]) as one:
         yield one
 
 
@@ -77,7 +77,7 @@ def test_its_runs_have_what_uploads_have(server: Server) -> None:
 
 
 def test_a_store_with_projects_is_left_alone_unless_forced(tmp_path: Path) -> None:
-    with house(tmp_path) as server:
+    with running_server(tmp_path) as server:
         posting.stored(server, ("project", "mine"), ("junit", posting.cases(passed=1)))
         done = demo(tmp_path)
         assert done.returncode == 1

@@ -14,7 +14,7 @@ import written
 import yaml
 from browsing import Browser, address
 from conftest import Server, python, wait_for
-from talk import house
+from talk import running_server
 
 from models.tracker.tables import Project
 
@@ -35,7 +35,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         "busy": {"command": python("while True: pass"), "auto-start": True},
         "said": {"command": python(COLOURED), "auto-start": True, **logs},
     }
-    with house(folder, processes) as one:
+    with running_server(folder, processes) as one:
         for name in ("shop", "shop", "bank"):
             posting.stored(one, ("project", name), ("branch", "main"), ("junit", GREEN))
         yield one
@@ -245,7 +245,7 @@ def test_on_a_phone_a_process_is_started_without_scrolling_aside(server: Server,
 
 
 def test_a_stream_that_was_refused_is_asked_for_again(tmp_path: Path, chromium: Browser) -> None:
-    with house(tmp_path, server={"max-streams": 1}) as small:
+    with running_server(tmp_path, server={"max-streams": 1}) as small:
         base, taken = address(small), small.stream("/tracker/api/v1/events")
         with chromium.page(base, allow=("503", "Failed to load")) as one:
             one.goto("/projects")

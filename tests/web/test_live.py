@@ -12,7 +12,7 @@ import pytest
 import written
 from conftest import Answer, Serve, Server, Stream, wait_for
 from posting import stored
-from talk import house
+from talk import running_server
 
 from models.tracker.tables import Project
 
@@ -27,7 +27,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         "web": {"command": "sleep 1000", "stdout-logfile": str(folder / "web.log"), "auto-start": True},
         "odd name / ü": {"command": "sleep 1000"},
     }
-    with house(folder, processes) as one:
+    with running_server(folder, processes) as one:
         yield one
 
 

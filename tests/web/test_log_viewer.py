@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from browsing import Browser, address, serious
 from conftest import Server, wait_for
-from talk import house
+from talk import running_server
 
 LINES = [
     "plain before any level",
@@ -31,7 +31,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     processes = {
         name: {"command": "sleep 1000", "stdout-logfile": str(folder / f"{name}.log")} for name in ("words", "many")
     }
-    with house(folder, processes) as one:
+    with running_server(folder, processes) as one:
         yield one
 
 

@@ -10,14 +10,14 @@ import people
 import posting
 import pytest
 from conftest import Answer, Server
-from talk import house
+from talk import running_server
 
 GREEN = "<testsuite name='s'><testcase classname='c.A' name='fine'/></testsuite>"
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with house(tmp_path_factory.mktemp("refused")) as one:
+    with running_server(tmp_path_factory.mktemp("refused")) as one:
         posting.stored(one, ("project", "shop"), ("junit", GREEN))
         yield one
 

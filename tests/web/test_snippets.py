@@ -11,7 +11,7 @@ import people
 import posting
 import pytest
 from conftest import Serve, Server
-from talk import house
+from talk import running_server
 
 NAMES = [
     "shop",
@@ -31,7 +31,7 @@ SHOWN = 'curl() { printf "%s\\n" "$@" END; }; git() { echo "of-$1"; }; grep() { 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with house(tmp_path_factory.mktemp("snippets")) as one:
+    with running_server(tmp_path_factory.mktemp("snippets")) as one:
         yield one
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from browsing import Browser, Text, address, page, serious
 from conftest import Serve, Server, python, wait_for
-from talk import house
+from talk import running_server
 
 COUNTING = python("import itertools, time\nfor i in itertools.count(): print('line', i, flush=True); time.sleep(0.05)")
 FORGED = "<script>document.title = 'forged'</script>"
@@ -32,7 +32,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         "broken": {"command": ["/nonexistent/<b>program</b>"]},
         "odd name / ü": {"command": "sleep 1000"},
     }
-    with house(folder, processes) as one:
+    with running_server(folder, processes) as one:
         yield one
 
 

@@ -9,14 +9,14 @@ import pytest
 from browsing import Browser, address
 from conftest import Server
 from people import log_in
-from talk import house
+from talk import running_server
 
 CLOSED = {"security": {"open-mode": False, "admin-password": "correct horse battery"}}
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with house(tmp_path_factory.mktemp("swagger"), {"web": {"command": "sleep 1000"}}) as one:
+    with running_server(tmp_path_factory.mktemp("swagger"), {"web": {"command": "sleep 1000"}}) as one:
         yield one
 
 
@@ -75,7 +75,7 @@ def test_only_its_own_files_are_given(server: Server, path: str) -> None:
 
 
 def test_in_closed_mode_it_asks_for_an_account(chromium: Browser, tmp_path: Path) -> None:
-    with house(tmp_path, tracker=CLOSED) as server:
+    with running_server(tmp_path, tracker=CLOSED) as server:
         refused = server.get("/swagger-ui.html")
         assert (refused.status, refused.headers["Location"]) == (302, "/login?next=%2Fswagger-ui.html")
         assert server.get("/v3/api-docs").status == 401

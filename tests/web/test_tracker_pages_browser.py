@@ -13,7 +13,7 @@ import pytest
 import written
 from browsing import Browser, address, serious
 from conftest import Serve, Server
-from talk import house
+from talk import running_server
 
 from models.accounts.tables import Session
 from models.tracker.tables import Project
@@ -33,7 +33,7 @@ PAGES = ["/", "/projects", "/projects/1", "/runs/2", "/compare",
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with house(tmp_path_factory.mktemp("tracker-pages"), **ADMIN) as one:
+    with running_server(tmp_path_factory.mktemp("tracker-pages"), **ADMIN) as one:
         facts = (("project", "shop"), ("branch", "main"), ("buildUrl", "javascript:alert(1)"))
         for report in (GREEN, REPORT):
             posting.stored(one, *facts, ("commit", "abc123"), ("junit", report), ("jacoco", COVERED))

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import people
 import pytest
 from conftest import Answer, Server
-from talk import house
+from talk import running_server
 
 from models.accounts import accounts
 
@@ -19,7 +19,7 @@ PEOPLE = 119
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A house of the ADMIN `admin` and so many more."""
-    with house(tmp_path_factory.mktemp("users")) as one:
+    with running_server(tmp_path_factory.mktemp("users")) as one:
         people.session_of(one.data, "admin", "ADMIN")
         with people.store(one.data):
             for number in range(PEOPLE):

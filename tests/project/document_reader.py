@@ -1,4 +1,4 @@
-"""What a reader of a document has: a fresh checkout, a terminal, and another one in which the server runs."""
+"""A reader of a document: a fresh checkout, a terminal, and a second one in which the server runs."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ BLOCK = re.compile(
 _CHECKOUT = ("run.py", "Makefile", "docs")
 _OLDER = ("setup.cfg", "setup.py", ".ci/fetch_helm.py")
 _MADE = (".venv/run", ".tools/ready")
-"""What `make run` makes, of what is older."""
-_TAKES = 120
-_PATIENCE = 60.0
-_QUESTION = re.compile(r"(?:curl (?!.*-[XdFT]).*\n)+")
-"""What may be asked again: the answer may be what is only about to happen."""
+"""Files that `make run` creates; they must be newer than `_OLDER`."""
+_COMMAND_SECONDS = 120
+_RETRY_SECONDS = 60.0
+_QUERY = re.compile(r"(?:curl (?!.*-[XdFT]).*\n)+")
+"""Commands that may be repeated, because the response may show a change that is still in progress."""
 _HELLO = {
     "jsonrpc": "2.0",
     "id": 1,
@@ -62,9 +62,9 @@ def blocks(text: str) -> list[Block]:
     return [Block(found[1], tuple((found[2] or "").split()), found[3], found[4]) for found in BLOCK.finditer(text)]
 
 
-class Stranger:
+class DocumentReader:
     def __init__(self, folder: Path, swaps: Mapping[str, str], environ: Mapping[str, str]) -> None:
-        """`swaps`: what stands in documents for what is here; ports of theirs become free ones."""
+        """`swaps`: texts of documents and their replacements on this machine; ports become free ones."""
         need("curl")
         self.folder = folder
         self.swaps = {**swaps, "8080": str(free_port()), "9000": str(free_port())}
@@ -77,7 +77,7 @@ class Stranger:
         self._check_out()
 
     def _check_out(self) -> None:
-        """As `make run` leaves it, with nothing to fetch; `curl` fails where the server says no."""
+        """Makes a checkout as after `make run`, without downloads; `curl` fails for an error status."""
         for name in _CHECKOUT:
             (self.folder / name).symlink_to(ROOT / name)
         for folder in (".ci", ".tools", "bin"):
@@ -108,13 +108,13 @@ class Stranger:
                 self.run(commands, more=_JOBS[block.needs[0]])
         elif block.kind == "client":
             for server in json.loads(self.here(block.text))["mcpServers"].values():
-                said = self._asked_over_http(server) if "url" in server else self._asked_over_stdio(server)
-                assert '"serverInfo"' in said, said
+                reply = self._reply_over_http(server) if "url" in server else self._reply_over_stdio(server)
+                assert '"serverInfo"' in reply, reply
         else:
             self.run(block.text, block.printed)
 
     def serve(self, commands: str) -> None:
-        """In the second terminal, in the place of what runs there."""
+        """Runs the commands in the second terminal, in place of its current server."""
         self._interrupt()
         with (self.folder / "server.log").open("ab") as log:
             self._server = subprocess.Popen(
@@ -133,33 +133,38 @@ class Stranger:
             return False
 
     def run(self, commands: str, printed: str | None = None, more: Mapping[str, str] | None = None) -> None:
-        """In the first terminal, where what was exported stays."""
+        """Runs the commands in the first terminal, which keeps exported variables."""
         whole = f"[ ! -e .exported ] || . ./.exported\n{self.here(commands)}\nexport -p > .exported\n"
-        end = time.monotonic() + _PATIENCE
+        end = time.monotonic() + _RETRY_SECONDS
         while True:
             done = self._done(["/bin/sh", "-eu", "-c", whole], b"", more or {})
-            said = done.stdout.decode()
-            assert done.returncode == 0, f"{commands}\n{said}\n{done.stderr.decode()}"
-            if printed is None or matches(self.here(printed), said):
+            reply = done.stdout.decode()
+            assert done.returncode == 0, f"{commands}\n{reply}\n{done.stderr.decode()}"
+            if printed is None or matches(self.here(printed), reply):
                 return
-            told = f"{commands}\nshould print\n{printed}\nand printed\n{said!r}"
-            assert _QUESTION.fullmatch(commands), told
+            told = f"{commands}\nshould print\n{printed}\nand printed\n{reply!r}"
+            assert _QUERY.fullmatch(commands), told
             assert time.monotonic() < end, told
 
     def _done(self, command: list[str], given: bytes, more: Mapping[str, str]) -> subprocess.CompletedProcess[bytes]:
         return subprocess.run(
-            command, cwd=self.folder, env={**self.environ, **more}, input=given, capture_output=True, timeout=_TAKES
+            command,
+            cwd=self.folder,
+            env={**self.environ, **more},
+            input=given,
+            capture_output=True,
+            timeout=_COMMAND_SECONDS,
         )
 
-    def _asked_over_http(self, server: Mapping[str, Any]) -> str:
+    def _reply_over_http(self, server: Mapping[str, Any]) -> str:
         kinds = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
         request = urllib.request.Request(
             server["url"], json.dumps(_HELLO).encode(), {**kinds, **server.get("headers", {})}
         )
-        with urllib.request.urlopen(request, timeout=_TAKES) as answer:
+        with urllib.request.urlopen(request, timeout=_COMMAND_SECONDS) as answer:
             return str(answer.read().decode())
 
-    def _asked_over_stdio(self, server: Mapping[str, Any]) -> str:
+    def _reply_over_stdio(self, server: Mapping[str, Any]) -> str:
         command = [word.replace("/opt/pilothouse", str(self.folder)) for word in (server["command"], *server["args"])]
         return self._done(command, f"{json.dumps(_HELLO)}\n".encode(), server.get("env", {})).stdout.decode()
 
@@ -167,7 +172,7 @@ class Stranger:
         """Ctrl-C: make, and what it has started."""
         if self._server is not None and self._server.poll() is None:
             os.killpg(self._server.pid, signal.SIGINT)
-            self._server.wait(_TAKES)
+            self._server.wait(_COMMAND_SECONDS)
 
     def leave(self) -> None:
         self._interrupt()
