@@ -1,1 +1,1 @@
-"""Measurements: ours beside its peers, and beside what the machine allows."""
+"""Measurements: Pilothouse compared with its peers and with what the machine allows."""

@@ -1,4 +1,4 @@
-"""Reading releases: each endpoint beside the helm command that answers the same, in the same run, on a real API server.
+"""Reading releases: each endpoint compared with the equivalent helm command in the same run, on a real API server.
 
     python benchmarks/charts.py [--quick] [--runs 20] [--releases 200] [--revisions 10] [--helm FILE] [--out FILE]
                                 [--claims FILE]
@@ -40,15 +40,15 @@ SMALL, LARGE = "one", "many"
 PAYLOAD = 16_000
 CALLERS = 50
 FIRST = 7
-"""How many servers are asked for their first list."""
+"""The number of servers whose first list is measured."""
 GOALS = {"list": 5.0, "one": 10.0}
-"""How many times faster than helm: a list of many, and what is asked of one release."""
+"""How many times faster than helm: a large list, and the calls for one release."""
 
 Measured = dict[str, list[float]]
 
 
 class Side:
-    """helm on the cluster, and ours on the same."""
+    """helm and Pilothouse on the same cluster."""
 
     def __init__(self, server: Server, helm: str, cluster: Cluster, home: Path) -> None:
         self.server = server
@@ -70,15 +70,15 @@ class Side:
 
 
 def questions(major: int, releases: int) -> list[tuple[str, str, str, list[str]]]:
-    """What is asked: the goal that it has, its name, our path, helm's arguments."""
+    """The measured calls: goal, name, Pilothouse's path, helm's arguments."""
     every = ["--all"] if major == 3 else []
-    asked = [
+    calls = [
         ("list", f"list of {releases}", f"?namespace={LARGE}", ["list", "-n", LARGE, "-m", "0", *every, "-o", "json"]),
         ("one", "list of one", f"?namespace={SMALL}", ["list", "-n", SMALL, "-m", "0", *every, "-o", "json"]),
     ]
     for space, where in ((SMALL, "alone"), (LARGE, f"among {releases}")):
         there = ["-n", space, "-o", "json", "r0"]
-        asked += [
+        calls += [
             ("one", f"status, {where}", f"/r0?namespace={space}", ["status", *there]),
             ("one", f"history, {where}", f"/r0/history?namespace={space}", ["history", *there]),
             (
@@ -90,7 +90,7 @@ def questions(major: int, releases: int) -> list[tuple[str, str, str, list[str]]
             ("one", f"manifest, {where}", f"/r0/manifest?namespace={space}", ["get", "manifest", "-n", space, "r0"]),
             ("one", f"hooks, {where}", f"/r0/hooks?namespace={space}", ["get", "hooks", "-n", space, "r0"]),
         ]
-    return asked
+    return calls
 
 
 def fill(cluster: Cluster, namespace: str, releases: int, revisions: int) -> None:
@@ -114,11 +114,11 @@ def timed(work: Callable[[], None]) -> float:
     return (time.perf_counter() - begin) * 1000
 
 
-def measure(side: Side, asked: list[tuple[str, str, str, list[str]]], runs: int) -> dict[str, Measured]:
+def measure(side: Side, calls: list[tuple[str, str, str, list[str]]], runs: int) -> dict[str, Measured]:
     """Milliseconds of each question, by who answered."""
     found: dict[str, Measured] = defaultdict(lambda: {"ours": [], "helm": []})
     for number in range(runs):
-        for _, name, path, arguments in asked:
+        for _, name, path, arguments in calls:
             both: list[tuple[str, Callable[[], None]]] = [
                 ("ours", lambda path=path: side.ours(path)),  # type: ignore[misc]
                 ("helm", lambda arguments=arguments: side.theirs(*arguments)),  # type: ignore[misc]
@@ -129,7 +129,7 @@ def measure(side: Side, asked: list[tuple[str, str, str, list[str]]], runs: int)
 
 
 def first_lists(cluster: Cluster, place: Path, side: Side, arguments: list[str], runs: int) -> Measured:
-    """Milliseconds of the first list that a server is asked for after its start, and of helm's, which is always one."""
+    """Milliseconds of the first list after a server's start, and of a list by helm."""
     found: Measured = {"ours": [], "helm": []}
     for number in range(runs):
         folder = place / f"first{number}"
@@ -226,15 +226,15 @@ def compared(options: argparse.Namespace) -> tuple[list[str], list[Claim]]:
         [options.helm, "version", "--template={{.Version}}"], capture_output=True, text=True, check=True
     )
     version = say.stdout.strip().removeprefix("v")
-    asked = questions(int(version.partition(".")[0]), options.releases)
+    calls = questions(int(version.partition(".")[0]), options.releases)
     with staged(options.helm, options.releases, options.revisions) as (side, cluster):
-        found = measure(side, asked, options.runs)
+        found = measure(side, calls, options.runs)
         together = crowd(side.server, f"?namespace={LARGE}"), crowd(side.server, f"/r0?namespace={LARGE}")
         memory = psutil.Process(side.server.pid).memory_info().rss / 1024**2
         first = f"first list of {options.releases} after a start"
         with tempfile.TemporaryDirectory(prefix="ph-first-") as name:
-            found[first] = first_lists(cluster, Path(name), side, asked[0][3], min(options.runs, FIRST))
-    goals = {name: GOALS[goal] for goal, name, _, _ in asked} | {first: GOALS["list"]}
+            found[first] = first_lists(cluster, Path(name), side, calls[0][3], min(options.runs, FIRST))
+    goals = {name: GOALS[goal] for goal, name, _, _ in calls} | {first: GOALS["list"]}
     lines = [
         *report(version, found, goals),
         "",

@@ -1,4 +1,4 @@
-"""The supervised children without their supervisor: their own word that they run, the kernel's that they are gone."""
+"""The supervised children without their supervisor: they report their start, and the kernel reports their end."""
 
 import contextlib
 import fcntl
@@ -47,7 +47,7 @@ class Words:
         self._rest = b""
 
     def collect(self, count: int, seconds: float, check: Callable[[], None] | None = None) -> list[Word]:
-        """The next `count` announcements; TimeoutError tells how many there were. `check` is called now and then and
+        """The next `count` announcements; TimeoutError has their number. `check` is called now and then and
         raises where it is of no use to wait any longer."""
         words: list[Word] = []
         end = time.monotonic() + seconds
@@ -62,7 +62,7 @@ class Words:
         return words
 
     def pending(self) -> list[Word]:
-        """What was announced and not asked for: a child that was started once too often."""
+        """Announcements that were not collected: children that were started too often."""
         return self._read() if select.select([self._fd], [], [], 0)[0] else []
 
     def _read(self) -> list[Word]:

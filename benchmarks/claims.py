@@ -1,4 +1,4 @@
-"""What is claimed of speed and memory: each claim measured beside something in the same runs, and held to a bound.
+"""Claims on speed and memory: each is compared with a reference in the same runs and checked against a bound.
 
 A claim is judged by a ratio wherever there is something to compare with: seconds belong to one machine on one day.
 """
@@ -39,7 +39,7 @@ class Claim:
 
     @property
     def judged(self) -> float:
-        """What the bound is for: the median of the ratios, or of ours."""
+        """The value checked against the bound: the median of the ratios, or of ours."""
         return statistics.median(self.ratios or self.ours)
 
     @property
@@ -67,7 +67,7 @@ def measured(
     bound: float | None = None,
     at_least: bool = False,
 ) -> list[Claim]:
-    """The claim on that metric, by the runs in which both were measured; none where ours was not."""
+    """The claim on that metric, from the runs in which both were measured; none without a value of ours."""
     ours, theirs = (figures.values.get((metric, size, who), {}) for who in (OURS, beside))
     if beside and not theirs:
         return [Claim(area, text, unit, list(ours.values()), f"{beside}: not measured")] if ours else []
@@ -89,7 +89,7 @@ def shown(claims: Iterable[Claim]) -> str:
 
 
 def save(path: Path | None, claims: Sequence[Claim]) -> None:
-    """Adds them to the file, a line each; nothing where no file is asked for."""
+    """Appends the claims to the file, one line each; does nothing without a file."""
     if path is not None:
         with path.open("a") as file:
             file.writelines(json.dumps(asdict(claim)) + "\n" for claim in claims)
@@ -100,7 +100,7 @@ def load(path: Path) -> list[Claim]:
 
 
 def regressions(now: Sequence[Claim], before: Sequence[Claim]) -> list[str]:
-    """The ratios that are worse than they were by more than the noise, in words."""
+    """Messages for the ratios that got worse by more than the noise."""
     old = {claim.key: claim for claim in before if claim.ratios}
     worse = []
     for claim in now:

@@ -84,7 +84,7 @@ class Probe:
         return self
 
     def latencies(self) -> list[float]:
-        """In seconds, of everything that was asked."""
+        """The duration of all requests, in seconds."""
         out, _ = self._process.communicate(timeout=PATIENCE)  # closes its stdin, which ends it
         if self._process.returncode:
             raise RuntimeError("the probe failed")

@@ -1,4 +1,4 @@
-"""An upload measured: ours beside its floor and beside what one would write in an afternoon, in the same runs.
+"""Uploads: Pilothouse compared with a floor and with a simple implementation, in the same runs.
 
     python benchmarks/ingest.py [--cases 100000] [--files 5000] [--runs 3] [--out FILE]
 
@@ -53,7 +53,7 @@ METRICS = (
 
 
 def junit(cases: int) -> Iterator[str]:
-    """Every fiftieth case failed and says so at length."""
+    """Every fiftieth case failed, with a long output."""
     yield '<?xml version="1.0" encoding="UTF-8"?>\n<testsuites>\n'
     for suite in range(cases // 100):
         yield f'<testsuite name="com.example.shop.module{suite % 40}.Suite{suite}" tests="100">\n'
@@ -161,7 +161,7 @@ def _store_cases(source: Path, table: type[peewee.Model]) -> int:
 
 def _store_files(source: Path, table: type[peewee.Model]) -> int:
     count = 0
-    for package in ElementTree.parse(source).getroot().iter("package"):  # noqa: S314 (a file of ours)
+    for package in ElementTree.parse(source).getroot().iter("package"):  # noqa: S314 (our own file)
         for file in package.iter("sourcefile"):
             lines = {line.get("nr"): line.get("ci") != "0" for line in file.iter("line")}
             covered = sum(lines.values())
@@ -174,7 +174,7 @@ def _store_files(source: Path, table: type[peewee.Model]) -> int:
 
 
 def work(name: str, kind: str, source: Path) -> None:
-    """As a program of its own: says how long it took and what it grew by."""
+    """Runs as a separate program and prints its duration and memory growth."""
     with tempfile.TemporaryDirectory(prefix="ph-bench-") as place:
         before, worked = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
         begin = time.monotonic()

@@ -26,7 +26,7 @@ PATIENCE = 30.0
 
 
 def measure(directory: Path, program: Path, children: int, seconds: float, record: Record) -> None:
-    """Children are spawned and killed in bulk, watched singly, and two servers asked."""
+    """Spawns and kills children in bulk, watches single ones, and calls two servers."""
     words = Words(directory / "limit-words")
     command = [str(program), str(directory / "limit-words")]
     try:

@@ -1,4 +1,4 @@
-"""How long each page takes on the server, in a house as large as it should ever be, beside what Tornado alone takes.
+"""Duration of each page on a server with the largest expected data, compared with Tornado alone.
 
     python benchmarks/pages.py [--processes 500] [--projects 200] [--runs 500] [--releases 1000] [--seconds 1.5]
                                [--only WORD] [--keep DIR] [--out FILE]
@@ -110,44 +110,51 @@ def others(server: Server, page: Target, seconds: float) -> float:
         return 1000 * max(probe.latencies())
 
 
-def measure(server: Server, bare: int, session: str, asked: argparse.Namespace) -> Iterator[tuple[Answers, list[str]]]:
+def measure(
+    server: Server, bare: int, session: str, options: argparse.Namespace
+) -> Iterator[tuple[Answers, list[str]]]:
     """A row of the table for each page, and what was measured of it."""
-    run, cookie = 6 * asked.runs + asked.runs, f"pilothouse_{server.port}={session}"
+    run, cookie = 6 * options.runs + options.runs, f"pilothouse_{server.port}={session}"
     for name, path in PAGES.items():
-        if asked.only not in name or (not asked.releases and "releases" in path):
+        if options.only not in name or (not options.releases and "releases" in path):
             continue
         path = path.format(run=run, before=run - 1)
         page = target(server.port, path, cookie)
         hammer(page, 1, WARM_UP)
-        ours = hammer(page, 1, asked.seconds)
-        floor = hammer(Target.get(bare, f"/{ours.size}"), 1, asked.seconds / 3)
+        ours = hammer(page, 1, options.seconds)
+        floor = hammer(Target.get(bare, f"/{ours.size}"), 1, options.seconds / 3)
         figures = ours.median, ours.p90, ours.p99, after_uploads(server, path, cookie), floor.median
         cells = [f"{figure:.1f}" for figure in figures]
-        cells += [f"{ours.median / floor.median:.1f}", f"{others(server, page, asked.seconds):.1f}"]
+        cells += [f"{ours.median / floor.median:.1f}", f"{others(server, page, options.seconds):.1f}"]
         yield ours, [name, f"{ours.size / 1000:.0f} kB", *cells]
 
 
-def document(asked: argparse.Namespace, rows: Sequence[tuple[Answers, list[str]]]) -> str:
+def scale(options: argparse.Namespace) -> str:
+    """The amount of data on the server, as text."""
+    amounts = f"{options.processes} processes, {options.releases} releases"
+    return f"{amounts}, {options.projects} projects of {options.runs} runs"
+
+
+def document(options: argparse.Namespace, rows: Sequence[tuple[Answers, list[str]]]) -> str:
     head = ["page", "size", "median, ms", "p90", "p99", "after an upload", "bare", "times bare", "others, worst"]
     late = [cells[0] for answers, cells in rows if answers.median > GOAL]
     verdict = f"missed by {', '.join(late)}" if late else "met by all"
     return f"""# Pages
 
-{asked.processes} processes, {asked.releases} releases, {asked.projects} projects of {asked.runs} runs, a repository of
-1,500 charts, 200 accounts; asked as an ADMIN who is logged in. {report.machine()}.
+{scale(options)}, a repository of
+1,500 charts, 200 accounts; requested as an ADMIN who is logged in. {report.machine()}.
 `python benchmarks/pages.py`, where the words of the head are explained. Goal: a median below {GOAL:g} ms: {verdict}.
 
 {report.table(head, [cells for _, cells in rows])}
 """
 
 
-def claimed(asked: argparse.Namespace, rows: Sequence[tuple[Answers, list[str]]]) -> list[Claim]:
+def claimed(options: argparse.Namespace, rows: Sequence[tuple[Answers, list[str]]]) -> list[Claim]:
     """Of the main pages, and of the one that took longest."""
     slowest = max(rows, key=lambda row: row[0].median)
-    house = f"{asked.processes} processes, {asked.releases} releases, {asked.projects} projects of {asked.runs} runs"
     named = [(cells[0], answers) for answers, cells in rows if cells[0] in MAIN]
     named.append((f"the slowest of all {len(rows)}, {slowest[1][0]}", slowest[0]))
-    return [Claim("pages", f"{name} ({house})", "ms", [answers.median], bound=GOAL) for name, answers in named]
+    return [Claim("pages", f"{name} ({scale(options)})", "ms", [answers.median], bound=GOAL) for name, answers in named]
 
 
 def main() -> None:
@@ -161,23 +168,26 @@ def main() -> None:
     parser.add_argument("--keep", type=Path)
     parser.add_argument("--out", type=Path, help="write the Markdown here too")
     parser.add_argument("--claims", type=Path, help="add what is claimed to this file")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     port = free_port()
     bare = subprocess.Popen([sys.executable, "-c", BARE, str(port)])
     try:
         with tempfile.TemporaryDirectory(prefix="ph-bench-", ignore_cleanup_errors=True) as name:
-            folder = asked.keep or Path(name)
-            with large_server(folder, asked.processes, asked.projects, asked.runs, asked.releases) as (server, session):
+            folder = options.keep or Path(name)
+            with large_server(folder, options.processes, options.projects, options.runs, options.releases) as (
+                server,
+                session,
+            ):
                 time.sleep(SETTLED)  # the processes start, the API server comes to rest
-                rows = list(measure(server, port, session, asked))
+                rows = list(measure(server, port, session, options))
     finally:
         bare.kill()
         bare.wait()
-    text = document(asked, rows)
+    text = document(options, rows)
     print(text)
-    if asked.out:
-        asked.out.write_text(text)
-    claims.save(asked.claims, claimed(asked, rows))
+    if options.out:
+        options.out.write_text(text)
+    claims.save(options.claims, claimed(options, rows))
 
 
 if __name__ == "__main__":

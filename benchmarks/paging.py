@@ -89,7 +89,7 @@ def _entries(first: int, batch: int, count: int) -> list["Entry"]:
 
 
 def measure(sizes: Sequence[int], seconds: float = 0.4) -> list[Row]:
-    """Each question, asked by one client for a while, of a history of each size."""
+    """Each query, repeated by one client, on a history of each size."""
     rows = [Row(question) for question in QUESTIONS]
     for size in sizes:
         with _served(size) as port:

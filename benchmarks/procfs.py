@@ -1,4 +1,4 @@
-"""What the kernel says of a set of processes: memory, processor time, wakeups, threads. No supervisor is asked."""
+"""Figures of the kernel for a set of processes: memory, processor time, wakeups, threads."""
 
 import os
 import re
@@ -59,7 +59,7 @@ def family(root: int, without: Iterable[int]) -> list[int]:
 
 
 def tagged_processes(mark: str) -> list[int]:
-    """The processes that inherited `mark` in their environment, whoever their parent is by now."""
+    """The processes with `mark` in their environment, whatever their parent process is."""
     wanted, found = mark.encode(), []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit() or int(entry.name) == os.getpid():

@@ -1,4 +1,4 @@
-"""The figures of all runs, and the Markdown made of them: median, spread, and the ratio to ours within the same run."""
+"""The figures of all runs, and their Markdown: median, spread, and the ratio to ours within the same run."""
 
 import os
 import platform

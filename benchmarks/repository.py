@@ -1,4 +1,4 @@
-"""A large chart repository: ours beside the helm command that gives the same answer, in the same runs.
+"""A large chart repository: Pilothouse compared with the equivalent helm command, in the same runs.
 
     python benchmarks/repository.py [--versions 50000] [--runs 3] [--helm FILE] [--out FILE]
 
@@ -134,7 +134,7 @@ def timed(work: Callable[[], object]) -> float:
 
 
 def change(index: Path, number: int) -> None:
-    """Says another time of making: who asks whether it has changed is told so."""
+    """Sets a new modification time, so that conditional requests see a change."""
     with index.open("r+b") as file:
         file.seek(len(HEAD) - 2)
         file.write(b"%02d" % number)

@@ -1,4 +1,4 @@
-"""The run stream measured: ours beside nginx with nchan, in the same runs.
+"""The run stream: Pilothouse compared with nginx and nchan, in the same runs.
 
     python benchmarks/streams.py [--streams 1000,10000] [--runs 3] [--events 10] [--stalled 20] [--out FILE]
 
@@ -86,7 +86,7 @@ class Hub(ABC):
         return False
 
     def lag(self) -> Lag | None:
-        """How late its loop was since this was asked last, where that can be known."""
+        """The delay of its loop since the last call, if it can be measured."""
         return None
 
     def post(self, path: str, body: bytes, headers: dict[str, str]) -> None:
@@ -128,7 +128,7 @@ class Pilothouse(Hub):
         return lag(self.process.pid, self.place / "lag")
 
     def publish(self, number: int, branch: str = "main") -> None:
-        """One upload, whose run is told to all."""
+        """One upload, whose run is sent to all streams."""
         parts = {"project": "bench", "branch": branch, "commit": f"{number:040x}"}
         lines = [
             f'--b\r\nContent-Disposition: form-data; name="{key}"\r\n\r\n{text}\r\n' for key, text in parts.items()
@@ -171,7 +171,7 @@ EVENT = json.dumps(
     },
     separators=(",", ":"),
 ).encode()  # fmt: skip
-"""What ours sends for an upload of these benchmarks, byte for byte but for its numbers."""
+"""The event that Pilothouse sends for an upload of these benchmarks, except for its numbers."""
 
 
 @contextmanager
@@ -228,7 +228,7 @@ def _tell(hub: Hub, listeners: Listeners, events: int, streams: int, record: Cal
 
 
 def flood(stalled: int, record: Callable[[str, float], None]) -> None:
-    """Clients that read nothing, and events until none of them is left or all is told."""
+    """Clients that do not read, and events until all clients are dropped or all events are sent."""
     with running(Pilothouse) as hub:
         hub.publish(0)
         until(lambda: not hub.is_starting(), 60, "the end of what it looks at when it starts")

@@ -1,4 +1,4 @@
-"""Supervision measured: ours beside supervisord, runit and pm2, and beside what Python itself allows, in the same runs.
+"""Supervision: Pilothouse compared with supervisord, runit, pm2 and bare Python, in the same runs.
 
     python benchmarks/supervision.py [--quick] [--install] [--children 1,100,500] [--runs 3] [--out FILE]
 
@@ -72,7 +72,7 @@ class Benchmark:
         say(f"run {number + 1}: {kind.name}, {size} children: {time.monotonic() - begin:.1f} s")
 
     def idle(self) -> None:
-        """All of them at rest beside one another, once for each N."""
+        """All candidates idle at the same time, once for each N."""
         for size in self.sizes:
             with ExitStack() as stack:
                 stages = [stage for kind in self.kinds if (stage := self._resting(stack, kind, size))]

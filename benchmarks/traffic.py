@@ -1,4 +1,4 @@
-"""Mixed traffic on all three services, at a bearable pace: who asks what, how long each answer took, what was wrong."""
+"""Mixed traffic on all three services, at a moderate rate: the requests, their durations and errors."""
 
 import http.client
 import json
@@ -41,7 +41,7 @@ class Tally:
 
 
 class Client:
-    """One that asks on a kept connection, one thing after the other, with a pause between."""
+    """A client that sends requests one after another on a persistent connection, with pauses."""
 
     def __init__(self, port: int, told: Tally, pause: float, seed: int) -> None:
         self.port = port
@@ -83,7 +83,7 @@ class Client:
 
 
 class Reader(Client):
-    """Reads supervision, the house and the pages."""
+    """Reads supervision, the server's state and the pages."""
 
     def work(self) -> Weighted:
         plain = {
@@ -104,7 +104,7 @@ class Reader(Client):
 
 
 class Operator(Client):
-    """Starts, stops and restarts processes; what is asked of one that another has just stopped may be a conflict."""
+    """Starts, stops and restarts processes; a call may conflict with that of another client."""
 
     def work(self) -> Weighted:
         return [
@@ -117,7 +117,7 @@ class Operator(Client):
 
 
 class Builder(Client):
-    """A CI: posts shards of runs, asks for the verdict, and reads what there is."""
+    """A CI system: posts shards of runs, requests the verdict, and reads results."""
 
     sent = 0
     last = ""

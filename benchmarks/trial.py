@@ -60,7 +60,7 @@ class Trial:
         return max(word.at for word in words)
 
     def verify(self) -> None:
-        """It runs every child once, and its own account says the same."""
+        """Checks that every child runs once, and that the supervisor reports the same."""
         extra: list[Word] = self.words.pending()
         if extra or len(self.alive) != self.children:
             raise RuntimeError(f"{len(self.alive) + len(extra)} children started for {self.children}")
@@ -162,7 +162,7 @@ def _status(trial: Trial, effort: Effort, record: Record) -> None:
 
 
 def _busy(trial: Trial, effort: Effort, record: Record) -> None:
-    """The status of one child, asked 250 times a second while all are stopped and started again, some times over."""
+    """The status of one child, requested 250 times a second while all are stopped and started several times."""
     target = trial.candidate.target_one()
     if not target or trial.children < FEW:
         return

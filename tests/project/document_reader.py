@@ -142,9 +142,9 @@ class DocumentReader:
             assert done.returncode == 0, f"{commands}\n{reply}\n{done.stderr.decode()}"
             if printed is None or matches(self.here(printed), reply):
                 return
-            told = f"{commands}\nshould print\n{printed}\nand printed\n{reply!r}"
-            assert _QUERY.fullmatch(commands), told
-            assert time.monotonic() < end, told
+            message = f"{commands}\nshould print\n{printed}\nand printed\n{reply!r}"
+            assert _QUERY.fullmatch(commands), message
+            assert time.monotonic() < end, message
 
     def _done(self, command: list[str], given: bytes, more: Mapping[str, str]) -> subprocess.CompletedProcess[bytes]:
         return subprocess.run(

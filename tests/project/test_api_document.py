@@ -39,5 +39,5 @@ def test_what_the_document_has_otherwise_is_noticed() -> None:
 
 def test_every_status_is_documented_once() -> None:
     rows = re.findall(r"^\| (`[^|]+) \|", SUPERVISION.split("`exitCode` is")[0], re.MULTILINE)
-    told = [status for row in rows for status in re.findall("`([a-z_]+)`", row)]
-    assert sorted(told) == sorted(status.value for status in STATUSES)
+    statuses = [status for row in rows for status in re.findall("`([a-z_]+)`", row)]
+    assert sorted(statuses) == sorted(status.value for status in STATUSES)

@@ -117,13 +117,13 @@ def test_files_that_a_document_creates_in_the_checkout_are_ignored() -> None:
 def test_something_is_run() -> None:
     assert "README.md" in RUN
     assert len(blocks(text("README.md"))) >= 4
-    told = [block.kind for name in RUN for block in blocks(text(name))]
-    assert {kind: told.count(kind) for kind in ("serve", "steps", "client")} == {"serve": 6, "steps": 2, "client": 3}
+    kinds = [block.kind for name in RUN for block in blocks(text(name))]
+    assert {kind: kinds.count(kind) for kind in ("serve", "steps", "client")} == {"serve": 6, "steps": 2, "client": 3}
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if "quickstart" in name])
 def test_a_quickstart_is_run_whole(name: str) -> None:
-    """But for what it says itself, with a reason."""
+    """Except for blocks marked with a reason."""
     bare = re.findall(r"(?<! -->\n)^```(?:sh|yaml|json)\n.*", text(name), re.MULTILINE)
     assert bare == []
     assert len(re.findall("<!-- not run: .+ -->\n```sh", text(name))) <= 2
@@ -168,7 +168,7 @@ def test_links_lead_somewhere(name: str) -> None:
 
 
 def is_served(method: str, path: str) -> bool:
-    """Whether somebody answers this; a path of a document may leave out the base path, and has variables in braces."""
+    """Whether a handler serves this; a path of a document may leave out the base path, and has variables in braces."""
     concrete = re.sub(r"\{\w*[iI]d\}", "1", re.sub(r"\{status\}", "running", path))
     concrete = re.sub(r"\{\w+\}", "x", concrete)
     for rule in RULES:
@@ -183,9 +183,9 @@ def calls(text: str) -> Iterator[tuple[str, str]]:
     """Each method and path; `…/values` after a path is another below it, or beside it."""
     for line in text.splitlines():
         method, path = "", ""
-        for word, asked, rest in re.findall(r"`(?:(GET|POST|PUT|DELETE) (/[^\s`?]*)|…(/[^\s`?]*)[^`]*)", line):
+        for word, target, rest in re.findall(r"`(?:(GET|POST|PUT|DELETE) (/[^\s`?]*)|…(/[^\s`?]*)[^`]*)", line):
             if word:
-                method, path = word, asked
+                method, path = word, target
                 yield method, path
             elif method:
                 below, beside = path + rest, path.rpartition("/")[0] + rest

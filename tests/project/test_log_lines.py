@@ -1,4 +1,4 @@
-"""docs/operations.md tells of every line that we log, and of none that we do not."""
+"""docs/operations.md documents exactly the lines that the server logs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ROW = re.compile(r"^\| `([a-z]+: .+?)` \| (\w+) \|", re.MULTILINE)
 
 
 class Line(NamedTuple):
-    """The part of the house and its words, in a call with holes for what is told each time."""
+    """The logger and message of a log call, with placeholders."""
 
     words: str
     level: str
@@ -49,19 +49,19 @@ CALLS = {line for file in FILES for line in called(file.read_text())}
 ROWS = {Line(*row) for row in ROW.findall((ROOT / "docs" / "operations.md").read_text())}
 
 
-def meant(told: str) -> str | None:
-    """The words of the call that a row is about: of those that could have said it, those that say most of it."""
-    could = sorted(words for words, _ in CALLS if re.fullmatch(".+".join(map(re.escape, HOLE.split(words))), told))
-    return max(could, key=lambda words: len(HOLE.sub("", words)), default=None)
+def matching_call(row: str) -> str | None:
+    """The message of the call that a row documents: of all that match, the one with the most fixed text."""
+    matches = sorted(words for words, _ in CALLS if re.fullmatch(".+".join(map(re.escape, HOLE.split(words))), row))
+    return max(matches, key=lambda words: len(HOLE.sub("", words)), default=None)
 
 
 def test_every_log_line_is_documented_with_its_level() -> None:
-    told = {(meant(row.words), level) for row in ROWS for level in (row.level, ANY)}
-    assert sorted(CALLS - told) == []
+    documented = {(matching_call(row.words), level) for row in ROWS for level in (row.level, ANY)}
+    assert sorted(CALLS - documented) == []
 
 
 def test_every_documented_line_exists() -> None:
-    assert [row for row in ROWS if not {(meant(row.words), level) for level in (row.level, ANY)} & CALLS] == []
+    assert [row for row in ROWS if not {(matching_call(row.words), level) for level in (row.level, ANY)} & CALLS] == []
 
 
 def test_the_search_finds_log_calls() -> None:
@@ -75,4 +75,4 @@ logging.getLogger("disk").critical("it is gone")
         ("disk: %s is full: %d left", "WARNING"), ("disk: %s", ANY), ("disk: it is gone", "CRITICAL"),
     }  # fmt: skip
     assert len(CALLS) > 50
-    assert meant("logs: it was eaten") is None
+    assert matching_call("logs: it was eaten") is None

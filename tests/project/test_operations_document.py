@@ -117,16 +117,18 @@ NAMES = [str(file.relative_to(ROOT)) for file in (ROOT / "README.md", *sorted((R
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_property_that_a_document_names_is_there(name: str) -> None:
-    told = set(re.findall(r"`((?:server|supervisor|svc|tracker)\.[a-z][a-z.-]*[a-z])`?[:`]", (ROOT / name).read_text()))
+    documented = set(
+        re.findall(r"`((?:server|supervisor|svc|tracker)\.[a-z][a-z.-]*[a-z])`?[:`]", (ROOT / name).read_text())
+    )
     sections = {path.rpartition(".")[0] for path in DEFAULTS} | {path.split(".")[0] for path in DEFAULTS}
     above = {".".join(path.split(".")[:2]) for path in DEFAULTS}
-    assert told - DEFAULTS.keys() - sections - above - FILES == set()
+    assert documented - DEFAULTS.keys() - sections - above - FILES == set()
 
 
 FILES = {"tracker.db"}
 
 
 def test_the_defaults_in_its_limits_are_those_of_the_code() -> None:
-    told = [one for bound in LIMITS.values() for one in re.findall(r"`([a-z.-]+)` \(([^)]*)\)", bound)]
-    assert len(told) > 20
-    assert [one for one in told if DEFAULTS[one[0]] not in (one[1], "none")] == []
+    documented = [one for bound in LIMITS.values() for one in re.findall(r"`([a-z.-]+)` \(([^)]*)\)", bound)]
+    assert len(documented) > 20
+    assert [one for one in documented if DEFAULTS[one[0]] not in (one[1], "none")] == []

@@ -1,4 +1,4 @@
-"""A property of an entry may be written nested, with dots, or half and half: it says the same."""
+"""A property of an entry may be written nested, dotted or mixed, with the same meaning."""
 
 from __future__ import annotations
 
