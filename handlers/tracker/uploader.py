@@ -7,12 +7,13 @@ import re
 from functools import cache
 from pathlib import Path
 
+import supervisor.cli
 from handlers.base import Base
 from handlers.http.permissions import PUBLIC
 from handlers.routing import Route
-from supervisor.cli import changed_lines, ci_environment, upload, upload_request
 
-_MODULES = (ci_environment, changed_lines, upload_request, upload)
+_MODULES = ("ci_environment", "changed_lines", "upload_request", "upload")
+"""Modules of `supervisor.cli`, in the order of their imports. They are read, never imported by the server."""
 _LEFT_OUT = re.compile(
     r"^from __future__ import annotations\n|^from supervisor\.cli\.\w+ import (?:\([^)]*\)|[^\n]*)\n", re.MULTILINE
 )
@@ -27,7 +28,8 @@ from __future__ import annotations
 @cache
 def standalone() -> bytes:
     """The modules of the uploader as one file: they use the standard library only. Reads files: for a worker."""
-    parts = [_LEFT_OUT.sub("", Path(module.__file__ or "").with_suffix(".py").read_text()) for module in _MODULES]
+    folder = Path(supervisor.cli.__path__[0])
+    parts = [_LEFT_OUT.sub("", (folder / f"{name}.py").read_text()) for name in _MODULES]
     return (_HEAD + "\n\n".join(parts)).encode()
 
 
