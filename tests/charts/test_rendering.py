@@ -80,7 +80,7 @@ def test_the_text_is_plain_or_yaml_as_one_asks(server: Server) -> None:
     asked = upload(server, TEMPLATE, {"Accept": "application/yaml"}, chart=tint())
     assert asked.headers["Content-Type"] == "application/yaml"
     assert asked.body == plain.body
-    assert asked.headers["Vary"] == plain.headers["Vary"] == "Accept"
+    assert asked.headers["Vary"] == plain.headers["Vary"] == "Accept, Accept-Encoding"
 
 
 def test_only_what_is_wanted(server: Server) -> None:
@@ -296,7 +296,7 @@ def test_a_name_that_no_chart_can_have_is_400(server: Server, name: str | None) 
 
 @pytest.mark.parametrize("kind", [None, "application/json", "text/plain", "application/x-www-form-urlencoded"])
 def test_json_needs_no_content_type(server: Server, kind: str | None) -> None:
-    answer = server.ask("POST", CREATE, b'{"name":"x","more":1}', {"Content-Type": kind} if kind else {})
+    answer = server.ask("POST", CREATE, b'{"name":"x"}', {"Content-Type": kind} if kind else {})
     assert answer.status == 200
 
 
@@ -308,9 +308,9 @@ def test_a_body_that_is_none_is_400(server: Server, content: bytes) -> None:
 
 
 def test_json_beyond_a_mebibyte_is_413(server: Server) -> None:
-    content = b'{"name":"x","y":"' + b"y" * 1024**2 + b'"}'
+    content = b'{"name":"x"' + b" " * 1024**2 + b"}"
     problem(server.post(CREATE, content), 413, CREATE, dated=True)
-    assert server.post(CREATE, b'{"name":"x","y":"' + b"y" * (1024**2 - 100) + b'"}').status == 200
+    assert server.post(CREATE, b'{"name":"x"' + b" " * (1024**2 - 100) + b"}").status == 200
 
 
 # Without helm, and after a kill
