@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from pathlib import Path
 
 from models.supervision.tables import database
@@ -48,11 +47,11 @@ class Maintenance:
 
     async def watch(self) -> None:
         """Runs a round every two and a half seconds."""
-        rounds = 0
+        rounds, now = 0, asyncio.get_running_loop().time
         while True:
-            due = time.monotonic() + _INTERVAL_SECONDS
+            due = now() + _INTERVAL_SECONDS
             await asyncio.sleep(_INTERVAL_SECONDS)
-            self.lag = time.monotonic() - due
+            self.lag = now() - due
             rounds += 1
             self._worst[rounds % len(self._worst)] = self.lag
             try:

@@ -19,7 +19,6 @@ import shutil
 import signal
 import struct
 import subprocess
-import time
 from collections import deque
 from collections.abc import Callable, Iterator, KeysView, Mapping
 from pathlib import Path
@@ -272,8 +271,9 @@ class Children:
             loop.call_soon(self._handle_exits)
 
     def _handle_exits(self) -> None:
-        end = time.monotonic() + _EXIT_SLICE_SECONDS
-        while self._ended and time.monotonic() < end:
+        now = asyncio.get_running_loop().time
+        end = now() + _EXIT_SLICE_SECONDS
+        while self._ended and now() < end:
             child, on_exit = self._ended.popleft()
             try:
                 if child.is_adopted:
