@@ -34,7 +34,6 @@ from supervisor.charts.service import Charts, Choose
 from supervisor.clock import Clock
 from supervisor.maintenance import Maintenance
 from supervisor.processes.adoption import adopt
-from supervisor.processes.cgroups import Cgroups
 from supervisor.processes.child import Children
 from supervisor.processes.context import SupervisionContext
 from supervisor.processes.event_writer import EventWriter
@@ -44,7 +43,7 @@ from supervisor.processes.history import QUERY_TAKES, History, OwnHistory
 from supervisor.processes.log_files import Logs
 from supervisor.processes.log_growth import LogGrowth
 from supervisor.processes.notices import Notices
-from supervisor.processes.orphans import Orphans, become_subreaper
+from supervisor.processes.orphans import Cgroups, Orphans, become_subreaper
 from supervisor.processes.usage import Meter
 from supervisor.pubsub import PubSub
 from supervisor.systemd import VARIABLES, Systemd

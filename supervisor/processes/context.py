@@ -15,13 +15,12 @@ from models.config import env_files
 from models.errors import Invalid
 from models.supervision.process import ProcessSpec
 from supervisor.clock import Clock
-from supervisor.processes.cgroups import Cgroups
 from supervisor.processes.child import FINGERPRINT_VARIABLE, TAG_VARIABLE, Children, Launch
 from supervisor.processes.event_writer import EventWriter
 from supervisor.processes.health import Prober
 from supervisor.processes.log_files import LogFile
 from supervisor.processes.notices import Notices
-from supervisor.processes.orphans import Orphans
+from supervisor.processes.orphans import Cgroups, Orphans
 from supervisor.scheduling import YieldingLock
 
 log = logging.getLogger("supervision")

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.processes.cgroups import Cgroups
 from supervisor.processes.child import Child, Identity
+from supervisor.processes.orphans import Cgroups
 
 
 @pytest.mark.parametrize("there", [True, False])
