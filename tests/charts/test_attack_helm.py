@@ -205,7 +205,7 @@ def test_a_stop_lets_a_rollback_finish_that_could_not_say_it_failed(
         ("Error: INSTALLATION FAILED: unable to continue with install: could not get information about the resource "
          "/: resource name may not be empty", 400),
         ("Error: INSTALLATION FAILED: create: failed to create: Request entity too large: limit is 3145728", 400),
-        ("Error: INSTALLATION FAILED: create: failed to create: etcdserver: request is too large", 400),
+        ("Error: INSTALLATION FAILED: create: failed to create: etcdserver: request is too large", 502),
         ("Error: INSTALLATION FAILED: failed to install CRD crds/a.yaml: error parsing : json: offset 2: invalid", 400),
         ('Error: INSTALLATION FAILED: Service in version "v1" cannot be handled: strict decoding error: no', 400),
         ('Error: UPGRADE FAILED: Operation cannot be fulfilled on services "a": the object has been modified', 409),
