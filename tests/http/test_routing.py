@@ -18,7 +18,7 @@ BROWSER = "text/html,application/xhtml+xml,*/*;q=0.8"
 
 SHAPES = {
     "supervision": ("application/json", ERROR),
-    "charts": ("application/problem+json", PROBLEM | {"timestamp"}),
+    "charts": ("application/problem+json", PROBLEM | {"timestamp", "code"}),
     "tracker": ("application/problem+json", PROBLEM),
 }
 SERVICE_OF_SEGMENT = {
