@@ -173,7 +173,7 @@ def test_at_the_root_whoever_names_event_streams_gets_the_trackers(server: Serve
 def test_at_the_root_any_other_gets_the_page(server: Server, accept: str | None) -> None:
     answer = server.ask("GET", API, headers={} if accept is None else {"Accept": accept})
     assert body(answer)["totalElements"] == 6
-    assert answer.headers["Vary"] == "Accept"
+    assert answer.headers["Vary"] == "Accept, Accept-Encoding"
     assert answer.headers["Link"] == '</tracker/api/v1/events>; rel="alternate"; type="text/event-stream"'
 
 
