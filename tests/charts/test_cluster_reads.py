@@ -289,8 +289,7 @@ def test_helm_answers_the_same_where_the_kubeconfig_is_its_own_to_read(
     other = base(tmp_path, cluster.plugin_config())
     try:
         other.start()
-        paths = [f"{API}?namespace={space}"]
-        paths += [*(f"{API}/web{read}" for read in READS), f"{API}/kept", f"{API}/kept/resources"]
+        paths = [API, *(f"{API}/web{read}" for read in READS), f"{API}/kept", f"{API}/kept/resources"]
         for path in paths:
             path += ("&" if "?" in path else "?") + f"namespace={space}"
             ours, theirs = ok(server.get(path)), ok(other.get(path))
