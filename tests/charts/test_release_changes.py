@@ -268,7 +268,7 @@ def test_what_an_earlier_run_found_is_not_told_of_a_test_that_was_not_run(place:
         failed, other = place.ask("POST", "/releases/r/test", query="&timeoutSeconds=20").json
     assert failed["status"] == "FAILED"
     assert "pod r-test failed" in failed["message"]
-    assert (other["status"], other["message"]) == ("RUNNING", "not run: one before it failed")
+    assert (other["status"], other["message"]) == ("RUNNING", "not run: an earlier test failed")
 
 
 def test_a_test_whose_time_runs_out_is_running(place: Place) -> None:
