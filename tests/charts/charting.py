@@ -7,6 +7,7 @@ import json
 import shutil
 import tarfile
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -94,4 +95,8 @@ def said(server: Server, method: str, path: str, fields: Any = None, **headers: 
 
 def temporary(folder: Path) -> list[Path]:
     """What is left of requests in the temporary folder of a server."""
-    return [path for own in folder.glob("pilothouse-*") for path in own.iterdir() if path.name != ".lock"]
+    left: list[Path] = []
+    for own in folder.glob("pilothouse-*"):
+        with suppress(FileNotFoundError):  # a server removes what another has left, this folder too
+            left += [path for path in own.iterdir() if path.name != ".lock"]
+    return left
