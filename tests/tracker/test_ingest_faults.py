@@ -116,11 +116,13 @@ def test_a_client_that_only_stops_sending_leaves_nothing_either(server: Server) 
         wait_for(lambda: not left(server))
 
 
+@of_a_file
 def test_what_came_whole_is_stored_though_its_client_leaves(server: Server) -> None:
+    """Once it is parsed, and each file was removed for that: parsing itself stops when the client leaves."""
     sent = form([("project", "gone"), JUNIT])
     with locked(server) as unlock:
         with begun(server, sent, len(sent)):
-            wait_for(lambda: any((folder / "rows").exists() for folder in left(server)))
+            wait_for(lambda: [path.name for folder in left(server) for path in folder.glob("*")] == ["rows"])
         unlock()
         wait_for(lambda: not left(server))
     assert len(rows(server, "SELECT 1 FROM run r JOIN project p ON p.id = r.project_id WHERE p.name = 'gone'")) == 1
