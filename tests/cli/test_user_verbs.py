@@ -151,7 +151,7 @@ def test_a_token_has_a_name_a_scope_and_an_end(
 @pytest.mark.parametrize(
     ("arguments", "given", "word"),
     [
-        (["add", "bob"], PASSWORD, "bob already"),
+        (["add", "bob"], PASSWORD, "the user name bob is taken"),
         (["add", "new"], "short\n", "8 to 1024"),
         (["add", "new"], "", "8 to 1024"),
         (["add", "new"], b"\xff\xfe\xff\xfe\xff\xfe\xff\xfe\n", "UTF-8"),
