@@ -194,7 +194,7 @@ def check_repositories(load: Load, told: str) -> None:
 def foreign(server: Server, temp: Path) -> list[str]:
     """What should not be there, or not as it is."""
     names = {f"{name}.db{end}" for name in STORES for end in ("", "-wal", "-shm")}
-    allowed = names | {"lock", "admin-password", "incoming", "charts"}
+    allowed = names | {"lock", "admin-password", "incoming", "charts", "control.sock", "endpoint.json"}
     found = [str(path) for path in server.data.iterdir() if path.name not in allowed]
     found += map(str, (server.data / "incoming").iterdir())
     for path in (server.data, *server.data.iterdir(), server.data / "charts" / "helm"):
