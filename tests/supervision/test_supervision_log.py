@@ -12,13 +12,13 @@ CRASHER = {"command": ["sh", "-c", "exit 3"], "restart": "on-failure", "restart-
 def test_a_process_at_its_limit_is_not_brought_back_by_the_next_start(serve: Serve) -> None:
     server = serve({"crasher": CRASHER})
     server.do("start", "crasher")
-    wait_for(lambda: "it stays failed" in server.log.read_text())
+    wait_for(lambda: "restart limit reached" in server.log.read_text())
     starts = server.moves("crasher").count("starting")
     assert starts == 3
     server.kill()
     server.start()
     server.do("start", "crasher")  # by hand it may
-    wait_for(lambda: server.log.read_text().count("it stays failed") == 2)
+    wait_for(lambda: server.log.read_text().count("restart limit reached") == 2)
     assert server.moves("crasher").count("starting") == 2 * starts
 
 
