@@ -61,8 +61,8 @@ READERS = {
     permissions.PUBLIC,
 }
 READS = [route for route in ROUTES if route[0] == "GET" and route[2].permission_of("GET") in READERS]
-STREAMS = {"RunStream", "StatusStream", "LogStream"}
-OPEN = {"Health", "Ready", "Login", "Logout", "BadgePicture", "SwaggerFiles"}
+STREAMS = {"RunStream", "StatusStream", "LogStream", "LiveStream"}
+OPEN = {"Health", "Ready", "Login", "Logout", "BadgePicture", "SwaggerFiles", "Favicon", "Uploader"}
 
 
 def name(route: tuple[str, str, Any]) -> str:
