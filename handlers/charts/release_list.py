@@ -6,8 +6,10 @@ from collections import Counter
 from urllib.parse import quote, urlencode
 
 from handlers.charts.base_page import ChartPage
+from handlers.charts.releases import ListRequest
 from handlers.routing import Route
 from models.charts import releases
+from models.charts.parameters import read
 from models.charts.releases import Brief
 from models.charts.responses import ListRow
 from models.errors import Problem, Upstream
@@ -65,8 +67,9 @@ class Releases(ChartPage):
             return known.releases, ""
         if known.problem.code == DENIED:
             try:
-                rows = await self.run("helm_list", query={"namespace": namespace})
-                return [releases.brief_of_row(row) for row in rows if isinstance(row, ListRow)], ""
+                request = read(ListRequest, {}, {"namespace": namespace}, {})
+                rows = await reads.rows(request.namespace or "default")
+                return [releases.brief_of_row(row) for row in rows], ""
             except Problem as problem:
                 return [], problem.message
         return [], known.problem.message
