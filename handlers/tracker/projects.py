@@ -119,6 +119,8 @@ class ProjectSettings(Tracked):
     }
 
     async def patch(self, id: str) -> None:
+        if not self.request.body:
+            raise Invalid("a JSON object of settings is required")
         body = self.body_object()
         if unknown := sorted(set(body) - set(_COLUMNS)):
             raise Invalid(f"{unknown[0]} is not a setting of a project; these are: {', '.join(_COLUMNS)}")

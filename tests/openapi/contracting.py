@@ -27,7 +27,7 @@ CHARTED = charting.chart(CHART, values="colour: red\n", templates__map=charting.
 """A chart without tests, which would run until their time is over: nothing runs a Pod here."""
 
 METHODS = ("get", "post", "put", "patch", "delete")
-STREAMS = ("process_stream", "run_stream")
+STREAMS = ("process_stream", "run_stream", "live_stream")
 """They do not end by themselves."""
 
 Json = dict[str, Any]
