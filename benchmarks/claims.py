@@ -39,7 +39,7 @@ class Claim:
 
     @property
     def judged(self) -> float:
-        """The value checked against the bound: the median of the ratios, or of ours."""
+        """The value checked against the bound: the median of the ratios, or of the value measured here."""
         return statistics.median(self.ratios or self.ours)
 
     @property
@@ -67,7 +67,7 @@ def measured(
     bound: float | None = None,
     at_least: bool = False,
 ) -> list[Claim]:
-    """The claim on that metric, from the runs in which both were measured; none without a value of ours."""
+    """The claim on that metric, from the runs in which both were measured; `None` without a value for Pilothouse."""
     ours, theirs = (figures.values.get((metric, size, who), {}) for who in (OURS, beside))
     if beside and not theirs:
         return [Claim(area, text, unit, list(ours.values()), f"{beside}: not measured")] if ours else []

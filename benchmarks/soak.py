@@ -83,7 +83,7 @@ class Soaked:
     """All that a run came to."""
 
     seconds: float
-    told: Tally
+    tally: Tally
     watch: Watch
     lag: list[float]
     log: str
@@ -103,12 +103,12 @@ class Soaked:
 
     def faults(self, growth: float = GROWTH) -> list[str]:
         """Why the run is not a good one; nothing where it is. `growth`: MiB that are noise."""
-        found = [f"{len(self.told.errors)} errors, the first: {self.told.errors[0]}"] if self.told.errors else []
+        found = [f"{len(self.tally.errors)} errors, the first: {self.tally.errors[0]}"] if self.tally.errors else []
         for name, (_, first, last) in self.grown().items():
             most = max(growth, GROWTH_PART * first) if name in ("rss", "pss") else 8
             if last - first > most:
                 found.append(f"{name} grew from {first:.1f} to {last:.1f}")
-        found += ["no stream told of anything"] if not self.told.events else []
+        found += ["no stream tally of anything"] if not self.tally.events else []
         return found + (["the log has a trace"] if "Traceback" in self.log else [])
 
 
@@ -146,10 +146,10 @@ def staged(place: Path, with_cluster: bool) -> Iterator[tuple[Server, bool]]:
 
 
 def soak(place: Path, seconds: float, with_cluster: bool) -> Soaked:
-    told, over = Tally(), threading.Event()
+    tally, over = Tally(), threading.Event()
     with staged(place, with_cluster) as (server, has_cluster):
         watch = Watch(server.pid)
-        crowd = [threading.Thread(target=one.run, args=(over,)) for one in clients(server.port, told, has_cluster)]
+        crowd = [threading.Thread(target=one.run, args=(over,)) for one in clients(server.port, tally, has_cluster)]
         crowd.append(threading.Thread(target=watch.run, args=(over,)))
         with Probe(Target.get(server.port, "/healthz"), 0.02) as probe:
             for thread in crowd:
@@ -161,16 +161,16 @@ def soak(place: Path, seconds: float, with_cluster: bool) -> Soaked:
                 for thread in crowd:
                     thread.join()
             lag = [1000 * one for one in probe.latencies()]
-        return Soaked(seconds, told, watch, lag, server.log.read_text(), has_cluster)
+        return Soaked(seconds, tally, watch, lag, server.log.read_text(), has_cluster)
 
 
 def percentile(ordered: Sequence[float], part: float) -> float:
     return ordered[min(len(ordered) - 1, int(len(ordered) * part))]
 
 
-def endpoints(told: Tally) -> str:
+def endpoints(tally: Tally) -> str:
     rows = []
-    for name, took in sorted(told.took.items()):
+    for name, took in sorted(tally.took.items()):
         ordered = sorted(1000 * one for one in took)
         figures = [percentile(ordered, part) for part in (0.5, 0.99)]
         rows.append([name, str(len(ordered)), *(f"{one:.1f}" for one in (*figures, ordered[-1]))])
@@ -197,18 +197,18 @@ def growth(soaked: Soaked) -> str:
 
 
 def document(soaked: Soaked, helm: str) -> str:
-    told, faults = soaked.told, soaked.faults()
+    tally, faults = soaked.tally, soaked.faults()
     lag, waited = sorted(soaked.lag), soaked.watch.waited
     verdict = "**good**: no error, nothing grew" if not faults else f"**not good**: {'; '.join(faults)}"
     with_what = f"{helm}, with a Kubernetes API server" if soaked.has_cluster else f"{helm}, without a cluster"
     return "\n".join([
         "# The soak", "",
         f"{report.machine()}. Pilothouse {VERSION}, Tornado {tornado.version}, SQLite {sqlite3.sqlite_version}, "
-        f"{with_what}. {soaked.seconds:.0f} s of mixed traffic: {told.count} requests "
-        f"({told.count / soaked.seconds:.0f} a second), {told.events} events of streams. The clients share the "
+        f"{with_what}. {soaked.seconds:.0f} s of mixed traffic: {tally.count} requests "
+        f"({tally.count / soaked.seconds:.0f} a second), {tally.events} events of streams. The clients share the "
         "machine, and one interpreter: what they saw is slower than what was answered.", "",
-        f"Errors: {len(told.errors)}. Verdict: {verdict}.", "",
-        *(f"- `{one}`" for one in told.errors[:10]), "",
+        f"Errors: {len(tally.errors)}. Verdict: {verdict}.", "",
+        *(f"- `{one}`" for one in tally.errors[:10]), "",
         "## Memory, descriptors, threads", "",
         f"Medians of the first and the last quarter after a warm-up of {100 * WARM_UP:.0f} %; the slope is a line "
         "through all samples between.", "", growth(soaked), "",
@@ -217,7 +217,7 @@ def document(soaked: Soaked, helm: str) -> str:
         f"{percentile(lag, 0.5):.1f} ms, p99 {percentile(lag, 0.99):.1f} ms, worst {lag[-1]:.1f} ms. For "
         f"{waited:.0f} s ({100 * waited / soaked.seconds:.1f} %) the loop could have gone on, had a processor been "
         "free (helms, the API server, the clients and whatever else ran have the same ones).", "",
-        histogram(lag), "", "## What was asked", "", endpoints(told), "",
+        histogram(lag), "", "## What was asked", "", endpoints(tally), "",
     ])  # fmt: skip
 
 

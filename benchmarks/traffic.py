@@ -43,9 +43,9 @@ class Tally:
 class Client:
     """A client that sends requests one after another on a persistent connection, with pauses."""
 
-    def __init__(self, port: int, told: Tally, pause: float, seed: int) -> None:
+    def __init__(self, port: int, tally: Tally, pause: float, seed: int) -> None:
         self.port = port
-        self.told = told
+        self.tally = tally
         self.pause = pause
         self.chance = random.Random(seed)
         self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
@@ -61,7 +61,7 @@ class Client:
             try:
                 self.chance.choices(work, weights)[0][1]()
             except Exception as error:  # whatever it is, it is an error of the run
-                self.told.errors.append(f"{type(self).__name__}: {error!r}")
+                self.tally.errors.append(f"{type(self).__name__}: {error!r}")
                 self._connection.close()
         self._connection.close()
 
@@ -73,9 +73,9 @@ class Client:
         self._connection.request(method, path, body, headers)
         response = self._connection.getresponse()
         said = response.read()
-        self.told.took[name].append(time.perf_counter() - begun)
+        self.tally.took[name].append(time.perf_counter() - begun)
         if response.status not in may:
-            self.told.errors.append(f"{name}: {method} {path} {response.status} {said[:200]!r}")
+            self.tally.errors.append(f"{name}: {method} {path} {response.status} {said[:200]!r}")
         return said
 
     def say(self, name: str, method: str, path: str, what: Any, may: tuple[int, ...] = (200,)) -> bytes:
@@ -246,23 +246,23 @@ class Listener(Client):
             connection.request("GET", path, headers={"Accept": "text/event-stream"})
             wire = connection.sock  # the connection lets go of it when the answer has no end
             response = connection.getresponse()
-            self.told.took["stream opened"].append(time.perf_counter() - begun)
+            self.tally.took["stream opened"].append(time.perf_counter() - begun)
             if response.status != 200:
-                self.told.errors.append(f"stream: {path} {response.status}")
+                self.tally.errors.append(f"stream: {path} {response.status}")
             wire.settimeout(0.5)
             end = time.monotonic() + self.chance.uniform(0, 5)
             with suppress(TimeoutError):
                 while time.monotonic() < end and (line := response.fp.readline()):
-                    self.told.events += line.startswith(b"data:")
+                    self.tally.events += line.startswith(b"data:")
         finally:
             connection.close()
 
 
-def clients(port: int, told: Tally, has_cluster: bool) -> list[Client]:
+def clients(port: int, tally: Tally, has_cluster: bool) -> list[Client]:
     """Everybody, with seeds of their own."""
-    crowd: list[Client] = [Reader(port, told, 0.05, seed) for seed in range(3)]
-    crowd += [Operator(port, told, 0.3, seed) for seed in range(2)]
-    crowd += [Builder(port, told, 0.15, seed) for seed in range(2)]
-    crowd += [Listener(port, told, 0.2, seed) for seed in range(4)]
-    crowd += [Charter(port, told, CHARTS_SLOWER * 0.2, seed) for seed in range(1)]
-    return [*crowd, *([Releaser(port, told, CHARTS_SLOWER * 0.3, 1)] if has_cluster else [])]
+    crowd: list[Client] = [Reader(port, tally, 0.05, seed) for seed in range(3)]
+    crowd += [Operator(port, tally, 0.3, seed) for seed in range(2)]
+    crowd += [Builder(port, tally, 0.15, seed) for seed in range(2)]
+    crowd += [Listener(port, tally, 0.2, seed) for seed in range(4)]
+    crowd += [Charter(port, tally, CHARTS_SLOWER * 0.2, seed) for seed in range(1)]
+    return [*crowd, *([Releaser(port, tally, CHARTS_SLOWER * 0.3, 1)] if has_cluster else [])]

@@ -17,7 +17,7 @@ def test_a_short_soak(tmp_path: Path) -> None:
     helm("helm")
     soaked = soak(tmp_path, SECONDS, with_cluster=False)
     assert soaked.faults(GROWTH) == []
-    asked = set(soaked.told.took)
+    asked = set(soaked.tally.took)
     assert {"processes", "page: home", "start", "upload", "gate", "badge", "template", "stream opened", "pull"} <= asked
     text = document(soaked, helm_version())
     assert "Errors: 0." in text

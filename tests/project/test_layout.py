@@ -28,9 +28,6 @@ EXCEPTIONS = {
     ("supervisor/charts/helm/recovery.py", "supervisor.processes.orphans"),
     ("handlers/tracker/base.py", "models.charts.parameters"),
     ("handlers/tracker/stream.py", "handlers.supervision.streams"),
-    ("supervisor/processes/fleet.py", "Fleet"),
-    ("supervisor/processes/process.py", "module"),
-    ("supervisor/processes/process.py", "Process"),
 }
 """(file, imported module or class that is too long, or "module" where the file itself is)."""
 
