@@ -14,7 +14,7 @@ import logging
 import math
 import os
 import signal
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -86,16 +86,24 @@ def _all_pids() -> list[int]:
     return [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]  # noqa: PTH208 (a hundred times cheaper)
 
 
-def descendants(pid: int) -> set[int]:
-    """All descendants of a process, by the kernel's lists of children."""
+def descendants(pid: int, excluded: Set[tuple[int, int]] = frozenset()) -> set[int]:
+    """All descendants of a process, by the kernel's lists of children; without those `excluded` and their descendants.
+
+    `excluded` holds pids with their start in ticks: a pid alone may be reused.
+    """
     seen: set[int] = set()
     queue = [pid]
     while queue:
         for child in _children(queue.pop()):
-            if child not in seen:
+            if child not in seen and not (excluded and _with_start(child) in excluded):
                 seen.add(child)
                 queue.append(child)
     return seen
+
+
+def _with_start(pid: int) -> tuple[int, int]:
+    facts = stat(pid)
+    return (pid, facts[3] if facts else 0)
 
 
 def _children(pid: int) -> list[int]:
@@ -232,6 +240,8 @@ class Orphans:
         self._children = children
         self._cgroups = cgroups
         self._server_id = server_id
+        # A script may start a program and then `exec` the server: that program is not the server's to end.
+        self._earlier_children = frozenset(map(_with_start, _children(os.getpid())))
         self._scan: asyncio.Future[list[TaggedProcess]] | None = None
         self._scanned_at = -math.inf
 
@@ -316,9 +326,12 @@ class Orphans:
         return True
 
     async def end_remaining(self, timeout: float = 1.0) -> None:
-        """At shutdown: ends all descendants of the server and all tagged processes, SIGKILL after `timeout` seconds."""
+        """At shutdown: ends all descendants of the server and all tagged processes, SIGKILL after `timeout` seconds.
+
+        Children that the server's process had before it started, and theirs, go on.
+        """
         tagged = await asyncio.to_thread(tagged_processes, self._server_id)
-        pids = _living(descendants(os.getpid()) | {process.identity.pid for process in tagged})
+        pids = _living(descendants(os.getpid(), self._earlier_children) | {process.identity.pid for process in tagged})
         if pids:
             log.warning("ending processes that are still running: pid %s", ", ".join(map(str, sorted(pids))))
             await end(pids, timeout)
