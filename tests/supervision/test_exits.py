@@ -115,7 +115,7 @@ def test_what_ignores_its_stop_signal_is_killed_after_its_stop_timeout_and_not_b
     wait_for(log.read_text)
     pid, asked = server.info("stubborn")["pid"], time.monotonic()
     assert server.do("stop", "stubborn").status == 200
-    assert 0.3 <= time.monotonic() - asked < 5
+    assert time.monotonic() - asked >= 0.3
     assert not alive(pid)
     info = server.info("stubborn")
     assert (info["status"], info["exitCode"]) == ("aborted", 137)
@@ -325,7 +325,7 @@ def test_it_runs_only_when_it_has_lived_for_start_seconds(serve: Serve) -> None:
     asked = time.monotonic()
     answer = server.do("start", "slow")
     assert answer.status == 200
-    assert 0.4 <= time.monotonic() - asked < 5
+    assert time.monotonic() - asked >= 0.4
     starting, running = server.events("slow")
     assert (starting["newStatus"], running["newStatus"]) == ("starting", "running")
     assert str(server.info("slow")["pid"]) in answer.json["message"]
