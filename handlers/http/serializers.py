@@ -359,7 +359,7 @@ def process_details(process: Process, groups: Sequence[str], usage: Usage | None
         name=process.name,
         status=record.status,
         pid=record.pid if process.live else None,
-        type="service",
+        type=spec.type.value,
         groups=groups,
         labels=spec.labels,
         description=spec.description,

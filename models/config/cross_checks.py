@@ -11,7 +11,7 @@ from attrs import NOTHING, evolve
 
 from models.config import env_files, parsers
 from models.config.settings import MAX_SOCKET_PATH_BYTES, Config
-from models.supervision.process import Condition, Dependency, ProcessSpec, circle
+from models.supervision.process import Condition, Dependency, ProcessSpec, Restart, circle
 from models.supervision.selectors import is_glob
 
 PROCESSES = "supervisor.processes"
@@ -98,6 +98,8 @@ class CrossChecks:
         at = f"{PROCESSES}.{spec.name}"
         if spec.redirect_stderr and spec.stderr_logfile is not None:
             self._fault(f"{at}.stderr-logfile", "cannot be given together with redirect-stderr: true")
+        if spec.is_job and spec.restart is Restart.ALWAYS:
+            self._fault(f"{at}.restart", "always cannot be given together with type: oneshot")
         for dependency in spec.depends_on:
             if why := self._dependency_fault(dependency, spec, specs):
                 self._fault(f"{at}.depends-on", why)
@@ -113,6 +115,8 @@ class CrossChecks:
         checked = specs[name].health_check or self._is_faulty(f"{PROCESSES}.{name}.health-check")
         if dependency.condition is Condition.HEALTHY and not checked:
             return f"{parsers.shown(name)} has no health-check, so it never becomes healthy"
+        if dependency.condition is Condition.COMPLETED and specs[name].restart is Restart.ALWAYS:
+            return f"{parsers.shown(name)} has restart: always, so it is never completed"
         return ""
 
     def _check_circles(self, specs: Mapping[str, ProcessSpec]) -> None:

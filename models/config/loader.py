@@ -68,6 +68,7 @@ _READ_AS: Mapping[type, Mapping[str, Any]] = {
         "environment": Mapping[Annotated[str, parsers.variable_name], str],
         "limits": Mapping[Annotated[str, parsers.one_of(*parsers.LIMITS)], Annotated[_Limit, _soft_and_hard]],
         "umask": Annotated[str, parsers.octal],
+        **dict.fromkeys(("success_exit_codes", "no_restart_exit_codes"), tuple[Annotated[str, parsers.exit_code], ...]),
         "nice": Annotated[int, parsers.between(-20, 19)],
         "stop_signal": Annotated[str, parsers.signal_of],
         "health_check": Annotated[HealthCheck, _one_probe],

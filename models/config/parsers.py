@@ -182,6 +182,16 @@ def signal_of(raw: str) -> signal.Signals:
         raise ValidationError("is not a signal such as TERM, HUP or 15", raw) from None
 
 
+def exit_code(raw: str) -> str:
+    """An exit code, or the name of a signal without `SIG`, as `Exit.listed_as` has it."""
+    text = raw.strip().upper()
+    if text.isascii() and text.isdigit():
+        return str(between(0, 255)(whole(text)))
+    if text not in _SIGNALS:
+        raise ValidationError("is not an exit code between 0 and 255 or a signal such as HUP", raw)
+    return _SIGNALS[text].name.removeprefix("SIG")
+
+
 def amount(raw: str) -> str:
     """One side of a resource limit as `prlimit` spells it; a size such as 200M is converted to bytes."""
     return raw if raw == "unlimited" else str(at_least(0)(size(raw)))

@@ -70,6 +70,13 @@ TRANSITIONS: Mapping[Status, frozenset[Status]] = {
 """Every legal transition. `ProcessState._become` is the one place that makes one."""
 
 
+class Kind(enum.Enum):
+    """What a process is: a program that goes on running, or a job that ends."""
+
+    SERVICE = "service"
+    ONESHOT = "oneshot"
+
+
 class Restart(enum.Enum):
     """When a process that ended by itself is restarted."""
 
@@ -90,6 +97,9 @@ def restarts(policy: Restart, ended: Status) -> bool:
     return ended in _RESTARTED[policy]
 
 
+_SIGNAL_OFFSET = 128
+
+
 @frozen
 class Exit:
     """How an OS process ended: its exit code, or the number of the signal that killed it."""
@@ -100,19 +110,37 @@ class Exit:
     @property
     def exit_code(self) -> int:
         """As in shells and responses: 128 + n for death by signal n."""
-        return self.code if self.signal is None else 128 + self.signal
+        return self.code if self.signal is None else _SIGNAL_OFFSET + self.signal
+
+    @property
+    def listed_as(self) -> str:
+        """As `success-exit-codes` and `no-restart-exit-codes` list it: `42`, `HUP`."""
+        return str(self.code) if self.signal is None else signal_name(self.signal)
 
     def __str__(self) -> str:
         return f"exit code {self.code}" if self.signal is None else f"signal {self.signal}"
 
 
-def status_after_exit(exit: Exit | None) -> Status:
-    """The status after an exit that no stop caused; `None` is an exit that could not be read."""
+def signal_name(number: int) -> str:
+    """`HUP` for 1; the number for a signal without a name."""
+    try:
+        return signal.Signals(number).name.removeprefix("SIG")
+    except ValueError:
+        return str(number)
+
+
+def status_after_exit(exit: Exit | None, successes: Collection[str] = ()) -> Status:
+    """The status after an exit that no stop caused; `None` is an exit that could not be read.
+
+    `successes` are the exits that count as success beside code 0.
+    """
     if exit is None:
         return Status.UNKNOWN
-    if exit.signal is not None:
-        return Status.STOPPED if exit.signal in (signal.SIGTERM, signal.SIGINT) else Status.ABORTED
-    return Status.FINISHED if exit.code == 0 else Status.FAILED
+    if exit.signal in (signal.SIGTERM, signal.SIGINT):
+        return Status.STOPPED
+    if exit == Exit() or exit.listed_as in successes:
+        return Status.FINISHED
+    return Status.FAILED if exit.signal is None else Status.ABORTED
 
 
 class Condition(enum.Enum):
@@ -120,6 +148,8 @@ class Condition(enum.Enum):
 
     RUNNING = "running"
     HEALTHY = "healthy"
+    COMPLETED = "completed"
+    """It finished in this period: since the last start of the server that found no live child."""
 
 
 class OnUnhealthy(enum.Enum):
@@ -175,6 +205,7 @@ class ProcessSpec:
     name: str
     command: tuple[str, ...]
     args: tuple[str, ...] = ()
+    type: Kind = Kind.SERVICE
     directory: str | None = None
     environment: Mapping[str, str] = field(factory=dict, repr=False)  # may hold passwords
     env_file: tuple[str, ...] = ()
@@ -199,6 +230,9 @@ class ProcessSpec:
     restart_limit: int = 10
     restart_window: Seconds = Seconds(300)
     restart_reset: Seconds = Seconds(30)
+    success_exit_codes: tuple[str, ...] = ()
+    """As `Exit.listed_as`."""
+    no_restart_exit_codes: tuple[str, ...] = ()
     stop_signal: signal.Signals = signal.SIGTERM
     stop_timeout: Seconds = Seconds(10)
     labels: tuple[str, ...] = ()
@@ -213,6 +247,15 @@ class ProcessSpec:
     @property
     def argv(self) -> list[str]:
         return [*self.command, *self.args]
+
+    @property
+    def is_job(self) -> bool:
+        return self.type is Kind.ONESHOT
+
+    @property
+    def seconds_until_running(self) -> Seconds:
+        """How long it must run before it counts as running; a job counts when it executes."""
+        return Seconds(0) if self.is_job else self.start_seconds
 
     @property
     def stderr_file(self) -> str | None:
@@ -241,11 +284,25 @@ def needs_restart(before: ProcessSpec, after: ProcessSpec) -> bool:
     return evolve(before, **taken_over) != after
 
 
+def forbids_restart(spec: ProcessSpec, status: Status, exit_code: int | None) -> bool:
+    """Whether `no-restart-exit-codes` lists the end that led to this status."""
+    if exit_code is None or not spec.no_restart_exit_codes:
+        return False
+    can_be_signal = exit_code > _SIGNAL_OFFSET and status is not Status.FAILED
+    listed = {str(exit_code), *([signal_name(exit_code - _SIGNAL_OFFSET)] if can_be_signal else [])}
+    return not listed.isdisjoint(spec.no_restart_exit_codes)
+
+
 def needed_by(specs: Mapping[str, ProcessSpec]) -> Mapping[str, list[str]]:
-    """Name -> names of its direct dependents; without entries for processes that have none."""
+    """Name -> names of the direct dependents that need it to be up; without entries for processes that have none.
+
+    What depends on the completion of a job does not need the job any more.
+    """
     names: dict[str, list[str]] = {}
     for spec in specs.values():
         for dependency in spec.depends_on:
+            if dependency.condition is Condition.COMPLETED:
+                continue
             names.setdefault(dependency.process, []).append(spec.name)
     return names
 

@@ -10,9 +10,10 @@ from models.supervision.process import STATUSES, Status
 from models.supervision.tables import Supervised, database
 
 _COLUMNS = (
-    "name, status, wanted, generation, pid, start_ticks, boot_id, start_time, end_time, exit_code, uptime, failed_log"
+    "name, status, wanted, generation, pid, start_ticks, boot_id, start_time, end_time, exit_code, uptime, failed_log,"
+    " period"
 )
-_SAVE = f"INSERT OR REPLACE INTO supervised ({_COLUMNS}) VALUES ({', '.join('?' * 12)})"  # noqa: S608 (our own names)
+_SAVE = f"INSERT OR REPLACE INTO supervised ({_COLUMNS}) VALUES ({', '.join('?' * 13)})"  # noqa: S608 (our own names)
 
 
 class Record(NamedTuple):
@@ -20,7 +21,8 @@ class Record(NamedTuple):
 
     `wanted` is whether the operator (or auto-start) last requested it to run. `generation` counts its starts and tells
     its instances apart. `pid`, `start_ticks` and `boot_id` identify its last child; the status tells whether that is
-    live. Times are microseconds since 1970 (UTC); `uptime` is how long the last instance ran, in microseconds.
+    live. Times are microseconds since 1970 (UTC); `uptime` is how long the last instance ran, in microseconds. `period`
+    is the one in which its last instance began: a new one begins when the server starts and finds no live child.
     """
 
     name: str
@@ -35,11 +37,13 @@ class Record(NamedTuple):
     exit_code: int | None = None
     uptime: int = 0
     failed_log: str | None = None
+    period: int = 0
 
     def row(self) -> tuple[object, ...]:
         return (
             self.name, self.status.rank, self.wanted, self.generation, self.pid, self.start_ticks, self.boot_id,
             self.start, self.end, self.exit_code, self.uptime, self.failed_log and storable(self.failed_log),
+            self.period,
         )  # fmt: skip
 
 

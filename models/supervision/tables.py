@@ -37,6 +37,7 @@ database = SqliteStore(
             "CREATE INDEX notice_by_name ON notice (name, time, id)",
             "CREATE INDEX notice_by_process ON notice (process, time, id)",
         ],
+        ["ALTER TABLE supervised ADD COLUMN period INTEGER NOT NULL DEFAULT 0"],
     ]
 )
 """The history and the records of the processes."""
@@ -85,6 +86,7 @@ class Supervised(Table):
     exit_code = peewee.IntegerField(null=True)
     uptime = peewee.BigIntegerField()
     failed_log = peewee.TextField(null=True)
+    period = peewee.IntegerField()
 
     class Meta:
         table_name = "supervised"

@@ -51,6 +51,7 @@ async def adopt(fleet: Fleet, context: SupervisionContext, records: Mapping[str,
     removed = [_removed(name, context) for name in records.keys() - {process.name for process in fleet}]
     fingerprints = {one.identity: one.fingerprint for one in tagged}
     kept: set[tuple[str, int]] = set()
+    context.period = max((record.period for record in records.values()), default=0)
     for process in (*fleet, *removed):
         record = process.record = records.get(process.name, process.record)
         match = _by_identity(context, record) or _by_tag(context, record, tagged)
@@ -68,6 +69,8 @@ async def adopt(fleet: Fleet, context: SupervisionContext, records: Mapping[str,
             process.mark_unstored(latest)
         elif record.status not in _IDLE:
             process.mark_unknown()
+    if not kept:
+        context.period += 1
     for process in fleet:
         process.resume()
     pids = {one.identity.pid for one in tagged if (one.name, one.generation) not in kept}

@@ -41,6 +41,8 @@ class SupervisionContext:
     spawn_lock: YieldingLock = Factory(YieldingLock)
     on_logs_opened: Callable[[Iterable[LogFile]], None] = lambda files: None
     """Called with the log files of a process that was spawned."""
+    period: int = 0
+    """Counts the starts of the server that found no live child; what a job has finished counts in one period only."""
     closing: bool = False
     """Whether the server is shutting down: nothing is started any more."""
 

@@ -25,9 +25,9 @@ from models.supervision.process import (
 from models.supervision.record import Record
 from supervisor.processes.context import SupervisionContext
 from supervisor.processes.instance import ProcessInstance, StartCalledOff, next_request, stopped_before_start
-from supervisor.processes.lifecycle import ProcessState
 from supervisor.processes.log_files import LogFile
 from supervisor.processes.process import Process
+from supervisor.processes.state import ProcessState
 from supervisor.scheduling import yield_to_loop
 
 log = logging.getLogger("supervision")
@@ -170,7 +170,9 @@ class Fleet:
             ) from None
 
     async def _start_dependency(self, name: str, dependency: Dependency) -> None:
-        process = self.get(dependency.process)
+        process, condition = self.get(dependency.process), dependency.condition
+        if condition is Condition.COMPLETED and process.has_completed:
+            return
         if not process.live and not process.waits_for_restart:
             try:
                 await self.start_once(process, next_request(), by_hand=False)
@@ -178,11 +180,11 @@ class Fleet:
                 if not process.waits_for_restart:
                     failure = StartCalledOff if isinstance(problem, StartCalledOff) else Failed
                     raise failure(f"{name} was not started: {problem.message}", "START_FAILED") from None
-        await process.until(lambda state: _satisfies(state, dependency.condition) or _has_ended(state))
-        if not _satisfies(process, dependency.condition):
+        await process.until(lambda state: _satisfies(state, condition) or _has_ended(state))
+        if not _satisfies(process, condition):
             was_stopped = process.status in (Status.STOPPED, Status.ABORTED) and not process.record.wanted
             failure = StartCalledOff if was_stopped else Failed
-            raise failure(f"{name} was not started: {process.name} is {process.status.value}", "START_FAILED")
+            raise failure(f"{name} was not started: {process.name} is {_outcome(process)}", "START_FAILED")
 
     async def start_all(self) -> str:
         """Starts all that are not live, lower `order` first.
@@ -230,8 +232,9 @@ class Fleet:
         )
 
     async def start_marked(self) -> None:
-        """Starts those marked `auto-start`; failures are logged."""
-        marked = [process for process in self._processes.values() if process.spec.auto_start]
+        """Starts those marked `auto-start`; failures are logged. A job that ran in this period is not repeated."""
+        processes = [process for process in self._processes.values() if process.spec.auto_start]
+        marked = [process for process in processes if not (process.spec.is_job and process.has_run)]
         for failure in await self._start(marked, next_request()):
             log.error("auto-start: %s", failure)
 
@@ -396,7 +399,17 @@ async def _begin_all(processes: list[Process], do: Callable[[Process], Awaitable
 
 
 def _satisfies(process: ProcessState, condition: Condition) -> bool:
-    return process.status is Status.HEALTHY if condition is Condition.HEALTHY else process.status in UP
+    if condition is Condition.COMPLETED:
+        return process.has_completed
+    if condition is Condition.HEALTHY:
+        return process.status is Status.HEALTHY
+    return process.status in UP or (process.spec.is_job and process.has_completed)
+
+
+def _outcome(process: ProcessState) -> str:
+    """`failed (exit code 3)`"""
+    code = process.record.exit_code
+    return f"{process.status.value}{'' if code is None else f' (exit code {code})'}"
 
 
 def _has_ended(process: ProcessState) -> bool:

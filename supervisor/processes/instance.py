@@ -124,7 +124,7 @@ class ProcessInstance:
 
     async def survived(self) -> None:
         """Returns when it has run for `start-seconds`."""
-        await self._context.clock.sleep(max(0.0, self.spec.start_seconds - self.uptime() / 1_000_000))
+        await self._context.clock.sleep(max(0.0, self.spec.seconds_until_running - self.uptime() / 1_000_000))
 
     def probe(self, on_change: Callable[[bool], None]) -> None:
         """Starts the health check; `on_change` is called with True or False when the result changes."""
@@ -179,7 +179,7 @@ class ProcessInstance:
 
     def did_start(self, exit: Exit) -> bool:
         """Whether an instance that exited while it was starting counts as started: it was too quick to be seen."""
-        return not self.spec.start_seconds and not self._was_not_executed(exit)
+        return not self.spec.seconds_until_running and not self._was_not_executed(exit)
 
     def _was_not_executed(self, exit: Exit) -> bool:
         """Whether the chain (`prlimit`, `setpriv`) failed before it executed the command."""

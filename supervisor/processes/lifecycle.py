@@ -1,203 +1,29 @@
-"""The life of one process: its state, the legal transitions, and its instances from the spawn to the exit.
+"""The life of one process: its instances from the spawn to the exit.
 
-`ProcessState._become` is the only place where a status changes. Each instance has a generation, and events of any
-instance but the present one are ignored.
+Each instance has a generation, and events of any instance but the present one are ignored.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
 import signal
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import Any
 
 from models.config.redaction import shown_words
-from models.errors import NotFound, Problem, Unavailable
-from models.supervision.process import (
-    ENDED,
-    TRANSITIONS,
-    TROUBLE,
-    UP,
-    Exit,
-    OnUnhealthy,
-    ProcessSpec,
-    Status,
-    restarts,
-    status_after_exit,
-)
+from models.errors import NotFound, Unavailable
+from models.supervision.process import UP, Exit, OnUnhealthy, Status, status_after_exit
 from models.supervision.record import Record
+from supervisor.processes.automatic_restarts import AutomaticRestarts
 from supervisor.processes.child import Launch
-from supervisor.processes.context import SupervisionContext
-from supervisor.processes.instance import Phase, ProcessInstance, StartAttempt, next_request, stopped_before_start
-from supervisor.processes.log_files import LogFile
-from supervisor.processes.restart_policy import RestartPolicy
+from supervisor.processes.instance import Phase, ProcessInstance, StartAttempt, stopped_before_start
 
 log = logging.getLogger("supervision")
 
-NEW_INSTANCE: dict[str, Any] = {
-    "pid": None, "start_ticks": None, "boot_id": None, "start": None, "end": None, "exit_code": None, "uptime": 0,
-    "failed_log": None,
-}  # fmt: skip
 
-
-class IllegalTransition(Exception):
-    """A bug: a transition that is not in the table."""
-
-
-class ProcessState:
-    """What is known of a process, its transitions and its background tasks."""
-
-    def __init__(self, spec: ProcessSpec, context: SupervisionContext, record: Record | None = None) -> None:
-        self.spec = spec
-        self.record = record or Record(spec.name)
-        self.instance: ProcessInstance | None = None
-        self.retired = False
-        """Whether it is no longer configured, and only to be stopped."""
-        self.attempt: StartAttempt | None = None
-        """The attempt that began last."""
-        self.policy = RestartPolicy()
-        self.next_restart: int | None = None
-        """When the restart that is due happens, in microseconds since 1970."""
-        self._context = context
-        self._attempts: list[StartAttempt] = []
-        self._announced = 0
-        self._called_off_before = 0
-        self._restart_called_off_by = 0
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._watchers: set[asyncio.Future[None]] = set()
-
-    @property
-    def name(self) -> str:
-        return self.spec.name
-
-    @property
-    def status(self) -> Status:
-        return self.record.status
-
-    @property
-    def live(self) -> bool:
-        """Whether it has an operating-system process now."""
-        return self.instance is not None
-
-    @property
-    def waits_for_restart(self) -> bool:
-        return self.policy.is_due
-
-    @property
-    def restarts(self) -> int:
-        return self.policy.restarts
-
-    @property
-    def is_pending(self) -> bool:
-        """Whether a start was requested and has not ended, or a restart is due."""
-        return bool(self._attempts) or self._announced > 0 or self.waits_for_restart
-
-    @property
-    def waiting_for(self) -> str | None:
-        """`dependency`, `restart` or `queue`; `None` where it waits for nothing."""
-        if any(attempt.phase is Phase.DEPENDENCY for attempt in self._attempts):
-            return Phase.DEPENDENCY.value
-        if self.waits_for_restart:
-            return "restart"
-        return Phase.QUEUE.value if self.is_pending and not self.live else None
-
-    def uptime(self) -> int:
-        """Microseconds that the present instance has run, or that the last one ran."""
-        return self.record.uptime if self.instance is None else self.instance.uptime()
-
-    def log_files(self) -> list[LogFile]:
-        spec = self.spec
-        if not (spec.stdout_logfile or spec.stderr_logfile):
-            return []  # called for all processes, every few seconds
-        paths = {path: None for path in (spec.stdout_logfile, spec.stderr_file) if path}
-        return [LogFile(path, spec.log_max_bytes, spec.log_backups, spec.name) for path in paths]
-
-    async def until(self, reached: Callable[[ProcessState], bool]) -> None:
-        """Returns when `reached(self)` is true; it is called again after each transition."""
-        while not reached(self):
-            change = asyncio.get_running_loop().create_future()
-            self._watchers.add(change)
-            try:
-                await change
-            finally:
-                self._watchers.discard(change)
-
-    def is_called_off(self, request: int) -> bool:
-        """Whether a stop was requested after this request."""
-        return request < self._called_off_before
-
-    @contextlib.contextmanager
-    def announced(self) -> Iterator[None]:
-        """A group operation is going to start this process."""
-        self._announced += 1
-        try:
-            yield
-        finally:
-            self._announced -= 1
-
-    def _want(self, wanted: bool) -> None:
-        if self.record.wanted != wanted:
-            self.record = self.record._replace(wanted=wanted)
-            self._context.event_writer.note(self.record)
-
-    def _become(self, status: Status, **facts: Any) -> None:
-        """The one place where a status changes: along a legal transition, with exactly one event."""
-        old = self.status
-        if status not in TRANSITIONS[old]:
-            raise IllegalTransition(f"{self.name}: {old.value} to {status.value}")
-        self.record = self.record._replace(status=status, **facts)
-        self._context.event_writer.record(self.record, old, self._context.clock.now(), self.uptime())
-        level = logging.WARNING if status in TROUBLE else logging.INFO
-        log.log(level, "%s: %s -> %s%s", self.name, old.value, status.value, self._pid_and_exit_code())
-        for change in self._watchers:
-            if not change.done():
-                change.set_result(None)
-
-    def _pid_and_exit_code(self) -> str:
-        if self.status in ENDED and self.record.exit_code is not None:
-            return f" (pid {self.record.pid}, exit code {self.record.exit_code})"
-        return f" (pid {self.record.pid})" if self.record.pid else ""
-
-    def _post(self, notice: str, message: str) -> None:
-        """Posts a notice with the status and the exit code."""
-        facts = {"status": self.status.value, "exitCode": self.record.exit_code}
-        self._context.notices.post(notice, self.name, message, **facts)
-
-    def _background(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._on_task_done)
-        return task
-
-    def _on_task_done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()):
-            log.error("%s: %s", self.name, error, exc_info=None if isinstance(error, Problem) else error)
-
-    def cancel_tasks(self) -> None:
-        """Ends all background work; the child, if any, goes on."""
-        self.policy.cancel()
-        for task in list(self._tasks):
-            task.cancel()
-
-
-class InstanceLifecycle(ProcessState):
-    """The instance: spawned, running, probed, ended, restarted by policy."""
-
-    def __init__(
-        self,
-        spec: ProcessSpec,
-        context: SupervisionContext,
-        start_dependencies: Callable[[str], Awaitable[None]],
-        record: Record | None = None,
-    ) -> None:
-        """`start_dependencies` starts the dependencies of a process and waits for them; it raises `Failed`."""
-        super().__init__(spec, context, record)
-        self._start_dependencies = start_dependencies
-        self._queue = asyncio.Lock()
+class InstanceLifecycle(AutomaticRestarts):
+    """The instance: spawned, running, probed, ended."""
 
     # Starting
 
@@ -213,7 +39,7 @@ class InstanceLifecycle(ProcessState):
         self.policy.cancel()
         self.attempt = attempt
         attempt.phase = Phase.SPAWN
-        self._become(Status.STARTING, wanted=True, generation=self.record.generation + 1, **NEW_INSTANCE)
+        self._begin_generation(self.record.generation + 1)
         attempt.spawned = spawned = self._background(self._spawn_in_turn(launch, attempt))
         try:
             await asyncio.shield(spawned)
@@ -280,7 +106,7 @@ class InstanceLifecycle(ProcessState):
         self._context.on_logs_opened(self.log_files())
 
     def _on_executing(self, instance: ProcessInstance) -> None:
-        if instance.spec.start_seconds:
+        if instance.spec.seconds_until_running:
             self._background(self._wait_for_start_seconds(instance))
         elif instance is self.instance and self.status is Status.STARTING:
             self._mark_running()
@@ -312,7 +138,7 @@ class InstanceLifecycle(ProcessState):
             return
         self.policy.cancel()
         self.attempt = None
-        self._become(Status.STARTING, wanted=True, generation=self.record.generation + 1, **NEW_INSTANCE)
+        self._begin_generation(self.record.generation + 1)
         self._fail_to_start(reason)
 
     # Ending
@@ -345,7 +171,7 @@ class InstanceLifecycle(ProcessState):
                 self._background(self._add_chain_error(instance, exit, self.record))
                 return
             self._mark_running()
-        self._become(status_after_exit(exit), **facts)
+        self._become(status_after_exit(exit, instance.spec.success_exit_codes), **facts)
         self._restart_if_due()
 
     async def _add_chain_error(self, instance: ProcessInstance, exit: Exit, record: Record) -> None:
@@ -382,60 +208,6 @@ class InstanceLifecycle(ProcessState):
                 self.name,
             )
             self._add_to_failed_log(record, f"{reason}configure it to run in the foreground")
-
-    # Restarting by policy
-
-    def _restart_if_due(self) -> None:
-        if self.record.wanted and not self._context.closing and restarts(self.spec.restart, self.status):
-            self._schedule_restart()
-
-    def _schedule_restart(self) -> None:
-        delay = self.policy.next_delay(self.spec, self.record.uptime / 1_000_000, self._context.clock.since_boot())
-        if delay is None:
-            log.error(
-                "%s: restart limit reached (%d restarts within %g s): it stays %s",
-                self.name, self.spec.restart_limit, self.spec.restart_window, self.status.value,
-            )  # fmt: skip
-            self._want(False)  # the next start of the server does not restart it either
-            self._post(
-                "process.gave_up",
-                f"{self.name} is not restarted again: {self.spec.restart_limit} restarts within "
-                f"{self.spec.restart_window:g} s; it stays {self.status.value}",
-            )
-            return
-        self.policy.schedule(self._background(self._restart_after(delay)))
-        self.next_restart = self._context.clock.now() + int(delay * 1_000_000)
-
-    async def _restart_after(self, delay: float) -> None:
-        restart = asyncio.current_task()
-        try:
-            if delay:
-                log.info("%s: restart in %.1f s", self.name, delay)
-                await self._context.clock.sleep(delay)
-            await self._restart_by_policy(restart)
-        finally:
-            self.policy.release(restart)
-
-    async def _restart_by_policy(self, restart: asyncio.Task[Any] | None) -> None:
-        problem: Problem | None = None
-        try:
-            await self._start_dependencies(self.name)
-        except Problem as failure:
-            problem = failure
-        async with self._queue:
-            if not self.policy.holds(restart) or self.live or self._context.closing:
-                return
-            try:
-                if problem is not None:
-                    raise problem
-                launch = self._context.launch(self.spec, self.record.generation + 1)
-            except Problem as failure:
-                self.policy.release(restart)
-                self._fail_before_spawn(failure.message)
-                return
-            self.policy.release(restart)
-            self.policy.restarts += 1
-            await self._begin(launch, StartAttempt(self.name, next_request()))
 
     # Health
 

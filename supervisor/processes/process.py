@@ -16,7 +16,7 @@ from models.supervision.process import ENDED, Status
 from models.supervision.record import Record
 from supervisor.processes.child import TAG_VARIABLE, Child, Launch, ticks_per_second
 from supervisor.processes.instance import Phase, ProcessInstance, StartAttempt, StartCalledOff, next_request
-from supervisor.processes.lifecycle import NEW_INSTANCE, InstanceLifecycle
+from supervisor.processes.lifecycle import InstanceLifecycle
 
 log = logging.getLogger("supervision")
 
@@ -32,6 +32,9 @@ class Process(InstanceLifecycle):
         """
         if self.live and self.status is not Status.STOPPING:
             return self._already()
+        if request is not None and (ran := self._job_started_since(request)) is not None:
+            await asyncio.shield(ran.outcome)
+            return f"{self.name} has been started (pid {self.record.pid})"
         with self._attempting(request) as attempt:
             wanted = self.record.wanted
             self._want(True)
@@ -56,6 +59,11 @@ class Process(InstanceLifecycle):
                 await self._begin(launch, attempt)
             await asyncio.shield(attempt.outcome)
         return f"{self.name} has been started (pid {self.record.pid})"
+
+    def _job_started_since(self, request: int) -> StartAttempt | None:
+        """The start of a job that came after `request`: it ran for a dependent, and one request runs it once."""
+        attempt = self.attempt
+        return attempt if self.spec.is_job and attempt is not None and attempt.request > request else None
 
     def _fail_by_request(self, failure: Problem, by_hand: bool) -> None:
         if by_hand:
@@ -179,7 +187,7 @@ class Process(InstanceLifecycle):
         if generation != record.generation and not self._is_idle():
             self.mark_unknown()
         if self._is_idle():  # the store could not be told of its start
-            self._become(Status.STARTING, wanted=True, generation=generation, **NEW_INSTANCE)
+            self._begin_generation(generation)
         since = child.identity.start_ticks / ticks_per_second()
         age = self._context.clock.since_boot() - since
         known = self.record.start if self.record.pid == child.pid else None
@@ -219,7 +227,7 @@ class Process(InstanceLifecycle):
         """An earlier run of the server started this generation and was killed before it could store the start."""
         if not self._is_idle():
             self.mark_unknown()
-        self._become(Status.STARTING, wanted=True, generation=generation, **NEW_INSTANCE)
+        self._begin_generation(generation)
         self.mark_unknown()
 
     def resume(self) -> None:

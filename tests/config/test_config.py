@@ -19,6 +19,7 @@ from models.supervision.process import (
     ExecProbe,
     HealthCheck,
     HttpProbe,
+    Kind,
     Limits,
     OnUnhealthy,
     ProcessSpec,
@@ -163,6 +164,7 @@ DEFAULTS: dict[str, object] = {
 
 PROCESS_DEFAULTS: dict[str, object] = {
     "args": (),
+    "type": Kind.SERVICE,
     "directory": None,
     "environment": {},
     "user": None,
@@ -186,6 +188,8 @@ PROCESS_DEFAULTS: dict[str, object] = {
     "restart_limit": 10,
     "restart_window": 300,
     "restart_reset": 30,
+    "success_exit_codes": (),
+    "no_restart_exit_codes": (),
     "stop_signal": signal.SIGTERM,
     "stop_timeout": 10,
     "labels": (),
@@ -487,6 +491,10 @@ def spec(read: Read, properties: str, *others: str) -> ProcessSpec:
         ("groups: [a, b.c_d-9]", "groups", ("a", "b.c_d-9")),
         ("depends-on: db", "depends_on", (Dependency("db"),)),
         ("depends-on: [db, cache]", "depends_on", (Dependency("db"), Dependency("cache"))),
+        ("depends-on: [{process: db, condition: completed}]", "depends_on", (Dependency("db", Condition.COMPLETED),)),
+        ("type: oneshot", "type", Kind.ONESHOT),
+        ("success-exit-codes: [3, 007, hup, SIGUSR1, 255]", "success_exit_codes", ("3", "7", "HUP", "USR1", "255")),
+        ("no-restart-exit-codes: '3, KILL'", "no_restart_exit_codes", ("3", "KILL")),
         ("depends-on: [{process: db}]", "depends_on", (Dependency("db", Condition.RUNNING),)),
         ("redirect-stderr: true", "redirect_stderr", True),
         ("redirect-stderr: false, stderr-logfile: e", "stderr_logfile", "e"),
@@ -568,7 +576,7 @@ def test_a_health_check_says_when_and_how_often(read: Read) -> None:
         (
             "depends-on: [{process: db, condition: up}]",
             "depends-on[0].condition",
-            "'up' is not one of running, healthy",
+            "'up' is not one of running, healthy, completed",
         ),
         ("depends-on: [{condition: running}]", "depends-on[0].process", "is required"),
         ("depends-on: datbase", "depends-on", "'datbase' is not a process; did you mean database?"),
@@ -588,6 +596,14 @@ def test_a_health_check_says_when_and_how_often(read: Read) -> None:
         ),
         ("health-check: {tcp: 9000}", "health-check.tcp", "a mapping is expected, not text"),
         (r'depends-on: "a\0"', "depends-on", "must not contain a NUL character"),
+        ("type: job", "type", "'job' is not one of service, oneshot"),
+        ("type: oneshot, restart: always", "restart", "always cannot be given together with type: oneshot"),
+        ("success-exit-codes: [256]", "success-exit-codes", "'256' is not between 0 and 255"),
+        (
+            "no-restart-exit-codes: [OOPS]",
+            "no-restart-exit-codes",
+            "'OOPS' is not an exit code between 0 and 255 or a signal such as HUP",
+        ),
         ("health-check: tcp", "health-check", "a mapping is expected, not text"),
         ("health-check: {tcp: {}}", "health-check.tcp.port", "is required"),
         ("health-check: {tcp: {port: 0}}", "health-check.tcp.port", "'0' is not between 1 and 65535"),
@@ -700,7 +716,7 @@ def test_a_fault_hides_no_other_one(faults: Faults) -> None:
         server: {port: high, tls: {certificate: a}}
         """
     ) == (
-        "supervisor.processes.web.depends-on[1].condition: 'soon' is not one of running, healthy",
+        "supervisor.processes.web.depends-on[1].condition: 'soon' is not one of running, healthy, completed",
         "supervisor.processes.web.depends-on[2].process: is required",
         "supervisor.processes.web.command: is required",
         "supervisor.processes.db.order: 'first' is not a whole number",
