@@ -37,6 +37,7 @@ _FIELDS = {
     "repoUrl": "repo_url", "buildUrl": "build_url", "buildName": "build_name", "ciProvider": "ci_provider",
     "baseBranch": "base_branch", "prNumber": "pr_number", "module": "module", "jobKey": "job_key",
     "jobInstance": "job_instance", "attempt": "attempt", "expectedUploads": "expected_uploads", "complete": "complete",
+    "reruns": "reruns",
 }  # fmt: skip
 """The text parts, and the fields of `Upload` they set."""
 
@@ -47,6 +48,7 @@ _NUMBERS = (
     ("expectedUploads", "expected_uploads", 1, 10_000),
 )
 _BOOLEANS = {"true": True, "false": False}
+_RERUNS = ("worst", "last")
 _MAX_JOB_CHARACTERS = 255
 _MAX_PATHS_BYTES = 16 * 1024 * 1024
 
@@ -129,6 +131,8 @@ class Arrival:
             if complete.lower() not in _BOOLEANS:
                 raise Invalid("complete must be true or false")
             values["complete"] = _BOOLEANS[complete.lower()]
+        if values.get("reruns") not in (None, *_RERUNS):
+            raise Invalid(f"reruns must be one of {', '.join(_RERUNS)}")
         values["diff"] = self._diff()
         return Upload(**{field: value for field, value in values.items() if value is not None})
 
@@ -179,6 +183,11 @@ _PARTS = (
         {"type": "integer", "minimum": 1, "maximum": 10_000},
     ),
     Field("complete", "Whether the run is complete with this upload", {"type": "boolean", "default": False}),
+    Field(
+        "reruns",
+        "Which outcome counts of a test that passed and failed in one suite, where the report does not mark reruns",
+        {"type": "string", "enum": list(_RERUNS), "default": "worst"},
+    ),
     *(Field(name, about, {"type": "string", "maxLength": _MAX_TEXT_CHARACTERS}) for name, about in _TEXTS.items()),
 )
 

@@ -18,15 +18,17 @@ from handlers.tracker.base import in_snapshot, test_argument
 from handlers.tracker.forms import TrackedPage
 from handlers.tracker.project_status import health, projects_of, render_rows
 from handlers.tracker.projects import bounded
-from handlers.tracker.responses import OutcomeInfo, RunInfo
+from handlers.tracker.responses import OutcomeInfo, PatchInfo, RunInfo
 from handlers.web.layout import NOTHING, FragmentCache, change, template_helpers
 from models.accounts import permissions
 from models.paging import whole
 from models.tracker import (
+    attempts,
     comparison,
     coverage,
     failures,
     flaky,
+    patch,
     project_status,
     quality_gate,
     queries,
@@ -263,8 +265,17 @@ class RunPage(ReadPage):
             "before": before,
             "after": after,
             "max_files": _MAX_FILES,
+            "ambiguous_keys": attempts.ambiguous_keys(run) if run.run_key is not None else (),
+            "patch": _patch(run),
             "writes": permissions.may_write(user, project),
         }
+
+
+def _patch(run: Run) -> PatchInfo | None:
+    """The coverage of changed lines; None if no upload of the run had a diff."""
+    if run.patch_covered is None:
+        return None
+    return shaping.patch_info(run, patch.coverage([run.id]), "", patch.MAX_DIFF_FILES)
 
 
 class ComparePage(ReadPage):

@@ -37,6 +37,9 @@ _ARRIVED = """
         (SELECT run_id, job_key, attempt, count(DISTINCT job_instance) AS instances FROM upload
          WHERE run_id IN (SELECT value FROM json_each(?)) GROUP BY run_id, job_key, attempt) AS attempts
         GROUP BY run_id, job_key) AS jobs GROUP BY run_id"""
+_AMBIGUOUS = """
+    SELECT DISTINCT job_key FROM (SELECT job_key FROM upload WHERE run_id = ? AND job_key <> ''
+        GROUP BY job_key, attempt HAVING count(DISTINCT job_instance) > 1) AS keys ORDER BY job_key"""
 _MOVABLE = """
     SELECT r.id FROM report r WHERE r.id IN (SELECT value FROM json_each(:ids)) AND NOT EXISTS
     (SELECT 1 FROM report o WHERE o.run_id = :target AND o.kind = r.kind AND o.hash = r.hash)"""
@@ -144,6 +147,11 @@ def listing(run: Run) -> list[Attempt]:
                 tests or 0, failures or 0)
         for key, instance, attempt, at, holder, count, tests, failures in rows
     ]  # fmt: skip
+
+
+def ambiguous_keys(run: Run) -> list[str]:
+    """The job keys of a run that several jobs of one attempt use, so that a retry of them supersedes nothing."""
+    return [key for (key,) in reports.execute_sql(_AMBIGUOUS, (run.id,))]
 
 
 def arrived(runs: Iterable[int]) -> Mapping[int, int]:

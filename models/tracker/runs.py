@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from attrs import frozen
 
@@ -44,6 +44,7 @@ class Upload:
     attempt: int = 0
     expected_uploads: int | None = None
     complete: bool = False
+    reruns: Literal["worst", "last"] = "worst"
     diff: Diff | None = None
 
 

@@ -54,6 +54,11 @@ def add_to(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--expect", type=_count, metavar="N", help="the run is complete when N jobs have uploaded")
     parser.add_argument("--complete", action="store_true", help="the run is complete with this upload")
     parser.add_argument(
+        "--reruns",
+        choices=["worst", "last"],
+        help="which outcome counts of a test that passed and failed in one suite (worst)",
+    )
+    parser.add_argument(
         "--diff",
         default="auto",
         metavar="auto|off|FILE",
@@ -228,6 +233,8 @@ def _fields(arguments: argparse.Namespace) -> dict[str, str]:
         fields["expectedUploads"] = str(arguments.expect)
     if arguments.complete:
         fields["complete"] = "true"
+    if arguments.reruns:
+        fields["reruns"] = arguments.reruns
     return fields
 
 

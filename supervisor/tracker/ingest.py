@@ -206,7 +206,7 @@ class Ingest:
         spool = folder / "rows"
         budget = Budget(self._settings.tracker.limits.inflated_request, client_left, self._stopping)
         try:
-            limits = evolve(self._limits, spend=budget.spend)
+            limits = evolve(self._limits, spend=budget.spend, reruns=upload.reruns)
             warnings = self._read(spool, files, limits, upload.module)
             with self._writing:
                 stored = reports.run_with_timeout(lambda: self._store(spool, upload, credential), _STORE_SECONDS)

@@ -124,6 +124,23 @@ def test_legs_of_a_matrix_without_keys_of_their_own_replace_nothing(server: Serv
     assert "--job-key" in result["warnings"][0]
 
 
+def test_the_page_of_a_run_names_the_ambiguous_keys(server: Server, project: str) -> None:
+    legs = (("unit", "1"), ("unit", "2"), ("lint", "3"))
+    run = [job(server, project, cases(1, prefix=leg), key, jobInstance=leg)["runId"] for key, leg in legs][-1]
+    page = server.get(f"/runs/{run}", Accept="text/html").text
+    assert "the job key <code>unit</code>" in page
+    assert "--job-key" in page
+    assert "<code>lint</code>" not in page
+
+
+def test_the_last_outcome_of_a_repeated_test_counts_on_request(server: Server, project: str) -> None:
+    report = "<testsuite name='s'><testcase name='a'><failure/></testcase><testcase name='a'/></testsuite>"
+    assert job(server, project, report, runKey=f"{project} worst")["status"] == "FAILED"
+    assert job(server, project, report, runKey=f"{project} last", reruns="last")["status"] == "PASSED"
+    refused = post(server, ("project", project), ("junit", report), ("reruns", "best"))
+    assert (refused.status, refused.json["message"]) == (400, "reruns must be one of worst, last")
+
+
 def test_a_key_that_turns_out_to_be_a_matrix_takes_back_what_it_replaced(server: Server, project: str) -> None:
     job(server, project, RED, jobInstance="a", attempt=1)
     assert job(server, project, GREEN, jobInstance="b", attempt=2)["failures"] == 0

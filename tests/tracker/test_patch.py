@@ -124,6 +124,17 @@ def test_changed_lines_are_covered_missed_or_not_coverable(server: Server) -> No
     assert server.get(f"{API}/runs/{run['runId']}").json["run"]["patchCoveragePct"] == pytest.approx(pct)
 
 
+def test_the_pages_of_a_run_and_of_a_comparison_show_the_changed_lines(server: Server) -> None:
+    report = jacoco({"A.java": {2: True, 3: False, 4: False, 6: False}})
+    run, _ = measured(server, "on pages", ("jacoco", report), ("diff", ranges({"com/x/A.java": [[1, 9]]})))
+    page = server.get(run["runPath"], Accept="text/html").text
+    assert "Coverage of changed lines" in page
+    assert "25.0 %, 1 of 4" in page
+    assert "3\u20134, 6" in page
+    compared = server.get(f"/compare?base={run['runId']}&head={run['runId']}", Accept="text/html").text
+    assert "Changed lines covered" in compared
+
+
 @pytest.mark.parametrize(
     ("parts", "reason"),
     [
