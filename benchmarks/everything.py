@@ -24,6 +24,7 @@ PROGRAMS = {
     "supervision": ("--install --children 1,500 --runs 2 --events 1000,1000000", "--quick --children 100"),
     "ingest": ("--runs 3", "--cases 10000 --files 500 --runs 1"),
     "streams": ("--streams 10000 --runs 2 --events 5", "--streams 500 --runs 1 --events 3"),
+    "finished_runs": ("", "--cases 2000 --failures 50 --seconds 0.3 --runs 1"),
     "repository": ("--runs 1", "--versions 2000 --runs 1"),
     "charts": ("--runs 15", "--quick"),
     "pages": ("", "--processes 20 --projects 10 --runs 10 --releases 10 --seconds 0.2"),

@@ -47,7 +47,9 @@ from handlers.tracker.stream import Runs, RunStream
 from handlers.web import layout, live, overview, static
 from models.config.settings import Config
 from models.errors import Invalid, NotFound, Problem, Unauthenticated, Unavailable, WrongMethod
+from models.tracker.kept_answers import KeptAnswers
 from supervisor.services import Services
+from supervisor.single_flight import SingleFlight
 
 _HERE = Path(__file__).parent
 _FORMS = ("multipart/", "application/x-www-form-urlencoded")
@@ -163,6 +165,8 @@ class Application(tornado.web.Application):
             listing=processes.Listing(services.fleet),
             process_rows=process_table.ProcessRows(),
             project_statuses=ProjectStatusCache(services),
+            kept_answers=KeptAnswers(),
+            kept_answers_flights=SingleFlight(),
             fragments=layout.FragmentCache(),
             runs=runs,
             live=live.Live(services, self.streams, runs),

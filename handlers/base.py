@@ -321,15 +321,16 @@ class Refusal(Base):
 
 def write_page(handler: Base, template: str, **values: Any) -> None:
     """Sends a page, with the headers of every page."""
-    _send_page(handler, _rendered(handler, template, values))
+    _send_page(handler, rendered(handler, template, values))
 
 
 async def write_long_page(handler: Base, template: str, **values: Any) -> None:
     """As `write_page`, rendered in a worker: a page of many rows would block the loop."""
-    _send_page(handler, await asyncio.to_thread(_rendered, handler, template, values))
+    _send_page(handler, await asyncio.to_thread(rendered, handler, template, values))
 
 
-def _rendered(handler: Base, template: str, values: dict[str, Any]) -> bytes:
+def rendered(handler: Base, template: str, values: dict[str, Any]) -> bytes:
+    """Returns a page. `frame_key` has what the frame shows of the caller and the server."""
     caller, request = handler.caller, handler.request
     path = request.path.removeprefix(handler.prefix) or "/"
     user = caller.user.username if caller.user else None
@@ -339,18 +340,26 @@ def _rendered(handler: Base, template: str, values: dict[str, Any]) -> bytes:
     return handler.render_string(template, **template_helpers(), **frame, **values)
 
 
+def frame_key(handler: Base) -> tuple[object, ...]:
+    user = handler.caller.user
+    return handler.request.uri, user and user.username, handler.caller.is_admin, _is_failing(handler.services)
+
+
 def _is_failing(services: Services) -> bool:
     return any(process.status in TROUBLE for process in services.fleet)
 
 
-def _send_page(handler: Base, body: bytes) -> None:
+def set_page_headers(handler: Base) -> None:
     for name, value in _PAGE_HEADERS.items():
         handler.set_header(name, value)
-    handler.version = _etag(handler, body)
+
+
+def _send_page(handler: Base, body: bytes) -> None:
+    set_page_headers(handler)
+    handler.version = etag(body.replace(handler.xsrf_token, b"") if b'name="_xsrf"' in body else body)
     handler.send(body, "text/html; charset=utf-8")
 
 
-def _etag(handler: Base, body: bytes) -> str:
-    """Returns the ETag of a page without the token of its forms, which changes with every response."""
-    plain = body.replace(handler.xsrf_token, b"") if b'name="_xsrf"' in body else body
-    return f'W/"{hashlib.blake2b(plain, digest_size=12).hexdigest()}"'
+def etag(body: bytes) -> str:
+    """Returns the ETag of a body, without the token of its forms, which changes with every response."""
+    return f'W/"{hashlib.blake2b(body, digest_size=12).hexdigest()}"'

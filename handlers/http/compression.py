@@ -55,6 +55,12 @@ class CompressingHandler(RequestHandler):
         self._write_buffer = [body]
         return super().finish()
 
+    def send_compressed(self, body: bytes) -> None:
+        """Sends a body that is gzipped already, to a client that accepts it."""
+        self._vary()
+        self.set_header("Content-Encoding", "gzip")
+        self.write(body)
+
     def _vary(self) -> None:
         vary = self._headers.get("Vary", "")
         if "accept-encoding" not in vary.lower():

@@ -1,18 +1,29 @@
-"""The base of the tracker's handlers: runs a query in a worker and sends its JSON, which is encoded there too."""
+"""The base of the tracker's handlers: runs a query in a worker and sends its JSON, which is encoded there too.
+
+Answers about finished runs are kept until their project changes (`models/tracker/kept_answers.py`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+import secrets
+from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
 
-from handlers.base import Base
+from handlers.base import Base, etag
 from handlers.http import serializers
+from handlers.http.compression import MIN_BYTES, accepts_gzip, compress
 from models.accounts.accounts import User
 from models.charts.parameters import json_object
 from models.errors import Invalid
+from models.tracker.kept_answers import Answer, KeptAnswers, State
 from models.tracker.tables import reports
+from supervisor.single_flight import SingleFlight
 
 Result = TypeVar("Result")
+
+_TOKEN = secrets.token_hex(16).encode()
+"""Stands in kept pages where the token of a form was."""
 
 
 def test_argument(handler: Base) -> tuple[str, str]:
@@ -29,6 +40,44 @@ def in_snapshot(query: Callable[[], Result]) -> Result:
         return query()
 
 
+async def send_kept(
+    handler: Base, key: Hashable, state: Callable[[], State], make: Callable[[], bytes], media_type: str
+) -> None:
+    """Sends the answer that is kept for `key`, or the one that `make` returns in a worker.
+
+    `state` reads the project and checks that the caller may read it; it runs on the loop where the store is a file.
+    """
+    kept: KeptAnswers = handler.settings["kept_answers"]
+    answer = kept.get(key, await handler.services.read_fast(state))
+    if answer is None:
+        flights: SingleFlight[Answer] = handler.settings["kept_answers_flights"]
+        answer = await flights.run(key, lambda: _made(handler, kept, key, state, make))
+    handler.version = answer.etag
+    handler.set_header("Content-Type", media_type)
+    if _TOKEN in answer.body:
+        handler.write(answer.body.replace(_TOKEN, handler.xsrf_token))
+    elif len(answer.body) >= MIN_BYTES and accepts_gzip(handler):
+        if answer.compressed is None:
+            kept.compress(key, answer, await asyncio.to_thread(compress, answer.body))
+        handler.send_compressed(answer.compressed or compress(answer.body))
+    else:
+        handler.write(answer.body)
+
+
+async def _made(
+    handler: Base, kept: KeptAnswers, key: Hashable, state: Callable[[], State], make: Callable[[], bytes]
+) -> Answer:
+    def read() -> tuple[State, Answer]:
+        now, body = state(), make()
+        if b'name="_xsrf"' in body:
+            body = body.replace(handler.xsrf_token, _TOKEN)
+        return now, Answer(body, etag(body))
+
+    now, answer = await handler.services.run_in_tracker(lambda: in_snapshot(read))
+    kept.keep(key, now, answer)
+    return answer
+
+
 class Tracked(Base):
     """A handler that reads the tracker's store."""
 
@@ -40,6 +89,10 @@ class Tracked(Base):
         """Runs `query` in a worker and sends its result as JSON."""
         body = await self.services.run_in_tracker(lambda: serializers.encoded(in_snapshot(query)))
         self.send(body, "application/json")
+
+    async def answer_kept(self, key: Hashable, state: Callable[[], State], query: Callable[[], Any]) -> None:
+        """As `answer`, with an ETag; the JSON is kept for `key` until the project changes (`send_kept`)."""
+        await send_kept(self, key, state, lambda: serializers.encoded(query()), "application/json")
 
     def body_object(self) -> dict[str, Any]:
         """The body as a JSON object. Raises `Invalid`."""

@@ -8,19 +8,20 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 from urllib.parse import quote, urlencode
 
-from handlers.base import Page, write_long_page
+from handlers.base import Page, frame_key, rendered, set_page_headers, write_long_page
 from handlers.http import serializers
 from handlers.http.permissions import READ
 from handlers.routing import Route
 from handlers.tracker import plots
 from handlers.tracker import serializers as shaping
-from handlers.tracker.base import in_snapshot, test_argument
+from handlers.tracker.base import in_snapshot, send_kept, test_argument
 from handlers.tracker.forms import TrackedPage
 from handlers.tracker.project_status import health, projects_of, render_rows
 from handlers.tracker.projects import bounded
 from handlers.tracker.responses import OutcomeInfo, PatchInfo, RunInfo
 from handlers.web.layout import NOTHING, FragmentCache, change, template_helpers
 from models.accounts import permissions
+from models.errors import NotFound
 from models.paging import whole
 from models.tracker import (
     attempts,
@@ -38,6 +39,7 @@ from models.tracker import (
 from models.tracker import queries as overview
 from models.tracker.comparison import Comparison
 from models.tracker.flaky import Triage
+from models.tracker.kept_answers import State, state_of_run
 from models.tracker.quality_gate import Thresholds
 from models.tracker.tables import Project, Run
 
@@ -84,12 +86,37 @@ def upload_snippet(page: Page, project: str, needs_token: bool) -> str:
     )
 
 
+_HELPERS = {
+    "change": change,
+    "took": took,
+    "kind": kind,
+    "query": _query,
+    "statuses": list(Triage.__members__),
+    "health": health,
+}
+
+
 class ReadPage(TrackedPage):
     permission = READ
 
     async def show(self, template: str, **values: Any) -> None:
-        helpers = {"change": change, "took": took, "kind": kind, "query": _query, "statuses": list(Triage.__members__)}
-        await write_long_page(self, template, health=health, **helpers, **values)
+        await write_long_page(self, template, **_HELPERS, **values)
+
+    async def show_kept(self, run: str, template: str, values: Callable[[], dict[str, Any]]) -> None:
+        """Shows a page about a run, which is kept until its project changes."""
+        user, key = self.caller.user, ("page", *frame_key(self))
+
+        def state() -> State:
+            project = state_of_run(user, run)
+            return *project, permissions.may_write(user, project[0])
+
+        try:
+            await send_kept(
+                self, key, state, lambda: rendered(self, template, {**_HELPERS, **values()}), "text/html; charset=utf-8"
+            )
+        except NotFound as missing:
+            raise self.unseen(missing.message) from None
+        set_page_headers(self)
 
     async def read(self, query: Callable[[], Result]) -> Result:
         """Runs `query` in the worker, within one read transaction."""
@@ -235,7 +262,7 @@ class RunPage(ReadPage):
     async def get(self, id: str) -> None:
         query = self.query()
         number = whole("page", query.get("page") or "0", 0, 1_000_000)
-        await self.show("tracker/run.html", **await self.read(lambda: self._values(id, query, number)))
+        await self.show_kept(id, "tracker/run.html", lambda: self._values(id, query, number))
 
     def _values(self, id: str, query: Mapping[str, str], number: int) -> dict[str, Any]:
         user = self.caller.user

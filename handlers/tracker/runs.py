@@ -17,6 +17,7 @@ from handlers.tracker.responses import ComparisonInfo, GateVerdict, PatchInfo, R
 from models.errors import Invalid, NotFound
 from models.paging import whole
 from models.tracker import attempts, commit_gate, comparison, coverage, patch, queries, visibility
+from models.tracker.kept_answers import state_of_project, state_of_run
 from models.tracker.quality_gate import verdict
 
 _ID = number("id", "The run")
@@ -34,7 +35,7 @@ class Run(Tracked):
         return SIGNED_IN if method == "DELETE" else READ
 
     async def get(self, id: str) -> None:
-        await self.answer(lambda: self._detail(id))
+        await self.answer_kept(("run", id), lambda: state_of_run(self.user, id), lambda: self._detail(id))
 
     async def delete(self, id: str) -> None:
         run, _ = await self.services.run_in_tracker(lambda: visibility.run(self.user, id, "WRITE"))
@@ -61,7 +62,7 @@ class QualityGate(Tracked):
             run, project = visibility.run(self.user, id)
             return serializers.run_verdict(run, verdict(run, project, self.services.config.tracker.quality_gate))
 
-        await self.answer(judged)
+        await self.answer_kept(("verdict", id), lambda: state_of_run(self.user, id), judged)
 
 
 _PAGE = 500
@@ -93,7 +94,7 @@ class Patch(Tracked):
             run, _ = visibility.run(self.user, id)
             return serializers.patch_info(run, patch.coverage([run.id]), after, limit)
 
-        await self.answer(measured)
+        await self.answer_kept(("patch", id, after, limit), lambda: state_of_run(self.user, id), measured)
 
 
 class Attempts(Tracked):
@@ -110,7 +111,7 @@ class Attempts(Tracked):
             run, _ = visibility.run(self.user, id)
             return serializers.attempts_info(run, attempts.arrived([run.id]).get(run.id, 0), attempts.listing(run))
 
-        await self.answer(listed)
+        await self.answer_kept(("attempts", id), lambda: state_of_run(self.user, id), listed)
 
 
 def _run(name: str, about: str) -> Parameter:
@@ -169,7 +170,12 @@ class GateVerdictHandler(Tracked):
             raise Invalid("one of commit and branch is required")
         if commit is not None:
             branch = None  # the commit wins
-        await self.answer(lambda: self._judged(name, commit, branch, arguments["flag"]))
+        flag = arguments["flag"]
+        await self.answer_kept(
+            ("gate", name, commit, branch, flag),
+            lambda: state_of_project(self.user, name),
+            lambda: self._judged(name, commit, branch, flag),
+        )
 
     def _judged(self, name: str, commit: str | None, branch: str | None, flag: str | None) -> GateVerdict:
         project = visibility.named(self.user, name)

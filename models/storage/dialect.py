@@ -45,6 +45,7 @@ _INDEXES = {
     "run_by_commit": ("CREATE INDEX run_by_commit ON run USING hash (commit_sha)",),
     "run_by_branch": ("CREATE INDEX run_by_branch ON run USING hash (branch)",),
 }
+_TRIGGER = re.compile(r"CREATE TRIGGER (?P<name>\w+) (?P<event>AFTER \w+ ON \w+) BEGIN (?P<body>.*); END")
 _INDEX = re.compile(r"CREATE (?:UNIQUE )?INDEX (\w+)")
 
 
@@ -78,7 +79,11 @@ def statement(sql: str) -> tuple[str, tuple[str, ...] | None]:
 
 
 def schema(step: str) -> tuple[str, ...]:
-    """The statements that create the same table or index in PostgreSQL."""
+    """The statements that create the same table, index or trigger in PostgreSQL."""
+    if trigger := _TRIGGER.fullmatch(step):
+        name, event, body = trigger.groups()
+        function = f"CREATE FUNCTION {name}() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN {body}; RETURN NULL; END $$"
+        return function, f"CREATE TRIGGER {name} {event} FOR EACH ROW EXECUTE FUNCTION {name}()"
     index = _INDEX.match(step)
     if index and index[1] in _INDEXES:
         return _INDEXES[index[1]]

@@ -24,7 +24,8 @@ _ENTRIES = f"""
         (SELECT 1 FROM suite b WHERE b.run_id = :base AND b.name = s.name AND b.failed + b.errors > 0)
         THEN 0 ELSE 1 END
     FROM suite s WHERE s.run_id = :run AND s.failed + s.errors > 0
-    AND NOT EXISTS (SELECT 1 FROM result r WHERE r.suite_id = s.id AND r.status IN {FAILING})
+    AND s.id NOT IN (SELECT r.suite_id FROM result r WHERE r.run_id = :run AND r.status IN {FAILING}
+        AND r.suite_id IS NOT NULL)
     AND lower(s.name) LIKE :pattern ESCAPE '!'"""  # noqa: S608 (constants)
 _COUNT = f"SELECT count(*) FROM ({_ENTRIES}) AS entries WHERE is_new >= :least_new"  # noqa: S608
 _PAGE = f"""

@@ -119,6 +119,24 @@ STEPS.append(
     ]
 )
 
+_TOUCH = "UPDATE project SET revision = revision + 1 WHERE id ="
+_OF_RUN = "(SELECT project_id FROM run WHERE id = {0}.run_id)"
+STEPS.append(
+    [
+        "ALTER TABLE project ADD COLUMN revision INTEGER NOT NULL DEFAULT 0",
+        *(
+            f"CREATE TRIGGER {table}_{name} AFTER {event} ON {table} BEGIN {_TOUCH} {column.format(row)}; END"
+            for table, column in (("run", "{0}.project_id"), ("mark", "{0}.project_id"), ("upload", _OF_RUN))
+            for name, event, row in (
+                ("added", "INSERT", "NEW"),
+                ("changed", "UPDATE", "NEW"),
+                ("gone", "DELETE", "OLD"),
+            )
+        ),
+    ]
+)
+"""Triggers count `project.revision` up whenever a run, its uploads or a triage status changes: kept answers end."""
+
 
 class Flag(peewee.BooleanField):
     """Stored as 0 or 1."""

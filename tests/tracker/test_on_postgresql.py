@@ -12,6 +12,7 @@ from typing import Any
 
 import peewee
 import pytest
+import written
 import yaml
 from conftest import ROOT, wait_for
 from postgresql import PASSWORD, Postgresql, ask
@@ -83,6 +84,24 @@ def test_names_that_no_index_could_hold_and_characters_that_no_text_could() -> N
         tables.Test.create(id=9, project=project, class_name=names[0], name=names[0])
     assert Project.create(name="a\0b", visibility="PUBLIC", created_at=1).id
     assert Project.get(Project.name == "a\0b").name == "a\ufffdb"
+
+
+@pytest.mark.usefixtures("store")
+def test_the_revision_of_a_project_counts_the_changes_of_its_runs() -> None:
+    project = Project.create(name="p", visibility="PUBLIC", created_at=1)
+    revisions = []
+    for change in (
+        lambda: written.run(project),
+        lambda: tables.Run.update(status="FAILED").execute(),
+        lambda: reports.execute_sql("INSERT INTO upload (run_id, job_key, job_instance, attempt, created_at)"
+                                    " SELECT id, '', '', 0, 1 FROM run"),
+        lambda: retention.delete_some(tables.Run.get().id),
+    ):  # fmt: skip
+        change()
+        revisions.append(Project.get().revision)
+    assert revisions == sorted(set(revisions))
+    assert revisions[0] > 0
+    project.delete_instance()
 
 
 @pytest.mark.usefixtures("store")

@@ -1,0 +1,182 @@
+"""Answers about runs are kept, and change as soon as something of the run changes."""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+import json
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+import talk
+import written
+from conftest import Server
+from posting import cases, jacoco, stored
+from written import FAILED, PASSED
+
+from models.accounts.accounts import User
+from models.tracker.kept_answers import Answer, KeptAnswers
+from models.tracker.tables import Failure, Project, Run
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with talk.running_server(tmp_path_factory.mktemp("kept")) as server, written.store_of(server):
+        yield server
+
+
+@pytest.fixture(scope="module")
+def owner(server: Server) -> User:
+    return written.user("owner")
+
+
+_names = itertools.count()
+
+
+class Scene:
+    """A project with a baseline and a run of the commit `c`, which has one new failure."""
+
+    def __init__(self, server: Server, owner: User) -> None:
+        self.server = server
+        self.name = f"kept {next(_names)}"
+        self.base = self.post(("commit", "b"), ("junit", cases(2)))["runId"]
+        self.run = self.post(("commit", "c"), ("runKey", "k"), ("junit", cases(1, 1)))["runId"]
+        self.project = Project.get(Project.name == self.name)
+        written.member(self.project, owner, "OWNER")
+        self.owner = written.token(owner)
+        self.paths = (
+            f"/api/v1/runs/{self.run}",
+            f"/api/v1/runs/{self.run}/quality-gate",
+            f"/api/v1/gate?project={quote(self.name)}&commit=c",
+            f"/runs/{self.run}",
+        )
+
+    def post(self, *parts: tuple[str, str]) -> Any:
+        return stored(self.server, ("project", self.name), ("branch", "main"), *parts)
+
+    def send(self, method: str, path: str, body: Any = None) -> None:
+        data = None if body is None else json.dumps(body).encode()
+        answer = self.server.ask(method, path, data, headers=self.owner)
+        assert answer.status in (200, 202, 204), answer
+
+    def answers(self) -> list[tuple[int, str]]:
+        replies = [self.server.get(path) for path in self.paths]
+        return [(reply.status, reply.text) for reply in replies]
+
+
+def late_report(scene: Scene) -> None:
+    scene.post(("commit", "c"), ("runKey", "k"), ("junit", cases(3, 2, prefix="late")))
+
+
+def late_coverage(scene: Scene) -> None:
+    scene.post(("commit", "c"), ("runKey", "k"), ("junit", cases(1)), ("jacoco", jacoco({"A.java": {1: True}})))
+
+
+def triage(scene: Scene) -> None:
+    body = {"className": "A", "name": "c1", "status": "QUARANTINED"}
+    scene.send("POST", f"/api/v1/projects/{scene.project.id}/flaky/status", body)
+
+
+def settings(scene: Scene) -> None:
+    scene.send("PATCH", f"/api/v1/projects/{scene.project.id}/settings", {"failOnNewFailures": False})
+
+
+def deleted_baseline(scene: Scene) -> None:
+    """The run before it had the same failure."""
+    scene.post(("commit", "z"), ("junit", cases(2)))
+    scene.send("DELETE", f"/api/v1/runs/{scene.base}")
+
+
+def deletion(scene: Scene) -> None:
+    scene.send("DELETE", f"/api/v1/runs/{scene.run}")
+
+
+def privacy(scene: Scene) -> None:
+    Project.update(visibility="PRIVATE").where(Project.id == scene.project.id).execute()
+
+
+GATE = (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("change", "changed"),
+    [
+        (late_report, (0, 1, 2, 3)),
+        (late_coverage, (0, 3)),
+        (triage, (0, *GATE, 3)),
+        (settings, (0, *GATE, 3)),
+        (deleted_baseline, (0, 3)),
+        (deletion, (0, 1, 2, 3)),
+        (privacy, (0, 1, 2, 3)),
+    ],
+)
+def test_every_change_of_a_run_shows_at_once(
+    server: Server, owner: User, change: Callable[[Scene], None], changed: tuple[int, ...]
+) -> None:
+    scene = Scene(server, owner)
+    before = scene.answers()
+    assert [status for status, _ in before] == [200] * 4
+    assert scene.answers() == before
+    change(scene)
+    after = scene.answers()
+    assert [place for place in changed if after[place] == before[place]] == []
+    assert scene.answers() == after
+
+
+def test_an_answer_is_kept_and_has_an_etag(server: Server, owner: User) -> None:
+    scene = Scene(server, owner)
+    first = scene.answers()
+    Failure.update(message="nothing of the project").execute()
+    assert scene.answers() == first
+    written.run(written.project("another of kept"), {"a b": PASSED})
+    assert scene.answers() == first
+    for path in scene.paths:
+        tag = server.get(path).headers["ETag"]
+        assert server.get(path, If_None_Match=tag).status == 304
+    Run.update(build_name="another").where(Run.id == scene.run).execute()
+    assert scene.answers()[0] != first[0]
+
+
+def test_a_page_is_kept_for_each_caller_and_its_forms_have_the_token_of_the_request(
+    server: Server, owner: User
+) -> None:
+    scene = Scene(server, owner)
+    session = written.session(owner, server)
+    path = f"/runs/{scene.run}"
+    pages = [server.get(path, **session) for _ in range(2)]
+    first, second = ({*re.findall('name="_xsrf" value="([^"]+)"', page.text)} for page in pages)
+    assert (len(first), len(second), first & second) == (1, 1, set())
+    assert "Delete run" in pages[1].text
+    assert "Delete run" not in server.get(path).text
+    assert server.get(path).text == server.get(path).text
+
+
+def test_a_client_that_accepts_gzip_gets_the_same_answer(server: Server) -> None:
+    project = written.project("kept and gzipped")
+    run = written.run(project, {f"class{number} test": FAILED for number in range(30)})
+    path = f"/api/v1/runs/{run.id}"
+    plain = server.get(path)
+    for _ in range(2):
+        zipped = server.get(path, Accept_Encoding="gzip")
+        assert zipped.headers["Content-Encoding"] == "gzip"
+        assert gzip.decompress(zipped.body) == plain.body
+
+
+def test_kept_answers_are_bounded_by_bytes_and_the_least_used_go_first() -> None:
+    kept = KeptAnswers(max_bytes=100_000)
+    for number in range(100):
+        kept.keep(number, (1,), Answer(b"x" * 9_000, "tag"))
+        assert kept.get(0, (1,)) is not None
+        assert kept.size <= 100_000
+    assert [number for number in range(100) if kept.get(number, (1,))] == [0, *range(92, 100)]
+    kept.keep("large", (1,), Answer(b"x" * 30_000, "tag"))
+    assert kept.get("large", (1,)) is None
+    answer = kept.get(99, (1,))
+    assert answer is not None
+    kept.compress(99, answer, b"small")
+    assert kept.get(99, (1,)) is answer
+    assert kept.get(99, (2,)) is None
+    assert kept.get(99, (1,)) is None
