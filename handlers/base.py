@@ -8,7 +8,7 @@ import hashlib
 import http
 import logging
 from collections.abc import Awaitable, Callable
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 
 from tornado.httputil import HTTPServerRequest
@@ -22,6 +22,7 @@ from handlers.http.origin import SAFE_METHODS
 from handlers.http.permissions import CLOSED, PUBLIC, Permission
 from handlers.http.sse import Streams
 from handlers.routing import ErrorDetails, Service, accepts, login
+from handlers.web import layout
 from handlers.web.layout import Frame, template_helpers
 from models import errors
 from models.accounts.accounts import User
@@ -335,7 +336,7 @@ def rendered(handler: Base, template: str, values: dict[str, Any]) -> bytes:
     path = request.path.removeprefix(handler.prefix) or "/"
     user = caller.user.username if caller.user else None
     page_frame = Frame(path, request.uri or "/", user, caller.is_admin, _is_failing(handler.services))
-    frame = {"frame": page_frame, "base": handler.prefix}
+    frame = {"frame": page_frame, "base": handler.prefix, "icon": partial(layout.icon, handler.static_url("icons.svg"))}
     frame["refusal"] = handler.why if isinstance(handler, Page) else ""
     return handler.render_string(template, **template_helpers(), **frame, **values)
 

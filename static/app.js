@@ -20,10 +20,17 @@ function changeTheme() {
   localStorage.setItem("theme", next);
 }
 
+function changeDensity() {
+  const next = document.documentElement.dataset.density === "compact" ? "comfortable" : "compact";
+  document.documentElement.dataset.density = next;
+  localStorage.setItem("density", next);
+}
+
 document.addEventListener("click", (event) => {
   const button = event.target.closest("button");
   if (button?.dataset.copy) copy(button);
   if (button?.id === "theme") changeTheme();
+  if (button?.id === "density") changeDensity();
 });
 document.addEventListener("submit", (event) => { confirmFirst(event); sendQuietly(event); });
 document.querySelectorAll("[data-needs-script]").forEach((node) => { node.hidden = false; });

@@ -1,3 +1,5 @@
-// Before the first paint: the theme that was chosen here, or else the system's.
-const chosen = localStorage.getItem("theme");
-if (chosen) document.documentElement.dataset.theme = chosen;
+// Before the first paint: the theme and the density that were chosen here; without a choice, the system's theme.
+for (const name of ["theme", "density"]) {
+  const chosen = localStorage.getItem(name);
+  if (chosen) document.documentElement.dataset[name] = chosen;
+}

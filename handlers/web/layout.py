@@ -16,13 +16,14 @@ from models.supervision.process import ENDED, TROUBLE, UP, Status
 NOTHING = "\N{EN DASH}"
 
 _NAVIGATION = (
-    ("/", "Overview"),
-    ("/processes", "Processes"),
-    ("/history", "History"),
-    ("/releases", "Releases"),
-    ("/repositories", "Charts"),
-    ("/projects", "Tests"),
+    ("/", "Overview", "overview"),
+    ("/processes", "Processes", "process"),
+    ("/history", "History", "history"),
+    ("/releases", "Releases", "release"),
+    ("/repositories", "Charts", "chart"),
+    ("/projects", "Tests", "project"),
 )
+"""The path, label and icon of each page in the navigation."""
 _MAX_REASON_CHARACTERS = 160
 _SYMBOLS = {"good": "\N{HEAVY CHECK MARK}", "bad": "\N{MULTIPLICATION X}", "warn": "\N{BLACK UP-POINTING TRIANGLE}"}
 _RELATED_PATHS = {"/projects": ("/runs", "/compare")}
@@ -42,8 +43,8 @@ class Frame:
     version: str = VERSION
 
     @property
-    def navigation(self) -> tuple[tuple[str, str], ...]:
-        return (*_NAVIGATION, ("/users", "Users")) if self.is_admin else _NAVIGATION
+    def navigation(self) -> tuple[tuple[str, str, str], ...]:
+        return (*_NAVIGATION, ("/users", "Users", "users")) if self.is_admin else _NAVIGATION
 
     def is_current(self, path: str) -> bool:
         """Whether the page belongs to this entry of the navigation."""
@@ -79,6 +80,11 @@ def template_helpers() -> dict[str, Any]:
         "reason_html": reason_html,
     }
     return {**helpers, "duration": serializers.spoken}
+
+
+def icon(icons_url: str, name: str) -> str:
+    """Renders an icon of the sprite. It says nothing to a screen reader: a word or a button's name stands with it."""
+    return f'<svg class="icon" aria-hidden="true"><use href="{icons_url}#{name}"/></svg>'
 
 
 def when(at: int | None) -> str:
