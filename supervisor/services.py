@@ -163,7 +163,7 @@ class Services:
             self.sharing.listen()
         become_subreaper()
         self._leftovers = await adopt(self.fleet, self.context, records)
-        self._keep("leftovers", self._leftovers.end())
+        self.context.leftovers = self._keep("leftovers", self._leftovers.end())
         self._keep("beat", self.maintenance.watch())
         self._keep("log growth", self.log_growth.watch())
         self._keep("prune", self._prune())
@@ -283,10 +283,11 @@ class Services:
         """Whether several nodes share the database."""
         return self.config.server.database_url is not None
 
-    def _keep(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+    def _keep(self, name: str, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._on_task_done)
+        return task
 
     def _on_task_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)

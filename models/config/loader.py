@@ -72,6 +72,8 @@ _READ_AS: Mapping[type, Mapping[str, Any]] = {
         "nice": Annotated[int, parsers.between(-20, 19)],
         "stop_signal": Annotated[str, parsers.signal_of],
         "health_check": Annotated[HealthCheck, _one_probe],
+        **dict.fromkeys(("start_pre", "start_post", "stop_pre", "stop_post"), _COMMAND),
+        "hook_timeout": Span,
         "groups": tuple[Annotated[str, parsers.group_name], ...],
         **dict.fromkeys(("directory", "user", "group", "stdout_logfile", "stderr_logfile"), Filled),
         "env_file": tuple[Filled, ...],

@@ -235,6 +235,11 @@ class ProcessSpec:
     no_restart_exit_codes: tuple[str, ...] = ()
     stop_signal: signal.Signals = signal.SIGTERM
     stop_timeout: Seconds = Seconds(10)
+    start_pre: tuple[str, ...] = ()
+    start_post: tuple[str, ...] = ()
+    stop_pre: tuple[str, ...] = ()
+    stop_post: tuple[str, ...] = ()
+    hook_timeout: Seconds = Seconds(30)
     labels: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
     description: str = ""
@@ -251,6 +256,11 @@ class ProcessSpec:
     @property
     def is_job(self) -> bool:
         return self.type is Kind.ONESHOT
+
+    @property
+    def has_hooks(self) -> bool:
+        """Whether a hook may run after the spawn."""
+        return bool(self.start_post or self.stop_pre or self.stop_post)
 
     @property
     def seconds_until_running(self) -> Seconds:

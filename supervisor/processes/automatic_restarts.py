@@ -12,7 +12,7 @@ from models.supervision.process import ProcessSpec, forbids_restart, restarts
 from models.supervision.record import Record
 from supervisor.processes.child import Launch
 from supervisor.processes.context import SupervisionContext
-from supervisor.processes.instance import StartAttempt, next_request
+from supervisor.processes.instance import ProcessInstance, StartAttempt, next_request
 from supervisor.processes.state import ProcessState
 
 log = logging.getLogger("supervision")
@@ -32,6 +32,7 @@ class AutomaticRestarts(ProcessState):
         super().__init__(spec, context, record)
         self._start_dependencies = start_dependencies
         self._queue = asyncio.Lock()
+        self._stop_post_due: ProcessInstance | None = None
 
     async def _begin(self, launch: Launch, attempt: StartAttempt) -> None:
         """Starts a child."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import grp
 import logging
 import os
@@ -41,6 +42,8 @@ class SupervisionContext:
     spawn_lock: YieldingLock = Factory(YieldingLock)
     on_logs_opened: Callable[[Iterable[LogFile]], None] = lambda files: None
     """Called with the log files of a process that was spawned."""
+    leftovers: asyncio.Future[None] | None = None
+    """Done when what an earlier run of the server left running is gone."""
     period: int = 0
     """Counts the starts of the server that found no live child; what a job has finished counts in one period only."""
     closing: bool = False

@@ -24,6 +24,7 @@ from models.supervision.process import (
 )
 from models.supervision.record import Record
 from supervisor.processes.context import SupervisionContext
+from supervisor.processes.hooks import START_PRE
 from supervisor.processes.instance import ProcessInstance, StartCalledOff, next_request, stopped_before_start
 from supervisor.processes.log_files import LogFile
 from supervisor.processes.process import Process
@@ -281,6 +282,8 @@ class Fleet:
         """Stops all, dependents first; or leaves all running, for the next start of the server to adopt."""
         self._context.closing = True
         if leave:
+            for process in self._processes.values():
+                process.hooks.call_off(next_request(), START_PRE)
             await _wait_for_spawns(self)
             log.info("processes left running: %d", sum(process.live for process in self._processes.values()))
         else:

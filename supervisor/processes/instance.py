@@ -38,6 +38,7 @@ class Phase(enum.Enum):
 
     QUEUE = "queue"
     DEPENDENCY = "dependency"
+    START_PRE = "start-pre"
     SPAWN = "spawn"
     READY = "ready"
     DONE = "done"
@@ -113,8 +114,8 @@ class ProcessInstance:
         self.child = child
         self.killed = False
         self._context = context
-        keeps_launch = spec.health_check is not None or child.is_chained
-        self._launch = launch if keeps_launch else None  # each is kilobytes of environment
+        keeps_launch = spec.health_check is not None or child.is_chained or spec.has_hooks
+        self.launch = launch if keeps_launch else None  # each is kilobytes of environment
         self._since = since
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -128,8 +129,8 @@ class ProcessInstance:
 
     def probe(self, on_change: Callable[[bool], None]) -> None:
         """Starts the health check; `on_change` is called with True or False when the result changes."""
-        if self._launch is not None and self.spec.health_check is not None:
-            watch = self._context.prober.watch(self.spec, self._launch, on_change)
+        if self.launch is not None and self.spec.health_check is not None:
+            watch = self._context.prober.watch(self.spec, self.launch, on_change)
             self._tasks.append(asyncio.get_running_loop().create_task(watch, name=f"probe {self.spec.name}"))
 
     def stop_probes(self) -> None:
@@ -138,17 +139,16 @@ class ProcessInstance:
 
     # Its end
 
-    async def end(self) -> None:
-        """Sends the stop signal, SIGKILL after `stop-timeout`, and ends what it left running.
+    async def end(self, end: float) -> None:
+        """Sends the stop signal, SIGKILL at `end` (in seconds since boot), and ends what it left running.
 
         Raises `Failed` where it cannot be killed.
         """
         clock, child = self._context.clock, self.child
-        end = clock.since_boot() + self.spec.stop_timeout
         with contextlib.closing(ProcessTree(child.pid)) as tree:
             child.send(self.spec.stop_signal)
             child.send(signal.SIGCONT)
-            await asyncio.wait({child.exited}, timeout=self.spec.stop_timeout)
+            await asyncio.wait({child.exited}, timeout=max(end - clock.since_boot(), 0))
             if not child.exited.done():
                 self.kill()
                 await asyncio.wait({child.exited}, timeout=_KILL_TIMEOUT_SECONDS)
@@ -187,9 +187,9 @@ class ProcessInstance:
 
     async def chain_error(self, exit: Exit) -> str:
         """Why the chain failed, where its standard error is not in a file; else empty."""
-        if self._launch is None or self.spec.stderr_file or not self._was_not_executed(exit):
+        if self.launch is None or self.spec.stderr_file or not self._was_not_executed(exit):
             return ""
-        return await self._context.children.chain_error(self._launch)
+        return await self._context.children.chain_error(self.launch)
 
     def start_failure(self, exit: Exit) -> str:
         """Why it failed to start: how it ended, and the end of its standard error where that is a file of its own."""

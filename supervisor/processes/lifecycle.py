@@ -15,14 +15,15 @@ from models.config.redaction import shown_words
 from models.errors import NotFound, Unavailable
 from models.supervision.process import UP, Exit, OnUnhealthy, Status, status_after_exit
 from models.supervision.record import Record
-from supervisor.processes.automatic_restarts import AutomaticRestarts
 from supervisor.processes.child import Launch
-from supervisor.processes.instance import Phase, ProcessInstance, StartAttempt, stopped_before_start
+from supervisor.processes.hooked_process import HookedProcess
+from supervisor.processes.hooks import START_POST, STOP_PRE
+from supervisor.processes.instance import Phase, ProcessInstance, StartAttempt, next_request, stopped_before_start
 
 log = logging.getLogger("supervision")
 
 
-class InstanceLifecycle(AutomaticRestarts):
+class InstanceLifecycle(HookedProcess):
     """The instance: spawned, running, probed, ended."""
 
     # Starting
@@ -36,6 +37,7 @@ class InstanceLifecycle(AutomaticRestarts):
             raise Unavailable("pilothouse is stopping")
         if self.retired:
             raise NotFound(f"{self.name} is no longer configured", "PROCESS_NOT_FOUND")
+        await self._run_stop_post(attempt.request)
         self.policy.cancel()
         self.attempt = attempt
         attempt.phase = Phase.SPAWN
@@ -51,6 +53,9 @@ class InstanceLifecycle(AutomaticRestarts):
         """The intent is stored first, so that a life that leaves no other trace still has its events."""
         try:
             await self._context.event_writer.stored_soon(self.name)
+            if problem := await self._start_pre_problem(launch, attempt):
+                self._fail_to_start(problem)
+                return
             async with self._context.spawn_lock:
                 if attempt.is_called_off:
                     self._abandon(attempt)
@@ -122,6 +127,9 @@ class InstanceLifecycle(AutomaticRestarts):
             self.attempt.succeed()
         if self.instance is not None:
             self._probe(self.instance)
+            if self.instance.spec.start_post:
+                request = self.attempt.request if self.attempt is not None else next_request()
+                self._background(self._run_hook(START_POST, self.instance, self.instance.spec.start_post, request))
 
     def _fail_to_start(self, reason: str) -> None:
         self._become(Status.FAILED_TO_START, failed_log=reason)
@@ -143,15 +151,24 @@ class InstanceLifecycle(AutomaticRestarts):
 
     # Ending
 
-    async def _end(self, wanted: bool) -> None:
-        """Stops the instance; returns when it and what it left running are gone. Raises `Failed`."""
+    async def _end(self, wanted: bool, request: int) -> None:
+        """Stops the instance; returns when it and what it left running are gone. Raises `Failed`.
+
+        `request` is the number of the request that stops it: a later stop ends the hooks of this one.
+        """
         instance = self.instance
         assert instance is not None
         if self.status is not Status.STOPPING:
             self._become(Status.STOPPING, wanted=wanted)
         if self.attempt is not None:
             self.attempt.fail(f"{self.name} was stopped while it was starting")
-        await instance.end()
+        self.hooks.call_off(request, START_POST)
+        end = self._context.clock.since_boot() + instance.spec.stop_timeout
+        if instance.spec.stop_pre:
+            longest = min(instance.spec.hook_timeout, instance.spec.stop_timeout)
+            await self._run_hook(STOP_PRE, instance, instance.spec.stop_pre, request, longest)
+        await instance.end(end)
+        await self._run_stop_post(request)
 
     def _on_exit(self, instance: ProcessInstance, exit: Exit | None) -> None:
         if instance is not self.instance:
@@ -160,6 +177,9 @@ class InstanceLifecycle(AutomaticRestarts):
         facts: dict[str, Any] = {"end": self._context.clock.now(), "exit_code": code, "uptime": instance.uptime()}
         self.instance = None
         instance.stop_probes()
+        self.hooks.call_off(next_request(), START_POST)
+        if instance.spec.stop_post:
+            self._stop_post_due = instance
         if self.status is Status.STOPPING:
             self._become(Status.ABORTED if instance.killed else Status.STOPPED, **facts)
             return
@@ -192,14 +212,18 @@ class InstanceLifecycle(AutomaticRestarts):
         Where its control group shows that nothing is left, a restart without delay need not wait for that.
         """
         if not self._context.closing:
-            at_once = not self.spec.restart_delay and instance.left_nothing()
+            at_once = not self.spec.restart_delay and instance.left_nothing() and not instance.spec.stop_post
             self._background(instance.sweep(self.record.generation) if at_once else self._clear_in_turn(instance))
 
     async def _clear_in_turn(self, instance: ProcessInstance) -> None:
         record = self.record
         async with self._queue:
-            if self.live or not await instance.clear(instance.spec.stop_timeout):
+            if self.live:
                 return
+            has_left = await instance.clear(instance.spec.stop_timeout)
+            await self._run_stop_post(next_request())
+        if not has_left:
+            return
         if record.status is Status.FINISHED:
             reason = "it exited while processes that it had started were running, and these were ended: "
             log.warning(
@@ -228,7 +252,7 @@ class InstanceLifecycle(AutomaticRestarts):
         """Restarts an unhealthy instance, within the same limit and with the same delays as one that crashed."""
         async with self._queue:
             if instance is self.instance and self.status is Status.UNHEALTHY:
-                await self._end(wanted=True)
+                await self._end(wanted=True, request=next_request())
                 if self.record.wanted and not self._context.closing:
                     self._schedule_restart()
 

@@ -81,7 +81,7 @@ class Process(InstanceLifecycle):
             if not self.live:
                 return f"{self.name} {'will not be restarted' if waited else 'is not running'}"
             pid = self.record.pid
-            await self._end(wanted=False)
+            await self._end(wanted=False, request=request)
         return f"{self.name} has been stopped (pid {pid})"
 
     def call_off(self, request: int) -> bool:
@@ -89,6 +89,7 @@ class Process(InstanceLifecycle):
         if self.live or self.is_pending:
             self._want(False)
         self._called_off_before = max(self._called_off_before, request)
+        self.hooks.call_off(request)
         for attempt in self._attempts:
             if attempt.request < request:
                 attempt.call_off()
@@ -116,7 +117,7 @@ class Process(InstanceLifecycle):
                 self._want(True)
                 old = self.record.pid if self.live else None
                 if self.live:
-                    await self._end(wanted=True)
+                    await self._end(wanted=True, request=attempt.request)
                     attempt.check()
                 await self._begin(launch, attempt)
             await asyncio.shield(attempt.outcome)
@@ -143,7 +144,7 @@ class Process(InstanceLifecycle):
                 if not self.live or not self.record.wanted:
                     return f"{self.name} is not running"
                 launch = self._context.launch(self.spec, self.record.generation + 1)
-                await self._end(wanted=True)
+                await self._end(wanted=True, request=attempt.request)
                 attempt.check()
                 await self._begin(launch, attempt)
             await asyncio.shield(attempt.outcome)
@@ -215,7 +216,7 @@ class Process(InstanceLifecycle):
     async def _finish_stopping(self) -> None:
         async with self._queue:
             if self.live and self.status is Status.STOPPING:
-                await self._end(self.record.wanted)
+                await self._end(self.record.wanted, next_request())
 
     def mark_unknown(self) -> None:
         """It ended while no server was watching it."""

@@ -15,6 +15,7 @@ from models.errors import Problem
 from models.supervision.process import ENDED, TRANSITIONS, TROUBLE, ProcessSpec, Status
 from models.supervision.record import Record
 from supervisor.processes.context import SupervisionContext
+from supervisor.processes.hooks import Hooks
 from supervisor.processes.instance import Phase, ProcessInstance, StartAttempt
 from supervisor.processes.log_files import LogFile
 from supervisor.processes.restart_policy import RestartPolicy
@@ -42,6 +43,7 @@ class ProcessState:
         """Whether it is no longer configured, and only to be stopped."""
         self.attempt: StartAttempt | None = None
         """The attempt that began last."""
+        self.hooks = Hooks(spec.name, context)
         self.policy = RestartPolicy()
         self.next_restart: int | None = None
         """When the restart that is due happens, in microseconds since 1970."""
@@ -81,7 +83,10 @@ class ProcessState:
 
     @property
     def waiting_for(self) -> str | None:
-        """`dependency`, `restart` or `queue`; `None` where it waits for nothing."""
+        """`dependency`, `start-pre`, `ready`, `restart` or `queue`; `None` where it waits for nothing."""
+        phase = self.attempt.phase if self.attempt is not None and self.status is Status.STARTING else None
+        if phase in (Phase.START_PRE, Phase.READY):
+            return str(phase.value)
         if any(attempt.phase is Phase.DEPENDENCY for attempt in self._attempts):
             return Phase.DEPENDENCY.value
         if self.waits_for_restart:
