@@ -1,10 +1,17 @@
-"""The conventions of every JSON document: names in camelCase, times by RFC 3339."""
+"""The conventions of every JSON document: names in camelCase, times by RFC 3339; what is read is finite and bounded."""
 
 from __future__ import annotations
 
+import json
+import math
+import re
 from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from models.errors import Invalid
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_FORBIDDEN_TEXT = re.compile("[\0\ud800-\udfff]")
 
 
 def camel_case(name: str) -> str:
@@ -16,3 +23,53 @@ def camel_case(name: str) -> str:
 def rfc3339(at: int) -> str:
     """Returns `2026-11-20T19:00:00.123456Z` for microseconds since 1970."""
     return (_EPOCH + timedelta(microseconds=at)).isoformat(timespec="microseconds")[:-6] + "Z"
+
+
+def json_object(raw: bytes, what: str = "the body") -> dict[str, Any]:
+    """Parses a JSON object; no content is an empty object. Raises `Invalid`."""
+    if not raw.strip():
+        return {}
+    try:
+        value = json.loads(raw.decode(), parse_constant=_no_constant, parse_float=_finite)
+    except UnicodeDecodeError:
+        raise Invalid(f"{what} is not UTF-8") from None
+    except json.JSONDecodeError as fault:
+        where = f"line {fault.lineno}, column {fault.colno}"
+        raise Invalid(f"{what} is not JSON: {fault.msg[:1].lower()}{fault.msg[1:]} ({where})") from None
+    except RecursionError:
+        raise Invalid(f"{what} is nested too deeply") from None
+    except ValueError:
+        raise Invalid(f"{what} has a number that is not finite or too large") from None
+    if not isinstance(value, dict):
+        raise Invalid(f"{what} must be a JSON object")
+    check_text(value)
+    return value
+
+
+def _no_constant(name: str) -> float:
+    raise ValueError(name)
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):
+        raise ValueError(text)
+    return number
+
+
+def check_text(value: Any) -> None:
+    """Raises `Invalid` for a NUL or a lone surrogate in any string of a JSON value, and for nesting deeper than 100."""
+    waiting: list[tuple[Any, str, int]] = [(value, "", 0)]
+    while waiting:
+        child, name, depth = waiting.pop()
+        if depth > 100:
+            raise Invalid(f"{name or 'the body'}: is nested too deeply")
+        if isinstance(child, str) and _FORBIDDEN_TEXT.search(child):
+            raise Invalid(f"{name or 'the body'}: must not contain a NUL or a lone surrogate")
+        if isinstance(child, dict):
+            for key, item in child.items():
+                top = name or str(key)
+                safe = top.encode("ascii", "backslashreplace").decode().replace("\0", "\\0")
+                waiting += [(key, safe, depth + 1), (item, safe, depth + 1)]
+        elif isinstance(child, list):
+            waiting += [(child, name, depth + 1) for child in child]

@@ -17,10 +17,11 @@ from handlers.charts.operations import JSON, TEXT, ClientLeft, Operation, Warned
 from handlers.http.multipart import Parts
 from handlers.http.permissions import CHANGE_CHARTS, READ_CHARTS, Permission, check_charts_open
 from handlers.routing import Route, accepts
-from models.charts.parameters import check_names, json_object, read
+from models.charts.parameters import check_names, read
 from models.charts.responses import Download
 from models.config.settings import Config
 from models.errors import Failed, Invalid, Problem, TooLarge, Unsupported
+from models.json_format import json_object
 from supervisor.charts.service import Work
 
 OPERATIONS: list[Operation] = [

@@ -24,9 +24,10 @@ from handlers.http.permissions import admit, check_changes_open
 from handlers.mcp import results
 from handlers.mcp.derived_tools import Forwarded, Tool
 from handlers.mcp.results import Result
-from models.charts.parameters import check_arguments, check_text, read_arguments
+from models.charts.parameters import check_arguments, read_arguments
 from models.config.settings import Config
 from models.errors import Denied, Failed, Invalid, NotFound, Problem, TooLarge, Unavailable
+from models.json_format import check_text
 from supervisor.charts.service import Charts, Work
 
 log = logging.getLogger("tools")

@@ -11,11 +11,11 @@ from tornado.iostream import StreamClosedError
 
 from handlers.base import Base
 from handlers.http import serializers
-from handlers.http.credentials import session_cookie
-from handlers.http.permissions import READ, READ_LOGS
-from handlers.http.sse import RETRY_MILLISECONDS, STREAM_HEADERS, block
+from handlers.http.permissions import READ_LOGS
+from handlers.http.sse import RETRY_MILLISECONDS, block
 from handlers.http.sse_connection import Stream
-from handlers.openapi.describe import EVENT_STREAM, Endpoint, Parameter, choice
+from handlers.http.stream_handler import LAST_EVENT_ID, Streaming
+from handlers.openapi.describe import EVENT_STREAM, Endpoint, choice
 from handlers.openapi.describe import whole as whole_number
 from models.errors import Invalid, NotFound, Problem
 from models.paging import whole
@@ -29,32 +29,10 @@ LOG_PARAMETERS = (
     whole_number("lines", "How many lines", 200, 1, 10_000),
     choice("stream", "Of which output", ["stdout", "stderr"], "stdout"),
 )
-LAST_EVENT_ID = Parameter(
-    "Last-Event-ID", "The last event that was seen: what came after it comes first", where="header"
-)
-
 _REPLAY = 100
 _LINES = 200
 _LONGEST_ID = 18
 _MOST_LINES = 10_000
-
-
-class Streaming(Base):
-    """A handler that answers with an event stream, or to HEAD with the head of one."""
-
-    permission = READ
-    kind = "processes"
-    """What it is about, for the metrics (`streams.KINDS`)."""
-
-    async def head(self, *arguments: str) -> None:
-        for name, value in STREAM_HEADERS.items():
-            self.set_header(name, value)
-
-    def open(self) -> Stream:
-        """Takes the connection over. Raises `Unavailable`."""
-        self.streams.check(self.caller.is_authenticated)
-        dead = f'{session_cookie(self.services)}=""; Max-Age=0; Path=/' if self.caller.has_expired_session else ""
-        return self.streams.open(self.detach(), self.kind, dead)
 
 
 class StatusStream(Streaming):

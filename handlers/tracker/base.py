@@ -14,8 +14,8 @@ from handlers.base import Base, etag
 from handlers.http import serializers
 from handlers.http.compression import MIN_BYTES, accepts_gzip, compress
 from models.accounts.accounts import User
-from models.charts.parameters import json_object
 from models.errors import Invalid
+from models.json_format import json_object
 from models.tracker.kept_answers import Answer, KeptAnswers, State
 from models.tracker.tables import reports
 from supervisor.single_flight import SingleFlight

@@ -18,9 +18,9 @@ from tornado.iostream import StreamClosedError
 
 from handlers.http.sse import RETRY_MILLISECONDS, block
 from handlers.http.sse_connection import Stream
+from handlers.http.stream_handler import LAST_EVENT_ID, Streaming
 from handlers.openapi.describe import EVENT_STREAM, Endpoint, word
 from handlers.routing import Route
-from handlers.supervision.streams import LAST_EVENT_ID, Streaming
 from models.accounts import accounts, permissions
 from models.accounts.accounts import Credential
 from models.errors import Problem

@@ -25,9 +25,9 @@ from handlers.http.credentials import Caller
 from handlers.http.permissions import READ, READ_LOGS, admit
 from handlers.http.sse import RETRY_MILLISECONDS, Streams, block
 from handlers.http.sse_connection import Stream
+from handlers.http.stream_handler import Streaming
 from handlers.openapi.describe import EVENT_STREAM, Endpoint
 from handlers.routing import Route
-from handlers.supervision.streams import Streaming
 from handlers.tracker.stream import Runs, key_of
 from models.accounts import accounts
 from models.errors import Invalid, NotFound

@@ -8,7 +8,6 @@ An operation's request type is an attrs class with one attribute per input, made
 from __future__ import annotations
 
 import json
-import math
 import re
 import types
 import typing
@@ -22,7 +21,7 @@ from attrs import frozen
 
 from models.config.parsers import ValidationError
 from models.errors import Invalid
-from models.json_format import camel_case
+from models.json_format import camel_case, check_text
 
 RequestType = TypeVar("RequestType")
 Check = Callable[[Any], object]
@@ -39,7 +38,6 @@ _TYPE_NAMES = {
     tuple: "a list of strings",
 }
 _JSON_TYPES = {str: "string", bool: "boolean", int: "integer", dict: "object", tuple: "array", Path: "string"}
-_FORBIDDEN_TEXT = re.compile("[\0\ud800-\udfff]")
 _NOT_BLANK = r"\S"
 _ABSENT = object()
 
@@ -315,56 +313,3 @@ def _fits(declared: Input, value: Any) -> bool:
     if declared.type is int:
         return isinstance(value, int) and not isinstance(value, bool)
     return declared.type is not Path and isinstance(value, declared.type)
-
-
-# JSON
-
-
-def json_object(raw: bytes, what: str = "the body") -> dict[str, Any]:
-    """Parses a JSON object; no content is an empty object. Raises `Invalid`."""
-    if not raw.strip():
-        return {}
-    try:
-        value = json.loads(raw.decode(), parse_constant=_no_constant, parse_float=_finite)
-    except UnicodeDecodeError:
-        raise Invalid(f"{what} is not UTF-8") from None
-    except json.JSONDecodeError as fault:
-        where = f"line {fault.lineno}, column {fault.colno}"
-        raise Invalid(f"{what} is not JSON: {fault.msg[:1].lower()}{fault.msg[1:]} ({where})") from None
-    except RecursionError:
-        raise Invalid(f"{what} is nested too deeply") from None
-    except ValueError:
-        raise Invalid(f"{what} has a number that is not finite or too large") from None
-    if not isinstance(value, dict):
-        raise Invalid(f"{what} must be a JSON object")
-    check_text(value)
-    return value
-
-
-def _no_constant(name: str) -> float:
-    raise ValueError(name)
-
-
-def _finite(text: str) -> float:
-    number = float(text)
-    if math.isinf(number):
-        raise ValueError(text)
-    return number
-
-
-def check_text(value: Any) -> None:
-    """Raises `Invalid` for a NUL or a lone surrogate in any string of a JSON value, and for nesting deeper than 100."""
-    waiting: list[tuple[Any, str, int]] = [(value, "", 0)]
-    while waiting:
-        child, name, depth = waiting.pop()
-        if depth > 100:
-            raise Invalid(f"{name or 'the body'}: is nested too deeply")
-        if isinstance(child, str) and _FORBIDDEN_TEXT.search(child):
-            raise Invalid(f"{name or 'the body'}: must not contain a NUL or a lone surrogate")
-        if isinstance(child, dict):
-            for key, item in child.items():
-                top = name or str(key)
-                safe = top.encode("ascii", "backslashreplace").decode().replace("\0", "\\0")
-                waiting += [(key, safe, depth + 1), (item, safe, depth + 1)]
-        elif isinstance(child, list):
-            waiting += [(child, name, depth + 1) for child in child]

@@ -10,9 +10,9 @@ from typing import Any
 
 import yaml
 
-from models.charts.parameters import check_text
 from models.deadline import checkpoint
 from models.errors import Invalid
+from models.json_format import check_text
 
 _Dumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 

@@ -8,9 +8,10 @@ import pytest
 from attrs import frozen
 
 from models.charts import parameters, refs
-from models.charts.parameters import body, inputs, json_object, path, query, read, read_arguments
+from models.charts.parameters import body, inputs, path, query, read, read_arguments
 from models.config.parsers import ValidationError
 from models.errors import Invalid
+from models.json_format import json_object
 
 
 @frozen

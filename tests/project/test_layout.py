@@ -26,8 +26,6 @@ SHARED_MODULES = {
 EXCEPTIONS = {
     # Temporary: each is removed with the change that makes it unnecessary.
     ("supervisor/charts/helm/recovery.py", "supervisor.processes.orphans"),
-    ("handlers/tracker/base.py", "models.charts.parameters"),
-    ("handlers/tracker/stream.py", "handlers.supervision.streams"),
 }
 """(file, imported module or class that is too long, or "module" where the file itself is)."""
 

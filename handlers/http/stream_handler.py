@@ -1,0 +1,32 @@
+"""The handler that answers with an event stream."""
+
+from __future__ import annotations
+
+from handlers.base import Base
+from handlers.http.credentials import session_cookie
+from handlers.http.permissions import READ
+from handlers.http.sse import STREAM_HEADERS
+from handlers.http.sse_connection import Stream
+from handlers.openapi.describe import Parameter
+
+LAST_EVENT_ID = Parameter(
+    "Last-Event-ID", "The last event that was seen: what came after it comes first", where="header"
+)
+
+
+class Streaming(Base):
+    """A handler that answers with an event stream, or to HEAD with the head of one."""
+
+    permission = READ
+    kind = "processes"
+    """What it is about, for the metrics (`streams.KINDS`)."""
+
+    async def head(self, *arguments: str) -> None:
+        for name, value in STREAM_HEADERS.items():
+            self.set_header(name, value)
+
+    def open(self) -> Stream:
+        """Takes the connection over. Raises `Unavailable`."""
+        self.streams.check(self.caller.is_authenticated)
+        dead = f'{session_cookie(self.services)}=""; Max-Age=0; Path=/' if self.caller.has_expired_session else ""
+        return self.streams.open(self.detach(), self.kind, dead)
