@@ -44,7 +44,7 @@ from handlers.tracker import runs as run_reads
 from handlers.tracker import stream as run_stream
 from handlers.tracker.project_status import ProjectStatusCache
 from handlers.tracker.stream import Runs, RunStream
-from handlers.web import layout, live, overview, static
+from handlers.web import layout, live, overview, search, static
 from models.config.settings import Config
 from models.errors import Invalid, NotFound, Problem, Unauthenticated, Unavailable, WrongMethod
 from models.tracker.kept_answers import KeptAnswers
@@ -77,7 +77,15 @@ def _dated_problem(error: ErrorDetails) -> serializers.DatedProblemDetail:
 SUPERVISION = Service(
     "supervision",
     "/supervision",
-    [*processes.routes, *selection.routes, *notices.routes, *events.routes, *system.routes, *live.routes],
+    [
+        *processes.routes,
+        *selection.routes,
+        *notices.routes,
+        *events.routes,
+        *system.routes,
+        *live.routes,
+        *search.api_routes,
+    ],
     "application/json",
     _error_response,
 )
@@ -106,6 +114,7 @@ PAGES: list[Route] = [
     *release_pages.routes,
     *repository_pages.routes,
     *openapi_pages.routes,
+    *search.routes,
     *static.routes,
 ]
 

@@ -1,6 +1,8 @@
 // What every page needs: live parts, forms, relative times, theme and copy buttons.
 import { confirmFirst, filterWhileTyping, sendQuietly } from "./forms.js";
+import { onKey, openHelp } from "./keys.js";
 import { keepCurrent } from "./page.js";
+import { openPalette } from "./palette.js";
 import { updateTimes } from "./times.js";
 
 const TIMES_MS = 20000;
@@ -32,6 +34,24 @@ document.addEventListener("click", (event) => {
   if (button?.id === "theme") changeTheme();
   if (button?.id === "density") changeDensity();
 });
+document.addEventListener("keydown", onKey);
+document.getElementById("search")?.addEventListener("click", (event) => {
+  if (event.ctrlKey || event.metaKey || event.shiftKey) return;
+  event.preventDefault();
+  openPalette();
+});
+document.getElementById("keys")?.addEventListener("click", openHelp);
+
+// Settings of the profile that this browser keeps.
+for (const field of document.querySelectorAll("[data-setting]")) {
+  const name = field.dataset.setting;
+  field.value = localStorage.getItem(name) || "";
+  field.addEventListener("change", () => {
+    if (field.value) localStorage.setItem(name, field.value); else localStorage.removeItem(name);
+    if (name === "keys") return;
+    if (field.value) document.documentElement.dataset[name] = field.value; else delete document.documentElement.dataset[name];
+  });
+}
 document.addEventListener("submit", (event) => { confirmFirst(event); sendQuietly(event); });
 document.querySelectorAll("[data-needs-script]").forEach((node) => { node.hidden = false; });
 document.documentElement.classList.add("script");

@@ -1,6 +1,13 @@
 // Messages about actions: successes close after 6 seconds unless hovered or focused, failures stay until closed.
 
 const SHOWN_MS = 6000;
+const MAX_HISTORY = 20;
+const HISTORY = "toasts";
+
+// The latest messages of this tab, the newest first.
+export function toastHistory() {
+  try { return JSON.parse(sessionStorage.getItem(HISTORY) || "[]"); } catch { return []; }
+}
 
 function region() {
   let place = document.getElementById("toasts");
@@ -29,6 +36,7 @@ export function toast(text, kind = "", key = "") {
   item.append(body, close);
   region().append(item);
   body.textContent = text; // after the element is in the page, so that screen readers announce it
+  if (kind) sessionStorage.setItem(HISTORY, JSON.stringify([{ text, kind, at: Date.now() }, ...toastHistory()].slice(0, MAX_HISTORY)));
   if (kind === "good") closeLater(item);
   return () => item.remove();
 }

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 import peewee
 from attrs import evolve, field, frozen
@@ -182,6 +182,13 @@ def _bounded(column: Any, query: Any, max_bytes: int | None, name: str, chart: s
         named(name)
         raise NotFound(f"there is no chart {chart} in the repository {name}")
     return None if row[0] is None else bytes(row[0])
+
+
+def charts_named(text: str, limit: int) -> list[tuple[str, str]]:
+    """The repository and name of charts whose name contains the text, in the order of their names."""
+    query = Chart.select(Repository.name, Chart.name).join(Repository)
+    query = query.where(Repository.name.is_null(False), Chart.name.contains(text)).order_by(Chart.name)
+    return cast("list[tuple[str, str]]", list(query.limit(limit).tuples()))
 
 
 def find(source: Source, chart: str, wanted: str) -> FoundVersion:

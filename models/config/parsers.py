@@ -323,7 +323,7 @@ def header_value(raw: str) -> str:
 _TAKEN = {
     "supervision", "charts", "tracker", "healthz", "readyz", "metrics", "static", "mcp", "sse", "v3", "swagger-ui.html",
     "processes", "history", "releases", "repositories", "projects", "runs", "compare", "login", "logout", "profile",
-    "users",
+    "users", "search",
 }
 # fmt: on
 

@@ -444,7 +444,7 @@ def test_a_base_path_has_a_slash_before_it_and_none_after(faults: Faults, path: 
 
 
 TAKEN = ["supervision", "charts", "tracker"]
-TAKEN += ["healthz", "readyz", "metrics", "static", "mcp", "sse", "v3", "swagger-ui.html"]
+TAKEN += ["search", "healthz", "readyz", "metrics", "static", "mcp", "sse", "v3", "swagger-ui.html"]
 
 
 @pytest.mark.parametrize("name", TAKEN)

@@ -1,0 +1,129 @@
+"""The search: its results by REST, the page without script, the palette and the keys in a real browser."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import quote
+
+import people
+import posting
+import pytest
+from browsing import Browser, address, page, serious
+from conftest import Server, wait_for
+from talk import running_server
+
+from models.tracker.tables import Project
+
+PROCESSES = {
+    "web": {"command": "sleep 1000", "auto-start": True, "description": "the shop's pages"},
+    "web-worker": {"command": "sleep 1000"},
+    "100%_db": {"command": "sleep 1000"},
+}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with running_server(tmp_path_factory.mktemp("search"), PROCESSES) as one:
+        posting.stored(
+            one,
+            ("project", "shop/web"),
+            ("branch", "fix-web"),
+            ("commit", "abcdef0123"),
+            ("junit", posting.cases(2, 1)),
+        )
+        posting.stored(one, ("project", "secret-web"), ("branch", "secret-web"), ("junit", posting.cases(1, 0)))
+        with people.store(one.data):
+            Project.update(visibility="PRIVATE").where(Project.name == "secret-web").execute()
+        yield one
+
+
+def found(server: Server, q: str, **headers: str) -> list[tuple[str, str]]:
+    answer = server.ask("GET", f"/api/v1/search?q={quote(q)}", headers=headers)
+    assert answer.status == 200, answer
+    return [(item["kind"], item["title"]) for item in answer.json]
+
+
+@pytest.mark.parametrize(
+    ("q", "expected"),
+    [
+        ("WEB", ("process", "web")),
+        ("shop's", ("process", "web")),
+        ("%_", ("process", "100%_db")),
+        ("restart worker", ("action", "Restart web-worker")),
+        ("shop/w", ("project", "shop/web")),
+        ("abcdef", ("run", "Run 1 of shop/web")),
+        ("fix-w", ("run", "Run 1 of shop/web")),
+        ("1", ("run", "Run 1 of shop/web")),
+        ("hist", ("page", "History")),
+    ],
+)
+def test_everything_is_found_by_a_part_of_its_name(server: Server, q: str, expected: tuple[str, str]) -> None:
+    assert expected in found(server, q)
+
+
+def test_a_test_is_found_by_its_name_and_links_its_page(server: Server) -> None:
+    hit = next(item for item in server.get("/api/v1/search?q=c1+A").json if item["kind"] == "test")
+    assert hit["title"] == "A c1"
+    assert server.get(hit["href"]).status == 200
+
+
+def test_a_wildcard_of_the_store_is_plain_text(server: Server) -> None:
+    assert not [kind for kind, _ in found(server, "___") if kind in ("run", "test", "project")]
+
+
+def test_nothing_of_a_private_project_is_found_without_permission(server: Server) -> None:
+    assert not [title for _, title in found(server, "secret")]
+    token = people.token_of(server.data, "boss2", role="ADMIN")
+    assert {kind for kind, _ in found(server, "secret", Authorization=f"Bearer {token}")} == {"project", "run"}
+
+
+@pytest.mark.parametrize("limit", ["0", "101", "x"])
+def test_a_limit_out_of_range_is_refused(server: Server, limit: str) -> None:
+    assert server.get(f"/api/v1/search?limit={limit}").status == 400
+
+
+def test_without_script_it_is_a_page(server: Server) -> None:
+    assert "web-worker" in page(server, "/search?q=worker").words
+    assert "Nothing that you may read matches" in page(server, "/supervision/search?q=zzz").words
+
+
+def test_the_palette_opens_by_keys_and_restarts_a_process_after_a_question(chromium: Browser, server: Server) -> None:
+    with chromium.page(address(server)) as tab:
+        tab.goto("/")
+        tab.keyboard.press("Control+k")
+        tab.get_by_role("combobox", name="Search everything").fill("worker")
+        tab.get_by_role("option", name="web-worker").wait_for()
+        assert serious(tab) == []
+        tab.keyboard.press("Enter")
+        tab.wait_for_url("**/processes/web-worker")
+        tab.on("dialog", lambda dialog: dialog.accept())
+        tab.keyboard.press("/")
+        tab.get_by_role("combobox", name="Search everything").fill("start web-w")
+        tab.get_by_role("option", name="Start web-worker").click()
+        tab.locator(".toast.good").wait_for()
+        wait_for(lambda: server.get("/api/v1/processes/info/web-worker").json["status"] == "running")
+
+
+def test_keys_move_through_pages_and_rows_but_not_while_typing(chromium: Browser, server: Server) -> None:
+    with chromium.page(address(server)) as tab:
+        tab.goto("/")
+        tab.keyboard.press("g")
+        tab.keyboard.press("p")
+        tab.wait_for_url("**/processes")
+        tab.keyboard.press("j")
+        tab.keyboard.press("j")
+        focused: Any = "document.activeElement.textContent"
+        tab.wait_for_function(f"{focused} === 'web-worker'")
+        tab.locator("#q").press("j")
+        assert tab.locator("#q").input_value() == "j"
+        tab.evaluate("document.activeElement.blur()")
+        tab.keyboard.press("?")
+        tab.locator("dialog#help").wait_for()
+        tab.get_by_label("Single keys").uncheck()
+        tab.keyboard.press("Escape")
+        tab.keyboard.press("g")
+        tab.keyboard.press("o")
+        tab.keyboard.press("Control+k")
+        tab.get_by_role("combobox", name="Search everything").wait_for()
+        assert "/processes" in tab.url
