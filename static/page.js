@@ -148,7 +148,7 @@ function onEvent(topic, { data, refused }) {
 }
 
 export function keepCurrent() {
-  const wanted = new Set([...document.querySelectorAll("[data-live]")].flatMap((part) => part.dataset.live.split(" ")));
+  const wanted = new Set([...document.querySelectorAll("[data-live]")].flatMap((part) => part.dataset.live.split(" ").filter(Boolean)));
   if (!wanted.size) return;
   setInterval(refreshSoon, wanted.delete("poll") ? POLL_MS : CHECK_MS);
   addEventListener("pageshow", (event) => { if (event.persisted) location.reload(); });

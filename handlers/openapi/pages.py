@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import importlib.util
-from functools import cache
-from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import yaml
-from tornado.web import StaticFileHandler
 
 from handlers.base import Base, Page, write_page
 from handlers.http import serializers
-from handlers.http.permissions import PUBLIC, READ
+from handlers.http.permissions import READ
+from handlers.openapi import reference
 from handlers.openapi.document import Document
 from handlers.routing import Route, Service
 from handlers.supervision.system import common_routes
 from handlers.tracker import badges
-from models.errors import Unavailable
+from models.errors import NotFound
 
 
 def shared_endpoints(owner: Service) -> Service:
@@ -48,51 +46,30 @@ class ApiYaml(Api):
         self.send(text.encode(), "application/yaml")
 
 
-class SwaggerPage(Page):
-    """Swagger UI. Its files come from a Python package, so nothing is loaded from other sites."""
+class InterfacePage(Api, Page):
+    """The document as a page: operations by group, and one operation with its schemas, an example and a form."""
 
-    permission = READ
-
-    def get(self) -> None:
-        if swagger_folder() is None:
-            raise Unavailable("Swagger UI is not installed (pip install swagger-ui-py); /v3/api-docs is the document")
-        write_page(self, "openapi/swagger.html")
-        self.set_header("Content-Security-Policy", _POLICY)
-
-
-_POLICY = (
-    "default-src 'self'; img-src 'self' data:; style-src 'self' 'unsafe-inline'; frame-ancestors 'none';"
-    " base-uri 'none'; form-action 'self'"
-)
-"""Swagger UI uses style attributes and data: images."""
-
-
-class SwaggerFiles(StaticFileHandler, Base):  # type: ignore[misc]
-    permission = PUBLIC
-    max_body = 0
-
-    def initialize(self, **arguments: Any) -> None:  # type: ignore[override]
-        StaticFileHandler.initialize(self, str(swagger_folder() or Path("/nonexistent")))
-        Base.initialize(self, **arguments)
-
-    def validate_absolute_path(self, root: str, absolute_path: str) -> str | None:
-        if Path(absolute_path).suffix not in (".js", ".css", ".png"):
-            self.send_error(404)
-            return None
-        return super().validate_absolute_path(root, absolute_path)
-
-
-@cache
-def swagger_folder() -> Path | None:
-    """Returns the folder of Swagger UI's files, if the package is installed, without importing it."""
-    found = importlib.util.find_spec("swagger_ui")
-    places = found.submodule_search_locations if found else None
-    return Path(places[0]) / "static" if places else None
+    async def get(self) -> None:  # type: ignore[override]
+        query, document = self.query(), self.document()
+        text, id = query.get("q", "").strip(), query.get("operation", "")
+        origin = f"{'https' if self.caller.is_secure else self.request.protocol}://{self.request.host}{self.prefix}"
+        shown = reference.details(document, id, origin)
+        if id and shown is None:
+            raise NotFound(f"there is no operation {id}")
+        write_page(
+            self,
+            "openapi/interface.html",
+            q=text,
+            groups=reference.grouped(document, text),
+            total=len(reference.operations(document)),
+            shown=shown,
+            schemes=document["components"]["securitySchemes"],
+            url=lambda id: f"?{urlencode({'operation': id} | ({'q': text} if text else {}))}#operation",
+        )
 
 
 routes: list[Route] = [
     (r"/v3/api-docs", Api),
     (r"/v3/api-docs\.yaml", ApiYaml),
-    (r"/swagger-ui\.html", SwaggerPage),
-    (r"/swagger-ui/(.+)", SwaggerFiles),
+    (r"/swagger-ui\.html", InterfacePage),
 ]

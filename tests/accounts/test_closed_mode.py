@@ -62,7 +62,7 @@ READERS = {
 }
 READS = [route for route in ROUTES if route[0] == "GET" and route[2].permission_of("GET") in READERS]
 STREAMS = {"RunStream", "StatusStream", "LogStream", "LiveStream"}
-OPEN = {"Health", "Ready", "Login", "Logout", "BadgePicture", "SwaggerFiles", "Favicon", "Uploader"}
+OPEN = {"Health", "Ready", "Login", "Logout", "BadgePicture", "Favicon", "Uploader"}
 
 
 def name(route: tuple[str, str, Any]) -> str:
