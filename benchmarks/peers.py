@@ -55,6 +55,7 @@ class Supervisord(Candidate):
         (here / "supervisord.conf").write_text(
             f"[unix_http_server]\nfile={here}/s\n"
             f"[supervisord]\nlogfile=/dev/null\nlogfile_maxbytes=0\npidfile={here}/pid\nminfds={_file_limit()}\n"
+            f"[supervisorctl]\nserverurl=unix://{here}/s\n"
             "[rpcinterface:supervisor]\n"
             "supervisor.rpcinterface_factory = supervisor.rpcinterface:make_main_rpcinterface\n"
             f"[program:child]\ncommand={' '.join(self.scene.command)}\nnumprocs={self.scene.children}\n"

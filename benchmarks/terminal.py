@@ -1,0 +1,99 @@
+"""The command for a terminal, compared with supervisorctl in the same runs: time and memory of `status`.
+
+    python benchmarks/terminal.py [--install] [--processes 500] [--runs 11] [--out FILE]
+
+Both servers run the same children at once; each run calls both commands, in turn. `--help` is what each takes without
+a server. Memory is the maximum resident size of the command, as the kernel counts it.
+"""
+
+import argparse
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # it is run as a program
+
+from benchmarks import children, claims, report
+from benchmarks.candidates import ROOT, Pilothouse
+from benchmarks.claims import Claim
+from benchmarks.peers import Supervisord
+from benchmarks.trial import Trial, staged
+
+LAUNCHER = """
+import os, sys, time
+begin = time.monotonic()
+pid = os.posix_spawn(sys.argv[1], sys.argv[1:], os.environ, file_actions=[(os.POSIX_SPAWN_OPEN, 1, "/dev/null", 1, 0)])
+_, status, usage = os.wait4(pid, 0)
+print(os.waitstatus_to_exitcode(status), time.monotonic() - begin, usage.ru_maxrss)
+"""
+"""A small parent: the kernel counts the memory of the parent up to the `exec` as the child's."""
+
+
+def ctl(trial: Trial, *words: str) -> list[str]:
+    data = trial.candidate.scene.directory / "data"
+    return [sys.executable, str(ROOT / "run.py"), "ctl", "--data-dir", str(data), *words]
+
+
+def supervisorctl(trial: Trial, *words: str) -> list[str]:
+    configuration = trial.candidate.scene.directory / "supervisord.conf"
+    return [str(Supervisord.home / "bin/supervisorctl"), "-c", str(configuration), *words]
+
+
+def call(command: Sequence[str]) -> tuple[float, float]:
+    """Milliseconds and MiB of one call. Raises `RuntimeError` where it fails."""
+    launched = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", LAUNCHER, *command], capture_output=True, text=True, check=True
+    )
+    code, seconds, kib = launched.stdout.split()
+    if code != "0":
+        raise RuntimeError(f"{' '.join(command)} exited with {code}: {launched.stderr[-500:]}")
+    return float(seconds) * 1000, float(kib) / 1024
+
+
+def measure(ours: Trial, theirs: Trial, size: int, runs: int) -> list[Claim]:
+    found = []
+    pairs = [
+        (f"status of {size} processes", ctl(ours, "status"), supervisorctl(theirs, "status")),
+        ("--help", ctl(ours, "--help"), supervisorctl(theirs, "--help")),
+    ]
+    for text, *commands in pairs:
+        values = [[call(command) for command in commands] for _ in range(runs)]
+        for index, (what, unit, bound) in enumerate((("time", "ms", 1.0), ("memory", "MiB", 1.0))):
+            mine, other = ([run[who][index] for run in values] for who in (0, 1))
+            found.append(Claim("terminal", f"{text}, {what}", unit, mine, "supervisorctl", other, bound))
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--install", action="store_true", help="fetch supervisord first")
+    parser.add_argument("--processes", type=int, default=500)
+    parser.add_argument("--runs", type=int, default=11)
+    parser.add_argument("--out", type=Path, help="write the Markdown here too")
+    parser.add_argument("--claims", type=Path, help="add what is claimed to this file")
+    options = parser.parse_args()
+    if options.install and Supervisord.missing():
+        Supervisord.install()
+    if reason := Supervisord.missing():
+        raise SystemExit(f"supervisord: {reason}; --install fetches it")
+    with tempfile.TemporaryDirectory(prefix="ph-bench-") as place:
+        program, _ = children.build(Path(place))
+        with (
+            staged(Pilothouse, program, options.processes) as ours,
+            staged(Supervisord, program, options.processes) as theirs,
+        ):
+            for trial in (ours, theirs):
+                trial.launch()
+            found = measure(ours, theirs, options.processes, options.runs)
+    head = f"# The terminal, measured\n\n{report.machine()}. {options.runs} calls of each, in turn."
+    text = f"{head}\n\n{claims.shown(found)}\n"
+    print(text)
+    if options.out:
+        options.out.write_text(text)
+    claims.save(options.claims, found)
+
+
+if __name__ == "__main__":
+    main()
