@@ -369,7 +369,7 @@ def process_details(process: Process, groups: Sequence[str], usage: Usage | None
         restarts=process.restarts,
         cpu_percent=None if usage is None else round(usage.cpu, 1),
         memory_bytes=None if usage is None else usage.memory,
-        status_text=None,
+        status_text=None if process.instance is None else process.instance.status_text,
         waiting_for=process.waiting_for,
         next_restart=_instant(process.next_restart if process.waits_for_restart else None),
         schedule=None,

@@ -74,6 +74,7 @@ _READ_AS: Mapping[type, Mapping[str, Any]] = {
         "health_check": Annotated[HealthCheck, _one_probe],
         **dict.fromkeys(("start_pre", "start_post", "stop_pre", "stop_post"), _COMMAND),
         "hook_timeout": Span,
+        "watchdog": Annotated[Seconds, parsers.a_second_or_more],
         "groups": tuple[Annotated[str, parsers.group_name], ...],
         **dict.fromkeys(("directory", "user", "group", "stdout_logfile", "stderr_logfile"), Filled),
         "env_file": tuple[Filled, ...],

@@ -151,6 +151,12 @@ def some_time(length: Seconds) -> Seconds:
     return length
 
 
+def a_second_or_more(length: Seconds) -> Seconds:
+    if length < 1:
+        raise ValidationError("must be 1s or more")
+    return length
+
+
 def size(raw: str) -> Size:
     """`64K`, `64KB`, `64KiB` (base 1024, any case) or a bare number of bytes."""
     found = re.fullmatch(r"([0-9]+) ?([KMGT]?)(?:i?B)?", raw.strip(), re.IGNORECASE)

@@ -71,9 +71,10 @@ TRANSITIONS: Mapping[Status, frozenset[Status]] = {
 
 
 class Kind(enum.Enum):
-    """What a process is: a program that goes on running, or a job that ends."""
+    """What a process is: a program that goes on running (and reports when it is ready), or a job that ends."""
 
     SERVICE = "service"
+    NOTIFY = "notify"
     ONESHOT = "oneshot"
 
 
@@ -233,6 +234,8 @@ class ProcessSpec:
     success_exit_codes: tuple[str, ...] = ()
     """As `Exit.listed_as`."""
     no_restart_exit_codes: tuple[str, ...] = ()
+    ready_timeout: Seconds = Seconds(60)
+    watchdog: Seconds | None = None
     stop_signal: signal.Signals = signal.SIGTERM
     stop_timeout: Seconds = Seconds(10)
     start_pre: tuple[str, ...] = ()
@@ -264,8 +267,13 @@ class ProcessSpec:
 
     @property
     def seconds_until_running(self) -> Seconds:
-        """How long it must run before it counts as running; a job counts when it executes."""
-        return Seconds(0) if self.is_job else self.start_seconds
+        """How long a service must run before it counts as running."""
+        return self.start_seconds if self.type is Kind.SERVICE else Seconds(0)
+
+    @property
+    def notifies(self) -> bool:
+        """Whether it has a socket for notifications."""
+        return self.type is Kind.NOTIFY or self.watchdog is not None
 
     @property
     def stderr_file(self) -> str | None:
@@ -281,6 +289,8 @@ class ProcessSpec:
         launch: tuple[object, ...] = self.argv, *options, *setting, *files
         if self.env_file:
             launch = (*launch, self.env_file, self.env_digest)
+        if self.notifies:
+            launch = (*launch, "notify", self.watchdog)
         return hashlib.sha256(repr(launch).encode("utf-8", "backslashreplace")).hexdigest()[:16]
 
 

@@ -16,6 +16,7 @@ from models.config import env_files
 from models.errors import Invalid
 from models.supervision.process import ProcessSpec
 from supervisor.clock import Clock
+from supervisor.processes import notify
 from supervisor.processes.child import FINGERPRINT_VARIABLE, TAG_VARIABLE, Children, Launch
 from supervisor.processes.event_writer import EventWriter
 from supervisor.processes.health import Prober
@@ -61,7 +62,8 @@ class SupervisionContext:
         if spec.limits and shutil.which("prlimit") is None:
             raise _invalid(spec, "limits need the program prlimit (util-linux)")
         tags = {TAG_VARIABLE: self.tag(spec.name, generation), FINGERPRINT_VARIABLE: spec.launch_fingerprint}
-        environment = {**self.environment, **account, **_from_files(spec), **spec.environment, **tags}
+        ours = {**notify.variables(self.server_id, spec), **tags}
+        environment = {**self.environment, **account, **_from_files(spec), **spec.environment, **ours}
         return Launch(
             argv=spec.argv,
             environment=environment,

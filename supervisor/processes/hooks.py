@@ -19,6 +19,7 @@ from models.supervision.process import ProcessSpec
 from supervisor.processes import orphans
 from supervisor.processes.child import TAG_VARIABLE, Child, Launch
 from supervisor.processes.context import SupervisionContext
+from supervisor.processes.notify import SOCKET_VARIABLE, WATCHDOG_VARIABLE
 from supervisor.processes.orphans import ProcessTree
 
 log = logging.getLogger("hooks")
@@ -30,6 +31,9 @@ START_PRE, START_POST, STOP_PRE, STOP_POST, ON_FAILURE = (
     "stop-post",
     "on-failure",
 )
+
+
+_NOT_INHERITED = {SOCKET_VARIABLE, WATCHDOG_VARIABLE}  # a hook must not notify in the name of the process
 
 
 class HookFailed(Exception):
@@ -123,7 +127,6 @@ class Hooks:
 
 def _launch_of(hook: Hook, launch: Launch) -> Launch:
     server_id, _, name = launch.environment[TAG_VARIABLE].split(":", 2)
-    tag = {TAG_VARIABLE: f"{server_id}:0:{name}"}
-    return evolve(
-        launch, argv=list(hook.command), environment={**launch.environment, **hook.variables, **tag}, stdin=None
-    )
+    inherited = {key: text for key, text in launch.environment.items() if key not in _NOT_INHERITED}
+    environment = {**inherited, **hook.variables, TAG_VARIABLE: f"{server_id}:0:{name}"}
+    return evolve(launch, argv=list(hook.command), environment=environment, stdin=None)

@@ -6,17 +6,18 @@ import asyncio
 import contextlib
 import enum
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
 
 from models.config.redaction import shown_words
 from models.errors import Failed
-from models.supervision.process import Exit, ProcessSpec
+from models.supervision.process import Exit, Kind, ProcessSpec
 from supervisor.processes.child import Child, Launch
 from supervisor.processes.context import SupervisionContext
 from supervisor.processes.log_files import tail
+from supervisor.processes.notify import NotifySocket
 from supervisor.processes.orphans import ProcessTree
 
 _MAX_STDERR_BYTES = 4096
@@ -113,6 +114,16 @@ class ProcessInstance:
         self.spec = spec
         self.child = child
         self.killed = False
+        self.is_aborted = False
+        """Whether the server ends it for a fault: its status will be `aborted`."""
+        self.notifications: NotifySocket | None = None
+        self.status_text: str | None = None
+        self.extended_until = 0.0
+        """Until when (in seconds since boot) its start and its stop may take by its own request."""
+        self.pinged_at = 0.0
+        """When its watchdog began or was last reset, by the clock of the loop."""
+        self.start_problem: str | None = None
+        """Why the server ends it before it is running."""
         self._context = context
         keeps_launch = spec.health_check is not None or child.is_chained or spec.has_hooks
         self.launch = launch if keeps_launch else None  # each is kilobytes of environment
@@ -133,7 +144,14 @@ class ProcessInstance:
             watch = self._context.prober.watch(self.spec, self.launch, on_change)
             self._tasks.append(asyncio.get_running_loop().create_task(watch, name=f"probe {self.spec.name}"))
 
-    def stop_probes(self) -> None:
+    def keep(self, work: Coroutine[Any, Any, None]) -> None:
+        """Runs background work until the instance ends."""
+        self._tasks.append(asyncio.get_running_loop().create_task(work))
+
+    def stop_tasks(self) -> None:
+        """Ends its probes and its other background work."""
+        if self.notifications is not None:
+            self.notifications.close()
         for task in self._tasks:
             task.cancel()
 
@@ -148,7 +166,8 @@ class ProcessInstance:
         with contextlib.closing(ProcessTree(child.pid)) as tree:
             child.send(self.spec.stop_signal)
             child.send(signal.SIGCONT)
-            await asyncio.wait({child.exited}, timeout=max(end - clock.since_boot(), 0))
+            while not child.exited.done() and (left := max(end, self.extended_until) - clock.since_boot()) > 0:
+                await asyncio.wait({child.exited}, timeout=left)
             if not child.exited.done():
                 self.kill()
                 await asyncio.wait({child.exited}, timeout=_KILL_TIMEOUT_SECONDS)
@@ -179,7 +198,8 @@ class ProcessInstance:
 
     def did_start(self, exit: Exit) -> bool:
         """Whether an instance that exited while it was starting counts as started: it was too quick to be seen."""
-        return not self.spec.seconds_until_running and not self._was_not_executed(exit)
+        must_wait = self.spec.seconds_until_running or self.spec.type is Kind.NOTIFY
+        return not must_wait and not self._was_not_executed(exit)
 
     def _was_not_executed(self, exit: Exit) -> bool:
         """Whether the chain (`prlimit`, `setpriv`) failed before it executed the command."""
@@ -193,7 +213,8 @@ class ProcessInstance:
 
     def start_failure(self, exit: Exit) -> str:
         """Why it failed to start: how it ended, and the end of its standard error where that is a file of its own."""
-        reason = f"it ended with {exit} before it had run for {self.spec.start_seconds:g} s"
+        missed = "it sent READY=1" if self.spec.type is Kind.NOTIFY else f"it had run for {self.spec.start_seconds:g} s"
+        reason = self.start_problem or f"it ended with {exit} before {missed}"
         if self._was_not_executed(exit):
             reason = f"{' '.join(shown_words(self.spec.argv))!r} could not be executed ({exit})"
         file = Path(self.spec.stderr_file or "")

@@ -13,17 +13,18 @@ from typing import Any
 
 from models.config.redaction import shown_words
 from models.errors import NotFound, Unavailable
-from models.supervision.process import UP, Exit, OnUnhealthy, Status, status_after_exit
+from models.supervision.process import UP, Exit, Kind, OnUnhealthy, Status, status_after_exit
 from models.supervision.record import Record
 from supervisor.processes.child import Launch
-from supervisor.processes.hooked_process import HookedProcess
 from supervisor.processes.hooks import START_POST, STOP_PRE
 from supervisor.processes.instance import Phase, ProcessInstance, StartAttempt, next_request, stopped_before_start
+from supervisor.processes.notified_process import NotifiedProcess
+from supervisor.processes.notify import NotifySocket
 
 log = logging.getLogger("supervision")
 
 
-class InstanceLifecycle(HookedProcess):
+class InstanceLifecycle(NotifiedProcess):
     """The instance: spawned, running, probed, ended."""
 
     # Starting
@@ -83,7 +84,10 @@ class InstanceLifecycle(HookedProcess):
             self._on_executing(instance)
 
     def _spawn(self, launch: Launch, attempt: StartAttempt) -> None:
+        notifications: NotifySocket | None = None
         try:
+            if self.spec.notifies:
+                notifications = NotifySocket(self._context.server_id, self.name, launch.uid)
             child = self._context.children.spawn(launch)
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) else str(error)
@@ -91,10 +95,13 @@ class InstanceLifecycle(HookedProcess):
             about = f" ({file})" if file and file != launch.argv[0] else ""
             where = launch.directory or _working_directory()
             command = " ".join(shown_words(launch.argv))
+            if notifications is not None:
+                notifications.close()
             self._fail_to_start(f"{command!r} in directory {where} could not be started: {reason}{about}")
             return
         attempt.phase = Phase.READY
         instance = ProcessInstance(self._context, self.spec, launch, child, self._context.clock.since_boot())
+        instance.notifications = notifications
         self._on_spawned(instance, self._context.clock.now())
 
     def _on_spawned(self, instance: ProcessInstance, start: int) -> None:
@@ -107,11 +114,16 @@ class InstanceLifecycle(HookedProcess):
         )
         self._context.event_writer.note(self.record)
         self._context.children.watch(child, lambda exit: self._on_exit(instance, exit))
+        if instance.notifications is not None:
+            instance.notifications.listen(lambda message: self._on_notification(instance, message))
         self._context.cgroups.join(self.name, child)
         self._context.on_logs_opened(self.log_files())
 
     def _on_executing(self, instance: ProcessInstance) -> None:
-        if instance.spec.seconds_until_running:
+        if instance.spec.type is Kind.NOTIFY:
+            if instance.spec.ready_timeout and self.status is Status.STARTING:
+                instance.keep(self._wait_for_ready(instance))
+        elif instance.spec.seconds_until_running:
             self._background(self._wait_for_start_seconds(instance))
         elif instance is self.instance and self.status is Status.STARTING:
             self._mark_running()
@@ -126,7 +138,7 @@ class InstanceLifecycle(HookedProcess):
         if self.attempt is not None:
             self.attempt.succeed()
         if self.instance is not None:
-            self._probe(self.instance)
+            self._watch(self.instance)
             if self.instance.spec.start_post:
                 request = self.attempt.request if self.attempt is not None else next_request()
                 self._background(self._run_hook(START_POST, self.instance, self.instance.spec.start_post, request))
@@ -173,10 +185,12 @@ class InstanceLifecycle(HookedProcess):
     def _on_exit(self, instance: ProcessInstance, exit: Exit | None) -> None:
         if instance is not self.instance:
             return
+        if instance.notifications is not None:
+            instance.notifications.read()  # what it sent just before its end
         code = None if exit is None else exit.exit_code
         facts: dict[str, Any] = {"end": self._context.clock.now(), "exit_code": code, "uptime": instance.uptime()}
         self.instance = None
-        instance.stop_probes()
+        instance.stop_tasks()
         self.hooks.call_off(next_request(), START_POST)
         if instance.spec.stop_post:
             self._stop_post_due = instance
@@ -191,7 +205,8 @@ class InstanceLifecycle(HookedProcess):
                 self._background(self._add_chain_error(instance, exit, self.record))
                 return
             self._mark_running()
-        self._become(status_after_exit(exit, instance.spec.success_exit_codes), **facts)
+        ended = status_after_exit(exit, instance.spec.success_exit_codes)
+        self._become(Status.ABORTED if instance.is_aborted else ended, **facts)
         self._restart_if_due()
 
     async def _add_chain_error(self, instance: ProcessInstance, exit: Exit, record: Record) -> None:
@@ -235,7 +250,10 @@ class InstanceLifecycle(HookedProcess):
 
     # Health
 
-    def _probe(self, instance: ProcessInstance) -> None:
+    def _watch(self, instance: ProcessInstance) -> None:
+        """Begins the health check and the watchdog."""
+        if instance.spec.watchdog is not None and instance.notifications is not None:
+            instance.keep(self._watch_pings(instance, instance.spec.watchdog))
         instance.probe(lambda healthy: self._on_health(instance, healthy))
 
     def _on_health(self, instance: ProcessInstance, healthy: bool) -> None:

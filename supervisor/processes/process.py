@@ -17,6 +17,7 @@ from models.supervision.record import Record
 from supervisor.processes.child import TAG_VARIABLE, Child, Launch, ticks_per_second
 from supervisor.processes.instance import Phase, ProcessInstance, StartAttempt, StartCalledOff, next_request
 from supervisor.processes.lifecycle import InstanceLifecycle
+from supervisor.processes.notify import NotifySocket
 
 log = logging.getLogger("supervision")
 
@@ -192,7 +193,13 @@ class Process(InstanceLifecycle):
         since = child.identity.start_ticks / ticks_per_second()
         age = self._context.clock.since_boot() - since
         known = self.record.start if self.record.pid == child.pid else None
-        instance = ProcessInstance(self._context, self.spec, self._adopted_launch(generation), child, since)
+        launch = self._adopted_launch(generation)
+        instance = ProcessInstance(self._context, self.spec, launch, child, since)
+        if self.spec.notifies:
+            try:
+                instance.notifications = NotifySocket(self._context.server_id, self.name, launch.uid)
+            except OSError as error:
+                log.error("%s: its socket for notifications cannot be bound: %s", self.name, error.strerror)
         self._on_spawned(instance, known or self._context.clock.now() - int(age * 1_000_000))
         log.info("%s: adopted (pid %d, %s)", self.name, child.pid, self.status.value)
         if self.status is Status.STARTING:
@@ -200,7 +207,7 @@ class Process(InstanceLifecycle):
         elif self.status is Status.STOPPING:
             self._background(self._finish_stopping())
         else:
-            self._probe(instance)
+            self._watch(instance)
 
     def _adopted_launch(self, generation: int) -> Launch:
         """As it would be launched now, for its probes; without its user and directory where those are gone."""

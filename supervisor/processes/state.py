@@ -84,9 +84,10 @@ class ProcessState:
     @property
     def waiting_for(self) -> str | None:
         """`dependency`, `start-pre`, `ready`, `restart` or `queue`; `None` where it waits for nothing."""
-        phase = self.attempt.phase if self.attempt is not None and self.status is Status.STARTING else None
-        if phase in (Phase.START_PRE, Phase.READY):
-            return str(phase.value)
+        if self.status is Status.STARTING and self.live:
+            return Phase.READY.value
+        if self.status is Status.STARTING and self.attempt is not None and self.attempt.phase is Phase.START_PRE:
+            return Phase.START_PRE.value
         if any(attempt.phase is Phase.DEPENDENCY for attempt in self._attempts):
             return Phase.DEPENDENCY.value
         if self.waits_for_restart:
