@@ -1,6 +1,7 @@
 """Periodic maintenance, all on one timer so that an idle server seldom wakes.
 
-Measures how late the loop is, rotates log files, reaps orphans, checkpoints the write-ahead logs of the stores.
+Measures how late the loop is, rotates log files, reads the memory of processes, reaps orphans, checkpoints the
+write-ahead logs of the stores.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from models.supervision.tables import database
 from models.tracker.tables import reports
 from supervisor.processes.event_writer import EventWriter
 from supervisor.processes.log_growth import LogGrowth
+from supervisor.processes.memory_limit import MemoryLimits
 from supervisor.processes.orphans import Orphans
 
 log = logging.getLogger("server")
@@ -21,6 +23,7 @@ _INTERVAL_SECONDS = 2.5
 _STALLED_AFTER_SECONDS = 1.0
 _ROTATE_EVERY_ROUNDS = 2
 _REAP_EVERY_ROUNDS = 4
+_MEMORY_EVERY_ROUNDS = 4
 _CHECKPOINT_EVERY_ROUNDS = 24
 _LARGE_WAL_BYTES = 16 * 1024 * 1024
 _CHECKPOINT_COMMITS, _CHECKPOINT_COMMITS_UNDER_LOAD = 1000, 10_000
@@ -28,7 +31,14 @@ _LOAD_COMMITS_PER_ROUND = 100
 
 
 class Maintenance:
-    def __init__(self, orphans: Orphans, event_writer: EventWriter, log_growth: LogGrowth, reports_wal: Path) -> None:
+    def __init__(
+        self,
+        orphans: Orphans,
+        event_writer: EventWriter,
+        log_growth: LogGrowth,
+        memory_limits: MemoryLimits,
+        reports_wal: Path,
+    ) -> None:
         """`reports_wal` is the write-ahead log of the tracker's store, which one report can make large."""
         self.lag = 0.0
         """How late the loop was in the last round, in seconds."""
@@ -36,6 +46,7 @@ class Maintenance:
         self._orphans = orphans
         self._event_writer = event_writer
         self._log_growth = log_growth
+        self._memory_limits = memory_limits
         self._reports_wal = reports_wal
         self._wal_written = 0
         self._commits = 0
@@ -64,6 +75,8 @@ class Maintenance:
             self._orphans.reap()
         if rounds % _ROTATE_EVERY_ROUNDS == 0:
             await self._log_growth.rotate_all()
+        if rounds % _MEMORY_EVERY_ROUNDS == 0:
+            await self._memory_limits.check()
         if self._is_due(rounds, self._event_writer.commits):
             self._commits = self._event_writer.commits = 0
             await asyncio.to_thread(database.checkpoint, begin=True)

@@ -42,6 +42,7 @@ from supervisor.processes.health import Prober
 from supervisor.processes.history import QUERY_TAKES, History, OwnHistory
 from supervisor.processes.log_files import Logs
 from supervisor.processes.log_growth import LogGrowth
+from supervisor.processes.memory_limit import MemoryLimits
 from supervisor.processes.notices import Notices
 from supervisor.processes.orphans import Cgroups, Orphans, become_subreaper
 from supervisor.processes.usage import Meter
@@ -147,7 +148,11 @@ class Services:
         self.context.on_logs_opened = self.log_growth.add
         self.meter = Meter(self.clock)
         self.maintenance = Maintenance(
-            self.context.orphans, self.event_writer, self.log_growth, self.data_dir / "tracker.db-wal"
+            self.context.orphans,
+            self.event_writer,
+            self.log_growth,
+            MemoryLimits(lambda: self.fleet),
+            self.data_dir / "tracker.db-wal",
         )
 
     def _join_nodes(self, instance: str) -> Sharing:

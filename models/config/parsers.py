@@ -157,6 +157,18 @@ def a_second_or_more(length: Seconds) -> Seconds:
     return length
 
 
+def an_hour_at_most(length: Seconds) -> Seconds:
+    if length > 3600:
+        raise ValidationError("must be 1h or less")
+    return length
+
+
+def a_mebibyte_or_more(size: Size) -> Size:
+    if size < 1024**2:
+        raise ValidationError("must be 1M or more")
+    return size
+
+
 def size(raw: str) -> Size:
     """`64K`, `64KB`, `64KiB` (base 1024, any case) or a bare number of bytes."""
     found = re.fullmatch(r"([0-9]+) ?([KMGT]?)(?:i?B)?", raw.strip(), re.IGNORECASE)

@@ -199,6 +199,21 @@ class HealthCheck:
     on_unhealthy: OnUnhealthy = OnUnhealthy.IGNORE
 
 
+class When(enum.Enum):
+    """After which failures the command of `on-failure` runs."""
+
+    FINAL = "final"
+    EACH = "each"
+
+
+@frozen
+class OnFailure:
+    """A command that runs after a failure: after the last one, or after each."""
+
+    command: tuple[str, ...]
+    when: When = When.FINAL
+
+
 @frozen
 class ProcessSpec:
     """One entry of `supervisor.processes`, checked; `name` is its key."""
@@ -215,6 +230,7 @@ class ProcessSpec:
     umask: int | None = None
     nice: int | None = None
     limits: Limits = Factory(lambda: Limits({}))
+    stdin: str | None = None
     stdout_logfile: str | None = None
     stderr_logfile: str | None = None
     redirect_stderr: bool = False
@@ -225,6 +241,7 @@ class ProcessSpec:
     depends_on: tuple[Dependency, ...] = ()
     start_timeout: Seconds = Seconds(60)
     start_seconds: Seconds = Seconds(0)
+    start_delay: Seconds = Seconds(0)
     restart: Restart = Restart.NEVER
     restart_delay: Seconds = Seconds(1)
     restart_max_delay: Seconds = Seconds(60)
@@ -243,6 +260,8 @@ class ProcessSpec:
     stop_pre: tuple[str, ...] = ()
     stop_post: tuple[str, ...] = ()
     hook_timeout: Seconds = Seconds(30)
+    on_failure: OnFailure | None = None
+    max_memory: Size | None = None
     labels: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
     description: str = ""
@@ -289,12 +308,19 @@ class ProcessSpec:
         launch: tuple[object, ...] = self.argv, *options, *setting, *files
         if self.env_file:
             launch = (*launch, self.env_file, self.env_digest)
+        if self.stdin is not None:
+            launch = (*launch, "stdin", self.stdin)
         if self.notifies:
             launch = (*launch, "notify", self.watchdog)
         return hashlib.sha256(repr(launch).encode("utf-8", "backslashreplace")).hexdigest()[:16]
 
 
-_APPLIED_LIVE = frozenset({"description", "labels", "groups", "order", "auto_start", "log_max_bytes", "log_backups"})
+_APPLIED_LIVE = frozenset(
+    {
+        *("description", "labels", "groups", "order", "auto_start", "log_max_bytes", "log_backups"),
+        *("max_memory", "on_failure", "start_delay"),
+    }
+)
 """Properties whose change alone restarts nothing."""
 
 

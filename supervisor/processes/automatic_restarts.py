@@ -33,6 +33,8 @@ class AutomaticRestarts(ProcessState):
         self._start_dependencies = start_dependencies
         self._queue = asyncio.Lock()
         self._stop_post_due: ProcessInstance | None = None
+        self._action_lock = asyncio.Lock()
+        self._waiting_actions = 0
 
     async def _begin(self, launch: Launch, attempt: StartAttempt) -> None:
         """Starts a child."""

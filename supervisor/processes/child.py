@@ -17,6 +17,7 @@ import re
 import resource
 import shutil
 import signal
+import stat as stat_module
 import struct
 import subprocess
 from collections import deque
@@ -63,7 +64,8 @@ class Identity:
 class Launch:
     """How to start one child. `uid` None means that of the server; `limits` as in `ProcessSpec`.
 
-    `stdin` is an open descriptor, `None` for nothing; `stdout` and `stderr` are log files or open descriptors.
+    `stdin` is a file, a FIFO or an open descriptor, `None` for nothing; `stdout` and `stderr` are log files or open
+    descriptors.
     """
 
     argv: list[str]
@@ -74,7 +76,7 @@ class Launch:
     uid: int | None = None
     gid: int | None = None
     limits: Limits = Factory(lambda: Limits({}))
-    stdin: int | None = None
+    stdin: str | int | None = None
     stdout: str | int | None = None
     stderr: str | int | None = None
     redirect_stderr: bool = False
@@ -225,7 +227,7 @@ class Children:
                 chain,
                 cwd=launch.directory,
                 env=launch.environment,
-                stdin=subprocess.DEVNULL if launch.stdin is None else launch.stdin,
+                stdin=_input(launch.stdin, files),
                 stdout=stdout,
                 stderr=stderr,
                 start_new_session=True,
@@ -423,6 +425,16 @@ def _file_limit(given: tuple[int, int]) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _input(path: str | int | None, files: contextlib.ExitStack) -> int:
+    """Opens what the child reads from. A FIFO is opened for writing too, so that it never ends."""
+    if path is None or isinstance(path, int):
+        return subprocess.DEVNULL if path is None else path
+    is_fifo = stat_module.S_ISFIFO(os.stat(path).st_mode)  # noqa: PTH116 (each start)
+    handle = os.open(path, (os.O_RDWR if is_fifo else os.O_RDONLY) | os.O_CLOEXEC | os.O_NOCTTY)
+    files.callback(os.close, handle)
+    return handle
 
 
 def _append(path: str | int | None, files: contextlib.ExitStack) -> int | None:

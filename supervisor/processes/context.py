@@ -73,6 +73,7 @@ class SupervisionContext:
             uid=uid,
             gid=gid,
             limits=spec.limits,
+            stdin=spec.stdin,
             stdout=spec.stdout_logfile,
             stderr=spec.stderr_file,
             redirect_stderr=spec.redirect_stderr,

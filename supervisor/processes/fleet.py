@@ -161,7 +161,8 @@ class Fleet:
         if not spec.depends_on:
             return
         try:
-            async with asyncio.timeout(spec.start_timeout):
+            delay = max(self.get(dependency.process).spec.start_delay for dependency in spec.depends_on)
+            async with asyncio.timeout(spec.start_timeout + delay):
                 await _gather_or_cancel(self._start_dependency(name, dependency) for dependency in spec.depends_on)
         except TimeoutError:
             missing = [d.process for d in spec.depends_on if not _satisfies(self.get(d.process), d.condition)]
@@ -194,7 +195,7 @@ class Fleet:
         """
         before = [process.name for process in self._processes.values() if process.live]
         idle = [process for process in self._processes.values() if not process.live]
-        failed = await self._start(idle, next_request())
+        failed = await self._start(idle, next_request(), delayed=True)
         await self.stored()
         _check_all(failed, "started", "START_FAILED")
         if before:
@@ -236,21 +237,24 @@ class Fleet:
         """Starts those marked `auto-start`; failures are logged. A job that ran in this period is not repeated."""
         processes = [process for process in self._processes.values() if process.spec.auto_start]
         marked = [process for process in processes if not (process.spec.is_job and process.has_run)]
-        for failure in await self._start(marked, next_request()):
+        for failure in await self._start(marked, next_request(), delayed=True):
             log.error("auto-start: %s", failure)
 
-    async def _start(self, processes: list[Process], request: int) -> list[str]:
+    async def _start(self, processes: list[Process], request: int, delayed: bool = False) -> list[str]:
         """Starts these; returns the failures. A later stop calls off those that have not begun yet."""
         with announced(processes):
-            return await self._for_each(processes, lambda process: self.start_once(process, request))
+            return await self._for_each(processes, lambda process: self.start_once(process, request, delayed=delayed))
 
-    async def start_once(self, process: Process, request: int, by_hand: bool = True) -> str:
+    async def start_once(self, process: Process, request: int, by_hand: bool = True, delayed: bool = False) -> str:
         """Starts a process; requests during the start share its outcome, so that one failure is one attempt."""
         if process.is_called_off(request):
             raise stopped_before_start(process.name)
         begun = self._starts.get(process)
         if begun is None or process.is_called_off(begun[0]):
-            begun = self._starts[process] = request, asyncio.ensure_future(process.start(request, by_hand))
+            begun = self._starts[process] = (
+                request,
+                asyncio.ensure_future(process.start(request, by_hand, delayed=delayed)),
+            )
             begun[1].add_done_callback(lambda done: self._on_started(process, done))
         return await asyncio.shield(begun[1])
 
@@ -308,7 +312,7 @@ class Fleet:
         failed = await self._for_each(removed, lambda process: self._retire(process, needed), reverse=True)
         self._processes = {name: one for name, one in self._processes.items() if one.live or not one.retired}
         failed += await self._for_each(live, Process.restart_if_running)
-        failed += await self._start(new, next_request())
+        failed += await self._start(new, next_request(), delayed=True)
         await self._context.event_writer.ensure_stored()
         return evolve(
             plan,

@@ -5,12 +5,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
+from models.errors import Invalid
+from models.supervision.process import ProcessSpec, Status, When
 from supervisor.processes.automatic_restarts import AutomaticRestarts
 from supervisor.processes.child import Launch
-from supervisor.processes.hooks import START_PRE, STOP_POST, Hook, HookCalledOff, HookFailed
-from supervisor.processes.instance import Phase, ProcessInstance, StartAttempt
+from supervisor.processes.hooks import ON_FAILURE, START_PRE, STOP_POST, Hook, HookCalledOff, HookFailed
+from supervisor.processes.instance import Phase, ProcessInstance, StartAttempt, next_request
 
 log = logging.getLogger("supervision")
+
+_MAX_WAITING_ACTIONS = 2
 
 
 class HookedProcess(AutomaticRestarts):
@@ -37,15 +41,47 @@ class HookedProcess(AutomaticRestarts):
         self, kind: str, instance: ProcessInstance, command: Sequence[str], request: int, timeout: float | None = None
     ) -> None:
         """Runs a hook of an instance; a failure is a notice."""
-        if instance.launch is None:
-            return
-        hook = Hook(kind, command, timeout or instance.spec.hook_timeout, request, self._end_variables())
+        if instance.launch is not None:
+            hook = Hook(kind, command, timeout or instance.spec.hook_timeout, request, self._end_variables())
+            await self._run_noted(hook, instance.spec, instance.launch)
+
+    async def _run_noted(self, hook: Hook, spec: ProcessSpec, launch: Launch) -> None:
         try:
-            await self.hooks.run(hook, instance.spec, instance.launch)
+            await self.hooks.run(hook, spec, launch)
         except HookFailed as problem:
-            self._context.notices.post("process.hook_failed", self.name, f"{self.name}: {problem}", hook=kind)
+            self._post_hook_failed(hook.kind, str(problem))
         except HookCalledOff:
-            log.info("%s: %s was ended by a stop", self.name, kind)
+            log.info("%s: %s was ended by a stop", self.name, hook.kind)
+
+    def _post_hook_failed(self, kind: str, problem: str) -> None:
+        self._context.notices.post("process.hook_failed", self.name, f"{self.name}: {problem}", hook=kind)
+
+    def _on_failed(self) -> None:
+        """It has failed, and a restart is due or not: posts the notice of a final failure, and runs `on-failure`."""
+        is_final = not self.waits_for_restart
+        if is_final and self.record.wanted and self.status in (Status.FAILED, Status.ABORTED):
+            code = "" if self.record.exit_code is None else f" (exit code {self.record.exit_code})"
+            self._post("process.failed", f"{self.name} has {self.status.value}{code}")
+        action = self.spec.on_failure
+        if action is None or self._context.closing or (action.when is When.FINAL and not is_final):
+            return
+        if self._waiting_actions < _MAX_WAITING_ACTIONS:
+            hook = Hook(ON_FAILURE, action.command, self.spec.hook_timeout, next_request(), self._end_variables())
+            self._background(self._run_on_failure(hook))
+
+    async def _run_on_failure(self, hook: Hook) -> None:
+        """One at a time; while one runs, one other waits, and later failures do not count."""
+        self._waiting_actions += 1
+        try:
+            async with self._action_lock:
+                if self.is_called_off(hook.request):
+                    return
+                launch = self._context.launch(self.spec, self.record.generation)
+                await self._run_noted(hook, self.spec, launch)
+        except Invalid as problem:
+            self._post_hook_failed(hook.kind, f"{hook.kind} could not be started: {problem.message}")
+        finally:
+            self._waiting_actions -= 1
 
     def _end_variables(self) -> dict[str, str]:
         code = self.record.exit_code

@@ -39,6 +39,7 @@ class Phase(enum.Enum):
 
     QUEUE = "queue"
     DEPENDENCY = "dependency"
+    START_DELAY = "start-delay"
     START_PRE = "start-pre"
     SPAWN = "spawn"
     READY = "ready"
@@ -114,6 +115,8 @@ class ProcessInstance:
         self.spec = spec
         self.child = child
         self.killed = False
+        self.rounds_above_memory = 0
+        """How often in a row it was seen above `max-memory`."""
         self.is_aborted = False
         """Whether the server ends it for a fault: its status will be `aborted`."""
         self.notifications: NotifySocket | None = None

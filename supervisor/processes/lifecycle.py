@@ -13,7 +13,7 @@ from typing import Any
 
 from models.config.redaction import shown_words
 from models.errors import NotFound, Unavailable
-from models.supervision.process import UP, Exit, Kind, OnUnhealthy, Status, status_after_exit
+from models.supervision.process import UP, Exit, Kind, OnUnhealthy, Restart, Status, restarts, status_after_exit
 from models.supervision.record import Record
 from supervisor.processes.child import Launch
 from supervisor.processes.hooks import START_POST, STOP_PRE
@@ -151,6 +151,7 @@ class InstanceLifecycle(NotifiedProcess):
         if self.attempt is not None:
             self.attempt.fail(f"{self.name} failed to start: {reason}")
         self._restart_if_due()
+        self._on_failed()
 
     def _fail_before_spawn(self, reason: str) -> None:
         """A start failed before there was anything to spawn: a dependency, a missing directory."""
@@ -208,6 +209,8 @@ class InstanceLifecycle(NotifiedProcess):
         ended = status_after_exit(exit, instance.spec.success_exit_codes)
         self._become(Status.ABORTED if instance.is_aborted else ended, **facts)
         self._restart_if_due()
+        if restarts(Restart.ON_FAILURE, self.status):
+            self._on_failed()
 
     async def _add_chain_error(self, instance: ProcessInstance, exit: Exit, record: Record) -> None:
         """The programs of the chain write to the standard error of the server: what they print is added here."""
@@ -264,15 +267,20 @@ class InstanceLifecycle(NotifiedProcess):
             self._become(status)
         check = instance.spec.health_check
         if not healthy and check is not None and check.on_unhealthy is OnUnhealthy.RESTART:
-            self._background(self._replace_unhealthy(instance))
+            self._background(self._replace(instance, Status.UNHEALTHY))
 
-    async def _replace_unhealthy(self, instance: ProcessInstance) -> None:
-        """Restarts an unhealthy instance, within the same limit and with the same delays as one that crashed."""
+    async def _replace(self, instance: ProcessInstance, only: Status | None = None) -> None:
+        """Restarts an instance, within the same limit and with the same delays as one that crashed.
+
+        With `only` it does nothing where the status is another one by then.
+        """
         async with self._queue:
-            if instance is self.instance and self.status is Status.UNHEALTHY:
+            if instance is self.instance and self.status in UP and only in (None, self.status):
                 await self._end(wanted=True, request=next_request())
                 if self.record.wanted and not self._context.closing:
                     self._schedule_restart()
+                    if not self.waits_for_restart:
+                        self._on_failed()
 
 
 def _working_directory() -> str:

@@ -1,4 +1,4 @@
-"""A process that notifies the server: when it counts as running, and what a missed watchdog does."""
+"""What a process reports, and what is seen of it: readiness, a missed watchdog, too much memory."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from models.supervision.process import UP, Kind, Status
 from supervisor.processes.hooked_process import HookedProcess
 from supervisor.processes.instance import ProcessInstance
 from supervisor.processes.notify import Notification
+
+_MAX_ROUNDS_ABOVE_MEMORY = 2
 
 
 class NotifiedProcess(HookedProcess):
@@ -60,6 +62,23 @@ class NotifiedProcess(HookedProcess):
             message = f"{self.name} has missed its watchdog of {instance.spec.watchdog:g} s and is ended"
             self._context.notices.post("process.watchdog_missed", self.name, message, pid=instance.child.pid)
             self._background(self._abort(instance, signal.SIGABRT))
+
+    def on_memory(self, instance: ProcessInstance, size: int) -> None:
+        """Its tree has this much memory: the second time in a row above `max-memory` a service is restarted."""
+        limit = self.spec.max_memory
+        if limit is None or instance is not self.instance or self.status not in UP:
+            return
+        instance.rounds_above_memory = instance.rounds_above_memory + 1 if size > limit else 0
+        if instance.rounds_above_memory == _MAX_ROUNDS_ABOVE_MEMORY:
+            message = f"{self.name} has {size} bytes of memory with its descendants, more than {limit}, and is ended"
+            facts = {"memoryBytes": size, "maxMemory": int(limit), "pid": instance.child.pid}
+            self._context.notices.post("process.memory_exceeded", self.name, message, **facts)
+            is_job = self.spec.is_job
+            self._background(self._abort(instance, self.spec.stop_signal) if is_job else self._replace(instance))
+
+    async def _replace(self, instance: ProcessInstance, only: Status | None = None) -> None:
+        """Ends an instance and restarts it whatever its policy, within the limit of its restarts."""
+        raise NotImplementedError
 
     async def _abort(self, instance: ProcessInstance, number: signal.Signals) -> None:
         """Ends an instance by a signal, and by SIGKILL after `stop-timeout`; it is `aborted`, its policy decides."""

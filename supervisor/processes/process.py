@@ -25,11 +25,14 @@ log = logging.getLogger("supervision")
 class Process(InstanceLifecycle):
     """The commands: start, stop, restart, adopt, retire."""
 
-    async def start(self, request: int | None = None, by_hand: bool = True, check_first: bool = False) -> str:
+    async def start(
+        self, request: int | None = None, by_hand: bool = True, check_first: bool = False, delayed: bool = False
+    ) -> str:
         """Returns what was done, once the outcome is known. Raises `Failed`, `Invalid`.
 
         A start by hand resets the restart counters; a start for a dependent does not. Where the spec cannot be run on
-        this machine, `Invalid` is raised; with `check_first` the status does not change then.
+        this machine, `Invalid` is raised; with `check_first` the status does not change then. With `delayed` it waits
+        for `start-delay`.
         """
         if self.live and self.status is not Status.STOPPING:
             return self._already()
@@ -40,6 +43,8 @@ class Process(InstanceLifecycle):
             wanted = self.record.wanted
             self._want(True)
             problem = await self._dependency_problem(attempt)
+            if delayed and problem is None:
+                await self._wait_for_delay(attempt)
             async with self._queue:
                 attempt.check()
                 if self.live:
@@ -60,6 +65,13 @@ class Process(InstanceLifecycle):
                 await self._begin(launch, attempt)
             await asyncio.shield(attempt.outcome)
         return f"{self.name} has been started (pid {self.record.pid})"
+
+    async def _wait_for_delay(self, attempt: StartAttempt) -> None:
+        """Waits for `start-delay`. Raises `Failed` if called off."""
+        if self.spec.start_delay:
+            attempt.phase = Phase.START_DELAY
+            await attempt.unless_called_off(self._context.clock.sleep(self.spec.start_delay))
+            attempt.phase = Phase.QUEUE
 
     def _job_started_since(self, request: int) -> StartAttempt | None:
         """The start of a job that came after `request`: it ran for a dependent, and one request runs it once."""

@@ -83,13 +83,14 @@ class ProcessState:
 
     @property
     def waiting_for(self) -> str | None:
-        """`dependency`, `start-pre`, `ready`, `restart` or `queue`; `None` where it waits for nothing."""
+        """What it waits for: `dependency`, `start-delay`, `start-pre`, `ready`, `restart`, `queue` or nothing."""
         if self.status is Status.STARTING and self.live:
             return Phase.READY.value
         if self.status is Status.STARTING and self.attempt is not None and self.attempt.phase is Phase.START_PRE:
             return Phase.START_PRE.value
-        if any(attempt.phase is Phase.DEPENDENCY for attempt in self._attempts):
-            return Phase.DEPENDENCY.value
+        for phase in (Phase.DEPENDENCY, Phase.START_DELAY):
+            if any(attempt.phase is phase for attempt in self._attempts):
+                return str(phase.value)
         if self.waits_for_restart:
             return "restart"
         return Phase.QUEUE.value if self.is_pending and not self.live else None

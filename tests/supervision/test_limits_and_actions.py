@@ -1,0 +1,186 @@
+"""`max-memory`, `on-failure`, `stdin` and `start-delay`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any, cast
+
+import altered
+import pytest
+from conftest import Server, alive, wait_for
+
+from models.supervision.process import Kind, ProcessSpec, Size, Status
+from supervisor.processes.instance import ProcessInstance
+from supervisor.processes.memory_limit import tree_bytes
+from supervisor.processes.process import Process
+
+BLOCK = "block = bytearray(40 * 1024 * 1024)"
+FORKS = f"import os, time\nif not os.fork():\n    os.setsid()\n    {BLOCK}\ntime.sleep(1000)"
+
+
+def noting(name: str) -> dict[str, Any]:
+    return {"command": ["sh", "-c", f'echo "$PILOTHOUSE_STATUS $PILOTHOUSE_EXIT_CODE" >> {name}.notes']}
+
+
+PROCESSES: dict[str, dict[str, Any]] = {
+    "big": {
+        "command": [sys.executable, "-S", "-c", FORKS],
+        "max-memory": "30M",
+        "restart-limit": 1,
+        "restart-delay": 0,
+    },
+    "job": {
+        "command": [sys.executable, "-S", "-c", f"import time\n{BLOCK}\ntime.sleep(1000)"],
+        "type": "oneshot",
+        "max-memory": "30M",
+        "on-failure": noting("job"),
+    },
+    "final": {
+        "command": ["sh", "-c", "exit 3"],
+        "restart": "on-failure",
+        "restart-limit": 2,
+        "restart-delay": 0,
+        "on-failure": noting("final"),
+    },
+    "each": {
+        "command": ["sh", "-c", "sleep 0.1; exit 4"],
+        "restart": "on-failure",
+        "restart-limit": 1,
+        "restart-delay": "1s",
+        "on-failure": {**noting("each"), "when": "each"},
+    },
+    "unstartable": {"command": "./is-missing", "on-failure": noting("unstartable")},
+    "fine": {"command": "sleep 1000", "on-failure": {**noting("fine"), "when": "each"}},
+    "clumsy": {"command": ["sh", "-c", "exit 3"], "on-failure.command": "./is-missing"},
+    "endless": {
+        "command": ["sh", "-c", "exit 3"],
+        "on-failure.command": ["sh", "-c", "echo $$ > endless.pid; sleep 1000"],
+    },
+    "reader": {"command": "cat", "stdin": "input", "stdout-logfile": "reader.log"},
+    "fifo": {"command": "cat", "stdin": "fifo", "stdout-logfile": "fifo.log"},
+    "inputless": {"command": "cat", "stdin": "is-missing"},
+    "delayed": {"command": "sleep 1000", "start-delay": "1h", "auto-start": True},
+    "needs-delayed": {"command": "sleep 1000", "depends-on": ["delayed"]},
+}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("limits")
+    (folder / "input").write_text("from a file\n")
+    os.mkfifo(folder / "fifo")
+    command = altered.command(supervisor__maintenance___INTERVAL_SECONDS=0.05)
+    server = Server(folder, {"supervisor": {"processes": PROCESSES}}, {}, command)
+    yield server.start()
+    server.close()
+
+
+def notes(server: Server, name: str) -> list[str]:
+    file = server.folder / f"{name}.notes"
+    return [line.strip() for line in file.read_text().splitlines()] if file.exists() else []
+
+
+def notices(server: Server, name: str) -> list[str]:
+    page = server.get(f"/api/v1/processes/notices?process={name}&sortDirection=asc").json
+    return [notice["name"] for notice in page["content"]]
+
+
+def details(server: Server, name: str) -> dict[str, Any]:
+    (found,) = server.get(f"/api/v1/processes/details?select={name}").json
+    return dict(found)
+
+
+def test_memory_counts_with_descendants_and_a_service_above_its_limit_is_restarted(server: Server) -> None:
+    assert server.do("start", "big").status == 200
+    wait_for(
+        lambda: notices(server, "big") == ["process.memory_exceeded", "process.memory_exceeded", "process.gave_up"]
+    )
+    assert server.moves("big") == ["starting", "running", "stopping", "stopped"] * 2
+
+
+def test_a_job_above_its_limit_is_aborted_and_its_action_runs(server: Server) -> None:
+    server.do("start", "job")
+    server.until("job", "aborted")
+    wait_for(lambda: notes(server, "job"))
+    assert notes(server, "job") == ["aborted 143"]
+    assert notices(server, "job") == ["process.memory_exceeded", "process.failed"]
+
+
+def test_the_memory_of_a_tree_is_that_of_all_its_members() -> None:
+    assert tree_bytes(os.getpid()) > 1024 * 1024
+    assert tree_bytes(2**22 + 1) == 0
+
+
+@pytest.mark.parametrize(
+    ("sizes", "is_ended"),
+    [([9, 9, 9], False), ([11, 9, 11, 9, 11], False), ([11, 11], True), ([9, 11, 11], True), ([10, 10], False)],
+)
+def test_one_peak_does_not_count(sizes: list[int], is_ended: bool) -> None:
+    ended: list[object] = []
+    instance = SimpleNamespace(rounds_above_memory=0, child=SimpleNamespace(pid=1))
+    process = SimpleNamespace(
+        name="p", spec=ProcessSpec("p", ("x",), type=Kind.SERVICE, max_memory=Size(10)), status=Status.RUNNING,
+        instance=instance, _context=SimpleNamespace(notices=SimpleNamespace(post=lambda *_, **__: None)),
+        _replace=lambda given: given, _background=ended.append,
+    )  # fmt: skip
+    for size in sizes:
+        Process.on_memory(cast("Process", process), cast("ProcessInstance", instance), size)
+    assert ended == ([instance] if is_ended else [])
+
+
+@pytest.mark.parametrize(
+    ("name", "expected", "noticed"),
+    [
+        ("final", ["failed 3"], ["process.gave_up"]),
+        ("each", ["failed 4"] * 2, ["process.gave_up"]),
+        ("unstartable", ["failed_to_start"], ["process.start_failed"]),
+    ],
+)
+def test_the_action_on_failure_runs(server: Server, name: str, expected: list[str], noticed: list[str]) -> None:
+    server.do("start", name)
+    wait_for(lambda: notices(server, name) == noticed)
+    wait_for(lambda: notes(server, name) == expected)
+
+
+def test_a_stop_is_no_failure(server: Server) -> None:
+    server.do("start", "fine")
+    server.do("stop", "fine")
+    assert (notes(server, "fine"), notices(server, "fine")) == ([], [])
+
+
+def test_an_action_that_cannot_be_started_is_a_notice(server: Server) -> None:
+    server.do("start", "clumsy")
+    wait_for(lambda: notices(server, "clumsy") == ["process.failed", "process.hook_failed"])
+
+
+def test_an_action_is_ended_by_a_stop(server: Server) -> None:
+    server.do("start", "endless")
+    file = server.folder / "endless.pid"
+    pid = int(wait_for(lambda: file.exists() and file.read_text()))
+    server.do("stop", "endless")
+    wait_for(lambda: not alive(pid))
+
+
+def test_a_process_reads_its_input_from_a_file_or_a_fifo(server: Server) -> None:
+    server.do("start", "reader")
+    server.until("reader", "finished")
+    assert (server.folder / "reader.log").read_text() == "from a file\n"
+    server.do("start", "fifo")
+    for text in ("one\n", "two\n"):  # it goes on where a writer has closed it
+        (server.folder / "fifo").write_text(text)
+    wait_for(lambda: (server.folder / "fifo.log").read_text() == "one\ntwo\n")
+    assert server.status("fifo") == "running"
+    assert "No such file or directory (is-missing)" in server.do("start", "inputless").json["message"]
+
+
+def test_a_delayed_start_waits_and_is_called_off_by_a_stop_but_not_delayed_by_name(server: Server) -> None:
+    wait_for(lambda: details(server, "delayed")["waitingFor"] == "start-delay")
+    assert server.status("delayed") == "not_started"
+    assert server.do("stop", "delayed").status == 200
+    assert details(server, "delayed")["waitingFor"] is None
+    assert server.do("start", "delayed").status == 200
+    assert server.do("restart", "delayed").status == 200
+    assert server.status("delayed") == "running"
