@@ -35,7 +35,7 @@ from handlers.http.sse import Broadcast, Streams
 from handlers.mcp import handler as mcp
 from handlers.openapi import pages as openapi_pages
 from handlers.routing import API, ErrorDetails, Route, Service, StreamPath, owner, rule
-from handlers.supervision import events, notices, process_table, processes, selection, system
+from handlers.supervision import events, notices, process_metrics, process_table, processes, selection, system
 from handlers.supervision import pages as process_pages
 from handlers.supervision import streams as status_streams
 from handlers.tracker import badges, forms, ingest, projects, uploader
@@ -85,6 +85,7 @@ SUPERVISION = Service(
         *system.routes,
         *live.routes,
         *search.api_routes,
+        *process_metrics.routes,
     ],
     "application/json",
     _error_response,

@@ -33,6 +33,7 @@ document.addEventListener("click", (event) => {
   if (button?.dataset.copy) copy(button);
   if (button?.id === "theme") changeTheme();
   if (button?.id === "density") changeDensity();
+  if (button?.dataset.views) import("./views.js").then(({ openViews }) => openViews(button.dataset.views));
 });
 document.addEventListener("keydown", onKey);
 document.getElementById("search")?.addEventListener("click", (event) => {

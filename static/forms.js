@@ -15,6 +15,8 @@ export async function sendQuietly(event) {
   const body = new URLSearchParams(new FormData(form, button));
   const row = button?.closest("tr, .head"); // keeps the focus although the button may become another
   const label = button?.textContent.trim() || "Action";
+  const place = button?.closest("tr[data-key], [data-process]"); // the button may be gone afterwards
+  const [verb, name] = [button?.value, place?.dataset.key || place?.dataset.process];
   button?.closest("[popover]:popover-open")?.hidePopover();
   button?.setAttribute("disabled", "");
   const started = performance.now();
@@ -26,8 +28,8 @@ export async function sendQuietly(event) {
     if (response.ok && new URL(response.url).pathname !== location.pathname) location.assign(response.url); // to the login
     else if (response.ok) {
       const seconds = ((performance.now() - started) / 1000).toFixed(1);
-      toast(`${label}: done, ${seconds} s`, "good", "action");
-      if (new URL(response.url).search === location.search) await show(response);
+      const page = new URL(response.url).search === location.search ? await show(response) : null;
+      toast(`${outcome(verb, name, label, page)}, ${seconds} s`, "good", "action");
       refreshSoon();
     } else {
       const page = new DOMParser().parseFromString(await response.text(), "text/html");
@@ -36,6 +38,15 @@ export async function sendQuietly(event) {
   } catch { close(); toast("the server cannot be reached", "bad", "offline"); }
   button?.removeAttribute("disabled");
   if (document.activeElement === document.body) (button?.isConnected && button.checkVisibility() ? button : firstVisible(row, "button"))?.focus({ preventScroll: true });
+}
+
+const DONE = { start: "started", stop: "stopped", restart: "restarted" };
+
+// What an action did, as in `web restarted, pid 4711`.
+function outcome(verb, name, label, page) {
+  if (!name || !DONE[verb]) return `${label}: done`;
+  const pid = [...(page?.querySelectorAll("[data-pid]") || [])].find((node) => (node.dataset.key || node.dataset.process) === name)?.dataset.pid;
+  return `${name} ${DONE[verb]}${pid ? `, pid ${pid}` : ""}`;
 }
 
 export function confirmFirst(event) {
@@ -58,6 +69,7 @@ async function apply(form) {
   const query = new URLSearchParams([...new FormData(form)].filter(([name, value]) => value && !(name === "size" && value === "50")));
   const url = new URL(form.getAttribute("action"), location.href);
   url.search = query;
+  url.hash = "";
   history.replaceState(null, "", url);
   forgetVersion();
   try {

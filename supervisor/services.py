@@ -43,6 +43,7 @@ from supervisor.processes.history import QUERY_TAKES, History, OwnHistory
 from supervisor.processes.log_files import Logs
 from supervisor.processes.log_growth import LogGrowth
 from supervisor.processes.memory_limit import MemoryLimits
+from supervisor.processes.metrics import MetricsHistory
 from supervisor.processes.notices import Notices
 from supervisor.processes.orphans import Cgroups, Orphans, become_subreaper
 from supervisor.processes.usage import Meter
@@ -147,6 +148,7 @@ class Services:
         self.log_growth = LogGrowth(self.logs)
         self.context.on_logs_opened = self.log_growth.add
         self.meter = Meter(self.clock)
+        self.metrics = MetricsHistory(self.fleet, self.meter, self.clock, lambda: self.config.supervisor.metrics)
         self.maintenance = Maintenance(
             self.context.orphans,
             self.event_writer,
@@ -171,6 +173,7 @@ class Services:
         self.context.leftovers = self._keep("leftovers", self._leftovers.end())
         self._keep("beat", self.maintenance.watch())
         self._keep("log growth", self.log_growth.watch())
+        self._keep("metrics", self.metrics.watch())
         self._keep("prune", self._prune())
         self._keep("retention", self.retention.watch())
         self._keep("completion of runs", self.retention.settle())

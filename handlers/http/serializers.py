@@ -147,6 +147,27 @@ class ProcessHealth:
 
 
 @frozen
+class MetricPoint:
+    """CPU in percent of one processor and memory in bytes, over the step that begins at `at`."""
+
+    at: Instant
+    cpu_avg: float
+    cpu_max: float
+    memory_avg: float
+    memory_max: float
+
+
+@frozen
+class ProcessMetrics:
+    """The metrics of a process: `step` is in seconds, `starts` has the times at which it was started."""
+
+    process: str
+    step: Int32
+    points: list[MetricPoint]
+    starts: list[Instant]
+
+
+@frozen
 class ProcessNotice:
     """What happened to a process without changing its status."""
 

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import urlencode
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from handlers.base import Page, write_page
 from handlers.http import serializers
 from handlers.http.origin import SAFE_METHODS
 from handlers.http.permissions import CONTROL_PROCESSES, READ, READ_LOGS, Permission, admit
 from handlers.routing import Route
-from handlers.supervision import process_table
+from handlers.supervision import process_metrics, process_table
 from handlers.supervision.process_table import (
     ProcessRows,
     health_text,
@@ -24,17 +24,21 @@ from handlers.supervision.process_table import (
     uptime_text,
     usage_texts,
 )
+from handlers.supervision.selection import groups
 from handlers.web import layout
-from handlers.web.table import read_table
+from handlers.web.table import TableQuery, read_table
 from models.config.redaction import shown_environment, shown_words
-from models.errors import Invalid, Problem
+from models.errors import Failed, Invalid, Problem
 from models.paging import Paging, paging
+from models.supervision import selectors
 from models.supervision.events import Entry, Filter
 from models.supervision.process import STATUSES, TROUBLE, ProcessSpec, Status
+from supervisor.processes import group_calls
 from supervisor.processes.process import Process
 
 _MAX_TIMELINE_EVENTS = 15
 _TIMELINE_WIDTH = 900
+_MICROS_PER_SECOND = 1_000_000
 _MTIME_SLACK_SECONDS = 0.1
 """File times lag behind the clock by up to a tick of the kernel."""
 
@@ -54,8 +58,8 @@ class Processes(Page):
         await self.services.event_writer.stored_soon()
         fleet, meter = list(self.services.fleet), self.services.meter
         statuses = [status.value for status in STATUSES]
-        wanted = read_table(f"{self.prefix}/processes", self.query(), process_table.SORTS, statuses)
-        table, shown = await process_table.select(wanted, fleet, meter)
+        wanted = read_table(f"{self.prefix}/processes", self.query(), process_table.SORTS, statuses, ("select",))
+        table, shown = await process_table.select(*self._selected(wanted, fleet), meter)
         usage = await meter.read(shown)
         rows: ProcessRows = self.settings["process_rows"]
         states = status_counts(fleet)
@@ -70,11 +74,37 @@ class Processes(Page):
             status_of=layout.status_of,
         )
 
+    def _selected(self, table: TableQuery, fleet: Sequence[Process]) -> tuple[TableQuery, Sequence[Process]]:
+        """The processes that the selector of the query selects; a faulty selector is ignored with a note."""
+        selector = table.extra["select"]
+        if not selector:
+            return table, fleet
+        try:
+            names = selectors.select([selector], [process.spec for process in fleet], groups(self))
+        except Problem as problem:
+            ignored = (*table.ignored, f"select {selector}: {problem.message}")
+            return evolve(table, extra={"select": ""}, ignored=ignored), fleet
+        return table, [process for process in fleet if process.name in set(names)]
+
     async def post(self) -> None:
-        fleet = self.services.fleet
-        actions = {"start": fleet.start_all, "stop": fleet.stop_all, "restart": fleet.restart_all}
-        await actions[_verb(self)]()
+        fleet, verb, names = self.services.fleet, _verb(self), self.get_body_arguments("name")
+        if self.get_body_argument("to", "") == "selected":
+            await self._change_selected(verb, names)
+        else:
+            actions = {"start": fleet.start_all, "stop": fleet.stop_all, "restart": fleet.restart_all}
+            await actions[verb]()
         self.redirect(f"{self.prefix}/processes", status=303)
+
+    async def _change_selected(self, verb: str, names: Sequence[str]) -> None:
+        """Starts, stops or restarts the processes whose rows are selected. Raises `Invalid`, `Failed`."""
+        if not names:
+            raise Invalid("no process is selected")
+        for name in names:
+            self.services.fleet.get(name)
+        calls = {"start": group_calls.start, "stop": group_calls.stop, "restart": group_calls.restart}
+        failures = [one.message for one in await calls[verb](self.services.fleet, names) if one.outcome == "failed"]
+        if failures:
+            raise Failed("; ".join(failures))
 
 
 class ProcessPage(Page):
@@ -106,12 +136,39 @@ class ProcessPage(Page):
             uptime=uptime_text(process),
             logs=_log_streams(process.spec),
             may_read_logs=self._may_read_logs(),
+            dependents=self._related(process),
             log=self.query().get("log") or _preferred_log(process),
             health=self.services.context.prober.report(name),
             health_text=health_text,
             status_of=layout.status_of,
             width=_TIMELINE_WIDTH,
+            **self._metrics(name),
         )
+
+    def _metrics(self, name: str) -> dict[str, object]:
+        """The plots of CPU and memory."""
+        query, now = self.query(), self.services.clock.now() // _MICROS_PER_SECOND
+        shown = process_metrics.window(query, now)
+        series = self.services.metrics.of(name)
+        return {
+            "window": shown,
+            "plots": process_metrics.plots(series, shown),
+            "metric_rows": process_metrics.rows(series, shown),
+            "ranges": process_metrics.RANGES,
+            "range": "" if "from" in query else query.get("range", "1h"),
+            "is_measured": bool(self.services.config.supervisor.metrics.interval),
+        }
+
+    def _related(self, process: Process) -> list[tuple[str, str, str]]:
+        """The dependencies and the dependents of a process: the relation, the name and the status as HTML."""
+        fleet = self.services.fleet
+        needed = [(f"needs, {one.condition.value}", one.process) for one in process.spec.depends_on]
+        needing = [
+            ("needed by", other.name)
+            for other in fleet
+            if any(one.process == process.name for one in other.spec.depends_on)
+        ]
+        return [(relation, name, layout.status_of(fleet.get(name).status)) for relation, name in (*needed, *needing)]
 
     def _may_read_logs(self) -> bool:
         try:

@@ -11,6 +11,7 @@ from attrs import frozen
 
 from handlers.base import Page
 from handlers.http import serializers
+from handlers.supervision.process_metrics import sparkline
 from handlers.web import layout
 from handlers.web.table import TableQuery, page_of
 from models.json_format import rfc3339
@@ -21,7 +22,7 @@ from supervisor.processes.process import Process
 from supervisor.processes.usage import Meter, Usage
 
 _PLACEHOLDER = b"\0"
-_USAGE_CELLS = '<td class="number">{}</td>' * 3
+_USAGE_CELLS = '<td class="number">{}</td><td class="number">{}{}</td><td class="number">{}</td>'
 _BY_USAGE = ("cpu", "memory")
 SORTS = ("name", "status", "pid", "uptime", "cpu", "memory", "restarts")
 
@@ -63,7 +64,9 @@ class ProcessRows:
             head, _, tail = row.partition(_PLACEHOLDER)
             parts = cache[process] = (shown, head, tail)
         cpu, memory = usage_texts(usage)
-        return parts[1] + _USAGE_CELLS.format(uptime_text(process), cpu, memory).encode() + parts[2]
+        now = page.services.clock.now() // 1_000_000
+        spark = sparkline(page.services.metrics.of(process.name), now) if process.live else ""
+        return parts[1] + _USAGE_CELLS.format(uptime_text(process), spark, cpu, memory).encode() + parts[2]
 
 
 def process_url(name: str) -> str:
@@ -121,7 +124,7 @@ def health_text(report: HealthReport) -> str:
 
 
 async def select(table: TableQuery, processes: Sequence[Process], meter: Meter) -> tuple[TableQuery, list[Process]]:
-    """The processes that match the query, sorted, on one page."""
+    """The processes that match the query's text and status, sorted, on one page."""
     text = table.q.lower()
     matches = [
         process

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeVar
 from urllib.parse import urlencode
 
-from attrs import evolve, frozen
+from attrs import Factory, evolve, frozen
 
 from models.errors import Invalid
 from models.paging import whole
@@ -29,6 +29,10 @@ class TableQuery:
     page: int = 0
     size: int = DEFAULT_SIZE
     ignored: tuple[str, ...] = ()
+    extra: Mapping[str, str] = Factory(dict)
+    """Further parameters of the page, which its links keep."""
+    status_name: str = "status"
+    """The name of the parameter that holds `status`."""
     total: int = 0
     """The number of matching rows, set by `page_of`."""
 
@@ -46,13 +50,20 @@ class TableQuery:
 
     @property
     def is_filtered(self) -> bool:
-        return bool(self.q or self.status)
+        return bool(self.q or self.status or any(self.extra.values()))
 
     def url(self, **changes: Any) -> str:
         """The URL of this table with changes; every change except of the page leads to the first page."""
-        values = {"q": self.q, "status": self.status, "sort": self.sort, "page": 0, "size": self.size, **changes}
-        defaults = {"q": "", "status": "", "sort": "", "page": 0, "size": DEFAULT_SIZE}
-        shown = {name: value for name, value in values.items() if value != defaults.get(name)}
+        values: dict[str, Any] = {
+            "q": self.q,
+            self.status_name: self.status,
+            "sort": self.sort,
+            "page": 0,
+            "size": self.size,
+        }
+        values |= {**self.extra, **changes}
+        defaults = {"page": 0, "size": DEFAULT_SIZE}
+        shown = {name: value for name, value in values.items() if value != defaults.get(name, "")}
         return f"{self.path}?{urlencode(shown)}" if shown else self.path
 
     def sort_url(self, key: str) -> str:
@@ -63,12 +74,19 @@ class TableQuery:
         return "" if key != self.sort_key else "descending" if self.descending else "ascending"
 
 
-def read_table(path: str, query: Mapping[str, str], sorts: Collection[str], statuses: Collection[str]) -> TableQuery:
+def read_table(
+    path: str,
+    query: Mapping[str, str],
+    sorts: Collection[str],
+    statuses: Collection[str],
+    extra: Collection[str] = (),
+    status_name: str = "status",
+) -> TableQuery:
     """Reads the query of a page. Values that are not understood are ignored and named in `ignored`."""
     ignored = []
-    status, sort = query.get("status", ""), query.get("sort", "")
+    status, sort = query.get(status_name, ""), query.get("sort", "")
     if status and status not in statuses:
-        ignored.append(f"status {status}")
+        ignored.append(f"{status_name} {status}")
         status = ""
     if sort and sort.removeprefix("-") not in sorts:
         ignored.append(f"sort {sort}")
@@ -77,7 +95,8 @@ def read_table(path: str, query: Mapping[str, str], sorts: Collection[str], stat
     if size not in PAGE_SIZES:
         ignored.append(f"size {size}")
         size = DEFAULT_SIZE
-    return TableQuery(path, query.get("q", "").strip(), status, sort, page, size, tuple(ignored))
+    kept = {name: query.get(name, "").strip() for name in extra}
+    return TableQuery(path, query.get("q", "").strip(), status, sort, page, size, tuple(ignored), kept, status_name)
 
 
 def _number(name: str, query: Mapping[str, str], default: int, ignored: list[str]) -> int:

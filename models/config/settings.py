@@ -86,6 +86,13 @@ class Notices:
 
 
 @frozen
+class Metrics:
+    interval: Annotated[Seconds, parsers.between(0, 3600)] = Seconds(5)
+    """0: off."""
+    keep: Annotated[Seconds, parsers.between(0, DAY)] = Seconds(DAY)
+
+
+@frozen
 class Supervisor:
     node_name: Filled | None = None
     description: str = ""
@@ -94,6 +101,7 @@ class Supervisor:
     security: ControlSecurity = ControlSecurity()
     events: Events = Events()
     notices: Notices = Notices()
+    metrics: Metrics = Metrics()
     processes: Mapping[Annotated[str, parsers.process_name], ProcessSpec] = Factory(dict)
     """In the order of the file."""
     groups: Mapping[Annotated[str, parsers.group_name], tuple[Filled, ...]] = Factory(dict)

@@ -98,6 +98,8 @@ DEFAULTS: dict[str, object] = {
     "supervisor.processes": {},
     "supervisor.groups": {},
     "supervisor.notices.retain-rows": 10_000,
+    "supervisor.metrics.interval": 5.0,
+    "supervisor.metrics.keep": 86400.0,
     "svc.security.mode": "READ_ONLY",
     "svc.security.api-key": None,
     "svc.security.api-key-header": "X-API-Key",

@@ -124,12 +124,12 @@ def test_an_action_is_confirmed_by_a_toast_that_closes(server: Server, chromium:
         page.clock.install()
         page.goto("/processes/words")
         page.get_by_role("button", name="Start", exact=True).click()
-        done = page.locator(".toast", has_text="Start: done")
+        done = page.locator(".toast", has_text="words started, pid ")
         done.wait_for()
         page.clock.fast_forward(7000)
         done.wait_for(state="detached")
         page.get_by_role("button", name="Stop", exact=True).click()
-        page.locator(".toast", has_text="Stop: done").wait_for()
+        page.locator(".toast", has_text="words stopped").wait_for()
 
 
 def test_typing_filters_the_table_without_a_history_entry(server: Server, chromium: Browser) -> None:
