@@ -38,7 +38,7 @@ from handlers.routing import API, ErrorDetails, Route, Service, StreamPath, owne
 from handlers.supervision import events, notices, process_metrics, process_table, processes, selection, system
 from handlers.supervision import pages as process_pages
 from handlers.supervision import streams as status_streams
-from handlers.tracker import badges, forms, ingest, projects, uploader
+from handlers.tracker import badges, failure_pages, forms, ingest, projects, run_tests, triage, uploader
 from handlers.tracker import pages as tracker_pages
 from handlers.tracker import runs as run_reads
 from handlers.tracker import stream as run_stream
@@ -98,6 +98,8 @@ TRACKER = Service(
         *ingest.routes,
         *projects.routes,
         *run_reads.routes,
+        *run_tests.routes,
+        *triage.routes,
         *run_stream.routes,
         *account.routes,
     ],
@@ -133,7 +135,7 @@ def served(config: Config, replaced: Replaced | None = None) -> tuple[Service, .
 def rules(services: Services, streams: Streams, replaced: Replaced | None = None) -> list[Rule]:
     """Returns every route of the application."""
     arguments, mounted = {"services": services, "streams": streams}, served(services.config, replaced)
-    tracker = [*badges.routes, *uploader.routes, *tracker_pages.routes, *forms.routes]
+    tracker = [*badges.routes, *uploader.routes, *tracker_pages.routes, *failure_pages.routes, *forms.routes]
     shared = [
         rule(prefix, route, service=service, **arguments)
         for prefix, service in [("", SUPERVISION), *((service.prefix, service) for service in mounted)]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
+from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Mapping, Sequence
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from attrs import frozen
 
@@ -72,3 +74,21 @@ def paging(query: Mapping[str, str], sorts: Mapping[str, str], clamp: bool = Fal
         raise Invalid("sortDirection must be asc or desc")
     number = whole("page", given.get("page", "0"), 0, INT32)
     return Paging(number, min(size, MAX_PAGE_SIZE), sorts[sort], direction == "desc")
+
+
+def encode_cursor(*key: str | int) -> str:
+    """The place of an item in a list, as text that clients do not read."""
+    return urlsafe_b64encode(json.dumps(key, separators=(",", ":")).encode()).decode().rstrip("=")
+
+
+def decode_cursor(cursor: str, *kinds: type) -> tuple[Any, ...]:
+    """The place that `encode_cursor` was given, with values of these types. Raises `Invalid`."""
+    try:
+        key = json.loads(urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
+    except (ValueError, RecursionError):
+        key = None
+    if not isinstance(key, list) or [type(value) for value in key] != list(kinds):
+        raise Invalid("cursor is not one of this list")
+    if any(isinstance(value, int) and not -INT64 <= value <= INT64 for value in key):
+        raise Invalid("cursor is not one of this list")
+    return tuple(key)

@@ -21,7 +21,7 @@ from handlers.tracker.serializers import judged, run_path, state
 from models.config.settings import Config, ReportLimits
 from models.errors import Invalid, Problem, TooLarge, Unsupported
 from models.paging import INT64, whole
-from models.tracker import patch, quality_gate, runs, visibility
+from models.tracker import codeowners, patch, quality_gate, runs, visibility
 from models.tracker.coverage import line_coverage, percent
 from models.tracker.runs import Stored, Upload
 from models.tracker.tables import reports
@@ -133,16 +133,21 @@ class Arrival:
             values["complete"] = _BOOLEANS[complete.lower()]
         if values.get("reruns") not in (None, *_RERUNS):
             raise Invalid(f"reruns must be one of {', '.join(_RERUNS)}")
-        values["diff"] = self._diff()
+        values |= self._repository_facts()
         return Upload(**{field: value for field, value in values.items() if value is not None})
 
-    def _diff(self) -> patch.Diff | None:
-        """The last part `diff`, with the last part `paths`. Raises `Invalid`."""
+    def _repository_facts(self) -> dict[str, Any]:
+        """What the last parts `diff`, `paths` and `codeowners` tell of the repository. Raises `Invalid`."""
         parts = {part.name: part for part in self._parts.all if part.file is not None and part.size}
-        if "diff" not in parts:
-            return None
-        diff = patch.read_diff(_content(parts["diff"], patch.MAX_DIFF_BYTES))
-        return patch.with_paths(diff, _content(parts["paths"], _MAX_PATHS_BYTES)) if "paths" in parts else diff
+        facts: dict[str, Any] = {}
+        if "paths" in parts:
+            facts["paths"] = patch.read_paths(_content(parts["paths"], _MAX_PATHS_BYTES))
+        if "diff" in parts:
+            diff = patch.read_diff(_content(parts["diff"], patch.MAX_DIFF_BYTES))
+            facts["diff"] = patch.with_paths(diff, facts.get("paths", ()))
+        if "codeowners" in parts:
+            facts["codeowners"] = _content(parts["codeowners"], codeowners.MAX_BYTES)
+        return facts
 
     def files(self) -> Sequence[Received]:
         """The reports in order, without empty ones. Raises `Invalid` where there is no test report."""
@@ -173,6 +178,7 @@ _PARTS = (
     Field("jacoco", "Coverage reports, plain or gzipped: JaCoCo, and other formats, detected by content", _REPORTS),
     Field("diff", "The changed lines: a unified diff or JSON of ranges", _FILE),
     Field("paths", "The files of the repository, one a line (`git ls-files`)", _FILE),
+    Field("codeowners", "A CODEOWNERS file; taken from trusted uploads of the base branch", _FILE),
     Field("prNumber", "The number of the pull request", {"type": "integer", "format": "int64", "minimum": 0}),
     Field("jobKey", "The job of the CI system: a later attempt of it supersedes the reports of earlier ones", _JOB),
     Field("jobInstance", "The execution of the job; several of one attempt are legs of a matrix", _JOB),

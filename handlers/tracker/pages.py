@@ -16,24 +16,29 @@ from handlers.tracker import plots
 from handlers.tracker import serializers as shaping
 from handlers.tracker.base import in_snapshot, send_kept, test_argument
 from handlers.tracker.forms import TrackedPage
+from handlers.tracker.lists import bounded
 from handlers.tracker.project_status import health, projects_of, render_rows
-from handlers.tracker.projects import bounded
-from handlers.tracker.responses import OutcomeInfo, PatchInfo, RunInfo
+from handlers.tracker.projects import history_of
+from handlers.tracker.responses import PatchInfo, RunInfo
 from handlers.web.layout import NOTHING, FragmentCache, change, template_helpers
 from models.accounts import permissions
 from models.errors import NotFound
 from models.paging import whole
 from models.tracker import (
     attempts,
+    clusters,
     comparison,
     coverage,
     failures,
+    first_failures,
     flaky,
+    owners,
     patch,
     project_status,
     quality_gate,
     queries,
     runs,
+    triage,
     visibility,
 )
 from models.tracker import queries as overview
@@ -41,6 +46,7 @@ from models.tracker.comparison import Comparison
 from models.tracker.flaky import Triage
 from models.tracker.kept_answers import State, state_of_run
 from models.tracker.quality_gate import Thresholds
+from models.tracker.queries import FailureRow
 from models.tracker.tables import Project, Run
 
 Result = TypeVar("Result")
@@ -49,6 +55,7 @@ _DEFAULT_RUNS = 20
 _FAILURES_PER_PAGE = 25
 _MAX_RESULTS = 100
 _MAX_FILES = 100
+_MAX_CLUSTERS = 10
 
 
 def took(ms: int | None) -> str:
@@ -227,33 +234,14 @@ class TestPage(ReadPage):
     def _values(self, id: str, class_name: str, name: str) -> dict[str, Any]:
         user = self.caller.user
         project = visibility.project(user, id)
-        test = queries.test_id(project.id, class_name, name)
-        classification = flaky.triage(project.id, test).value
-        history = shaping.test_history(class_name, name, classification, queries.outcomes(test, _MAX_RESULTS))
+        history = history_of(project, class_name, name, _MAX_RESULTS, None)
         return {
             "project": project,
             "test": history,
-            "note": overview.note_of(project.id, test),
+            "note": overview.note_of(project.id, queries.test_id(project.id, class_name, name)),
             "plot": plots.over_time(history.results) if len(history.results) > 1 else None,
-            "first": first_failing(history.results),
             "writes": permissions.may_write(user, project),
         }
-
-
-def first_failing(results: Sequence[OutcomeInfo]) -> tuple[OutcomeInfo, int] | None:
-    """The first result of the unbroken series of failures on the newest result's branch, and the number of its runs.
-
-    `None` if the newest result is no failure.
-    """
-    if not results:
-        return None
-    failures = []
-    for result in results:
-        if (result.branch, result.flag) == (results[0].branch, results[0].flag):
-            if result.status not in ("FAILED", "ERROR"):
-                break
-            failures.append(result)
-    return (failures[-1], len({result.run_id for result in failures})) if failures else None
 
 
 class RunPage(ReadPage):
@@ -279,7 +267,7 @@ class RunPage(ReadPage):
         health, reason = project_status.judge(run, verdict)
         return {
             "project": project,
-            "detail": shaping.run_detail(run, project, verdict, detail, coverage.files(run)),
+            "detail": shaping.run_detail(run, project, verdict, detail, coverage.files(run), {}),
             "run_health": health,
             "reason": reason,
             "baseline": baseline,
@@ -294,8 +282,24 @@ class RunPage(ReadPage):
             "max_files": _MAX_FILES,
             "ambiguous_keys": attempts.ambiguous_keys(run) if run.run_key is not None else (),
             "patch": _patch(run),
+            **_causes(run, project, [entry.case for entry in shown.entries if entry.case]),
             "writes": permissions.may_write(user, project),
         }
+
+
+def _causes(run: Run, project: Project, cases: Sequence[FailureRow]) -> dict[str, Any]:
+    """The clusters of a run, and what is known of the tests of these failures, by their ids."""
+    rules = triage.rules_of(project.id)
+    tests = [case.test_id for case in cases if case.test_id]
+    return {
+        "clusters": clusters.of_run(run.id, rules, _MAX_CLUSTERS) if run.status == "FAILED" else [],
+        "owners": owners.of_tests(project.id, tests),
+        "since": {
+            test: shaping.since(first, project.repo_url)
+            for test, first in first_failures.first_failures(run, tests).items()
+        },
+        "categories": {case.test_id: triage.category(rules, case.type, case.message, case.stack) for case in cases},
+    }
 
 
 def _patch(run: Run) -> PatchInfo | None:

@@ -7,27 +7,24 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from handlers.http.permissions import READ, SIGNED_IN
+from handlers.http.serializers import encoded
 from handlers.openapi.describe import Body, Endpoint, Field, Parameter, number, word
 from handlers.openapi.describe import whole as whole_number
 from handlers.routing import Route
-from handlers.tracker import serializers
-from handlers.tracker.base import Tracked, test_argument
+from handlers.tracker import lists, serializers
+from handlers.tracker.base import Tracked, in_snapshot, test_argument
+from handlers.tracker.lists import ListHandler
 from handlers.tracker.responses import FlakyInfo, ProjectDetail, ProjectInfo, RunInfo, TestHistory, TriageInfo
 from models.accounts import permissions
 from models.errors import Invalid
-from models.paging import INT64, whole
-from models.tracker import flaky, quality_gate, queries, settings, visibility
+from models.paging import INT64, decode_cursor, encode_cursor
+from models.tracker import first_failures, flaky, owners, quality_gate, queries, settings, visibility
 from models.tracker.flaky import Triage
-from models.tracker.tables import reports
+from models.tracker.tables import Project as ProjectRow
+from models.tracker.tables import Test, reports
 
 MAX_NOTE_CHARACTERS = 1000
 _DEFAULT_RUNS = 50
-_DEFAULT_OUTCOMES = 100
-
-
-def bounded(limit: str | None, default: int) -> int:
-    """The parameter `limit`, clamped to 1 to 500. Raises `Invalid`."""
-    return min(max(1, whole("limit", limit or str(default), -INT64, INT64)), queries.MAX_RUNS)
 
 
 _OR_NULL = {"type": ["string", "null"]}
@@ -36,24 +33,36 @@ _NAME = Parameter("name", "The name of a test", {"type": "string", "examples": [
 _CLASS = word("className", "Its class; empty where it has none", "com.example.ShopTest")
 
 
-def _limit(default: int) -> Parameter:
-    return whole_number("limit", "The maximum number of items; clamped to 1 to 500", default, -INT64, INT64)
-
-
-class Projects(Tracked):
+class Projects(ListHandler):
     permission = READ
     endpoints: ClassVar = {
         "GET": Endpoint(
             "The projects that the caller may read, by name",
             list[ProjectInfo],
-            query=[word("name", "Only the project of this name", "shop")],
+            query=[
+                word("name", "Only the project of this name", "shop"),
+                whole_number("limit", "The maximum number of items; clamped to 1 to 500, 1,000 without it", None),
+                lists.CURSOR,
+            ],
             tool="project_list",
+            headers=lists.NEXT_LINK,
         )
     }
 
+    def page_arguments(self) -> tuple[str | None, int]:
+        cursor, limit = super().page_arguments()
+        return cursor, limit if self.arguments("limit")["limit"] else visibility.MAX_PROJECTS
+
     async def get(self) -> None:
         name = self.arguments("name")["name"]
-        await self.answer(lambda: [serializers.project_info(listed) for listed in visibility.listed(self.user, name)])
+
+        def page(cursor: str | None, limit: int) -> lists.Page:
+            after = decode_cursor(cursor, str)[0] if cursor else None
+            listed = visibility.listed(self.user, name, limit + 1, after)
+            items = [serializers.project_info(row) for row in listed[:limit]]
+            return items, encode_cursor(items[-1].name) if len(listed) > limit else None
+
+        await self.answer_array(page)
 
 
 class Project(Tracked):
@@ -138,8 +147,9 @@ class ProjectSettings(Tracked):
             settings.change(visibility.project(self.user, id, "OWNER"), columns)
 
 
-class Runs(Tracked):
+class Runs(ListHandler):
     permission = READ
+    default_limit = _DEFAULT_RUNS
     endpoints: ClassVar = {
         "GET": Endpoint(
             "The runs of a project, newest first",
@@ -147,67 +157,96 @@ class Runs(Tracked):
             path=["id"],
             query=[
                 _ID,
-                _limit(_DEFAULT_RUNS),
+                lists.limit_parameter(_DEFAULT_RUNS),
                 word("commit", "Only of this commit", "9fceb02"),
                 word("branch", "Only on this branch", "main"),
                 word("flag", "Only with this flag", "default"),
+                lists.CURSOR,
             ],
             fails=[404],
             tool="run_list",
+            headers=lists.NEXT_LINK,
         )
     }
 
     async def get(self, id: str) -> None:
-        arguments = self.arguments("limit", "commit", "branch", "flag")
-        limit = bounded(arguments.pop("limit"), _DEFAULT_RUNS)
+        filters = self.arguments("commit", "branch", "flag")
 
-        def runs() -> list[RunInfo]:
+        def page(cursor: str | None, limit: int) -> lists.Page:
             project = visibility.project(self.user, id)
-            return [serializers.run_info(run) for run in queries.listing(project.id, limit, **arguments)]
+            at, after = decode_cursor(cursor, int, int) if cursor else (INT64, INT64)
+            runs = queries.listing(project.id, limit + 1, **filters, after=(at, after))
+            last = runs[limit - 1] if len(runs) > limit else None
+            items = [serializers.run_info(run) for run in runs[:limit]]
+            return items, encode_cursor(last.created_at, last.id) if last else None
 
-        await self.answer(runs)
+        await self.answer_array(page)
 
 
-class Flaky(Tracked):
+class Flaky(ListHandler):
     permission = READ
+    default_limit = lists.MAX_LIMIT
     endpoints: ClassVar = {
         "GET": Endpoint(
-            "The flaky tests of a project", list[FlakyInfo], path=["id"], query=[_ID], fails=[404], tool="flaky_tests"
+            "The flaky tests of a project",
+            list[FlakyInfo],
+            path=["id"],
+            query=[_ID, lists.limit_parameter(lists.MAX_LIMIT), lists.CURSOR],
+            fails=[404],
+            tool="flaky_tests",
+            headers=lists.NEXT_LINK,
         )
     }
 
     async def get(self, id: str) -> None:
-        def tests() -> list[FlakyInfo]:
-            return [serializers.flaky_info(test) for test in flaky.tests(visibility.project(self.user, id).id)]
+        def page(cursor: str | None, limit: int) -> lists.Page:
+            after = decode_cursor(cursor, int, int, str, str) if cursor else None
+            tests = flaky.tests(visibility.project(self.user, id).id)
+            rest = [test for test in tests if after is None or flaky.place(test) > after]
+            items = [serializers.flaky_info(test) for test in rest[:limit]]
+            return items, encode_cursor(*flaky.place(rest[limit - 1])) if len(rest) > limit else None
 
-        await self.answer(tests)
+        await self.answer_array(page)
 
 
-class TestOutcomes(Tracked):
+class TestOutcomes(ListHandler):
     __test__ = False  # pytest must not take it for a test
     permission = READ
     endpoints: ClassVar = {
         "GET": Endpoint(
-            "The outcomes of one test, newest run first",
+            "The outcomes of one test, newest run first, and since when it fails",
             TestHistory,
             path=["id"],
-            query=[_ID, _CLASS, _NAME, _limit(_DEFAULT_OUTCOMES)],
+            query=[_ID, _CLASS, _NAME, lists.limit_parameter(), lists.CURSOR],
             fails=[404],
             name="test_history",
+            headers=lists.NEXT_LINK,
         )
     }
 
     async def get(self, id: str) -> None:
         class_name, name = test_argument(self)
-        limit = bounded(self.arguments("limit")["limit"], _DEFAULT_OUTCOMES)
+        cursor, limit = self.page_arguments()
 
-        def history() -> TestHistory:
+        def history() -> tuple[bytes, str | None]:
             project = visibility.project(self.user, id)
-            test = queries.test_id(project.id, class_name, name)
-            triage = flaky.triage(project.id, test).value
-            return serializers.test_history(class_name, name, triage, queries.outcomes(test, limit))
+            made = in_snapshot(lambda: history_of(project, class_name, name, limit, cursor))
+            return encoded(made), made.next_cursor
 
-        await self.answer(history)
+        body, next_cursor = await self.services.run_in_tracker(history)
+        self.link_next(next_cursor)
+        self.send(body, "application/json")
+
+
+def history_of(project: ProjectRow, class_name: str, name: str, limit: int, cursor: str | None) -> TestHistory:
+    """A test over its runs. Raises `NotFound`, `Invalid`. Reads the store: for a worker."""
+    test = Test.get_by_id(queries.test_id(project.id, class_name, name))
+    run, result = decode_cursor(cursor, int, int) if cursor else (INT64, INT64)
+    outcomes = queries.outcomes(test.id, limit + 1, (run, result))
+    newest = outcomes[:1] if cursor is None else queries.outcomes(test.id, 1)
+    first = first_failures.first_failures(newest[0].run, [test.id]).get(test.id) if newest else None
+    owner = owners.of_project(project.id).of(test.file, class_name)
+    return serializers.test_history(test, flaky.triage(project.id, test.id).value, outcomes, limit, owner, first)
 
 
 _TRIAGE_FIELDS = (

@@ -13,6 +13,7 @@ from models.tracker.flaky import Triage
 from models.tracker.patch import FileState
 from models.tracker.quality_gate import Judged, Thresholds
 from models.tracker.queries import SlowRow
+from models.tracker.triage import TriageField
 
 
 @frozen
@@ -144,6 +145,7 @@ class RunAttempts:
     uploads: int
     """The jobs of which an upload came."""
     items: Sequence[AttemptInfo]
+    next_cursor: str | None
 
 
 @frozen
@@ -222,6 +224,13 @@ class SuiteInfo:
 
 
 @frozen
+class RunReference:
+    run_id: int
+    commit: str | None
+    created_at: Instant
+
+
+@frozen
 class FailureInfo:
     suite: str | None
     class_name: str
@@ -234,6 +243,100 @@ class FailureInfo:
     stack_trace: str | None
     system_out: str | None
     system_err: str | None
+    first_failing: RunReference | None
+    """The first run of the unbroken series of failures on the branch and flag of the run; null for a suite."""
+    last_passed: RunReference | None
+    compare_url: str | None
+
+
+@frozen
+class RunTestInfo:
+    """A test in a run. `category` is that of the first triage rule that a failure matches."""
+
+    suite: str | None
+    class_name: str
+    name: str
+    status: str
+    duration_ms: int | None
+    reruns: int
+    failure_type: str | None
+    failure_message: str | None
+    stack_trace: str | None
+    first_failing: RunReference | None
+    last_passed: RunReference | None
+    compare_url: str | None
+    flaky: bool
+    owner: str | None
+    category: str | None
+
+
+@frozen
+class ClusterInfo:
+    """Failures with one signature; `tests` is the number of tests, `occurrences` that of failures."""
+
+    id: int
+    signature: str
+    type: str | None
+    message: str | None
+    category: str
+    first_run_id: int
+    last_run_id: int
+    tests: int
+    occurrences: int
+
+
+@frozen
+class TriageRuleInfo:
+    id: int
+    name: str
+    category: str
+    pattern: str
+    field: TriageField
+    priority: int
+    created_at: Instant
+
+
+@frozen
+class OwnerRuleInfo:
+    pattern: str
+    owner: str
+
+
+@frozen
+class OwnerInfo:
+    """The tests of an owner that fail on the base branch, and those that are flaky; null: tests without an owner."""
+
+    owner: str | None
+    failing: int
+    flaky: int
+
+
+@frozen
+class OwnersInfo:
+    codeowners: str | None
+    rules: Sequence[OwnerRuleInfo]
+    updated_at: Instant | None
+    items: Sequence[OwnerInfo]
+
+
+@frozen
+class FoundTestInfo:
+    class_name: str
+    name: str
+    file: str | None
+    owner: str | None
+
+
+FoundItem = FoundTestInfo | ClusterInfo
+
+
+@frozen
+class ProjectSearchResult:
+    """Tests or clusters. `partial`: the time was over; the search goes on with `nextCursor`."""
+
+    items: Sequence[FoundItem]
+    next_cursor: str | None
+    partial: bool
 
 
 @frozen
@@ -313,11 +416,21 @@ class OutcomeInfo:
 
 @frozen
 class TestHistory:
+    """A test over its runs. The last four fields are null unless its newest result is a failure."""
+
     class_name: str
     name: str
     status: str
     """ACTIVE, QUARANTINED or RESOLVED."""
     results: Sequence[OutcomeInfo]
+    next_cursor: str | None
+    owner: str | None
+    first_failing: RunReference | None
+    """The first run of the unbroken series of failures on the branch and flag of the newest result."""
+    last_passed: RunReference | None
+    """The run before it in which the test passed."""
+    compare_url: str | None
+    """The page of the forge that compares the commits of both."""
 
 
 @frozen

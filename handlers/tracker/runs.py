@@ -11,12 +11,13 @@ from handlers.http.permissions import READ, SIGNED_IN, Permission
 from handlers.openapi.describe import Endpoint, Parameter, number, word
 from handlers.openapi.describe import whole as whole_number
 from handlers.routing import Route
-from handlers.tracker import serializers
+from handlers.tracker import lists, serializers
 from handlers.tracker.base import Tracked
+from handlers.tracker.lists import ListHandler
 from handlers.tracker.responses import ComparisonInfo, GateVerdict, PatchInfo, RunAttempts, RunDetail, RunVerdict
 from models.errors import Invalid, NotFound
-from models.paging import whole
-from models.tracker import attempts, commit_gate, comparison, coverage, patch, queries, visibility
+from models.paging import decode_cursor, whole
+from models.tracker import attempts, commit_gate, comparison, coverage, first_failures, patch, queries, visibility
 from models.tracker.kept_answers import state_of_project, state_of_run
 from models.tracker.quality_gate import verdict
 
@@ -46,7 +47,9 @@ class Run(Tracked):
     def _detail(self, id: str) -> RunDetail:
         run, project = visibility.run(self.user, id)
         judged = verdict(run, project, self.services.config.tracker.quality_gate)
-        return serializers.run_detail(run, project, judged, queries.detail(run.id), coverage.files(run))
+        detail = queries.detail(run.id)
+        firsts = first_failures.first_failures(run, [row.test_id for row in detail.failures if row.test_id])
+        return serializers.run_detail(run, project, judged, detail, coverage.files(run), firsts)
 
 
 class QualityGate(Tracked):
@@ -97,21 +100,26 @@ class Patch(Tracked):
         await self.answer_kept(("patch", id, after, limit), lambda: state_of_run(self.user, id), measured)
 
 
-class Attempts(Tracked):
+class Attempts(ListHandler):
     permission = READ
+    default_limit = lists.MAX_LIMIT
     endpoints: ClassVar = {
         "GET": Endpoint(
-            "The uploads of a run by job and attempt", RunAttempts, path=["id"], query=[_ID], fails=[404],
-            name="run_attempts",
+            "The uploads of a run by job and attempt", RunAttempts, path=["id"],
+            query=[_ID, lists.limit_parameter(lists.MAX_LIMIT), lists.CURSOR], fails=[404], name="run_attempts",
         )
     }  # fmt: skip
 
     async def get(self, id: str) -> None:
+        cursor, limit = self.page_arguments()
+        after = decode_cursor(cursor, str, int, int, int) if cursor else None
+
         def listed() -> RunAttempts:
             run, _ = visibility.run(self.user, id)
-            return serializers.attempts_info(run, attempts.arrived([run.id]).get(run.id, 0), attempts.listing(run))
+            rest = [item for item in attempts.listing(run) if after is None or attempts.place(item) > after]
+            return serializers.attempts_info(run, attempts.arrived([run.id]).get(run.id, 0), rest, limit)
 
-        await self.answer_kept(("attempts", id), lambda: state_of_run(self.user, id), listed)
+        await self.answer_kept(("attempts", id, cursor, limit), lambda: state_of_run(self.user, id), listed)
 
 
 def _run(name: str, about: str) -> Parameter:

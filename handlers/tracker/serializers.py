@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 from base64 import urlsafe_b64encode
-from collections.abc import Sequence
-from typing import cast
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
 
 from handlers.http.serializers import Instant
 from handlers.tracker.responses import (
     AttemptInfo,
     CarriedFrom,
+    ClusterInfo,
     ComparisonInfo,
     CoverageInfo,
     FailureInfo,
     FileInfo,
     FlagInfo,
     FlakyInfo,
+    FoundTestInfo,
     GateVerdict,
     OutcomeInfo,
+    OwnerInfo,
+    OwnerRuleInfo,
+    OwnersInfo,
     PatchFileInfo,
     PatchInfo,
     ProjectDetail,
@@ -26,20 +31,30 @@ from handlers.tracker.responses import (
     RunAttempts,
     RunDetail,
     RunInfo,
+    RunReference,
+    RunTestInfo,
     RunVerdict,
     SuiteInfo,
     TestHistory,
+    TriageRuleInfo,
 )
+from models.paging import decode_cursor, encode_cursor
 from models.tracker import coverage
-from models.tracker.attempts import Attempt, State
+from models.tracker.attempts import Attempt, State, place
+from models.tracker.clusters import Cluster
 from models.tracker.commit_gate import CommitVerdict, FlagStatus
 from models.tracker.comparison import Comparison
 from models.tracker.coverage import branch_coverage, line_coverage, pass_rate, percent
+from models.tracker.first_failures import FirstFailure, compare_url
 from models.tracker.flaky import FlakyTest
+from models.tracker.owners import OwnerCounts, Owners
 from models.tracker.patch import PatchCoverage
+from models.tracker.project_search import FoundTest
 from models.tracker.quality_gate import Judged, Rule, Thresholds, Verdict
 from models.tracker.queries import Detail, FailureRow, Listed, Outcome, SuiteRow
-from models.tracker.tables import Project, Run
+from models.tracker.run_tests import TestRow
+from models.tracker.tables import Project, Run, Test
+from models.tracker.triage import TriageRule
 
 
 def run_info(run: Run) -> RunInfo:
@@ -164,7 +179,8 @@ def patch_info(run: Run, found: PatchCoverage, after: str, limit: int) -> PatchI
     )
 
 
-def attempts_info(run: Run, uploads: int, items: Sequence[Attempt]) -> RunAttempts:
+def attempts_info(run: Run, uploads: int, items: Sequence[Attempt], limit: int) -> RunAttempts:
+    last = items[limit - 1] if len(items) > limit else None
     return RunAttempts(
         run_id=run.id,
         state=state(run),
@@ -182,8 +198,9 @@ def attempts_info(run: Run, uploads: int, items: Sequence[Attempt]) -> RunAttemp
                 item.tests,
                 item.failures,
             )
-            for item in items
+            for item in items[:limit]
         ],
+        next_cursor=encode_cursor(*place(last)) if last else None,
     )
 
 
@@ -202,7 +219,15 @@ def _rules(rules: Sequence[Rule]) -> list[RuleInfo]:
     return [RuleInfo(rule.name, rule.passed, rule.detail, rule.flag) for rule in rules]
 
 
-def run_detail(run: Run, project: Project, verdict: Verdict, detail: Detail, files: coverage.Files | None) -> RunDetail:
+def run_detail(
+    run: Run,
+    project: Project,
+    verdict: Verdict,
+    detail: Detail,
+    files: coverage.Files | None,
+    firsts: Mapping[int, FirstFailure],
+) -> RunDetail:
+    """A run; `firsts` has since when tests fail, by their ids."""
     return RunDetail(
         run=run_info(run),
         project=project.name,
@@ -210,7 +235,7 @@ def run_detail(run: Run, project: Project, verdict: Verdict, detail: Detail, fil
         suite_count=detail.suite_count,
         suites=[_suite(row) for row in detail.suites],
         failure_count=detail.failure_count,
-        failures=[_failure(row) for row in detail.failures],
+        failures=[_failure(row, firsts.get(row.test_id or 0), project.repo_url) for row in detail.failures],
         slowest=detail.slowest,
         coverage=_coverage(run, files) if files else None,
     )
@@ -220,7 +245,7 @@ def _suite(row: SuiteRow) -> SuiteInfo:
     return SuiteInfo(row.name, row.tests, row.failed, row.errors, row.skipped, row.duration_ms)
 
 
-def _failure(row: FailureRow) -> FailureInfo:
+def _failure(row: FailureRow, first: FirstFailure | None, repo_url: str | None) -> FailureInfo:
     return FailureInfo(
         suite=row.suite,
         class_name=row.class_name,
@@ -233,6 +258,7 @@ def _failure(row: FailureRow) -> FailureInfo:
         stack_trace=row.stack,
         system_out=row.out,
         system_err=row.err,
+        **since(first, repo_url),
     )
 
 
@@ -275,26 +301,50 @@ def flaky_info(test: FlakyTest) -> FlakyInfo:
     )
 
 
-def test_history(class_name: str, name: str, status: str, outcomes: Sequence[Outcome]) -> TestHistory:
+def test_history(
+    test: Test, status: str, outcomes: Sequence[Outcome], limit: int, owner: str | None, first: FirstFailure | None
+) -> TestHistory:
+    """The history of a test, of whose outcomes one more than `limit` was read."""
+    last = outcomes[limit - 1] if len(outcomes) > limit else None
     return TestHistory(
-        class_name=class_name,
-        name=name,
+        class_name=test.class_name,
+        name=test.name,
         status=status,
-        results=[
-            OutcomeInfo(
-                run_id=one.run.id,
-                branch=one.run.branch,
-                flag=one.run.flag,
-                commit=one.run.commit_sha,
-                created_at=Instant(one.run.created_at),
-                status=one.status.value,
-                flaky=one.flaky,
-                duration_ms=one.duration_ms,
-                failure_message=one.message,
-            )
-            for one in outcomes
-        ],
+        results=[_outcome(outcome) for outcome in outcomes[:limit]],
+        next_cursor=encode_cursor(last.run.id, last.id) if last else None,
+        owner=owner,
+        **since(first, test.project.repo_url),
     )
+
+
+def _outcome(outcome: Outcome) -> OutcomeInfo:
+    return OutcomeInfo(
+        run_id=outcome.run.id,
+        branch=outcome.run.branch,
+        flag=outcome.run.flag,
+        commit=outcome.run.commit_sha,
+        created_at=Instant(outcome.run.created_at),
+        status=outcome.status.value,
+        flaky=outcome.flaky,
+        duration_ms=outcome.duration_ms,
+        failure_message=outcome.message,
+    )
+
+
+def since(first: FirstFailure | None, repo_url: str | None) -> dict[str, Any]:
+    """The fields that say since when a test fails."""
+    passed = first.last_passed if first else None
+    return {
+        "first_failing": _reference(first.first_failing) if first else None,
+        "last_passed": _reference(passed) if passed else None,
+        "compare_url": compare_url(repo_url, passed.commit_sha, first.first_failing.commit_sha)
+        if first and passed
+        else None,
+    }
+
+
+def _reference(run: Run) -> RunReference:
+    return RunReference(run.id, run.commit_sha, Instant(run.created_at))
 
 
 def comparison_info(comparison: Comparison) -> ComparisonInfo:
@@ -309,3 +359,61 @@ def comparison_info(comparison: Comparison) -> ComparisonInfo:
         still_failing=comparison.changes.still_failing,
         timings=comparison.timings,
     )
+
+
+def run_test(row: TestRow, first: FirstFailure | None, repo_url: str | None) -> RunTestInfo:
+    return RunTestInfo(
+        suite=row.suite,
+        class_name=row.class_name,
+        name=row.name,
+        status=row.status.value,
+        duration_ms=row.duration_ms,
+        reruns=row.reruns,
+        failure_type=row.type,
+        failure_message=row.message,
+        stack_trace=row.stack,
+        **since(first, repo_url),
+        flaky=row.flaky,
+        owner=row.owner,
+        category=row.category,
+    )
+
+
+def cluster(row: Cluster) -> ClusterInfo:
+    return ClusterInfo(
+        row.id, row.signature, row.type, row.message, row.category, row.first_run_id, row.last_run_id, row.tests,
+        row.occurrences,
+    )  # fmt: skip
+
+
+def cluster_place(cursor: str | None) -> tuple[int, int] | None:
+    """The place in a list of clusters after which a page begins. Raises `Invalid`."""
+    if cursor is None:
+        return None
+    occurrences, id = decode_cursor(cursor, int, int)
+    return occurrences, id
+
+
+def cluster_page(found: Sequence[Cluster], limit: int) -> tuple[list[ClusterInfo], str | None]:
+    """A page of clusters, of which one more than `limit` was read, and the cursor of the next one."""
+    last = found[limit - 1] if len(found) > limit else None
+    return [cluster(row) for row in found[:limit]], encode_cursor(last.occurrences, last.id) if last else None
+
+
+def triage_rule(rule: TriageRule) -> TriageRuleInfo:
+    return TriageRuleInfo(
+        rule.id, rule.name, rule.category, rule.pattern, rule.field, rule.priority, Instant(rule.created_at)
+    )
+
+
+def owners_info(known: Owners, counts: Sequence[OwnerCounts]) -> OwnersInfo:
+    return OwnersInfo(
+        codeowners=known.codeowners,
+        rules=[OwnerRuleInfo(rule.pattern, rule.owner) for rule in known.rules],
+        updated_at=None if known.updated_at is None else Instant(known.updated_at),
+        items=[OwnerInfo(row.owner, row.failing, row.flaky) for row in counts],
+    )
+
+
+def found_test(test: FoundTest, known: Owners) -> FoundTestInfo:
+    return FoundTestInfo(test.class_name, test.name, test.file, known.of(test.file, test.class_name))

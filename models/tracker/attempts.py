@@ -49,15 +49,17 @@ _COPIED = (
     "created_at",
 )  # fmt: skip
 _LISTED = """
-    SELECT u.job_key, u.job_instance, u.attempt, u.created_at, r.run_id, count(r.id), sum(r.tests),
+    SELECT u.id, u.job_key, u.job_instance, u.attempt, u.created_at, r.run_id, count(r.id), sum(r.tests),
     sum(r.failed + r.errors) FROM upload u LEFT JOIN report r ON r.upload_id = u.id WHERE u.run_id = ?
-    GROUP BY u.id, u.job_key, u.job_instance, u.attempt, u.created_at, r.run_id ORDER BY u.job_key, u.attempt, u.id"""
+    GROUP BY u.id, u.job_key, u.job_instance, u.attempt, u.created_at, r.run_id, u.run_id
+    ORDER BY u.job_key, u.attempt, u.id, coalesce(r.run_id, u.run_id)"""
 
 
 @frozen
 class Attempt:
     """An upload of a job. `run_id` is the run that holds its reports: the run itself, or the superseded one."""
 
+    id: int
     job_key: str | None
     job_instance: str | None
     attempt: int
@@ -75,13 +77,19 @@ def register(run: Run, job_key: str | None, job_instance: str | None, attempt: i
     return int(reports.execute_sql(_REGISTER, values).fetchone()[0])
 
 
-def adopt_equal_reports(run: Run, job_key: str, attempt: int, upload_id: int) -> None:
-    """Staged reports that an earlier attempt of the job has sent already become reports of this attempt."""
+def adopt_equal_reports(run: Run, job_key: str, attempt: int, upload_id: int) -> bool:
+    """Staged reports that an earlier attempt of the job has sent already become reports of this attempt.
+
+    Returns whether reports moved to the run.
+    """
     values = {"run": run.id, "job_key": job_key, "attempt": attempt}
+    has_moved = False
     for report, holder in reports.execute_sql(_EQUAL_EARLIER, values).fetchall():
         reports.execute_sql("UPDATE report SET upload_id = ? WHERE id = ?", (upload_id, report))
         if holder != run.id:
             _move([report], holder, run.id)
+            has_moved = True
+    return has_moved
 
 
 def supersede(run: Run, job_key: str) -> tuple[Collection[int], str | None]:
@@ -139,13 +147,18 @@ def is_empty(run: Run) -> bool:
     return reports.execute_sql("SELECT 1 FROM report WHERE run_id = ? LIMIT 1", (run.id,)).fetchone() is None
 
 
+def place(attempt: Attempt) -> tuple[str, int, int, int]:
+    """The place of an upload in `listing`."""
+    return attempt.job_key or "", attempt.attempt, attempt.id, attempt.run_id
+
+
 def listing(run: Run) -> list[Attempt]:
     """The uploads of a run that came with its key, by job and attempt."""
     rows = reports.execute_sql(_LISTED, (run.id,))
     return [
-        Attempt(key or None, instance or None, attempt, at, holder or run.id, holder not in (None, run.id), count,
+        Attempt(id, key or None, instance or None, attempt, at, holder or run.id, holder not in (None, run.id), count,
                 tests or 0, failures or 0)
-        for key, instance, attempt, at, holder, count, tests, failures in rows
+        for id, key, instance, attempt, at, holder, count, tests, failures in rows
     ]  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from attrs import frozen
 
 from models.tracker import queries
 from models.tracker.coverage import pass_rate, share
-from models.tracker.quality_gate import FAILING
+from models.tracker.reports.base import FAILING
 from models.tracker.tables import Run, reports
 
 MAX_TESTS = 500

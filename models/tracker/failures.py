@@ -7,8 +7,8 @@ from typing import Any
 
 from attrs import frozen
 
-from models.tracker.quality_gate import FAILING
 from models.tracker.queries import FailureRow, failures_by_id
+from models.tracker.reports.base import FAILING
 from models.tracker.tables import reports
 
 _ENTRIES = f"""

@@ -12,8 +12,8 @@ from enum import Enum
 
 from attrs import frozen
 
-from models.tracker.quality_gate import FAILING
 from models.tracker.queries import test_id
+from models.tracker.reports.base import FAILING
 from models.tracker.tables import reports
 
 WINDOW = 500
@@ -93,6 +93,11 @@ def tests(project_id: int) -> Sequence[FlakyTest]:
         FlakyTest(class_name, name, commits, results, failures, last, Triage(status), note)
         for class_name, name, commits, results, failures, last, status, note in rows
     ]
+
+
+def place(test: FlakyTest) -> tuple[int, int, str, str]:
+    """The place of a test in `tests`."""
+    return -test.failures, 1 if test.commits is None else -test.commits, test.class_name, test.name
 
 
 def set_triage(

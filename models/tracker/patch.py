@@ -150,11 +150,16 @@ def _unescape(match: re.Match[bytes]) -> bytes:
     return bytes([int(code, 8) & 255]) if len(code) == 3 else _ESCAPED.get(code, code)
 
 
-def with_paths(diff: Diff, listing: bytes) -> Diff:
-    """The diff with those files of the repository that share a name with a changed file. Raises `Invalid`."""
+def read_paths(listing: bytes) -> list[str]:
+    """The files of a repository, one a line. Raises `Invalid`."""
     paths = listing.decode("utf-8", "replace").splitlines()
     if len(paths) > MAX_PATHS:
         raise Invalid(f"paths has more than {MAX_PATHS} lines")
+    return paths
+
+
+def with_paths(diff: Diff, paths: Sequence[str]) -> Diff:
+    """The diff with those files of the repository that share a name with a changed file."""
     names = {_name(path) for path in diff.files}
     return Diff(diff.files, diff.base, diff.head, [path for path in paths if _name(path) in names], diff.problem)
 

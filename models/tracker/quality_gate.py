@@ -14,13 +14,10 @@ from attrs import fields, frozen
 from models.config.settings import QualityGate
 from models.tracker.attempts import arrived
 from models.tracker.coverage import decimal, share
-from models.tracker.reports.base import CASE_STATUSES, CaseStatus
+from models.tracker.reports.base import FAILING
 from models.tracker.tables import Project, reports
 
 Judged = Literal["PASSED", "FAILED"]
-
-FAILING = (CASE_STATUSES.index(CaseStatus.FAILED), CASE_STATUSES.index(CaseStatus.ERROR))
-"""Ranks of the outcomes that fail; they are one range in the index of results."""
 
 MAX_NAMED_FAILURES = 5
 MISSING_COVERAGE = "missing-coverage"

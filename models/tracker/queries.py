@@ -10,15 +10,15 @@ from typing import Any
 from attrs import frozen
 
 from models.errors import NotFound
-from models.tracker.quality_gate import FAILING
-from models.tracker.reports.base import CASE_STATUSES, CaseStatus
+from models.paging import INT64
+from models.tracker.reports.base import CASE_STATUSES, FAILING, CaseStatus
 from models.tracker.tables import Mark, Project, Run, reports
 
 MAX_ROWS = 500
 """Rows of each list of a run; the counts are not bounded."""
 MAX_RUNS = 500
 
-_TEXT = 8 * 1024
+MAX_TEXT_CHARACTERS = 8 * 1024
 _SLOWEST = 10
 _CUT = "[... cut ...]"
 
@@ -46,9 +46,10 @@ class SuiteRow:
 class FailureRow:
     """A failed test, or a suite that failed without a failed test in it, under its own name.
 
-    A long stack is cut at its end, a long output at its beginning.
+    A long stack is cut at its end, a long output at its beginning. `test_id` is None for a suite.
     """
 
+    test_id: int | None
     suite: str | None
     class_name: str
     name: str
@@ -83,8 +84,9 @@ class Detail:
 
 @frozen
 class Outcome:
-    """The outcome of one test in one run."""
+    """The outcome of one test in one run; `id` is that of the result."""
 
+    id: int
     run: Run
     status: CaseStatus
     flaky: bool
@@ -130,13 +132,24 @@ _Row = namedtuple("_Row", _COLUMNS)  # type: ignore[misc]  # those of the model
 
 
 def listing(
-    project_id: int, limit: int, commit: str | None = None, branch: str | None = None, flag: str | None = None
+    project_id: int,
+    limit: int,
+    commit: str | None = None,
+    branch: str | None = None,
+    flag: str | None = None,
+    after: tuple[int, int] | None = None,
 ) -> list[Run]:
-    """Matching runs, newest first; None matches any value. Named tuples: models take five times as long."""
+    """Matching runs, newest first; None matches any value. Named tuples: models take five times as long.
+
+    `after` is the time and the id of the run after which the list begins.
+    """
     query = Run.select().where(Run.project == project_id, Run.superseded_by.is_null())
     for column, value in ((Run.commit_sha, commit), (Run.branch, branch), (Run.flag, flag)):
         if value is not None:
             query = query.where(column == value)
+    if after is not None:
+        at, id = after
+        query = query.where(Run.created_at <= at, (Run.created_at < at) | (Run.id < id))
     query = query.order_by(Run.created_at.desc(), Run.id.desc()).limit(limit)
     rows: list[Any] = [_Row._make(row) for row in reports.execute_sql(*query.sql())]
     return rows
@@ -178,7 +191,7 @@ _SUITES = """
 _FAILED = f"result WHERE run_id = :run AND status IN {FAILING}"
 _END = "CASE WHEN length({0}) > :most THEN substr({0}, length({0}) - :most + 1) ELSE {0} END"
 _FAILURES = f"""
-    SELECT r.id, s.name, t.class_name, t.name, r.status, r.duration_ms, r.reruns, f.type, f.message,
+    SELECT r.id, r.test_id, s.name, t.class_name, t.name, r.status, r.duration_ms, r.reruns, f.type, f.message,
     substr(f.stack, 1, :most), {_END.format("o.out")}, {_END.format("o.err")}
     FROM result r JOIN test t ON t.id = r.test_id LEFT JOIN suite s ON s.id = r.suite_id
     LEFT JOIN failure f ON f.result_id = r.id LEFT JOIN output o ON o.result_id = r.id
@@ -198,7 +211,9 @@ _SLOW = """
 def detail(id: int, failures: int = MAX_ROWS) -> Detail:
     """The contents of a run, with at most `failures` failures."""
     suites = [SuiteRow(*row) for row in reports.execute_sql(_SUITES, (id, MAX_ROWS))]
-    failed = reports.execute_sql(_FIRST_FAILURES, {"most": _TEXT + 1, "run": id, "failures": failures}).fetchall()
+    failed = reports.execute_sql(
+        _FIRST_FAILURES, {"most": MAX_TEXT_CHARACTERS + 1, "run": id, "failures": failures}
+    ).fetchall()
     failed_suites = suite_failures(id)
     slow = reports.execute_sql(_SLOW, (id, _SLOWEST)).fetchall()
     return Detail(
@@ -215,7 +230,7 @@ def suite_failures(run_id: int) -> list[FailureRow]:
     rows = reports.execute_sql(_SUITE_FAILURES, {"run": run_id})
     return [
         FailureRow(
-            name, "", name, CaseStatus.ERROR if errors else CaseStatus.FAILED, None, 0, None,
+            None, name, "", name, CaseStatus.ERROR if errors else CaseStatus.FAILED, None, 0, None,
             f"the suite reports {failed + errors} failure(s) without a failed test", None, None, None,
         )
         for name, failed, errors in rows
@@ -228,28 +243,31 @@ def _count(rows: str, run_id: int) -> int:
 
 def failures_by_id(ids: Sequence[int]) -> dict[int, FailureRow]:
     """The failures with these result ids."""
-    rows = reports.execute_sql(_FAILURES_BY_ID, {"most": _TEXT + 1, "ids": json.dumps(list(ids))})
+    rows = reports.execute_sql(_FAILURES_BY_ID, {"most": MAX_TEXT_CHARACTERS + 1, "ids": json.dumps(list(ids))})
     return {row[0]: _failure(row[1:]) for row in rows}
 
 
 def _failure(row: Sequence[Any]) -> FailureRow:
-    suite, class_name, name, rank, ms, reruns, kind, message, stack, out, err = row
+    test, suite, class_name, name, rank, ms, reruns, kind, message, stack, out, err = row
     return FailureRow(
-        suite, class_name, name, CASE_STATUSES[rank], ms, reruns, kind, message, _head(stack), _tail(out), _tail(err)
+        test, suite, class_name, name, CASE_STATUSES[rank], ms, reruns, kind, message, head_of(stack), _tail(out),
+        _tail(err),
     )  # fmt: skip
 
 
-def _head(text: str | None) -> str | None:
-    return text if text is None or len(text) <= _TEXT else f"{text[:_TEXT]}\n{_CUT}"
+def head_of(text: str | None) -> str | None:
+    """The beginning of a text that is long."""
+    return text if text is None or len(text) <= MAX_TEXT_CHARACTERS else f"{text[:MAX_TEXT_CHARACTERS]}\n{_CUT}"
 
 
 def _tail(text: str | None) -> str | None:
-    return text if text is None or len(text) <= _TEXT else f"{_CUT}\n{text[-_TEXT:]}"
+    return text if text is None or len(text) <= MAX_TEXT_CHARACTERS else f"{_CUT}\n{text[-MAX_TEXT_CHARACTERS:]}"
 
 
 _OUTCOMES = """
-    SELECT r.run_id, r.status, r.flaky, r.duration_ms, f.message FROM result r
-    LEFT JOIN failure f ON f.result_id = r.id WHERE r.test_id = ? ORDER BY r.run_id DESC, r.id DESC LIMIT ?"""
+    SELECT r.id, r.run_id, r.status, r.flaky, r.duration_ms, f.message FROM result r
+    LEFT JOIN failure f ON f.result_id = r.id WHERE r.test_id = ? AND r.run_id <= ? AND (r.run_id < ? OR r.id < ?)
+    ORDER BY r.run_id DESC, r.id DESC LIMIT ?"""
 
 
 def test_id(project_id: int, class_name: str, name: str) -> int:
@@ -263,13 +281,14 @@ def test_id(project_id: int, class_name: str, name: str) -> int:
     return int(row[0])
 
 
-def outcomes(test: int, limit: int) -> list[Outcome]:
-    """The outcomes of a test, newest first."""
-    rows = reports.execute_sql(_OUTCOMES, (test, limit)).fetchall()
-    runs = runs_by_id({row[0] for row in rows})
+def outcomes(test: int, limit: int, after: tuple[int, int] = (INT64, INT64)) -> list[Outcome]:
+    """The outcomes of a test, newest first, after that with the ids `after` of run and result."""
+    run, result = after
+    rows = reports.execute_sql(_OUTCOMES, (test, run, run, result, limit)).fetchall()
+    runs = runs_by_id({row[1] for row in rows})
     return [
-        Outcome(runs[run_id], CASE_STATUSES[rank], bool(flaky), ms, message)
-        for run_id, rank, flaky, ms, message in rows
+        Outcome(id, runs[run_id], CASE_STATUSES[rank], bool(flaky), ms, message)
+        for id, run_id, rank, flaky, ms, message in rows
         if run_id in runs
     ]
 

@@ -7,7 +7,8 @@ The run that was stored last is kept even if a clock that went back has dated it
 from __future__ import annotations
 
 from models.config.settings import QualityGate
-from models.tracker.quality_gate import FAILING
+from models.tracker import clusters
+from models.tracker.reports.base import FAILING
 from models.tracker.tables import reports
 
 BATCH_ROWS = 2_000
@@ -57,7 +58,9 @@ def delete_some(run_id: int, batch: int = BATCH_ROWS) -> bool:
             if ids:
                 reports.write_many(f"DELETE FROM {table} WHERE id = ?", ids)  # noqa: S608 (constants)
                 return True
+        of_run = clusters.of_deleted(run_id)
         reports.execute_sql("DELETE FROM run WHERE id = ?", (run_id,))
+        clusters.delete_unused(of_run)
     return False
 
 

@@ -14,8 +14,8 @@ from attrs import frozen
 from models.accounts import accounts, permissions
 from models.accounts.accounts import Credential, User
 from models.config.settings import Tracker, TrackerSecurity
-from models.errors import Denied, NotFound, Unauthenticated
-from models.tracker import attempts, patch, quality_gate, run_events
+from models.errors import Denied, NotFound, TooLarge, Unauthenticated
+from models.tracker import attempts, clusters, owners, patch, quality_gate, run_events
 from models.tracker.coverage import unite
 from models.tracker.patch import Diff
 from models.tracker.quality_gate import Verdict
@@ -46,6 +46,9 @@ class Upload:
     complete: bool = False
     reruns: Literal["worst", "last"] = "worst"
     diff: Diff | None = None
+    paths: Sequence[str] = ()
+    """The files of the repository."""
+    codeowners: bytes | None = None
 
 
 @frozen
@@ -89,14 +92,23 @@ _ROWS = (
     f"""INSERT INTO suite (id, report_id, run_id, name, tests, failed, errors, skipped, duration_ms)
     SELECT :suites + id, :reports + report, :run, name, tests, failed, errors, skipped, duration_ms
     FROM suites WHERE report IN {_NEW}""",  # noqa: S608
-    f"""INSERT INTO test (id, project_id, class_name, name)
-    SELECT :tests + c.id, :project, c.class_name, c.name FROM {_CASES} ON CONFLICT DO NOTHING""",  # noqa: S608
+    f"""INSERT INTO test (id, project_id, class_name, name, file)
+    SELECT :tests + c.id, :project, c.class_name, c.name, (SELECT file FROM places p WHERE p.id = c.id)
+    FROM {_CASES} ON CONFLICT DO NOTHING""",  # noqa: S608
     f"""INSERT INTO result (id, report_id, run_id, test_id, suite_id, status, flaky, reruns, duration_ms)
     SELECT :results + c.id, :reports + s.number, :run, coalesce((SELECT id FROM test WHERE id = :tests + c.id),
     (SELECT id FROM test t WHERE t.project_id = :project AND t.class_name = c.class_name AND t.name = c.name)),
     :suites + c.suite, c.fate & 3, c.fate >> 2 & 1, c.fate >> 3, c.duration_ms FROM {_CASES}""",  # noqa: S608
-    f"""INSERT INTO failure (result_id, type, message, stack)
-    SELECT :results + id, type, message, stack FROM failures WHERE report IN {_NEW}""",  # noqa: S608
+    """UPDATE test SET file = moved.file FROM (SELECT r.test_id, p.file FROM places p
+    JOIN result r ON r.id = :results + p.id AND r.run_id = :run) AS moved
+    WHERE test.id = moved.test_id AND test.file IS NOT moved.file""",
+    f"""INSERT INTO cluster (project_id, hash, signature, type, message, stack, tests, occurrences)
+    SELECT :project, hash, signature, type, message, stack, 0, 0 FROM clusters
+    WHERE hash IN (SELECT hash FROM failures WHERE report IN {_NEW}) ON CONFLICT DO NOTHING""",  # noqa: S608
+    f"""INSERT INTO failure (result_id, type, message, stack, cluster_id)
+    SELECT :results + f.id, f.type, f.message, f.stack,
+    (SELECT c.id FROM cluster c WHERE c.project_id = :project AND c.hash = f.hash)
+    FROM failures f WHERE f.report IN {_NEW}""",  # noqa: S608
     f"""INSERT INTO output (result_id, out, err)
     SELECT :results + id, out, err FROM outputs WHERE report IN {_NEW}""",  # noqa: S608
     f"""INSERT INTO coverage (report_id, run_id, path, {", ".join(_COVERED)}, covered, missed)
@@ -143,9 +155,30 @@ def store(spool: Path, upload: Upload, credential: Credential | None, settings: 
         check_post(user, upload.project)
         project = _project(upload, user, settings.security, now)
         run = _run(project, upload, now)
-        warnings = _add(run, upload, now)
+        warnings = [*_add(run, upload, now), *_store_codeowners(project, upload, user, settings, now)]
         verdict = quality_gate.verdict(run, project, settings.quality_gate)
         return Stored(run, project, verdict, run_events.record(run, project, verdict, keep), warnings)
+
+
+def _store_codeowners(
+    project: Project, upload: Upload, user: User | None, settings: Tracker, now: int
+) -> Sequence[str]:
+    """Keeps the CODEOWNERS file of a trusted upload of the base branch. Returns a warning where it is not kept."""
+    if upload.codeowners is None:
+        return ()
+    base = quality_gate.thresholds(project, settings.quality_gate).base_branch
+    if user is None or not permissions.may_write(user, project):
+        return ["codeowners was ignored: only uploads with a token of WRITE in the project set the owners"]
+    if upload.branch != base or upload.pr_number is not None:
+        return [f"codeowners was ignored: only uploads of the base branch {base} set the owners"]
+    try:
+        text = owners.read_codeowners(upload.codeowners)
+    except TooLarge as problem:
+        return [f"codeowners was ignored: {problem.message}"]
+    known = owners.of_project(project.id)
+    if known.codeowners != text:
+        owners.store(project.id, text, known.rules, now)
+    return ()
 
 
 def _user(credential: Credential | None, now: int) -> User | None:
@@ -194,13 +227,15 @@ def _run(project: Project, upload: Upload, now: int) -> Run:
 def _add(run: Run, upload: Upload, now: int) -> Sequence[str]:
     """Adds an upload to its run: reports, totals, superseded attempts, completeness. Returns warnings."""
     job = upload.job_key
-    upload_id = None
+    upload_id, has_moved = None, False
     if run.run_key is not None:
         upload_id = attempts.register(run, job, upload.job_instance, upload.attempt, now)
         if job is not None:
-            attempts.adopt_equal_reports(run, job, upload.attempt, upload_id)
+            has_moved = attempts.adopt_equal_reports(run, job, upload.attempt, upload_id)
     is_new = _copy(run, upload, upload_id, now)
     changed, warning = attempts.supersede(run, job) if job is not None else ((), None)
+    if has_moved or changed:
+        clusters.recount(run)
     for superseded in Run.select().where(Run.id.in_(list(changed))) if changed else ():
         if attempts.is_empty(superseded):
             superseded.delete_instance()
@@ -252,6 +287,7 @@ def _copy(run: Run, upload: Upload, upload_id: int | None, now: int) -> bool:
         return False
     for statement in _ROWS:
         reports.execute_sql(statement, values)
+    clusters.add(run.id, values["reports"])
     _set(run, uploads=run.uploads + 1, updated_at=now)
     return True
 

@@ -14,7 +14,17 @@ from typing import Any
 
 from models.storage.sqlite import storable
 from models.tracker.line_sets import pack
-from models.tracker.reports.base import CASE_STATUSES, BadReport, Case, CoverageReport, FileCoverage, TestReport
+from models.tracker.reports.base import (
+    CASE_STATUSES,
+    FAILING,
+    BadReport,
+    Case,
+    CoverageReport,
+    FileCoverage,
+    TestReport,
+)
+from models.tracker.repository_paths import PathIndex
+from models.tracker.signatures import MAX_SAMPLE_CHARACTERS, digest, signature
 
 _TABLES = """
     PRAGMA journal_mode = OFF;
@@ -29,14 +39,17 @@ _TABLES = """
         errors INTEGER, skipped INTEGER, duration_ms INTEGER);
     CREATE TABLE cases (id INTEGER PRIMARY KEY, class_name TEXT, name TEXT, suite INTEGER, fate INTEGER,
         duration_ms INTEGER);
-    CREATE TABLE failures (id INTEGER PRIMARY KEY, report INTEGER, type TEXT, message TEXT, stack TEXT);
+    CREATE TABLE places (id INTEGER PRIMARY KEY, file TEXT);
+    CREATE TABLE failures (id INTEGER PRIMARY KEY, report INTEGER, type TEXT, message TEXT, stack TEXT, hash TEXT);
+    CREATE TABLE clusters (hash TEXT PRIMARY KEY, signature TEXT, type TEXT, message TEXT, stack TEXT);
     CREATE TABLE outputs (id INTEGER PRIMARY KEY, report INTEGER, out TEXT, err TEXT);
     CREATE TABLE files (id INTEGER PRIMARY KEY, report INTEGER, path TEXT, line_covered INTEGER, line_missed INTEGER,
         branch_covered INTEGER, branch_missed INTEGER, covered BLOB, missed BLOB);
     BEGIN;
 """
-_COLUMNS = {"reports": 18, "suites": 8, "cases": 6, "failures": 5, "outputs": 4, "files": 9}
-_OF_CASES = ("cases", "failures", "outputs")
+_COLUMNS = {"reports": 18, "suites": 8, "cases": 6, "places": 2, "failures": 6, "clusters": 5,
+            "outputs": 4, "files": 9}  # fmt: skip
+_OF_CASES = ("cases", "places", "failures", "outputs")
 _FLAKY = 4
 """The bit of a flaky case in the column `fate`: status rank + this bit + 8 * reruns. Fewer columns insert faster.
 
@@ -46,6 +59,8 @@ For the same reason a case has no report column: a report's cases are those from
 _RANK = {status.value: rank for rank, status in enumerate(CASE_STATUSES)}
 """By the values: hashing an enum member is slow, and there are a hundred thousand cases."""
 _MAX_BUFFERED_ROWS, _MAX_BUFFERED_CHARACTERS = 1000, 1024 * 1024
+_MAX_PATH_CHARACTERS = 1024
+_MAX_KNOWN_HASHES = 10_000
 _MAX_COUNT = 2**48
 """Sums of many such counts are still numbers that the store and JSON can hold."""
 
@@ -56,13 +71,17 @@ class StagedRows:
     Raises `sqlite3.OperationalError` if the disk is full.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, repository: PathIndex | None = None) -> None:
+        """`repository` has the files of the repository, where the upload lists them."""
+        self._repository = repository
         path.touch(mode=0o600)
         self._store = sqlite3.connect(path, isolation_level=None)
         self._store.executescript(_TABLES)
         self._rows: dict[str, list[Sequence[Any]]] = {name: [] for name in _COLUMNS}
         self._cases = self._rows["cases"]
         self._buffered = 0
+        self._hashes: set[str] = set()
+        """Clusters that are staged."""
         self._number = 0
         self._next = self._first = 1
         self._suites = self._next_suite = 1
@@ -89,14 +108,39 @@ class StagedRows:
         suite = None if case.suite is None else self._suites + case.suite
         fate = _RANK[case.status._value_] + _FLAKY * case.flaky + 8 * case.reruns
         cases.append((id, case.class_name, case.name, suite, fate, case.duration_ms))
-        if case.failure_type or case.failure_message or case.stack:
-            self._rows["failures"].append((id, number, case.failure_type, case.failure_message, case.stack))
+        if case.file or self._repository:
+            self._place(case)
+        is_failing = fate & 3 in FAILING
+        if is_failing or case.failure_type or case.failure_message or case.stack:
+            hash = self._cluster(case) if is_failing else None
+            self._rows["failures"].append((id, number, case.failure_type, case.failure_message, case.stack, hash))
             self._buffered += len(case.stack or "") + len(case.failure_message or "")
         if case.out or case.err:
             self._rows["outputs"].append((id, number, case.out, case.err))
             self._buffered += len(case.out or "") + len(case.err or "")
         if len(cases) >= _MAX_BUFFERED_ROWS or self._buffered > _MAX_BUFFERED_CHARACTERS:
             self._flush()
+
+    def _place(self, case: Case) -> None:
+        """Stages the source file of a case that was just numbered."""
+        file = case.file and case.file.replace("\\", "/").removeprefix("./")[:_MAX_PATH_CHARACTERS]
+        if self._repository:
+            file = self._repository.file_of(file, case.class_name)
+        if file:
+            self._rows["places"].append((self._next - 1, file))
+
+    def _cluster(self, case: Case) -> str:
+        """Stages the cluster of a failure; returns its hash."""
+        text = signature(case.failure_type, case.failure_message, case.stack)
+        hash = digest(text)
+        if hash not in self._hashes:
+            if len(self._hashes) >= _MAX_KNOWN_HASHES:
+                self._hashes.clear()
+            self._hashes.add(hash)
+            stack = case.stack and case.stack[:MAX_SAMPLE_CHARACTERS]
+            self._rows["clusters"].append((hash, text, case.failure_type, case.failure_message, stack))
+            self._buffered += len(stack or "")
+        return hash
 
     def file(self, file: FileCoverage) -> None:
         """The sink of `read_coverage`."""
@@ -146,7 +190,8 @@ class StagedRows:
         if self._store.execute("SELECT 1 FROM reports WHERE kind = ? AND hash = ?", (kind, hash)).fetchone():
             for table in ("files",) if kind == "jacoco" else ("suites", "failures", "outputs"):
                 self._store.execute(f"DELETE FROM {table} WHERE report = ?", (self._number,))  # noqa: S608 (our own table names)
-            self._store.execute("DELETE FROM cases WHERE id >= ?", (self._first,))
+            for table in ("cases", "places"):
+                self._store.execute(f"DELETE FROM {table} WHERE id >= ?", (self._first,))  # noqa: S608
             return
         self._rows["reports"].append((self._number, kind, hash, name, format, *counts, self._first, self._next - 1))
         self._flush()

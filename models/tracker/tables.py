@@ -120,22 +120,55 @@ STEPS.append(
 )
 
 _TOUCH = "UPDATE project SET revision = revision + 1 WHERE id ="
-_OF_RUN = "(SELECT project_id FROM run WHERE id = {0}.run_id)"
+_OF_PROJECT, _OF_RUN = "{0}.project_id", "(SELECT project_id FROM run WHERE id = {0}.run_id)"
+
+
+def _touching(*tables: tuple[str, str]) -> list[str]:
+    """Triggers that count `project.revision` up whenever a row of the tables changes: kept answers end."""
+    return [
+        f"CREATE TRIGGER {table}_{name} AFTER {event} ON {table} BEGIN {_TOUCH} {column.format(row)}; END"
+        for table, column in tables
+        for name, event, row in (("added", "INSERT", "NEW"), ("changed", "UPDATE", "NEW"), ("gone", "DELETE", "OLD"))
+    ]
+
+
 STEPS.append(
     [
         "ALTER TABLE project ADD COLUMN revision INTEGER NOT NULL DEFAULT 0",
-        *(
-            f"CREATE TRIGGER {table}_{name} AFTER {event} ON {table} BEGIN {_TOUCH} {column.format(row)}; END"
-            for table, column in (("run", "{0}.project_id"), ("mark", "{0}.project_id"), ("upload", _OF_RUN))
-            for name, event, row in (
-                ("added", "INSERT", "NEW"),
-                ("changed", "UPDATE", "NEW"),
-                ("gone", "DELETE", "OLD"),
-            )
-        ),
+        *_touching(("run", _OF_PROJECT), ("mark", _OF_PROJECT), ("upload", _OF_RUN)),
     ]
 )
-"""Triggers count `project.revision` up whenever a run, its uploads or a triage status changes: kept answers end."""
+
+
+STEPS.append(
+    [
+        "ALTER TABLE failure ADD COLUMN cluster_id INTEGER",
+        "CREATE INDEX failure_by_cluster ON failure (cluster_id) WHERE cluster_id IS NOT NULL",
+        "CREATE TABLE cluster (id INTEGER PRIMARY KEY AUTOINCREMENT,"
+        " project_id INTEGER NOT NULL REFERENCES project ON DELETE CASCADE, hash TEXT NOT NULL,"
+        " signature TEXT NOT NULL, type TEXT, message TEXT, stack TEXT, first_run_id INTEGER, last_run_id INTEGER,"
+        " tests INTEGER NOT NULL, occurrences INTEGER NOT NULL)",
+        "CREATE UNIQUE INDEX cluster_by_hash ON cluster (project_id, hash)",
+        "CREATE INDEX cluster_by_occurrences ON cluster (project_id, occurrences, id)",
+        "CREATE TABLE cluster_case (run_id INTEGER NOT NULL REFERENCES run ON DELETE CASCADE,"
+        " cluster_id INTEGER NOT NULL, test_id INTEGER NOT NULL, occurrences INTEGER NOT NULL,"
+        " PRIMARY KEY (run_id, cluster_id, test_id)) WITHOUT ROWID",
+        "CREATE INDEX cluster_case_by_test ON cluster_case (cluster_id, test_id, run_id)",
+        "CREATE INDEX cluster_case_by_run ON cluster_case (cluster_id, run_id)",
+        "ALTER TABLE test ADD COLUMN file TEXT",
+        "CREATE INDEX test_by_id ON test (project_id, id)",
+        "CREATE TABLE triage_rule (id INTEGER PRIMARY KEY AUTOINCREMENT,"
+        " project_id INTEGER NOT NULL REFERENCES project ON DELETE CASCADE, name TEXT NOT NULL,"
+        " category TEXT NOT NULL, pattern TEXT NOT NULL, field TEXT NOT NULL, priority INTEGER NOT NULL,"
+        " created_at INTEGER NOT NULL)",
+        "CREATE INDEX triage_rule_by_priority ON triage_rule (project_id, priority, id)",
+        "CREATE TABLE owners (project_id INTEGER PRIMARY KEY REFERENCES project ON DELETE CASCADE, codeowners TEXT,"
+        " rules TEXT NOT NULL, updated_at INTEGER NOT NULL)",
+        "CREATE TABLE backfill (name TEXT PRIMARY KEY, position INTEGER NOT NULL)",
+        "INSERT INTO backfill (name, position) SELECT 'clusters', max(result_id) FROM failure HAVING count(*) > 0",
+        *_touching(("triage_rule", _OF_PROJECT), ("owners", _OF_PROJECT)),
+    ]
+)
 
 
 class Flag(peewee.BooleanField):

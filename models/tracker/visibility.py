@@ -41,11 +41,15 @@ def named(user: User | None, name: str) -> Project:
     return found
 
 
-def listed(user: User | None, name: str | None = None, limit: int = MAX_PROJECTS) -> list[Listed]:
-    """The projects that `user` may read, sorted by name; with `name` only that project."""
+def listed(
+    user: User | None, name: str | None = None, limit: int = MAX_PROJECTS, after: str | None = None
+) -> list[Listed]:
+    """The projects that `user` may read, sorted by name, after the name `after`; with `name` only that project."""
     query = Project.select().where(readable(user))
     if name is not None:
         query = query.where(Project.name == name)
+    if after is not None:
+        query = query.where(Project.name > after)
     return queries.listed(query.order_by(Project.name).limit(limit))
 
 

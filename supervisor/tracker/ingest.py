@@ -23,6 +23,7 @@ from models.config.settings import Config
 from models.errors import Invalid, TimedOut, TooLarge, Unavailable
 from models.tracker import runs
 from models.tracker.reports.base import BadReport, Limits, ReportTooLarge
+from models.tracker.repository_paths import PathIndex
 from models.tracker.run_events import RunUpdate
 from models.tracker.runs import Stored, Upload
 from models.tracker.staging import StagedRows
@@ -207,7 +208,7 @@ class Ingest:
         budget = Budget(self._settings.tracker.limits.inflated_request, client_left, self._stopping)
         try:
             limits = evolve(self._limits, spend=budget.spend, reruns=upload.reruns)
-            warnings = self._read(spool, files, limits, upload.module)
+            warnings = self._read(spool, files, limits, upload)
             with self._writing:
                 stored = reports.run_with_timeout(lambda: self._store(spool, upload, credential), _STORE_SECONDS)
                 self._limit_log()
@@ -231,13 +232,13 @@ class Ingest:
         keep, now = self._settings.server.stream_replay, self._clock.now()
         return runs.store(spool, upload, credential, self._settings.tracker, keep, now)
 
-    def _read(self, path: Path, files: Sequence[Received], limits: Limits, module: str | None) -> list[str]:
+    def _read(self, path: Path, files: Sequence[Received], limits: Limits, upload: Upload) -> list[str]:
         """Reads the files. Returns a warning for each without a test or a line, up to `_MAX_WARNINGS`."""
         warnings: list[str] = []
-        with StagedRows(path) as spool:
+        with StagedRows(path, PathIndex(upload.paths) if upload.paths else None) as spool:
             for file in files:
                 try:
-                    suite = module or PurePosixPath(file.name).stem
+                    suite = upload.module or PurePosixPath(file.name).stem
                     warning = self._read_one(spool, file, evolve(limits, suite=suite))
                     if warning and len(warnings) < _MAX_WARNINGS:
                         warnings.append(warning)

@@ -12,7 +12,7 @@ import peewee
 
 from models.config.settings import Tracker
 from models.errors import Problem
-from models.tracker import attempts, retention
+from models.tracker import attempts, clusters, retention
 from supervisor.clock import Clock
 
 log = logging.getLogger("tracker")
@@ -63,6 +63,12 @@ class Retention:
                     await asyncio.sleep(_MIN_SETTLE_SECONDS)  # uploads come in groups
 
     async def watch(self) -> None:
+        """Counts the failures of an earlier version, once, then deletes what has expired, for ever."""
+        try:
+            while await self._in_store(clusters.backfill):
+                await asyncio.sleep(_PAUSE_SECONDS)
+        except (peewee.PeeweeException, Problem) as error:
+            log.warning("failures of an earlier version could not be counted: %s", error)
         while True:
             try:
                 await self._delete_expired()

@@ -28,6 +28,7 @@ READING = {
     "process_list", "process_info", "process_details", "process_groups", "process_notices", "process_logs",
     "event_list",
     "project_list", "run_list", "run_detail", "gate_verdict", "flaky_tests",
+    "run_tests", "failure_clusters", "project_search",
 }  # fmt: skip
 CHANGING = {
     "helm_install", "helm_upgrade", "helm_uninstall", "helm_rollback", "helm_test", "helm_repo_add",

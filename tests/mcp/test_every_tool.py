@@ -184,6 +184,9 @@ async def reports(lab: Lab, one: Agent) -> None:
     assert (await one.gives("run_detail", id=lab.run_id))["run"]["id"] == lab.run_id
     assert (await one.gives("gate_verdict", project="shop", branch="main"))["status"] == "PASSED"
     assert await one.gives("flaky_tests", id=str(project["id"])) == []
+    assert len((await one.gives("run_tests", id=lab.run_id, status="passed"))["items"]) == 2
+    assert (await one.gives("failure_clusters", id=str(project["id"])))["items"] == []
+    assert len((await one.gives("project_search", id=str(project["id"]), q="c1"))["items"]) == 1
 
 
 LONG = "x" * 70

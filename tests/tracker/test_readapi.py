@@ -22,7 +22,7 @@ RUN = {
 PROJECT = {"id", "name", "repoUrl", "visibility", "createdAt", "runCount", "latestRun"}
 FAILURE = {
     "suite", "className", "name", "status", "durationMs", "reruns", "failureType", "failureMessage", "stackTrace",
-    "systemOut", "systemErr",
+    "systemOut", "systemErr", "firstFailing", "lastPassed", "compareUrl",
 }  # fmt: skip
 
 
@@ -216,8 +216,10 @@ def test_a_run_tells_its_failures_whole(server: Server, project: Project) -> Non
     assert found["failures"][0] == {
         "suite": "suite", "className": "c.A", "name": "b", "status": "FAILED", "durationMs": 10, "reruns": 0,
         "failureType": "AssertionError", "failureMessage": "b is broken", "stackTrace": "at line 1",
-        "systemOut": "b said this", "systemErr": None,
+        "systemOut": "b said this", "systemErr": None, "firstFailing": found["failures"][0]["firstFailing"],
+        "lastPassed": None, "compareUrl": None,
     }  # fmt: skip
+    assert found["failures"][0]["firstFailing"]["runId"] == run.id
     assert set(found["failures"][1]) == FAILURE
     assert (found["failures"][1]["className"], found["failures"][1]["status"]) == ("", "ERROR")
     assert found["coverage"] is None

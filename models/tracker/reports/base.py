@@ -21,6 +21,9 @@ class CaseStatus(enum.Enum):
 CASE_STATUSES = tuple(CaseStatus)
 """By rank: the store keeps the index in this tuple."""
 
+FAILING = (CASE_STATUSES.index(CaseStatus.FAILED), CASE_STATUSES.index(CaseStatus.ERROR))
+"""Ranks of the outcomes that fail; they are one range in the index of results."""
+
 
 @frozen
 class Limits:
@@ -46,7 +49,8 @@ class Case:
     """One test of a report. `suite` is an index into the report's suites, None outside of any.
 
     It is not frozen: creating a frozen one takes three times as long, and there are a hundred thousand.
-    A duration of None: the report has none that can be read. `out` and `err` are cut to `Limits.output`.
+    A duration of None: the report has none that can be read. `out` and `err` are cut to `Limits.output`. `file` is
+    its source file, where the report has it.
     """
 
     class_name: str
@@ -61,6 +65,7 @@ class Case:
     stack: str | None = None
     out: str | None = None
     err: str | None = None
+    file: str | None = None
 
 
 @frozen

@@ -78,7 +78,8 @@ class Ctrf:
             class_name = " > ".join(self._suite) or None
         builder = CaseBuilder(class_name, text(get("name")), None if length is None else bounded_ms(length))
         # a test of one name is another one in each file and browser
-        builder.place = "\n".join(filter(None, (text(get("filePath")), text(get("browser")))))
+        builder.file = text(get("filePath")) or None
+        builder.place = "\n".join(filter(None, (builder.file, text(get("browser")))))
         severity = _STATUSES.get((text(get("status")) or "").lower(), Severity.ERROR)
         outputs = [output.value if (output := self._outputs.get(name)) else None for name in _OUTPUTS]
         builder.severity = severity

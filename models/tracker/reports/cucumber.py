@@ -106,6 +106,7 @@ class Cucumber:
             self._suite = self._totals.open(feature.get("name") or feature.get("uri"))
         case, get = self._result, self._scenario.get
         case.class_name, case.name = self._suite.name, text(get("name"))
+        case.file = text(feature.get("uri"))
         case.place = f"{feature.get('uri')}:{get('line')}:{get('id')}"
         case.duration_ms = bounded_ms(self._nanoseconds / 1e6)
         if not self._steps and not case.severity:

@@ -72,7 +72,7 @@ class JUnit(XmlReader):
         if class_name is None and name and (dotted := _DOTTED.fullmatch(name.strip())):
             class_name, name = dotted.groups()
         builder = CaseBuilder(class_name, name, _DURATIONS[get("@time", "")])
-        builder.place = get("@file")
+        builder.place = builder.file = get("@file")
         if "@status" in case or "@result" in case or "@disabled" in case:
             for attribute, values in _SKIPPED_BY:
                 if get(attribute, "").lower() in values:

@@ -42,6 +42,7 @@ class SonarTests(XmlReader):
 
     def _case(self, case: Item) -> None:
         builder = CaseBuilder(self._suite.name, case.get("@name"), _milliseconds(case.get("@duration")))
+        builder.file = self._suite.name or None
         for name, severity in _RESULTS.items():
             for result in parts(case, name)[:1]:
                 builder.set_result(severity, message=result.get("@message"), stack=self.join((result,)))

@@ -56,7 +56,8 @@ _RANKS = (_PASSED, _PASSED, _SKIPPED, _FAILED, _FAILED, _ERROR)
 class CaseBuilder:
     """A test whose result is being read. `type`, `message` and `stack` are those of the highest severity.
 
-    `place` is its source file or id, where the report has one: tests of one name in two places are two tests.
+    `place` is its source file or id, where the report has one: tests of one name in two places are two tests. `file` is
+    the source file alone.
     """
 
     severity = 0
@@ -68,6 +69,7 @@ class CaseBuilder:
     flaky = False
     reruns = 0
     place: str | None = None
+    file: str | None = None
 
     def __init__(self, class_name: str | None, name: str | None, duration_ms: int | None = None) -> None:
         self.class_name = class_name
@@ -87,7 +89,7 @@ class CaseBuilder:
 
     def case(self, suite: int | None) -> Case:
         class_name, name = clean_name(self.class_name), clean_name(self.name)
-        if not self.severity and self.out is None and self.err is None and not self.flaky:  # nearly all
+        if not (self.severity or self.out or self.err or self.flaky or self.file):  # nearly all
             return Case(class_name, name, _STATUS_PASSED, suite, self.duration_ms, False, self.reruns)
         return Case(
             class_name,
@@ -102,6 +104,7 @@ class CaseBuilder:
             self.stack,
             self.out,
             self.err,
+            self.file,
         )
 
 

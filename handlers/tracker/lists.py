@@ -1,0 +1,153 @@
+"""Lists in pages by an opaque cursor: as JSON, or streamed whole as CSV or NDJSON."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Generic, TypeVar
+from urllib.parse import urlencode
+
+import attrs
+from attrs import frozen
+from tornado.iostream import StreamClosedError
+
+from handlers.http import serializers
+from handlers.http.serializers import name_of
+from handlers.openapi.describe import Parameter, choice, whole, word
+from handlers.tracker.base import Tracked, in_snapshot
+from models.errors import Invalid
+from models.paging import INT64
+from models.paging import whole as read_whole
+
+Item = TypeVar("Item")
+
+MAX_LIMIT = 500
+DEFAULT_LIMIT = 100
+MAX_EXPORTED_ROWS = 1_000_000
+_EXPORTED_AT_ONCE = 1000
+_MEDIA_TYPES = {"csv": "text/csv; charset=utf-8", "ndjson": "application/x-ndjson"}
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+"""How a cell begins that a spreadsheet would run."""
+
+Page = tuple[Sequence[Any], str | None]
+"""The items of a page, and the cursor of the next one."""
+
+
+@frozen
+class ItemList(Generic[Item]):
+    """A page of a list; `nextCursor` selects the next one, and is null on the last."""
+
+    items: Sequence[Item]
+    next_cursor: str | None
+
+
+def limit_parameter(default: int = DEFAULT_LIMIT) -> Parameter:
+    return whole("limit", f"The maximum number of items; clamped to 1 to {MAX_LIMIT}", default, -INT64, INT64)
+
+
+CURSOR = word("cursor", "`nextCursor` of the page before", "WzQyXQ")
+FORMAT = choice("format", "`csv` and `ndjson`: the whole list, at most 1,000,000 rows", ["json", *_MEDIA_TYPES], "json")
+LIST = (limit_parameter(), CURSOR)
+"""The query parameters of every list."""
+
+EXPORTS = {"text/csv": str, "application/x-ndjson": str}
+NEXT_LINK = {"Link": '`<…>; rel="next"`: the next page, absent on the last'}
+
+
+def bounded(limit: str | None, default: int) -> int:
+    """The parameter `limit`, clamped to 1 to 500. Raises `Invalid`."""
+    return min(max(1, read_whole("limit", limit or str(default), -INT64, INT64)), MAX_LIMIT)
+
+
+class ListHandler(Tracked):
+    """Answers with a page of a list."""
+
+    default_limit: ClassVar[int] = DEFAULT_LIMIT
+
+    def page_arguments(self) -> tuple[str | None, int]:
+        arguments = self.arguments("cursor", "limit")
+        return arguments["cursor"], bounded(arguments["limit"], self.default_limit)
+
+    async def answer_items(self, page: Callable[[str | None, int], Page]) -> None:
+        """Sends `{items,nextCursor}`. `page` reads the store, in a worker, for a cursor and a limit."""
+        cursor, limit = self.page_arguments()
+        await self.answer(lambda: ItemList(*page(cursor, limit)))
+
+    async def answer_array(self, page: Callable[[str | None, int], Page]) -> None:
+        """Sends an array, with the address of the next page in the header `Link`."""
+        cursor, limit = self.page_arguments()
+
+        def read() -> tuple[bytes, str | None]:
+            items, next_cursor = in_snapshot(lambda: page(cursor, limit))
+            return serializers.encoded(items), next_cursor
+
+        body, next_cursor = await self.services.run_in_tracker(read)
+        self.link_next(next_cursor)
+        self.send(body, "application/json")
+
+    def link_next(self, cursor: str | None) -> None:
+        """Sets the header `Link` to this list after `cursor`."""
+        if cursor is not None:
+            query = urlencode({**self.query(), "cursor": cursor})
+            self.set_header("Link", f'<{self.request.path}?{query}>; rel="next"')
+
+    async def answer_export(self, page: Callable[[str | None, int], Page], kind: type, name: str) -> None:
+        """Sends a page as JSON, or with `format` the whole list of items of `kind` as the file `name`."""
+        format = (self.arguments("format")["format"] or "json").lower()
+        if format == "json":
+            await self.answer_items(page)
+        elif format not in _MEDIA_TYPES:
+            raise Invalid(f"format must be one of json, {', '.join(_MEDIA_TYPES)}")
+        else:
+            await self._stream(page, kind, name, format)
+
+    async def _stream(self, page: Callable[[str | None, int], Page], kind: type, name: str, format: str) -> None:
+        """Reads and sends the list piece by piece: a slow client slows the reading down."""
+        columns = [name_of(field) for field in attrs.fields(kind)]
+
+        def read(cursor: str | None, limit: int) -> tuple[bytes, int, str | None]:
+            items, next_cursor = in_snapshot(lambda: page(cursor, limit))
+            rows = serializers.plain(items)
+            is_first = cursor is None
+            text = csv_text(columns, rows, is_first) if format == "csv" else "".join(map(_line, rows))
+            return text.encode("utf-8", "replace"), len(items), next_cursor
+
+        cursor, sent = None, 0
+        while sent < MAX_EXPORTED_ROWS:
+            body, count, cursor = await self.services.run_in_tracker(
+                lambda after=cursor: read(after, _EXPORTED_AT_ONCE)  # type: ignore[misc]  # mypy knows no defaults here
+            )
+            if not sent:  # an error before this has its own headers
+                self.set_header("Content-Disposition", f'attachment; filename="{name}.{format}"')
+                self.set_header("Content-Type", _MEDIA_TYPES[format])
+            self.write(body)
+            sent += count
+            if cursor is None or self.request.method == "HEAD":
+                return
+            try:
+                await self.flush()
+            except StreamClosedError:
+                return
+
+
+def _line(row: Any) -> str:
+    return serializers.text(row) + "\n"
+
+
+def csv_text(columns: Sequence[str], rows: Sequence[dict[str, Any]], with_head: bool) -> str:
+    """Rows as CSV. A text that a spreadsheet would take for a formula begins with an apostrophe."""
+    text = io.StringIO()
+    writer = csv.writer(text)
+    if with_head:
+        writer.writerow(columns)
+    writer.writerows([_cell(row[column]) for column in columns] for row in rows)
+    return text.getvalue()
+
+
+def _cell(value: Any) -> Any:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, dict | list):
+        return serializers.text(value)
+    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value

@@ -1,0 +1,83 @@
+"""`/runs/{id}/tests` and `/runs/{id}/clusters`: all tests of a run, and the clusters of its failures."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from handlers.http.permissions import READ
+from handlers.openapi.describe import Endpoint, Parameter, choice, number, whole, word
+from handlers.routing import Route
+from handlers.tracker import lists, serializers
+from handlers.tracker.lists import ItemList, ListHandler
+from handlers.tracker.responses import ClusterInfo, RunTestInfo
+from models.paging import INT64
+from models.tracker import clusters, first_failures, owners, run_tests, triage, visibility
+from models.tracker.reports.base import CaseStatus
+
+ID = number("id", "The run")
+FILTERS = (
+    word("status", f"Some of {', '.join(CaseStatus.__members__)}, in any case, with commas between", "failed,error"),
+    word("q", "Only tests whose class and name contain this", "checkout"),
+    word("class", "Only tests of this class", "com.example.ShopTest"),
+    word("file", "Only tests of this source file", "src/test/java/com/example/ShopTest.java"),
+    word("owner", "Only tests of this owner", "@example/shop"),
+    word("category", "Only failures of this category of triage", "infrastructure"),
+    Parameter("flaky", "Only tests that are flaky in the run, or not", {"type": "boolean"}),
+    whole("minMs", "Only tests that took so many milliseconds", None, 0, INT64),
+    choice("sort", "By class and name, or the longest first; else in the order of the reports", run_tests.SORTS),
+)
+FILTER_NAMES = [parameter.name for parameter in FILTERS]
+
+
+class RunTests(ListHandler):
+    permission = READ
+    endpoints: ClassVar = {
+        "GET": Endpoint(
+            "All tests of a run, filtered and sorted",
+            ItemList[RunTestInfo],
+            path=["id"],
+            query=[ID, *FILTERS, *lists.LIST, lists.FORMAT],
+            fails=[404],
+            tool="run_tests",
+            also=lists.EXPORTS,
+        )
+    }
+
+    async def get(self, id: str) -> None:
+        filter = run_tests.read_filter(self.arguments(*FILTER_NAMES))
+
+        def page(cursor: str | None, limit: int) -> lists.Page:
+            run, project = visibility.run(self.user, id)
+            by, rules = owners.of_project(project.id), triage.rules_of(project.id)
+            rows, next_cursor = run_tests.page(run, filter, by, rules, cursor, limit)
+            failing = [row.test_id for row in rows if row.status in (CaseStatus.FAILED, CaseStatus.ERROR)]
+            firsts = first_failures.first_failures(run, failing)
+            return [serializers.run_test(row, firsts.get(row.test_id), project.repo_url) for row in rows], next_cursor
+
+        await self.answer_export(page, RunTestInfo, f"run-{id}-tests")
+
+
+class RunClusters(ListHandler):
+    permission = READ
+    endpoints: ClassVar = {
+        "GET": Endpoint(
+            "The clusters of the failures of a run, most failures first",
+            ItemList[ClusterInfo],
+            path=["id"],
+            query=[ID, *lists.LIST],
+            fails=[404],
+            name="run_clusters",
+        )
+    }
+
+    async def get(self, id: str) -> None:
+        def page(cursor: str | None, limit: int) -> lists.Page:
+            run, project = visibility.run(self.user, id)
+            after = serializers.cluster_place(cursor)
+            found = clusters.of_run(run.id, triage.rules_of(project.id), limit + 1, after)
+            return serializers.cluster_page(found, limit)
+
+        await self.answer_items(page)
+
+
+routes: list[Route] = [(r"/runs/([^/]+)/tests", RunTests), (r"/runs/([^/]+)/clusters", RunClusters)]

@@ -1,0 +1,309 @@
+"""Failure clusters, triage rules, owners and the search of a project."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any, ClassVar
+
+from handlers.http.permissions import READ, SIGNED_IN, Permission
+from handlers.openapi.describe import Body, Endpoint, Field, Parameter, choice, number, word
+from handlers.routing import Route
+from handlers.tracker import lists, serializers
+from handlers.tracker.base import Tracked
+from handlers.tracker.lists import ItemList, ListHandler
+from handlers.tracker.responses import ClusterInfo, FoundItem, OwnersInfo, ProjectSearchResult, TriageRuleInfo
+from models.errors import Invalid
+from models.paging import INT32, decode_cursor, encode_cursor
+from models.paging import whole as read_whole
+from models.tracker import clusters, owners, project_search, quality_gate, triage, visibility
+from models.tracker.tables import reports
+
+ID = number("id", "The project")
+MAX_QUERY_CHARACTERS = 500
+
+
+def since(text: str | None) -> int | None:
+    """Microseconds since 1970 of a time by RFC 3339; without an offset it is UTC. Raises `Invalid`."""
+    if text is None:
+        return None
+    try:
+        at = datetime.fromisoformat(text.replace(" ", "+") if "T" in text else text)
+        at = at if at.tzinfo else at.replace(tzinfo=UTC)
+        return round(at.timestamp() * 1_000_000)
+    except (ValueError, OverflowError):
+        raise Invalid("since must be a time such as 2026-11-20T19:00:00Z") from None
+
+
+class Clusters(ListHandler):
+    permission = READ
+    endpoints: ClassVar = {
+        "GET": Endpoint(
+            "Failures with one signature, most occurrences first",
+            ItemList[ClusterInfo],
+            path=["id"],
+            query=[
+                ID,
+                word("branch", "Only failures on this branch", "main"),
+                word("since", "Only failures of runs since this time", "2026-11-20T19:00:00Z"),
+                *lists.LIST,
+                lists.FORMAT,
+            ],
+            fails=[404],
+            tool="failure_clusters",
+            also=lists.EXPORTS,
+        )
+    }
+
+    async def get(self, id: str) -> None:
+        arguments = self.arguments("branch", "since")
+        branch, start = arguments["branch"], since(arguments["since"])
+
+        def page(cursor: str | None, limit: int) -> lists.Page:
+            project = visibility.project(self.user, id)
+            after = serializers.cluster_place(cursor)
+            rules = triage.rules_of(project.id)
+            found = clusters.listing(project.id, rules, limit + 1, after, branch, start)
+            return serializers.cluster_page(found, limit)
+
+        await self.answer_export(page, ClusterInfo, f"project-{id}-clusters")
+
+
+_RULE_FIELDS = (
+    Field("name", "What the rule is for", {"type": "string", "maxLength": triage.MAX_NAME_CHARACTERS}, True),
+    Field(
+        "category",
+        "The category of the failures that match",
+        {"type": "string", "maxLength": triage.MAX_CATEGORY_CHARACTERS},
+        True,
+    ),
+    Field(
+        "pattern",
+        "Text that is found anywhere, in any case; `*` is any text",
+        {"type": "string", "maxLength": triage.MAX_PATTERN_CHARACTERS},
+        True,
+    ),
+    Field("field", "Where it is searched", {"type": "string", "enum": list(triage.FIELDS), "default": "any"}),
+    Field(
+        "priority",
+        "Rules are tried in this order, then by id",
+        {"type": "integer", "minimum": -INT32, "maximum": INT32, "default": triage.DEFAULT_PRIORITY},
+    ),
+)
+
+
+class TriageRules(ListHandler):
+    permission = READ
+    endpoints: ClassVar = {
+        "GET": Endpoint(
+            "The triage rules of a project, in the order in which they are tried",
+            ItemList[TriageRuleInfo],
+            path=["id"],
+            query=[ID, *lists.LIST],
+            fails=[404],
+            name="triage_rule_list",
+        ),
+        "POST": Endpoint(
+            "Add a triage rule",
+            TriageRuleInfo,
+            201,
+            path=["id"],
+            query=[ID],
+            body=Body("application/json", _RULE_FIELDS),
+            fails=[404, 409],
+            name="triage_rule_add",
+        ),
+    }
+
+    @classmethod
+    def permission_of(cls, method: str) -> Permission:
+        return SIGNED_IN if method == "POST" else READ
+
+    async def get(self, id: str) -> None:
+        def page(cursor: str | None, limit: int) -> lists.Page:
+            after = decode_cursor(cursor, int, int) if cursor else None
+            rules = triage.rules_of(visibility.project(self.user, id).id)
+            rest = [rule for rule in rules if after is None or (rule.priority, rule.id) > after]
+            last = rest[limit - 1] if len(rest) > limit else None
+            return (
+                [serializers.triage_rule(rule) for rule in rest[:limit]],
+                encode_cursor(last.priority, last.id) if last else None,
+            )
+
+        await self.answer_items(page)
+
+    async def post(self, id: str) -> None:
+        values, now = triage.read(self.body_object()), self.services.clock.now()
+
+        def add() -> triage.TriageRule:
+            with reports.atomic():
+                return triage.add(visibility.project(self.user, id, "WRITE").id, values, now)
+
+        rule = await self.services.run_in_tracker(add)
+        self.set_status(201)
+        self.reply(serializers.triage_rule(rule))
+
+
+class TriageRule(Tracked):
+    permission = SIGNED_IN
+    endpoints: ClassVar = {
+        "DELETE": Endpoint(
+            "Delete a triage rule",
+            None,
+            204,
+            path=["id", "ruleId"],
+            query=[ID, number("ruleId", "The rule")],
+            fails=[404],
+            name="triage_rule_delete",
+        )
+    }
+
+    async def delete(self, id: str, rule_id: str) -> None:
+        number = read_whole("the id of a rule", rule_id, -(2**63) + 1, 2**63 - 1)
+
+        def remove() -> None:
+            with reports.atomic():
+                triage.delete(visibility.project(self.user, id, "WRITE").id, number)
+
+        await self.services.run_in_tracker(remove)
+        self.set_status(204)
+        self.clear_header("Content-Type")
+
+
+_OWNERS_FIELDS = (
+    Field("codeowners", "A CODEOWNERS file of at most 256 KiB; null: none", {"type": ["string", "null"]}),
+    Field(
+        "rules",
+        "Tests without an owner by CODEOWNERS belong to that of the first rule whose pattern their class name contains",
+        {
+            "type": "array",
+            "maxItems": owners.MAX_RULES,
+            "items": {
+                "type": "object",
+                "properties": {
+                    "pattern": {"type": "string", "minLength": 1, "maxLength": owners.MAX_PATTERN_CHARACTERS},
+                    "owner": {"type": "string", "minLength": 1, "maxLength": owners.MAX_OWNER_CHARACTERS},
+                },
+                "required": ["pattern", "owner"],
+                "additionalProperties": False,
+            },
+        },
+    ),
+)
+
+
+class Owners(Tracked):
+    """`PUT` takes JSON, or a CODEOWNERS file as `text/plain`, which leaves the rules as they are."""
+
+    permission = READ
+    endpoints: ClassVar = {
+        "GET": Endpoint(
+            "The owners of tests, and how many tests of each fail and are flaky",
+            OwnersInfo,
+            path=["id"],
+            query=[ID],
+            fails=[404],
+            name="owners",
+        ),
+        "PUT": Endpoint(
+            "Set the owners of tests; a CODEOWNERS file may be sent as text/plain",
+            OwnersInfo,
+            path=["id"],
+            query=[ID],
+            body=Body("application/json", _OWNERS_FIELDS),
+            fails=[404],
+            name="owners_set",
+        ),
+    }
+
+    @classmethod
+    def permission_of(cls, method: str) -> Permission:
+        return SIGNED_IN if method == "PUT" else READ
+
+    async def get(self, id: str) -> None:
+        await self.answer(lambda: self.info(id))
+
+    def info(self, id: str) -> OwnersInfo:
+        project = visibility.project(self.user, id)
+        settings = self.services.config.tracker.quality_gate
+        known = owners.of_project(project.id)
+        base = quality_gate.thresholds(project, settings).base_branch
+        return serializers.owners_info(known, owners.counts(project, known, base))
+
+    async def put(self, id: str) -> None:
+        media_type = self.request.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+        body = None if media_type == "text/plain" else self.body_object()
+        if body is not None and (unknown := sorted(set(body) - {"codeowners", "rules"})):
+            raise Invalid(f"{unknown[0]} is not a field of the owners")
+        text = self._codeowners(body)
+        rules = owners.read_rules(body.get("rules") or []) if body is not None else None
+        now = self.services.clock.now()
+
+        def store() -> None:
+            with reports.atomic():
+                project = visibility.project(self.user, id, "WRITE")
+                kept = owners.of_project(project.id).rules if rules is None else rules
+                owners.store(project.id, text, kept, now)
+
+        await self.services.run_in_tracker(store)
+        await self.answer(lambda: self.info(id))
+
+    def _codeowners(self, body: dict[str, Any] | None) -> str | None:
+        value = self.request.body if body is None else body.get("codeowners")
+        if value is None:
+            return None
+        if isinstance(value, str):
+            value = value.encode("utf-8", "replace")
+        elif not isinstance(value, bytes):
+            raise Invalid("codeowners must be text or null")
+        return owners.read_codeowners(value) or None
+
+
+class Search(ListHandler):
+    permission = READ
+    endpoints: ClassVar = {
+        "GET": Endpoint(
+            "Search the tests of a project by name, or its failures by text",
+            ProjectSearchResult,
+            path=["id"],
+            query=[
+                ID,
+                Parameter("q", "Words that must all occur, in any case", {"type": "string", "examples": ["checkout"]},
+                          required=True),
+                choice("in", "Names of tests, or the texts of failure clusters", ["tests", "failures"], "tests"),
+                *lists.LIST,
+            ],
+            fails=[404],
+            tool="project_search",
+        )
+    }  # fmt: skip
+
+    async def get(self, id: str) -> None:
+        arguments = self.arguments("q", "in")
+        q, place = arguments["q"], arguments["in"] or "tests"
+        if q is None or len(q) > MAX_QUERY_CHARACTERS:
+            raise Invalid(f"q is required, and has at most {MAX_QUERY_CHARACTERS} characters")
+        if place not in ("tests", "failures"):
+            raise Invalid("in must be one of tests, failures")
+        cursor, limit = self.page_arguments()
+
+        def found() -> ProjectSearchResult:
+            project = visibility.project(self.user, id)
+            if place == "tests":
+                tests, by = project_search.tests(project.id, q, cursor, limit), owners.of_project(project.id)
+                items: list[FoundItem] = [serializers.found_test(test, by) for test in tests.items]
+                return ProjectSearchResult(items, tests.next_cursor, tests.is_partial)
+            failures = project_search.failures(project.id, q, triage.rules_of(project.id), cursor, limit)
+            return ProjectSearchResult(
+                [serializers.cluster(row) for row in failures.items], failures.next_cursor, failures.is_partial
+            )
+
+        await self.answer(found)
+
+
+routes: list[Route] = [
+    (r"/projects/([^/]+)/clusters", Clusters),
+    (r"/projects/([^/]+)/triage-rules", TriageRules),
+    (r"/projects/([^/]+)/triage-rules/([^/]+)", TriageRule),
+    (r"/projects/([^/]+)/owners", Owners),
+    (r"/projects/([^/]+)/search", Search),
+]
