@@ -153,10 +153,11 @@ def _stateful_set(live: Live) -> tuple[bool, str]:
     is_ready, message = _counted(_number(status, "readyReplicas"), wanted, "replicas ready")
     if not is_ready or strategy.get("type", "RollingUpdate") != "RollingUpdate":
         return is_ready, message
-    if partition := _number(_part(strategy, "rollingUpdate"), "partition"):
-        return _counted(_number(status, "updatedReplicas"), wanted - partition, "replicas updated")
-    if status.get("updateRevision") != status.get("currentRevision"):
-        return False, f"{_number(status, 'updatedReplicas')}/{wanted} replicas updated"
+    partition, updated = _part(strategy, "rollingUpdate").get("partition"), _number(status, "updatedReplicas")
+    if isinstance(partition, int):  # the API server fills in 0
+        return _counted(updated, wanted - partition, "replicas updated")
+    if (revision := status.get("updateRevision")) != status.get("currentRevision"):
+        return False, f"{updated}/{wanted} replicas updated, {revision} is not yet the current revision"
     return True, "ready"
 
 

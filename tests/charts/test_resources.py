@@ -132,7 +132,7 @@ ROLLING = {"updateRevision": "b", "currentRevision": "a"}
         (
             live("apps/v1", "StatefulSet", COUNTED | ROLLING | {"updatedReplicas": 1}, replicas=2),
             False,
-            "1/2 replicas updated",
+            "1/2 replicas updated, b is not yet the current revision",
         ),
         (
             live(
@@ -218,7 +218,10 @@ ROLLING = {"updateRevision": "b", "currentRevision": "a"}
             live("apps/v1", "Deployment", COUNTED | {"conditions": [STUCK]}, replicas=2), False,
             "the rollout exceeded its progress deadline",
         ),
-        (live("apps/v1", "StatefulSet", COUNTED | ROLLING, replicas=2), False, "2/2 replicas updated"),
+        (
+            live("apps/v1", "StatefulSet", COUNTED | ROLLING, replicas=2), False,
+            "2/2 replicas updated, b is not yet the current revision",
+        ),
         (live("v1", "Service", type="ExternalName"), True, "ready"),
         (live("v1", "Service", clusterIP="None"), True, "ready"),
         (live("v1", "Service"), False, "it has no cluster IP"),
