@@ -12,7 +12,7 @@ from models.charts import releases
 from models.charts.parameters import read
 from models.charts.releases import Brief
 from models.charts.responses import ListRow
-from models.errors import Problem, Upstream
+from models.errors import Problem, TimedOut, Upstream
 from models.paging import whole
 from supervisor.charts.kube.cluster import DENIED
 from supervisor.charts.release_reads import Reads
@@ -79,7 +79,7 @@ async def described(reads: Reads, shown: list[Brief]) -> list[ListRow]:
     """The rows of these releases; without the details if the cluster does not answer."""
     try:
         return await reads.described(shown)
-    except Upstream:
+    except (Upstream, TimedOut):
         return [releases.row_of_brief(release) for release in shown]
 
 

@@ -338,7 +338,8 @@ _INTERRUPTED_STATUSES = ("pending-install", "pending-upgrade", "pending-rollback
 _UNINSTALLING = "uninstalling"
 _FAILED = "failed"
 _NOT_STARTED = re.compile(
-    r"another operation .* is in progress|cannot re-?use a name that is still in use|kubernetes cluster unreachable",
+    r"another operation .* is in progress|cannot re-?use a name that is still in use|kubernetes cluster unreachable|"
+    r"could not get (?:server version|apiVersions) from Kubernetes",
     re.IGNORECASE,
 )
 _CLOCK_TOLERANCE_SECONDS, _CHANGE_TOLERANCE_SECONDS = 1.0, 120.0

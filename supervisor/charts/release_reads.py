@@ -204,7 +204,7 @@ class Reads:
         except TimeoutError:
             if not timeout.expired():
                 raise
-            raise TimedOut(f"the cluster took longer than {_READ_TIMEOUT_SECONDS:g} s") from None
+            raise TimedOut(f"the cluster took longer than {_READ_TIMEOUT_SECONDS:g} s", "timeout") from None
 
 
 _MAX_CLUSTERS = 16

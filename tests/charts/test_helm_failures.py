@@ -91,6 +91,8 @@ CLUSTER = [
     ('Error: query: failed to query with labels: Too Many Requests', "cluster-busy", 502),
     ("Error: INSTALLATION FAILED: unable to retrieve the complete list of server APIs: metrics.k8s.io/v1beta1: the server is currently unable to handle the request", "discovery-incomplete", 502),
     ("Error: INSTALLATION FAILED: could not get apiVersions from Kubernetes: unable to retrieve the complete list of server APIs: custom.metrics.k8s.io/v1: x", "discovery-incomplete", 502),
+    ("Error: INSTALLATION FAILED: could not get server version from Kubernetes: unexpected error when reading response body. Please retry. Original error: unexpected EOF", "cluster-connection-lost", 502),
+    ('Error: INSTALLATION FAILED: 2 errors occurred:\n\t* exceeded quota: q\n\t* Post "https://10.0.0.9:6443/api/v1/x": EOF', "cluster-connection-lost", 502),
     ("Error: UPGRADE FAILED: stale GroupVersion discovery: metrics.k8s.io/v1beta1", "discovery-incomplete", 502),
     ("Error: UPGRADE FAILED: etcdserver: leader changed", "cluster-unavailable", 502),
     ("Error: UPGRADE FAILED: etcdserver: request timed out", "cluster-unavailable", 502),

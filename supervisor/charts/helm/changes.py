@@ -192,13 +192,16 @@ async def _change(
     stdin = helm_args.values(values) if "--values=-" in arguments else None
     change = Change(namespace, name, arguments[0], work.charts.clock.now() / 1_000_000, bounds.seconds)
     is_dry_run = any(argument.startswith("--dry-run") for argument in arguments)
-    output = await _run_exclusively(work, namespace, name, arguments, bounds, stdin, None if is_dry_run else change)
-    if not output.ok:
-        stdout = output.stdout[:_MAX_STDOUT_BYTES].decode("utf-8", "replace")
-        problem = helm_errors.problem_from_output(output.stderr, stdout)
-        if isinstance(problem, (Upstream, TimedOut)) and not is_dry_run and not was_not_started(output.stderr):
+    output = None
+    try:
+        output = await _run_exclusively(work, namespace, name, arguments, bounds, stdin, None if is_dry_run else change)
+        if not output.ok:
+            stdout = output.stdout[:_MAX_STDOUT_BYTES].decode("utf-8", "replace")
+            raise helm_errors.problem_from_output(output.stderr, stdout)
+    except (Upstream, TimedOut) as problem:
+        if not is_dry_run and not (output is not None and was_not_started(output.stderr)):
             problem.message += f"; {await _uncertainty(work, namespace, name)}"
-        raise problem
+        raise
     return output
 
 

@@ -138,7 +138,8 @@ class Runner:
                 self._end(child, CHANGE_GRACE_SECONDS if bounds.on_change_begun else _READ_GRACE_SECONDS)
             )
         if timed_out:
-            raise bounds.timeout_problem(f"helm took longer than {bounds.seconds:g} s ({bounds.setting})")
+            code = "timeout" if bounds.timeout_problem is TimedOut else None
+            raise bounds.timeout_problem(f"helm took longer than {bounds.seconds:g} s ({bounds.setting})", code)
         return child.exited.result() or Exit(code=1)
 
     async def _end(self, child: Child, grace: float) -> None:

@@ -18,7 +18,7 @@ import httptools
 from attrs import Factory, define, field
 
 from models.charts.kubeconfig import Access, Blob
-from models.errors import Upstream
+from models.errors import TimedOut, Upstream
 
 MAX_CONNECTIONS = 8
 _MAX_RESPONSE_BYTES = 64 * 1024**2
@@ -127,7 +127,7 @@ class Connections:
         self._is_closed = False
 
     async def request(self, method: str, path: str, accept: str, body: bytes | None = None) -> tuple[int, bytes]:
-        """Sends a request; returns status and body. Raises `Upstream` without a response.
+        """Sends a request; returns status and body. Raises `Upstream` or `TimedOut` without a response.
 
         If a kept connection turns out to be closed, the request is sent again: it must be safe to repeat.
         """
@@ -150,7 +150,8 @@ class Connections:
             async with asyncio.timeout(RESPONSE_SECONDS):
                 await self._slots.acquire()
         except TimeoutError:
-            raise Upstream(f"the cluster did not answer earlier requests within {RESPONSE_SECONDS:g} s") from None
+            message = f"the cluster did not answer earlier requests within {RESPONSE_SECONDS:g} s"
+            raise TimedOut(message, "timeout") from None
         try:
             yield
         finally:
@@ -185,14 +186,14 @@ class Connections:
         return _Connection(reader, writer)
 
     async def _request_on(self, connection: _Connection, message: bytes) -> tuple[int, bytes]:
-        """Sends a request on a connection and keeps it if possible. Raises `_ConnectionClosed` and `Upstream`."""
+        """Sends a request on a connection, kept if possible. Raises `_ConnectionClosed`, `Upstream`, `TimedOut`."""
         is_reusable = False
         try:
             async with asyncio.timeout(RESPONSE_SECONDS):
                 response = await connection.request(message)
             is_reusable = connection.is_reusable and not connection.reader.at_eof()
         except TimeoutError:
-            raise Upstream(f"the cluster did not answer within {RESPONSE_SECONDS:g} s") from None
+            raise TimedOut(f"the cluster did not answer within {RESPONSE_SECONDS:g} s", "timeout") from None
         except _BROKEN:
             raise Upstream("the cluster closed the connection", CONNECTION_LOST) from None
         finally:

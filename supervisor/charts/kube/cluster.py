@@ -58,7 +58,7 @@ class _Expired(Upstream):
 
 
 class Cluster:
-    """Raises `Upstream` whenever the cluster fails; the cluster's own text does not reach the caller."""
+    """Raises `Upstream` or `TimedOut` whenever the cluster fails; the cluster's own text does not reach the caller."""
 
     def __init__(self, access: Access, clock: Clock | None = None, workers: Workers | None = None) -> None:
         """Reads the files that `access` names."""
