@@ -146,12 +146,12 @@ def _identity(text: bytes, path: str, is_safe_only: bool) -> list[tuple[str, str
 
 
 def _mapping(text: bytes, path: str) -> dict[str, Any]:
-    """Parses a metadata file with every scalar as its text. Raises `Invalid`, `_Malformed` if it is no mapping."""
+    """Parses a metadata file with every scalar as helm's text. Raises `Invalid`, `_Malformed` if it is no mapping."""
     if len(text) > _MAX_METADATA_BYTES:
         raise Invalid(f"the chart's {path} is larger than {_MAX_METADATA_BYTES} bytes")
     try:
-        yaml_values.check(text, yaml.CBaseLoader, f"the chart's {path}")
-        facts = yaml.load(text, yaml.CBaseLoader)  # noqa: S506 (makes nothing but texts, lists and mappings)
+        yaml_values.check(text, yaml_values.Metadata, f"the chart's {path}")
+        facts = yaml.load(text, yaml_values.Metadata)  # noqa: S506 (makes nothing but texts, lists and mappings)
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         where = getattr(error, "problem_mark", None)
         raise _Malformed(f"the chart's {path} is not YAML{f' (line {where.line + 1})' if where else ''}") from None
@@ -181,8 +181,8 @@ def _metadata(files: Mapping[str, bytes]) -> dict[str, Any]:
 
 def _text(facts: Mapping[str, Any], name: str) -> str:
     """A field that is text; YAML's null is an empty text."""
-    value = facts.get(name, "")
-    return value if isinstance(value, str) and value not in ("~", "null", "Null", "NULL") else ""
+    value = facts.get(name)
+    return value if isinstance(value, str) else ""
 
 
 def _dependencies(metadata: Mapping[str, Any], files: Mapping[str, bytes]) -> tuple[Dependency, ...]:
@@ -225,7 +225,7 @@ def show_chart(path: Path) -> str:
 
 
 def metadata(path: Path) -> dict[str, Any]:
-    """Chart.yaml of a checked archive with every scalar as its text."""
+    """Chart.yaml of a checked archive with every scalar as helm's text of it."""
     return _metadata({"Chart.yaml": show_chart(path).encode()})
 
 

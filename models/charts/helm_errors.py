@@ -224,7 +224,8 @@ def is_out_of_memory(stderr: str, exit: Exit) -> bool:
     """Whether helm itself ran out of memory. A template can only make helm exit with 1."""
     if exit.code == 1 or (exit.code == 0 and exit.signal is None):
         return False
-    pattern = r"^(?:fatal error|runtime|panic): .*(?:memory|mmap|new OS thread|allocat|reserve)|cannot allocate memory"
+    pattern = r"^(?:fatal error|runtime|panic): .*(?:memory|mmap|new OS thread|allocat|reserve)|cannot allocate memory|"
+    pattern += r"^runtime/cgo: pthread_create failed"
     return re.search(pattern, stderr, re.MULTILINE) is not None
 
 

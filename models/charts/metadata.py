@@ -18,14 +18,42 @@ _CONFIG_ORDER = (
     "tags", "appVersion", "deprecated", "annotations", "kubeVersion", "dependencies", "type",
 )  # fmt: skip
 _LISTS = ("sources", "keywords")
-_NULLS = {"", "~", "null", "Null", "NULL"}
 _TRUE_WORDS = {"true", "yes", "on", "y"}
 
 
 def config_json(metadata: Mapping[str, Any]) -> bytes:
     """Chart.yaml as the bytes that helm pushes: its fields in helm's order, without those that are empty or unknown."""
+    metadata = _sanitized(metadata)
     config = {name: value for name in _CONFIG_ORDER if (value := _config_field(name, metadata.get(name)))}
     return _as_go_json(config)
+
+
+_SANITIZED = (
+    "name", "home", "sources", "description", "keywords", "maintainers", "icon", "condition", "tags", "appVersion",
+    "kubeVersion", "dependencies",
+)  # fmt: skip
+"""The fields in which helm replaces each kind of space by a space, and removes what cannot be printed."""
+
+
+def _sanitized(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: _clean(value) if name in _SANITIZED else value for name, value in metadata.items()}
+
+
+def _clean(value: Any) -> Any:
+    """Cleans a text, and the texts in a list of texts or mappings; `import-values` stay as they are."""
+    if isinstance(value, list):
+        return [_clean(item) for item in value]
+    if isinstance(value, dict):
+        return {name: item if name == "import-values" else _clean(item) for name, item in value.items()}
+    if not isinstance(value, str):
+        return value
+    spaced = (" " if character in _GO_SPACES else character for character in value)
+    return "".join(character for character in spaced if character.isprintable())
+
+
+_GO_SPACES = frozenset("\t\n\v\f\r\x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000") | {
+    chr(n) for n in range(0x2000, 0x200B)
+}
 
 
 def show_chart_json(path: Path) -> bytes:
@@ -44,7 +72,7 @@ def show_values_json(path: Path) -> bytes:
 def _config_field(name: str, value: Any) -> Any:
     """A field as helm writes it; an empty value if it is missing or has another type."""
     if name in _LISTS:
-        return [item for item in value if isinstance(item, str)] if isinstance(value, list) else None
+        return [_text(item) for item in value] if isinstance(value, list) else None
     if name == "maintainers":
         entries = value if isinstance(value, list) else []
         return [_texts(entry, ("name", "email", "url")) for entry in entries if isinstance(entry, dict)]
@@ -60,11 +88,12 @@ def _config_field(name: str, value: Any) -> Any:
 def own_annotations(value: Any) -> dict[str, str]:
     """The chart's own annotations, sorted as Go sorts maps."""
     texts = value.items() if isinstance(value, dict) else ()
-    return {key: text for key, text in sorted(texts) if isinstance(text, str)}
+    return {key: _text(text) for key, text in sorted(texts)}
 
 
 def manifest_json(metadata: Mapping[str, Any], config: Any, layer: Any, created: str) -> bytes:
     """The manifest of a pushed chart as helm writes it. `created` is an RFC 3339 time."""
+    metadata = _sanitized(metadata)
     people = [entry for entry in metadata.get("maintainers") or () if isinstance(entry, dict)]
     sources = metadata.get("sources")
     derived = {
@@ -73,10 +102,10 @@ def manifest_json(metadata: Mapping[str, Any], config: Any, layer: Any, created:
         "description": metadata.get("description"),
         "url": metadata.get("home"),
         "source": sources[0] if isinstance(sources, list) and sources else None,
-        "authors": ", ".join(filter(None, map(_author, people))),
+        "authors": ", ".join(map(_author, people)),
         "created": created,
     }
-    known = {f"org.opencontainers.image.{name}": text for name, text in derived.items() if is_text(text)}
+    known = {f"org.opencontainers.image.{name}": text for name, text in derived.items() if _text(text).strip()}
     kept = {name: known[name] for name in _OWN_ANNOTATIONS_NEVER_REPLACE if name in known}
     merged = sorted((known | own_annotations(metadata.get("annotations")) | kept).items())
     return _as_go_json({"schemaVersion": 2, "config": config, "layers": [layer], "annotations": dict(merged)})
@@ -86,8 +115,8 @@ _OWN_ANNOTATIONS_NEVER_REPLACE = ("org.opencontainers.image.title", "org.opencon
 
 
 def _author(entry: Mapping[str, Any]) -> str:
-    name, email = (entry[field] if is_text(entry.get(field)) else "" for field in ("name", "email"))
-    return f"{name} ({email})" if name and email else name
+    name, email = _text(entry.get("name")), _text(entry.get("email"))
+    return f"{name} ({email})" if email else name
 
 
 def dependency(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -112,7 +141,12 @@ def dependency(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def is_text(value: object) -> bool:
-    return isinstance(value, str) and value not in _NULLS
+    return isinstance(value, str) and value != ""
+
+
+def _text(value: object) -> str:
+    """A text; empty for a null."""
+    return value if isinstance(value, str) else ""
 
 
 def is_yes(value: object) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import struct
 from collections.abc import Iterator
 from typing import Any
 
@@ -160,6 +161,69 @@ _Values.yaml_implicit_resolvers = {
 }
 for _name, (_pattern, _first) in _NUMBERS.items():
     _Values.add_implicit_resolver(f"tag:yaml.org,2002:{_name}", re.compile(_pattern), list(_first))
+
+
+class Metadata(getattr(yaml, "CBaseLoader", yaml.BaseLoader)):  # type: ignore[misc]
+    """Reads every scalar as the text that helm has of it in a field of type string: 1.10 is 1.1, yes is true."""
+
+    def construct_scalar(self, node: yaml.ScalarNode) -> str | None:
+        text = str(super().construct_scalar(node))
+        return text if node.style else _go_text(text)
+
+
+_GO_NULLS = {"", "~", "null", "Null", "NULL"}
+_GO_BOOLEANS = {
+    word: value
+    for value, words in (("true", "y yes true on"), ("false", "n no false off"))
+    for lower in words.split()
+    for word in (lower, lower.capitalize(), lower.upper())
+}
+_GO_INTEGER = re.compile(r"[-+]?(?:0[xX][0-9a-fA-F]+|0[oO]?[0-7]+|0[bB][01]+|0|[1-9][0-9]*)")
+_GO_FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
+_GO_SPECIAL_FLOATS = {
+    f"{sign}.{word}": f"{'-' if sign == '-' else '+'}Inf" for sign in ("", "+", "-") for word in ("inf", "Inf", "INF")
+} | dict.fromkeys((".nan", ".NaN", ".NAN"), "NaN")
+
+
+def _go_text(plain: str) -> str | None:
+    """An unquoted scalar as Go's YAML reads it, written as Go writes its value; `None` for a null."""
+    if plain in _GO_NULLS:
+        return None
+    if value := _GO_BOOLEANS.get(plain) or _GO_SPECIAL_FLOATS.get(plain):
+        return value
+    number = plain.replace("_", "") if plain[0] in "+-0123456789" else plain
+    if len(number) > _MAX_GO_NUMBER_CHARACTERS:
+        return plain
+    if _GO_INTEGER.fullmatch(number):
+        digits = number.lower().lstrip("+-")
+        base = {"0x": 16, "0b": 2, "0o": 8}.get(digits[:2]) or (8 if digits.startswith("0") else 10)
+        integer = int(digits, base) * (-1 if number.startswith("-") else 1)
+        if -(2**63) <= integer < 2**64:
+            return str(integer)
+    return _go_float(float(number)) if _GO_FLOAT.fullmatch(number) else plain
+
+
+_MAX_GO_NUMBER_CHARACTERS = 100
+
+
+def _go_float(number: float) -> str:
+    """A number as Go's FormatFloat(number, 'g', -1, 32) writes it: the fewest digits that are this float32."""
+    try:
+        single = _FLOAT32.unpack(_FLOAT32.pack(number))[0]
+    except OverflowError:
+        single = math.copysign(math.inf, number)
+    if math.isinf(single):
+        return "+Inf" if single > 0 else "-Inf"
+    digits = next(
+        digits for digits in range(9) if _FLOAT32.unpack(_FLOAT32.pack(float(f"{single:.{digits}e}")))[0] == single
+    )
+    mantissa, _, exponent = f"{single:.{digits}e}".partition("e")
+    if not -4 <= int(exponent) < 6:
+        return f"{mantissa}e{int(exponent):+03d}"
+    return f"{single:.{max(0, digits - int(exponent))}f}"
+
+
+_FLOAT32 = struct.Struct("f")
 
 
 def parse(text: str) -> dict[str, Any] | None:

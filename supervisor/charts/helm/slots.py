@@ -205,10 +205,10 @@ class Helm:
         output = await self.runner.run(
             path, arguments, None, self._environment, Bounds(_VERSION_TIMEOUT_SECONDS, "20 s"), None
         )
-        match = re.match(r"v?(\d+)\.(\d+)\.(\d+)", output.stdout.decode("utf-8", "replace"))
+        match = re.match(r"v?(\d+)\.(\d+)(?:\.(\d+))?", output.stdout.decode("utf-8", "replace"))
         if not output.ok or match is None:
             raise Unavailable("svc.helm.binary does not report a version as helm does")
-        version = Version(*(int(number) for number in match.groups()))
+        version = Version(*(int(number or 0) for number in match.groups()))  # `go install` leaves out the patch
         if (version.major, version.minor) < (_OLDEST_VERSION.major, _OLDEST_VERSION.minor) or version.major > 4:
             raise Unavailable(f"helm {version} is not supported: 3.14 or later, or 4 is needed (svc.helm.binary)")
         log.info("helm %s: %s", version, executable)
