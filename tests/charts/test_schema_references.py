@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from charting import HELMS, helm, packed, upload
+from charting import HELMS, OLD_HELM, helm, packed, upload
 from conftest import Server
 from talk import problem
 
@@ -29,15 +29,14 @@ METASCHEMAS = [
     )
     for end in ("", "#")
 ]
+OLD_METASCHEMAS = [url for url in METASCHEMAS if url.startswith("http:") and "draft-0" in url]
 HERE = "http://LISTENER"
 
 ALLOWED: list[Any] = [
     *({"$schema": url, "type": "object"} for url in METASCHEMAS),
-    *({"properties": {"more": {"$ref": url}}} for url in METASCHEMAS),
+    *({"properties": {"more": {"$ref": url}}} for url in METASCHEMAS if url in OLD_METASCHEMAS),
     {"$id": f"{HERE}/a.json", "$ref": "#/$defs/a", "$defs": {"a": {"type": "object"}}},
     {"$schema": METASCHEMAS[0], "id": f"{HERE}/a.json", "type": "object"},
-    {"$id": f"{HERE}/a.json", "properties": {"colour": {"$ref": f"{HERE}/a.json#/$defs/b"}}, "$defs": {"b": {}}},
-    {"properties": {"colour": {"$ref": f"{HERE}/b.json"}}, "$defs": {"b": {"$id": f"{HERE}/b.json", "type": "string"}}},
     {"default": {"$schema": f"{HERE}/x", "$id": f"{HERE}/x", "id": f"{HERE}/x"}},
     {"properties": {"x": {"enum": [{"$id": f"{HERE}/x"}], "default": {"id": "file:///etc/passwd"}}}},
     {"properties": {"$schema": {"type": "string"}, "$id": {"type": "string"}, "id": {"type": "string"}}},
@@ -47,6 +46,27 @@ ALLOWED: list[Any] = [
         "$defs": {"paint": {"$dynamicAnchor": "paint", "type": "string"}},
     },
 ]
+
+RECENT: list[Any] = [
+    *({"properties": {"more": {"$ref": url}}} for url in METASCHEMAS if url not in OLD_METASCHEMAS),
+    {"$id": f"{HERE}/a.json", "properties": {"colour": {"$ref": f"{HERE}/a.json#/$defs/b"}}, "$defs": {"b": {}}},
+    {"properties": {"colour": {"$ref": f"{HERE}/b.json"}}, "$defs": {"b": {"$id": f"{HERE}/b.json", "type": "string"}}},
+]
+"""References that helm resolves by itself from 3.18 on."""
+
+# As traefik and loki have them: an absolute $id, and references within the file.
+IDENTIFIED: list[Any] = [
+    {
+        "$schema": METASCHEMAS[-2], "$id": f"{HERE}/ingress.schema.json", "type": "object", "title": "Values",
+        "properties": {"colour": {"$ref": "#/$defs/Text"}, "id": {"type": "string", "default": ""}},
+        "$defs": {"Text": {"type": "string"}},
+    },
+    {
+        "$schema": METASCHEMAS[4], "$id": f"{HERE}/logs.schema.json", "additionalProperties": True,
+        "definitions": {"Text": {"$id": "#text", "type": "string"}},
+        "properties": {"colour": {"$id": f"{HERE}/colour", "type": "string"}, "more": {"$ref": "#/definitions/Text"}},
+    },
+]  # fmt: skip
 
 REFUSED: list[Any] = [
     *({keyword: f"{HERE}/x.json"} for keyword in ("$ref", "$dynamicRef", "$recursiveRef", "$schema")),
@@ -113,7 +133,8 @@ def listener() -> Iterator[Listener]:
 class Lab:
     """A server whose helm writes down its arguments."""
 
-    def __init__(self, folder: Path, binary: str, listener: Listener) -> None:
+    def __init__(self, folder: Path, binary: str, listener: Listener, is_old: bool) -> None:
+        self.is_old = is_old
         self.binary, self._calls = binary, folder / "calls"
         wrapper = folder / "helm"
         wrapper.write_text(f'#!/bin/sh\necho "$1" >> {self._calls}\nexec {binary} "$@"\n')
@@ -126,20 +147,43 @@ class Lab:
         return self._calls.read_text().split().count("template") if self._calls.exists() else 0
 
 
-@pytest.fixture(scope="module", params=HELMS)
+@pytest.fixture(scope="module", params=[*HELMS, OLD_HELM])
 def lab(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, listener: Listener) -> Iterator[Lab]:
-    lab = Lab(tmp_path_factory.mktemp(request.param), helm(request.param), listener)
+    lab = Lab(tmp_path_factory.mktemp(request.param), helm(request.param), listener, request.param == OLD_HELM)
     yield lab
     lab.server.close()
 
 
-@pytest.mark.parametrize("schema", ALLOWED, ids=range(len(ALLOWED)))
+@pytest.mark.parametrize("schema", [*ALLOWED, *IDENTIFIED], ids=range(len(ALLOWED) + len(IDENTIFIED)))
 def test_an_allowed_form_is_rendered_and_nothing_is_fetched(lab: Lab, listener: Listener, schema: Any) -> None:
     renderings, connections = lab.renderings, listener.connections
     answer = upload(lab.server, TEMPLATE, chart=listener.archive(schema))
     assert answer.status == 200, answer
     assert "colour: red" in answer.text
     assert (lab.renderings, listener.connections) == (renderings + 1, connections)
+
+
+@pytest.mark.parametrize("schema", RECENT, ids=range(len(RECENT)))
+def test_a_recent_form_is_refused_for_a_helm_that_would_fetch_it(lab: Lab, listener: Listener, schema: Any) -> None:
+    renderings, connections = lab.renderings, listener.connections
+    answer = upload(lab.server, TEMPLATE, chart=listener.archive(schema))
+    if lab.is_old:
+        assert "helm 3.18" in problem(answer, 400, TEMPLATE, dated=True)["detail"]
+    assert (answer.status, lab.renderings - renderings) == ((400, 0) if lab.is_old else (200, 1))
+    assert listener.connections == connections
+
+
+@pytest.mark.parametrize("schema", IDENTIFIED, ids=range(len(IDENTIFIED)))
+def test_a_schema_with_identifiers_renders_as_by_helm(
+    lab: Lab, listener: Listener, tmp_path: Path, schema: Any
+) -> None:
+    (tmp_path / "demo.tgz").write_bytes(listener.archive(schema))
+    done = subprocess.run(
+        [lab.binary, "template", "release-name", "demo.tgz"], cwd=tmp_path, capture_output=True, text=True,
+        env={"PATH": os.environ["PATH"], "HOME": str(tmp_path), **listener.environment},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert upload(lab.server, TEMPLATE, chart=listener.archive(schema)).text == done.stdout
 
 
 @pytest.mark.parametrize("schema", REFUSED, ids=range(len(REFUSED)))
