@@ -114,6 +114,11 @@ RENDERING: list[Operation] = [
         group="charts", needs="helm", error_statuses=_RENDER_ERRORS,
     ),
     Operation(
+        None, "POST", "/charts/lint/upload", "Check an uploaded chart for problems", requests.LintUpload,
+        rendering.lint, Lint, group="charts", needs="helm", error_statuses=(*_RENDER_ERRORS, 415),
+        name="helm_lint_upload",
+    ),
+    Operation(
         "helm_create", "POST", "/charts/create", "Create a chart", requests.Create, rendering.create, GZIP,
         group="charts", needs="helm", error_statuses=(400, 413, 422, 500, 503),
     ),

@@ -185,11 +185,15 @@ def template(
     skip_tests: bool = False,
     include_crds: bool = False,
     is_upgrade: bool = False,
+    kube_version: str | None = None,
+    api_versions: Sequence[str] = (),
 ) -> list[str]:
     return [
         "template",
         f"--namespace={namespace}",
         "--values=-",
+        *_text_option("--kube-version", kube_version),
+        *(f"--api-versions={version}" for version in api_versions),
         *(f"--show-only={file}" for file in show_only),
         *_flag("--skip-tests", skip_tests),
         *_flag("--include-crds", include_crds),
@@ -200,8 +204,18 @@ def template(
     ]
 
 
-def lint(helm: Version, chart: str, *, strict: bool = False) -> list[str]:
-    return ["lint", "--values=-", *_flag("--strict", strict), "--", chart]
+def lint(
+    helm: Version, chart: str, *, strict: bool = False, kube_version: str | None = None, with_subcharts: bool = False
+) -> list[str]:
+    return [
+        "lint",
+        "--values=-",
+        *_flag("--strict", strict),
+        *_text_option("--kube-version", kube_version),
+        *_flag("--with-subcharts", with_subcharts),
+        "--",
+        chart,
+    ]
 
 
 def create(helm: Version, name: str) -> list[str]:

@@ -75,6 +75,7 @@ class Input:
             schema |= {"minimum": self.low, "maximum": self.high, "format": "int32"}
         elif self.type is tuple:
             schema["items"] = {"type": "string", **({"enum": list(self.choices)} if self.choices else {})}
+            schema |= {"maxItems": self.high} if self.high < _INT32 else {}
         elif self.type is Path:
             schema["format"] = "binary"
         elif self.of_strings:
@@ -102,7 +103,7 @@ def path(about: str = "", check: Check | None = None) -> Any:
 
 
 def query(about: str = "", default: Any = None, required: bool = False, **facts: Any) -> Any:
-    """An input from the query string. Facts: `check`, `choices`, `low`, `high`."""
+    """An input from the query string. Facts: `check`, `choices`, `low`, `high` (of a list: its entries)."""
     return _input("query", about, required, default, facts)
 
 
@@ -285,6 +286,8 @@ def _value(declared: Input, value: Any, is_text: bool) -> Any:
         raise ValidationError(f"is not between {declared.low} and {declared.high}", value)
     if declared.type is tuple:
         value = tuple(value)
+        if len(value) > declared.high:
+            raise ValidationError(f"has more than {declared.high} entries")
     if declared.choices and not set(value if declared.type is tuple else [value]) <= set(declared.choices):
         raise ValidationError(f"is not one of {', '.join(declared.choices)}", value)
     if declared.check is not None:

@@ -50,6 +50,16 @@ new_chart = Name(
     "is not a chart name (at most 250 of letters, digits, ., _ and -, the first a letter or digit)",
 )
 """The name of a chart to create; it becomes the name of a folder."""
+kube_version = Name(
+    r"v?[0-9]{1,9}\.[0-9]{1,9}(?:\.[0-9]{1,9})?(?:[-+][A-Za-z0-9.+-]*)?",
+    100,
+    "is not a version of Kubernetes (such as 1.31 or v1.31.2)",
+)
+api_version = Name(
+    r"(?:[a-z0-9][a-z0-9.-]*/)?v[a-z0-9]+(?:/[A-Za-z][A-Za-z0-9]*)?",
+    400,
+    "is not an API version (group/version or group/version/Kind)",
+)
 
 
 def label(name: str, value: str) -> None:

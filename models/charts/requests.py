@@ -33,6 +33,10 @@ def _values() -> Any:
     return body("values that override those of the chart")
 
 
+def _kube_version() -> Any:
+    return body("the assumed version of Kubernetes, such as 1.31 or v1.31.2", check=refs.kube_version)
+
+
 def _namespace() -> Any:
     return query("the namespace of the release", "default", check=refs.namespace)
 
@@ -143,6 +147,10 @@ class _TemplateOptions:
     skip_tests: bool = body("leave out test manifests", False)
     include_crds: bool = body("include custom resource definitions", False)
     is_upgrade: bool = body("render as an upgrade instead of an install", False)
+    kube_version: str | None = _kube_version()
+    api_versions: tuple[str, ...] = body(
+        "API versions of the assumed cluster: group/version or group/version/Kind", (), check=refs.api_version, high=200
+    )
 
 
 @frozen(kw_only=True)
@@ -157,11 +165,22 @@ class TemplateUpload(_TemplateOptions):
 
 
 @frozen(kw_only=True)
-class Lint:
-    chart_ref: str = _chart_ref()
-    version: str | None = _version()
+class _LintOptions:
     values: dict[str, Any] | None = _values()
     strict: bool = body("warnings are errors", False)
+    kube_version: str | None = _kube_version()
+    with_subcharts: bool = body("check the charts in charts/ too", False)
+
+
+@frozen(kw_only=True)
+class Lint(_LintOptions):
+    chart_ref: str = _chart_ref()
+    version: str | None = _version()
+
+
+@frozen(kw_only=True)
+class LintUpload(_LintOptions):
+    chart: Path = file("the chart archive")
 
 
 @frozen(kw_only=True)

@@ -82,7 +82,8 @@ class TestResult:
 
 @frozen
 class Lint:
-    chart_ref: str
+    chart_ref: str | None
+    """`None` for an uploaded chart."""
     ok: bool
     errors: tuple[str, ...]
     warnings: tuple[str, ...]

@@ -385,6 +385,19 @@ BROKEN: dict[str, dict[str, str]] = {
     "dependencies of a wrong type": described("name: demo\nversion: 1.0.0\ndependencies: x\n"),
     "values that are not YAML": described("name: demo\nversion: 1.0.0\n", **{"values.yaml": "a: ["}),
     "a broken subchart": described("name: demo\nversion: 1.0.0\n", **{"charts__sub__Chart.yaml": "a: ["}),
+    "two broken subcharts": described(
+        "name: demo\nversion: 1.0.0\n", **{
+            "charts__one__Chart.yaml": "apiVersion: v2\nname: one\n", "charts__one__values.yaml": "a: 1\n",
+            "charts__two__Chart.yaml": "apiVersion: v2\nname: two\nversion: 1.0.0\nicon: '::'\n",
+            "charts__two__templates__a.yaml": "{{ .Values.a.b }}",
+        },
+    ),
+    "an old API": described(
+        "name: demo\nversion: 1.0.0\n", **{
+            "values.yaml": "a: 1\n",
+            "templates__a.yaml": "apiVersion: extensions/v1beta1\nkind: Deployment\nmetadata: {name: a}\n",
+        },
+    ),
     "values against the schema": described(
         "name: demo\nversion: 1.0.0\n", **{
             "values.yaml": "a: x\n",
@@ -399,34 +412,71 @@ BROKEN: dict[str, dict[str, str]] = {
 
 @pytest.mark.parametrize("fault", BROKEN)
 def test_lint_of_a_chart_at_fault_has_the_findings_of_helm(house_of: Place, tmp_path: Path, fault: str) -> None:
-    name, files = f"broken{list(BROKEN).index(fault)}", BROKEN[fault]
-    archive = packed({f"demo/{path}": text for path, text in files.items()})
-    house_of.repository.serve(("demo", "1.0.0", archive), folder=f"/{name}")
-    added = {"name": name, "url": f"{house_of.repository.url}/{name}"}
-    assert said(house_of.server, "POST", f"{API}/repos", added).status == 201
+    files = BROKEN[fault]
     for path, text in files.items():
         (tmp_path / "demo" / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "demo" / path).write_text(text)
-    for strict in (False, True):
-        body = json.dumps({"chartRef": f"{name}/demo", "strict": strict}).encode()
-        answer = house_of.server.post(f"{API}/charts/lint", body)
+    for options, request in LINT_OPTIONS:
+        archive = packed({f"demo/{path}": text for path, text in files.items()})
+        answer = upload(house_of.server, f"{API}/charts/lint/upload", chart=archive, request=request)
         assert answer.status == 200, answer
-        command = [house_of.helm, "lint", *(["--strict"] if strict else []), str(tmp_path / "demo")]
-        done = subprocess.run(command, capture_output=True, text=True)
+        done = subprocess.run([house_of.helm, "lint", *options, str(tmp_path / "demo")], capture_output=True, text=True)
         found = {"ERROR": answer.json["errors"], "WARNING": answer.json["warnings"], "INFO": answer.json["infos"]}
         assert found == findings_of(done.stdout.replace(f"{tmp_path}/demo/", ""))
         assert answer.json["ok"] is (done.returncode == 0)
-        assert found["ERROR"]
+        assert found["ERROR"] or found["WARNING"]
+        assert answer.json["chartRef"] is None
+
+
+def test_lint_of_a_reference_has_the_findings_of_helm(house_of: Place) -> None:
+    archive = packed({f"demo/{path}": text for path, text in BROKEN["no name"].items()})
+    house_of.repository.serve(("demo", "1.0.0", archive), folder="/broken")
+    added = {"name": "broken", "url": f"{house_of.repository.url}/broken"}
+    assert said(house_of.server, "POST", f"{API}/repos", added).status == 201
+    by_reference = house_of.server.post(f"{API}/charts/lint", b'{"chartRef":"broken/demo"}')
+    assert by_reference.status == 200, by_reference
+    assert by_reference.json == upload(house_of.server, f"{API}/charts/lint/upload", chart=archive).json | {
+        "chartRef": "broken/demo"
+    }
+
+
+LINT_OPTIONS: list[tuple[list[str], dict[str, Any]]] = [
+    ([], {}),
+    (
+        ["--strict", "--with-subcharts", "--kube-version=v1.16.0"],
+        {"strict": True, "withSubcharts": True, "kubeVersion": "v1.16.0"},
+    ),
+]
 
 
 def findings_of(report: str) -> dict[str, list[str]]:
     """What helm printed, by severity; each finding on one line."""
     findings: dict[str, list[str]] = {"ERROR": [], "WARNING": [], "INFO": []}
-    text = re.sub(r"\s+", " ", report.partition("\n")[2])
+    report = re.sub(r"^==> Linting .*\n(?:Error )?(?!\[|\n)", "[ERROR] ", report, flags=re.MULTILINE)
+    text = re.sub(r"\s+", " ", re.sub(r"^==> .*$", "", report, flags=re.MULTILINE))
     parts = re.split(r" ?\[(ERROR|WARNING|INFO)\] ", text)
     for severity, finding in zip(parts[1::2], parts[2::2], strict=True):
         findings[severity].append(finding.strip())
-    return findings if len(parts) > 1 else findings | {"ERROR": [text.removeprefix("Error ").strip()]}
+    return findings
+
+
+@pytest.mark.parametrize("version", ["1", "--help", "1.31 ", "v1.31.x", "1,2", ""])
+def test_lint_for_no_version_of_kubernetes_is_400(house_of: Place, version: str) -> None:
+    path = f"{API}/charts/lint/upload"
+    answer = upload(house_of.server, path, chart=GOOD, request={"kubeVersion": version or "x"})
+    assert problem(answer, 400, path, dated=True)["detail"].startswith("kubeVersion")
+
+
+def test_a_template_is_rendered_for_a_version_and_apis_of_a_cluster(house_of: Place) -> None:
+    text = """version: {{ .Capabilities.KubeVersion.Version }}
+has: {{ .Capabilities.APIVersions.Has "example.com/v1" }} {{ .Capabilities.APIVersions.Has "b.example/v1beta1/Kind" }}
+"""
+    path = f"{API}/charts/template/upload"
+    fields = {"kubeVersion": "1.31", "apiVersions": ["example.com/v1", "b.example/v1beta1/Kind"]}
+    answer = upload(house_of.server, path, chart=chart(templates__a=text), request=fields)
+    assert answer.text.endswith("version: v1.31\nhas: true true\n"), answer
+    for wrong in ({"apiVersions": ["a,b"]}, {"apiVersions": ["v1"] * 201}, {"apiVersions": ["--help"]}):
+        problem(upload(house_of.server, path, chart=GOOD, request=wrong), 400, path, dated=True)
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,8 @@ async def template(work: Work, request: requests.Template | requests.TemplateUpl
         skip_tests=request.skip_tests,
         include_crds=request.include_crds,
         is_upgrade=request.is_upgrade,
+        kube_version=request.kube_version,
+        api_versions=request.api_versions,
     )
     output = await _bounded(work, arguments, helm_args.values(request.values))
     if not output.ok:
@@ -40,17 +42,24 @@ async def template(work: Work, request: requests.Template | requests.TemplateUpl
     return output.stdout
 
 
-async def lint(work: Work, request: requests.Lint) -> Lint:
+async def lint(work: Work, request: requests.Lint | requests.LintUpload) -> Lint:
     """helm's findings. helm gets a folder, because it does not unpack the archive of a malformed chart."""
     helm, chart = await prepare_chart(work, request, is_for_lint=True)
     folder = await work.charts.workers.run(archive.unpack, chart, work.subfolder("unpacked"))
-    arguments = helm_args.lint(helm, str(folder), strict=request.strict)
+    arguments = helm_args.lint(
+        helm,
+        str(folder),
+        strict=request.strict,
+        kube_version=request.kube_version,
+        with_subcharts=request.with_subcharts,
+    )
     output = await _bounded(work, arguments, helm_args.values(request.values))
     report = output.stdout.decode("utf-8", "replace")
     if "==> Linting" not in report:
         raise helm_errors.problem_from_output(output.stderr)
     findings = _findings(report)
-    return Lint(request.chart_ref, output.ok, findings["ERROR"], findings["WARNING"], findings["INFO"])
+    ref = request.chart_ref if isinstance(request, requests.Lint) else None
+    return Lint(ref, output.ok, findings["ERROR"], findings["WARNING"], findings["INFO"])
 
 
 async def create(work: Work, request: requests.Create) -> Download:
@@ -72,13 +81,16 @@ async def _bounded(work: Work, arguments: list[str], values: bytes | None) -> Ou
 def _findings(report: str) -> dict[str, tuple[str, ...]]:
     """The findings by severity; a finding may span several lines."""
     findings: list[tuple[str, list[str]]] = []
+    is_first = True  # of its chart
     for line in report.splitlines():
         if begins := _FINDING.match(line):
             findings.append((begins[1], [begins[2]]))
-        elif line.startswith(_FAILURE) and not findings:
+        elif line.startswith(_FAILURE) and is_first:
             findings.append(("ERROR", [line.removeprefix(_FAILURE)]))
-        elif findings and not _END.match(line):
+        elif findings and not is_first and not _END.match(line):
             findings[-1][1].append(line)
+        if line.strip():
+            is_first = line.startswith("==> ")
     return {
         wanted: tuple(helm_errors.clean("\n".join(lines)) for severity, lines in findings if severity == wanted)
         for wanted in ("ERROR", "WARNING", "INFO")
