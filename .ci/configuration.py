@@ -21,6 +21,7 @@ sys.path.insert(0, str(ROOT))
 from models.config import loader, parsers  # noqa: E402 (found by the line above)
 from models.config.settings import Config  # noqa: E402
 from models.supervision.process import Dependency, HealthCheck, ProcessSpec, Seconds, Size  # noqa: E402
+from models.supervision.schedule import Schedule  # noqa: E402
 
 FILE = ROOT / "docs" / "configuration.md"
 
@@ -28,8 +29,12 @@ SECTIONS: Mapping[str, tuple[type, str]] = {
     **{name: (section, name) for name, section in get_type_hints(Config).items()},
     "process": (ProcessSpec, ""),
     "health-check": (HealthCheck, ""),
+    "schedule": (Schedule, ""),
 }
 """The table's name -> whose properties it lists, and what stands before them."""
+
+_SEPARATE = (HealthCheck, Schedule)
+"""Sections of a process that have tables of their own."""
 
 _HEAD = "| Property | Type | Default | Variable | Meaning |\n|---|---|---|---|---|\n"
 _TABLE = re.compile(r"(<!-- properties: ([a-z-]+) -->\n)(.*?)(?=\n\n|\Z)", re.DOTALL)
@@ -72,7 +77,7 @@ def _of(section: Any, above: str, is_ours: bool) -> Iterator[Property]:
     defaults = {one.name: one.default for one in attrs.fields(section)}
     for name, field in loader.fields_of(section).items():
         path = above + name
-        if attrs.has(field.base) and field.base is not HealthCheck:
+        if attrs.has(field.base) and field.base not in _SEPARATE:
             yield from _of(field.base, f"{path}.", is_ours)
         else:
             variable = path.upper().replace(".", "_").replace("-", "_")
@@ -81,7 +86,7 @@ def _of(section: Any, above: str, is_ours: bool) -> Iterator[Property]:
 
 
 def _kind(field: Any) -> str:
-    if field.base is HealthCheck:
+    if field.base in _SEPARATE:
         return "see below"
     if get_origin(field.base) is Literal:
         return ", ".join(f"`{word}`" for word in get_args(field.base))

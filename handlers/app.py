@@ -35,7 +35,16 @@ from handlers.http.sse import Broadcast, Streams
 from handlers.mcp import handler as mcp
 from handlers.openapi import pages as openapi_pages
 from handlers.routing import API, ErrorDetails, Route, Service, StreamPath, owner, rule
-from handlers.supervision import events, notices, process_metrics, process_table, processes, selection, system
+from handlers.supervision import (
+    events,
+    notices,
+    process_metrics,
+    process_table,
+    processes,
+    schedules,
+    selection,
+    system,
+)
 from handlers.supervision import pages as process_pages
 from handlers.supervision import streams as status_streams
 from handlers.tracker import badges, failure_pages, forms, ingest, projects, run_tests, triage, uploader
@@ -80,6 +89,7 @@ SUPERVISION = Service(
     [
         *processes.routes,
         *selection.routes,
+        *schedules.routes,
         *notices.routes,
         *events.routes,
         *system.routes,

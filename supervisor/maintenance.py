@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from pathlib import Path
 
 from models.supervision.tables import database
@@ -37,9 +38,13 @@ class Maintenance:
         event_writer: EventWriter,
         log_growth: LogGrowth,
         memory_limits: MemoryLimits,
+        check_clock: Callable[[], None],
         reports_wal: Path,
     ) -> None:
-        """`reports_wal` is the write-ahead log of the tracker's store, which one report can make large."""
+        """`check_clock` is called in each round.
+
+        `reports_wal` is the write-ahead log of the tracker's store, which one report can make large.
+        """
         self.lag = 0.0
         """How late the loop was in the last round, in seconds."""
         self._worst = [0.0] * 4
@@ -47,6 +52,7 @@ class Maintenance:
         self._event_writer = event_writer
         self._log_growth = log_growth
         self._memory_limits = memory_limits
+        self._check_clock = check_clock
         self._reports_wal = reports_wal
         self._wal_written = 0
         self._commits = 0
@@ -71,6 +77,7 @@ class Maintenance:
                 log.warning("maintenance failed: %s", error)
 
     async def _run_round(self, rounds: int) -> None:
+        self._check_clock()
         if rounds % _REAP_EVERY_ROUNDS == 0:
             self._orphans.reap()
         if rounds % _ROTATE_EVERY_ROUNDS == 0:

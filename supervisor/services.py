@@ -46,6 +46,8 @@ from supervisor.processes.memory_limit import MemoryLimits
 from supervisor.processes.metrics import MetricsHistory
 from supervisor.processes.notices import Notices
 from supervisor.processes.orphans import Cgroups, Orphans, become_subreaper
+from supervisor.processes.run_recorder import RunRecorder
+from supervisor.processes.scheduler import Scheduler
 from supervisor.processes.usage import Meter
 from supervisor.pubsub import PubSub
 from supervisor.systemd import VARIABLES, Systemd
@@ -143,7 +145,9 @@ class Services:
         self.event_writer = EventWriter(publish, min(settings.supervisor.events.retain_rows, _MAX_WAITING_EVENTS))
         self.notices = Notices(self.clock)
         self.context = _supervision_context(self.clock, self.event_writer, self.notices, instance)
+        self.event_writer.retained_runs = settings.supervisor.runs.retain
         self.fleet = Fleet(settings.supervisor.processes, self.context, records)
+        self.scheduler = Scheduler(self.fleet, self.context)
         self.logs = Logs(self.fleet.log_files, self.clock, self.notices)
         self.log_growth = LogGrowth(self.logs)
         self.context.on_logs_opened = self.log_growth.add
@@ -154,6 +158,7 @@ class Services:
             self.event_writer,
             self.log_growth,
             MemoryLimits(lambda: self.fleet),
+            self.scheduler.check_clock,
             self.data_dir / "tracker.db-wal",
         )
 
@@ -171,6 +176,7 @@ class Services:
         become_subreaper()
         self._leftovers = await adopt(self.fleet, self.context, records)
         self.context.leftovers = self._keep("leftovers", self._leftovers.end())
+        self.scheduler.configure()
         self._keep("beat", self.maintenance.watch())
         self._keep("log growth", self.log_growth.watch())
         self._keep("metrics", self.metrics.watch())
@@ -196,6 +202,7 @@ class Services:
     async def _stop(self) -> None:
         """Stops or leaves the processes, then writes what is not stored yet."""
         self.context.closing = True
+        self.scheduler.close()
         for task in list(self._tasks):
             task.cancel()
         end = time.monotonic() + self.config.server.shutdown_timeout
@@ -245,6 +252,7 @@ class Services:
                 done = self.fleet.preview(new.supervisor.processes, new.supervisor.auto_start)
             else:
                 self.config = _live(self.config, new)
+                self.event_writer.retained_runs = new.supervisor.runs.retain
                 done = await self.fleet.reload(new.supervisor.processes, new.supervisor.auto_start)
             settings = [path for path in changed if path.startswith("supervisor.") and "processes." not in path]
             return evolve(done, settings=settings), [path for path in changed if not path.startswith("supervisor.")]
@@ -394,6 +402,7 @@ def _supervision_context(
         prober=Prober(children, clock),
         server_id=instance,
         notices=notices,
+        runs=RunRecorder(clock, event_writer, notices),
         environment=inherited(os.environ),
     )
 

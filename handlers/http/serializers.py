@@ -24,7 +24,6 @@ from supervisor.processes.fleet import Reload
 from supervisor.processes.group_calls import Outcome
 from supervisor.processes.health import HealthReport
 from supervisor.processes.process import Process
-from supervisor.processes.usage import Usage
 
 Instant = NewType("Instant", int)
 """Microseconds since 1970; in JSON RFC 3339 in UTC with Z."""
@@ -71,30 +70,6 @@ class ProcessStatusInfo:
     stdout_logfile: str | None
     stderr_logfile: str | None
     failed_error_log: str | None
-
-
-@frozen
-class ProcessDetails:
-    """What operators want to know of a process, beside the seed's `ProcessStatusInfo`."""
-
-    name: str
-    status: Status
-    pid: int | None
-    type: str
-    groups: Sequence[str]
-    labels: Sequence[str]
-    description: str
-    start_time: Instant | None
-    end_time: Instant | None
-    exit_code: Int32 | None
-    restarts: Int32
-    cpu_percent: float | None
-    memory_bytes: int | None
-    status_text: str | None
-    waiting_for: str | None
-    next_restart: Instant | None
-    schedule: None
-    last_run: None
 
 
 @frozen
@@ -363,38 +338,14 @@ def process_status(process: Process) -> ProcessStatusInfo:
         name=process.name,
         status=record.status,
         pid=record.pid if process.live else None,
-        start_time=_instant(record.start),
-        end_time=_instant(record.end),
+        start_time=instant(record.start),
+        end_time=instant(record.end),
         exit_code=record.exit_code,
         process_runtime=lived,
         process_uptime="" if record.start is None else spoken(lived),
         stdout_logfile=spec.stdout_logfile,
         stderr_logfile=spec.stderr_file,
         failed_error_log=record.failed_log,
-    )
-
-
-def process_details(process: Process, groups: Sequence[str], usage: Usage | None) -> ProcessDetails:
-    record, spec = process.record, process.spec
-    return ProcessDetails(
-        name=process.name,
-        status=record.status,
-        pid=record.pid if process.live else None,
-        type=spec.type.value,
-        groups=groups,
-        labels=spec.labels,
-        description=spec.description,
-        start_time=_instant(record.start),
-        end_time=_instant(record.end),
-        exit_code=record.exit_code,
-        restarts=process.restarts,
-        cpu_percent=None if usage is None else round(usage.cpu, 1),
-        memory_bytes=None if usage is None else usage.memory,
-        status_text=None if process.instance is None else process.instance.status_text,
-        waiting_for=process.waiting_for,
-        next_restart=_instant(process.next_restart if process.waits_for_restart else None),
-        schedule=None,
-        last_run=None,
     )
 
 
@@ -407,8 +358,8 @@ def process_health(process: Process, report: HealthReport | None) -> ProcessHeal
         report.check,
         report.message or "ok",
         Int32(report.failures),
-        _instant(report.since),
-        _instant(report.checked_at),
+        instant(report.since),
+        instant(report.checked_at),
     )
 
 
@@ -418,8 +369,8 @@ def event_entry(entry: Entry) -> ProcessEventEntry:
         pid=entry.pid,
         event_time=Instant(entry.at),
         process_name=entry.process,
-        start_time=_instant(entry.start),
-        end_time=_instant(entry.end),
+        start_time=instant(entry.start),
+        end_time=instant(entry.end),
         exit_code=entry.exit_code,
         new_status=entry.new,
         old_status=entry.old,
@@ -432,14 +383,14 @@ def notice(entry: Notice) -> ProcessNotice:
 
 
 def event_page(page: Page[Entry]) -> PageOf[ProcessEventEntry]:
-    return _page(page, [event_entry(entry) for entry in page.content])
+    return page_of(page, [event_entry(entry) for entry in page.content])
 
 
 def notice_page(page: Page[Notice]) -> PageOf[ProcessNotice]:
-    return _page(page, [notice(entry) for entry in page.content])
+    return page_of(page, [notice(entry) for entry in page.content])
 
 
-def _page(page: Page[Any], content: Sequence[Item]) -> PageOf[Item]:
+def page_of(page: Page[Any], content: Sequence[Item]) -> PageOf[Item]:
     asked = page.paging
     return PageOf(
         content=content,
@@ -480,5 +431,5 @@ def supervisor_info(name: str, description: str, machine: host.Host) -> Supervis
     )
 
 
-def _instant(at: int | None) -> Instant | None:
+def instant(at: int | None) -> Instant | None:
     return None if at is None else Instant(at)

@@ -21,7 +21,7 @@ from models.charts.parameters import Input
 
 _ADDITIVE = {"helm_install", "helm_test", "process_start", "process_start_selected"}
 """Tools that change something and destroy nothing."""
-_IDEMPOTENT = {"helm_repo_add", "helm_push"}
+_IDEMPOTENT = {"helm_repo_add", "helm_push", "process_schedule"}
 """Tools that change something and have the same effect when they are called twice."""
 
 

@@ -87,12 +87,12 @@ class Processes(Page):
         return table, [process for process in fleet if process.name in set(names)]
 
     async def post(self) -> None:
-        fleet, verb, names = self.services.fleet, _verb(self), self.get_body_arguments("name")
+        verb, names = _verb(self), self.get_body_arguments("name")
         if self.get_body_argument("to", "") == "selected":
             await self._change_selected(verb, names)
         else:
-            actions = {"start": fleet.start_all, "stop": fleet.stop_all, "restart": fleet.restart_all}
-            await actions[verb]()
+            calls = {"start": group_calls.start_all, "stop": group_calls.stop_all, "restart": group_calls.restart_all}
+            await calls[verb](self.services.fleet, self.services.scheduler)
         self.redirect(f"{self.prefix}/processes", status=303)
 
     async def _change_selected(self, verb: str, names: Sequence[str]) -> None:

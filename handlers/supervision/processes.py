@@ -20,6 +20,7 @@ from handlers.supervision.streams import LOG_PARAMETERS, LogStream, log_asked_fo
 from models.errors import Failed
 from models.supervision.process import ProcessSpec
 from models.supervision.record import Record
+from supervisor.processes import group_calls
 from supervisor.processes.fleet import Fleet
 from supervisor.processes.log_files import tail
 from supervisor.processes.process import Process
@@ -177,21 +178,21 @@ class StartAll(Operation):
     endpoints: ClassVar = _all("Start", [409, 500])
 
     async def post(self) -> None:
-        self.reply(ResponseMessage(await self.services.fleet.start_all()))
+        self.reply(ResponseMessage(await group_calls.start_all(self.services.fleet, self.services.scheduler)))
 
 
 class StopAll(Operation):
     endpoints: ClassVar = _all("Stop", [404, 500])
 
     async def post(self) -> None:
-        self.reply(ResponseMessage(await self.services.fleet.stop_all()))
+        self.reply(ResponseMessage(await group_calls.stop_all(self.services.fleet, self.services.scheduler)))
 
 
 class RestartAll(Operation):
     endpoints: ClassVar = _all("Restart", [500])
 
     async def post(self) -> None:
-        self.reply(ResponseMessage(await self.services.fleet.restart_all()))
+        self.reply(ResponseMessage(await group_calls.restart_all(self.services.fleet, self.services.scheduler)))
 
 
 class Logs(Base):

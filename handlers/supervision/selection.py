@@ -8,12 +8,10 @@ from collections.abc import Awaitable, Sequence
 from typing import ClassVar
 
 from handlers.base import Base
-from handlers.http import serializers
 from handlers.http.permissions import CONTROL_PROCESSES, READ
 from handlers.http.serializers import (
     ErrorResponseWithResults,
     Instant,
-    ProcessDetails,
     ProcessGroup,
     ProcessResult,
     ProcessResults,
@@ -21,6 +19,8 @@ from handlers.http.serializers import (
 )
 from handlers.openapi.describe import Endpoint, Parameter, choice
 from handlers.routing import Route
+from handlers.supervision import details
+from handlers.supervision.details import ProcessDetails
 from models.config import parsers
 from models.errors import Invalid
 from models.supervision.selectors import Group, groups_of, select
@@ -73,7 +73,15 @@ class Details(Base):
         for group in known.values():
             for member in group.members:
                 of.setdefault(member, []).append(group.name)
-        self.reply([serializers.process_details(one, of[one.name], usage.get(one.name)) for one in processes])
+        scheduler, runs = self.services.scheduler, self.services.context.runs
+        self.reply(
+            [
+                details.process_details(
+                    one, of[one.name], usage.get(one.name), scheduler.report(one), runs.last(one.name)
+                )
+                for one in processes
+            ]
+        )
 
 
 class Groups(Base):

@@ -50,6 +50,11 @@ def _each(needed: tuple[Dependency, ...], replicas: Mapping[str, list[str]]) -> 
             yield evolve(dependency, process=name)
 
 
+def _restart_fault(spec: ProcessSpec) -> str:
+    kind = "type: oneshot" if spec.type else "schedule, which makes it a oneshot"
+    return f"always cannot be given together with {kind}"
+
+
 class CrossChecks:
     def __init__(
         self, config: Config, fault: Callable[[str, object], object], is_faulty: Callable[[str], bool]
@@ -99,7 +104,7 @@ class CrossChecks:
         if spec.redirect_stderr and spec.stderr_logfile is not None:
             self._fault(f"{at}.stderr-logfile", "cannot be given together with redirect-stderr: true")
         if spec.is_job and spec.restart is Restart.ALWAYS:
-            self._fault(f"{at}.restart", "always cannot be given together with type: oneshot")
+            self._fault(f"{at}.restart", _restart_fault(spec))
         for dependency in spec.depends_on:
             if why := self._dependency_fault(dependency, spec, specs):
                 self._fault(f"{at}.depends-on", why)

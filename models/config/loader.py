@@ -34,6 +34,7 @@ from models.supervision.process import (
     Size,
     TcpProbe,
 )
+from models.supervision.schedule import MAX_INTERVAL_SECONDS, MAX_JITTER_SECONDS, MIN_INTERVAL_SECONDS, Schedule
 
 Check: TypeAlias = Callable[[Any], Any]
 _AMOUNT: TypeAlias = Annotated[str, parsers.amount]
@@ -53,6 +54,12 @@ def _soft_and_hard(limit: _Limit) -> tuple[str, str]:
     return limit.soft, limit.hard
 
 
+def _cron_or_every(schedule: Schedule) -> Schedule:
+    if (schedule.cron is None) == (schedule.every is None):
+        raise ValidationError("exactly one of cron, every must be given")
+    return schedule
+
+
 def _one_probe(check: HealthCheck) -> HealthCheck:
     if sum(probe is not None for probe in (check.http, check.tcp, check.exec)) != 1:
         raise ValidationError("exactly one of http, tcp, exec must be given")
@@ -60,6 +67,7 @@ def _one_probe(check: HealthCheck) -> HealthCheck:
 
 
 _COMMAND = Annotated[Words, parsers.program]
+_CRON = Annotated[str, parsers.cron]
 
 # The specs of processes are plain values. How text becomes their attributes is declared here.
 _READ_AS: Mapping[type, Mapping[str, Any]] = {
@@ -78,12 +86,20 @@ _READ_AS: Mapping[type, Mapping[str, Any]] = {
         "watchdog": Annotated[Seconds, parsers.a_second_or_more],
         "start_delay": Annotated[Seconds, parsers.an_hour_at_most],
         "max_memory": Annotated[Size, parsers.a_mebibyte_or_more],
+        "schedule": Annotated[Schedule, _cron_or_every],
+        "max_runtime": Annotated[Seconds, parsers.time_between(1, parsers.MAX_SECONDS)],
         "groups": tuple[Annotated[str, parsers.group_name], ...],
         **dict.fromkeys(("directory", "user", "group", "stdin", "stdout_logfile", "stderr_logfile"), Filled),
         "env_file": tuple[Filled, ...],
         **dict.fromkeys(("log_backups", "restart_limit"), Count0),
     },
     OnFailure: {"command": _COMMAND},
+    Schedule: {
+        "cron": _CRON,
+        "every": Annotated[Seconds, parsers.time_between(MIN_INTERVAL_SECONDS, MAX_INTERVAL_SECONDS)],
+        "timezone": Annotated[str, parsers.timezone],
+        "jitter": Annotated[Seconds, parsers.time_between(0, MAX_JITTER_SECONDS)],
+    },
     HealthCheck: {
         **dict.fromkeys(("interval", "timeout"), Span),
         **dict.fromkeys(("success_threshold", "failure_threshold"), Count),
@@ -136,6 +152,7 @@ def _item(hint: Any) -> Field:
 # Sections that may be given as one text: how the text is parsed, and the section it stands for.
 _SHORT_FORMS: Mapping[Any, tuple[Field, Callable[[str], object]]] = {
     Dependency: (_item(str), Dependency),
+    Schedule: (_item(_CRON), Schedule),
     _Limit: (_item(_AMOUNT), lambda side: _Limit(side, side)),
 }
 

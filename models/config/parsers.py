@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Annotated, NewType, TypeAlias, TypeVar
 from urllib.parse import urlsplit
 
+from models.supervision import schedule
 from models.supervision.process import Seconds, Size
 
 Raw: TypeAlias = "str | list[Raw] | dict[str, Raw] | None"
@@ -178,6 +179,35 @@ def size(raw: str) -> Size:
     if total >= 2**63:
         raise ValidationError("is too large", raw)
     return Size(total)
+
+
+def cron(raw: str) -> str:
+    """Five fields, or `@hourly` to `@yearly`."""
+    try:
+        return schedule.check_cron(text(raw))
+    except ValueError as why:
+        raise why if isinstance(why, ValidationError) else ValidationError(str(why), raw) from None
+
+
+def timezone(raw: str) -> str:
+    """An IANA name that the time zone database has."""
+    try:
+        return schedule.check_timezone(raw)
+    except ValueError as why:
+        raise ValidationError(str(why), raw) from None
+
+
+def time_between(low: float, high: float) -> Callable[[Seconds], Seconds]:
+    def check(length: Seconds) -> Seconds:
+        if not low <= length <= high:
+            raise ValidationError(f"is not between {_time(low)} and {_time(high)}", _time(length))
+        return length
+
+    return check
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds / 86400:g}d" if seconds and seconds % 86400 == 0 else f"{seconds:g}s"
 
 
 def octal(raw: str) -> int:

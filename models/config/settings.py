@@ -93,6 +93,11 @@ class Metrics:
 
 
 @frozen
+class JobRuns:
+    retain: Annotated[int, parsers.between(1, 10_000)] = 100
+
+
+@frozen
 class Supervisor:
     node_name: Filled | None = None
     description: str = ""
@@ -102,6 +107,7 @@ class Supervisor:
     events: Events = Events()
     notices: Notices = Notices()
     metrics: Metrics = Metrics()
+    runs: JobRuns = JobRuns()
     processes: Mapping[Annotated[str, parsers.process_name], ProcessSpec] = Factory(dict)
     """In the order of the file."""
     groups: Mapping[Annotated[str, parsers.group_name], tuple[Filled, ...]] = Factory(dict)

@@ -12,6 +12,8 @@ from typing import NewType
 
 from attrs import Factory, evolve, field, frozen
 
+from models.supervision.schedule import Schedule
+
 Seconds = NewType("Seconds", float)
 """A length of time. Written 500ms, 5s, 2m, 1h, 30d, ISO 8601 or a bare number of seconds."""
 
@@ -221,7 +223,8 @@ class ProcessSpec:
     name: str
     command: tuple[str, ...]
     args: tuple[str, ...] = ()
-    type: Kind = Kind.SERVICE
+    type: Kind | None = None
+    """`None`: see `kind`."""
     directory: str | None = None
     environment: Mapping[str, str] = field(factory=dict, repr=False)  # may hold passwords
     env_file: tuple[str, ...] = ()
@@ -262,6 +265,8 @@ class ProcessSpec:
     hook_timeout: Seconds = Seconds(30)
     on_failure: OnFailure | None = None
     max_memory: Size | None = None
+    schedule: Schedule | None = None
+    max_runtime: Seconds | None = None
     labels: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
     description: str = ""
@@ -276,8 +281,22 @@ class ProcessSpec:
         return [*self.command, *self.args]
 
     @property
+    def kind(self) -> Kind:
+        """`type`, where it is given; else a process with a schedule is a job."""
+        return self.type or (Kind.SERVICE if self.schedule is None else Kind.ONESHOT)
+
+    @property
     def is_job(self) -> bool:
-        return self.type is Kind.ONESHOT
+        return self.kind is Kind.ONESHOT
+
+    @property
+    def is_scheduled_job(self) -> bool:
+        return self.schedule is not None and self.is_job
+
+    @property
+    def has_runs(self) -> bool:
+        """Whether its runs are stored."""
+        return self.schedule is not None or self.is_job
 
     @property
     def has_hooks(self) -> bool:
@@ -287,12 +306,12 @@ class ProcessSpec:
     @property
     def seconds_until_running(self) -> Seconds:
         """How long a service must run before it counts as running."""
-        return self.start_seconds if self.type is Kind.SERVICE else Seconds(0)
+        return self.start_seconds if self.kind is Kind.SERVICE else Seconds(0)
 
     @property
     def notifies(self) -> bool:
         """Whether it has a socket for notifications."""
-        return self.type is Kind.NOTIFY or self.watchdog is not None
+        return self.kind is Kind.NOTIFY or self.watchdog is not None
 
     @property
     def stderr_file(self) -> str | None:
@@ -318,7 +337,7 @@ class ProcessSpec:
 _APPLIED_LIVE = frozenset(
     {
         *("description", "labels", "groups", "order", "auto_start", "log_max_bytes", "log_backups"),
-        *("max_memory", "on_failure", "start_delay"),
+        *("max_memory", "on_failure", "start_delay", "schedule", "max_runtime"),
     }
 )
 """Properties whose change alone restarts nothing."""

@@ -11,9 +11,9 @@ from models.supervision.tables import Supervised, database
 
 _COLUMNS = (
     "name, status, wanted, generation, pid, start_ticks, boot_id, start_time, end_time, exit_code, uptime, failed_log,"
-    " period"
+    " period, held"
 )
-_SAVE = f"INSERT OR REPLACE INTO supervised ({_COLUMNS}) VALUES ({', '.join('?' * 13)})"  # noqa: S608 (our own names)
+_SAVE = f"INSERT OR REPLACE INTO supervised ({_COLUMNS}) VALUES ({', '.join('?' * 14)})"  # noqa: S608 (our own names)
 
 
 class Record(NamedTuple):
@@ -23,6 +23,7 @@ class Record(NamedTuple):
     its instances apart. `pid`, `start_ticks` and `boot_id` identify its last child; the status tells whether that is
     live. Times are microseconds since 1970 (UTC); `uptime` is how long the last instance ran, in microseconds. `period`
     is the one in which its last instance began: a new one begins when the server starts and finds no live child.
+    `held` is whether an operator stopped it since its last start: no schedule starts it as a dependency then.
     """
 
     name: str
@@ -38,12 +39,13 @@ class Record(NamedTuple):
     uptime: int = 0
     failed_log: str | None = None
     period: int = 0
+    held: bool = False
 
     def row(self) -> tuple[object, ...]:
         return (
             self.name, self.status.rank, self.wanted, self.generation, self.pid, self.start_ticks, self.boot_id,
             self.start, self.end, self.exit_code, self.uptime, self.failed_log and storable(self.failed_log),
-            self.period,
+            self.period, self.held,
         )  # fmt: skip
 
 

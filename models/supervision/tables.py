@@ -38,6 +38,15 @@ database = SqliteStore(
             "CREATE INDEX notice_by_process ON notice (process, time, id)",
         ],
         ["ALTER TABLE supervised ADD COLUMN period INTEGER NOT NULL DEFAULT 0"],
+        [
+            "CREATE TABLE run (id INTEGER PRIMARY KEY, process TEXT NOT NULL, generation INTEGER NOT NULL,"
+            " trigger TEXT NOT NULL, scheduled_for INTEGER, start_time INTEGER, end_time INTEGER, exit_code INTEGER,"
+            " outcome TEXT)",
+            "CREATE INDEX run_by_process ON run (process, id)",
+            "CREATE TABLE schedule (process TEXT PRIMARY KEY, times TEXT NOT NULL, handled INTEGER NOT NULL,"
+            " paused INTEGER NOT NULL, missed INTEGER NOT NULL, skipped INTEGER NOT NULL) WITHOUT ROWID",
+            "ALTER TABLE supervised ADD COLUMN held INTEGER NOT NULL DEFAULT 0",
+        ],
     ]
 )
 """The history and the records of the processes."""
@@ -87,6 +96,7 @@ class Supervised(Table):
     uptime = peewee.BigIntegerField()
     failed_log = peewee.TextField(null=True)
     period = peewee.IntegerField()
+    held = peewee.BooleanField()
 
     class Meta:
         table_name = "supervised"

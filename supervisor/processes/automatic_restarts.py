@@ -10,12 +10,15 @@ from typing import Any
 from models.errors import Problem
 from models.supervision.process import ProcessSpec, forbids_restart, restarts
 from models.supervision.record import Record
+from models.supervision.runs import Cause
 from supervisor.processes.child import Launch
 from supervisor.processes.context import SupervisionContext
 from supervisor.processes.instance import ProcessInstance, StartAttempt, next_request
 from supervisor.processes.state import ProcessState
 
 log = logging.getLogger("supervision")
+
+_RESTART = Cause("restart")
 
 
 class AutomaticRestarts(ProcessState):
@@ -40,7 +43,7 @@ class AutomaticRestarts(ProcessState):
         """Starts a child."""
         raise NotImplementedError
 
-    def _fail_before_spawn(self, reason: str) -> None:
+    def _fail_before_spawn(self, reason: str, cause: Cause) -> None:
         """A start failed before there was anything to spawn."""
         raise NotImplementedError
 
@@ -94,8 +97,8 @@ class AutomaticRestarts(ProcessState):
                 launch = self._context.launch(self.spec, self.record.generation + 1)
             except Problem as failure:
                 self.policy.release(restart)
-                self._fail_before_spawn(failure.message)
+                self._fail_before_spawn(failure.message, _RESTART)
                 return
             self.policy.release(restart)
             self.policy.restarts += 1
-            await self._begin(launch, StartAttempt(self.name, next_request()))
+            await self._begin(launch, StartAttempt(self.name, next_request(), _RESTART))

@@ -23,6 +23,7 @@ from supervisor.processes.health import Prober
 from supervisor.processes.log_files import LogFile
 from supervisor.processes.notices import Notices
 from supervisor.processes.orphans import Cgroups, Orphans
+from supervisor.processes.run_recorder import RunRecorder
 from supervisor.scheduling import YieldingLock
 
 log = logging.getLogger("supervision")
@@ -38,6 +39,7 @@ class SupervisionContext:
     prober: Prober
     server_id: str
     notices: Notices
+    runs: RunRecorder
     environment: Mapping[str, str]
     """What children inherit: the environment of the server, less the variables that configure it."""
     spawn_lock: YieldingLock = Factory(YieldingLock)

@@ -15,11 +15,12 @@ from itertools import islice
 import peewee
 
 from models.errors import Unavailable
-from models.supervision import events
+from models.supervision import events, runs
 from models.supervision import record as supervised
 from models.supervision.events import Entry
 from models.supervision.process import Status
 from models.supervision.record import Record
+from models.supervision.runs import Run, ScheduleState
 from models.supervision.tables import database
 
 log = logging.getLogger("events")
@@ -41,6 +42,10 @@ class EventWriter:
         self._publish = publish
         self._entries: deque[Entry] = deque(maxlen=keep)
         self._records: dict[str, Record | None] = {}
+        self._runs: dict[int, Run] = {}
+        self._schedules: dict[str, ScheduleState | None] = {}
+        self.retained_runs = 100
+        """How many runs of each job are kept."""
         self._last_id = events.last_id()
         self._flush_at: asyncio.Handle | None = None
         self._flushed = -math.inf  # a machine may have been up for less than the interval
@@ -75,6 +80,21 @@ class EventWriter:
     def note(self, record: Record) -> None:
         """Stores the record of a process, without an event."""
         self._records[record.name] = record
+        self._flush_soon()
+
+    def note_run(self, run: Run) -> None:
+        """Stores a run of a job."""
+        self._runs[run.id] = run
+        self._flush_soon()
+
+    def note_schedule(self, state: ScheduleState) -> None:
+        """Stores the state of a schedule."""
+        self._schedules[state.process] = state
+        self._flush_soon()
+
+    def forget_schedule(self, name: str) -> None:
+        """Deletes the state of a schedule that is no longer configured."""
+        self._schedules[name] = None
         self._flush_soon()
 
     def forget(self, name: str) -> None:
@@ -118,7 +138,7 @@ class EventWriter:
         except Exception:  # one bad row must not block the rest
             log.exception("unexpected error while storing changes")
             entries = [entry for entry in entries if self._can_write(entry)]
-            self._records.clear()  # one of them may be the bad one: it must not be retried for ever
+            self._clear()  # one of them may be the bad one: it must not be retried for ever
         for _ in range(min(_MAX_ENTRIES_PER_COMMIT, len(self._entries))):
             self._entries.popleft()
         self._on_written(len(entries))
@@ -130,7 +150,13 @@ class EventWriter:
             events.append(entries)
             supervised.save([record for record in self._records.values() if record is not None])
             supervised.forget([name for name, record in self._records.items() if record is None])
-        self._records.clear()
+            runs.save(self._runs.values(), self.retained_runs)
+            runs.save_states(self._schedules)
+        self._clear()
+
+    def _clear(self) -> None:
+        for changes in (self._records, self._runs, self._schedules):
+            changes.clear()
 
     def _can_write(self, entry: Entry) -> bool:
         """Writes one entry alone; logs it where it cannot be stored."""
@@ -156,7 +182,7 @@ class EventWriter:
         if self._is_reported:
             log.warning("the store can be written again, %d changes were stored", count)
         self._retry, self._is_reported = 0.0, False
-        if self._entries or self._records:
+        if self._entries or self._records or self._runs or self._schedules:
             self._flush_soon()
             return
         if self._written is not None and not self._written.done():

@@ -10,7 +10,7 @@ from typing import Any
 
 from attrs import Factory, asdict, evolve, frozen
 
-from models.errors import Conflict, Failed, Invalid, NotFound, Problem
+from models.errors import Failed, Invalid, NotFound, Problem
 from models.supervision.process import (
     ENDED,
     UP,
@@ -23,16 +23,18 @@ from models.supervision.process import (
     needs_restart,
 )
 from models.supervision.record import Record
+from models.supervision.runs import Cause
 from supervisor.processes.context import SupervisionContext
 from supervisor.processes.hooks import START_PRE
 from supervisor.processes.instance import ProcessInstance, StartCalledOff, next_request, stopped_before_start
 from supervisor.processes.log_files import LogFile
-from supervisor.processes.process import Process
+from supervisor.processes.process import MANUAL, Process
 from supervisor.processes.state import ProcessState
 from supervisor.scheduling import yield_to_loop
 
 log = logging.getLogger("supervision")
 
+AUTO = Cause("auto")
 _BATCH = 5
 _KILL_TIMEOUT_SECONDS = 1.0
 
@@ -67,6 +69,8 @@ class Fleet:
         self._processes = {name: self._make(spec, records.get(name)) for name, spec in specs.items()}
         self._starts: dict[Process, tuple[int, asyncio.Future[str]]] = {}
         self._waiting_dependents: set[asyncio.Future[list[str]]] = set()
+        self.on_specs_changed: Callable[[], None] = lambda: None
+        """Called when a reload has replaced the specs, before it starts or stops anything."""
 
     def _make(self, spec: ProcessSpec, record: Record | None = None) -> Process:
         return Process(spec, self._context, self._start_dependencies, record)
@@ -109,13 +113,34 @@ class Fleet:
 
     async def stop(self, name: str) -> str:
         """Stops one process after its dependents. Raises `NotFound`, `Failed`."""
+        self.hold([self.get(name)])
         return await self._stored(self.stop_with_dependents(self.get(name), next_request()))
 
-    async def restart(self, name: str) -> str:
-        """Restarts one process; its dependents are stopped before and started after. Raises `NotFound`, `Failed`."""
-        return await self._stored(self._restart(self.get(name), next_request()))
+    def hold(self, processes: Iterable[Process]) -> None:
+        """An operator stops these, and with them their dependents that are up."""
+        stopped = list(processes)
+        behind = self.dependents_of(process.name for process in stopped)
+        for process in [*stopped, *(one for one in behind if one.live or one.is_pending)]:
+            process.hold(True)
 
-    async def _restart(self, process: Process, request: int) -> str:
+    def held_dependency(self, process: Process) -> Process | None:
+        """A direct or indirect dependency that is down because an operator stopped it."""
+        needed, seen = [process], {process}
+        for dependent in needed:
+            for dependency in (self.get(one.process) for one in dependent.spec.depends_on):
+                if dependency in seen or dependency.live or dependency.waits_for_restart:
+                    continue
+                if dependency.record.held:
+                    return dependency
+                seen.add(dependency)
+                needed.append(dependency)
+        return None
+
+    async def restart(self, name: str, cause: Cause = MANUAL) -> str:
+        """Restarts one process; its dependents are stopped before and started after. Raises `NotFound`, `Failed`."""
+        return await self._stored(self._restart(self.get(name), next_request(), cause))
+
+    async def _restart(self, process: Process, request: int, cause: Cause) -> str:
         self._context.launch(process.spec, process.record.generation + 1)  # raises before anything is stopped
         behind = [self._processes[other] for other in dependents(self._needed, process.name)]
         wanted = [other for other in behind if other.live or other.is_pending]
@@ -123,18 +148,18 @@ class Fleet:
             for other in behind:
                 await other.stop(request)
             try:
-                message = await process.restart(request)
+                message = await process.restart(request, cause)
             except Problem:
                 if process.waits_for_restart:
                     self._start_later(wanted, request)
                 raise
-            if failed := await self._start(wanted, request):
+            if failed := await self.start_each(wanted, request):
                 raise Failed(f"{message}, but of its dependents: {'; '.join(failed)}", "START_FAILED")
         return message
 
     def _start_later(self, processes: list[Process], request: int) -> None:
         """The dependents wait until their dependency is restarted by its policy."""
-        start = asyncio.ensure_future(self._start(processes, request))
+        start = asyncio.ensure_future(self.start_each(processes, request))
         self._waiting_dependents.add(start)
         start.add_done_callback(self._waiting_dependents.discard)
 
@@ -177,7 +202,7 @@ class Fleet:
             return
         if not process.live and not process.waits_for_restart:
             try:
-                await self.start_once(process, next_request(), by_hand=False)
+                await self.start_once(process, next_request(), Cause("dependency"))
             except Problem as problem:
                 if not process.waits_for_restart:
                     failure = StartCalledOff if isinstance(problem, StartCalledOff) else Failed
@@ -188,43 +213,7 @@ class Fleet:
             failure = StartCalledOff if was_stopped else Failed
             raise failure(f"{name} was not started: {process.name} is {_outcome(process)}", "START_FAILED")
 
-    async def start_all(self) -> str:
-        """Starts all that are not live, lower `order` first.
-
-        Raises `Failed`, which names those that did not start; else `Conflict`, which names those that were live before.
-        """
-        before = [process.name for process in self._processes.values() if process.live]
-        idle = [process for process in self._processes.values() if not process.live]
-        failed = await self._start(idle, next_request(), delayed=True)
-        await self.stored()
-        _check_all(failed, "started", "START_FAILED")
-        if before:
-            raise Conflict(
-                f"already running: {', '.join(before)}; all others were started", "PROCESSES_ALREADY_RUNNING"
-            )
-        return f"{len(self)} processes have been started"
-
-    async def stop_all(self) -> str:
-        """Stops all that are live, starting or due for a restart. Raises `NotFound` where none is, `Failed`."""
-        active = [process for process in self._processes.values() if process.live or process.is_pending]
-        if not active:
-            raise NotFound("no process is running", "NO_RUNNING_PROCESSES")
-        failed = await self._stop_every(next_request())
-        await self.stored()
-        _check_all(failed, "stopped", "STOP_FAILED")
-        return f"{len(active)} processes have been stopped"
-
-    async def restart_all(self) -> str:
-        """Stops all, waits until they are gone, and starts all. Raises `Failed`, which names those that did not."""
-        request, processes = next_request(), list(self._processes.values())
-        with announced(processes):
-            failed = await self._stop_every(request)
-            failed += await self._start(processes, request)
-        await self.stored()
-        _check_all(failed, "restarted", "START_FAILED")
-        return f"{len(self)} processes have been restarted"
-
-    async def _stop_every(self, request: int) -> list[str]:
+    async def stop_every(self, request: int) -> list[str]:
         """Stops all processes, idle ones too: one that is idle now may be started by another before its turn."""
         processes = list(self._processes.values())
         for process in processes:
@@ -237,24 +226,26 @@ class Fleet:
         """Starts those marked `auto-start`; failures are logged. A job that ran in this period is not repeated."""
         processes = [process for process in self._processes.values() if process.spec.auto_start]
         marked = [process for process in processes if not (process.spec.is_job and process.has_run)]
-        for failure in await self._start(marked, next_request(), delayed=True):
+        for failure in await self.start_each(marked, next_request(), AUTO, delayed=True):
             log.error("auto-start: %s", failure)
 
-    async def _start(self, processes: list[Process], request: int, delayed: bool = False) -> list[str]:
+    async def start_each(
+        self, processes: list[Process], request: int, cause: Cause = MANUAL, delayed: bool = False
+    ) -> list[str]:
         """Starts these; returns the failures. A later stop calls off those that have not begun yet."""
         with announced(processes):
-            return await self._for_each(processes, lambda process: self.start_once(process, request, delayed=delayed))
+            return await self._for_each(
+                processes, lambda process: self.start_once(process, request, cause, delayed=delayed)
+            )
 
-    async def start_once(self, process: Process, request: int, by_hand: bool = True, delayed: bool = False) -> str:
+    async def start_once(self, process: Process, request: int, cause: Cause = MANUAL, delayed: bool = False) -> str:
         """Starts a process; requests during the start share its outcome, so that one failure is one attempt."""
         if process.is_called_off(request):
             raise stopped_before_start(process.name)
         begun = self._starts.get(process)
         if begun is None or process.is_called_off(begun[0]):
-            begun = self._starts[process] = (
-                request,
-                asyncio.ensure_future(process.start(request, by_hand, delayed=delayed)),
-            )
+            start = asyncio.ensure_future(process.start(request, cause, delayed=delayed))
+            begun = self._starts[process] = request, start
             begun[1].add_done_callback(lambda done: self._on_started(process, done))
         return await asyncio.shield(begun[1])
 
@@ -291,7 +282,7 @@ class Fleet:
             await _wait_for_spawns(self)
             log.info("processes left running: %d", sum(process.live for process in self._processes.values()))
         else:
-            for failure in await self._stop_every(next_request()):
+            for failure in await self.stop_every(next_request()):
                 log.error("during shutdown: %s", failure)
         for process in self._processes.values():
             process.cancel_tasks()
@@ -312,7 +303,7 @@ class Fleet:
         failed = await self._for_each(removed, lambda process: self._retire(process, needed), reverse=True)
         self._processes = {name: one for name, one in self._processes.items() if one.live or not one.retired}
         failed += await self._for_each(live, Process.restart_if_running)
-        failed += await self._start(new, next_request(), delayed=True)
+        failed += await self.start_each(new, next_request(), AUTO, delayed=True)
         await self._context.event_writer.ensure_stored()
         return evolve(
             plan,
@@ -347,17 +338,12 @@ class Fleet:
         for name, process in self._processes.items():
             process.retired = name not in specs
         for name in changed:
-            self._processes[name].spec = specs[name]
+            self._processes[name].take_over(specs[name])
         self._specs, self._needed = dict(specs), needed_by(specs)
         kept = self._processes
         retired = {name: process for name, process in kept.items() if process.retired}  # until they are gone
         self._processes = {name: kept.get(name) or self._make(spec) for name, spec in specs.items()} | retired
-
-
-def _check_all(failed: list[str], done: str, code: str) -> None:
-    """Raises `Failed` if any process could not be `done`."""
-    if failed:
-        raise Failed(f"not all processes could be {done}: {'; '.join(failed)}", code)
+        self.on_specs_changed()
 
 
 @contextlib.contextmanager

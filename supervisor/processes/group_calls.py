@@ -1,4 +1,4 @@
-"""Starting, stopping, restarting and signalling several processes, with a result for each."""
+"""Starting, stopping, restarting and signalling all processes, or several with a result for each."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from typing import Literal
 
 from attrs import frozen
 
-from models.errors import Problem
+from models.errors import Conflict, Failed, NotFound, Problem
 from supervisor.processes.fleet import Fleet, announced
 from supervisor.processes.instance import next_request
 from supervisor.processes.process import Process
+from supervisor.processes.scheduler import Scheduler
 
 log = logging.getLogger("supervision")
 
@@ -27,6 +28,74 @@ class CallResult:
     name: str
     outcome: Outcome
     message: str
+
+
+async def start_all(fleet: Fleet, scheduler: Scheduler) -> str:
+    """Starts all that are not live, lower `order` first, but no scheduled job; resumes all schedules.
+
+    Raises `Failed`, which names those that did not start; else `Conflict`, which names those that were live before.
+    """
+    _resume(fleet, scheduler)
+    processes = _without_scheduled_jobs(fleet)
+    before = [process.name for process in processes if process.live]
+    failed = await fleet.start_each(
+        [process for process in processes if not process.live], next_request(), delayed=True
+    )
+    await fleet.stored()
+    _check_all(failed, "started", "START_FAILED")
+    if before:
+        raise Conflict(f"already running: {', '.join(before)}; all others were started", "PROCESSES_ALREADY_RUNNING")
+    return f"{len(processes)} processes have been started"
+
+
+async def stop_all(fleet: Fleet, scheduler: Scheduler) -> str:
+    """Stops all that are live, starting or due for a restart; pauses all schedules.
+
+    Raises `NotFound` where nothing is to be stopped, `Failed`.
+    """
+    scheduler.pause_all(True)
+    for process in fleet:
+        process.hold(True)
+    active = [process for process in fleet if process.live or process.is_pending]
+    if not active:
+        await fleet.stored()
+        raise NotFound("no process is running", "NO_RUNNING_PROCESSES")
+    failed = await fleet.stop_every(next_request())
+    await fleet.stored()
+    _check_all(failed, "stopped", "STOP_FAILED")
+    return f"{len(active)} processes have been stopped"
+
+
+async def restart_all(fleet: Fleet, scheduler: Scheduler) -> str:
+    """Stops all, waits until they are gone, and starts all but scheduled jobs; resumes all schedules.
+
+    Raises `Failed`, which names those that did not stop or start.
+    """
+    request = next_request()
+    _resume(fleet, scheduler)
+    processes = _without_scheduled_jobs(fleet)
+    with announced(processes):
+        failed = await fleet.stop_every(request)
+        failed += await fleet.start_each(processes, request)
+    await fleet.stored()
+    _check_all(failed, "restarted", "START_FAILED")
+    return f"{len(processes)} processes have been restarted"
+
+
+def _resume(fleet: Fleet, scheduler: Scheduler) -> None:
+    scheduler.pause_all(False)
+    for process in fleet:
+        process.hold(False)
+
+
+def _without_scheduled_jobs(fleet: Fleet) -> list[Process]:
+    return [process for process in fleet if not process.spec.is_scheduled_job]
+
+
+def _check_all(failed: list[str], done: str, code: str) -> None:
+    """Raises `Failed` if any process could not be `done`."""
+    if failed:
+        raise Failed(f"not all processes could be {done}: {'; '.join(failed)}", code)
 
 
 async def start(fleet: Fleet, names: Sequence[str]) -> list[CallResult]:
@@ -45,6 +114,7 @@ async def start(fleet: Fleet, names: Sequence[str]) -> list[CallResult]:
 async def stop(fleet: Fleet, names: Sequence[str]) -> list[CallResult]:
     """Stops those that are live, starting or due for a restart, each after its dependents."""
     processes = [fleet.get(name) for name in names]
+    fleet.hold(processes)
     due = [process for process in processes if _is_due(process)]
     request = _call_off(processes)
     stopped = dict(await _stop(fleet, due, request))

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from models.config.redaction import shown_words
 from models.errors import Failed
 from models.supervision.process import Exit, Kind, ProcessSpec
+from models.supervision.runs import Cause
 from supervisor.processes.child import Child, Launch
 from supervisor.processes.context import SupervisionContext
 from supervisor.processes.log_files import tail
@@ -49,9 +50,10 @@ class Phase(enum.Enum):
 class StartAttempt:
     """Created when a start is requested. It ends as running, as failed, or called off by a stop."""
 
-    def __init__(self, name: str, request: int) -> None:
+    def __init__(self, name: str, request: int, cause: Cause) -> None:
         loop = asyncio.get_running_loop()
         self.request = request
+        self.cause = cause
         self.phase = Phase.QUEUE
         self.spawned: asyncio.Task[None] | None = None
         """The spawn. It is completed even where the caller is cancelled: there is never half a start."""

@@ -13,8 +13,19 @@ from typing import Any
 
 from models.config.redaction import shown_words
 from models.errors import NotFound, Unavailable
-from models.supervision.process import UP, Exit, Kind, OnUnhealthy, Restart, Status, restarts, status_after_exit
+from models.supervision.process import (
+    UP,
+    Exit,
+    Kind,
+    OnUnhealthy,
+    Restart,
+    Seconds,
+    Status,
+    restarts,
+    status_after_exit,
+)
 from models.supervision.record import Record
+from models.supervision.runs import Cause
 from supervisor.processes.child import Launch
 from supervisor.processes.hooks import START_POST, STOP_PRE
 from supervisor.processes.instance import Phase, ProcessInstance, StartAttempt, next_request, stopped_before_start
@@ -26,6 +37,8 @@ log = logging.getLogger("supervision")
 
 class InstanceLifecycle(NotifiedProcess):
     """The instance: spawned, running, probed, ended."""
+
+    _runtime_limit: asyncio.Task[None] | None = None
 
     # Starting
 
@@ -42,7 +55,7 @@ class InstanceLifecycle(NotifiedProcess):
         self.policy.cancel()
         self.attempt = attempt
         attempt.phase = Phase.SPAWN
-        self._begin_generation(self.record.generation + 1)
+        self._begin_generation(self.record.generation + 1, attempt.cause)
         attempt.spawned = spawned = self._background(self._spawn_in_turn(launch, attempt))
         try:
             await asyncio.shield(spawned)
@@ -118,6 +131,7 @@ class InstanceLifecycle(NotifiedProcess):
             instance.notifications.listen(lambda message: self._on_notification(instance, message))
         self._context.cgroups.join(self.name, child)
         self._context.on_logs_opened(self.log_files())
+        self.limit_runtime()
 
     def _on_executing(self, instance: ProcessInstance) -> None:
         if instance.spec.type is Kind.NOTIFY:
@@ -153,13 +167,13 @@ class InstanceLifecycle(NotifiedProcess):
         self._restart_if_due()
         self._on_failed()
 
-    def _fail_before_spawn(self, reason: str) -> None:
+    def _fail_before_spawn(self, reason: str, cause: Cause) -> None:
         """A start failed before there was anything to spawn: a dependency, a missing directory."""
         if self.live or self.retired or self._context.closing:
             return
         self.policy.cancel()
         self.attempt = None
-        self._begin_generation(self.record.generation + 1)
+        self._begin_generation(self.record.generation + 1, cause)
         self._fail_to_start(reason)
 
     # Ending
@@ -195,8 +209,9 @@ class InstanceLifecycle(NotifiedProcess):
         self.hooks.call_off(next_request(), START_POST)
         if instance.spec.stop_post:
             self._stop_post_due = instance
+        self.limit_runtime()
         if self.status is Status.STOPPING:
-            self._become(Status.ABORTED if instance.killed else Status.STOPPED, **facts)
+            self._become(Status.ABORTED if instance.killed or instance.is_aborted else Status.STOPPED, **facts)
             return
         self._clear_after_exit(instance)
         if self.status is Status.STARTING and exit is not None:
@@ -250,6 +265,37 @@ class InstanceLifecycle(NotifiedProcess):
                 self.name,
             )
             self._add_to_failed_log(record, f"{reason}configure it to run in the foreground")
+
+    def limit_runtime(self) -> None:
+        """Ends the present instance when it has run for `max-runtime`. Called when it begins or the limit changes."""
+        if self._runtime_limit is not None:
+            self._runtime_limit.cancel()
+            self._runtime_limit = None
+        if self.instance is not None and self.spec.max_runtime is not None:
+            self._runtime_limit = self._background(self._end_at_limit(self.instance, self.spec.max_runtime))
+
+    async def _end_at_limit(self, instance: ProcessInstance, limit: Seconds) -> None:
+        await self._context.clock.sleep(max(0.0, limit - instance.uptime() / 1_000_000))
+        async with self._queue:
+            if instance is not self.instance:
+                return
+            self._runtime_limit = None  # from here on it is not cancelled
+            if self.status is not Status.STOPPING:
+                self._post("process.runtime_exceeded", f"{self.name} has run for {limit:g} s and is stopped")
+            self._abort_at_limit(instance)
+            await self._end(self.record.wanted, next_request())
+            self._after_limit()
+
+    def _abort_at_limit(self, instance: ProcessInstance) -> None:
+        """Its end by our stop signal is `aborted`, so that the policy decides about a restart."""
+        instance.is_aborted = True
+        self._context.runs.judge(self.name, "timeout")
+
+    def _after_limit(self) -> None:
+        """It was ended at its limit; unless an operator has stopped it meanwhile, its policy decides."""
+        if self.record.wanted and self.status is Status.ABORTED:
+            self._restart_if_due()
+            self._on_failed()
 
     # Health
 

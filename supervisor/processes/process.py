@@ -12,8 +12,9 @@ import signal
 from collections.abc import Iterator
 
 from models.errors import Conflict, Invalid, Problem
-from models.supervision.process import ENDED, Status
+from models.supervision.process import ENDED, ProcessSpec, Status
 from models.supervision.record import Record
+from models.supervision.runs import Cause
 from supervisor.processes.child import TAG_VARIABLE, Child, Launch, ticks_per_second
 from supervisor.processes.instance import Phase, ProcessInstance, StartAttempt, StartCalledOff, next_request
 from supervisor.processes.lifecycle import InstanceLifecycle
@@ -21,25 +22,27 @@ from supervisor.processes.notify import NotifySocket
 
 log = logging.getLogger("supervision")
 
+MANUAL = Cause("manual")
+
 
 class Process(InstanceLifecycle):
     """The commands: start, stop, restart, adopt, retire."""
 
     async def start(
-        self, request: int | None = None, by_hand: bool = True, check_first: bool = False, delayed: bool = False
+        self, request: int | None = None, cause: Cause = MANUAL, check_first: bool = False, delayed: bool = False
     ) -> str:
         """Returns what was done, once the outcome is known. Raises `Failed`, `Invalid`.
 
-        A start by hand resets the restart counters; a start for a dependent does not. Where the spec cannot be run on
-        this machine, `Invalid` is raised; with `check_first` the status does not change then. With `delayed` it waits
-        for `start-delay`.
+        Resets the restart counters, except where it is started for a dependent. Where the spec cannot be run on this
+        machine, `Invalid` is raised; with `check_first` the status does not change then. With `delayed` it waits for
+        `start-delay`.
         """
         if self.live and self.status is not Status.STOPPING:
             return self._already()
         if request is not None and (ran := self._job_started_since(request)) is not None:
             await asyncio.shield(ran.outcome)
             return f"{self.name} has been started (pid {self.record.pid})"
-        with self._attempting(request) as attempt:
+        with self._attempting(request, cause) as attempt:
             wanted = self.record.wanted
             self._want(True)
             problem = await self._dependency_problem(attempt)
@@ -57,9 +60,9 @@ class Process(InstanceLifecycle):
                     if check_first and isinstance(failure, Invalid):
                         self._want(wanted)
                     else:
-                        self._fail_by_request(failure, by_hand)
+                        self._fail_by_request(failure, cause)
                     raise
-                if by_hand:
+                if cause.trigger != "dependency":
                     self.policy.reset()
                 self._want(True)
                 await self._begin(launch, attempt)
@@ -78,10 +81,10 @@ class Process(InstanceLifecycle):
         attempt = self.attempt
         return attempt if self.spec.is_job and attempt is not None and attempt.request > request else None
 
-    def _fail_by_request(self, failure: Problem, by_hand: bool) -> None:
-        if by_hand:
+    def _fail_by_request(self, failure: Problem, cause: Cause) -> None:
+        if cause.trigger != "dependency":
             self.policy.reset()
-        self._fail_before_spawn(failure.message)
+        self._fail_before_spawn(failure.message, cause)
 
     async def stop(self, request: int | None = None) -> str:
         """Returns what was done, once it is gone. Calls off all starts that were requested before. Raises `Failed`."""
@@ -108,18 +111,19 @@ class Process(InstanceLifecycle):
                 attempt.call_off()
         if self.policy.cancel():
             self._restart_called_off_by = request
+        self._wake_watchers()
         return self._restart_called_off_by == request
 
-    async def restart(self, request: int | None = None) -> str:
+    async def restart(self, request: int | None = None, cause: Cause = MANUAL) -> str:
         """Stops the process if it is live, then starts it; as `start` with `check_first`, and `stop`."""
-        with self._attempting(request) as attempt:
+        with self._attempting(request, cause) as attempt:
             wanted = self.record.wanted
             self._want(True)
             problem = await self._dependency_problem(attempt)
             async with self._queue:
                 attempt.check()
                 if problem is not None:
-                    self._fail_by_request(problem, by_hand=True)
+                    self._fail_by_request(problem, cause)
                     raise problem
                 try:
                     launch = self._context.launch(self.spec, self.record.generation + 1)
@@ -150,7 +154,7 @@ class Process(InstanceLifecycle):
 
     async def restart_if_running(self) -> str:
         """Restarts the process if it is live and wanted: its spec has changed."""
-        with self._attempting(None) as attempt:
+        with self._attempting(None, Cause("restart")) as attempt:
             if problem := await self._dependency_problem(attempt):
                 raise problem
             async with self._queue:
@@ -164,8 +168,8 @@ class Process(InstanceLifecycle):
         return f"{self.name} has been restarted (pid {self.record.pid})"
 
     @contextlib.contextmanager
-    def _attempting(self, request: int | None) -> Iterator[StartAttempt]:
-        attempt = StartAttempt(self.name, next_request() if request is None else request)
+    def _attempting(self, request: int | None, cause: Cause) -> Iterator[StartAttempt]:
+        attempt = StartAttempt(self.name, next_request() if request is None else request, cause)
         if self.is_called_off(attempt.request):
             attempt.call_off()
         attempt.check()
@@ -174,6 +178,7 @@ class Process(InstanceLifecycle):
             yield attempt
         finally:
             self._attempts.remove(attempt)
+            self._wake_watchers()
 
     async def _dependency_problem(self, attempt: StartAttempt) -> Problem | None:
         """Starts the dependencies and waits for them; returns why they are not up. Raises `Failed` if called off."""
@@ -192,6 +197,11 @@ class Process(InstanceLifecycle):
 
     def _already(self) -> str:
         return f"{self.name} is already {self.status.value} (pid {self.record.pid})"
+
+    def take_over(self, spec: ProcessSpec) -> None:
+        """A reload has changed its configuration."""
+        self.spec = spec
+        self.limit_runtime()
 
     # Adoption
 
@@ -234,8 +244,13 @@ class Process(InstanceLifecycle):
 
     async def _finish_stopping(self) -> None:
         async with self._queue:
-            if self.live and self.status is Status.STOPPING:
-                await self._end(self.record.wanted, next_request())
+            if self.instance is None or self.status is not Status.STOPPING:
+                return
+            limit = self.spec.max_runtime
+            if self.record.wanted and limit is not None and self.instance.uptime() >= limit * 1_000_000:
+                self._abort_at_limit(self.instance)
+            await self._end(self.record.wanted, next_request())
+            self._after_limit()
 
     def mark_unknown(self) -> None:
         """It ended while no server was watching it."""

@@ -14,6 +14,7 @@ from typing import Any
 from models.errors import Problem
 from models.supervision.process import ENDED, TRANSITIONS, TROUBLE, ProcessSpec, Status
 from models.supervision.record import Record
+from models.supervision.runs import Cause
 from supervisor.processes.context import SupervisionContext
 from supervisor.processes.hooks import Hooks
 from supervisor.processes.instance import Phase, ProcessInstance, StartAttempt
@@ -26,6 +27,10 @@ _NEW_INSTANCE: dict[str, Any] = {
     "pid": None, "start_ticks": None, "boot_id": None, "start": None, "end": None, "exit_code": None, "uptime": 0,
     "failed_log": None,
 }  # fmt: skip
+
+
+UNKNOWN_CAUSE = Cause()
+"""Of an instance that an earlier run of the server started and could not store."""
 
 
 class IllegalTransition(Exception):
@@ -117,7 +122,7 @@ class ProcessState:
         return [LogFile(path, spec.log_max_bytes, spec.log_backups, spec.name) for path in paths]
 
     async def until(self, reached: Callable[[ProcessState], bool]) -> None:
-        """Returns when `reached(self)` is true; it is called again after each transition."""
+        """Returns when `reached(self)` is true; it is called again after each transition and each start or stop."""
         while not reached(self):
             change = asyncio.get_running_loop().create_future()
             self._watchers.add(change)
@@ -138,16 +143,25 @@ class ProcessState:
             yield
         finally:
             self._announced -= 1
+            self._wake_watchers()
 
     def _want(self, wanted: bool) -> None:
         if self.record.wanted != wanted:
             self.record = self.record._replace(wanted=wanted)
             self._context.event_writer.note(self.record)
 
-    def _begin_generation(self, generation: int) -> None:
+    def hold(self, is_held: bool) -> None:
+        """Whether an operator stopped it: no schedule starts it as a dependency then."""
+        if self.record.held != is_held:
+            self.record = self.record._replace(held=is_held)
+            self._context.event_writer.note(self.record)
+
+    def _begin_generation(self, generation: int, cause: Cause = UNKNOWN_CAUSE) -> None:
         """A new instance: `starting`, in the present period, with nothing known of it yet."""
         period = self._context.period
-        self._become(Status.STARTING, wanted=True, generation=generation, period=period, **_NEW_INSTANCE)
+        self._become(Status.STARTING, wanted=True, generation=generation, period=period, held=False, **_NEW_INSTANCE)
+        if self.spec.has_runs:
+            self._context.runs.begin(self.record, cause)
 
     def _become(self, status: Status, **facts: Any) -> None:
         """The one place where a status changes: along a legal transition, with exactly one event."""
@@ -156,8 +170,12 @@ class ProcessState:
             raise IllegalTransition(f"{self.name}: {old.value} to {status.value}")
         self.record = self.record._replace(status=status, **facts)
         self._context.event_writer.record(self.record, old, self._context.clock.now(), self.uptime())
+        self._context.runs.follow(self.record, old, self.spec)
         level = logging.WARNING if status in TROUBLE else logging.INFO
         log.log(level, "%s: %s -> %s%s", self.name, old.value, status.value, self._pid_and_exit_code())
+        self._wake_watchers()
+
+    def _wake_watchers(self) -> None:
         for change in self._watchers:
             if not change.done():
                 change.set_result(None)

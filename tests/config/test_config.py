@@ -100,6 +100,7 @@ DEFAULTS: dict[str, object] = {
     "supervisor.notices.retain-rows": 10_000,
     "supervisor.metrics.interval": 5.0,
     "supervisor.metrics.keep": 86400.0,
+    "supervisor.runs.retain": 100,
     "svc.security.mode": "READ_ONLY",
     "svc.security.api-key": None,
     "svc.security.api-key-header": "X-API-Key",
@@ -168,7 +169,7 @@ DEFAULTS: dict[str, object] = {
 
 PROCESS_DEFAULTS: dict[str, object] = {
     "args": (),
-    "type": Kind.SERVICE,
+    "type": None,
     "directory": None,
     "environment": {},
     "user": None,
@@ -213,6 +214,8 @@ PROCESS_DEFAULTS: dict[str, object] = {
     "env_digest": "",
     "template": None,
     "description": "",
+    "schedule": None,
+    "max_runtime": None,
     "health_check": None,
 }
 

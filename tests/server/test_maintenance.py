@@ -60,7 +60,8 @@ def test_the_first_write_after_a_checkpoint_is_not_left_to_the_loop(wal: Path) -
 
 def made(folder: Path) -> Maintenance:
     nothing: Any = None
-    return Maintenance(nothing, cast("EventWriter", Counted()), nothing, nothing, folder / "tracker.db-wal")
+    wal, writer = folder / "tracker.db-wal", cast("EventWriter", Counted())
+    return Maintenance(nothing, writer, nothing, nothing, lambda: None, wal)
 
 
 def moved(maintenance: Maintenance, wal: Path, commits: int, beat: int = 1) -> bool:

@@ -1,0 +1,121 @@
+"""Details of processes, schedules and runs as JSON, beside the seed's `ProcessStatusInfo`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from attrs import frozen
+
+from handlers.http.serializers import Instant, Int32, PageOf, instant, page_of
+from models.paging import Page
+from models.supervision.process import Status
+from models.supervision.runs import Outcome, Run, Trigger
+from supervisor.processes.process import Process
+from supervisor.processes.scheduler import ScheduleReport
+from supervisor.processes.usage import Usage
+
+
+@frozen
+class ProcessRun:
+    """One run of a job; `outcome` is null while it goes on."""
+
+    id: int
+    trigger: Trigger
+    scheduled_for: Instant | None
+    start_time: Instant | None
+    end_time: Instant | None
+    exit_code: Int32 | None
+    outcome: Outcome | None
+
+
+@frozen
+class ProcessSchedule:
+    """`missed` and `skipped` count runs."""
+
+    expression: str
+    timezone: str
+    next_run: Instant | None
+    last_run: Instant | None
+    last_outcome: Outcome | None
+    paused: bool
+    missed: int
+    skipped: int
+
+
+@frozen
+class ProcessDetails:
+    """What operators want to know of a process, beside the seed's `ProcessStatusInfo`."""
+
+    name: str
+    status: Status
+    pid: int | None
+    type: str
+    groups: Sequence[str]
+    labels: Sequence[str]
+    description: str
+    start_time: Instant | None
+    end_time: Instant | None
+    exit_code: Int32 | None
+    restarts: Int32
+    cpu_percent: float | None
+    memory_bytes: int | None
+    status_text: str | None
+    waiting_for: str | None
+    next_restart: Instant | None
+    schedule: ProcessSchedule | None
+    last_run: ProcessRun | None
+
+
+def process_details(
+    process: Process, groups: Sequence[str], usage: Usage | None, schedule: ScheduleReport | None, last: Run | None
+) -> ProcessDetails:
+    record, spec = process.record, process.spec
+    return ProcessDetails(
+        name=process.name,
+        status=record.status,
+        pid=record.pid if process.live else None,
+        type=spec.kind.value,
+        groups=groups,
+        labels=spec.labels,
+        description=spec.description,
+        start_time=instant(record.start),
+        end_time=instant(record.end),
+        exit_code=record.exit_code,
+        restarts=process.restarts,
+        cpu_percent=None if usage is None else round(usage.cpu, 1),
+        memory_bytes=None if usage is None else usage.memory,
+        status_text=None if process.instance is None else process.instance.status_text,
+        waiting_for=process.waiting_for,
+        next_restart=instant(process.next_restart if process.waits_for_restart else None),
+        schedule=None if schedule is None else process_schedule(schedule, last),
+        last_run=None if last is None else process_run(last),
+    )
+
+
+def process_schedule(report: ScheduleReport, last: Run | None) -> ProcessSchedule:
+    return ProcessSchedule(
+        expression=report.expression,
+        timezone=report.timezone,
+        next_run=instant(report.next_run),
+        last_run=None if last is None else instant(last.start),
+        last_outcome=None if last is None else last.outcome,
+        paused=report.paused,
+        missed=report.missed,
+        skipped=report.skipped,
+    )
+
+
+def process_run(run: Run) -> ProcessRun:
+    return ProcessRun(
+        id=run.id,
+        trigger=run.trigger,
+        scheduled_for=instant(run.scheduled_for),
+        start_time=instant(run.start),
+        end_time=instant(run.end),
+        exit_code=run.exit_code,
+        outcome=run.outcome,
+    )
+
+
+def run_page(page: Page[Run]) -> PageOf[ProcessRun]:
+    return page_of(page, [process_run(run) for run in page.content])

@@ -1,0 +1,74 @@
+"""Schedules and the runs of jobs: runs in pages, pausing and resuming."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from attrs import evolve
+
+from handlers.base import Base
+from handlers.http.permissions import CONTROL_PROCESSES, READ
+from handlers.http.serializers import PageOf, ResponseMessage
+from handlers.openapi.describe import Endpoint, Parameter, choice
+from handlers.openapi.describe import whole as whole_number
+from handlers.routing import Route
+from handlers.supervision import details
+from handlers.supervision.details import ProcessRun
+from models.errors import Invalid
+from models.paging import MAX_PAGE_SIZE, paging
+
+_DIRECTION = {"type": "string", "pattern": "^([Aa][Ss][Cc]|[Dd][Ee][Ss][Cc])?$", "default": "desc"}
+_PAUSED = evolve(choice("paused", "true pauses the schedule, false resumes it", ["true", "false"]), required=True)
+
+
+class Runs(Base):
+    permission = READ
+    endpoints: ClassVar = {
+        "GET": Endpoint(
+            "The runs of a job in pages, the newest first",
+            PageOf[ProcessRun],
+            path=["name"],
+            query=[
+                whole_number("page", "Which page, the first is 0", 0),
+                whole_number("size", "How many on a page", 20, 1, MAX_PAGE_SIZE),
+                Parameter("sortDirection", "asc or desc, in any case", _DIRECTION),
+            ],
+            fails=[404, 504],
+            tool="process_runs",
+        )
+    }
+
+    async def get(self, name: str) -> None:
+        requested = paging({"sortBy": "id", **self.query()}, {"id": "id"})
+        page = await self.services.context.runs.page(name, requested)
+        if not page.total:
+            self.services.fleet.get(name)  # raises NotFound
+        self.reply(details.run_page(page))
+
+
+class ScheduleState(Base):
+    """Pauses and resumes the schedule of one process; its run, if any, goes on."""
+
+    permission = CONTROL_PROCESSES
+    endpoints: ClassVar = {
+        "POST": Endpoint(
+            "Pause or resume the schedule of one process",
+            ResponseMessage,
+            path=["name"],
+            query=[_PAUSED],
+            fails=[400, 404, 500],
+            tool="process_schedule",
+        )
+    }
+
+    async def post(self, name: str) -> None:
+        paused = self.query().get("paused", "")
+        if paused not in ("true", "false"):
+            raise Invalid("paused must be true or false")
+        self.reply(ResponseMessage(await self.services.scheduler.pause(name, paused == "true")))
+
+
+routes: list[Route] = [
+    (r"/processes/runs/([^/]+)", Runs),
+    (r"/processes/schedule/([^/]+)", ScheduleState),
+]

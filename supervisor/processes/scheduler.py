@@ -1,0 +1,325 @@
+"""Schedules: one timer for all of them, and what a tick does.
+
+The instant of a tick is stored in the same transaction as the status `starting`, which comes before the spawn: so no
+instant runs twice, whenever the server is killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Coroutine
+from typing import Any
+
+from attrs import define, evolve, frozen
+
+from models.errors import Invalid, Problem
+from models.json_format import rfc3339
+from models.supervision import runs
+from models.supervision.runs import Cause, ScheduleState
+from models.supervision.schedule import SECOND, Due, Overlap, Schedule, usable, zone, zone_name
+from supervisor.processes.context import SupervisionContext
+from supervisor.processes.fleet import Fleet
+from supervisor.processes.instance import StartCalledOff, next_request
+from supervisor.processes.process import Process
+from supervisor.scheduling import yield_to_loop
+
+log = logging.getLogger("schedules")
+
+_BATCH = 5
+_JUMP_SECONDS = 1.0
+_STOPPED = "it was stopped or paused before it started"
+
+
+@frozen
+class ScheduleReport:
+    """What responses and pages show of a schedule."""
+
+    expression: str
+    timezone: str
+    next_run: int | None
+    paused: bool
+    missed: int
+    skipped: int
+
+
+@define(eq=False)
+class Entry:
+    """The schedule of one process."""
+
+    process: Process
+    schedule: Schedule
+    state: ScheduleState
+    is_planned: bool = False
+    due_at: int | None = None
+    """When the next instant runs; `None` where there is none or the schedule is paused."""
+    queued: int | None = None
+    """The number of the request for the run that waits (`overlap: queue`)."""
+
+    def plan(self) -> None:
+        """Computes when the next instant runs."""
+        self.is_planned = True
+        instant = None if self.state.paused else self.schedule.next_after(self.state.handled)
+        self.due_at = None if instant is None else self.schedule.delayed(instant, random.random())
+
+
+class Scheduler:
+    def __init__(self, fleet: Fleet, context: SupervisionContext) -> None:
+        """Reads the states of all schedules. Raises `peewee.PeeweeException`."""
+        self._fleet = fleet
+        self._context = context
+        self._states = runs.load_states()
+        self._entries: dict[str, Entry] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._armed_for = 0
+        self._round: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        fleet.on_specs_changed = self.configure
+
+    def configure(self) -> None:
+        """Takes over the schedules of the present configuration. Runs that go on are not touched."""
+        now, before = self._context.clock.now(), self._entries
+        zone.cache_clear()
+        self._entries = {}
+        for process in self._fleet:
+            schedule = process.spec.schedule
+            if schedule is None or process.retired:
+                continue
+            old = before.get(process.name)
+            if old is not None and old.process is process and old.schedule == schedule:
+                self._entries[process.name] = old
+            else:
+                self._entries[process.name] = Entry(process, schedule, self._state(process.name, schedule, now))
+        for name in [name for name in self._states if name not in self._entries]:
+            del self._states[name]
+            self._context.event_writer.forget_schedule(name)
+        self._wake()
+
+    def _state(self, name: str, schedule: Schedule, now: int) -> ScheduleState:
+        """The stored state; instants that passed under other times were not missed."""
+        stored = self._states.get(name)
+        if stored is not None and stored.times == schedule.times:
+            return stored
+        if stored is None:
+            state = ScheduleState(name, schedule.times, now)
+        else:
+            state = evolve(stored, times=schedule.times, handled=max(now, usable(stored.handled, now)))
+        return self._keep(state)
+
+    def _keep(self, state: ScheduleState) -> ScheduleState:
+        self._states[state.process] = state
+        self._context.event_writer.note_schedule(state)
+        return state
+
+    def report(self, process: Process) -> ScheduleReport | None:
+        """`None` for a process without a schedule."""
+        entry = self._entries.get(process.name)
+        if entry is None:
+            return None
+        state, schedule = entry.state, entry.schedule
+        timezone = "UTC" if schedule.every is not None else zone_name(schedule.timezone)
+        return ScheduleReport(schedule.expression, timezone, entry.due_at, state.paused, state.missed, state.skipped)
+
+    # Pausing
+
+    async def pause(self, name: str, paused: bool) -> str:
+        """Pauses or resumes the schedule of a process; returns when that is stored. Raises `NotFound`, `Invalid`."""
+        self._fleet.get(name)
+        entry = self._entries.get(name)
+        if entry is None:
+            raise Invalid(f"{name} has no schedule")
+        self._pause(entry, paused)
+        self._wake()
+        await self._fleet.stored()
+        return f"the schedule of {name} {'is paused' if paused else 'goes on'}"
+
+    def pause_all(self, paused: bool) -> None:
+        for entry in self._entries.values():
+            self._pause(entry, paused)
+        self._wake()
+
+    def _pause(self, entry: Entry, paused: bool) -> None:
+        if entry.state.paused == paused:
+            return
+        now = self._context.clock.now()
+        handled = entry.state.handled if paused else max(now, usable(entry.state.handled, now))
+        entry.state = self._keep(evolve(entry.state, paused=paused, handled=handled))
+        entry.is_planned = False
+
+    # Time
+
+    def check_clock(self) -> None:
+        """Called every few seconds: the wall clock may have jumped, or the host slept, while the timer waited."""
+        if self._timer is None:
+            return
+        now = self._context.clock.now()
+        remaining = self._timer.when() - asyncio.get_running_loop().time()
+        if abs((self._armed_for - now) / SECOND - remaining) > _JUMP_SECONDS:
+            for entry in self._entries.values():
+                if usable(entry.state.handled, now) != entry.state.handled:
+                    entry.is_planned = False
+            self._wake()
+
+    def _wake(self) -> None:
+        """Begins a round, unless one goes on."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._round is None and not self._context.closing:
+            self._round = self._background(self._run_round())
+
+    async def _run_round(self) -> None:
+        """Ticks, a few in each iteration of the loop, until nothing is due; then sets the timer."""
+        try:
+            while due := self._due():
+                for number, entry in enumerate(due, 1):
+                    self._handle(entry)
+                    if number % _BATCH == 0:
+                        await yield_to_loop()
+        finally:
+            self._round = None
+        self._arm()
+
+    def _due(self) -> list[Entry]:
+        now = self._context.clock.now()
+        return [
+            entry
+            for entry in self._entries.values()
+            if not entry.is_planned or (entry.due_at is not None and entry.due_at <= now)
+        ]
+
+    def _arm(self) -> None:
+        times = [entry.due_at for entry in self._entries.values() if entry.due_at is not None]
+        if times and not self._context.closing:
+            self._armed_for = min(times)
+            wait = max(0, self._armed_for - self._context.clock.now()) / SECOND
+            self._timer = asyncio.get_running_loop().call_later(wait, self._wake)
+
+    def _handle(self, entry: Entry) -> None:
+        try:
+            self._tick(entry)
+        except Exception:  # one bad schedule must not stop the others
+            log.exception("%s: its schedule does not run until the next reload", entry.process.name)
+            entry.is_planned, entry.due_at = True, None
+
+    def _tick(self, entry: Entry) -> None:
+        """Runs what is due, and plans the next instant."""
+        if self._entries.get(entry.process.name) is not entry:
+            return  # a reload replaced it during the round
+        now = self._context.clock.now()
+        if usable(entry.state.handled, now) != entry.state.handled:
+            entry.state = self._keep(evolve(entry.state, handled=now))
+            entry.is_planned = False
+        if not entry.is_planned:
+            entry.plan()
+        if entry.due_at is None or entry.due_at > now:
+            return
+        due = entry.schedule.due(entry.state.handled, now)
+        missed = entry.state.missed + due.missed
+        entry.state = self._keep(evolve(entry.state, handled=due.handled, missed=missed))
+        if due.missed:
+            self._report_missed(entry, due)
+        if due.run is not None:
+            self._run(entry, due.run)
+        entry.plan()
+
+    # Ticks
+
+    def _run(self, entry: Entry, instant: int) -> None:
+        """One tick, according to the kind of the process and what it does now."""
+        process = entry.process
+        if held := self._fleet.held_dependency(process):
+            self._skip(entry, instant, f"an operator stopped {held.name}, which it depends on")
+        elif not process.spec.is_job:
+            if process.live and process.record.wanted:
+                self._background(self._restart(entry, instant))
+            else:
+                self._skip(entry, instant, f"it is {process.status.value}, and only a live service is restarted")
+        elif not (process.live or process.is_pending):
+            self._background(self._start(entry, instant))
+        elif entry.schedule.overlap is Overlap.REPLACE:
+            self._background(self._replace(entry, instant))
+        elif entry.schedule.overlap is Overlap.QUEUE and not self._has_queued(entry):
+            entry.queued = next_request()
+            self._background(self._start_after(entry, instant, entry.queued))
+        else:
+            self._skip(entry, instant, "the run before is not over")
+
+    @staticmethod
+    def _has_queued(entry: Entry) -> bool:
+        return entry.queued is not None and not entry.process.is_called_off(entry.queued)
+
+    async def _start(self, entry: Entry, instant: int) -> None:
+        process = entry.process
+        try:
+            await self._fleet.start_once(process, next_request(), Cause("schedule", instant))
+        except StartCalledOff:
+            self._skip(entry, instant, _STOPPED)
+        except Problem as problem:
+            log.warning("%s: %s", process.name, problem.message)
+
+    async def _restart(self, entry: Entry, instant: int) -> None:
+        try:
+            await self._fleet.restart(entry.process.name, Cause("schedule", instant))
+        except Problem as problem:
+            log.warning("%s: %s", entry.process.name, problem.message)
+
+    async def _replace(self, entry: Entry, instant: int) -> None:
+        request = next_request()
+        try:
+            await entry.process.stop(request)
+        except Problem as problem:
+            self._skip(entry, instant, problem.message)
+            return
+        await self._start_unless_stopped(entry, instant, request)
+
+    async def _start_after(self, entry: Entry, instant: int, request: int) -> None:
+        """Starts it when the run before is over, unless a stop or a pause comes first."""
+        process = entry.process
+        await process.until(lambda state: state.is_called_off(request) or not (state.live or state.is_pending))
+        if entry.queued == request:
+            entry.queued = None
+        if self._entries.get(process.name) is not entry or self._context.closing:
+            return
+        await self._start_unless_stopped(entry, instant, request)
+
+    async def _start_unless_stopped(self, entry: Entry, instant: int, request: int) -> None:
+        """`request` is the one since which nobody may have stopped it."""
+        if entry.state.paused or entry.process.is_called_off(request):
+            self._skip(entry, instant, _STOPPED)
+        else:
+            await self._start(entry, instant)
+
+    def _skip(self, entry: Entry, instant: int, reason: str) -> None:
+        entry.state = self._keep(evolve(entry.state, skipped=entry.state.skipped + 1))
+        name, at = entry.process.name, rfc3339(instant)
+        message = f"{name}: the run of {at} is skipped: {reason}"
+        self._context.notices.post("schedule.skipped", name, message, scheduledFor=at, reason=reason)
+
+    def _report_missed(self, entry: Entry, due: Due) -> None:
+        name, until = entry.process.name, rfc3339(due.handled)
+        many = "1 run was" if due.missed == 1 else f"{due.missed} runs were"
+        message = f"{name}: {many} missed until {until}{', one is made up for' if due.is_made_up else ''}"
+        self._context.notices.post("schedule.missed", name, message, count=due.missed, until=until)
+
+    # Tasks
+
+    def _background(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._on_task_done)
+        return task
+
+    def _on_task_done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()):
+            log.error("unexpected error: %s", error, exc_info=error)
+
+    def close(self) -> None:
+        """No schedule runs any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for task in list(self._tasks):
+            task.cancel()
