@@ -44,7 +44,8 @@ def lab(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     folder = tmp_path_factory.mktemp("lab")
     log = folder / "web.log"
     log.write_text("one\ntwo\n")
-    processes = {"web": {"command": "sleep 1000", "stdout-logfile": str(log)}}
+    job = {"command": "true", "schedule": "@yearly", "auto-start": True}
+    processes = {"web": {"command": "sleep 1000", "stdout-logfile": str(log)}, "job": job}
     with web() as repository, registry(folder) as place:
         repository.serve(("tint", "0.1.0", TINT), ("tint", "0.2.0", NEXT))
         repository.pages[HUB] = json.dumps({"packages": [PACKAGE]}).encode()
@@ -166,6 +167,9 @@ async def processes(one: Agent) -> None:
     assert (await one.gives("process_details", select="w*"))[0]["restarts"] == 0
     assert await one.gives("process_groups") == []
     assert (await one.gives("process_notices", process="web"))["totalElements"] == 0
+    assert [run["trigger"] for run in (await one.gives("process_runs", name="job"))["content"]] == ["auto"]
+    assert "is paused" in (await one.gives("process_schedule", name="job", paused="true"))["message"]
+    assert (await one.gives("process_details", select="job"))[0]["schedule"]["paused"]
     assert (await one.gives("process_signal", name="web", signal="CONT"))["message"].startswith("SIGCONT")
     for verb, outcome in (("start", "already"), ("signal", "signalled"), ("restart", "restarted"), ("stop", "stopped")):
         arguments = {"select": "web", "signal": "CONT"} if verb == "signal" else {"select": "web"}
