@@ -33,10 +33,13 @@ from models.paging import Paging, paging
 from models.supervision import selectors
 from models.supervision.events import Entry, Filter
 from models.supervision.process import STATUSES, TROUBLE, ProcessSpec, Status
+from models.supervision.runs import Outcome
 from supervisor.processes import group_calls
 from supervisor.processes.process import Process
 
 _MAX_TIMELINE_EVENTS = 15
+_MAX_RUNS = 10
+_VERBS = ("start", "stop", "restart")
 _TIMELINE_WIDTH = 900
 _MICROS_PER_SECOND = 1_000_000
 _MTIME_SLACK_SECONDS = 0.1
@@ -87,7 +90,7 @@ class Processes(Page):
         return table, [process for process in fleet if process.name in set(names)]
 
     async def post(self) -> None:
-        verb, names = _verb(self), self.get_body_arguments("name")
+        verb, names = _verb(self, *_VERBS), self.get_body_arguments("name")
         if self.get_body_argument("to", "") == "selected":
             await self._change_selected(verb, names)
         else:
@@ -123,6 +126,8 @@ class ProcessPage(Page):
         process = self.services.fleet.get(name)
         usage = (await self.services.meter.read([process])).get(name)
         page = await self.services.history.page(Paging(size=_MAX_TIMELINE_EVENTS), Filter(process=name))
+        has_runs = process.spec.has_runs or self.services.context.runs.last(name) is not None
+        runs = await self.services.context.runs.page(name, Paging(size=_MAX_RUNS)) if has_runs else None
         write_page(
             self,
             "supervision/process.html",
@@ -132,6 +137,9 @@ class ProcessPage(Page):
             events=page.content,
             total=page.total,
             spans=spans(page.content, self.services.clock.now()),
+            runs=runs,
+            schedule=self.services.scheduler.report(process),
+            outcome=outcome_html,
             settings=_settings(process.spec),
             uptime=uptime_text(process),
             logs=_log_streams(process.spec),
@@ -178,9 +186,11 @@ class ProcessPage(Page):
         return True
 
     async def post(self, name: str) -> None:
-        fleet = self.services.fleet
-        actions = {"start": fleet.start, "stop": fleet.stop, "restart": fleet.restart}
-        await actions[_verb(self)](name)
+        verb, fleet = _verb(self, *_VERBS, "pause", "resume"), self.services.fleet
+        if verb in _VERBS:
+            await {"start": fleet.start, "stop": fleet.stop, "restart": fleet.restart}[verb](name)
+        else:
+            await self.services.scheduler.pause(name, verb == "pause")
         path = process_url(name) if self.get_body_argument("to", "") == "one" else "/processes"
         self.redirect(self.prefix + path, status=303)
 
@@ -242,11 +252,17 @@ def _log_streams(spec: ProcessSpec) -> dict[str, str]:
     return {stream: labels[stream] for stream, path in paths.items() if path}
 
 
-def _verb(page: Page) -> str:
+def _verb(page: Page, *verbs: str) -> str:
     verb = page.get_body_argument("verb", "")
-    if verb not in ("start", "stop", "restart"):
-        raise Invalid("verb must be start, stop or restart")
+    if verb not in verbs:
+        raise Invalid(f"verb must be {', '.join(verbs[:-1])} or {verbs[-1]}")
     return verb
+
+
+def outcome_html(outcome: Outcome | None) -> str:
+    """The state of a run."""
+    kinds = {"success": "good", "failure": "bad", "timeout": "bad", "unknown": "warn", "stopped": ""}
+    return layout.state("running", "busy") if outcome is None else layout.state(outcome, kinds[outcome])
 
 
 def _status(name: str) -> Status | None:
@@ -267,6 +283,9 @@ def _settings(spec: ProcessSpec) -> list[tuple[str, str]]:
         ("limits", ", ".join(f"{name} {soft}:{hard}" for name, (soft, hard) in spec.limits.items())),
         ("stdout-logfile", spec.stdout_logfile),
         ("stderr-logfile", spec.stderr_file),
+        ("type", spec.kind.value),
+        ("schedule", "" if spec.schedule is None else spec.schedule.expression),
+        ("max-runtime", "" if spec.max_runtime is None else f"{spec.max_runtime:g} s"),
         ("order", str(spec.order)),
         ("depends-on", ", ".join(f"{needed.process} ({needed.condition.value})" for needed in spec.depends_on)),
         ("auto-start", "yes" if spec.auto_start else "no"),

@@ -247,10 +247,12 @@ class Process(InstanceLifecycle):
             if self.instance is None or self.status is not Status.STOPPING:
                 return
             limit = self.spec.max_runtime
-            if self.record.wanted and limit is not None and self.instance.uptime() >= limit * 1_000_000:
+            is_over = self.record.wanted and limit is not None and self.instance.uptime() >= limit * 1_000_000
+            if is_over:
                 self._abort_at_limit(self.instance)
             await self._end(self.record.wanted, next_request())
-            self._after_limit()
+            if is_over:
+                self._after_limit()
 
     def mark_unknown(self) -> None:
         """It ended while no server was watching it."""

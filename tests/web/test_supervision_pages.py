@@ -15,7 +15,7 @@ from talk import running_server
 COUNTING = python("import itertools, time\nfor i in itertools.count(): print('line', i, flush=True); time.sleep(0.05)")
 FORGED = "<script>document.title = 'forged'</script>"
 FORM = "application/x-www-form-urlencoded"
-PAGES = ["/", "/processes", "/processes/web", "/history"]
+PAGES = ["/", "/processes", "/processes/web", "/processes/nightly", "/history"]
 
 
 @pytest.fixture(scope="module")
@@ -31,6 +31,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         "db": {"command": "sleep 1000"},
         "broken": {"command": ["/nonexistent/<b>program</b>"]},
         "odd name / ü": {"command": "sleep 1000"},
+        "nightly": {"command": "true", "schedule": "@daily", "auto-start": True},
     }
     with running_server(folder, processes) as one:
         yield one
