@@ -26,6 +26,7 @@ from models.errors import Invalid
 from models.supervision.selectors import Group, groups_of, select
 from supervisor.processes import group_calls
 from supervisor.processes.group_calls import CallResult
+from supervisor.processes.scheduler import Scheduler
 
 _ABOUT_SELECT = (
     "Which processes: names, globs, `@group`, `label=value`, `all`, and `!term` to exclude, "
@@ -116,6 +117,10 @@ class SelectedOperation(Base):
         path, code = self.request.path, self.failure_code
         self.reply(ErrorResponseWithResults(at, path, "Internal Server Error", message, code, results))
 
+    def scheduler_of_all(self) -> Scheduler | None:
+        """The scheduler where the selector is `all` alone: then it is a call for all, schedules included."""
+        return self.services.scheduler if self.get_query_arguments("select") == ["all"] else None
+
     def call(self, names: Sequence[str]) -> Awaitable[list[CallResult]]:
         """Does it to the processes of these names."""
         raise NotImplementedError
@@ -132,7 +137,7 @@ class StartSelected(SelectedOperation):
     endpoints: ClassVar = _endpoint("Start")
 
     def call(self, names: Sequence[str]) -> Awaitable[list[CallResult]]:
-        return group_calls.start(self.services.fleet, names)
+        return group_calls.start(self.services.fleet, names, self.scheduler_of_all())
 
 
 class StopSelected(SelectedOperation):
@@ -140,14 +145,14 @@ class StopSelected(SelectedOperation):
     failure_code = "STOP_FAILED"
 
     def call(self, names: Sequence[str]) -> Awaitable[list[CallResult]]:
-        return group_calls.stop(self.services.fleet, names)
+        return group_calls.stop(self.services.fleet, names, self.scheduler_of_all())
 
 
 class RestartSelected(SelectedOperation):
     endpoints: ClassVar = _endpoint("Restart")
 
     def call(self, names: Sequence[str]) -> Awaitable[list[CallResult]]:
-        return group_calls.restart(self.services.fleet, names)
+        return group_calls.restart(self.services.fleet, names, self.scheduler_of_all())
 
 
 class SignalSelected(SelectedOperation):

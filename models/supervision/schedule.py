@@ -12,6 +12,7 @@ import os
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta, tzinfo
 from functools import lru_cache
+from itertools import takewhile
 from pathlib import Path
 
 from attrs import frozen
@@ -241,33 +242,35 @@ def _latest(fields: str, place: tzinfo, now: int) -> int | None:
 
 
 def _count(fields: str, place: tzinfo, after: int, until: int) -> int:
-    """The instants in (after, until]: by multiplication for whole days of 24 hours, one by one for other days."""
+    """The instants in (after, until]: by multiplication for days on which the clock is not changed, else one by one."""
     from cronsim import CronSim
 
     cron = CronSim(fields, datetime.fromtimestamp(after // SECOND, place))
     a_day, total, day = len(cron.hours) * len(cron.minutes), 0, datetime.fromtimestamp(after // SECOND, place).date()
-    start = _midnight(day, place)
-    while start <= until:
-        day += timedelta(days=1)
-        end = _midnight(day, place)
-        if after < start and end - 1 <= until and _is_even(start, end, place):
-            begun = day - timedelta(days=1)
-            total += a_day if begun.month in cron.months and cron.match_day(begun) else 0
-        else:
-            for instant in _cron_instants(fields, place, max(after, start - 1)):
-                if instant > until or instant >= end:
-                    break
-                total += 1
-        start = end
+    while (start := _midnight(day, place)) <= until:
+        days = _even_days(day, place, until) if after < start else 0
+        for _ in range(days):
+            total += a_day if day.month in cron.months and cron.match_day(day) else 0
+            day += timedelta(days=1)
+        if not days:
+            day += timedelta(days=1)
+            last = min(until, _midnight(day, place) - 1)
+            total += sum(1 for _ in takewhile(last.__ge__, _cron_instants(fields, place, max(after, start - 1))))
     return total
+
+
+def _even_days(day: date, place: tzinfo, until: int) -> int:
+    """How many days from `day` on end before `until` without a change of the clock: 14, 1 or 0."""
+    start = _midnight(day, place)
+    first = datetime.fromtimestamp(start // SECOND, place)
+    for days in (14, 1):
+        end = _midnight(day + timedelta(days=days), place)
+        last = datetime.fromtimestamp(end // SECOND - 1, place)
+        is_even = end - start == days * _DAY_SECONDS * SECOND and first.utcoffset() == last.utcoffset()
+        if end - 1 <= until and is_even:
+            return days
+    return 0
 
 
 def _midnight(day: date, place: tzinfo) -> int:
     return int(datetime(day.year, day.month, day.day, tzinfo=place).timestamp()) * SECOND
-
-
-def _is_even(start: int, end: int, place: tzinfo) -> bool:
-    """Whether the clock is not changed on this day."""
-    first = datetime.fromtimestamp(start // SECOND, place)
-    last = datetime.fromtimestamp(end // SECOND - 1, place)
-    return end - start == _DAY_SECONDS * SECOND and first.utcoffset() == last.utcoffset()

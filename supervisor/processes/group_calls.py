@@ -98,8 +98,16 @@ def _check_all(failed: list[str], done: str, code: str) -> None:
         raise Failed(f"not all processes could be {done}: {'; '.join(failed)}", code)
 
 
-async def start(fleet: Fleet, names: Sequence[str]) -> list[CallResult]:
-    """Starts those that are not live, lower `order` first."""
+async def start(fleet: Fleet, names: Sequence[str], scheduler: Scheduler | None = None) -> list[CallResult]:
+    """Starts those that are not live, lower `order` first.
+
+    Here and below `scheduler` is given where all processes are selected: schedules are paused and resumed then, and
+    no scheduled job is started, as by the calls for all.
+    """
+    jobs: list[CallResult] = []
+    if scheduler is not None:
+        _resume(fleet, scheduler)
+        names, jobs = _without_jobs(fleet, names)
     processes = [fleet.get(name) for name in names]
     live = {process for process in processes if process.live}
     request, idle = next_request(), [process for process in processes if not process.live]
@@ -108,11 +116,21 @@ async def start(fleet: Fleet, names: Sequence[str]) -> list[CallResult]:
     await fleet.stored()
     return [
         _unchanged(one, "already") if one in live else _result(one, dict(started)[one], "started") for one in processes
+    ] + jobs
+
+
+def _without_jobs(fleet: Fleet, names: Sequence[str]) -> tuple[list[str], list[CallResult]]:
+    """The names of all but scheduled jobs, and the results of these."""
+    jobs = [name for name in names if fleet.get(name).spec.is_scheduled_job]
+    return [name for name in names if name not in jobs], [
+        CallResult(name, "already", f"{name} runs by its schedule") for name in jobs
     ]
 
 
-async def stop(fleet: Fleet, names: Sequence[str]) -> list[CallResult]:
+async def stop(fleet: Fleet, names: Sequence[str], scheduler: Scheduler | None = None) -> list[CallResult]:
     """Stops those that are live, starting or due for a restart, each after its dependents."""
+    if scheduler is not None:
+        scheduler.pause_all(True)
     processes = [fleet.get(name) for name in names]
     fleet.hold(processes)
     due = [process for process in processes if _is_due(process)]
@@ -125,11 +143,18 @@ async def stop(fleet: Fleet, names: Sequence[str]) -> list[CallResult]:
     ]
 
 
-async def restart(fleet: Fleet, names: Sequence[str]) -> list[CallResult]:
+async def restart(fleet: Fleet, names: Sequence[str], scheduler: Scheduler | None = None) -> list[CallResult]:
     """Stops those that are live, waits until they are gone, and starts all of them.
 
     A live process that depends on one of them is restarted too and has a result of its own.
     """
+    jobs: list[CallResult] = []
+    if scheduler is not None:
+        _resume(fleet, scheduler)
+        names, jobs = _without_jobs(fleet, names)
+        live = [one.name for one in jobs if _is_due(fleet.get(one.name))]
+        stopped_jobs = {one.name: one for one in await stop(fleet, live)}
+        jobs = [stopped_jobs.get(one.name, one) for one in jobs]
     processes = [fleet.get(name) for name in names]
     behind = [one for one in fleet.dependents_of(names) if one not in processes and _is_due(one)]
     due = [process for process in processes if _is_due(process)]
@@ -144,7 +169,7 @@ async def restart(fleet: Fleet, names: Sequence[str]) -> list[CallResult]:
         if isinstance(result, str):
             results[process] = f"{process.name} has been restarted (pid {process.record.pid})"
     await fleet.stored()
-    return [_result(process, results[process], "restarted") for process in [*processes, *behind]]
+    return [_result(process, results[process], "restarted") for process in [*processes, *behind]] + jobs
 
 
 def send(fleet: Fleet, names: Sequence[str], number: signal.Signals, to_group: bool) -> list[CallResult]:

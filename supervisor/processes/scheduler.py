@@ -88,6 +88,7 @@ class Scheduler:
                 continue
             old = before.get(process.name)
             if old is not None and old.process is process and old.schedule == schedule:
+                old.is_planned = False
                 self._entries[process.name] = old
             else:
                 self._entries[process.name] = Entry(process, schedule, self._state(process.name, schedule, now))

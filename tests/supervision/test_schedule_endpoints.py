@@ -115,6 +115,23 @@ def test_a_pause_is_stored_and_ctl_shows_and_ends_it(server: Server) -> None:
     assert details(server, "backup")["schedule"]["paused"]
 
 
+def test_the_page_of_a_job_shows_its_schedule_and_runs_and_pauses_it(server: Server) -> None:
+    server.do("start", "backup")
+    server.until("backup", "finished")
+    form = {"Content_Type": "application/x-www-form-urlencoded"}
+    assert server.post("/processes/backup", b"verb=resume&to=one", **form).headers["Location"] == "/processes/backup"
+    shown = server.get("/processes/backup").text
+    for part in ("30 2 1 1 *", "Europe/Berlin", "01-01 01:30:00 UTC", "Pause schedule", "success", "manual"):
+        assert part in shown
+    server.post("/processes/backup", b"verb=pause&to=one", **form)
+    assert "Resume schedule" in server.get("/processes/backup").text
+    assert details(server, "backup")["schedule"]["paused"]
+    assert server.post("/processes/web", b"verb=pause", **form).status == 400
+    assert server.post("/processes", b"verb=pause", **form).status == 400
+    assert "Schedule</h2>" not in server.get("/processes/web").text
+    assert "Runs</h2>" in server.get("/processes/import").text
+
+
 def test_the_group_calls_pause_and_resume_and_run_no_job(server: Server) -> None:
     group = "/api/v1/processes/group"
     runs = len(server.get(f"{RUNS}/backup").json["content"])
@@ -129,4 +146,11 @@ def test_the_group_calls_pause_and_resume_and_run_no_job(server: Server) -> None
     assert [details(server, name)["schedule"]["paused"] for name in scheduled] == [False] * 3
     assert len(server.get(f"{RUNS}/backup").json["content"]) == runs
     assert server.status("nightly") == "running"
-    assert [run["trigger"] for run in server.get(f"{RUNS}/nightly").json["content"]] == ["manual", "manual"]
+    assert ctl(server, "stop", "all").returncode == 0
+    assert [details(server, name)["schedule"]["paused"] for name in scheduled] == [True] * 3
+    started = ctl(server, "start", "all")
+    assert "backup runs by its schedule" in started.stdout
+    assert [details(server, name)["schedule"]["paused"] for name in scheduled] == [False] * 3
+    assert server.post("/api/v1/processes/restart?select=all").status == 200
+    assert len(server.get(f"{RUNS}/backup").json["content"]) == runs
+    assert [run["trigger"] for run in server.get(f"{RUNS}/nightly").json["content"]] == ["manual"] * 4
