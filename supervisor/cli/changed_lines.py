@@ -26,8 +26,20 @@ def changed_lines(base_branch: str, environ: Mapping[str, str]) -> tuple[str, st
     base = _base(base_branch, environ)
     files = ranges_of(_git("-c", "core.quotePath=false", "diff", "-U0", "--no-ext-diff", "--no-renames", "--no-color",
                            "--src-prefix=a/", "--dst-prefix=b/", base, "HEAD"))  # fmt: skip
-    paths = _git("ls-files", "-z", "--full-name", ":/").replace(b"\0", b"\n").decode("utf-8", "replace")
-    return json.dumps({"base": base, "head": head, "files": files}), paths
+    return json.dumps({"base": base, "head": head, "files": files}), repository_paths()
+
+
+def repository_paths() -> str:
+    """The part `paths`: the files of the repository, one a line. Raises `NoDiff`."""
+    return _git("ls-files", "-z", "--full-name", ":/").replace(b"\0", b"\n").decode("utf-8", "replace")
+
+
+def work_tree() -> Path:
+    """The top folder of the repository, else the current folder."""
+    try:
+        return Path(_git("rev-parse", "--show-toplevel").decode("utf-8", "surrogateescape").rstrip("\n")).resolve()
+    except NoDiff:
+        return Path.cwd().resolve()
 
 
 def _base(base_branch: str, environ: Mapping[str, str]) -> str:

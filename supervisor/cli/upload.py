@@ -18,9 +18,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from supervisor.cli.changed_lines import NoDiff, changed_lines, diff_file
+from supervisor.cli.changed_lines import NoDiff, changed_lines, diff_file, repository_paths, work_tree
 from supervisor.cli.ci_environment import facts
 from supervisor.cli.upload_request import REFUSED, UNREACHABLE, USAGE, Server, UploadError, packed, reason_of
+from supervisor.cli.upload_summary import summary
 
 _OWN_KEY = "upload-"
 """How keys begin that are made here, for a run of one upload."""
@@ -46,8 +47,8 @@ def add_to(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--url", help="the server (default: PILOTHOUSE_URL, else http://127.0.0.1:8080)")
     parser.add_argument("--token-file", type=Path, help="a file with the token, instead of PILOTHOUSE_TOKEN")
     parser.add_argument("--project", required=True)
-    for name, metavar in {"junit": "test reports", "jacoco": "coverage reports"}.items():
-        text = f"{metavar}; ** matches folders; may be repeated"
+    for name, kind in _KINDS.items():
+        text = f"{kind}; ** matches folders; may be repeated"
         parser.add_argument(f"--{name}", metavar="GLOB", action="append", default=[], help=text)
     for name in _FIELDS:
         parser.add_argument(f"--{_dashed(name)}", dest=name, metavar=name.upper(), help=_HELP.get(name))
@@ -58,12 +59,7 @@ def add_to(parser: argparse.ArgumentParser) -> None:
         choices=["worst", "last"],
         help="which outcome counts of a test that passed and failed in one suite (worst)",
     )
-    parser.add_argument(
-        "--diff",
-        default="auto",
-        metavar="auto|off|FILE",
-        help="the changed lines: by default from git, where there is a base branch",
-    )
+    _add_repository_options(parser)
     parser.add_argument("--no-gzip", action="store_true", help="send the files as they are")
     parser.add_argument("--gate", action="store_true", help="exit with 1 if the quality gate fails")
     parser.add_argument("--timeout", type=_seconds, default=120.0, metavar="S", help="seconds without an answer (120)")
@@ -77,6 +73,31 @@ def add_to(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
+def _add_repository_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options on the repository and the summary."""
+    parser.add_argument(
+        "--diff",
+        default="auto",
+        metavar="auto|off|FILE",
+        help="the changed lines: by default from git, where there is a base branch",
+    )
+    parser.add_argument(
+        "--codeowners", nargs="?", const="auto", metavar="FILE",
+        help="send the CODEOWNERS file, by default that of the repository",
+    )  # fmt: skip
+    parser.add_argument(
+        "--summary", type=Path, nargs="?", const=Path(), metavar="FILE",
+        help="append a summary in Markdown to FILE (default: GITHUB_STEP_SUMMARY, else standard output)",
+    )  # fmt: skip
+
+
+_KINDS = {
+    "junit": "test reports",
+    "jacoco": "coverage reports",
+    "perf": "performance reports",
+    "attachments": "files that reports refer to, within the work tree",
+}
+_CODEOWNERS = ("CODEOWNERS", ".github/CODEOWNERS", ".gitlab/CODEOWNERS", "docs/CODEOWNERS")
 _HELP = {
     "branch": "this and what follows: by default from the environment of the CI system",
     "jobKey": "a later attempt of the same job replaces its reports (default: the CI system's job)",
@@ -128,14 +149,16 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def _upload(arguments: argparse.Namespace) -> int:
-    server = Server(_base(arguments.url), _token(arguments.token_file), arguments.timeout, arguments.retry_for)
+    server = Server(_base_url(arguments.url), _token(arguments.token_file), arguments.timeout, arguments.retry_for)
     if arguments.verb == "finish":
-        return _finish(server, _fields(arguments))
-    files = [(name, file) for name in ("junit", "jacoco") for file in _matches(name, getattr(arguments, name))]
-    if not arguments.junit:
+        return _finish(server, _fields(arguments), arguments.gate)
+    if not arguments.junit and not arguments.perf:
         raise UploadError(USAGE, "--junit GLOB is needed: a run has test reports")
+    files = _files(arguments)
     fields = _fields(arguments)
     texts = _diff_parts(arguments.diff, fields.get("baseBranch", ""))
+    if arguments.codeowners:
+        texts.update(_codeowners_parts(arguments.codeowners))
     with packed(fields, files, texts, not arguments.no_gzip) as body:
         run = server.post("/api/v1/ingest", body, 201)
     print(_summary(run, server.base))
@@ -144,12 +167,68 @@ def _upload(arguments: argparse.Namespace) -> int:
     status = run["gateStatus"]
     if arguments.wait is not None:
         status = _status_when_complete(server, run["runId"], arguments.wait)
-    elif not arguments.gate:
+    if arguments.summary is not None:
+        _write_summary(server, run, status, arguments.summary)
+    if arguments.wait is None and not arguments.gate:
         return PASSED
     for line in _rules(server, run["runId"]):
         print(line)
     print(f"gate: {status}")
     return PASSED if status == "PASSED" else GATE_FAILED
+
+
+def _files(arguments: argparse.Namespace) -> list[tuple[str, Path]]:
+    """The files to send, with the names of their parts. Attachments outside of the work tree are left out."""
+    files = [(name, file) for name in ("junit", "jacoco", "perf") for file in _matches(name, getattr(arguments, name))]
+    top = work_tree() if arguments.attachments else Path()
+    for file in _matches("attachments", arguments.attachments):
+        place = file.resolve()
+        if top not in place.parents or ".git" in place.relative_to(top).parts:
+            print(f"pilothouse upload: warning: {file} is not a file of the work tree: not sent", file=sys.stderr)
+        else:
+            files.append(("attachment", file))
+    return files
+
+
+def _codeowners_parts(source: str) -> dict[str, str]:
+    """The parts `codeowners` and `paths`. A repository without the file is a warning."""
+    top = work_tree()
+    places = [Path(source)] if source != "auto" else [top / name for name in _CODEOWNERS]
+    place = next((place for place in places if place.is_file()), None)
+    if place is None and source != "auto":
+        raise UploadError(USAGE, f"--codeowners {source}: no such file")
+    if place is None:
+        print("pilothouse upload: warning: the repository has no CODEOWNERS file", file=sys.stderr)
+        return {}
+    try:
+        parts = {"codeowners": place.read_bytes().decode("utf-8", "surrogateescape")}
+    except OSError as error:
+        raise UploadError(USAGE, f"--codeowners {place}: {reason_of(error)}") from None
+    try:
+        parts["paths"] = repository_paths()
+    except NoDiff as problem:
+        print(f"pilothouse upload: warning: the files of tests are not found: {problem}", file=sys.stderr)
+    return parts
+
+
+def _write_summary(server: Server, run: Mapping[str, Any], status: str, file: Path) -> None:
+    """Appends a summary to a file, else prints it. A token of scope INGEST gets one without the details."""
+    detail: Mapping[str, Any] | None = None
+    try:
+        detail = server.get(f"/api/v1/runs/{run['runId']}")
+    except UploadError as error:
+        if error.exit_code != REFUSED:
+            raise
+    text = summary(run, detail, status, server.base)
+    target = os.environ.get("GITHUB_STEP_SUMMARY", "") if file == Path() else str(file)
+    if not target:
+        print(text)
+        return
+    try:
+        with Path(target).open("a", encoding="utf-8", errors="replace") as output:
+            output.write(text + "\n")
+    except OSError as error:
+        raise UploadError(USAGE, f"--summary {target}: {reason_of(error)}") from None
 
 
 def _diff_parts(source: str, base_branch: str) -> dict[str, str]:
@@ -170,8 +249,8 @@ def _diff_parts(source: str, base_branch: str) -> dict[str, str]:
     return {"diff": diff, "paths": paths}
 
 
-def _finish(server: Server, fields: Mapping[str, str]) -> int:
-    """Marks the run of the key as complete."""
+def _finish(server: Server, fields: Mapping[str, str], gate: bool) -> int:
+    """Marks the run of the key as complete. With `gate` the exit code is the verdict."""
     if not fields.get("runKey") or fields["runKey"].startswith(_OWN_KEY):
         raise UploadError(USAGE, "finish needs --run-key, or the run of a CI system")
     body = {"project": fields["project"], "runKey": fields["runKey"], "flag": fields.get("flag")}
@@ -179,7 +258,7 @@ def _finish(server: Server, fields: Mapping[str, str]) -> int:
     print(
         f"{fields['project']}: run {run['runId']} is complete; gate: {run['gateStatus']}; {server.base}{run['runPath']}"
     )
-    return PASSED
+    return GATE_FAILED if gate and run["gateStatus"] != "PASSED" else PASSED
 
 
 def _status_when_complete(server: Server, run_id: int, seconds: float) -> str:
@@ -250,7 +329,7 @@ def _matches(name: str, patterns: Sequence[str]) -> list[Path]:
     return list(matches)
 
 
-def _base(given: str | None) -> str:
+def _base_url(given: str | None) -> str:
     url = (given or os.environ.get("PILOTHOUSE_URL") or "http://127.0.0.1:8080").rstrip("/")
     try:
         parts = urllib.parse.urlsplit(url)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import ast
-import contextlib
 import hashlib
 import http.server
-import io
 import json
 import os
 import re
@@ -20,17 +18,14 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import pytest
-from attrs import frozen
 from conftest import ROOT, Serve, Server
 from hearing import COVERAGE, NOW, junit, listen, people, store, told
 from talk import running_server
+from uploading import Done, upload
 
-import run
 from models.accounts import accounts
-from supervisor.cli import upload_request
 from supervisor.cli.ci_environment import facts
 
 SHA = "0123456789abcdef0123456789abcdef01234567"
@@ -53,31 +48,6 @@ def reports(tmp_path: Path) -> Path:
         (folder / "jacoco.xml").write_bytes(COVERAGE)
     (tmp_path / "bad.xml").write_bytes(junit(1, 1, mark="bad"))
     return tmp_path
-
-
-@frozen
-class Done:
-    returncode: int
-    stdout: str
-    stderr: str
-
-
-def upload(folder: Path, url: Server | str, *arguments: str, environ: Mapping[str, str] | None = None) -> Done:
-    """One call in `folder`, with nothing of the CI system that the tests themselves may run in."""
-    url = url if isinstance(url, str) else f"http://127.0.0.1:{url.port}"
-    out, err = io.StringIO(), io.StringIO()
-    with (
-        contextlib.chdir(folder),
-        mock.patch.dict(os.environ, environ or {}, clear=True),
-        mock.patch.object(upload_request, "_FIRST_PAUSE_SECONDS", 0.01),
-        contextlib.redirect_stdout(out),
-        contextlib.redirect_stderr(err),
-    ):
-        try:
-            code = run.main(["upload", "--url", url, *arguments])
-        except SystemExit as end:
-            code = int(end.code or 0)
-    return Done(code, out.getvalue(), err.getvalue())
 
 
 def called(folder: Path, *arguments: str, **environ: str) -> Done:
@@ -653,7 +623,9 @@ def test_the_server_hands_out_the_uploader_as_one_file(serve: Serve, reports: Pa
     answer = server.get("/upload.py")
     assert answer.status == 200
     assert answer.headers["X-Checksum-Sha256"] == hashlib.sha256(answer.body).hexdigest()
-    ast.parse(answer.body, feature_version=(3, 9))
+    tree = ast.parse(answer.body, feature_version=(3, 9))
+    names = [node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
+    assert len(names) == len(set(names)), "a function of one module hides that of another"
     assert not re.search(rb"^(?:from|import) (?:supervisor|models|handlers)\b", answer.body, re.MULTILINE)
 
 
