@@ -3,21 +3,33 @@
 from __future__ import annotations
 
 from collections import Counter
-from urllib.parse import quote, urlencode
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import quote
 
 from handlers.charts.base_page import ChartPage
 from handlers.charts.releases import ListRequest
 from handlers.routing import Route
+from handlers.web.table import page_of, read_table
 from models.charts import releases
 from models.charts.parameters import read
 from models.charts.releases import Brief
 from models.charts.responses import ListRow
 from models.errors import Problem, TimedOut, Upstream
-from models.paging import whole
 from supervisor.charts.kube.cluster import DENIED
 from supervisor.charts.release_reads import Reads
 
-_PAGE_ROWS = 50
+_SORTS: dict[str, Callable[[Brief], Any]] = {
+    "name": lambda release: release.name,
+    "namespace": lambda release: (release.namespace, release.name),
+    "status": lambda release: release.status,
+    "revision": lambda release: release.revision.number,
+    "updated": lambda release: release.updated or "",
+}
+_STATES = (
+    "deployed", "failed", "pending-install", "pending-rollback", "pending-upgrade", "superseded", "uninstalled",
+    "uninstalling", "unknown",
+)  # fmt: skip
 
 
 def release_url(namespace: str, name: str) -> str:
@@ -35,12 +47,12 @@ class Releases(ChartPage):
             return
         namespace = query.get("namespace", "").strip()
         known, problem = await self._list(reads, namespace)
-        text, state = query.get("q", "").strip().lower(), query.get("state", "")
         in_namespace = [release for release in known if not namespace or release.namespace == namespace]
         states = Counter(release.status for release in in_namespace)
-        matches = [release for release in in_namespace if text in release.name and state in ("", release.status)]
-        number = whole("page", query.get("page") or "0", 0, 100_000)
-        shown = matches[number * _PAGE_ROWS : (number + 1) * _PAGE_ROWS]
+        wanted = read_table(f"{self.prefix}/releases", query, _SORTS, _STATES, ("namespace",), "state")
+        text = wanted.q.lower()
+        matches = [one for one in in_namespace if text in one.name and wanted.status in ("", one.status)]
+        table, shown = page_of(wanted, matches, _SORTS)
         self.show(
             "charts/releases.html",
             has_cluster=True,
@@ -49,12 +61,9 @@ class Releases(ChartPage):
             namespaces=sorted(Counter(release.namespace for release in known).items()),
             namespace=namespace,
             states=sorted(states.items()),
-            total=len(matches),
+            table=table,
+            table_statuses=[(state, state, count) for state, count in sorted(states.items())],
             unfiltered=len(in_namespace),
-            number=number,
-            pages=-(-len(matches) // _PAGE_ROWS),
-            query=query,
-            url=lambda **changes: f"{self.prefix}/releases?{urlencode({**query, **changes})}",
         )
 
     async def _list(self, reads: Reads, namespace: str) -> tuple[list[Brief], str]:

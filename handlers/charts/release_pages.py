@@ -6,19 +6,24 @@ import asyncio
 import contextlib
 import re
 from typing import Any
+from urllib.parse import urlencode
 
 from attrs import frozen
 
+from handlers.base import Base
 from handlers.charts.base_page import ChartPage, cut, integer
 from handlers.charts.release_list import release_url
+from handlers.http.permissions import READ
 from handlers.routing import Route
 from models.charts import yaml_values
-from models.charts.diff import Difference, difference
+from models.charts.diff import ManifestDifference, by_object, documents
 from models.charts.responses import HistoryRow, Release
 from models.errors import Denied, Invalid, Problem
 from models.paging import whole
 
 _MAX_OFFERS = 20
+_MAX_DOCUMENTS = 200
+_PLACE = re.compile(r"\(line (\d+), column \d+\)")
 _CHART_AND_VERSION = re.compile(r"(.+?)-(v?[0-9]+\.[0-9]+\.[0-9]+.*)")
 TABS = {
     "overview": "Overview", "history": "History", "values": "Values", "manifest": "Manifest", "hooks": "Hooks",
@@ -37,8 +42,15 @@ class Preview:
     """The result of a dry run: a difference of manifests, or a text."""
 
     title: str
-    difference: Difference | None = None
+    difference: ManifestDifference | None = None
     text: str = ""
+
+
+def yaml_parts(text: str) -> tuple[list[tuple[str, str]], bool]:
+    """The documents of a manifest that a page shows, each with its title, and whether the manifest was cut."""
+    shown, is_cut = cut(text)
+    parts = documents(shown)
+    return parts[:_MAX_DOCUMENTS], is_cut or len(parts) > _MAX_DOCUMENTS
 
 
 class OneRelease(ChartPage):
@@ -88,7 +100,7 @@ class OneRelease(ChartPage):
         if not is_preview:
             return None
         current = await self.run("helm_get_manifest", path, query)
-        changed = await asyncio.to_thread(difference, current, release.manifest)
+        changed = await asyncio.to_thread(by_object, current, release.manifest)
         return {"preview": Preview("Changes of the manifest by the upgrade", changed)}
 
     async def _rollback(self, namespace: str, name: str, is_preview: bool) -> dict[str, Any] | None:
@@ -104,7 +116,7 @@ class OneRelease(ChartPage):
         if not is_preview or not isinstance(revision, int):
             return None
         current = await self.run("helm_get_manifest", path, query)
-        changed = await asyncio.to_thread(difference, current, await self._manifest(namespace, name, revision))
+        changed = await asyncio.to_thread(by_object, current, await self._manifest(namespace, name, revision))
         return {"preview": Preview(f"Changes of the manifest by the rollback to revision {revision}", changed)}
 
     async def _uninstall(self, namespace: str, name: str, is_preview: bool) -> dict[str, Any] | None:
@@ -144,7 +156,7 @@ class OneRelease(ChartPage):
             )
             return
         values = {
-            "failure": "", "failed": "", "form": {}, "preview": None, "tests": None,
+            "failure": "", "failed": "", "form": {}, "preview": None, "tests": None, "is_side": False, "side_url": "",
             **await self._tab_values(release, history, tab), **outcome,
         }  # fmt: skip
         self.show(
@@ -157,6 +169,8 @@ class OneRelease(ChartPage):
             href=release_url(namespace, name),
             strategies=_STRATEGIES,
             cut=cut,
+            yaml_parts=yaml_parts,
+            is_cut=False,
             **values,
         )
 
@@ -198,8 +212,14 @@ class OneRelease(ChartPage):
         if base is None:
             return {"of": of, "base_revision": None, "manifest": new, "changed": None}
         old = await self._manifest(release.namespace, release.name, base)
-        changed = await asyncio.to_thread(difference, old, new)
-        return {"of": of, "base_revision": base, "manifest": new, "changed": changed}
+        changed = await asyncio.to_thread(by_object, old, new)
+        is_side = query.get("layout") == "side"
+        layout = {} if is_side else {"layout": "side"}
+        path = self.prefix + release_url(release.namespace, release.name)
+        url = f"{path}?{urlencode({'show': 'manifest', 'to': base, 'of': of, **layout})}"
+        return {
+            "of": of, "base_revision": base, "manifest": new, "changed": changed, "is_side": is_side, "side_url": url,
+        }  # fmt: skip
 
     async def _offers(self, row: HistoryRow) -> list[tuple[str, str]]:
         """Charts of the same name in the repositories, each with its newest stable version."""
@@ -262,10 +282,29 @@ class NewRelease(ChartPage):
             preview=preview,
             namespaces=sorted(namespaces | {"default"}),
             cut=cut,
+            yaml_parts=yaml_parts,
         )
+
+
+class ValuesCheck(Base):
+    """Checks values while they are typed: parses them as helm does and changes nothing."""
+
+    permission = READ
+    max_body = 1024 * 1024
+
+    async def post(self) -> None:
+        text = self.request.body.decode("utf-8", "replace")
+        try:
+            await asyncio.to_thread(yaml_values.parse, text)
+        except Invalid as problem:
+            place = _PLACE.search(problem.message)
+            self.reply({"message": problem.message, "line": int(place[1]) if place else None})
+        else:
+            self.reply({"message": None, "line": None})
 
 
 routes: list[Route] = [
     (r"/releases/new", NewRelease),
+    (r"/releases/check", ValuesCheck),
     (r"/releases/([^/]+)/([^/]+)", OneRelease),
 ]

@@ -29,6 +29,7 @@ from models.tracker import (
     clusters,
     comparison,
     coverage,
+    coverage_tree,
     failures,
     first_failures,
     flaky,
@@ -56,6 +57,7 @@ _FAILURES_PER_PAGE = 25
 _MAX_RESULTS = 100
 _MAX_FILES = 100
 _MAX_CLUSTERS = 10
+_MAP_SIZE = (900, 160)
 
 
 def took(ms: int | None) -> str:
@@ -280,6 +282,7 @@ class RunPage(ReadPage):
             "before": before,
             "after": after,
             "max_files": _MAX_FILES,
+            **_coverage_tree(run, baseline, query.get("folder", "")),
             "ambiguous_keys": attempts.ambiguous_keys(run) if run.run_key is not None else (),
             "patch": _patch(run),
             **_causes(run, project, [entry.case for entry in shown.entries if entry.case]),
@@ -307,6 +310,13 @@ def _patch(run: Run) -> PatchInfo | None:
     if run.patch_covered is None:
         return None
     return shaping.patch_info(run, patch.coverage([run.id]), "", patch.MAX_DIFF_FILES)
+
+
+def _coverage_tree(run: Run, baseline: Run | None, folder: str) -> dict[str, Any]:
+    """One level of the folders of a run's coverage, with its treemap."""
+    files = coverage_tree.files_of(run) if run.line_covered is not None else {}
+    tree = coverage_tree.level(files, folder, coverage_tree.files_of(baseline) if baseline and files else {})
+    return {"tree": tree, "tiles": coverage_tree.treemap(tree.entries, *_MAP_SIZE), "map_size": _MAP_SIZE}
 
 
 class ComparePage(ReadPage):

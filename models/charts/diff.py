@@ -1,9 +1,12 @@
-"""The difference between two texts, line by line, within bounds."""
+"""The difference between two texts line by line, and of two manifests object by object, within bounds."""
 
 from __future__ import annotations
 
 import difflib
-from itertools import islice
+import re
+from collections.abc import Iterable
+from itertools import groupby, islice
+from typing import Literal
 
 from attrs import frozen
 
@@ -28,6 +31,118 @@ class Difference:
     removed: int = 0
     is_cut: bool = False
     """Whether lines are missing, or the texts were too large to compare."""
+
+    @property
+    def blocks(self) -> list[Line]:
+        """The lines, with those of one kind that follow each other as one text: fewer elements on a page."""
+        return _blocks(self.lines)
+
+    @property
+    def sides(self) -> tuple[list[Line], list[Line]]:
+        """The old and the new text beside each other: a line that only one has stands beside an empty one."""
+        left, right = list[Line](), list[Line]()
+        for line in self.lines:
+            if line.kind in ("", "hunk"):
+                _level(left, right)
+                left.append(line)
+                right.append(line)
+            else:
+                (left if line.kind == "del" else right).append(line)
+        _level(left, right)
+        return _blocks(left), _blocks(right)
+
+
+def _blocks(lines: Iterable[Line]) -> list[Line]:
+    return [
+        Line(kind, "\n".join(line.text for line in group) + "\n")
+        for kind, group in groupby(lines, key=lambda line: line.kind)
+    ]
+
+
+def _level(left: list[Line], right: list[Line]) -> None:
+    """Makes both sides equally long."""
+    shorter, missing = (left, len(right) - len(left)) if len(left) < len(right) else (right, len(left) - len(right))
+    shorter.extend(Line("gap", " ") for _ in range(missing))
+
+
+@frozen
+class ObjectDifference:
+    """What changed in one object of a manifest."""
+
+    title: str
+    change: Literal["added", "removed", "changed"]
+    difference: Difference
+
+
+@frozen
+class ManifestDifference:
+    objects: tuple[ObjectDifference, ...]
+    added: int
+    removed: int
+    is_cut: bool
+    """Whether lines or objects are missing."""
+
+
+_SEPARATOR = re.compile(r"^---.*$", re.MULTILINE)
+_KIND = re.compile(r"^kind:\s*[\"']?([\w.-]+)", re.MULTILINE)
+_METADATA = re.compile(r"^metadata:[ \t]*(\{.*\}|(?:\n(?:[ \t#].*)?)*)", re.MULTILINE)
+_VALUE = r"[\"']?([^\s\"',}]+)"
+
+
+def _metadata(text: str, key: str) -> str:
+    """A value of the metadata of an object, or an empty text."""
+    block = _METADATA.search(text)
+    if block is None:
+        return ""
+    if block[1].startswith("{"):
+        found = re.search(rf"[{{,]\s*{key}:\s*{_VALUE}", block[1])
+    else:
+        indents = [len(line) - len(line.lstrip()) for line in block[1].splitlines() if line.strip(" \t")]
+        found = re.search(rf"^ {{{min(indents, default=1)}}}{key}:\s*{_VALUE}", block[1], re.MULTILINE)
+    return found[1] if found else ""
+
+
+def documents(manifest: str) -> list[tuple[str, str]]:
+    """The documents of a manifest, each with its title: kind, name and namespace. Texts without YAML are left out."""
+    found = list[tuple[str, str]]()
+    for text in _SEPARATOR.split(manifest):
+        text = text.strip("\n")
+        if not any(line.strip() and not line.lstrip().startswith("#") for line in text.splitlines()):
+            continue
+        kind = found_kind[1] if (found_kind := _KIND.search(text)) else ""
+        name, namespace = _metadata(text, "name"), _metadata(text, "namespace")
+        title = " ".join(part for part in (kind, name) if part) or f"document {len(found) + 1}"
+        found.append((f"{title} in {namespace}" if namespace else title, text))
+    return found
+
+
+def by_object(old: str, new: str) -> ManifestDifference:
+    """The difference of two manifests, object by object in the order of the new one. CPU-bound: call it in a worker."""
+    before, after = _by_title(old), _by_title(new)
+    changes, shown = list[ObjectDifference](), 0
+    added = removed = 0
+    is_cut = False
+    for title in (*after, *(title for title in before if title not in after)):
+        if before.get(title) == after.get(title):
+            continue
+        change: Literal["added", "removed", "changed"] = (
+            "added" if title not in before else "removed" if title not in after else "changed"
+        )
+        found = difference(before.get(title, ""), after.get(title, ""))
+        added, removed = added + found.added, removed + found.removed
+        is_cut = is_cut or found.is_cut or shown >= MAX_SHOWN_LINES
+        if shown < MAX_SHOWN_LINES and (found.lines or found.is_cut):
+            changes.append(ObjectDifference(title, change, found))
+        shown += len(found.lines)
+    return ManifestDifference(tuple(changes), added, removed, is_cut)
+
+
+def _by_title(manifest: str) -> dict[str, str]:
+    """The documents by title; those with one title are one text."""
+    found = dict[str, str]()
+    for title, text in documents(manifest):
+        found[title] = f"{found[title]}\n---\n{text}" if title in found else text
+    return found
 
 
 def difference(old: str, new: str) -> Difference:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from models.charts import releases, yaml_values
-from models.charts.diff import MAX_LINES, MAX_SHOWN_LINES, Difference, difference
+from models.charts.diff import MAX_LINES, MAX_SHOWN_LINES, Difference, by_object, difference, documents
 from models.errors import Invalid
 
 
@@ -103,3 +103,48 @@ def test_labels_tell_the_newest_revision_of_each_release() -> None:
     row = releases.row_of_brief(found[1])
     assert (row.name, row.namespace, row.revision, row.chart) == ("web", "b", 10, "")
     assert releases.row_of_brief(releases.brief_of_row(row)) == row
+
+
+def manifest(*objects: tuple[str, str, str]) -> str:
+    return "".join(
+        f"---\n# Source: a.yaml\napiVersion: v1\nkind: {kind}\nmetadata:\n  name: {name}\nspec: {spec}\n"
+        for kind, name, spec in objects
+    )
+
+
+def test_manifests_are_compared_object_by_object() -> None:
+    old = manifest(("Service", "a", "1"), ("Deployment", "b", "2"), ("Secret", "c", "3"))
+    new = manifest(("Deployment", "b", "9"), ("Service", "a", "1"), ("ConfigMap", "d", "4"))
+    found = by_object(old, new)
+    assert [(one.title, one.change) for one in found.objects] == [
+        ("Deployment b", "changed"),
+        ("ConfigMap d", "added"),
+        ("Secret c", "removed"),
+    ]
+    assert (found.added, found.removed, found.is_cut) == (7, 7, False)
+    assert by_object(old, old).objects == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "titles"),
+    [
+        ("", []),
+        ("# only a comment\n---\n\n", []),
+        ("kind: A\nmetadata: {name: x, namespace: y}\n", ["A x in y"]),
+        ("metadata:\n  labels: {name: other}\n  name: x\nkind: A\n", ["A x"]),
+        ("no: kind\n---\nkind: B\n", ["document 1", "B"]),
+        ('kind: "A"\nmetadata:\n  namespace: n\n  name: "q"\n', ["A q in n"]),
+    ],
+)
+def test_the_documents_of_a_manifest_have_titles(text: str, titles: list[str]) -> None:
+    assert [title for title, _ in documents(text)] == titles
+
+
+def test_lines_of_one_kind_are_one_block_and_both_sides_are_equally_long() -> None:
+    found = difference("a\nb\nc\nd\n", "a\nx\nd\n")
+    assert [(block.kind, block.text) for block in found.blocks if block.kind != "hunk"] == [
+        ("", " a\n"), ("del", "-b\n-c\n"), ("add", "+x\n"), ("", " d\n"),
+    ]  # fmt: skip
+    left, right = found.sides
+    assert [block.text.count("\n") for block in left] == [1, 1, 2, 1]
+    assert sum(block.text.count("\n") for block in left) == sum(block.text.count("\n") for block in right)

@@ -11,6 +11,7 @@ from tornado.routing import PathMatches, Rule
 from handlers import app
 from handlers.accounts import account
 from handlers.base import Base, methods
+from handlers.charts import release_pages
 from handlers.http import permissions
 from handlers.http.credentials import Caller
 from handlers.http.sse import Streams
@@ -46,8 +47,8 @@ ASKING = {
 FREE = {account.Login, account.Logout}
 """A POST without a permission: a caller has no account before the login, and anyone may log out."""
 
-READING = {live.LiveTopics}
-"""A POST that changes nothing but the caller's own stream: each topic has a permission of its own."""
+READING = {live.LiveTopics, release_pages.ValuesCheck}
+"""A POST that changes nothing: the topics of the caller's own stream, each with its permission; a check of values."""
 
 
 @pytest.mark.parametrize("rule", RULES, ids=name)

@@ -142,7 +142,7 @@ def test_two_revisions_are_compared(server: Server, space: str) -> None:
 @pytest.mark.parametrize(
     ("path", "status"),
     [("/releases/default/nobody", 404), ("/releases/default/UPPER", 400), ("/releases/default/x?show=odd", 400),
-     ("/repositories/nobody", 404), ("/repositories/paint/nobody", 404), ("/releases?page=x", 400)],
+     ("/repositories/nobody", 404), ("/repositories/paint/nobody", 404)],
 )  # fmt: skip
 def test_what_there_is_not_is_a_page_that_says_so(server: Server, path: str, status: int) -> None:
     assert page(server, path, status).words
@@ -423,7 +423,7 @@ def test_a_release_is_installed_upgraded_compared_rolled_back_and_uninstalled(
         one.wait_for_url(f"**/releases/{space}/door")
         one.get_by_text("Rollback to 1").wait_for()
         one.goto(f"/releases/{space}/door?show=change")
-        one.get_by_role("button", name="Uninstall", exact=True).click()
+        one.get_by_role("button", name="Uninstall").click()
         one.wait_for_url("**/releases")
         assert server.get(f"/releases/{space}/door").status == 404
 
@@ -497,6 +497,6 @@ def test_without_script_all_can_be_read_and_done(server: Server, chromium: Brows
         one.wait_for_url(f"**/releases/{space}/plain")
         one.goto(f"/releases/{space}/plain?show=change")
         one.locator("#key-uninstall").fill(KEY)
-        one.get_by_role("button", name="Uninstall", exact=True).click()
+        one.get_by_role("button", name="Uninstall").click()
         one.wait_for_url("**/releases")
         assert server.get(f"/releases/{space}/plain").status == 404
