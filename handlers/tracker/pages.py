@@ -315,7 +315,10 @@ def _patch(run: Run) -> PatchInfo | None:
 def _coverage_tree(run: Run, baseline: Run | None, folder: str) -> dict[str, Any]:
     """One level of the folders of a run's coverage, with its treemap."""
     files = coverage_tree.files_of(run) if run.line_covered is not None else {}
-    tree = coverage_tree.level(files, folder, coverage_tree.files_of(baseline) if baseline and files else {})
+    before = coverage_tree.files_of(baseline) if baseline and files else {}
+    tree = coverage_tree.level(files, folder, before)
+    if not folder and len(tree.entries) == 1 and tree.entries[0].is_folder:
+        tree = coverage_tree.level(files, tree.entries[0].path, before)
     return {"tree": tree, "tiles": coverage_tree.treemap(tree.entries, *_MAP_SIZE), "map_size": _MAP_SIZE}
 
 

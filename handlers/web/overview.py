@@ -16,6 +16,7 @@ from handlers.charts.base_page import micros, release_state
 from handlers.charts.release_list import release_url
 from handlers.http.permissions import READ
 from handlers.routing import Route
+from handlers.supervision import process_metrics
 from handlers.supervision.process_table import process_url, row_of, status_counts
 from handlers.tracker.project_status import health, projects_of
 from handlers.web import layout
@@ -28,6 +29,9 @@ from supervisor import host
 from supervisor.charts.service import Charts
 
 _MAX_CHANGES = 8
+_MICROS_PER_SECOND = 1_000_000
+_SHORT_SECONDS = 600
+_PROBLEMS = (Health.FAILING, Health.AT_RISK)
 _MAX_TROUBLED = 8
 _MAX_FAILED_RELEASES = 5
 _EVENTS_READ = 50
@@ -87,16 +91,25 @@ class Overview(Page):
             trouble_count=len(troubled),
             projects=len(projects.standings),
             verdicts=projects.counts,
-            worst=[
-                project
-                for project in projects.standings[:_MAX_TROUBLED]
-                if project.health in (Health.FAILING, Health.AT_RISK)
-            ],
+            worst=[project for project in projects.standings[:_MAX_TROUBLED] if project.health in _PROBLEMS],
             health=health,
             releases=releases,
             release_state=release_state,
+            host_plots=_host_plots(self),
+            has_problems=bool(
+                troubled or releases.failed or any(one.health in _PROBLEMS for one in projects.standings)
+            ),
             changes=nlargest(_MAX_CHANGES, changes, key=lambda change: change.at),
         )
+
+
+def _host_plots(page: Page) -> list[process_metrics.Plot]:
+    """CPU and memory of the host over the last hour, or over ten minutes while there is less."""
+    now, series = page.services.clock.now() // _MICROS_PER_SECOND, page.services.metrics.host
+    hour = process_metrics.window({"range": "1h"}, now)
+    if series.points(hour.start, now - _SHORT_SECONDS, hour.step):
+        return process_metrics.plots(series, hour)
+    return process_metrics.plots(series, process_metrics.window({"range": "10m"}, now))
 
 
 async def release_summary(charts: Charts, request: HTTPServerRequest) -> ReleaseSummary:

@@ -35,6 +35,7 @@ class MetricsHistory:
         self.host = self._new()
         self._processes: dict[str, Series] = {}
         self._generations: dict[str, int] = {}
+        self._host_times: tuple[float, float] | None = None
 
     def _new(self) -> Series:
         return Series(self._keep_minutes)
@@ -62,11 +63,14 @@ class MetricsHistory:
         """Takes one sample of everything that is live."""
         processes = list(self._fleet)
         usage = await self._meter.read(processes)
-        cpu, memory = await asyncio.to_thread(_read_host)
+        worked, passed, memory = await asyncio.to_thread(_read_host)
         now = self._clock.now() / _MICROS_PER_SECOND
         for series in (self.host, *self._processes.values()):
             series.keep_minutes = self._keep_minutes
-        self.host.add(now, cpu, memory)
+        if self._host_times is not None and passed > self._host_times[1]:
+            cpu = 100 * (worked - self._host_times[0]) / (passed - self._host_times[1])
+            self.host.add(now, min(100.0, max(0.0, cpu)), memory)
+        self._host_times = (worked, passed)
         names = set[str]()
         for process in processes:
             names.add(process.name)
@@ -83,7 +87,12 @@ class MetricsHistory:
             self._generations.pop(name, None)
 
 
-def _read_host() -> tuple[float, float]:
-    """CPU in percent of all processors since the last call, and the memory in use."""
-    machine = host.read()
-    return psutil.cpu_percent(), machine.memory - machine.available
+def _read_host() -> tuple[float, float, float]:
+    """The time that all processors have worked and the time that has passed on them, and the memory in use.
+
+    `psutil.cpu_percent` remembers its last call for each thread, and workers are different threads.
+    """
+    machine, times = host.read(), psutil.cpu_times()
+    idle = times.idle + getattr(times, "iowait", 0.0)
+    passed = sum(times) - getattr(times, "guest", 0.0) - getattr(times, "guest_nice", 0.0)
+    return passed - idle, passed, machine.memory - machine.available
