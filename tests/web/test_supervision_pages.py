@@ -85,7 +85,7 @@ def test_a_browsers_form_needs_our_token(server: Server) -> None:
 def test_a_verb_that_there_is_not_is_refused(server: Server, form: bytes, status: int) -> None:
     answer = server.post("/processes/db", form, Content_Type=FORM)
     assert answer.status == status
-    assert "start, stop or restart" in answer.text
+    assert "start, stop, restart, pause or resume" in answer.text
 
 
 def test_a_process_that_there_is_not_has_no_page(server: Server) -> None:
