@@ -23,6 +23,7 @@ from models.config import loader
 from models.config.settings import BadConfig, Config
 from models.errors import CannotUse, Invalid, Problem, Unavailable
 from models.supervision import record
+from models.supervision.captured_logs import remove_old
 from models.supervision.events import Entry
 from models.supervision.record import Record
 from models.supervision.tables import database, fact
@@ -321,9 +322,17 @@ class Services:
                 while await self.notices.prune(self.config.supervisor.notices.retain_rows):
                     await asyncio.sleep(0.01)
                 await self.accounts.prune()
-            except (peewee.PeeweeException, Problem) as error:
+                await self._remove_old_logs()
+            except (peewee.PeeweeException, Problem, OSError) as error:
                 log.warning("the history could not be pruned: %s", error)
             await asyncio.sleep(_PRUNE_SECONDS)
+
+    async def _remove_old_logs(self) -> None:
+        """Deletes the captured logs of processes that were removed from the configuration some time ago."""
+        kept = {path for process in self.fleet for path in process.spec.captured_files}
+        now = self.clock.settled() / 1_000_000
+        for file in await asyncio.to_thread(remove_old, self.data_dir, kept, now):
+            log.info("%s was deleted: its process is no longer configured", file)
 
 
 @contextlib.asynccontextmanager

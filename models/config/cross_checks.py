@@ -11,6 +11,7 @@ from attrs import NOTHING, evolve
 
 from models.config import env_files, parsers
 from models.config.settings import MAX_SOCKET_PATH_BYTES, Config
+from models.supervision.captured_logs import with_log
 from models.supervision.process import Condition, Dependency, ProcessSpec, Restart, circle
 from models.supervision.selectors import is_glob
 
@@ -21,15 +22,16 @@ _MAX_CIRCLES = 20
 def with_templates(config: Config) -> Config:
     """The configuration with what only all processes together tell.
 
-    A dependency on a template is one on each of its replicas, a replica is a member of its template's group, and the
-    contents of environment files count as a property.
+    A dependency on a template is one on each of its replicas, a replica is a member of its template's group, the
+    contents of environment files count as a property, and captured logs have their files.
     """
     specs = config.supervisor.processes
     replicas: dict[str, list[str]] = {}
     for spec in specs.values():
         if spec.template is not None:
             replicas.setdefault(spec.template, []).append(spec.name)
-    changed = {name: _with_templates(spec, replicas) for name, spec in specs.items()}
+    mode, data_dir = config.supervisor.log, config.server.data_dir
+    changed = {name: with_log(_with_templates(spec, replicas), mode, data_dir) for name, spec in specs.items()}
     return evolve(config, supervisor=evolve(config.supervisor, processes=changed))
 
 

@@ -164,7 +164,7 @@ def fields_of(section: type) -> Mapping[str, Field]:
     return {
         a.name.replace("_", "-"): Field(a.name, *split_annotation(hints[a.name]), a.default is NOTHING)
         for a in attrs.fields(section)
-        if section is not ProcessSpec or a.name not in ("name", "template", "env_digest")
+        if section is not ProcessSpec or a.name not in ("name", "template", "captured_files", "env_digest")
     }
 
 

@@ -14,7 +14,7 @@ from attrs import Factory, field, frozen
 
 from models.config import parsers
 from models.config.parsers import Bytes, Count, Count0, Filled, Host, Percent, Port, Span, Token, Url
-from models.supervision.process import ProcessSpec, Seconds, Size
+from models.supervision.process import LogMode, ProcessSpec, Seconds, Size
 
 KIB, MIB, DAY = 1024, 1024**2, 86400
 MAX_SOCKET_PATH_BYTES = 107
@@ -103,6 +103,7 @@ class Supervisor:
     description: str = ""
     auto_start: bool = True
     on_exit: Literal["stop", "leave"] = "stop"
+    log: LogMode = LogMode.INHERIT
     security: ControlSecurity = ControlSecurity()
     events: Events = Events()
     notices: Notices = Notices()

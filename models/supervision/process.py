@@ -201,6 +201,21 @@ class HealthCheck:
     on_unhealthy: OnUnhealthy = OnUnhealthy.IGNORE
 
 
+class DefaultInt(int):
+    """A number that was not given, where the default depends on other properties."""
+
+
+_CAPTURED_MAX_BYTES = Size(10 * 1024 * 1024)
+
+
+class LogMode(enum.Enum):
+    """Where the output of a process goes that no log file takes: to that of the server, to files of ours, nowhere."""
+
+    INHERIT = "inherit"
+    CAPTURE = "capture"
+    NONE = "none"
+
+
 class When(enum.Enum):
     """After which failures the command of `on-failure` runs."""
 
@@ -237,8 +252,9 @@ class ProcessSpec:
     stdout_logfile: str | None = None
     stderr_logfile: str | None = None
     redirect_stderr: bool = False
-    log_max_bytes: Size = Size(50 * 1024 * 1024)
-    log_backups: int = 5
+    log: LogMode | None = None
+    log_max_bytes: Size = Size(DefaultInt(50 * 1024 * 1024))
+    log_backups: int = DefaultInt(5)
     auto_start: bool = False
     order: int = 0
     depends_on: tuple[Dependency, ...] = ()
@@ -273,6 +289,8 @@ class ProcessSpec:
     health_check: HealthCheck | None = None
     template: str | None = None
     """The entry that it is a replica of; no property."""
+    captured_files: tuple[str, ...] = ()
+    """Those of its log files that the server has chosen; no property."""
     env_digest: str = field(default="", repr=False)
     """Changes with the contents of the environment files; no property."""
 
@@ -318,6 +336,14 @@ class ProcessSpec:
         """The file for standard error; `None` where it is inherited or redirected to standard output."""
         return None if self.redirect_stderr else self.stderr_logfile
 
+    def log_bounds(self, path: str) -> tuple[Size, int]:
+        """The size beyond which this log file is rotated, and the number of its backups."""
+        max_bytes, backups = self.log_max_bytes, self.log_backups
+        if path in self.captured_files:
+            max_bytes = _CAPTURED_MAX_BYTES if isinstance(max_bytes, DefaultInt) else max_bytes
+            backups = 1 if isinstance(backups, DefaultInt) else backups
+        return max_bytes, backups
+
     @cached_property
     def launch_fingerprint(self) -> str:
         """SHA-256 of the launch settings; on adoption, a different value means that the configuration has changed."""
@@ -327,6 +353,8 @@ class ProcessSpec:
         launch: tuple[object, ...] = self.argv, *options, *setting, *files
         if self.env_file:
             launch = (*launch, self.env_file, self.env_digest)
+        if self.log is LogMode.NONE:
+            launch = (*launch, "log", "none")
         if self.stdin is not None:
             launch = (*launch, "stdin", self.stdin)
         if self.notifies:

@@ -80,6 +80,7 @@ class Launch:
     stdout: str | int | None = None
     stderr: str | int | None = None
     redirect_stderr: bool = False
+    private_files: tuple[str, ...] = ()  # log files with mode 0600
 
     def chain(self) -> list[str]:
         """The command, preceded by the programs that set limits, niceness and user."""
@@ -219,8 +220,9 @@ class Children:
         if chained:
             _must_be_executable(launch)
         with contextlib.ExitStack() as files:
-            stdout = _append(launch.stdout, files)
-            stderr = subprocess.STDOUT if launch.redirect_stderr else _append(launch.stderr, files)
+            private = launch.private_files
+            stdout = _append(launch.stdout, files, private)
+            stderr = subprocess.STDOUT if launch.redirect_stderr else _append(launch.stderr, files, private)
             files.enter_context(_file_limit(self._file_limits))
             popen = _open_process(
                 launch,
@@ -437,7 +439,7 @@ def _input(path: str | int | None, files: contextlib.ExitStack) -> int:
     return handle
 
 
-def _append(path: str | int | None, files: contextlib.ExitStack) -> int | None:
+def _append(path: str | int | None, files: contextlib.ExitStack, private: tuple[str, ...]) -> int | None:
     """Opens a log file for append and creates its folder; a descriptor is returned as it is."""
     if path is None or isinstance(path, int):
         return path
@@ -445,7 +447,8 @@ def _append(path: str | int | None, files: contextlib.ExitStack) -> int | None:
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK
     if not path.startswith("/dev/"):
         flags |= os.O_NOFOLLOW  # the owner of the folder could redirect our writes
-    handle = os.open(path, flags, 0o640)  # a pipe without a reader fails instead of blocking
+    mode = 0o600 if path in private else 0o640
+    handle = os.open(path, flags, mode)  # a pipe without a reader fails instead of blocking
     files.callback(os.close, handle)
     os.set_blocking(handle, True)
     return handle

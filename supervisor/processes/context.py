@@ -14,7 +14,7 @@ from attrs import Factory, define
 
 from models.config import env_files
 from models.errors import Invalid
-from models.supervision.process import ProcessSpec
+from models.supervision.process import LogMode, ProcessSpec
 from supervisor.clock import Clock
 from supervisor.processes import notify
 from supervisor.processes.child import FINGERPRINT_VARIABLE, TAG_VARIABLE, Children, Launch
@@ -66,6 +66,7 @@ class SupervisionContext:
         tags = {TAG_VARIABLE: self.tag(spec.name, generation), FINGERPRINT_VARIABLE: spec.launch_fingerprint}
         ours = {**notify.variables(self.server_id, spec), **tags}
         environment = {**self.environment, **account, **_from_files(spec), **spec.environment, **ours}
+        nowhere = os.devnull if spec.log is LogMode.NONE else None
         return Launch(
             argv=spec.argv,
             environment=environment,
@@ -76,8 +77,9 @@ class SupervisionContext:
             gid=gid,
             limits=spec.limits,
             stdin=spec.stdin,
-            stdout=spec.stdout_logfile,
-            stderr=spec.stderr_file,
+            stdout=spec.stdout_logfile or nowhere,
+            stderr=spec.stderr_file or nowhere,
+            private_files=spec.captured_files,
             redirect_stderr=spec.redirect_stderr,
         )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import signal
 from collections.abc import Iterator
 
@@ -279,5 +280,8 @@ class Process(InstanceLifecycle):
             return await self.stop()
         finally:
             self.cancel_tasks()
+            for path in self.spec.captured_files:  # they are kept for some time from now on
+                with contextlib.suppress(OSError):
+                    os.utime(path)
             if not self.live:
                 self._context.event_writer.forget(self.name)

@@ -119,7 +119,7 @@ class ProcessState:
         if not (spec.stdout_logfile or spec.stderr_logfile):
             return []  # called for all processes, every few seconds
         paths = {path: None for path in (spec.stdout_logfile, spec.stderr_file) if path}
-        return [LogFile(path, spec.log_max_bytes, spec.log_backups, spec.name) for path in paths]
+        return [LogFile(path, *spec.log_bounds(path), spec.name) for path in paths]
 
     async def until(self, reached: Callable[[ProcessState], bool]) -> None:
         """Returns when `reached(self)` is true; it is called again after each transition and each start or stop."""
