@@ -23,7 +23,6 @@ from models.config import loader
 from models.config.settings import BadConfig, Config
 from models.errors import CannotUse, Invalid, Problem, Unavailable
 from models.supervision import record
-from models.supervision.captured_logs import remove_old
 from models.supervision.events import Entry
 from models.supervision.record import Record
 from models.supervision.tables import database, fact
@@ -41,12 +40,11 @@ from supervisor.processes.event_writer import EventWriter
 from supervisor.processes.fleet import Fleet, Reload
 from supervisor.processes.health import Prober
 from supervisor.processes.history import QUERY_TAKES, History, OwnHistory
-from supervisor.processes.log_files import Logs
-from supervisor.processes.log_growth import LogGrowth
 from supervisor.processes.memory_limit import MemoryLimits
 from supervisor.processes.metrics import MetricsHistory
 from supervisor.processes.notices import Notices
 from supervisor.processes.orphans import Cgroups, Orphans, become_subreaper
+from supervisor.processes.process_logs import ProcessLogs
 from supervisor.processes.run_recorder import RunRecorder
 from supervisor.processes.scheduler import Scheduler
 from supervisor.processes.usage import Meter
@@ -149,15 +147,16 @@ class Services:
         self.event_writer.retained_runs = settings.supervisor.runs.retain
         self.fleet = Fleet(settings.supervisor.processes, self.context, records)
         self.scheduler = Scheduler(self.fleet, self.context)
-        self.logs = Logs(self.fleet.log_files, self.clock, self.notices)
-        self.log_growth = LogGrowth(self.logs)
-        self.context.on_logs_opened = self.log_growth.add
+        self.process_logs = ProcessLogs(self.fleet, settings.server, self.clock, self.notices)
+        self.logs = self.process_logs.files
+        self.context.on_logs_opened = self.process_logs.on_opened
+        self.process_logs.take_over(settings.supervisor.processes)
         self.meter = Meter(self.clock)
         self.metrics = MetricsHistory(self.fleet, self.meter, self.clock, lambda: self.config.supervisor.metrics)
         self.maintenance = Maintenance(
             self.context.orphans,
             self.event_writer,
-            self.log_growth,
+            self.process_logs.growth,
             MemoryLimits(lambda: self.fleet),
             self.scheduler.check_clock,
             self.data_dir / "tracker.db-wal",
@@ -179,8 +178,9 @@ class Services:
         self.context.leftovers = self._keep("leftovers", self._leftovers.end())
         self.scheduler.configure()
         self._keep("beat", self.maintenance.watch())
-        self._keep("log growth", self.log_growth.watch())
         self._keep("metrics", self.metrics.watch())
+        self.process_logs.start()
+        self._keep("log growth", self.process_logs.growth.watch())
         self._keep("prune", self._prune())
         self._keep("retention", self.retention.watch())
         self._keep("completion of runs", self.retention.settle())
@@ -219,6 +219,7 @@ class Services:
             await self.context.orphans.end_remaining()
         if self.sharing is not None:
             await self.sharing.close(_seconds_until(end))
+        await self.process_logs.close()
         self.notices.write()
         self.context.prober.close()
         self.context.children.close()
@@ -254,6 +255,7 @@ class Services:
             else:
                 self.config = _live(self.config, new)
                 self.event_writer.retained_runs = new.supervisor.runs.retain
+                self.process_logs.take_over(new.supervisor.processes)
                 done = await self.fleet.reload(new.supervisor.processes, new.supervisor.auto_start)
             settings = [path for path in changed if path.startswith("supervisor.") and "processes." not in path]
             return evolve(done, settings=settings), [path for path in changed if not path.startswith("supervisor.")]
@@ -322,17 +324,10 @@ class Services:
                 while await self.notices.prune(self.config.supervisor.notices.retain_rows):
                     await asyncio.sleep(0.01)
                 await self.accounts.prune()
-                await self._remove_old_logs()
+                await self.process_logs.remove_old()
             except (peewee.PeeweeException, Problem, OSError) as error:
                 log.warning("the history could not be pruned: %s", error)
             await asyncio.sleep(_PRUNE_SECONDS)
-
-    async def _remove_old_logs(self) -> None:
-        """Deletes the captured logs of processes that were removed from the configuration some time ago."""
-        kept = {path for process in self.fleet for path in process.spec.captured_files}
-        now = self.clock.settled() / 1_000_000
-        for file in await asyncio.to_thread(remove_old, self.data_dir, kept, now):
-            log.info("%s was deleted: its process is no longer configured", file)
 
 
 @contextlib.asynccontextmanager

@@ -59,6 +59,8 @@ class Collector:
     def _tracker(self) -> Iterator[Any]:
         ingest = self._services.ingest
         yield _gauge("uploads_waiting", "Uploads that have come and are not stored yet.", ingest.waiting)
+        if (forwarder := self._services.process_logs.forwarder) is not None:
+            yield _counters("log_lines_lost", "Lines of logs that could not be forwarded.", "process", forwarder.lost)
         answered = {outcome: ingest.answered[outcome] for outcome in ("stored", "refused", "failed")}
         yield _counters("uploads", "Uploads of reports by what became of them.", "outcome", answered)
 

@@ -105,6 +105,9 @@ class CrossChecks:
         at = f"{PROCESSES}.{spec.name}"
         if spec.redirect_stderr and spec.stderr_logfile is not None:
             self._fault(f"{at}.stderr-logfile", "cannot be given together with redirect-stderr: true")
+        files = [path for path in (spec.stdout_logfile, spec.stderr_file) if path and not path.startswith("/dev/")]
+        if spec.log_forward is not None and not files:
+            self._fault(f"{at}.log-forward", "needs stdout-logfile, stderr-logfile or log: capture")
         if spec.is_job and spec.restart is Restart.ALWAYS:
             self._fault(f"{at}.restart", _restart_fault(spec))
         for dependency in spec.depends_on:

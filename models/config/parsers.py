@@ -343,6 +343,18 @@ def url(raw: str) -> str:
     return raw
 
 
+def syslog_address(raw: str) -> str:
+    """The path of a socket, or `udp://host:port`."""
+    try:
+        parts = urlsplit(raw)
+        is_udp = parts.scheme == "udp" and bool(parts.hostname) and parts.port != 0 and not parts.path.strip("/")
+    except ValueError:
+        is_udp = False
+    if (not is_udp and not raw.startswith("/")) or re.search(r"[\s\x00-\x1f]", raw):
+        raise ValidationError("is not a path such as /dev/log or udp://host:514", raw)
+    return raw
+
+
 def database_url(raw: str) -> str:
     """A PostgreSQL URL. A fault does not show it: it may hold a password."""
     try:

@@ -53,6 +53,7 @@ class Server:
     trusted_proxies: tuple[Annotated[str, parsers.network], ...] = ()
     tls: Tls = Tls()
     log_format: Literal["text", "json"] = "text"
+    syslog: Annotated[str, parsers.syslog_address] = "/dev/log"
     max_streams: Count = 10_000
     max_body: Bytes = Size(101 * MIB)
     max_unfinished: Bytes = Size(64 * MIB)

@@ -216,6 +216,14 @@ class LogMode(enum.Enum):
     NONE = "none"
 
 
+class LogForward(enum.Enum):
+    """Where the lines of the log files go as well."""
+
+    STDOUT = "stdout"
+    JOURNALD = "journald"
+    SYSLOG = "syslog"
+
+
 class When(enum.Enum):
     """After which failures the command of `on-failure` runs."""
 
@@ -253,6 +261,7 @@ class ProcessSpec:
     stderr_logfile: str | None = None
     redirect_stderr: bool = False
     log: LogMode | None = None
+    log_forward: LogForward | None = None
     log_max_bytes: Size = Size(DefaultInt(50 * 1024 * 1024))
     log_backups: int = DefaultInt(5)
     auto_start: bool = False

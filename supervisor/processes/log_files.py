@@ -146,11 +146,13 @@ def _copy(source: Path, target: Path) -> None:
 
 
 @define
-class _Position:
+class Position:
     """How far a follower has read: the number of rotations that it has seen, and the offset in that file."""
 
     rotations: int
     at: int
+    lost: int = 0
+    """How many rotations have passed over content that was not read."""
 
 
 class Logs:
@@ -209,7 +211,7 @@ class Logs:
         whole, rest = _whole_lines(text)
         yield place.at - len(rest), whole
         while True:
-            added = await _unless_out_of_resources(self._read_on(path, place))
+            added = await _unless_out_of_resources(self.read_on(path, place))
             if not added:
                 await asyncio.sleep(_FOLLOW_POLL_SECONDS)
                 continue
@@ -217,18 +219,34 @@ class Logs:
             if whole:
                 yield place.at - len(rest), whole
 
-    async def _begin(self, path: str, lines: int) -> tuple[bytes, _Position]:
+    async def _begin(self, path: str, lines: int) -> tuple[bytes, Position]:
         async with self._rotation_lock:
             text, end = await asyncio.to_thread(tail, Path(path), lines)
-            return text, _Position(self._rotations[path], end)
+            return text, Position(self._rotations[path], end)
 
-    async def _read_on(self, path: str, place: _Position) -> bytes:
+    def resume(self, file: LogFile, stored: tuple[int, int] | None) -> Position:
+        """Where to go on reading a file: at a place as `mark` returned it, or without one at its present end."""
+        self._backups.setdefault(file.path, file.backups)
+        rotations = self._rotations[file.path]
+        if stored is None:
+            return Position(rotations, _size(Path(file.path)))
+        return Position(rotations - _rotations_since(file, stored[1]), stored[0])
+
+    async def mark(self, path: str, place: Position, offset: int) -> tuple[int, int]:
+        """What finds `offset` of the place again after a restart: with it the inode of the backup before it."""
+        async with self._rotation_lock:
+            before = backup(Path(path), self._rotations[path] - place.rotations + 1)
+            return offset, _inode(before)
+
+    async def read_on(self, path: str, place: Position) -> bytes:
+        """What was added since that place, a piece of it; the place moves on."""
         async with self._rotation_lock:
             while (missed := self._rotations[path] - place.rotations) > 0:
                 kept = missed <= self._backups[path]
                 if kept and (added := await asyncio.to_thread(_read, backup(Path(path), missed), place.at)):
                     place.at += len(added)
                     return added
+                place.lost += not kept and missed > 1  # two rotations without a read: there was something between
                 place.rotations, place.at = place.rotations + 1, 0
             size = _size(Path(path))
             if size < place.at:  # truncated by another program
@@ -236,6 +254,20 @@ class Logs:
             added = await asyncio.to_thread(_read, Path(path), place.at) if size > place.at else b""
             place.at += len(added)
             return added
+
+
+def _inode(path: Path) -> int:
+    """0 where there is no file."""
+    try:
+        return path.stat().st_ino
+    except OSError:
+        return 0
+
+
+def _rotations_since(file: LogFile, inode: int) -> int:
+    """How often a file was rotated since its newest backup (0: there was none) had that inode."""
+    numbers = (n for n in range(1, file.backups + 1) if _inode(backup(Path(file.path), n)) == inode)
+    return next(numbers, file.backups + 2) - 1 if file.backups else 0
 
 
 def _size(path: Path) -> int:

@@ -63,7 +63,7 @@ class LogGrowth:
     async def watch(self) -> None:
         """Runs until it is cancelled. Returns where there is no inotify: `rotate_all` has to suffice."""
         try:
-            inotify = _open()
+            inotify = open_inotify()
         except OSError as error:
             self._report(error)
             return
@@ -93,11 +93,7 @@ class LogGrowth:
         self._read_events(inotify)
 
     def _read_events(self, inotify: int) -> None:
-        try:
-            events = os.read(inotify, _MAX_READ_BYTES)
-        except BlockingIOError:
-            return
-        for descriptor, _, _, _ in _EVENT.iter_unpack(events):
+        for descriptor in read_inotify(inotify):
             # The kernel's queue holds more than two events for each watch, so that it does not overflow.
             path = self._paths.pop(descriptor, "")
             if (size := self._sizes.pop(path, None)) is not None:  # else a check is due already
@@ -124,7 +120,7 @@ class LogGrowth:
         paths = self._new | {file.path for file, result in results if result is not Rotation.FAILED}
         self._new = set()
         if paths:
-            self._on_watched(*await asyncio.to_thread(_watch, inotify, paths))
+            self._on_watched(*await asyncio.to_thread(watch_files, inotify, paths))
 
     def _on_watched(self, watched: list[tuple[str, int, int]], error: OSError | None) -> None:
         for path, descriptor, size in watched:
@@ -163,7 +159,7 @@ def _size(path: str) -> int:
         return 0
 
 
-def _open() -> int:
+def open_inotify() -> int:
     """A new inotify descriptor. Raises `OSError`."""
     descriptor = int(ctypes.CDLL(None, use_errno=True).inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK))
     if descriptor < 0:
@@ -171,7 +167,16 @@ def _open() -> int:
     return descriptor
 
 
-def _watch(inotify: int, paths: Iterable[str]) -> tuple[list[tuple[str, int, int]], OSError | None]:
+def read_inotify(inotify: int) -> list[int]:
+    """The watch descriptors of the events that have come."""
+    try:
+        events = os.read(inotify, _MAX_READ_BYTES)
+    except BlockingIOError:
+        return []
+    return [descriptor for descriptor, _, _, _ in _EVENT.iter_unpack(events)]
+
+
+def watch_files(inotify: int, paths: Iterable[str]) -> tuple[list[tuple[str, int, int]], OSError | None]:
     """Path, watch descriptor and size of those that are regular files, and the last error.
 
     The size is read when the watch has begun, so that no growth is missed.

@@ -188,7 +188,7 @@ def test_without_inotify_the_rounds_go_on(
     def none() -> int:
         raise OSError(24, os.strerror(24))
 
-    monkeypatch.setattr(log_growth, "_open", none)
+    monkeypatch.setattr(log_growth, "open_inotify", none)
 
     async def work() -> None:
         async with watching(path) as growth:

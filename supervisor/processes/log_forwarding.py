@@ -1,0 +1,265 @@
+"""Forwards what processes write to their log files: one inotify descriptor for all files, one thread for all sinks.
+
+The position in each file is stored every five seconds: after a kill -9 of the server some lines may be sent again, and
+none is passed over. A sink that takes nothing stops the reading of its files; only what is rotated away then is lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from attrs import Factory, define
+
+from models.supervision.process import ProcessSpec
+from supervisor.processes.log_files import LogFile, Logs, Position
+from supervisor.processes.log_growth import open_inotify, read_inotify, watch_files
+from supervisor.processes.log_sinks import Origin, Sink
+
+log = logging.getLogger("logs")
+
+_PAUSE_SECONDS = 0.05
+_RETRY_SECONDS = 1.0
+_SAVE_SECONDS = 5.0
+_CLOSE_SECONDS = 2.0
+_REPORT_SECONDS = 60.0
+
+
+@define(eq=False)
+class _Source:
+    """One file: how far it was read, the unfinished last line, and the lines that the sink has not taken yet."""
+
+    path: str
+    origin: Origin
+    kind: str
+    place: Position
+    rest: bytes = b""
+    pending: list[bytes] = Factory(list)
+    idle_since: float | None = None
+
+    @property
+    def offset(self) -> int:
+        """Where to go on after a restart of the server."""
+        return max(0, self.place.at - len(self.rest) - sum(len(line) + 1 for line in self.pending))
+
+
+class LogForwarder:
+    def __init__(self, logs: Logs, make_sink: Callable[[str], Sink], positions: Path) -> None:
+        """`positions` is the file with the stored positions."""
+        self.lost: Counter[str] = Counter()
+        """Lines that were not forwarded and never will be, by process; of what was rotated away each file counts 1."""
+        self._logs = logs
+        self._make_sink = make_sink
+        self._sinks: dict[str, Sink] = {}
+        self._positions = positions
+        self._stored = _read_positions(positions)
+        self._saved: dict[str, tuple[int, int]] = {}
+        self._is_save_due = True
+        self._sources: dict[str, _Source] = {}
+        self._due: set[str] = set()
+        self._watches: dict[int, str] = {}
+        self._woken: asyncio.Event = asyncio.Event()
+        self._executor = ThreadPoolExecutor(1, "forward")
+        self._failing: dict[str, str] = {}
+        self._reported_at: dict[str, float] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    def refresh(self, specs: Mapping[str, ProcessSpec]) -> None:
+        """Takes over which files to forward. A file that is new here is read from its present end on."""
+        wanted: dict[str, tuple[Origin, str, LogFile]] = {}
+        for spec in specs.values():
+            if spec.log_forward is not None:
+                for stream, path in (("stdout", spec.stdout_logfile), ("stderr", spec.stderr_file)):
+                    if path is not None and not path.startswith("/dev/"):
+                        file = LogFile(path, *spec.log_bounds(path), spec.name)
+                        wanted.setdefault(path, (Origin(spec.name, stream), spec.log_forward.value, file))
+        for path in self._sources.keys() - wanted.keys():
+            del self._sources[path]
+        for path, (origin, kind, file) in wanted.items():
+            known = self._sources.get(path)
+            if known is None:
+                self._is_save_due = True  # a kill -9 would move its beginning
+                place = self._logs.resume(file, self._stored.pop(path, None))
+                self._sources[path] = _Source(path, origin, kind, place)
+            else:
+                known.origin, known.kind = origin, kind
+        self.opened(wanted)
+
+    def opened(self, paths: Iterable[str]) -> None:
+        """These files may have been created or written to."""
+        self._due |= self._sources.keys() & set(paths)
+        self._woken.set()
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._watch(), name="log forwarding")
+
+    async def close(self) -> None:
+        """Forwards what the processes wrote at last, and stores the positions."""
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_CLOSE_SECONDS):
+                for source in self._sources.values():
+                    while await self._forward(source):
+                        await asyncio.sleep(0)
+                    if source.rest and not source.pending:
+                        source.pending, source.rest = [source.rest], b""
+                        await self._send(source)
+        await self._save()
+        self._executor.shutdown(wait=False)
+        for sink in self._sinks.values():
+            sink.close()
+
+    async def _watch(self) -> None:
+        inotify = None
+        try:
+            inotify = open_inotify()
+            asyncio.get_running_loop().add_reader(inotify, self._on_events, inotify)
+        except OSError as error:
+            log.warning("log files are read once a second, not as they grow: %s", error.strerror)
+        saved_at = asyncio.get_running_loop().time()
+        try:
+            while True:
+                await self._wait(has_inotify=inotify is not None)
+                await self._round(inotify)
+                if self._is_save_due or asyncio.get_running_loop().time() >= saved_at + _SAVE_SECONDS:
+                    saved_at = asyncio.get_running_loop().time()
+                    await self._save()
+                await asyncio.sleep(_PAUSE_SECONDS)
+        finally:
+            if inotify is not None:
+                asyncio.get_running_loop().remove_reader(inotify)
+                os.close(inotify)
+
+    def _on_events(self, inotify: int) -> None:
+        for descriptor in read_inotify(inotify):
+            if (path := self._watches.pop(descriptor, None)) in self._sources:
+                self._due.add(str(path))
+        self._woken.set()
+
+    async def _wait(self, has_inotify: bool) -> None:
+        """Returns when a file is due, or after a while if something is left to do without a new write."""
+        is_waiting = any(source.rest or source.pending for source in self._sources.values())
+        if not self._due:
+            is_unsaved = self._offsets() != self._saved
+            timeout = _RETRY_SECONDS if is_waiting or not has_inotify else _SAVE_SECONDS if is_unsaved else None
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(timeout):
+                    await self._woken.wait()
+            if not has_inotify:
+                self._due |= self._sources.keys()
+        self._woken.clear()
+
+    async def _round(self, inotify: int | None) -> None:
+        due, self._due = self._due, set()
+        due |= {path for path, source in self._sources.items() if source.pending or source.rest}
+        if inotify is not None and due:
+            watched, _ = await asyncio.to_thread(watch_files, inotify, due)  # before they are read: nothing is missed
+            self._watches.update((descriptor, path) for path, descriptor, _ in watched)
+        for path in due:
+            source = self._sources.get(path)
+            if source is not None and await self._forward(source):
+                self._due.add(path)
+
+    async def _forward(self, source: _Source) -> bool:
+        """Forwards a piece of a file; returns whether more may be there."""
+        if source.pending and not await self._send(source):
+            return False
+        now = asyncio.get_running_loop().time()
+        added = await self._logs.read_on(source.path, source.place)
+        if source.place.lost:
+            self._lose(source, source.place.lost)
+            source.place.lost = 0
+        if not added:
+            source.idle_since = source.idle_since or now
+            if source.rest and now - source.idle_since >= _RETRY_SECONDS:  # a last line without its end
+                source.pending, source.rest = [source.rest], b""
+                await self._send(source)
+            return False
+        source.idle_since = None
+        longest = self._sink(source.kind).max_line_bytes
+        source.pending, source.rest = split_lines(source.rest + added, longest)
+        return await self._send(source)
+
+    def _sink(self, kind: str) -> Sink:
+        if kind not in self._sinks:
+            self._sinks[kind] = self._make_sink(kind)
+        return self._sinks[kind]
+
+    async def _send(self, source: _Source) -> bool:
+        """Offers the pending lines; returns whether all were taken."""
+        if not source.pending:
+            return True
+        sink, loop = self._sink(source.kind), asyncio.get_running_loop()
+        try:
+            done, lost = await loop.run_in_executor(self._executor, sink.send, source.origin, source.pending)
+        except OSError as error:
+            reason = error.strerror or str(error)
+            if self._failing.get(source.kind) != reason:
+                log.warning("%s takes no lines: %s; they wait in their files", source.kind, reason)
+            self._failing[source.kind] = reason
+            return False
+        if self._failing.pop(source.kind, None) is not None:
+            log.info("%s takes lines again", source.kind)
+        source.pending = source.pending[done:]
+        if lost:
+            self._lose(source, lost)
+        return not source.pending
+
+    def _lose(self, source: _Source, lines: int) -> None:
+        name, now = source.origin.process, asyncio.get_running_loop().time()
+        self.lost[name] += lines
+        if now - self._reported_at.get(name, -_REPORT_SECONDS) >= _REPORT_SECONDS:
+            self._reported_at[name] = now
+            log.warning("%s: lines were lost before they were forwarded (%d so far)", name, self.lost[name])
+
+    def _offsets(self) -> dict[str, tuple[int, int]]:
+        return {path: (source.offset, source.place.rotations) for path, source in self._sources.items()}
+
+    async def _save(self) -> None:
+        self._is_save_due = False
+        offsets = self._offsets()
+        if offsets != self._saved:
+            marks = {
+                path: await self._logs.mark(path, source.place, source.offset)
+                for path, source in list(self._sources.items())
+            }
+            try:
+                await asyncio.to_thread(_write_positions, self._positions, {**self._stored, **marks})
+                self._saved = offsets
+            except OSError as error:
+                log.warning("the positions in forwarded logs cannot be stored: %s", error.strerror)
+
+
+def split_lines(text: bytes, longest: int) -> tuple[list[bytes], bytes]:
+    """The whole lines, without their ends and in pieces of at most `longest` bytes, and the unfinished last line."""
+    *lines, rest = text.split(b"\n")
+    pieces = [line[at : at + longest] for line in lines for at in range(0, max(len(line), 1), longest)]
+    whole = max(len(rest) - 1, 0) // longest * longest
+    return pieces + [rest[at : at + longest] for at in range(0, whole, longest)], rest[whole:]
+
+
+def _read_positions(file: Path) -> dict[str, tuple[int, int]]:
+    try:
+        stored = json.loads(file.read_text())
+        return {str(path): (int(offset), int(inode)) for path, (offset, inode) in stored.items()}
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, AttributeError, TypeError) as error:
+        log.warning("%s cannot be read: forwarded logs go on at their ends: %s", file, error)
+        return {}
+
+
+def _write_positions(file: Path, offsets: Mapping[str, tuple[int, int]]) -> None:
+    new = file.with_name(f"{file.name}.new")
+    new.write_text(json.dumps(offsets))
+    new.replace(file)

@@ -1,0 +1,72 @@
+"""The logs of all processes: rotated as they grow, forwarded where that is configured, deleted with their process."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from models.config.settings import Server
+from models.supervision.captured_logs import remove_old
+from models.supervision.process import ProcessSpec
+from supervisor.clock import Clock
+from supervisor.processes.fleet import Fleet
+from supervisor.processes.log_files import LogFile, Logs
+from supervisor.processes.log_growth import LogGrowth
+from supervisor.processes.notices import Notices
+
+if TYPE_CHECKING:
+    from supervisor.processes.log_forwarding import LogForwarder
+
+log = logging.getLogger("logs")
+
+
+class ProcessLogs:
+    def __init__(self, fleet: Fleet, server: Server, clock: Clock, notices: Notices) -> None:
+        self.files = Logs(fleet.log_files, clock, notices)
+        self.growth = LogGrowth(self.files)
+        self.forwarder: LogForwarder | None = None
+        self._fleet = fleet
+        self._server = server
+        self._clock = clock
+        self._is_started = False
+
+    def start(self) -> None:
+        """Forwards from now on."""
+        self._is_started = True
+        if self.forwarder is not None:
+            self.forwarder.start()
+
+    async def close(self) -> None:
+        if self.forwarder is not None:
+            await self.forwarder.close()
+
+    def take_over(self, specs: Mapping[str, ProcessSpec]) -> None:
+        """Takes over which files are forwarded. Without any there is no forwarder: its modules are not imported."""
+        if self.forwarder is None and any(spec.log_forward is not None for spec in specs.values()):
+            from supervisor.processes.log_forwarding import LogForwarder
+            from supervisor.processes.log_sinks import sink_of
+
+            is_json, syslog = self._server.log_format == "json", self._server.syslog
+            positions = Path(self._server.data_dir) / "log-positions.json"
+            self.forwarder = LogForwarder(self.files, lambda kind: sink_of(kind, is_json, syslog), positions)
+            if self._is_started:
+                self.forwarder.start()
+        if self.forwarder is not None:
+            self.forwarder.refresh(specs)
+
+    def on_opened(self, files: Iterable[LogFile]) -> None:
+        """A process was spawned that has these log files."""
+        opened = list(files)
+        self.growth.add(opened)
+        if self.forwarder is not None:
+            self.forwarder.opened(file.path for file in opened)
+
+    async def remove_old(self) -> None:
+        """Deletes the captured logs of processes that were removed from the configuration some time ago."""
+        kept = {path for process in self._fleet for path in process.spec.captured_files}
+        now = self._clock.settled() / 1_000_000
+        for file in await asyncio.to_thread(remove_old, Path(self._server.data_dir), kept, now):
+            log.info("%s was deleted: its process is no longer configured", file)
