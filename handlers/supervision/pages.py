@@ -32,8 +32,9 @@ from models.errors import Failed, Invalid, Problem
 from models.paging import Paging, paging
 from models.supervision import selectors
 from models.supervision.events import Entry, Filter
-from models.supervision.process import STATUSES, TROUBLE, ProcessSpec, Status
+from models.supervision.process import STATUSES, TROUBLE, Kind, ProcessSpec, Status
 from models.supervision.runs import Outcome
+from supervisor import host
 from supervisor.processes import group_calls
 from supervisor.processes.process import Process
 
@@ -292,8 +293,25 @@ def _settings(spec: ProcessSpec) -> list[tuple[str, str]]:
         ("restart", spec.restart.value),
         ("stop-signal", spec.stop_signal.name.removeprefix("SIG")),
         ("stop-timeout", f"{spec.stop_timeout:g} s"),
+        *_kind_settings(spec),
     ]
     return [(name, text) for name, text in settings if text]
+
+
+def _kind_settings(spec: ProcessSpec) -> list[tuple[str, str]]:
+    """What kind of process it is, and what happens around its start and its end."""
+    hooks = {"start-pre": spec.start_pre, "start-post": spec.start_post, "stop-pre": spec.stop_pre}
+    hooks |= {"stop-post": spec.stop_post, "on-failure": spec.on_failure.command if spec.on_failure else ()}
+    return [
+        ("type", "" if spec.kind is Kind.SERVICE else spec.kind.value),
+        ("success-exit-codes", ", ".join(spec.success_exit_codes)),
+        ("no-restart-exit-codes", ", ".join(spec.no_restart_exit_codes)),
+        ("start-delay", f"{spec.start_delay:g} s" if spec.start_delay else ""),
+        ("watchdog", f"{spec.watchdog:g} s" if spec.watchdog else ""),
+        ("max-memory", host.size(spec.max_memory) if spec.max_memory else ""),
+        *((name, " ".join(shown_words(command))) for name, command in hooks.items()),
+        ("log-forward", spec.log_forward.value if spec.log_forward else ""),
+    ]
 
 
 def spans(events: Sequence[Entry], now: int) -> list[Span]:

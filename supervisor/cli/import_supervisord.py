@@ -16,15 +16,14 @@ from typing import Any
 import yaml
 
 from models.config import loader
-from models.config.loader import fields_of
 from models.config.settings import BadConfig
-from models.supervision.process import ProcessSpec
 
 OK, BAD_FILE, LEFT_OUT = 0, 2, 3
 
 _EXPRESSION = re.compile(r"%%|%\((\w+)\)(0?[0-9]*)[sdi]")
 _VARIABLES = {"program_name": "name", "process_num": "num", "numprocs": "numprocs", "host_node_name": "node"}
 _RESTART = {"true": "always", "unexpected": "on-failure", "false": "never"}
+_NO_FILES = ("AUTO", "NONE", "SYSLOG")
 _TRUE = ("true", "yes", "on", "1")
 
 _SAME = {"command": "command", "directory": "directory", "user": "user", "umask": "umask", "numprocs": "numprocs",
@@ -55,7 +54,6 @@ class Import:
         self.left_out: list[str] = []
         self._here = path.parent.absolute()
         self._sections = self._read(path)
-        self._known = fields_of(ProcessSpec)
 
     def _read(self, path: Path) -> dict[str, dict[str, str]]:
         parser = configparser.RawConfigParser(inline_comment_prefixes=(";", "#"), strict=False)
@@ -153,37 +151,34 @@ class Import:
         else:
             self._omit(section, "startretries", "a restart-limit of 0 would be no limit")
         codes = [code.strip() for code in keys.get("exitcodes", "0").split(",") if code.strip() not in ("", "0")]
-        if codes and "success-exit-codes" in self._known:
-            process["success-exit-codes"] = codes
-        elif codes:
-            self._omit(section, "exitcodes", "only 0 is a success")
+        process |= {"success-exit-codes": codes} if codes else {}
 
     def _logs(self, section: str, keys: Mapping[str, str], process: dict[str, Any]) -> None:
         process |= {"redirect-stderr": True} if keys.get("redirect_stderr", "").lower() in _TRUE else {}
         streams = ["stdout"] if process.get("redirect-stderr") else ["stdout", "stderr"]
-        for stream in streams:
-            file = keys.get(f"{stream}_logfile", "AUTO")
-            if file.upper() == "SYSLOG" or keys.get(f"{stream}_syslog", "").lower() in _TRUE:
-                self._forward(section, stream, process)
-            elif file.upper() in ("AUTO", "NONE"):
-                word = {"AUTO": "capture", "NONE": "none"}[file.upper()]
-                if "log" in self._known:
-                    process.setdefault("log", word)
-                elif f"{stream}_logfile" in keys:
-                    self._omit(section, f"{stream}_logfile", f"{file}: the output goes where ours goes")
-            else:
-                process[f"{stream}-logfile"] = self._text(file)
-                process.setdefault("log-backups", 10)
+        files = {stream: keys.get(f"{stream}_logfile", "AUTO") for stream in streams}
+        forwarded = [
+            stream
+            for stream, file in files.items()
+            if file.upper() == "SYSLOG" or keys.get(f"{stream}_syslog", "").lower() in _TRUE
+        ]
+        modes = {stream: file.upper() for stream, file in files.items() if file.upper() in _NO_FILES}
+        for stream in (stream for stream in streams if stream not in modes):
+            process[f"{stream}-logfile"] = self._text(files[stream])
+            process.setdefault("log-backups", 10)
+        is_captured = "AUTO" in modes.values() or not modes.keys().isdisjoint(forwarded)
+        process |= {"log": "capture" if is_captured else "none"} if modes else {}
+        for stream, mode in modes.items():
+            if mode == "NONE" and is_captured and stream not in forwarded:
+                self._omit(section, f"{stream}_logfile", "NONE: both outputs are captured")
+        if forwarded:
+            process["log-forward"] = "syslog"
+            for stream in (stream for stream in streams if stream not in forwarded):
+                self._omit(section, f"{stream}_syslog", "both outputs go to syslog")
         for key in ("maxbytes", "backups"):
             own, other = f"stderr_logfile_{key}", f"stdout_logfile_{key}"
             if own in keys and "stderr-logfile" in process and keys[own] != keys.get(other):
                 self._omit(section, own, "one bound counts for both files")
-
-    def _forward(self, section: str, stream: str, process: dict[str, Any]) -> None:
-        if "log-forward" in self._known:
-            process["log-forward"] = "syslog"
-        else:
-            self._omit(section, f"{stream}_syslog", "the output goes where ours goes")
 
     def _variables(self, section: str, text: str) -> dict[str, str]:
         lexer = shlex.shlex(text.replace("\n", " "), posix=True)

@@ -11,7 +11,7 @@ import yaml
 from conftest import PATIENCE, ROOT
 
 from models.config.loader import load
-from models.supervision.process import Restart
+from models.supervision.process import LogMode, Restart
 from supervisor.cli import import_supervisord
 from supervisor.cli.import_supervisord import written
 
@@ -100,6 +100,8 @@ def test_a_configuration_is_translated(file: Path, tmp_path: Path) -> None:
     plain = specs["plain"]
     assert (plain.auto_start, plain.restart, plain.restart_limit) == (True, Restart.ON_FAILURE, 3)
     assert (plain.start_seconds, plain.log_backups, plain.stderr_logfile) == (1.0, 10, "/var/log/plain.err")
+    assert (plain.success_exit_codes, plain.log, plain.log_forward) == (("2",), LogMode.NONE, None)
+    assert specs["more"].log is LogMode.CAPTURE
     assert specs["more"].command == ("echo", "${{", "x", "}}")
     assert config.supervisor.groups == {"all": ("web", "more")}
     assert (config.server.address, config.server.port) == (("0.0.0.0",), 9001)
@@ -112,6 +114,42 @@ def test_a_configuration_is_translated(file: Path, tmp_path: Path) -> None:
     assert "[program:plain] stdout_events_enabled" in named
     assert "123" not in text, "a password"
     assert all(f"# {line}\n" in text for line in left_out)
+
+
+@pytest.mark.parametrize(
+    ("keys", "expected", "named"),
+    [
+        ("", {"log": "capture"}, set()),
+        ("stdout_logfile=NONE\nstderr_logfile=none", {"log": "none"}, set()),
+        ("stdout_logfile=NONE", {"log": "capture"}, {"stdout_logfile"}),
+        (
+            "stdout_logfile=/o\nstderr_logfile=/e",
+            {"stdout-logfile": "/o", "stderr-logfile": "/e", "log-backups": 10},
+            set(),
+        ),
+        ("stdout_logfile=NONE\nredirect_stderr=true", {"log": "none", "redirect-stderr": True}, set()),
+        ("stdout_syslog=true\nstderr_syslog=true", {"log": "capture", "log-forward": "syslog"}, set()),
+        (
+            "stdout_logfile=syslog\nredirect_stderr=1",
+            {"log": "capture", "log-forward": "syslog", "redirect-stderr": True},
+            set(),
+        ),
+        ("stdout_syslog=true", {"log": "capture", "log-forward": "syslog"}, {"stderr_syslog"}),
+        (
+            "stdout_syslog=true\nstdout_logfile=/o\nredirect_stderr=true",
+            {"stdout-logfile": "/o", "log-backups": 10, "log-forward": "syslog", "redirect-stderr": True},
+            set(),
+        ),
+    ],
+)
+def test_log_files_become_captured_and_forwarded_logs(
+    tmp_path: Path, keys: str, expected: dict[str, object], named: set[str]
+) -> None:
+    (tmp_path / "s.conf").write_text(f"[program:web]\ncommand=cat\n{keys}\n")
+    text, left_out = written(tmp_path / "s.conf")
+    process = yaml.safe_load(text)["supervisor"]["processes"]["web"]
+    assert {key: value for key, value in process.items() if "log" in key or key == "redirect-stderr"} == expected
+    assert {line.partition(": ")[0].rpartition(" ")[2] for line in left_out} == named
 
 
 PROGRAM_KEYS = [
@@ -142,6 +180,7 @@ def test_exit_codes(tmp_path: Path, file: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert yaml.safe_load((tmp_path / "pilothouse.yaml").read_text())["supervisor"]["processes"]["web"] == {
         "command": "cat", "auto-start": True, "start-seconds": 1, "restart": "on-failure", "restart-limit": 3,
+        "log": "capture",
     }  # fmt: skip
     lossy = imported(tmp_path, "supervisord.conf")
     assert lossy.returncode == 3

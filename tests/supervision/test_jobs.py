@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Server, wait_for
+from conftest import PATIENCE, ROOT, Server, wait_for
 
 from models.supervision.process import Exit, ProcessSpec, Status, forbids_restart, status_after_exit
 
@@ -78,6 +80,7 @@ PROCESSES: dict[str, dict[str, Any]] = {
     "quick": shell("exit 0", type="oneshot", start_seconds=60),
     "beside": {"command": "sleep 1000", "depends-on": ["quick"]},
     "final": shell("exit 9", restart="always", restart_delay=0, no_restart_exit_codes=[9]),
+    "long": shell("sleep 0.5", type="oneshot"),
     "boot-job": shell("echo run >> boots", type="oneshot", auto_start=True),
 }
 
@@ -167,6 +170,20 @@ def test_an_exit_code_that_forbids_a_restart_ends_it(server: Server) -> None:
     server.until("final", "failed")
     (details,) = server.get("/api/v1/processes/details?select=final").json
     assert (details["waitingFor"], details["restarts"]) == (None, 0)
+
+
+def ctl(server: Server, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(ROOT / "run.py"), "ctl", "--data-dir", str(server.data), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
+
+
+@pytest.mark.parametrize(("selector", "code", "reported"), [("long", 0, ""), ("long,broken", 1, "broken is failed")])
+def test_ctl_start_wait_returns_when_the_jobs_have_ended(
+    server: Server, selector: str, code: int, reported: str
+) -> None:
+    done = ctl(server, "start", "--wait", selector)
+    assert (done.returncode, reported in done.stderr) == (code, True)
+    assert server.status("long") == "finished"
 
 
 def test_one_group_start_runs_a_job_once_whatever_its_order(tmp_path: Path) -> None:
