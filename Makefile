@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 
 PYTEST := $(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
 
-.PHONY: run demo test check coverage proof style types format bench bench-check soak dist clean
+.PHONY: run demo screenshots test check coverage proof style types format bench bench-check soak dist clean
 
 run: $(VENV)/run .tools/ready
 	$(BIN)/python run.py --config examples/pilothouse.yaml
@@ -55,6 +55,10 @@ bench: $(VENV)/test .tools/ready3
 bench-check: $(VENV)/test .tools/ready3
 	$(PIP) --editable '.[bench]'
 	$(BIN)/python benchmarks/everything.py --check
+
+# The pictures in docs/images: pages of a server with the sample data, light and dark.
+screenshots: $(VENV)/test .tools/ready3
+	$(BIN)/python .ci/screenshots.py
 
 # Half an hour of mixed traffic: fails on an error, or where memory or descriptors grow.
 soak: $(VENV)/test .tools/ready3

@@ -29,6 +29,7 @@ PROGRAMS = {
     "repository": ("--runs 1", "--versions 2000 --runs 1"),
     "charts": ("--runs 15", "--quick"),
     "pages": ("", "--processes 20 --projects 10 --runs 10 --releases 10 --seconds 0.2"),
+    "browser": ("--rounds 3", "--processes 20 --projects 10 --runs 60 --releases 10 --rounds 1"),
 }
 """Their options: within a quarter of an hour in all; a short form, to see that they work."""
 RESULTS, KEPT, README = HERE / "results.md", HERE / "claims.jsonl", HERE.parent / "README.md"

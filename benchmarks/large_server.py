@@ -30,9 +30,13 @@ _RUN = """INSERT INTO run (id, project_id, branch, flag, commit_sha, created_at,
     VALUES (?, ?, ?, 'default', ?, ?, ?, ?, ?, ?, ?, 0, 0, 0, ?, ?, ?, 1)"""
 _REPORT = """INSERT INTO report (id, run_id, kind, hash, name, format, created_at, tests, passed, failed, errors,
     skipped, flaky, duration_ms) VALUES (?, ?, 'junit', ?, 'a.xml', 'junit', ?, ?, ?, ?, 0, 0, 0, ?)"""
-_SUITE = "INSERT INTO suite VALUES (?, ?, ?, 'suite', ?, ?, 0, 0, ?)"
-_RESULT = "INSERT INTO result VALUES (?, ?, ?, ?, ?, ?, 0, 0, ?)"
-_FAILURE = "INSERT INTO failure VALUES (?, 'AssertionError', 'it is broken', 'at line 1')"
+_SUITE = """INSERT INTO suite (id, report_id, run_id, name, tests, failed, errors, skipped, duration_ms)
+    VALUES (?, ?, ?, 'suite', ?, ?, 0, 0, ?)"""
+_RESULT = """INSERT INTO result (id, report_id, run_id, test_id, suite_id, status, flaky, reruns, duration_ms)
+    VALUES (?, ?, ?, ?, ?, ?, 0, 0, ?)"""
+_FAILURE = (
+    "INSERT INTO failure (result_id, type, message, stack) VALUES (?, 'AssertionError', 'it is broken', 'at line 1')"
+)
 _COVERAGE = """INSERT INTO coverage (report_id, run_id, path, line_covered, line_missed, branch_covered, branch_missed)
     VALUES (?, ?, ?, 80, 20, 0, 0)"""
 
@@ -48,7 +52,7 @@ def fill(path: Path, projects: int, runs: int) -> None:
                 (number, f"team/project-{number:03}", now),
             )
             cases = [((number - 1) * TESTS + case, number, "shop.Test", f"case_{case}") for case in range(1, TESTS + 1)]
-            reports.write_many("INSERT INTO test VALUES (?, ?, ?, ?)", cases)
+            reports.write_many("INSERT INTO test (id, project_id, class_name, name) VALUES (?, ?, ?, ?)", cases)
             for statement, rows in _rows(number, runs, now).items():
                 reports.write_many(statement, rows)
     reports.execute_sql("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
@@ -123,8 +127,13 @@ def repository_index() -> bytes:
 
 
 @contextmanager
-def large_server(folder: Path, processes: int, projects: int, runs: int, releases: int) -> Iterator[tuple[Server, str]]:
-    """A running server with this data, and the session of an ADMIN; without `releases` there is no cluster."""
+def large_server(
+    folder: Path, processes: int, projects: int, runs: int, releases: int, flood: Sequence[str] = ()
+) -> Iterator[tuple[Server, str]]:
+    """A running server with this data, and the session of an ADMIN; without `releases` there is no cluster.
+
+    `flood` is the command of a further process, which has a log and is not started.
+    """
     store = folder / "data" / "tracker.db"
     if not store.exists():
         store.parent.mkdir(mode=0o700, parents=True)
@@ -144,7 +153,9 @@ def large_server(folder: Path, processes: int, projects: int, runs: int, release
             stack.callback(cluster.close)
             fill_cluster(cluster.start(), releases)
             svc["kube"] = {"kubeconfig": str(cluster.kubeconfig)}
-        fleet = {f"c{number:04}": command for number in range(processes)}
+        fleet: dict[str, Any] = {f"c{number:04}": command for number in range(processes)}
+        if flood:
+            fleet["flood"] = {"command": list(flood), "stdout-logfile": str(folder / "flood.log")}
         server = Server(folder, {"supervisor": {"processes": fleet}, "svc": svc}, {}, [])
         stack.callback(server.close)
         server.start()

@@ -1,0 +1,195 @@
+"""The budgets of the dashboard, measured in Chromium on a server with the largest expected data.
+
+    python benchmarks/browser.py [--processes 500] [--projects 200] [--runs 500] [--releases 1000] [--rounds 5]
+                                 [--out FILE] [--claims FILE]
+
+Sizes are those of transfer, compressed. `LCP` is the largest contentful paint, `slow` the same with a processor four
+times slower, `shift` the layout shift, `idle` the share of the main thread over five seconds without input. The log is
+followed while a process writes 2,000 lines a second. Needs Chromium; releases need an API server (`--releases 0`
+does without).
+"""
+
+import argparse
+import gzip
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT), *(str(ROOT / "tests" / part) for part in ("", "web"))]
+
+from browsing import PROGRAM, need_browser  # noqa: E402
+
+from benchmarks import claims, report  # noqa: E402
+from benchmarks.claims import Claim  # noqa: E402
+from benchmarks.large_server import large_server  # noqa: E402
+
+PAGES = {
+    "/": "/",
+    "/processes": "/processes",
+    "/processes/{name}": "/processes/c0007",
+    "/history": "/history",
+    "/releases": "/releases",
+    "/releases/{namespace}/{name}": "/releases/team-00/app-0000",
+    "… manifest": "/releases/team-00/app-0000?show=manifest",
+    "/projects": "/projects",
+    "/projects/{id}": "/projects/7",
+    "/runs/{id}": "/runs/500",
+    "/search": "/search?q=app",
+    "/swagger-ui.html": "/swagger-ui.html?operation=ingest",
+}
+BUDGETS = {
+    "js, kB": 60.0, "css, kB": 14.0, "html, kB": 40.0, "nodes": 2500.0, "LCP, ms": 400.0, "slow, ms": 1200.0,
+    "shift": 0.02, "idle, %": 1.0,
+}  # fmt: skip
+IDLE_SECONDS, LOG_SECONDS, SLOWER = 5.0, 20.0, 4
+MAX_LOG_SHARE = 20.0
+OBSERVE = """
+window.found = { lcp: 0, shift: 0, longest: 0 };
+const observe = (type, use) => new PerformanceObserver((list) => list.getEntries().forEach(use))
+  .observe({ type, buffered: true });
+observe("largest-contentful-paint", (one) => { found.lcp = one.startTime; });
+observe("layout-shift", (one) => { if (!one.hadRecentInput) found.shift += one.value; });
+observe("longtask", (one) => { found.longest = Math.max(found.longest, one.duration); });
+"""
+FLOOD = (
+    "import sys, time\nwhile True:\n for n in range(200): print('2026-11-22 INFO request', n, 'served in 12 ms')\n"
+    " sys.stdout.flush(); time.sleep(0.1)\n"
+)
+
+
+def busy(session: Any) -> float:
+    """The seconds that the main thread has worked."""
+    metrics = session.send("Performance.getMetrics")["metrics"]
+    return float(next(one["value"] for one in metrics if one["name"] == "TaskDuration"))
+
+
+def share(page: Any, session: Any, seconds: float) -> float:
+    """The share of the main thread, in percent, over this time."""
+    before, begin = busy(session), time.monotonic()
+    page.wait_for_timeout(seconds * 1000)
+    return 100 * (busy(session) - before) / (time.monotonic() - begin)
+
+
+def visit(chromium: Any, base: str, path: str, is_slow: bool) -> dict[str, float]:
+    """One visit with an empty cache."""
+    context = chromium.new_context(base_url=base, viewport={"width": 1440, "height": 900})
+    try:
+        page = context.new_page()
+        page.add_init_script(OBSERVE)
+        session = context.new_cdp_session(page)
+        session.send("Performance.enable")
+        if is_slow:
+            session.send("Emulation.setCPUThrottlingRate", {"rate": SLOWER})
+        sizes = {"js": 0.0, "css": 0.0, "html": 0.0}
+        page.on("response", lambda answer: count(sizes, answer))
+        page.goto(path)
+        page.wait_for_timeout(1500)
+        found = page.evaluate("found")
+        if is_slow:
+            return {"slow, ms": found["lcp"]}
+        nodes = page.evaluate("document.querySelectorAll('*').length")
+        idle = share(page, session, IDLE_SECONDS)
+        sizes_kb = {f"{kind}, kB": size / 1000 for kind, size in sizes.items()}
+        return {**sizes_kb, "nodes": nodes, "LCP, ms": found["lcp"], "shift": found["shift"], "idle, %": idle}
+    finally:
+        context.close()
+
+
+def count(sizes: dict[str, float], answer: Any) -> None:
+    """Adds the compressed size of a response to the sum of its kind."""
+    kinds = {"text/javascript": "js", "application/javascript": "js", "text/css": "css", "text/html": "html"}
+    kind = kinds.get(answer.headers.get("content-type", "").partition(";")[0])
+    if kind and answer.status == 200:
+        sizes[kind] += len(gzip.compress(answer.body()))
+
+
+def measure(chromium: Any, base: str, rounds: int) -> dict[str, dict[str, float]]:
+    """The medians of each page."""
+    found = {}
+    for name, path in PAGES.items():
+        visits = [visit(chromium, base, path, False) | visit(chromium, base, path, True) for _ in range(rounds)]
+        found[name] = {key: statistics.median(one[key] for one in visits) for key in visits[0]}
+    return found
+
+
+def follow_log(chromium: Any, base: str) -> tuple[float, float]:
+    """The share of the main thread and the longest task, in ms, while a log of 2,000 lines a second is followed."""
+    context = chromium.new_context(base_url=base, viewport={"width": 1440, "height": 900})
+    page = context.new_page()
+    page.add_init_script(OBSERVE)
+    session = context.new_cdp_session(page)
+    session.send("Performance.enable")
+    page.goto("/processes/flood")
+    page.wait_for_timeout(3000)
+    page.evaluate("found.longest = 0")
+    used = share(page, session, LOG_SECONDS)
+    longest = page.evaluate("found.longest")
+    context.close()
+    return used, longest
+
+
+def document(scale: str, found: dict[str, dict[str, float]], log: tuple[float, float], rounds: int) -> str:
+    """The results as Markdown; what misses its budget is marked."""
+
+    def cell(key: str, value: float) -> str:
+        text = f"{value:.3f}" if key == "shift" else f"{value:.1f}" if value < 100 else f"{value:.0f}"
+        return f"**{text}**" if value > BUDGETS[key] else text
+
+    rows = [[name, *(cell(key, values[key]) for key in BUDGETS)] for name, values in found.items()]
+    head = ["page", *(f"{key} (≤ {budget:g})" for key, budget in BUDGETS.items())]
+    return f"""# The dashboard in Chromium
+
+{scale}. {report.machine()}. `python benchmarks/browser.py`, where the words of the head are explained; medians of
+{rounds} visits with an empty cache. Bold: over the budget.
+
+{report.table(head, rows)}
+
+A log of 2,000 lines a second takes {log[0]:.0f} % of the main thread (≤ {MAX_LOG_SHARE:g}); its longest task takes
+{log[1]:.0f} ms (≤ 50).
+"""
+
+
+def claimed(found: dict[str, dict[str, float]], log: tuple[float, float]) -> list[Claim]:
+    def worst(key: str) -> float:
+        return max(values[key] for values in found.values())
+
+    made = [
+        Claim("browser", f"the worst page: {key.split(',')[0]}", key.partition(", ")[2], [worst(key)], bound=budget)
+        for key, budget in BUDGETS.items()
+    ]
+    return [*made, Claim("browser", "main thread at 2,000 lines/s of a log", "%", [log[0]], bound=MAX_LOG_SHARE)]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="The budgets of the dashboard.")
+    for name, default in (("processes", 500), ("projects", 200), ("runs", 500), ("releases", 1000), ("rounds", 5)):
+        parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--out", type=Path, help="write the Markdown here too")
+    parser.add_argument("--claims", type=Path, help="add what is claimed to this file")
+    options = parser.parse_args()
+    amounts = (options.processes, options.projects, options.runs, options.releases)
+    with (
+        tempfile.TemporaryDirectory(prefix="ph-bench-", ignore_cleanup_errors=True) as name,
+        large_server(Path(name), *amounts, flood=[sys.executable, "-c", FLOOD]) as (server, _),
+        need_browser().sync_playwright() as playwright,
+    ):
+        base = f"http://127.0.0.1:{server.port}"
+        chromium = playwright.chromium.launch(executable_path=PROGRAM, args=["--no-sandbox"])
+        found = measure(chromium, base, options.rounds)
+        server.ask("POST", "/api/v1/processes/start/flood")
+        log = follow_log(chromium, base)
+        chromium.close()
+    scale = "{} processes, {} projects of {} runs, {} releases".format(*amounts)
+    text = document(scale, found, log, options.rounds)
+    print(text)
+    if options.out:
+        options.out.write_text(text)
+    claims.save(options.claims, claimed(found, log))
+
+
+if __name__ == "__main__":
+    main()
