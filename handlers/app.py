@@ -47,7 +47,7 @@ from handlers.supervision import (
 )
 from handlers.supervision import pages as process_pages
 from handlers.supervision import streams as status_streams
-from handlers.tracker import badges, failure_pages, forms, ingest, projects, run_tests, triage, uploader
+from handlers.tracker import attachments, badges, failure_pages, forms, ingest, projects, run_tests, triage, uploader
 from handlers.tracker import pages as tracker_pages
 from handlers.tracker import runs as run_reads
 from handlers.tracker import stream as run_stream
@@ -110,6 +110,7 @@ TRACKER = Service(
         *run_reads.routes,
         *run_tests.routes,
         *triage.routes,
+        *attachments.routes,
         *run_stream.routes,
         *account.routes,
     ],

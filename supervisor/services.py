@@ -50,6 +50,7 @@ from supervisor.processes.scheduler import Scheduler
 from supervisor.processes.usage import Meter
 from supervisor.pubsub import PubSub
 from supervisor.systemd import VARIABLES, Systemd
+from supervisor.tracker.attachments import Attachments
 from supervisor.tracker.ingest import Ingest
 from supervisor.tracker.retention import Retention
 from supervisor.tracker.store import open_store, store_location
@@ -123,10 +124,7 @@ class Services:
         self.sharing = self._join_nodes(instance) if self.is_shared else None
         self.history: History = self.sharing.history if self.sharing else OwnHistory()
         self.accounts = Accounts(settings.tracker.security, clock)
-        self.retention = Retention(settings.tracker, clock, self.run_in_tracker)
-        self.runs.subscribe(self.retention.notice)
-        publish_run = _discard if self.sharing else self.runs.publish  # shared runs come back from the database
-        self.ingest = Ingest(self.data_dir / "incoming", settings, clock, publish_run)
+        self._open_tracker()
         self._open_supervision(instance, records)
         self.charts = Charts(
             settings,
@@ -137,6 +135,16 @@ class Services:
             choose_cluster,
             clock,
         )
+
+    def _open_tracker(self) -> None:
+        settings, clock = self.config, self.clock
+        attached = settings.tracker.attachments
+        own_folder = None if self.is_shared else self.data_dir / "attachments"
+        self.attachments = Attachments(attached.dir or own_folder, attached, clock, self.run_in_tracker)
+        self.retention = Retention(settings.tracker, clock, self.run_in_tracker, self.attachments)
+        self.runs.subscribe(self.retention.notice)
+        publish_run = _discard if self.sharing else self.runs.publish  # shared runs come back from the database
+        self.ingest = Ingest(self.data_dir / "incoming", settings, clock, publish_run, self.attachments)
 
     def _open_supervision(self, instance: str, records: Mapping[str, Record]) -> None:
         settings = self.config
@@ -183,6 +191,7 @@ class Services:
         self._keep("log growth", self.process_logs.growth.watch())
         self._keep("prune", self._prune())
         self._keep("retention", self.retention.watch())
+        self._keep("attachments", self.attachments.watch())
         self._keep("completion of runs", self.retention.settle())
         self._keep("charts", self.charts.start())
 

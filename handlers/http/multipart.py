@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from io import BufferedWriter
 from pathlib import Path
 from typing import Any, cast
@@ -27,6 +27,7 @@ from models.errors import Invalid, TooLarge, Unsupported
 
 _MAX_KEPT_BYTES = 1024 * 1024
 _MAX_NAME_LENGTH = 255
+_MAX_PATH_LENGTH = 1024
 _MAX_PREAMBLE_BYTES = 64 * 1024
 _FORM, _MIXED = b"multipart/form-data", b"multipart/mixed"
 
@@ -55,9 +56,11 @@ class Parts:
         most_kept: int = _MAX_KEPT_BYTES,
         most_of_file: int | None = None,
         within: str | None = None,
+        cut: Mapping[str, int] | None = None,
     ) -> None:
         """`is_file` returns whether a part of this name is written to `folder`; others hold `most_kept` bytes at most.
 
+        A file whose part is in `cut` is not refused: bytes beyond that number are counted and not written.
         `within` is the name of the outer part, for `multipart/mixed`. Raises `Unsupported` for another media type,
         `Invalid` for a missing boundary.
         """
@@ -70,6 +73,7 @@ class Parts:
         self.all: list[Part] = []
         self._is_file, self._folder = is_file, folder
         self._most_parts, self._most_kept, self._most_of_file = most_parts, most_kept, most_of_file
+        self._cut = cut or {}
         self._kept = 0
         self._headers: dict[bytes, bytes] = {}
         self._header, self._value = bytearray(), bytearray()
@@ -156,14 +160,16 @@ class Parts:
             raise Invalid(f"the multipart body has more than {self._most_parts} parts")
         if media_type is not None and self._within is None and self._is_file(name) and _is_mixed(media_type):
             self._inner = Parts(
-                _text(media_type), self._is_file, self._folder, self._most_parts, 0, self._most_of_file, name
+                _text(media_type), self._is_file, self._folder, self._most_parts, 0, self._most_of_file, name, self._cut
             )
             self._inner.all = self.all
             return
         self._is_ignored = not name
         part = Part(
             name,
-            None if file_name is None else _text(file_name),
+            None
+            if file_name is None
+            else _text(file_name, _MAX_PATH_LENGTH if name in self._cut else _MAX_NAME_LENGTH),
             None if media_type is None else _text(media_type),
         )
         if name and self._is_file(name):
@@ -185,6 +191,10 @@ class Parts:
             if self._kept > self._most_kept:
                 raise TooLarge(f"{part.name}: the parts that are no files are larger than {self._most_kept} bytes")
             self._content += data[start:end]
+            return
+        if (limit := self._cut.get(part.name)) is not None:
+            if part.size <= limit:
+                self._writing.write(data[start:end])
             return
         if self._most_of_file is not None and part.size > self._most_of_file:
             raise TooLarge(f"{_label(part)}: the file is larger than {self._most_of_file} bytes")
@@ -215,8 +225,8 @@ def _label(part: Part) -> str:
     return f"{part.name} {name}".strip()
 
 
-def _text(raw: bytes) -> str:
-    text = raw[: 4 * _MAX_NAME_LENGTH].decode("utf-8", "replace")[:_MAX_NAME_LENGTH]
+def _text(raw: bytes, length: int = _MAX_NAME_LENGTH) -> str:
+    text = raw[: 4 * length].decode("utf-8", "replace")[:length]
     if "\0" in text:
         raise Invalid("a part of the multipart body has a NUL in its head")
     return text

@@ -18,7 +18,7 @@ from handlers.routing import Route
 from handlers.tracker.base import Tracked
 from handlers.tracker.responses import FinishedRun, IngestResult
 from handlers.tracker.serializers import judged, run_path, state
-from models.config.settings import Config, ReportLimits
+from models.config.settings import Attachments, Config, ReportLimits
 from models.errors import Invalid, Problem, TooLarge, Unsupported
 from models.paging import INT64, whole
 from models.tracker import codeowners, patch, quality_gate, runs, visibility
@@ -31,7 +31,7 @@ _WRITE_BYTES = 256 * 1024
 _MAX_TEXT_CHARACTERS, _MAX_PROJECT_CHARACTERS = 2000, 255
 _MAX_NAMED_PARTS = _MAX_NAME_CHARACTERS = 30
 _NO_LIMIT = 2**62
-_FILES: tuple[Literal["junit"], Literal["jacoco"]] = ("junit", "jacoco")
+_FILES: tuple[Literal["junit", "jacoco", "attachment"], ...] = ("junit", "jacoco", "attachment")
 _FIELDS = {
     "project": "project", "branch": "branch", "commit": "commit", "flag": "flag", "runKey": "run_key",
     "repoUrl": "repo_url", "buildUrl": "build_url", "buildName": "build_name", "ciProvider": "ci_provider",
@@ -71,14 +71,19 @@ _JOB = {"type": "string", "maxLength": _MAX_JOB_CHARACTERS}
 class Arrival:
     """The part of a request's body that has arrived. `take` and `discard` run in workers, perhaps at the same time."""
 
-    def __init__(self, content_type: str, folder: Path, limits: ReportLimits) -> None:
+    def __init__(self, content_type: str, folder: Path, limits: ReportLimits, attachments: Attachments) -> None:
         """Raises `Unsupported`, `Invalid`."""
         self.folder = folder
         self._limits = limits
         self._lock = threading.Lock()
         self._gone = False
         self._parts = Parts(
-            content_type, lambda name: name not in _FIELDS, folder, most_parts=_NO_LIMIT, most_of_file=limits.file
+            content_type,
+            lambda name: name not in _FIELDS,
+            folder,
+            most_parts=_NO_LIMIT,
+            most_of_file=limits.file,
+            cut={"attachment": attachments.file if attachments.enabled else 0},
         )
 
     def take(self, data: bytes, is_end: bool = False) -> None:
@@ -152,7 +157,7 @@ class Arrival:
     def files(self) -> Sequence[Received]:
         """The reports in order, without empty ones. Raises `Invalid` where there is no test report."""
         reports = [
-            Received(kind, _display_name(part), part.file)
+            Received(kind, _display_name(part), part.file, part.size)
             for part in self._parts.all
             for kind in _FILES
             if part.name == kind and part.file is not None and part.size
@@ -176,6 +181,7 @@ _PARTS = (
         True,
     ),
     Field("jacoco", "Coverage reports, plain or gzipped: JaCoCo, and other formats, detected by content", _REPORTS),
+    Field("attachment", "Files that the reports name; the file name is the path in the report", _REPORTS),
     Field("diff", "The changed lines: a unified diff or JSON of ranges", _FILE),
     Field("paths", "The files of the repository, one a line (`git ls-files`)", _FILE),
     Field("codeowners", "A CODEOWNERS file; taken from trusted uploads of the base branch", _FILE),
@@ -230,8 +236,8 @@ class Ingest(Base):
             if encoding.lower() != "identity":
                 raise Unsupported("a body with Content-Encoding is not accepted: compress its files, not the form")
             content_type = self.request.headers.get("Content-Type", "")
-            limits = self.services.config.tracker.limits
-            self._arrival = Arrival(content_type, self.services.ingest.folder(), limits)
+            tracker = self.services.config.tracker
+            self._arrival = Arrival(content_type, self.services.ingest.folder(), tracker.limits, tracker.attachments)
         except Problem as problem:
             self._fault = problem  # raised once the body is discarded
 

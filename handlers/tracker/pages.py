@@ -58,6 +58,7 @@ _MAX_RESULTS = 100
 _MAX_FILES = 100
 _MAX_CLUSTERS = 10
 _MAP_SIZE = (900, 160)
+_UNITS = (("MB", 1_000_000), ("kB", 1000))
 
 
 def took(ms: int | None) -> str:
@@ -67,6 +68,11 @@ def took(ms: int | None) -> str:
     if ms < 1000:
         return f"{ms} ms"
     return f"{ms / 1000:.1f} s" if ms < 60_000 else serializers.spoken(ms * 1000)
+
+
+def size(count: int) -> str:
+    """Formats a number of bytes."""
+    return next((f"{count / scale:.1f} {unit}" for unit, scale in _UNITS if count >= scale), f"{count} bytes")
 
 
 def kind(status: str) -> str:
@@ -102,6 +108,7 @@ _HELPERS = {
     "query": _query,
     "statuses": list(Triage.__members__),
     "health": health,
+    "size": size,
 }
 
 

@@ -231,6 +231,38 @@ class RunReference:
 
 
 @frozen
+class AttachmentInfo:
+    """A file of a test or a run; its content is at `path`."""
+
+    id: int
+    name: str
+    size: int
+    type: str
+    path: str
+
+
+@frozen
+class TestAttachment:
+    """An attachment with its test, null where it belongs to the run."""
+
+    __test__ = False  # pytest would collect it
+
+    id: int
+    name: str
+    size: int
+    type: str
+    path: str
+    class_name: str | None
+    test_name: str | None
+
+
+@frozen
+class AttachmentList:
+    items: Sequence[TestAttachment]
+    next_cursor: str | None
+
+
+@frozen
 class FailureInfo:
     suite: str | None
     class_name: str
@@ -247,6 +279,7 @@ class FailureInfo:
     """The first run of the unbroken series of failures on the branch and flag of the run; null for a suite."""
     last_passed: RunReference | None
     compare_url: str | None
+    attachments: Sequence[AttachmentInfo]
 
 
 @frozen
@@ -375,6 +408,7 @@ class RunDetail:
     failures: Sequence[FailureInfo]
     slowest: Sequence[SlowRow]
     coverage: CoverageInfo | None
+    attachments: Sequence[AttachmentInfo]
 
 
 @frozen
@@ -412,6 +446,7 @@ class OutcomeInfo:
     flaky: bool
     duration_ms: int | None
     failure_message: str | None
+    attachments: Sequence[AttachmentInfo]
 
 
 @frozen

@@ -6,8 +6,12 @@ from base64 import urlsafe_b64encode
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
+from attrs import asdict
+
 from handlers.http.serializers import Instant
 from handlers.tracker.responses import (
+    AttachmentInfo,
+    AttachmentList,
     AttemptInfo,
     CarriedFrom,
     ClusterInfo,
@@ -35,11 +39,13 @@ from handlers.tracker.responses import (
     RunTestInfo,
     RunVerdict,
     SuiteInfo,
+    TestAttachment,
     TestHistory,
     TriageRuleInfo,
 )
 from models.paging import decode_cursor, encode_cursor
 from models.tracker import coverage
+from models.tracker.attachments import Attachment, TestOf
 from models.tracker.attempts import Attempt, State, place
 from models.tracker.clusters import Cluster
 from models.tracker.commit_gate import CommitVerdict, FlagStatus
@@ -238,6 +244,7 @@ def run_detail(
         failures=[_failure(row, firsts.get(row.test_id or 0), project.repo_url) for row in detail.failures],
         slowest=detail.slowest,
         coverage=_coverage(run, files) if files else None,
+        attachments=[attachment_info(found) for found in detail.attachments],
     )
 
 
@@ -259,7 +266,20 @@ def _failure(row: FailureRow, first: FirstFailure | None, repo_url: str | None) 
         system_out=row.out,
         system_err=row.err,
         **since(first, repo_url),
+        attachments=[attachment_info(found) for found in row.attachments],
     )
+
+
+def attachment_info(found: Attachment) -> AttachmentInfo:
+    return AttachmentInfo(found.id, found.name, found.size, found.type, f"/api/v1/attachments/{found.id}")
+
+
+def attachment_list(rows: Sequence[TestOf], limit: int) -> AttachmentList:
+    items = [
+        TestAttachment(**asdict(attachment_info(row.attachment)), class_name=row.class_name, test_name=row.name)
+        for row in rows
+    ]
+    return AttachmentList(items, str(items[-1].id) if len(items) == limit else None)
 
 
 def _coverage(run: Run, files: coverage.Files) -> CoverageInfo:
@@ -328,6 +348,7 @@ def _outcome(outcome: Outcome) -> OutcomeInfo:
         flaky=outcome.flaky,
         duration_ms=outcome.duration_ms,
         failure_message=outcome.message,
+        attachments=[attachment_info(found) for found in outcome.attachments],
     )
 
 

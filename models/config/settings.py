@@ -249,11 +249,23 @@ class ReportLimits:
 
 
 @frozen
+class Attachments:
+    enabled: bool = True
+    dir: Path | None = None
+    file: Bytes = Size(10 * MIB)
+    per_run: Bytes = Size(100 * MIB)
+    per_case: Count = 20
+    total: Bytes = Size(2048 * MIB)
+    retain_days: Count0 = 14
+
+
+@frozen
 class Tracker:
     security: TrackerSecurity = TrackerSecurity()
     quality_gate: QualityGate = QualityGate()
     runs: Runs = Runs()
     limits: ReportLimits = ReportLimits()
+    attachments: Attachments = Attachments()
     retain_days: Count0 = 0
     retain_runs: Count0 = 0
 

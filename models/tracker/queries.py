@@ -11,6 +11,7 @@ from attrs import frozen
 
 from models.errors import NotFound
 from models.paging import INT64
+from models.tracker.attachments import Attachment, of_results, of_run
 from models.tracker.reports.base import CASE_STATUSES, FAILING, CaseStatus
 from models.tracker.tables import Mark, Project, Run, reports
 
@@ -61,6 +62,7 @@ class FailureRow:
     stack: str | None
     out: str | None
     err: str | None
+    attachments: Sequence[Attachment] = ()
 
 
 @frozen
@@ -80,6 +82,8 @@ class Detail:
     failures: Sequence[FailureRow]
     failure_count: int
     slowest: Sequence[SlowRow]
+    attachments: Sequence[Attachment] = ()
+    """Those that belong to no test."""
 
 
 @frozen
@@ -92,6 +96,7 @@ class Outcome:
     flaky: bool
     duration_ms: int | None
     message: str | None
+    attachments: Sequence[Attachment] = ()
 
 
 def project(id: int) -> Project:
@@ -216,12 +221,17 @@ def detail(id: int, failures: int = MAX_ROWS) -> Detail:
     ).fetchall()
     failed_suites = suite_failures(id)
     slow = reports.execute_sql(_SLOW, (id, _SLOWEST)).fetchall()
+    attached = of_results([row[0] for row in failed])
     return Detail(
         suites=suites,
         suite_count=_count("suite WHERE run_id = :run", id) if len(suites) == MAX_ROWS else len(suites),
-        failures=[*(_failure(row[1:]) for row in failed), *failed_suites[: failures - len(failed)]],
+        failures=[
+            *(_failure(row[1:], attached.get(row[0], ())) for row in failed),
+            *failed_suites[: failures - len(failed)],
+        ],
         failure_count=_count(_FAILED, id) + len(failed_suites),
         slowest=[SlowRow(class_name, name, CASE_STATUSES[rank], ms) for class_name, name, rank, ms in slow],
+        attachments=of_run(id),
     )
 
 
@@ -243,15 +253,18 @@ def _count(rows: str, run_id: int) -> int:
 
 def failures_by_id(ids: Sequence[int]) -> dict[int, FailureRow]:
     """The failures with these result ids."""
-    rows = reports.execute_sql(_FAILURES_BY_ID, {"most": MAX_TEXT_CHARACTERS + 1, "ids": json.dumps(list(ids))})
-    return {row[0]: _failure(row[1:]) for row in rows}
+    rows = reports.execute_sql(
+        _FAILURES_BY_ID, {"most": MAX_TEXT_CHARACTERS + 1, "ids": json.dumps(list(ids))}
+    ).fetchall()
+    attached = of_results(ids)
+    return {row[0]: _failure(row[1:], attached.get(row[0], ())) for row in rows}
 
 
-def _failure(row: Sequence[Any]) -> FailureRow:
+def _failure(row: Sequence[Any], attachments: Sequence[Attachment]) -> FailureRow:
     test, suite, class_name, name, rank, ms, reruns, kind, message, stack, out, err = row
     return FailureRow(
         test, suite, class_name, name, CASE_STATUSES[rank], ms, reruns, kind, message, head_of(stack), _tail(out),
-        _tail(err),
+        _tail(err), attachments,
     )  # fmt: skip
 
 
@@ -285,9 +298,9 @@ def outcomes(test: int, limit: int, after: tuple[int, int] = (INT64, INT64)) -> 
     """The outcomes of a test, newest first, after that with the ids `after` of run and result."""
     run, result = after
     rows = reports.execute_sql(_OUTCOMES, (test, run, run, result, limit)).fetchall()
-    runs = runs_by_id({row[1] for row in rows})
+    runs, attached = runs_by_id({row[1] for row in rows}), of_results([row[0] for row in rows])
     return [
-        Outcome(id, runs[run_id], CASE_STATUSES[rank], bool(flaky), ms, message)
+        Outcome(id, runs[run_id], CASE_STATUSES[rank], bool(flaky), ms, message, attached.get(id, ()))
         for id, run_id, rank, flaky, ms, message in rows
         if run_id in runs
     ]

@@ -5,7 +5,7 @@ The totals of a run are summed over its reports after each upload, so they canno
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,12 +15,21 @@ from models.accounts import accounts, permissions
 from models.accounts.accounts import Credential, User
 from models.config.settings import Tracker, TrackerSecurity
 from models.errors import Denied, NotFound, TooLarge, Unauthenticated
-from models.tracker import attempts, clusters, owners, patch, quality_gate, run_events
+from models.tracker import attachments, attempts, clusters, owners, patch, quality_gate, run_events
+from models.tracker.attachment_files import AttachmentFolder, StagedFile
 from models.tracker.coverage import unite
 from models.tracker.patch import Diff
 from models.tracker.quality_gate import Verdict
 from models.tracker.run_events import RunUpdate
 from models.tracker.tables import Project, Run, reports
+
+
+@frozen
+class Attached:
+    """The attachments of an upload, staged in their folder."""
+
+    folder: AttachmentFolder
+    files: Sequence[StagedFile]
 
 
 @frozen
@@ -49,6 +58,7 @@ class Upload:
     paths: Sequence[str] = ()
     """The files of the repository."""
     codeowners: bytes | None = None
+    attachments: Attached | None = None
 
 
 @frozen
@@ -61,6 +71,8 @@ class Stored:
     update: RunUpdate
     warnings: Sequence[str] = ()
     """What was accepted and may not be what the sender meant."""
+    unused_contents: Collection[str] = ()
+    """The hashes of attachments that were deleted to make room."""
 
 
 DEFAULT_FLAG = "default"
@@ -156,8 +168,13 @@ def store(spool: Path, upload: Upload, credential: Credential | None, settings: 
         project = _project(upload, user, settings.security, now)
         run = _run(project, upload, now)
         warnings = [*_add(run, upload, now), *_store_codeowners(project, upload, user, settings, now)]
+        unused: Collection[str] = ()
+        if upload.attachments is not None:
+            attached = upload.attachments
+            more, unused = attachments.add(run, attached.files, attached.folder, settings.attachments, now)
+            warnings = [*warnings, *more]
         verdict = quality_gate.verdict(run, project, settings.quality_gate)
-        return Stored(run, project, verdict, run_events.record(run, project, verdict, keep), warnings)
+        return Stored(run, project, verdict, run_events.record(run, project, verdict, keep), warnings, unused)
 
 
 def _store_codeowners(

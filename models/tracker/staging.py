@@ -7,8 +7,10 @@ rows are never all in memory.
 from __future__ import annotations
 
 import contextlib
+import re
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -43,12 +45,13 @@ _TABLES = """
     CREATE TABLE failures (id INTEGER PRIMARY KEY, report INTEGER, type TEXT, message TEXT, stack TEXT, hash TEXT);
     CREATE TABLE clusters (hash TEXT PRIMARY KEY, signature TEXT, type TEXT, message TEXT, stack TEXT);
     CREATE TABLE outputs (id INTEGER PRIMARY KEY, report INTEGER, out TEXT, err TEXT);
+    CREATE TABLE attachments (id INTEGER PRIMARY KEY, report INTEGER, case_id INTEGER, path TEXT);
     CREATE TABLE files (id INTEGER PRIMARY KEY, report INTEGER, path TEXT, line_covered INTEGER, line_missed INTEGER,
         branch_covered INTEGER, branch_missed INTEGER, covered BLOB, missed BLOB);
     BEGIN;
 """
 _COLUMNS = {"reports": 18, "suites": 8, "cases": 6, "places": 2, "failures": 6, "clusters": 5,
-            "outputs": 4, "files": 9}  # fmt: skip
+            "outputs": 4, "attachments": 4, "files": 9}  # fmt: skip
 _OF_CASES = ("cases", "places", "failures", "outputs")
 _FLAKY = 4
 """The bit of a flaky case in the column `fate`: status rank + this bit + 8 * reruns. Fewer columns insert faster.
@@ -59,10 +62,17 @@ For the same reason a case has no report column: a report's cases are those from
 _RANK = {status.value: rank for rank, status in enumerate(CASE_STATUSES)}
 """By the values: hashing an enum member is slow, and there are a hundred thousand cases."""
 _MAX_BUFFERED_ROWS, _MAX_BUFFERED_CHARACTERS = 1000, 1024 * 1024
-_MAX_PATH_CHARACTERS = 1024
 _MAX_KNOWN_HASHES = 10_000
+_MAX_ATTACHMENTS, _MAX_ATTACHMENTS_OF_CASE, _MAX_PATH_CHARACTERS = 100_000, 100, 1024
+_MARK = "[[ATTACHMENT|"
+_REFERENCE = re.compile(r"\[\[ATTACHMENT\|([^\]\r\n]{1,1024})\]\]")
 _MAX_COUNT = 2**48
 """Sums of many such counts are still numbers that the store and JSON can hold."""
+
+
+def references(*texts: str | None) -> list[str]:
+    """The paths that the outputs of a test refer to, as Jenkins and Playwright write them: `[[ATTACHMENT|path]]`."""
+    return [path for text in texts if text and _MARK in text for path in _REFERENCE.findall(text)]
 
 
 class StagedRows:
@@ -86,6 +96,7 @@ class StagedRows:
         self._next = self._first = 1
         self._suites = self._next_suite = 1
         self._next_file = 1
+        self._next_attachment = 1
 
     def __enter__(self) -> StagedRows:
         return self
@@ -118,6 +129,9 @@ class StagedRows:
         if case.out or case.err:
             self._rows["outputs"].append((id, number, case.out, case.err))
             self._buffered += len(case.out or "") + len(case.err or "")
+            self._refer(id, references(case.out, case.err))
+        if case.attachments:
+            self._refer(id, case.attachments)
         if len(cases) >= _MAX_BUFFERED_ROWS or self._buffered > _MAX_BUFFERED_CHARACTERS:
             self._flush()
 
@@ -141,6 +155,14 @@ class StagedRows:
             self._rows["clusters"].append((hash, text, case.failure_type, case.failure_message, stack))
             self._buffered += len(stack or "")
         return hash
+
+    def _refer(self, case: int, paths: Iterable[str]) -> None:
+        """Stages the paths of a case's attachments."""
+        for path in dict.fromkeys(islice(filter(None, paths), _MAX_ATTACHMENTS_OF_CASE)):
+            if self._next_attachment <= _MAX_ATTACHMENTS:
+                row = self._next_attachment, self._number, case, path[:_MAX_PATH_CHARACTERS]
+                self._rows["attachments"].append(row)
+                self._next_attachment += 1
 
     def file(self, file: FileCoverage) -> None:
         """The sink of `read_coverage`."""
@@ -188,7 +210,7 @@ class StagedRows:
     def _end(self, kind: str, hash: str, name: str, format: str, counts: Sequence[int | None]) -> None:
         """Keeps the report, unless the request already contained the same file."""
         if self._store.execute("SELECT 1 FROM reports WHERE kind = ? AND hash = ?", (kind, hash)).fetchone():
-            for table in ("files",) if kind == "jacoco" else ("suites", "failures", "outputs"):
+            for table in ("files",) if kind == "jacoco" else ("suites", "failures", "outputs", "attachments"):
                 self._store.execute(f"DELETE FROM {table} WHERE report = ?", (self._number,))  # noqa: S608 (our own table names)
             for table in ("cases", "places"):
                 self._store.execute(f"DELETE FROM {table} WHERE id >= ?", (self._first,))  # noqa: S608

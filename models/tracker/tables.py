@@ -171,6 +171,21 @@ STEPS.append(
 )
 
 
+STEPS.append(
+    [
+        "CREATE TABLE attachment (id INTEGER PRIMARY KEY AUTOINCREMENT,"
+        " run_id INTEGER NOT NULL REFERENCES run ON DELETE CASCADE, report_id INTEGER, result_id INTEGER,"
+        " name TEXT NOT NULL, hash TEXT NOT NULL, size INTEGER NOT NULL, type TEXT NOT NULL,"
+        " created_at INTEGER NOT NULL)",
+        "CREATE INDEX attachment_by_run ON attachment (run_id, id)",
+        "CREATE INDEX attachment_by_result ON attachment (result_id) WHERE result_id IS NOT NULL",
+        "CREATE INDEX attachment_by_hash ON attachment (hash)",
+        "CREATE INDEX attachment_by_time ON attachment (created_at)",
+        *_touching(("attachment", _OF_RUN)),
+    ]
+)
+
+
 class Flag(peewee.BooleanField):
     """Stored as 0 or 1."""
 

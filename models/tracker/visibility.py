@@ -6,7 +6,8 @@ from models.accounts.accounts import User
 from models.accounts.permissions import ProjectRole, may_own, may_read, may_write, readable
 from models.errors import Denied, Invalid
 from models.paging import INT64, whole
-from models.tracker import queries
+from models.tracker import attachments, queries
+from models.tracker.attachments import Attachment
 from models.tracker.queries import Listed
 from models.tracker.tables import Project, Run
 
@@ -31,6 +32,15 @@ def run(user: User | None, id: str, role: ProjectRole = "READ") -> tuple[Run, Pr
         raise queries.no_run(number)
     check(user, owner, role)
     return found, owner
+
+
+def attachment(user: User | None, id: int) -> Attachment:
+    """The attachment of this id, whose run `user` may read. Raises `NotFound`."""
+    found = attachments.attachment(id)
+    _, owner = queries.run(found.run_id)
+    if not may_read(user, owner):
+        raise attachments.no_attachment(id)
+    return found
 
 
 def named(user: User | None, name: str) -> Project:

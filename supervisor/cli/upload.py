@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from supervisor.cli.attached_files import attached_files
 from supervisor.cli.changed_lines import NoDiff, changed_lines, diff_file, repository_paths, work_tree
 from supervisor.cli.ci_environment import facts
 from supervisor.cli.upload_request import REFUSED, UNREACHABLE, USAGE, Server, UploadError, packed, reason_of
@@ -49,7 +50,8 @@ def add_to(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--project", required=True)
     for name, kind in _KINDS.items():
         text = f"{kind}; ** matches folders; may be repeated"
-        parser.add_argument(f"--{name}", metavar="GLOB", action="append", default=[], help=text)
+        options = {"nargs": "?", "const": _NAMED} if name == "attachments" else {}
+        parser.add_argument(f"--{name}", metavar="GLOB", action="append", default=[], help=text, **options)
     for name in _FIELDS:
         parser.add_argument(f"--{_dashed(name)}", dest=name, metavar=name.upper(), help=_HELP.get(name))
     parser.add_argument("--expect", type=_count, metavar="N", help="the run is complete when N jobs have uploaded")
@@ -95,8 +97,10 @@ _KINDS = {
     "junit": "test reports",
     "jacoco": "coverage reports",
     "perf": "performance reports",
-    "attachments": "files that reports refer to, within the work tree",
+    "attachments": "files within the work tree, without GLOB those that the test reports name",
 }
+_NAMED = "auto"
+"""`--attachments` without a pattern."""
 _CODEOWNERS = ("CODEOWNERS", ".github/CODEOWNERS", ".gitlab/CODEOWNERS", "docs/CODEOWNERS")
 _HELP = {
     "branch": "this and what follows: by default from the environment of the CI system",
@@ -159,7 +163,9 @@ def _upload(arguments: argparse.Namespace) -> int:
     texts = _diff_parts(arguments.diff, fields.get("baseBranch", ""))
     if arguments.codeowners:
         texts.update(_codeowners_parts(arguments.codeowners))
-    with packed(fields, files, texts, not arguments.no_gzip) as body:
+    reports = [file for name, file in files if name == "junit"]
+    attachments = attached_files(reports) if _NAMED in arguments.attachments else {}
+    with packed(fields, files, texts, not arguments.no_gzip, attachments) as body:
         run = server.post("/api/v1/ingest", body, 201)
     print(_summary(run, server.base))
     for warning in run.get("warnings", ()):
@@ -181,7 +187,7 @@ def _files(arguments: argparse.Namespace) -> list[tuple[str, Path]]:
     """The files to send, with the names of their parts. Attachments outside of the work tree are left out."""
     files = [(name, file) for name in ("junit", "jacoco", "perf") for file in _matches(name, getattr(arguments, name))]
     top = work_tree() if arguments.attachments else Path()
-    for file in _matches("attachments", arguments.attachments):
+    for file in _matches("attachments", [pattern for pattern in arguments.attachments if pattern != _NAMED]):
         place = file.resolve()
         if top not in place.parents or ".git" in place.relative_to(top).parts:
             print(f"pilothouse upload: warning: {file} is not a file of the work tree: not sent", file=sys.stderr)

@@ -60,9 +60,16 @@ class Packed(NamedTuple):
 
 @contextlib.contextmanager
 def packed(
-    fields: Mapping[str, str], files: Sequence[tuple[str, Path]], texts: Mapping[str, str], compress: bool
+    fields: Mapping[str, str],
+    files: Sequence[tuple[str, Path]],
+    texts: Mapping[str, str],
+    compress: bool,
+    attachments: Mapping[str, Path],
 ) -> Iterator[Packed]:
-    """The multipart body of an upload, in a temporary file. `texts` are sent as files."""
+    """The multipart body of an upload, in a temporary file.
+
+    `texts` are sent as files, `attachments` as they are, under the names by which the reports refer to them.
+    """
     boundary = uuid.uuid4().hex
     with tempfile.TemporaryFile() as body:
         for name, value in fields.items():
@@ -70,10 +77,12 @@ def packed(
         for name, text in texts.items():
             body.write(_part_head(boundary, f'name="{name}"; filename="{name}"', "application/octet-stream"))
             body.write(text.encode("utf-8", "surrogateescape") + b"\r\n")
-        for name, path in files:
-            shown = _display_path(path).replace("\r", "%0D").replace("\n", "%0A").replace('"', "%22")
-            body.write(_part_head(boundary, f'name="{name}"; filename="{shown}"', "application/octet-stream"))
-            _add(path, body, compress)
+        sent = [(name, _display_path(path), path, compress and name != "attachment") for name, path in files]
+        sent += [("attachment", shown, path, False) for shown, path in attachments.items()]
+        for name, shown, path, is_packed in sent:
+            quoted = shown.replace("\r", "%0D").replace("\n", "%0A").replace('"', "%22")
+            body.write(_part_head(boundary, f'name="{name}"; filename="{quoted}"', "application/octet-stream"))
+            _add(path, body, is_packed)
             body.write(b"\r\n")
         body.write(f"--{boundary}--\r\n".encode())
         yield Packed(body, body.tell(), f"multipart/form-data; boundary={boundary}")

@@ -22,13 +22,15 @@ from models.accounts.accounts import Credential, User
 from models.config.settings import Config
 from models.errors import Invalid, TimedOut, TooLarge, Unavailable
 from models.tracker import runs
+from models.tracker.attachment_files import StagedFile
 from models.tracker.reports.base import BadReport, Limits, ReportTooLarge
 from models.tracker.repository_paths import PathIndex
 from models.tracker.run_events import RunUpdate
-from models.tracker.runs import Stored, Upload
+from models.tracker.runs import Attached, Stored, Upload
 from models.tracker.staging import StagedRows
 from models.tracker.tables import reports
 from supervisor.clock import Clock
+from supervisor.tracker.attachments import Attachments
 
 log = logging.getLogger("ingest")
 
@@ -51,9 +53,10 @@ _STORE_SECONDS = 120.0
 class Received:
     """A file of an upload: the name of its part, its display name and its path."""
 
-    kind: Literal["junit", "jacoco"]
+    kind: Literal["junit", "jacoco", "attachment"]
     name: str
     path: Path
+    size: int = 0
 
 
 class Stopped(Exception):
@@ -86,12 +89,20 @@ class Budget:
 class Ingest:
     """Uploads lie below `folder` until they are stored; each is removed with its request, or at the next start."""
 
-    def __init__(self, folder: Path, settings: Config, clock: Clock, publish: Callable[[RunUpdate], None]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        settings: Config,
+        clock: Clock,
+        publish: Callable[[RunUpdate], None],
+        attachments: Attachments,
+    ) -> None:
         """`publish` is called on the loop for each stored upload, after its commit."""
         self._folder = folder
         self._settings = settings
         self._clock = clock
         self._publish = publish
+        self._attachments = attachments
         limits = settings.tracker.limits
         self._limits = Limits(limits.inflated, limits.depth, limits.output_per_case)
         self._spoolers = ThreadPoolExecutor(_MAX_CONCURRENT_WRITERS, "spool")
@@ -205,19 +216,25 @@ class Ingest:
         client_left: threading.Event,
     ) -> Stored:
         spool = folder / "rows"
+        staged: Sequence[StagedFile] = ()
         budget = Budget(self._settings.tracker.limits.inflated_request, client_left, self._stopping)
         try:
             limits = evolve(self._limits, spend=budget.spend, reruns=upload.reruns)
-            warnings = self._read(spool, files, limits, upload)
+            warnings = self._read(spool, [file for file in files if file.kind != "attachment"], limits, upload)
+            attached = [(file.name, file.path, file.size) for file in files if file.kind == "attachment"]
+            staged, more = self._attachments.stage(attached)
             with self._writing:
+                if self._attachments.is_open:
+                    upload = evolve(upload, attachments=Attached(self._attachments.folder, staged))
                 stored = reports.run_with_timeout(lambda: self._store(spool, upload, credential), _STORE_SECONDS)
                 self._limit_log()
-                return evolve(stored, warnings=[*warnings, *stored.warnings])
+                return evolve(stored, warnings=[*warnings, *more, *stored.warnings])
         except Stopped:
             raise Unavailable("parsing was stopped: the client left or the server stops") from None
         except (peewee.OperationalError, sqlite3.OperationalError, OSError) as error:
             raise _not_stored(error) from None
         finally:
+            self._attachments.discard(staged)
             self._remove_folder(folder)
 
     @staticmethod
@@ -230,7 +247,9 @@ class Ingest:
 
     def _store(self, spool: Path, upload: Upload, credential: Credential | None) -> Stored:
         keep, now = self._settings.server.stream_replay, self._clock.now()
-        return runs.store(spool, upload, credential, self._settings.tracker, keep, now)
+        stored = runs.store(spool, upload, credential, self._settings.tracker, keep, now)
+        self._attachments.remove_unused(stored.unused_contents)
+        return stored
 
     def _read(self, path: Path, files: Sequence[Received], limits: Limits, upload: Upload) -> list[str]:
         """Reads the files. Returns a warning for each without a test or a line, up to `_MAX_WARNINGS`."""

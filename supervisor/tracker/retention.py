@@ -13,7 +13,9 @@ import peewee
 from models.config.settings import Tracker
 from models.errors import Problem
 from models.tracker import attempts, clusters, retention
+from models.tracker.attachments import hashes_of
 from supervisor.clock import Clock
+from supervisor.tracker.attachments import Attachments
 
 log = logging.getLogger("tracker")
 
@@ -29,11 +31,12 @@ InStore = Callable[[Callable[[], Any]], Awaitable[Any]]
 class Retention:
     """Enforces `retain-days` and `retain-runs`, every ten minutes and shortly after each upload."""
 
-    def __init__(self, settings: Tracker, clock: Clock, in_store: InStore) -> None:
+    def __init__(self, settings: Tracker, clock: Clock, in_store: InStore, attachments: Attachments) -> None:
         """`in_store` runs a piece of work on the tracker's store, in the worker."""
         self._settings = settings
         self._clock = clock
         self._in_store = in_store
+        self._attachments = attachments
         self._run_stored = asyncio.Event()
         self._upload_stored = asyncio.Event()
         self._orphans = False
@@ -99,6 +102,8 @@ class Retention:
     async def delete(self, id: int) -> None:
         """Deletes a run, if it exists."""
         for part in (*await self._in_store(lambda: retention.superseded_runs(id)), id):
+            hashes = await self._in_store(lambda: hashes_of(part))  # noqa: B023 (awaited here)
             while await self._in_store(lambda: retention.delete_some(part)):  # noqa: B023 (awaited here)
                 await asyncio.sleep(_PAUSE_SECONDS)
+            await self._in_store(lambda: self._attachments.remove_unused(hashes))  # noqa: B023 (awaited here)
         self._orphans = True

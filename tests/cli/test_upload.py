@@ -26,6 +26,7 @@ from talk import running_server
 from uploading import Done, upload
 
 from models.accounts import accounts
+from supervisor.cli.attached_files import attached_files
 from supervisor.cli.ci_environment import facts
 
 SHA = "0123456789abcdef0123456789abcdef01234567"
@@ -659,3 +660,53 @@ def test_the_one_file_uploads_without_an_installation(server: Server, reports: P
     done = subprocess.run(command, cwd=reports, env={}, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines()[-1] == "gate: PASSED"
+
+
+def test_attachments_of_playwright_arrive_with_their_test(server: Server, tmp_path: Path) -> None:
+    """The report is one of Playwright 1.65; its retry has attachments too."""
+    report = (ROOT / "tests/tracker/playwright.xml").read_text()
+    names = re.findall(r"\[\[ATTACHMENT\|([^]]+)\]\]", report)
+    for number, name in enumerate(names):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(b"\x89PNG\r\n\x1a\n%d" % number)
+    (tmp_path / "results.xml").write_text(report)
+    done = upload(tmp_path, server, "--project", "playwright", "--junit", "results.xml", "--attachments")
+    assert (done.returncode, done.stderr) == (0, "")
+    run = re.search(r"/runs/(\d+)", done.stdout)
+    assert run
+    (failure,) = server.get(f"/api/v1/runs/{run[1]}").json["failures"]
+    assert [found["name"] for found in failure["attachments"]] == names
+    assert server.get(failure["attachments"][1]["path"]).body == b"\x89PNG\r\n\x1a\n1"
+
+
+def test_only_files_of_the_work_tree_are_sent(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tree = tmp_path / "tree"
+    (tree / ".git").mkdir(parents=True)
+    (tree / ".git" / "config").write_text("token")
+    (tmp_path / "outside.txt").write_text("secret")
+    (tree / "link.txt").symlink_to(tmp_path / "outside.txt")
+    (tree / "folder").symlink_to(tmp_path)
+    (tree / "good.txt").write_text("good")
+    (tree / "inside.txt").symlink_to(tree / "good.txt")
+    (tree / "TestResults/run/In/HOST").mkdir(parents=True)
+    (tree / "TestResults/run/In/HOST/shot.png").write_bytes(b"png")
+    refused = ["/etc/passwd", "../outside.txt", "link.txt", "folder/outside.txt", ".git/config", "missing.txt", "."]
+    marks = "".join(f"[[ATTACHMENT|{name}]]" for name in [*refused, "good.txt", "inside.txt", str(tree / "good.txt")])
+    (tree / "TestResults" / "a.xml").write_text(
+        f"<testsuite><testcase><system-out>{marks}</system-out><properties>"
+        '<property value="a&amp;b.txt" name="attachment"/></properties></testcase>'
+        '<ResultFile path="shot.png" /><filePath>good.txt</filePath></testsuite>'
+    )
+    (tree / "a&b.txt").write_text("and")
+    ctrf = {"results": {"tests": [{"attachments": [{"path": "good.txt"}, {"path": "../outside.txt"}, 1]}, 2]}}
+    (tree / "ctrf.json").write_text(json.dumps(ctrf))
+    with contextlib.chdir(tree):
+        found = attached_files([Path("TestResults/a.xml"), Path("ctrf.json")])
+    shot = tree / "TestResults/run/In/HOST/shot.png"
+    good = (tree / "good.txt").resolve()
+    assert found == {
+        "good.txt": good, "inside.txt": good, str(tree / "good.txt"): good, "a&b.txt": tree / "a&b.txt",
+        "shot.png": shot,
+    }  # fmt: skip
+    warned = capsys.readouterr().err
+    assert all(f"attachment {name} is not sent" in warned for name in refused)

@@ -20,6 +20,7 @@ from models.tracker.reports.base import ReportTooLarge
 from models.tracker.runs import Upload
 from supervisor.clock import Clock
 from supervisor.tracker import ingest
+from supervisor.tracker.attachments import Attachments
 
 KIB = 1024
 LIMITS = {
@@ -221,7 +222,9 @@ def test_parsing_ends_when_the_server_stops(tmp_path: Path, monkeypatch: pytest.
     folder = tmp_path / "incoming" / "one"
 
     async def stop_while_parsing() -> None:
-        made = ingest.Ingest(folder.parent, Config(), Clock(), lambda _: None)
+        clock, none = Clock(), Config().tracker.attachments
+        attachments = Attachments(tmp_path / "attachments", none, clock, asyncio.to_thread)
+        made = ingest.Ingest(folder.parent, Config(), clock, lambda _: None, attachments)
         made.sweep()
         folder.mkdir()
         (folder / "0").write_bytes(many_cases(600_000))

@@ -66,6 +66,8 @@ class Case:
     out: str | None = None
     err: str | None = None
     file: str | None = None
+    attachments: Sequence[str] = ()
+    """Paths of files that the report names apart from the outputs."""
 
 
 @frozen

@@ -12,6 +12,7 @@ from models.tracker.reports.totals import CaseBuilder, DeclaredCounts, OpenSuite
 
 _TEST = ("results", "tests", ITEM)
 _SUMMARY = ("results", "summary")
+_MAX_ATTACHMENTS = 100
 _COUNTS = {(name,) for name in ("tests", "failed", "skipped", "pending", "other")}
 _OUTPUTS = ("trace", "stdout", "stderr")
 _FIELDS = ("status", "name", "classname", "filePath", "browser", "message", "type", "duration", "flaky", "retries")
@@ -33,6 +34,7 @@ class Ctrf:
         self._whole: OpenSuite = self._totals.open("", listed=False)
         self._test: dict[str, Any] = {}
         self._suite: list[str] = []
+        self._attachments: list[str] = []
         self._outputs: dict[str, Text] = {}
         self._summary: dict[str, Any] = {}
         self._is_ctrf = False
@@ -59,13 +61,16 @@ class Ctrf:
         if not place:
             self._is_ctrf = True
             if value is OPENED:
-                self._test, self._suite, self._outputs = {}, [], {}
+                self._test, self._suite, self._outputs, self._attachments = {}, [], {}, []
             elif value is CLOSED:
                 self._add_test()
         elif len(place) == 1 and place[0] in _FIELDS:
             self._test[place[0]] = value
         elif place[0] == "suite" and text(value) and len(self._suite) < 100:
             self._suite.append(value)
+        elif place[0] == "attachments" and place[2:] == ("path",) and text(value):
+            if len(self._attachments) < _MAX_ATTACHMENTS:
+                self._attachments.append(value)
         elif place[0] in _OUTPUTS and text(value):
             output = self._outputs.setdefault(place[0], Text(self._limits.output))
             output.add(value if value.endswith("\n") else value + "\n")
@@ -87,4 +92,5 @@ class Ctrf:
         builder.stack, builder.out, builder.err = outputs
         builder.flaky = get("flaky") is True
         builder.reruns = count(get("retries"), 1000) or 0
+        builder.attachments = self._attachments
         self._totals.add(self._whole, builder)

@@ -24,13 +24,15 @@ class _SuiteReader(XmlReader):
 
     format = "xUnit"
     parts = {
-        "test-case": frozenset(("failure", "reason", "output")),
+        "test-case": frozenset(("failure", "reason", "output", "attachments")),
+        "attachments": frozenset(("attachment",)),
+        "attachment": frozenset(("filePath",)),
         "test": frozenset(("failure", "reason", "output")),
         "error": frozenset(("failure",)),
         "failure": frozenset(("message", "stack-trace")),
         "reason": frozenset(("message",)),
     }
-    texts = frozenset(("message", "stack-trace", "reason", "output"))
+    texts = frozenset(("message", "stack-trace", "reason", "output", "filePath"))
     markers = frozenset(("environment", "culture-info", "errors", "command-line", "filter"))
 
     def __init__(self, limits: Limits, sink: Callable[[Case], None]) -> None:
@@ -56,6 +58,8 @@ class _SuiteReader(XmlReader):
             builder.message = self.join(reasons)
             builder.stack = self.join(parts(test, "failure", "stack-trace"))
             builder.out = self.join(parts(test, "output"))
+            paths = parts(test, "attachments", "attachment", "filePath")
+            builder.attachments = [path.get("#text", "").strip() for path in paths]
         self._totals.add(self._suites[-1], builder)
 
 
@@ -265,7 +269,8 @@ class Trx(XmlReader):
     """The results of TRX. A result with inner results (rows of data, an ordered list) is their sum, and no test."""
 
     parts: Mapping[str, frozenset[str]] = {
-        **dict.fromkeys(_TRX_RESULTS, frozenset(("Output",))),
+        **dict.fromkeys(_TRX_RESULTS, frozenset(("Output", "ResultFiles"))),
+        "ResultFiles": frozenset(("ResultFile",)),
         "Output": frozenset(("StdOut", "StdErr", "ErrorInfo")),
         "ErrorInfo": frozenset(("Message", "StackTrace")),
         "RunInfo": frozenset(("Text",)),
@@ -311,6 +316,7 @@ class Trx(XmlReader):
             builder.stack = self.join(parts(result, "Output", "ErrorInfo", "StackTrace"))
             builder.out = self.join(parts(result, "Output", "StdOut"))
             builder.err = self.join(parts(result, "Output", "StdErr"))
+            builder.attachments = [file.get("@path", "") for file in parts(result, "ResultFiles", "ResultFile")]
         self._totals.add(self._suite, builder)
 
     def _counters(self, attributes: Attributes) -> None:

@@ -37,11 +37,12 @@ class JUnit(XmlReader):
     """Roots are `testsuites`, `testsuite`, or a bare `testcase`."""
 
     parts = {
-        "testcase": frozenset((*_RESULTS, "system-out", "system-err")),
+        "testcase": frozenset((*_RESULTS, "system-out", "system-err", "properties")),
+        "properties": frozenset(("property",)),
         "flakyFailure": _RERUN_STACK,
         "flakyError": _RERUN_STACK,
     }
-    texts = frozenset((*_RESULTS, "stackTrace", "system-out", "system-err"))
+    texts = frozenset((*_RESULTS, "stackTrace", "system-out", "system-err", "property"))
     markers = frozenset(("properties", "system-out", "system-err"))
 
     def __init__(self, limits: Limits, sink: Callable[[Case], None]) -> None:
@@ -81,6 +82,11 @@ class JUnit(XmlReader):
             self._read_results(case, builder)
             builder.out = self.join(parts(case, "system-out"))
             builder.err = self.join(parts(case, "system-err"))
+            builder.attachments = [
+                property.get("@value") or property.get("#text", "").strip()
+                for property in parts(case, "properties", "property")
+                if property.get("@name") == "attachment"
+            ]
         self._totals.add(self._suites[-1], builder)
 
     def _read_results(self, case: Item, builder: CaseBuilder) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import enum
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from attrs import evolve, frozen
 
@@ -70,6 +70,7 @@ class CaseBuilder:
     reruns = 0
     place: str | None = None
     file: str | None = None
+    attachments: Sequence[str] = ()
 
     def __init__(self, class_name: str | None, name: str | None, duration_ms: int | None = None) -> None:
         self.class_name = class_name
@@ -89,7 +90,7 @@ class CaseBuilder:
 
     def case(self, suite: int | None) -> Case:
         class_name, name = clean_name(self.class_name), clean_name(self.name)
-        if not (self.severity or self.out or self.err or self.flaky or self.file):  # nearly all
+        if not (self.severity or self.out or self.err or self.flaky or self.file or self.attachments):  # nearly all
             return Case(class_name, name, _STATUS_PASSED, suite, self.duration_ms, False, self.reruns)
         return Case(
             class_name,
@@ -105,6 +106,7 @@ class CaseBuilder:
             self.out,
             self.err,
             self.file,
+            self.attachments,
         )
 
 

@@ -1,0 +1,164 @@
+"""`/attachments/{id}`: one file, in part or whole; `/runs/{id}/attachments`: those of a run.
+
+What an upload contains is never trusted: only types without script are shown, in a sandbox; all else is downloaded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Sequence
+from typing import Any, ClassVar
+from urllib.parse import quote
+
+from tornado.iostream import StreamClosedError
+
+from handlers.http.permissions import READ
+from handlers.openapi.describe import Endpoint, number
+from handlers.openapi.describe import whole as whole_number
+from handlers.routing import Route
+from handlers.tracker import serializers
+from handlers.tracker.base import Tracked, in_snapshot
+from handlers.tracker.responses import AttachmentList
+from models.errors import Invalid
+from models.paging import INT64, whole
+from models.tracker import attachments, visibility
+from models.tracker.attachment_files import INLINE
+from models.tracker.attachments import Attachment
+from models.tracker.kept_answers import state_of_run
+
+_PIECE_BYTES = 256 * 1024
+_RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
+_MAX_ASCII_NAME = 100
+
+
+class AttachmentFile(Tracked):
+    permission = READ
+    endpoints: ClassVar = {
+        "GET": Endpoint(
+            "The content of an attachment; a range of it with `Range`",
+            "application/octet-stream",
+            path=["id"],
+            query=[number("id", "The attachment")],
+            fails=[404],
+            name="attachment",
+        )
+    }
+
+    async def get(self, id: str) -> None:
+        number = whole("the id of an attachment", id, -INT64, INT64)
+        found = await self.services.run_in_tracker(
+            lambda: in_snapshot(lambda: visibility.attachment(self.user, number))
+        )
+        self._set_headers(found)
+        if self.check_etag_header():
+            self.set_status(304)
+            return
+        span = _span(self.request.headers.get("Range"), found.size, self._may_resume(found))
+        if span is None:
+            self.set_status(416)
+            self.set_header("Content-Range", f"bytes */{found.size}")
+            self.set_header("Content-Length", "0")
+            return
+        first, last = span
+        if (first, last) != (0, found.size - 1):
+            self.set_status(206)
+            self.set_header("Content-Range", f"bytes {first}-{last}/{found.size}")
+        self.set_header("Content-Length", str(last - first + 1))
+        await self._send_file(found, first, last)
+
+    def _set_headers(self, found: Attachment) -> None:
+        self.version = f'"{found.hash}"'
+        self.set_header("Etag", self.version)
+        self.set_header("Content-Type", found.type)
+        self.set_header("Content-Security-Policy", "sandbox; default-src 'none'")
+        self.set_header("Cross-Origin-Resource-Policy", "same-origin")
+        self.set_header("Cache-Control", "private, no-cache")
+        self.set_header("Accept-Ranges", "bytes")
+        self.set_header("Content-Disposition", _disposition(found))
+
+    def _may_resume(self, found: Attachment) -> bool:
+        return self.request.headers.get("If-Range", f'"{found.hash}"') == f'"{found.hash}"'
+
+    async def _send_file(self, found: Attachment, first: int, last: int) -> None:
+        place = self.services.attachments.folder.place(found.hash)
+        try:
+            file = await asyncio.to_thread(place.open, "rb")
+        except FileNotFoundError:
+            self.clear()
+            raise attachments.no_attachment(found.id) from None
+        try:
+            if self.request.method == "HEAD":
+                return
+            await asyncio.to_thread(file.seek, first)
+            left = last - first + 1
+            while left and (piece := await asyncio.to_thread(file.read, min(left, _PIECE_BYTES))):
+                left -= len(piece)
+                self.write(piece)
+                await self.flush()
+        except StreamClosedError:
+            pass  # the client has left
+        finally:
+            file.close()
+
+
+def _span(header: str | None, size: int, may_resume: bool) -> tuple[int, int] | None:
+    """The first and the last byte to send; None where the range is beyond the file. Several ranges: the whole file."""
+    whole_file = 0, size - 1
+    match = _RANGE.fullmatch(header.replace(" ", "")) if header and may_resume else None
+    if match is None or match[0] == "bytes=-":
+        return whole_file
+    first, last = match.groups()
+    if not first:
+        return (max(0, size - int(last)), size - 1) if int(last) else None
+    end = min(int(last), size - 1) if last else size - 1
+    if last and int(last) < int(first):
+        return whole_file
+    return (int(first), end) if int(first) < size else None
+
+
+def _disposition(found: Attachment) -> str:
+    """The type decides, never the name. The name is that of the file, without its folders."""
+    name = found.name.replace("\\", "/").rpartition("/")[2] or "attachment"
+    plain = re.sub(r"[^A-Za-z0-9._-]", "_", name)[-_MAX_ASCII_NAME:]
+    way = "inline" if found.type in INLINE else "attachment"
+    return f"{way}; filename=\"{plain}\"; filename*=UTF-8''{quote(name.encode('utf-8', 'replace'), safe='')}"
+
+
+_PAGE = 500
+
+
+class RunAttachments(Tracked):
+    permission = READ
+    endpoints: ClassVar = {
+        "GET": Endpoint(
+            "The attachments of a run, with their tests", AttachmentList, path=["id"],
+            query=[
+                number("id", "The run"),
+                whole_number("limit", "The maximum number of attachments", _PAGE, 1, _PAGE),
+                whole_number("cursor", "`nextCursor` of the page before", 0, 0, INT64),
+            ],
+            fails=[404], name="run_attachments",
+        )
+    }  # fmt: skip
+
+    async def get(self, id: str) -> None:
+        arguments = self.arguments("limit", "cursor")
+        limit = whole("limit", arguments["limit"] or str(_PAGE), 1, _PAGE)
+        try:
+            after = whole("cursor", arguments["cursor"] or "0", 0, INT64)
+        except Invalid:
+            raise Invalid("cursor is not one of this list") from None
+
+        def listed() -> AttachmentList:
+            run, _ = visibility.run(self.user, id)
+            rows: Sequence[Any] = attachments.listing(run.id, after, limit)
+            return serializers.attachment_list(rows, limit)
+
+        await self.answer_kept(("attachments", id, after, limit), lambda: state_of_run(self.user, id), listed)
+
+
+routes: list[Route] = [
+    (r"/attachments/([^/]+)", AttachmentFile),
+    (r"/runs/([^/]+)/attachments", RunAttachments),
+]

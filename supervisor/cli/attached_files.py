@@ -1,0 +1,99 @@
+"""The files that the reports of a CI job name: screenshots, traces, logs.
+
+A report may name any file of the machine, so only regular files inside the work tree are sent, symbolic links resolved,
+and never one of `.git`. Only the standard library is used: this is a part of the stand-alone uploader.
+"""
+
+from __future__ import annotations
+
+import gzip
+import html
+import json
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from supervisor.cli.changed_lines import work_tree
+
+_REFERENCES = (
+    re.compile(r"\[\[ATTACHMENT\|([^\]\r\n]{1,1024})\]\]"),
+    re.compile(r"<property\b(?=[^>]*\bname=[\"']attachment[\"'])[^>]*\bvalue=[\"']([^\"'<>]{1,1024})[\"']"),
+    re.compile(r"<property\b(?=[^>]*\bname=[\"']attachment[\"'])[^>/]*>\s*([^<>]{1,1024}?)\s*</property>"),
+    re.compile(r"<(?:\w+:)?filePath>\s*(?:<!\[CDATA\[)?\s*([^<>\]]{1,1024}?)\s*(?:\]\]>)?\s*</"),
+    re.compile(r"<(?:\w+:)?ResultFile\b[^>]*\bpath=[\"']([^\"'<>]{1,1024})[\"']"),
+)
+_MAX_REPORT_BYTES = 256 * 1024 * 1024
+_MAX_SENT_BYTES = 64 * 1024 * 1024
+_MAX_FILES = 5000
+
+
+def attached_files(reports: Sequence[Path]) -> dict[str, Path]:
+    """The files by the paths that these reports name. What is not sent is a warning on standard error."""
+    root, found, size = work_tree(), dict[str, Path](), 0
+    for report in reports:
+        for name in dict.fromkeys(_names(report)):
+            if name in found or len(found) >= _MAX_FILES:
+                continue
+            file = _file(root, report, name)
+            if isinstance(file, str):
+                _warn(f"{name} is not sent: {file}")
+                continue
+            size += file.stat().st_size
+            if size > _MAX_SENT_BYTES:
+                _warn(f"more than {_MAX_SENT_BYTES} bytes of attachments: the rest is not sent")
+                return found
+            found[name] = file
+    return found
+
+
+def _warn(text: str) -> None:
+    print(f"pilothouse upload: warning: attachment {text}", file=sys.stderr)
+
+
+def _names(report: Path) -> Iterator[str]:
+    with report.open("rb") as file:
+        is_packed = file.read(2) == b"\x1f\x8b"
+    try:
+        with gzip.open(report) if is_packed else report.open("rb") as source:
+            text = source.read(_MAX_REPORT_BYTES).decode("utf-8", "replace")
+    except (OSError, EOFError):
+        return  # the server reports what is wrong with it
+    if text.lstrip("\ufeff \t\r\n").startswith(("{", "[")):
+        yield from _names_of_json(text)
+    for pattern in _REFERENCES:
+        for name in pattern.findall(text):
+            yield html.unescape(name).strip()
+
+
+def _names_of_json(text: str) -> Iterator[str]:
+    """The attachments of CTRF."""
+    try:
+        tests = json.loads(text)["results"]["tests"]
+        attached: list[Any] = [file for test in tests for file in test.get("attachments") or ()]
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return
+    for file in attached:
+        if isinstance(file, dict) and isinstance(file.get("path"), str):
+            yield file["path"]
+
+
+def _file(root: Path, report: Path, name: str) -> Path | str:
+    """The file of a name: below the working directory, the report's folder or one around it. Else why there is none."""
+    wanted, problem = name.replace("\\", "/"), "there is no such file"
+    places = [Path.cwd(), *(folder for folder in report.resolve().parents if folder.is_relative_to(root))]
+    try:
+        candidates = [place / wanted for place in places]
+        if not Path(wanted).is_absolute():
+            candidates += sorted(report.parent.glob(f"*/In/*/{wanted}"))  # where `dotnet test` puts them
+        for candidate in candidates:
+            file = candidate.resolve()
+            if not file.is_file():
+                continue
+            if file.is_relative_to(root) and ".git" not in file.relative_to(root).parts:
+                return file
+            problem = "it is not in the work tree"
+    except (OSError, ValueError, NotImplementedError, RuntimeError):
+        pass  # no name of a file
+    return problem

@@ -1,0 +1,338 @@
+"""Attachments: which test they belong to, what they are served as, and when they go."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import talk
+import written
+from conftest import Serve, Server, wait_for
+from posting import FORM, INGEST, body, cases, part, rows
+
+from models.tracker import attachments
+from models.tracker.attachment_files import INLINE, OTHER, TEXT, AttachmentFolder, StagedFile, type_of
+from models.tracker.reports.base import Case, Limits
+from models.tracker.reports.detect import read_tests
+from models.tracker.staging import references
+
+PNG = b"\x89PNG\r\n\x1a\n" + b"picture" * 100
+API = "/api/v1"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    limits: dict[str, dict[str, Any]] = {"attachments": {"file": "4K", "per-run": "10K", "per-case": 2, "total": "24K"}}
+    folder = tmp_path_factory.mktemp("attachments")
+    limits["attachments"]["dir"] = str(folder / "data" / "attachments")
+    with talk.running_server(folder, tracker=limits) as server:
+        yield server
+
+
+def junit(*paths: str, name: str = "broken", more: str = "") -> str:
+    """A failed case whose output names these files, as Playwright's reporter does."""
+    marks = "\n\n".join(f"[[ATTACHMENT|{path}]]" for path in paths)
+    return (
+        f'<testsuites><testsuite name="e2e"><testcase classname="a.spec.ts" name="{name}"><failure message="no"/>'
+        f"<system-out><![CDATA[\n{marks}\n]]></system-out>{more}</testcase></testsuite></testsuites>"
+    )
+
+
+def upload(
+    server: Server,
+    project: str,
+    report: str,
+    files: dict[str, bytes] | None = None,
+    texts: dict[str, str] | None = None,
+) -> dict[str, Any]:
+    texts = {"project": project, "branch": "main", **(texts or {})}
+    parts = [part(name, value) for name, value in texts.items()] + [part("junit", report, "a.xml")]
+    parts += [part("attachment", content, name) for name, content in (files or {}).items()]
+    answer = server.post(INGEST, body(parts), Content_Type=FORM)
+    assert answer.status == 201, answer
+    reply: dict[str, Any] = answer.json
+    return reply
+
+
+def of_failure(server: Server, run: int) -> list[dict[str, object]]:
+    found: list[dict[str, object]] = server.get(f"{API}/runs/{run}").json["failures"][0]["attachments"]
+    return found
+
+
+def contents(server: Server) -> set[str]:
+    return {path.name for path in (server.data / "attachments").glob("*/*")}
+
+
+@pytest.mark.parametrize(
+    ("content", "kind"),
+    [
+        (PNG, "image/png"),
+        (b"\xff\xd8\xff\xe0jpeg", "image/jpeg"),
+        (b"GIF89a..", "image/gif"),
+        (b"RIFF\0\0\0\0WEBPVP8 ", "image/webp"),
+        (b"RIFF\0\0\0\0WAVEfmt ", OTHER),
+        (b"\0\0\0\x18ftypmp42", "video/mp4"),
+        (b"\x1a\x45\xdf\xa3webm", "video/webm"),
+        (b"plain text, \xc3\xa4", TEXT),
+        (b"x" * 8191 + "ä".encode()[:1], TEXT),
+        (b"latin \xe4 text", OTHER),
+        (b"<!DOCTYPE html><script>alert(1)</script>", OTHER),
+        (b"\xef\xbb\xbf \n<html>", OTHER),
+        (b"hello <ScRipt>alert(1)</script>", OTHER),
+        (b"<svg xmlns='http://www.w3.org/2000/svg'/>", OTHER),
+        (b"%PDF-1.7", OTHER),
+        (b"PK\x03\x04\0\0", OTHER),
+        (b"\xff\xfe<\0s\0", OTHER),
+    ],
+)
+def test_the_type_is_that_of_the_first_bytes(content: bytes, kind: str) -> None:
+    assert type_of(content[:8192]) == kind
+    assert (kind in INLINE) == (kind != OTHER)
+
+
+_NUNIT = (
+    '<test-run><test-suite name="s"><test-case name="t" fullname="N.C.t" classname="N.C" result="Passed">'
+    r"<attachments><attachment><filePath>C:\out\shot.png</filePath></attachment></attachments>"
+    "</test-case></test-suite></test-run>"
+)
+_TRX = (
+    '<TestRun xmlns="http://microsoft.com/schemas/VisualStudio/TeamTest/2010"><Results><UnitTestResult testId="1"'
+    r' testName="t" outcome="Passed"><ResultFiles><ResultFile path="HOST\shot.png"/></ResultFiles></UnitTestResult>'
+    "</Results></TestRun>"
+)
+_CTRF = (
+    '{"results":{"tool":{"name":"x"},"summary":{"tests":1},"tests":[{"name":"t","status":"passed","duration":1,'
+    '"attachments":[{"name":"shot","contentType":"image/png","path":"out/shot.png"}]}]}}'
+)
+_PROPERTY = (
+    '<testsuite name="s"><testcase name="t"><properties><property name="owner" value="me"/>'
+    '<property name="attachment" value="out/shot.png"/><property name="attachment">out/b.png</property></properties>'
+    "</testcase></testsuite>"
+)
+
+
+@pytest.mark.parametrize(
+    ("report", "paths"),
+    [
+        (_NUNIT, [r"C:\out\shot.png"]),
+        (_TRX, [r"HOST\shot.png"]),
+        (_CTRF, ["out/shot.png"]),
+        (_PROPERTY, ["out/shot.png", "out/b.png"]),
+    ],
+)
+def test_reports_name_attachments(report: str, paths: list[str]) -> None:
+    read: list[Case] = []
+    read_tests(io.BytesIO(report.encode()), Limits(), read.append)
+    assert [list(case.attachments) for case in read] == [paths]
+
+
+def test_outputs_name_attachments() -> None:
+    text = "a [[ATTACHMENT|x y/ü.png]] b [[ATTACHMENT|]] [[ATTACHMENT|z.zip]][[ATTACHMENT|cut"
+    assert references(text, None, "[[ATTACHMENT|err.txt]]") == ["x y/ü.png", "z.zip", "err.txt"]
+
+
+def test_an_attachment_is_shown_with_its_test_and_served(server: Server) -> None:
+    path = "test-results/a-broken/test-failed-1.png"
+    run = upload(server, "shown", junit(path), {path: PNG})
+    assert run["warnings"] == []
+    (found,) = of_failure(server, run["runId"])
+    assert (found["name"], found["type"], found["size"]) == (path, "image/png", len(PNG))
+    answer = server.get(str(found["path"]))
+    assert (answer.status, answer.body) == (200, PNG)
+    assert answer.headers["Content-Type"] == "image/png"
+    assert answer.headers["X-Content-Type-Options"] == "nosniff"
+    assert answer.headers["Content-Security-Policy"] == "sandbox; default-src 'none'"
+    assert answer.headers["Content-Disposition"].startswith('inline; filename="test-failed-1.png"')
+    assert f'href="{found["path"]}"' in server.get(f"/runs/{run['runId']}").text
+    test = server.get(f"/projects/{run['projectId']}/test?className=a.spec.ts&name=broken").text
+    assert f'href="{found["path"]}"' in test
+    (listed,) = server.get(f"{API}/runs/{run['runId']}/attachments").json["items"]
+    assert (listed["id"], listed["className"], listed["testName"]) == (found["id"], "a.spec.ts", "broken")
+
+
+@pytest.mark.parametrize(
+    ("asked", "status", "expected", "range"),
+    [
+        ("bytes=0-3", 206, PNG[:4], f"bytes 0-3/{len(PNG)}"),
+        ("bytes=4-", 206, PNG[4:], f"bytes 4-{len(PNG) - 1}/{len(PNG)}"),
+        ("bytes=-5", 206, PNG[-5:], f"bytes {len(PNG) - 5}-{len(PNG) - 1}/{len(PNG)}"),
+        ("bytes=700-9999", 206, PNG[700:], f"bytes 700-{len(PNG) - 1}/{len(PNG)}"),
+        ("bytes=9999-", 416, b"", f"bytes */{len(PNG)}"),
+        ("bytes=-0", 416, b"", f"bytes */{len(PNG)}"),
+        ("bytes=5-3", 200, PNG, None),
+        ("bytes=0-1,4-5", 200, PNG, None),
+        ("lines=1-2", 200, PNG, None),
+    ],
+)
+def test_ranges(server: Server, asked: str, status: int, expected: bytes, range: str | None) -> None:
+    run = upload(server, "ranges", junit("a.png"), {"a.png": PNG}, {"runKey": "one"})
+    path = str(of_failure(server, run["runId"])[0]["path"])
+    answer = server.get(path, Range=asked)
+    assert (answer.status, answer.body, answer.headers["Content-Range"]) == (status, expected, range)
+    assert server.get(path, If_None_Match=answer.headers["Etag"]).status == 304
+    assert server.get(path, Range=asked, If_Range='"other"').body == PNG
+
+
+def test_a_page_that_calls_itself_a_picture_is_downloaded(server: Server) -> None:
+    run = upload(server, "html", junit("shot.png"), {"shot.png": b"<html><script>alert(1)</script></html>"})
+    answer = server.get(str(of_failure(server, run["runId"])[0]["path"]))
+    assert answer.headers["Content-Type"] == OTHER
+    assert answer.headers["Content-Disposition"].startswith('attachment; filename="shot.png"')
+
+
+def test_a_name_is_a_label_and_never_a_path(server: Server, tmp_path: Path) -> None:
+    names = ["../../../etc/passwd", "/etc/passwd", "a/../../b\r\nX-Evil: 1.txt", 'quo"te;.txt', "..", "ü.txt"]
+    before = sorted(path for path in server.data.parent.rglob("*") if "attachments" not in path.parts)
+    for number, name in enumerate(names):
+        run = upload(server, f"names {number}", cases(1), {name.replace("\r\n", " "): f"content {number}".encode()})
+        (found,) = server.get(f"{API}/runs/{run['runId']}/attachments").json["items"]
+        answer = server.get(found["path"])
+        assert answer.body == f"content {number}".encode()
+        assert answer.headers["X-Evil"] is None
+        assert "/" not in answer.headers["Content-Disposition"].partition("filename=")[2].partition(";")[0]
+    assert sorted(path for path in server.data.parent.rglob("*") if "attachments" not in path.parts) == before
+    assert all(len(name) == 64 for name in contents(server))
+
+
+def test_the_same_content_is_stored_once_and_a_retry_adds_nothing(server: Server) -> None:
+    files = {"a.png": PNG, "b.png": PNG}
+    first, second = (upload(server, "once", junit("a.png", "b.png"), files, {"runKey": "k"}) for _ in range(2))
+    assert first["runId"] == second["runId"]
+    assert [found["name"] for found in of_failure(server, first["runId"])] == ["a.png", "b.png"]
+    assert hashlib.sha256(PNG).hexdigest() in contents(server)
+
+
+def test_attachments_that_come_after_their_report_belong_to_its_test(server: Server) -> None:
+    first = upload(server, "late", junit("a.png"), None, {"runKey": "k"})
+    assert first["warnings"] == ["attachments that the reports name were not uploaded: a.png"]
+    upload(server, "late", junit("a.png"), {"a.png": PNG}, {"runKey": "k"})
+    assert [found["name"] for found in of_failure(server, first["runId"])] == ["a.png"]
+
+
+def test_limits_are_warnings(server: Server) -> None:
+    run = upload(server, "large", junit("big.bin"), {"big.bin": b"x" * 5000, "c.txt": b"small"})
+    assert run["warnings"] == [
+        "the attachment big.bin was not stored: more than 4096 bytes",
+        "attachments that the reports name were not uploaded: big.bin",
+    ]
+    names = [f"{number}.txt" for number in range(4)]
+    run = upload(server, "many", junit(*names), {name: f"many {name}".encode() for name in names})
+    assert run["warnings"] == ["2 attachment(s) were not stored: more than 2 for one test"]
+    assert len(of_failure(server, run["runId"])) == 2
+    sized = {f"{number}.txt": f"{number}".encode() * 4000 for number in range(4)}
+    run = upload(server, "full run", cases(1), sized)
+    assert run["warnings"] == ["2 attachment(s) were not stored: more than 10240 bytes for one run"]
+
+
+def test_over_the_total_the_oldest_go(server: Server) -> None:
+    oldest = upload(server, "oldest", junit("a.txt"), {"a.txt": b"the oldest of all"})
+    (found,) = of_failure(server, oldest["runId"])
+    for number in range(8):
+        upload(server, "newer", cases(1, prefix=f"n{number}"), {"a.txt": os.urandom(2000).hex().encode()})
+    assert server.get(str(found["path"])).status == 404
+    assert of_failure(server, oldest["runId"]) == []
+    assert hashlib.sha256(b"the oldest of all").hexdigest() not in contents(server)
+    sizes = [path.stat().st_size for path in (server.data / "attachments").glob("*/*")]
+    assert sum(sizes) <= 24 * 1024
+    stored_hashes = {row[0] for row in rows(server, "SELECT hash FROM attachment")}
+    assert stored_hashes == contents(server)
+
+
+def test_attachments_go_with_their_run(server: Server) -> None:
+    run = upload(server, "deleted", junit("only.txt"), {"only.txt": b"only of this run"})
+    name = hashlib.sha256(b"only of this run").hexdigest()
+    assert name in contents(server)
+    with written.store_of(server):
+        admin = written.token(written.user("deleter", "ADMIN"))
+    assert server.ask("DELETE", f"{API}/runs/{run['runId']}", headers=admin).status == 204
+    assert name not in contents(server)
+
+
+def test_an_attachment_of_a_private_project_is_not_found(server: Server) -> None:
+    run = upload(server, "private", junit("a.txt"), {"a.txt": b"secret"})
+    path = str(of_failure(server, run["runId"])[0]["path"])
+    with written.store_of(server):
+        project = written.project_named("private")
+        project.visibility = "PRIVATE"
+        project.save()
+        reader = written.user("reader")
+        written.member(project, reader, "READ")
+        token, other = written.token(reader), written.token(written.user("outsider"))
+    assert [server.get(path).status, server.get(path, **other).status, server.get(path, **token).status] == [
+        404, 404, 200
+    ]  # fmt: skip
+    for missing in ("9999999", "-1", "0"):
+        assert server.get(f"{API}/attachments/{missing}").status == 404
+    assert server.get(f"{API}/attachments/..%2f..%2fetc%2fpasswd").status == 400
+
+
+def test_no_file_without_a_row_remains_after_a_kill(serve: Serve, tmp_path: Path) -> None:
+    server = serve(tracker={"attachments": {"dir": str(tmp_path / "server0" / "data" / "attachments")}})
+    upload(server, "kept", junit("a.txt"), {"a.txt": b"kept"})
+    folder = server.data / "attachments"
+    stop = threading.Event()
+
+    def store() -> None:
+        number = 0
+        while not stop.is_set():
+            number += 1
+            parts = [part("project", "p"), part("junit", cases(1, prefix=f"n{number}"), "a.xml")]
+            parts += [part("attachment", os.urandom(100), f"{file}.bin") for file in range(5)]
+            try:
+                server.post(INGEST, body(parts), Content_Type=FORM)
+            except OSError:
+                return
+
+    thread = threading.Thread(target=store)
+    thread.start()
+    wait_for(lambda: len(contents(server)) > 20, about="attachments")
+    server.kill()
+    stop.set()
+    thread.join()
+    (folder / "incoming-0123").write_bytes(b"left")
+    (folder / "ab").mkdir(exist_ok=True)
+    (folder / "ab" / ("ab" * 32)).write_bytes(b"an orphan")
+    server.start()
+    wait_for(lambda: not (folder / "ab" / ("ab" * 32)).exists(), about="the orphan to be removed")
+    assert not (folder / "incoming-0123").exists()
+    assert {row[0] for row in rows(server, "SELECT hash FROM attachment")} == contents(server)
+
+
+def test_a_store_that_cannot_be_written_does_not_lose_the_reports(serve: Serve, tmp_path: Path) -> None:
+    server = serve(tracker={"attachments": {"dir": str(tmp_path / "server0" / "data" / "attachments")}})
+    (server.data / "attachments").write_bytes(b"no folder")
+    run = upload(server, "broken store", junit("a.txt"), {"a.txt": b"lost"})
+    assert run["tests"] == 1
+    assert "the attachment a.txt was not stored" in run["warnings"][0]
+
+
+def test_switched_off_no_attachment_is_stored(serve: Serve) -> None:
+    server = serve(tracker={"attachments": {"enabled": False}})
+    run = upload(server, "off", junit("a.txt"), {"a.txt": b"x"})
+    assert run["warnings"] == ["attachments are not stored here (tracker.attachments.enabled)"]
+    assert of_failure(server, run["runId"]) == []
+
+
+def test_what_is_uploaded_at_one_place_is_found_at_another_if_it_is_unique() -> None:
+    by_path = dict.fromkeys(("HOST/shot.png", "../out/trace.zip", "a/log.txt", "b/log.txt"), ())
+    folder = AttachmentFolder(Path("/nowhere"))
+    assert folder.place("ab" * 32) == Path("/nowhere/ab") / ("ab" * 32)
+    with pytest.raises(ValueError, match="passwd"):
+        folder.place("../passwd")
+
+    def owner(name: str) -> str | None:
+        file = StagedFile(name, Path("x"), "", 1, TEXT)
+        return attachments._owners(by_path, [file]).get(name)
+
+    assert owner("TestResults/1/In/HOST/shot.png") == "HOST/shot.png"
+    assert owner("out/trace.zip") == "../out/trace.zip"
+    assert owner("shot.png") == "HOST/shot.png"
+    assert owner("log.txt") is None
+    assert owner("b/log.txt") == "b/log.txt"
+    assert owner("ot.png") is None
