@@ -47,7 +47,18 @@ from handlers.supervision import (
 )
 from handlers.supervision import pages as process_pages
 from handlers.supervision import streams as status_streams
-from handlers.tracker import attachments, badges, failure_pages, forms, ingest, projects, run_tests, triage, uploader
+from handlers.tracker import (
+    attachments,
+    badges,
+    failure_pages,
+    forms,
+    ingest,
+    projects,
+    run_tests,
+    source,
+    triage,
+    uploader,
+)
 from handlers.tracker import pages as tracker_pages
 from handlers.tracker import runs as run_reads
 from handlers.tracker import stream as run_stream
@@ -111,6 +122,7 @@ TRACKER = Service(
         *run_tests.routes,
         *triage.routes,
         *attachments.routes,
+        *source.routes,
         *run_stream.routes,
         *account.routes,
     ],
@@ -146,7 +158,8 @@ def served(config: Config, replaced: Replaced | None = None) -> tuple[Service, .
 def rules(services: Services, streams: Streams, replaced: Replaced | None = None) -> list[Rule]:
     """Returns every route of the application."""
     arguments, mounted = {"services": services, "streams": streams}, served(services.config, replaced)
-    tracker = [*badges.routes, *uploader.routes, *tracker_pages.routes, *failure_pages.routes, *forms.routes]
+    tracker_routes = [*tracker_pages.routes, *failure_pages.routes, *source.pages, *forms.routes]
+    tracker = [*badges.routes, *uploader.routes, *tracker_routes]
     shared = [
         rule(prefix, route, service=service, **arguments)
         for prefix, service in [("", SUPERVISION), *((service.prefix, service) for service in mounted)]

@@ -24,6 +24,7 @@ from models.paging import INT64, whole
 from models.tracker import codeowners, patch, quality_gate, runs, visibility
 from models.tracker.coverage import line_coverage, percent
 from models.tracker.runs import Stored, Upload
+from models.tracker.source_archive import MAX_ARCHIVE_BYTES
 from models.tracker.tables import reports
 from supervisor.tracker.ingest import Received
 
@@ -31,7 +32,7 @@ _WRITE_BYTES = 256 * 1024
 _MAX_TEXT_CHARACTERS, _MAX_PROJECT_CHARACTERS = 2000, 255
 _MAX_NAMED_PARTS = _MAX_NAME_CHARACTERS = 30
 _NO_LIMIT = 2**62
-_FILES: tuple[Literal["junit", "jacoco", "attachment"], ...] = ("junit", "jacoco", "attachment")
+_FILES: tuple[Literal["junit", "jacoco", "attachment", "source"], ...] = ("junit", "jacoco", "attachment", "source")
 _FIELDS = {
     "project": "project", "branch": "branch", "commit": "commit", "flag": "flag", "runKey": "run_key",
     "repoUrl": "repo_url", "buildUrl": "build_url", "buildName": "build_name", "ciProvider": "ci_provider",
@@ -83,7 +84,7 @@ class Arrival:
             folder,
             most_parts=_NO_LIMIT,
             most_of_file=limits.file,
-            cut={"attachment": attachments.file if attachments.enabled else 0},
+            cut={"attachment": attachments.file if attachments.enabled else 0, "source": MAX_ARCHIVE_BYTES + 1},
         )
 
     def take(self, data: bytes, is_end: bool = False) -> None:
@@ -182,6 +183,7 @@ _PARTS = (
     ),
     Field("jacoco", "Coverage reports, plain or gzipped: JaCoCo, and other formats, detected by content", _REPORTS),
     Field("attachment", "Files that the reports name; the file name is the path in the report", _REPORTS),
+    Field("source", "A tar.gz of the covered source files, where `tracker.source.mode` is `upload`", _FILE),
     Field("diff", "The changed lines: a unified diff or JSON of ranges", _FILE),
     Field("paths", "The files of the repository, one a line (`git ls-files`)", _FILE),
     Field("codeowners", "A CODEOWNERS file; taken from trusted uploads of the base branch", _FILE),

@@ -107,6 +107,11 @@ _SETTINGS = (
     Field(
         "carryForwardMaxAge", "In seconds; older coverage is not carried", {"type": ["number", "null"], "minimum": 0}
     ),
+    Field(
+        "sourceMode",
+        "Where source lines come from",
+        {"type": ["string", "null"], "enum": [*settings.SOURCE_MODES, None]},
+    ),
 )
 _COLUMNS = {field.name: re.sub("[A-Z]", lambda match: f"_{match[0].lower()}", field.name) for field in _SETTINGS}
 

@@ -396,6 +396,24 @@ class CoverageInfo:
 
 
 @frozen
+class CoveredFileInfo:
+    """A file with the ranges of lines that a run covers, misses and that were changed; both ends are included.
+
+    `source` is the text, null where it is not stored or not shown to the caller; `url` is the file on the forge.
+    """
+
+    run_id: int
+    path: str
+    repository_path: str
+    modules: Sequence[str]
+    covered_ranges: Sequence[Sequence[int]]
+    missed_ranges: Sequence[Sequence[int]]
+    changed_ranges: Sequence[Sequence[int]]
+    url: str | None
+    source: str | None
+
+
+@frozen
 class RunDetail:
     """A run with its contents; the lists are bounded, the counts are not."""
 

@@ -17,6 +17,7 @@ from handlers.tracker.responses import (
     ClusterInfo,
     ComparisonInfo,
     CoverageInfo,
+    CoveredFileInfo,
     FailureInfo,
     FileInfo,
     FlagInfo,
@@ -59,6 +60,7 @@ from models.tracker.project_search import FoundTest
 from models.tracker.quality_gate import Judged, Rule, Thresholds, Verdict
 from models.tracker.queries import Detail, FailureRow, Listed, Outcome, SuiteRow
 from models.tracker.run_tests import TestRow
+from models.tracker.sources import CoveredFile
 from models.tracker.tables import Project, Run, Test
 from models.tracker.triage import TriageRule
 
@@ -267,6 +269,31 @@ def _failure(row: FailureRow, first: FirstFailure | None, repo_url: str | None) 
         system_err=row.err,
         **since(first, repo_url),
         attachments=[attachment_info(found) for found in row.attachments],
+    )
+
+
+def ranges(lines: Sequence[int]) -> list[list[int]]:
+    """Ascending line numbers as ranges whose ends are included."""
+    found: list[list[int]] = []
+    for line in lines:
+        if found and found[-1][1] == line - 1:
+            found[-1][1] = line
+        else:
+            found.append([line, line])
+    return found
+
+
+def covered_file(run: Run, file: CoveredFile) -> CoveredFileInfo:
+    return CoveredFileInfo(
+        run_id=run.id,
+        path=file.path,
+        repository_path=file.repository_path,
+        modules=file.modules,
+        covered_ranges=ranges(file.covered),
+        missed_ranges=ranges(file.missed),
+        changed_ranges=file.changed,
+        url=file.url,
+        source=None if file.text is None else "\n".join(file.text),
     )
 
 

@@ -260,12 +260,20 @@ class Attachments:
 
 
 @frozen
+class Source:
+    mode: Literal["off", "upload"] = "off"
+    file: Bytes = Size(MIB)
+    cache: Bytes = Size(64 * MIB)
+
+
+@frozen
 class Tracker:
     security: TrackerSecurity = TrackerSecurity()
     quality_gate: QualityGate = QualityGate()
     runs: Runs = Runs()
     limits: ReportLimits = ReportLimits()
     attachments: Attachments = Attachments()
+    source: Source = Source()
     retain_days: Count0 = 0
     retain_runs: Count0 = 0
 

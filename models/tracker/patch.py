@@ -174,6 +174,12 @@ def store(run_id: int, diff: Diff) -> None:
     reports.execute_sql(_STORE, (run_id, diff.base, diff.head, ranges, paths, diff.problem))
 
 
+def changed_lines(run_id: int) -> tuple[Mapping[str, Ranges], Collection[str]]:
+    """The changed lines of a run by file, and the files of the repository that its upload named."""
+    row = reports.execute_sql("SELECT ranges, paths FROM patch WHERE run_id = ?", (run_id,)).fetchone()
+    return ({}, ()) if row is None else (json.loads(row[0]), json.loads(row[1]))
+
+
 def coverage(run_ids: Collection[int]) -> PatchCoverage:
     """The coverage of the changed lines of runs of one commit, by the union of their line data."""
     row = reports.execute_sql(

@@ -15,7 +15,7 @@ from models.accounts import accounts, permissions
 from models.accounts.accounts import Credential, User
 from models.config.settings import Tracker, TrackerSecurity
 from models.errors import Denied, NotFound, TooLarge, Unauthenticated
-from models.tracker import attachments, attempts, clusters, owners, patch, quality_gate, run_events
+from models.tracker import attachments, attempts, clusters, owners, patch, quality_gate, run_events, sources
 from models.tracker.attachment_files import AttachmentFolder, StagedFile
 from models.tracker.coverage import unite
 from models.tracker.patch import Diff
@@ -173,6 +173,8 @@ def store(spool: Path, upload: Upload, credential: Credential | None, settings: 
             attached = upload.attachments
             more, unused = attachments.add(run, attached.files, attached.folder, settings.attachments, now)
             warnings = [*warnings, *more]
+        if ignored := sources.add(run, project, settings.source):
+            warnings = [*warnings, ignored]
         verdict = quality_gate.verdict(run, project, settings.quality_gate)
         return Stored(run, project, verdict, run_events.record(run, project, verdict, keep), warnings, unused)
 

@@ -13,6 +13,7 @@ from models.errors import Conflict, Invalid, NotFound
 from models.tracker.tables import Project, reports
 
 MAX_CHARACTERS = {"base_branch": 255, "repo_url": 1024}
+SOURCE_MODES = ("off", "upload")
 _BOOLEANS = {"true": True, "false": False}
 
 
@@ -60,6 +61,10 @@ def _read_value(name: str, value: Any) -> Any:
         if not isinstance(value, str) or not value.strip():
             raise Invalid(f"{name} must be text or null")
         return _url(name, value.strip()) if name == "repo_url" else _line(name, value.strip())
+    if name == "source_mode":
+        if value not in SOURCE_MODES:
+            raise Invalid(f"{name} must be one of {', '.join(SOURCE_MODES)}, or null")
+        return value
     if name == "carry_forward_flags":
         return _flags(name, value)
     highest = {"min_patch_lines": MAX_PATCH_LINES, "carry_forward_max_age": MAX_CARRY_SECONDS}.get(name, 100)

@@ -46,12 +46,13 @@ _TABLES = """
     CREATE TABLE clusters (hash TEXT PRIMARY KEY, signature TEXT, type TEXT, message TEXT, stack TEXT);
     CREATE TABLE outputs (id INTEGER PRIMARY KEY, report INTEGER, out TEXT, err TEXT);
     CREATE TABLE attachments (id INTEGER PRIMARY KEY, report INTEGER, case_id INTEGER, path TEXT);
+    CREATE TABLE sources (id INTEGER PRIMARY KEY, path TEXT UNIQUE, hash TEXT, size INTEGER, content BLOB);
     CREATE TABLE files (id INTEGER PRIMARY KEY, report INTEGER, path TEXT, line_covered INTEGER, line_missed INTEGER,
         branch_covered INTEGER, branch_missed INTEGER, covered BLOB, missed BLOB);
     BEGIN;
 """
 _COLUMNS = {"reports": 18, "suites": 8, "cases": 6, "places": 2, "failures": 6, "clusters": 5,
-            "outputs": 4, "attachments": 4, "files": 9}  # fmt: skip
+            "outputs": 4, "attachments": 4, "sources": 5, "files": 9}  # fmt: skip
 _OF_CASES = ("cases", "places", "failures", "outputs")
 _FLAKY = 4
 """The bit of a flaky case in the column `fate`: status rank + this bit + 8 * reruns. Fewer columns insert faster.
@@ -177,6 +178,22 @@ class StagedRows:
         self._rows["files"].append(row)
         if len(self._rows["files"]) >= _MAX_BUFFERED_ROWS or self._buffered > _MAX_BUFFERED_CHARACTERS:
             self._flush()
+
+    def source(self, path: str, hash: str, content: bytes) -> None:
+        """Stages a compressed source file; of several with one path the last counts."""
+        self._rows["sources"].append((None, path, hash, len(content), content))
+        self._buffered += len(content)
+        if self._buffered > _MAX_BUFFERED_CHARACTERS:
+            self._flush()
+
+    def forget_sources(self) -> None:
+        """Drops the staged source files."""
+        self._flush()
+        self._store.execute("DELETE FROM sources")
+
+    def flush(self) -> None:
+        """Writes the rows that are still in memory."""
+        self._flush()
 
     def end_tests(self, report: TestReport, name: str, hash: str) -> None:
         """Stores the totals. Raises `BadReport` for impossible numbers."""

@@ -186,6 +186,18 @@ STEPS.append(
 )
 
 
+STEPS.append(
+    [
+        "CREATE TABLE source_content (hash TEXT PRIMARY KEY, size INTEGER NOT NULL, content BLOB NOT NULL)",
+        "CREATE TABLE source (run_id INTEGER NOT NULL REFERENCES run ON DELETE CASCADE, path TEXT NOT NULL,"
+        " hash TEXT NOT NULL, PRIMARY KEY (run_id, path)) WITHOUT ROWID",
+        "CREATE INDEX source_by_hash ON source (hash)",
+        "ALTER TABLE project ADD COLUMN source_mode TEXT",
+        *_touching(("source", _OF_RUN)),
+    ]
+)
+
+
 class Flag(peewee.BooleanField):
     """Stored as 0 or 1."""
 

@@ -6,11 +6,16 @@ and never one of `.git`. Only the standard library is used: this is a part of th
 
 from __future__ import annotations
 
+import atexit
 import gzip
 import html
+import io
 import json
 import re
+import shutil
 import sys
+import tarfile
+import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,6 +32,8 @@ _REFERENCES = (
 _MAX_REPORT_BYTES = 256 * 1024 * 1024
 _MAX_SENT_BYTES = 64 * 1024 * 1024
 _MAX_FILES = 5000
+_MAX_SOURCE_BYTES = 1024 * 1024
+_MAX_ARCHIVE_BYTES = 20 * 1024 * 1024
 
 
 def attached_files(reports: Sequence[Path]) -> dict[str, Path]:
@@ -46,6 +53,34 @@ def attached_files(reports: Sequence[Path]) -> dict[str, Path]:
                 return found
             found[name] = file
     return found
+
+
+def source_archive(paths: Sequence[Path]) -> list[tuple[str, Path]]:
+    """A tar.gz of those text files that lie in the work tree, as a part of the upload; it goes with the process.
+
+    Nothing is sent where it is too large.
+    """
+    root, added = work_tree(), set[str]()
+    folder = tempfile.mkdtemp(prefix="pilothouse-upload-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    archive = Path(folder) / "source.tar.gz"
+    with tarfile.open(archive, "w:gz", compresslevel=6) as tar:
+        for path in paths:
+            file = path.resolve()
+            name = file.relative_to(root).as_posix() if file.is_relative_to(root) else ""
+            if not name or ".git" in name.split("/") or name in added:
+                continue
+            content = file.read_bytes() if file.stat().st_size <= _MAX_SOURCE_BYTES else b"\0"
+            if b"\0" not in content:
+                added.add(name)
+                entry = tarfile.TarInfo(name)
+                entry.size = len(content)
+                tar.addfile(entry, io.BytesIO(content))
+    size = archive.stat().st_size
+    if size > _MAX_ARCHIVE_BYTES:
+        print(f"pilothouse upload: warning: no source is sent: {size} bytes are too many", file=sys.stderr)
+        return []
+    return [("source", archive)]
 
 
 def _warn(text: str) -> None:

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from supervisor.cli.attached_files import attached_files
+from supervisor.cli.attached_files import attached_files, source_archive
 from supervisor.cli.changed_lines import NoDiff, changed_lines, diff_file, repository_paths, work_tree
 from supervisor.cli.ci_environment import facts
 from supervisor.cli.upload_request import REFUSED, UNREACHABLE, USAGE, Server, UploadError, packed, reason_of
@@ -97,6 +97,7 @@ _KINDS = {
     "junit": "test reports",
     "jacoco": "coverage reports",
     "perf": "performance reports",
+    "source": "source files, which are shown with their coverage where the server stores them",
     "attachments": "files within the work tree, without GLOB those that the test reports name",
 }
 _NAMED = "auto"
@@ -193,7 +194,7 @@ def _files(arguments: argparse.Namespace) -> list[tuple[str, Path]]:
             print(f"pilothouse upload: warning: {file} is not a file of the work tree: not sent", file=sys.stderr)
         else:
             files.append(("attachment", file))
-    return files
+    return files + (source_archive(_matches("source", arguments.source)) if arguments.source else [])
 
 
 def _codeowners_parts(source: str) -> dict[str, str]:

@@ -53,7 +53,7 @@ _STORE_SECONDS = 120.0
 class Received:
     """A file of an upload: the name of its part, its display name and its path."""
 
-    kind: Literal["junit", "jacoco", "attachment"]
+    kind: Literal["junit", "jacoco", "attachment", "source"]
     name: str
     path: Path
     size: int = 0
@@ -256,6 +256,9 @@ class Ingest:
         warnings: list[str] = []
         with StagedRows(path, PathIndex(upload.paths) if upload.paths else None) as spool:
             for file in files:
+                if file.kind == "source":
+                    warnings += self._read_source(spool, file)
+                    continue
                 try:
                     suite = upload.module or PurePosixPath(file.name).stem
                     warning = self._read_one(spool, file, evolve(limits, suite=suite))
@@ -267,6 +270,16 @@ class Ingest:
                     raise Invalid(f"{file.kind} {file.name}: {fault}") from None
                 file.path.unlink()
         return warnings
+
+    def _read_source(self, spool: StagedRows, file: Received) -> list[str]:
+        """Stages the source files. Returns why they are ignored, if they are."""
+        from models.tracker import sources
+
+        with file.path.open("rb") as archive:
+            problem = sources.stage(archive, spool, self._settings.tracker.source.file)
+        spool.flush()
+        file.path.unlink()
+        return [problem] if problem else []
 
     def _read_one(self, spool: StagedRows, file: Received, limits: Limits) -> str | None:
         from models.tracker.reports.detect import is_empty, read_coverage, read_tests  # parsers load on first use

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import hashlib
 import http.server
 import json
@@ -13,6 +14,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tarfile
 import threading
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -26,7 +28,7 @@ from talk import running_server
 from uploading import Done, upload
 
 from models.accounts import accounts
-from supervisor.cli.attached_files import attached_files
+from supervisor.cli.attached_files import attached_files, source_archive
 from supervisor.cli.ci_environment import facts
 
 SHA = "0123456789abcdef0123456789abcdef01234567"
@@ -677,6 +679,22 @@ def test_attachments_of_playwright_arrive_with_their_test(server: Server, tmp_pa
     (failure,) = server.get(f"/api/v1/runs/{run[1]}").json["failures"]
     assert [found["name"] for found in failure["attachments"]] == names
     assert server.get(failure["attachments"][1]["path"]).body == b"\x89PNG\r\n\x1a\n1"
+
+
+def test_source_files_of_the_work_tree_are_sent(server: Server, reports: Path, tmp_path: Path) -> None:
+    (reports / ".git").mkdir()
+    (reports / ".git" / "hidden.py").write_text("token")
+    (reports / "a.py").write_text("text")
+    (reports / "binary.py").write_bytes(b"\0")
+    (reports / "link.py").symlink_to("/etc/passwd")
+    with contextlib.chdir(reports):
+        ((name, archive),) = source_archive([*reports.glob("*.py"), *reports.glob(".git/*.py")])
+    with tarfile.open(archive) as tar:
+        assert (name, tar.getnames()) == ("source", ["a.py"])
+    done = upload(reports, server, "--project", "sources", "--junit", "bad.xml", "--source", "*.py")
+    assert (done.returncode, done.stderr) == (
+        0, "pilothouse upload: warning: the part source was ignored: tracker.source.mode is off\n"
+    )  # fmt: skip
 
 
 def test_only_files_of_the_work_tree_are_sent(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,106 @@
+"""`/runs/{id}/coverage?path=`: one file of a run, with the lines that are covered, missed and changed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from handlers.http.permissions import READ
+from handlers.openapi.describe import Endpoint, Parameter, number
+from handlers.routing import Route
+from handlers.tracker import serializers
+from handlers.tracker.base import Tracked
+from handlers.tracker.pages import ReadPage
+from handlers.tracker.responses import CoveredFileInfo
+from models.errors import Invalid
+from models.tracker import sources, visibility
+from models.tracker.forge_links import line_url
+from models.tracker.kept_answers import state_of_run
+from models.tracker.patch import Ranges
+from models.tracker.sources import MAX_LINES, CoveredFile
+
+_PATH = Parameter(
+    "path",
+    "The path of the file in the coverage report",
+    {"type": "string", "examples": ["shop/cart.py"]},
+    required=True,
+)
+
+
+class CoveredLines(Tracked):
+    permission = READ
+    endpoints: ClassVar = {
+        "GET": Endpoint(
+            "The covered, missed and changed lines of one file of a run, with its source where it is stored",
+            CoveredFileInfo, path=["id"], query=[number("id", "The run"), _PATH], fails=[404], name="run_file",
+        )
+    }  # fmt: skip
+
+    async def get(self, id: str) -> None:
+        path = _path(self.query())
+
+        def measured() -> CoveredFileInfo:
+            run, project = visibility.run(self.user, id)
+            settings = self.services.config.tracker.source
+            return serializers.covered_file(run, sources.covered_file(run, project, path, settings))
+
+        await self.answer_kept(("file", id, path), lambda: state_of_run(self.user, id), measured)
+
+
+class CoveragePage(ReadPage):
+    """One file, line by line."""
+
+    async def get(self, id: str) -> None:
+        path = _path(self.query())
+        await self.show_kept(id, "tracker/coverage.html", lambda: self._values(id, path))
+
+    def _values(self, id: str, path: str) -> dict[str, Any]:
+        run, project = visibility.run(self.caller.user, id)
+        file = sources.covered_file(run, project, path, self.services.config.tracker.source)
+        return {
+            "project": project,
+            "run": run,
+            "file": file,
+            "lines": _lines(file),
+            "max_lines": MAX_LINES,
+            "line_url": line_url,
+        }
+
+
+def _lines(file: CoveredFile) -> list[tuple[int, str, bool, str]]:
+    """Number, kind, whether it was changed, and text; without a text only the lines that are known."""
+    kinds = {**dict.fromkeys(file.missed, "missed"), **dict.fromkeys(file.covered, "covered")}
+    if file.text is None:
+        known = set(kinds)
+        for first, last in file.changed:
+            known.update(range(first, min(last, first + MAX_LINES) + 1))
+        numbers = sorted(known)[:MAX_LINES]
+    else:
+        numbers = list(range(1, min(len(file.text), MAX_LINES) + 1))
+    changed = _inside(numbers, file.changed)
+    texts = file.text or ()
+    return [
+        (line, kinds.get(line, ""), line in changed, texts[line - 1].rstrip("\r") if line <= len(texts) else "")
+        for line in numbers
+    ]
+
+
+def _inside(numbers: list[int], changed: Ranges) -> set[int]:
+    inside, ordered, place = set[int](), sorted(changed), 0
+    for line in numbers:
+        while place < len(ordered) and ordered[place][1] < line:
+            place += 1
+        if place < len(ordered) and ordered[place][0] <= line:
+            inside.add(line)
+    return inside
+
+
+def _path(query: Mapping[str, str]) -> str:
+    path = query.get("path", "").strip()
+    if not path:
+        raise Invalid("path is required: a file of the run's coverage reports")
+    return path
+
+
+routes: list[Route] = [(r"/runs/([^/]+)/coverage", CoveredLines)]
+pages: list[Route] = [(r"/runs/([0-9]{1,18})/coverage", CoveragePage)]

@@ -1,0 +1,219 @@
+"""Source lines: what an archive may hold, which file a coverage report means, and who sees what."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import tarfile
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+import talk
+import written
+from conftest import Server
+from posting import FORM, INGEST, body, cases, jacoco, part, rows
+
+from models.tracker import source_archive
+from models.tracker.forge_links import file_url, line_url
+from models.tracker.source_archive import BadArchive, text_files
+
+API = "/api/v1"
+SHA = "9fceb02d0ae598e95dc970b74767f19372d61af8"
+
+
+def archive(files: dict[str, bytes], form: int = tarfile.PAX_FORMAT) -> bytes:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz", format=form) as tar:
+        for name, content in files.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            tar.addfile(entry, io.BytesIO(content))
+    return packed.getvalue()
+
+
+def read(data: bytes, most: int = 1000) -> dict[str, str]:
+    return dict(text_files(io.BytesIO(data), most))
+
+
+LONG = "/".join(["folder"] * 40) + "/ü.py"
+
+
+@pytest.mark.parametrize("form", [tarfile.PAX_FORMAT, tarfile.GNU_FORMAT, tarfile.USTAR_FORMAT])
+def test_the_text_files_of_an_archive_are_read(form: int) -> None:
+    files = {"./a.py": b"one\n", "b/c.py": "zwei ü".encode(), "empty.py": b"", "binary": b"\0", "large": b"x" * 1001}
+    if form != tarfile.USTAR_FORMAT:
+        files[LONG] = b"deep"
+    expected = {"a.py": "one\n", "b/c.py": "zwei ü", "empty.py": ""}
+    assert read(archive(files, form)) == expected | ({LONG: "deep"} if form != tarfile.USTAR_FORMAT else {})
+
+
+def test_names_that_leave_the_archive_links_and_folders_are_skipped() -> None:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as tar:
+        for name, kind in {"link": tarfile.SYMTYPE, "hard": tarfile.LNKTYPE, "dir": tarfile.DIRTYPE,
+                           "fifo": tarfile.FIFOTYPE}.items():  # fmt: skip
+            entry = tarfile.TarInfo(name)
+            entry.type, entry.linkname = kind, "/etc/passwd"
+            tar.addfile(entry)
+        for name in ("../up.py", "a/../../up.py", "/etc/passwd", "good.py"):
+            entry = tarfile.TarInfo(name)
+            entry.size = 1
+            tar.addfile(entry, io.BytesIO(b"x"))
+    assert read(packed.getvalue()) == {"etc/passwd": "x", "good.py": "x"}
+
+
+def bomb() -> bytes:
+    """An archive whose extended header claims eight gigabytes."""
+    entry = tarfile.TarInfo("x")
+    entry.type, entry.size = tarfile.XHDTYPE, 8**11 - 1
+    return gzip.compress(entry.tobuf(tarfile.USTAR_FORMAT) + b"\0" * 300_000_000, 1)
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"no archive", "it is not a tar.gz"),
+        (gzip.compress(b"text" * 500), "it is not a tar.gz"),
+        (gzip.compress(b"x" * 100), "it ends within a file"),
+        (archive({"a.py": b"x" * 900})[:-40], "it (ends within a file|is not a tar.gz)"),
+    ],
+)
+def test_what_is_no_archive_is_refused(data: bytes, reason: str) -> None:
+    with pytest.raises(BadArchive, match=reason):
+        read(data)
+
+
+def test_an_archive_that_inflates_too_much_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source_archive, "MAX_INFLATED_BYTES", 1_000_000)
+    for data in (bomb(), archive({"a.py": b"x" * 1_100_000})):
+        with pytest.raises(BadArchive, match="more than 1000000 bytes when inflated"):
+            read(data)
+    monkeypatch.setattr(source_archive, "MAX_FILES", 3)
+    with pytest.raises(BadArchive, match="more than 3 files"):
+        read(archive({f"{number}.py": b"" for number in range(4)}))
+
+
+@pytest.mark.parametrize(
+    ("repo", "provider", "expected"),
+    [
+        ("https://github.com/a/b", None, f"https://github.com/a/b/blob/{SHA}/x%20y.py"),
+        ("git@github.com:a/b.git", None, f"https://github.com/a/b/blob/{SHA}/x%20y.py"),
+        ("ssh://git@gitlab.com/g/s/p.git", None, f"https://gitlab.com/g/s/p/-/blob/{SHA}/x%20y.py"),
+        ("https://code.example.com:8443/g/p", "gitlab", f"https://code.example.com:8443/g/p/-/blob/{SHA}/x%20y.py"),
+        ("https://codeberg.org/a/b", None, f"https://codeberg.org/a/b/src/commit/{SHA}/x%20y.py"),
+        ("https://user:secret@github.com/a/b", None, f"https://github.com/a/b/blob/{SHA}/x%20y.py"),
+        ("https://code.example.com/a/b", None, None),
+        ("javascript:alert(1)//github.com/a/b", None, None),
+        ("https://github.com/a", None, None),
+        ("https://github.com:x/a/b", None, None),
+        (None, "github", None),
+    ],
+)
+def test_links_lead_to_the_file_at_the_commit(repo: str | None, provider: str | None, expected: str | None) -> None:
+    assert file_url(repo, SHA, "x y.py", provider) == expected
+    assert file_url(repo, 'main"><script>', "x y.py", provider) is None
+    assert file_url(repo, SHA, "../x.py", provider) is None
+    if expected:
+        assert line_url(expected, 3) == f"{expected}#L3"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    source = {"mode": "upload", "cache": "8K", "file": "4K"}
+    with talk.running_server(tmp_path_factory.mktemp("sources"), tracker={"source": source}) as server:
+        yield server
+
+
+CODE = b"def a():\r\n    return '<script>alert(1)</script>'\n\nb = {{ 1 }} & {% end %}\n"
+DIFF = f'{{"base":"{SHA}","head":"{SHA}","files":{{"src/main/com/x/a.py":[[2,3]]}}}}'
+
+
+def upload(server: Server, project: str, files: dict[str, bytes] | bytes, **texts: str) -> dict[str, Any]:
+    report = jacoco({"a.py": {1: True, 2: False, 4: True}})
+    data = files if isinstance(files, bytes) else archive(files)
+    parts = [part(name, value) for name, value in {"project": project, "commit": SHA, **texts}.items()]
+    parts += [part("junit", cases(1, prefix=project), "a.xml"), part("jacoco", report, "c.xml")]
+    parts += [part("source", data, "source.tar.gz"), part("diff", DIFF, "diff")]
+    answer = server.post(INGEST, body(parts), Content_Type=FORM)
+    assert answer.status == 201, answer
+    reply: dict[str, Any] = answer.json
+    return reply
+
+
+def path_of(server: Server, run: int) -> str:
+    return str(server.get(f"{API}/runs/{run}").json["coverage"]["files"][0]["path"])
+
+
+def test_a_file_is_shown_with_its_lines_and_markup_is_inert(server: Server) -> None:
+    files = {"src/main/com/x/a.py": CODE, "src/secret.env": b"TOKEN=1"}
+    run = upload(server, "shown", files, repoUrl="git@github.com:shop/shop.git")
+    assert run["warnings"] == []
+    path = path_of(server, run["runId"])
+    answer = server.get(f"{API}/runs/{run['runId']}/coverage?path={quote(path)}")
+    assert answer.json == {
+        "runId": run["runId"], "path": path, "repositoryPath": "src/main/com/x/a.py", "modules": [],
+        "coveredRanges": [[1, 1], [4, 4]], "missedRanges": [[2, 2]], "changedRanges": [[2, 3]],
+        "url": f"https://github.com/shop/shop/blob/{SHA}/src/main/com/x/a.py", "source": CODE.decode(),
+    }  # fmt: skip
+    page = server.get(f"/runs/{run['runId']}/coverage?path={quote(path)}").text
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
+    assert "<script>alert" not in page
+    assert "b = {{ 1 }} &amp; {% end %}" in page
+    assert '<tr id="L2" class="missed changed">' in page
+    assert f'href="https://github.com/shop/shop/blob/{SHA}/src/main/com/x/a.py#L4"' in page
+    assert f"/runs/{run['runId']}/coverage?path=" in server.get(f"/runs/{run['runId']}").text
+    assert rows(server, "SELECT path FROM source WHERE run_id = ?", run["runId"]) == [("src/main/com/x/a.py",)]
+
+
+def test_a_file_that_the_run_does_not_cover_is_not_found(server: Server) -> None:
+    run = upload(server, "missing", {"src/main/com/x/a.py": CODE})["runId"]
+    for query, status in (("path=src/secret.env", 404), ("path=../../etc/passwd", 404), ("", 400)):
+        assert server.get(f"{API}/runs/{run}/coverage?{query}").status == status, query
+        assert server.get(f"/runs/{run}/coverage?{query}").status in (302, 400), query
+
+
+def test_several_files_of_one_name_are_told_apart_or_not_shown(server: Server) -> None:
+    run = upload(server, "ambiguous", {"one/com/x/a.py": b"1", "two/com/x/a.py": b"2"})["runId"]
+    assert server.get(f"{API}/runs/{run}/coverage?path={quote(path_of(server, run))}").json["source"] is None
+
+
+def test_a_private_project_shows_nothing_to_others(server: Server) -> None:
+    run = upload(server, "private", {"a.py": CODE})["runId"]
+    path = f"{API}/runs/{run}/coverage?path={quote(path_of(server, run))}"
+    assert server.get(path).json["source"]
+    with written.store_of(server):
+        project = written.project_named("private")
+        project.visibility = "PRIVATE"
+        project.save()
+    assert server.get(path).status == 404
+
+
+def test_what_cannot_be_stored_is_a_warning(server: Server) -> None:
+    assert upload(server, "bad", b"no archive")["warnings"] == ["the part source was ignored: it is not a tar.gz"]
+    upload(server, "off", {"a.py": CODE})
+    with written.store_of(server):
+        project = written.project_named("off")
+        project.source_mode = "off"
+        project.save()
+    run = upload(server, "off", {"a.py": CODE + b"2"})
+    assert run["warnings"] == ["the part source was ignored: tracker.source.mode is off"]
+    path = path_of(server, run["runId"])
+    assert server.get(f"{API}/runs/{run['runId']}/coverage?path={quote(path)}").json["source"] is None
+
+
+def test_the_oldest_sources_go_first(server: Server) -> None:
+    import random
+
+    runs = []
+    for number in range(6):
+        text = "".join(random.Random(number).choices("abcdefghijklmnopqrstuvwxyz0123456789", k=3500))
+        runs.append(upload(server, f"evicted {number}", {"a.py": text.encode()})["runId"])
+    path = quote(path_of(server, runs[0]))
+    shown = [server.get(f"{API}/runs/{run}/coverage?path={path}").json["source"] is not None for run in runs]
+    assert shown == sorted(shown)
+    assert shown[-1]
+    assert not shown[0]
+    (total,) = rows(server, "SELECT sum(size) FROM source_content")
+    assert total[0] <= 8 * 1024
