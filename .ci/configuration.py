@@ -45,6 +45,7 @@ _KINDS: tuple[tuple[Any, str], ...] = (
     (parsers.Count0, "number, 0 or more"),
     (parsers.Port, "0 to 65535"),
     (parsers.Percent, "number, 0 to 100"),
+    (parsers.Increase, "number, 0 to 10000"),
     (parsers.Span, "time, more than 0"),
     (parsers.Url, "URL"),
     (parsers.Host, "host"),

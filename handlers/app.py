@@ -53,6 +53,7 @@ from handlers.tracker import (
     failure_pages,
     forms,
     ingest,
+    perf,
     projects,
     run_tests,
     source,
@@ -123,6 +124,7 @@ TRACKER = Service(
         *triage.routes,
         *attachments.routes,
         *source.routes,
+        *perf.routes,
         *run_stream.routes,
         *account.routes,
     ],
@@ -158,7 +160,7 @@ def served(config: Config, replaced: Replaced | None = None) -> tuple[Service, .
 def rules(services: Services, streams: Streams, replaced: Replaced | None = None) -> list[Rule]:
     """Returns every route of the application."""
     arguments, mounted = {"services": services, "streams": streams}, served(services.config, replaced)
-    tracker_routes = [*tracker_pages.routes, *failure_pages.routes, *source.pages, *forms.routes]
+    tracker_routes = [*tracker_pages.routes, *failure_pages.routes, *source.pages, *perf.pages, *forms.routes]
     tracker = [*badges.routes, *uploader.routes, *tracker_routes]
     shared = [
         rule(prefix, route, service=service, **arguments)

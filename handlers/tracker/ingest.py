@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+from attrs import evolve
 from python_multipart.multipart import parse_options_header
 from tornado.web import stream_request_body
 
@@ -32,12 +33,19 @@ _WRITE_BYTES = 256 * 1024
 _MAX_TEXT_CHARACTERS, _MAX_PROJECT_CHARACTERS = 2000, 255
 _MAX_NAMED_PARTS = _MAX_NAME_CHARACTERS = 30
 _NO_LIMIT = 2**62
-_FILES: tuple[Literal["junit", "jacoco", "attachment", "source"], ...] = ("junit", "jacoco", "attachment", "source")
+_FILES: tuple[Literal["junit", "jacoco", "attachment", "source", "perf"], ...] = (
+    "junit",
+    "jacoco",
+    "attachment",
+    "source",
+    "perf",
+)
 _FIELDS = {
     "project": "project", "branch": "branch", "commit": "commit", "flag": "flag", "runKey": "run_key",
     "repoUrl": "repo_url", "buildUrl": "build_url", "buildName": "build_name", "ciProvider": "ci_provider",
     "baseBranch": "base_branch", "prNumber": "pr_number", "module": "module", "jobKey": "job_key",
     "jobInstance": "job_instance", "attempt": "attempt", "expectedUploads": "expected_uploads", "complete": "complete",
+    "perfFlag": "perf_flag",
     "reruns": "reruns",
 }  # fmt: skip
 """The text parts, and the fields of `Upload` they set."""
@@ -51,6 +59,7 @@ _NUMBERS = (
 _BOOLEANS = {"true": True, "false": False}
 _RERUNS = ("worst", "last")
 _MAX_JOB_CHARACTERS = 255
+_PERF_FLAG = "perf"
 _MAX_PATHS_BYTES = 16 * 1024 * 1024
 
 _PROJECT = {"type": "string", "minLength": 1, "maxLength": _MAX_PROJECT_CHARACTERS, "examples": ["shop"]}
@@ -65,6 +74,7 @@ _TEXTS = {
     "ciProvider": "The CI system",
     "baseBranch": "The branch to compare with",
     "module": "The module that the coverage is of",
+    "perfFlag": "The flag of a run that has only performance reports; `perf` if absent",
 }
 _JOB = {"type": "string", "maxLength": _MAX_JOB_CHARACTERS}
 
@@ -156,14 +166,14 @@ class Arrival:
         return facts
 
     def files(self) -> Sequence[Received]:
-        """The reports in order, without empty ones. Raises `Invalid` where there is no test report."""
+        """The files in order, without empty ones. Raises `Invalid` without a test or performance report."""
         reports = [
             Received(kind, _display_name(part), part.file, part.size)
             for part in self._parts.all
             for kind in _FILES
             if part.name == kind and part.file is not None and part.size
         ]
-        if not any(file.kind == "junit" for file in reports):
+        if not any(file.kind in ("junit", "perf") for file in reports):
             names = ", ".join(
                 dict.fromkeys(_printable(part.name)[:_MAX_NAMED_PARTS] for part in self._parts.all[:_MAX_NAMED_PARTS])
             )
@@ -183,6 +193,7 @@ _PARTS = (
     ),
     Field("jacoco", "Coverage reports, plain or gzipped: JaCoCo, and other formats, detected by content", _REPORTS),
     Field("attachment", "Files that the reports name; the file name is the path in the report", _REPORTS),
+    Field("perf", "Performance reports, plain or gzipped, detected by content; then `junit` is not required", _REPORTS),
     Field("source", "A tar.gz of the covered source files, where `tracker.source.mode` is `upload`", _FILE),
     Field("diff", "The changed lines: a unified diff or JSON of ranges", _FILE),
     Field("paths", "The files of the repository, one a line (`git ls-files`)", _FILE),
@@ -268,6 +279,8 @@ class Ingest(Base):
         await self._pass_on(is_end=True)
         arrival = self._open_arrival()
         upload, files = await self.services.ingest.spool(lambda: (arrival.upload(), arrival.files()))
+        if not any(file.kind == "junit" for file in files):
+            upload = evolve(upload, flag=upload.perf_flag or upload.flag or _PERF_FLAG)
         await self.services.ingest.check(self.caller.user, upload.project)
         self._open_arrival()
         self._arrival = None  # the reader removes the folder

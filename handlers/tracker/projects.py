@@ -108,6 +108,13 @@ _SETTINGS = (
         "carryForwardMaxAge", "In seconds; older coverage is not carried", {"type": ["number", "null"], "minimum": 0}
     ),
     Field(
+        "perfMaxLatencyIncreasePct",
+        "A larger increase of the 95th percentile fails the gate",
+        {"type": ["number", "null"], "minimum": 0, "maximum": settings.MAX_INCREASE_PCT},
+    ),
+    Field("perfMaxThroughputDropPct", "A larger drop of the throughput fails the gate", _PERCENT),
+    Field("perfMaxErrorPct", "More errors of a label fail the gate", _PERCENT),
+    Field(
         "sourceMode",
         "Where source lines come from",
         {"type": ["string", "null"], "enum": [*settings.SOURCE_MODES, None]},

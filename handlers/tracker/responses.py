@@ -231,6 +231,55 @@ class RunReference:
 
 
 @frozen
+class PerfInfo:
+    """The figures of a label in milliseconds, per second and per cent; null where the report has none.
+
+    The changes are against the median of the baselines.
+    """
+
+    label: str
+    samples: int
+    mean: float | None
+    min: float | None
+    max: float | None
+    p50: float | None
+    p90: float | None
+    p95: float | None
+    p99: float | None
+    throughput: float | None
+    error_pct: float | None
+    latency_change_pct: float | None
+    throughput_change_pct: float | None
+
+
+@frozen
+class RunPerf:
+    run_id: int
+    flag: str
+    baseline_run_ids: Sequence[int]
+    items: Sequence[PerfInfo]
+
+
+@frozen
+class PerfHistoryEntry:
+    """The figures of one run."""
+
+    run_id: int
+    branch: str | None
+    commit: str | None
+    created_at: Instant
+    items: Sequence[PerfInfo]
+
+
+@frozen
+class PerfHistory:
+    flag: str
+    flags: Sequence[str]
+    items: Sequence[PerfHistoryEntry]
+    next_cursor: str | None
+
+
+@frozen
 class AttachmentInfo:
     """A file of a test or a run; its content is at `path`."""
 

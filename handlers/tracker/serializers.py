@@ -30,6 +30,7 @@ from handlers.tracker.responses import (
     OwnersInfo,
     PatchFileInfo,
     PatchInfo,
+    PerfInfo,
     ProjectDetail,
     ProjectInfo,
     RuleInfo,
@@ -56,6 +57,7 @@ from models.tracker.first_failures import FirstFailure, compare_url
 from models.tracker.flaky import FlakyTest
 from models.tracker.owners import OwnerCounts, Owners
 from models.tracker.patch import PatchCoverage
+from models.tracker.perf import Compared
 from models.tracker.project_search import FoundTest
 from models.tracker.quality_gate import Judged, Rule, Thresholds, Verdict
 from models.tracker.queries import Detail, FailureRow, Listed, Outcome, SuiteRow
@@ -269,6 +271,13 @@ def _failure(row: FailureRow, first: FirstFailure | None, repo_url: str | None) 
         system_err=row.err,
         **since(first, repo_url),
         attachments=[attachment_info(found) for found in row.attachments],
+    )
+
+
+def perf_info(row: Compared) -> PerfInfo:
+    figures: dict[str, Any] = asdict(row.point)
+    return PerfInfo(
+        **figures, latency_change_pct=row.latency_change_pct, throughput_change_pct=row.throughput_change_pct
     )
 
 

@@ -434,3 +434,4 @@ Count0 = Annotated[int, at_least(0)]  # where 0 has a meaning
 Bytes = Annotated[Size, at_least(1)]
 Span = Annotated[Seconds, some_time]
 Percent = Annotated[float, between(0, 100)]
+Increase = Annotated[float, between(0, 10_000)]  # in per cent

@@ -15,6 +15,8 @@ from attrs import Factory, field, frozen
 from models.config import parsers
 from models.config.parsers import Bytes, Count, Count0, Filled, Host, Percent, Port, Span, Token, Url
 from models.supervision.process import LogMode, ProcessSpec, Seconds, Size
+from models.config.parsers import Bytes, Count, Count0, Filled, Host, Increase, Percent, Port, Span, Token, Url
+from models.supervision.process import ProcessSpec, Seconds, Size
 
 KIB, MIB, DAY = 1024, 1024**2, 86400
 MAX_SOCKET_PATH_BYTES = 107
@@ -229,6 +231,9 @@ class QualityGate:
     aggregate_flags: bool = True
     carry_forward_flags: tuple[Annotated[str, parsers.flag_name], ...] = ()
     carry_forward_max_age: Span = Seconds(30 * DAY)
+    perf_max_latency_increase_pct: Increase | None = None
+    perf_max_throughput_drop_pct: Percent | None = None
+    perf_max_error_pct: Percent | None = None
 
 
 @frozen

@@ -43,7 +43,7 @@ _AMBIGUOUS = """
 _MOVABLE = """
     SELECT r.id FROM report r WHERE r.id IN (SELECT value FROM json_each(:ids)) AND NOT EXISTS
     (SELECT 1 FROM report o WHERE o.run_id = :target AND o.kind = r.kind AND o.hash = r.hash)"""
-_MOVED_TABLES = ("report", "suite", "result", "coverage", "attachment")
+_MOVED_TABLES = ("report", "suite", "result", "coverage", "attachment", "perf_point")
 _COPIED = (
     "branch", "flag", "commit_sha", "repo_url", "build_url", "build_name", "ci_provider", "base_branch", "pr_number",
     "created_at",

@@ -12,6 +12,7 @@ from typing import Any, Literal, Protocol
 from attrs import fields, frozen
 
 from models.config.settings import QualityGate
+from models.tracker import perf
 from models.tracker.attempts import arrived
 from models.tracker.coverage import decimal, share
 from models.tracker.reports.base import FAILING
@@ -100,6 +101,9 @@ class Thresholds:
     aggregate_flags: bool
     carry_forward_flags: Sequence[str]
     carry_forward_max_age: float
+    perf_max_latency_increase_pct: float | None = None
+    perf_max_throughput_drop_pct: float | None = None
+    perf_max_error_pct: float | None = None
 
 
 @frozen
@@ -152,6 +156,7 @@ def verdicts(runs: Iterable[RunTotals], projects: Mapping[int, Project], setting
     failed = {id for id, run in by_id.items() if run.status == "FAILED" and limits[id].fail_on_new_failures}
     new_failures = _new_failures({id: bases.get(id) for id in failed})
     uploads = arrived(id for id, run in by_id.items() if run.expected_uploads is not None)
+    measured = perf.with_points(id for id in by_id if perf.is_judged(limits[id]) or limits[id].fail_on_no_tests)
     judged = {}
     for id, run in by_id.items():
         base = bases.get(id)
@@ -163,7 +168,9 @@ def verdicts(runs: Iterable[RunTotals], projects: Mapping[int, Project], setting
             counts = run.patch_covered or 0, run.patch_missed or 0, run.patch_unknown or 0
             reason = NO_DIFF if run.patch_covered is None else run.patch_reason
             applied.append(patch_rule(limits[id], *counts, reason))
-        applied += presence_rules(limits[id], run, uploads.get(id, 0))
+        applied += presence_rules(limits[id], run, uploads.get(id, 0), id in measured)
+        if id in measured and perf.is_judged(limits[id]):
+            applied += [Rule(*outcome) for outcome in perf.outcomes(limits[id], settings.base_branch, id)]
         judged[id] = Verdict(applied, delta, base.id if base else None)
     return judged
 
@@ -242,12 +249,14 @@ def patch_rule(limits: Thresholds, covered: int, missed: int, unknown: int, reas
     return Rule(PATCH, share_covered >= minimum, f"{have}% of {changed} changed lines (minimum {need}%){files}")
 
 
-def presence_rules(limits: Thresholds, run: RunTotals, uploads: int) -> list[Rule]:
+def presence_rules(limits: Thresholds, run: RunTotals, uploads: int, has_perf: bool = False) -> list[Rule]:
     """The rules on what a run must have. `uploads`: of how many jobs an upload came."""
     applied = []
     if limits.fail_on_no_tests:
         detail = f"{run.tests} tests were reported" if run.tests else "no tests were reported"
-        applied.append(Rule("no-tests", bool(run.tests), detail))
+        if has_perf and not run.tests:
+            detail = "a performance report"
+        applied.append(Rule("no-tests", bool(run.tests) or has_perf, detail))
     if limits.fail_on_missing_coverage:
         has_coverage = share(run.line_covered, run.line_missed) is not None
         detail = "coverage was reported" if has_coverage else "no coverage was reported"

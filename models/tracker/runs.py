@@ -59,6 +59,7 @@ class Upload:
     """The files of the repository."""
     codeowners: bytes | None = None
     attachments: Attached | None = None
+    perf_flag: str | None = None
 
 
 @frozen
@@ -84,6 +85,7 @@ _FACTS = {
 """Columns of a run that an upload fills where they are empty, and the fields of the upload that fill them."""
 
 _COUNTS = ("tests", "passed", "failed", "errors", "skipped", "flaky", "duration_ms")
+_PERF = ("samples", "mean", "min", "max", "p50", "p90", "p95", "p99", "throughput", "error_pct")
 _COVERED = ("line_covered", "line_missed", "branch_covered", "branch_missed")
 _TOTALS = f"SELECT {', '.join(f'sum({name})' for name in _COUNTS + _COVERED)} FROM report WHERE run_id = ?"  # noqa: S608
 
@@ -126,6 +128,8 @@ _ROWS = (
     f"""INSERT INTO coverage (report_id, run_id, path, {", ".join(_COVERED)}, covered, missed)
     SELECT :reports + report, :run, path, {", ".join(_COVERED)}, covered, missed
     FROM files WHERE report IN {_NEW}""",  # noqa: S608
+    f"""INSERT INTO perf_point (report_id, run_id, label, {", ".join(_PERF)})
+    SELECT :reports + report, :run, label, {", ".join(_PERF)} FROM perf WHERE report IN {_NEW}""",  # noqa: S608
 )
 _AT_MOST = {
     "report": "SELECT coalesce(max(number), 0) FROM reports",

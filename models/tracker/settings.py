@@ -41,6 +41,7 @@ _BOOLEAN_COLUMNS = {"fail_on_new_failures", "fail_on_no_tests", "fail_on_missing
 _PERCENT_COLUMNS = {"min_line_coverage", "max_coverage_drop_pct", "min_patch_coverage"}
 MAX_PATCH_LINES = 10**9
 MAX_CARRIED_FLAGS = 100
+MAX_INCREASE_PCT = 10_000
 MAX_CARRY_SECONDS = 10 * 365 * 86_400
 
 
@@ -67,7 +68,11 @@ def _read_value(name: str, value: Any) -> Any:
         return value
     if name == "carry_forward_flags":
         return _flags(name, value)
-    highest = {"min_patch_lines": MAX_PATCH_LINES, "carry_forward_max_age": MAX_CARRY_SECONDS}.get(name, 100)
+    highest = {
+        "min_patch_lines": MAX_PATCH_LINES,
+        "carry_forward_max_age": MAX_CARRY_SECONDS,
+        "perf_max_latency_increase_pct": MAX_INCREASE_PCT,
+    }.get(name, 100)
     is_number = isinstance(value, int) or (isinstance(value, float) and name != "min_patch_lines")
     if isinstance(value, bool) or not is_number or not 0 <= value <= highest:
         raise Invalid(f"{name} must be a number from 0 to {highest}, or null")

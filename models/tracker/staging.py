@@ -12,7 +12,9 @@ import sqlite3
 from collections.abc import Iterable, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from attrs import astuple
 
 from models.storage.sqlite import storable
 from models.tracker.line_sets import pack
@@ -27,6 +29,9 @@ from models.tracker.reports.base import (
 )
 from models.tracker.repository_paths import PathIndex
 from models.tracker.signatures import MAX_SAMPLE_CHARACTERS, digest, signature
+
+if TYPE_CHECKING:
+    from models.tracker.reports.perf_points import PerfReport
 
 _TABLES = """
     PRAGMA journal_mode = OFF;
@@ -47,13 +52,16 @@ _TABLES = """
     CREATE TABLE outputs (id INTEGER PRIMARY KEY, report INTEGER, out TEXT, err TEXT);
     CREATE TABLE attachments (id INTEGER PRIMARY KEY, report INTEGER, case_id INTEGER, path TEXT);
     CREATE TABLE sources (id INTEGER PRIMARY KEY, path TEXT UNIQUE, hash TEXT, size INTEGER, content BLOB);
+    CREATE TABLE perf (id INTEGER PRIMARY KEY, report INTEGER, label TEXT, samples INTEGER, mean REAL, min REAL,
+        max REAL, p50 REAL, p90 REAL, p95 REAL, p99 REAL, throughput REAL, error_pct REAL);
     CREATE TABLE files (id INTEGER PRIMARY KEY, report INTEGER, path TEXT, line_covered INTEGER, line_missed INTEGER,
         branch_covered INTEGER, branch_missed INTEGER, covered BLOB, missed BLOB);
     BEGIN;
 """
 _COLUMNS = {"reports": 18, "suites": 8, "cases": 6, "places": 2, "failures": 6, "clusters": 5,
-            "outputs": 4, "attachments": 4, "sources": 5, "files": 9}  # fmt: skip
+            "outputs": 4, "attachments": 4, "sources": 5, "perf": 13, "files": 9}  # fmt: skip
 _OF_CASES = ("cases", "places", "failures", "outputs")
+_OF_KIND = {"jacoco": ("files",), "perf": ("perf",)}
 _FLAKY = 4
 """The bit of a flaky case in the column `fate`: status rank + this bit + 8 * reruns. Fewer columns insert faster.
 
@@ -224,10 +232,16 @@ class StagedRows:
         self._flush()
         self._end("jacoco", hash, name, report.format, (0,) * 7 + tuple(map(_count, counts)))
 
+    def end_perf(self, report: PerfReport, name: str) -> None:
+        """Stages the points of a performance report, and the report."""
+        self._rows["perf"] += [(None, self._number, *astuple(point)) for point in report.points]
+        self._flush()
+        self._end("perf", report.digest, name, report.format, (0,) * 7 + (None,) * 4)
+
     def _end(self, kind: str, hash: str, name: str, format: str, counts: Sequence[int | None]) -> None:
         """Keeps the report, unless the request already contained the same file."""
         if self._store.execute("SELECT 1 FROM reports WHERE kind = ? AND hash = ?", (kind, hash)).fetchone():
-            for table in ("files",) if kind == "jacoco" else ("suites", "failures", "outputs", "attachments"):
+            for table in _OF_KIND.get(kind, ("suites", "failures", "outputs", "attachments")):
                 self._store.execute(f"DELETE FROM {table} WHERE report = ?", (self._number,))  # noqa: S608 (our own table names)
             for table in ("cases", "places"):
                 self._store.execute(f"DELETE FROM {table} WHERE id >= ?", (self._first,))  # noqa: S608

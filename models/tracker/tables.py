@@ -198,6 +198,19 @@ STEPS.append(
 )
 
 
+STEPS.append(
+    [
+        "CREATE TABLE perf_point (id INTEGER PRIMARY KEY AUTOINCREMENT, report_id INTEGER NOT NULL,"
+        " run_id INTEGER NOT NULL REFERENCES run ON DELETE CASCADE, label TEXT NOT NULL, samples INTEGER NOT NULL,"
+        " mean REAL, min REAL, max REAL, p50 REAL, p90 REAL, p95 REAL, p99 REAL, throughput REAL, error_pct REAL)",
+        "CREATE INDEX perf_point_by_run ON perf_point (run_id)",
+        "ALTER TABLE project ADD COLUMN perf_max_latency_increase_pct REAL",
+        "ALTER TABLE project ADD COLUMN perf_max_throughput_drop_pct REAL",
+        "ALTER TABLE project ADD COLUMN perf_max_error_pct REAL",
+    ]
+)
+
+
 class Flag(peewee.BooleanField):
     """Stored as 0 or 1."""
 

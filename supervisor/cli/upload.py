@@ -35,6 +35,7 @@ _FIELDS = (
     "repoUrl", "module",
 )  # fmt: skip
 _MAX_POLL_SECONDS = 15.0
+_PERF_FLAG = "perf"
 
 
 def add_to(parser: argparse.ArgumentParser) -> None:
@@ -158,7 +159,7 @@ def _upload(arguments: argparse.Namespace) -> int:
     if arguments.verb == "finish":
         return _finish(server, _fields(arguments), arguments.gate)
     if not arguments.junit and not arguments.perf:
-        raise UploadError(USAGE, "--junit GLOB is needed: a run has test reports")
+        raise UploadError(USAGE, "--junit GLOB or --perf GLOB is needed: a run has test or performance reports")
     files = _files(arguments)
     fields = _fields(arguments)
     texts = _diff_parts(arguments.diff, fields.get("baseBranch", ""))
@@ -308,6 +309,8 @@ def _fields(arguments: argparse.Namespace) -> dict[str, str]:
         raise UploadError(USAGE, "--project is blank")
     known = facts(os.environ)
     given = {name: value for name in _FIELDS if (value := getattr(arguments, name))}
+    if arguments.perf and not arguments.junit:
+        given.setdefault("flag", _PERF_FLAG)
     if "jobKey" in given and known.get("ciProvider") == "circleci" and os.environ.get("CIRCLE_PIPELINE_ID"):
         known["runKey"] = f"circleci-{os.environ['CIRCLE_PIPELINE_ID']}"  # a rerun is another workflow of it
     if "runKey" in known and given.get("flag"):

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
-from typing import Literal, TypeVar
+from typing import BinaryIO, Literal, TypeVar
 
 import peewee
 from attrs import evolve, frozen
@@ -53,7 +53,7 @@ _STORE_SECONDS = 120.0
 class Received:
     """A file of an upload: the name of its part, its display name and its path."""
 
-    kind: Literal["junit", "jacoco", "attachment", "source"]
+    kind: Literal["junit", "jacoco", "attachment", "source", "perf"]
     name: str
     path: Path
     size: int = 0
@@ -271,6 +271,19 @@ class Ingest:
                 file.path.unlink()
         return warnings
 
+    @staticmethod
+    def _read_perf(spool: StagedRows, file: Received, source: BinaryIO, limits: Limits) -> str | None:
+        from models.tracker.reports.perf import read_perf
+        from models.tracker.reports.perf_points import MAX_LABELS, OTHERS
+
+        report = read_perf(source, limits)
+        spool.end_perf(report, file.name)
+        if not report.points:
+            return f"perf {file.name}: a {report.format} report without a label"
+        if report.dropped_labels:
+            return f"perf {file.name}: it has more than {MAX_LABELS} labels; the others are left out or {OTHERS}"
+        return None
+
     def _read_source(self, spool: StagedRows, file: Received) -> list[str]:
         """Stages the source files. Returns why they are ignored, if they are."""
         from models.tracker import sources
@@ -290,6 +303,8 @@ class Ingest:
                 tests = read_tests(source, limits, spool.case)
                 spool.end_tests(tests, file.name, tests.digest)
                 return f"junit {file.name}: a {tests.format} report without a test" if is_empty(tests) else None
+            if file.kind == "perf":
+                return self._read_perf(spool, file, source, limits)
             coverage = read_coverage(source, limits, spool.file)
             spool.end_coverage(coverage, file.name, coverage.digest)
             return f"jacoco {file.name}: a {coverage.format} report without a line" if is_empty(coverage) else None

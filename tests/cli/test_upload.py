@@ -681,6 +681,20 @@ def test_attachments_of_playwright_arrive_with_their_test(server: Server, tmp_pa
     assert server.get(failure["attachments"][1]["path"]).body == b"\x89PNG\r\n\x1a\n1"
 
 
+def test_performance_reports_alone_are_a_run_of_their_own(server: Server, reports: Path) -> None:
+    (reports / "load.jtl").write_text("timeStamp,elapsed,label,success\n1700000000000,5,GET /,true\n")
+    job = {"GITHUB_ACTIONS": "true", "GITHUB_RUN_ID": "77", "GITHUB_REF_NAME": "main"}
+    options = ("--project", "perf", "--diff", "off")
+    assert upload(reports, server, *options, "--junit", "bad.xml", environ=job).returncode == 0
+    done = upload(reports, server, *options, "--perf", "*.jtl", environ=job)
+    assert (done.returncode, done.stderr) == (0, "")
+    run = re.search(r"/runs/(\d+)", done.stdout)
+    assert run
+    found = server.get(f"/api/v1/runs/{run[1]}/perf").json
+    assert (found["flag"], [item["label"] for item in found["items"]]) == ("perf", ["GET /"])
+    assert upload(reports, server, *options).returncode == 2
+
+
 def test_source_files_of_the_work_tree_are_sent(server: Server, reports: Path, tmp_path: Path) -> None:
     (reports / ".git").mkdir()
     (reports / ".git" / "hidden.py").write_text("token")

@@ -22,7 +22,7 @@ RUN = {
 PROJECT = {"id", "name", "repoUrl", "visibility", "createdAt", "runCount", "latestRun"}
 FAILURE = {
     "suite", "className", "name", "status", "durationMs", "reruns", "failureType", "failureMessage", "stackTrace",
-    "systemOut", "systemErr", "firstFailing", "lastPassed", "compareUrl",
+    "systemOut", "systemErr", "firstFailing", "lastPassed", "compareUrl", "attachments",
 }  # fmt: skip
 
 
@@ -99,6 +99,7 @@ def test_a_project_tells_its_thresholds_as_they_count_and_its_branches(server: S
         "baseBranch": "main", "minLineCoverage": None, "maxCoverageDropPct": 2.5, "failOnNewFailures": True,
         "minPatchCoverage": None, "minPatchLines": 0, "failOnNoTests": False, "failOnMissingCoverage": False,
         "aggregateFlags": True, "carryForwardFlags": [], "carryForwardMaxAge": 30 * 86_400,
+        "perfMaxLatencyIncreasePct": None, "perfMaxThroughputDropPct": None, "perfMaxErrorPct": None,
     }  # fmt: skip
 
 
@@ -205,7 +206,8 @@ def test_a_run_tells_its_failures_whole(server: Server, project: Project) -> Non
     run = written.run(project, {"c.A a": PASSED, "c.A b": FAILED, "alone": ERROR})
     found = read(server, f"runs/{run.id}")
     assert list(found) == [
-        "run", "project", "gate", "suiteCount", "suites", "failureCount", "failures", "slowest", "coverage"
+        "run", "project", "gate", "suiteCount", "suites", "failureCount", "failures", "slowest", "coverage",
+        "attachments",
     ]  # fmt: skip
     assert found["project"] == project.name
     assert found["gate"]["status"] == "FAILED"
@@ -217,7 +219,7 @@ def test_a_run_tells_its_failures_whole(server: Server, project: Project) -> Non
         "suite": "suite", "className": "c.A", "name": "b", "status": "FAILED", "durationMs": 10, "reruns": 0,
         "failureType": "AssertionError", "failureMessage": "b is broken", "stackTrace": "at line 1",
         "systemOut": "b said this", "systemErr": None, "firstFailing": found["failures"][0]["firstFailing"],
-        "lastPassed": None, "compareUrl": None,
+        "lastPassed": None, "compareUrl": None, "attachments": [],
     }  # fmt: skip
     assert found["failures"][0]["firstFailing"]["runId"] == run.id
     assert set(found["failures"][1]) == FAILURE

@@ -1,0 +1,206 @@
+"""Performance of runs: the figures of each label, their change against earlier runs, and the rules on them."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from statistics import median
+from typing import Any, Protocol
+
+from attrs import frozen
+
+from models.tracker.reports.perf_points import PerfPoint
+from models.tracker.tables import reports
+
+MAX_HISTORY = 500
+BASELINES = 5
+_FIGURES = ("samples", "mean", "min", "max", "p50", "p90", "p95", "p99", "throughput", "error_pct")
+_MAX_NAMED = 3
+_SELECTED = ", ".join(_FIGURES)
+
+_POINTS = f"""
+    SELECT run_id, label, {_SELECTED} FROM perf_point WHERE run_id IN (SELECT value FROM json_each(?))
+    ORDER BY run_id, label, id"""  # noqa: S608 (constants)
+_BASELINES = """
+    SELECT e.id FROM run r JOIN project p ON p.id = r.project_id JOIN run e ON e.project_id = r.project_id
+    WHERE r.id = ? AND e.flag = r.flag AND e.branch = coalesce(nullif(r.base_branch, ''), p.base_branch, ?)
+    AND e.state = 'COMPLETE' AND e.superseded_by IS NULL AND (e.created_at, e.id) < (r.created_at, r.id)
+    AND EXISTS (SELECT 1 FROM perf_point t WHERE t.run_id = e.id)
+    ORDER BY e.created_at DESC, e.id DESC LIMIT ?"""
+_HISTORY = """
+    SELECT r.id FROM run r WHERE r.project_id = :project AND r.flag = :flag AND r.superseded_by IS NULL
+    AND r.id < :before AND EXISTS (SELECT 1 FROM perf_point t WHERE t.run_id = r.id AND
+    (:label = '' OR t.label = :label)) ORDER BY r.id DESC LIMIT :most"""
+_FLAGS = """
+    SELECT DISTINCT r.flag FROM run r WHERE r.project_id = ? AND r.superseded_by IS NULL
+    AND EXISTS (SELECT 1 FROM perf_point t WHERE t.run_id = r.id) ORDER BY r.flag LIMIT 100"""
+
+
+class Rules(Protocol):
+    """The limits of the rules; None switches a rule off."""
+
+    @property
+    def perf_max_latency_increase_pct(self) -> float | None: ...
+
+    @property
+    def perf_max_throughput_drop_pct(self) -> float | None: ...
+
+    @property
+    def perf_max_error_pct(self) -> float | None: ...
+
+
+@frozen
+class Compared:
+    """A label of a run, with the medians of the baselines."""
+
+    point: PerfPoint
+    baseline_latency: float | None = None
+    baseline_throughput: float | None = None
+
+    @property
+    def latency_change_pct(self) -> float | None:
+        return _change(latency(self.point), self.baseline_latency)
+
+    @property
+    def throughput_change_pct(self) -> float | None:
+        return _change(self.point.throughput, self.baseline_throughput)
+
+
+def _change(now: float | None, before: float | None) -> float | None:
+    return None if now is None or not before else 100 * (now - before) / before
+
+
+def latency(point: PerfPoint) -> float | None:
+    """The 95th percentile, or the mean where the report has none."""
+    return point.mean if point.p95 is None else point.p95
+
+
+def points(run_ids: Iterable[int]) -> dict[int, list[PerfPoint]]:
+    """The points of runs by label; several reports of one label are one point."""
+    found: dict[int, dict[str, PerfPoint]] = defaultdict(dict)
+    for run, label, *figures in reports.execute_sql(_POINTS, (json.dumps(list(run_ids)),)):
+        point, known = PerfPoint(label, *figures), found[run].get(label)
+        found[run][label] = point if known is None else _united(known, point)
+    return {run: list(labels.values()) for run, labels in found.items()}
+
+
+def _united(one: PerfPoint, other: PerfPoint) -> PerfPoint:
+    """Two reports of one label, from shards: the samples of both, and the worse of each percentile."""
+    samples = one.samples + other.samples
+
+    def average(a: float | None, b: float | None) -> float | None:
+        if a is None or b is None:
+            return b if a is None else a
+        return (a * one.samples + b * other.samples) / samples if samples else (a + b) / 2
+
+    def largest(a: float | None, b: float | None) -> float | None:
+        return max((value for value in (a, b) if value is not None), default=None)
+
+    throughputs = [value for value in (one.throughput, other.throughput) if value is not None]
+    least = [value for value in (one.min, other.min) if value is not None]
+    return PerfPoint(
+        one.label, samples, average(one.mean, other.mean), min(least, default=None), largest(one.max, other.max),
+        largest(one.p50, other.p50), largest(one.p90, other.p90), largest(one.p95, other.p95),
+        largest(one.p99, other.p99), sum(throughputs) if throughputs else None,
+        average(one.error_pct, other.error_pct),
+    )  # fmt: skip
+
+
+def baselines(run_id: int, base_branch: str) -> list[int]:
+    """The newest earlier complete runs with points, of the run's flag on its base branch; the newest first."""
+    return [row[0] for row in reports.execute_sql(_BASELINES, (run_id, base_branch, BASELINES))]
+
+
+def compared(run_id: int, base_ids: Sequence[int]) -> list[Compared]:
+    """The points of a run, each with the medians of its baselines."""
+    known = points([run_id, *base_ids])
+    latencies, throughputs = defaultdict[str, list[float]](list), defaultdict[str, list[float]](list)
+    for id in base_ids:
+        for point in known.get(id, ()):
+            if (ms := latency(point)) is not None:
+                latencies[point.label].append(ms)
+            if point.throughput is not None:
+                throughputs[point.label].append(point.throughput)
+    return [
+        Compared(
+            point,
+            median(latencies[point.label]) if point.label in latencies else None,
+            median(throughputs[point.label]) if point.label in throughputs else None,
+        )
+        for point in known.get(run_id, ())
+    ]
+
+
+def with_points(run_ids: Iterable[int]) -> Collection[int]:
+    """Those of these runs that have points."""
+    ids = list(run_ids)
+    query = "SELECT DISTINCT run_id FROM perf_point WHERE run_id IN (SELECT value FROM json_each(?))"
+    return {row[0] for row in reports.execute_sql(query, (json.dumps(ids),))} if ids else set()
+
+
+def is_judged(limits: Rules) -> bool:
+    """Whether any rule on performance is set."""
+    rules = (limits.perf_max_latency_increase_pct, limits.perf_max_throughput_drop_pct, limits.perf_max_error_pct)
+    return any(limit is not None for limit in rules)
+
+
+def outcomes(limits: Rules, base_branch: str, run_id: int) -> list[tuple[str, bool, str]]:
+    """The rules that are set, for a run with points: name, whether it passed, and the detail."""
+    bases = baselines(run_id, base_branch)
+    rows = compared(run_id, bases)
+    found = []
+    if (most := limits.perf_max_latency_increase_pct) is not None:
+        worse = [(row.latency_change_pct, row.point.label, latency(row.point), row.baseline_latency) for row in rows]
+        found.append(_outcome("perf-latency", worse, most, 1, "ms", bool(bases)))
+    if (most := limits.perf_max_throughput_drop_pct) is not None:
+        worse = [
+            (row.throughput_change_pct, row.point.label, row.point.throughput, row.baseline_throughput) for row in rows
+        ]
+        found.append(_outcome("perf-throughput", worse, most, -1, "/s", bool(bases)))
+    if (most := limits.perf_max_error_pct) is not None:
+        found.append(_errors(rows, most))
+    return found
+
+
+_Change = tuple[float | None, str, float | None, float | None]
+
+
+def _outcome(
+    name: str, changes: Sequence[_Change], most: float, sign: int, unit: str, has_baseline: bool
+) -> tuple[str, bool, str]:
+    """The rule on a change: `sign` says which direction is worse."""
+    known = sorted((change for change in changes if change[0] is not None), key=lambda change: -sign * (change[0] or 0))
+    if not known:
+        return name, True, "no label of the baselines" if has_baseline else "no baseline"
+    failed = [change for change in known if sign * (change[0] or 0) > most + 1e-9]
+    shown = [
+        f"{label}: {now:.4g} {unit} vs {before:.4g} {unit} ({pct:+.1f}%)"
+        for pct, label, now, before in (failed or known)[: _MAX_NAMED if failed else 1]
+    ]
+    more = f" and {len(failed) - _MAX_NAMED} more" if len(failed) > _MAX_NAMED else ""
+    return name, not failed, f"{', '.join(shown)}{more} (max {most:g}%)"
+
+
+def _errors(rows: Sequence[Compared], most: float) -> tuple[str, bool, str]:
+    errors = sorted(((row.point.error_pct, row.point.label) for row in rows if row.point.error_pct is not None),
+                    key=lambda item: -item[0])  # fmt: skip
+    if not errors:
+        return "perf-errors", True, "no errors are reported"
+    failed = [error for error in errors if error[0] > most + 1e-9]
+    shown = ", ".join(f"{label}: {pct:.2f}% errors" for pct, label in (failed or errors)[: _MAX_NAMED if failed else 1])
+    more = f" and {len(failed) - _MAX_NAMED} more" if len(failed) > _MAX_NAMED else ""
+    return "perf-errors", not failed, f"{shown}{more} (max {most:g}%)"
+
+
+def flags(project_id: int) -> list[str]:
+    """The flags of a project's runs with points, sorted."""
+    return [row[0] for row in reports.execute_sql(_FLAGS, (project_id,))]
+
+
+def history(project_id: int, flag: str, label: str, before: int, limit: int) -> list[int]:
+    """The ids of runs with points, below the id `before`, newest first. An empty label is any."""
+    values: Mapping[str, Any] = {
+        "project": project_id, "flag": flag, "label": label, "before": before, "most": limit
+    }  # fmt: skip
+    return [row[0] for row in reports.execute_sql(_HISTORY, values)]

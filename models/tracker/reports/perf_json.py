@@ -1,0 +1,179 @@
+"""Performance reports in JSON: the summary of k6, JMH, and pytest-benchmark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from attrs import evolve
+
+from models.tracker.reports.base import BadReport, Limits
+from models.tracker.reports.json_stream import CLOSED, ITEM, OPENED, json_values, number, text
+from models.tracker.reports.perf_points import MAX_LABELS, Histogram, PerfPoint
+
+_MAX_VALUES = 100_000
+_MAX_METRICS = 20_000
+_UNITS_MS = {"ns": 1e-6, "us": 1e-3, "μs": 1e-3, "µs": 1e-3, "ms": 1.0, "s": 1000.0, "min": 60_000.0, "hr": 3_600_000.0,
+             "day": 86_400_000.0}  # fmt: skip
+_SKIPPED_K6 = ("blocked", "connecting", "tls_handshaking", "sending", "waiting", "receiving", "looking_up")
+
+
+def _ms(value: Any, factor: float) -> float | None:
+    amount = number(value)
+    return None if amount is None or amount < 0 else amount * factor
+
+
+class K6:
+    """The JSON of `--summary-export`, and of `handleSummary`, whose figures are one level deeper."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._metrics: dict[str, dict[str, Any]] = {}
+
+    def read(self, pieces: Iterable[bytes]) -> None:
+        for place, value in json_values(pieces, self._limits):
+            if place[:1] != ("metrics",) or len(place) < 3 or value in (OPENED, CLOSED):
+                continue
+            if len(self._metrics) > _MAX_METRICS:
+                raise BadReport(f"it has more than {_MAX_METRICS} metrics")
+            figures = self._metrics.setdefault(place[1], {})
+            if place[2] == "values" and len(place) == 4:
+                figures[place[3]] = value
+            elif len(place) == 3:
+                figures[place[2]] = value
+        if not self._metrics:
+            raise BadReport("it has no metrics")
+
+    def points(self) -> Iterable[PerfPoint]:
+        for name, figures in self._metrics.items():
+            plain, _, tags = name.partition("{")
+            is_time = "avg" in figures and figures.get("contains", "time") in ("time", "default")
+            if is_time and plain not in [f"http_req_{part}" for part in _SKIPPED_K6]:
+                yield self._point(name, plain, f"{{{tags}" if tags else "", figures)
+
+    def _point(self, name: str, plain: str, tags: str, figures: Mapping[str, Any]) -> PerfPoint:
+        counter = {"http_req_duration": "http_reqs", "iteration_duration": "iterations"}.get(plain, "")
+        counts = self._metrics.get(counter + tags, {}) if counter else {}
+        failures = self._metrics.get(f"http_req_failed{tags}", {}) if plain == "http_req_duration" else {}
+        share = number(failures.get("rate", failures.get("value")))
+        count = number(figures.get("count", counts.get("count")))
+        get = figures.get
+        return PerfPoint(
+            label=name,
+            samples=int(count or 0),
+            mean=_ms(get("avg"), 1),
+            min=_ms(get("min"), 1),
+            max=_ms(get("max"), 1),
+            p50=_ms(get("med", get("p(50)")), 1),
+            p90=_ms(get("p(90)"), 1),
+            p95=_ms(get("p(95)"), 1),
+            p99=_ms(get("p(99)"), 1),
+            throughput=_ms(counts.get("rate"), 1),
+            error_pct=None if share is None else 100 * share,
+        )
+
+
+class Jmh:
+    """An array of benchmarks. Modes of time give durations, the mode of throughput gives a rate."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._points: list[PerfPoint] = []
+
+    def read(self, pieces: Iterable[bytes]) -> None:
+        facts: dict[tuple[str, ...], Any] = {}
+        values = 0
+        for place, value in json_values(pieces, self._limits):
+            if place == (ITEM,):
+                if value is OPENED:
+                    facts, values = {}, 0
+                elif value is CLOSED and len(self._points) < 10 * MAX_LABELS:
+                    self._add(facts, values)
+            elif place[:3] == (ITEM, "primaryMetric", "rawData"):
+                values += value is not OPENED and value is not CLOSED
+            elif place[:2] in ((ITEM, "primaryMetric"), (ITEM, "params")) or len(place) == 2:
+                facts[place[1:]] = value
+
+    def _add(self, facts: Mapping[tuple[str, ...], Any], values: int) -> None:
+        name, unit = text(facts.get(("benchmark",))), text(facts.get(("primaryMetric", "scoreUnit"))) or ""
+        score = number(facts.get(("primaryMetric", "score")))
+        if name is None or score is None:
+            return
+        parameters = ", ".join(f"{key[1]}={value}" for key, value in sorted(facts.items(), key=lambda item: item[0])
+                               if len(key) == 2 and key[0] == "params" and isinstance(value, str))  # fmt: skip
+        mode = text(facts.get(("mode",))) or ""
+        label = f"{name} ({parameters})" if parameters else name
+        top, _, bottom = unit.partition("/")
+        if top in _UNITS_MS:
+            self._points.append(self._times(label, score, values, facts, _UNITS_MS[top]))
+        elif bottom in _UNITS_MS:
+            self._points.append(PerfPoint(label, values, throughput=score * 1000 / _UNITS_MS[bottom]))
+        else:
+            raise BadReport(f"the unit {unit[:40]!r} of {name[:100]} ({mode[:20]}) is not known")
+
+    def _times(
+        self, label: str, score: float, values: int, facts: Mapping[tuple[str, ...], Any], factor: float
+    ) -> PerfPoint:
+        share = {key[2]: _ms(value, factor) for key, value in facts.items()
+                 if key[:2] == ("primaryMetric", "scorePercentiles") and len(key) == 3}  # fmt: skip
+        mean = score * factor
+        get = share.get
+        return PerfPoint(
+            label, values, mean, get("0.0"), get("100.0"), get("50.0"), get("90.0"), get("95.0"), get("99.0"),
+            1000 / mean if mean > 0 else None,
+        )  # fmt: skip
+
+    def points(self) -> Iterable[PerfPoint]:
+        return self._points
+
+
+class PytestBenchmark:
+    """`benchmarks[].stats`, in seconds; percentiles beyond the median only where `data` has the single rounds."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._points: list[PerfPoint] = []
+        self._is_known = False
+
+    def read(self, pieces: Iterable[bytes]) -> None:
+        facts: dict[str, Any] = {}
+        rounds = Histogram()
+        for place, value in json_values(pieces, self._limits):
+            if place[:2] != ("benchmarks", ITEM):
+                self._is_known |= place == ("machine_info",)
+            elif len(place) == 2:
+                if value is OPENED:
+                    self._is_known, facts, rounds = True, {}, Histogram()
+                elif value is CLOSED and len(self._points) < 10 * MAX_LABELS:
+                    self._add(facts, rounds)
+            elif place[2] == "stats" and place[3:] == ("data", ITEM):
+                seconds = number(value)
+                if seconds is not None and seconds >= 0 and rounds.count < _MAX_VALUES:
+                    rounds.add(1000 * seconds)
+            elif len(place) == 3 or (len(place) == 4 and place[2] == "stats"):
+                facts[place[-1]] = value
+        if not self._is_known:
+            raise BadReport("it has no benchmarks")
+
+    def _add(self, facts: Mapping[str, Any], rounds: Histogram) -> None:
+        get = facts.get
+        label = text(get("fullname")) or text(get("name"))
+        mean = _ms(get("mean"), 1000)
+        if label is None or mean is None:
+            return
+        samples = int((number(get("rounds")) or 0) * (number(get("iterations")) or 1))
+        known = rounds.point(label) if rounds.count else PerfPoint(label, 0)
+        self._points.append(
+            evolve(
+                known,
+                samples=samples,
+                mean=mean,
+                min=_ms(get("min"), 1000),
+                max=_ms(get("max"), 1000),
+                p50=_ms(get("median"), 1000),
+                throughput=_ms(get("ops"), 1),
+            )
+        )
+
+    def points(self) -> Iterable[PerfPoint]:
+        return self._points
