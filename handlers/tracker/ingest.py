@@ -187,9 +187,8 @@ _PARTS = (
     Field("project", "The name of the project, which is created if it does not exist", _PROJECT, required=True),
     Field(
         "junit",
-        "Test reports, plain or gzipped: JUnit, and other formats, detected by content",
+        "Test reports, plain or gzipped: JUnit, and other formats, detected by content; required without `perf`",
         _REPORTS | {"minItems": 1},
-        True,
     ),
     Field("jacoco", "Coverage reports, plain or gzipped: JaCoCo, and other formats, detected by content", _REPORTS),
     Field("attachment", "Files that the reports name; the file name is the path in the report", _REPORTS),

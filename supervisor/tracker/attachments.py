@@ -43,6 +43,8 @@ class Attachments:
         self.folder = AttachmentFolder(folder or Path("/nonexistent"))
         self.settings = settings
         self._clock = clock
+        self._doubtful: set[str] = set()
+        """Contents of uploads that failed, which may have been moved to their place already."""
         self._in_store = in_store
 
     def stage(self, received: Sequence[tuple[str, Path, int]]) -> tuple[list[StagedFile], list[str]]:
@@ -69,8 +71,10 @@ class Attachments:
             ),
         ]
 
-    def discard(self, staged: Sequence[StagedFile]) -> None:
-        """Removes what is left of staged files. For a worker."""
+    def discard(self, staged: Sequence[StagedFile], is_stored: bool) -> None:
+        """Removes what is left of staged files; without rows, their contents soon after. For a worker."""
+        if not is_stored:
+            self._doubtful.update(file.hash for file in staged)
         try:
             self.folder.discard(staged)
         except OSError as error:
@@ -108,6 +112,8 @@ class Attachments:
             await asyncio.sleep(_PAUSE_SECONDS)
 
     async def _delete_expired(self) -> None:
+        doubtful, self._doubtful = self._doubtful, set()
+        await self._in_store(lambda: self.remove_unused(doubtful))
         days = self.settings.retain_days
         before = self._clock.settled() - days * _DAY_MICROSECONDS
         while days and (hashes := await self._in_store(lambda: attachments.delete_expired(before))):

@@ -217,6 +217,7 @@ class Ingest:
     ) -> Stored:
         spool = folder / "rows"
         staged: Sequence[StagedFile] = ()
+        is_stored = False
         budget = Budget(self._settings.tracker.limits.inflated_request, client_left, self._stopping)
         try:
             limits = evolve(self._limits, spend=budget.spend, reruns=upload.reruns)
@@ -227,6 +228,7 @@ class Ingest:
                 if self._attachments.is_open:
                     upload = evolve(upload, attachments=Attached(self._attachments.folder, staged))
                 stored = reports.run_with_timeout(lambda: self._store(spool, upload, credential), _STORE_SECONDS)
+                is_stored = True
                 self._limit_log()
                 return evolve(stored, warnings=[*warnings, *more, *stored.warnings])
         except Stopped:
@@ -234,7 +236,7 @@ class Ingest:
         except (peewee.OperationalError, sqlite3.OperationalError, OSError) as error:
             raise _not_stored(error) from None
         finally:
-            self._attachments.discard(staged)
+            self._attachments.discard(staged, is_stored)
             self._remove_folder(folder)
 
     @staticmethod
