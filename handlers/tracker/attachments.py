@@ -19,7 +19,7 @@ from handlers.openapi.describe import whole as whole_number
 from handlers.routing import Route
 from handlers.tracker import serializers
 from handlers.tracker.base import Tracked, in_snapshot
-from handlers.tracker.responses import AttachmentList
+from handlers.tracker.detail_responses import AttachmentList
 from models.errors import Invalid
 from models.paging import INT64, whole
 from models.tracker import attachments, visibility

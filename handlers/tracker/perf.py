@@ -12,8 +12,8 @@ from handlers.openapi.describe import whole as whole_number
 from handlers.routing import Route
 from handlers.tracker import serializers
 from handlers.tracker.base import Tracked
+from handlers.tracker.detail_responses import PerfHistory, PerfHistoryEntry, RunPerf
 from handlers.tracker.pages import ReadPage
-from handlers.tracker.responses import PerfHistory, PerfHistoryEntry, RunPerf
 from models.errors import Invalid
 from models.paging import INT64, whole
 from models.tracker import perf, quality_gate, queries, visibility

@@ -9,15 +9,13 @@ from typing import Any, cast
 from attrs import asdict
 
 from handlers.http.serializers import Instant
+from handlers.tracker.detail_responses import AttachmentInfo, AttachmentList, CoveredFileInfo, PerfInfo, TestAttachment
 from handlers.tracker.responses import (
-    AttachmentInfo,
-    AttachmentList,
     AttemptInfo,
     CarriedFrom,
     ClusterInfo,
     ComparisonInfo,
     CoverageInfo,
-    CoveredFileInfo,
     FailureInfo,
     FileInfo,
     FlagInfo,
@@ -30,7 +28,6 @@ from handlers.tracker.responses import (
     OwnersInfo,
     PatchFileInfo,
     PatchInfo,
-    PerfInfo,
     ProjectDetail,
     ProjectInfo,
     RuleInfo,
@@ -41,7 +38,6 @@ from handlers.tracker.responses import (
     RunTestInfo,
     RunVerdict,
     SuiteInfo,
-    TestAttachment,
     TestHistory,
     TriageRuleInfo,
 )

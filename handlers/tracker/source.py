@@ -10,8 +10,8 @@ from handlers.openapi.describe import Endpoint, Parameter, number
 from handlers.routing import Route
 from handlers.tracker import serializers
 from handlers.tracker.base import Tracked
+from handlers.tracker.detail_responses import CoveredFileInfo
 from handlers.tracker.pages import ReadPage
-from handlers.tracker.responses import CoveredFileInfo
 from models.errors import Invalid
 from models.tracker import sources, visibility
 from models.tracker.forge_links import line_url

@@ -51,7 +51,7 @@ def add_to(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--project", required=True)
     for name, kind in _KINDS.items():
         text = f"{kind}; ** matches folders; may be repeated"
-        options = {"nargs": "?", "const": _NAMED} if name == "attachments" else {}
+        options: dict[str, Any] = {"nargs": "?", "const": _NAMED} if name == "attachments" else {}
         parser.add_argument(f"--{name}", metavar="GLOB", action="append", default=[], help=text, **options)
     for name in _FIELDS:
         parser.add_argument(f"--{_dashed(name)}", dest=name, metavar=name.upper(), help=_HELP.get(name))

@@ -217,7 +217,7 @@ def test_empty_files_are_skipped(server: Server) -> None:
 
 @pytest.mark.parametrize(
     "parts",
-    [[], [("junit", "")], [("jacoco", jacoco({"A": {1: True}}))], [("jacoco", ""), ("junit", ""), ("perf", "x")]],
+    [[], [("junit", "")], [("jacoco", jacoco({"A": {1: True}}))], [("jacoco", ""), ("junit", ""), ("other", "x")]],
 )
 def test_a_test_report_is_required(server: Server, parts: list[tuple[str, str]]) -> None:
     said = problem(post(server, ("project", "none"), *parts), 400, INGEST, dated=False)

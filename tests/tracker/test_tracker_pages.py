@@ -260,6 +260,7 @@ def test_settings_override_the_global_ones_and_blank_gives_those_back(
         "baseBranch": "develop", "minLineCoverage": 55.5, "maxCoverageDropPct": 0, "failOnNewFailures": False,
         "minPatchCoverage": None, "minPatchLines": 0, "failOnNoTests": False, "failOnMissingCoverage": False,
         "aggregateFlags": True, "carryForwardFlags": [], "carryForwardMaxAge": 30 * 86_400,
+        "perfMaxLatencyIncreasePct": None, "perfMaxThroughputDropPct": None, "perfMaxErrorPct": None,
     }  # fmt: skip
     verdict = server.get(f"/api/v1/runs/{run.id}/quality-gate").json
     assert [(rule["name"], rule["passed"]) for rule in verdict["rules"]] == [
