@@ -89,6 +89,12 @@ def decode_cursor(cursor: str, *kinds: type) -> tuple[Any, ...]:
         key = None
     if not isinstance(key, list) or [type(value) for value in key] != list(kinds):
         raise Invalid("cursor is not one of this list")
-    if any(isinstance(value, int) and not -INT64 <= value <= INT64 for value in key):
+    if not all(map(_is_storable, key)):
         raise Invalid("cursor is not one of this list")
     return tuple(key)
+
+
+def _is_storable(value: str | int) -> bool:
+    if isinstance(value, int):
+        return -INT64 <= value <= INT64
+    return value.encode("utf-8", "ignore").decode() == value  # JSON may have half a character

@@ -22,7 +22,7 @@ WINDOW = 500
 
 _FAILED = f"""
     SELECT f.cluster_id AS cluster_id, r.test_id AS test_id, count(*) AS failures FROM result r
-    JOIN failure f ON f.result_id = r.id WHERE r.run_id = :run AND r.status IN {FAILING} AND r.report_id > :after
+    CROSS JOIN failure f ON f.result_id = r.id WHERE r.run_id = :run AND r.status IN {FAILING} AND r.report_id > :after
     AND f.cluster_id IS NOT NULL GROUP BY f.cluster_id, r.test_id"""  # noqa: S608 (constants)
 _ADDED = f"""
     SELECT sum(g.failures), sum(CASE WHEN EXISTS (SELECT 1 FROM cluster_case k WHERE k.cluster_id = g.cluster_id
@@ -46,7 +46,7 @@ _REMOVE = """
     first_run_id = (SELECT min(k.run_id) FROM cluster_case k WHERE k.cluster_id = ?3),
     last_run_id = (SELECT max(k.run_id) FROM cluster_case k WHERE k.cluster_id = ?3) WHERE id = ?3"""
 _OF_RUN = f"""
-    SELECT DISTINCT f.cluster_id FROM result r JOIN failure f ON f.result_id = r.id
+    SELECT DISTINCT f.cluster_id FROM result r CROSS JOIN failure f ON f.result_id = r.id
     WHERE r.run_id = ? AND r.status IN {FAILING} AND f.cluster_id IS NOT NULL"""  # noqa: S608
 _DELETE_UNUSED = """
     DELETE FROM cluster WHERE id = ? AND occurrences = 0

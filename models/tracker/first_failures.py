@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterable, Mapping
-from itertools import groupby
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from urllib.parse import quote, urlsplit
 
 from attrs import frozen
@@ -14,14 +16,23 @@ from models.tracker.reports.base import FAILING
 from models.tracker.tables import Run, reports
 
 MAX_RUNS = 500
-_MAX_RESULTS = 5_000
 
 _WINDOW = """
     SELECT id FROM run WHERE project_id = ? AND branch IS ? AND flag = ? AND superseded_by IS NULL
     AND (created_at, id) <= (?, ?) ORDER BY created_at DESC, id DESC LIMIT ?"""
-_RESULTS = """
-    SELECT run_id, status FROM result WHERE test_id = ? AND run_id <= ? AND run_id >= ?
-    ORDER BY run_id DESC LIMIT ?"""
+_LAST_PASSED = f"""
+    SELECT test_id, max(run_id) FROM (SELECT r.test_id, r.run_id FROM
+        (SELECT value AS test FROM json_each(:tests)) AS t
+        CROSS JOIN result r ON r.test_id = t.test AND r.run_id BETWEEN :first AND :last
+        WHERE r.run_id IN (SELECT value FROM json_each(:runs)) GROUP BY r.test_id, r.run_id
+        HAVING min(r.status) = 0 AND max(CASE WHEN r.status IN {FAILING} THEN 1 ELSE 0 END) = 0) AS passed
+    GROUP BY test_id"""  # noqa: S608 (constants)
+_FIRST_FAILING = f"""
+    SELECT r.test_id, min(r.run_id) FROM (SELECT value AS test FROM json_each(:tests)) AS t
+    CROSS JOIN result r ON r.test_id = t.test AND r.run_id BETWEEN :first AND :last
+    WHERE r.run_id IN (SELECT value FROM json_each(:runs)) AND r.status IN {FAILING} GROUP BY r.test_id"""  # noqa: S608
+_CHUNKS = (0, 5, 50, MAX_RUNS)
+"""Most failures are new: the runs are searched in pieces, the newest first."""
 _SCP = re.compile(r"[^@/\s]+@([\w.-]+):(?!//)([^\s]+)")
 
 
@@ -37,33 +48,37 @@ def first_failures(run: Run, tests: Iterable[int]) -> Mapping[int, FirstFailure]
     """By test that fails in `run`: since when, at most `MAX_RUNS` runs back. Runs without the test are passed over."""
     if not (tests := set(tests)):
         return {}
-    values = (run.project_id, run.branch, run.flag, run.created_at, run.id, MAX_RUNS + 1)
+    values = (run.project_id, run.branch, run.flag, run.created_at, run.id, MAX_RUNS)
     window = [row[0] for row in reports.execute_sql(_WINDOW, values)]
-    places = {id: place for place, id in enumerate(window)}
-    found = {test: _series(test, places) for test in tests}
-    runs = runs_by_id({id for ids in found.values() for id in ids if id is not None})
+    if not window:
+        return {}
+    passed = _last_passed(tests, window)
+    by_passed = defaultdict[int, list[int]](list)
+    for test in tests:
+        by_passed[passed.get(test, 0)].append(test)
+    failing: dict[int, int] = {}
+    for run_id, failed in by_passed.items():
+        failing.update(_search(_FIRST_FAILING, failed, [id for id in window if id > run_id]))
+    runs = runs_by_id({*passed.values(), *failing.values()})
     return {
-        test: FirstFailure(runs[first], None if passed is None else runs[passed])
-        for test, (first, passed) in found.items()
-        if first in runs
+        test: FirstFailure(runs[first], runs[passed[test]] if test in passed else None)
+        for test, first in failing.items()
     }
 
 
-def _series(test: int, places: Mapping[int, int]) -> tuple[int | None, int | None]:
-    """The ids of the first failing run and of the last passed one."""
-    first: int | None = None
-    if not places:
-        return None, None
-    rows = reports.execute_sql(_RESULTS, (test, max(places), min(places), _MAX_RESULTS))
-    for id, results in groupby(rows, key=lambda row: row[0]):
-        if id not in places:
-            continue
-        statuses = {status for _, status in results}
-        if statuses & set(FAILING):
-            first = id
-        elif 0 in statuses:
-            return first, id if first is not None else None
-    return first, None
+def _last_passed(tests: Iterable[int], window: Sequence[int]) -> dict[int, int]:
+    """By test, the newest of the runs in which it passed; a run in which it failed too does not count."""
+    found: dict[int, int] = {}
+    for first, last in pairwise(_CHUNKS):
+        found |= _search(_LAST_PASSED, [test for test in tests if test not in found], window[first:last])
+    return found
+
+
+def _search(query: str, tests: Sequence[int], runs: Sequence[int]) -> dict[int, int]:
+    if not tests or not runs:
+        return {}
+    values = {"tests": json.dumps(tests), "runs": json.dumps(runs), "first": min(runs), "last": max(runs)}
+    return dict(reports.execute_sql(query, values).fetchall())
 
 
 def compare_url(repo_url: str | None, base: str | None, head: str | None) -> str | None:

@@ -14,6 +14,7 @@ from attrs import frozen
 
 from models.errors import Conflict, Invalid, NotFound
 from models.paging import INT32
+from models.storage.sqlite import storable
 from models.tracker.tables import reports
 
 TriageField = Literal["any", "type", "message", "stack"]
@@ -77,7 +78,7 @@ def _text(fields: Mapping[str, Any], name: str, most: int) -> str:
         raise Invalid(f"{name} must have at most {most} characters")
     if "\0" in value:
         raise Invalid(f"{name} must not contain NUL")
-    return value.strip()
+    return storable(value.strip())
 
 
 def add(project_id: int, values: Mapping[str, Any], now: int) -> TriageRule:

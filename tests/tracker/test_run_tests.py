@@ -140,10 +140,20 @@ def test_a_filter_that_is_not_valid_is_refused(query: dict[str, str], message: s
         read_filter(query)
 
 
-@pytest.mark.parametrize("cursor", ["x", "W10", "WzFd", encode_cursor("a"), encode_cursor(2**70)])
-def test_a_cursor_of_another_list_is_refused(cursor: str) -> None:
+@pytest.mark.parametrize(
+    ("cursor", "kind"),
+    [
+        ("x", int),
+        ("W10", int),
+        ("WzFd", int),
+        (encode_cursor("a", 1), int),
+        (encode_cursor(2**70, 1), int),
+        (encode_cursor("\ud800", 1), str),
+    ],
+)
+def test_a_cursor_of_another_list_is_refused(cursor: str, kind: type) -> None:
     with pytest.raises(Invalid, match="cursor"):
-        decode_cursor(cursor, int, int)
+        decode_cursor(cursor, kind, int)
 
 
 def test_an_export_has_all_rows_and_no_formula(server: Server, run: int, project: str) -> None:
