@@ -106,17 +106,17 @@ class ListHandler(Tracked):
         """Reads and sends the list piece by piece: a slow client slows the reading down."""
         columns = [name_of(field) for field in attrs.fields(kind)]
 
-        def read(cursor: str | None, limit: int) -> tuple[bytes, int, str | None]:
-            items, next_cursor = in_snapshot(lambda: page(cursor, limit))
+        def read(cursor: str | None, is_first: bool) -> tuple[bytes, int, str | None]:
+            items, next_cursor = in_snapshot(lambda: page(cursor, _EXPORTED_AT_ONCE))
             rows = serializers.plain(items)
-            is_first = cursor is None
             text = csv_text(columns, rows, is_first) if format == "csv" else "".join(map(_line, rows))
             return text.encode("utf-8", "replace"), len(items), next_cursor
 
-        cursor, sent = None, 0
+        cursor, _ = self.page_arguments()
+        sent = 0
         while sent < MAX_EXPORTED_ROWS:
             body, count, cursor = await self.services.run_in_tracker(
-                lambda after=cursor: read(after, _EXPORTED_AT_ONCE)  # type: ignore[misc]  # mypy knows no defaults here
+                lambda after=cursor, is_first=not sent: read(after, is_first)  # type: ignore[misc]  # no defaults
             )
             if not sent:  # an error before this has its own headers
                 self.set_header("Content-Disposition", f'attachment; filename="{name}.{format}"')

@@ -41,7 +41,9 @@ class Projects(ListHandler):
             list[ProjectInfo],
             query=[
                 word("name", "Only the project of this name", "shop"),
-                whole_number("limit", "The maximum number of items; clamped to 1 to 500, 1,000 without it", None),
+                whole_number(
+                    "limit", "The maximum number of items; clamped to 1 to 500, 1,000 without it", None, -INT64, INT64
+                ),
                 lists.CURSOR,
             ],
             tool="project_list",

@@ -230,12 +230,14 @@ class Owners(Tracked):
         return serializers.owners_info(known, owners.counts(project, known, base))
 
     async def put(self, id: str) -> None:
+        if not self.request.body:
+            raise Invalid("a CODEOWNERS file or a JSON object is required")
         media_type = self.request.headers.get("Content-Type", "").partition(";")[0].strip().lower()
         body = None if media_type == "text/plain" else self.body_object()
         if body is not None and (unknown := sorted(set(body) - {"codeowners", "rules"})):
             raise Invalid(f"{unknown[0]} is not a field of the owners")
         text = self._codeowners(body)
-        rules = owners.read_rules(body.get("rules") or []) if body is not None else None
+        rules = owners.read_rules(body.get("rules", [])) if body is not None else None
         now = self.services.clock.now()
 
         def store() -> None:

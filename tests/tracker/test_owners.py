@@ -174,6 +174,7 @@ def test_owners_have_their_failing_and_flaky_tests(server: Server, project: str,
     assert put(server, run["projectId"], "* @all").status == 401
     assert put(server, run["projectId"], "#" * (256 * 1024 + 1), **boss).status == 413
     assert put(server, 999_999, "* @all", **boss).status == 404
+    assert put(server, run["projectId"], "", **boss).status == 400
 
 
 @pytest.mark.parametrize("rules", [{}, [{}], [{"pattern": "", "owner": "@a"}], [{"pattern": "a", "owner": 1}]])

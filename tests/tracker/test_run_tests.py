@@ -167,6 +167,9 @@ def test_an_export_has_all_rows_and_no_formula(server: Server, run: int, project
     assert row[:5] == ["'=1+1", "'@SUM", 'a,b"c', "PASSED", "1000"]
     lines = server.get(f"{API}/runs/{run}/tests?format=ndjson&sort=name&status=failed,error").text.splitlines()
     assert [json.loads(line)["name"] for line in lines] == ["broken", "red"]
+    assert (
+        read(server, f"runs/{run}/tests", 400, format="csv", limit="many")["message"] == "limit must be a whole number"
+    )
     assert read(server, f"runs/{run}/tests", 400, format="xls")["message"] == "format must be one of json, csv, ndjson"
 
 
