@@ -139,7 +139,7 @@ def test_work_that_takes_too_long_is_refused_and_stops() -> None:
         workers, stopped = Workers(WorkSettings(threads=1, timeout=Seconds(0.05))), threading.Event()
         with pytest.raises(Unprocessable, match=r"svc\.work\.timeout"):
             await workers.run(endless, stopped)
-        assert await asyncio.to_thread(stopped.wait, 30)
+        await asyncio.to_thread(workers._executor.submit(int).result)  # the only thread is free again
         workers.close()
 
     in_loop(work)
@@ -206,8 +206,11 @@ class Crowd:
             end = asyncio.Event()
             self.running.append(who)
             self._ends.append((who, end))
-            await end.wait()
-            self.running.remove(who)
+            try:
+                await end.wait()
+            finally:
+                self.running.remove(who)
+                self._ends = [(name, other) for name, other in self._ends if other is not end]
 
     async def end(self, who: str | None) -> None:
         index = next(index for index, (name, _) in enumerate(self._ends) if name == who)
@@ -254,6 +257,28 @@ def test_a_caller_has_only_its_share_and_callers_take_turns() -> None:
     in_loop(work)
 
 
+@pytest.mark.parametrize("max_concurrent", [2, 3, 4, 8])
+def test_two_hundred_calls_of_one_address_delay_no_install_and_others_by_two_calls_at_most(max_concurrent: int) -> None:
+    async def work() -> None:
+        crowd = Crowd(max_concurrent=max_concurrent)
+        flood = [await crowd.call("flood") for _ in range(200)]
+        throttled = [call for call in flood if call.done() and isinstance(call.exception(), Throttled)]
+        assert 200 - len(throttled) == len(crowd.running) + 8
+        await crowd.call(None)
+        assert crowd.running.count(None) == 1  # at once
+        await crowd.call("other")
+        ended = 0
+        while "other" not in crowd.running:
+            await crowd.end("flood")
+            ended += 1
+        assert ended <= 2
+        for call in crowd.tasks:
+            call.cancel()
+        await crowd.settle()
+
+    in_loop(work)
+
+
 def test_too_many_calls_of_one_caller_are_throttled_and_of_all_refused() -> None:
     async def work() -> None:
         crowd = Crowd(max_concurrent=2, queue_per_caller=2, queue=3)
@@ -265,6 +290,22 @@ def test_too_many_calls_of_one_caller_are_throttled_and_of_all_refused() -> None
             await (await crowd.call("c"))
         await crowd.call(None)
         assert crowd.running == ["a", None]
+
+    in_loop(work)
+
+
+def test_calls_that_leave_while_a_slot_becomes_free_keep_no_slot() -> None:
+    async def work() -> None:
+        crowd = Crowd(max_concurrent=2)
+        calls = [await crowd.call("a") for _ in range(4)]
+        for call in calls[:3]:
+            call.cancel()  # the one that runs and two that wait, in one round of the loop
+        await crowd.settle()
+        assert all(call.cancelled() for call in calls[:3])
+        assert crowd.running == ["a"]
+        await crowd.end("a")
+        await crowd.call("b")
+        assert crowd.running == ["b"]
 
     in_loop(work)
 

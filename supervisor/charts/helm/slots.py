@@ -110,12 +110,13 @@ class Slots:
             del self._running[who]
         while (following := self._next()) is not _NOBODY:
             granted = self._waiting[following].popleft()
-            self._running[following] += 1
-            if self._waiting[following]:
-                self._waiting.move_to_end(following)
-            else:
+            if not granted.cancelled():  # else its call has been cancelled and has not run since
+                self._running[following] += 1
+                granted.set_result(None)
+            if not self._waiting[following]:
                 del self._waiting[following]
-            granted.set_result(None)
+            elif not granted.cancelled():
+                self._waiting.move_to_end(following)
 
     def _next(self) -> str | None:
         """The caller whose turn it is; `_NOBODY` if no slot is free for anyone who waits."""
@@ -124,10 +125,12 @@ class Slots:
         return next((who for who in self._waiting if self._is_free(who)), _NOBODY)
 
     def _remove(self, who: str | None, granted: asyncio.Future[None]) -> None:
-        calls = self._waiting[who]
-        calls.remove(granted)
-        if not calls:
-            del self._waiting[who]
+        """Leaves the queue, unless `_release` has removed the cancelled call already."""
+        calls = self._waiting.get(who, deque())
+        if granted in calls:
+            calls.remove(granted)
+            if not calls:
+                del self._waiting[who]
 
 
 class Helm:
