@@ -13,10 +13,8 @@ from typing import Annotated, Literal
 from attrs import Factory, field, frozen
 
 from models.config import parsers
-from models.config.parsers import Bytes, Count, Count0, Filled, Host, Percent, Port, Span, Token, Url
-from models.supervision.process import LogMode, ProcessSpec, Seconds, Size
 from models.config.parsers import Bytes, Count, Count0, Filled, Host, Increase, Percent, Port, Span, Token, Url
-from models.supervision.process import ProcessSpec, Seconds, Size
+from models.supervision.process import LogMode, ProcessSpec, Seconds, Size
 
 KIB, MIB, DAY = 1024, 1024**2, 86400
 MAX_SOCKET_PATH_BYTES = 107

@@ -89,15 +89,17 @@ class AutomaticRestarts(ProcessState):
         except Problem as failure:
             problem = failure
         async with self._queue:
+            launch: Launch | None = None
+            try:
+                if problem is None:
+                    launch = await self._context.launch(self.spec, self.record.generation + 1)
+            except Problem as failure:
+                problem = failure
             if not self.policy.holds(restart) or self.live or self._context.closing:
                 return
-            try:
-                if problem is not None:
-                    raise problem
-                launch = self._context.launch(self.spec, self.record.generation + 1)
-            except Problem as failure:
+            if launch is None:
                 self.policy.release(restart)
-                self._fail_before_spawn(failure.message, _RESTART)
+                self._fail_before_spawn(problem.message if problem is not None else "", _RESTART)
                 return
             self.policy.release(restart)
             self.policy.restarts += 1

@@ -56,8 +56,19 @@ class SupervisionContext:
         """The value of `PILOTHOUSE_CHILD` by which a process is recognized."""
         return f"{self.server_id}:{generation}:{name}"
 
-    def launch(self, spec: ProcessSpec, generation: int) -> Launch:
-        """How the spec is run on this machine. Raises `Invalid` where it cannot be."""
+    async def launch(self, spec: ProcessSpec, generation: int) -> Launch:
+        """How the spec is run on this machine. Raises `Invalid` where it cannot be.
+
+        Suspends only where the spec has environment files, which a worker reads.
+        """
+        variables = await asyncio.to_thread(_from_files, spec) if spec.env_file else {}
+        return self._launch(spec, generation, variables)
+
+    def adopted_launch(self, spec: ProcessSpec, generation: int) -> Launch:
+        """As `launch`, for a process that runs already. Reads environment files in place: nothing is served yet."""
+        return self._launch(spec, generation, _from_files(spec))
+
+    def _launch(self, spec: ProcessSpec, generation: int, variables: Mapping[str, str]) -> Launch:
         if spec.directory is not None and not os.path.isdir(spec.directory):  # noqa: PTH112 (Path's own raises EACCES)
             raise _invalid(spec, f"there is no directory {spec.directory}")
         uid, gid, account = _account(spec)
@@ -65,7 +76,7 @@ class SupervisionContext:
             raise _invalid(spec, "limits need the program prlimit (util-linux)")
         tags = {TAG_VARIABLE: self.tag(spec.name, generation), FINGERPRINT_VARIABLE: spec.launch_fingerprint}
         ours = {**notify.variables(self.server_id, spec), **tags}
-        environment = {**self.environment, **account, **_from_files(spec), **spec.environment, **ours}
+        environment = {**self.environment, **account, **variables, **spec.environment, **ours}
         nowhere = os.devnull if spec.log is LogMode.NONE else None
         return Launch(
             argv=spec.argv,

@@ -141,7 +141,7 @@ class Fleet:
         return await self._stored(self._restart(self.get(name), next_request(), cause))
 
     async def _restart(self, process: Process, request: int, cause: Cause) -> str:
-        self._context.launch(process.spec, process.record.generation + 1)  # raises before anything is stopped
+        await self._context.launch(process.spec, process.record.generation + 1)  # raises before anything is stopped
         behind = [self._processes[other] for other in dependents(self._needed, process.name)]
         wanted = [other for other in behind if other.live or other.is_pending]
         with announced(wanted):

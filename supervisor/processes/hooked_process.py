@@ -76,7 +76,9 @@ class HookedProcess(AutomaticRestarts):
             async with self._action_lock:
                 if self.is_called_off(hook.request):
                     return
-                launch = self._context.launch(self.spec, self.record.generation)
+                launch = await self._context.launch(self.spec, self.record.generation)
+                if self.is_called_off(hook.request):
+                    return
                 await self._run_noted(hook, self.spec, launch)
         except Invalid as problem:
             self._post_hook_failed(hook.kind, f"{hook.kind} could not be started: {problem.message}")

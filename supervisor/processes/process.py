@@ -56,13 +56,14 @@ class Process(InstanceLifecycle):
                 try:
                     if problem is not None:
                         raise problem
-                    launch = self._context.launch(self.spec, self.record.generation + 1)
+                    launch = await self._context.launch(self.spec, self.record.generation + 1)
                 except Problem as failure:
                     if check_first and isinstance(failure, Invalid):
                         self._want(wanted)
                     else:
                         self._fail_by_request(failure, cause)
                     raise
+                attempt.check()
                 if cause.trigger != "dependency":
                     self.policy.reset()
                 self._want(True)
@@ -127,10 +128,11 @@ class Process(InstanceLifecycle):
                     self._fail_by_request(problem, cause)
                     raise problem
                 try:
-                    launch = self._context.launch(self.spec, self.record.generation + 1)
+                    launch = await self._context.launch(self.spec, self.record.generation + 1)
                 except Invalid:
                     self._want(wanted)
                     raise
+                attempt.check()
                 self.policy.reset()
                 self._want(True)
                 old = self.record.pid if self.live else None
@@ -161,7 +163,10 @@ class Process(InstanceLifecycle):
             async with self._queue:
                 if not self.live or not self.record.wanted:
                     return f"{self.name} is not running"
-                launch = self._context.launch(self.spec, self.record.generation + 1)
+                launch = await self._context.launch(self.spec, self.record.generation + 1)
+                attempt.check()
+                if not self.live:
+                    return f"{self.name} is not running"
                 await self._end(wanted=True, request=attempt.request)
                 attempt.check()
                 await self._begin(launch, attempt)
@@ -235,7 +240,7 @@ class Process(InstanceLifecycle):
     def _adopted_launch(self, generation: int) -> Launch:
         """As it would be launched now, for its probes; without its user and directory where those are gone."""
         try:
-            return self._context.launch(self.spec, generation)
+            return self._context.adopted_launch(self.spec, generation)
         except Invalid:
             tag = self._context.tag(self.name, generation)
             return Launch(self.spec.argv, {**self._context.environment, TAG_VARIABLE: tag})
