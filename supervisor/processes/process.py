@@ -34,9 +34,8 @@ class Process(InstanceLifecycle):
     ) -> str:
         """Returns what was done, once the outcome is known. Raises `Failed`, `Invalid`.
 
-        Resets the restart counters, except where it is started for a dependent. Where the spec cannot be run on this
-        machine, `Invalid` is raised; with `check_first` the status does not change then. With `delayed` it waits for
-        `start-delay`.
+        Resets the restart counters, except for a dependent. Where the spec cannot be run on this machine, `Invalid` is
+        raised; with `check_first` the status does not change then. With `delayed` it waits for `start-delay`.
         """
         if self.live and self.status is not Status.STOPPING:
             return self._already()
