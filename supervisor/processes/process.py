@@ -45,9 +45,7 @@ class Process(InstanceLifecycle):
         with self._attempting(request, cause) as attempt:
             wanted = self.record.wanted
             self._want(True)
-            problem = await self._dependency_problem(attempt)
-            if delayed and problem is None:
-                await self._wait_for_delay(attempt)
+            problem = await self._wait_to_start(attempt, delayed)
             async with self._queue:
                 attempt.check()
                 if self.live:
@@ -70,12 +68,17 @@ class Process(InstanceLifecycle):
             await asyncio.shield(attempt.outcome)
         return f"{self.name} has been started (pid {self.record.pid})"
 
-    async def _wait_for_delay(self, attempt: StartAttempt) -> None:
-        """Waits for `start-delay`. Raises `Failed` if called off."""
-        if self.spec.start_delay:
+    async def _wait_to_start(self, attempt: StartAttempt, delayed: bool) -> Problem | None:
+        """Waits for the dependencies, then for `start-delay`; returns why the dependencies are not up.
+
+        Raises `Failed` if called off.
+        """
+        problem = await self._dependency_problem(attempt)
+        if delayed and problem is None and self.spec.start_delay:
             attempt.phase = Phase.START_DELAY
             await attempt.unless_called_off(self._context.clock.sleep(self.spec.start_delay))
             attempt.phase = Phase.QUEUE
+        return problem
 
     def _job_started_since(self, request: int) -> StartAttempt | None:
         """The start of a job that came after `request`: it ran for a dependent, and one request runs it once."""
