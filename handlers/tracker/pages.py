@@ -21,6 +21,7 @@ from handlers.tracker.project_status import health, projects_of, render_rows
 from handlers.tracker.projects import history_of
 from handlers.tracker.responses import PatchInfo, RunInfo
 from handlers.web.layout import NOTHING, FragmentCache, change, template_helpers
+from handlers.web.table import page_of, read_table
 from models.accounts import permissions
 from models.errors import NotFound
 from models.paging import whole
@@ -47,6 +48,7 @@ from models.tracker import queries as overview
 from models.tracker.comparison import Comparison
 from models.tracker.flaky import Triage
 from models.tracker.kept_answers import State, state_of_run
+from models.tracker.project_status import Health, ProjectStatus
 from models.tracker.quality_gate import Thresholds
 from models.tracker.queries import FailureRow
 from models.tracker.tables import Project, Run
@@ -60,6 +62,13 @@ _MAX_FILES = 100
 _MAX_CLUSTERS = 10
 _MAP_SIZE = (900, 160)
 _UNITS = (("MB", 1_000_000), ("kB", 1000))
+_PROJECT_SORTS: dict[str, Callable[[ProjectStatus], Any]] = {
+    "name": lambda status: status.project.name.lower(),
+    "pass-rate": lambda status: status.run.pass_rate if status.run else -1.0,
+    "coverage": lambda status: (status.run and status.run.line_coverage) or 0.0,
+    "tests": lambda status: status.run.tests if status.run else 0,
+    "updated": lambda status: status.newest.created_at if status.newest else 0,
+}
 
 
 def took(ms: int | None) -> str:
@@ -152,8 +161,23 @@ class Projects(ReadPage):
 
     async def get(self) -> None:
         projects = await projects_of(self)
-        rows = await asyncio.to_thread(render_rows, self, projects.standings)
-        await self.show("tracker/projects.html", rows=rows, counts=projects.counts, snippet=self.snippet("my-project"))
+        verdicts = [verdict.value for verdict in Health]
+        wanted = read_table(f"{self.prefix}/projects", self.query(), _PROJECT_SORTS, verdicts)
+        matches = [
+            status
+            for status in projects.standings
+            if wanted.q.lower() in status.project.name.lower() and wanted.status in ("", status.health.value)
+        ]
+        table, shown = page_of(wanted, matches, _PROJECT_SORTS)
+        await self.show(
+            "tracker/projects.html",
+            rows=await asyncio.to_thread(render_rows, self, shown),
+            counts=projects.counts,
+            snippet=self.snippet("my-project"),
+            table=table,
+            table_statuses=[(verdict.value, verdict.value, count) for verdict, count in projects.counts],
+            is_empty=not projects.standings,
+        )
 
 
 class ProjectPage(ReadPage):

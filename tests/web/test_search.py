@@ -127,3 +127,29 @@ def test_keys_move_through_pages_and_rows_but_not_while_typing(chromium: Browser
         tab.keyboard.press("Control+k")
         tab.get_by_role("combobox", name="Search everything").wait_for()
         assert "/processes" in tab.url
+
+
+@pytest.mark.parametrize(
+    ("query", "shown"),
+    [("", True), ("?q=SHOP", True), ("?q=none", False), ("?status=healthy", False), ("?sort=-name&size=25", True)],
+)
+def test_the_table_of_projects_is_filtered_by_its_address(server: Server, query: str, shown: bool) -> None:
+    found = page(server, f"/projects{query}")
+    assert ("/projects/1" in [attributes.get("href") for _, attributes in found.tags]) is shown
+    assert "Ignored" not in found.words
+
+
+def test_an_unknown_value_of_the_table_of_projects_is_ignored_with_a_note(server: Server) -> None:
+    assert "Ignored: status x, sort y, page z." in page(server, "/projects?status=x&sort=y&page=z").words
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_no_page_has_a_serious_fault_of_accessibility(chromium: Browser, server: Server, scheme: str) -> None:
+    paths = ["/", "/processes", "/processes/web", "/history", "/releases", "/repositories", "/projects", "/projects/1"]
+    with chromium.page(address(server), color_scheme=scheme) as tab:
+        found = {}
+        for path in [*paths, "/runs/1", "/search?q=web", "/login"]:
+            tab.goto(path)
+            if faults := serious(tab):
+                found[path] = faults
+        assert found == {}
