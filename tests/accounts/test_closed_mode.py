@@ -18,6 +18,7 @@ from tornado.ioloop import IOLoop
 from tornado.routing import PathMatches, Rule
 
 from handlers import app
+from handlers.app import Application
 from handlers.base import Page, methods
 from handlers.http import permissions
 from handlers.http.sse import Streams
@@ -137,16 +138,20 @@ class TestEveryRoute:
                 assert response.headers["WWW-Authenticate"] == "Bearer", name(route)
 
     @pytest.mark.gen_test(timeout=10 * PATIENCE)
-    async def test_a_token_of_scope_ingest_gets_nowhere(self, http_client: AsyncHTTPClient, base_url: str) -> None:
-        headers = self.tokens()["ingest"]
+    async def test_a_token_of_scope_ingest_gets_nowhere(
+        self, app: Application, http_client: AsyncHTTPClient, base_url: str
+    ) -> None:
+        headers = (await app.services.run_in_tracker(self.tokens))["ingest"]
         for route in ROUTES:
             if route[2].permission_of(route[0]) is not permissions.POST_REPORTS:
                 assert (await self.ask(http_client, base_url, route, headers)).code == 403, name(route)
 
     @pytest.mark.parametrize("who", ["user", "admin"])
     @pytest.mark.gen_test(timeout=10 * PATIENCE)
-    async def test_an_account_opens_what_it_may(self, http_client: AsyncHTTPClient, base_url: str, who: str) -> None:
-        headers = self.tokens()[who]
+    async def test_an_account_opens_what_it_may(
+        self, app: Application, http_client: AsyncHTTPClient, base_url: str, who: str
+    ) -> None:
+        headers = (await app.services.run_in_tracker(self.tokens))[who]
         for route in READS:
             if route[2].__name__ in STREAMS:
                 continue  # they do not end
