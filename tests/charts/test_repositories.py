@@ -598,7 +598,7 @@ def test_show_is_text_or_yaml(server: Server, web: Web, repository: str) -> None
 
 def test_metadata_and_values_are_json_where_that_is_asked_for(server: Server, web: Web, repository: str) -> None:
     facts: dict[str, Any] = {
-        "appVersion": "1.10", "deprecated": True, "keywords": ["a"], "annotations": {"n": "1"}, "own": {"a": 1.0},
+        "appVersion": "1.10", "deprecated": True, "keywords": ["a"], "annotations": {"note": "1"}, "own": {"a": 1.0},
         "dependencies": [{"name": "sub", "version": "1.0"}],
     }  # fmt: skip
     values = "a: &a {n: 1e3, on: 2020-01-01, none: }\nb: *a\nc: [1.5, 'x', true]\n"
@@ -610,7 +610,7 @@ def test_metadata_and_values_are_json_where_that_is_asked_for(server: Server, we
         assert (one.status, one.headers["Content-Type"]) == (200, "application/json")
         assert "Accept," in one.headers["Vary"]
     assert metadata.json == {
-        "apiVersion": "v2", "name": "demo", "version": "0.1.0", **facts, "own": {"a": "1.0"},
+        "apiVersion": "v2", "name": "demo", "version": "0.1.0", **facts, "own": {"a": "1"},
         "dependencies": [{"name": "sub", "version": "1.0", "repository": ""}],
     }  # fmt: skip
     one_value = {"n": 1000.0, "true": "2020-01-01", "none": None}

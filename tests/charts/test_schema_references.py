@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from charting import HELMS, OLD_HELM, helm, packed, upload
+from charting import HELMS, OLD_HELM, OLD_HELMS, helm, packed, upload
 from conftest import Server
 from talk import problem
 
@@ -147,7 +147,7 @@ class Lab:
         return self._calls.read_text().split().count("template") if self._calls.exists() else 0
 
 
-@pytest.fixture(scope="module", params=[*HELMS, OLD_HELM])
+@pytest.fixture(scope="module", params=[*HELMS, *OLD_HELMS])
 def lab(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, listener: Listener) -> Iterator[Lab]:
     lab = Lab(tmp_path_factory.mktemp(request.param), helm(request.param), listener, request.param == OLD_HELM)
     yield lab
