@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import io
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Generic, TypeVar
@@ -137,6 +136,8 @@ def _line(row: Any) -> str:
 
 def csv_text(columns: Sequence[str], rows: Sequence[dict[str, Any]], with_head: bool) -> str:
     """Rows as CSV. A text that a spreadsheet would take for a formula begins with an apostrophe."""
+    import csv  # for exports only
+
     text = io.StringIO()
     writer = csv.writer(text)
     if with_head:

@@ -6,7 +6,6 @@ A parser turns text into a value. A check takes a parsed value and returns it, o
 
 from __future__ import annotations
 
-import difflib
 import ipaddress
 import math
 import re
@@ -45,6 +44,8 @@ def shown(text: str) -> str:
 
 def suggestion(name: str, names: Iterable[str], above: str = "") -> str:
     """The end of a fault about an unknown name."""
+    import difflib  # 0.4 MB, for a fault only
+
     close = difflib.get_close_matches(name.lower(), list(names), 1, 0.7)
     return f"; did you mean {above}{close[0]}?" if close else ""
 

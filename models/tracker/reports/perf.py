@@ -5,7 +5,6 @@ JMeter's JTL is read as a stream: of each label a histogram is kept, whose perce
 
 from __future__ import annotations
 
-import csv
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -57,6 +56,8 @@ class Jtl:
         self._labels: dict[str, _JtlLabel] = {}
 
     def read(self, pieces: Iterable[bytes]) -> None:
+        import csv  # for JMeter only
+
         lines = (line.decode("utf-8", "replace") for line in byte_stream.lines(pieces))
         first = next((line for line in lines if line.strip()), "")
         delimiter = next((mark for mark in ",;\t|" if mark in first), ",")
