@@ -96,7 +96,8 @@ def word(name: str, about: str, example: str) -> Parameter:
 
 def whole(name: str, about: str, default: int | None = None, low: int = 0, high: int = INT32) -> Parameter:
     """Returns a query parameter that is a whole number."""
-    schema: dict[str, Any] = {"type": "integer", "format": "int32", "minimum": low, "maximum": high}
+    width = "int32" if high <= INT32 else "int64"
+    schema: dict[str, Any] = {"type": "integer", "format": width, "minimum": low, "maximum": high}
     return Parameter(name, about, schema | ({} if default is None else {"default": default}))
 
 
