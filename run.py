@@ -28,6 +28,9 @@ def report_uncaught(kind: type[BaseException], *rest: Any) -> None:
 
 sys.excepthook = report_uncaught
 gc.disable()  # collections during the imports took a fifth of the start time
+_has_curses = "curses" in sys.modules
+if not _has_curses:
+    sys.modules["curses"] = None  # type: ignore[assignment]  # 0.7 MB: tornado.log would colour lines with it
 
 import argparse
 import asyncio
@@ -70,6 +73,8 @@ arguments, or `alone`, called without a configuration. Both return the exit code
 if TYPE_CHECKING:
     import ssl
 
+if not _has_curses:
+    del sys.modules["curses"]
 if _interrupts:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 gc.collect()  # once: attrs makes each class twice, and the first ones hold 3 MB
