@@ -43,7 +43,7 @@ from handlers.tracker.responses import (
 )
 from models.paging import decode_cursor, encode_cursor
 from models.tracker import coverage
-from models.tracker.attachments import Attachment, TestOf
+from models.tracker.attachments import AttachedTest, Attachment
 from models.tracker.attempts import Attempt, State, place
 from models.tracker.clusters import Cluster
 from models.tracker.commit_gate import CommitVerdict, FlagStatus
@@ -306,7 +306,7 @@ def attachment_info(found: Attachment) -> AttachmentInfo:
     return AttachmentInfo(found.id, found.name, found.size, found.type, f"/api/v1/attachments/{found.id}")
 
 
-def attachment_list(rows: Sequence[TestOf], limit: int) -> AttachmentList:
+def attachment_list(rows: Sequence[AttachedTest], limit: int) -> AttachmentList:
     items = [
         TestAttachment(**asdict(attachment_info(row.attachment)), class_name=row.class_name, test_name=row.name)
         for row in rows

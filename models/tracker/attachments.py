@@ -50,7 +50,7 @@ class Attachment:
 
 
 @frozen
-class TestOf:
+class AttachedTest:
     """An attachment with the name of its test."""
 
     attachment: Attachment
@@ -231,8 +231,8 @@ def of_run(run_id: int) -> list[Attachment]:
     return [Attachment(*row) for row in reports.execute_sql(query, (run_id, MAX_LISTED))]
 
 
-def listing(run_id: int, after: int, limit: int) -> list[TestOf]:
+def listing(run_id: int, after: int, limit: int) -> list[AttachedTest]:
     """The attachments of a run after an id, with their tests."""
     query = f"""SELECT {_COLUMNS}, t.class_name, t.name FROM attachment a LEFT JOIN result r ON r.id = a.result_id
         LEFT JOIN test t ON t.id = r.test_id WHERE a.run_id = ? AND a.id > ? ORDER BY a.id LIMIT ?"""  # noqa: S608
-    return [TestOf(Attachment(*row[:7]), *row[7:]) for row in reports.execute_sql(query, (run_id, after, limit))]
+    return [AttachedTest(Attachment(*row[:7]), *row[7:]) for row in reports.execute_sql(query, (run_id, after, limit))]

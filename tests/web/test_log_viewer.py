@@ -177,7 +177,7 @@ def test_small_answers_and_streams_are_not_compressed(server: Server) -> None:
 
 def test_static_files_are_immutable_under_their_digest(server: Server) -> None:
     html = server.get("/").text
-    script = html.partition('type="module" src="')[2].partition('"')[0]
+    script = html.partition('type="module"')[2].partition('src="')[2].partition('"')[0]
     found = server.get(script, Accept_Encoding="gzip")
     assert "immutable" in found.headers["Cache-Control"]
     assert found.headers["Content-Encoding"] == "gzip"
