@@ -45,6 +45,8 @@ def test_a_stop_of_all_overtakes_a_start_of_all(serve: Serve, path: str) -> None
     overtaken = 0
     for _ in range(8):
         start = Call(lambda: server.post("/api/v1/processes/group/start"))
+        if "select" in path:
+            wait_for(lambda: live(server))  # where nothing is to be stopped its answer is 200 too
         time.sleep(chance.uniform(0.0, 0.3))
         stop = server.post(f"/api/v1/processes/{path}")
         running = live(server)
