@@ -209,7 +209,7 @@ _CAPTURED_MAX_BYTES = Size(10 * 1024 * 1024)
 
 
 class LogMode(enum.Enum):
-    """Where the output of a process goes that no log file takes: to that of the server, to files of ours, nowhere."""
+    """Where output without a log file goes: to the output of the server, to files in the data directory, or nowhere."""
 
     INHERIT = "inherit"
     CAPTURE = "capture"

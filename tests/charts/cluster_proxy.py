@@ -1,4 +1,4 @@
-"""A proxy before the API server of the tests. It cuts streams, stalls and answers 429 as a test tells it to."""
+"""A proxy before the API server of the tests. It cuts streams, stalls and answers 429, as a test selects."""
 
 from __future__ import annotations
 

@@ -81,10 +81,10 @@ def by_stream(
 def checked(answer: Answer, port: int, expected: Sequence[tuple[int, str]]) -> str:
     """The detail of a problem with one of these statuses and codes, in which no address is."""
     path = answer.json["instance"]
-    told = problem(answer, answer.status, path, dated=True)
-    assert (answer.status, told["code"]) in expected, answer
+    body = problem(answer, answer.status, path, dated=True)
+    assert (answer.status, body["code"]) in expected, answer
     assert not any(text in answer.text for text in ("127.0.0.1", "localhost", str(port), "https:")), answer
-    return str(told["detail"])
+    return str(body["detail"])
 
 
 LOST = [(502, "cluster-connection-lost"), (502, "cluster-unreachable"), (502, "discovery-incomplete")]

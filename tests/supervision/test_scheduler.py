@@ -56,7 +56,7 @@ def job(name: str = "job", command: str = "true", schedule: Schedule | None = EV
     return ProcessSpec(name, tuple(command.split()), schedule=schedule, stdout_logfile="/dev/null", **more)
 
 
-class House:
+class Supervision:
     """The services of a server, its clock, and what its schedules did."""
 
     def __init__(self, services: Services, clock: SetClock) -> None:
@@ -101,7 +101,7 @@ class House:
         await self.services.fleet.reload({spec.name: spec for spec in specs}, False)
 
 
-Work = Callable[[House], Awaitable[None]]
+Work = Callable[[Supervision], Awaitable[None]]
 
 
 @pytest.fixture
@@ -110,19 +110,19 @@ def serve(tmp_path: Path) -> Iterator[Callable[..., None]]:
     (tmp_path / "data").mkdir(mode=0o700)
 
     @contextlib.asynccontextmanager
-    async def opened(clock: SetClock, specs: tuple[ProcessSpec, ...], retain: int) -> AsyncIterator[House]:
+    async def opened(clock: SetClock, specs: tuple[ProcessSpec, ...], retain: int) -> AsyncIterator[Supervision]:
         processes = {spec.name: spec for spec in specs}
         supervisor = evolve(Supervisor(processes=processes), runs=evolve(Supervisor().runs, retain=retain))
         config = Config(server=ServerSettings(data_dir=tmp_path / "data"), supervisor=supervisor)
         async with open_services(config, lambda: config, clock=clock) as services:
-            house = House(services, clock)
-            await house.round_is_over()
-            yield house
+            supervision = Supervision(services, clock)
+            await supervision.round_is_over()
+            yield supervision
 
     def serve(work: Work, *specs: ProcessSpec, clock: SetClock | None = None, retain: int = 100) -> None:
         async def run() -> None:
-            async with asyncio.timeout(120), opened(clock or SetClock(), specs, retain) as house:
-                await work(house)
+            async with asyncio.timeout(120), opened(clock or SetClock(), specs, retain) as supervision:
+                await work(supervision)
 
         asyncio.run(run())
 
@@ -134,25 +134,25 @@ Serve = Callable[..., None]
 
 
 def test_a_run_has_its_instant_its_times_and_its_outcome(serve: Serve) -> None:
-    async def work(house: House) -> None:
-        assert text(house.report().next_run) == "2026-03-01T10:01:00"
-        await house.tick("2026-03-01T10:01:00")
-        await house.until("job", Status.FINISHED)
-        await house.until("bad", Status.FAILED)
-        (run,) = await house.runs()
+    async def work(supervision: Supervision) -> None:
+        assert text(supervision.report().next_run) == "2026-03-01T10:01:00"
+        await supervision.tick("2026-03-01T10:01:00")
+        await supervision.until("job", Status.FINISHED)
+        await supervision.until("bad", Status.FAILED)
+        (run,) = await supervision.runs()
         assert (run.trigger, text(run.scheduled_for), run.exit_code, run.outcome) == (
             "schedule", "2026-03-01T10:01:00", 0, "success",
         )  # fmt: skip
         assert run.start is not None
         assert run.end is not None
         assert at("2026-03-01T10:01:00") <= run.start <= run.end
-        assert text(house.report().next_run) == "2026-03-01T10:02:00"
-        assert (house.report().missed, house.report().skipped) == (0, 0)
-        assert [run.outcome for run in await house.runs("bad")] == ["failure"]
-        assert await house.notices("schedule.failed") == [{"outcome": "failure", "exitCode": 1}]
-        await house.services.fleet.start("job")
-        await house.until("job", Status.FINISHED, 2)
-        assert (await house.outcomes())[1] == ("manual", None, "success")
+        assert text(supervision.report().next_run) == "2026-03-01T10:02:00"
+        assert (supervision.report().missed, supervision.report().skipped) == (0, 0)
+        assert [run.outcome for run in await supervision.runs("bad")] == ["failure"]
+        assert await supervision.notices("schedule.failed") == [{"outcome": "failure", "exitCode": 1}]
+        await supervision.services.fleet.start("job")
+        await supervision.until("job", Status.FINISHED, 2)
+        assert (await supervision.outcomes())[1] == ("manual", None, "success")
 
     serve(work, job(), job("bad", "false"))
 
@@ -168,13 +168,13 @@ def test_a_run_has_its_instant_its_times_and_its_outcome(serve: Serve) -> None:
 def test_on_the_days_when_clocks_change_a_job_runs_as_under_debian(
     serve: Serve, day: str, cron: str, instants: list[str]
 ) -> None:
-    async def work(house: House) -> None:
+    async def work(supervision: Supervision) -> None:
         for minute in range(30, 151, 30):
             moment = f"{day}T{minute // 60:02}:{minute % 60:02}:01"
-            await house.tick(moment)
-            await house.services.fleet.get("job").until(lambda one: not (one.live or one.is_pending))
+            await supervision.tick(moment)
+            await supervision.services.fleet.get("job").until(lambda one: not (one.live or one.is_pending))
         expected = [("schedule", f"{day}T{instant}:00", "success") for instant in instants]
-        assert await house.outcomes() == expected
+        assert await supervision.outcomes() == expected
 
     serve(work, job(schedule=Schedule(cron, timezone="Europe/Berlin")), clock=SetClock(f"{day}T00:00:01"))
 
@@ -193,37 +193,37 @@ TICKS = [f"2026-03-01T10:0{minute}:00" for minute in (1, 2, 3)]
 def test_while_a_run_goes_on_a_tick_follows_its_policy(
     serve: Serve, overlap: Overlap, outcomes: list[tuple[str, str | None]], skipped: int
 ) -> None:
-    async def work(house: House) -> None:
+    async def work(supervision: Supervision) -> None:
         for number, tick in enumerate(TICKS, 1):
-            await house.tick(tick)
-            await house.until("job", Status.RUNNING, number if overlap is Overlap.REPLACE else 1)
-        assert [(text(run.scheduled_for), run.outcome) for run in await house.runs()] == outcomes
-        assert house.report().skipped == skipped
-        assert len(await house.notices("schedule.skipped")) == skipped
+            await supervision.tick(tick)
+            await supervision.until("job", Status.RUNNING, number if overlap is Overlap.REPLACE else 1)
+        assert [(text(run.scheduled_for), run.outcome) for run in await supervision.runs()] == outcomes
+        assert supervision.report().skipped == skipped
+        assert len(await supervision.notices("schedule.skipped")) == skipped
         if overlap is Overlap.QUEUE:
-            instance = house.services.fleet.get("job").instance
+            instance = supervision.services.fleet.get("job").instance
             assert instance is not None
             instance.kill()
-            await house.until("job", Status.RUNNING, 2)
-            assert [text(run.scheduled_for) for run in await house.runs()] == TICKS[:2]
-            await house.tick("2026-03-01T10:04:00")
-            await house.services.fleet.stop("job")  # ends the run and drops the one that waits
-            await house.round_is_over()
-            assert house.services.fleet.get("job").status is Status.STOPPED
-            assert house.report().skipped == 2
-            await house.tick("2026-03-01T10:05:00")  # but not the schedule
-            await house.until("job", Status.RUNNING, 3)
+            await supervision.until("job", Status.RUNNING, 2)
+            assert [text(run.scheduled_for) for run in await supervision.runs()] == TICKS[:2]
+            await supervision.tick("2026-03-01T10:04:00")
+            await supervision.services.fleet.stop("job")  # ends the run and drops the one that waits
+            await supervision.round_is_over()
+            assert supervision.services.fleet.get("job").status is Status.STOPPED
+            assert supervision.report().skipped == 2
+            await supervision.tick("2026-03-01T10:05:00")  # but not the schedule
+            await supervision.until("job", Status.RUNNING, 3)
 
     serve(work, job(command="sleep 1000", schedule=evolve(EVERY_MINUTE, overlap=overlap)))
 
 
 def test_a_run_that_waits_for_its_retry_is_not_over(serve: Serve) -> None:
-    async def work(house: House) -> None:
-        await house.tick(TICKS[0])
-        await house.until("job", Status.FAILED)
-        await house.tick(TICKS[1])
-        assert house.report().skipped == 1
-        assert await house.outcomes() == [("schedule", TICKS[0], "failure")]
+    async def work(supervision: Supervision) -> None:
+        await supervision.tick(TICKS[0])
+        await supervision.until("job", Status.FAILED)
+        await supervision.tick(TICKS[1])
+        assert supervision.report().skipped == 1
+        assert await supervision.outcomes() == [("schedule", TICKS[0], "failure")]
 
     serve(work, job(command="false", restart=Restart.ON_FAILURE, restart_delay=Seconds(3600)))
 
@@ -237,20 +237,20 @@ def test_what_was_missed_while_the_server_was_down_is_counted_and_made_up_for_on
 ) -> None:
     clock, spec = SetClock(), job(schedule=Schedule("0 * * * *", timezone="UTC", missed=missed))
 
-    async def nothing(_: House) -> None:
+    async def nothing(_: Supervision) -> None:
         """It is stopped before anything is due."""
 
-    async def work(house: House) -> None:
+    async def work(supervision: Supervision) -> None:
         if runs:
-            await house.until("job", Status.FINISHED)
-        assert await house.outcomes() == runs
-        assert house.report().missed == 3
-        assert [one["count"] for one in await house.notices("schedule.missed")] == [3]
-        assert text(house.report().next_run) == "2026-03-01T14:00:00"
+            await supervision.until("job", Status.FINISHED)
+        assert await supervision.outcomes() == runs
+        assert supervision.report().missed == 3
+        assert [one["count"] for one in await supervision.notices("schedule.missed")] == [3]
+        assert text(supervision.report().next_run) == "2026-03-01T14:00:00"
 
-    async def later(house: House) -> None:
-        assert await house.outcomes() == runs
-        assert house.report().missed == 3
+    async def later(supervision: Supervision) -> None:
+        assert await supervision.outcomes() == runs
+        assert supervision.report().missed == 3
 
     serve(nothing, spec, clock=clock)
     clock.set("2026-03-01T13:02:00")
@@ -259,46 +259,46 @@ def test_what_was_missed_while_the_server_was_down_is_counted_and_made_up_for_on
 
 
 def test_a_host_that_slept_or_a_clock_that_jumped_ahead_has_missed_runs_and_none_runs_twice(serve: Serve) -> None:
-    async def work(house: House) -> None:
-        await house.tick("2026-03-01T10:30:30")
-        await house.until("job", Status.FINISHED)
-        assert await house.outcomes() == [("schedule", "2026-03-01T10:30:00", "success")]
-        assert house.report().missed == 29
-        await house.tick("2026-03-01T10:10:00")  # back by less than a day: nothing runs twice
-        await house.tick("2026-03-01T10:30:30")
-        assert text(house.report().next_run) == "2026-03-01T10:31:00"
-        assert len(await house.runs()) == 1
-        await house.tick("2026-02-27T10:00:30")  # back by more than a day: the stored instant is dropped
-        assert text(house.report().next_run) == "2026-02-27T10:01:00"
-        await house.tick("2026-02-27T10:01:00")
-        await house.until("job", Status.FINISHED, 2)
-        assert (await house.outcomes())[1] == ("schedule", "2026-02-27T10:01:00", "success")
-        assert house.report().missed == 29
+    async def work(supervision: Supervision) -> None:
+        await supervision.tick("2026-03-01T10:30:30")
+        await supervision.until("job", Status.FINISHED)
+        assert await supervision.outcomes() == [("schedule", "2026-03-01T10:30:00", "success")]
+        assert supervision.report().missed == 29
+        await supervision.tick("2026-03-01T10:10:00")  # back by less than a day: nothing runs twice
+        await supervision.tick("2026-03-01T10:30:30")
+        assert text(supervision.report().next_run) == "2026-03-01T10:31:00"
+        assert len(await supervision.runs()) == 1
+        await supervision.tick("2026-02-27T10:00:30")  # back by more than a day: the stored instant is dropped
+        assert text(supervision.report().next_run) == "2026-02-27T10:01:00"
+        await supervision.tick("2026-02-27T10:01:00")
+        await supervision.until("job", Status.FINISHED, 2)
+        assert (await supervision.outcomes())[1] == ("schedule", "2026-02-27T10:01:00", "success")
+        assert supervision.report().missed == 29
 
     serve(work, job())
 
 
 def test_a_tick_starts_dependencies_but_none_that_an_operator_stopped(serve: Serve) -> None:
-    async def work(house: House) -> None:
-        fleet = house.services.fleet
-        await house.tick(TICKS[0])
-        await house.until("job", Status.FINISHED, 1)
+    async def work(supervision: Supervision) -> None:
+        fleet = supervision.services.fleet
+        await supervision.tick(TICKS[0])
+        await supervision.until("job", Status.FINISHED, 1)
         assert fleet.get("db").status is Status.RUNNING
         await fleet.stop("db")
-        await house.tick(TICKS[1])
+        await supervision.tick(TICKS[1])
         assert fleet.get("db").status is Status.STOPPED
-        (skipped,) = await house.notices("schedule.skipped")
+        (skipped,) = await supervision.notices("schedule.skipped")
         assert "db" in skipped["reason"]
         await fleet.start("db")
-        await house.tick(TICKS[2])
-        await house.until("job", Status.FINISHED, 2)
-        assert [run.trigger for run in await house.runs("migrate")] == ["dependency"]
+        await supervision.tick(TICKS[2])
+        await supervision.until("job", Status.FINISHED, 2)
+        assert [run.trigger for run in await supervision.runs("migrate")] == ["dependency"]
 
-    async def again(house: House) -> None:
+    async def again(supervision: Supervision) -> None:
         """After a restart of the server, which stopped everything, it is down but no operator stopped it."""
-        await house.tick("2026-03-01T10:05:00")
-        await house.until("job", Status.FINISHED, 3)
-        assert house.services.fleet.get("db").status is Status.RUNNING
+        await supervision.tick("2026-03-01T10:05:00")
+        await supervision.until("job", Status.FINISHED, 3)
+        assert supervision.services.fleet.get("db").status is Status.RUNNING
 
     clock = SetClock()
     migrate = ProcessSpec("migrate", ("true",), type=Kind.ONESHOT)
@@ -308,20 +308,20 @@ def test_a_tick_starts_dependencies_but_none_that_an_operator_stopped(serve: Ser
 
 
 def test_a_stop_of_all_pauses_and_a_start_or_restart_of_all_resumes_and_runs_none(serve: Serve) -> None:
-    async def work(house: House) -> None:
-        fleet, schedules = house.services.fleet, house.services.scheduler
+    async def work(supervision: Supervision) -> None:
+        fleet, schedules = supervision.services.fleet, supervision.services.scheduler
         with pytest.raises(NotFound):
             await group_calls.stop_all(fleet, schedules)
-        assert house.report().paused
-        assert house.report().next_run is None
-        await house.tick("2026-03-01T10:30:00")
+        assert supervision.report().paused
+        assert supervision.report().next_run is None
+        await supervision.tick("2026-03-01T10:30:00")
         assert await group_calls.start_all(fleet, schedules) == "1 processes have been started"
-        await house.round_is_over()
-        assert not house.report().paused
-        assert house.report().missed == 0, "nothing is missed while it is paused"
+        await supervision.round_is_over()
+        assert not supervision.report().paused
+        assert supervision.report().missed == 0, "nothing is missed while it is paused"
         assert fleet.get("job").status is Status.NOT_STARTED
-        await house.tick("2026-03-01T10:31:00")
-        await house.until("job", Status.RUNNING)
+        await supervision.tick("2026-03-01T10:31:00")
+        await supervision.until("job", Status.RUNNING)
         await group_calls.restart_all(fleet, schedules)
         assert fleet.get("job").status is Status.STOPPED
         assert fleet.get("web").status is Status.RUNNING
@@ -331,11 +331,11 @@ def test_a_stop_of_all_pauses_and_a_start_or_restart_of_all_resumes_and_runs_non
         with pytest.raises(NotFound):
             await schedules.pause("other", True)
 
-    async def again(house: House) -> None:
-        assert house.report().paused, "it is stored"
-        await house.services.scheduler.pause("job", False)
-        await house.round_is_over()
-        assert text(house.report().next_run) == "2026-03-01T10:32:00"
+    async def again(supervision: Supervision) -> None:
+        assert supervision.report().paused, "it is stored"
+        await supervision.services.scheduler.pause("job", False)
+        await supervision.round_is_over()
+        assert text(supervision.report().next_run) == "2026-03-01T10:32:00"
 
     clock = SetClock()
     specs = job(command="sleep 1000"), ProcessSpec("web", ("sleep", "1000"))
@@ -344,33 +344,33 @@ def test_a_stop_of_all_pauses_and_a_start_or_restart_of_all_resumes_and_runs_non
 
 
 def test_a_tick_restarts_a_service_that_is_live_only(serve: Serve) -> None:
-    async def work(house: House) -> None:
-        await house.tick(TICKS[0])
-        assert house.services.fleet.get("job").status is Status.NOT_STARTED
-        assert house.report().skipped == 1
-        await house.services.fleet.start("job")
-        await house.tick(TICKS[1])
-        await house.until("job", Status.RUNNING, 2)
-        assert await house.outcomes() == [("manual", None, "stopped"), ("schedule", TICKS[1], None)]
+    async def work(supervision: Supervision) -> None:
+        await supervision.tick(TICKS[0])
+        assert supervision.services.fleet.get("job").status is Status.NOT_STARTED
+        assert supervision.report().skipped == 1
+        await supervision.services.fleet.start("job")
+        await supervision.tick(TICKS[1])
+        await supervision.until("job", Status.RUNNING, 2)
+        assert await supervision.outcomes() == [("manual", None, "stopped"), ("schedule", TICKS[1], None)]
 
     serve(work, job(command="sleep 1000", type=Kind.SERVICE))
 
 
 def test_what_runs_longer_than_max_runtime_is_aborted_and_its_policy_decides(serve: Serve) -> None:
-    async def work(house: House) -> None:
-        fleet = house.services.fleet
-        await house.tick(TICKS[0])
-        await house.until("job", Status.ABORTED)
-        assert [run.outcome for run in await house.runs()] == ["timeout"]
-        assert await house.notices("schedule.failed") == [{"outcome": "timeout", "exitCode": 143}]
+    async def work(supervision: Supervision) -> None:
+        fleet = supervision.services.fleet
+        await supervision.tick(TICKS[0])
+        await supervision.until("job", Status.ABORTED)
+        assert [run.outcome for run in await supervision.runs()] == ["timeout"]
+        assert await supervision.notices("schedule.failed") == [{"outcome": "timeout", "exitCode": 143}]
         await fleet.start("web")
         await fleet.get("web").until(lambda one: one.restarts == 1)
-        assert len(await house.notices("process.runtime_exceeded")) >= 2
+        assert len(await supervision.notices("process.runtime_exceeded")) >= 2
         await fleet.stop("web")
         assert fleet.get("web").status in (Status.STOPPED, Status.ABORTED)
         await fleet.start("long")
-        await house.reload(*(process.spec for process in fleet if process.name != "long"), long(1))
-        await house.until("long", Status.ABORTED)
+        await supervision.reload(*(process.spec for process in fleet if process.name != "long"), long(1))
+        await supervision.until("long", Status.ABORTED)
 
     def long(limit: float) -> ProcessSpec:
         return ProcessSpec("long", ("sleep", "1000"), max_runtime=Seconds(limit))
@@ -382,34 +382,34 @@ def test_what_runs_longer_than_max_runtime_is_aborted_and_its_policy_decides(ser
 
 
 def test_a_reload_recomputes_the_next_run_and_a_run_goes_on(serve: Serve) -> None:
-    async def work(house: House) -> None:
-        await house.tick(TICKS[0])
-        await house.until("job", Status.RUNNING)
-        pid = house.services.fleet.get("job").record.pid
-        await house.reload(job(command="sleep 1000", schedule=Schedule("0 12 * * *", timezone="UTC")))
-        await house.round_is_over()
-        assert text(house.report().next_run) == "2026-03-01T12:00:00"
-        assert house.services.fleet.get("job").record.pid == pid
-        await house.reload(job(command="sleep 1000", schedule=None))
-        assert house.report() is None
-        await house.services.fleet.stop("job")
-        assert await house.outcomes() == [("schedule", TICKS[0], "stopped")]
-        house.clock.set("2026-03-01T20:00:00")
-        await house.reload(job(command="sleep 1000"))
-        await house.round_is_over()
-        assert (house.report().missed, text(house.report().next_run)) == (0, "2026-03-01T20:01:00")
+    async def work(supervision: Supervision) -> None:
+        await supervision.tick(TICKS[0])
+        await supervision.until("job", Status.RUNNING)
+        pid = supervision.services.fleet.get("job").record.pid
+        await supervision.reload(job(command="sleep 1000", schedule=Schedule("0 12 * * *", timezone="UTC")))
+        await supervision.round_is_over()
+        assert text(supervision.report().next_run) == "2026-03-01T12:00:00"
+        assert supervision.services.fleet.get("job").record.pid == pid
+        await supervision.reload(job(command="sleep 1000", schedule=None))
+        assert supervision.report() is None
+        await supervision.services.fleet.stop("job")
+        assert await supervision.outcomes() == [("schedule", TICKS[0], "stopped")]
+        supervision.clock.set("2026-03-01T20:00:00")
+        await supervision.reload(job(command="sleep 1000"))
+        await supervision.round_is_over()
+        assert (supervision.report().missed, text(supervision.report().next_run)) == (0, "2026-03-01T20:01:00")
 
     serve(work, job(command="sleep 1000"))
 
 
 def test_the_newest_runs_of_each_job_are_kept(serve: Serve) -> None:
-    async def work(house: House) -> None:
+    async def work(supervision: Supervision) -> None:
         for number in range(1, 7):
-            await house.tick(f"2026-03-01T10:0{number}:00")
-            await house.until("job", Status.FINISHED, number)
-            await house.until("other", Status.FINISHED, number)
-        assert [run.generation for run in await house.runs()] == [4, 5, 6]
-        assert [run.generation for run in await house.runs("other")] == [4, 5, 6]
+            await supervision.tick(f"2026-03-01T10:0{number}:00")
+            await supervision.until("job", Status.FINISHED, number)
+            await supervision.until("other", Status.FINISHED, number)
+        assert [run.generation for run in await supervision.runs()] == [4, 5, 6]
+        assert [run.generation for run in await supervision.runs("other")] == [4, 5, 6]
 
     serve(work, job(), job("other"), retain=3)
 
@@ -430,21 +430,21 @@ def test_many_at_once_leave_the_loop_free_and_one_timer_waits_for_the_next(
             await asyncio.sleep(0)
             iterations += 1
 
-    async def work(house: House) -> None:
+    async def work(supervision: Supervision) -> None:
         monkeypatch.setattr(scheduler.Scheduler, "_tick", counted)
         counting = asyncio.create_task(count())
         ticks.clear()
-        await house.tick("2026-03-01T10:01:00")
+        await supervision.tick("2026-03-01T10:01:00")
         for number in range(60):
-            await house.until(f"job-{number}", Status.FINISHED)
+            await supervision.until(f"job-{number}", Status.FINISHED)
         counting.cancel()
         assert len(ticks) == 60
         assert max(ticks.count(iteration) for iteration in ticks) == 5
-        await house.round_is_over()
+        await supervision.round_is_over()
         timers = [
             handle
             for handle in asyncio.get_running_loop()._scheduled  # type: ignore[attr-defined]
-            if handle._callback == house.services.scheduler._wake and not handle.cancelled()
+            if handle._callback == supervision.services.scheduler._wake and not handle.cancelled()
         ]
         assert len(timers) == 1
 

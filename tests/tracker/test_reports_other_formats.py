@@ -102,7 +102,7 @@ not ok 2 - fails
   ...
 # Failed test 'fails'
 ok 3 - later # SKIP not on this system
-not ok 4 - unfinished # TODO write it
+not ok 4 - unfinished # todo write it
 ok 5
 """
 
@@ -282,7 +282,7 @@ TAP = {
     "more than planned": ("1..1\nok 1 a\nok 2 b\n", (3, 0, 1, 0, 0)),
     "no plan": ("ok 1 a\n", (2, 0, 1, 0, 0)),
     "bail out": ("1..3\nok 1 a\nBail out! no database\n", (2, 0, 1, 0, 0)),
-    "a passed todo": ("1..1\nok 1 a # TODO\n", (1, 0, 0, 0, 0)),
+    "a passed todo": ("1..1\nok 1 a # todo\n", (1, 0, 0, 0, 0)),
     "an escaped hash": ("1..1\nnot ok 1 a \\# skip\n", (1, 1, 0, 0, 0)),
     "no numbers": ("TAP version 14\n1..2\nok - a\nnot ok - b\n", (2, 1, 0, 0, 0)),
     "a block without its end": ("1..1\nnot ok 1 a\n  ---\n  x: y\n", (1, 1, 0, 0, 0)),
