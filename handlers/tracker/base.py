@@ -58,9 +58,11 @@ async def send_kept(
     if _TOKEN in answer.body:
         handler.write(answer.body.replace(_TOKEN, handler.xsrf_token))
     elif len(answer.body) >= MIN_BYTES and accepts_gzip(handler):
-        if answer.compressed is None:
-            kept.compress(key, answer, await asyncio.to_thread(compress, answer.body))
-        handler.send_compressed(answer.compressed or compress(answer.body))
+        compressed = answer.compressed
+        if compressed is None:
+            compressed = await asyncio.to_thread(compress, answer.body)
+            kept.compress(key, answer, compressed)
+        handler.send_compressed(compressed)
     else:
         handler.write(answer.body)
 

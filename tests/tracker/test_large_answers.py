@@ -1,0 +1,48 @@
+"""An answer about a run that is too large to be kept."""
+
+from __future__ import annotations
+
+import gzip
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from inprocess import application, fetch
+from posting import FORM, INGEST, cases, form
+from tornado.httpclient import AsyncHTTPClient
+from tornado.ioloop import IOLoop
+
+from handlers.app import Application
+from handlers.http import compression
+from handlers.tracker import base
+
+
+@pytest.fixture
+def app(io_loop: IOLoop, tmp_path: Path) -> Iterator[Application]:
+    with application(io_loop, tmp_path) as made:
+        made.settings["kept_answers"].max_bytes = 0
+        yield made
+
+
+@pytest.mark.gen_test
+async def test_it_is_compressed_once_and_off_the_loop(
+    http_client: AsyncHTTPClient, base_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[threading.Thread] = []
+
+    def compress(body: bytes) -> bytes:
+        threads.append(threading.current_thread())
+        return compression.compress(body)
+
+    monkeypatch.setattr(base, "compress", compress)
+    reports = form([("project", "large"), ("junit", cases(20, 20))])
+    posted = await http_client.fetch(base_url + INGEST, method="POST", body=reports, headers={"Content-Type": FORM})
+    assert posted.code == 201
+    response = await http_client.fetch(
+        f"{base_url}/api/v1/runs/1", headers={"Accept-Encoding": "gzip"}, decompress_response=False
+    )
+    assert len(threads) == 1
+    assert threads[0] is not threading.main_thread()
+    plain = await fetch(http_client, f"{base_url}/api/v1/runs/1", "GET", {})
+    assert gzip.decompress(response.body) == plain.body
