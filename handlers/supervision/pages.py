@@ -32,7 +32,7 @@ from models.errors import Failed, Invalid, Problem
 from models.paging import Paging, paging
 from models.supervision import selectors
 from models.supervision.events import Entry, Filter
-from models.supervision.process import STATUSES, TROUBLE, Kind, ProcessSpec, Status
+from models.supervision.process import STATUSES, TROUBLE, ProcessSpec, Status
 from models.supervision.runs import Outcome
 from supervisor import host
 from supervisor.processes import group_calls
@@ -84,11 +84,11 @@ class Processes(Page):
         if not selector:
             return table, fleet
         try:
-            names = selectors.select([selector], [process.spec for process in fleet], groups(self))
+            names = set(selectors.select([selector], [process.spec for process in fleet], groups(self)))
         except Problem as problem:
             ignored = (*table.ignored, f"select {selector}: {problem.message}")
             return evolve(table, extra={"select": ""}, ignored=ignored), fleet
-        return table, [process for process in fleet if process.name in set(names)]
+        return table, [process for process in fleet if process.name in names]
 
     async def post(self) -> None:
         verb, names = _verb(self, *_VERBS), self.get_body_arguments("name")
@@ -303,7 +303,6 @@ def _kind_settings(spec: ProcessSpec) -> list[tuple[str, str]]:
     hooks = {"start-pre": spec.start_pre, "start-post": spec.start_post, "stop-pre": spec.stop_pre}
     hooks |= {"stop-post": spec.stop_post, "on-failure": spec.on_failure.command if spec.on_failure else ()}
     return [
-        ("type", "" if spec.kind is Kind.SERVICE else spec.kind.value),
         ("success-exit-codes", ", ".join(spec.success_exit_codes)),
         ("no-restart-exit-codes", ", ".join(spec.no_restart_exit_codes)),
         ("start-delay", f"{spec.start_delay:g} s" if spec.start_delay else ""),

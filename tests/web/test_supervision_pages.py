@@ -12,6 +12,9 @@ from browsing import Browser, Text, address, page, serious
 from conftest import Serve, Server, python, wait_for
 from talk import running_server
 
+from handlers.supervision.pages import _settings
+from models.supervision.process import Kind, ProcessSpec
+
 COUNTING = python("import itertools, time\nfor i in itertools.count(): print('line', i, flush=True); time.sleep(0.05)")
 FORGED = "<script>document.title = 'forged'</script>"
 FORM = "application/x-www-form-urlencoded"
@@ -331,3 +334,9 @@ def test_without_script_all_can_be_read_and_done(server: Server, chromium: Brows
         one.get_by_role("button", name="Start db").click()
         one.get_by_role("button", name="Stop db").click()
         assert wait_for(lambda: server.status("db") == "stopped")
+
+
+def test_each_setting_of_a_process_is_shown_once() -> None:
+    names = [name for name, _ in _settings(ProcessSpec("job", ("true",), type=Kind.ONESHOT))]
+    assert "type" in names
+    assert len(names) == len(set(names))
