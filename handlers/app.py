@@ -205,6 +205,7 @@ class Application(tornado.web.Application):
             project_statuses=ProjectStatusCache(services),
             kept_answers=KeptAnswers(),
             kept_answers_flights=SingleFlight(),
+            interface_documents=SingleFlight(),
             fragments=layout.FragmentCache(),
             runs=runs,
             live=live.Live(services, self.streams, runs),
