@@ -1,4 +1,7 @@
-"""Search of projects, runs and tests by a part of their names, within what a caller may read."""
+"""Search of runs and tests by a part of their names, within what a caller may read, and among the newest only.
+
+No index serves a part of a name: each search reads rows, and the palette sends one for each key that is pressed.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,8 @@ from models.tracker.tables import Project, Run, Test
 
 MIN_TEST_CHARACTERS = 3
 """Shorter texts are not searched in the names of tests, of which there may be millions."""
+MAX_RUNS, MAX_TESTS = 20_000, 100_000
+"""Among how many of the newest runs and tests a name is searched."""
 _MAX_WORDS = 8
 
 
@@ -36,7 +41,7 @@ class FoundTest:
 
 def find_runs(user: User | None, text: str, limit: int) -> list[FoundRun]:
     """The newest runs with this number, or whose commit begins with the text, or whose branch contains it."""
-    matches = (Run.commit_sha.startswith(text)) | (Run.branch.contains(text))
+    matches = (Run.id > _newest(Run) - MAX_RUNS) & (Run.commit_sha.startswith(text) | Run.branch.contains(text))
     if text.isascii() and text.isdigit() and int(text) <= INT64:
         matches |= Run.id == int(text)
     query = (
@@ -57,10 +62,14 @@ def find_tests(user: User | None, text: str, limit: int) -> list[FoundTest]:
     query = (
         Test.select(Project.id, Project.name, Test.class_name, Test.name)
         .join(Project)
-        .where(*words, _readable(user))
+        .where(Test.id > _newest(Test) - MAX_TESTS, *words, _readable(user))
         .limit(limit)
     )
     return [FoundTest(*row) for row in query.tuples()]
+
+
+def _newest(model: type[Run] | type[Test]) -> int:
+    return model.select(peewee.fn.max(model.id)).scalar() or 0
 
 
 def _readable(user: User | None) -> Any:
