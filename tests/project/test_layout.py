@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -179,3 +180,9 @@ def named(name: str) -> set[str]:
         for node, inner in methods
         if isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef)
     }
+
+
+def test_no_two_test_files_have_one_name() -> None:
+    """They have no packages: pytest could not import the second."""
+    names = Counter(file.name for file in (ROOT / "tests").rglob("*.py"))
+    assert [name for name, count in names.items() if count > 1] == []
