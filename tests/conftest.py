@@ -267,8 +267,8 @@ def children_of(data: Path, with_helm: bool = False) -> list[int]:
             row = store.execute("SELECT value FROM house WHERE key = 'instance'").fetchone()
         except sqlite3.OperationalError:
             return []
-    ours = {pid: mark for pid, mark in marks().items() if row and mark.startswith(f"{row[0]}:")}
-    return [pid for pid, mark in ours.items() if with_helm or not mark.endswith(":\x01helm")]
+    own = {pid: mark for pid, mark in marks().items() if row and mark.startswith(f"{row[0]}:")}
+    return [pid for pid, mark in own.items() if with_helm or not mark.endswith(":\x01helm")]
 
 
 def marks() -> dict[int, str]:

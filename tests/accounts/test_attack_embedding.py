@@ -28,19 +28,19 @@ def session(server: Server) -> dict[str, str]:
     return cookie(server, session_of(server.data, "alice"))
 
 
-@pytest.mark.parametrize("asked", [PICTURE, FRAME, FETCH, {"Origin": "http://127.0.0.1:3000"}, {"Origin": "null"}])
+@pytest.mark.parametrize("requested", [PICTURE, FRAME, FETCH, {"Origin": "http://127.0.0.1:3000"}, {"Origin": "null"}])
 def test_the_cookie_does_not_speak_for_another_page(
-    server: Server, session: dict[str, str], asked: Mapping[str, str]
+    server: Server, session: dict[str, str], requested: Mapping[str, str]
 ) -> None:
-    answer = server.ask("GET", "/api/v1/me", headers={**session, **asked})
+    answer = server.ask("GET", "/api/v1/me", headers={**session, **requested})
     assert answer.status == 401
     assert "Set-Cookie" not in answer.headers, "the session itself is as good as before"
     assert server.ask("GET", "/api/v1/me", headers=session).status == 200
 
 
-@pytest.mark.parametrize("asked", [{}, LINK, OWN, TYPED])
-def test_it_speaks_for_its_user(server: Server, session: dict[str, str], asked: Mapping[str, str]) -> None:
-    assert server.ask("GET", "/profile", headers={**session, **asked}).status == 200
+@pytest.mark.parametrize("requested", [{}, LINK, OWN, TYPED])
+def test_it_speaks_for_its_user(server: Server, session: dict[str, str], requested: Mapping[str, str]) -> None:
+    assert server.ask("GET", "/profile", headers={**session, **requested}).status == 200
 
 
 def test_a_token_was_put_there_on_purpose(server: Server) -> None:

@@ -1,4 +1,4 @@
-"""Closed mode covers the whole house: every route of it is tried by everybody."""
+"""Closed mode covers the whole server: every route of it is tried by everybody."""
 
 from __future__ import annotations
 
@@ -219,7 +219,7 @@ def test_require_ingest_token_wants_a_token(required: Server, headers: dict[str,
         shown = bearer(token_of(required.data, "ulla", "INGEST" if headers["token"] == "INGEST" else "FULL"))
     for path in ("/api/v1/ingest", "/tracker/api/v1/ingest"):
         assert required.ask("POST", path, b"x", {"Content-Type": "text/plain", **shown}).status == status
-    assert required.get("/api/v1/processes").status == 200, "the house is open"
+    assert required.get("/api/v1/processes").status == 200, "the server is open"
 
 
 @pytest.fixture(scope="module")

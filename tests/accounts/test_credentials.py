@@ -38,17 +38,17 @@ def other(server: Server) -> str:
 
 @pytest.mark.parametrize("path", [ME, "/tracker/api/v1/me"])
 def test_me_returns_the_account_with_the_specified_fields_in_order(server: Server, path: str, token: str) -> None:
-    said = body(server.ask("GET", path, headers=bearer(token)))
-    assert said == {"username": "tess", "displayName": None, "email": None, "role": "USER"}
-    assert list(said) == ["username", "displayName", "email", "role"]
+    outcome = body(server.ask("GET", path, headers=bearer(token)))
+    assert outcome == {"username": "tess", "displayName": None, "email": None, "role": "USER"}
+    assert list(outcome) == ["username", "displayName", "email", "role"]
 
 
 def test_me_returns_the_data_of_the_profile(server: Server) -> None:
     token, user = token_of(server.data, "dora", role="ADMIN"), somebody(server.data, "dora")
     with store(server.data):
         accounts.set_profile(user.id, " Dora Ü ", "dora@example.org")
-    said = body(server.ask("GET", ME, headers=bearer(token)))
-    assert said == {"username": "dora", "displayName": "Dora Ü", "email": "dora@example.org", "role": "ADMIN"}
+    outcome = body(server.ask("GET", ME, headers=bearer(token)))
+    assert outcome == {"username": "dora", "displayName": "Dora Ü", "email": "dora@example.org", "role": "ADMIN"}
 
 
 @pytest.mark.parametrize("path", [ME, "/tracker/api/v1/me"])

@@ -30,8 +30,8 @@ def test_the_first_start_makes_an_admin_with_a_password_of_its_own(serve: Serve)
     log = server.log.read_text()
     assert str(file) in log
     assert password not in log, "standard error is no terminal here"
-    said = server.ask("GET", ME, headers=cookie(server, log_in(server, "admin", password))).json
-    assert said == {"username": "admin", "displayName": "Administrator", "email": None, "role": "ADMIN"}
+    outcome = server.ask("GET", ME, headers=cookie(server, log_in(server, "admin", password))).json
+    assert outcome == {"username": "admin", "displayName": "Administrator", "email": None, "role": "ADMIN"}
 
 
 def test_a_later_start_changes_nothing(serve: Serve) -> None:

@@ -75,16 +75,16 @@ def test_a_browser_logs_in_and_out(server: Server) -> None:
 
 
 def test_the_cookie_is_for_no_script_and_no_other_site(server: Server) -> None:
-    said = cookies(send(server, "/login", username="admin", password=PASSWORD))
-    assert list(said) == [server.cookie]
-    attributes = {word.strip() for word in said[server.cookie].split(";")[1:]}
+    outcome = cookies(send(server, "/login", username="admin", password=PASSWORD))
+    assert list(outcome) == [server.cookie]
+    attributes = {word.strip() for word in outcome[server.cookie].split(";")[1:]}
     assert attributes == {"HttpOnly", "SameSite=Lax", "Path=/", "Max-Age=2592000"}
 
 
 def test_the_xsrf_cookie_is_named_after_the_port_too(server: Server) -> None:
-    said = cookies(server.get("/login"))
-    assert list(said) == [f"{server.cookie}_xsrf"]
-    attributes = {word.strip() for word in said[f"{server.cookie}_xsrf"].split(";")[1:]}
+    outcome = cookies(server.get("/login"))
+    assert list(outcome) == [f"{server.cookie}_xsrf"]
+    attributes = {word.strip() for word in outcome[f"{server.cookie}_xsrf"].split(";")[1:]}
     assert attributes == {"HttpOnly", "SameSite=Lax", "Path=/"}
 
 
@@ -336,8 +336,8 @@ def test_a_login_that_succeeds_is_no_failure(strict: Server) -> None:
 def test_wrong_current_passwords_are_failures_too(strict: Server) -> None:
     browser = Browser(strict, session_of(strict.data, "som"))
     fields = {"currentPassword": "wrong", "newPassword": "another password"}
-    told = [browser.send("/profile/password", on="/profile", **fields).status for _ in range(4)]
-    assert told == [400, 400, 400, 429]
+    result = [browser.send("/profile/password", on="/profile", **fields).status for _ in range(4)]
+    assert result == [400, 400, 400, 429]
 
 
 def test_a_forwarding_header_of_an_untrusted_client_is_ignored(serve: Serve) -> None:
@@ -355,8 +355,8 @@ def test_many_at_once_do_not_get_past_the_bound(strict: Server) -> None:
     from concurrent.futures import ThreadPoolExecutor
 
     with ThreadPoolExecutor(12) as callers:
-        told = sorted(one.status for one in callers.map(lambda _: raw(strict, request), range(12)))
-    assert told == [401] * 3 + [429] * 9
+        result = sorted(one.status for one in callers.map(lambda _: raw(strict, request), range(12)))
+    assert result == [401] * 3 + [429] * 9
 
 
 # TLS
@@ -364,14 +364,14 @@ def test_many_at_once_do_not_get_past_the_bound(strict: Server) -> None:
 
 def test_cookies_are_secure_where_a_trusted_proxy_speaks_tls(strict: Server) -> None:
     for proto, secure in (("https", True), ("http, https", True), ("http", False), ("https, http", False)):
-        said = cookies(send(strict, "/login", {"X-Forwarded-Proto": proto}, username="admin", password=PASSWORD))
-        assert ("Secure" in said[strict.cookie]) is secure
+        outcome = cookies(send(strict, "/login", {"X-Forwarded-Proto": proto}, username="admin", password=PASSWORD))
+        assert ("Secure" in outcome[strict.cookie]) is secure
     assert "Secure" in cookies(strict.get("/login", X_Forwarded_Proto="https"))[f"{strict.cookie}_xsrf"]
 
 
 def test_an_untrusted_client_does_not_make_cookies_secure(server: Server) -> None:
-    said = cookies(send(server, "/login", {"X-Forwarded-Proto": "https"}, username="admin", password=PASSWORD))
-    assert "Secure" not in said[server.cookie]
+    outcome = cookies(send(server, "/login", {"X-Forwarded-Proto": "https"}, username="admin", password=PASSWORD))
+    assert "Secure" not in outcome[server.cookie]
 
 
 def test_cookies_are_secure_under_tls(serve: Serve, tmp_path: Path) -> None:
@@ -399,12 +399,12 @@ def test_cookies_are_secure_under_tls(serve: Serve, tmp_path: Path) -> None:
 
 def test_a_session_lasts_as_long_as_is_configured(serve: Serve) -> None:
     server = serve(tracker={"security": {**ADMIN, "session-lifetime": "2h"}})
-    said = cookies(send(server, "/login", username="admin", password=PASSWORD))[server.cookie]
-    assert "Max-Age=7200;" in said
+    outcome = cookies(send(server, "/login", username="admin", password=PASSWORD))[server.cookie]
+    assert "Max-Age=7200;" in outcome
     with store(server.data):
         (kept,) = accounts.sessions_of(somebody_id("admin"), 0)
         assert kept.expires_at - kept.created_at == 7200 * 1_000_000
-        session = said.partition(";")[0]
+        session = outcome.partition(";")[0]
         assert accounts.by_session(session, kept.expires_at - 1) is not None
         assert accounts.by_session(session, kept.expires_at) is None
 

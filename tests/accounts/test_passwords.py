@@ -145,15 +145,15 @@ class Now:
 
 def tries(throttle: Throttle, address: str, name: str, times: int) -> list[bool]:
     """Whether each of so many failures was let try."""
-    told = []
+    result = []
     for _ in range(times):
         try:
             throttle.begin(address, name)
         except Throttled:
-            told.append(False)
+            result.append(False)
         else:
-            told.append(True)
-    return told
+            result.append(True)
+    return result
 
 
 def test_the_windows_slide() -> None:
@@ -173,13 +173,13 @@ def test_it_says_when_to_come_again() -> None:
     throttle = Throttle(1, 2, now)
     throttle.begin("a", "x")
     now.at += 20
-    with pytest.raises(Throttled) as told:
+    with pytest.raises(Throttled) as result:
         throttle.begin("a", "x")
-    assert told.value.again == 41
+    assert result.value.again == 41
     throttle.begin("b", "x")
-    with pytest.raises(Throttled) as told:
+    with pytest.raises(Throttled) as result:
         throttle.begin("c", "x")
-    assert told.value.again == 3581
+    assert result.value.again == 3581
 
 
 def test_a_success_is_taken_back() -> None:

@@ -57,12 +57,12 @@ def test_a_display_name_and_an_address_are_kept_and_blank_is_none(server: Server
     browser = browser_of(server, "dana")
     fields = {"displayName": ' <b>"Dana"</b> ', "email": "dana@example.org"}
     assert browser.send("/profile", on="/profile", **fields).status == 303
-    said = browser.get(ME).json
-    assert (said["displayName"], said["email"]) == ('<b>"Dana"</b>', "dana@example.org")
+    outcome = browser.get(ME).json
+    assert (outcome["displayName"], outcome["email"]) == ('<b>"Dana"</b>', "dana@example.org")
     assert '<b>"Dana"' not in browser.get("/profile").text
     assert browser.send("/profile", on="/profile", displayName=" ", email="").status == 303
-    said = browser.get(ME).json
-    assert (said["displayName"], said["email"]) == (None, None)
+    outcome = browser.get(ME).json
+    assert (outcome["displayName"], outcome["email"]) == (None, None)
 
 
 @pytest.mark.parametrize(
@@ -78,32 +78,32 @@ def test_what_cannot_be_a_name_or_an_address_is_400(server: Server, fields: dict
 
 def test_a_new_password_ends_the_other_sessions_and_no_token(server: Server) -> None:
     browser, token = browser_of(server, "nora"), token_of(server.data, "nora")
-    others, stranger = [session_of(server.data, "nora") for _ in range(2)], session_of(server.data, "dana")
+    others, outsider = [session_of(server.data, "nora") for _ in range(2)], session_of(server.data, "dana")
     fields = {"currentPassword": PASSWORD, "newPassword": NEW}
     assert browser.send("/profile/password", on="/profile", **fields).status == 303
     assert browser.get(ME).status == 200, "this session stays"
     assert [server.ask("GET", ME, headers=cookie(server, one)).status for one in others] == [401, 401]
-    assert server.ask("GET", ME, headers=cookie(server, stranger)).status == 200
+    assert server.ask("GET", ME, headers=cookie(server, outsider)).status == 200
     assert server.ask("GET", ME, headers=bearer(token)).status == 200
     assert send(server, "/login", username="nora", password=PASSWORD).status == 401
     assert log_in(server, "nora", NEW)
 
 
 @pytest.mark.parametrize(
-    ("current", "new", "told"),
+    ("current", "new", "result"),
     [
         ("wrong", NEW, "not right"), ("", NEW, "not right"), (PASSWORD, "7 chars", "8 to 1024"),
         (PASSWORD, "", "8 to 1024"), (PASSWORD, "a" * 1025, "8 to 1024"),
     ],
 )  # fmt: skip
 def test_a_password_that_may_not_be_is_400_and_changes_nothing(
-    server: Server, current: str, new: str, told: str
+    server: Server, current: str, new: str, result: str
 ) -> None:
     browser, other = browser_of(server, "olga"), session_of(server.data, "olga")
     fields = {"currentPassword": current, "newPassword": new}
     answer = browser.send("/profile/password", on="/profile", **fields)
     assert answer.status == 400
-    assert told in answer.text
+    assert result in answer.text
     assert server.ask("GET", ME, headers=cookie(server, other)).status == 200
 
 

@@ -95,7 +95,7 @@ def upload(server: Server, path: str, headers: Mapping[str, str] | None = None, 
     return server.ask("POST", path, body, {**own, **(headers or {})})
 
 
-def said(server: Server, method: str, path: str, fields: Any = None, **headers: str) -> Answer:
+def send_json(server: Server, method: str, path: str, fields: Any = None, **headers: str) -> Answer:
     """A request with a JSON body."""
     body = None if fields is None else json.dumps(fields).encode()
     return server.ask(method, path, body, {**KEY, **headers})

@@ -170,10 +170,10 @@ class Cluster:
             headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": kind}
             connection.request(method, path, None if body is None else json.dumps(body), headers)
             response = connection.getresponse()
-            said = response.read()
+            outcome = response.read()
         if response.status >= 400:
-            raise Refused(response.status, said)
-        return json.loads(said) if said[:1] in (b"{", b"[") else said.decode()
+            raise Refused(response.status, outcome)
+        return json.loads(outcome) if outcome[:1] in (b"{", b"[") else outcome.decode()
 
     def namespace(self, name: str | None = None) -> str:
         """Makes a namespace, of a name that nobody has had in this run."""
@@ -284,11 +284,11 @@ class Cluster:
 
     def plugin_config(self) -> Path:
         """A kubeconfig whose token is a program's to tell."""
-        told = {"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", "status": {"token": TOKEN}}
+        result = {"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", "status": {"token": TOKEN}}
         plugin = {
             "apiVersion": "client.authentication.k8s.io/v1",
             "command": "/bin/echo",
-            "args": [json.dumps(told)],
+            "args": [json.dumps(result)],
             "interactiveMode": "Never",
         }
         return self.config({"exec": plugin})

@@ -56,10 +56,10 @@ def chart(
 
 def entry(name: str, version: str, data: bytes | None = None, **facts: Any) -> dict[str, Any]:
     """What an index says of a version."""
-    told: dict[str, Any] = {"apiVersion": "v2", "name": name, "version": version, "urls": [f"{name}-{version}.tgz"]}
+    result: dict[str, Any] = {"apiVersion": "v2", "name": name, "version": version, "urls": [f"{name}-{version}.tgz"]}
     if data is not None:
-        told["digest"] = hashlib.sha256(data).hexdigest()
-    return told | facts
+        result["digest"] = hashlib.sha256(data).hexdigest()
+    return result | facts
 
 
 def index(*entries: dict[str, Any]) -> bytes:

@@ -460,9 +460,9 @@ def at(folder: Path, data: bytes) -> Path:
     ("read", "what"), [(archive.show_values, "values"), (archive.show_readme, "readme"), (archive.show_crds, "crds")]
 )
 def test_show_says_what_helm_says(tmp_path: Path, read: Callable[[Path], str], what: str) -> None:
-    ours, theirs = read(at(tmp_path, RICH)), places.run_helm(tmp_path, "show", what, "chart.tgz").stdout
-    assert _lines(ours) == _lines(theirs)  # helm 3 puts no --- between definitions, helm 4 does
-    assert ours.strip()
+    own, theirs = read(at(tmp_path, RICH)), places.run_helm(tmp_path, "show", what, "chart.tgz").stdout
+    assert _lines(own) == _lines(theirs)  # helm 3 puts no --- between definitions, helm 4 does
+    assert own.strip()
 
 
 def _lines(text: str) -> list[str]:

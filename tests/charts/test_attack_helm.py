@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import yaml
-from charting import FULL, KEY, multipart, said, tint, upload
+from charting import FULL, KEY, multipart, send_json, tint, upload
 from conftest import Answer, Server, wait_for
 from talk import running_server
 
@@ -80,12 +80,12 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     ],
 )
 def test_without_helm_wrong_input_is_told_first(bare: Server, method: str, path: str, fields: Any) -> None:
-    assert refused(said(bare, method, API + path, fields), 400)
+    assert refused(send_json(bare, method, API + path, fields), 400)
 
 
 def test_without_helm_releases_are_on_since_reading_them_needs_none(bare: Server) -> None:
-    told = bare.get("/readyz").json["charts"]
-    assert (told["helm"], told["releases"]) == (False, True)
+    result = bare.get("/readyz").json["charts"]
+    assert (result["helm"], result["releases"]) == (False, True)
 
 
 @pytest.mark.parametrize("path", ["/charts/template/upload", "/releases/r/upgrade/upload", "/releases/upload"])
@@ -97,7 +97,7 @@ def test_without_helm_an_archive_that_is_none_is_told_first(bare: Server, path: 
 
 @pytest.mark.parametrize("ref", ["unknown/chart", "oci://nowhere.invalid/a"])
 def test_without_helm_what_is_not_wrong_is_503_wherever_the_chart_is(bare: Server, ref: str) -> None:
-    assert "svc.helm.binary" in refused(said(bare, "POST", f"{API}/charts/template", {"chartRef": ref}), 503)
+    assert "svc.helm.binary" in refused(send_json(bare, "POST", f"{API}/charts/template", {"chartRef": ref}), 503)
 
 
 def test_a_temporary_folder_that_cannot_be_had_is_told_by_its_setting(tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ def test_a_temporary_folder_that_cannot_be_had_is_told_by_its_setting(tmp_path: 
         wait_for(lambda: list(temp.glob("*/.lock")), about="the temporary folder")
         shutil.rmtree(temp)
         temp.write_text("a file")
-        assert "svc.rest.temp-dir" in refused(said(server, "POST", f"{API}/charts/create", {"name": "a"}), 500)
+        assert "svc.rest.temp-dir" in refused(send_json(server, "POST", f"{API}/charts/create", {"name": "a"}), 500)
         assert "svc.rest.temp-dir" in refused(upload(server, f"{API}/charts/template/upload", chart=tint()), 500)
         temp.unlink()
         assert upload(server, f"{API}/charts/template/upload", chart=tint()).status == 200
@@ -153,8 +153,8 @@ def begun(port: int) -> socket.socket:
 
 def test_a_change_that_a_killed_server_leaves_behind_can_say_that_it_failed(tmp_path: Path) -> None:
     """helm says that it was cancelled before it writes that down; with a broken pipe it never came to the second."""
-    told = tmp_path / "told"
-    text = f"trap 'echo cancelled; echo so >&2; touch {told}; exit 1' TERM; touch {tmp_path}/on; sleep 60 & wait\n"
+    result = tmp_path / "told"
+    text = f"trap 'echo cancelled; echo so >&2; touch {result}; exit 1' TERM; touch {tmp_path}/on; sleep 60 & wait\n"
     temp = tmp_path / "temp"
     svc = {
         **FULL,
@@ -169,7 +169,7 @@ def test_a_change_that_a_killed_server_leaves_behind_can_say_that_it_failed(tmp_
         connection.close()
         assert any(path.name != ".lock" for own in temp.iterdir() for path in own.iterdir())
         server.start()
-        wait_for(told.exists, about="helm to write down that it failed")
+        wait_for(result.exists, about="helm to write down that it failed")
         swept = [".lock"]
         wait_for(lambda: [path.name for own in temp.iterdir() for path in own.iterdir()] == swept, about="the sweep")
 

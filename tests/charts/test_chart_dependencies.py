@@ -104,10 +104,10 @@ def test_the_lock_is_the_one_that_helm_writes(server: Server, web: Web, tmp_path
     dependencies = [{**one, "repository": one["repository"].format(web.url)} for one in CASES[name]]
     answer = resolve(server, web, places.chart(dependencies=dependencies))
     assert answer.status == 200, answer
-    ours, theirs = yaml.safe_load(answer.text), by_helm(tmp_path, web, dependencies)
-    assert ours["dependencies"] == theirs["dependencies"]
-    assert ours["digest"] == theirs["digest"]
-    assert list(ours) == list(theirs) == ["dependencies", "digest", "generated"]
+    own, theirs = yaml.safe_load(answer.text), by_helm(tmp_path, web, dependencies)
+    assert own["dependencies"] == theirs["dependencies"]
+    assert own["digest"] == theirs["digest"]
+    assert list(own) == list(theirs) == ["dependencies", "digest", "generated"]
 
 
 def test_the_lock_is_a_document_of_its_own_kind(server: Server, web: Web) -> None:
@@ -128,9 +128,9 @@ def test_registries_are_asked_as_well(tmp_path: Path, web: Web, registry: str) -
     with running_server(tmp_path, svc={"security": FULL | {"allowed-hosts": [web.place, registry]}}) as server:
         answer = resolve(server, web, places.chart(dependencies=dependencies))
     assert answer.status == 200, answer
-    ours, theirs = yaml.safe_load(answer.text), by_helm(tmp_path, web, dependencies, "--plain-http")
-    assert [one["version"] for one in ours["dependencies"]] == ["1.1.0", "1.0.0"]
-    assert (ours["dependencies"], ours["digest"]) == (theirs["dependencies"], theirs["digest"])
+    own, theirs = yaml.safe_load(answer.text), by_helm(tmp_path, web, dependencies, "--plain-http")
+    assert [one["version"] for one in own["dependencies"]] == ["1.1.0", "1.0.0"]
+    assert (own["dependencies"], own["digest"]) == (theirs["dependencies"], theirs["digest"])
 
 
 def test_an_old_chart_has_them_in_a_file_of_its_own(server: Server, web: Web, tmp_path: Path) -> None:
@@ -150,8 +150,8 @@ def test_what_a_chart_brings_with_it_needs_no_repository(server: Server, web: We
     (tmp_path / "demo" / "Chart.yaml").write_text(yaml.safe_dump(facts))
     places.run_helm(tmp_path, "dependency", "update", "demo")
     theirs = yaml.safe_load((tmp_path / "demo" / "Chart.lock").read_text())
-    ours = yaml.safe_load(answer.text)
-    assert (ours["dependencies"], ours["digest"]) == (theirs["dependencies"], theirs["digest"])
+    own = yaml.safe_load(answer.text)
+    assert (own["dependencies"], own["digest"]) == (theirs["dependencies"], theirs["digest"])
 
 
 def test_a_chart_without_any_has_an_empty_lock(server: Server, web: Web) -> None:
@@ -184,8 +184,8 @@ def test_what_is_not_resolved(
     server: Server, web: Web, inside: Web, dependency: dict[str, str], status: int, words: str
 ) -> None:
     inside.serve(("database", "1.0.0", places.chart("database", "1.0.0")))
-    told = {name: text.format(web.url, inside.url) for name, text in dependency.items()}
-    answer = resolve(server, web, places.chart(dependencies=[{"name": "database", **told}]))
+    result = {name: text.format(web.url, inside.url) for name, text in dependency.items()}
+    answer = resolve(server, web, places.chart(dependencies=[{"name": "database", **result}]))
     assert words in problem(answer, status, PATH, dated=True)["detail"]
     assert inside.seen == []
 
@@ -211,5 +211,5 @@ def test_an_index_that_is_asked_for_again_is_fetched_once(server: Server, web: W
     ],
 )
 def test_the_chart_itself_must_be_there(server: Server, body: dict[str, str], status: int, words: str) -> None:
-    told = problem(post(server, "/dependencies/resolve", body), status, PATH, dated=True)
-    assert words in told["detail"]
+    result = problem(post(server, "/dependencies/resolve", body), status, PATH, dated=True)
+    assert words in result["detail"]

@@ -31,22 +31,24 @@ class Ask:
 GOOD = {"chartRef": "a/b", "revision": 1}
 
 
-def asked(fields: dict[str, Any], query: dict[str, str] | None = None, name: str = "r") -> Ask:
+def request_for(fields: dict[str, Any], query: dict[str, str] | None = None, name: str = "r") -> Ask:
     return read(Ask, {"name": name}, query or {}, fields)
 
 
 def fault(fields: dict[str, Any], query: dict[str, str] | None = None, name: str = "r") -> str:
     with pytest.raises(Invalid) as refused:
-        asked(fields, query, name)
+        request_for(fields, query, name)
     return refused.value.message
 
 
 def test_what_is_absent_has_its_default() -> None:
-    assert asked(GOOD) == Ask(name="r", chart_ref="a/b", revision=1)
+    assert request_for(GOOD) == Ask(name="r", chart_ref="a/b", revision=1)
 
 
 def test_unknown_fields_are_ignored_and_null_is_absent() -> None:
-    assert asked({**GOOD, "values": None, "mode": None, "only": None, "what": {"x": 1}}, {"what": "x"}) == asked(GOOD)
+    assert request_for(
+        {**GOOD, "values": None, "mode": None, "only": None, "what": {"x": 1}}, {"what": "x"}
+    ) == request_for(GOOD)
 
 
 def test_names_are_camel_case_on_the_wire() -> None:
@@ -86,7 +88,7 @@ def test_a_wrong_type_names_its_field(field: str, value: Any, words: str) -> Non
 
 @pytest.mark.parametrize(("text", "value"), [("true", True), ("TRUE", True), ("false", False), ("", False)])
 def test_booleans_of_the_query_are_words(text: str, value: bool) -> None:
-    assert asked(GOOD, {"all": text}).all is value
+    assert request_for(GOOD, {"all": text}).all is value
 
 
 @pytest.mark.parametrize("text", ["1", "yes", "0", "truee"])
@@ -95,9 +97,9 @@ def test_what_is_no_boolean_in_the_query_is_told(text: str) -> None:
 
 
 def test_a_field_may_come_with_the_query_as_well_and_the_body_wins() -> None:
-    assert asked(GOOD, {"owner": "query"}).owner == "query"
-    assert asked({**GOOD, "owner": " "}, {"owner": "query"}).owner == "query"
-    assert asked({**GOOD, "owner": "body"}, {"owner": "query"}).owner == "body"
+    assert request_for(GOOD, {"owner": "query"}).owner == "query"
+    assert request_for({**GOOD, "owner": " "}, {"owner": "query"}).owner == "query"
+    assert request_for({**GOOD, "owner": "body"}, {"owner": "query"}).owner == "body"
 
 
 def test_names_are_checked_by_helms_rules() -> None:

@@ -53,7 +53,7 @@ def address(endpoint: str) -> tuple[str, str]:
 
 
 @pytest.fixture(scope="module")
-def houses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Server]]:
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Server]]:
     """A server for each mode, without a cluster."""
     import contextlib
 
@@ -75,10 +75,10 @@ def test_the_table_has_the_thirty_five_endpoints_of_the_seed() -> None:
 @pytest.mark.parametrize("key", KEYS)
 @pytest.mark.parametrize("endpoint", ENDPOINTS)
 def test_nothing_changes_while_changes_are_disabled(
-    houses: dict[str, Server], mode: str, key: str, endpoint: str
+    servers: dict[str, Server], mode: str, key: str, endpoint: str
 ) -> None:
     method, path = address(endpoint)
-    answer = houses[mode].ask(method, path, b"" if method in ("POST", "PUT") else None, KEYS[key])
+    answer = servers[mode].ask(method, path, b"" if method in ("POST", "PUT") else None, KEYS[key])
     if endpoint in GATED:
         assert "svc.security" in problem(answer, 403, path, dated=True)["detail"]
     else:
@@ -87,9 +87,9 @@ def test_nothing_changes_while_changes_are_disabled(
 
 @pytest.mark.parametrize("key", KEYS)
 @pytest.mark.parametrize("endpoint", ENDPOINTS)
-def test_with_a_key_changes_need_it(houses: dict[str, Server], key: str, endpoint: str) -> None:
+def test_with_a_key_changes_need_it(servers: dict[str, Server], key: str, endpoint: str) -> None:
     method, path = address(endpoint)
-    answer = houses["FULL with a key"].ask(method, path, b"" if method in ("POST", "PUT") else None, KEYS[key])
+    answer = servers["FULL with a key"].ask(method, path, b"" if method in ("POST", "PUT") else None, KEYS[key])
     if endpoint in GATED and key != "right":
         assert "X-API-Key" in problem(answer, 401, path, dated=True)["detail"]
         assert answer.headers["WWW-Authenticate"]
@@ -98,34 +98,34 @@ def test_with_a_key_changes_need_it(houses: dict[str, Server], key: str, endpoin
 
 
 @pytest.mark.parametrize("endpoint", sorted(one for one in GATED if "/releases" in one))
-def test_what_is_gated_is_routed_without_a_cluster_as_well(houses: dict[str, Server], endpoint: str) -> None:
+def test_what_is_gated_is_routed_without_a_cluster_as_well(servers: dict[str, Server], endpoint: str) -> None:
     """403, then 401, then 404; never 400 first."""
     method, path = address(endpoint)
-    answer = houses["FULL with a key"].ask(method, path, b"{", KEYS["right"])
+    answer = servers["FULL with a key"].ask(method, path, b"{", KEYS["right"])
     assert "no cluster" in problem(answer, 404, path, dated=True)["detail"]
 
 
 @pytest.mark.parametrize("path", ["/releases", "/releases/r", "/releases/r/history", "/releases/upload"])
-def test_without_a_cluster_reads_of_releases_are_not_there(houses: dict[str, Server], path: str) -> None:
-    problem(houses["READ_ONLY"].get(f"/api/v1{path}"), 404, f"/api/v1{path}", dated=True)
+def test_without_a_cluster_reads_of_releases_are_not_there(servers: dict[str, Server], path: str) -> None:
+    problem(servers["READ_ONLY"].get(f"/api/v1{path}"), 404, f"/api/v1{path}", dated=True)
 
 
-def test_the_gate_comes_before_the_body(houses: dict[str, Server]) -> None:
+def test_the_gate_comes_before_the_body(servers: dict[str, Server]) -> None:
     large = b"x" * 2_000_000
-    assert houses["READ_ONLY"].post("/api/v1/repos", large).status == 403
-    assert houses["FULL with a key"].post("/api/v1/repos", large).status == 401
-    assert houses["FULL with a key"].ask("POST", "/api/v1/repos", large, KEYS["right"]).status == 413
-    assert houses["FULL with a key"].ask("POST", "/api/v1/repos", b"{}", KEYS["right"]).status == 400
+    assert servers["READ_ONLY"].post("/api/v1/repos", large).status == 403
+    assert servers["FULL with a key"].post("/api/v1/repos", large).status == 401
+    assert servers["FULL with a key"].ask("POST", "/api/v1/repos", large, KEYS["right"]).status == 413
+    assert servers["FULL with a key"].ask("POST", "/api/v1/repos", b"{}", KEYS["right"]).status == 400
 
 
-def test_a_dry_run_is_not_exempt(houses: dict[str, Server]) -> None:
-    asked = b'{"chartRef":"a/b","releaseName":"r","dryRun":true}'
-    assert houses["READ_ONLY"].post("/api/v1/releases", asked).status == 403
+def test_a_dry_run_is_not_exempt(servers: dict[str, Server]) -> None:
+    requested = b'{"chartRef":"a/b","releaseName":"r","dryRun":true}'
+    assert servers["READ_ONLY"].post("/api/v1/releases", requested).status == 403
 
 
-def test_the_route_comes_before_the_gate(houses: dict[str, Server]) -> None:
-    assert houses["READ_ONLY"].post("/api/v1/releases/r/nothing", b"{}").status == 404
-    answer = houses["READ_ONLY"].ask("PUT", "/api/v1/repos/pull", b"{}")
+def test_the_route_comes_before_the_gate(servers: dict[str, Server]) -> None:
+    assert servers["READ_ONLY"].post("/api/v1/releases/r/nothing", b"{}").status == 404
+    answer = servers["READ_ONLY"].ask("PUT", "/api/v1/repos/pull", b"{}")
     assert answer.status == 405
     assert answer.headers["Allow"] == "POST, DELETE, OPTIONS"
 
@@ -158,16 +158,16 @@ def test_in_closed_mode_the_key_reads_charts(serve: Serve) -> None:
     assert server.ask("GET", "/api/v1/processes", None, KEYS["right"]).status == 401
 
 
-def test_the_log_tells_the_posture_and_never_the_key(houses: dict[str, Server]) -> None:
-    told = {mode: server.log.read_text() for mode, server in houses.items()}
-    assert "READ_ONLY" in told["READ_ONLY"]
-    assert "svc.security.api-key" in told["FULL without a key"]
-    assert "may be changed with the key" in told["FULL with a key"]
-    assert not any("open sesame" in log for log in told.values())
+def test_the_log_tells_the_posture_and_never_the_key(servers: dict[str, Server]) -> None:
+    result = {mode: server.log.read_text() for mode, server in servers.items()}
+    assert "READ_ONLY" in result["READ_ONLY"]
+    assert "svc.security.api-key" in result["FULL without a key"]
+    assert "may be changed with the key" in result["FULL with a key"]
+    assert not any("open sesame" in log for log in result.values())
 
 
 @pytest.mark.parametrize(
-    ("security", "enabled", "told"),
+    ("security", "enabled", "result"),
     [
         (ChartSecurity(), True, "READ_ONLY"),
         (ChartSecurity(mode="FULL"), True, "api-key"),
@@ -175,9 +175,9 @@ def test_the_log_tells_the_posture_and_never_the_key(houses: dict[str, Server]) 
         (ChartSecurity(), False, "switched off"),
     ],
 )
-def test_each_posture_has_its_words(security: ChartSecurity, enabled: bool, told: str) -> None:
+def test_each_posture_has_its_words(security: ChartSecurity, enabled: bool, result: str) -> None:
     svc = Svc(security=security, rest=Rest(access_interceptor=AccessInterceptor(enabled)))
-    assert told in chart_access(Config(svc=svc))
+    assert result in chart_access(Config(svc=svc))
 
 
 # The base path
@@ -198,10 +198,10 @@ def test_a_base_path_moves_every_chart_group_and_nothing_else(serve: Serve) -> N
     assert server.get("/api/v1/processes").status == 200
 
 
-def test_readyz_says_which_groups_are_on(houses: dict[str, Server], tmp_path: Path) -> None:
-    told = houses["READ_ONLY"].get("/readyz").json["charts"]
-    assert told["releases"] is False
-    assert told["repositories"] is told["hub"] is told["dependencies"] is told["charts"] is True
+def test_readyz_says_which_groups_are_on(servers: dict[str, Server], tmp_path: Path) -> None:
+    result = servers["READ_ONLY"].get("/readyz").json["charts"]
+    assert result["releases"] is False
+    assert result["repositories"] is result["hub"] is result["dependencies"] is result["charts"] is True
 
 
 # What a host application may do

@@ -30,7 +30,7 @@ class Fake:
     """Answers as it is told to, and counts."""
 
     def __init__(self, answering: Answering) -> None:
-        self.asked: list[str] = []
+        self.paths: list[str] = []
         self.connections = 0
         fake = self
 
@@ -43,7 +43,7 @@ class Fake:
                 super().setup()
 
             def do_GET(self) -> None:
-                fake.asked.append(self.path)
+                fake.paths.append(self.path)
                 parts = urlsplit(self.path)
                 answer = answering(parts.path, parse_qs(parts.query), self.headers["Accept"])
                 if answer is None:
@@ -74,18 +74,18 @@ def fake(answering: Answering) -> Iterator[Fake]:
         thread.join()
 
 
-def run(access: Access, ask: Callable[[Cluster], Any]) -> Any:
+def run(access: Access, send_request: Callable[[Cluster], Any]) -> Any:
     async def main() -> Any:
         cluster = Cluster(access)
         try:
-            return await ask(cluster)
+            return await send_request(cluster)
         finally:
             cluster.close()
 
     return asyncio.run(main())
 
 
-def told(what: Any, status: int = 200) -> tuple[int, bytes]:
+def json_response(what: Any, status: int = 200) -> tuple[int, bytes]:
     return status, json.dumps(what).encode()
 
 
@@ -108,14 +108,14 @@ def test_an_answer_that_is_no_json_is_its_failure(body: bytes) -> None:
 
 
 def test_what_is_not_there_is_nothing() -> None:
-    with fake(lambda *_: told({}, 404)) as api:
+    with fake(lambda *_: json_response({}, 404)) as api:
         assert run(api.access, lambda cluster: cluster.get("/x")) is None
 
 
 def test_a_connection_is_kept_and_one_that_was_closed_meanwhile_is_replaced() -> None:
-    with fake(lambda path, *_: None if path == "/close" else told({"path": path})) as api:
+    with fake(lambda path, *_: None if path == "/close" else json_response({"path": path})) as api:
 
-        async def ask(cluster: Cluster) -> None:
+        async def send_request(cluster: Cluster) -> None:
             for _ in range(5):
                 assert await cluster.get("/a") == {"path": "/a"}
             assert api.connections == 1
@@ -123,13 +123,13 @@ def test_a_connection_is_kept_and_one_that_was_closed_meanwhile_is_replaced() ->
                 await cluster.get("/close")
             assert await cluster.get("/b") == {"path": "/b"}
 
-        run(api.access, ask)
+        run(api.access, send_request)
         assert api.connections <= 4
 
 
 def test_an_answer_larger_than_the_bound_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "_MAX_RESPONSE_BYTES", 1000)
-    with fake(lambda *_: told("x" * 1000)) as api, pytest.raises(Upstream):
+    with fake(lambda *_: json_response("x" * 1000)) as api, pytest.raises(Upstream):
         run(api.access, lambda cluster: cluster.get("/x"))
 
 
@@ -211,7 +211,7 @@ def test_somebody_listens_and_says_nothing(scheme: str, monkeypatch: pytest.Monk
 
 
 def test_somebody_speaks_no_tls() -> None:
-    with fake(lambda *_: told({})) as api, pytest.raises(Upstream):
+    with fake(lambda *_: json_response({})) as api, pytest.raises(Upstream):
         run(Access("https", "127.0.0.1", api.access.port, ""), lambda cluster: cluster.get("/x"))
 
 
@@ -230,17 +230,17 @@ def test_credentials_that_are_none_are_told_without_showing_them(blobs: dict[str
 
 
 def test_more_at_once_than_connections_wait_for_one() -> None:
-    with fake(lambda path, *_: told({"path": path})) as api:
+    with fake(lambda path, *_: json_response({"path": path})) as api:
 
-        async def ask(cluster: Cluster) -> list[Any]:
+        async def send_request(cluster: Cluster) -> list[Any]:
             return await asyncio.gather(*(cluster.get(f"/{index}") for index in range(100)))
 
-        assert run(api.access, ask) == [{"path": f"/{index}"} for index in range(100)]
+        assert run(api.access, send_request) == [{"path": f"/{index}"} for index in range(100)]
         assert api.connections <= 8
 
 
 def test_a_prefix_comes_before_every_path() -> None:
-    with fake(lambda path, *_: told({"path": path})) as api:
+    with fake(lambda path, *_: json_response({"path": path})) as api:
         access = Access("http", "127.0.0.1", api.access.port, "/k8s/clusters/one")
         assert run(access, lambda cluster: cluster.get("/api")) == {"path": "/k8s/clusters/one/api"}
 
@@ -249,7 +249,7 @@ def test_a_prefix_comes_before_every_path() -> None:
 
 
 def page(items: list[dict[str, Any]], following: str = "") -> tuple[int, bytes]:
-    return told({"items": items, "metadata": {"continue": following}})
+    return json_response({"items": items, "metadata": {"continue": following}})
 
 
 def test_a_list_is_read_page_by_page() -> None:
@@ -257,14 +257,14 @@ def test_a_list_is_read_page_by_page() -> None:
     with fake(lambda _, query, __: pages[query.get("continue", [""])[0]]) as api:
         found = run(api.access, lambda cluster: cluster.metadata("/list", "owner=helm"))
     assert found == [{"a": 1}, {"a": 2}, {"a": 3}]
-    assert all("labelSelector=owner%3Dhelm" in path for path in api.asked)
+    assert all("labelSelector=owner%3Dhelm" in path for path in api.paths)
 
 
 def test_a_list_that_the_cluster_forgets_is_begun_anew_once() -> None:
-    answers = [page([{"a": 1}], "two"), told({}, 410), page([{"a": 2}])]
+    answers = [page([{"a": 1}], "two"), json_response({}, 410), page([{"a": 2}])]
     with fake(lambda *_: answers.pop(0)) as api:
         assert run(api.access, lambda cluster: cluster.metadata("/list", "x=y")) == [{"a": 2}]
-    with fake(lambda *_: told({}, 410)) as api, pytest.raises(Upstream, match="expired"):
+    with fake(lambda *_: json_response({}, 410)) as api, pytest.raises(Upstream, match="expired"):
         run(api.access, lambda cluster: cluster.metadata("/list", "x=y"))
 
 
@@ -280,7 +280,7 @@ def held(*releases: dict[str, Any], cached: int | None = None) -> Answering:
     def answer(path: str, query: dict[str, list[str]], accept: str) -> tuple[int, bytes]:
         if not path.endswith("/secrets"):
             found = there.get(path.rpartition("/")[2])
-            return told(found) if found else told({}, 404)
+            return json_response(found) if found else json_response({}, 404)
         items = list(there.values())
         if "resourceVersion" in query:
             items = items[:cached]
@@ -296,27 +296,27 @@ def test_a_memory_that_is_behind_misleads_nobody() -> None:
     for behind in range(6):
         with fake(held(*revisions, cached=behind)) as api:
 
-            async def ask(cluster: Cluster) -> None:
+            async def send_request(cluster: Cluster) -> None:
                 native = Native(cluster)
                 assert (await native.newest("n", "a"))["version"] == 5
                 assert [row.revision for row in await native.history("n", "a")] == [5, 4, 3, 2, 1]
                 assert [row.revision for row in await native.rows("n")] == [5]
 
-            run(api.access, ask)
+            run(api.access, send_request)
 
 
 def test_a_listing_reads_each_release_once() -> None:
     with fake(held(*(stored(f"r{index:02}", "n") for index in range(50)))) as api:
 
-        async def ask(cluster: Cluster) -> None:
+        async def send_request(cluster: Cluster) -> None:
             native = Native(cluster)
             first = await native.rows("n")
-            before = len(api.asked)
+            before = len(api.paths)
             assert await native.rows("n") == first
             assert [row.name for row in first] == [f"r{index:02}" for index in range(50)]
-            assert len(api.asked) == before + 1
+            assert len(api.paths) == before + 1
 
-        run(api.access, ask)
+        run(api.access, send_request)
 
 
 def test_more_revisions_than_are_asked_for_by_name() -> None:
@@ -327,9 +327,9 @@ def test_more_revisions_than_are_asked_for_by_name() -> None:
 
 def test_no_release_is_not_found() -> None:
     with fake(held()) as api:
-        for ask in ("newest", "history", "all_values", "resources"):
+        for method in ("newest", "history", "all_values", "resources"):
             with pytest.raises(NotFound):
-                run(api.access, lambda cluster, ask=ask: getattr(Native(cluster), ask)("n", "a"))  # type: ignore[misc]
+                run(api.access, lambda cluster, method=method: getattr(Native(cluster), method)("n", "a"))  # type: ignore[misc]
         assert run(api.access, lambda cluster: Native(cluster).rows("n")) == []
 
 
@@ -352,11 +352,11 @@ def test_one_object_that_we_may_not_see_does_not_hide_the_others() -> None:
 
     def answer(path: str, query: dict[str, list[str]], accept: str) -> tuple[int, bytes] | None:
         if path == "/api/v1":
-            return told({"resources": kinds})
+            return json_response({"resources": kinds})
         if path.endswith("/secrets/x"):
-            return told({"message": "no"}, 403)
+            return json_response({"message": "no"}, 403)
         if path == "/api/v1/nodes/x" or path == "/api/v1/namespaces/n/pods/x":
-            return told({"kind": "Any", "status": {"phase": "Succeeded"}})
+            return json_response({"kind": "Any", "status": {"phase": "Succeeded"}})
         return releases(path, query, accept)
 
     with fake(answer) as api:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from charting import FULL, HELMS, KEY, MAP, chart, helm, said, upload
+from charting import FULL, HELMS, KEY, MAP, chart, helm, send_json, upload
 from cluster import Cluster
 from cluster_proxy import BUSY, CUT, HALF, PASS, STALL, Choose, RequestProxy, StreamProxy, proxies
 from conftest import ROOT, Answer, Server
@@ -43,7 +43,7 @@ class Place:
         return upload(self.server, f"{API}/releases/upload", KEY, chart=CHART, request=request)
 
     def uninstall(self, name: str) -> Answer:
-        return said(self.server, "DELETE", f"{API}/releases/{name}?namespace={self.namespace}&timeout=1")
+        return send_json(self.server, "DELETE", f"{API}/releases/{name}?namespace={self.namespace}&timeout=1")
 
 
 @pytest.fixture(scope="module")

@@ -133,10 +133,10 @@ def ok(answer: Answer) -> Answer:
     return answer
 
 
-def same_row(ours: dict[str, Any], theirs: dict[str, Any]) -> None:
-    assert ours["updated"].endswith("Z")
-    assert nanoseconds(ours["updated"]) == nanoseconds(theirs["updated"])
-    assert ours | {"updated": 0} == theirs | {"updated": 0, "revision": int(theirs["revision"])}
+def same_row(own_one: dict[str, Any], theirs: dict[str, Any]) -> None:
+    assert own_one["updated"].endswith("Z")
+    assert nanoseconds(own_one["updated"]) == nanoseconds(theirs["updated"])
+    assert own_one | {"updated": 0} == theirs | {"updated": 0, "revision": int(theirs["revision"])}
 
 
 # The same as helm's
@@ -146,14 +146,14 @@ def same_row(ours: dict[str, Any], theirs: dict[str, Any]) -> None:
 def test_the_list_is_helms(server: Server, lived: tuple[Helm, str]) -> None:
     helm, space = lived
     theirs = helm.json("list", "-n", space, "-m", "0", *(["--all"] if helm.major == 3 else []))
-    ours = ok(server.get(f"{API}?namespace={space}")).json
-    assert [row["name"] for row in ours] == [row["name"] for row in theirs]
-    statuses = {row["name"]: row["status"] for row in ours}
+    own_one = ok(server.get(f"{API}?namespace={space}")).json
+    assert [row["name"] for row in own_one] == [row["name"] for row in theirs]
+    statuses = {row["name"]: row["status"] for row in own_one}
     assert statuses == {
         "web": "deployed", "one": "deployed", "kept": "uninstalled", "failed": "failed", "many": "deployed",
         "pending": "pending-install", "odd": "superseded",
     }  # fmt: skip
-    for row, their in zip(ours, theirs, strict=True):
+    for row, their in zip(own_one, theirs, strict=True):
         assert list(row) == ["name", "namespace", "revision", "updated", "status", "chart", "app_version"]
         same_row(row, their)
 
@@ -166,19 +166,19 @@ NAMES = ("web", "one", "kept", "failed", "many", "pending", "odd")
 def test_a_release_is_helms(server: Server, lived: tuple[Helm, str], name: str) -> None:
     helm, space = lived
     theirs = helm.json("status", "-n", space, name)
-    ours = ok(server.get(f"{API}/{name}?namespace={space}")).json
-    assert list(ours) == ["name", "namespace", "version", "info", "manifest"]
-    assert list(ours["info"]) == ["first_deployed", "last_deployed", "deleted", "description", "status", "notes"]
+    own_one = ok(server.get(f"{API}/{name}?namespace={space}")).json
+    assert list(own_one) == ["name", "namespace", "version", "info", "manifest"]
+    assert list(own_one["info"]) == ["first_deployed", "last_deployed", "deleted", "description", "status", "notes"]
     for field in ("name", "namespace", "version"):
-        assert ours[field] == theirs[field]
-    assert ours["manifest"] == theirs.get("manifest", "")
-    assert ours["info"]["status"] == theirs["info"]["status"]
-    assert ours["info"]["description"] == theirs["info"]["description"]
-    assert ours["info"]["notes"] == theirs["info"].get("notes", "")
+        assert own_one[field] == theirs[field]
+    assert own_one["manifest"] == theirs.get("manifest", "")
+    assert own_one["info"]["status"] == theirs["info"]["status"]
+    assert own_one["info"]["description"] == theirs["info"]["description"]
+    assert own_one["info"]["notes"] == theirs["info"].get("notes", "")
     for field in ("first_deployed", "last_deployed", "deleted"):
         their = theirs["info"].get(field) or None
-        assert (ours["info"][field] and nanoseconds(ours["info"][field])) == (their and nanoseconds(their))
-    assert (ours["info"]["deleted"] is not None) == (name == "kept")
+        assert (own_one["info"][field] and nanoseconds(own_one["info"][field])) == (their and nanoseconds(their))
+    assert (own_one["info"]["deleted"] is not None) == (name == "kept")
 
 
 @needs_helm
@@ -186,17 +186,17 @@ def test_a_release_is_helms(server: Server, lived: tuple[Helm, str], name: str) 
 def test_the_history_is_helms_the_other_way_round(server: Server, lived: tuple[Helm, str], name: str) -> None:
     helm, space = lived
     theirs = helm.json("history", "-n", space, name)
-    ours = ok(server.get(f"{API}/{name}/history?namespace={space}")).json
-    assert [row["revision"] for row in ours] == [row["revision"] for row in theirs][::-1]
-    for row, their in zip(ours, reversed(theirs), strict=True):
+    own_one = ok(server.get(f"{API}/{name}/history?namespace={space}")).json
+    assert [row["revision"] for row in own_one] == [row["revision"] for row in theirs][::-1]
+    for row, their in zip(own_one, reversed(theirs), strict=True):
         assert list(row) == ["revision", "updated", "status", "chart", "app_version", "description"]
         same_row(row, their)
     if name == "web":
-        assert [(row["revision"], row["status"]) for row in ours] == [
+        assert [(row["revision"], row["status"]) for row in own_one] == [
             (3, "deployed"), (2, "superseded"), (1, "superseded"),
         ]  # fmt: skip
     if name == "many":
-        assert [row["revision"] for row in ours] == [4, 3]
+        assert [row["revision"] for row in own_one] == [4, 3]
 
 
 @needs_helm
@@ -205,14 +205,14 @@ def test_the_history_is_helms_the_other_way_round(server: Server, lived: tuple[H
 def test_values_are_helms(server: Server, lived: tuple[Helm, str], name: str, all_of_them: str) -> None:
     helm, space = lived
     theirs = helm.json("get", "values", "-n", space, name, *(["--all"] if all_of_them == "true" else []))
-    ours = ok(server.get(f"{API}/{name}/values?namespace={space}&all={all_of_them}"))
-    assert ours.headers["Content-Type"] == "text/plain; charset=utf-8"
-    assert yaml.safe_load(ours.text) == (theirs or {})
+    own_one = ok(server.get(f"{API}/{name}/values?namespace={space}&all={all_of_them}"))
+    assert own_one.headers["Content-Type"] == "text/plain; charset=utf-8"
+    assert yaml.safe_load(own_one.text) == (theirs or {})
     as_json = ok(server.get(f"{API}/{name}/values?namespace={space}&all={all_of_them}", Accept="application/json"))
     assert as_json.headers["Content-Type"] == "application/json"
     assert as_json.json == (theirs or {})
     if name == "one" and all_of_them == "false":
-        assert ours.text == "{}\n"
+        assert own_one.text == "{}\n"
 
 
 GIVEN: list[Any] = [..., None, 1, [1], {}, {"k": None}, {"k": 1}, {"k": {"x": None}}, {"n": None}]
@@ -254,9 +254,9 @@ def test_manifest_and_notes_are_helms(server: Server, lived: tuple[Helm, str], n
 @pytest.mark.parametrize("name", NAMES)
 def test_hooks_are_helms(server: Server, lived: tuple[Helm, str], name: str) -> None:
     helm, space = lived
-    ours = ok(server.get(f"{API}/{name}/hooks?namespace={space}")).json
+    own_one = ok(server.get(f"{API}/{name}/hooks?namespace={space}")).json
     theirs = helm.json("status", "-n", space, name).get("hooks") or []
-    assert ours == [
+    assert own_one == [
         {
             "kind": hook["kind"],
             "name": hook["name"],
@@ -267,7 +267,7 @@ def test_hooks_are_helms(server: Server, lived: tuple[Helm, str], name: str) -> 
         for hook in theirs
     ]
     if name == "web":
-        assert [hook["weight"] for hook in ours if "test" in hook["phases"]] == [3]
+        assert [hook["weight"] for hook in own_one if "test" in hook["phases"]] == [3]
 
 
 @needs_helm
@@ -292,13 +292,13 @@ def test_helm_answers_the_same_where_the_kubeconfig_is_its_own_to_read(
         paths = [API, *(f"{API}/web{read}" for read in READS), f"{API}/kept", f"{API}/kept/resources"]
         for path in paths:
             path += ("&" if "?" in path else "?") + f"namespace={space}"
-            ours, theirs = ok(server.get(path)), ok(other.get(path))
+            own_one, theirs = ok(server.get(path)), ok(other.get(path))
             if path.startswith(f"{API}/kept/resources"):
                 assert [(one["name"], one["ready"]) for one in theirs.json] == [("kept", False)]
             elif "values" in path:
-                assert yaml.safe_load(ours.text) == yaml.safe_load(theirs.text)
+                assert yaml.safe_load(own_one.text) == yaml.safe_load(theirs.text)
             else:
-                assert ours.body == theirs.body, path
+                assert own_one.body == theirs.body, path
         for read in ("", "/history", "/values?all=true", "/resources"):
             assert other.get(f"{API}/nobody{read}").status == 404
     finally:

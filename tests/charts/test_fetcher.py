@@ -168,19 +168,19 @@ def test_a_name_is_refused_for_any_of_its_addresses() -> None:
 
 def test_a_name_that_means_something_else_the_next_time_is_asked_only_once(web: Web) -> None:
     """DNS rebinding: the address that was checked is the one that is reached, and it is not this machine."""
-    asked = []
+    requested = []
     look = names(rebinding=["93.184.215.14", "127.0.0.1"])
 
     async def counted(host: str, port: int) -> list[tuple[int, Any]]:
-        asked.append(host)
+        requested.append(host)
         return await look(host, port)
 
     web.pages["/"] = b"inside"
     one = fetcher(lookup=counted, timeout=Seconds(0.3))
-    with pytest.raises(Problem) as told:
+    with pytest.raises(Problem) as result:
         get(one, f"http://rebinding.example:{web.port}/")
-    assert isinstance(told.value, Upstream | TimedOut)
-    assert asked == ["rebinding.example"]
+    assert isinstance(result.value, Upstream | TimedOut)
+    assert requested == ["rebinding.example"]
     refused(one, f"http://rebinding.example:{web.port}/")
     assert web.seen == []
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from charting import FULL, HELMS, KEY, MAP, chart, helm, said, upload
+from charting import FULL, HELMS, KEY, MAP, chart, helm, send_json, upload
 from cluster import Cluster
 from conftest import Answer, Server, wait_for
 from stored import keep, stored
@@ -45,7 +45,7 @@ class Place:
         self.server, self.cluster, self.namespace = server, cluster, ""
 
     def ask(self, method: str, path: str, fields: Any = None, query: str = "") -> Answer:
-        return said(self.server, method, f"{API}{path}?namespace={self.namespace}{query}", fields)
+        return send_json(self.server, method, f"{API}{path}?namespace={self.namespace}{query}", fields)
 
     def install(self, archive: bytes, **fields: Any) -> Answer:
         request = {"releaseName": "r", "namespace": self.namespace, **fields}
@@ -71,7 +71,7 @@ def settings(cluster: Cluster, program: str) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module", params=HELMS)
-def house_of(
+def runner_of(
     request: pytest.FixtureRequest, cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Place]:
     with running_server(tmp_path_factory.mktemp(request.param), svc=settings(cluster, request.param)) as server:
@@ -79,9 +79,9 @@ def house_of(
 
 
 @pytest.fixture
-def place(house_of: Place, cluster: Cluster) -> Place:
-    house_of.namespace = cluster.namespace()
-    return house_of
+def place(runner_of: Place, cluster: Cluster) -> Place:
+    runner_of.namespace = cluster.namespace()
+    return runner_of
 
 
 def notes(server: Server) -> list[Path]:

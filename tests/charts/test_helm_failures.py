@@ -136,37 +136,39 @@ def test_it_names_the_webhook_the_api_group_or_the_object(stderr: str, name: str
     assert name in helm_errors.problem_from_output(stderr).message
 
 
-def told(stderr: str) -> Problem:
+def problem_for(stderr: str) -> Problem:
     return helm_errors.problem_from_output(stderr)
 
 
 def test_details_have_no_paths_of_ours() -> None:
-    words = told("Error: file '/tmp/pilothouse-x/abc/chart/chart.tgz' does not appear to be a gzipped archive; got 'x'")
+    words = problem_for(
+        "Error: file '/tmp/pilothouse-x/abc/chart/chart.tgz' does not appear to be a gzipped archive; got 'x'"
+    )
     assert "/tmp" not in words.message
     assert "chart.tgz" in words.message
-    assert "a/templates/b.yaml" in told("Error: parse error at (a/templates/b.yaml:1): no").message
+    assert "a/templates/b.yaml" in problem_for("Error: parse error at (a/templates/b.yaml:1): no").message
 
 
 def test_details_have_no_credentials() -> None:
-    words = told("Error: failed to fetch https://anna:secret@example.org/x.tgz : 404 Not Found")
+    words = problem_for("Error: failed to fetch https://anna:secret@example.org/x.tgz : 404 Not Found")
     assert "secret" not in words.message
     assert "https://example.org/x.tgz" in words.message
 
 
 def test_details_of_what_cannot_be_reached_have_no_addresses() -> None:
-    words = told('Error: Kubernetes cluster unreachable: Get "https://10.1.2.3:6443/version": dial tcp 10.1.2.3:6443: '
+    words = problem_for('Error: Kubernetes cluster unreachable: Get "https://10.1.2.3:6443/version": dial tcp 10.1.2.3:6443: '
                  "connect: connection refused")  # fmt: skip
     assert words.message == "the cluster cannot be reached: connection refused"
 
 
 def test_details_of_a_cluster_that_goes_away_in_the_middle_have_no_addresses() -> None:
-    words = told('Error: UPGRADE FAILED: error validating "": error validating data: failed to download openapi: '
+    words = problem_for('Error: UPGRADE FAILED: error validating "": error validating data: failed to download openapi: '
                  'Get "https://10.1.2.3:6443/openapi/v2?timeout=32s": EOF')  # fmt: skip
     assert words.message == "the cluster cannot be reached"
 
 
 def test_details_have_no_pieces_of_a_secret() -> None:
-    words = told(
+    words = problem_for(
         'Error: INSTALLATION FAILED: 1 error occurred:\n\t* Secret in version "v1" cannot be handled as a Secret: '
         "Data: decode base64: illegal base64 data at input byte 3, error found in #10 byte of "
         '...|t hidden!"},"kind":"|..., bigger context ...|{"apiVersion":"v1","data":{"a":"not hidden!"}|...'
@@ -176,13 +178,13 @@ def test_details_have_no_pieces_of_a_secret() -> None:
 
 
 def test_details_are_one_line_of_a_bearable_length() -> None:
-    words = told("Error: execution error at (a/b.yaml:1:2): " + "x\n" * 5000 + "y" * 100_000)
+    words = problem_for("Error: execution error at (a/b.yaml:1:2): " + "x\n" * 5000 + "y" * 100_000)
     assert len(words.message) <= 1500
     assert "\n" not in words.message
 
 
 def test_a_failure_without_words_has_some() -> None:
-    assert told("").message.strip() == "helm failed without a message"
+    assert problem_for("").message.strip() == "helm failed without a message"
 
 
 @pytest.mark.parametrize(

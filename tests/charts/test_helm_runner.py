@@ -26,7 +26,7 @@ if [ "$1" = version ]; then echo ${VERSION:-v4.1.4}; exit 0; fi
 """
 
 
-class House:
+class RunnerFixture:
     """A helm that does what `script` says, in folders of its own."""
 
     def __init__(self, folder: Path, script: str, begin: str = BEGIN, **settings: Any) -> None:
@@ -63,17 +63,19 @@ class House:
 
 
 def test_what_it_writes_and_how_it_ends_come_back(tmp_path: Path) -> None:
-    output = House(tmp_path, "cat; echo err >&2; exit 3").once(values=b'{"a":"b"}')
+    output = RunnerFixture(tmp_path, "cat; echo err >&2; exit 3").once(values=b'{"a":"b"}')
     assert (output.stdout, output.stderr, output.exit.code, output.ok) == (b'{"a":"b"}', "err\n", 3, False)
 
 
 def test_much_output_and_large_values_pass_whole(tmp_path: Path) -> None:
     values = b"x" * 900_000
-    assert House(tmp_path, "cat; cat /dev/null; head -c 300000 /dev/zero >&2").once(values=values).stdout == values
+    assert (
+        RunnerFixture(tmp_path, "cat; cat /dev/null; head -c 300000 /dev/zero >&2").once(values=values).stdout == values
+    )
 
 
 def test_it_sees_nothing_of_our_environment_but_a_short_list(tmp_path: Path) -> None:
-    seen = dict(line.split("=", 1) for line in House(tmp_path, "env").once().stdout.decode().splitlines())
+    seen = dict(line.split("=", 1) for line in RunnerFixture(tmp_path, "env").once().stdout.decode().splitlines())
     assert "SECRET" not in seen
     assert "HELM_NAMESPACE" not in seen
     data = str(tmp_path / "data")
@@ -88,50 +90,52 @@ def test_it_sees_nothing_of_our_environment_but_a_short_list(tmp_path: Path) -> 
 
 
 def test_it_runs_in_an_empty_folder_with_a_group_of_its_own(tmp_path: Path) -> None:
-    told = House(tmp_path, "pwd; ls -A; cut -d ' ' -f 6 /proc/$$/stat; echo $$").once().stdout.decode().split()
-    assert told[0].startswith(str(tmp_path / "run"))
-    assert told[1] == told[2]
+    result = (
+        RunnerFixture(tmp_path, "pwd; ls -A; cut -d ' ' -f 6 /proc/$$/stat; echo $$").once().stdout.decode().split()
+    )
+    assert result[0].startswith(str(tmp_path / "run"))
+    assert result[1] == result[2]
 
 
 def test_its_memory_is_bounded(tmp_path: Path) -> None:
-    output = House(tmp_path, "ulimit -v; ulimit -c", max_memory=Size(512 * 1024**2)).once()
+    output = RunnerFixture(tmp_path, "ulimit -v; ulimit -c", max_memory=Size(512 * 1024**2)).once()
     assert output.stdout.split() == [b"524288", b"0"]
 
 
 def test_a_reading_one_that_takes_too_long_is_ended_though_it_will_not_go(tmp_path: Path) -> None:
-    house = House(tmp_path, "trap '' TERM; echo $$ > pid; sleep 60 & wait; sleep 60")
+    runner = RunnerFixture(tmp_path, "trap '' TERM; echo $$ > pid; sleep 60 & wait; sleep 60")
     with pytest.raises(Unprocessable, match=r"0\.5 s \(the setting\)"):
-        house.once(Bounds(0.5, "the setting", Unprocessable))
+        runner.once(Bounds(0.5, "the setting", Unprocessable))
     (pid,) = [int(file.read_text()) for file in tmp_path.glob("run*/pid")]
     wait_for(lambda: not alive(pid))
 
 
 def test_a_changing_one_is_asked_and_has_the_time_to_say_so(tmp_path: Path) -> None:
     """SIGTERM only: it writes down that the change failed. A killed one would leave the release pending."""
-    house = House(tmp_path, "trap 'sleep 1; touch told; exit 1' TERM; sleep 60 & wait")
+    runner = RunnerFixture(tmp_path, "trap 'sleep 1; touch told; exit 1' TERM; sleep 60 & wait")
     with pytest.raises(TimedOut):
-        house.once(Bounds(0.3, "timeout", TimedOut, lambda: None))
+        runner.once(Bounds(0.3, "timeout", TimedOut, lambda: None))
     assert len(list(tmp_path.glob("run*/told"))) == 1
 
 
 def test_output_beyond_its_bound_ends_a_reading_one(tmp_path: Path) -> None:
-    house = House(tmp_path, "yes", max_output=Size(100_000))
+    runner = RunnerFixture(tmp_path, "yes", max_output=Size(100_000))
     with pytest.raises(Unprocessable, match=r"svc\.helm\.max-output"):
-        house.once()
+        runner.once()
 
 
 def test_output_beyond_its_bound_does_not_end_a_changing_one(tmp_path: Path) -> None:
-    house = House(tmp_path, "head -c 500000 /dev/zero; sleep 0.2; touch told", max_output=Size(1000))
+    runner = RunnerFixture(tmp_path, "head -c 500000 /dev/zero; sleep 0.2; touch told", max_output=Size(1000))
     with pytest.raises(Unprocessable, match=r"svc\.helm\.max-output"):
-        house.once(Bounds(20, "timeout", TimedOut, lambda: None))
+        runner.once(Bounds(20, "timeout", TimedOut, lambda: None))
     assert len(list(tmp_path.glob("run*/told"))) == 1
 
 
 def test_a_reading_one_ends_within_a_second_when_nobody_waits_for_it(tmp_path: Path) -> None:
-    house = House(tmp_path, "echo $$ > pid; sleep 60")
+    runner = RunnerFixture(tmp_path, "echo $$ > pid; sleep 60")
 
     async def work(helm: Helm) -> float:
-        task = asyncio.create_task(helm.run(["do"], house.empty(), Bounds(60, "test")))
+        task = asyncio.create_task(helm.run(["do"], runner.empty(), Bounds(60, "test")))
         while not (pids := list(tmp_path.glob("run*/pid"))) or not pids[0].read_text().strip():
             await asyncio.sleep(0.01)
         task.cancel()
@@ -141,33 +145,35 @@ def test_a_reading_one_ends_within_a_second_when_nobody_waits_for_it(tmp_path: P
         assert not alive(int(pids[0].read_text()))
         return time.monotonic() - began
 
-    assert house.run(work) < 1
+    assert runner.run(work) < 1
 
 
 def test_no_more_run_at_once_than_may(tmp_path: Path) -> None:
-    house = House(tmp_path, "touch ../on.$$; ls .. | grep -c on\\\\.; sleep 0.2; rm ../on.$$", max_concurrent=2)
+    runner = RunnerFixture(
+        tmp_path, "touch ../on.$$; ls .. | grep -c on\\\\.; sleep 0.2; rm ../on.$$", max_concurrent=2
+    )
 
     async def work(helm: Helm) -> list[Output]:
-        return await asyncio.gather(*(helm.run(["do"], house.empty(), Bounds(20, "test")) for _ in range(6)))
+        return await asyncio.gather(*(helm.run(["do"], runner.empty(), Bounds(20, "test")) for _ in range(6)))
 
-    assert {output.stdout.strip() for output in house.run(work)} <= {b"1", b"2"}
+    assert {output.stdout.strip() for output in runner.run(work)} <= {b"1", b"2"}
 
 
 def test_who_waits_too_long_for_room_is_told(tmp_path: Path) -> None:
-    house = House(tmp_path, "sleep 60", max_concurrent=1, lock_timeout=Seconds(0.3))
+    runner = RunnerFixture(tmp_path, "sleep 60", max_concurrent=1, lock_timeout=Seconds(0.3))
 
     async def work(helm: Helm) -> None:
-        first = asyncio.create_task(helm.run(["do"], house.empty(), Bounds(60, "test")))
+        first = asyncio.create_task(helm.run(["do"], runner.empty(), Bounds(60, "test")))
         await asyncio.sleep(0)
         with pytest.raises(Unavailable, match=r"svc\.helm\.max-concurrent"):
-            await asyncio.gather(*(helm.run(["do"], house.empty(), Bounds(60, "test")) for _ in range(2)))
+            await asyncio.gather(*(helm.run(["do"], runner.empty(), Bounds(60, "test")) for _ in range(2)))
         first.cancel()
 
-    house.run(work)
+    runner.run(work)
 
 
 def test_one_change_at_a_time_for_a_release(tmp_path: Path) -> None:
-    house = House(tmp_path, "", lock_timeout=Seconds(0.2))
+    runner = RunnerFixture(tmp_path, "", lock_timeout=Seconds(0.2))
 
     async def work(helm: Helm) -> None:
         async with helm.exclusive("cluster", "ns", "r"):
@@ -180,7 +186,7 @@ def test_one_change_at_a_time_for_a_release(tmp_path: Path) -> None:
             pass
         assert helm._locks == {}, "a lock that nobody waits for is let go"
 
-    house.run(work)
+    runner.run(work)
 
 
 def test_a_time_that_is_over_inside_is_not_taken_for_a_conflict(tmp_path: Path) -> None:
@@ -189,84 +195,84 @@ def test_a_time_that_is_over_inside_is_not_taken_for_a_conflict(tmp_path: Path) 
             async with helm.exclusive("r"):
                 raise TimeoutError
 
-    House(tmp_path, "").run(work)
+    RunnerFixture(tmp_path, "").run(work)
 
 
 def test_a_change_says_when_it_begins(tmp_path: Path) -> None:
     begun: list[bool] = []
-    House(tmp_path, "").once(Bounds(20, "timeout", TimedOut, lambda: begun.append(True)))
+    RunnerFixture(tmp_path, "").once(Bounds(20, "timeout", TimedOut, lambda: begun.append(True)))
     assert begun == [True]
 
 
 @pytest.mark.parametrize(
-    ("told", "version"), [("v4.1.4", Version(4, 1, 4)), ("v3.14.0+gabc", Version(3, 14)), ("v3.19.0", Version(3, 19))]
+    ("result", "version"), [("v4.1.4", Version(4, 1, 4)), ("v3.14.0+gabc", Version(3, 14)), ("v3.19.0", Version(3, 19))]
 )
-def test_its_version_is_asked_once(tmp_path: Path, told: str, version: Version) -> None:
-    house = House(tmp_path, "", begin=f"#!/bin/sh\necho asked >> {tmp_path}/asked\necho {told}\n")
+def test_its_version_is_asked_once(tmp_path: Path, result: str, version: Version) -> None:
+    runner = RunnerFixture(tmp_path, "", begin=f"#!/bin/sh\necho asked >> {tmp_path}/asked\necho {result}\n")
 
     async def work(helm: Helm) -> Version:
         await asyncio.gather(*(helm.version() for _ in range(5)))
         assert helm.is_there
         return await helm.version()
 
-    assert house.run(work) == version
+    assert runner.run(work) == version
     assert (tmp_path / "asked").read_text().count("asked") == 1
 
 
-@pytest.mark.parametrize("told", ["v3.13.9", "v2.17.0", "v5.0.0", "no version", ""])
-def test_a_helm_that_is_not_known_is_none(tmp_path: Path, told: str) -> None:
+@pytest.mark.parametrize("result", ["v3.13.9", "v2.17.0", "v5.0.0", "no version", ""])
+def test_a_helm_that_is_not_known_is_none(tmp_path: Path, result: str) -> None:
     async def work(helm: Helm) -> None:
         with pytest.raises(Unavailable, match=r"svc\.helm\.binary"):
             await helm.version()
         assert not helm.is_there
 
-    House(tmp_path, "", begin=f"#!/bin/sh\necho {told}\n").run(work)
+    RunnerFixture(tmp_path, "", begin=f"#!/bin/sh\necho {result}\n").run(work)
 
 
 def test_a_helm_that_comes_later_is_noticed(tmp_path: Path) -> None:
-    house = House(tmp_path, "")
-    house.binary.rename(tmp_path / "away")
+    runner = RunnerFixture(tmp_path, "")
+    runner.binary.rename(tmp_path / "away")
 
     async def work(helm: Helm) -> Version:
         with pytest.raises(Unavailable, match=r"svc\.helm\.binary"):
-            await helm.run(["do"], house.empty(), Bounds(20, "test"))
-        (tmp_path / "away").rename(house.binary)
+            await helm.run(["do"], runner.empty(), Bounds(20, "test"))
+        (tmp_path / "away").rename(runner.binary)
         return await helm.version()
 
-    assert house.run(work).major == 4
+    assert runner.run(work).major == 4
 
 
 def test_another_helm_in_its_place_is_noticed(tmp_path: Path) -> None:
-    house = House(tmp_path, "exit 0")
+    runner = RunnerFixture(tmp_path, "exit 0")
 
     async def work(helm: Helm) -> list[int]:
         majors = [(await helm.version()).major]
         newer = tmp_path / "newer"
         newer.write_text(BEGIN.replace("v4.1.4", "v3.19.0"))
         newer.chmod(0o755)
-        newer.replace(house.binary)
+        newer.replace(runner.binary)
         majors.append((await helm.version()).major)
-        house.binary.unlink()
+        runner.binary.unlink()
         with pytest.raises(Unavailable, match="does not exist"):
             await helm.version()
         return majors
 
-    assert house.run(work) == [4, 3]
+    assert runner.run(work) == [4, 3]
 
 
 def test_stopping_asks_those_that_change_something_and_waits(tmp_path: Path) -> None:
-    house = House(tmp_path, "trap 'sleep 0.5; touch told; exit 1' TERM; touch on; sleep 60 & wait")
+    runner = RunnerFixture(tmp_path, "trap 'sleep 0.5; touch told; exit 1' TERM; touch on; sleep 60 & wait")
 
     async def work(helm: Helm) -> None:
-        task = asyncio.create_task(helm.run(["do"], house.empty(), Bounds(60, "timeout", TimedOut, lambda: None)))
+        task = asyncio.create_task(helm.run(["do"], runner.empty(), Bounds(60, "timeout", TimedOut, lambda: None)))
         while not list(tmp_path.glob("run*/on")):
             await asyncio.sleep(0.01)
         await helm.close()
         assert list(tmp_path.glob("run*/told"))
         assert (await task).exit.code == 1
 
-    house.run(work)
+    runner.run(work)
 
 
 def test_a_dead_helm_is_told_by_its_signal(tmp_path: Path) -> None:
-    assert House(tmp_path, "kill -SEGV $$").once().exit.signal == signal.SIGSEGV
+    assert RunnerFixture(tmp_path, "kill -SEGV $$").once().exit.signal == signal.SIGSEGV

@@ -14,7 +14,7 @@ from places import Web
 from talk import problem, running_server
 
 PATH = "/api/v1/packages/search"
-OURS = "/api/v1/hub/search"
+SEARCH_PATH = "/api/v1/hub/search"
 
 
 def package(name: str, **facts: Any) -> dict[str, Any]:
@@ -50,7 +50,7 @@ def answer(hub: Web, *packages: Any) -> None:
 
 def test_the_hub_is_asked_and_its_packages_are_told(server: Server, hub: Web) -> None:
     answer(hub, package("redis"), package("valkey", repository={"name": "val", "url": "https://val.example"}))
-    found = server.get(f"{OURS}?keyword=redis")
+    found = server.get(f"{SEARCH_PATH}?keyword=redis")
     assert (found.status, found.headers.get_all("Content-Type")) == (200, ["application/json"])
     assert found.json == [
         {
@@ -67,31 +67,31 @@ def test_the_hub_is_asked_and_its_packages_are_told(server: Server, hub: Web) ->
             ("valkey", "val", "https://val.example"),
         ]
     ]
-    asked = parse_qs(urlsplit(hub.paths()[0]).query)
-    assert (asked["ts_query_web"], asked["kind"], asked["limit"]) == (["redis"], ["0"], ["20"])
+    requested = parse_qs(urlsplit(hub.paths()[0]).query)
+    assert (requested["ts_query_web"], requested["kind"], requested["limit"]) == (["redis"], ["0"], ["20"])
 
 
 def test_what_is_looked_for_is_one_word_of_the_query(server: Server, hub: Web) -> None:
     answer(hub)
-    assert server.get(f"{OURS}?keyword=a%26limit%3D1%20%C3%BC%2Fb%23&maxResults=60").json == []
-    asked = parse_qs(urlsplit(hub.paths()[0]).query)
-    assert (asked["ts_query_web"], asked["limit"]) == (["a&limit=1 \u00fc/b#"], ["60"])
+    assert server.get(f"{SEARCH_PATH}?keyword=a%26limit%3D1%20%C3%BC%2Fb%23&maxResults=60").json == []
+    requested = parse_qs(urlsplit(hub.paths()[0]).query)
+    assert (requested["ts_query_web"], requested["limit"]) == (["a&limit=1 \u00fc/b#"], ["60"])
 
 
 def test_it_is_asked_once_for_the_same_in_a_while(server: Server, hub: Web) -> None:
     answer(hub, package("once"))
-    assert [len(server.get(f"{OURS}?keyword=once&maxResults={most}").json) for most in (1, 1, 2)] == [1, 1, 1]
+    assert [len(server.get(f"{SEARCH_PATH}?keyword=once&maxResults={most}").json) for most in (1, 1, 2)] == [1, 1, 1]
     assert len(hub.seen) == 2
 
 
 def test_no_more_than_were_asked_for_are_told(server: Server, hub: Web) -> None:
     answer(hub, *(package(f"p{number}") for number in range(10)))
-    assert len(server.get(f"{OURS}?keyword=many&maxResults=3").json) == 3
+    assert len(server.get(f"{SEARCH_PATH}?keyword=many&maxResults=3").json) == 3
 
 
 def test_what_a_package_does_not_tell_is_empty(server: Server, hub: Web) -> None:
     answer(hub, {"name": "bare"})
-    assert server.get(f"{OURS}?keyword=bare").json == [
+    assert server.get(f"{SEARCH_PATH}?keyword=bare").json == [
         {
             "name": "bare", "version": "", "appVersion": "", "repoName": "", "repoUrl": "", "description": "",
             "url": f"{hub.url}/packages/helm//bare",
@@ -101,13 +101,13 @@ def test_what_a_package_does_not_tell_is_empty(server: Server, hub: Web) -> None
 
 @pytest.mark.parametrize("most", ["0", "61", "-1", "x", "1.5", "99999999999999999999", "1e1"])
 def test_how_many_must_be_a_number_from_1_to_60(server: Server, most: str) -> None:
-    told = problem(server.get(f"{OURS}?keyword=x&maxResults={most}"), 400, OURS, dated=True)
-    assert "maxResults" in told["detail"]
+    result = problem(server.get(f"{SEARCH_PATH}?keyword=x&maxResults={most}"), 400, SEARCH_PATH, dated=True)
+    assert "maxResults" in result["detail"]
 
 
 @pytest.mark.parametrize("query", ["", "?keyword=", "?keyword=%20", "?maxResults=5"])
 def test_it_must_be_told_what_to_look_for(server: Server, query: str) -> None:
-    assert problem(server.get(f"{OURS}{query}"), 400, OURS, dated=True)["detail"] == "keyword is required"
+    assert problem(server.get(f"{SEARCH_PATH}{query}"), 400, SEARCH_PATH, dated=True)["detail"] == "keyword is required"
 
 
 @pytest.mark.parametrize(
@@ -127,12 +127,12 @@ def test_it_must_be_told_what_to_look_for(server: Server, query: str) -> None:
 )
 def test_what_else_the_hub_may_say(server: Server, hub: Web, page: places.Reply, status: int) -> None:
     hub.pages[PATH] = page
-    found = server.get(f"{OURS}?keyword=odd{abs(hash(repr(page)))}")
+    found = server.get(f"{SEARCH_PATH}?keyword=odd{abs(hash(repr(page)))}")
     assert found.status == status, found
 
 
 def test_a_hub_on_this_machine_must_be_allowed(tmp_path_factory: pytest.TempPathFactory, hub: Web) -> None:
     with running_server(tmp_path_factory.mktemp("strict"), svc={"hub": {"url": hub.url}}) as strict:
         hub.seen.clear()
-        assert strict.get(f"{OURS}?keyword=x").status == 400
+        assert strict.get(f"{SEARCH_PATH}?keyword=x").status == 400
         assert hub.seen == []

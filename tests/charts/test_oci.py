@@ -208,10 +208,10 @@ def manifest(data: bytes, digest: str | None = None, kind: str = CONFIG, layers:
     ).encode()
 
 
-def offer(web: Web, path: str, data: bytes, told: bytes | None = None) -> str:
+def offer(web: Web, path: str, data: bytes, result: bytes | None = None) -> str:
     """A registry in which a chart lies at `path`; its reference."""
     digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
-    web.pages[f"/v2/{path}/manifests/1.0.0"] = told or manifest(data)
+    web.pages[f"/v2/{path}/manifests/1.0.0"] = result or manifest(data)
     web.pages[f"/v2/{path}/blobs/{digest}"] = data
     return f"oci://{web.place}/{path}:1.0.0"
 
@@ -266,8 +266,8 @@ def test_a_token_is_asked_for_where_the_registry_says(lying: Server, web: Web) -
     web.pages["/token"] = b'{"token": "the.token"}'
     web.seen.clear()
     assert post(lying, "/repos/pull", {"chart": ref}).body == data
-    asked = [path for path in web.paths() if path.startswith("/token")]
-    assert asked == ["/token?service=it&scope=repository%3Ax%3Apull"]
+    requested = [path for path in web.paths() if path.startswith("/token")]
+    assert requested == ["/token?service=it&scope=repository%3Ax%3Apull"]
 
 
 def test_a_token_server_that_is_not_there_is_not_a_chart_that_is_none(lying: Server, web: Web) -> None:
@@ -332,7 +332,7 @@ def test_an_index_may_lead_to_a_registry(server: Server, registry: str, pushed: 
         (tmp_path / "shop").mkdir()
         svc = {"security": FULL | {"allowed-hosts": [registry, shop.place]}}
         with running_server(tmp_path / "shop", svc=svc) as one:
-            for name, url, told, status in (
+            for name, url, result, status in (
                 ("tagged", f"{pushed}:0.3.0_build.7", data, 200),
                 ("plain", pushed, data, 200),
                 ("false", f"{pushed}:0.2.0", data, 502),
@@ -340,7 +340,7 @@ def test_an_index_may_lead_to_a_registry(server: Server, registry: str, pushed: 
                 ("inside", "oci://127.0.0.1:1/demo:0.3.0_build.7", None, 400),
                 ("odd", "oci://../demo", None, 400),
             ):
-                entry = places.entry("demo", "0.3.0+build.7", told, urls=[url])
+                entry = places.entry("demo", "0.3.0+build.7", result, urls=[url])
                 shop.pages[f"/{name}/index.yaml"] = places.index(entry)
                 assert post(one, "/repos", {"name": name, "url": f"{shop.url}/{name}"}).status == 201
                 answer = post(one, "/repos/pull", {"chart": f"{name}/demo"})
@@ -357,8 +357,8 @@ def test_an_upload_does_not_lead_inside(lying: Server, web: Web, elsewhere: Web)
 
 
 def test_a_registry_that_refuses_is_told_with_its_words(lying: Server, web: Web) -> None:
-    told = json.dumps({"errors": [{"code": "DENIED", "message": "not for you"}]}).encode()
-    web.pages["/v2/deny/demo/blobs/uploads/"] = (403, {}, told)
+    result = json.dumps({"errors": [{"code": "DENIED", "message": "not for you"}]}).encode()
+    web.pages["/v2/deny/demo/blobs/uploads/"] = (403, {}, result)
     answer = upload(lying, "/repos/push", {"chart": places.chart(), "remote": f"oci://{web.place}/deny"})
     assert (answer.status, answer.json["code"]) == (400, "registry-login-required")
     assert f"the registry {web.place} requires a login for oci://{web.place}/deny/demo" in answer.json["detail"]
@@ -401,14 +401,14 @@ def test_of_600_000_tags_only_an_exact_version_is_pulled(lying: Server, web: Web
     web.pages[f"/v2/{path}/tags/list"] = tags
     web.seen.clear()
     for wanted in ("^0.1", ""):
-        told = post(lying, "/repos/pull", {"chart": f"oci://{web.place}/{path}", "version": wanted})
-        assert told.status == 400
-        assert "more tags than svc.fetch.max-tags (20000): name an exact version" in told.json["detail"]
-    lists = [asked for asked in web.paths() if "tags/list" in asked]
+        result = post(lying, "/repos/pull", {"chart": f"oci://{web.place}/{path}", "version": wanted})
+        assert result.status == 400
+        assert "more tags than svc.fetch.max-tags (20000): name an exact version" in result.json["detail"]
+    lists = [requested for requested in web.paths() if "tags/list" in requested]
     assert len(lists) == 2 * (1 if pages == 1 else 4), "no page is read beyond the limit"
     web.seen.clear()
     assert post(lying, "/repos/pull", {"chart": f"oci://{web.place}/{path}", "version": "1.0.0"}).body == data
-    assert not [asked for asked in web.paths() if "tags/list" in asked]
+    assert not [requested for requested in web.paths() if "tags/list" in requested]
 
 
 def test_a_registry_that_nobody_allowed_is_not_asked_in_plain_http(lying: Server, elsewhere: Web) -> None:

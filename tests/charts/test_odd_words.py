@@ -19,7 +19,7 @@ import pytest
 from conftest import PATIENCE, ROOT
 from places import Reply, Web
 from stored import WHEN, stored
-from test_cluster_faults import fake, held, run, told
+from test_cluster_faults import fake, held, json_response, run
 
 from models.charts import releases, repositories, semver, yaml_values
 from models.charts.refs import ChartRef
@@ -116,10 +116,10 @@ def test_an_object_that_cannot_be_asked_for_is_not_there_and_hides_no_other(abou
 
     def answer(path: str, query: dict[str, list[str]], accept: str) -> tuple[int, bytes] | None:
         if path == "/api/v1":
-            return told({"resources": [{"kind": "ConfigMap", "name": "configmaps", "namespaced": True}]})
+            return json_response({"resources": [{"kind": "ConfigMap", "name": "configmaps", "namespaced": True}]})
         if path.endswith("/configmaps/x"):
-            return told({"kind": "ConfigMap"})
-        return told({}, 400) if "/configmaps/" in path else kept(path, query, accept)
+            return json_response({"kind": "ConfigMap"})
+        return json_response({}, 400) if "/configmaps/" in path else kept(path, query, accept)
 
     with fake(answer) as api:
         found = run(api.access, lambda cluster: Native(cluster).resources("n", "a"))
@@ -128,10 +128,10 @@ def test_an_object_that_cannot_be_asked_for_is_not_there_and_hides_no_other(abou
 
 
 def test_what_a_cluster_says_is_gone_is_its_failure() -> None:
-    with fake(lambda *_: told({}, 410)) as api:
-        for ask in ("newest", "history", "resources"):
+    with fake(lambda *_: json_response({}, 410)) as api:
+        for method in ("newest", "history", "resources"):
             with pytest.raises(Upstream, match="expired"):
-                run(api.access, lambda cluster, ask=ask: getattr(Native(cluster), ask)("n", "a"))  # type: ignore[misc]
+                run(api.access, lambda cluster, method=method: getattr(Native(cluster), method)("n", "a"))  # type: ignore[misc]
 
 
 # Texts that take long

@@ -216,8 +216,8 @@ def test_a_pushed_chart_is_the_one_that_helm_pushes(
     assert done.returncode == 0, done.stderr
     answer = upload(server, "/api/v1/repos/push", KEY, chart=archive, remote=f"oci://{registry}/ours")
     assert answer.status == 200, answer
-    theirs, ours = manifest(registry, f"{program}/{name}", tag), manifest(registry, f"ours/{name}", tag)
-    assert config(registry, f"ours/{name}", ours) == config(registry, f"{program}/{name}", theirs)
-    assert CREATED.sub(b"", ours) == CREATED.sub(b"", theirs)
-    (layer,) = json.loads(ours)["layers"]
+    theirs, own = manifest(registry, f"{program}/{name}", tag), manifest(registry, f"ours/{name}", tag)
+    assert config(registry, f"ours/{name}", own) == config(registry, f"{program}/{name}", theirs)
+    assert CREATED.sub(b"", own) == CREATED.sub(b"", theirs)
+    (layer,) = json.loads(own)["layers"]
     assert layer["digest"] == f"sha256:{hashlib.sha256(archive).hexdigest()}"

@@ -123,7 +123,7 @@ RANGES = (
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def result(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """What helm takes for each range, of the versions above."""
     folder = tmp_path_factory.mktemp("ranges")
     with places.web() as web:
@@ -140,13 +140,13 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("text", RANGES)
-def test_a_range_means_what_it_means_to_helm(text: str, told: dict[str, str]) -> None:
+def test_a_range_means_what_it_means_to_helm(text: str, result: dict[str, str]) -> None:
     try:
         found = semver.chosen(text, semver.newest_first(PUBLISHED))
-        ours = f"demo-{found}.tgz" if found else "none"
+        own = f"demo-{found}.tgz" if found else "none"
     except Invalid:
-        ours = "improper"
-    assert ours == told[text], f"{text!r}: we {ours}, helm {told[text]}"
+        own = "improper"
+    assert own == result[text], f"{text!r}: we {own}, helm {result[text]}"
 
 
 def test_versions_are_sorted_as_semver_has_it() -> None:
@@ -173,6 +173,6 @@ def test_a_version_that_is_there_word_for_word_wins() -> None:
     assert semver.chosen("1.0.0+zzz", ["1.0.0+b", "0.9.0"]) == "1.0.0+b"
 
 
-def test_helm_is_asked_for_every_range_here(told: dict[str, str], tmp_path: Path) -> None:
-    assert {"none", "improper"} < set(told.values())
-    assert len(set(told.values())) > 8
+def test_helm_is_asked_for_every_range_here(result: dict[str, str], tmp_path: Path) -> None:
+    assert {"none", "improper"} < set(result.values())
+    assert len(set(result.values())) > 8

@@ -36,7 +36,7 @@ class Lab:
         self.server = Server(folder, {"svc": svc}, environ, []).start()
 
     def know(self, **logins: str) -> None:
-        self.file.write_text(json.dumps({"auths": {name: {"auth": told} for name, told in logins.items()}}))
+        self.file.write_text(json.dumps({"auths": {name: {"auth": result} for name, result in logins.items()}}))
 
 
 @pytest.fixture(scope="module")
@@ -51,14 +51,14 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
 def test_what_helm_has_logged_in_to_is_pulled_from_and_pushed_to(lab: Lab, tmp_path: Path) -> None:
     data = places.chart("demo", "1.2.3")
     lab.file.unlink(missing_ok=True)
-    for told in (
+    for result in (
         upload(lab.server, "/repos/push", {"chart": data, "remote": f"oci://{lab.registry}/ours"}),
         post(lab.server, "/repos/pull", {"chart": f"oci://{lab.registry}/ours/demo", "version": "^1"}),
         post(lab.server, "/dependencies/resolve", {"chartRef": f"oci://{lab.registry}/ours/demo:1.2.3"}),
     ):
-        assert (told.status, told.json["code"]) == (400, "registry-login-required")
-        assert f"the registry {lab.registry} requires a login" in told.json["detail"]
-        assert f"helm registry login {lab.registry}" in told.json["detail"]
+        assert (result.status, result.json["code"]) == (400, "registry-login-required")
+        assert f"the registry {lab.registry} requires a login" in result.json["detail"]
+        assert f"helm registry login {lab.registry}" in result.json["detail"]
     login = ("registry", "login", lab.registry, "--plain-http", f"-u={PERSON}", f"-p={PASSWORD}")
     places.run_helm(tmp_path, *login)
     (written,) = (tmp_path / "home" / "config").rglob("config.json")
@@ -81,7 +81,7 @@ def test_what_helm_has_logged_in_to_is_pulled_from_and_pushed_to(lab: Lab, tmp_p
 def test_a_login_is_for_the_registry_and_its_token_realm_alone(lab: Lab) -> None:
     seen: dict[str, list[str | None]] = {"registry": [], "realm": [], "elsewhere": []}
 
-    def told(who: str, answer: Reply) -> Any:
+    def report(who: str, answer: Reply) -> Any:
         def reply(handler: Any) -> Reply:
             seen[who].append(handler.headers.get("Authorization"))
             return answer
@@ -90,19 +90,19 @@ def test_a_login_is_for_the_registry_and_its_token_realm_alone(lab: Lab) -> None
 
     challenge = {"WWW-Authenticate": f'Bearer realm="{lab.web.url}/token",service="it"'}
     lab.know(**{lab.web.place: auth()})
-    lab.web.pages["/v2/a/demo/manifests/1.0.0"] = told("registry", (401, challenge, b""))
-    lab.web.pages["/token"] = told("realm", (200, {}, b'{"token": "t"}'))
+    lab.web.pages["/v2/a/demo/manifests/1.0.0"] = report("registry", (401, challenge, b""))
+    lab.web.pages["/token"] = report("realm", (200, {}, b'{"token": "t"}'))
     assert post(lab.server, "/repos/pull", {"chart": f"oci://{lab.web.place}/a/demo:1.0.0"}).status == 400
     assert seen == {"registry": [None, "Bearer t"], "realm": [f"Basic {auth()}"], "elsewhere": []}
 
     challenge["WWW-Authenticate"] = f'Bearer realm="{lab.other.url}/token"'
-    lab.other.pages["/token"] = told("elsewhere", (200, {}, b'{"token": "t"}'))
+    lab.other.pages["/token"] = report("elsewhere", (200, {}, b'{"token": "t"}'))
     post(lab.server, "/repos/pull", {"chart": f"oci://{lab.web.place}/a/demo:1.0.0"})
     assert seen["elsewhere"] == [None], "a realm elsewhere is asked as nobody"
 
     away = {"Location": f"{lab.other.url}/blob"}
-    lab.other.pages["/blob"] = told("elsewhere", (401, {"WWW-Authenticate": 'Basic realm="x"'}, b""))
-    lab.web.pages["/v2/b/demo/manifests/1.0.0"] = told("registry", (307, away, b""))
+    lab.other.pages["/blob"] = report("elsewhere", (401, {"WWW-Authenticate": 'Basic realm="x"'}, b""))
+    lab.web.pages["/v2/b/demo/manifests/1.0.0"] = report("registry", (307, away, b""))
     assert post(lab.server, "/repos/pull", {"chart": f"oci://{lab.web.place}/b/demo:1.0.0"}).status == 502
     assert seen["elsewhere"] == [None, None], "nor where a redirect leads"
 

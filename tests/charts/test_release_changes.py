@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from charting import FULL, HELMS, KEY, MAP, TEST, chart, helm, multipart, packed, said, temporary, tint, upload
+from charting import FULL, HELMS, KEY, MAP, TEST, chart, helm, multipart, packed, send_json, temporary, tint, upload
 from cluster import Cluster
 from conftest import Answer, Server, wait_for
 from places import Web, web
@@ -38,7 +38,7 @@ class Place:
         self.namespace = ""
 
     def ask(self, method: str, path: str, fields: Any = None, query: str = "") -> Answer:
-        return said(self.server, method, f"{API}{path}?namespace={self.namespace}{query}", fields)
+        return send_json(self.server, method, f"{API}{path}?namespace={self.namespace}{query}", fields)
 
     def install(self, name: str = "r", archive: bytes | None = None, **fields: Any) -> Answer:
         request = {"releaseName": name, "namespace": self.namespace, **fields}
@@ -68,7 +68,7 @@ class Place:
 
 
 @pytest.fixture(scope="module", params=HELMS)
-def house_of(
+def runner_of(
     request: pytest.FixtureRequest, cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Place]:
     folder = tmp_path_factory.mktemp(request.param)
@@ -83,15 +83,15 @@ def house_of(
             "kube": {"kubeconfig": str(cluster.kubeconfig)},
         }
         server = stack.enter_context(running_server(folder, svc=svc))
-        assert said(server, "POST", f"{API}/repos", {"name": "lab", "url": repository.url}).status == 201
+        assert send_json(server, "POST", f"{API}/repos", {"name": "lab", "url": repository.url}).status == 201
         yield Place(server, cluster, repository, helm(request.param))
         wait_for(lambda: not temporary(folder / "temp"), 5, "what requests have left to be gone")
 
 
 @pytest.fixture
-def place(house_of: Place, cluster: Cluster) -> Place:
-    house_of.namespace = cluster.namespace()
-    return house_of
+def place(runner_of: Place, cluster: Cluster) -> Place:
+    runner_of.namespace = cluster.namespace()
+    return runner_of
 
 
 def test_an_install_answers_with_the_release(place: Place) -> None:
@@ -112,9 +112,9 @@ def test_an_install_answers_with_the_release(place: Place) -> None:
 
 def test_an_install_from_a_reference_takes_the_version_that_is_asked_for(place: Place) -> None:
     fields = {"chartRef": "lab/tint", "releaseName": "r", "namespace": place.namespace}
-    newest = said(place.server, "POST", f"{API}/releases", {**fields, "dryRun": True})
+    newest = send_json(place.server, "POST", f"{API}/releases", {**fields, "dryRun": True})
     assert (newest.status, "teal" in newest.json["manifest"]) == (201, True)
-    assert said(place.server, "POST", f"{API}/releases", {**fields, "version": "<0.2.0"}).status == 201
+    assert send_json(place.server, "POST", f"{API}/releases", {**fields, "version": "<0.2.0"}).status == 201
     assert place.colour() == "red"
     answer = place.ask("PUT", "/releases/r", {"chartRef": "lab/tint:0.2.0"})
     assert (answer.status, answer.json["version"], place.colour()) == (200, 2, "teal")
@@ -128,11 +128,11 @@ def test_an_install_from_a_reference_takes_the_version_that_is_asked_for(place: 
 )  # fmt: skip
 def test_what_cannot_be_installed_is_told(place: Place, fields: dict[str, Any], status: int) -> None:
     whole = {"chartRef": "lab/tint", "releaseName": "r", "namespace": place.namespace, **fields}
-    place.refused(said(place.server, "POST", f"{API}/releases", whole), status, "/releases")
+    place.refused(send_json(place.server, "POST", f"{API}/releases", whole), status, "/releases")
 
 
 def test_what_is_missing_is_said_at_once(place: Place) -> None:
-    answer = said(place.server, "POST", f"{API}/releases", {"releaseName": " "})
+    answer = send_json(place.server, "POST", f"{API}/releases", {"releaseName": " "})
     assert place.refused(answer, 400, "/releases") == "releaseName is required; chartRef is required"
 
 
@@ -332,9 +332,9 @@ def test_a_cluster_that_does_not_answer_is_502_after_wrong_input_is_400(
         wrong = upload(server, f"{API}/releases/upload", KEY, chart=tint(), request={"releaseName": "A"})
         problem(wrong, 400, f"{API}/releases/upload", dated=True)
         right = upload(server, f"{API}/releases/upload", KEY, chart=tint(), request={"releaseName": "r"})
-        told = problem(right, 502, f"{API}/releases/upload", dated=True)["detail"]
-        assert "127.0.0.1" not in told
-        problem(said(server, "DELETE", f"{API}/releases/r"), 502, f"{API}/releases/r", dated=True)
+        result = problem(right, 502, f"{API}/releases/upload", dated=True)["detail"]
+        assert "127.0.0.1" not in result
+        problem(send_json(server, "DELETE", f"{API}/releases/r"), 502, f"{API}/releases/r", dated=True)
 
 
 # Lint, of a chart that a repository has
@@ -353,18 +353,24 @@ ODD = chart(name="odd", templates__a="apiVersion: v1\nkind: ConfigMap\nmetadata:
     ],
 )  # fmt: skip
 def test_lint_tells_what_is_wrong(
-    house_of: Place, name: str, archive: bytes, fields: dict[str, Any], ok: bool, errors: list[str], warnings: list[str]
+    runner_of: Place,
+    name: str,
+    archive: bytes,
+    fields: dict[str, Any],
+    ok: bool,
+    errors: list[str],
+    warnings: list[str],
 ) -> None:
-    house_of.repository.serve((name, "0.1.0", archive), folder=f"/{name}")
-    added = {"name": name, "url": f"{house_of.repository.url}/{name}"}
-    assert said(house_of.server, "POST", f"{API}/repos", added).status == 201
-    answer = house_of.server.post(f"{API}/charts/lint", json.dumps({"chartRef": f"{name}/{name}", **fields}).encode())
+    runner_of.repository.serve((name, "0.1.0", archive), folder=f"/{name}")
+    added = {"name": name, "url": f"{runner_of.repository.url}/{name}"}
+    assert send_json(runner_of.server, "POST", f"{API}/repos", added).status == 201
+    answer = runner_of.server.post(f"{API}/charts/lint", json.dumps({"chartRef": f"{name}/{name}", **fields}).encode())
     assert answer.status == 200, answer
-    told = compact(answer)
-    assert set(told) == {"chartRef", "ok", "errors", "warnings", "infos"}
-    assert told["infos"] == ["Chart.yaml: icon is recommended"]
-    assert (told["chartRef"], told["ok"]) == (f"{name}/{name}", ok)
-    for words, lines in ((errors, told["errors"]), (warnings, told["warnings"])):
+    result = compact(answer)
+    assert set(result) == {"chartRef", "ok", "errors", "warnings", "infos"}
+    assert result["infos"] == ["Chart.yaml: icon is recommended"]
+    assert (result["chartRef"], result["ok"]) == (f"{name}/{name}", ok)
+    for words, lines in ((errors, result["errors"]), (warnings, result["warnings"])):
         assert len(words) == len(lines)
         assert all(word in line and "/temp/" not in line for word, line in zip(words, lines, strict=True))
 
@@ -411,16 +417,18 @@ BROKEN: dict[str, dict[str, str]] = {
 
 
 @pytest.mark.parametrize("fault", BROKEN)
-def test_lint_of_a_chart_at_fault_has_the_findings_of_helm(house_of: Place, tmp_path: Path, fault: str) -> None:
+def test_lint_of_a_chart_at_fault_has_the_findings_of_helm(runner_of: Place, tmp_path: Path, fault: str) -> None:
     files = BROKEN[fault]
     for path, text in files.items():
         (tmp_path / "demo" / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "demo" / path).write_text(text)
     for options, request in LINT_OPTIONS:
         archive = packed({f"demo/{path}": text for path, text in files.items()})
-        answer = upload(house_of.server, f"{API}/charts/lint/upload", chart=archive, request=request)
+        answer = upload(runner_of.server, f"{API}/charts/lint/upload", chart=archive, request=request)
         assert answer.status == 200, answer
-        done = subprocess.run([house_of.helm, "lint", *options, str(tmp_path / "demo")], capture_output=True, text=True)
+        done = subprocess.run(
+            [runner_of.helm, "lint", *options, str(tmp_path / "demo")], capture_output=True, text=True
+        )
         found = {"ERROR": answer.json["errors"], "WARNING": answer.json["warnings"], "INFO": answer.json["infos"]}
         assert found == findings_of(done.stdout.replace(f"{tmp_path}/demo/", ""))
         assert answer.json["ok"] is (done.returncode == 0)
@@ -428,14 +436,14 @@ def test_lint_of_a_chart_at_fault_has_the_findings_of_helm(house_of: Place, tmp_
         assert answer.json["chartRef"] is None
 
 
-def test_lint_of_a_reference_has_the_findings_of_helm(house_of: Place) -> None:
+def test_lint_of_a_reference_has_the_findings_of_helm(runner_of: Place) -> None:
     archive = packed({f"demo/{path}": text for path, text in BROKEN["no name"].items()})
-    house_of.repository.serve(("demo", "1.0.0", archive), folder="/broken")
-    added = {"name": "broken", "url": f"{house_of.repository.url}/broken"}
-    assert said(house_of.server, "POST", f"{API}/repos", added).status == 201
-    by_reference = house_of.server.post(f"{API}/charts/lint", b'{"chartRef":"broken/demo"}')
+    runner_of.repository.serve(("demo", "1.0.0", archive), folder="/broken")
+    added = {"name": "broken", "url": f"{runner_of.repository.url}/broken"}
+    assert send_json(runner_of.server, "POST", f"{API}/repos", added).status == 201
+    by_reference = runner_of.server.post(f"{API}/charts/lint", b'{"chartRef":"broken/demo"}')
     assert by_reference.status == 200, by_reference
-    assert by_reference.json == upload(house_of.server, f"{API}/charts/lint/upload", chart=archive).json | {
+    assert by_reference.json == upload(runner_of.server, f"{API}/charts/lint/upload", chart=archive).json | {
         "chartRef": "broken/demo"
     }
 
@@ -461,38 +469,38 @@ def findings_of(report: str) -> dict[str, list[str]]:
 
 
 @pytest.mark.parametrize("version", ["1", "--help", "1.31 ", "v1.31.x", "1,2", ""])
-def test_lint_for_no_version_of_kubernetes_is_400(house_of: Place, version: str) -> None:
+def test_lint_for_no_version_of_kubernetes_is_400(runner_of: Place, version: str) -> None:
     path = f"{API}/charts/lint/upload"
-    answer = upload(house_of.server, path, chart=GOOD, request={"kubeVersion": version or "x"})
+    answer = upload(runner_of.server, path, chart=GOOD, request={"kubeVersion": version or "x"})
     assert problem(answer, 400, path, dated=True)["detail"].startswith("kubeVersion")
 
 
-def test_a_template_is_rendered_for_a_version_and_apis_of_a_cluster(house_of: Place) -> None:
+def test_a_template_is_rendered_for_a_version_and_apis_of_a_cluster(runner_of: Place) -> None:
     text = """version: {{ .Capabilities.KubeVersion.Version }}
 has: {{ .Capabilities.APIVersions.Has "example.com/v1" }} {{ .Capabilities.APIVersions.Has "b.example/v1beta1/Kind" }}
 """
     path = f"{API}/charts/template/upload"
     fields = {"kubeVersion": "1.31", "apiVersions": ["example.com/v1", "b.example/v1beta1/Kind"]}
-    answer = upload(house_of.server, path, chart=chart(templates__a=text), request=fields)
+    answer = upload(runner_of.server, path, chart=chart(templates__a=text), request=fields)
     assert answer.text.endswith("version: v1.31\nhas: true true\n"), answer
     for wrong in ({"apiVersions": ["a,b"]}, {"apiVersions": ["v1"] * 201}, {"apiVersions": ["--help"]}):
-        problem(upload(house_of.server, path, chart=GOOD, request=wrong), 400, path, dated=True)
+        problem(upload(runner_of.server, path, chart=GOOD, request=wrong), 400, path, dated=True)
 
 
 @pytest.mark.parametrize(
     ("path", "text"), [("values.schema.json", '{"$ref": "file:///etc/passwd"}'), ("a/../b", ""), ("values.yaml/a", "")]
 )
-def test_lint_of_a_chart_that_is_not_safe_is_400(house_of: Place, path: str, text: str) -> None:
+def test_lint_of_a_chart_that_is_not_safe_is_400(runner_of: Place, path: str, text: str) -> None:
     archive = packed({"demo/values.yaml": "a: [", f"demo/{path}": text})
     name = f"unsafe{len(path)}"
-    house_of.repository.serve(("demo", "1.0.0", archive), folder=f"/{name}")
-    added = {"name": name, "url": f"{house_of.repository.url}/{name}"}
-    assert said(house_of.server, "POST", f"{API}/repos", added).status == 201
-    answer = house_of.server.post(f"{API}/charts/lint", json.dumps({"chartRef": f"{name}/demo"}).encode())
+    runner_of.repository.serve(("demo", "1.0.0", archive), folder=f"/{name}")
+    added = {"name": name, "url": f"{runner_of.repository.url}/{name}"}
+    assert send_json(runner_of.server, "POST", f"{API}/repos", added).status == 201
+    answer = runner_of.server.post(f"{API}/charts/lint", json.dumps({"chartRef": f"{name}/demo"}).encode())
     problem(answer, 400, f"{API}/charts/lint", dated=True)
 
 
-def test_a_template_of_a_reference_is_rendered(house_of: Place) -> None:
+def test_a_template_of_a_reference_is_rendered(runner_of: Place) -> None:
     fields = {"chartRef": "lab/tint", "version": "~0.1", "values": {"colour": "grey"}}
-    answer = house_of.server.post(f"{API}/charts/template", json.dumps(fields).encode())
+    answer = runner_of.server.post(f"{API}/charts/template", json.dumps(fields).encode())
     assert (answer.status, "grey" in answer.text) == (200, True)

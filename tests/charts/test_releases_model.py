@@ -84,7 +84,7 @@ def test_what_is_not_named_and_labelled_as_helm_does_is_no_revision(item: dict[s
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "result"),
     [
         (WHEN, WHEN),
         ("2026-11-21T12:47:45Z", "2026-11-21T12:47:45Z"),
@@ -100,8 +100,8 @@ def test_what_is_not_named_and_labelled_as_helm_does_is_no_revision(item: dict[s
         (5, None),
     ],
 )
-def test_times_are_told_in_utc_with_all_their_digits(text: object, told: str | None) -> None:
-    assert releases.instant(text) == told
+def test_times_are_told_in_utc_with_all_their_digits(text: object, result: str | None) -> None:
+    assert releases.instant(text) == result
 
 
 # Shapes
@@ -110,17 +110,22 @@ def test_times_are_told_in_utc_with_all_their_digits(text: object, told: str | N
 def test_a_release_is_told_whole() -> None:
     release = stored("web", "shop", 3, manifest="kind: X\n")
     release["info"] |= {"notes": "read me", "deleted": "2026-11-21T13:00:00+01:00", "status": "uninstalled"}
-    told = releases.release(release)
-    assert (told.name, told.namespace, told.version, told.manifest) == ("web", "shop", 3, "kind: X\n")
-    info = told.info
+    result = releases.release(release)
+    assert (result.name, result.namespace, result.version, result.manifest) == ("web", "shop", 3, "kind: X\n")
+    info = result.info
     assert (info.first_deployed, info.last_deployed, info.deleted) == (WHEN, WHEN, "2026-11-21T12:00:00Z")
     assert (info.description, info.status, info.notes) == ("revision 3", "uninstalled", "read me")
 
 
 def test_what_is_not_there_is_told_as_nothing() -> None:
-    told = releases.release({"name": "bare"})
-    assert (told.namespace, told.version, told.manifest) == ("", 0, "")
-    assert (told.info.first_deployed, told.info.deleted, told.info.status, told.info.notes) == (None, None, "", "")
+    result = releases.release({"name": "bare"})
+    assert (result.namespace, result.version, result.manifest) == ("", 0, "")
+    assert (result.info.first_deployed, result.info.deleted, result.info.status, result.info.notes) == (
+        None,
+        None,
+        "",
+        "",
+    )
     assert releases.list_row({"name": "bare"}).chart == "MISSING"
     assert releases.hooks({"name": "bare"}) == []
     assert releases.test_results({"name": "bare", "hooks": None}, None) == []
@@ -154,8 +159,8 @@ def test_tests_are_told_by_their_last_run() -> None:
         hook("new", "test"),
         hook("none", "pre-install", phase="Failed"),
     ]
-    told = {one.name: one.status for one in releases.test_results({"hooks": hooks}, None)}
-    assert told == {"ok": "PASSED", "bad": "FAILED", "now": "RUNNING", "never": "RUNNING", "new": "RUNNING"}
+    result = {one.name: one.status for one in releases.test_results({"hooks": hooks}, None)}
+    assert result == {"ok": "PASSED", "bad": "FAILED", "now": "RUNNING", "never": "RUNNING", "new": "RUNNING"}
     messages = {one.name: one.message for one in releases.test_results({"hooks": hooks}, None)}
     assert messages["ok"] is None
     assert all(messages[name] for name in ("bad", "now", "never", "new"))
@@ -165,8 +170,8 @@ def test_what_a_test_came_to_before_is_not_what_it_came_to_now() -> None:
     began = datetime(2026, 11, 22, 3, 0, 1, tzinfo=UTC)
     runs = {"now": "2026-11-22T04:00:01.5+01:00", "before": "2026-11-22T03:00:00Z", "odd": "yesterday"}
     hooks = [hook(name, "test", last_run={"phase": "Succeeded", "started_at": at}) for name, at in runs.items()]
-    told = {one.name: one.status for one in releases.test_results({"hooks": hooks}, began)}
-    assert told == {"now": "PASSED", "before": "RUNNING", "odd": "RUNNING"}
+    result = {one.name: one.status for one in releases.test_results({"hooks": hooks}, began)}
+    assert result == {"now": "PASSED", "before": "RUNNING", "odd": "RUNNING"}
 
 
 # Values (the comparison with helm itself is in test_cluster_reads.py)
@@ -224,9 +229,9 @@ def test_what_no_reader_mistakes_is_not_quoted(text: str) -> None:
 
 
 def test_yaml_is_sorted_and_in_blocks_and_without_anchors() -> None:
-    twice_told = {"x": [1, 2.5, None, True]}
+    reported_twice = {"x": [1, 2.5, None, True]}
     assert yaml_values.dump({}) == "{}\n"
-    assert yaml_values.dump({"b": twice_told, "a": twice_told}) == (
+    assert yaml_values.dump({"b": reported_twice, "a": reported_twice}) == (
         "a:\n  x:\n  - 1\n  - 2.5\n  - null\n  - true\nb:\n  x:\n  - 1\n  - 2.5\n  - null\n  - true\n"
     )
     assert yaml_values.dump({"a": "one\ntwo\n"}) == "a: |\n  one\n  two\n"

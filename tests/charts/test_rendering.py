@@ -49,9 +49,9 @@ def names(documents: list[dict[str, Any]]) -> list[str]:
 
 
 def refused(server: Server, status: int, archive: bytes, **request: Any) -> str:
-    told = problem(upload(server, TEMPLATE, chart=archive, request=request), status, TEMPLATE, dated=True)["detail"]
-    assert "/temp/" not in told
-    return str(told)
+    result = problem(upload(server, TEMPLATE, chart=archive, request=request), status, TEMPLATE, dated=True)["detail"]
+    assert "/temp/" not in result
+    return str(result)
 
 
 def test_a_chart_is_rendered_with_its_own_values(server: Server) -> None:
@@ -77,10 +77,10 @@ def test_values_reach_the_chart_whatever_their_characters(server: Server) -> Non
 def test_the_text_is_plain_or_yaml_as_one_asks(server: Server) -> None:
     plain = upload(server, TEMPLATE, chart=tint())
     assert plain.headers["Content-Type"] == "text/plain; charset=utf-8"
-    asked = upload(server, TEMPLATE, {"Accept": "application/yaml"}, chart=tint())
-    assert asked.headers["Content-Type"] == "application/yaml"
-    assert asked.body == plain.body
-    assert asked.headers["Vary"] == plain.headers["Vary"] == "Accept, Accept-Encoding"
+    requested = upload(server, TEMPLATE, {"Accept": "application/yaml"}, chart=tint())
+    assert requested.headers["Content-Type"] == "application/yaml"
+    assert requested.body == plain.body
+    assert requested.headers["Vary"] == plain.headers["Vary"] == "Accept, Accept-Encoding"
 
 
 def test_only_what_is_wanted(server: Server) -> None:
@@ -221,10 +221,12 @@ def test_a_client_that_leaves_in_the_middle_of_an_upload_leaves_nothing(server: 
 
 
 def helms(server: Server) -> list[int]:
-    return [pid for pid, mark in marks().items() if mark.endswith(":\x01helm") and alive(pid) and _is_ours(pid, server)]
+    return [
+        pid for pid, mark in marks().items() if mark.endswith(":\x01helm") and alive(pid) and _belongs_to(pid, server)
+    ]
 
 
-def _is_ours(pid: int, server: Server) -> bool:
+def _belongs_to(pid: int, server: Server) -> bool:
     with open(f"/proc/{pid}/environ", "rb") as file:
         return str(server.data).encode() in file.read()
 
@@ -256,8 +258,8 @@ def test_lint_of_an_unknown_repository_is_404(server: Server) -> None:
 )
 def test_a_reference_is_never_a_path_or_a_url(server: Server, ref: str) -> None:
     for path in (LINT, "/api/v1/charts/template"):
-        told = problem(server.post(path, json.dumps({"chartRef": ref}).encode()), 400, path, dated=True)
-        assert "chartRef" in told["detail"]
+        result = problem(server.post(path, json.dumps({"chartRef": ref}).encode()), 400, path, dated=True)
+        assert "chartRef" in result["detail"]
 
 
 def test_a_version_in_two_places_must_be_the_same(server: Server) -> None:
@@ -285,8 +287,8 @@ def test_a_new_chart_is_an_archive_that_can_be_rendered(server: Server) -> None:
 
 @pytest.mark.parametrize("name", ["../x", "a/b", ".hidden", "-x", "a b", "", None, "a" * 251, 'x"y'])
 def test_a_name_that_no_chart_can_have_is_400(server: Server, name: str | None) -> None:
-    told = problem(server.post(CREATE, json.dumps({"name": name}).encode()), 400, CREATE, dated=True)["detail"]
-    assert told == "name is required" if not name else told.startswith("name: ")
+    result = problem(server.post(CREATE, json.dumps({"name": name}).encode()), 400, CREATE, dated=True)["detail"]
+    assert result == "name is required" if not name else result.startswith("name: ")
 
 
 # Bodies, as product.md has them
@@ -318,8 +320,8 @@ def test_without_helm_wrong_input_is_400_and_right_input_503(serve: Serve, tmp_p
     server = serve(svc={"helm": {"binary": str(tmp_path / "none")}})
     assert server.get("/readyz").json["charts"]["helm"] is False
     problem(server.post(CREATE, b'{"name":"../x"}'), 400, CREATE, dated=True)
-    told = problem(server.post(CREATE, b'{"name":"x"}'), 503, CREATE, dated=True)
-    assert "svc.helm.binary" in told["detail"]
+    result = problem(server.post(CREATE, b'{"name":"x"}'), 503, CREATE, dated=True)
+    assert "svc.helm.binary" in result["detail"]
     problem(upload(server, TEMPLATE, chart=tint()), 503, TEMPLATE, dated=True)
     assert body(server.get("/api/v1/repos")) == []
 

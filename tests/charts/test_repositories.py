@@ -124,8 +124,8 @@ def test_a_repository_is_replaced_by_force_though_its_url_is_the_same(
     ],
 )
 def test_what_cannot_be_added(server: Server, body: dict[str, Any], detail: str) -> None:
-    told = problem(post(server, "/repos", body), 400, "/api/v1/repos", dated=True)
-    assert detail in told["detail"]
+    result = problem(post(server, "/repos", body), 400, "/api/v1/repos", dated=True)
+    assert detail in result["detail"]
 
 
 @pytest.mark.parametrize(
@@ -231,9 +231,9 @@ VERSIONS = ("0.9.0", "0.10.0", "1.0.0-rc.1", "0.2.0", "0.10.0-beta.2", "0.10.0-b
 
 
 def test_the_chart_list_shows_the_newest_stable_and_the_versions_all(server: Server, web: Web, repository: str) -> None:
-    told = [entry("demo", one, description=f"it is {one}", appVersion="5") for one in VERSIONS]
+    result = [entry("demo", one, description=f"it is {one}", appVersion="5") for one in VERSIONS]
     web.pages[f"/{repository}/index.yaml"] = index(
-        *told, entry("Bare", "1.0.0"), entry("only-pre", "1.0.0-a"), entry("again", "2")
+        *result, entry("Bare", "1.0.0"), entry("only-pre", "1.0.0-a"), entry("again", "2")
     )
     add(server, repository, f"{web.url}/{repository}")
     answer = server.get(f"/api/v1/repos/{repository}/charts")
@@ -253,12 +253,12 @@ def test_the_chart_list_shows_the_newest_stable_and_the_versions_all(server: Ser
 
 
 def test_what_is_no_version_or_stands_twice_is_left_out(server: Server, web: Web, repository: str) -> None:
-    told = [
+    result = [
         entry("demo", "1.0.0", description="first"),
         entry("demo", "1.0.0", description="second"),
         entry("demo", "latest"),
     ]
-    web.pages[f"/{repository}/index.yaml"] = index(*told, entry("../up", "1.0.0"), entry("a/b", "1.0.0"))
+    web.pages[f"/{repository}/index.yaml"] = index(*result, entry("../up", "1.0.0"), entry("a/b", "1.0.0"))
     add(server, repository, f"{web.url}/{repository}")
     assert [one["description"] for one in server.get(f"/api/v1/repos/{repository}/charts/demo/versions").json] == [
         "first"
@@ -277,7 +277,7 @@ def test_what_is_not_there_is_not_found(server: Server, web: Web, repository: st
 
 
 def test_an_index_may_be_json_compressed_or_full_of_anchors(server: Server, web: Web, repository: str) -> None:
-    told = {
+    result = {
         "apiVersion": "v1",
         "entries": {
             "demo": [
@@ -300,12 +300,12 @@ entries:
     keywords: *keys
     maintainers: {1: 2, ? [a] : b}
 """
-    packed = (200, {"Content-Encoding": "gzip"}, gzip.compress(json.dumps(told).encode()))
+    packed = (200, {"Content-Encoding": "gzip"}, gzip.compress(json.dumps(result).encode()))
     for body in (
-        json.dumps(told).encode(),
-        json.dumps(told, indent=1, ensure_ascii=False).encode(),
+        json.dumps(result).encode(),
+        json.dumps(result, indent=1, ensure_ascii=False).encode(),
         packed,
-        yaml.safe_dump(told, allow_unicode=True).encode(),
+        yaml.safe_dump(result, allow_unicode=True).encode(),
         anchored.encode(),
     ):
         web.pages[f"/{repository}/index.yaml"] = body
@@ -362,8 +362,8 @@ def test_all_are_updated_and_those_that_fail_are_named(serve: Serve, tmp_path: P
         assert any("bad:" in line for line in warnings)
         assert any("worse:" in line and "500" in line for line in warnings)
         web.pages["/good/index.yaml"] = (500, {}, b"")
-        told = problem(post(server, "/repos/update-all"), 502, "/api/v1/repos/update-all", dated=True)
-        assert all(f"{name}: " in told["detail"] for name in ("good", "bad", "worse"))
+        result = problem(post(server, "/repos/update-all"), 502, "/api/v1/repos/update-all", dated=True)
+        assert all(f"{name}: " in result["detail"] for name in ("good", "bad", "worse"))
 
 
 # Logins
@@ -546,9 +546,9 @@ def test_what_cannot_be_pulled(
 ) -> None:
     web.serve(("demo", "0.1.0", places.chart()), folder=f"/{repository}")
     add(server, repository, f"{web.url}/{repository}")
-    asked = {name: value.format(repository) if isinstance(value, str) else value for name, value in body.items()}
-    told = problem(post(server, "/repos/pull", asked), status, "/api/v1/repos/pull", dated=True)
-    assert detail in told["detail"]
+    requested = {name: value.format(repository) if isinstance(value, str) else value for name, value in body.items()}
+    result = problem(post(server, "/repos/pull", requested), status, "/api/v1/repos/pull", dated=True)
+    assert detail in result["detail"]
 
 
 def test_nothing_is_left_of_what_was_fetched(server: Server, web: Web, repository: str) -> None:
@@ -624,8 +624,8 @@ def test_values_that_are_no_yaml_are_no_json(server: Server, web: Web, repositor
     add(server, repository, f"{web.url}/{repository}")
     assert shown(server, repository, "/values").text == "a: ["
     path = "/api/v1/charts/show/values"
-    told = problem(shown(server, repository, "/values", Accept="application/json"), 400, path, dated=True)
-    assert told["detail"].startswith("the chart's values.yaml: not YAML")
+    result = problem(shown(server, repository, "/values", Accept="application/json"), 400, path, dated=True)
+    assert result["detail"].startswith("the chart's values.yaml: not YAML")
 
 
 @pytest.mark.parametrize("what", ["", "/chart", "/values", "/readme", "/crds"])

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from attrs import frozen
-from charting import said
+from charting import send_json
 from conftest import Server
 from talk import problem, running_server
 
@@ -95,7 +95,7 @@ def test_unknown_and_doubled_names_are_400(
     server: tuple[Server, bool], method: str, path: str, fields: Any, fault: str
 ) -> None:
     running, is_refused = server
-    answer = said(running, method, path, fields)
+    answer = send_json(running, method, path, fields)
     detail = problem(answer, 400, path.partition("?")[0], dated=True)["detail"]
     assert (fault in detail) is is_refused
     assert json.loads(answer.text)["code"] == "bad-request"

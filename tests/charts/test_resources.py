@@ -354,8 +354,8 @@ metadata: {{name: here}}
 """
     cluster.create(other, {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "there"}})
     keep(cluster, stored("rel", space, manifest=manifest))
-    told = [(one["kind"], one["namespace"], one["ready"]) for one in resources(server, space)]
-    assert told == [
+    result = [(one["kind"], one["namespace"], one["ready"]) for one in resources(server, space)]
+    assert result == [
         ("Namespace", None, True),
         ("ConfigMap", other, True),
         ("Gadget", space, False),

@@ -119,15 +119,15 @@ def test_what_it_does_not_know_is_refused_with_its_usage(tmp_path: Path, argumen
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "result"),
     [
         (["--port", "70000"], "server.port"),
         (["--port", "high"], "server.port"),
         (["--address", "nowhere at all"], "server.address"),
     ],
 )
-def test_an_option_that_does_not_fit_is_told_like_any_fault(tmp_path: Path, arguments: list[str], told: str) -> None:
-    assert len(refused(pilothouse(tmp_path, *arguments), told)) == 1
+def test_an_option_that_does_not_fit_is_told_like_any_fault(tmp_path: Path, arguments: list[str], result: str) -> None:
+    assert len(refused(pilothouse(tmp_path, *arguments), result)) == 1
 
 
 def test_a_variable_that_does_not_fit_is_told_by_its_name_and_its_property(tmp_path: Path) -> None:
@@ -181,7 +181,7 @@ def a_certificate_that_is_not_there(folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("hindrance", "told"),
+    ("hindrance", "result"),
     [
         (an_address_that_is_not_ours, "192.0.2.1"),
         (a_data_dir_that_is_a_file, "data"),
@@ -194,10 +194,10 @@ def a_certificate_that_is_not_there(folder: Path) -> list[str]:
     ],
 )
 def test_what_keeps_it_from_starting_is_one_clear_line(
-    tmp_path: Path, hindrance: Callable[[Path], list[str]], told: str
+    tmp_path: Path, hindrance: Callable[[Path], list[str]], result: str
 ) -> None:
     arguments = hindrance(tmp_path)
-    lines = refused(pilothouse(tmp_path, "--port", "0", *arguments), told)
+    lines = refused(pilothouse(tmp_path, "--port", "0", *arguments), result)
     assert len(lines) == 1, lines
     assert "cannot start" in lines[0]
 
@@ -216,11 +216,11 @@ def test_ctrl_c_while_it_starts_ends_it_without_a_trace(tmp_path: Path) -> None:
         wait_for(lambda: "_ssl" in Path(f"/proc/{server.pid}/maps").read_text())  # in the midst of the imports
         server.send_signal(signal.SIGINT)
         try:
-            told = server.communicate(timeout=60)[1]
+            result = server.communicate(timeout=60)[1]
         finally:
             server.kill()
     assert server.returncode in (0, -signal.SIGINT)
-    assert "Traceback" not in told
+    assert "Traceback" not in result
 
 
 def test_a_second_copy_on_the_same_data_directory_is_refused_and_the_first_goes_on(serve: Serve) -> None:

@@ -36,7 +36,7 @@ class Connection(http.client.HTTPConnection):
         self.sock.connect(str(self.path))
 
 
-def ask(path: Path, method: str, target: str, headers: dict[str, str] | None = None) -> tuple[int, bytes]:
+def send_request(path: Path, method: str, target: str, headers: dict[str, str] | None = None) -> tuple[int, bytes]:
     connection = Connection(path)
     try:
         connection.request(method, target, headers=headers or {})
@@ -59,7 +59,7 @@ def folder() -> Iterator[Path]:
     shutil.rmtree(path)
 
 
-def as_nobody(work: Callable[[], int]) -> int:
+def without_account(work: Callable[[], int]) -> int:
     """Runs `work` as another user; returns its result."""
     child = os.fork()
     if child == 0:
@@ -79,7 +79,7 @@ def test_the_socket_has_mode_0600_and_is_replaced_after_a_crash(serve: Serve) ->
     server.kill()
     assert control(server).is_socket()
     server.start()
-    assert ask(control(server), "GET", "/api/v1/processes")[0] == 200
+    assert send_request(control(server), "GET", "/api/v1/processes")[0] == 200
     server.stop()
     assert not control(server).exists()
 
@@ -87,12 +87,12 @@ def test_the_socket_has_mode_0600_and_is_replaced_after_a_crash(serve: Serve) ->
 def test_a_caller_by_the_socket_is_an_operator_in_closed_mode_too(serve: Serve) -> None:
     server = serve({"web": {**SLEEP, "stdout-logfile": "web.log"}}, tracker=CLOSED)
     path = control(server)
-    assert ask(path, "POST", "/api/v1/processes/start/web")[0] == 200
-    assert ask(path, "GET", "/api/v1/processes/details")[0] == 200
-    assert ask(path, "GET", "/api/v1/processes/logs/web")[0] == 200
+    assert send_request(path, "POST", "/api/v1/processes/start/web")[0] == 200
+    assert send_request(path, "GET", "/api/v1/processes/details")[0] == 200
+    assert send_request(path, "GET", "/api/v1/processes/logs/web")[0] == 200
     assert server.get("/api/v1/processes").status == 401
-    assert ask(path, "GET", "/api/v1/me")[0] == 401, "it has no account"
-    assert ask(path, "POST", "/api/v1/repos")[0] in (401, 403), "charts need their key"
+    assert send_request(path, "GET", "/api/v1/me")[0] == 401, "it has no account"
+    assert send_request(path, "POST", "/api/v1/repos")[0] in (401, 403), "charts need their key"
     line = re.search(r"POST /api/v1/processes/start/web 200 [\d.]+ ms by uid (\d+), pid (\d+)", server.log.read_text())
     assert line is not None
     assert (int(line[1]), int(line[2])) == (os.geteuid(), os.getpid())
@@ -101,16 +101,16 @@ def test_a_caller_by_the_socket_is_an_operator_in_closed_mode_too(serve: Serve) 
 @pytest.mark.parametrize("header", ["X-Forwarded-For", "Forwarded", "X-Real-IP"])
 def test_a_forwarding_header_takes_the_right_away(serve: Serve, header: str) -> None:
     server = serve({"web": SLEEP}, tracker=CLOSED)
-    assert ask(control(server), "GET", "/api/v1/processes", {header: "192.0.2.1"})[0] == 401
+    assert send_request(control(server), "GET", "/api/v1/processes", {header: "192.0.2.1"})[0] == 401
 
 
 def test_a_token_wins_over_the_socket(serve: Serve) -> None:
     server = serve({"web": SLEEP}, supervisor={"security": {"local-control": "operator"}})
     path, target = control(server), "/api/v1/processes/start/web"
-    assert ask(path, "POST", target, bearer("plt_unknown"))[0] == 401
-    assert ask(path, "POST", target, bearer(token_of(server.data, "bob")))[0] == 403
-    assert ask(path, "POST", target, bearer(token_of(server.data, "ci", "INGEST", "ADMIN")))[0] == 403
-    assert ask(path, "POST", target, bearer(token_of(server.data, "ann", "FULL", "ADMIN")))[0] == 200
+    assert send_request(path, "POST", target, bearer("plt_unknown"))[0] == 401
+    assert send_request(path, "POST", target, bearer(token_of(server.data, "bob")))[0] == 403
+    assert send_request(path, "POST", target, bearer(token_of(server.data, "ci", "INGEST", "ADMIN")))[0] == 403
+    assert send_request(path, "POST", target, bearer(token_of(server.data, "ann", "FULL", "ADMIN")))[0] == 200
 
 
 def test_with_local_control_operator_changes_over_tcp_need_an_admin(serve: Serve) -> None:
@@ -121,7 +121,7 @@ def test_with_local_control_operator_changes_over_tcp_need_an_admin(serve: Serve
     assert "local-control" in refused.json["message"]
     assert server.get("/api/v1/processes").status == 200
     assert server.post(target, Authorization=f"Bearer {token_of(server.data, 'bob')}").status == 403
-    assert ask(control(server), "POST", target)[0] == 200
+    assert send_request(control(server), "POST", target)[0] == 200
     assert server.post(target, Authorization=f"Bearer {token_of(server.data, 'ann', 'FULL', 'ADMIN')}").status == 200
 
 
@@ -136,11 +136,11 @@ def test_another_user_is_refused_unless_the_group_lets_it(
 
     def connect() -> int:
         try:
-            return 0 if ask(path, "POST", "/api/v1/processes/start/web")[0] == 200 else 2
+            return 0 if send_request(path, "POST", "/api/v1/processes/start/web")[0] == 200 else 2
         except PermissionError:
             return 1
 
-    assert as_nobody(connect) == outcome
+    assert without_account(connect) == outcome
     assert (f"by uid {NOBODY}, pid " in server.log.read_text()) == (outcome == 0)
 
 
@@ -153,12 +153,12 @@ def test_another_user_learns_nothing_from_the_data_directory(serve: Serve, folde
 
     def connect() -> int:
         try:
-            ask(data / "control.sock", "GET", "/healthz")
+            send_request(data / "control.sock", "GET", "/healthz")
         except PermissionError:
             return 1
         return 0
 
-    assert as_nobody(connect) == 1
+    assert without_account(connect) == 1
     server.stop()
 
 
@@ -211,13 +211,13 @@ def test_what_is_no_socket_or_is_in_use_is_not_replaced(serve: Serve, folder: Pa
     assert isinstance(second.process, subprocess.Popen)
     assert wait_for(second.process.poll, about="the second server to give up") == 1
     assert "another program listens on it" in second.log.read_text()
-    assert ask(path, "GET", "/healthz")[0] == 200
+    assert send_request(path, "GET", "/healthz")[0] == 200
 
 
 def test_without_tcp_the_socket_is_the_only_way(serve: Serve) -> None:
     server = serve({"web": SLEEP}, server={"address": "none"}, wait=False).launch()
     wait_for(lambda: "control socket: " in server.log.read_text() and (server.data / "endpoint.json").exists())
-    assert ask(control(server), "POST", "/api/v1/processes/start/web")[0] == 200
+    assert send_request(control(server), "POST", "/api/v1/processes/start/web")[0] == 200
     assert json.loads((server.data / "endpoint.json").read_text())["urls"] == []
     assert "listening on" not in server.log.read_text()
 

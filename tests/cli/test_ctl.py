@@ -325,10 +325,10 @@ def test_a_reload_that_needs_a_restart_says_so_and_a_dry_run_does_nothing(ctl: C
     server.configure(
         {"server": {"max-streams": 5}, "supervisor": {"processes": {"new": {**SLEEP, "auto-start": True}}}}
     )
-    said = ctl.done("reload", "--dry-run")
-    assert "added: new" in said
-    assert "started: new" in said
-    assert "server.max-streams" in said
+    observed = ctl.done("reload", "--dry-run")
+    assert "added: new" in observed
+    assert "started: new" in observed
+    assert "server.max-streams" in observed
     assert len(server.get("/api/v1/processes").json) == len(PROCESSES)
     assert "started: new" in ctl.done("reload")
     assert server.status("new") == "running"

@@ -23,7 +23,7 @@ from typing import Any
 
 import pytest
 from conftest import ROOT, Serve, Server
-from hearing import COVERAGE, NOW, junit, listen, people, store, told
+from hearing import COVERAGE, NOW, junit, listen, next_event, people, store
 from talk import running_server
 from uploading import Done, upload
 
@@ -78,7 +78,7 @@ def test_all_reports_of_a_job_are_one_run(server: Server, reports: Path) -> None
         "--branch", "main", "--commit", SHA, "--flag", "api", "--gate",
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
-    run = told(stream)
+    run = next_event(stream)
     assert (run["project"], run["branch"], run["flag"], run["shortSha"]) == ("shop", "main", "api", SHA[:7])
     assert (run["totalTests"], run["failed"], run["lineCoveragePct"], run["uploads"]) == (6, 0, 50.0, 1)
     first, *rules, last = done.stdout.splitlines()
@@ -127,7 +127,7 @@ def test_two_calls_are_two_runs_and_two_of_one_key_are_one(server: Server, repor
         assert upload(reports, server, "--project", "keys", *JUNIT).returncode == 0
     for junit_of in ("a/**/TEST*.xml", "b/**/TEST*.xml"):
         assert upload(reports, server, "--project", "keys", "--junit", junit_of, "--run-key", "k").returncode == 0
-    runs = [told(stream) for _ in range(4)]
+    runs = [next_event(stream) for _ in range(4)]
     assert len({run["runId"] for run in runs}) == 3
     assert [run["totalTests"] for run in runs] == [6, 6, 3, 6]
     stream.close()
@@ -188,9 +188,9 @@ def test_what_cannot_be_meant_is_2(server: Server, reports: Path, arguments: lis
 
 
 def test_a_server_that_cannot_be_reached_is_3(reports: Path) -> None:
-    with socket.socket() as nobody:
-        nobody.bind(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{nobody.getsockname()[1]}"
+    with socket.socket() as no_account:
+        no_account.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{no_account.getsockname()[1]}"
         done = called(reports, "--url", url, "--retry-for", "0", "--project", "p", *JUNIT)
     assert done.returncode == 3
     assert "cannot be reached" in done.stderr
@@ -229,11 +229,11 @@ def test_a_background_job_that_ignores_ctrl_c_goes_on(reports: Path) -> None:
             try:
                 with silent.accept()[0] as peer:
                     job.send_signal(signal.SIGINT)
-                    heard = b""
-                    while not heard.endswith(b"--\r\n"):
+                    received = b""
+                    while not received.endswith(b"--\r\n"):
                         piece = peer.recv(65536)
                         assert piece, "it gave up"
-                        heard += piece
+                        received += piece
                     peer.sendall(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
                     assert "403" in job.communicate(timeout=60)[1]
                 assert job.returncode == 4
@@ -496,7 +496,7 @@ def test_what_is_given_wins_over_the_ci_system_and_a_flag_is_a_run_of_its_own(se
     environ = {"BUILDKITE": "true", "BUILDKITE_BRANCH": "theirs", "BUILDKITE_COMMIT": SHA, "BUILDKITE_BUILD_ID": "b"}
     for more in ([], ["--flag", "ui"], ["--branch", "mine"]):
         assert upload(reports, server, "--project", "ci", *JUNIT, *more, environ=environ).returncode == 0
-    runs = [told(stream) for _ in range(3)]
+    runs = [next_event(stream) for _ in range(3)]
     assert [run["flag"] for run in runs] == ["default", "ui", "default"]
     assert runs[0]["branch"] == "theirs"
     assert runs[0]["runId"] == runs[2]["runId"] != runs[1]["runId"]
@@ -510,20 +510,20 @@ def test_a_job_that_is_run_again_replaces_its_reports(server: Server, reports: P
         environ |= {"GITHUB_RUN_ATTEMPT": str(attempt)}
         done = upload(reports, server, "--project", "rerun", "--junit", reports_of, environ=environ)
         assert (done.returncode, done.stderr) == (0, "")
-    first, second = told(stream), told(stream)
+    first, second = next_event(stream), next_event(stream)
     assert first["runId"] == second["runId"]
     assert (first["failed"], second["failed"], second["totalTests"]) == (1, 0, 3)
     stream.close()
 
 
 def test_legs_of_a_matrix_are_told_of_the_option(server: Server, reports: Path) -> None:
-    said = []
+    outcome = []
     for instance in ("a", "b"):
         environ = {"GITHUB_ACTIONS": "true", "GITHUB_RUN_ID": "71", "GITHUB_JOB": "t", "RUNNER_TRACKING_ID": instance}
         done = upload(reports, server, "--project", "legs", *JUNIT, environ=environ)
         assert done.returncode == 0
-        said.append("--job-key" in done.stderr)
-    assert said == [False, True]
+        outcome.append("--job-key" in done.stderr)
+    assert outcome == [False, True]
 
 
 def test_finish_completes_the_run_and_wait_waits_for_that(server: Server, reports: Path) -> None:

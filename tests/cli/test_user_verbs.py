@@ -57,8 +57,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
             code = program.main(["--data-dir", str(data), "user", *arguments])
         except SystemExit as end:
             code = int(end.code or 0)
-        told = capsys.readouterr()
-        return subprocess.CompletedProcess(arguments, code, told.out, told.err)
+        result = capsys.readouterr()
+        return subprocess.CompletedProcess(arguments, code, result.out, result.err)
 
     return run
 
@@ -224,9 +224,9 @@ def test_it_waits_for_who_writes(tmp_path: Path) -> None:
     assert process.poll() is None
     connection.execute("COMMIT")
     connection.close()
-    told, _ = process.communicate(timeout=60)
+    result, _ = process.communicate(timeout=60)
     assert process.returncode == 0
-    assert RAW_TOKEN.fullmatch(told.decode().strip())
+    assert RAW_TOKEN.fullmatch(result.decode().strip())
 
 
 def open_files(pid: int) -> list[str]:

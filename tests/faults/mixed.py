@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 
 from attrs import Factory, define
-from charting import KEY, said, tint
+from charting import KEY, send_json, tint
 from conftest import Answer, Server, Stream
 from places import Web, chart
 from posting import cases, form, jacoco, send
@@ -130,14 +130,14 @@ class Load:
         self._threads.append(threading.Thread(target=work))
         self._threads[-1].start()
 
-    def _listen(self, path: str, heard: Callable[[dict[str, str]], None]) -> None:
+    def _listen(self, path: str, received: Callable[[dict[str, str]], None]) -> None:
         stream = self.server.stream(path)
         self._streams.append(stream)
 
         def work() -> None:
             with contextlib.suppress(*GONE):
                 while True:
-                    heard(stream.next())
+                    received(stream.next())
 
         self._threads.append(threading.Thread(target=work))
         self._threads[-1].start()
@@ -252,7 +252,7 @@ class Load:
         ledger.repositories[name] = kind == "add"
 
     def _said(self, method: str, path: str, fields: Any = None) -> Answer:
-        return said(self.server, method, f"{API}{path}", fields, **KEY)
+        return send_json(self.server, method, f"{API}{path}", fields, **KEY)
 
     def _count(self, answer: Answer, may: set[int], what: str) -> None:
         self.ledger.done += 1

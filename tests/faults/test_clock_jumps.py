@@ -1,4 +1,4 @@
-"""The wall clock jumps while the house runs: lengths of time stay right, and nothing is deleted for it."""
+"""The wall clock jumps while the server runs: lengths of time stay right, and nothing is deleted for it."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Jumping:
 
 
 @pytest.fixture
-def house(tmp_path: Path) -> Iterator[Jumping]:
+def runner(tmp_path: Path) -> Iterator[Jumping]:
     one = Jumping(tmp_path)
     try:
         one.server.start()
@@ -83,27 +83,27 @@ def post(server: Server, number: int) -> int:
 
 
 @pytest.mark.parametrize("jump", [3 * HOUR, YEAR, -3 * HOUR, -20 * YEAR], ids=["hours", "year", "back", "years-back"])
-def test_a_clock_that_jumps_and_comes_back_deletes_nothing(house: Jumping, jump: int) -> None:
-    server = house.server
+def test_a_clock_that_jumps_and_comes_back_deletes_nothing(runner: Jumping, jump: int) -> None:
+    server = runner.server
     server.do("start", "web")
     pid = server.info("web")["pid"]
     session, token = session_of(server.data, "ann"), token_of(server.data, "bob")
     kept = [post(server, number) for number in range(2)]
     events = server.get(f"{API}/events/count").json["totalEvents"]
-    house.jump(jump)
+    runner.jump(jump)
     assert re.fullmatch(r"PT[0-9.]+S|PT1M[0-9.]*S?", server.info("web")["processRuntime"]), server.info("web")
     server.do("start", "crasher")
     seen = set[int | None]()
     while len(seen) < 5:  # it is restarted at its pace
         seen.add(server.info("crasher")["pid"])
     server.do("stop", "crasher")
-    house.was_looked_through()
+    runner.was_looked_through()
     assert server.info("web")["pid"] == pid
     assert runs(server) == kept
     assert server.ask("GET", f"{API}/me", headers=bearer(token)).status == 200
     assert server.get(f"{API}/events/count").json["totalEvents"] > events
-    house.jump(0)
-    house.was_looked_through()
+    runner.jump(0)
+    runner.was_looked_through()
     assert runs(server) == kept
     assert server.ask("GET", f"{API}/me", headers=cookie(server, session)).status == 200
     history = server.events("web")
@@ -111,13 +111,13 @@ def test_a_clock_that_jumps_and_comes_back_deletes_nothing(house: Jumping, jump:
     assert "hours ahead" in server.log.read_text()  # there, or on the way back
 
 
-def test_after_a_clock_went_back_the_newest_runs_are_those_that_came_last(house: Jumping) -> None:
-    server = house.server
-    house.jump(30 * 60)
+def test_after_a_clock_went_back_the_newest_runs_are_those_that_came_last(runner: Jumping) -> None:
+    server = runner.server
+    runner.jump(30 * 60)
     before = [post(server, number) for number in range(3)]
-    house.jump(-30 * 60)
+    runner.jump(-30 * 60)
     after = [post(server, number) for number in range(3, 6)]
-    house.was_looked_through()
+    runner.was_looked_through()
     assert set(after) <= set(runs(server))
     assert set(before) <= set(runs(server))  # neither those that are newer by their date
 

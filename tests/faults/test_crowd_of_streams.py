@@ -33,20 +33,20 @@ def test_streams_and_an_upload_at_once(tmp_path: Path) -> None:
         with Listeners(server.port, "/tracker/api/v1/events", STREAMS) as listeners:
             assert descriptors(server) >= before + STREAMS
             listeners.expect()
-            said = []
+            outcome = []
             uploading = threading.Thread(
-                target=lambda: said.append(post(server, "crowd", ("junit", junit(CASES, mark="c"))))
+                target=lambda: outcome.append(post(server, "crowd", ("junit", junit(CASES, mark="c"))))
             )
             uploading.start()
-            asked = 0
+            requested = 0
             while uploading.is_alive():
                 assert server.get(f"{API}/processes").status == 200
-                asked += 1
+                requested += 1
             uploading.join()
-            heard = listeners.heard()
-            assert heard.last >= heard.first > 0
-            assert said[0]["tests"] == CASES
-            assert asked > 0
+            received = listeners.heard()
+            assert received.last >= received.first > 0
+            assert outcome[0]["tests"] == CASES
+            assert requested > 0
             assert server.do("start", "web").status == 200
             assert memory(server) - had < 10 + EACH * STREAMS
         wait_for(lambda: descriptors(server) <= before + 3, about="the streams to be forgotten")

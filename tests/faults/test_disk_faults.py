@@ -14,10 +14,10 @@ from trouble import (
     SLEEPER,
     TEMPLATE,
     UPDATE,
-    Asked,
     FailingDisk,
+    PreparedRequest,
     SingleFlight,
-    asked,
+    answer_to,
     charts_of,
     clear,
     fill,
@@ -37,9 +37,9 @@ def repository() -> Iterator[Web]:
         yield one
 
 
-def writes(repository: Web) -> list[Asked]:
+def writes(repository: Web) -> list[PreparedRequest]:
     """What needs the disk, of each service."""
-    start: Asked = ("POST", "/api/v1/processes/start/other", None, {})
+    start: PreparedRequest = ("POST", "/api/v1/processes/start/other", None, {})
     return [upload("full", 3000), repo("other", repository), UPDATE, template_upload(200_000), PULL, TEMPLATE, start]
 
 
@@ -47,7 +47,7 @@ def all_works(server: Server, repository: Web) -> None:
     """Without a restart."""
     wait_for(lambda: server.get("/readyz").status == 200)
     for request in writes(repository):
-        answer = asked(server, request)
+        answer = answer_to(server, request)
         assert answer.status in (200, 201), (request[1], answer)
     assert server.do("stop", "web").status == 200
     assert rows(server, "SELECT name, tests FROM run JOIN project ON project.id = project_id ORDER BY run.id")[0] == (

@@ -23,16 +23,16 @@ from trouble import (
     SLEEPER,
     TEMPLATE,
     UPDATE,
-    Asked,
+    PreparedRequest,
     SingleFlight,
-    asked,
+    answer_to,
     charts_of,
     clear,
     fill,
+    json_request,
     memory,
     no_trace,
     reads_answer,
-    said,
     template_upload,
     upload,
 )  # fmt: skip
@@ -43,7 +43,7 @@ VERSION = '#!/bin/sh\nif [ "$1" = version ]; then echo v4.1.4; exit 0; fi\n'
 def others_go_on(server: Server, number: int = 0) -> None:
     """Meanwhile."""
     reads_answer(server)
-    assert asked(server, upload(f"meanwhile {number}")).status == 201
+    assert answer_to(server, upload(f"meanwhile {number}")).status == 201
     assert server.do("restart", "web").status == 200
 
 
@@ -56,7 +56,7 @@ class Silent:
     def __init__(self, address: str) -> None:
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self.socket.bind((address, 53))
-        self.asked = 0
+        self.requests = 0
         self.answers = False
         threading.Thread(target=self._serve, daemon=True).start()
 
@@ -64,7 +64,7 @@ class Silent:
         with contextlib.suppress(OSError):
             while True:
                 question, who = self.socket.recvfrom(4096)
-                self.asked += 1
+                self.requests += 1
                 if self.answers:
                     self.socket.sendto(self._answer(question), who)
 
@@ -96,7 +96,7 @@ def test_names_that_nobody_answers_for_hold_up_nobody_else(tmp_path: Path) -> No
     with web() as repository, contextlib.closing(dns.socket):
         svc = charts_of(repository, tmp_path / "temp", fetch={"timeout": "2s"})
         svc["security"]["allowed-hosts"] += [f"{name}:{repository.port}" for name in names]
-        adding = [said("POST", "/repos", {"name": name.partition(".")[0], "url": f"http://{name}:{repository.port}"})
+        adding = [json_request("POST", "/repos", {"name": name.partition(".")[0], "url": f"http://{name}:{repository.port}"})
                   for name in names]  # fmt: skip
         server = Server(
             tmp_path, {"supervisor": {"processes": {"web": SLEEPER}}, "svc": svc}, {}, resolving(tmp_path, "127.53.0.1")
@@ -104,8 +104,8 @@ def test_names_that_nobody_answers_for_hold_up_nobody_else(tmp_path: Path) -> No
         try:
             fill(server.start(), repository)
             waiting = SingleFlight(server, adding).start()
-            wait_for(lambda: dns.asked > 3)
-            assert asked(server, UPDATE).status == 200  # an address needs no name server
+            wait_for(lambda: dns.requests > 3)
+            assert answer_to(server, UPDATE).status == 200  # an address needs no name server
             others_go_on(server)
             assert {"svc.fetch.timeout" in clear(answer, 504) for answer in waiting.answers()} == {True}
             assert server.stop() == 0  # while lookups still hang
@@ -162,7 +162,7 @@ def test_a_cluster_that_hangs_is_told_to_a_crowd_in_time(tmp_path: Path, scheme:
         server = Server(tmp_path, {"supervisor": {"processes": {"web": SLEEPER}}, "svc": svc}, {}, command)
         try:
             fill(server.start(), repository)
-            reads: list[Asked] = [
+            reads: list[PreparedRequest] = [
                 ("GET", f"{API}/releases/r{number}?namespace=n", None, {}) for number in range(callers)
             ]
             waiting = SingleFlight(server, reads).start()
@@ -171,7 +171,7 @@ def test_a_cluster_that_hangs_is_told_to_a_crowd_in_time(tmp_path: Path, scheme:
             for answer in waiting.answers():
                 assert "cluster" in clear(answer, *statuses)
             assert len(hanging.taken) < callers / 2  # most were not made to wait for their turn to wait
-            assert asked(server, TEMPLATE).status == 200
+            assert answer_to(server, TEMPLATE).status == 200
             no_trace(server)
         finally:
             server.close()
@@ -205,7 +205,7 @@ def script(folder: Path, text: str) -> dict[str, Any]:
 def test_helms_that_do_not_end_are_ended_and_cost_nobody_else_anything(tmp_path: Path, text: str) -> None:
     svc = {**FULL, "rest": {"temp-dir": str(tmp_path / "temp")}, "helm": script(tmp_path, text)}
     with running_server(tmp_path, {"web": SLEEPER}, svc=svc) as server:
-        assert asked(server, upload("before")).status == 201
+        assert answer_to(server, upload("before")).status == 201
         assert server.do("start", "web").status == 200
         sizes = []
         for _ in range(2):
@@ -219,5 +219,5 @@ def test_helms_that_do_not_end_are_ended_and_cost_nobody_else_anything(tmp_path:
             sizes.append(memory(server))
         assert sizes[1] - sizes[0] < 8
         script(tmp_path, "echo 'kind: ConfigMap'\n")
-        assert asked(server, template_upload()).status == 200
+        assert answer_to(server, template_upload()).status == 200
         no_trace(server)

@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from charting import FULL, HELMS, KEY, helm, said
+from charting import FULL, HELMS, KEY, helm, send_json
 from cluster import Cluster
 from conftest import Serve, Server, children_of, mains, wait_for
 from mixed import API, BROKEN, NAMES, RELEASES, Ledger, Load, Shard
@@ -51,50 +51,50 @@ def test_nothing_acknowledged_is_lost_in_a_mixed_load_when_the_server_is_killed(
         server = serve(processes, svc=svc)
         load = Load(server, repository, cluster.namespace())
         load.publish()
-        assert said(server, "POST", f"{API}/repos", {"name": "lab", "url": repository.url}).status == 201
+        assert send_json(server, "POST", f"{API}/repos", {"name": "lab", "url": repository.url}).status == 201
         for number in range(FIRST, FIRST + ROUNDS):
             chance = random.Random(SEED * 10_000 + number)
-            told = f"round {number} of seed {SEED}; the log is {server.log}"
-            print(told)  # pytest shows it where the round fails, however it does
+            result = f"round {number} of seed {SEED}; the log is {server.log}"
+            print(result)  # pytest shows it where the round fails, however it does
             load.run(chance)
             time.sleep(chance.uniform(0, LONGEST))  # the moment of its death is what this test is about
             server.kill()
             load.join()
             server.start()
-            check(load, temp, told)
+            check(load, temp, result)
         finish(load, temp)
 
 
-def check(load: Load, temp: Path, told: str) -> None:
+def check(load: Load, temp: Path, result: str) -> None:
     server, ledger = load.server, load.ledger
-    assert ledger.faults == [], (told, ledger.faults)
-    check_processes(server, ledger, told)
-    check_uploads(server, ledger, told)
-    wait_for(lambda: not helms(server.data), 30, f"no helm left over in {told}")
-    check_releases(load, told)
-    check_repositories(load, told)
-    wait_for(lambda: not foreign(server, temp), 10, f"no file left over in {told}: {foreign(server, temp)}")
-    check_stores(server, told)
-    assert "Traceback" not in server.log.read_text(), told
+    assert ledger.faults == [], (result, ledger.faults)
+    check_processes(server, ledger, result)
+    check_uploads(server, ledger, result)
+    wait_for(lambda: not helms(server.data), 30, f"no helm left over in {result}")
+    check_releases(load, result)
+    check_repositories(load, result)
+    wait_for(lambda: not foreign(server, temp), 10, f"no file left over in {result}: {foreign(server, temp)}")
+    check_stores(server, result)
+    assert "Traceback" not in server.log.read_text(), result
 
 
 # Supervision
 
 
-def check_processes(server: Server, ledger: Ledger, told: str) -> None:
+def check_processes(server: Server, ledger: Ledger, result: str) -> None:
     for id, event in ledger.events.items():
-        assert server.get(f"{API}/events/{id}").json == event, told
-    wait_for(lambda: set(children_of(server.data)) == known(server), 10, f"no strangers in {told}")
+        assert server.get(f"{API}/events/{id}").json == event, result
+    wait_for(lambda: set(children_of(server.data)) == known(server), 10, f"no strangers in {result}")
     running = mains(server.data)
-    assert max(running.values(), default=0) <= 1, (told, running)
+    assert max(running.values(), default=0) <= 1, (result, running)
     listing = {one["name"]: one["status"] for one in server.get(f"{API}/processes").json}
-    assert set(running) <= {name for name, status in listing.items() if status in ("running", "stopping")}, told
+    assert set(running) <= {name for name, status in listing.items() if status in ("running", "stopping")}, result
     for verb, name, answer in ledger.calls:
-        said = re.fullmatch(r".* has been (?:re)?started \(pid (\d+).*\)", answer.json.get("message", ""))
-        if said and verb in ("start", "restart"):
-            assert int(said[1]) in ran(server, name), (told, verb, name, answer)
+        send_json = re.fullmatch(r".* has been (?:re)?started \(pid (\d+).*\)", answer.json.get("message", ""))
+        if send_json and verb in ("start", "restart"):
+            assert int(send_json[1]) in ran(server, name), (result, verb, name, answer)
     newest = server.get(f"{API}/events?size=1").json["content"][0]["id"]
-    assert newest == server.get(f"{API}/events/count").json["totalEvents"], told  # none left out, none given twice
+    assert newest == server.get(f"{API}/events/count").json["totalEvents"], result  # none left out, none given twice
 
 
 def ran(server: Server, name: str) -> set[int]:
@@ -110,32 +110,32 @@ def known(server: Server) -> set[int]:
 # The tracker
 
 
-def check_uploads(server: Server, ledger: Ledger, told: str) -> None:
+def check_uploads(server: Server, ledger: Ledger, result: str) -> None:
     """Each delivered shard is in one run, whole; one that was not acknowledged is there whole or not at all."""
     found = stored(server)
     for shard in ledger.shards:
         runs = found.get(shard.mark, [])
         if shard.key is None:
-            assert len(set(shard.runs)) == len(shard.runs), (told, shard)
-            assert len(runs) <= shard.tried, (told, shard)
-            assert set(shard.runs) <= {run for run, _ in runs}, (told, shard, runs)
+            assert len(set(shard.runs)) == len(shard.runs), (result, shard)
+            assert len(runs) <= shard.tried, (result, shard)
+            assert set(shard.runs) <= {run for run, _ in runs}, (result, shard, runs)
         else:
-            assert len(runs) <= 1, (told, shard, runs)
-            assert {run for run, _ in runs} >= set(shard.runs), (told, shard, runs)
-        assert all(count == shard.count for _, count in runs), (told, shard, runs)
+            assert len(runs) <= 1, (result, shard, runs)
+            assert {run for run, _ in runs} >= set(shard.runs), (result, shard, runs)
+        assert all(count == shard.count for _, count in runs), (result, shard, runs)
     totals = (
         "SELECT id, tests, passed + failed + errors + skipped, (SELECT count(*) FROM result WHERE run_id = run.id),"
     )
     totals += " uploads, (SELECT count(*) FROM report WHERE run_id = run.id AND kind = 'junit') FROM run"
     for id, tests, parts, results, uploads, reports in rows(server, totals):
-        assert tests == parts == results, (told, id)
-        assert uploads >= reports > 0, (told, id)
+        assert tests == parts == results, (result, id)
+        assert uploads >= reports > 0, (result, id)
     for event in ledger.told_runs.values():
         run = rows(server, "SELECT tests FROM run WHERE id = ?", event["runId"])
-        assert run, (told, event)
-        assert run[0][0] >= event["totalTests"], (told, event)
+        assert run, (result, event)
+        assert run[0][0] >= event["totalTests"], (result, event)
     ids = [id for (id,) in rows(server, "SELECT id FROM run_event")]
-    assert set(ledger.told_runs) <= set(ids), told
+    assert set(ledger.told_runs) <= set(ids), result
 
 
 def stored(server: Server) -> dict[str, list[tuple[int, int]]]:
@@ -157,35 +157,35 @@ def helms(data: Path) -> set[int]:
     return set(children_of(data, with_helm=True)) - set(children_of(data))
 
 
-def check_releases(load: Load, told: str) -> None:
+def check_releases(load: Load, result: str) -> None:
     server, ledger, query = load.server, load.ledger, f"?namespace={load.namespace}"
     for name in RELEASES:
         answer = server.get(f"{API}/releases/{name}{query}", **KEY)
-        assert answer.status in (200, 404), (told, name, answer)
+        assert answer.status in (200, 404), (result, name, answer)
         status = answer.json["info"]["status"] if answer.status == 200 else None
-        assert not (status or "").startswith("pending"), (told, name, status)
+        assert not (status or "").startswith("pending"), (result, name, status)
         if name in ledger.releases:
             colour = ledger.releases[name]
-            assert (status == "deployed") == (colour is not None), (told, name, status, colour)
+            assert (status == "deployed") == (colour is not None), (result, name, status, colour)
             values = server.get(f"{API}/releases/{name}/values{query}", **KEY)
-            assert colour in (None, "*") or f"colour: {colour}\n" in values.text, (told, name, values)
+            assert colour in (None, "*") or f"colour: {colour}\n" in values.text, (result, name, values)
         elif status == "uninstalling":
-            assert said(server, "DELETE", f"{API}/releases/{name}{query}").status == 204, (told, name)
+            assert send_json(server, "DELETE", f"{API}/releases/{name}{query}").status == 204, (result, name)
         elif status is not None and status != "deployed":
             again = {"chartRef": "lab/tint:0.1.0", "install": True}
-            answer = said(server, "PUT", f"{API}/releases/{name}{query}", again)
-            assert answer.status == 200, (told, name, status, answer)
+            answer = send_json(server, "PUT", f"{API}/releases/{name}{query}", again)
+            assert answer.status == 200, (result, name, status, answer)
 
 
-def check_repositories(load: Load, told: str) -> None:
+def check_repositories(load: Load, result: str) -> None:
     server, ledger = load.server, load.ledger
     there = {one["name"] for one in server.get(f"{API}/repos").json}
-    assert "lab" in there, told
+    assert "lab" in there, result
     for name, is_there in ledger.repositories.items():
-        assert (name in there) == is_there, (told, name, there)
+        assert (name in there) == is_there, (result, name, there)
     if ledger.versions:
         newest = server.get(f"{API}/repos/lab/charts/more/versions").json[0]
-        assert int(newest["chartVersion"].rpartition(".")[2]) >= ledger.versions - 1, (told, newest, ledger.versions)
+        assert int(newest["chartVersion"].rpartition(".")[2]) >= ledger.versions - 1, (result, newest, ledger.versions)
 
 
 # What lies about
@@ -207,11 +207,11 @@ def foreign(server: Server, temp: Path) -> list[str]:
     return found + [str(path) for folder in own for path in folder.iterdir() if path.name != ".lock"]
 
 
-def check_stores(server: Server, told: str) -> None:
+def check_stores(server: Server, result: str) -> None:
     for name in STORES:
         with contextlib.closing(sqlite3.connect(server.data / f"{name}.db", timeout=30)) as store:
-            assert store.execute("PRAGMA integrity_check").fetchall() == [("ok",)], (told, name)
-            assert store.execute("PRAGMA foreign_key_check").fetchall() == [], (told, name)
+            assert store.execute("PRAGMA integrity_check").fetchall() == [("ok",)], (result, name)
+            assert store.execute("PRAGMA foreign_key_check").fetchall() == [], (result, name)
 
 
 def finish(load: Load, temp: Path) -> None:

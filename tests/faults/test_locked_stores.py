@@ -13,9 +13,9 @@ from talk import running_server
 from trouble import (
     SLEEPER,
     UPDATE,
-    Asked,
+    PreparedRequest,
     SingleFlight,
-    asked,
+    answer_to,
     charts_of,
     clear,
     fill,
@@ -26,7 +26,7 @@ from trouble import (
     upload,
 )  # fmt: skip
 
-START: Asked = ("POST", "/api/v1/processes/start/other", None, {})
+START: PreparedRequest = ("POST", "/api/v1/processes/start/other", None, {})
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, repository: Web) -> Iterato
         no_trace(one)
 
 
-def flaky(server: Server) -> Asked:
+def flaky(server: Server) -> PreparedRequest:
     """Somebody says of a test that it is flaky."""
     token = token_of(server.data, "ann", role="ADMIN")
     body = b'{"className": "A", "name": "c0", "status": "QUARANTINED"}'
@@ -64,7 +64,7 @@ def test_all_three_stores_at_once(server: Server, repository: Web) -> None:
             assert clear(answer, 503), request
             assert answer.headers["Retry-After"]
     for request in writes:
-        assert asked(server, request).status in (200, 201, 202, 204), request
+        assert answer_to(server, request).status in (200, 201, 202, 204), request
     wait_for(lambda: server.get("/readyz").status == 200)
     assert server.moves("other") == ["starting", "running"]
 
@@ -89,7 +89,7 @@ def test_it_starts_while_they_are_locked_and_works_when_they_are_not(tmp_path: P
             server.start()
             assert server.info("web")["pid"] == pid
             reads_answer(server)
-        assert asked(server, upload("after")).status == 201
-        assert asked(server, repo("after", repository)).status == 201
+        assert answer_to(server, upload("after")).status == 201
+        assert answer_to(server, repo("after", repository)).status == 201
         assert server.do("stop", "web").status == 200
         no_trace(server)

@@ -17,9 +17,9 @@ from trouble import (
     SLEEPER,
     TEMPLATE,
     UPDATE,
-    Asked,
     Kept,
-    asked,
+    PreparedRequest,
+    answer_to,
     charts_of,
     clear,
     descriptors,
@@ -49,10 +49,12 @@ def limited(server: Server, limit: int) -> None:
     subprocess.run(["prlimit", f"--pid={server.pid}", f"--nofile={limit}:"], check=True)
 
 
-def everything(repository: Web) -> list[Asked]:
+def everything(repository: Web) -> list[PreparedRequest]:
     """What opens something, of each service."""
-    start: Asked = ("POST", f"{API}/processes/start/other", None, {})
-    pages: list[Asked] = [("GET", path, None, {}) for path in ("/projects/1", f"{API}/runs/1", "/badge/1/pass.svg")]
+    start: PreparedRequest = ("POST", f"{API}/processes/start/other", None, {})
+    pages: list[PreparedRequest] = [
+        ("GET", path, None, {}) for path in ("/projects/1", f"{API}/runs/1", "/badge/1/pass.svg")
+    ]
     return [
         start, upload("none"), repo("other", repository), UPDATE, PULL, TEMPLATE, template_upload(), *pages,
         ("GET", f"{API}/events/by-status/running", None, {}), ("GET", "/metrics", None, {}),
@@ -76,7 +78,7 @@ def test_whatever_cannot_be_opened_is_told_and_works_when_some_are_free(
             limited(server, 20_000)
     no_trace(server)
     for request in everything(repository):
-        assert asked(server, request).status in (200, 201), request
+        assert answer_to(server, request).status in (200, 201), request
     assert server.do("stop", "other").status == 200
     assert server.ask("DELETE", f"{API}/repos/other", headers={"X-API-Key": "open sesame"}).status == 204
     wait_for(lambda: not list((server.data / "incoming").iterdir()))
@@ -86,5 +88,5 @@ def test_none_of_them_leaks(server: Server, repository: Web) -> None:
     before = descriptors(server)
     for _ in range(3):
         for request in everything(repository)[3:]:
-            asked(server, request)
+            answer_to(server, request)
     wait_for(lambda: descriptors(server) <= before + 2, about="descriptors to be closed")

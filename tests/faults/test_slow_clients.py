@@ -20,7 +20,7 @@ from trouble import (
     PULL,
     SLEEPER,
     SingleFlight,
-    asked,
+    answer_to,
     charts_of,
     descriptors,
     fill,
@@ -111,7 +111,7 @@ def test_who_sends_a_byte_now_and_then_is_hung_up_on(server: Server, repository:
     with connections(server, count, begin) as crowd:
         wait_for(lambda: descriptors(server) >= before + count // 3)
         reads_answer(server)
-        assert asked(server, upload("meanwhile")).status == 201
+        assert answer_to(server, upload("meanwhile")).status == 201
         assert server.do("restart", "web").status == 200
         end = time.monotonic() + 30
         trickle(crowd if begin else [], lambda: descriptors(server) >= before + count / 10 and time.monotonic() < end)

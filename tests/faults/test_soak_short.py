@@ -17,9 +17,19 @@ def test_a_short_soak(tmp_path: Path) -> None:
     helm("helm")
     soaked = soak(tmp_path, SECONDS, with_cluster=False)
     assert soaked.faults(GROWTH) == []
-    asked = set(soaked.tally.took)
-    assert {"processes", "page: home", "start", "upload", "gate", "badge", "template", "stream opened", "pull"} <= asked
+    requested = set(soaked.tally.took)
+    assert {
+        "processes",
+        "page: home",
+        "start",
+        "upload",
+        "gate",
+        "badge",
+        "template",
+        "stream opened",
+        "pull",
+    } <= requested
     text = document(soaked, helm_version())
     assert "Errors: 0." in text
-    assert all(f"| {name} |" in text for name in asked)
+    assert all(f"| {name} |" in text for name in requested)
     assert len(soaked.lag) > 20 * SECONDS

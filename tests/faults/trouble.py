@@ -1,4 +1,4 @@
-"""What the tests of faults share: a house with something of all services, troubles, and what is asked meanwhile."""
+"""What the tests of faults share: a server with something of all services, troubles, and what is asked meanwhile."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SLEEPER = {"command": "sleep 1000"}
 JSON = {"Content-Type": "application/json"}
 STORES = ("pilothouse", "tracker", "charts")
 
-Asked = tuple[str, str, bytes | None, Mapping[str, str]]
+PreparedRequest = tuple[str, str, bytes | None, Mapping[str, str]]
 """A request: method, path, body, headers."""
 
 
@@ -48,26 +48,26 @@ def fill(server: Server, repository: Web, project: str = "before") -> None:
     assert server.do("start", "web").status == 200
 
 
-def said(method: str, path: str, what: Any) -> Asked:
+def json_request(method: str, path: str, what: Any) -> PreparedRequest:
     return method, f"{API}{path}", json.dumps(what).encode(), {**KEY, **JSON}
 
 
-def repo(name: str, repository: Web) -> Asked:
-    return said("POST", "/repos", {"name": name, "url": repository.url})
+def repo(name: str, repository: Web) -> PreparedRequest:
+    return json_request("POST", "/repos", {"name": name, "url": repository.url})
 
 
-def upload(project: str, count: int = 3) -> Asked:
+def upload(project: str, count: int = 3) -> PreparedRequest:
     return "POST", f"{API}/ingest", form([("project", project), ("junit", cases(passed=count))]), {"Content-Type": FORM}
 
 
-def template_upload(padding: int = 0) -> Asked:
+def template_upload(padding: int = 0) -> PreparedRequest:
     body, headers = multipart(chart=tint(padding="x" * padding) if padding else tint(), request={"releaseName": "r"})
     return "POST", f"{API}/charts/template/upload", body, {**KEY, **headers}
 
 
-TEMPLATE = said("POST", "/charts/template", {"chartRef": "lab/tint"})
-PULL = said("POST", "/repos/pull", {"chart": "lab/tint"})
-UPDATE: Asked = ("POST", f"{API}/repos/lab/update", None, KEY)
+TEMPLATE = json_request("POST", "/charts/template", {"chartRef": "lab/tint"})
+PULL = json_request("POST", "/repos/pull", {"chart": "lab/tint"})
+UPDATE: PreparedRequest = ("POST", f"{API}/repos/lab/update", None, KEY)
 READS = (
     "/healthz", f"{API}/processes", f"{API}/events?size=5", f"{API}/events/count", f"{API}/projects", "/",
     "/projects/1", f"{API}/runs/1", f"{API}/runs/1/quality-gate", "/badge/1/pass.svg", f"{API}/repos",
@@ -76,7 +76,7 @@ READS = (
 """One at least of each service."""
 
 
-def asked(server: Server, request: Asked, timeout: float = 60) -> Answer:
+def answer_to(server: Server, request: PreparedRequest, timeout: float = 60) -> Answer:
     method, path, body, headers = request
     return server.ask(method, path, body, dict(headers), timeout)
 
@@ -101,7 +101,7 @@ class SingleFlight:
     """Requests that are asked at once, each with a thread; `answers` waits for them."""
 
     server: Server
-    requests: Sequence[Asked]
+    requests: Sequence[PreparedRequest]
     _answers: dict[int, Answer | Exception] = field(init=False, default=Factory(dict))
     _threads: list[threading.Thread] = field(init=False, default=Factory(list))
 
@@ -113,7 +113,7 @@ class SingleFlight:
 
     def _ask(self, number: int) -> None:
         try:
-            self._answers[number] = asked(self.server, self.requests[number])
+            self._answers[number] = answer_to(self.server, self.requests[number])
         except (OSError, http.client.HTTPException) as error:
             self._answers[number] = error
 
@@ -132,7 +132,7 @@ class Kept:
         self._connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
         self.ask(("GET", "/healthz", None, {}))
 
-    def ask(self, request: Asked) -> Answer:
+    def ask(self, request: PreparedRequest) -> Answer:
         method, path, body, headers = request
         self._connection.request(method, path, body, dict(headers))
         response = self._connection.getresponse()

@@ -39,8 +39,8 @@ def send(server: Server, path: str, size: int, chunked: bool = False, lines: str
 @pytest.mark.parametrize("chunked", [False, True], ids=["announced", "chunked"])
 @pytest.mark.parametrize("size", [MIB + 1, 20 * MIB])
 def test_a_body_that_is_too_large_is_413_and_the_client_sees_it(server: Server, size: int, chunked: bool) -> None:
-    said = error(send(server, STOP, size, chunked), 413, STOP)
-    assert str(MIB) in said["message"]
+    outcome = error(send(server, STOP, size, chunked), 413, STOP)
+    assert str(MIB) in outcome["message"]
 
 
 @pytest.mark.parametrize("chunked", [False, True], ids=["announced", "chunked"])

@@ -118,16 +118,16 @@ def check(method: str, path: str, answer: Answer) -> None:
     if answer.status < 400:
         assert media_type in ("application/json", "text/plain; charset=utf-8")
         return
-    said = json.loads(answer.body)
+    outcome = json.loads(answer.body)
     if path.startswith(("/charts/", "/tracker/")):
         assert media_type == "application/problem+json"
         dated = {"timestamp", "code"} if path.startswith("/charts/") else set()
-        assert set(said) == PROBLEM | dated
-        assert (said["instance"], said["status"]) == (path, answer.status)
+        assert set(outcome) == PROBLEM | dated
+        assert (outcome["instance"], outcome["status"]) == (path, answer.status)
     else:
         assert media_type == "application/json"
-        assert set(said) == ERROR
-        assert said["path"] == path
+        assert set(outcome) == ERROR
+        assert outcome["path"] == path
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)

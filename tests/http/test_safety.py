@@ -398,8 +398,8 @@ def test_a_child_does_not_inherit_our_own_properties(serve: Serve) -> None:
     server = serve(processes, environ={**environ, "HOME": os.environ.get("HOME", "/")})
     server.do("start", "teller")
     server.until("teller", "finished")
-    told = (server.folder / "env.log").read_text()
-    assert "very-secret-word" not in told
-    assert {"KEPT=yes", "MINE=yes"} <= set(told.splitlines())
+    result = (server.folder / "env.log").read_text()
+    assert "very-secret-word" not in result
+    assert {"KEPT=yes", "MINE=yes"} <= set(result.splitlines())
     assert "very-secret-word" not in server.log.read_text()
     assert body(server.get(READ))[0]["name"] == "teller"

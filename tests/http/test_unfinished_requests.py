@@ -121,8 +121,8 @@ def test_the_408_of_a_body_has_the_shape_of_its_service(server: Server) -> None:
         server.get("/healthz")
         for _ in range(ENOUGH):
             stack.enter_context(connect(server)).sendall(HEAD)
-        said = error(answered(oldest), 408, path, "REQUEST_TIMEOUT")
-        assert "not complete" in said["message"]
+        outcome = error(answered(oldest), 408, path, "REQUEST_TIMEOUT")
+        assert "not complete" in outcome["message"]
 
 
 def test_a_body_that_is_streamed_to_disk_does_not_count(server: Server) -> None:

@@ -69,7 +69,7 @@ def bearing(name: str, server: Server) -> list[int]:
 
 
 @pytest.fixture
-def stranger() -> Iterator[subprocess.Popen[bytes]]:
+def outsider() -> Iterator[subprocess.Popen[bytes]]:
     """A process that is none of ours."""
     process = subprocess.Popen(["sleep", "1000"])
     yield process
@@ -541,19 +541,19 @@ def test_a_server_that_dies_right_after_a_restart_of_its_own_accord_has_no_child
 
 @pytest.mark.parametrize("same", ["pid", "pid and start", "pid and boot"])
 def test_a_process_that_was_given_a_pid_of_ours_is_left_alone(
-    serve: Serve, stranger: subprocess.Popen[bytes], same: str
+    serve: Serve, outsider: subprocess.Popen[bytes], same: str
 ) -> None:
     server = serve({"web": SLEEPER})
     server.do("start", "web")
     pid = server.info("web")["pid"]
     server.kill()
     die(pid)
-    ticks = int(Path(f"/proc/{stranger.pid}/stat").read_text().rpartition(")")[2].split()[19])
+    ticks = int(Path(f"/proc/{outsider.pid}/stat").read_text().rpartition(")")[2].split()[19])
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     edit(
         server,
         "UPDATE supervised SET pid = ?, start_ticks = ?, boot_id = ?",
-        stranger.pid,
+        outsider.pid,
         ticks if same == "pid and start" else ticks - 1,
         boot if same == "pid and boot" else "another boot",
     )
@@ -563,7 +563,7 @@ def test_a_process_that_was_given_a_pid_of_ours_is_left_alone(
     assert server.do("stop", "web").status == 200
     assert server.do("start", "web").status == 200
     assert server.stop() == 0
-    assert stranger.poll() is None
+    assert outsider.poll() is None
 
 
 def test_a_child_that_the_store_knows_wrongly_is_not_left_beside_a_new_one(serve: Serve) -> None:

@@ -81,10 +81,10 @@ def check(server: Server, seen: Seen) -> None:
     for verb, name, answer in seen.acknowledged:
         assert answer.status == (500 if name == BROKEN and verb != "stop" else answer.status), (verb, name, answer)
         assert answer.status in (200, 404, 409, 500), (verb, name, answer)
-        said = re.fullmatch(r".* has been (?:re)?started \(pid (\d+).*\)", answer.json.get("message", ""))
-        if said and verb in ("start", "restart"):
+        outcome = re.fullmatch(r".* has been (?:re)?started \(pid (\d+).*\)", answer.json.get("message", ""))
+        if outcome and verb in ("start", "restart"):
             assert any(
-                event["pid"] == int(said[1]) and event["newStatus"] == "running" for event in history(server, name)
+                event["pid"] == int(outcome[1]) and event["newStatus"] == "running" for event in history(server, name)
             ), (verb, name, answer)
 
 
@@ -103,22 +103,22 @@ def test_nothing_acknowledged_is_lost_and_nothing_runs_twice_when_the_server_is_
     highest, acknowledged = 0, 0
     for number in range(ROUNDS):
         chance = random.Random(SEED * 10_000 + number)
-        told = f"round {number} of seed {SEED}; the log is {server.log}"
+        result = f"round {number} of seed {SEED}; the log is {server.log}"
         seen = one_round(server, chance)
         acknowledged += len(seen.acknowledged)
         left = mains(server.data)
-        assert max(left.values(), default=0) <= 1, (told, left)
+        assert max(left.values(), default=0) <= 1, (result, left)
         server.start()
         check(server, seen)
-        wait_for(lambda: set(children_of(server.data)) == known(server), 10, f"no strangers in {told}")
+        wait_for(lambda: set(children_of(server.data)) == known(server), 10, f"no strangers in {result}")
         again = mains(server.data)
-        assert max(again.values(), default=0) <= 1, (told, again)
+        assert max(again.values(), default=0) <= 1, (result, again)
         assert set(left) <= {one["name"] for one in server.get("/api/v1/processes").json}
-        assert min(seen.events, default=highest + 1) > highest, told
+        assert min(seen.events, default=highest + 1) > highest, result
         highest = max(seen.events, default=highest)
         if number % 3 == 2 or number == ROUNDS - 1:
-            assert server.post("/api/v1/processes/group/stop").status in (200, 404), told
-            wait_for(lambda: not children_of(server.data), 10, f"nothing left after {told}")
+            assert server.post("/api/v1/processes/group/stop").status in (200, 404), result
+            wait_for(lambda: not children_of(server.data), 10, f"nothing left after {result}")
     assert highest > ROUNDS
     assert acknowledged > ROUNDS / 4
     events = server.get("/api/v1/events/count").json["totalEvents"]

@@ -23,10 +23,10 @@ def test_our_own_tests_pass_our_own_gate(serve: Serve, tmp_path: Path) -> None:
     files = ["--junit", str(junit), "--jacoco", str(coverage), "--gate"]
     done = subprocess.run([*upload, *what, *files], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done
-    told = server.get("/api/v1/gate?project=pilothouse&branch=main").json
-    assert told["status"] == "PASSED"
-    assert [rule["name"] for rule in told["rules"]] == ["min-coverage", "new-failures"]
-    run = server.get(f"/api/v1/runs/{told['runId']}").json["run"]
+    result = server.get("/api/v1/gate?project=pilothouse&branch=main").json
+    assert result["status"] == "PASSED"
+    assert [rule["name"] for rule in result["rules"]] == ["min-coverage", "new-failures"]
+    run = server.get(f"/api/v1/runs/{result['runId']}").json["run"]
     counted = junit.read_text().count("<testcase ")
     assert (run["total"], run["failed"], run["errors"]) == (counted, 0, 0)
     assert run["total"] > 40

@@ -34,9 +34,9 @@ def post(server: Server) -> None:
 
 def hang_up(server: Server) -> None:
     assert server.process is not None
-    told = server.log.read_text().count("reload: ")
+    result = server.log.read_text().count("reload: ")
     server.process.send_signal(signal.SIGHUP)
-    wait_for(lambda: server.log.read_text().count("reload: ") > told)
+    wait_for(lambda: server.log.read_text().count("reload: ") > result)
 
 
 @pytest.fixture(params=[post, hang_up], ids=["POST", "SIGHUP"])

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from conftest import DATABASES, ROOT, Server, Stream, wait_for
-from hearing import RUNS, junit, listen, post, posted, told
+from hearing import RUNS, junit, listen, next_event, post, posted
 from needs import need
 from people import Browser, bearer, cookie, log_in, session_of, token_of
 from postgresql import PASSWORD, Postgresql, ask
@@ -117,14 +117,14 @@ def test_a_report_posted_to_one_is_told_and_shown_by_the_other(nodes: Nodes) -> 
     ids, run = [], {}
     for number in range(6):
         run = post(nodes.all[number % 2], "shop", ("junit", junit(1 + number, 1)), branch="main")
-        events = [told(stream) for stream in streams]
+        events = [next_event(stream) for stream in streams]
         assert events[0] == events[1]
         assert (events[0]["runId"], events[0]["totalTests"]) == (run["runId"], 2 + number)
         ids.append(events[0]["id"])
     assert ids == list(range(ids[0], ids[0] + 6))
     for node in nodes.all:
         back = nodes.hear(node, Last_Event_ID=str(ids[1]))
-        assert [told(back)["id"] for _ in range(4)] == ids[2:]
+        assert [next_event(back)["id"] for _ in range(4)] == ids[2:]
         page = node.get(run["runPath"])
         assert page.status == 200, page
         assert "tf0" in page.text
@@ -151,13 +151,13 @@ def test_the_history_of_both_is_that_of_each(nodes: Nodes) -> None:
     assert nodes.one.do("start", "one-0").status == 200
     assert nodes.two.do("start", "two-0").status == 200
     for process in ("one-0", "two-0"):
-        heard = [[next_of(stream, process)["id"] for _ in range(2)] for stream in streams]
+        received = [[next_of(stream, process)["id"] for _ in range(2)] for stream in streams]
         streams = [nodes.hear(node, STATUSES, Last_Event_ID="0") for node in nodes.all]
-        assert heard[0] == heard[1]
+        assert received[0] == received[1]
         seen = [history(node, process) for node in nodes.all]
         assert seen[0] == seen[1]
         assert [status for _, status in seen[0]] == ["starting", "running"]
-        assert [str(id) for id, _ in seen[0]] == heard[0]
+        assert [str(id) for id, _ in seen[0]] == received[0]
     first, second = (node.get("/supervision/api/v1/events/count").json for node in nodes.all)
     assert first == second
     assert nodes.two.get("/supervision/api/v1/events/by-process/one-0").json["totalElements"] == 2
@@ -204,7 +204,7 @@ def test_behind_one_address_they_are_one(nodes: Nodes, proxy: Server) -> None:
     assert browser.send("/users", "/users", username="otto", password="correct horse").status == 303
     streams = [nodes.hear(proxy) for _ in range(4)]
     runs = [post(proxy, "fronted")["runId"] for _ in range(4)]
-    assert [[told(stream)["runId"] for _ in range(4)] for stream in streams] == [runs] * 4
+    assert [[next_event(stream)["runId"] for _ in range(4)] for stream in streams] == [runs] * 4
     assert [proxy.get(f"/tracker/api/v1/runs/{run}").status for run in runs for _ in range(2)] == [200] * 8
 
 
@@ -240,7 +240,7 @@ def test_what_was_done_while_the_database_was_away_is_there_once_it_is_back(node
     wait_for(lambda: nodes.one.get("/readyz").status == 200, about="the node to be in the balance again")
     stream = nodes.hear(nodes.one)
     run = post(nodes.two, "back")
-    assert told(stream)["runId"] == run["runId"]
+    assert next_event(stream)["runId"] == run["runId"]
 
 
 def test_a_database_that_hangs_is_as_one_that_is_away(nodes: Nodes) -> None:
@@ -258,7 +258,7 @@ def test_a_database_that_hangs_is_as_one_that_is_away(nodes: Nodes) -> None:
     for node in nodes.all:
         wait_for(lambda: node.get("/readyz").status == 200, about="the node to be in the balance again")  # noqa: B023
     run = wait_for(lambda: (answer := posted(nodes.one, "hung")).status == 201 and answer.json)  # 503 at first
-    assert told(stream)["runId"] == run["runId"]
+    assert next_event(stream)["runId"] == run["runId"]
     begun = ["starting", "running"]
     wait_for(lambda: [status for _, status in history(nodes.two, "one-5")][:2] == begun, about="it to be copied")
 
@@ -296,7 +296,7 @@ def test_a_database_that_restarts_under_load_is_a_503_and_then_all_is_well(nodes
     found: list[Any] = ask(nodes.url, "SELECT id FROM run_event ORDER BY id")
     assert [id for (id,) in found] == list(range(found[0][0], found[-1][0] + 1))
     last = nodes.hear(nodes.one, Last_Event_ID=str(found[-2][0]))
-    assert told(last)["id"] == found[-1][0]
+    assert next_event(last)["id"] == found[-1][0]
 
 
 def test_who_comes_back_after_his_place_was_deleted_is_told_what_comes(nodes: Nodes) -> None:

@@ -77,9 +77,9 @@ class Agent:
     async def gives(self, tool: str, **arguments: Any) -> Any:
         """What its JSON says; an object comes as one too."""
         result = await self.result(tool, **arguments)
-        said = json.loads(text(result))
-        assert result.structured_content == (said if isinstance(said, dict) else None)
-        return said
+        observed = json.loads(text(result))
+        assert result.structured_content == (observed if isinstance(observed, dict) else None)
+        return observed
 
     async def file(self, tool: str, **arguments: Any) -> bytes:
         result = await self.result(tool, **arguments)
@@ -236,23 +236,23 @@ FAILING: list[tuple[str, dict[str, Any], str, str, Any]] = [
 ]  # fmt: skip
 
 
-def asked(server: Server, method: str, path: str, body: Any) -> Answer:
+def rest_answer(server: Server, method: str, path: str, body: Any) -> Answer:
     return server.ask(method, API + path, None if body is None else json.dumps(body).encode(), KEY)
 
 
 @pytest.mark.parametrize("way", ["http", "stdio"])
 def test_a_failure_reads_as_that_of_rest(lab: Lab, way: str) -> None:
     async def work() -> list[tuple[str, str, str]]:
-        told = []
+        pairs = []
         async with agent(lab, way) as one:
             for tool, arguments, method, path, body in FAILING:
-                answer = asked(lab.server, method, path, body)
+                answer = rest_answer(lab.server, method, path, body)
                 assert answer.status >= 400, (tool, answer)
-                told.append((tool, words(await one.result(tool, **arguments)), answer.json["message"]))
-        return told
+                pairs.append((tool, words(await one.result(tool, **arguments)), answer.json["message"]))
+        return pairs
 
-    for tool, said, detail in run(work):
-        assert (tool, said) == (tool, detail)
+    for tool, observed, detail in run(work):
+        assert (tool, observed) == (tool, detail)
 
 
 @pytest.mark.parametrize("way", ["http", "stdio"])

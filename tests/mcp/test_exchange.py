@@ -34,9 +34,9 @@ class Handler:
         pass
 
 
-@pytest.mark.parametrize(("error", "told"), [(ClosedResourceError, False), (ValueError, True)])
+@pytest.mark.parametrize(("error", "result"), [(ClosedResourceError, False), (ValueError, True)])
 def test_only_faults_of_the_sdk_come_into_the_log(
-    error: type[Exception], told: bool, caplog: pytest.LogCaptureFixture
+    error: type[Exception], result: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert sdk_server
     with caplog.at_level(logging.ERROR):
@@ -44,7 +44,7 @@ def test_only_faults_of_the_sdk_come_into_the_log(
             raise error
         except error:
             logging.getLogger("mcp.server.streamable_http").exception("Error handling POST request")
-    assert bool(caplog.records) is told
+    assert bool(caplog.records) is result
 
 
 @pytest.mark.parametrize("begun", [False, True], ids=["before its answer", "after it began"])

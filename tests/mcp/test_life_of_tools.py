@@ -105,7 +105,7 @@ def test_there_are_as_many_sessions_as_may_be_streams(serve: Serve) -> None:
 
 
 def test_a_session_that_is_not_used_is_over() -> None:
-    """With the transport itself, whose patience is half an hour in the house."""
+    """With the transport itself, whose patience is half an hour in the server."""
 
     async def work() -> None:
         serving = HttpTransports(Toolbox(Config, [], lambda: pytest.fail("no chart is asked for")), 1024, 1, 0.3)
@@ -184,10 +184,10 @@ def test_an_answer_has_a_bound() -> None:
 
 @pytest.mark.parametrize("way", ["http-modern", "http-legacy", "sse", "stdio"])
 def test_what_an_agent_has_asked_for_ends_when_it_leaves(serve: Serve, tmp_path: Path, way: str) -> None:
-    asked, go = threading.Event(), threading.Event()
+    requested, go = threading.Event(), threading.Event()
 
     def stall(_: Any) -> tuple[int, dict[str, str], bytes]:
-        asked.set()
+        requested.set()
         go.wait(60)
         return 404, {}, b""
 
@@ -202,7 +202,7 @@ def test_what_an_agent_has_asked_for_ends_when_it_leaves(serve: Serve, tmp_path:
         async def work() -> None:
             async with way_of(way)(server) as client:
                 call = asyncio.create_task(client.call_tool("helm_repo_update", {"name": "lab"}))
-                assert await asyncio.to_thread(asked.wait, 60)
+                assert await asyncio.to_thread(requested.wait, 60)
                 assert temporary(tmp_path / "temp")
                 call.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
@@ -225,10 +225,10 @@ def way_of(word: str) -> Way:
 
 
 def test_a_change_that_has_begun_is_let_finish(serve: Serve) -> None:
-    asked, go = threading.Event(), threading.Event()
+    requested, go = threading.Event(), threading.Event()
 
     def stall(_: Any) -> tuple[int, dict[str, str], bytes]:
-        asked.set()
+        requested.set()
         go.wait(60)
         return 200, {}, b"apiVersion: v1\nentries: {}\n"
 
@@ -242,7 +242,7 @@ def test_a_change_that_has_begun_is_let_finish(serve: Serve) -> None:
         session = server.ask("POST", "/mcp", json.dumps(HELLO).encode(), {**HEAD, **KEY}).headers["Mcp-Session-Id"]
         connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
         connection.request("POST", "/mcp", json.dumps(message), {**HEAD, **KEY, "Mcp-Session-Id": session})
-        assert asked.wait(60)
+        assert requested.wait(60)
         connection.close()
         go.set()
         wait_for(lambda: server.get("/api/v1/repos").json == [{"name": "lab", "url": place.url}])
@@ -259,7 +259,7 @@ def started(server: Server, **more: Any) -> subprocess.Popen[bytes]:
     )  # fmt: skip
 
 
-def said(process: subprocess.Popen[bytes], message: Any) -> Any:
+def exchange(process: subprocess.Popen[bytes], message: Any) -> Any:
     assert process.stdin is not None
     assert process.stdout is not None
     process.stdin.write(json.dumps(message).encode() + b"\n")
@@ -271,7 +271,7 @@ def said(process: subprocess.Popen[bytes], message: Any) -> Any:
 def test_over_standard_streams_it_ends_with_them_or_with_a_signal(serve: Serve, end: Any) -> None:
     process = started(serve(svc=KUBE))
     with process:
-        assert said(process, HELLO)["result"]["serverInfo"]["name"] == "pilothouse"
+        assert exchange(process, HELLO)["result"]["serverInfo"]["name"] == "pilothouse"
         if end == "closed":
             output, errors = process.communicate(timeout=60)
         else:
@@ -288,7 +288,7 @@ def test_over_standard_streams_it_ends_with_them_or_with_a_signal(serve: Serve, 
 def test_standard_output_is_for_the_protocol_alone(serve: Serve) -> None:
     server = serve({"web": {"command": "true"}}, svc={**FULL, **KUBE})
     with started(server, env={**os.environ, "SERVER_LOG_FORMAT": "json"}) as process:
-        said(process, HELLO)
+        exchange(process, HELLO)
         assert process.stdin is not None
         process.stdin.write(b"x" * 100 + b"\n" + b"{}\n")
         for number, (tool, arguments) in enumerate(

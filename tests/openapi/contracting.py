@@ -1,4 +1,4 @@
-"""A house with something of everything in it, for whoever holds it against its interface document."""
+"""A server with something of everything in it, for whoever holds it against its interface document."""
 
 from __future__ import annotations
 
@@ -52,11 +52,11 @@ class Stage:
 
 def operations(document: Json) -> list[tuple[str, str, Json]]:
     """Path, method and operation, of all."""
-    return [(path, method, told) for path, methods in document["paths"].items() for method, told in methods.items()]
+    return [(path, method, result) for path, methods in document["paths"].items() for method, result in methods.items()]
 
 
 def written(has_cluster: bool = True, **settings: Any) -> Json:
-    """The document of a house that does not run, with a configuration of these sections."""
+    """The document of a server that does not run, with a configuration of these sections."""
     config = Config(**settings)
     services = served(config)
     return Document(config, [*services, shared_endpoints(services[0])], has_cluster).write()
@@ -64,7 +64,7 @@ def written(has_cluster: bool = True, **settings: Any) -> Json:
 
 @contextlib.contextmanager
 def stage(folder: Path, kubeconfig: Path | None = None) -> Iterator[Stage]:
-    """A house that is prepared. Its hub is a page of ours that knows one package."""
+    """A server that is prepared. Its hub is a page of ours that knows one package."""
     with places.web() as web:
         web.serve((CHART, "0.1.0", CHARTED), (CHART, "0.2.0", charting.chart(CHART, "0.2.0")))
         web.pages["/api/v1/packages/search"] = json.dumps({"packages": []}).encode()
@@ -94,8 +94,8 @@ def _prepared(server: Server, web: places.Web, has_cluster: bool) -> Stage:
     added = server.ask("POST", "/api/v1/repos", json.dumps({"name": REPOSITORY, "url": web.url}).encode(), key)
     assert added.status == 201, added
     if has_cluster:
-        asked = {"chartRef": f"{REPOSITORY}/{CHART}", "version": "0.1.0", "releaseName": RELEASE}
-        installed = server.ask("POST", "/api/v1/releases", json.dumps(asked).encode(), key)
+        requested = {"chartRef": f"{REPOSITORY}/{CHART}", "version": "0.1.0", "releaseName": RELEASE}
+        installed = server.ask("POST", "/api/v1/releases", json.dumps(requested).encode(), key)
         assert installed.status == 201, installed
     runs = [
         posting.stored(

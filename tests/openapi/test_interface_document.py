@@ -102,15 +102,15 @@ def test_yaml_says_the_same(server: Server, prefix: str) -> None:
 
 def test_under_a_prefix_it_is_of_that_service_and_the_house(server: Server) -> None:
     for prefix in PREFIXES[1:]:
-        tags = {tag for _, _, told in operations(server.get(f"{prefix}/v3/api-docs").json) for tag in told["tags"]}
+        tags = {tag for _, _, result in operations(server.get(f"{prefix}/v3/api-docs").json) for tag in result["tags"]}
         assert tags == {prefix[1:], "server"}
-    whole = {tag for _, _, told in operations(server.get("/v3/api-docs").json) for tag in told["tags"]}
+    whole = {tag for _, _, result in operations(server.get("/v3/api-docs").json) for tag in result["tags"]}
     assert whole == {"supervision", "charts", "tracker", "server"}
 
 
 @pytest.mark.parametrize(("service", "route"), served_routes(), ids=lambda one: getattr(one, "name", "") or one[0])
 def test_every_method_of_every_route_is_in_it(service: Service, route: Route) -> None:
-    paths = {re.sub(r"\{\w+\}", "([^/]+)", path): told for path, told in DOCUMENT["paths"].items()}
+    paths = {re.sub(r"\{\w+\}", "([^/]+)", path): result for path, result in DOCUMENT["paths"].items()}
     pattern = (service.base + route[0]).replace("\\.", ".")
     handler: Any = route[1]
     for method in set(methods(handler)) & {name.upper() for name in METHODS}:
@@ -131,19 +131,19 @@ def test_it_has_what_the_seeds_document(line: str) -> None:
     assert set(statuses) <= set(DOCUMENT["paths"][path][method.lower()]["responses"])
 
 
-@pytest.mark.parametrize(("path", "method", "told"), EVERY, ids=[told["operationId"] for _, _, told in EVERY])
-def test_every_operation_is_whole(path: str, method: str, told: dict[str, Any]) -> None:
-    assert re.fullmatch(r"[a-z]+(_[a-z]+)*", told["operationId"])
-    assert told["summary"]
-    assert set(told["responses"]) > COMMON
-    names = {one["name"] for one in told["parameters"] if one["in"] == "path"}
+@pytest.mark.parametrize(("path", "method", "result"), EVERY, ids=[result["operationId"] for _, _, result in EVERY])
+def test_every_operation_is_whole(path: str, method: str, result: dict[str, Any]) -> None:
+    assert re.fullmatch(r"[a-z]+(_[a-z]+)*", result["operationId"])
+    assert result["summary"]
+    assert set(result["responses"]) > COMMON
+    names = {one["name"] for one in result["parameters"] if one["in"] == "path"}
     assert names == set(re.findall(r"\{(\w+)\}", path))
-    for status, answer in told["responses"].items():
+    for status, answer in result["responses"].items():
         if int(status) < 300:
-            assert ("content" in answer) == (int(status) != 204 and told["operationId"] not in EMPTY), status
+            assert ("content" in answer) == (int(status) != 204 and result["operationId"] not in EMPTY), status
         else:
             assert set(answer["content"]) <= {"application/json", "application/problem+json"}
-    assert ("requestBody" in told) <= (method in ("post", "put", "patch"))
+    assert ("requestBody" in result) <= (method in ("post", "put", "patch"))
 
 
 EMPTY = {"helm_repo_add", "helm_repo_update", "helm_repo_update_all", "helm_push"}
@@ -151,12 +151,12 @@ EMPTY = {"helm_repo_add", "helm_repo_update", "helm_repo_update_all", "helm_push
 
 
 def test_operations_have_names_of_their_own() -> None:
-    names = [told["operationId"] for _, _, told in EVERY]
+    names = [result["operationId"] for _, _, result in EVERY]
     assert len(set(names)) == len(names)
 
 
 def test_tools_and_operations_have_the_same_names() -> None:
-    names = {told["operationId"] for _, _, told in EVERY}
+    names = {result["operationId"] for _, _, result in EVERY}
     assert {one.tool for one in OPERATIONS if one.tool} <= names
     assert {"process_list", "gate_verdict", "project_list", "run_list", "run_detail", "flaky_tests"} <= names
 
@@ -172,7 +172,7 @@ def test_the_charts_document_has_the_schema_that_the_seed_names(server: Server) 
 
 
 def test_what_needs_a_cluster_and_changes_nothing_is_left_out_without_one() -> None:
-    there, gone = ({told["operationId"] for _, _, told in operations(written(has))} for has in (True, False))
+    there, gone = ({result["operationId"] for _, _, result in operations(written(has))} for has in (True, False))
     reads = {one.identifier for one in OPERATIONS if one.needs == "cluster" and not one.mutating}
     assert there - gone == reads
     assert gone < there
@@ -191,9 +191,9 @@ def test_the_base_path_of_the_charts_is_that_of_the_configuration() -> None:
 
 
 def test_one_path_is_a_page_and_a_stream() -> None:
-    told = DOCUMENT["paths"]["/api/v1/events"]["get"]
-    assert set(told["responses"]["200"]["content"]) == {"application/json", "text/event-stream"}
-    assert {one["name"] for one in told["parameters"]} >= {"page", "size", "sortBy", "sortDirection", "Last-Event-ID"}
+    result = DOCUMENT["paths"]["/api/v1/events"]["get"]
+    assert set(result["responses"]["200"]["content"]) == {"application/json", "text/event-stream"}
+    assert {one["name"] for one in result["parameters"]} >= {"page", "size", "sortBy", "sortDirection", "Last-Event-ID"}
 
 
 def test_uploads_are_told_part_by_part() -> None:

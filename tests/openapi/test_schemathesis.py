@@ -74,17 +74,17 @@ def toml(one: Stage) -> str:
     lines += [f"[checks.{name}]\nenabled = false" for name in LEFT_OUT]
     for name, values in known(one).items():
         lines += [f'[dictionaries."{name}"]', f"values = {json.dumps(values)}"]
-    names = {told["operationId"] for _, _, told in contracting.operations(one.document())}
+    names = {result["operationId"] for _, _, result in contracting.operations(one.document())}
     for name in sorted(names):
-        said = [
+        outcome = [
             f'parameters."{field}" = {{ dictionary = "{words}", probability = 0.7 }}'
             for words, (field, users) in USED.items()
             if name in users
         ]
         if name in ("helm_install", "helm_install_upload"):  # a release of that name may be asked for; or there is none
-            said.append("checks.unsupported_method.enabled = false")
-        if said:
-            lines += ["[[operations]]", f'include-operation-id = "{name}"', *said]
+            outcome.append("checks.unsupported_method.enabled = false")
+        if outcome:
+            lines += ["[[operations]]", f'include-operation-id = "{name}"', *outcome]
     return "\n".join(lines) + "\n"
 
 
@@ -103,9 +103,9 @@ def run(one: Stage, folder: Path, tags: Sequence[str], *headers: str) -> None:
     address = f"http://127.0.0.1:{one.server.port}/v3/api-docs"
     done = subprocess.run([*program, address], cwd=folder, capture_output=True, text=True, timeout=WITHIN)
     assert done.returncode == 0, done.stdout + done.stderr
-    named = [told for _, _, told in contracting.operations(one.document()) if set(tags) & set(told["tags"])]
-    asked = [told for told in named if told["operationId"] not in STREAMS]
-    assert f"Tested: {len(asked)}" in done.stdout, done.stdout
+    named = [result for _, _, result in contracting.operations(one.document()) if set(tags) & set(result["tags"])]
+    requested = [result for result in named if result["operationId"] not in STREAMS]
+    assert f"Tested: {len(requested)}" in done.stdout, done.stdout
 
 
 def test_as_anybody(plain: Stage, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from openapi_schema_validator import OAS31Validator
 from people import bearer
 
 DOCUMENT = written(has_cluster=False)
-EVERY = [(told["operationId"], method.upper(), path) for path, method, told in operations(DOCUMENT)]
+EVERY = [(result["operationId"], method.upper(), path) for path, method, result in operations(DOCUMENT)]
 UNGATED = {"ingest", "run_finish"}
 """What a token of scope INGEST is for."""
 
@@ -44,12 +44,12 @@ def address(path: str) -> str:
 def fits(answer: Answer, status: int, method: str, path: str) -> Answer:
     """Holds an answer against what the document says of this operation."""
     assert answer.status == status, answer
-    told = DOCUMENT["paths"][path][method.lower()]["responses"][str(status)]
+    result = DOCUMENT["paths"][path][method.lower()]["responses"][str(status)]
     media = (answer.headers["Content-Type"] or "").partition(";")[0]
-    assert media in told["content"], media
-    schema = {**told["content"][media]["schema"], "components": DOCUMENT["components"]}
+    assert media in result["content"], media
+    schema = {**result["content"][media]["schema"], "components": DOCUMENT["components"]}
     OAS31Validator(schema).validate(json.loads(answer.body))
-    assert all(name in answer.headers for name in told.get("headers", {}))
+    assert all(name in answer.headers for name in result.get("headers", {}))
     return answer
 
 
@@ -79,11 +79,11 @@ def test_a_body_that_is_too_large_is_413(plain: Stage, name: str, method: str, p
 
 @every
 def test_what_is_no_text_is_400_where_text_is_asked_for(plain: Stage, name: str, method: str, path: str) -> None:
-    told = DOCUMENT["paths"][path][method.lower()]
-    if not [one for one in told["parameters"] if one["in"] != "header"]:
+    result = DOCUMENT["paths"][path][method.lower()]
+    if not [one for one in result["parameters"] if one["in"] != "header"]:
         return
-    asked = re.sub(r"\{\w+\}", "%00", path) if "{" in path else f"{path}?{told['parameters'][0]['name']}=%00"
-    fits(plain.server.ask(method, asked, headers={"X-API-Key": KEY, **bearer(plain.admin)}), 400, method, path)
+    requested = re.sub(r"\{\w+\}", "%00", path) if "{" in path else f"{path}?{result['parameters'][0]['name']}=%00"
+    fits(plain.server.ask(method, requested, headers={"X-API-Key": KEY, **bearer(plain.admin)}), 400, method, path)
 
 
 @pytest.mark.parametrize("body", [b"", b"{}", bytes(2 * MIB)], ids=["no body", "a small body", "a large body"])
@@ -106,16 +106,16 @@ def test_while_it_stops_all_is_503(serve: Serve, tmp_path: Path) -> None:
     wait_for(ready.exists)
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
     with closing(connection):
-        said(connection, "GET", "/healthz")
+        exchange(connection, "GET", "/healthz")
         assert server.process is not None
         server.process.send_signal(signal.SIGTERM)
-        wait_for(lambda: said(connection, "GET", "/healthz").status == 503)
+        wait_for(lambda: exchange(connection, "GET", "/healthz").status == 503)
         for _, method, path in EVERY:
-            fits(said(connection, method, address(path)), 503, method, path)
+            fits(exchange(connection, method, address(path)), 503, method, path)
     server.kill()
 
 
-def said(connection: http.client.HTTPConnection, method: str, path: str) -> Answer:
+def exchange(connection: http.client.HTTPConnection, method: str, path: str) -> Answer:
     connection.request(method, path)
     response = connection.getresponse()
     return Answer(response.status, response.headers, response.read())
@@ -166,14 +166,14 @@ BODIES: dict[str, tuple[str, str, Any, int]] = {
 @pytest.mark.parametrize("what", BODIES)
 def test_what_is_wrong_is_answered_as_the_document_says(plain: Stage, what: str) -> None:
     method, path, body, status = BODIES[what]
-    asked = path.replace("{name}", "none").replace("{processName}", "none").replace("{chart}", "none")
-    asked = asked.replace("{metric}", "pass").replace("{projectId}", "999").replace("{id}", "999")
+    requested = path.replace("{name}", "none").replace("{processName}", "none").replace("{chart}", "none")
+    requested = requested.replace("{metric}", "pass").replace("{projectId}", "999").replace("{id}", "999")
     if what == "nothing runs":
         plain.server.post("/api/v1/processes/group/stop")
     raw = b"" if body in (None, UPLOADED) else json.dumps(body).encode()
     kind = f"{UPLOADED}; boundary=b" if body == UPLOADED else "application/json"
     headers = {"X-API-Key": KEY, "Content-Type": kind, **bearer(plain.admin)}
-    fits(plain.server.ask(method, asked, raw, headers), status, method, path)
+    fits(plain.server.ask(method, requested, raw, headers), status, method, path)
 
 
 def test_some_that_run_already_are_409(plain: Stage) -> None:
@@ -195,20 +195,20 @@ def test_values_that_do_not_fit_are_422(plain: Stage) -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "asked"),
+    ("method", "path", "requested"),
     [
         ("GET", "/api/v1/hub/search", "/api/v1/hub/search?keyword=broken"),
         ("POST", "/api/v1/repos/{name}/update", f"/api/v1/repos/{REPOSITORY}/update"),
         ("POST", "/api/v1/repos/update-all", "/api/v1/repos/update-all"),
     ],
 )
-def test_what_others_get_wrong_is_502(plain: Stage, method: str, path: str, asked: str) -> None:
+def test_what_others_get_wrong_is_502(plain: Stage, method: str, path: str, requested: str) -> None:
     pages = dict(plain.web.pages)
     plain.web.pages.clear()
     for place in pages:
         plain.web.pages[place] = (500, {}, b"broken")
     try:
-        fits(plain.server.ask(method, asked), 502, method, path)
+        fits(plain.server.ask(method, requested), 502, method, path)
     finally:
         plain.web.pages.update(pages)
 

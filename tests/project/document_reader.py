@@ -96,8 +96,8 @@ class DocumentReader:
             (self.folder / ".tools" / "helm").symlink_to(ROOT / ".tools" / "helm")
 
     def here(self, text: str) -> str:
-        for theirs, ours in self.swaps.items():
-            text = re.sub(rf"(?<!\d){re.escape(theirs)}(?!\d)", ours, text)
+        for theirs, own in self.swaps.items():
+            text = re.sub(rf"(?<!\d){re.escape(theirs)}(?!\d)", own, text)
         return text
 
     def follow(self, block: Block) -> None:
@@ -196,9 +196,9 @@ def steps(text: str) -> list[str]:
     file = yaml.safe_load(text)
     found = [step.get("run", "") for job in file.get("jobs", {}).values() for step in job["steps"]]
     found += ["\n".join(job["script"]) for job in file.values() if "script" in job]
-    ours = [commands for commands in found if "pilothouse" in commands.lower()]
-    assert ours, text
-    return ["\n".join(line for line in commands.splitlines() if is_here(line)) for commands in ours]
+    own = [commands for commands in found if "pilothouse" in commands.lower()]
+    assert own, text
+    return ["\n".join(line for line in commands.splitlines() if is_here(line)) for commands in own]
 
 
 def is_here(line: str) -> bool:

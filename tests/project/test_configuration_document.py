@@ -39,8 +39,8 @@ def test_every_property_has_a_meaning(table: str) -> None:
 
 
 def test_every_variable_is_documented() -> None:
-    told = set(re.findall(r"^\| `[^`]+` \|[^|]*\|[^|]*\| `([A-Z_]+)` \|", DOCUMENT.read_text(), re.MULTILINE))
-    assert told == loader.VARIABLES
+    result = set(re.findall(r"^\| `[^`]+` \|[^|]*\|[^|]*\| `([A-Z_]+)` \|", DOCUMENT.read_text(), re.MULTILINE))
+    assert result == loader.VARIABLES
 
 
 def test_what_the_code_has_more_or_otherwise_is_noticed() -> None:
@@ -86,8 +86,8 @@ def names(table: str) -> set[str]:
 
 def test_every_property_of_the_example_exists(example: str) -> None:
     """Later additions are in docs/configuration.md only."""
-    ours = set().union(*(names(table) for table in ("server", "supervisor", "svc", "tracker")))
-    assert paths(yaml.safe_load(example)) <= ours
+    own = set().union(*(names(table) for table in ("server", "supervisor", "svc", "tracker")))
+    assert paths(yaml.safe_load(example)) <= own
 
 
 def test_the_example_shows_our_defaults(tmp_path: Path, example: str) -> None:

@@ -114,18 +114,18 @@ def unpacked(executable: Path, cache: Path) -> Iterator[tuple[str, bytes]]:
 
 def test_neither_contains_the_path_of_its_build(wheel: Path, executable: Path, tmp_path: Path) -> None:
     with zipfile.ZipFile(wheel) as file:
-        told = [name for name in file.namelist() if str(ROOT).encode() in file.read(name)]
-    told += [name for name, content in unpacked(executable, tmp_path) if str(ROOT).encode() in content]
-    assert told == []
+        result = [name for name in file.namelist() if str(ROOT).encode() in file.read(name)]
+    result += [name for name, content in unpacked(executable, tmp_path) if str(ROOT).encode() in content]
+    assert result == []
 
 
 def test_the_wheel_serves_from_an_environment_of_its_own(wheel: Path, tmp_path: Path) -> None:
     run(sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv")
     python = tmp_path / "venv" / "bin" / "python"
     run(sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-compile", wheel)
-    told = run(sys.executable, SMOKE, *helm(), "--without-tools", tmp_path / "venv" / "bin" / "pilothouse")
-    assert told.startswith(f"pilothouse {VERSION}\n")
-    assert "kill 9 and adoption" in told
+    result = run(sys.executable, SMOKE, *helm(), "--without-tools", tmp_path / "venv" / "bin" / "pilothouse")
+    assert result.startswith(f"pilothouse {VERSION}\n")
+    assert "kill 9 and adoption" in result
 
 
 def test_the_wheel_and_another_project_named_supervisor_run_in_one_environment(wheel: Path, tmp_path: Path) -> None:
@@ -159,10 +159,10 @@ def test_an_editable_install_serves_the_checkout(tmp_path: Path) -> None:
 @pytest.mark.needs(NAMESPACES)
 def test_the_executable_serves_where_there_is_nothing_else(executable: Path) -> None:
     assert executable.stat().st_size < LARGEST
-    told = run(sys.executable, SMOKE, *helm(), "--bare", executable)
-    assert told.startswith(f"pilothouse {VERSION}\n")
-    assert "tools for agents" in told
-    assert "kill 9 and adoption" in told
+    result = run(sys.executable, SMOKE, *helm(), "--bare", executable)
+    assert result.startswith(f"pilothouse {VERSION}\n")
+    assert "tools for agents" in result
+    assert "kill 9 and adoption" in result
 
 
 def folders(cache: Path) -> list[str]:
@@ -240,7 +240,7 @@ def test_children_get_the_library_path_that_it_was_given(executable: Path, tmp_p
         wait_for((tmp_path / "told").exists, about="a child that says what it has")
         server.send_signal(signal.SIGTERM)
         assert server.wait(60) == 0
-    told = (tmp_path / "told").read_text()
-    assert re.findall("^LD_LIBRARY_PATH.*", told, re.MULTILINE) == ["LD_LIBRARY_PATH=/given"]
-    assert "_PYI" not in told
-    assert "PILOTHOUSE_LD" not in told
+    result = (tmp_path / "told").read_text()
+    assert re.findall("^LD_LIBRARY_PATH.*", result, re.MULTILINE) == ["LD_LIBRARY_PATH=/given"]
+    assert "_PYI" not in result
+    assert "PILOTHOUSE_LD" not in result

@@ -92,10 +92,10 @@ def test_helms_are_counted_by_their_end(server: Server) -> None:
 
 
 def test_the_document_has_every_metric_and_no_other(server: Server) -> None:
-    ours = {
+    own = {
         f"{family.name}_total" if family.type == "counter" else family.name
         for family in families(server)
         if family.name.startswith("pilothouse_")
     }
-    told = set(re.findall(r"^\| `(pilothouse_\w+)", DOCUMENT.read_text(), re.MULTILINE))
-    assert told == ours
+    result = set(re.findall(r"^\| `(pilothouse_\w+)", DOCUMENT.read_text(), re.MULTILINE))
+    assert result == own

@@ -94,10 +94,10 @@ def test_answers_are_counted_by_status(server: Server) -> None:
 
 @pytest.mark.parametrize("prefix", ["", "/supervision"])
 def test_a_reload_without_changes_says_so(server: Server, prefix: str) -> None:
-    said = body(server.post(prefix + RELOAD))
-    assert set(said) == RELOADED
-    assert all(said[name] == [] for name in RELOADED - {"message"})
-    assert isinstance(said["message"], str)
+    outcome = body(server.post(prefix + RELOAD))
+    assert set(outcome) == RELOADED
+    assert all(outcome[name] == [] for name in RELOADED - {"message"})
+    assert isinstance(outcome["message"], str)
 
 
 def test_a_reload_lists_what_was_done(serve: Serve) -> None:
@@ -114,18 +114,18 @@ def test_a_reload_lists_what_was_done(serve: Serve) -> None:
         "same": SLEEP,
     }
     server.configure({"supervisor": {"processes": processes}, "server": {"max-streams": 7}})
-    said = body(server.post(RELOAD))
-    assert set(said) == RELOADED
-    assert {name: sorted(said[name]) for name in ("added", "removed", "started", "restarted", "changed")} == {
+    outcome = body(server.post(RELOAD))
+    assert set(outcome) == RELOADED
+    assert {name: sorted(outcome[name]) for name in ("added", "removed", "started", "restarted", "changed")} == {
         "added": ["broken", "marked", "new"],
         "removed": ["removed"],
         "started": ["marked"],
         "restarted": ["changed"],
         "changed": ["changed", "idle"],
     }
-    assert len(said["failed"]) == 1
-    assert "broken" in said["failed"][0]
-    assert said["needRestart"] == ["server.max-streams"]
+    assert len(outcome["failed"]) == 1
+    assert "broken" in outcome["failed"][0]
+    assert outcome["needRestart"] == ["server.max-streams"]
     assert [process["name"] for process in server.get("/api/v1/processes").json] == list(processes)
     assert server.info("same")["pid"] == pid
 
@@ -134,9 +134,9 @@ def test_a_reload_of_a_bad_file_changes_nothing_and_lists_its_faults(serve: Serv
     server = serve({"one": SLEEP})
     server.do("start", "one")
     server.configure({"supervisor": {"processes": {"one": {"commando": "x"}, "two": {**SLEEP, "order": "high"}}}})
-    said = error(server.post(RELOAD), 400, RELOAD)
-    assert "supervisor.processes.one.commando" in said["message"]
-    assert "supervisor.processes.two.order" in said["message"]
+    outcome = error(server.post(RELOAD), 400, RELOAD)
+    assert "supervisor.processes.one.commando" in outcome["message"]
+    assert "supervisor.processes.two.order" in outcome["message"]
     assert [process["name"] for process in server.get("/api/v1/processes").json] == ["one"]
     assert server.status("one") == "running"
 

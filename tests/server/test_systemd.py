@@ -53,9 +53,9 @@ class Ear:
 
     def hear_of(self, name: str) -> dict[str, str]:
         """The next message that has this variable in it."""
-        while name not in (told := self.hear()):
+        while name not in (result := self.hear()):
             pass
-        return told
+        return result
 
 
 @pytest.fixture(params=["path", "abstract"])
@@ -78,15 +78,15 @@ def test_systemd_hears_the_whole_life_of_a_server(serve: Serve, tmp_path: Path) 
     assert any("1 of 2 processes are live" in ear.hear_of("WATCHDOG")["STATUS"] for _ in range(5))
 
     os.kill(server.pid, signal.SIGHUP)
-    told = ear.hear_of("RELOADING")
-    assert told["RELOADING"] == "1"
-    assert 0 <= time.monotonic_ns() // 1000 - int(told["MONOTONIC_USEC"]) < PATIENCE * 1e6
+    result = ear.hear_of("RELOADING")
+    assert result["RELOADING"] == "1"
+    assert 0 <= time.monotonic_ns() // 1000 - int(result["MONOTONIC_USEC"]) < PATIENCE * 1e6
     assert ear.hear_of("READY") == {"READY": "1"}
 
     os.kill(server.pid, signal.SIGTERM)
-    told = ear.hear_of("STOPPING")
-    assert told["STOPPING"] == "1"
-    assert int(told["EXTEND_TIMEOUT_USEC"]) > 100e6, "longer than shutdown-timeout"
+    result = ear.hear_of("STOPPING")
+    assert result["STOPPING"] == "1"
+    assert int(result["EXTEND_TIMEOUT_USEC"]) > 100e6, "longer than shutdown-timeout"
     server.stop()
 
     environment = (tmp_path / "environment").read_text()
@@ -111,8 +111,8 @@ def test_a_stalled_loop_is_silent(ear: Ear) -> None:
         systemd = Systemd({"NOTIFY_SOCKET": ear.name, "WATCHDOG_USEC": "20000"}, os.getpid())
         systemd.watch(lambda: "well")
         for _ in range(3):
-            told = await asyncio.to_thread(ear.hear)
-            assert told == {"WATCHDOG": "1", "STATUS": "well"}
+            result = await asyncio.to_thread(ear.hear)
+            assert result == {"WATCHDOG": "1", "STATUS": "well"}
         assert ear.waiting() < 10, "what was on its way"
         time.sleep(0.2)  # noqa: ASYNC251 (the stall)
         assert ear.waiting() == 0
@@ -173,5 +173,5 @@ def test_a_socket_that_does_not_listen_is_refused(tmp_path: Path) -> None:
 
 
 def test_children_do_not_speak_in_our_name() -> None:
-    ours = dict.fromkeys(VARIABLES, "x")
-    assert inherited({**ours, "PATH": "/bin"}) == {"PATH": "/bin"}
+    own = dict.fromkeys(VARIABLES, "x")
+    assert inherited({**own, "PATH": "/bin"}) == {"PATH": "/bin"}

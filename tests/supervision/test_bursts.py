@@ -38,11 +38,11 @@ def test_a_burst_is_taken_in_small_parts(listener: Listener) -> None:
     with ExitStack() as clients:
         for _ in range(MANY):
             clients.enter_context(socket.create_connection(listener.getsockname()))
-        turns: list[int] = []
-        while sum(turns) < MANY:
-            turns.append(taken(listener))
-        assert max(turns) <= 4
-        assert min(turns) > 0
+        iterations: list[int] = []
+        while sum(iterations) < MANY:
+            iterations.append(taken(listener))
+        assert max(iterations) <= 4
+        assert min(iterations) > 0
         assert taken(listener) == 0
 
 

@@ -35,7 +35,7 @@ json.dump({
 """
 
 
-def told(server: Server, name: str, log: Path) -> dict[str, Any]:
+def logged_values(server: Server, name: str, log: Path) -> dict[str, Any]:
     """What a child that runs TELL saw of itself."""
     assert server.do("start", name).status == 200
     server.until(name, "finished")
@@ -44,15 +44,15 @@ def told(server: Server, name: str, log: Path) -> dict[str, Any]:
 
 @pytest.fixture
 def teller(serve: Serve, tmp_path: Path) -> Callable[..., dict[str, Any]]:
-    def tell(environ: dict[str, str] | None = None, **spec: Any) -> dict[str, Any]:
+    def report_of(environ: dict[str, str] | None = None, **spec: Any) -> dict[str, Any]:
         log = tmp_path / "told"
         key = {name.replace("_", "-"): value for name, value in spec.items()}
         server = serve({"teller": {"command": python(TELL), "stdout-logfile": str(log), **key}}, environ=environ)
-        saw = told(server, "teller", log)
+        saw = logged_values(server, "teller", log)
         saw["server"] = server
         return saw
 
-    return tell
+    return report_of
 
 
 def test_a_child_is_alone_in_its_session_without_input_or_our_descriptors(teller: Teller) -> None:
@@ -75,7 +75,7 @@ os.execv(sys.argv[1], sys.argv[1:])
 
 @pytest.mark.parametrize("command", [None, [sys.executable, "-c", DEAF]], ids=["as we are", "by one who is deaf"])
 def test_no_signal_is_blocked_or_ignored_for_it(serve: Serve, tmp_path: Path, command: list[str] | None) -> None:
-    log = tmp_path / "told"
+    log = tmp_path / "result"
     plain = {"command": "grep -E Sig(Blk|Ign) /proc/self/status", "stdout-logfile": str(log)}
     server = serve({"plain": plain}, command=command)
     server.do("start", "plain")
@@ -134,7 +134,7 @@ def test_even_the_quickest_child_sees_its_niceness(serve: Serve, tmp_path: Path)
 
 @pytest.mark.needs(ROOT_USER)
 @pytest.mark.parametrize(
-    ("wish", "uid", "gid"),
+    ("wanted", "uid", "gid"),
     [
         ({"user": "nobody"}, "nobody", "nobody's"),
         ({"user": "nobody", "group": "0"}, "nobody", 0),
@@ -144,22 +144,22 @@ def test_even_the_quickest_child_sees_its_niceness(serve: Serve, tmp_path: Path)
     ],
 )
 def test_it_runs_as_the_user_and_group_that_it_should(
-    serve: Serve, tmp_path: Path, wish: dict[str, Any], uid: str | int, gid: str | int
+    serve: Serve, tmp_path: Path, wanted: dict[str, Any], uid: str | int, gid: str | int
 ) -> None:
-    nobody = pwd.getpwnam("nobody")
-    user, group = (nobody.pw_uid if uid == "nobody" else uid), (nobody.pw_gid if gid == "nobody's" else gid)
+    no_account = pwd.getpwnam("nobody")
+    user, group = (no_account.pw_uid if uid == "nobody" else uid), (no_account.pw_gid if gid == "nobody's" else gid)
     log = tmp_path / "told"
-    tell = "grep -E '^([UG]id|Groups):' /proc/self/status; echo $USER $LOGNAME $HOME; umask; nice; ulimit -c"
-    server = serve({"as": {"command": ["sh", "-c", tell], "directory": "/", "stdout-logfile": str(log), **wish}})
+    report_of = "grep -E '^([UG]id|Groups):' /proc/self/status; echo $USER $LOGNAME $HOME; umask; nice; ulimit -c"
+    server = serve({"as": {"command": ["sh", "-c", report_of], "directory": "/", "stdout-logfile": str(log), **wanted}})
     assert server.do("start", "as").status == 200
     server.until("as", "finished")
     uids, gids, groups, account, *more = (line.split() for line in log.read_text().splitlines())
     assert uids[1:] == [str(user)] * 4
     assert gids[1:] == [str(group)] * 4
     if uid == "nobody":
-        assert account == ["nobody", "nobody", nobody.pw_dir]
-        assert set(groups[1:]) <= {str(group), str(nobody.pw_gid)}
-    if "umask" in wish:
+        assert account == ["nobody", "nobody", no_account.pw_dir]
+        assert set(groups[1:]) <= {str(group), str(no_account.pw_gid)}
+    if "umask" in wanted:
         assert more == [["0077"], ["3"], ["0"]]
 
 
@@ -329,10 +329,10 @@ def test_a_daemon_that_ignores_the_stop_is_killed(anyhow: Serve, tmp_path: Path)
     server.do("start", "forker")
     wait_for(file.exists)
     (daemon,) = pids(file)
-    asked = time.monotonic()
+    requested = time.monotonic()
     assert server.do("stop", "forker").status == 200
     assert not alive(daemon)
-    assert time.monotonic() - asked >= 0.3
+    assert time.monotonic() - requested >= 0.3
 
 
 def test_members_of_its_group_that_need_a_moment_to_finish_have_it(anyhow: Serve, tmp_path: Path) -> None:
@@ -341,9 +341,9 @@ def test_members_of_its_group_that_need_a_moment_to_finish_have_it(anyhow: Serve
     server.do("start", "leader")
     wait_for(file.exists)
     (member,) = pids(file)
-    asked = time.monotonic()
+    requested = time.monotonic()
     assert server.do("stop", "leader").status == 200
-    assert time.monotonic() - asked >= 0.5
+    assert time.monotonic() - requested >= 0.5
     assert not alive(member)
     assert (tmp_path / "member.done").exists()
     assert server.status("leader") == "stopped"
@@ -357,9 +357,9 @@ def test_but_no_longer_than_its_stop_timeout(anyhow: Serve, tmp_path: Path) -> N
     server.do("start", "leader")
     wait_for(file.exists)
     (member,) = pids(file)
-    asked = time.monotonic()
+    requested = time.monotonic()
     assert server.do("stop", "leader").status == 200
-    assert time.monotonic() - asked >= 0.4
+    assert time.monotonic() - requested >= 0.4
     assert not alive(member)
     assert not (tmp_path / "member.done").exists()
     assert server.status("leader") == "stopped"  # it was: only what it left had to be killed

@@ -18,7 +18,7 @@ BASE = {**SLEEPER, "health-check": WELL}
 ON_HEALTHY = [{"process": "base", "condition": "healthy"}]
 
 
-class Asked(threading.Thread):
+class PendingRequest(threading.Thread):
     """A call that is being made; `answer` once it was answered."""
 
     def __init__(self, call: Callable[..., Answer], *given: str) -> None:
@@ -57,20 +57,22 @@ def test_what_it_depends_on_is_started_first_through_all_of_it(serve: Serve) -> 
         "other": SLEEPER,
     })  # fmt: skip
     assert server.do("start", "top").status == 200
-    told = story(server)
+    result = story(server)
     for side in ("left", "right"):
-        assert come_in_order(told, "base running", f"{side} starting", f"{side} running", "top starting", "top running")
-    assert len(told) == 8
+        assert come_in_order(
+            result, "base running", f"{side} starting", f"{side} running", "top starting", "top running"
+        )
+    assert len(result) == 8
     assert server.status("other") == "not_started"
 
 
 def test_it_waits_until_its_dependency_is_healthy(serve: Serve) -> None:
     server = serve({"base": BASE, "web": {**SLEEPER, "depends-on": ON_HEALTHY}})
-    asked = Asked(server.do, "start", "web")
+    requested = PendingRequest(server.do, "start", "web")
     server.until("base", "unhealthy")
     assert server.status("web") == "not_started"
     (server.folder / "well").touch()
-    assert asked.answer.status == 200
+    assert requested.answer.status == 200
     assert come_in_order(story(server), "base unhealthy", "base healthy", "web starting")
 
 
@@ -191,12 +193,12 @@ def test_a_restart_after_which_its_dependency_does_not_come_up_is_told(serve: Se
 @pytest.mark.parametrize("path", ["stop/web", "stop/base", "group/stop"])
 def test_a_stop_while_it_waits_for_its_dependency_calls_all_its_starts_off(serve: Serve, path: str) -> None:
     server = serve({"base": BASE, "web": {**SLEEPER, "depends-on": ON_HEALTHY, "start-timeout": "1h"}})
-    asked = [Asked(server.do, "start", "web") for _ in range(3)]
+    requested = [PendingRequest(server.do, "start", "web") for _ in range(3)]
     server.until("base", "unhealthy")
-    wait_for(lambda: all(one.is_alive() for one in asked))
+    wait_for(lambda: all(one.is_alive() for one in requested))
     time.sleep(0.1)  # all of them have reached the server
     assert server.post(f"/api/v1/processes/{path}").status == 200
-    for one in asked:
+    for one in requested:
         assert one.answer.status == 500
     (server.folder / "well").touch()
     if path == "stop/web":

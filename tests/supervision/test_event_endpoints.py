@@ -111,8 +111,8 @@ def test_by_status_matches_the_new_status_alone(server: Server, base: str, statu
 
 @pytest.mark.parametrize("status", ["nope", "RUNNING", "Running", "running%20", "totalEvents", "failed-to-start", "0"])
 def test_an_invalid_status_is_400(server: Server, base: str, status: str) -> None:
-    said = error(server.get(f"{base}/by-status/{status}"), 400, f"{base}/by-status/{status}")
-    assert "failed_to_start" in said["message"]
+    outcome = error(server.get(f"{base}/by-status/{status}"), 400, f"{base}/by-status/{status}")
+    assert "failed_to_start" in outcome["message"]
 
 
 def test_by_process_has_that_process_alone(server: Server, base: str) -> None:

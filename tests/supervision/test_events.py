@@ -110,10 +110,10 @@ def test_every_page_is_what_sorting_and_cutting_a_list_would_give(
         for size in (1, 7, 20, 100):
             last = max(-(-total // size) - 1, 0)
             for number in {0, 1, last // 2, last // 2 + 1, max(last - 1, 0), last, last + 1, 2**31 - 1}:
-                asked = Paging(number, size, sort, descending)
-                page = events.page(asked, which)
+                requested = Paging(number, size, sort, descending)
+                page = events.page(requested, which)
                 assert page.total == total
-                assert list(page.content) == naively(many, asked, which), (asked, which)
+                assert list(page.content) == naively(many, requested, which), (requested, which)
 
 
 def test_walking_the_pages_meets_every_event_once(many: list[Entry]) -> None:
@@ -141,9 +141,9 @@ def test_an_event_is_found_by_its_id_and_comes_back_as_it_went(store: Path) -> N
 @pytest.mark.parametrize("id", [0, -1, 51, 2**63 - 1, -(2**63)])
 def test_an_id_that_was_never_given_is_not_found(store: Path, id: int) -> None:
     write(some_events(random.Random(3), 1, 50))
-    with pytest.raises(NotFound) as told:
+    with pytest.raises(NotFound) as result:
         events.get(id)
-    assert told.value.code == "EVENT_NOT_FOUND"
+    assert result.value.code == "EVENT_NOT_FOUND"
 
 
 @pytest.mark.parametrize(("after", "limit"), [(0, 5), (0, 500), (17, 1), (17, 20), (99, 5), (100, 5), (5000, 5)])

@@ -113,9 +113,9 @@ def test_what_ignores_its_stop_signal_is_killed_after_its_stop_timeout_and_not_b
     })  # fmt: skip
     server.do("start", "stubborn")
     wait_for(log.read_text)
-    pid, asked = server.info("stubborn")["pid"], time.monotonic()
+    pid, requested = server.info("stubborn")["pid"], time.monotonic()
     assert server.do("stop", "stubborn").status == 200
-    assert time.monotonic() - asked >= 0.3
+    assert time.monotonic() - requested >= 0.3
     assert not alive(pid)
     info = server.info("stubborn")
     assert (info["status"], info["exitCode"]) == ("aborted", 137)
@@ -152,11 +152,11 @@ def test_what_dies_of_something_else_while_it_is_asked_to_stop_is_stopped(serve:
     server.do("start", "dying")
     wait_for(log.read_text)
     pid = server.info("dying")["pid"]
-    asked = threading.Thread(target=server.do, args=("stop", "dying"))
-    asked.start()
+    requested = threading.Thread(target=server.do, args=("stop", "dying"))
+    requested.start()
     server.until("dying", "stopping")
     os.kill(pid, signal.SIGKILL)
-    asked.join(30)
+    requested.join(30)
     assert (server.status("dying"), server.info("dying")["exitCode"]) == ("stopped", 137)
 
 
@@ -322,10 +322,10 @@ def test_a_log_file_that_cannot_be_written_is_why_it_cannot_be_started(serve: Se
 
 def test_it_runs_only_when_it_has_lived_for_start_seconds(serve: Serve) -> None:
     server = serve({"slow": {"command": "sleep 1000", "start-seconds": "400ms"}})
-    asked = time.monotonic()
+    requested = time.monotonic()
     answer = server.do("start", "slow")
     assert answer.status == 200
-    assert time.monotonic() - asked >= 0.4
+    assert time.monotonic() - requested >= 0.4
     starting, running = server.events("slow")
     assert (starting["newStatus"], running["newStatus"]) == ("starting", "running")
     assert str(server.info("slow")["pid"]) in answer.json["message"]

@@ -36,9 +36,9 @@ def test_a_group_start_with_some_live_is_409_naming_them_and_starts_the_others(s
     server.do("start", "early")
     pid = server.info("early")["pid"]
     path = "/api/v1/processes/group/start"
-    said = error(group(server, "start"), 409, path, "PROCESSES_ALREADY_RUNNING")
-    assert "early" in said["message"]
-    assert "third" not in said["message"]
+    outcome = error(group(server, "start"), 409, path, "PROCESSES_ALREADY_RUNNING")
+    assert "early" in outcome["message"]
+    assert "third" not in outcome["message"]
     assert statuses(server) == ["running"] * 3
     assert server.info("early")["pid"] == pid
 
@@ -46,9 +46,9 @@ def test_a_group_start_with_some_live_is_409_naming_them_and_starts_the_others(s
 def test_a_failure_is_500_naming_it_and_wins_over_409(serve: Serve) -> None:
     server = serve({"live": SLEEP, "absent": ABSENT, "fine": SLEEP})
     server.do("start", "live")
-    said = error(group(server, "start"), 500, "/api/v1/processes/group/start", "START_FAILED")
-    assert "absent" in said["message"]
-    assert "fine" not in said["message"]
+    outcome = error(group(server, "start"), 500, "/api/v1/processes/group/start", "START_FAILED")
+    assert "absent" in outcome["message"]
+    assert "fine" not in outcome["message"]
     assert statuses(server) == ["running", "failed_to_start", "running"]
 
 
@@ -94,10 +94,10 @@ def test_a_group_restart_starts_what_was_not_live_too(serve: Serve) -> None:
 
 def test_a_group_restart_that_fails_is_500_naming_the_failures(serve: Serve) -> None:
     server = serve({"fine": SLEEP, "absent": ABSENT, "homeless": {**SLEEP, "directory": "/nowhere/at/all"}})
-    said = error(group(server, "restart"), 500, "/api/v1/processes/group/restart", "START_FAILED")
-    assert "absent" in said["message"]
-    assert "homeless" in said["message"]
-    assert "fine" not in said["message"]
+    outcome = error(group(server, "restart"), 500, "/api/v1/processes/group/restart", "START_FAILED")
+    assert "absent" in outcome["message"]
+    assert "homeless" in outcome["message"]
+    assert "fine" not in outcome["message"]
     assert statuses(server) == ["running", "failed_to_start", "failed_to_start"]
 
 

@@ -123,10 +123,10 @@ def test_an_http_probe_that_is_too_slow_is_a_no(port: int, path: str) -> None:
 
 
 def test_nobody_there_is_a_no(port: int) -> None:
-    nobody = free_port()
-    assert not probe(HealthCheck(http=HttpProbe(f"http://127.0.0.1:{nobody}/", status=((100, 599),))))
+    no_account = free_port()
+    assert not probe(HealthCheck(http=HttpProbe(f"http://127.0.0.1:{no_account}/", status=((100, 599),))))
     assert not probe(HealthCheck(http=HttpProbe("http://name.invalid/"), timeout=Seconds(2)))
-    assert not probe(HealthCheck(tcp=TcpProbe(nobody)))
+    assert not probe(HealthCheck(tcp=TcpProbe(no_account)))
     assert probe(HealthCheck(tcp=TcpProbe(port)))
     assert probe(HealthCheck(tcp=TcpProbe(port, "localhost")))
 
@@ -163,7 +163,7 @@ class Enough(BaseException):
     """Ends the watch, which no plain exception of a probe does."""
 
 
-def told_for(answers: list[bool], success: int, failure: int) -> list[bool]:
+def changes_for(answers: list[bool], success: int, failure: int) -> list[bool]:
     """What is told when the probes answer so."""
 
     class Answers(Prober):
@@ -172,7 +172,7 @@ def told_for(answers: list[bool], success: int, failure: int) -> list[bool]:
                 raise Enough
             return "" if answers.pop(0) else "something"
 
-    heard: list[bool] = []
+    received: list[bool] = []
 
     async def watch() -> None:
         check = HealthCheck(
@@ -180,14 +180,14 @@ def told_for(answers: list[bool], success: int, failure: int) -> list[bool]:
         )
         spec = ProcessSpec("p", ("true",), health_check=check)
         with pytest.raises(Enough):
-            await Answers(Children()).watch(spec, Launch(["true"], {}), heard.append)
+            await Answers(Children()).watch(spec, Launch(["true"], {}), received.append)
 
     asyncio.run(watch())
-    return heard
+    return received
 
 
 @pytest.mark.parametrize(
-    ("answers", "success", "failure", "told"),
+    ("answers", "success", "failure", "result"),
     [
         ("y", 1, 3, "y"),
         ("yyyy", 1, 3, "y"),
@@ -203,9 +203,9 @@ def told_for(answers: list[bool], success: int, failure: int) -> list[bool]:
     ],
 )
 def test_it_is_told_when_a_threshold_is_reached_and_again_only_when_it_turns(
-    answers: str, success: int, failure: int, told: str
+    answers: str, success: int, failure: int, result: str
 ) -> None:
-    assert told_for([one == "y" for one in answers], success, failure) == [one == "y" for one in told]
+    assert changes_for([one == "y" for one in answers], success, failure) == [one == "y" for one in result]
 
 
 # What it makes of a process

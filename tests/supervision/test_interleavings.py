@@ -46,25 +46,25 @@ class Answer:
 
 def at_once(server: Server, name: str, calls: list[tuple[str, float]]) -> list[Answer]:
     """Makes these calls at once, each after its own short delay; returns what each was told."""
-    told: list[Answer | None] = [None] * len(calls)
+    result: list[Answer | None] = [None] * len(calls)
 
     def call(number: int, verb: str, delay: float) -> None:
         time.sleep(delay)
         answer = server.do(verb, name)
-        told[number] = Answer(verb, answer.status, answer.json["message"])
+        result[number] = Answer(verb, answer.status, answer.json["message"])
 
     callers = [threading.Thread(target=call, args=(number, *one)) for number, one in enumerate(calls)]
     for caller in callers:
         caller.start()
     for caller in callers:
         caller.join(60)
-    assert None not in told, "a caller was never answered"
-    return [one for one in told if one is not None]
+    assert None not in result, "a caller was never answered"
+    return [one for one in result if one is not None]
 
 
-def fits(told: tuple[Answer, ...], live: int | None, after: int | None) -> bool:
+def fits(result: tuple[Answer, ...], live: int | None, after: int | None) -> bool:
     """Whether these answers, given in this order, lead from one live pid (None: none) to another."""
-    for number, one in enumerate(told, 1):
+    for number, one in enumerate(result, 1):
         match one.verb, one.status:
             case "start", 200 if "already" in one.message:
                 if one.pids != [live]:
@@ -89,7 +89,7 @@ def fits(told: tuple[Answer, ...], live: int | None, after: int | None) -> bool:
             case "start" | "restart", 500 if "was stopped before it started" in one.message:
                 if one.verb == "start":
                     continue
-                return any(fits(told[number:], state, after) for state in (live, None))  # it may have stopped it
+                return any(fits(result[number:], state, after) for state in (live, None))  # it may have stopped it
             case _:
                 return False
     return live == after
@@ -139,10 +139,10 @@ def test_whatever_the_order_of_commands_there_is_one_process_and_one_truth(serve
     for _ in range(ROUNDS if kind != "stubborn" else ROUNDS // 4):
         before = server.info(name)["pid"]
         calls = [(chance.choice(VERBS), chance.choice((0, 0, 0.001, 0.004, 0.03))) for _ in range(chance.randint(2, 4))]
-        told = at_once(server, name, calls)
+        result = at_once(server, name, calls)
         if kind in LASTING:
             after = server.info(name)["pid"]
-            assert any(fits(order, before, after) for order in permutations(told)), (before, told, after)
+            assert any(fits(order, before, after) for order in permutations(result)), (before, result, after)
             wait_for(lambda: tagged_processes(name)[:1] == ([after] if after else []))  # noqa: B023 (the kernel shows an environment late)
             assert server.status(name) in ("not_started", "stopped", "aborted", "running")
         else:
@@ -150,8 +150,8 @@ def test_whatever_the_order_of_commands_there_is_one_process_and_one_truth(serve
             assert all(
                 one.status == (200 if one.verb == "stop" else expected)
                 or "was stopped before it started" in one.message
-                for one in told
-            ), told
+                for one in result
+            ), result
 
     assert server.do("stop", name).status == 200
     status, pid = server.status(name), server.info(name)["pid"]
@@ -198,11 +198,11 @@ def test_a_start_begun_for_a_dependent_is_gone_through_with_when_that_is_stopped
         "web": {"command": "sleep 1000", "depends-on": ["base"]},
     })  # fmt: skip
     for number in range(40):
-        asked = threading.Thread(target=server.do, args=("start", "web"))
-        asked.start()
+        requested = threading.Thread(target=server.do, args=("start", "web"))
+        requested.start()
         time.sleep(0.0005 * (number % 12))
         assert server.do("stop", "web").status == 200
-        asked.join(60)
+        requested.join(60)
         if server.status("base") != "not_started":
             server.until("base", "running", "stopped")
         assert server.do("stop", "base").status == 200
@@ -222,8 +222,8 @@ def test_a_stop_holds_even_if_a_start_that_stood_before_it_failed(serve: Serve) 
     (server.folder / "on").touch()
     assert server.do("start", "flaky").status == 200
     (server.folder / "on").unlink()
-    told = at_once(server, "flaky", [("stop", 0), ("start", 0.05), ("stop", 0.1)])
-    assert [one.status for one in told] == [200, 500, 200]
+    result = at_once(server, "flaky", [("stop", 0), ("start", 0.05), ("stop", 0.1)])
+    assert [one.status for one in result] == [200, 500, 200]
     before = server.moves("flaky")
     time.sleep(0.4)
     assert server.moves("flaky") == before
@@ -246,15 +246,15 @@ def test_a_restart_that_was_due_is_not_made_after_somebody_else_started_it(serve
     assert server.do("start", "web").status == 200
     (server.folder / "well").unlink()
     server.until("base", "unhealthy")
-    asked = threading.Thread(target=server.do, args=("restart", "web"))
-    asked.start()
+    requested = threading.Thread(target=server.do, args=("restart", "web"))
+    requested.start()
     wait_for(lambda: Status(server.status("base")) is Status.UNHEALTHY)
     time.sleep(0.1)  # the restart is waiting now
     os.kill(server.info("web")["pid"], 9)
     server.until("web", "aborted")
     (server.folder / "end").touch()
     (server.folder / "well").touch()
-    asked.join(60)
+    requested.join(60)
     server.until("web", "finished")
     before = server.moves("web")
     time.sleep(1.0)

@@ -22,11 +22,11 @@ def fleet(size: int) -> Fleet:
 def turns_until_ready(listing: Listing) -> int:
     async def count() -> int:
         making = asyncio.ensure_future(listing.ready())
-        turns = 0
+        iterations = 0
         while not making.done():
             await asyncio.sleep(0)
-            turns += 1
-        return turns
+            iterations += 1
+        return iterations
 
     return asyncio.run(count())
 

@@ -87,8 +87,8 @@ def expected(path: str, sort: str, direction: str) -> list[int]:
 
 
 def ids(server: Server, path: str, **query: object) -> list[int]:
-    asked = "&".join(f"{name}={value}" for name, value in query.items())
-    page = body(server.get(f"{path}?{asked}"))
+    requested = "&".join(f"{name}={value}" for name, value in query.items())
+    page = body(server.get(f"{path}?{requested}"))
     return [event["id"] for event in page["content"]]
 
 

@@ -135,10 +135,10 @@ def test_a_process_with_an_odd_name_is_found_and_moved(server: Server, name: str
 def test_a_start_says_name_and_pid(server: Server, base: str) -> None:
     server.do("stop", "apple")
     answer = server.post(f"{base}/start/apple")
-    said = body(answer)
-    assert (answer.status, set(said)) == (200, {"message"})
-    assert "apple" in said["message"]
-    assert str(server.info("apple")["pid"]) in said["message"]
+    outcome = body(answer)
+    assert (answer.status, set(outcome)) == (200, {"message"})
+    assert "apple" in outcome["message"]
+    assert str(server.info("apple")["pid"]) in outcome["message"]
     server.do("stop", "apple")
 
 
@@ -161,16 +161,16 @@ def test_a_start_of_an_unknown_process_is_400(server: Server, base: str) -> None
 def test_a_configuration_that_cannot_be_run_is_400_and_moves_nothing(
     server: Server, name: str, word: str, verb: str
 ) -> None:
-    said = error(server.do(verb, name), 400, f"{API}/{verb}/{name}", "INVALID_PROCESS_CONFIGURATION")
-    assert word in said["message"]
+    outcome = error(server.do(verb, name), 400, f"{API}/{verb}/{name}", "INVALID_PROCESS_CONFIGURATION")
+    assert word in outcome["message"]
     assert server.status(name) == "not_started"
     assert server.moves(name) == []
 
 
 @pytest.mark.parametrize("verb", ["start", "restart"])
 def test_a_command_that_is_not_there_is_500(server: Server, verb: str) -> None:
-    said = error(server.do(verb, "absent"), 500, f"{API}/{verb}/absent", "START_FAILED")
-    assert "absent" in said["message"]
+    outcome = error(server.do(verb, "absent"), 500, f"{API}/{verb}/absent", "START_FAILED")
+    assert "absent" in outcome["message"]
     info = server.info("absent")
     assert (info["status"], info["pid"], info["exitCode"]) == ("failed_to_start", None, None)
     assert "no-such-program-anywhere" in info["failedErrorLog"]
@@ -213,10 +213,10 @@ def test_a_stop_says_name_and_pid_when_the_process_is_gone(server: Server, base:
     pid = server.info("apple")["pid"]
     answer = server.post(f"{base}/stop/apple")
     assert not alive(pid)
-    said = body(answer)
-    assert (answer.status, set(said)) == (200, {"message"})
-    assert "apple" in said["message"]
-    assert str(pid) in said["message"]
+    outcome = body(answer)
+    assert (answer.status, set(outcome)) == (200, {"message"})
+    assert "apple" in outcome["message"]
+    assert str(pid) in outcome["message"]
 
 
 def test_a_stop_of_an_unknown_process_is_404(server: Server, base: str) -> None:

@@ -57,8 +57,8 @@ def test_a_term_that_matches_nothing_does_nothing(serve: Serve, verb: str) -> No
     server.until("web", "running")
     before = server.events("web"), server.events("db")
     path = f"/api/v1/processes/{verb}"
-    told = error(post(server, verb, "web", "dbb", more="&signal=TERM"), 404, path, "PROCESS_NOT_FOUND")
-    assert "'dbb'" in told["message"]
+    result = error(post(server, verb, "web", "dbb", more="&signal=TERM"), 404, path, "PROCESS_NOT_FOUND")
+    assert "'dbb'" in result["message"]
     for missing in ("", "?select=", "?select=!web"):
         error(server.post(f"{path}{missing}"), 400, path, "INVALID_SELECTOR")
     assert (server.events("web"), server.events("db")) == before

@@ -46,8 +46,8 @@ def test_it_is_paged_as_the_own_file_is(shared: Postgres) -> None:
         for sort in FIELDS:
             for descending in (True, False):
                 for number in (0, 3):
-                    asked = Paging(number, 13, sort, descending)
-                    assert events.page(asked, which, shared) == events.page(asked, which), (which, asked)
+                    requested = Paging(number, 13, sort, descending)
+                    assert events.page(requested, which, shared) == events.page(requested, which), (which, requested)
     assert events.counts(shared) == events.counts()
     assert events.get(77, shared) == events.get(77)
     assert events.since(100, 30, shared) == events.since(100, 30)
@@ -94,9 +94,12 @@ def test_old_ones_go_and_no_number_is_given_twice(shared: Postgres) -> None:
 
 def test_what_a_busy_loop_was_given_twice_is_told_once(shared: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
     shared.run_with_timeout(lambda: shared_events.copy(shared, "one", some_events(random.Random(9), 1, 5)), 20)
-    told: list[int] = []
+    result: list[int] = []
     source = replication.Source(
-        shared, lambda after, most: events.since(after, most, shared), 0, lambda new: told.extend(one.id for one in new)
+        shared,
+        lambda after, most: events.since(after, most, shared),
+        0,
+        lambda new: result.extend(one.id for one in new),
     )
     loop, busy = asyncio.new_event_loop(), threading.Event()
     loop.call_soon(busy.wait)
@@ -112,20 +115,20 @@ def test_what_a_busy_loop_was_given_twice_is_told_once(shared: Postgres, monkeyp
     loop.call_soon_threadsafe(loop.stop)
     thread.join()
     loop.close()
-    assert told == [1, 2, 3, 4, 5]
+    assert result == [1, 2, 3, 4, 5]
 
 
 def test_what_a_database_has_lost_is_copied_anew(shared: Postgres) -> None:
     """A copy of it that was behind has taken its place."""
     entries = some_events(random.Random(9), 1, 60)
-    ask = shared_events.copy
-    assert shared.run_with_timeout(lambda: ask(shared, "one", entries[:30], 0), 20) == 30
-    assert shared.run_with_timeout(lambda: ask(shared, "one", entries[30:60], 40), 20) == 30, (
+    send_request = shared_events.copy
+    assert shared.run_with_timeout(lambda: send_request(shared, "one", entries[:30], 0), 20) == 30
+    assert shared.run_with_timeout(lambda: send_request(shared, "one", entries[30:60], 40), 20) == 30, (
         "it says what it has, and waits"
     )
     assert events.last_id(shared) == 30
-    assert shared.run_with_timeout(lambda: ask(shared, "one", entries[30:60], 30), 20) == 60
-    assert shared.run_with_timeout(lambda: ask(shared, "one", entries[50:60], 50), 20) == 60, (
+    assert shared.run_with_timeout(lambda: send_request(shared, "one", entries[30:60], 30), 20) == 60
+    assert shared.run_with_timeout(lambda: send_request(shared, "one", entries[50:60], 50), 20) == 60, (
         "what is there is not added"
     )
     assert [evolve(entry, id=0) for entry in events.since(0, 99, shared)] == [evolve(one, id=0) for one in entries]

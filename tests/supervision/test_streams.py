@@ -52,12 +52,12 @@ def changes(stream: Stream, count: int) -> list[dict[str, Any]]:
     """The next status changes; each is told as the history tells it."""
     found = []
     for _ in range(count):
-        told = stream.next()
-        assert told["event"] == "status"
-        change = json.loads(told["data"])
-        assert told["data"] == json.dumps(change, separators=(",", ":"), ensure_ascii=False)
+        result = stream.next()
+        assert result["event"] == "status"
+        change = json.loads(result["data"])
+        assert result["data"] == json.dumps(change, separators=(",", ":"), ensure_ascii=False)
         assert set(change) == EVENT
-        assert told["id"] == str(change["id"])
+        assert result["id"] == str(change["id"])
         found.append(change)
     return found
 
@@ -271,9 +271,9 @@ def test_the_end_of_the_server_ends_its_streams(serve: Serve) -> None:
     streams = [server.stream(path) for path in (STATUS, RUNS, "/api/v1/processes/logs/idle")]
     assert server.stop() == 0
     for stream in streams:
-        told = list(rest(stream))
-        assert len(told) <= 1
-        assert all(event["event"] == "connected" for event in told)
+        result = list(rest(stream))
+        assert len(result) <= 1
+        assert all(event["event"] == "connected" for event in result)
         stream.close()
 
 

@@ -130,11 +130,11 @@ def starts(name: str, answer: int = 200, times: int = 1) -> How:
 
 
 def is_stopped_while_starting(scene: Scene) -> None:
-    asked = threading.Thread(target=scene.server.do, args=("start", "slow"))
-    asked.start()
+    requested = threading.Thread(target=scene.server.do, args=("start", "slow"))
+    requested.start()
     scene.server.until("slow", "starting")
     assert scene.server.do("stop", "slow").status == 200
-    asked.join()
+    requested.join()
 
 
 def has_to_be_killed(scene: Scene) -> None:
@@ -143,7 +143,7 @@ def has_to_be_killed(scene: Scene) -> None:
     assert scene.server.do("stop", "stubborn").status == 200
 
 
-def turns(*seen: bool) -> How:
+def repeated_probes(*seen: bool) -> How:
     """The answer of its health check changes so, from the start on."""
 
     def provoke(scene: Scene) -> None:
@@ -163,10 +163,10 @@ HOW: dict[Move, How] = {
     ("starting", "stopping"): ("slow", is_stopped_while_starting),
     ("stopping", "stopped"): ends("running", "stopping"),
     ("stopping", "aborted"): ("stubborn", has_to_be_killed),
-    ("running", "healthy"): turns(True),
-    ("running", "unhealthy"): turns(False),
-    ("healthy", "unhealthy"): turns(True, False),
-    ("unhealthy", "healthy"): turns(False, True),
+    ("running", "healthy"): repeated_probes(True),
+    ("running", "unhealthy"): repeated_probes(False),
+    ("healthy", "unhealthy"): repeated_probes(True, False),
+    ("unhealthy", "healthy"): repeated_probes(False, True),
     ("failed_to_start", "starting"): starts("missing2", 500, times=2),
     **{(state, ending): ends(state, ending) for state in STATES for ending in ENDINGS if ending != "unknown"},
     **{(ended, "starting"): begins_after(ended) for ended in ("finished", "failed", "stopped", "aborted")},

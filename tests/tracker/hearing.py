@@ -68,7 +68,7 @@ def listen(server: Server, path: str = RUNS, token: str = "", **headers: str) ->
     return stream
 
 
-def told(stream: Stream) -> dict[str, Any]:
+def next_event(stream: Stream) -> dict[str, Any]:
     """The data of the next event, which is a run."""
     event = stream.next()
     assert event["event"] == "run", event
@@ -79,7 +79,7 @@ def told(stream: Stream) -> dict[str, Any]:
 
 def commits(stream: Stream, count: int) -> list[str]:
     """The short commits of the next runs."""
-    return [str(told(stream)["shortSha"]) for _ in range(count)]
+    return [str(next_event(stream)["shortSha"]) for _ in range(count)]
 
 
 @contextlib.contextmanager

@@ -161,7 +161,7 @@ def test_an_attachment_is_shown_with_its_test_and_served(server: Server) -> None
 
 
 @pytest.mark.parametrize(
-    ("asked", "status", "expected", "range"),
+    ("requested", "status", "expected", "range"),
     [
         ("bytes=0-3", 206, PNG[:4], f"bytes 0-3/{len(PNG)}"),
         ("bytes=4-", 206, PNG[4:], f"bytes 4-{len(PNG) - 1}/{len(PNG)}"),
@@ -174,13 +174,13 @@ def test_an_attachment_is_shown_with_its_test_and_served(server: Server) -> None
         ("lines=1-2", 200, PNG, None),
     ],
 )
-def test_ranges(server: Server, asked: str, status: int, expected: bytes, range: str | None) -> None:
+def test_ranges(server: Server, requested: str, status: int, expected: bytes, range: str | None) -> None:
     run = upload(server, "ranges", junit("a.png"), {"a.png": PNG}, {"runKey": "one"})
     path = str(of_failure(server, run["runId"])[0]["path"])
-    answer = server.get(path, Range=asked)
+    answer = server.get(path, Range=requested)
     assert (answer.status, answer.body, answer.headers["Content-Range"]) == (status, expected, range)
     assert server.get(path, If_None_Match=answer.headers["Etag"]).status == 304
-    assert server.get(path, Range=asked, If_Range='"other"').body == PNG
+    assert server.get(path, Range=requested, If_Range='"other"').body == PNG
 
 
 def test_a_page_that_calls_itself_a_picture_is_downloaded(server: Server) -> None:

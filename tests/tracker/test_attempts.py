@@ -50,8 +50,8 @@ def attempts(server: Server, run: int) -> Any:
 
 
 def gate(server: Server, project: str, **query: str) -> Any:
-    asked = "&".join(f"{name}={value}" for name, value in {"project": project.replace(" ", "%20"), **query}.items())
-    answer = server.get(f"{API}/gate?{asked}")
+    requested = "&".join(f"{name}={value}" for name, value in {"project": project.replace(" ", "%20"), **query}.items())
+    answer = server.get(f"{API}/gate?{requested}")
     assert answer.status == 200, answer
     return answer.json
 

@@ -30,12 +30,12 @@ def project(server: Server, request: pytest.FixtureRequest) -> Project:
     return written.project(request.node.name)
 
 
-def asked(server: Server, project: Project, query: str) -> Answer:
+def gate_answer(server: Server, project: Project, query: str) -> Answer:
     return server.get(f"/api/v1/gate?project={quote(project.name, safe='')}&{query}")
 
 
 def found(server: Server, project: Project, query: str) -> int:
-    answer = asked(server, project, query)
+    answer = gate_answer(server, project, query)
     assert answer.status == 200, answer
     return int(answer.json["runId"])
 
@@ -44,10 +44,10 @@ def test_the_verdict_has_the_seeds_fields_in_their_order(server: Server, project
     written.run(project, coverage=(80, 20))
     run = written.run(project, {"c.A a": FAILED}, coverage=(70, 30), branch="x", commit_sha="abc", flag="unit")
     written.run(project, coverage=(80, 20), flag="unit", created_at=NOW)
-    answer = asked(server, project, "commit=abc")
-    said = talk.body(answer)
-    assert list(said) == FIELDS
-    assert said == {
+    answer = gate_answer(server, project, "commit=abc")
+    outcome = talk.body(answer)
+    assert list(outcome) == FIELDS
+    assert outcome == {
         "project": project.name, "branch": "x", "commit": "abc", "flag": "unit", "runId": run.id, "status": "FAILED",
         "passed": False, "coverageDelta": -10.0,
         "rules": [
@@ -61,29 +61,29 @@ def test_the_verdict_has_the_seeds_fields_in_their_order(server: Server, project
              "carriedFrom": None},
         ],
     }  # fmt: skip
-    assert server.get(said["runPath"]).status == 200
+    assert server.get(outcome["runPath"]).status == 200
 
 
 def test_a_shell_client_finds_the_verdict_by_its_text(server: Server, project: Project) -> None:
     written.run(project, {"c.A a": PASSED})
-    text = asked(server, project, "branch=main").text
+    text = gate_answer(server, project, "branch=main").text
     assert '"status":"PASSED"' in text
     assert text.index('"passed":true') < text.index('"rules"')
 
 
 def test_a_run_without_branch_commit_or_coverage_has_null_there(server: Server, project: Project) -> None:
     written.run(project, branch=None, commit_sha="only")
-    said = asked(server, project, "commit=only").json
-    assert (said["branch"], said["coverageDelta"]) == (None, None)
+    outcome = gate_answer(server, project, "commit=only").json
+    assert (outcome["branch"], outcome["coverageDelta"]) == (None, None)
     written.run(project)
-    assert asked(server, project, "branch=main").json["commit"] is None
+    assert gate_answer(server, project, "branch=main").json["commit"] is None
 
 
 def test_the_commit_wins_over_the_branch(server: Server, project: Project) -> None:
     of_commit = written.run(project, branch="x", commit_sha="abc")
     written.run(project, branch="y", commit_sha="def")
     assert found(server, project, "commit=abc&branch=y") == of_commit.id
-    assert asked(server, project, "commit=none&branch=y").status == 404
+    assert gate_answer(server, project, "commit=none&branch=y").status == 404
 
 
 def test_the_newest_run_is_judged_ties_by_id(server: Server, project: Project) -> None:
@@ -98,7 +98,7 @@ def test_without_a_flag_any_matches(server: Server, project: Project) -> None:
     assert found(server, project, "branch=main") == default.id
     assert found(server, project, "branch=main&flag=unit") == unit.id
     assert found(server, project, "branch=main&flag=default") == default.id
-    assert asked(server, project, "branch=main&flag=other").status == 404
+    assert gate_answer(server, project, "branch=main&flag=other").status == 404
 
 
 @pytest.mark.parametrize("blank", ["", "%20", "%20%09"])
@@ -106,7 +106,7 @@ def test_blank_counts_as_absent(server: Server, blank: str) -> None:
     project = written.project(f"blanks-{quote(blank)}-")
     run = written.run(project, commit_sha="abc")
     assert found(server, project, f"commit={blank}&branch=main&flag={blank}") == run.id
-    assert asked(server, project, f"commit={blank}&branch={blank}").status == 400
+    assert gate_answer(server, project, f"commit={blank}&branch={blank}").status == 400
     assert server.get(f"/api/v1/gate?project={blank}&branch=main").status == 400
 
 
@@ -133,8 +133,8 @@ def test_nothing_found_is_404(server: Server, project: Project, prefix: str) -> 
 def test_names_are_compared_exactly(server: Server, project: Project) -> None:
     written.run(project, commit_sha="abc")
     assert server.get(f"/api/v1/gate?project={project.name.upper()}&branch=main").status == 404
-    assert asked(server, project, "branch=Main").status == 404
-    assert asked(server, project, "commit=ab").status == 404
+    assert gate_answer(server, project, "branch=Main").status == 404
+    assert gate_answer(server, project, "commit=ab").status == 404
 
 
 @pytest.mark.parametrize("query", ["project=a%00&branch=b", "project=a&branch=%ff"])
@@ -144,9 +144,9 @@ def test_what_is_no_text_is_400(server: Server, query: str) -> None:
 
 def test_a_verdict_is_computed_when_it_is_read(server: Server, project: Project) -> None:
     written.run(project, {"c.A a": FAILED})
-    assert not asked(server, project, "branch=main").json["passed"]
+    assert not gate_answer(server, project, "branch=main").json["passed"]
     Project.update(fail_on_new_failures=False).where(Project.id == project.id).execute()
-    assert asked(server, project, "branch=main").json["passed"]
+    assert gate_answer(server, project, "branch=main").json["passed"]
 
 
 def test_head_answers_without_a_body_and_other_methods_are_405(server: Server, project: Project) -> None:

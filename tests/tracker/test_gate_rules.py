@@ -19,7 +19,7 @@ from models.tracker.quality_gate import Rule, Thresholds, rules, verdict
 from models.tracker.tables import Project, Run, Suite
 
 LIMITS = Thresholds("main", None, 1.0, True, None, 0, False, False, True, (), 0.0)
-HOUSE = QualityGate()
+RUNNER = QualityGate()
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def project(tmp_path: Path, database_url: str | None) -> Iterator[Project]:
 
 
 def judged(run: Run, **settings: Any) -> dict[str, Rule]:
-    return {rule.name: rule for rule in verdict(run, run.project, evolve(HOUSE, **settings)).rules}
+    return {rule.name: rule for rule in verdict(run, run.project, evolve(RUNNER, **settings)).rules}
 
 
 # The rules, on values
@@ -107,7 +107,7 @@ def test_without_a_baseline_every_failure_is_new(project: Project) -> None:
 def test_what_failed_before_is_not_new(project: Project) -> None:
     written.run(project, {"c.A a": FAILED, "c.A b": PASSED})
     run = written.run(project, {"c.A a": ERROR, "c.A b": PASSED}, branch="feature")
-    found = verdict(run, project, HOUSE)
+    found = verdict(run, project, RUNNER)
     assert (run.status, found.status, found.passed) == ("FAILED", "PASSED", True)
     assert judged(written.run(project, {"c.A a": FAILED, "c.A b": FAILED}))["new-failures"].detail.endswith(": c.A b")
 
@@ -123,8 +123,8 @@ def test_a_test_without_a_class_is_told_by_its_name(project: Project) -> None:
 
 def test_a_quarantined_test_does_not_gate_until_it_is_active_again(project: Project) -> None:
     run = written.run(project, {"c.A a": FAILED})
-    for said, passes in ((Triage.QUARANTINED, True), (Triage.RESOLVED, False), (Triage.QUARANTINED, True)):
-        flaky.set_triage(project.id, "c.A", "a", said, None, 1, NOW)
+    for response_text, passes in ((Triage.QUARANTINED, True), (Triage.RESOLVED, False), (Triage.QUARANTINED, True)):
+        flaky.set_triage(project.id, "c.A", "a", response_text, None, 1, NOW)
         assert judged(run)["new-failures"].passed is passes
     flaky.set_triage(project.id, "c.A", "a", Triage.ACTIVE, None, 1, NOW)
     assert not judged(run)["new-failures"].passed
@@ -157,52 +157,52 @@ def test_the_baseline_is_the_newest_earlier_run_of_the_base_branch(project: Proj
     newest = written.run(project, coverage=(80, 20))
     run = written.run(project, coverage=(70, 30), branch="feature")
     written.run(project, coverage=(20, 80))
-    found = verdict(run, project, HOUSE)
+    found = verdict(run, project, RUNNER)
     assert (found.baseline_id, found.coverage_delta) == (newest.id, -10.0)
 
 
 def test_a_run_of_the_base_branch_has_the_one_before_it_as_baseline(project: Project) -> None:
     first = written.run(project)
     second = written.run(project)
-    assert verdict(second, project, HOUSE).baseline_id == first.id
-    assert verdict(first, project, HOUSE).baseline_id is None
+    assert verdict(second, project, RUNNER).baseline_id == first.id
+    assert verdict(first, project, RUNNER).baseline_id is None
 
 
 def test_of_runs_of_one_moment_the_higher_id_is_the_newer(project: Project) -> None:
     first, second, third = (written.run(project, created_at=NOW) for _ in range(3))
-    assert verdict(second, project, HOUSE).baseline_id == first.id
-    assert verdict(third, project, HOUSE).baseline_id == second.id
+    assert verdict(second, project, RUNNER).baseline_id == first.id
+    assert verdict(third, project, RUNNER).baseline_id == second.id
 
 
 def test_an_older_time_counts_before_a_lower_id(project: Project) -> None:
     late = written.run(project, created_at=NOW + 9 * SECOND)
     early = written.run(project, created_at=NOW)
     run = written.run(project, created_at=NOW + 5 * SECOND, branch="feature")
-    assert verdict(run, project, HOUSE).baseline_id == early.id
-    assert verdict(late, project, HOUSE).baseline_id == early.id
+    assert verdict(run, project, RUNNER).baseline_id == early.id
+    assert verdict(late, project, RUNNER).baseline_id == early.id
 
 
 def test_a_baseline_has_the_same_flag(project: Project) -> None:
     unit = written.run(project, flag="unit")
     written.run(project, flag="e2e")
-    assert verdict(written.run(project, flag="unit"), project, HOUSE).baseline_id == unit.id
-    assert verdict(written.run(project, flag="new"), project, HOUSE).baseline_id is None
+    assert verdict(written.run(project, flag="unit"), project, RUNNER).baseline_id == unit.id
+    assert verdict(written.run(project, flag="new"), project, RUNNER).baseline_id is None
 
 
 def test_a_baseline_is_of_the_same_project(project: Project) -> None:
     written.run(written.project("other"))
-    assert verdict(written.run(project), project, HOUSE).baseline_id is None
+    assert verdict(written.run(project), project, RUNNER).baseline_id is None
 
 
 def test_the_base_branch_is_the_runs_own_else_the_projects_else_the_global_one(project: Project) -> None:
     runs = {branch: written.run(project, branch=branch) for branch in ("main", "develop", "release")}
     plain, own = written.run(project, branch="x"), written.run(project, branch="x", base_branch="release")
-    assert verdict(plain, project, HOUSE).baseline_id == runs["main"].id
-    assert verdict(plain, project, evolve(HOUSE, base_branch="develop")).baseline_id == runs["develop"].id
+    assert verdict(plain, project, RUNNER).baseline_id == runs["main"].id
+    assert verdict(plain, project, evolve(RUNNER, base_branch="develop")).baseline_id == runs["develop"].id
     project.base_branch = "develop"
     project.save()
-    assert verdict(plain, project, HOUSE).baseline_id == runs["develop"].id
-    assert verdict(own, project, HOUSE).baseline_id == runs["release"].id
+    assert verdict(plain, project, RUNNER).baseline_id == runs["develop"].id
+    assert verdict(own, project, RUNNER).baseline_id == runs["release"].id
 
 
 # Coverage
@@ -210,20 +210,20 @@ def test_the_base_branch_is_the_runs_own_else_the_projects_else_the_global_one(p
 
 def test_without_coverage_on_either_side_there_is_no_delta_and_no_rule(project: Project) -> None:
     written.run(project)
-    found = verdict(written.run(project, coverage=(1, 1)), project, HOUSE)
+    found = verdict(written.run(project, coverage=(1, 1)), project, RUNNER)
     assert found.coverage_delta is None
     assert [rule.name for rule in found.rules] == ["new-failures"]
-    assert verdict(written.run(project), project, HOUSE).coverage_delta is None
+    assert verdict(written.run(project), project, RUNNER).coverage_delta is None
 
 
 def test_nothing_to_cover_is_no_coverage(project: Project) -> None:
     written.run(project, coverage=(1, 1))
-    assert verdict(written.run(project, coverage=(0, 0)), project, HOUSE).coverage_delta is None
+    assert verdict(written.run(project, coverage=(0, 0)), project, RUNNER).coverage_delta is None
 
 
 def test_a_delta_has_no_noise(project: Project) -> None:
     written.run(project, coverage=(803, 197))
-    assert verdict(written.run(project, coverage=(800, 200)), project, HOUSE).coverage_delta == -0.3
+    assert verdict(written.run(project, coverage=(800, 200)), project, RUNNER).coverage_delta == -0.3
 
 
 def test_a_project_overrides_each_threshold_by_itself(project: Project) -> None:
@@ -243,5 +243,5 @@ def test_a_project_overrides_each_threshold_by_itself(project: Project) -> None:
 
 
 def test_a_verdict_with_no_rule_passes(project: Project) -> None:
-    found = verdict(written.run(project, {"c.A a": FAILED}), project, evolve(HOUSE, fail_on_new_failures=False))
+    found = verdict(written.run(project, {"c.A a": FAILED}), project, evolve(RUNNER, fail_on_new_failures=False))
     assert (found.rules, found.passed, found.status) == ([], True, "PASSED")

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from conftest import Answer, Serve, Server, wait_for
-from hearing import listen, told
+from hearing import listen, next_event
 from needs import MOUNTING
 from posting import FORM, INGEST, cases, form, jacoco, left, post, rows, send, stored
 from talk import problem, running_server
@@ -47,12 +47,14 @@ LARGE = form([("project", "large"), ("junit", b"<testsuite>" + b" " * 3_000_000)
 def test_what_was_answered_is_there_after_kill_9(serve: Serve) -> None:
     server = serve()
     for number in range(3):
-        said = stored(server, ("project", "kept"), ("runKey", str(number)), ("junit", cases(passed=50, failed=number)))
+        outcome = stored(
+            server, ("project", "kept"), ("runKey", str(number)), ("junit", cases(passed=50, failed=number))
+        )
         server.kill()
-        assert rows(server, "SELECT tests, failed FROM run WHERE id = ?", said["runId"]) == [(50 + number, number)]
+        assert rows(server, "SELECT tests, failed FROM run WHERE id = ?", outcome["runId"]) == [(50 + number, number)]
         server.start()
         again = stored(server, ("project", "kept"), ("runKey", str(number)), ("junit", cases(passed=50, failed=number)))
-        assert again == said
+        assert again == outcome
 
 
 def test_what_was_coming_when_we_were_killed_is_swept(serve: Serve) -> None:
@@ -235,7 +237,7 @@ def test_shards_that_come_at_once_are_one_run_with_exact_totals(server: Server) 
     assert rows(server, "SELECT count(*) FROM result WHERE run_id = ?", final["runId"]) == [(260,)]
     last: dict[str, Any] = {}
     while last.get("totalTests") != 260:
-        last = told(stream)
+        last = next_event(stream)
     assert (last["runId"], last["failed"], last["skipped"]) == (final["runId"], 20, 40)
     stream.close()
 
@@ -283,7 +285,7 @@ def memory(server: Server) -> int:
 
 def test_a_request_through_the_prefix_is_told_to_every_stream(server: Server) -> None:
     stream = listen(server)
-    said = send(server, form([("project", "told"), ("commit", "0123456789"), JUNIT]), path=f"/tracker{INGEST}").json
-    event = told(stream)
-    assert (event["runId"], event["project"], event["shortSha"]) == (said["runId"], "told", "0123456")
+    outcome = send(server, form([("project", "told"), ("commit", "0123456789"), JUNIT]), path=f"/tracker{INGEST}").json
+    event = next_event(stream)
+    assert (event["runId"], event["project"], event["shortSha"]) == (outcome["runId"], "told", "0123456")
     stream.close()

@@ -53,21 +53,21 @@ def test_the_answer_has_the_six_fields_of_the_seed_first_and_is_compact(server: 
     )  # fmt: skip
     assert answer.status == 201
     assert answer.headers.get_all("Content-Type") == ["application/json"]
-    said = compact(answer)
-    assert tuple(said) == RESULT
-    assert said == said | {
+    outcome = compact(answer)
+    assert tuple(outcome) == RESULT
+    assert outcome == outcome | {
         "project": "whole", "tests": 11, "failures": 3, "skipped": 3, "lineCoveragePct": 2 * 100 / 3,
         "passed": 5, "failed": 1, "errors": 2, "status": "FAILED", "flag": "default", "branch": "main",
-        "commit": "abcdef0123", "uploads": 1, "gateStatus": "FAILED", "runPath": f"/runs/{said['runId']}",
+        "commit": "abcdef0123", "uploads": 1, "gateStatus": "FAILED", "runPath": f"/runs/{outcome['runId']}",
     }  # fmt: skip
-    assert isinstance(said["runId"], int)
-    assert isinstance(said["projectId"], int)
+    assert isinstance(outcome["runId"], int)
+    assert isinstance(outcome["projectId"], int)
 
 
 def test_without_coverage_it_is_null_and_what_was_not_said_is_null(server: Server) -> None:
-    said = stored(server, ("project", "bare"), JUNIT)
-    assert (said["lineCoveragePct"], said["branch"], said["commit"]) == (None, None, None)
-    assert (said["status"], said["gateStatus"]) == ("PASSED", "PASSED")
+    outcome = stored(server, ("project", "bare"), JUNIT)
+    assert (outcome["lineCoveragePct"], outcome["branch"], outcome["commit"]) == (None, None, None)
+    assert (outcome["status"], outcome["gateStatus"]) == ("PASSED", "PASSED")
 
 
 @pytest.mark.parametrize("prefix", ["", "/tracker"])
@@ -94,18 +94,23 @@ def test_every_upload_without_a_key_is_a_run(server: Server) -> None:
 
 
 def test_every_field_is_kept(server: Server) -> None:
-    said = stored(
+    outcome = stored(
         server, ("project", " every \r\n"), ("branch", "\tmain "), ("commit", "abc"), ("flag", "api"),
         ("runKey", "build 7"), ("repoUrl", "javascript:alert(1)"), ("buildUrl", "http://ci/7"), ("buildName", "#7"),
         ("ciProvider", "some ci"), ("baseBranch", "develop"), ("prNumber", "12"), ("module", "core"), JUNIT,
     )  # fmt: skip
-    assert (said["project"], said["branch"], said["commit"], said["flag"]) == ("every", "main", "abc", "api")
-    assert run(server, said["runId"]) == {
+    assert (outcome["project"], outcome["branch"], outcome["commit"], outcome["flag"]) == (
+        "every",
+        "main",
+        "abc",
+        "api",
+    )
+    assert run(server, outcome["runId"]) == {
         "branch": "main", "commit_sha": "abc", "flag": "api", "run_key": "build 7",
         "repo_url": "javascript:alert(1)", "build_url": "http://ci/7", "build_name": "#7", "ci_provider": "some ci",
         "base_branch": "develop", "pr_number": 12,
     }  # fmt: skip
-    assert rows(server, "SELECT module FROM report WHERE run_id = ?", said["runId"]) == [("core",)]
+    assert rows(server, "SELECT module FROM report WHERE run_id = ?", outcome["runId"]) == [("core",)]
 
 
 def test_blank_is_absent(server: Server) -> None:
@@ -128,16 +133,16 @@ def test_names_of_projects(server: Server, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["p" * 256, "a\nb", "a\x07b", "a\x7fb", "a\u200bb", "a\u2028b", "a\x00b"])
 def test_names_that_no_project_can_have(server: Server, name: str) -> None:
-    said = problem(post(server, ("project", name), JUNIT), 400, INGEST, dated=False)
-    assert "project" in said["detail"]
+    outcome = problem(post(server, ("project", name), JUNIT), 400, INGEST, dated=False)
+    assert "project" in outcome["detail"]
 
 
 @pytest.mark.parametrize(
     "parts", [[JUNIT], [("project", ""), JUNIT], [("project", "  \r\n"), JUNIT], [("Project", "p"), JUNIT]]
 )
 def test_a_project_is_required(server: Server, parts: list[tuple[str, str]]) -> None:
-    said = problem(post(server, *parts), 400, INGEST, dated=False)
-    assert said["detail"] == "project is required"
+    outcome = problem(post(server, *parts), 400, INGEST, dated=False)
+    assert outcome["detail"] == "project is required"
 
 
 @pytest.mark.parametrize("field", ["branch", "commit", "flag", "runKey", "buildUrl", "module"])
@@ -145,34 +150,34 @@ def test_a_project_is_required(server: Server, parts: list[tuple[str, str]]) -> 
     "value", [b"a\0b", b"\xed\xa0\x80", b"\xff", b"x" * 2001], ids=["nul", "surrogate", "bytes", "long"]
 )
 def test_text_that_cannot_be_is_400_and_names_its_part(server: Server, field: str, value: bytes) -> None:
-    said = problem(post(server, ("project", "text"), (field, value), JUNIT), 400, INGEST, dated=False)
-    assert field in said["detail"]
+    outcome = problem(post(server, ("project", "text"), (field, value), JUNIT), 400, INGEST, dated=False)
+    assert field in outcome["detail"]
     assert rows(server, "SELECT 1 FROM project WHERE name = 'text'") == []
 
 
 @pytest.mark.parametrize(("number", "kept"), [("0", 0), (" 12 ", 12), ("007", 7), (str(INT64), INT64)])
 def test_numbers_of_pull_requests(server: Server, number: str, kept: int) -> None:
-    said = stored(server, ("project", "pr"), ("prNumber", number), JUNIT)
-    assert run(server, said["runId"])["pr_number"] == kept
+    outcome = stored(server, ("project", "pr"), ("prNumber", number), JUNIT)
+    assert run(server, outcome["runId"])["pr_number"] == kept
 
 
 @pytest.mark.parametrize("number", ["x", "1.5", "-1", "1e3", "0x10", "1 2", str(INT64 + 1), "9" * 400, "१२"])
 def test_what_is_no_number_of_a_pull_request(server: Server, number: str) -> None:
-    said = problem(post(server, ("project", "pr"), ("prNumber", number), JUNIT), 400, INGEST, dated=False)
-    assert "prNumber" in said["detail"]
+    outcome = problem(post(server, ("project", "pr"), ("prNumber", number), JUNIT), 400, INGEST, dated=False)
+    assert "prNumber" in outcome["detail"]
 
 
 def test_of_a_part_that_comes_twice_the_last_counts(server: Server) -> None:
-    said = stored(server, ("project", "one"), ("branch", "a"), ("project", "last"), ("branch", "b"), JUNIT)
-    assert (said["project"], said["branch"]) == ("last", "b")
+    outcome = stored(server, ("project", "one"), ("branch", "a"), ("project", "last"), ("branch", "b"), JUNIT)
+    assert (outcome["project"], outcome["branch"]) == ("last", "b")
 
 
 def test_unknown_parts_are_ignored_however_large(server: Server) -> None:
-    said = stored(
+    outcome = stored(
         server, ("project", "unknown"), ("perfFlag", "x"), ("sourceManifest", b"\xff\0" * 2_000_000), JUNIT,
         ("JUNIT", "no report"),
     )  # fmt: skip
-    assert said["tests"] == 1
+    assert outcome["tests"] == 1
 
 
 def test_a_part_is_known_by_its_name_with_or_without_a_file_name(server: Server) -> None:
@@ -189,8 +194,8 @@ def test_text_may_name_its_encoding(server: Server) -> None:
     assert answer.json["project"] == "Grüße"
     for charset in ("nonsense", "rot13", "undefined"):
         odd = part("project", "p", None, f"Content-Type: text/plain; charset={charset}")
-        said = problem(send(server, body([odd, part("junit", cases(1))])), 400, INGEST, dated=False)
-        assert charset in said["detail"]
+        outcome = problem(send(server, body([odd, part("junit", cases(1))])), 400, INGEST, dated=False)
+        assert charset in outcome["detail"]
 
 
 # File parts
@@ -199,20 +204,20 @@ def test_text_may_name_its_encoding(server: Server) -> None:
 def test_many_files_plain_or_gzipped_are_one_run(server: Server) -> None:
     files = [cases(passed=1, failed=1, prefix=f"f{number}") for number in range(50)]
     parts = [("junit", gzip.compress(one.encode()) if place % 2 else one) for place, one in enumerate(files)]
-    said = stored(server, ("project", "fifty"), *parts)
-    assert (said["tests"], said["failures"], said["uploads"]) == (100, 50, 1)
-    assert rows(server, "SELECT count(*) FROM report WHERE run_id = ?", said["runId"]) == [(50,)]
+    outcome = stored(server, ("project", "fifty"), *parts)
+    assert (outcome["tests"], outcome["failures"], outcome["uploads"]) == (100, 50, 1)
+    assert rows(server, "SELECT count(*) FROM report WHERE run_id = ?", outcome["runId"]) == [(50,)]
 
 
 def test_a_gzipped_file_is_the_same_file(server: Server) -> None:
     file = cases(passed=3)
-    said = stored(server, ("project", "same"), ("junit", file), ("junit", gzip.compress(file.encode())))
-    assert said["tests"] == 3
+    outcome = stored(server, ("project", "same"), ("junit", file), ("junit", gzip.compress(file.encode())))
+    assert outcome["tests"] == 3
 
 
 def test_empty_files_are_skipped(server: Server) -> None:
-    said = stored(server, ("project", "empty"), ("junit", ""), JUNIT, ("jacoco", ""), ("junit", ""))
-    assert (said["tests"], said["lineCoveragePct"]) == (1, None)
+    outcome = stored(server, ("project", "empty"), ("junit", ""), JUNIT, ("jacoco", ""), ("junit", ""))
+    assert (outcome["tests"], outcome["lineCoveragePct"]) == (1, None)
 
 
 @pytest.mark.parametrize(
@@ -220,23 +225,23 @@ def test_empty_files_are_skipped(server: Server) -> None:
     [[], [("junit", "")], [("jacoco", jacoco({"A": {1: True}}))], [("jacoco", ""), ("junit", ""), ("other", "x")]],
 )
 def test_a_test_report_is_required(server: Server, parts: list[tuple[str, str]]) -> None:
-    said = problem(post(server, ("project", "none"), *parts), 400, INGEST, dated=False)
-    assert "junit" in said["detail"]
+    outcome = problem(post(server, ("project", "none"), *parts), 400, INGEST, dated=False)
+    assert "junit" in outcome["detail"]
     assert rows(server, "SELECT 1 FROM project WHERE name = 'none'") == []
 
 
 def test_a_part_of_a_wrong_name_is_shown(server: Server) -> None:
     parts = [("project", "p"), ("juint" + "\u0085" * 50, JUNIT[1])]
-    said = problem(send(server, form(parts)), 400, INGEST, dated=False)
-    assert said["detail"].endswith("(there is: project, juint" + "\ufffd" * 25 + ")")
+    outcome = problem(send(server, form(parts)), 400, INGEST, dated=False)
+    assert outcome["detail"].endswith("(there is: project, juint" + "\ufffd" * 25 + ")")
 
 
 def test_several_coverage_reports_are_united(server: Server) -> None:
-    said = stored(
+    outcome = stored(
         server, ("project", "union"), JUNIT, ("jacoco", jacoco({"A.java": {1: True, 2: False}, "B.java": {1: True}})),
         ("jacoco", jacoco({"A.java": {1: False, 2: True, 3: False}})),
     )  # fmt: skip
-    assert said["lineCoveragePct"] == 3 * 100 / 4
+    assert outcome["lineCoveragePct"] == 3 * 100 / 4
 
 
 @pytest.mark.parametrize(
@@ -252,9 +257,9 @@ def test_an_unreadable_report_is_400_and_says_which_and_why(
 ) -> None:
     bad = part(kind, content, "bad one.xml")
     sent = body([part("project", "unread"), part("junit", cases(passed=5), "good.xml"), bad])
-    said = problem(send(server, sent), 400, INGEST, dated=False)
-    assert said["detail"].startswith(f"{kind} bad one.xml: ")
-    assert line in said["detail"]
+    outcome = problem(send(server, sent), 400, INGEST, dated=False)
+    assert outcome["detail"].startswith(f"{kind} bad one.xml: ")
+    assert line in outcome["detail"]
     assert rows(server, "SELECT 1 FROM project WHERE name = 'unread'") == []
 
 
@@ -266,10 +271,10 @@ def test_a_bad_last_file_leaves_a_run_as_it_was(server: Server) -> None:
 
 
 def test_a_file_without_a_name_and_one_with_an_odd_name_are_told_in_words(server: Server) -> None:
-    for file, told in ((None, "without a file name"), ("a\x07\u202eb.xml", "a\ufffd\ufffdb.xml")):
+    for file, result in ((None, "without a file name"), ("a\x07\u202eb.xml", "a\ufffd\ufffdb.xml")):
         sent = body([part("project", "odd"), part("junit", "<a", file)])
-        said = problem(send(server, sent), 400, INGEST, dated=False)
-        assert said["detail"].startswith(f"junit {told}: ")
+        outcome = problem(send(server, sent), 400, INGEST, dated=False)
+        assert outcome["detail"].startswith(f"junit {result}: ")
 
 
 # The body
@@ -293,8 +298,8 @@ def test_another_media_type_is_415(server: Server, media_type: str) -> None:
 
 def test_a_form_that_is_gzipped_as_a_whole_is_415_and_says_what_to_do(server: Server) -> None:
     sent = form([("project", "p"), JUNIT])
-    said = problem(send(server, gzip.compress(sent), Content_Encoding="gzip"), 415, INGEST, dated=False)
-    assert "compress its files" in said["detail"]
+    outcome = problem(send(server, gzip.compress(sent), Content_Encoding="gzip"), 415, INGEST, dated=False)
+    assert "compress its files" in outcome["detail"]
     assert send(server, sent, Content_Encoding="identity").status == 201
 
 
@@ -307,8 +312,8 @@ def test_no_media_type_is_415_with_a_body_or_without(server: Server) -> None:
     "media_type", ["multipart/form-data", "multipart/form-data; boundary=", "multipart/form-data;x=y"]
 )
 def test_a_body_without_a_boundary_is_400(server: Server, media_type: str) -> None:
-    said = problem(send(server, form([JUNIT]), Content_Type=media_type), 400, INGEST, dated=False)
-    assert "boundary" in said["detail"]
+    outcome = problem(send(server, form([JUNIT]), Content_Type=media_type), 400, INGEST, dated=False)
+    assert "boundary" in outcome["detail"]
 
 
 @pytest.mark.parametrize(
@@ -339,8 +344,8 @@ def test_a_body_in_chunks_of_no_announced_length_is_taken(server: Server) -> Non
 
 def test_a_large_body_of_several_pieces_is_taken(server: Server) -> None:
     large = "<testsuite><testcase name='one'><system-out>" + "x" * 3_000_000 + "</system-out></testcase></testsuite>"
-    said = stored(server, ("project", "large"), ("junit", large), ("branch", "after"))
-    assert (said["tests"], said["branch"]) == (1, "after")
+    outcome = stored(server, ("project", "large"), ("junit", large), ("branch", "after"))
+    assert (outcome["tests"], outcome["branch"]) == (1, "after")
 
 
 @pytest.mark.parametrize("method", ["GET", "PUT", "DELETE"])
@@ -364,8 +369,8 @@ def curl(server: Server, *arguments: str) -> tuple[int, Any]:
         ["curl", "-sS", "-w", "\n%{http_code}", *arguments, f"http://127.0.0.1:{server.port}{INGEST}"],
         capture_output=True, text=True, check=True,
     )  # fmt: skip
-    said, _, status = done.stdout.rpartition("\n")
-    return int(status), json.loads(said)
+    outcome, _, status = done.stdout.rpartition("\n")
+    return int(status), json.loads(outcome)
 
 
 def test_curl_posts_reports(server: Server, tmp_path: Path) -> None:
@@ -374,16 +379,21 @@ def test_curl_posts_reports(server: Server, tmp_path: Path) -> None:
     (tmp_path / "large.xml").write_text("<testsuite>" + "<testcase name='x'/>" * 100_000 + "</testsuite>")
     (tmp_path / "jacoco.xml").write_text(jacoco({"A": {1: True}}))
     files = [f"-Fjunit=@{tmp_path / name}" for name in ("a.xml", "b.xml.gz", "large.xml")]
-    status, said = curl(
+    status, outcome = curl(
         server, "-Fproject=curled", "-Fbranch=main", *files, f"-Fjacoco=@{tmp_path / 'jacoco.xml'}",
         "-H", "Expect: 100-continue",
     )  # fmt: skip
-    assert (status, said["tests"], said["failures"], said["lineCoveragePct"]) == (201, 100_003, 1, 100)
+    assert (status, outcome["tests"], outcome["failures"], outcome["lineCoveragePct"]) == (
+        201,
+        100_003,
+        1,
+        100,
+    )
 
 
 def test_curl_sees_why_it_was_refused(server: Server, tmp_path: Path) -> None:
     (tmp_path / "large.xml").write_bytes(b"x" * 5_000_000)
-    status, said = curl(server, "-Fproject=p", f"-Fjunit=@{tmp_path / 'large.xml'}")
-    assert (status, said["status"]) == (400, 400)
-    status, said = curl(server, "-d", "project=p")
-    assert (status, said["title"]) == (415, "Unsupported Media Type")
+    status, outcome = curl(server, "-Fproject=p", f"-Fjunit=@{tmp_path / 'large.xml'}")
+    assert (status, outcome["status"]) == (400, 400)
+    status, outcome = curl(server, "-d", "project=p")
+    assert (status, outcome["title"]) == (415, "Unsupported Media Type")

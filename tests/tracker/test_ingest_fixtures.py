@@ -49,25 +49,25 @@ def fixture(name: str) -> bytes:
 
 @pytest.mark.parametrize("name", TESTS)
 def test_totals_of_test_reports(server: Server, name: str) -> None:
-    said = stored(server, ("project", "tests"), ("junit", fixture(f"junit/{name}.xml")))
-    assert (said["tests"], said["failures"], said["skipped"]) == (
-        TESTS[name] or (said["tests"], said["failures"], said["skipped"])
+    outcome = stored(server, ("project", "tests"), ("junit", fixture(f"junit/{name}.xml")))
+    assert (outcome["tests"], outcome["failures"], outcome["skipped"]) == (
+        TESTS[name] or (outcome["tests"], outcome["failures"], outcome["skipped"])
     )
-    assert said["tests"] == said["passed"] + said["failed"] + said["errors"] + said["skipped"]
+    assert outcome["tests"] == outcome["passed"] + outcome["failed"] + outcome["errors"] + outcome["skipped"]
 
 
 @pytest.mark.parametrize("name", LINES)
 def test_totals_of_coverage_reports(server: Server, name: str) -> None:
-    said = stored(server, ("project", "lines"), ("junit", cases(passed=1)), ("jacoco", gzip.compress(fixture(name))))
+    outcome = stored(server, ("project", "lines"), ("junit", cases(passed=1)), ("jacoco", gzip.compress(fixture(name))))
     covered, missed = LINES[name]
-    assert said["lineCoveragePct"] == covered * 100 / (covered + missed)
+    assert outcome["lineCoveragePct"] == covered * 100 / (covered + missed)
 
 
 def test_all_of_them_in_one_upload_are_their_sums(server: Server) -> None:
-    told = {name: totals for name, totals in TESTS.items() if totals}
-    said = stored(server, ("project", "all"), *(("junit", fixture(f"junit/{name}.xml")) for name in told))
-    sums = [sum(totals[place] for totals in told.values()) for place in range(3)]
-    assert [said["tests"], said["failures"], said["skipped"]] == sums
+    result = {name: totals for name, totals in TESTS.items() if totals}
+    outcome = stored(server, ("project", "all"), *(("junit", fixture(f"junit/{name}.xml")) for name in result))
+    sums = [sum(totals[place] for totals in result.values()) for place in range(3)]
+    assert [outcome["tests"], outcome["failures"], outcome["skipped"]] == sums
 
 
 @pytest.mark.parametrize("name", ["junit/pytest-corrupt.xml", "jacoco/empty-report.xml", "hostile/truncated.xml"])

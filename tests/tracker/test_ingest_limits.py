@@ -64,9 +64,9 @@ def sized(size: int) -> str:
 
 
 def refused(server: Server, status: int, *parts: tuple[str, str | bytes]) -> str:
-    said = problem(post(server, ("project", "limits"), *parts), status, INGEST, dated=False)
+    outcome = problem(post(server, ("project", "limits"), *parts), status, INGEST, dated=False)
     assert rows(server, "SELECT 1 FROM project WHERE name = 'limits'") == []
-    return str(said["detail"])
+    return str(outcome["detail"])
 
 
 def test_a_file_of_exactly_the_limit_passes_and_a_byte_more_is_413(server: Server) -> None:
@@ -84,8 +84,8 @@ def test_a_request_over_its_limit_is_413(server: Server, chunked: bool) -> None:
         head = f"POST {INGEST} HTTP/1.1\r\nHost: localhost\r\n{framing}\r\nContent-Type: {FORM}\r\n\r\n"
         connection.sendall(head.encode())
         connection.sendall(b"%x\r\n%s\r\n0\r\n\r\n" % (len(sent), sent) if chunked else sent)
-        said = problem(answered(connection), 413, INGEST, dated=False)
-    assert str(KIB * KIB) in said["detail"]
+        outcome = problem(answered(connection), 413, INGEST, dated=False)
+    assert str(KIB * KIB) in outcome["detail"]
 
 
 def test_a_request_of_exactly_the_limit_passes(server: Server) -> None:
@@ -172,8 +172,8 @@ def test_ten_thousand_parts_are_taken_and_one_more_is_413(serve: Serve) -> None:
     answer = send(server, body([part("project", "p"), *files, *texts]))
     assert answer.status == 201, answer
     assert (answer.json["tests"], answer.json["branch"]) == (200, "9798")
-    said = problem(send(server, body([part("project", "p"), *files, *texts, texts[0]])), 413, INGEST, dated=False)
-    assert "10000 parts" in said["detail"]
+    outcome = problem(send(server, body([part("project", "p"), *files, *texts, texts[0]])), 413, INGEST, dated=False)
+    assert "10000 parts" in outcome["detail"]
 
 
 def test_who_is_refused_and_sends_no_more_is_answered_all_the_same(silent: Future[Answer]) -> None:

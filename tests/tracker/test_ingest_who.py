@@ -160,6 +160,6 @@ def test_where_a_token_is_required_nobody_else_posts(guarded: Place) -> None:
 
 
 def test_a_refusal_says_nothing_of_what_is_private_but_its_name(private: Place) -> None:
-    said = private.post("private", "stranger").json
-    assert "owner" not in str(said)
+    outcome = private.post("private", "stranger").json
+    assert "owner" not in str(outcome)
     assert stored(private.server, ("project", "Private"), JUNIT)["projectId"] != 0, "names are told apart by case"

@@ -262,11 +262,11 @@ def test_a_database_that_cannot_be_used_is_told_in_a_line_without_the_password(
     url, words = REFUSED[what]
     done = start(tmp_path, url, *verb)
     assert done.returncode == 1
-    said = done.stderr + done.stdout
-    assert (words if not verb else words.partition(": the store")[0]) in said
-    assert "hunter2" not in said
-    assert "Traceback" not in said
-    assert len(said.strip().splitlines()) == 1
+    response_text = done.stderr + done.stdout
+    assert (words if not verb else words.partition(": the store")[0]) in response_text
+    assert "hunter2" not in response_text
+    assert "Traceback" not in response_text
+    assert len(response_text.strip().splitlines()) == 1
 
 
 def test_a_wrong_password_is_not_told_either(tmp_path: Path, postgresql: Postgresql) -> None:
@@ -337,7 +337,7 @@ def test_who_does_not_ask_for_it_does_not_load_the_driver() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ours", "its", "names"),
+    ("own", "its", "names"),
     [
         ("SELECT ? + ?", "SELECT $1 + $2", None),
         ("SELECT ?1, ?2, ?1", "SELECT $1, $2, $1", None),
@@ -351,5 +351,5 @@ def test_who_does_not_ask_for_it_does_not_load_the_driver() -> None:
         ("a CROSS JOIN b c WHERE x", "a CROSS JOIN b c WHERE x", None),
     ],
 )
-def test_a_statement_in_its_words(ours: str, its: str, names: tuple[str, ...] | None) -> None:
-    assert dialect.statement(ours) == (its, names)
+def test_a_statement_in_its_words(own: str, its: str, names: tuple[str, ...] | None) -> None:
+    assert dialect.statement(own) == (its, names)

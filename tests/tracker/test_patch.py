@@ -290,12 +290,12 @@ def test_changed_lines_are_those_of_diff_cover(server: Server, tmp_path: Path, n
     subprocess.run([*program, "--format", f"json:{out}"], cwd=folder, check=True, capture_output=True)
     theirs = json.loads(out.read_text())
     paths = git(folder, "ls-files")
-    _, ours = measured(server, name, ("jacoco", report(folder)), ("diff", diff), ("paths", paths))
-    assert ours["covered"] + ours["missed"] == theirs["total_num_lines"] > 0
-    assert ours["missed"] == theirs["total_num_violations"]
+    _, own = measured(server, name, ("jacoco", report(folder)), ("diff", diff), ("paths", paths))
+    assert own["covered"] + own["missed"] == theirs["total_num_lines"] > 0
+    assert own["missed"] == theirs["total_num_violations"]
     missed = {
         file["path"]: [n for a, b in file["missedRanges"] for n in range(a, b + 1)]
-        for file in ours["files"] if file["state"] == "MEASURED"
+        for file in own["files"] if file["state"] == "MEASURED"
     }  # fmt: skip
     assert missed == {path: stats["violation_lines"] for path, stats in theirs["src_stats"].items()}
 

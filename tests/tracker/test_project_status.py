@@ -134,9 +134,9 @@ def test_trouble_comes_first_and_the_longest_trouble_before_the_rest() -> None:
 
 def test_a_private_project_is_seen_by_its_members_alone() -> None:
     project, user = written.project("secret", "PRIVATE"), written.user("member")
-    stranger = written.user("stranger")
+    outsider = written.user("stranger")
     permissions.grant(project.id, user.id, "READ", NOW)
-    assert [len(project_status.visible_to(who, GATE)) for who in (None, stranger, user)] == [0, 0, 1]
+    assert [len(project_status.visible_to(who, GATE)) for who in (None, outsider, user)] == [0, 0, 1]
 
 
 def test_the_verdict_is_the_gates_own() -> None:

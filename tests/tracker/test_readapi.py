@@ -73,18 +73,18 @@ def test_the_listing_is_by_name_with_the_number_of_runs_and_the_newest(server: S
 
 
 def test_the_listing_asks_the_store_as_often_for_many_projects_as_for_one(server: Server) -> None:
-    def asked() -> int:
-        statements: list[str] = []
-        tables.reports.connection().set_trace_callback(statements.append)
+    def statements() -> int:
+        seen: list[str] = []
+        tables.reports.connection().set_trace_callback(seen.append)
         visibility.listed(None)
         tables.reports.connection().set_trace_callback(None)
-        return len(statements)
+        return len(seen)
 
     written.run(written.project("first of many"))
-    before = asked()
+    before = statements()
     for number in range(20):
         written.run(written.project(f"many {number}"))
-    assert asked() == before
+    assert statements() == before
 
 
 def test_a_project_tells_its_thresholds_as_they_count_and_its_branches(server: Server) -> None:
@@ -175,8 +175,16 @@ def test_a_limit_is_brought_to_1_to_500(server: Server, project: Project) -> Non
     facts = dict(written.run(project).__data__)
     del facts["id"]
     Run.insert_many([facts] * 500).execute()
-    for asked, told in (("0", 1), ("-5", 1), ("1", 1), ("", 50), ("500", 500), ("501", 500), ("99999999999", 500)):
-        assert len(read(server, f"projects/{project.id}/runs?limit={asked}")) == told
+    for limit, outcome in (
+        ("0", 1),
+        ("-5", 1),
+        ("1", 1),
+        ("", 50),
+        ("500", 500),
+        ("501", 500),
+        ("99999999999", 500),
+    ):
+        assert len(read(server, f"projects/{project.id}/runs?limit={limit}")) == outcome
 
 
 PATHS = [
@@ -396,7 +404,7 @@ def test_runs_of_two_projects_are_not_compared(server: Server, project: Project)
 # What is said of a test
 
 
-def say(server: Server, project: Project, body: str, headers: dict[str, str]) -> Any:
+def write_line(server: Server, project: Project, body: str, headers: dict[str, str]) -> Any:
     return server.ask("POST", f"/api/v1/projects/{project.id}/flaky/status", body.encode(), headers)
 
 
@@ -404,13 +412,13 @@ def test_a_quarantine_flips_the_verdict_at_once(server: Server, project: Project
     run = written.run(project, {"c.A a": FAILED})
     assert not read(server, f"runs/{run.id}/quality-gate")["passed"]
     body = '{"className":"c.A","name":"a","status":"QUARANTINED","note":" known ","more":1}'
-    answer = say(server, project, body, admin)
+    answer = write_line(server, project, body, admin)
     assert answer.status == 202
     assert talk.body(answer) == {"className": "c.A", "name": "a", "status": "QUARANTINED", "note": "known"}
     assert read(server, f"runs/{run.id}/quality-gate")["passed"]
     (listed,) = read(server, f"projects/{project.id}/flaky")
     assert (listed["status"], listed["note"], listed["flaky"], listed["failures"]) == ("QUARANTINED", "known", False, 1)
-    assert say(server, project, '{"className":"c.A","name":"a","status":"ACTIVE"}', admin).status == 202
+    assert write_line(server, project, '{"className":"c.A","name":"a","status":"ACTIVE"}', admin).status == 202
     assert not read(server, f"runs/{run.id}/quality-gate")["passed"]
     assert read(server, f"projects/{project.id}/flaky") == []
 
@@ -437,7 +445,7 @@ def test_what_is_said_is_checked(server: Server, admin: dict[str, str], body: st
     project = written.project_named("said")
     if not Run.select().where(Run.project == project).count():
         written.run(project, {"c.A a": PASSED, "alone": PASSED})
-    answer = say(server, project, body, admin)
+    answer = write_line(server, project, body, admin)
     assert answer.status == status, answer
     assert word in answer.text
 

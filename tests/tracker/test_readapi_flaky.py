@@ -135,10 +135,10 @@ def test_a_quarantined_test_stays_in_sight(project: Project) -> None:
 
 def test_what_is_said_of_a_flaky_test_does_not_hide_it(project: Project) -> None:
     runs(project, "abc", FAILED, PASSED)
-    for said in Triage:
-        flaky.set_triage(project.id, "c.A", "a", said, None, 1, NOW)
+    for observed in Triage:
+        flaky.set_triage(project.id, "c.A", "a", observed, None, 1, NOW)
         assert found(project) == ["c.A a"]
-        assert flaky.tests(project.id)[0].status is said
+        assert flaky.tests(project.id)[0].status is observed
 
 
 def test_nothing_is_said_of_a_test_that_there_is_not(project: Project) -> None:

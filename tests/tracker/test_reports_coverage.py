@@ -100,8 +100,8 @@ def test_the_same_file_in_two_groups_of_jacoco_is_two() -> None:
 
 
 def klass(name: str, *lines: tuple[int, int], methods: str = "") -> str:
-    told = "".join(f'<line number="{line}" hits="{hits}"/>' for line, hits in lines)
-    return f'<class name="c" filename="{name}"><methods>{methods}</methods><lines>{told}</lines></class>'
+    result = "".join(f'<line number="{line}" hits="{hits}"/>' for line, hits in lines)
+    return f'<class name="c" filename="{name}"><methods>{methods}</methods><lines>{result}</lines></class>'
 
 
 def cobertura(*classes: str, attributes: str = "") -> str:
@@ -301,8 +301,8 @@ ONE = {
 
 @pytest.mark.parametrize("indent", [None, 1])
 def test_coverage_py(indent: int | None) -> None:
-    told = json.loads(py({"a.b/c.py": ONE}, totals={"covered_lines": 2, "missing_lines": 1, "percent_covered": 50}))
-    report, files = covers(json.dumps(told, indent=indent))
+    result = json.loads(py({"a.b/c.py": ONE}, totals={"covered_lines": 2, "missing_lines": 1, "percent_covered": 50}))
+    report, files = covers(json.dumps(result, indent=indent))
     assert (report.format, totals(report)) == ("coverage.py JSON", (2, 1))
     file = files["a.b/c.py"]
     assert (covered(file), missed(file), file.branch_covered, file.branch_missed) == ([1, 3], [2], 1, 2)

@@ -83,8 +83,8 @@ def test_a_junit_report_counts_as_its_manifest_says(name: str) -> None:
             read(data)
         assert bad.value.line == line
         return
-    told = EXPECTED[f"junit/{name}"]
-    wanted = JUDGED.get(name) or (told["tests"], told["failures"], told["errors"], told["skipped"])
+    result = EXPECTED[f"junit/{name}"]
+    wanted = JUDGED.get(name) or (result["tests"], result["failures"], result["errors"], result["skipped"])
     report, cases = read(data)
     assert counts(report)[:4] == wanted
     assert report.totals.flaky == {"surefire-flakyFailure.xml": 1}.get(name, 0)
@@ -140,12 +140,12 @@ def test_a_doctype_is_not_fetched() -> None:
         server.settimeout(0.2)
         port = server.getsockname()[1]
         data = (FIXTURES / "hostile/xxe-external-dtd-http.xml").read_bytes().replace(b"18999", str(port).encode())
-        asked = threading.Event()
+        requested = threading.Event()
 
         def listen() -> None:
             try:
                 server.accept()[0].close()
-                asked.set()
+                requested.set()
             except TimeoutError:
                 pass
 
@@ -153,4 +153,4 @@ def test_a_doctype_is_not_fetched() -> None:
         thread.start()
         assert read(data)[0].totals.tests == 1
         thread.join()
-        assert not asked.is_set()
+        assert not requested.is_set()

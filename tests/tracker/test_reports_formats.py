@@ -1,4 +1,4 @@
-"""Test reports that are no JUnit: TRX, xUnit v2, NUnit 3, CTRF and `go test -json`, told by their content."""
+"""Test reports that are no JUnit: TRX, xUnit v2, NUnit 3, CTRF and `go test -json`, attribute by their content."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def trx(*results: str, definitions: str = "", summary: str = "") -> str:
 
 
 def result(outcome: str | None, name: str = "T", id: str = "1", inside: str = "") -> str:
-    told = "" if outcome is None else f'outcome="{outcome}"'
+    extra = "" if outcome is None else f'outcome="{outcome}"'
     return (
-        f'<UnitTestResult testId="{id}" testName="{name}" duration="00:00:01.5000000" {told}>{inside}</UnitTestResult>'
+        f'<UnitTestResult testId="{id}" testName="{name}" duration="00:00:01.5000000" {extra}>{inside}</UnitTestResult>'
     )
 
 
@@ -54,8 +54,8 @@ def test_trx_knows_the_class_from_the_definition_that_comes_after() -> None:
 
 def test_tests_of_one_name_and_two_ids_are_two() -> None:
     def rows(*ids: str) -> str:
-        told = zip(ids, ("Fail", "Pass"), strict=True)
-        return xunit(*(f'<test id="{id}" name="C.rows(x: ···)" type="C" result="{result}"/>' for id, result in told))
+        pairs = zip(ids, ("Fail", "Pass"), strict=True)
+        return xunit(*(f'<test id="{id}" name="C.rows(x: ···)" type="C" result="{result}"/>' for id, result in pairs))
 
     for ids, wanted in ((("1", "2"), (2, 1, 0, 0, 0)), (("1", "1"), (1, 1, 0, 0, 0))):
         assert counted(trx(result("Failed", id=ids[0]), result("Passed", id=ids[1]))) == wanted
@@ -293,7 +293,7 @@ def ran(action: str, test: str | None = None, package: str = "p", **more: Any) -
     )
 
 
-def said(output: str, test: str | None = None, package: str = "p") -> dict[str, Any]:
+def go_output(output: str, test: str | None = None, package: str = "p") -> dict[str, Any]:
     return ran("output", test, package, Output=output)
 
 
@@ -303,11 +303,11 @@ def test_go_counts_tests_and_subtests() -> None:
             "go: downloading example.com/x v1.0.0",
             ran("start"),
             ran("run", "TestA"),
-            said("=== RUN   TestA\n", "TestA"),
-            said("hello\n", "TestA"),
+            go_output("=== RUN   TestA\n", "TestA"),
+            go_output("hello\n", "TestA"),
             ran("run", "TestA/sub"),
-            said("    a_test.go:5: expected 1\n", "TestA/sub"),
-            said("    --- FAIL: TestA/sub (0.00s)\n", "TestA/sub"),
+            go_output("    a_test.go:5: expected 1\n", "TestA/sub"),
+            go_output("    --- FAIL: TestA/sub (0.00s)\n", "TestA/sub"),
             ran("fail", "TestA/sub", Elapsed=0.25),
             ran("fail", "TestA", Elapsed=0.5),
             ran("run", "TestB"),
@@ -315,9 +315,9 @@ def test_go_counts_tests_and_subtests() -> None:
             ran("cont", "TestB"),
             ran("pass", "TestB", Elapsed=0),
             ran("run", "TestC"),
-            said("    c_test.go:9: not here\n", "TestC"),
+            go_output("    c_test.go:9: not here\n", "TestC"),
             ran("skip", "TestC"),
-            said("FAIL\n"),
+            go_output("FAIL\n"),
             ran("fail", Elapsed=1.5),
         )
     )
@@ -339,11 +339,11 @@ GO = {
            ran("pass", None, "p"), ran("fail", None, "q")),
         (2, 1, 0, 0, 0),
     ),
-    "a package without tests": (go(ran("start"), said("? p [no test files]\n"), ran("skip")), (0, 0, 0, 0, 0)),
+    "a package without tests": (go(ran("start"), go_output("? p [no test files]\n"), ran("skip")), (0, 0, 0, 0, 0)),
     "a package that failed without a failed test": (
-        go(ran("run", "T"), ran("pass", "T"), said("exit status 2\n"), ran("fail")), (2, 0, 1, 0, 0),
+        go(ran("run", "T"), ran("pass", "T"), go_output("exit status 2\n"), ran("fail")), (2, 0, 1, 0, 0),
     ),
-    "a test that never ended": (go(ran("run", "T"), said("panic: x\n", "T"), ran("fail")), (1, 0, 1, 0, 0)),
+    "a test that never ended": (go(ran("run", "T"), go_output("panic: x\n", "T"), ran("fail")), (1, 0, 1, 0, 0)),
     "a log that was cut off": (go(ran("run", "T"), ran("run", "U"), ran("pass", "T")), (2, 0, 1, 0, 0)),
     "twice, both passed": (go(*[ran("run", "T"), ran("pass", "T")] * 2, ran("pass")), (2, 0, 0, 0, 0)),
     "twice, first failed": (
@@ -351,7 +351,7 @@ GO = {
     ),
     "a package that did not build": (
         go({"ImportPath": "p", "Action": "build-output", "Output": "x.go:1: no\n"},
-           {"ImportPath": "p", "Action": "build-fail"}, ran("start"), said("FAIL\tp [build failed]\n"),
+           {"ImportPath": "p", "Action": "build-fail"}, ran("start"), go_output("FAIL\tp [build failed]\n"),
            ran("fail", Elapsed=0, FailedBuild="p")),
         (1, 0, 1, 0, 0),
     ),
@@ -363,11 +363,11 @@ GO = {
         (2, 1, 0, 0, 0),
     ),
     "output of a test that has passed, in a package that failed": (
-        go(ran("run", "T"), ran("pass", "T"), ran("run", "U"), said("late\n", "T"), ran("fail", "U"), ran("fail")),
+        go(ran("run", "T"), ran("pass", "T"), ran("run", "U"), go_output("late\n", "T"), ran("fail", "U"), ran("fail")),
         (2, 1, 0, 0, 0),
     ),
     "output of a failed test without its begin": (
-        go(said("x_test.go:5: no\n", "T"), ran("fail", "T"), ran("fail")), (1, 1, 0, 0, 0),
+        go(go_output("x_test.go:5: no\n", "T"), ran("fail", "T"), ran("fail")), (1, 1, 0, 0, 0),
     ),
     "text that begins with a brace": (
         go(ran("run", "T"), '{"level":"info","msg":', "{not json}", '{"a": 1}', "{[]", ran("fail", "T"), ran("fail")),
@@ -403,7 +403,7 @@ def test_the_last_outcome_of_a_go_test_counts_where_that_is_requested() -> None:
 
 
 def test_late_output_belongs_to_the_package() -> None:
-    events = [ran("run", "T"), ran("pass", "T"), said("late\n", "T"), ran("fail")]
+    events = [ran("run", "T"), ran("pass", "T"), go_output("late\n", "T"), ran("fail")]
     assert [(case.name, case.stack) for case in read(go(*events))[1]] == [("T", None), ("(package)", "late")]
 
 
@@ -447,7 +447,13 @@ def test_tests_of_go_that_run_at_once_are_bounded(monkeypatch: pytest.MonkeyPatc
 
 def test_the_output_that_is_held_for_go_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gotest, "MAX_HELD_BYTES", 100)
-    document = go(said("a" * 80, "T"), said("b" * 80, "U"), ran("fail", "T"), said("c" * 80, "V"), ran("fail", "V"))
+    document = go(
+        go_output("a" * 80, "T"),
+        go_output("b" * 80, "U"),
+        ran("fail", "T"),
+        go_output("c" * 80, "V"),
+        ran("fail", "V"),
+    )
     _, cases = read(document + go(ran("fail", "U")))
     assert [case.stack for case in cases] == ["a" * 80, "c" * 80, "\n… cut: 80 characters"]
 

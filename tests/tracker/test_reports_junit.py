@@ -233,8 +233,8 @@ def test_the_names_of_a_case(attributes: str, class_name: str, name: str) -> Non
 def test_long_texts_are_cut_and_long_names_stay_different() -> None:
     long = "x" * 5000
     names = [f"{long}1", f"{long}2"]
-    told = "".join(case(name, f'<failure message="{long}" type="{long}"/>') for name in names)
-    report, cases = read(f'<testsuite name="{long}">{told}</testsuite>')
+    result = "".join(case(name, f'<failure message="{long}" type="{long}"/>') for name in names)
+    report, cases = read(f'<testsuite name="{long}">{result}</testsuite>')
     assert [len(found.name) for found in cases] == [512, 512]
     assert cases[0].name != cases[1].name
     assert cases[0].name.startswith("x" * 500)

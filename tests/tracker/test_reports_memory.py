@@ -125,7 +125,7 @@ def test_memory_does_not_grow_with_a_report(what: str, tmp_path: Path) -> None:
         size = sum(file.write(piece) for piece in make(number))
     assert size > 10_000_000
     command = [sys.executable, "-c", MEASURE, kind, str(small), str(large)]
-    told = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
-    growth, count = int(told[0]), int(told[1])
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+    growth, count = int(result[0]), int(result[1])
     assert count > 0
     assert growth < GROWTH_MB, f"{growth} MB for {size} bytes"

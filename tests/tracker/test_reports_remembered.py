@@ -8,15 +8,15 @@ from models.tracker.reports.text_cleaning import Memo, count, duration_ms
 
 
 def test_a_short_text_is_made_something_of_once() -> None:
-    asked: list[str] = []
+    requested: list[str] = []
 
     def length(text: str) -> int:
-        asked.append(text)
+        requested.append(text)
         return len(text)
 
     known = Memo(length)
     assert [known["1.5"], known["1.5"], known["2"]] == [3, 3, 1]
-    assert asked == ["1.5", "2"]
+    assert requested == ["1.5", "2"]
 
 
 def test_a_long_text_is_not_kept() -> None:

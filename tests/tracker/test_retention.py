@@ -17,7 +17,7 @@ from models.tracker import flaky, retention, tables
 from models.tracker.flaky import Triage
 from models.tracker.tables import Coverage, Failure, Output, Project, Report, Result, Run, Suite, reports
 
-HOUSE = QualityGate()
+RUNNER = QualityGate()
 NEVER = 0
 
 
@@ -28,7 +28,7 @@ def project(tmp_path: Path, database_url: str | None) -> Iterator[Project]:
 
 
 def expired(before: int = NEVER, keep: int = 0) -> list[int]:
-    return retention.expired(before, keep, HOUSE)
+    return retention.expired(before, keep, RUNNER)
 
 
 def ids(*runs: Run) -> list[int]:

@@ -14,7 +14,7 @@ from typing import Any, cast
 import pytest
 from attrs import frozen
 from conftest import Serve, Server, Stream, wait_for
-from hearing import COVERAGE, NOW, RUN_EVENT, RUNS, commits, junit, listen, people, post, posted, store, told
+from hearing import COVERAGE, NOW, RUN_EVENT, RUNS, commits, junit, listen, next_event, people, post, posted, store
 from streampairs import pair
 from talk import WHEN, problem, running_server
 
@@ -97,7 +97,7 @@ def test_a_run_is_told_with_its_fields_in_their_order(server: Server) -> None:
 def test_what_an_upload_does_not_say_is_null_or_empty(server: Server) -> None:
     stream = listen(server)
     post(server, "bare", ("junit", junit(0, 0, 2)))
-    data = told(stream)
+    data = next_event(stream)
     assert (data["branch"], data["lineCoveragePct"], data["shortSha"]) == (None, None, "")
     assert (data["flag"], data["status"], data["passRatePct"]) == ("default", "PASSED", 0)
     assert (data["gateStatus"], data["gatePassed"]) == ("PASSED", True)
@@ -108,7 +108,7 @@ def test_a_shard_tells_its_run_again_as_it_has_become(server: Server) -> None:
     stream = listen(server)
     first = post(server, "shards", ("junit", junit(2, mark="a")), runKey="k")
     second = post(server, "shards", ("junit", junit(3, 1, mark="b")), runKey="k")
-    found = [told(stream), told(stream)]
+    found = [next_event(stream), next_event(stream)]
     assert first["runId"] == second["runId"] == found[0]["runId"] == found[1]["runId"]
     assert [(one["totalTests"], one["failed"], one["uploads"]) for one in found] == [(2, 0, 1), (6, 1, 2)]
     assert found[1]["id"] == found[0]["id"] + 1
@@ -119,7 +119,7 @@ def test_what_is_refused_is_not_told(server: Server) -> None:
     stream = listen(server)
     assert posted(server, "refused", ("junit", b"<nonsense")).status == 400
     post(server, "taken")
-    assert told(stream)["project"] == "taken"
+    assert next_event(stream)["project"] == "taken"
     stream.close()
 
 
@@ -148,7 +148,7 @@ def test_a_private_projects_runs_go_to_those_alone_who_may_read_it(tracker: Trac
     secret = post(server, "secret", token=tokens["owner"], commit="5ec4e7")
     post(server, "open to all", commit="0be")
     for stream in readers:
-        assert told(stream)["runId"] == secret["runId"]
+        assert next_event(stream)["runId"] == secret["runId"]
         assert commits(stream, 1) == ["0be"]
     for stream in others:
         assert commits(stream, 1) == ["0be"]
@@ -277,12 +277,12 @@ def test_what_was_missed_is_replayed_in_order_to_those_who_may_see_it(past: Trac
     headers = {"Last-Event-ID": str(last)} if how == "header" else {}
     mine = listen(server, path, token=past.tokens["owner"], **headers)
     wanted = list(range(last + 1, 11))
-    assert [told(mine)["id"] for _ in wanted] == wanted
+    assert [next_event(mine)["id"] for _ in wanted] == wanted
     mine.close()
     for token in ("", past.tokens["stranger"]):
         stream = listen(server, path, token=token, **headers)
         wanted = [number for number in range(last + 1, 11) if number % 2]
-        assert [told(stream)["id"] for _ in wanted] == wanted
+        assert [next_event(stream)["id"] for _ in wanted] == wanted
         stream.close()
 
 
@@ -309,7 +309,7 @@ def test_after_a_reset_the_stream_goes_on(serve: Serve) -> None:
     first, second = listen(server, Last_Event_ID="0"), listen(server, Last_Event_ID="1")
     assert first.next() == {"event": "reset", "id": "1", "data": "{}"}
     post(server, "p", commit="2")
-    assert told(first)["id"] == told(second)["id"] == 2
+    assert next_event(first)["id"] == next_event(second)["id"] == 2
     first.close()
     second.close()
 
@@ -334,7 +334,7 @@ def test_nothing_is_lost_or_doubled_while_clients_come_and_go(serve: Serve) -> N
         while not seen[number] or seen[number][-1] < total:
             last = seen[number][-1] if seen[number] else 0
             stream = listen(server, Last_Event_ID=str(last))
-            seen[number] += [int(told(stream)["id"]) for _ in range(min(number + 3, total - last))]
+            seen[number] += [int(next_event(stream)["id"]) for _ in range(min(number + 3, total - last))]
             stream.close()
 
     def upload(number: int) -> None:
@@ -373,7 +373,7 @@ def test_a_client_that_does_not_read_is_dropped_and_costs_others_nothing(serve: 
     wait_for(lambda: "pilothouse_streams_open 2" in server.get("/metrics").text)
     for last in range(1, 2000):
         post(server, "flood", branch="b" * 255)
-        assert told(fast)["id"] == last
+        assert next_event(fast)["id"] == last
         if last % 20 == 0 and "pilothouse_streams_open 1" in server.get("/metrics").text:
             break
     else:

@@ -46,13 +46,13 @@ class Bench:
         self.count = 0
         self.settings = Tracker()
 
-    def post(self, *files: Any, by: Credential | None = None, now: int | None = None, **said: Any) -> Stored:
+    def post(self, *files: Any, by: Credential | None = None, now: int | None = None, **response_text: Any) -> Stored:
         self.count += 1
         path = self.folder / f"spool{self.count}"
         with StagedRows(path) as spool:
             for file in files:
                 file(spool)
-        upload = Upload(**{"project": "p", **said})
+        upload = Upload(**{"project": "p", **response_text})
         at = self.count * 1_000_000 if now is None else now
         return reports.run_with_timeout(lambda: runs.store(path, upload, by, self.settings, 100, at), 30.0)
 
@@ -86,7 +86,7 @@ def coverage(name: str, files: Mapping[str, Mapping[int, bool] | tuple[int, ...]
 
     def read(spool: StagedRows) -> None:
         spool.begin()
-        made = [_file(path, told) for path, told in files.items()]
+        made = [_file(path, result) for path, result in files.items()]
         for file in made:
             spool.file(file)
         sums = own or [sum(getattr(file, count) for file in made) for count in COUNTS]
@@ -98,11 +98,11 @@ def coverage(name: str, files: Mapping[str, Mapping[int, bool] | tuple[int, ...]
 COUNTS = ("line_covered", "line_missed", "branch_covered", "branch_missed")
 
 
-def _file(path: str, told: Any) -> FileCoverage:
-    if isinstance(told, tuple):
-        return FileCoverage(path, told[0], told[1], *told[2:4])
-    hit = sum(told.values())
-    return FileCoverage(path, hit, len(told) - hit, lines=told)
+def _file(path: str, result: Any) -> FileCoverage:
+    if isinstance(result, tuple):
+        return FileCoverage(path, result[0], result[1], *result[2:4])
+    hit = sum(result.values())
+    return FileCoverage(path, hit, len(result) - hit, lines=result)
 
 
 def rows(query: str) -> list[Any]:
@@ -178,8 +178,8 @@ def test_each_result_is_of_its_own_test_whether_that_is_new_or_known_or_comes_tw
     bench.post(junit("a", ("one", PASSED), ("two", PASSED)))
     bench.post(junit("b", *[(name, PASSED) for name in ("three", "one", "three", "four", "two")]))
     bench.post(junit("c", ("three", PASSED)), junit("d", ("five", PASSED), ("one", PASSED)))
-    told = [row[0] for row in rows("SELECT t.name FROM result r JOIN test t ON t.id = r.test_id ORDER BY r.id")]
-    assert told == ["one", "two", "three", "one", "three", "four", "two", "three", "five", "one"]
+    result = [row[0] for row in rows("SELECT t.name FROM result r JOIN test t ON t.id = r.test_id ORDER BY r.id")]
+    assert result == ["one", "two", "three", "one", "three", "four", "two", "three", "five", "one"]
     assert count("test") == 5
 
 

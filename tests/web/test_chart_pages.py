@@ -397,7 +397,7 @@ def test_a_release_is_installed_upgraded_compared_rolled_back_and_uninstalled(
 ) -> None:
     space = cluster.namespace()
     with chromium.page(address(server)) as one:
-        one.on("dialog", lambda asked: asked.accept())
+        one.on("dialog", lambda requested: requested.accept())
         one.goto("/repositories/paint/tint?version=0.1.0")
         one.get_by_role("link", name="Install 0.1.0").click()
         one.get_by_label("Release name").fill("door")

@@ -22,7 +22,7 @@ def demo(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+def result(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     folder = tmp_path_factory.mktemp("demo")
     done = demo(folder)
     assert done.returncode == 0, done
@@ -31,21 +31,21 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 
 
 @pytest.fixture(scope="module")
-def server(told: tuple[Path, str]) -> Iterator[Server]:
-    with running_server(told[0]) as one:
+def server(result: tuple[Path, str]) -> Iterator[Server]:
+    with running_server(result[0]) as one:
         yield one
 
 
-def test_it_says_what_to_look_at(told: tuple[Path, str]) -> None:
-    assert "http://127.0.0.1:8080/projects" in told[1]
+def test_it_says_what_to_look_at(result: tuple[Path, str]) -> None:
+    assert "http://127.0.0.1:8080/projects" in result[1]
 
 
-def test_its_password_is_in_a_file_for_us_alone_and_not_in_what_others_may_read(told: tuple[Path, str]) -> None:
-    folder, said = told
+def test_its_password_is_in_a_file_for_us_alone_and_not_in_what_others_may_read(result: tuple[Path, str]) -> None:
+    folder, response_text = result
     file = folder / "data" / "demo-password"
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    assert str(file) in said
-    assert file.read_text().strip() not in said
+    assert str(file) in response_text
+    assert file.read_text().strip() not in response_text
 
 
 def test_the_board_has_projects_of_each_verdict(server: Server) -> None:
@@ -67,9 +67,9 @@ def test_its_runs_have_what_uploads_have(server: Server) -> None:
     assert {run["branch"] for run in runs} > {"main"}
     assert runs[0]["createdAt"] > runs[1]["createdAt"]
     failed = next(run for run in runs if run["status"] == "FAILED")
-    told = server.get(f"/api/v1/runs/{failed['id']}").json
-    assert told["failures"][0]["stackTrace"]
-    assert told["coverage"]["files"]
+    result = server.get(f"/api/v1/runs/{failed['id']}").json
+    assert result["failures"][0]["stackTrace"]
+    assert result["coverage"]["files"]
     flaky = server.get(f"/api/v1/projects/{shop['id']}/flaky").json
     assert {"ACTIVE", "QUARANTINED"} == {test["status"] for test in flaky}
     duplicates = "SELECT count(*) FROM result GROUP BY run_id, test_id HAVING count(*) > 1"

@@ -47,7 +47,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 def asked_for(page: Any, path: str) -> list[str]:
     """The requests for a page of ours from now on."""
     seen: list[str] = []
-    page.on("request", lambda asked: seen.append(asked.url) if asked.url.endswith(path) else None)
+    page.on("request", lambda requested: seen.append(requested.url) if requested.url.endswith(path) else None)
     return seen
 
 
@@ -138,10 +138,10 @@ def test_what_a_process_takes_is_known_at_the_first_look(server: Server) -> None
 def test_many_news_are_few_requests(server: Server, chromium: Browser) -> None:
     with chromium.page(address(server)) as one:
         live(one, "/projects")
-        asked, began = asked_for(one, "/projects"), time.monotonic()
+        requested, began = asked_for(one, "/projects"), time.monotonic()
         runs = [posting.stored(server, ("project", "shop"), ("branch", "main"), ("junit", GREEN)) for _ in range(25)]
         one.locator(f"a[href='/runs/{runs[-1]['runId']}']").wait_for()
-        assert 1 <= len(asked) <= 2 + (time.monotonic() - began)
+        assert 1 <= len(requested) <= 2 + (time.monotonic() - began)
 
 
 def test_news_of_another_project_can_wait(server: Server, chromium: Browser) -> None:
@@ -159,11 +159,11 @@ def test_who_does_not_look_is_not_served_until_he_does(server: Server, chromium:
     with chromium.page(address(server)) as one:
         one.add_init_script(HIDDEN)
         live(one, "/projects")
-        asked = asked_for(one, "/projects")
+        requested = asked_for(one, "/projects")
         one.evaluate("window.unseen = true")
         run = posting.stored(server, ("project", "shop"), ("branch", "main"), ("junit", GREEN))
         wait_for(lambda: one.evaluate("document.documentElement.dataset.missed") == "true")
-        assert asked == []
+        assert requested == []
         one.evaluate("window.unseen = false; document.dispatchEvent(new Event('visibilitychange'))")
         one.locator(f"a[href='/runs/{run['runId']}']").wait_for()
 

@@ -105,8 +105,8 @@ def test_a_member_that_there_is_not_stays_in_the_field(admin: people.Browser) ->
 
 
 def test_who_may_not_is_not_shown_the_page(server: Server) -> None:
-    stranger = people.Browser(server, people.session_of(server.data, "stranger"))
-    token = stranger.xsrf("/profile")
-    answer = people.send(server, "/projects/1/settings", stranger._headers(), _xsrf=token, base_branch="trunk")
+    outsider = people.Browser(server, people.session_of(server.data, "stranger"))
+    token = outsider.xsrf("/profile")
+    answer = people.send(server, "/projects/1/settings", outsider._headers(), _xsrf=token, base_branch="trunk")
     assert answer.status == 403
     assert "trunk" not in answer.text

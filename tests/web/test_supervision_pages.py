@@ -191,10 +191,10 @@ def test_a_failure_is_seen_wherever_the_page_was_scrolled_to(serve: Serve, chrom
     with chromium.page(address(server), allow=("500",)) as one:
         one.goto("/processes?size=100")
         one.get_by_role("button", name="Start c59").click()
-        told = one.get_by_text("c59 failed to start")
-        told.wait_for()
+        result = one.get_by_text("c59 failed to start")
+        result.wait_for()
         assert one.evaluate("scrollY") > 500
-        assert 0 <= told.bounding_box()["y"] < one.viewport_size["height"]
+        assert 0 <= result.bounding_box()["y"] < one.viewport_size["height"]
 
 
 def test_what_others_do_shows_without_a_reload(server: Server, chromium: Browser) -> None:

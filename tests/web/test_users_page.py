@@ -18,7 +18,7 @@ PEOPLE = 119
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A house of the ADMIN `admin` and so many more."""
+    """A server of the ADMIN `admin` and so many more."""
     with running_server(tmp_path_factory.mktemp("users")) as one:
         people.session_of(one.data, "admin", "ADMIN")
         with people.store(one.data):
