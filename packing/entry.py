@@ -2,7 +2,12 @@
 
 import sys
 
+from supervisor.charts.isolated_child import FROZEN_ARGUMENT, serve
 from supervisor.cli.ctl import run_ctl
+
+if sys.argv[1:] == [FROZEN_ARGUMENT]:
+    serve()
+    sys.exit(0)
 
 if (code := run_ctl(sys.argv[1:])) is not None:  # without the server's modules
     sys.exit(code)

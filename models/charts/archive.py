@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import errno
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from io import BytesIO
 from pathlib import Path
 from typing import IO, Any
 
 import yaml
-from attrs import Factory, frozen
+from attrs import Factory, define, frozen
 
 from models.charts import yaml_values
 from models.charts.schema_refs import Reference, check_schema
@@ -74,23 +74,32 @@ class ChartArchive:
             raise Invalid(f"the chart's charts/ folder lacks dependencies: {', '.join(missing)}")
 
 
-def check(path: Path, limits: ArchiveLimits | None = None, is_safe_only: bool = False) -> ChartArchive:
+CheckSchema = Callable[[bytes, str], list[Reference]]
+
+
+def check(
+    path: Path,
+    limits: ArchiveLimits | None = None,
+    is_safe_only: bool = False,
+    schema_check: CheckSchema = check_schema,
+) -> ChartArchive:
     """Reads an archive to its end, in a worker. Raises `Invalid` if it may not be used.
 
-    With `is_safe_only`, for lint, a chart that is malformed but safe has an empty name and version.
+    With `is_safe_only`, for lint, a chart that is malformed but safe has an empty name and version. `schema_check`
+    is `check_schema`, or runs it elsewhere.
     """
     limits = limits or ArchiveLimits()
     if path.stat().st_size > limits.packed:
         raise Invalid(f"the chart is larger than {limits.packed} bytes")
-    references: list[Reference] = []
+    walk = _Walk(Budget(limits), is_safe_only, schema_check)
     try:
         with path.open("rb") as file:
-            files, subcharts = _walk(file, Budget(limits), 0, references, is_safe_only)
-        return _chart(path, files, subcharts, references)
+            files, subcharts = walk.read(file)
+        return _chart(path, files, subcharts, walk.references)
     except _Malformed as fault:
         if not is_safe_only:
             raise Invalid(str(fault)) from None
-        return ChartArchive(path, "", "", {}, recent_references=tuple(references))
+        return ChartArchive(path, "", "", {}, recent_references=tuple(walk.references))
 
 
 def _chart(
@@ -109,29 +118,36 @@ def _chart(
     )
 
 
-def _walk(
-    file: IO[bytes], budget: Budget, depth: int, references: list[Reference], is_safe_only: bool
-) -> tuple[dict[str, bytes], list[tuple[str, str]]]:
-    """Checks an archive and the archives in it; returns its own metadata files and the charts in charts/."""
-    if depth > budget.limits.depth:
-        raise Invalid(f"the chart has archives within archives, more than {budget.limits.depth} deep")
-    files: dict[str, bytes] = {}
-    subcharts: list[tuple[str, str]] = []
-    for member in Tarball(file, budget).members():
-        name = member.path.rpartition("/")[2]
-        if name == "values.schema.json":
-            references += check_schema(member.data, member.path)
-        if member.path in _METADATA:
-            files[member.path] = member.data
-        elif _SUBCHART.fullmatch(member.path):
-            subcharts += _identity(member.data, member.path, is_safe_only)
-        elif _VENDORED.fullmatch(member.path):
-            inner, _ = _walk(BytesIO(member.data), budget, depth + 1, references, is_safe_only)
-            if member.path.count("/") == 1:
-                subcharts += _identity(inner.get("Chart.yaml", b""), member.path, is_safe_only)
-    if "Chart.yaml" not in files and not is_safe_only:
-        raise Invalid("the chart has no Chart.yaml in its top folder")
-    return files, subcharts
+@define
+class _Walk:
+    """Reads an archive and the archives in it."""
+
+    budget: Budget
+    is_safe_only: bool
+    schema_check: CheckSchema
+    references: list[Reference] = Factory(list)
+
+    def read(self, file: IO[bytes], depth: int = 0) -> tuple[dict[str, bytes], list[tuple[str, str]]]:
+        """Returns the archive's own metadata files and the charts in charts/."""
+        if depth > self.budget.limits.depth:
+            raise Invalid(f"the chart has archives within archives, more than {self.budget.limits.depth} deep")
+        files: dict[str, bytes] = {}
+        subcharts: list[tuple[str, str]] = []
+        for member in Tarball(file, self.budget).members():
+            name = member.path.rpartition("/")[2]
+            if name == "values.schema.json":
+                self.references += self.schema_check(member.data, member.path)
+            if member.path in _METADATA:
+                files[member.path] = member.data
+            elif _SUBCHART.fullmatch(member.path):
+                subcharts += _identity(member.data, member.path, self.is_safe_only)
+            elif _VENDORED.fullmatch(member.path):
+                inner, _ = self.read(BytesIO(member.data), depth + 1)
+                if member.path.count("/") == 1:
+                    subcharts += _identity(inner.get("Chart.yaml", b""), member.path, self.is_safe_only)
+        if "Chart.yaml" not in files and not self.is_safe_only:
+            raise Invalid("the chart has no Chart.yaml in its top folder")
+        return files, subcharts
 
 
 def _identity(text: bytes, path: str, is_safe_only: bool) -> list[tuple[str, str]]:

@@ -21,7 +21,6 @@ from typing import Any
 
 from attrs import frozen
 
-from models.charts import releases
 from models.charts.responses import HistoryRow, Hook, ListRow, Release, ReleaseInfo, TestResult
 from models.errors import Invalid
 
@@ -32,6 +31,7 @@ SELECTOR = "owner=helm"
 SUPERSEDED = "superseded"
 
 _GZIP = b"\x1f\x8b\x08"
+_CHART_FILES = ("templates", "files", "schema")
 _GO_TIME = re.compile(r"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)(?:\.(\d+))? ?(Z|[+-]\d\d:?\d\d)(?: \S+)?")
 _TEST_EVENT = "test"
 _TEST_STATUSES = {"Succeeded": "PASSED", "Failed": "FAILED"}
@@ -42,6 +42,10 @@ Stored = Mapping[str, Any]
 
 class BadRelease(ValueError):
     """The stored data is not a release."""
+
+
+class TooLarge(BadRelease):
+    """The release is larger than the reader permits."""
 
 
 @frozen
@@ -85,11 +89,13 @@ def latest(revisions_: Iterable[Revision]) -> dict[str, Revision]:
     return newest
 
 
-def unpacked(secret: Mapping[str, Any]) -> Stored:
-    """The release in a Secret. Raises `BadRelease`."""
+def unpacked(secret: Mapping[str, Any], max_bytes: int = MAX_INFLATED_BYTES) -> Stored:
+    """The release in a Secret. Raises `BadRelease`, its subclass `TooLarge` if it is larger than `max_bytes`."""
     try:
         packed = base64.b64decode(base64.b64decode((secret.get("data") or {})["release"]), validate=True)
-        stored = json.loads(_inflated(packed) if packed.startswith(_GZIP) else packed)
+        stored = json.loads(_inflated(packed, max_bytes) if packed.startswith(_GZIP) else packed)
+    except BadRelease:
+        raise
     except (KeyError, TypeError, ValueError, binascii.Error, zlib.error, RecursionError):
         raise BadRelease("it cannot be unpacked") from None
     if not isinstance(stored, dict) or not isinstance(stored.get("name"), str):
@@ -97,11 +103,23 @@ def unpacked(secret: Mapping[str, Any]) -> Stored:
     return stored
 
 
-def _inflated(packed: bytes) -> bytes:
+def without_chart_files(secret: Mapping[str, Any]) -> Stored:
+    """The release in a Secret without its chart's templates, files and schema: what any answer needs, and small.
+
+    Raises `BadRelease`.
+    """
+    stored = unpacked(secret)
+    chart = {key: value for key, value in _part(stored, "chart").items() if key not in _CHART_FILES}
+    return {**stored, "chart": chart}
+
+
+def _inflated(packed: bytes, max_bytes: int) -> bytes:
     inflater = zlib.decompressobj(wbits=31)
-    plain = inflater.decompress(packed, MAX_INFLATED_BYTES)
-    if inflater.unconsumed_tail or not inflater.eof:
-        raise BadRelease("it is truncated or too large")
+    plain = inflater.decompress(packed, max_bytes)
+    if inflater.unconsumed_tail:
+        raise TooLarge(f"it is larger than {max_bytes} bytes")
+    if not inflater.eof:
+        raise BadRelease("it is truncated")
     return plain
 
 
@@ -365,7 +383,7 @@ class Change:
         info = stored.get("info")
         if not isinstance(info, dict) or info.get("status") not in _INTERRUPTED_STATUSES:
             return False
-        written = releases.instant(info.get("deleted" if info["status"] == _UNINSTALLING else "last_deployed"))
+        written = instant(info.get("deleted" if info["status"] == _UNINSTALLING else "last_deployed"))
         if written is None:
             return False
         at = datetime.fromisoformat(written).timestamp()
@@ -381,8 +399,14 @@ def was_not_started(stderr: str) -> bool:
     return _NOT_STARTED.search(stderr) is not None
 
 
-def failed(secret: Mapping[str, Any], stored: Stored, description: str, now: float) -> dict[str, Any]:
-    """The Secret of a revision with its stored release marked as failed."""
+def marked_failed(secret: Mapping[str, Any], change: Change, description: str, now: float) -> dict[str, Any] | None:
+    """The Secret of a revision with its stored release marked as failed; `None` if the change has not interrupted it.
+
+    `now` is seconds since 1970. Raises `BadRelease`.
+    """
+    stored = unpacked(secret)
+    if not change.has_interrupted(stored):
+        return None
     info = {**stored["info"], "status": _FAILED, "description": description}
     info.pop("deleted", None)
     metadata = dict(secret["metadata"])

@@ -29,6 +29,7 @@ from supervisor.charts.helm.runner import Bounds
 from supervisor.charts.helm.slots import Helm
 from supervisor.charts.http.client import Fetcher
 from supervisor.charts.hub import Hub
+from supervisor.charts.isolated import Isolation
 from supervisor.charts.kube.config import Kube, Place
 from supervisor.charts.oci import Registries
 from supervisor.charts.registry_logins import RegistryLogins
@@ -151,7 +152,7 @@ class Charts:
         self.choose = choose
         self.clock = clock or Clock()
         self.folders = Folders(svc.rest.temp_dir)
-        self.workers = Workers(svc.work)
+        self.workers = Workers(svc.work, Isolation(children, instance, environ))
         self._tasks: list[asyncio.Task[None]] = []
         self._detected_at = float("-inf")
         self.helm = Helm(svc.helm, self.data_dir, children, instance, environ)
@@ -231,7 +232,7 @@ class Charts:
                 raise helm_errors.problem_from_output(output.stderr)
             return output.stdout.decode("utf-8", "replace")
 
-        return ByHelm(run, (await self.helm.version()).major)
+        return ByHelm(run, (await self.helm.version()).major, self.workers)
 
     def groups(self) -> dict[str, bool]:
         """Which groups are enabled. `helm`: whether helm was found."""

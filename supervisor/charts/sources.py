@@ -13,6 +13,7 @@ from models.charts.archive import ChartArchive, Dependency
 from models.charts.metadata import LockedDependency
 from models.charts.refs import OCI, ChartRef, check_version
 from models.charts.repositories import FoundVersion, Source
+from models.charts.schema_refs import Reference, check_schema
 from models.charts.tar_reader import ArchiveLimits
 from models.errors import Invalid, NotFound, Upstream
 from supervisor.charts.helm.runner import Bounds
@@ -25,6 +26,7 @@ from supervisor.charts.repositories import Repositories, login
 from supervisor.charts.workers import Workers
 
 _MAX_PROVENANCE_BYTES = 1024**2
+_MAX_SCHEMA_IN_THREAD_BYTES = 1024**2
 
 
 class Sources:
@@ -76,7 +78,13 @@ class Sources:
 
     async def checked(self, path: Path, is_safe_only: bool = False) -> ChartArchive:
         """Checks an archive on disk. Raises `Invalid` if it may not be used."""
-        return await self._workers.run(archive.check, path, self._bounds, is_safe_only)
+        return await self._workers.run(archive.check, path, self._bounds, is_safe_only, self._schema_references)
+
+    def _schema_references(self, text: bytes, path: str) -> list[Reference]:
+        """Runs in a worker: `check_schema`, of a large schema in a child process."""
+        if len(text) <= _MAX_SCHEMA_IN_THREAD_BYTES:
+            return check_schema(text, path)
+        return self._workers.isolated(check_schema, text, path)
 
     async def _fetched(self, source: Source, version_: FoundVersion, path: Path) -> Url:
         if not version_.url:

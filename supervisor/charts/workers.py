@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import json
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -18,9 +19,13 @@ from attrs import define
 from models.config.settings import Work as Settings
 from models.deadline import Deadline, applied
 from models.errors import Unavailable, Unprocessable
+from supervisor.charts.isolated import Isolation
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
+_MAX_JSON_ON_LOOP_BYTES = 64 * 1024
+MAX_C_CALL_BYTES = 5 * 1024**2
+"""A larger document is parsed in a child process: the C parser cannot be interrupted and holds the global lock."""
 
 
 @define
@@ -34,8 +39,10 @@ _allowance: contextvars.ContextVar[_Allowance | None] = contextvars.ContextVar("
 
 
 class Workers:
-    def __init__(self, settings: Settings | None = None) -> None:
+    def __init__(self, settings: Settings | None = None, isolation: Isolation | None = None) -> None:
+        """Without `isolation`, as in tests of other things, no child process is used."""
         self.settings = settings or Settings()
+        self._isolation = isolation
         self._executor = ThreadPoolExecutor(self.settings.threads, thread_name_prefix="work")
         self._pending: dict[Future[Any], Deadline] = {}
 
@@ -75,6 +82,27 @@ class Workers:
         finally:
             deadline.cancel()
             allowance.seconds -= time.monotonic() - began
+
+    def isolated(
+        self, function: Callable[Arguments, Result], *arguments: Arguments.args, **options: Arguments.kwargs
+    ) -> Result:
+        """Calls a function of a module in a child process that is killed in time; for functions that `run` runs.
+
+        The result should be small: it is unpickled here. Raises what the function raises, `Unprocessable` if it needs
+        too much memory or time.
+        """
+        if self._isolation is None:
+            return function(*arguments, **options)
+        result: Result = self._isolation.call(function, *arguments, **options)
+        return result
+
+    async def parse_json(self, text: bytes | str) -> Any:
+        """Raises `ValueError`, `RecursionError`, and what `run` and `isolated` raise."""
+        if len(text) <= _MAX_JSON_ON_LOOP_BYTES:
+            return json.loads(text)
+        if len(text) <= MAX_C_CALL_BYTES:
+            return await self.run(json.loads, text)
+        return await self.run(self.isolated, json.loads, text)
 
     def close(self) -> None:
         """Cancels waiting work; running work stops at its next checkpoint."""

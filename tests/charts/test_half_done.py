@@ -14,11 +14,11 @@ import pytest
 from charting import FULL, HELMS, KEY, MAP, chart, helm, send_json, upload
 from cluster import Cluster
 from conftest import Answer, Server, wait_for
-from stored import keep, stored
+from stored import keep, packed, stored
 from talk import problem, running_server
 
 from models.charts import releases
-from models.charts.releases import Change, failed
+from models.charts.releases import Change, marked_failed
 
 API = "/api/v1"
 
@@ -246,13 +246,14 @@ def test_what_is_half_done_and_of_which_change(info: Any, is_left: bool) -> None
 
 def test_only_the_status_and_its_reason_change() -> None:
     whole = stored("r", "space", 3, "uninstalling", config={"ä": [1.5, 10**20, None, "<&>"]}, odd={"x": 1})
-    whole["info"]["deleted"] = at(1)
+    whole["info"]["deleted"] = at(1_000_001)
     secret: dict[str, Any] = {
         "metadata": {"name": "n", "resourceVersion": "7", "labels": {"owner": "helm", "status": "uninstalling"}},
         "type": "helm.sh/release.v1",
-        "data": {"release": "x", "other": "y"},
+        "data": {"release": packed(whole), "other": "y"},
     }
-    made = failed(secret, whole, "why", 12.7)
+    made = marked_failed(secret, CHANGE, "why", 12.7)
+    assert made is not None
     assert made["metadata"] == {
         "name": "n", "resourceVersion": "7", "labels": {"owner": "helm", "status": "failed", "modifiedAt": "12"},
     }  # fmt: skip

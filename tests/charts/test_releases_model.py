@@ -13,7 +13,7 @@ import yaml
 from stored import WHEN, packed, secret, stored
 
 from models.charts import releases, yaml_values
-from models.charts.releases import BadRelease, Revision
+from models.charts.releases import BadRelease, Revision, TooLarge
 
 # Unpacking
 
@@ -53,11 +53,10 @@ def test_what_is_no_release_is_said_to_be_none(data: dict[str, str] | None) -> N
         releases.unpacked({"data": data})
 
 
-def test_a_release_that_unpacks_to_more_than_a_bound_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(releases, "MAX_INFLATED_BYTES", 1000)
+def test_a_release_that_unpacks_to_more_than_a_bound_is_refused() -> None:
     bomb = gzip.compress(json.dumps({"name": "a", "manifest": "x" * 1000}).encode())
-    with pytest.raises(BadRelease):
-        releases.unpacked({"data": {"release": twice(bomb)}})
+    with pytest.raises(TooLarge, match="larger than 1000 bytes"):
+        releases.unpacked({"data": {"release": twice(bomb)}}, 1000)
 
 
 # Revisions

@@ -22,10 +22,11 @@ from models.tracker import queries, visibility
 from supervisor import logging as our_log
 from supervisor import maintenance, services
 from supervisor.accounts import passwords, throttle
-from supervisor.charts import hub, repositories
+from supervisor.charts import hub, isolated_child, repositories, sources, workers
 from supervisor.charts.helm import runner
 from supervisor.charts.http import client as fetcher
 from supervisor.charts.kube import client
+from supervisor.charts.kube import releases as kube_releases
 from supervisor.processes import event_writer, health, instance
 from supervisor.processes import history as our_history
 from supervisor.tracker import ingest
@@ -68,6 +69,11 @@ CODE: dict[str, tuple[float, ...]] = {
     "an archive, packed; unpacked; its entries; one file": (
         ArchiveLimits().packed / MIB, ArchiveLimits().unpacked / MIB, ArchiveLimits().entries,
         ArchiveLimits().file / MIB,
+    ),
+    "a child process that parses large JSON: a document, a schema, an unpacked release from; its memory; its time": (
+        workers.MAX_C_CALL_BYTES / MIB, sources._MAX_SCHEMA_IN_THREAD_BYTES / MIB,
+        kube_releases._MAX_THREAD_INFLATED_BYTES / MIB, isolated_child.MAX_MEMORY_BYTES / MIB,
+        isolated_child.MAX_SECONDS,
     ),
     "fetches at once": (fetcher.MAX_CONCURRENT_FETCHES,),
     "storing an index": (repositories.STORE_TIMEOUT_SECONDS,),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -252,6 +251,6 @@ async def _run_exclusively(
 
 async def _release(work: Work, output: Output) -> Release:
     try:
-        return releases.release(await work.charts.workers.run(json.loads, output.stdout))
+        return releases.release(await work.charts.workers.parse_json(output.stdout))
     except (ValueError, KeyError, TypeError):
         raise Failed("the release was changed, but helm's output cannot be parsed") from None

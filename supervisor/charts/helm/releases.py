@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
@@ -12,6 +11,7 @@ from models.charts.resources import ManifestObject, named
 from models.charts.responses import HistoryRow, ListRow, Resource
 from models.errors import Upstream
 from supervisor.charts.kube.cluster import describe_live
+from supervisor.charts.workers import Workers
 
 RunHelm = Callable[[list[str]], Awaitable[str]]
 """Runs helm against the cluster with these arguments and returns its output. Raises kinds of `Problem`."""
@@ -22,9 +22,10 @@ _MAX_HISTORY = 2**31 - 1
 class ByHelm:
     """Reads the releases of one cluster. `major` is helm's major version."""
 
-    def __init__(self, ask: RunHelm, major: int) -> None:
-        self._run = ask
+    def __init__(self, run: RunHelm, major: int, workers: Workers) -> None:
+        self._run = run
         self._major = major
+        self._workers = workers
 
     async def rows(self, namespace: str, selector: str | None = None) -> list[ListRow]:
         return await self._rows(f"--namespace={namespace}", selector)
@@ -96,7 +97,7 @@ class ByHelm:
         stored = await self._json(["status", *flags, *_revision(revision), f"--namespace={namespace}"], name)
         live = _live(stored)
         resources_ = []
-        for named_object in named(releases.manifest(stored)):
+        for named_object in await self._workers.run(named, releases.manifest(stored)):
             live_object = live.get(
                 (named_object.api_version, named_object.kind, named_object.name, named_object.namespace or namespace)
             )
@@ -109,7 +110,7 @@ class ByHelm:
     async def _json(self, arguments: list[str], *names: str) -> Any:
         output = await self._run([*arguments, "--output=json", "--", *names])
         try:
-            return json.loads(output)
+            return await self._workers.parse_json(output)
         except (ValueError, RecursionError):
             raise Upstream("helm did not return JSON") from None
 

@@ -29,7 +29,6 @@ METADATA_LIST = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v
 DENIED = "cluster-denied"
 """The code of an `Upstream` for a request that the cluster does not authorize."""
 
-_MAX_INLINE_BYTES = 64 * 1024
 _KINDS_CACHE_SECONDS = 600.0
 _MISSING_KIND_SECONDS = 2.0
 _GONE = 410
@@ -80,7 +79,7 @@ class Cluster:
         if status != 200:
             raise _refusal(status)
         try:
-            return await self.workers.run(json.loads, body) if len(body) > _MAX_INLINE_BYTES else json.loads(body)
+            return await self.workers.parse_json(body)
         except (ValueError, RecursionError):
             raise Upstream("the cluster did not answer with JSON") from None
 

@@ -9,12 +9,12 @@ import asyncio
 import contextlib
 import logging
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 from urllib.parse import quote
 
 from models.charts import releases
-from models.charts.releases import BadRelease, Brief, Change, Revision, Stored
+from models.charts.releases import BadRelease, Brief, Change, Revision, Stored, TooLarge
 from models.charts.resources import named
 from models.charts.responses import HistoryRow, ListRow, Resource
 from models.errors import NotFound, Upstream
@@ -31,6 +31,8 @@ _MAX_KNOWN_NAMESPACES = 1000
 _MAX_CONCURRENT_READS = 80
 _BATCH_SIZE = 20
 _MAX_INLINE_BYTES = 64 * 1024
+_MAX_INLINE_INFLATED_BYTES = 256 * 1024
+_MAX_THREAD_INFLATED_BYTES = 8 * 1024**2
 _MAX_INLINE_ITEMS = 32
 _NOT_SUPERSEDED = f"{releases.SELECTOR},status!={releases.SUPERSEDED}"
 
@@ -109,7 +111,8 @@ class Rows:
         if len(revisions) > 1:
             selector = f"{_NOT_SUPERSEDED},name in ({','.join(revision.release for revision in revisions)})"
             secrets_ = await self.cluster.cached(secrets(namespace), selector, OBJECT)
-            rows = await self.cluster.workers.run(_read, secrets_, set(wanted))
+            workers = self.cluster.workers
+            rows = await workers.run(_read, workers, secrets_, set(wanted))
             self._rows.update(rows)
         for version in wanted.keys() - self._rows.keys():
             await self._read_one(namespace, wanted[version])
@@ -132,19 +135,30 @@ async def secret_of(cluster: Cluster, namespace: str, key: str, accept: str = OB
 
 
 async def unpacked(workers: Workers, secret: Mapping[str, Any]) -> Stored:
-    """The release in a Secret; a large one is unpacked in a worker. Raises `BadRelease`."""
+    """The release in a Secret, unpacked in a worker if it is large. Raises `BadRelease`."""
     size = len((secret.get("data") or {}).get("release") or "")
-    return await workers.run(releases.unpacked, secret) if size > _MAX_INLINE_BYTES else releases.unpacked(secret)
+    if size <= _MAX_INLINE_BYTES:
+        with contextlib.suppress(TooLarge):
+            return releases.unpacked(secret, _MAX_INLINE_INFLATED_BYTES)
+    return await workers.run(_unpacked, workers, secret)
 
 
-def _read(secrets_: list[Mapping[str, Any]], wanted: set[str]) -> dict[str, ListRow]:
-    """The rows of the wanted Secrets that are releases."""
+def _unpacked(workers: Workers, secret: Mapping[str, Any]) -> Stored:
+    """Runs in a worker. Raises `BadRelease`."""
+    try:
+        return releases.unpacked(secret, _MAX_THREAD_INFLATED_BYTES)
+    except TooLarge:
+        return workers.isolated(releases.without_chart_files, secret)
+
+
+def _read(workers: Workers, secrets_: list[Mapping[str, Any]], wanted: set[str]) -> dict[str, ListRow]:
+    """Runs in a worker: the rows of the wanted Secrets that are releases."""
     rows = {}
     for secret in secrets_:
         for revision in releases.revisions([secret]):
             if revision.version in wanted:
                 with contextlib.suppress(BadRelease):  # it is read alone later, and logged
-                    rows[revision.version] = releases.list_row(releases.unpacked(secret))
+                    rows[revision.version] = releases.list_row(_unpacked(workers, secret))
     return rows
 
 
@@ -250,13 +264,15 @@ class Native:
         """Marks a release's newest revision as failed if the change left it pending; returns whether it did."""
         for _ in range(_MAX_WRITE_ATTEMPTS):
             secret = await self._newest_secret(change.namespace, change.name)
-            stored = await self._unpacked(secret, change.name) if secret is not None else {}
-            if secret is None or not change.has_interrupted(stored):
+            if secret is None:
+                return False
+            now, workers = self.cluster.clock.now() / 1_000_000, self.cluster.workers
+            with _bad_release(change.name):
+                marked = await workers.run(workers.isolated, releases.marked_failed, secret, change, description, now)
+            if marked is None:
                 return False
             path = f"{secrets(change.namespace)}/{quote(secret['metadata']['name'], safe='')}"
-            if await self.cluster.put(
-                path, releases.failed(secret, stored, description, self.cluster.clock.now() / 1_000_000)
-            ):
+            if await self.cluster.put(path, marked):
                 return True
         raise Upstream("another client keeps writing it")
 
@@ -350,10 +366,16 @@ class Native:
         return [revision for revision in releases.revisions(items) if revision.release == name]
 
     async def _unpacked(self, secret: Mapping[str, Any], name: str) -> Stored:
-        try:
+        with _bad_release(name):
             return await unpacked(self.cluster.workers, secret)
-        except BadRelease as bad:
-            raise Upstream(f"the stored release {name} cannot be read: {bad}") from None
+
+
+@contextlib.contextmanager
+def _bad_release(name: str) -> Iterator[None]:
+    try:
+        yield
+    except BadRelease as bad:
+        raise Upstream(f"the stored release {name} cannot be read: {bad}") from None
 
 
 def _cache(cache: OrderedDict[Key, Value], key: Key, value: Value) -> None:
