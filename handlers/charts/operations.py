@@ -142,10 +142,10 @@ async def run(
     """
     async with work:
         operation.check_cluster(work)
-        request = await read_request()
+        caller = None if operation.mutating else work.caller
         try:
-            caller = None if operation.mutating else work.caller
-            with work.charts.workers.one_request(), work.charts.helm.called_by(caller):
+            with work.charts.workers.one_request(), work.charts.helm.called_by(caller, operation.takes_body):
+                request = await read_request()
                 value = await work.start(operation.call(work, request), operation.identifier)
         except asyncio.CancelledError:
             if work.has_left:

@@ -7,6 +7,7 @@ import gzip
 import threading
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -290,6 +291,25 @@ def test_too_many_calls_of_one_caller_are_throttled_and_of_all_refused() -> None
             await (await crowd.call("c"))
         await crowd.call(None)
         assert crowd.running == ["a", None]
+
+    in_loop(work)
+
+
+def test_a_call_counts_for_its_caller_before_it_needs_helm() -> None:
+    async def work() -> None:
+        slots_ = Slots(HelmSettings(max_concurrent=2, queue_per_caller=2))
+
+        def counted(who: str | None, stack: ExitStack) -> None:
+            slots.caller.set(who)
+            stack.enter_context(slots_.one_call())
+
+        with ExitStack() as stack:
+            for who in ("a", "a", "a", "b", None, None, None, None):
+                counted(who, stack)
+            with pytest.raises(Throttled, match="queue-per-caller"):
+                counted("a", stack)
+            counted("b", stack)
+        counted("a", stack)
 
     in_loop(work)
 

@@ -67,6 +67,20 @@ def test_what_it_writes_and_how_it_ends_come_back(tmp_path: Path) -> None:
     assert (output.stdout, output.stderr, output.exit.code, output.ok) == (b'{"a":"b"}', "err\n", 3, False)
 
 
+def test_a_helm_that_the_stop_of_the_server_ends_is_no_failure_of_helm(tmp_path: Path) -> None:
+    runner = RunnerFixture(tmp_path, "touch began; exec sleep 600")
+
+    async def work(helm: Helm) -> None:
+        folder = runner.empty()
+        task = asyncio.create_task(helm.run(["do"], folder, Bounds(600, "test")))
+        await asyncio.to_thread(wait_for, (folder / "began").exists)
+        await helm.close()
+        with pytest.raises(Unavailable, match="the server stops"):
+            await task
+
+    runner.run(work)
+
+
 def test_much_output_and_large_values_pass_whole(tmp_path: Path) -> None:
     values = b"x" * 900_000
     assert (

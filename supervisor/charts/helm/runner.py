@@ -32,6 +32,7 @@ _MAX_STDERR_BYTES = 256 * 1024
 _READ_BYTES = 64 * 1024
 _READ_GRACE_SECONDS, CHANGE_GRACE_SECONDS = 0.5, 20.0
 _KILL_WAIT_SECONDS = 20.0
+_STOPPING = "the server stops"
 
 
 @frozen
@@ -108,7 +109,7 @@ class Runner:
 
     def _started(self, launch: Launch, bounds: Bounds) -> Child:
         if self._is_closed:
-            raise Unavailable("the server stops")
+            raise Unavailable(_STOPPING)
         with _start_errors():
             child = self._children.spawn(launch)
         self._running[child] = bounds
@@ -151,6 +152,8 @@ class Runner:
 
     def _check(self, output: Output, bounds: Bounds) -> None:
         """Raises for failures that are not helm's own."""
+        if self._is_closed and not output.ok and bounds.on_change_begun is None:
+            raise Unavailable(_STOPPING)
         if output.is_cut:
             message = f"helm wrote more than {self.settings.max_output} bytes (svc.helm.max-output)"
             raise Unprocessable(f"{message}; its changes so far remain" if bounds.on_change_begun else message)

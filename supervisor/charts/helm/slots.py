@@ -51,9 +51,27 @@ class Slots:
         self._slots = max(2, settings.max_concurrent or os.cpu_count() or 1)
         self._open_slots = max(1, self._slots - settings.reserved)
         self._per_caller = settings.per_caller or max(1, self._open_slots // 2)
+        self._calls: Counter[str | None] = Counter()
         self._running: Counter[str | None] = Counter()
         self._waiting: OrderedDict[str | None, deque[asyncio.Future[None]]] = OrderedDict()
         """By caller, in the order of their turns."""
+
+    @contextlib.contextmanager
+    def one_call(self) -> Iterator[None]:
+        """Counts a call of an open caller from its beginning, so that its archive does not crowd out those of others.
+
+        Raises `Throttled` if as many of its calls are under way as may run and wait.
+        """
+        who = caller.get()
+        if who is not None and self._calls[who] >= self._per_caller + self._settings.queue_per_caller:
+            raise self._throttled()
+        self._calls[who] += 1
+        try:
+            yield
+        finally:
+            self._calls[who] -= 1
+            if not self._calls[who]:
+                del self._calls[who]
 
     @contextlib.asynccontextmanager
     async def slot(self) -> AsyncIterator[None]:
@@ -92,10 +110,13 @@ class Slots:
         if who is None:
             return
         if len(self._waiting.get(who, ())) >= self._settings.queue_per_caller:
-            limit = f"{self._settings.queue_per_caller} (svc.helm.queue-per-caller)"
-            raise Throttled(f"more than {limit} calls of this caller wait for helm", _RETRY_SECONDS)
+            raise self._throttled()
         if sum(len(calls) for name, calls in self._waiting.items() if name is not None) >= self._settings.queue:
             raise Unavailable("too many calls wait for helm (svc.helm.queue)")
+
+    def _throttled(self) -> Throttled:
+        limit = f"{self._settings.queue_per_caller} (svc.helm.queue-per-caller)"
+        return Throttled(f"more than {limit} calls of this caller wait for helm", _RETRY_SECONDS)
 
     def _is_free(self, who: str | None) -> bool:
         running = self._running.total()
@@ -151,11 +172,15 @@ class Helm:
         self._binary_stamp: Stamp = ()
 
     @contextlib.contextmanager
-    def called_by(self, who: str | None) -> Iterator[None]:
-        """Counts the helm processes started within for a caller; `None` is privileged."""
+    def called_by(self, who: str | None, is_counted: bool = False) -> Iterator[None]:
+        """Counts the helm processes started within for a caller; `None` is privileged.
+
+        With `is_counted` the call itself counts from now on. Raises `Throttled`.
+        """
         token = caller.set(who)
         try:
-            yield
+            with self._slots.one_call() if is_counted else contextlib.nullcontext():
+                yield
         finally:
             caller.reset(token)
 
