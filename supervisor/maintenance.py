@@ -13,10 +13,10 @@ from pathlib import Path
 
 from models.supervision.tables import database
 from models.tracker.tables import reports
+from supervisor.children.orphans import Orphans
 from supervisor.processes.event_writer import EventWriter
 from supervisor.processes.log_growth import LogGrowth
 from supervisor.processes.memory_limit import MemoryLimits
-from supervisor.processes.orphans import Orphans
 
 log = logging.getLogger("server")
 

@@ -31,10 +31,11 @@ from models.tracker.run_events import RunUpdate
 from models.tracker.tables import reports
 from supervisor.accounts.logins import Accounts
 from supervisor.charts.service import Charts, Choose
+from supervisor.children.child import Children
+from supervisor.children.orphans import Cgroups, Orphans, become_subreaper
 from supervisor.clock import Clock
 from supervisor.maintenance import Maintenance
 from supervisor.processes.adoption import adopt
-from supervisor.processes.child import Children
 from supervisor.processes.context import SupervisionContext
 from supervisor.processes.event_writer import EventWriter
 from supervisor.processes.fleet import Fleet, Reload
@@ -43,7 +44,6 @@ from supervisor.processes.history import QUERY_TAKES, History, OwnHistory
 from supervisor.processes.memory_limit import MemoryLimits
 from supervisor.processes.metrics import MetricsHistory
 from supervisor.processes.notices import Notices
-from supervisor.processes.orphans import Cgroups, Orphans, become_subreaper
 from supervisor.processes.process_logs import ProcessLogs
 from supervisor.processes.run_recorder import RunRecorder
 from supervisor.processes.scheduler import Scheduler

@@ -34,8 +34,8 @@ from models.charts.repositories import catalogue
 from models.config.settings import Config
 from models.errors import TimedOut, Unavailable
 from supervisor.charts.service import Charts
+from supervisor.children.child import Children
 from supervisor.logging import set_up_logging
-from supervisor.processes.child import Children
 from supervisor.services import inherited
 
 _BUSY_TIMEOUT_MILLISECONDS = 5_000

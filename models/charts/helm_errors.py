@@ -12,8 +12,8 @@ import re
 
 from attrs import frozen
 
+from models.children import Exit
 from models.errors import Conflict, Failed, Invalid, NotFound, Problem, TimedOut, Unprocessable, Upstream
-from models.supervision.process import Exit
 
 _MAX_MESSAGE_CHARACTERS = 1500
 _MAX_MATCHED_CHARACTERS = 4000

@@ -12,6 +12,7 @@ from typing import NewType
 
 from attrs import Factory, evolve, field, frozen
 
+from models.children import SIGNAL_OFFSET, Exit, Limits, signal_name
 from models.supervision.schedule import Schedule
 
 Seconds = NewType("Seconds", float)
@@ -19,9 +20,6 @@ Seconds = NewType("Seconds", float)
 
 Size = NewType("Size", int)
 """A number of bytes. Written 64K, 25M, 1G (base 1024) or a bare number."""
-
-Limits = NewType("Limits", Mapping[str, tuple[str, str]])
-"""Resource limit -> (soft, hard), as `prlimit` spells them: a number or `unlimited`."""
 
 
 class Status(enum.Enum):
@@ -98,38 +96,6 @@ _RESTARTED = {
 def restarts(policy: Restart, ended: Status) -> bool:
     """Whether `policy` restarts a process that ended by itself with this status."""
     return ended in _RESTARTED[policy]
-
-
-_SIGNAL_OFFSET = 128
-
-
-@frozen
-class Exit:
-    """How an OS process ended: its exit code, or the number of the signal that killed it."""
-
-    code: int = 0
-    signal: int | None = None
-
-    @property
-    def exit_code(self) -> int:
-        """As in shells and responses: 128 + n for death by signal n."""
-        return self.code if self.signal is None else _SIGNAL_OFFSET + self.signal
-
-    @property
-    def listed_as(self) -> str:
-        """As `success-exit-codes` and `no-restart-exit-codes` list it: `42`, `HUP`."""
-        return str(self.code) if self.signal is None else signal_name(self.signal)
-
-    def __str__(self) -> str:
-        return f"exit code {self.code}" if self.signal is None else f"signal {self.signal}"
-
-
-def signal_name(number: int) -> str:
-    """`HUP` for 1; the number for a signal without a name."""
-    try:
-        return signal.Signals(number).name.removeprefix("SIG")
-    except ValueError:
-        return str(number)
 
 
 def status_after_exit(exit: Exit | None, successes: Collection[str] = ()) -> Status:
@@ -390,8 +356,8 @@ def forbids_restart(spec: ProcessSpec, status: Status, exit_code: int | None) ->
     """Whether `no-restart-exit-codes` lists the end that led to this status."""
     if exit_code is None or not spec.no_restart_exit_codes:
         return False
-    can_be_signal = exit_code > _SIGNAL_OFFSET and status is not Status.FAILED
-    listed = {str(exit_code), *([signal_name(exit_code - _SIGNAL_OFFSET)] if can_be_signal else [])}
+    can_be_signal = exit_code > SIGNAL_OFFSET and status is not Status.FAILED
+    listed = {str(exit_code), *([signal_name(exit_code - SIGNAL_OFFSET)] if can_be_signal else [])}
     return not listed.isdisjoint(spec.no_restart_exit_codes)
 
 

@@ -20,7 +20,7 @@ from models.deadline import checkpoint
 from models.errors import Unavailable, Unprocessable
 from supervisor.charts.helm.runner import PROCESS_NAME
 from supervisor.charts.isolated_child import FROZEN_ARGUMENT, MAX_MEMORY_BYTES, MAX_SECONDS
-from supervisor.processes.child import TAG_VARIABLE, Child, Children, Launch
+from supervisor.children.child import TAG_VARIABLE, Child, Children, Launch
 
 _POLL_SECONDS = 0.05
 _KILL_WAIT_SECONDS = 20.0

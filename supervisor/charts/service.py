@@ -37,8 +37,8 @@ from supervisor.charts.release_reads import Clusters, Overview, Reads
 from supervisor.charts.repositories import Repositories
 from supervisor.charts.sources import Dependencies, Sources
 from supervisor.charts.workers import Workers
+from supervisor.children.child import Children
 from supervisor.clock import Clock
-from supervisor.processes.child import Children
 
 log = logging.getLogger("charts")
 

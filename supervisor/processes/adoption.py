@@ -16,11 +16,11 @@ from attrs import frozen
 
 from models.supervision.process import ENDED, ProcessSpec, Status
 from models.supervision.record import Record
-from supervisor.processes import orphans
-from supervisor.processes.child import Child, Identity
+from supervisor.children import orphans
+from supervisor.children.child import Child, Identity
+from supervisor.children.orphans import TaggedProcess
 from supervisor.processes.context import SupervisionContext
 from supervisor.processes.fleet import Fleet
-from supervisor.processes.orphans import TaggedProcess
 from supervisor.processes.process import Process
 
 log = logging.getLogger("adoption")

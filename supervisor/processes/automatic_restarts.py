@@ -11,7 +11,7 @@ from models.errors import Problem
 from models.supervision.process import ProcessSpec, forbids_restart, restarts
 from models.supervision.record import Record
 from models.supervision.runs import Cause
-from supervisor.processes.child import Launch
+from supervisor.children.child import Launch
 from supervisor.processes.context import SupervisionContext
 from supervisor.processes.instance import ProcessInstance, StartAttempt, next_request
 from supervisor.processes.state import ProcessState

@@ -15,14 +15,14 @@ from attrs import Factory, define
 from models.config import env_files
 from models.errors import Invalid
 from models.supervision.process import LogMode, ProcessSpec
+from supervisor.children.child import FINGERPRINT_VARIABLE, TAG_VARIABLE, Children, Launch
+from supervisor.children.orphans import Cgroups, Orphans
 from supervisor.clock import Clock
 from supervisor.processes import notify
-from supervisor.processes.child import FINGERPRINT_VARIABLE, TAG_VARIABLE, Children, Launch
 from supervisor.processes.event_writer import EventWriter
 from supervisor.processes.health import Prober
 from supervisor.processes.log_files import LogFile
 from supervisor.processes.notices import Notices
-from supervisor.processes.orphans import Cgroups, Orphans
 from supervisor.processes.run_recorder import RunRecorder
 from supervisor.scheduling import YieldingLock
 

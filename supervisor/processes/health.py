@@ -17,8 +17,8 @@ from tornado.simple_httpclient import SimpleAsyncHTTPClient
 
 from models.config.redaction import shown_address, shown_words
 from models.supervision.process import ExecProbe, HealthCheck, HttpProbe, ProcessSpec, TcpProbe
+from supervisor.children.child import TAG_VARIABLE, Children, Launch
 from supervisor.clock import Clock
-from supervisor.processes.child import TAG_VARIABLE, Children, Launch
 
 log = logging.getLogger("health")
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from models.errors import Invalid
 from models.supervision.process import ProcessSpec, Status, When
+from supervisor.children.child import Launch
 from supervisor.processes.automatic_restarts import AutomaticRestarts
-from supervisor.processes.child import Launch
 from supervisor.processes.hooks import ON_FAILURE, START_PRE, STOP_POST, Hook, HookCalledOff, HookFailed
 from supervisor.processes.instance import Phase, ProcessInstance, StartAttempt, next_request
 

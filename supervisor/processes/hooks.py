@@ -16,11 +16,11 @@ from attrs import define, evolve, frozen
 
 from models.config.redaction import shown_words
 from models.supervision.process import ProcessSpec
-from supervisor.processes import orphans
-from supervisor.processes.child import TAG_VARIABLE, Child, Launch
+from supervisor.children import orphans
+from supervisor.children.child import TAG_VARIABLE, Child, Launch
+from supervisor.children.orphans import ProcessTree
 from supervisor.processes.context import SupervisionContext
 from supervisor.processes.notify import SOCKET_VARIABLE, WATCHDOG_VARIABLE
-from supervisor.processes.orphans import ProcessTree
 
 log = logging.getLogger("hooks")
 

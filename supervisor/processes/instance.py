@@ -11,15 +11,16 @@ from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
 
+from models.children import Exit
 from models.config.redaction import shown_words
 from models.errors import Failed
-from models.supervision.process import Exit, Kind, ProcessSpec
+from models.supervision.process import Kind, ProcessSpec
 from models.supervision.runs import Cause
-from supervisor.processes.child import Child, Launch
+from supervisor.children.child import Child, Launch
+from supervisor.children.orphans import ProcessTree
 from supervisor.processes.context import SupervisionContext
 from supervisor.processes.log_files import tail
 from supervisor.processes.notify import NotifySocket
-from supervisor.processes.orphans import ProcessTree
 
 _MAX_STDERR_BYTES = 4096
 _KILL_TIMEOUT_SECONDS = 10.0

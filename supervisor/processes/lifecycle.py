@@ -11,22 +11,13 @@ import os
 import signal
 from typing import Any
 
+from models.children import Exit
 from models.config.redaction import shown_words
 from models.errors import NotFound, Unavailable
-from models.supervision.process import (
-    UP,
-    Exit,
-    Kind,
-    OnUnhealthy,
-    Restart,
-    Seconds,
-    Status,
-    restarts,
-    status_after_exit,
-)
+from models.supervision.process import UP, Kind, OnUnhealthy, Restart, Seconds, Status, restarts, status_after_exit
 from models.supervision.record import Record
 from models.supervision.runs import Cause
-from supervisor.processes.child import Launch
+from supervisor.children.child import Launch
 from supervisor.processes.hooks import START_POST, STOP_PRE
 from supervisor.processes.instance import Phase, ProcessInstance, StartAttempt, next_request, stopped_before_start
 from supervisor.processes.notified_process import NotifiedProcess

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterable
 
 from models.supervision.process import UP
-from supervisor.processes.orphans import descendants
+from supervisor.children.orphans import descendants
 from supervisor.processes.process import Process
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")

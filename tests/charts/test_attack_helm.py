@@ -25,7 +25,7 @@ from models.config.settings import Helm as Settings
 from models.errors import Invalid, TimedOut
 from supervisor.charts.helm.runner import Bounds
 from supervisor.charts.helm.slots import Helm
-from supervisor.processes.child import Children
+from supervisor.children.child import Children
 
 API = "/api/v1"
 VERSION = '#!/bin/sh\nif [ "$1" = version ]; then echo v4.1.4; exit 0; fi\n'

@@ -11,8 +11,8 @@ from conftest import ROOT
 
 from handlers.base import STATUS
 from models.charts import helm_errors
+from models.children import Exit
 from models.errors import Problem
-from models.supervision.process import Exit
 
 RECORDED = ROOT.parent / "shared" / "reference" / "helm-failures.json"
 SAME = {"repo-unreachable": "upstream-unreachable"}

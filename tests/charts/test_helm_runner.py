@@ -19,7 +19,7 @@ from models.errors import Conflict, TimedOut, Unavailable, Unprocessable
 from models.supervision.process import Seconds, Size
 from supervisor.charts.helm.runner import Bounds, Output
 from supervisor.charts.helm.slots import Helm
-from supervisor.processes.child import Children
+from supervisor.children.child import Children
 
 BEGIN = """#!/bin/sh
 if [ "$1" = version ]; then echo ${VERSION:-v4.1.4}; exit 0; fi

@@ -27,16 +27,18 @@ from supervisor.charts.isolated import Isolation
 from supervisor.charts.isolated_child import MAX_MEMORY_BYTES
 from supervisor.charts.kube.releases import unpacked
 from supervisor.charts.workers import MAX_C_CALL_BYTES, Workers
-from supervisor.processes.child import Children
+from supervisor.children.child import Children
 
 
 def with_workers(work: Callable[[Workers], Awaitable[Any]], timeout: float = 60) -> Any:
     async def run() -> Any:
-        workers = Workers(Work(timeout=Seconds(timeout)), Isolation(Children(), "test", os.environ))
+        children = Children()
+        workers = Workers(Work(timeout=Seconds(timeout)), Isolation(children, "test", os.environ))
         try:
             return await work(workers)
         finally:
             workers.close()
+            children.close()
 
     return asyncio.run(run())
 

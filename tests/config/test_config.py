@@ -11,6 +11,7 @@ from typing import Any
 import attrs
 import pytest
 
+from models.children import Limits
 from models.config.loader import VARIABLES, differences, load
 from models.config.settings import BadConfig, Config
 from models.supervision.process import (
@@ -20,7 +21,6 @@ from models.supervision.process import (
     HealthCheck,
     HttpProbe,
     Kind,
-    Limits,
     LogMode,
     OnFailure,
     OnUnhealthy,

@@ -16,7 +16,7 @@ import os, signal, sys
 sys.path[:0] = [os.environ["PLACE"], os.environ["PLACE"] + "/tests/faults"]
 import altered
 altered.alter({"clock": os.environ["CLOCK"], "supervisor.maintenance._INTERVAL_SECONDS": 0.05})
-from supervisor.processes.child import TAG_VARIABLE, Children
+from supervisor.children.child import TAG_VARIABLE, Children
 spawn = Children.spawn
 
 def killed(self, launch):

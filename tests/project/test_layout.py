@@ -19,17 +19,6 @@ SERVICES = {"supervision": "supervision", "processes": "supervision", "charts": 
 """Folder within a layer -> the service. Services do not import each other; everything else may be imported by all."""
 MAX_MODULE_LINES, MAX_CLASS_LINES, MAX_FUNCTION_LINES, MAX_LOOSE_MODULES = 500, 300, 40, 10
 
-SHARED_MODULES = {
-    # Every process is started by one module, helm's too; `Exit` and `Limits` are its arguments and results.
-    "supervisor.processes.child",
-    "models.supervision.process",
-}
-EXCEPTIONS = {
-    # Temporary: each is removed with the change that makes it unnecessary.
-    ("supervisor/charts/helm/recovery.py", "supervisor.processes.orphans"),
-}
-"""(file, imported module or class that is too long, or "module" where the file itself is)."""
-
 everywhere = pytest.mark.parametrize("name", NAMES)
 
 
@@ -58,7 +47,7 @@ def test_a_service_imports_no_other_service(name: str) -> None:
         for module in imported(name)
         if own and module.split(".")[0] in LAYERS and service_of(module) not in (None, own)
     }
-    assert {module for module in others - SHARED_MODULES if (name, module) not in EXCEPTIONS} == set()
+    assert others == set()
 
 
 @everywhere
@@ -70,7 +59,7 @@ def test_modules_and_classes_are_of_a_bearable_length(name: str) -> None:
     }
     if len((ROOT / name).read_text().splitlines()) > MAX_MODULE_LINES:
         too_long.add("module")
-    assert {part for part in too_long if (name, part) not in EXCEPTIONS} == set()
+    assert too_long == set()
 
 
 @pytest.mark.parametrize("layer", LAYERS)
@@ -107,7 +96,7 @@ def test_there_are_no_circles() -> None:
 
 @everywhere
 def test_only_child_py_starts_processes(name: str) -> None:
-    if name not in ("supervisor/processes/child.py", "supervisor/cli/changed_lines.py"):  # the latter runs git in CI
+    if name not in ("supervisor/children/child.py", "supervisor/cli/changed_lines.py"):  # the latter runs git in CI
         assert "subprocess" not in set(imported(name))
         assert not re.search(r"\bos\.(fork|posix_spawn|system|popen|exec)|create_subprocess", (ROOT / name).read_text())
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.processes.child import Child, Identity
-from supervisor.processes.orphans import Cgroups
+from supervisor.children.child import Child, Identity
+from supervisor.children.orphans import Cgroups
 
 
 @pytest.mark.parametrize("there", [True, False])

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from conftest import Serve, wait_for
 
-from supervisor.processes import child
+from supervisor.children import child
 
 
 def test_a_process_has_the_soft_limit_that_we_were_given(serve: Serve, tmp_path: Path) -> None:

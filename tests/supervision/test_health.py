@@ -16,7 +16,7 @@ import pytest
 from conftest import Serve, alive, wait_for
 
 from models.supervision.process import ExecProbe, HealthCheck, HttpProbe, ProcessSpec, Seconds, TcpProbe
-from supervisor.processes.child import TAG_VARIABLE, Children, Launch
+from supervisor.children.child import TAG_VARIABLE, Children, Launch
 from supervisor.processes.health import Prober
 
 SLEEPER: dict[str, Any] = {"command": "sleep 1000"}

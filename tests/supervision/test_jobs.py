@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 from conftest import PATIENCE, ROOT, Server, wait_for
 
-from models.supervision.process import Exit, ProcessSpec, Status, forbids_restart, status_after_exit
+from models.children import Exit
+from models.supervision.process import ProcessSpec, Status, forbids_restart, status_after_exit
 
 RUN = "echo run >> runs; "
 

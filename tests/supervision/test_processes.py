@@ -7,13 +7,13 @@ from itertools import pairwise
 
 import pytest
 
+from models.children import Exit
 from models.supervision.process import (
     ENDED,
     STATUSES,
     TRANSITIONS,
     UP,
     Dependency,
-    Exit,
     ProcessSpec,
     Restart,
     Status,

@@ -18,7 +18,7 @@ from conftest import Serve, Server, wait_for
 from models.config.settings import Config, Supervisor
 from models.config.settings import Server as ServerSettings
 from models.supervision.process import ProcessSpec, Restart, Seconds
-from supervisor.processes.child import Child, Children, Launch
+from supervisor.children.child import Child, Children, Launch
 from supervisor.processes.event_writer import EventWriter
 from supervisor.processes.restart_policy import Backoff, delay
 from supervisor.services import open_services

@@ -24,9 +24,9 @@ from supervisor.charts.helm.runner import PROCESS_NAME
 from supervisor.charts.kube.config import Place
 from supervisor.charts.kube.releases import Native
 from supervisor.charts.release_reads import Clusters
+from supervisor.children.child import boot_id, stat
+from supervisor.children.orphans import tagged_processes
 from supervisor.clock import Clock
-from supervisor.processes.child import boot_id, stat
-from supervisor.processes.orphans import tagged_processes
 
 log = logging.getLogger("charts")
 

@@ -21,10 +21,10 @@ from typing import Any
 from attrs import frozen
 
 from models.charts import helm_errors
+from models.children import Exit, Limits
 from models.config.settings import Helm as Settings
 from models.errors import Invalid, Problem, TimedOut, Unavailable, Unprocessable
-from models.supervision.process import Exit, Limits
-from supervisor.processes.child import Child, Children, Launch
+from supervisor.children.child import Child, Children, Launch
 
 PROCESS_NAME = "\x01helm"
 """The name of every helm process in its tag; no supervised process can have this name."""

@@ -18,7 +18,7 @@ from models.config.settings import Helm as Settings
 from models.errors import Conflict, Throttled, Unavailable
 from supervisor.charts.helm.runner import PROCESS_NAME, Bounds, Output, Runner
 from supervisor.charts.kube.config import Stamp, stamp
-from supervisor.processes.child import TAG_VARIABLE, Children
+from supervisor.children.child import TAG_VARIABLE, Children
 
 log = logging.getLogger("charts")
 

@@ -27,8 +27,8 @@ from typing import Any
 
 from attrs import Factory, define, evolve, frozen
 
+from models.children import Exit, Limits
 from models.errors import Failed
-from models.supervision.process import Exit, Limits
 from supervisor.scheduling import call_later
 
 log = logging.getLogger("children")

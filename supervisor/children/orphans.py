@@ -20,7 +20,7 @@ from pathlib import Path
 
 from attrs import frozen
 
-from supervisor.processes.child import FINGERPRINT_VARIABLE, TAG_VARIABLE, Child, Children, Identity, boot_id, stat
+from supervisor.children.child import FINGERPRINT_VARIABLE, TAG_VARIABLE, Child, Children, Identity, boot_id, stat
 
 log = logging.getLogger("orphans")
 
