@@ -49,8 +49,9 @@ from models.tracker.clusters import Cluster
 from models.tracker.commit_gate import CommitVerdict, FlagStatus
 from models.tracker.comparison import Comparison
 from models.tracker.coverage import branch_coverage, line_coverage, pass_rate, percent
-from models.tracker.first_failures import FirstFailure, compare_url
+from models.tracker.first_failures import FirstFailure
 from models.tracker.flaky import FlakyTest
+from models.tracker.forge_links import compare_url
 from models.tracker.owners import OwnerCounts, Owners
 from models.tracker.patch import PatchCoverage
 from models.tracker.perf import Compared

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
-from urllib.parse import quote, urlsplit
 
 from attrs import frozen
 
@@ -33,7 +31,6 @@ _FIRST_FAILING = f"""
     WHERE r.run_id IN (SELECT value FROM json_each(:runs)) AND r.status IN {FAILING} GROUP BY r.test_id"""  # noqa: S608
 _CHUNKS = (0, 5, 50, MAX_RUNS)
 """Most failures are new: the runs are searched in pieces, the newest first."""
-_SCP = re.compile(r"[^@/\s]+@([\w.-]+):(?!//)([^\s]+)")
 
 
 @frozen
@@ -79,35 +76,3 @@ def _search(query: str, tests: Sequence[int], runs: Sequence[int]) -> dict[int, 
         return {}
     values = {"tests": json.dumps(tests), "runs": json.dumps(runs), "first": min(runs), "last": max(runs)}
     return dict(reports.execute_sql(query, values).fetchall())
-
-
-def compare_url(repo_url: str | None, base: str | None, head: str | None) -> str | None:
-    """The page of the forge that compares two commits; None where the repository or a commit is not known."""
-    if not repo_url or not base or not head or base == head:
-        return None
-    address = _web_address(repo_url.strip())
-    if address is None:
-        return None
-    first, last = quote(base, safe=""), quote(head, safe="")
-    host = urlsplit(address).hostname or ""
-    if "gitlab" in host:
-        return f"{address}/-/compare/{first}...{last}"
-    if "bitbucket" in host:
-        return f"{address}/branches/compare/{last}%0D{first}"
-    return f"{address}/compare/{first}...{last}"
-
-
-def _web_address(repo_url: str) -> str | None:
-    """The address of a repository's page, from an https, ssh or scp-like URL."""
-    if (match := _SCP.fullmatch(repo_url)) and "://" not in repo_url:
-        return f"https://{match[1]}/{match[2].strip('/').removesuffix('.git')}"
-    try:
-        parts = urlsplit(repo_url)
-        host, port = parts.hostname, parts.port
-    except ValueError:
-        return None
-    path = parts.path.strip("/").removesuffix(".git")
-    if not host or not path or parts.scheme not in ("http", "https", "ssh", "git"):
-        return None
-    is_web = parts.scheme in ("http", "https")
-    return f"{parts.scheme if is_web else 'https'}://{host}{f':{port}' if port and is_web else ''}/{path}"

@@ -17,7 +17,8 @@ from written import ERROR, FAILED, PASSED, SKIPPED
 
 from models.errors import Invalid
 from models.tracker import codeowners, owners, queries
-from models.tracker.first_failures import compare_url, first_failures
+from models.tracker.first_failures import first_failures
+from models.tracker.forge_links import compare_url
 from models.tracker.repository_paths import PathIndex
 
 API = "/api/v1"
@@ -248,6 +249,7 @@ def test_the_history_of_a_test_says_since_when_it_fails(server: Server, project:
         ("git@github.com:o/r.git", "https://github.com/o/r/compare/a...b"),
         ("ssh://git@git.example:2222/o/r", "https://git.example/o/r/compare/a...b"),
         ("https://gitlab.com/g/s/r", "https://gitlab.com/g/s/r/-/compare/a...b"),
+        ("git@bitbucket.org:o/r.git", "https://bitbucket.org/o/r/branches/compare/b%0Da"),
         ("http://forge.example:3000/o/r/", "http://forge.example:3000/o/r/compare/a...b"),
         ("javascript:alert(1)//x", None),
         ("file:///srv/r", None),
