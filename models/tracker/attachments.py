@@ -13,7 +13,7 @@ from attrs import frozen
 from models.config.settings import Attachments as Settings
 from models.errors import NotFound
 from models.tracker.attachment_files import AttachmentFolder, StagedFile
-from models.tracker.tables import Run, reports
+from models.tracker.tables import Run, reports, stored_bytes
 
 BATCH_ROWS = 500
 MAX_LISTED = 500
@@ -31,9 +31,6 @@ _INSERT = """
     SELECT :run, :report, :result, :name, :hash, :size, :type, :now WHERE NOT EXISTS (SELECT 1 FROM attachment
     WHERE run_id = :run AND result_id IS :result AND name = :name AND hash = :hash)"""
 _IS_USED = "SELECT 1 FROM attachment WHERE hash = ? LIMIT 1"
-_STORED_BYTES = (
-    "SELECT coalesce(sum(size), 0) FROM (SELECT max(size) AS size FROM attachment GROUP BY hash) AS contents"
-)
 _COLUMNS = "a.id, a.run_id, a.result_id, a.name, a.hash, a.size, a.type"
 
 
@@ -160,16 +157,13 @@ def _missing(by_path: Mapping[str, Sequence[_Reference]], present: Iterable[str]
 
 def _evict(total: int) -> Collection[str]:
     """Deletes the oldest rows until the contents have at most `total` bytes. Returns the hashes of deleted rows."""
-    excess = int(reports.execute_sql(_STORED_BYTES).fetchone()[0]) - total
     gone: set[str] = set()
-    while excess > 0:
-        row = reports.execute_sql("SELECT id, hash, size FROM attachment ORDER BY id LIMIT 1").fetchone()
+    while stored_bytes("attachment_content") > total:
+        row = reports.execute_sql("SELECT id, hash FROM attachment ORDER BY id LIMIT 1").fetchone()
         if row is None:
             break
         reports.execute_sql("DELETE FROM attachment WHERE id = ?", (row[0],))
         gone.add(row[1])
-        if reports.execute_sql(_IS_USED, (row[1],)).fetchone() is None:
-            excess -= row[2]
     return gone
 
 

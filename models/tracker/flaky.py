@@ -42,12 +42,14 @@ _LIST = f"""{_FOUND},
         WHERE project_id = :project AND status = 'QUARANTINED' AND test_id NOT IN (SELECT test_id FROM found)),
     bad AS MATERIALIZED (SELECT r.test_id, count(*) AS failures, max(run.created_at) AS last
         FROM recent run CROSS JOIN result r WHERE r.run_id = run.id AND r.status IN {FAILING} GROUP BY r.test_id),
-    top AS MATERIALIZED (SELECT t.id, t.class_name, t.name, shown.commits, coalesce(bad.failures, 0) AS failures,
-        bad.last FROM shown JOIN test t ON t.id = shown.test_id LEFT JOIN bad ON bad.test_id = t.id
+    top AS MATERIALIZED (SELECT t.id, t.class_name, t.name, t.file, shown.commits,
+        coalesce(bad.failures, 0) AS failures, bad.last FROM shown JOIN test t ON t.id = shown.test_id
+        LEFT JOIN bad ON bad.test_id = t.id
         ORDER BY failures DESC, coalesce(shown.commits, -1) DESC, t.class_name, t.name LIMIT {MAX_TESTS})
     SELECT top.class_name, top.name, top.commits, (SELECT count(*) FROM result r WHERE r.test_id = top.id
         AND r.run_id >= (SELECT min(id) FROM recent) AND r.run_id IN (SELECT id FROM recent)),
-        top.failures, top.last, coalesce(mark.status, 'ACTIVE'), mark.note
+        top.failures, top.last, coalesce(mark.status, 'ACTIVE'), mark.note,
+        top.file
     FROM top LEFT JOIN mark ON mark.project_id = :project AND mark.test_id = top.id
     ORDER BY top.failures DESC, coalesce(top.commits, -1) DESC, top.class_name, top.name"""  # noqa: S608
 _MARK = """
@@ -79,6 +81,7 @@ class FlakyTest:
     last_failure_at: int | None
     status: Triage
     note: str | None
+    file: str | None
 
 
 def count(project_id: int) -> int:
@@ -90,8 +93,8 @@ def tests(project_id: int) -> Sequence[FlakyTest]:
     """The flaky and the quarantined tests of a project, most failures first."""
     rows = reports.execute_sql(_LIST, {"project": project_id})
     return [
-        FlakyTest(class_name, name, commits, results, failures, last, Triage(status), note)
-        for class_name, name, commits, results, failures, last, status, note in rows
+        FlakyTest(class_name, name, commits, results, failures, last, Triage(status), note, file)
+        for class_name, name, commits, results, failures, last, status, note, file in rows
     ]
 
 

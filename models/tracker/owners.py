@@ -30,9 +30,6 @@ _FAILING_NOW = f"""
     SELECT DISTINCT t.id, t.class_name, t.file FROM result r JOIN test t ON t.id = r.test_id
     WHERE r.run_id IN (SELECT value FROM json_each(?)) AND r.status IN {FAILING}"""  # noqa: S608 (constants)
 _BY_ID = "SELECT id, class_name, file FROM test WHERE id IN (SELECT value FROM json_each(?))"
-_FILES = """
-    SELECT t.class_name, t.file FROM test t WHERE t.project_id = :project AND t.class_name = :class_name
-    AND t.name = :name"""
 
 
 @frozen
@@ -133,9 +130,7 @@ def counts(project: Project, owners: Owners, base_branch: str) -> list[OwnerCoun
             failing[owner] += 1
     for test in flaky.tests(project.id):
         if test.commits is not None:
-            values = {"project": project.id, "class_name": test.class_name, "name": test.name}
-            class_name, file = reports.execute_sql(_FILES, values).fetchone()
-            for owner in _each(owners.of(file, class_name)):
+            for owner in _each(owners.of(test.file, test.class_name)):
                 flakies[owner] += 1
     listed = [OwnerCounts(owner, failing[owner], flakies[owner]) for owner in {*failing, *flakies}]
     return sorted(listed, key=lambda row: (-row.failing, -row.flaky, row.owner is None, row.owner or ""))

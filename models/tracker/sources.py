@@ -19,7 +19,7 @@ from models.tracker.line_sets import unpack
 from models.tracker.patch import Ranges
 from models.tracker.source_archive import MAX_ARCHIVE_BYTES, BadArchive, text_files
 from models.tracker.staging import StagedRows
-from models.tracker.tables import Project, Run, reports
+from models.tracker.tables import Project, Run, reports, stored_bytes
 
 Mode = Literal["off", "upload"]
 
@@ -39,7 +39,6 @@ _STORE = """
     INSERT INTO source (run_id, path, hash) SELECT ?1, s.path, s.hash FROM sources s
     WHERE s.id IN (SELECT value FROM json_each(?2))
     ON CONFLICT (run_id, path) DO UPDATE SET hash = excluded.hash"""
-_UNUSED = "DELETE FROM source_content WHERE NOT EXISTS (SELECT 1 FROM source s WHERE s.hash = source_content.hash)"
 _BY_NAME = """
     SELECT s.path, c.content FROM source s JOIN source_content c ON c.hash = s.hash WHERE s.run_id = ?
     AND (s.path = ? OR s.path LIKE ? ESCAPE '!')"""
@@ -102,20 +101,11 @@ def add(run: Run, project: Project, settings: Settings) -> str | None:
 
 def _evict(limit: int) -> None:
     """Deletes the sources of the oldest runs beyond `limit` bytes."""
-    reports.execute_sql(_UNUSED)
-    size = "SELECT coalesce(sum(size), 0) FROM source_content"
-    while int(reports.execute_sql(size).fetchone()[0]) > limit:
+    while stored_bytes("source_content") > limit:
         oldest = reports.execute_sql("SELECT min(run_id) FROM source").fetchone()[0]
         if oldest is None:
             break
         reports.execute_sql("DELETE FROM source WHERE run_id = ?", (oldest,))
-        reports.execute_sql(_UNUSED)
-
-
-def delete_unused() -> None:
-    """Deletes the contents that no run has any more."""
-    with reports.atomic():
-        reports.execute_sql(_UNUSED)
 
 
 def covered_file(run: Run, project: Project, path: str, settings: Settings) -> CoveredFile:

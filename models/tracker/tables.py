@@ -211,6 +211,47 @@ STEPS.append(
 )
 
 
+_ADD_BYTES = (
+    "INSERT INTO stored_bytes (name, bytes) VALUES ('{0}', NEW.size)"
+    " ON CONFLICT (name) DO UPDATE SET bytes = stored_bytes.bytes + excluded.bytes"
+)
+_SUBTRACT_BYTES = "UPDATE stored_bytes SET bytes = bytes - OLD.size WHERE name = '{0}'"
+_DELETE_UNUSED = "DELETE FROM {0} WHERE hash = OLD.hash AND NOT EXISTS (SELECT 1 FROM {1} WHERE hash = OLD.hash)"
+
+
+def _totalled(table: str) -> list[str]:
+    """Triggers that keep the sum of `size` of a table of contents in `stored_bytes`."""
+    return [
+        f"CREATE TRIGGER {table}_counted AFTER INSERT ON {table} BEGIN {_ADD_BYTES.format(table)}; END",
+        f"CREATE TRIGGER {table}_removed AFTER DELETE ON {table} BEGIN {_SUBTRACT_BYTES.format(table)}; END",
+    ]
+
+
+def _used_by(table: str, contents: str, name: str, event: str) -> str:
+    """A trigger that deletes a content when its last row in `table` goes."""
+    return f"CREATE TRIGGER {name} AFTER {event} ON {table} BEGIN {_DELETE_UNUSED.format(contents, table)}; END"
+
+
+STEPS.append(
+    [
+        "CREATE TABLE stored_bytes (name TEXT PRIMARY KEY, bytes INTEGER NOT NULL)",
+        "CREATE TABLE attachment_content (hash TEXT PRIMARY KEY, size INTEGER NOT NULL)",
+        *_totalled("attachment_content"),
+        "CREATE TRIGGER attachment_stored AFTER INSERT ON attachment BEGIN INSERT INTO attachment_content (hash, size)"
+        " VALUES (NEW.hash, NEW.size) ON CONFLICT (hash) DO NOTHING; END",
+        _used_by("attachment", "attachment_content", "attachment_unused", "DELETE"),
+        "INSERT INTO attachment_content (hash, size) SELECT hash, max(size) FROM attachment GROUP BY hash",
+        *_totalled("source_content"),
+        _used_by("source", "source_content", "source_unused", "DELETE"),
+        _used_by("source", "source_content", "source_replaced", "UPDATE"),
+        "DELETE FROM source_content WHERE NOT EXISTS (SELECT 1 FROM source WHERE hash = source_content.hash)",
+        "INSERT INTO stored_bytes (name, bytes) SELECT 'source_content', sum(size) FROM source_content"
+        " HAVING count(*) > 0",
+    ]
+)
+"""A sum over all rows at each upload would cost by what is stored."""
+
+
 class Flag(peewee.BooleanField):
     """Stored as 0 or 1."""
 
@@ -356,3 +397,9 @@ class Mark(Table):
     class Meta:
         table_name = "mark"
         primary_key = peewee.CompositeKey("project", "test")
+
+
+def stored_bytes(contents: str) -> int:
+    """The bytes of all rows of a table of contents."""
+    row = reports.execute_sql("SELECT bytes FROM stored_bytes WHERE name = ?", (contents,)).fetchone()
+    return int(row[0]) if row else 0

@@ -12,7 +12,7 @@ import peewee
 
 from models.config.settings import Tracker
 from models.errors import Problem
-from models.tracker import attempts, clusters, retention, sources
+from models.tracker import attempts, clusters, retention
 from models.tracker.attachments import hashes_of
 from supervisor.clock import Clock
 from supervisor.tracker.attachments import Attachments
@@ -106,5 +106,4 @@ class Retention:
             while await self._in_store(lambda: retention.delete_some(part)):  # noqa: B023 (awaited here)
                 await asyncio.sleep(_PAUSE_SECONDS)
             await self._in_store(lambda: self._attachments.remove_unused(hashes))  # noqa: B023 (awaited here)
-        await self._in_store(sources.delete_unused)
         self._orphans = True

@@ -6,6 +6,7 @@ import itertools
 import json
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from models.tracker import codeowners, owners, queries
 from models.tracker.first_failures import first_failures
 from models.tracker.forge_links import compare_url
 from models.tracker.repository_paths import PathIndex
+from models.tracker.tables import reports
 
 API = "/api/v1"
 
@@ -176,6 +178,23 @@ def test_owners_have_their_failing_and_flaky_tests(server: Server, project: str,
     assert put(server, run["projectId"], "#" * (256 * 1024 + 1), **boss).status == 413
     assert put(server, 999_999, "* @all", **boss).status == 404
     assert put(server, run["projectId"], "", **boss).status == 400
+
+
+def test_flaky_tests_are_counted_with_one_query(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def queries_for(tests: int) -> int:
+        name = f"of {tests}"
+        with written.opened(tmp_path / "tracker.db"):
+            project = written.project(name)
+            for status in (PASSED, FAILED):
+                written.run(project, {f"A {number}": status for number in range(tests)}, commit_sha="c")
+            with monkeypatch.context() as patched:
+                count, execute = itertools.count(), reports.obj.execute_sql
+                patched.setattr(reports.obj, "execute_sql", lambda *values: (next(count), execute(*values))[1])
+                (row,) = owners.counts(project, owners.of_project(project.id), "main")
+            assert row.flaky == tests
+        return next(count)
+
+    assert queries_for(30) == queries_for(2)
 
 
 @pytest.mark.parametrize("rules", [{}, [{}], [{"pattern": "", "owner": "@a"}], [{"pattern": "a", "owner": 1}]])

@@ -98,7 +98,7 @@ def test_the_figures_are_of_all_newest_runs(project: Project) -> None:
     runs(project, "def", PASSED, ERROR, PASSED)
     last = runs(project, "ghi", FAILED)[0]
     runs(project, None, PASSED)
-    assert flaky.tests(project.id) == [FlakyTest("c.A", "a", 2, 7, 3, last.created_at, Triage.ACTIVE, None)]
+    assert flaky.tests(project.id) == [FlakyTest("c.A", "a", 2, 7, 3, last.created_at, Triage.ACTIVE, None, None)]
 
 
 def test_those_that_failed_most_often_come_first(project: Project) -> None:

@@ -15,7 +15,7 @@ from written import FAILED, NOW, PASSED, SECOND
 from models.config.settings import QualityGate
 from models.tracker import flaky, retention, tables
 from models.tracker.flaky import Triage
-from models.tracker.tables import Coverage, Failure, Output, Project, Report, Result, Run, Suite, reports
+from models.tracker.tables import Coverage, Failure, Output, Project, Report, Result, Run, Suite, reports, stored_bytes
 
 RUNNER = QualityGate()
 NEVER = 0
@@ -33,6 +33,39 @@ def expired(before: int = NEVER, keep: int = 0) -> list[int]:
 
 def ids(*runs: Run) -> list[int]:
     return [run.id for run in runs]
+
+
+def test_the_bytes_of_stored_contents_are_counted_as_rows_come_and_go(project: Project) -> None:
+    def add(run: Run, name: str, hash: str, size: int) -> None:
+        values = (run.id, name, hash, size)
+        reports.execute_sql(
+            "INSERT INTO attachment (run_id, name, hash, size, type, created_at) VALUES (?, ?, ?, ?, 't', 1)", values
+        )
+        reports.execute_sql(
+            "INSERT INTO source_content (hash, size, content) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
+            (hash, size, b""),
+        )
+        reports.execute_sql(
+            "INSERT INTO source (run_id, path, hash) VALUES (?, ?, ?)"
+            " ON CONFLICT (run_id, path) DO UPDATE SET hash = excluded.hash",
+            (run.id, name, hash),
+        )
+
+    def totals() -> tuple[int, int]:
+        return stored_bytes("attachment_content"), stored_bytes("source_content")
+
+    first, second = written.run(project), written.run(project)
+    for name in ("a", "b"):
+        add(first, name, "shared", 100)
+    add(first, "c", "own", 10)
+    add(second, "a", "shared", 100)
+    assert totals() == (110, 110)
+    add(first, "c", "changed", 1)
+    assert totals() == (111, 101), "a replaced source is gone, an attachment stays"
+    Run.delete().where(Run.id == first.id).execute()
+    assert totals() == (100, 100)
+    Run.delete().where(Run.id == second.id).execute()
+    assert totals() == (0, 0)
 
 
 def test_off_nothing_expires(project: Project) -> None:
