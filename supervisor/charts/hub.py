@@ -11,10 +11,11 @@ from attrs import evolve
 
 from models.charts.responses import HubItem
 from models.errors import Upstream
-from supervisor.charts.http import urls
-from supervisor.charts.http.client import Fetcher, Request
-from supervisor.charts.http.urls import Url
+from supervisor.charts.fetcher import Fetcher
 from supervisor.clock import Clock
+from supervisor.http import urls
+from supervisor.http.client import Request
+from supervisor.http.urls import Url
 
 _HELM_PACKAGE_KIND = "0"
 """Artifact Hub's package kind for helm charts."""

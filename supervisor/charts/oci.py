@@ -18,11 +18,12 @@ from models.charts.archive import ChartArchive
 from models.charts.refs import ChartRef
 from models.deadline import checkpoint
 from models.errors import Invalid, NotFound, Problem, TimedOut, Upstream
-from supervisor.charts.http import urls
-from supervisor.charts.http.client import Fetcher, Request, Response
-from supervisor.charts.http.urls import Login, Url
+from supervisor.charts.fetcher import Fetcher
 from supervisor.charts.registry_logins import RegistryLogins, shares_domain
 from supervisor.charts.workers import Workers
+from supervisor.http import urls
+from supervisor.http.client import Request, Response
+from supervisor.http.urls import Login, Url
 
 CONFIG = "application/vnd.cncf.helm.config.v1+json"
 CONTENT = "application/vnd.cncf.helm.chart.content.v1.tar+gzip"

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from supervisor.charts import registry_logins
-from supervisor.charts.http.urls import Login, Url
 from supervisor.charts.kube.config import Stamp, stamp
+from supervisor.http.urls import Login, Url
 
 _DOCKER_HUB = "index.docker.io"
 _ALSO_DOCKER_HUB = ("docker.io", "registry-1.docker.io")

@@ -19,10 +19,11 @@ from tornado.httputil import HTTPHeaders
 from models.charts import repositories, repository_index
 from models.charts.repositories import FoundVersion, Source, catalogue
 from models.errors import Conflict, Invalid, NotFound, Problem, Unavailable, Upstream
-from supervisor.charts.http import urls
-from supervisor.charts.http.client import Fetcher, Request, Response
-from supervisor.charts.http.urls import Login, Url
+from supervisor.charts.fetcher import Fetcher
 from supervisor.clock import Clock
+from supervisor.http import urls
+from supervisor.http.client import Request, Response
+from supervisor.http.urls import Login, Url
 
 Result = TypeVar("Result")
 

@@ -23,11 +23,11 @@ from attrs import frozen
 from models.charts import helm_errors
 from models.config.settings import Config
 from models.errors import Failed, Problem
+from supervisor.charts.fetcher import Fetcher
 from supervisor.charts.helm.recovery import Recovery
 from supervisor.charts.helm.releases import ByHelm
 from supervisor.charts.helm.runner import Bounds
 from supervisor.charts.helm.slots import Helm
-from supervisor.charts.http.client import Fetcher
 from supervisor.charts.hub import Hub
 from supervisor.charts.isolated import Isolation
 from supervisor.charts.kube.config import Kube, Place

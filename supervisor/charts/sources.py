@@ -16,14 +16,15 @@ from models.charts.repositories import FoundVersion, Source
 from models.charts.schema_refs import Reference, check_schema
 from models.charts.tar_reader import ArchiveLimits
 from models.errors import Invalid, NotFound, Upstream
+from supervisor.charts.fetcher import Fetcher
 from supervisor.charts.helm.runner import Bounds
 from supervisor.charts.helm.slots import Helm
-from supervisor.charts.http import urls
-from supervisor.charts.http.client import Fetcher, Request, Response
-from supervisor.charts.http.urls import Url
 from supervisor.charts.oci import Registries, digest_of
 from supervisor.charts.repositories import Repositories, login
 from supervisor.charts.workers import Workers
+from supervisor.http import urls
+from supervisor.http.client import Request, Response
+from supervisor.http.urls import Url
 
 _MAX_PROVENANCE_BYTES = 1024**2
 _MAX_SCHEMA_IN_THREAD_BYTES = 1024**2

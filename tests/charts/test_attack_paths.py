@@ -9,8 +9,8 @@ from charting import KEY, tint, upload
 from talk import running_server
 
 from models.errors import Invalid
-from supervisor.charts.http.dns import Policy
 from supervisor.charts.repositories import configured
+from supervisor.http.dns import Policy
 
 
 @pytest.mark.parametrize("address", ["::ffff:0:127.0.0.1", "::ffff:0:a9fe:a9fe", "::ffff:0:0:0"])

@@ -21,10 +21,11 @@ from places import Reply, Web
 from models.config.settings import ChartSecurity, Fetch
 from models.errors import Invalid, Problem, TimedOut, Upstream
 from models.supervision.process import Seconds
-from supervisor.charts.http import urls
-from supervisor.charts.http.client import Fetcher, Lookup, Request, Response
-from supervisor.charts.http.dns import Policy
-from supervisor.charts.http.urls import Login
+from supervisor.charts.fetcher import Fetcher
+from supervisor.http import urls
+from supervisor.http.client import Lookup, Request, Response
+from supervisor.http.dns import Policy
+from supervisor.http.urls import Login
 
 
 @pytest.fixture
@@ -401,7 +402,7 @@ def secure(authority: trustme.CA) -> Iterator[Web]:
 
 
 def _trusting(monkeypatch: pytest.MonkeyPatch, folder: Path, authority: trustme.CA) -> None:
-    from supervisor.charts.http import client as module
+    from supervisor.http import client as module
 
     file = folder / "ca.pem"
     authority.cert_pem.write_to_path(str(file))

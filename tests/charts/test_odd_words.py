@@ -28,12 +28,13 @@ from models.charts.repository_index import IndexChart, IndexVersion
 from models.charts.resources import named
 from models.config.settings import ChartSecurity, Fetch
 from models.errors import Invalid, Upstream
-from supervisor.charts.http import urls
-from supervisor.charts.http.client import Fetcher, Request
+from supervisor.charts.fetcher import Fetcher
 from supervisor.charts.kube.releases import Native
 from supervisor.charts.oci import Registries
 from supervisor.charts.registry_logins import RegistryLogins
 from supervisor.charts.workers import Workers
+from supervisor.http import urls
+from supervisor.http.client import Request
 
 
 @pytest.fixture
@@ -150,7 +151,7 @@ def test_no_challenge_of_a_registry_takes_for_ever() -> None:
 
 
 def test_no_name_of_a_host_takes_for_ever() -> None:
-    assert quickly("from supervisor.charts.http.urls import parse\nparse('http://' + 'é.' * 5_000_000)") == "Invalid"
+    assert quickly("from supervisor.http.urls import parse\nparse('http://' + 'é.' * 5_000_000)") == "Invalid"
 
 
 def quickly(program: str) -> str:

@@ -24,9 +24,9 @@ from supervisor import maintenance, services
 from supervisor.accounts import passwords, throttle
 from supervisor.charts import hub, isolated_child, repositories, sources, workers
 from supervisor.charts.helm import runner
-from supervisor.charts.http import client as fetcher
 from supervisor.charts.kube import client
 from supervisor.charts.kube import releases as kube_releases
+from supervisor.http import client as fetcher
 from supervisor.processes import event_writer, health, instance
 from supervisor.processes import history as our_history
 from supervisor.tracker import ingest

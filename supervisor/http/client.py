@@ -27,11 +27,9 @@ from tornado.iostream import IOStream, StreamClosedError, UnsatisfiableReadError
 from tornado.netutil import Resolver
 from tornado.tcpclient import TCPClient
 
-from models.config.settings import ChartSecurity, Fetch
 from models.errors import Failed, Invalid, Problem, TimedOut, Unavailable, Upstream
-from supervisor.charts.http import urls
-from supervisor.charts.http.dns import Addresses, CoalescingResolver, Policy
-from supervisor.charts.http.urls import Login, Url
+from supervisor.http.dns import Addresses, CoalescingResolver, Policy
+from supervisor.http.urls import Login, Url
 
 log = logging.getLogger("fetch")
 
@@ -44,7 +42,7 @@ class Request:
     """A request to send. `body` is bytes or a file; `into` is the file for the response body, or None for memory.
 
     The response body may have `max_bytes` bytes. `login` goes only to the origin of `url`, or with `pass_login`
-    wherever redirects lead; `token` (Bearer) goes only to the origin.
+    wherever redirects lead; `token` goes only to the origin.
     """
 
     url: Url
@@ -55,6 +53,8 @@ class Request:
     body: bytes | Path | None = None
     login: Login | None = None
     token: str | None = field(default=None, repr=False)
+    auth_scheme: str = "Bearer"
+    """Of `token`."""
     pass_login: bool = False
     verify: bool = True
     """Whether to verify the certificate."""
@@ -203,13 +203,27 @@ _LOCAL_ERRORS = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS)
 """Errors of this machine, not of the server."""
 
 
-class Fetcher:
-    def __init__(self, limits: Fetch, security: ChartSecurity, lookup: Lookup | None = None) -> None:
+@frozen
+class Rules:
+    """Where a client may connect and for how long, with the names of the settings for messages."""
+
+    policy: Policy
+    timeout: float
+    timeout_setting: str
+    hosts_setting: str
+    max_redirects: int | None = None
+    """None: a redirect is returned like any response."""
+    needs_https: bool = False
+    """Whether http is refused but for allowed hosts."""
+    ca_file: Path | None = None
+    """Certificates that are trusted in addition to the system's."""
+
+
+class GuardedClient:
+    def __init__(self, rules: Rules, lookup: Lookup | None = None) -> None:
         """`lookup` resolves a name; the system's resolver by default."""
-        self.limits = limits
-        self.policy = Policy(
-            security.block_private_networks, frozenset(urls.host_port(one) for one in security.allowed_hosts)
-        )
+        self.rules = rules
+        self.policy = rules.policy
         self._lookup = lookup or CoalescingResolver()
         self._slots = asyncio.Semaphore(MAX_CONCURRENT_FETCHES)
 
@@ -221,7 +235,12 @@ class Fetcher:
         if reason is None and (":" in url.host or url.host.replace(".", "").isdigit()):
             reason = self.policy.refusal(url.host)
         if reason:
-            raise _refused(url, reason)
+            raise self._refused(url, f"its address is {reason}")
+        if self.rules.needs_https and url.scheme != "https":
+            raise self._refused(url, "it is not https")
+
+    def _refused(self, url: Url, reason: str) -> Invalid:
+        return Invalid(f"{url} is refused: {reason} (see {self.rules.hosts_setting})")
 
     async def fetch(self, request: Request) -> Response:
         """Sends a request and follows redirects. The caller judges the status.
@@ -230,22 +249,23 @@ class Fetcher:
         `TimedOut`.
         """
         try:
-            async with asyncio.timeout(self.limits.timeout), self._slots:
+            async with asyncio.timeout(self.rules.timeout), self._slots:
                 return await self._followed(request)
         except TimeoutError:
-            took = f"svc.fetch.timeout ({self.limits.timeout:g} s)"
+            took = f"{self.rules.timeout_setting} ({self.rules.timeout:g} s)"
             raise TimedOut(f"{request.url} took longer than {took}") from None
 
     async def _followed(self, request: Request) -> Response:
         url, method = request.url, request.method
-        for _ in range(self.limits.max_redirects + 1):
+        most = self.rules.max_redirects
+        for _ in range((most or 0) + 1):
             response = await self._sent(request, url, method)
             location = response.headers.get("Location")
-            if response.status not in _REDIRECT_STATUSES or not location or request.body is not None:
+            if response.status not in _REDIRECT_STATUSES or not location or request.body is not None or most is None:
                 return response
             url = url.linked(location)
             method = "HEAD" if method == "HEAD" else "GET"
-        raise Upstream(f"{request.url} leads to more than {self.limits.max_redirects} redirects")
+        raise Upstream(f"{request.url} leads to more than {most} redirects")
 
     async def _sent(self, request: Request, url: Url, method: str) -> Response:
         """One request to one URL."""
@@ -274,7 +294,7 @@ class Fetcher:
         is_downgrade = request.url.scheme == "https" and url.scheme == "http"
         login = request.login or request.url.login
         if request.token and is_same_origin:
-            headers["Authorization"] = f"Bearer {request.token}"
+            headers["Authorization"] = f"{request.auth_scheme} {request.token}"
         elif login and (is_same_origin or (request.pass_login and not is_downgrade)):
             pair = f"{login.username}:{login.password}".encode()
             headers["Authorization"] = f"Basic {base64.b64encode(pair).decode()}"
@@ -291,7 +311,7 @@ class Fetcher:
     async def _connected(self, url: Url, verify: bool) -> AsyncIterator[IOStream]:
         """A connection to one of the checked addresses; always closed."""
         client = TCPClient(resolver=_CheckedResolver(self, url))
-        options = await asyncio.to_thread(_tls, verify) if url.scheme == "https" else None
+        options = await asyncio.to_thread(_tls, verify, self.rules.ca_file) if url.scheme == "https" else None
         stream = await client.connect(url.host, url.port, ssl_options=options, max_buffer_size=_MAX_MEMORY_BYTES)
         try:
             yield stream
@@ -307,14 +327,14 @@ class Fetcher:
         if not self.policy.is_allowed(url.host, url.port):
             for _, address in addresses:
                 if reason := self.policy.refusal(address[0]):
-                    raise _refused(url, reason)
+                    raise self._refused(url, f"its address is {reason}")
         return addresses
 
 
 class _CheckedResolver(Resolver):
     """Resolves to the checked addresses only."""
 
-    def initialize(self, fetcher: Fetcher, url: Url) -> None:
+    def initialize(self, fetcher: GuardedClient, url: Url) -> None:
         self._fetcher, self._url = fetcher, url
 
     async def resolve(self, host: str, port: int, family: socket.AddressFamily = socket.AF_UNSPEC) -> Addresses:
@@ -327,13 +347,11 @@ def _failure(url: Url, error: BaseException | None) -> Problem:
     return Upstream(f"{url} cannot be reached: {_reason(error)}")
 
 
-def _refused(url: Url, reason: str) -> Invalid:
-    return Invalid(f"{url} is refused: its address is {reason} (see svc.security.allowed-hosts)")
-
-
 @cache
-def _tls(verify: bool) -> ssl.SSLContext:
+def _tls(verify: bool, ca_file: Path | None) -> ssl.SSLContext:
     context = ssl.create_default_context()
+    if ca_file is not None:
+        context.load_verify_locations(ca_file)
     if not verify:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
