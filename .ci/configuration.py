@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from models.config import loader, parsers  # noqa: E402 (found by the line above)
-from models.config.settings import Config  # noqa: E402
+from models.config.settings import Config, Forge  # noqa: E402
 from models.supervision.process import Dependency, HealthCheck, ProcessSpec, Seconds, Size  # noqa: E402
 from models.supervision.schedule import Schedule  # noqa: E402
 
@@ -30,6 +30,7 @@ SECTIONS: Mapping[str, tuple[type, str]] = {
     "process": (ProcessSpec, ""),
     "health-check": (HealthCheck, ""),
     "schedule": (Schedule, ""),
+    "forge": (Forge, ""),
 }
 """The table's name -> whose properties it lists, and what stands before them."""
 
@@ -48,6 +49,7 @@ _KINDS: tuple[tuple[Any, str], ...] = (
     (parsers.Increase, "number, 0 to 10000"),
     (parsers.Span, "time, more than 0"),
     (parsers.Url, "URL"),
+    (parsers.ForgeUrl, "URL"),
     (parsers.Host, "host"),
     (bool, "`true`, `false`"),
     (int, "number"),

@@ -9,7 +9,8 @@ from typing import Any
 
 from attrs import NOTHING, evolve
 
-from models.config import env_files, parsers
+from models.config import env_files, parsers, secret_files
+from models.config.parsers import ValidationError
 from models.config.settings import MAX_SOCKET_PATH_BYTES, Config
 from models.supervision.captured_logs import with_log
 from models.supervision.process import Condition, Dependency, ProcessSpec, Restart, circle
@@ -74,6 +75,7 @@ class CrossChecks:
         if is_half and not self._is_faulty("server.tls"):
             self._fault("server.tls", "certificate and key must be given together")
         self._check_socket(config)
+        self._check_secret_files(config)
         specs = config.supervisor.processes
         for spec in specs.values():
             self._check_process(spec, specs)
@@ -91,6 +93,24 @@ class CrossChecks:
             self._fault(f"{at}.mode", f"{socket.mode} needs a path outside server.data-dir, which has mode 0700")
         if path == "none" and not config.server.address:
             self._fault(f"{at}.path", "none leaves no way to the server: server.address is none too")
+
+    def _check_secret_files(self, config: Config) -> None:
+        if config.server.secret_key_file is not None:
+            self._check_file("server.secret-key-file", secret_files.key_of, config.server.secret_key_file)
+        if (ca_file := config.server.outbound.ca_file) is not None and not os.access(ca_file, os.R_OK):
+            self._fault("server.outbound.ca-file", f"{parsers.shown(str(ca_file))} cannot be read")
+        for name, forge in config.tracker.forges.items():
+            at = f"tracker.forges.{name}"
+            if forge.token is not None and forge.token_file is not None:
+                self._fault(at, "token and token-file cannot be given together")
+            elif forge.token_file is not None:
+                self._check_file(f"{at}.token-file", secret_files.token_of, forge.token_file)
+
+    def _check_file(self, at: str, read: Callable[[Path], object], path: Path) -> None:
+        try:
+            read(path)
+        except ValidationError as why:
+            self._fault(at, why)
 
     def _check_groups(self, config: Config) -> None:
         processes = config.supervisor.processes

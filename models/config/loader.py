@@ -217,7 +217,7 @@ def differences(old: Config, new: Config) -> list[str]:
     before, after = old.supervisor.processes, new.supervisor.processes
     names = [name for name in {**before, **after} if before.get(name) != after.get(name)]
     return [
-        *(path for path in _PROPERTIES if _get(old, path) != _get(new, path)),
+        *(path for path in (*_PROPERTIES, "tracker.forges") if _get(old, path) != _get(new, path)),
         *(f"{PROCESSES}.{name}" for name in names),
     ]
 
@@ -452,7 +452,7 @@ def _entry_of(base: Any, key: str, raw: Raw) -> dict[str, Raw]:
     A value that has a property of a process is a whole process, whatever dots its name has.
     """
     name, _, rest = key.partition(".")
-    if base is _Limit and rest:
+    if base is not ProcessSpec and attrs.has(base) and rest and not isinstance(raw, dict):
         return {name: {rest: raw}}
     properties = {key.partition(".")[0] for key in raw} if isinstance(raw, dict) else set()
     whole = raw is None or not properties.isdisjoint(fields_of(ProcessSpec))

@@ -344,6 +344,20 @@ def url(raw: str) -> str:
     return raw
 
 
+def forge_url(raw: str) -> str:
+    """The URL of a forge, without a trailing slash. A fault does not show it where it holds a password."""
+    parts = urlsplit(url(raw))
+    if parts.username is not None or parts.query or parts.fragment:
+        raise ValidationError("must have no username, query or fragment")
+    return raw.rstrip("/")
+
+
+def forge_name(raw: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", raw):
+        raise ValidationError("is not a name of a forge (1 to 64 letters, digits, underscores or hyphens)", raw)
+    return raw
+
+
 def syslog_address(raw: str) -> str:
     """The path of a socket, or `udp://host:port`."""
     try:
@@ -429,6 +443,7 @@ Filled = Annotated[str, filled]
 Host = Annotated[str, host]
 Url = Annotated[str, url]
 Token = Annotated[str, token]
+ForgeUrl = Annotated[str, forge_url]
 Port = Annotated[int, between(0, 65535)]  # 0: any that is free
 Count = Annotated[int, at_least(1)]
 Count0 = Annotated[int, at_least(0)]  # where 0 has a meaning

@@ -12,8 +12,21 @@ from typing import Annotated, Literal
 
 from attrs import Factory, field, frozen
 
-from models.config import parsers
-from models.config.parsers import Bytes, Count, Count0, Filled, Host, Increase, Percent, Port, Span, Token, Url
+from models.config import parsers, secret_files
+from models.config.parsers import (
+    Bytes,
+    Count,
+    Count0,
+    Filled,
+    ForgeUrl,
+    Host,
+    Increase,
+    Percent,
+    Port,
+    Span,
+    Token,
+    Url,
+)
 from models.supervision.process import LogMode, ProcessSpec, Seconds, Size
 
 KIB, MIB, DAY = 1024, 1024**2, 86400
@@ -43,6 +56,17 @@ class UnixSocket:
 
 
 @frozen
+class Outbound:
+    """Requests to forges."""
+
+    allowed_hosts: tuple[Annotated[str, parsers.host_port], ...] = ()
+    block_private_networks: bool = True
+    timeout: Span = Seconds(10)
+    ca_file: Path | None = None
+    max_answer: Bytes = Size(MIB)
+
+
+@frozen
 class Server:
     address: Annotated[tuple[Host, ...], parsers.addresses] = ("127.0.0.1",)
     """Empty: no TCP."""
@@ -61,6 +85,8 @@ class Server:
     stream_replay: Count0 = 1000
     shutdown_timeout: Seconds = Seconds(30)
     database_url: Annotated[str, parsers.database_url] | None = field(default=None, repr=False)
+    secret_key_file: Path | None = None
+    outbound: Outbound = Outbound()
 
     @property
     def control_socket(self) -> str | None:
@@ -264,9 +290,19 @@ class Attachments:
 
 @frozen
 class Source:
-    mode: Literal["off", "upload"] = "off"
+    mode: Literal["off", "upload", "forge"] = "off"
     file: Bytes = Size(MIB)
     cache: Bytes = Size(64 * MIB)
+
+
+@frozen
+class Forge:
+    type: Literal["github", "gitlab", "forgejo"]
+    url: ForgeUrl
+    api_url: ForgeUrl | None = None
+    token: Annotated[str, secret_files.check_token] | None = field(default=None, repr=False)
+    token_file: Path | None = None
+    repositories: tuple[Filled, ...] = ("*",)
 
 
 @frozen
@@ -277,6 +313,7 @@ class Tracker:
     limits: ReportLimits = ReportLimits()
     attachments: Attachments = Attachments()
     source: Source = Source()
+    forges: Mapping[Annotated[str, parsers.forge_name], Forge] = Factory(dict)
     retain_days: Count0 = 0
     retain_runs: Count0 = 0
 

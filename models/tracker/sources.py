@@ -21,7 +21,7 @@ from models.tracker.source_archive import MAX_ARCHIVE_BYTES, BadArchive, text_fi
 from models.tracker.staging import StagedRows
 from models.tracker.tables import Project, Run, reports, stored_bytes
 
-Mode = Literal["off", "upload"]
+Mode = Literal["off", "upload", "forge"]
 
 MAX_LINES = 20_000
 """Lines shown of one file."""

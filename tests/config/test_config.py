@@ -13,7 +13,7 @@ import pytest
 
 from models.children import Limits
 from models.config.loader import VARIABLES, differences, load
-from models.config.settings import BadConfig, Config
+from models.config.settings import BadConfig, Config, Forge
 from models.supervision.process import (
     Condition,
     Dependency,
@@ -86,6 +86,12 @@ DEFAULTS: dict[str, object] = {
     "server.stream-replay": 1000,
     "server.shutdown-timeout": 30,
     "server.database-url": None,
+    "server.secret-key-file": None,
+    "server.outbound.allowed-hosts": (),
+    "server.outbound.block-private-networks": True,
+    "server.outbound.timeout": 10,
+    "server.outbound.ca-file": None,
+    "server.outbound.max-answer": MIB,
     "supervisor.node-name": None,
     "supervisor.description": "",
     "supervisor.auto-start": True,
@@ -170,6 +176,7 @@ DEFAULTS: dict[str, object] = {
     "tracker.source.mode": "off",
     "tracker.source.file": MIB,
     "tracker.source.cache": 64 * MIB,
+    "tracker.forges": {},
     "tracker.runs.settle": 600,
     "tracker.runs.incomplete-after": 7200,
     "tracker.limits.file": 25 * MIB,
@@ -1024,7 +1031,7 @@ def test_an_unreadable_file_is_reported(tmp_path: Path) -> None:
 
 
 def test_there_is_a_variable_for_every_property_outside_processes() -> None:
-    paths = DEFAULTS.keys() - {"supervisor.processes", "supervisor.groups"}
+    paths = DEFAULTS.keys() - {"supervisor.processes", "supervisor.groups", "tracker.forges"}
     assert {path.upper().replace(".", "_").replace("-", "_") for path in paths} == VARIABLES
     assert len(VARIABLES) == len(paths)
     assert {"SERVER_PORT", "SVC_SECURITY_API_KEY", "TRACKER_SECURITY_REQUIRE_INGEST_TOKEN"} <= VARIABLES
@@ -1190,3 +1197,58 @@ def test_groups_are_read_with_their_members(read: Read) -> None:
 def test_an_error_of_a_group_is_reported_with_its_path(faults: Faults, text: str, fault: str) -> None:
     (line,) = faults(f"supervisor:\n  processes: {{web: {{command: [run]}}}}\n  {text}")
     assert line.startswith(fault)
+
+
+# -- forges
+
+
+def test_a_forge_is_read_with_its_defaults(read: Read, tmp_path: Path) -> None:
+    (tmp_path / "token").write_text(" from-a-file\n")
+    text = f"""
+        tracker:
+          forges:
+            main: {{type: github, url: "https://github.com/", token: tok-secret}}
+            lab:
+              {{type: gitlab, url: "https://git.example:8443/lab", token-file: {tmp_path / "token"}, repositories: [a/*]}}
+            tea.url: http://tea.example
+            tea.type: forgejo
+            tea.api-url: https://api.tea.example
+    """
+    config = read(text)
+    assert config.tracker.forges == {
+        "main": Forge("github", "https://github.com", token="tok-secret"),
+        "lab": Forge("gitlab", "https://git.example:8443/lab", token_file=tmp_path / "token", repositories=("a/*",)),
+        "tea": Forge("forgejo", "http://tea.example", "https://api.tea.example"),
+    }
+    assert "tok-secret" not in repr(config)
+    other = attrs.evolve(config, tracker=attrs.evolve(config.tracker, forges={}))
+    assert differences(config, other) == ["tracker.forges"]
+
+
+@pytest.mark.parametrize(
+    ("forge", "fault"),
+    [
+        ("{type: github}", "tracker.forges.x.url: is required"),
+        ("{url: https://a.example}", "tracker.forges.x.type: is required"),
+        ("{type: svn, url: https://a.example}", "tracker.forges.x.type: 'svn' is not one of github, gitlab, forgejo"),
+        ("{type: github, url: https://u:p-secret@a.example}", "must have no username, query or fragment"),
+        ("{type: github, url: ssh://a.example}", "is not an http or https URL with a host"),
+        ("{type: github, url: https://a.example, token: 'p-secret x'}", "tracker.forges.x.token: must have 1 to 4096"),
+        ("{type: github, url: https://a.example, token: p-secret, token-file: /f}", "cannot be given together"),
+        ("{type: github, url: https://a.example, token-file: /nowhere/f}", "'/nowhere/f' cannot be read: No such file"),
+        ("{type: github, url: https://a.example, app: 1}", "tracker.forges.x.app: unknown property"),
+    ],
+)
+def test_a_fault_of_a_forge_is_reported_without_its_secret(read: Read, forge: str, fault: str) -> None:
+    with pytest.raises(BadConfig) as caught:
+        read(f"tracker: {{forges: {{x: {forge}}}}}")
+    assert [fault in line for line in caught.value.faults] == [True]
+    assert "p-secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("content", ["", "c2hvcnQ=", "not base64 at all", "A" * 64])
+def test_a_key_file_that_holds_no_key_is_reported(read: Read, tmp_path: Path, content: str) -> None:
+    (tmp_path / "key").write_text(content)
+    with pytest.raises(BadConfig) as caught:
+        read(f"server: {{secret-key-file: {tmp_path / 'key'}}}")
+    assert caught.value.faults == ("server.secret-key-file: must hold 32 random bytes in base64",)

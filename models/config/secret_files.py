@@ -1,0 +1,44 @@
+"""Secrets that the configuration names by a file. No message has any of a secret."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from pathlib import Path
+
+from models.config.parsers import ValidationError
+
+MAX_TOKEN_CHARACTERS = 4096
+KEY_BYTES = 32
+_MAX_FILE_BYTES = 64 * 1024
+
+
+def check_token(text: str) -> str:
+    """A token that a header can hold. Raises `ValidationError`."""
+    if not 0 < len(text) <= MAX_TOKEN_CHARACTERS or not text.isascii() or not text.isprintable() or " " in text:
+        raise ValidationError(f"must have 1 to {MAX_TOKEN_CHARACTERS} printable ASCII characters without spaces")
+    return text
+
+
+def token_of(path: Path) -> str:
+    """The token in a file, without white space around it. Raises `ValidationError`."""
+    return check_token(_content(path).decode("utf-8", "replace").strip())
+
+
+def key_of(path: Path) -> bytes:
+    """The key of 32 bytes in a file, which has it in base64. Raises `ValidationError`."""
+    try:
+        key = base64.b64decode(_content(path).strip(), validate=True)
+    except binascii.Error:
+        key = b""
+    if len(key) != KEY_BYTES:
+        raise ValidationError(f"must hold {KEY_BYTES} random bytes in base64")
+    return key
+
+
+def _content(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(_MAX_FILE_BYTES)
+    except OSError as error:
+        raise ValidationError(f"cannot be read: {error.strerror}", path) from None
