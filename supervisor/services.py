@@ -51,6 +51,7 @@ from supervisor.processes.usage import Meter
 from supervisor.pubsub import PubSub
 from supervisor.systemd import VARIABLES, Systemd
 from supervisor.tracker.attachments import Attachments
+from supervisor.tracker.forge_sources import ForgeSources
 from supervisor.tracker.ingest import Ingest
 from supervisor.tracker.retention import Retention
 from supervisor.tracker.store import open_store, store_location
@@ -143,6 +144,7 @@ class Services:
         self.attachments = Attachments(attached.dir or own_folder, attached, clock, self.run_in_tracker)
         self.retention = Retention(settings.tracker, clock, self.run_in_tracker, self.attachments)
         self.runs.subscribe(self.retention.notice)
+        self.forges = ForgeSources(settings)
         publish_run = _discard if self.sharing else self.runs.publish  # shared runs come back from the database
         self.ingest = Ingest(self.data_dir / "incoming", settings, clock, publish_run, self.attachments)
 
@@ -224,6 +226,7 @@ class Services:
         await self.ingest.close(_seconds_until(end))
         await self.accounts.close()
         await self.charts.close()
+        self.forges.close()
         if not self._leaves_processes:
             await self.context.orphans.end_remaining()
         if self.sharing is not None:

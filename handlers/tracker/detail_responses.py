@@ -94,7 +94,8 @@ class AttachmentList:
 class CoveredFileInfo:
     """A file with the ranges of lines that a run covers, misses and that were changed; both ends are included.
 
-    `source` is the text, null where it is not stored or not shown to the caller; `url` is the file on the forge.
+    `source` is the text, null where it is not stored or not shown to the caller; `url` is the file on the forge;
+    `reason` says why a member gets no text from it.
     """
 
     run_id: int
@@ -106,3 +107,4 @@ class CoveredFileInfo:
     changed_ranges: Sequence[Sequence[int]]
     url: str | None
     source: str | None
+    reason: str | None

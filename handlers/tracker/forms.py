@@ -12,9 +12,11 @@ from handlers.tracker.projects import read_triage
 from models.accounts import permissions
 from models.accounts.accounts import User
 from models.accounts.permissions import PROJECT_ROLES, ProjectRole
+from models.config.secret_files import MAX_TOKEN_CHARACTERS
 from models.errors import NotFound
-from models.tracker import flaky, quality_gate, settings
+from models.tracker import flaky, forges, quality_gate, settings
 from models.tracker import visibility as visible
+from models.tracker.forges import TokenChange
 from models.tracker.tables import Project, reports
 
 Result = TypeVar("Result")
@@ -27,6 +29,13 @@ class TrackedPage(Page):
         """Runs `query` in the worker. `NotFound` redirects an anonymous caller to the login."""
         try:
             return await self.services.run_in_tracker(query)
+        except NotFound as missing:
+            raise self.unseen(missing.message) from None
+
+    async def query_fast(self, query: Callable[[], Result]) -> Result:
+        """Reads a few rows, as `query_store`, on the loop where the store is a file."""
+        try:
+            return await self.services.read_fast(query)
         except NotFound as missing:
             raise self.unseen(missing.message) from None
 
@@ -70,6 +79,17 @@ class SettingsForm(Form):
             "defaults": quality_gate.thresholds(Project(), self.services.config.tracker.quality_gate),
             "owns": owns,
             "members": permissions.members_of(project.id) if owns else [],
+            **(self._forge(project) if owns else {}),
+        }
+
+    def _forge(self, project: Project) -> dict[str, Any]:
+        tracker = self.services.config.tracker
+        return {
+            "forge": self.services.forges.state(project.id, forges.link(project, tracker.forges)),
+            "offered": forges.offered(project),
+            "modes": settings.SOURCE_MODES,
+            "default_mode": tracker.source.mode,
+            "token_limit": MAX_TOKEN_CHARACTERS,
         }
 
 
@@ -83,6 +103,24 @@ class Settings(SettingsForm):
     async def post(self, id: str) -> None:
         columns = settings.read(self.form())
         await self.change(id, "WRITE", lambda project: settings.change(project, columns), "/settings")
+
+
+class Forge(SettingsForm):
+    """Where source lines come from. An empty token stays as it is."""
+
+    @shown_again
+    async def post(self, id: str) -> None:
+        form, sources, now = self.form(), self.services.forges, self.services.clock.now()
+        texts = {name: form.get(name, "").strip() or None for name in ("source_mode", "forge_repo")}
+        columns, token = settings.read_json(texts), None
+        if form.get("remove_token"):
+            token = TokenChange(None)
+        elif typed := form.get("forge_token", "").strip():
+            token = TokenChange(settings.read_token(typed))
+        await self.change(
+            id, "OWNER", lambda project: forges.change(project, columns, token, sources.secrets, now), "/settings"
+        )
+        sources.forget_refusal(int(id))
 
 
 class Visibility(SettingsForm):
@@ -127,6 +165,7 @@ class RunDeletion(Form):
 routes: list[Route] = [
     (r"/projects/([0-9]{1,18})/settings", Settings),
     (r"/projects/([0-9]{1,18})/visibility", Visibility),
+    (r"/projects/([0-9]{1,18})/forge", Forge),
     (r"/projects/([0-9]{1,18})/members", Members),
     (r"/projects/([0-9]{1,18})/members/([0-9]{1,18})/remove", Removal),
     (r"/projects/([0-9]{1,18})/flaky/status", FlakyStatus),

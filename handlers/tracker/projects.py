@@ -14,12 +14,22 @@ from handlers.routing import Route
 from handlers.tracker import lists, serializers
 from handlers.tracker.base import Tracked, in_snapshot, test_argument
 from handlers.tracker.lists import ListHandler
-from handlers.tracker.responses import FlakyInfo, ProjectDetail, ProjectInfo, RunInfo, TestHistory, TriageInfo
+from handlers.tracker.responses import (
+    FlakyInfo,
+    ForgeInfo,
+    ProjectDetail,
+    ProjectInfo,
+    RunInfo,
+    TestHistory,
+    TriageInfo,
+)
 from models.accounts import permissions
+from models.config.secret_files import MAX_TOKEN_CHARACTERS
 from models.errors import Invalid
 from models.paging import INT64, decode_cursor, encode_cursor
-from models.tracker import first_failures, flaky, owners, quality_gate, queries, settings, visibility
+from models.tracker import first_failures, flaky, forges, owners, quality_gate, queries, settings, visibility
 from models.tracker.flaky import Triage
+from models.tracker.forges import TokenChange
 from models.tracker.tables import Project as ProjectRow
 from models.tracker.tables import Test, reports
 
@@ -121,6 +131,12 @@ _SETTINGS = (
         "Where source lines come from",
         {"type": ["string", "null"], "enum": [*settings.SOURCE_MODES, None]},
     ),
+    Field("forgeRepo", "The repository on a forge from which source files are read for members", _OR_NULL),
+    Field(
+        "forgeToken",
+        "The token for that forge; it is never shown",
+        _OR_NULL | {"writeOnly": True, "maxLength": MAX_TOKEN_CHARACTERS},
+    ),
 )
 _COLUMNS = {field.name: re.sub("[A-Z]", lambda match: f"_{match[0].lower()}", field.name) for field in _SETTINGS}
 
@@ -136,7 +152,7 @@ class ProjectSettings(Tracked):
             path=["id"],
             query=[_ID],
             body=Body("application/json", _SETTINGS),
-            fails=[404],
+            fails=[404, 409],
             name="project_settings",
         )
     }
@@ -147,18 +163,47 @@ class ProjectSettings(Tracked):
         body = self.body_object()
         if unknown := sorted(set(body) - set(_COLUMNS)):
             raise Invalid(f"{unknown[0]} is not a setting of a project; these are: {', '.join(_COLUMNS)}")
+        token = TokenChange(settings.read_token(body.pop("forgeToken"))) if "forgeToken" in body else None
         try:
             columns = settings.read_json({_COLUMNS[name]: value for name, value in body.items()})
         except Invalid as error:
             column = error.message.partition(" ")[0].rstrip(":")
             name = next(name for name, known in _COLUMNS.items() if known == column)
             raise Invalid(error.message.replace(column, name, 1)) from None
-        await self.services.run_in_tracker(lambda: self._change(id, columns))
+        await self.services.run_in_tracker(lambda: self._change(id, columns, token))
         await self.answer(lambda: project_detail(self, id))
 
-    def _change(self, id: str, columns: Mapping[str, Any]) -> None:
+    def _change(self, id: str, columns: Mapping[str, Any], token: TokenChange | None) -> None:
+        now, sources = self.services.clock.now(), self.services.forges
         with reports.atomic():
-            settings.change(visibility.project(self.user, id, "OWNER"), columns)
+            project = visibility.project(self.user, id, "OWNER")
+            forges.change(project, columns, token, sources.secrets, now)
+        sources.forget_refusal(project.id)
+
+
+class ProjectForge(Tracked):
+    """For members."""
+
+    permission = SIGNED_IN
+    endpoints: ClassVar = {
+        "GET": Endpoint(
+            "The forge of a project, and whether source files can be read from it",
+            ForgeInfo,
+            path=["id"],
+            query=[_ID],
+            fails=[404],
+            name="project_forge",
+        )
+    }
+
+    async def get(self, id: str) -> None:
+        def read() -> ForgeInfo:
+            project = visibility.project(self.user, id)
+            visibility.check_member(self.user, project)
+            link = forges.link(project, self.services.config.tracker.forges)
+            return serializers.forge_info(self.services.forges.state(project.id, link))
+
+        await self.answer(read)
 
 
 class Runs(ListHandler):
@@ -324,6 +369,7 @@ routes: list[Route] = [
     (r"/projects", Projects),
     (r"/projects/([^/]+)", Project),
     (r"/projects/([^/]+)/settings", ProjectSettings),
+    (r"/projects/([^/]+)/forge", ProjectForge),
     (r"/projects/([^/]+)/runs", Runs),
     (r"/projects/([^/]+)/flaky", Flaky),
     (r"/projects/([^/]+)/flaky/status", FlakyStatus),

@@ -11,6 +11,7 @@ from handlers.tracker.detail_responses import AttachmentInfo
 from models.tracker.attempts import State
 from models.tracker.comparison import Tests, Timing
 from models.tracker.flaky import Triage
+from models.tracker.forges import State as ForgeState
 from models.tracker.patch import FileState
 from models.tracker.quality_gate import Judged, Thresholds
 from models.tracker.queries import SlowRow
@@ -85,12 +86,34 @@ class ProjectInfo:
 
 
 @frozen
+class SecretInfo:
+    """Whether a secret is set; it is never shown."""
+
+    set: bool
+    updated_at: Instant | None
+
+
+@frozen
+class ForgeInfo:
+    """The forge of a project: its name, the repository's path, and whether files can be read from it."""
+
+    forge: str | None
+    repository: str | None
+    state: ForgeState
+    reason: str | None
+
+
+@frozen
 class ProjectDetail(ProjectInfo):
     quality_gate: Thresholds
     """The limits that count for this project."""
     branches: Sequence[str]
     role: str | None
     """The caller's role; null without membership, for a public project."""
+    forge_repo: str | None
+    """The repository that an OWNER confirmed; null for callers that are no members."""
+    forge_token: SecretInfo | None
+    """Null for callers that are not OWNER."""
 
 
 @frozen

@@ -20,6 +20,7 @@ from handlers.tracker.responses import (
     FileInfo,
     FlagInfo,
     FlakyInfo,
+    ForgeInfo,
     FoundTestInfo,
     GateVerdict,
     OutcomeInfo,
@@ -37,6 +38,7 @@ from handlers.tracker.responses import (
     RunReference,
     RunTestInfo,
     RunVerdict,
+    SecretInfo,
     SuiteInfo,
     TestHistory,
     TriageRuleInfo,
@@ -52,6 +54,7 @@ from models.tracker.coverage import branch_coverage, line_coverage, pass_rate, p
 from models.tracker.first_failures import FirstFailure
 from models.tracker.flaky import FlakyTest
 from models.tracker.forge_links import compare_url
+from models.tracker.forges import ForgeLink
 from models.tracker.owners import OwnerCounts, Owners
 from models.tracker.patch import PatchCoverage
 from models.tracker.perf import Compared
@@ -122,7 +125,8 @@ def project_info(listed: Listed) -> ProjectInfo:
 
 
 def project_detail(listed: Listed, gate: Thresholds, branches: Sequence[str], role: str | None) -> ProjectDetail:
-    info = project_info(listed)
+    info, project = project_info(listed), listed.project
+    token_at = project.forge_token_at
     return ProjectDetail(
         id=info.id,
         name=info.name,
@@ -134,7 +138,13 @@ def project_detail(listed: Listed, gate: Thresholds, branches: Sequence[str], ro
         quality_gate=gate,
         branches=branches,
         role=role,
+        forge_repo=project.forge_repo if role else None,
+        forge_token=SecretInfo(token_at is not None, token_at) if role == "OWNER" else None,
     )
+
+
+def forge_info(link: ForgeLink) -> ForgeInfo:
+    return ForgeInfo(link.name, link.path, link.state, link.reason)
 
 
 def gate_verdict(project: Project, judged: CommitVerdict) -> GateVerdict:
@@ -289,9 +299,9 @@ def ranges(lines: Sequence[int]) -> list[list[int]]:
     return found
 
 
-def covered_file(run: Run, file: CoveredFile) -> CoveredFileInfo:
+def covered_file(run_id: int, file: CoveredFile) -> CoveredFileInfo:
     return CoveredFileInfo(
-        run_id=run.id,
+        run_id=run_id,
         path=file.path,
         repository_path=file.repository_path,
         modules=file.modules,
@@ -300,6 +310,7 @@ def covered_file(run: Run, file: CoveredFile) -> CoveredFileInfo:
         changed_ranges=file.changed,
         url=file.url,
         source=None if file.text is None else "\n".join(file.text),
+        reason=file.reason,
     )
 
 

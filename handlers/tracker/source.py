@@ -5,19 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from handlers.base import Base
 from handlers.http.permissions import READ
 from handlers.openapi.describe import Endpoint, Parameter, number
 from handlers.routing import Route
 from handlers.tracker import serializers
-from handlers.tracker.base import Tracked
+from handlers.tracker.base import Tracked, in_snapshot
 from handlers.tracker.detail_responses import CoveredFileInfo
 from handlers.tracker.pages import ReadPage
 from models.errors import Invalid
-from models.tracker import sources, visibility
+from models.tracker import forges, sources, visibility
 from models.tracker.forge_links import line_url
+from models.tracker.forges import FileRequest
 from models.tracker.kept_answers import state_of_run
 from models.tracker.patch import Ranges
 from models.tracker.sources import MAX_LINES, CoveredFile
+from models.tracker.tables import Project, Run
 
 _PATH = Parameter(
     "path",
@@ -38,11 +41,16 @@ class CoveredLines(Tracked):
 
     async def get(self, id: str) -> None:
         path = _path(self.query())
+        if await self.services.read_fast(lambda: forges.shows_to(self.user, id, self.services.config.tracker.source)):
+            _, _, file = await from_forge(self, id, path)
+            self.set_header("Cache-Control", "private, no-store")
+            self.reply(serializers.covered_file(int(id), file))
+            return
 
         def measured() -> CoveredFileInfo:
             run, project = visibility.run(self.user, id)
             settings = self.services.config.tracker.source
-            return serializers.covered_file(run, sources.covered_file(run, project, path, settings))
+            return serializers.covered_file(run.id, sources.covered_file(run, project, path, settings))
 
         await self.answer_kept(("file", id, path), lambda: state_of_run(self.user, id), measured)
 
@@ -51,12 +59,18 @@ class CoveragePage(ReadPage):
     """One file, line by line."""
 
     async def get(self, id: str) -> None:
-        path = _path(self.query())
-        await self.show_kept(id, "tracker/coverage.html", lambda: self._values(id, path))
+        path, user, settings = _path(self.query()), self.caller.user, self.services.config.tracker.source
+        if await self.query_fast(lambda: forges.shows_to(user, id, settings)):
+            await self.show("tracker/coverage.html", **self._values(*await from_forge(self, id, path)))
+            return
 
-    def _values(self, id: str, path: str) -> dict[str, Any]:
-        run, project = visibility.run(self.caller.user, id)
-        file = sources.covered_file(run, project, path, self.services.config.tracker.source)
+        def values() -> dict[str, Any]:
+            run, project = visibility.run(user, id)
+            return self._values(run, project, sources.covered_file(run, project, path, settings))
+
+        await self.show_kept(id, "tracker/coverage.html", values)
+
+    def _values(self, run: Run, project: Project, file: CoveredFile) -> dict[str, Any]:
         return {
             "project": project,
             "run": run,
@@ -65,6 +79,20 @@ class CoveragePage(ReadPage):
             "max_lines": MAX_LINES,
             "line_url": line_url,
         }
+
+
+async def from_forge(handler: Base, id: str, path: str) -> tuple[Run, Project, CoveredFile]:
+    """A covered file with the text that the forge has of it, for a member."""
+    services, user = handler.services, handler.caller.user
+    settings = services.config.tracker
+
+    def read() -> tuple[Run, Project, CoveredFile, FileRequest | str]:
+        run, project = visibility.run(user, id)
+        file = sources.covered_file(run, project, path, settings.source)
+        return run, project, file, forges.request(run, project, file, settings.forges)
+
+    run, project, file, request = await services.run_in_tracker(lambda: in_snapshot(read))
+    return run, project, await services.forges.with_text(file, request)
 
 
 def _lines(file: CoveredFile) -> list[tuple[int, str, bool, str]]:

@@ -11,7 +11,9 @@ _MAX_KNOWN = 10_000
 class PathIndex:
     """Finds the source files of test classes among the files of a repository."""
 
-    def __init__(self, paths: Iterable[str]) -> None:
+    def __init__(self, paths: Iterable[str], module: str | None = None) -> None:
+        """Of several files that fit, the one in the folder `module` is meant."""
+        self._module = module
         self._paths = frozenset(paths)
         self._known: dict[tuple[str | None, str], str | None] = {}
         self._by_stem: Mapping[str, list[str]] = defaultdict(list)
@@ -37,6 +39,8 @@ class PathIndex:
             if name in self._paths:
                 return name
             fitting = [path for path in self._by_stem.get(name.rpartition("/")[2], ()) if path.endswith(f"/{name}")]
+            if len(fitting) > 1 and self._module:
+                fitting = [path for path in fitting if path.startswith(f"{self._module}/")]
             if fitting:
                 return fitting[0] if len(fitting) == 1 else None
             name = name.partition("/")[2]

@@ -125,8 +125,8 @@ _ROWS = (
     FROM failures f WHERE f.report IN {_NEW}""",  # noqa: S608
     f"""INSERT INTO output (result_id, out, err)
     SELECT :results + id, out, err FROM outputs WHERE report IN {_NEW}""",  # noqa: S608
-    f"""INSERT INTO coverage (report_id, run_id, path, {", ".join(_COVERED)}, covered, missed)
-    SELECT :reports + report, :run, path, {", ".join(_COVERED)}, covered, missed
+    f"""INSERT INTO coverage (report_id, run_id, path, {", ".join(_COVERED)}, covered, missed, repository_path)
+    SELECT :reports + report, :run, path, {", ".join(_COVERED)}, covered, missed, repository_path
     FROM files WHERE report IN {_NEW}""",  # noqa: S608
     f"""INSERT INTO perf_point (report_id, run_id, label, {", ".join(_PERF)})
     SELECT :reports + report, :run, label, {", ".join(_PERF)} FROM perf WHERE report IN {_NEW}""",  # noqa: S608

@@ -8,12 +8,13 @@ from typing import Any
 from models.accounts import accounts, permissions
 from models.accounts.accounts import User
 from models.accounts.permissions import PROJECT_ROLES
-from models.config import parsers
+from models.config import parsers, secret_files
 from models.errors import Conflict, Invalid, NotFound
+from models.tracker.forge_links import repository
 from models.tracker.tables import Project, reports
 
-MAX_CHARACTERS = {"base_branch": 255, "repo_url": 1024}
-SOURCE_MODES = ("off", "upload")
+MAX_CHARACTERS = {"base_branch": 255, "repo_url": 1024, "forge_repo": 1024}
+SOURCE_MODES = ("off", "upload", "forge")
 _BOOLEANS = {"true": True, "false": False}
 
 
@@ -36,13 +37,22 @@ def read(form: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
-_TEXTS = {"base_branch", "repo_url"}
 _BOOLEAN_COLUMNS = {"fail_on_new_failures", "fail_on_no_tests", "fail_on_missing_coverage", "aggregate_flags"}
 _PERCENT_COLUMNS = {"min_line_coverage", "max_coverage_drop_pct", "min_patch_coverage"}
 MAX_PATCH_LINES = 10**9
 MAX_CARRIED_FLAGS = 100
 MAX_INCREASE_PCT = 10_000
 MAX_CARRY_SECONDS = 10 * 365 * 86_400
+
+
+def read_token(value: Any) -> str | None:
+    """A token from JSON or a form; None removes it. Raises `Invalid` without the token."""
+    if value is not None and not isinstance(value, str):
+        raise Invalid("forgeToken must be text or null")
+    try:
+        return None if value is None else secret_files.check_token(value)
+    except parsers.ValidationError as why:
+        raise Invalid(f"forgeToken {why}") from None
 
 
 def read_json(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -61,7 +71,7 @@ def _read_value(name: str, value: Any) -> Any:
     if name in _TEXTS:
         if not isinstance(value, str) or not value.strip():
             raise Invalid(f"{name} must be text or null")
-        return _url(name, value.strip()) if name == "repo_url" else _line(name, value.strip())
+        return _TEXTS[name](name, value.strip())
     if name == "source_mode":
         if value not in SOURCE_MODES:
             raise Invalid(f"{name} must be one of {', '.join(SOURCE_MODES)}, or null")
@@ -101,6 +111,14 @@ def _url(name: str, text: str) -> str:
         raise Invalid(f"{name} {error}") from None
 
 
+def _repository(name: str, text: str) -> str:
+    if repository(_line(name, text)) is None:
+        raise Invalid(f"{name} must be the https, ssh or user@host:path URL of a repository")
+    if "://" in text and not text.startswith("ssh") and "@" in text.split("/")[2]:
+        raise Invalid(f"{name} must have no username or password")
+    return text
+
+
 def _percent(name: str, text: str) -> float:
     try:
         return parsers.between(0.0, 100.0)(parsers.number(text))
@@ -112,6 +130,9 @@ def _boolean(name: str, text: str) -> bool:
     if text not in _BOOLEANS:
         raise Invalid(f"{name} must be true or false")
     return _BOOLEANS[text]
+
+
+_TEXTS = {"base_branch": _line, "repo_url": _url, "forge_repo": _repository}
 
 
 def change(project: Project, columns: Mapping[str, Any]) -> None:

@@ -88,7 +88,7 @@ def text_files(file: IO[bytes], max_bytes: int) -> Iterator[tuple[str, str]]:
             if count > MAX_FILES:
                 raise BadArchive(f"it has more than {MAX_FILES} files")
             if size <= max_bytes:
-                text = _content(source.read(size))
+                text = text_of(source.read(size))
                 path = _normalised(long_name or name)
                 if text is not None and path:
                     yield path, text
@@ -133,7 +133,7 @@ def _text(raw: bytes) -> str:
     return raw.decode("utf-8", "replace")
 
 
-def _content(raw: bytes) -> str | None:
+def text_of(raw: bytes) -> str | None:
     """None for what is no text."""
     return None if b"\0" in raw else raw.decode("utf-8-sig", "replace")
 

@@ -30,7 +30,7 @@ _UNIT_BITS = 32
 """Keys above `_LAST_LINE` are units smaller than a line; their line is in the high bits."""
 
 _COVERED = """
-    SELECT c.path, r.module, c.covered, c.missed, c.line_covered, c.line_missed FROM coverage c
+    SELECT c.path, r.module, c.covered, c.missed, c.line_covered, c.line_missed, c.repository_path FROM coverage c
     JOIN report r ON r.id = c.report_id WHERE c.run_id = ? AND c.path = ?"""
 _STORE_CONTENTS = """
     INSERT INTO source_content (hash, size, content) SELECT s.hash, s.size, s.content FROM sources s
@@ -57,6 +57,8 @@ class CoveredFile:
     changed: Ranges
     text: Sequence[str] | None
     url: str | None
+    reason: str | None = None
+    """Why the forge gave no text."""
 
 
 def mode_of(project: Project, settings: Settings) -> Mode:
@@ -114,13 +116,14 @@ def covered_file(run: Run, project: Project, path: str, settings: Settings) -> C
     if not rows:
         raise NotFound(f"run {run.id} has no coverage of {path}", "FILE_NOT_FOUND")
     covered, missed = set[int](), set[int]()
-    for _, _, hit, lost, _, _ in rows:
+    for _, _, hit, lost, _, _, _ in rows:
         covered |= _lines(hit)
         missed |= _lines(lost)
     modules = sorted({row[1] for row in rows if row[1]})
     changed_path, changed = _changed(run.id, path, modules)
     stored = _stored(run.id, path) if mode_of(project, settings) == "upload" else None
-    in_repository = changed_path or (stored[0] if stored else path)
+    known = next((row[6] for row in rows if row[6]), None)
+    in_repository = changed_path or known or (stored[0] if stored else path)
     return CoveredFile(
         path=path,
         repository_path=in_repository,

@@ -55,11 +55,11 @@ _TABLES = """
     CREATE TABLE perf (id INTEGER PRIMARY KEY, report INTEGER, label TEXT, samples INTEGER, mean REAL, min REAL,
         max REAL, p50 REAL, p90 REAL, p95 REAL, p99 REAL, throughput REAL, error_pct REAL);
     CREATE TABLE files (id INTEGER PRIMARY KEY, report INTEGER, path TEXT, line_covered INTEGER, line_missed INTEGER,
-        branch_covered INTEGER, branch_missed INTEGER, covered BLOB, missed BLOB);
+        branch_covered INTEGER, branch_missed INTEGER, covered BLOB, missed BLOB, repository_path TEXT);
     BEGIN;
 """
 _COLUMNS = {"reports": 18, "suites": 8, "cases": 6, "places": 2, "failures": 6, "clusters": 5,
-            "outputs": 4, "attachments": 4, "sources": 5, "perf": 13, "files": 9}  # fmt: skip
+            "outputs": 4, "attachments": 4, "sources": 5, "perf": 13, "files": 10}  # fmt: skip
 _OF_CASES = ("cases", "places", "failures", "outputs")
 _OF_KIND = {"jacoco": ("files",), "perf": ("perf",)}
 _FLAKY = 4
@@ -181,7 +181,8 @@ class StagedRows:
             missed = pack([line for line, hit in file.lines.items() if not hit])
             self._buffered += len(covered) + len(missed)
         counts = file.line_covered, file.line_missed, file.branch_covered, file.branch_missed
-        row = (self._next_file, self._number, file.path, *map(_count, counts), covered, missed)
+        place = self._repository.file(file.path) if self._repository else None
+        row = (self._next_file, self._number, file.path, *map(_count, counts), covered, missed, place)
         self._next_file += 1
         self._rows["files"].append(row)
         if len(self._rows["files"]) >= _MAX_BUFFERED_ROWS or self._buffered > _MAX_BUFFERED_CHARACTERS:

@@ -251,6 +251,16 @@ STEPS.append(
 )
 """A sum over all rows at each upload would cost by what is stored."""
 
+STEPS.append(
+    [
+        "ALTER TABLE coverage ADD COLUMN repository_path TEXT",
+        "ALTER TABLE project ADD COLUMN forge_repo TEXT",
+        "ALTER TABLE project ADD COLUMN forge_token_at INTEGER",
+        "ALTER TABLE project ADD COLUMN forge_token_host TEXT",
+    ]
+)
+"""The token itself is a secret (`project_secrets.py`); its host is that of the repository it was set for."""
+
 
 class Flag(peewee.BooleanField):
     """Stored as 0 or 1."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from models.accounts.accounts import User
-from models.accounts.permissions import ProjectRole, may_own, may_read, may_write, readable
+from models.accounts.permissions import ProjectRole, may_own, may_read, may_write, readable, role_in
 from models.errors import Denied, Invalid
 from models.paging import INT64, whole
 from models.tracker import attachments, queries
@@ -77,3 +77,9 @@ def check(user: User | None, project: Project, role: ProjectRole) -> None:
         raise Denied("this needs WRITE in the project")
     if role == "OWNER" and not may_own(user, project):
         raise Denied("this needs OWNER in the project")
+
+
+def check_member(user: User | None, project: Project) -> None:
+    """Raises `Denied` where `user` is no member of a public project."""
+    if role_in(user, project) is None:
+        raise Denied("this needs a membership in the project")

@@ -256,7 +256,7 @@ class Ingest:
     def _read(self, path: Path, files: Sequence[Received], limits: Limits, upload: Upload) -> list[str]:
         """Reads the files. Returns a warning for each without a test or a line, up to `_MAX_WARNINGS`."""
         warnings: list[str] = []
-        with StagedRows(path, PathIndex(upload.paths) if upload.paths else None) as spool:
+        with StagedRows(path, PathIndex(upload.paths, upload.module) if upload.paths else None) as spool:
             for file in files:
                 if file.kind == "source":
                     warnings += self._read_source(spool, file)

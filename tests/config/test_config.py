@@ -1203,13 +1203,14 @@ def test_an_error_of_a_group_is_reported_with_its_path(faults: Faults, text: str
 
 
 def test_a_forge_is_read_with_its_defaults(read: Read, tmp_path: Path) -> None:
-    (tmp_path / "token").write_text(" from-a-file\n")
+    file = tmp_path / "token"
+    file.write_text(" from-a-file\n")
     text = f"""
         tracker:
           forges:
             main: {{type: github, url: "https://github.com/", token: tok-secret}}
             lab:
-              {{type: gitlab, url: "https://git.example:8443/lab", token-file: {tmp_path / "token"}, repositories: [a/*]}}
+              {{type: gitlab, url: "https://git.example:8443/lab", token-file: {file}, repositories: [a/*]}}
             tea.url: http://tea.example
             tea.type: forgejo
             tea.api-url: https://api.tea.example
@@ -1217,7 +1218,7 @@ def test_a_forge_is_read_with_its_defaults(read: Read, tmp_path: Path) -> None:
     config = read(text)
     assert config.tracker.forges == {
         "main": Forge("github", "https://github.com", token="tok-secret"),
-        "lab": Forge("gitlab", "https://git.example:8443/lab", token_file=tmp_path / "token", repositories=("a/*",)),
+        "lab": Forge("gitlab", "https://git.example:8443/lab", token_file=file, repositories=("a/*",)),
         "tea": Forge("forgejo", "http://tea.example", "https://api.tea.example"),
     }
     assert "tok-secret" not in repr(config)

@@ -92,7 +92,7 @@ def test_a_project_tells_its_thresholds_as_they_count_and_its_branches(server: S
     for branch in ("main", "b", None, "main"):
         written.run(project, branch=branch)
     found = read(server, f"projects/{project.id}")
-    assert set(found) == PROJECT | {"qualityGate", "branches", "role"}
+    assert set(found) == PROJECT | {"qualityGate", "branches", "role", "forgeRepo", "forgeToken"}
     assert found["branches"] == ["b", "main"]
     assert found["role"] is None
     assert found["qualityGate"] == {

@@ -155,7 +155,7 @@ def test_a_file_is_shown_with_its_lines_and_markup_is_inert(server: Server) -> N
     assert answer.json == {
         "runId": run["runId"], "path": path, "repositoryPath": "src/main/com/x/a.py", "modules": [],
         "coveredRanges": [[1, 1], [4, 4]], "missedRanges": [[2, 2]], "changedRanges": [[2, 3]],
-        "url": f"https://github.com/shop/shop/blob/{SHA}/src/main/com/x/a.py", "source": CODE.decode(),
+        "url": f"https://github.com/shop/shop/blob/{SHA}/src/main/com/x/a.py", "source": CODE.decode(), "reason": None,
     }  # fmt: skip
     page = server.get(f"/runs/{run['runId']}/coverage?path={quote(path)}").text
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page

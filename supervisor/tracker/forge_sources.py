@@ -1,0 +1,163 @@
+"""Reads source files from forges, for members of a project: on demand, with a token, cached in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import zlib
+from collections import OrderedDict
+from urllib.parse import urlsplit
+
+from attrs import evolve
+
+from models.config import secret_files
+from models.config.parsers import ValidationError
+from models.config.settings import Config
+from models.errors import Conflict, Problem, Upstream
+from models.tracker import forges
+from models.tracker.forges import FileRequest, ForgeLink
+from models.tracker.project_secrets import ProjectSecrets
+from models.tracker.source_archive import text_of
+from models.tracker.sources import CoveredFile
+from supervisor.http import urls
+from supervisor.http.client import GuardedClient, Lookup, Request, Response, Rules
+from supervisor.http.dns import Policy
+from supervisor.single_flight import SingleFlight
+
+log = logging.getLogger("forges")
+
+MAX_REASON_CHARACTERS = 500
+_ENTRY_BYTES = 1024
+"""Counted for each cached file in addition to its bytes."""
+_MAX_REMEMBERED = 1000
+_REFUSED = (401, 403)
+
+Key = tuple[int, bytes, str]
+"""The project, a digest of the token and the URL: a file is shown only to those whose token has read it."""
+
+
+def rules(settings: Config) -> Rules:
+    """Where requests to forges may go."""
+    outbound = settings.server.outbound
+    hosts = {urls.host_port(host) for host in outbound.allowed_hosts}
+    for forge in settings.tracker.forges.values():
+        for text in (forge.url, forges.api_url(forge)):
+            url = urls.parse(text)
+            hosts.add((url.host, url.port))
+    return Rules(
+        Policy(outbound.block_private_networks, frozenset(hosts)),
+        outbound.timeout,
+        "server.outbound.timeout",
+        "server.outbound.allowed-hosts",
+        needs_https=True,
+        ca_file=outbound.ca_file,
+    )
+
+
+class ForgeSources:
+    def __init__(self, settings: Config, lookup: Lookup | None = None) -> None:
+        """`lookup` resolves a name; the system's resolver by default."""
+        self.secrets = ProjectSecrets(settings.server)
+        self._settings = settings
+        self._client = GuardedClient(rules(settings), lookup)
+        self._flights: SingleFlight[bytes] = SingleFlight()
+        self._cache: OrderedDict[Key, bytes] = OrderedDict()
+        self._cached_bytes = 0
+        self._refused: OrderedDict[int, str] = OrderedDict()
+
+    def close(self) -> None:
+        self.secrets.close()
+
+    def state(self, project_id: int, link: ForgeLink) -> ForgeLink:
+        """`link`, REFUSED where the forge has refused the token at the last request."""
+        reason = self._refused.get(project_id)
+        return evolve(link, state="REFUSED", reason=reason) if link.state == "OK" and reason else link
+
+    def forget_refusal(self, project_id: int) -> None:
+        """For a project whose repository or token has changed."""
+        self._refused.pop(project_id, None)
+
+    async def with_text(self, file: CoveredFile, request: FileRequest | str) -> CoveredFile:
+        """`file` with its text, or with the reason why there is none."""
+        if isinstance(request, str):
+            return evolve(file, reason=request[:MAX_REASON_CHARACTERS])
+        try:
+            text = await self._text(request)
+        except Problem as problem:
+            return evolve(file, reason=problem.message[:MAX_REASON_CHARACTERS])
+        return evolve(file, text=text.split("\n"))
+
+    async def _text(self, request: FileRequest) -> str:
+        token = await asyncio.to_thread(self._token, request)
+        key = request.project_id, hashlib.sha256(token.encode()).digest(), request.url
+        packed = self._cached(key)
+        if packed is None:
+            packed = await self._flights.run(key, lambda: self._fetch(key, request, token))
+        return (await asyncio.to_thread(zlib.decompress, packed)).decode()
+
+    def _token(self, request: FileRequest) -> str:
+        """The project's token, else the forge's. Raises `Conflict`."""
+        forge, token = request.forge, None
+        if request.has_own_token:
+            token = self.secrets.get(request.project_id, forges.TOKEN)
+        elif forge.token is not None:
+            token = forge.token
+        elif forge.token_file is not None:
+            try:
+                token = secret_files.token_of(forge.token_file)
+            except ValidationError as why:
+                log.warning("the token of the forge %s cannot be used: %s", request.name, why)
+        if token is None:
+            raise Conflict(f"the token for the forge {request.name} cannot be read")
+        return token
+
+    async def _fetch(self, key: Key, request: FileRequest, token: str) -> bytes:
+        packed = self._cached(key)  # by the call before
+        if packed is None:
+            limit = min(self._settings.tracker.source.file, self._settings.server.outbound.max_answer)
+            response = await self._client.fetch(
+                Request(
+                    urls.parse(request.url, "the URL of the forge"),
+                    max_bytes=limit,
+                    headers=request.headers,
+                    token=token,
+                    auth_scheme=request.auth_scheme,
+                )
+            )
+            text = self._judge(request, response)
+            packed = await asyncio.to_thread(lambda: zlib.compress(text.encode("utf-8", "replace"), 6))
+            self._keep(key, packed)
+        return packed
+
+    def _judge(self, request: FileRequest, response: Response) -> str:
+        """The text of a response. Raises `Upstream`."""
+        place = f"{request.path} at {request.commit[:12]}"
+        host = urlsplit(request.forge.url).hostname
+        if response.status in _REFUSED:
+            reason = f"the forge {host} refused the token: it answered {response.status} for {place}"
+            self._refused[request.project_id] = reason
+            while len(self._refused) > _MAX_REMEMBERED:
+                self._refused.popitem(last=False)
+            raise Upstream(reason)
+        if response.status != 200:
+            raise Upstream(f"the forge {host} answered {response.status} for {place}")
+        self.forget_refusal(request.project_id)
+        text = text_of(response.body)
+        if text is None:
+            raise Upstream(f"{place} is not text")
+        return text
+
+    def _cached(self, key: Key) -> bytes | None:
+        packed = self._cache.get(key)
+        if packed is not None:
+            self._cache.move_to_end(key)
+        return packed
+
+    def _keep(self, key: Key, packed: bytes) -> None:
+        """Caches a file; the least recently used go first."""
+        self._cache[key] = packed
+        self._cached_bytes += len(packed) + _ENTRY_BYTES
+        while self._cached_bytes > self._settings.tracker.source.cache:
+            _, dropped = self._cache.popitem(last=False)
+            self._cached_bytes -= len(dropped) + _ENTRY_BYTES

@@ -1,0 +1,467 @@
+"""Source lines from a forge: what is requested, who sees it, and where the token and its secrets never go.
+
+The doubles answer as the forges document it: "Get repository content" of GitHub's REST API, "Get raw file from
+repository" of GitLab's repository files API, and `GET /repos/{owner}/{repo}/raw/{filepath}` of Gitea's OpenAPI
+description.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import secrets
+import socket
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, quote, unquote, urlsplit
+
+import places
+import pytest
+import talk
+import written
+from attrs import evolve
+from conftest import Answer, Server
+from places import Reply, Web
+from postgresql import Postgresql, ask
+from posting import FORM, INGEST, body, cases, jacoco, part
+
+from models.config.settings import Config, Forge, Outbound, Source, Tracker
+from models.config.settings import Server as ServerSettings
+from models.errors import Conflict, Invalid
+from models.supervision.process import Size
+from models.tracker import forges
+from models.tracker.forge_links import repository
+from models.tracker.forges import FileRequest
+from models.tracker.project_secrets import ProjectSecrets
+from models.tracker.sources import CoveredFile
+from supervisor.http import urls
+from supervisor.http.client import GuardedClient, Lookup, Request
+from supervisor.tracker.forge_sources import ForgeSources, rules
+
+API = "/api/v1"
+SHA = "9fceb02d0ae598e95dc970b74767f19372d61af8"
+PATH = "src/main/com/x/a b.py"
+CODE = "def a():\n    return '<b>markup</b>'\n"
+TOKEN = "tok-of-the-forge"
+OWN = "tok-of-the-project"
+
+
+class Double:
+    """The endpoints for one file of three forges. `answer` replaces the file."""
+
+    def __init__(self, web: Web) -> None:
+        self.web = web
+        self.answer: Reply | None = None
+        self.tokens = {TOKEN, OWN}
+        web.pages = Pages(self.reply)
+
+    def reply(self, handler: Any) -> Reply:
+        address, headers = urlsplit(handler.path), handler.headers
+        kind, _, token = headers.get("Authorization", "").partition(" ")
+        forms = {
+            f"/api/v3/repos/shop/cart/contents/{quote(PATH)}": "Bearer",
+            f"/lab/api/v4/projects/group%2Fsub%2Fcart/repository/files/{quote(PATH, safe='')}/raw": "Bearer",
+            f"/api/v1/repos/shop/cart/raw/{quote(PATH)}": "token",
+        }
+        if token not in self.tokens or forms.get(address.path, kind) != kind:
+            return 401, {}, b'{"message":"Bad credentials"}'
+        if address.path not in forms or parse_qs(address.query) != {"ref": [SHA]}:
+            return 404, {}, b'{"message":"Not Found"}'
+        if address.path.startswith("/api/v3") and headers["Accept"] != "application/vnd.github.raw+json":
+            return 200, {}, b'{"type":"file","encoding":"base64","content":""}'
+        return self.answer or (200, {"Content-Type": "text/plain"}, CODE.encode())
+
+
+class Pages(dict[str, Any]):
+    """Every path has the same answer."""
+
+    def __init__(self, answer: Any) -> None:
+        super().__init__()
+        self._answer = answer
+
+    def get(self, key: str, default: Any = None) -> Any:
+        return self._answer
+
+
+@pytest.fixture(scope="module")
+def web() -> Iterator[Web]:
+    with places.web() as one:
+        yield one
+
+
+@pytest.fixture
+def double(web: Web) -> Double:
+    web.seen.clear()
+    return Double(web)
+
+
+@pytest.fixture(scope="module")
+def server(web: Web, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    local = f"http://localhost:{web.port}"
+    tracker = {
+        "source": {"mode": "forge", "file": "4K"},
+        "forges": {
+            "hub": {"type": "github", "url": local, "api-url": f"{web.url}/api/v3", "token": TOKEN},
+            "lab": {"type": "gitlab", "url": f"{web.url}/lab", "token": TOKEN, "repositories": ["group/*"]},
+            "tea": {"type": "forgejo", "url": web.url, "token": TOKEN, "repositories": ["shop/*"]},
+            "bare": {"type": "forgejo", "url": web.url},
+        },
+    }
+    with talk.running_server(tmp_path_factory.mktemp("forges"), tracker=tracker) as server:
+        yield server
+
+
+class Uploaded:
+    """A project with a run that covers one file, its OWNER, and a path of the API for the file."""
+
+    def __init__(self, server: Server, name: str, repo: str | None, confirmed: str | None = None) -> None:
+        self.server = server
+        texts = {"project": name, "commit": SHA} | ({} if repo is None else {"repoUrl": repo})
+        parts = [part(field, value) for field, value in texts.items()]
+        report = jacoco({"a b.py": {1: True, 2: False}})
+        parts += [part("junit", cases(1), "a.xml"), part("jacoco", report, "c.xml"), part("paths", PATH, "p")]
+        answer = server.post(INGEST, body(parts), Content_Type=FORM)
+        assert answer.status == 201, answer
+        self.run, self.id = answer.json["runId"], answer.json["projectId"]
+        with written.store_of(server):
+            user = written.user(f"owner-of-{name}".replace(" ", "-"))
+            written.member(written.project_named(name), user, "OWNER")
+            self.owner = written.token(user)
+        if confirmed is not None:
+            assert self.patch(forgeRepo=confirmed).status == 200
+
+    @property
+    def file(self) -> str:
+        return f"/runs/{self.run}/coverage?path=com/x/a%20b.py"
+
+    def patch(self, **settings: Any) -> Answer:
+        headers = {"Content-Type": "application/json", **self.owner}
+        path = f"{API}/projects/{self.id}/settings"
+        return self.server.ask("PATCH", path, json.dumps(settings).encode(), headers)
+
+    def shown(self, **headers: str) -> Any:
+        answer = self.server.get(f"{API}{self.file}", **(headers or self.owner))
+        assert answer.status == 200, answer
+        return answer.json
+
+    def state(self) -> Any:
+        return self.server.get(f"{API}/projects/{self.id}/forge", **self.owner).json
+
+
+REPOSITORIES = {
+    "github": "http://localhost:{port}/shop/cart.git",
+    "gitlab": "http://127.0.0.1:{port}/lab/group/sub/cart",
+    "forgejo": "http://127.0.0.1:{port}/shop/cart",
+}
+
+
+@pytest.mark.parametrize("kind", REPOSITORIES)
+def test_a_member_sees_the_file_of_the_forge_once_fetched(server: Server, double: Double, kind: str) -> None:
+    url = REPOSITORIES[kind].format(port=double.web.port)
+    uploaded = Uploaded(server, f"of {kind}", url, url)
+    file = uploaded.shown()
+    assert (file["source"], file["reason"], file["repositoryPath"]) == (CODE, None, PATH)
+    page = server.get(uploaded.file, **uploaded.owner).text
+    assert "&lt;b&gt;markup&lt;/b&gt;" in page
+    assert len(double.web.seen) == 1, "the second time it is cached"
+    name = {"github": "hub", "gitlab": "lab", "forgejo": "tea"}[kind]
+    path = "group/sub/cart" if kind == "gitlab" else "shop/cart"
+    assert uploaded.state() == {"forge": name, "repository": path, "state": "OK", "reason": None}
+
+
+def test_only_members_see_the_file_of_a_public_project(server: Server, double: Double) -> None:
+    uploaded = Uploaded(server, "public", None, REPOSITORIES["github"].format(port=double.web.port))
+    assert uploaded.shown()["source"] == CODE
+    with written.store_of(server):
+        stranger, member = written.user("no-member"), written.user("a-reader")
+        written.member(written.project_named("public"), member, "READ")
+        headers, reader = written.token(stranger), written.token(member)
+    assert uploaded.shown(**reader)["source"] == CODE
+    double.web.seen.clear()
+    for caller in ({"Accept": "*/*"}, headers):
+        assert (uploaded.shown(**caller)["source"], uploaded.shown(**caller)["reason"]) == (None, None)
+        page = server.get(uploaded.file, **caller)
+        assert page.status == 200
+        assert "markup" not in page.text
+        detail = server.get(f"{API}/projects/{uploaded.id}", **caller).json
+        assert (detail["forgeRepo"], detail["forgeToken"]) == (None, None)
+    assert server.get(f"{API}/projects/{uploaded.id}/forge", **headers).status == 403
+    assert double.web.seen == []
+
+
+@pytest.mark.parametrize(
+    ("repo", "confirmed", "state", "reason"),
+    [
+        ("http://localhost:{port}/shop/cart", None, "UNCONFIRMED", "no repository is confirmed"),
+        ("http://localhost:{port}/shop/other", "http://localhost:{port}/shop/cart", "OK", "names another repository"),
+        ("http://localhost:{port}.evil.example/shop/cart", None, "UNCONFIRMED", "no repository is confirmed"),
+        (None, "http://localhost.evil.example:{port}/shop/cart", "UNKNOWN_HOST", "no forge of tracker.forges has"),
+        (None, "http://127.0.0.1:1/shop/cart", "UNKNOWN_HOST", "no forge of tracker.forges has"),
+        (None, "http://127.0.0.1:{port}/else/cart", "NO_TOKEN", "neither the project nor the forge bare has a token"),
+    ],
+)
+def test_nothing_is_requested_that_no_owner_confirmed(
+    server: Server, double: Double, repo: str | None, confirmed: str | None, state: str, reason: str
+) -> None:
+    port, name = double.web.port, f"refused {secrets.token_hex(4)}"
+    urls = [text and text.format(port=port) for text in (repo, confirmed)]
+    uploaded = Uploaded(server, name, *urls)
+    file = uploaded.shown()
+    assert file["source"] is None
+    assert reason in file["reason"]
+    assert reason in server.get(uploaded.file, **uploaded.owner).text
+    assert uploaded.state()["state"] == state
+    assert double.web.seen == []
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        ((404, {}, b"{}"), f"answered 404 for {PATH} at {SHA[:12]}"),
+        ((500, {}, b"tok-" * 100), "answered 500 for"),
+        ((302, {"Location": "http://169.254.169.254/latest/"}, b""), "answered 302 for"),
+        ((200, {}, b"\0\1binary"), "is not text"),
+        ((200, {}, b"x" * 4097), "is larger than 4096 bytes"),
+        ((200, {"Content-Length": "10", "Connection": "close"}, b"cut"), "cannot be reached: it closed the connection"),
+    ],
+    ids=["missing", "broken", "redirect", "binary", "too large", "cut off"],
+)
+def test_what_the_forge_does_not_give_is_a_reason_on_the_page(
+    server: Server, double: Double, answer: Reply, reason: str
+) -> None:
+    url = REPOSITORIES["forgejo"].format(port=double.web.port)
+    uploaded = Uploaded(server, f"failing {secrets.token_hex(4)}", url, url)
+    double.answer = answer
+    file = uploaded.shown()
+    assert file["source"] is None
+    assert reason in file["reason"]
+    assert file["coveredRanges"] == [[1, 1]]
+    page = server.get(uploaded.file, **uploaded.owner)
+    assert page.status == 200
+    assert "The source cannot be shown" in page.text
+    double.answer = None
+    assert uploaded.shown()["source"] == CODE
+
+
+def test_a_token_of_the_project_is_written_and_never_shown(server: Server, double: Double) -> None:
+    url = REPOSITORIES["forgejo"].format(port=double.web.port)
+    uploaded = Uploaded(server, "own token", url, url)
+    detail = uploaded.patch(forgeToken=OWN).json
+    assert detail["forgeToken"]["set"] is True
+    assert talk.WHEN.fullmatch(detail["forgeToken"]["updatedAt"])
+    assert uploaded.patch(minPatchLines=1).json["forgeToken"] == detail["forgeToken"], "left out it stays"
+    assert uploaded.shown()["source"] == CODE
+    assert [headers["authorization"] for _, _, headers in double.web.seen] == [f"token {OWN}"]
+    double.tokens = {TOKEN}
+    other = Uploaded(server, "bad token", url, url)
+    other.patch(forgeToken="tok-refused")
+    assert "refused the token: it answered 401" in other.shown()["reason"]
+    assert other.state()["state"] == "REFUSED"
+    assert other.patch(forgeToken=None).json["forgeToken"] == {"set": False, "updatedAt": None}
+    assert other.state()["state"] == "OK", "the forge has a token of its own"
+    assert other.shown()["source"] == CODE
+    page = server.get(f"/projects/{uploaded.id}/settings", **uploaded.owner).text
+    assert "stays as it is" in page
+    for bad in (1, "", "a b", "ü", "x" * 5000):
+        refused = uploaded.patch(forgeToken=bad)
+        assert (refused.status, refused.json["message"].split()[0]) == (400, "forgeToken"), bad
+        assert str(bad) not in refused.text or len(str(bad)) < 5
+    shown = [page, json.dumps(detail), server.log.read_text(), repr(uploaded.state())]
+    assert [OWN in text for text in shown] == [False] * 4
+    if not server.is_on_postgresql:
+        stores = {path.name: path.read_bytes() for path in server.data.glob("*.db*")}
+        assert [name for name, content in stores.items() if OWN.encode() in content] != []
+        assert all(name.startswith("secrets.db") for name, content in stores.items() if OWN.encode() in content)
+        assert {stat.S_IMODE(path.stat().st_mode) for path in server.data.glob("secrets.db*")} == {0o600}
+
+
+def test_a_token_stays_with_the_host_it_was_set_for(server: Server, double: Double) -> None:
+    url = REPOSITORIES["forgejo"].format(port=double.web.port)
+    uploaded = Uploaded(server, "moved", None, url)
+    assert uploaded.patch(forgeToken=OWN).status == 200
+    assert uploaded.patch(forgeRepo=None).status == 200
+    elsewhere = REPOSITORIES["github"].format(port=double.web.port)
+    answer = uploaded.patch(forgeRepo=elsewhere)
+    assert (answer.status, "forgeToken was set for 127.0.0.1" in answer.text) == (409, True)
+    assert uploaded.patch(forgeRepo=elsewhere, forgeToken=OWN).status == 200
+    assert uploaded.patch(forgeRepo="https://user:password@github.com/a/b").status == 400
+    assert uploaded.patch(forgeRepo="/srv/git").status == 400
+
+
+def test_an_owner_confirms_the_repository_on_the_page(server: Server, double: Double) -> None:
+    url = REPOSITORIES["forgejo"].format(port=double.web.port)
+    uploaded = Uploaded(server, "by page", url)
+    settings = server.get(f"/projects/{uploaded.id}/settings", **uploaded.owner).text
+    assert f'<option value="{url}">' in settings
+    form = f"source_mode=forge&forge_repo={quote(url, safe='')}&forge_token={OWN}".encode()
+    headers = {"Content-Type": "application/x-www-form-urlencoded", **uploaded.owner}
+    assert server.ask("POST", f"/projects/{uploaded.id}/forge", form, headers).status == 303
+    assert uploaded.shown()["source"] == CODE
+    assert f"token {OWN}" in str(double.web.seen)
+    form = f"source_mode=&forge_repo={quote(url, safe='')}&forge_token=&remove_token=true".encode()
+    assert server.ask("POST", f"/projects/{uploaded.id}/forge", form, headers).status == 303
+    assert server.get(f"{API}/projects/{uploaded.id}", **uploaded.owner).json["forgeToken"]["set"] is False
+    with written.store_of(server):
+        writer = written.user("a-writer")
+        written.member(written.project_named("by page"), writer, "WRITE")
+        headers |= written.token(writer)
+    assert server.ask("POST", f"/projects/{uploaded.id}/forge", form, headers).status == 403
+
+
+FORGES = {
+    "hub": Forge("github", "https://github.com", token="t"),
+    "own": Forge("github", "https://github.example:8443", repositories=("corp/*",)),
+    "lab": Forge("gitlab", "https://lab.example/git"),
+}
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("https://github.com/a/b.git", ("hub", "a/b")),
+        ("git@GitHub.com:a/b", ("hub", "a/b")),
+        ("ssh://git@github.com:22/a/b", ("hub", "a/b")),
+        ("https://github.com:443/a/b", ("hub", "a/b")),
+        ("http://github.com/a/b", None),
+        ("https://github.com:8443/a/b", None),
+        ("https://github.com.evil.example/a/b", None),
+        ("https://evil.example/github.com/a/b", None),
+        ("https://github.com@evil.example/a/b", None),
+        ("git@evil.example:github.com/a", None),
+        ("https://xgithub.com/a/b", None),
+        ("https://github.com/a/b/c", None),
+        ("https://github.com/a/..", None),
+        ("https://github.example:8443/corp/x", ("own", "corp/x")),
+        ("https://github.example:8443/other/x", None),
+        ("https://lab.example/git/g/s/p", ("lab", "g/s/p")),
+        ("git@lab.example:g/s/p.git", ("lab", "g/s/p")),
+        ("https://lab.example/g/p", None),
+    ],
+)
+def test_a_repository_belongs_to_the_forge_of_its_host_and_port(url: str, expected: tuple[str, str] | None) -> None:
+    parsed = repository(url)
+    found = parsed and forges.find(FORGES, parsed)
+    assert (found and (found[0], found[2])) == expected
+
+
+def test_the_address_of_the_api_follows_from_that_of_the_forge() -> None:
+    assert [forges.api_url(forge) for forge in FORGES.values()] == [
+        "https://api.github.com", "https://github.example:8443/api/v3", "https://lab.example/git/api/v4",
+    ]  # fmt: skip
+    assert forges.api_url(Forge("forgejo", "https://tea.example")) == "https://tea.example/api/v1"
+    assert forges.api_url(Forge("forgejo", "https://a.example", "https://b.example/x")) == "https://b.example/x"
+
+
+def names(**addresses: str) -> Lookup:
+    async def look(host: str, port: int) -> list[tuple[int, Any]]:
+        return [(socket.AF_INET, (addresses[host.partition(".")[0]], port))]
+
+    return look
+
+
+def config(*allowed: str, **settings: Any) -> Config:
+    server = ServerSettings(outbound=Outbound(allowed_hosts=allowed, **settings))
+    return Config(server=server, tracker=Tracker(forges=FORGES))
+
+
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        ("https://127.0.0.1/", "loopback"),
+        ("https://[::1]/", "loopback"),
+        ("https://169.254.169.254/", "of cloud metadata"),
+        ("https://169.254.1.1/", "link-local"),
+        ("https://10.0.0.1/", "private"),
+        ("https://rebound.example/", "loopback"),
+        ("https://metadata.example/", "of cloud metadata"),
+        ("https://inside.example/", "private"),
+        ("https://github.com:8443/", "loopback"),
+        ("http://outside.example/", "it is not https"),
+    ],
+)
+def test_addresses_that_are_neither_allowed_nor_a_forge_are_refused(url: str, reason: str) -> None:
+    lookup = names(
+        rebound="127.0.0.1", metadata="169.254.169.254", inside="192.168.0.1", github="127.0.0.1", outside="1.1.1.1"
+    )
+    client = GuardedClient(rules(config()), lookup)
+    with pytest.raises(Invalid, match=rf"{reason} \(see server\.outbound\.allowed-hosts\)"):
+        asyncio.run(client.fetch(Request(urls.parse(url))))
+
+
+def test_the_hosts_of_forges_and_allowed_hosts_are_reached() -> None:
+    policy = rules(config("git.inside:8080")).policy
+    for host, port in (("github.com", 443), ("api.github.com", 443), ("github.example", 8443), ("git.inside", 8080)):
+        assert policy.is_allowed(host, port)
+    assert not policy.is_allowed("git.inside", 80)
+    assert rules(config(block_private_networks=False)).policy.refusal("10.0.0.1") is None
+
+
+def test_equal_requests_are_one_and_the_cache_is_bounded(double: Double, tmp_path: Path) -> None:
+    forge = Forge("forgejo", double.web.url, token=TOKEN)
+    settings = config()
+    tracker = evolve(settings.tracker, forges={"tea": forge}, source=Source("forge", cache=Size(1500)))
+    settings = evolve(settings, server=evolve(settings.server, data_dir=tmp_path), tracker=tracker)
+    file = CoveredFile("a", PATH, (), (), (), [], None, None)
+    url = f"{double.web.url}/api/v1/repos/shop/cart/raw/{quote(PATH)}?ref={SHA}"
+
+    def request(project: int) -> FileRequest:
+        return FileRequest(project, False, "tea", forge, url, PATH, SHA, auth_scheme="token")
+
+    async def use() -> None:
+        sources = ForgeSources(settings)
+        files = await asyncio.gather(*(sources.with_text(file, request(1)) for _ in range(10)))
+        assert [found.text for found in files] == [CODE.split("\n")] * 10
+        assert len(double.web.seen) == 1
+        await sources.with_text(file, request(2))
+        assert len(double.web.seen) == 2, "a file is cached for its project only"
+        await sources.with_text(file, request(1))
+        assert len(double.web.seen) == 3, "two files are more than the cache holds"
+
+    asyncio.run(use())
+    assert unquote(double.web.seen[0][1]).endswith(f"{PATH}?ref={SHA}")
+
+
+def test_a_forge_that_does_not_answer_is_given_up(web: Web, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        forge = Forge("forgejo", url, token=TOKEN)
+        server = ServerSettings(data_dir=tmp_path, outbound=Outbound(timeout=0.2))  # type: ignore[arg-type]
+        sources = ForgeSources(Config(server=server, tracker=Tracker(forges={"tea": forge})))
+        file = CoveredFile("a", PATH, (), (), (), [], None, None)
+        request = FileRequest(1, False, "tea", forge, f"{url}/x", PATH, SHA)
+        found = asyncio.run(sources.with_text(file, request))
+    assert found.text is None
+    assert "took longer than server.outbound.timeout (0.2 s)" in str(found.reason)
+
+
+def test_secrets_are_sealed_in_postgresql(postgresql: Postgresql, tmp_path: Path) -> None:
+    url, key = postgresql.emptied(), tmp_path / "key"
+    key.write_text(base64.b64encode(secrets.token_bytes(32)).decode())
+    bare = ProjectSecrets(ServerSettings(database_url=url))
+    with pytest.raises(Conflict, match=r"without server\.secret-key-file"):
+        bare.set(1, "forgeToken", OWN, 1)
+    sealed = ProjectSecrets(ServerSettings(database_url=url, secret_key_file=key))
+    try:
+        sealed.set(1, "forgeToken", OWN, 1)
+        assert sealed.get(1, "forgeToken") == OWN
+        assert sealed.get(2, "forgeToken") is None
+        ((content,),) = ask(url, "SELECT value FROM secret")
+        assert OWN.encode() not in bytes(content)
+        ask(url, "UPDATE secret SET project_id = 2")
+        with pytest.raises(Conflict, match=r"another server\.secret-key-file"):
+            sealed.get(2, "forgeToken")
+        sealed.set(2, "forgeToken", None, 2)
+        assert ask(url, "SELECT * FROM secret") == []
+    finally:
+        sealed.close()
+
+
+def test_the_package_for_sealing_is_named_where_it_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "key").write_text(base64.b64encode(bytes(32)).decode())
+    monkeypatch.setitem(__import__("sys").modules, "cryptography.hazmat.primitives.ciphers.aead", None)
+    settings = ServerSettings(database_url="postgresql://nowhere/x", secret_key_file=tmp_path / "key")
+    with pytest.raises(Conflict, match="install the extra `crypto`"):
+        ProjectSecrets(settings).set(1, "forgeToken", OWN, 1)
