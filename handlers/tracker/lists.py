@@ -31,6 +31,7 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 Page = tuple[Sequence[Any], str | None]
 """The items of a page, and the cursor of the next one."""
+ReadPage = Callable[[str | None, int], Page]
 
 
 @frozen
@@ -47,8 +48,8 @@ def limit_parameter(default: int = DEFAULT_LIMIT) -> Parameter:
 
 CURSOR = word("cursor", "`nextCursor` of the page before", "WzQyXQ")
 FORMAT = choice("format", "`csv` and `ndjson`: the whole list, at most 1,000,000 rows", ["json", *_MEDIA_TYPES], "json")
-LIST = (limit_parameter(), CURSOR)
-"""The query parameters of every list."""
+LIST = (limit_parameter(), CURSOR, FORMAT)
+"""The query parameters of a list."""
 
 EXPORTS = {"text/csv": str, "application/x-ndjson": str}
 NEXT_LINK = {"Link": '`<…>; rel="next"`: the next page, absent on the last'}
@@ -68,13 +69,19 @@ class ListHandler(Tracked):
         arguments = self.arguments("cursor", "limit")
         return arguments["cursor"], bounded(arguments["limit"], self.default_limit)
 
-    async def answer_items(self, page: Callable[[str | None, int], Page]) -> None:
-        """Sends `{items,nextCursor}`. `page` reads the store, in a worker, for a cursor and a limit."""
-        cursor, limit = self.page_arguments()
-        await self.answer(lambda: ItemList(*page(cursor, limit)))
+    async def answer_items(self, page: ReadPage, kind: type, name: str) -> None:
+        """Sends `{items,nextCursor}`, or exports the list of items of `kind` as the file `name`.
 
-    async def answer_array(self, page: Callable[[str | None, int], Page]) -> None:
-        """Sends an array, with the address of the next page in the header `Link`."""
+        `page` reads the store, in a worker, for a cursor and a limit.
+        """
+        if not await self.is_exported(page, kind, name):
+            cursor, limit = self.page_arguments()
+            await self.answer(lambda: ItemList(*page(cursor, limit)))
+
+    async def answer_array(self, page: ReadPage, kind: type, name: str) -> None:
+        """As `answer_items`, but an array, with the address of the next page in the header `Link`."""
+        if await self.is_exported(page, kind, name):
+            return
         cursor, limit = self.page_arguments()
 
         def read() -> tuple[bytes, str | None]:
@@ -91,17 +98,17 @@ class ListHandler(Tracked):
             query = urlencode({**self.query(), "cursor": cursor})
             self.set_header("Link", f'<{self.request.path}?{query}>; rel="next"')
 
-    async def answer_export(self, page: Callable[[str | None, int], Page], kind: type, name: str) -> None:
-        """Sends a page as JSON, or with `format` the whole list of items of `kind` as the file `name`."""
+    async def is_exported(self, page: ReadPage, kind: type, name: str) -> bool:
+        """Sends the whole list where `format` is csv or ndjson; returns whether it did. Raises `Invalid`."""
         format = (self.arguments("format")["format"] or "json").lower()
         if format == "json":
-            await self.answer_items(page)
-        elif format not in _MEDIA_TYPES:
+            return False
+        if format not in _MEDIA_TYPES:
             raise Invalid(f"format must be one of json, {', '.join(_MEDIA_TYPES)}")
-        else:
-            await self._stream(page, kind, name, format)
+        await self._stream(page, kind, name, format)
+        return True
 
-    async def _stream(self, page: Callable[[str | None, int], Page], kind: type, name: str, format: str) -> None:
+    async def _stream(self, page: ReadPage, kind: type, name: str, format: str) -> None:
         """Reads and sends the list piece by piece: a slow client slows the reading down."""
         columns = [name_of(field) for field in attrs.fields(kind)]
 

@@ -17,6 +17,7 @@ from handlers.tracker.lists import ListHandler
 from handlers.tracker.responses import (
     FlakyInfo,
     ForgeInfo,
+    OutcomeInfo,
     ProjectDetail,
     ProjectInfo,
     RunInfo,
@@ -55,9 +56,11 @@ class Projects(ListHandler):
                     "limit", "The maximum number of items; clamped to 1 to 500, 1,000 without it", None, -INT64, INT64
                 ),
                 lists.CURSOR,
+                lists.FORMAT,
             ],
             tool="project_list",
             headers=lists.NEXT_LINK,
+            also=lists.EXPORTS,
         )
     }
 
@@ -74,7 +77,7 @@ class Projects(ListHandler):
             items = [serializers.project_info(row) for row in listed[:limit]]
             return items, encode_cursor(items[-1].name) if len(listed) > limit else None
 
-        await self.answer_array(page)
+        await self.answer_array(page, ProjectInfo, "projects")
 
 
 class Project(Tracked):
@@ -221,10 +224,12 @@ class Runs(ListHandler):
                 word("branch", "Only on this branch", "main"),
                 word("flag", "Only with this flag", "default"),
                 lists.CURSOR,
+                lists.FORMAT,
             ],
             fails=[404],
             tool="run_list",
             headers=lists.NEXT_LINK,
+            also=lists.EXPORTS,
         )
     }
 
@@ -239,7 +244,7 @@ class Runs(ListHandler):
             items = [serializers.run_info(run) for run in runs[:limit]]
             return items, encode_cursor(last.created_at, last.id) if last else None
 
-        await self.answer_array(page)
+        await self.answer_array(page, RunInfo, f"project-{id}-runs")
 
 
 class Flaky(ListHandler):
@@ -250,10 +255,11 @@ class Flaky(ListHandler):
             "The flaky tests of a project",
             list[FlakyInfo],
             path=["id"],
-            query=[_ID, lists.limit_parameter(lists.MAX_LIMIT), lists.CURSOR],
+            query=[_ID, lists.limit_parameter(lists.MAX_LIMIT), lists.CURSOR, lists.FORMAT],
             fails=[404],
             tool="flaky_tests",
             headers=lists.NEXT_LINK,
+            also=lists.EXPORTS,
         )
     }
 
@@ -265,7 +271,7 @@ class Flaky(ListHandler):
             items = [serializers.flaky_info(test) for test in rest[:limit]]
             return items, encode_cursor(*flaky.place(rest[limit - 1])) if len(rest) > limit else None
 
-        await self.answer_array(page)
+        await self.answer_array(page, FlakyInfo, f"project-{id}-flaky")
 
 
 class TestOutcomes(ListHandler):
@@ -276,16 +282,24 @@ class TestOutcomes(ListHandler):
             "The outcomes of one test, newest run first, and since when it fails",
             TestHistory,
             path=["id"],
-            query=[_ID, _CLASS, _NAME, lists.limit_parameter(), lists.CURSOR],
+            query=[_ID, _CLASS, _NAME, *lists.LIST],
             fails=[404],
             name="test_history",
             headers=lists.NEXT_LINK,
+            also=lists.EXPORTS,
         )
     }
 
     async def get(self, id: str) -> None:
         class_name, name = test_argument(self)
         cursor, limit = self.page_arguments()
+
+        def page(cursor: str | None, limit: int) -> lists.Page:
+            history = history_of(visibility.project(self.user, id), class_name, name, limit, cursor)
+            return history.results, history.next_cursor
+
+        if await self.is_exported(page, OutcomeInfo, f"project-{id}-test"):
+            return
 
         def history() -> tuple[bytes, str | None]:
             project = visibility.project(self.user, id)

@@ -36,7 +36,7 @@ class RunTests(ListHandler):
             "All tests of a run, filtered and sorted",
             ItemList[RunTestInfo],
             path=["id"],
-            query=[ID, *FILTERS, *lists.LIST, lists.FORMAT],
+            query=[ID, *FILTERS, *lists.LIST],
             fails=[404],
             tool="run_tests",
             also=lists.EXPORTS,
@@ -54,7 +54,7 @@ class RunTests(ListHandler):
             firsts = first_failures.first_failures(run, failing)
             return [serializers.run_test(row, firsts.get(row.test_id), project.repo_url) for row in rows], next_cursor
 
-        await self.answer_export(page, RunTestInfo, f"run-{id}-tests")
+        await self.answer_items(page, RunTestInfo, f"run-{id}-tests")
 
 
 class RunClusters(ListHandler):
@@ -67,6 +67,7 @@ class RunClusters(ListHandler):
             query=[ID, *lists.LIST],
             fails=[404],
             name="run_clusters",
+            also=lists.EXPORTS,
         )
     }
 
@@ -77,7 +78,7 @@ class RunClusters(ListHandler):
             found = clusters.of_run(run.id, triage.rules_of(project.id), limit + 1, after)
             return serializers.cluster_page(found, limit)
 
-        await self.answer_items(page)
+        await self.answer_items(page, ClusterInfo, f"run-{id}-clusters")
 
 
 routes: list[Route] = [(r"/runs/([^/]+)/tests", RunTests), (r"/runs/([^/]+)/clusters", RunClusters)]

@@ -14,7 +14,15 @@ from handlers.routing import Route
 from handlers.tracker import lists, serializers
 from handlers.tracker.base import Tracked
 from handlers.tracker.lists import ListHandler
-from handlers.tracker.responses import ComparisonInfo, GateVerdict, PatchInfo, RunAttempts, RunDetail, RunVerdict
+from handlers.tracker.responses import (
+    AttemptInfo,
+    ComparisonInfo,
+    GateVerdict,
+    PatchInfo,
+    RunAttempts,
+    RunDetail,
+    RunVerdict,
+)
 from models.errors import Invalid, NotFound
 from models.paging import decode_cursor, whole
 from models.tracker import attempts, commit_gate, comparison, coverage, first_failures, patch, queries, visibility
@@ -106,20 +114,26 @@ class Attempts(ListHandler):
     endpoints: ClassVar = {
         "GET": Endpoint(
             "The uploads of a run by job and attempt", RunAttempts, path=["id"],
-            query=[_ID, lists.limit_parameter(lists.MAX_LIMIT), lists.CURSOR], fails=[404], name="run_attempts",
+            query=[_ID, lists.limit_parameter(lists.MAX_LIMIT), lists.CURSOR, lists.FORMAT], fails=[404],
+            name="run_attempts", also=lists.EXPORTS,
         )
     }  # fmt: skip
 
     async def get(self, id: str) -> None:
-        cursor, limit = self.page_arguments()
-        after = decode_cursor(cursor, str, int, int, int) if cursor else None
-
-        def listed() -> RunAttempts:
+        def listed(cursor: str | None, limit: int) -> RunAttempts:
             run, _ = visibility.run(self.user, id)
+            after = decode_cursor(cursor, str, int, int, int) if cursor else None
             rest = [item for item in attempts.listing(run) if after is None or attempts.place(item) > after]
             return serializers.attempts_info(run, attempts.arrived([run.id]).get(run.id, 0), rest, limit)
 
-        await self.answer_kept(("attempts", id, cursor, limit), lambda: state_of_run(self.user, id), listed)
+        def page(cursor: str | None, limit: int) -> lists.Page:
+            info = listed(cursor, limit)
+            return info.items, info.next_cursor
+
+        cursor, limit = self.page_arguments()
+        if not await self.is_exported(page, AttemptInfo, f"run-{id}-attempts"):
+            key = ("attempts", id, cursor, limit)
+            await self.answer_kept(key, lambda: state_of_run(self.user, id), lambda: listed(cursor, limit))
 
 
 def _run(name: str, about: str) -> Parameter:

@@ -46,7 +46,6 @@ class Clusters(ListHandler):
                 word("branch", "Only failures on this branch", "main"),
                 word("since", "Only failures of runs since this time", "2026-11-20T19:00:00Z"),
                 *lists.LIST,
-                lists.FORMAT,
             ],
             fails=[404],
             tool="failure_clusters",
@@ -65,7 +64,7 @@ class Clusters(ListHandler):
             found = clusters.listing(project.id, rules, limit + 1, after, branch, start)
             return serializers.cluster_page(found, limit)
 
-        await self.answer_export(page, ClusterInfo, f"project-{id}-clusters")
+        await self.answer_items(page, ClusterInfo, f"project-{id}-clusters")
 
 
 _RULE_FIELDS = (
@@ -101,6 +100,7 @@ class TriageRules(ListHandler):
             query=[ID, *lists.LIST],
             fails=[404],
             name="triage_rule_list",
+            also=lists.EXPORTS,
         ),
         "POST": Endpoint(
             "Add a triage rule",
@@ -129,7 +129,7 @@ class TriageRules(ListHandler):
                 encode_cursor(last.priority, last.id) if last else None,
             )
 
-        await self.answer_items(page)
+        await self.answer_items(page, TriageRuleInfo, f"project-{id}-triage-rules")
 
     async def post(self, id: str) -> None:
         values, now = triage.read(self.body_object()), self.services.clock.now()
@@ -272,7 +272,8 @@ class Search(ListHandler):
                 Parameter("q", "Words that must all occur, in any case", {"type": "string", "examples": ["checkout"]},
                           required=True),
                 choice("in", "Names of tests, or the texts of failure clusters", ["tests", "failures"], "tests"),
-                *lists.LIST,
+                lists.limit_parameter(),
+                lists.CURSOR,
             ],
             fails=[404],
             tool="project_search",

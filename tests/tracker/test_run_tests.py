@@ -10,7 +10,7 @@ import os
 import tracemalloc
 from collections.abc import Iterator, Mapping
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 import pytest
 import written
@@ -21,7 +21,7 @@ from talk import running_server
 from handlers.tracker.lists import csv_text
 from models.errors import Invalid
 from models.paging import decode_cursor, encode_cursor
-from models.tracker import owners, run_tests
+from models.tracker import owners, run_tests, triage
 from models.tracker.run_tests import TestFilter, read_filter
 from models.tracker.tables import Run, reports
 
@@ -171,6 +171,43 @@ def test_an_export_has_all_rows_and_no_formula(server: Server, run: int, project
         read(server, f"runs/{run}/tests", 400, format="csv", limit="many")["message"] == "limit must be a whole number"
     )
     assert read(server, f"runs/{run}/tests", 400, format="xls")["message"] == "format must be one of json, csv, ndjson"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "projects?name={name}",
+        "projects/{id}/runs",
+        "projects/{id}/flaky",
+        "projects/{id}/tests?className=A&name=red",
+        "projects/{id}/clusters",
+        "projects/{id}/triage-rules",
+        "runs/{run}/tests",
+        "runs/{run}/clusters",
+        "runs/{run}/attempts",
+    ],
+)
+def test_every_list_is_exported_with_the_rows_and_fields_of_its_json(server: Server, project: str, path: str) -> None:
+    report = (
+        "<testsuite name='s'><testcase classname='A' name='red'><failure message='=cmd()'/></testcase>"
+        "<testcase classname='A' name='moody'><flakyFailure/></testcase></testsuite>"
+    )
+    made = stored(server, ("project", project), ("runKey", project), ("jobKey", "=job"), ("junit", report))
+    with written.store_of(server):
+        triage.add(made["projectId"], triage.read({"name": "=rule", "category": "c", "pattern": "x"}), written.NOW)
+    address = path.format(name=quote(project), id=made["projectId"], run=made["runId"])
+    join = "&" if "?" in address else "?"
+    answer = server.get(f"{API}/{address}").json
+    rows = answer if isinstance(answer, list) else answer["results"] if "results" in answer else answer["items"]
+    assert len(rows) > 0
+    lines = server.get(f"{API}/{address}{join}format=ndjson").text.splitlines()
+    assert [json.loads(line) for line in lines] == rows
+    exported = server.get(f"{API}/{address}{join}format=CSV")
+    assert exported.headers["Content-Disposition"].endswith('.csv"')
+    head, *cells = csv.reader(io.StringIO(exported.text))
+    assert (head, len(cells)) == (list(rows[0]), len(rows))
+    assert not [cell for row in cells for cell in row if cell.startswith("=")]
+    assert server.get(f"{API}/{address}{join}format=xls").status == 400
 
 
 @pytest.mark.parametrize("text", ["=a", "+a", "-a", "@a", "\ta", "\ra"])
