@@ -25,6 +25,21 @@ def rfc3339(at: int) -> str:
     return (_EPOCH + timedelta(microseconds=at)).isoformat(timespec="microseconds")[:-6] + "Z"
 
 
+def read_rfc3339(name: str, text: str, zone_needed: bool = True) -> int:
+    """Microseconds since 1970 of a time by RFC 3339, in whose query parameter a `+` may have become a space.
+
+    Without `zone_needed` a time without a zone, or a date, is one in UTC. Raises `Invalid`, which names the parameter.
+    """
+    try:
+        at = datetime.fromisoformat(text.replace(" ", "+") if "T" in text else text)
+        if at.tzinfo is None and zone_needed:
+            raise Invalid(f"{name} needs a zone, as in 2026-11-22T10:00:00Z")
+        at = at if at.tzinfo else at.replace(tzinfo=UTC)
+        return round(at.timestamp() * 1_000_000)
+    except (ValueError, OverflowError):
+        raise Invalid(f"{name} must be a time by RFC 3339, such as 2026-11-22T10:00:00Z") from None
+
+
 def json_object(raw: bytes, what: str = "the body") -> dict[str, Any]:
     """Parses a JSON object; no content is an empty object. Raises `Invalid`."""
     if not raw.strip():

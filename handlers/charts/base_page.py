@@ -5,7 +5,6 @@ The API key comes in the header when script sends the form, else in the field `k
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Any
 
 from attrs import evolve
@@ -20,13 +19,13 @@ from handlers.http.permissions import CHANGE_CHARTS, READ, SEND_CHART_FORMS, Per
 from handlers.web import layout
 from models.charts.parameters import read
 from models.errors import Denied
+from models.json_format import read_rfc3339
 from supervisor.charts.release_reads import Reads
 from supervisor.charts.service import Work
 
 _OPERATIONS = {operation.tool: operation for operation in OPERATIONS if operation.tool}
 _CLIENT_CLOSED_REQUEST = 499
 _UNSTRIPPED_FIELDS = ("values", "password")
-_MICROS_PER_SECOND = 1_000_000
 _MAX_TEXT_CHARACTERS = 256 * 1024
 
 
@@ -139,8 +138,8 @@ def moment(text: str | None) -> str:
 
 
 def micros(text: str) -> int:
-    """Converts an RFC 3339 time to microseconds since 1970."""
-    return round(datetime.fromisoformat(text).timestamp() * _MICROS_PER_SECOND)
+    """Microseconds since 1970 of the time of a release."""
+    return read_rfc3339("the time of a release", text, zone_needed=False)
 
 
 def release_state(status: str) -> str:

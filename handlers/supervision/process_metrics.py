@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from typing import ClassVar
 
 from attrs import frozen
@@ -16,6 +15,7 @@ from handlers.openapi.describe import Endpoint, whole, word
 from handlers.routing import Route
 from models import paging
 from models.errors import Invalid
+from models.json_format import read_rfc3339
 from models.supervision.metrics import MAX_POINTS, Point, Series, peak, step_for
 from supervisor import host
 
@@ -73,13 +73,7 @@ def window(query: Mapping[str, str], now: int, default: int = 3600, points: int 
 
 
 def _instant(name: str, text: str) -> int:
-    try:
-        at = datetime.fromisoformat(text)
-    except ValueError:
-        raise Invalid(f"{name} must be an RFC 3339 time") from None
-    if at.tzinfo is None:
-        raise Invalid(f"{name} needs a zone, as in 2026-11-22T10:00:00Z")
-    return int(at.timestamp())
+    return read_rfc3339(name, text) // 1_000_000
 
 
 def sparkline(series: Series, now: int) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Any, ClassVar
 
 from handlers.http.permissions import READ, SIGNED_IN, Permission
@@ -13,6 +12,7 @@ from handlers.tracker.base import Tracked
 from handlers.tracker.lists import ItemList, ListHandler
 from handlers.tracker.responses import ClusterInfo, FoundItem, OwnersInfo, ProjectSearchResult, TriageRuleInfo
 from models.errors import Invalid
+from models.json_format import read_rfc3339
 from models.paging import INT32, decode_cursor, encode_cursor
 from models.paging import whole as read_whole
 from models.tracker import clusters, owners, project_search, quality_gate, triage, visibility
@@ -23,15 +23,8 @@ MAX_QUERY_CHARACTERS = 500
 
 
 def since(text: str | None) -> int | None:
-    """Microseconds since 1970 of a time by RFC 3339; without an offset it is UTC. Raises `Invalid`."""
-    if text is None:
-        return None
-    try:
-        at = datetime.fromisoformat(text.replace(" ", "+") if "T" in text else text)
-        at = at if at.tzinfo else at.replace(tzinfo=UTC)
-        return round(at.timestamp() * 1_000_000)
-    except (ValueError, OverflowError):
-        raise Invalid("since must be a time such as 2026-11-20T19:00:00Z") from None
+    """Microseconds since 1970 of the parameter `since`; without a zone it is UTC. Raises `Invalid`."""
+    return None if text is None else read_rfc3339("since", text, zone_needed=False)
 
 
 class Clusters(ListHandler):

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -12,26 +11,14 @@ import pytest
 import written
 from conftest import Answer, Serve, Server, wait_for
 from posting import cases, jacoco, post, rows, stored
-from talk import problem, running_server
+from talk import problem
 
 from models.tracker.tables import Run
 
+pytest_plugins = ["shared_server"]
+
 API = "/api/v1"
 DAY = 86_400 * written.SECOND
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with running_server(tmp_path_factory.mktemp("attempts")) as server:
-        yield server
-
-
-_names = itertools.count()
-
-
-@pytest.fixture
-def project() -> str:
-    return f"attempts {next(_names)}"
 
 
 def job(server: Server, project: str, report: str, key: str | None = "unit", attempt: int = 0, **parts: Any) -> Any:

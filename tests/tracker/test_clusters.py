@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import time
-from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -13,7 +11,6 @@ import pytest
 import written
 from conftest import Answer, Server
 from posting import rows, stored
-from talk import running_server
 
 from models.errors import Conflict, Invalid
 from models.tracker import clusters, triage
@@ -21,28 +18,10 @@ from models.tracker.signatures import MAX_CHARACTERS, signature
 from models.tracker.tables import reports
 from models.tracker.triage import TriageRule
 
+pytest_plugins = ["shared_server"]
+
 API = "/api/v1"
 DAY = 86_400 * written.SECOND
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with running_server(tmp_path_factory.mktemp("clusters")) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def boss(server: Server) -> dict[str, str]:
-    with written.store_of(server):
-        return written.token(written.user("boss", "ADMIN"))
-
-
-_names = itertools.count()
-
-
-@pytest.fixture
-def project() -> str:
-    return f"clusters {next(_names)}"
 
 
 def failing(**messages: str) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ import pytest
 import written
 from conftest import Answer, Server
 from posting import body, part, send, stored
-from talk import running_server
 from written import ERROR, FAILED, PASSED, SKIPPED
 
 from models.errors import Invalid
@@ -23,27 +21,9 @@ from models.tracker.forge_links import compare_url
 from models.tracker.repository_paths import PathIndex
 from models.tracker.tables import reports
 
+pytest_plugins = ["shared_server"]
+
 API = "/api/v1"
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with running_server(tmp_path_factory.mktemp("owners")) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def boss(server: Server) -> dict[str, str]:
-    with written.store_of(server):
-        return written.token(written.user("boss", "ADMIN"))
-
-
-_names = itertools.count()
-
-
-@pytest.fixture
-def project() -> str:
-    return f"owners {next(_names)}"
 
 
 # CODEOWNERS

@@ -5,28 +5,23 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import Serve, Server
 from posting import cases, jacoco, post, stored
-from talk import problem, running_server
+from talk import problem
 
 from models.errors import Invalid
 from models.tracker import patch
 from models.tracker.patch import Matcher, read_diff
 
+pytest_plugins = ["shared_server"]
+
 API = "/api/v1"
 JUNIT = ("junit", cases(1))
 ONE_LINE = ("jacoco", jacoco({"A.java": {1: True}}))
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with running_server(tmp_path_factory.mktemp("patch")) as server:
-        yield server
 
 
 def ranges(files: dict[str, list[list[int]]]) -> str:

@@ -8,7 +8,7 @@ import itertools
 import json
 import os
 import tracemalloc
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -16,7 +16,6 @@ import pytest
 import written
 from conftest import Server
 from posting import stored
-from talk import running_server
 
 from handlers.tracker.lists import csv_text
 from models.errors import Invalid
@@ -25,21 +24,9 @@ from models.tracker import owners, run_tests, triage
 from models.tracker.run_tests import TestFilter, read_filter
 from models.tracker.tables import Run, reports
 
+pytest_plugins = ["shared_server"]
+
 API = "/api/v1"
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with running_server(tmp_path_factory.mktemp("tests")) as server:
-        yield server
-
-
-_names = itertools.count()
-
-
-@pytest.fixture
-def project() -> str:
-    return f"tests {next(_names)}"
 
 
 REPORT = """<testsuite name='s'>

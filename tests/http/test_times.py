@@ -1,0 +1,38 @@
+"""Times in queries: by RFC 3339, read in one place."""
+
+from __future__ import annotations
+
+import pytest
+
+from models.errors import Invalid
+from models.json_format import read_rfc3339, rfc3339
+
+AT = 1_795_514_400_000_000
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("2026-11-24T10:00:00Z", AT),
+        ("2026-11-24T12:00:00+02:00", AT),
+        ("2026-11-24T12:00:00 02:00", AT),
+        ("2026-11-24T10:00:00.000001Z", AT + 1),
+        ("2026-11-24T10:00:00", AT),
+        ("2026-11-24", AT - 36_000_000_000),
+    ],
+)
+def test_a_time_is_read_in_microseconds(text: str, expected: int) -> None:
+    assert read_rfc3339("since", text, zone_needed=False) == expected
+    assert read_rfc3339("since", rfc3339(expected)) == expected
+
+
+@pytest.mark.parametrize("text", ["", "yesterday", "10:00", "2026-13-01T00:00:00Z", "0001-01-01T00:00:00+23:59x"])
+def test_what_is_no_time_is_refused_by_the_name_of_its_parameter(text: str) -> None:
+    with pytest.raises(Invalid, match="since must be a time by RFC 3339"):
+        read_rfc3339("since", text, zone_needed=False)
+
+
+@pytest.mark.parametrize("text", ["2026-11-24T10:00:00", "2026-11-24"])
+def test_a_zone_can_be_required(text: str) -> None:
+    with pytest.raises(Invalid, match="from needs a zone"):
+        read_rfc3339("from", text)
