@@ -117,8 +117,12 @@ class Forge(SettingsForm):
             token = TokenChange(None)
         elif typed := form.get("forge_token", "").strip():
             token = TokenChange(settings.read_token(typed))
+        is_admin = self.user.is_admin
         await self.change(
-            id, "OWNER", lambda project: forges.change(project, columns, token, sources.secrets, now), "/settings"
+            id,
+            "OWNER",
+            lambda project: forges.change(project, columns, token, sources.secrets, now, is_admin),
+            "/settings",
         )
         sources.forget_refusal(int(id))
 

@@ -180,7 +180,8 @@ class ProjectSettings(Tracked):
         now, sources = self.services.clock.now(), self.services.forges
         with reports.atomic():
             project = visibility.project(self.user, id, "OWNER")
-            forges.change(project, columns, token, sources.secrets, now)
+            is_admin = self.user is not None and self.user.is_admin
+            forges.change(project, columns, token, sources.secrets, now, is_admin)
         sources.forget_refusal(project.id)
 
 

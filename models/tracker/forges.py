@@ -114,8 +114,12 @@ def link(project: Project, forges: Forges) -> ForgeLink:
     if not found:
         return ForgeLink("UNKNOWN_HOST", f"no forge of tracker.forges has the repository {project.forge_repo}")
     name, forge, path = found
-    if project.forge_token_at is None and forge.token is None and forge.token_file is None:
-        return ForgeLink("NO_TOKEN", f"neither the project nor the forge {name} has a token", *found)
+    if project.forge_token_at is None:
+        if forge.token is None and forge.token_file is None:
+            return ForgeLink("NO_TOKEN", f"neither the project nor the forge {name} has a token", *found)
+        if not project.forge_repo_by_admin:
+            reason = f"the token of the forge {name} is for repositories that an ADMIN confirmed: set the project's own"
+            return ForgeLink("NO_TOKEN", reason, *found)
     return ForgeLink("OK", None, name, forge, path)
 
 
@@ -127,13 +131,21 @@ class TokenChange:
 
 
 def change(
-    project: Project, columns: Mapping[str, Any], token: TokenChange | None, secrets: ProjectSecrets, now: int
+    project: Project,
+    columns: Mapping[str, Any],
+    token: TokenChange | None,
+    secrets: ProjectSecrets,
+    now: int,
+    is_admin: bool = False,
 ) -> None:
     """Stores settings of a project, and its token, in the caller's transaction. Raises `Conflict`.
 
-    A token stays with the host of the repository that it was set for.
+    A token stays with the host of the repository that it was set for. The forge's own token may read more than the
+    owner of a project, so it serves a repository only if an ADMIN confirms it (`is_admin`).
     """
     changed = dict(columns)
+    if changed.get("forge_repo", project.forge_repo) != project.forge_repo or (is_admin and "forge_repo" in changed):
+        changed["forge_repo_by_admin"] = int(is_admin)
     confirmed = repository(changed.get("forge_repo", project.forge_repo))
     host = confirmed and confirmed.host
     if token is not None:

@@ -255,6 +255,7 @@ STEPS.append(
     [
         "ALTER TABLE coverage ADD COLUMN repository_path TEXT",
         "ALTER TABLE project ADD COLUMN forge_repo TEXT",
+        "ALTER TABLE project ADD COLUMN forge_repo_by_admin INTEGER NOT NULL DEFAULT 0",
         "ALTER TABLE project ADD COLUMN forge_token_at INTEGER",
         "ALTER TABLE project ADD COLUMN forge_token_host TEXT",
     ]

@@ -130,15 +130,17 @@ class Uploaded:
             user = written.user(f"owner-of-{name}".replace(" ", "-"))
             written.member(written.project_named(name), user, "OWNER")
             self.owner = written.token(user)
+            self.admin = written.token(written.user(f"admin-of-{name}".replace(" ", "-"), "ADMIN"))
         if confirmed is not None:
-            assert self.patch(forgeRepo=confirmed).status == 200
+            assert self.patch(self.admin, forgeRepo=confirmed).status == 200
 
     @property
     def file(self) -> str:
         return f"/runs/{self.run}/coverage?path=com/x/a%20b.py"
 
-    def patch(self, **settings: Any) -> Answer:
-        headers = {"Content-Type": "application/json", **self.owner}
+    def patch(self, by: dict[str, str] | None = None, **settings: Any) -> Answer:
+        """As the owner, unless `by` has the header of another."""
+        headers = {"Content-Type": "application/json", **(by or self.owner)}
         path = f"{API}/projects/{self.id}/settings"
         return self.server.ask("PATCH", path, json.dumps(settings).encode(), headers)
 
@@ -289,6 +291,19 @@ def test_a_token_stays_with_the_host_it_was_set_for(server: Server, double: Doub
     assert uploaded.patch(forgeRepo=elsewhere, forgeToken=OWN).status == 200
     assert uploaded.patch(forgeRepo="https://user:password@github.com/a/b").status == 400
     assert uploaded.patch(forgeRepo="/srv/git").status == 400
+
+
+def test_the_token_of_the_forge_is_for_repositories_that_an_admin_confirmed(server: Server, double: Double) -> None:
+    mine, private = (REPOSITORIES[kind].format(port=double.web.port) for kind in ("forgejo", "github"))
+    uploaded = Uploaded(server, "curious", None, mine)
+    assert uploaded.patch(forgeRepo=mine).status == 200
+    assert uploaded.state()["state"] == "OK", "the same repository stays confirmed"
+    assert uploaded.patch(forgeRepo=private).status == 200
+    assert uploaded.state()["state"] == "NO_TOKEN"
+    assert "repositories that an ADMIN confirmed" in uploaded.shown()["reason"]
+    assert double.web.seen == []
+    assert uploaded.patch(uploaded.admin, forgeRepo=private).status == 200
+    assert uploaded.shown()["source"] == CODE
 
 
 def test_an_owner_confirms_the_repository_on_the_page(server: Server, double: Double) -> None:
