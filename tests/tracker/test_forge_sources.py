@@ -110,7 +110,10 @@ def server(web: Web, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve
             "bare": {"type": "forgejo", "url": web.url},
         },
     }
-    with talk.running_server(tmp_path_factory.mktemp("forges"), tracker=tracker) as server:
+    folder = tmp_path_factory.mktemp("forges")
+    (folder / "key").write_text(base64.b64encode(secrets.token_bytes(32)).decode())
+    settings = {"secret-key-file": str(folder / "key")}  # for PostgreSQL
+    with talk.running_server(folder, tracker=tracker, server=settings) as server:
         yield server
 
 
