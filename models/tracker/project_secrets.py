@@ -9,7 +9,7 @@ import secrets
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import peewee
 
@@ -17,7 +17,7 @@ from models.config import secret_files
 from models.config.parsers import ValidationError
 from models.config.settings import Server
 from models.errors import Conflict, Unavailable
-from models.storage.sqlite import Either
+from models.storage.sqlite import Either, SqliteStore
 
 Result = TypeVar("Result")
 
@@ -74,6 +74,8 @@ class ProjectSecrets:
             data = _sealed(self._key(), value, _place(project_id, name))
 
         def write() -> None:
+            if self._store.is_local:
+                self._store.execute_sql("PRAGMA secure_delete = 1")  # nothing of the old secret stays in the file
             with self._store.atomic():
                 if data is None:
                     self._store.execute_sql(_REMOVE, (project_id, name))
@@ -81,6 +83,8 @@ class ProjectSecrets:
                     self._store.execute_sql(_SET, (project_id, name, data, now))
 
         self._run(write)
+        if self._store.is_local:
+            cast("SqliteStore", self._store.obj).checkpoint(truncate=True)  # nor in the write-ahead log
 
     def close(self) -> None:
         if self._is_open:

@@ -134,6 +134,9 @@ class ForgeSources:
         """The text of a response. Raises `Upstream`."""
         place = f"{request.path} at {request.commit[:12]}"
         host = urlsplit(request.forge.url).hostname
+        is_spent = response.headers.get("X-RateLimit-Remaining") == "0"
+        if response.status == 429 or (response.status == 403 and is_spent):
+            raise Upstream(f"the forge {host} answered {response.status} for {place}: the rate limit is reached")
         if response.status in _REFUSED:
             reason = f"the forge {host} refused the token: it answered {response.status} for {place}"
             self._refused[request.project_id] = reason

@@ -227,12 +227,13 @@ def test_nothing_is_requested_that_no_owner_confirmed(
     [
         ((404, {}, b"{}"), f"answered 404 for {PATH} at {SHA[:12]}"),
         ((500, {}, b"tok-" * 100), "answered 500 for"),
+        ((403, {"X-RateLimit-Remaining": "0"}, b"{}"), "the rate limit is reached"),
         ((302, {"Location": "http://169.254.169.254/latest/"}, b""), "answered 302 for"),
         ((200, {}, b"\0\1binary"), "is not text"),
         ((200, {}, b"x" * 4097), "is larger than 4096 bytes"),
         ((200, {"Content-Length": "10", "Connection": "close"}, b"cut"), "cannot be reached: it closed the connection"),
     ],
-    ids=["missing", "broken", "redirect", "binary", "too large", "cut off"],
+    ids=["missing", "broken", "rate limit", "redirect", "binary", "too large", "cut off"],
 )
 def test_what_the_forge_does_not_give_is_a_reason_on_the_page(
     server: Server, double: Double, answer: Reply, reason: str
@@ -281,6 +282,8 @@ def test_a_token_of_the_project_is_written_and_never_shown(server: Server, doubl
         assert [name for name, content in stores.items() if OWN.encode() in content] != []
         assert all(name.startswith("secrets.db") for name, content in stores.items() if OWN.encode() in content)
         assert {stat.S_IMODE(path.stat().st_mode) for path in server.data.glob("secrets.db*")} == {0o600}
+        uploaded.patch(forgeToken=None)
+        assert not [path for path in server.data.glob("*.db*") if OWN.encode() in path.read_bytes()]
 
 
 def test_a_token_stays_with_the_host_it_was_set_for(server: Server, double: Double) -> None:
