@@ -36,6 +36,8 @@ _FIELDS = (
 )  # fmt: skip
 _MAX_POLL_SECONDS = 15.0
 _PERF_FLAG = "perf"
+_MAX_PATHS = 50_000
+"""The files of a repository that the server reads."""
 
 
 def add_to(parser: argparse.ArgumentParser) -> None:
@@ -163,6 +165,8 @@ def _upload(arguments: argparse.Namespace) -> int:
     files = _files(arguments)
     fields = _fields(arguments)
     texts = _diff_parts(arguments.diff, fields.get("baseBranch", ""))
+    if arguments.jacoco and not texts and arguments.diff == "auto":
+        texts = _paths_part()
     if arguments.codeowners:
         texts.update(_codeowners_parts(arguments.codeowners))
     reports = [file for name, file in files if name == "junit"]
@@ -255,6 +259,15 @@ def _diff_parts(source: str, base_branch: str) -> dict[str, str]:
         print(f"pilothouse upload: warning: no changed lines are sent: {problem}", file=sys.stderr)
         return {}
     return {"diff": diff, "paths": paths}
+
+
+def _paths_part() -> dict[str, str]:
+    """The part `paths`, by which the server finds the covered files on a forge; nothing outside of a repository."""
+    try:
+        paths = repository_paths()
+    except NoDiff:
+        return {}
+    return {"paths": paths} if paths.count("\n") <= _MAX_PATHS else {}
 
 
 def _finish(server: Server, fields: Mapping[str, str], gate: bool) -> int:

@@ -586,6 +586,16 @@ def test_the_changed_lines_are_sent_as_ranges(repository: Path) -> None:
     assert b"three" not in fake.bodies[0][1]
 
 
+def test_the_files_of_the_repository_are_sent_with_coverage_without_a_base_too(repository: Path) -> None:
+    (repository / "cover.xml").write_text("<report name='r'/>")
+    with Fake() as fake:
+        for more in ((), ("--diff", "off"), ("--jacoco", "cover.xml", "--diff", "off"), ("--jacoco", "cover.xml")):
+            assert upload(repository, fake.url, "--project", "p", *JUNIT, *more, environ=GIT).returncode == 0
+    sent = [sent_part(body, "paths") for _, body in fake.bodies]
+    assert sent[:3] == [None] * 3
+    assert "ä/x.py" in (sent[3] or b"").decode().splitlines()
+
+
 def test_a_merge_that_ci_checked_out_is_compared_with_its_first_parent(repository: Path) -> None:
     git(repository, "checkout", "-q", "main")
     (repository / "other.py").write_text("1\n")
