@@ -1,4 +1,4 @@
-"""Cooperative scheduling: work on hundreds of processes yields to the loop in between.
+"""Background tasks, and cooperative scheduling: work on hundreds of processes yields to the loop in between.
 
 A response takes a few iterations of the loop. Were there a piece of group work in each of them, the response would wait
 for all of those pieces; so a piece is followed by as many free iterations as a response takes.
@@ -7,7 +7,8 @@ for all of those pieces; so a piece is followed by as many free iterations as a 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 _FREE_ITERATIONS = 8
 
@@ -38,3 +39,30 @@ class YieldingLock:
 
     async def __aexit__(self, *_: object) -> None:
         call_later(self._lock.release)
+
+
+class BackgroundTasks:
+    """Tasks that nobody awaits: kept until they end, and what they raise is reported."""
+
+    __slots__ = ("_report", "_tasks")
+
+    def __init__(self, report: Callable[[str, BaseException], None]) -> None:
+        """`report` is called with the name of a task and what it raised."""
+        self._report = report
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def start(self, work: Coroutine[Any, Any, None], name: str | None = None) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._on_done)
+        return task
+
+    def cancel(self) -> None:
+        """Cancels all that have not ended."""
+        for task in list(self._tasks):
+            task.cancel()
+
+    def _on_done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()):
+            self._report(task.get_name(), error)

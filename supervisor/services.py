@@ -10,10 +10,10 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import peewee
 from attrs import evolve
@@ -49,6 +49,7 @@ from supervisor.processes.run_recorder import RunRecorder
 from supervisor.processes.scheduler import Scheduler
 from supervisor.processes.usage import Meter
 from supervisor.pubsub import PubSub
+from supervisor.scheduling import BackgroundTasks
 from supervisor.systemd import VARIABLES, Systemd
 from supervisor.tracker.attachments import Attachments
 from supervisor.tracker.forge_sources import ForgeSources
@@ -76,6 +77,10 @@ _SWITCH_SECONDS = 0.0005
 
 class CannotStart(Exception):
     """A fault that only the operator can fix, in one line."""
+
+
+def _report_failure(task: str, error: BaseException) -> None:
+    log.error("the task %s ended: %s", task, error, exc_info=error)
 
 
 def lock_data_dir(path: Path) -> int:
@@ -119,7 +124,7 @@ class Services:
         self.answered: Counter[int] = Counter()
         """The number of requests answered, by status code."""
         self._read_config = read_config
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = BackgroundTasks(_report_failure)
         self._reloading = asyncio.Lock()
         self.systemd = Systemd(os.environ, os.getpid())
         self.sharing = self._join_nodes(instance) if self.is_shared else None
@@ -181,21 +186,21 @@ class Services:
     async def _start(self, records: Mapping[str, Record]) -> None:
         """Adopts the processes that still run, and begins the background work."""
         if self.sharing is not None:
-            self._keep("history", self.sharing.history.copy())
+            self._tasks.start(self.sharing.history.copy(), "history")
             self.sharing.listen()
         become_subreaper()
         self._leftovers = await adopt(self.fleet, self.context, records)
-        self.context.leftovers = self._keep("leftovers", self._leftovers.end())
+        self.context.leftovers = self._tasks.start(self._leftovers.end(), "leftovers")
         self.scheduler.configure()
-        self._keep("beat", self.maintenance.watch())
-        self._keep("metrics", self.metrics.watch())
+        self._tasks.start(self.maintenance.watch(), "beat")
+        self._tasks.start(self.metrics.watch(), "metrics")
         self.process_logs.start()
-        self._keep("log growth", self.process_logs.growth.watch())
-        self._keep("prune", self._prune())
-        self._keep("retention", self.retention.watch())
-        self._keep("attachments", self.attachments.watch())
-        self._keep("completion of runs", self.retention.settle())
-        self._keep("charts", self.charts.start())
+        self._tasks.start(self.process_logs.growth.watch(), "log growth")
+        self._tasks.start(self._prune(), "prune")
+        self._tasks.start(self.retention.watch(), "retention")
+        self._tasks.start(self.attachments.watch(), "attachments")
+        self._tasks.start(self.retention.settle(), "completion of runs")
+        self._tasks.start(self.charts.start(), "charts")
 
     @property
     def _leaves_processes(self) -> bool:
@@ -209,14 +214,13 @@ class Services:
     def start_marked(self) -> None:
         """Starts the processes with `auto-start` in the background."""
         if self.config.supervisor.auto_start:
-            self._keep("auto-start", self.fleet.start_marked())
+            self._tasks.start(self.fleet.start_marked(), "auto-start")
 
     async def _stop(self) -> None:
         """Stops or leaves the processes, then writes what is not stored yet."""
         self.context.closing = True
         self.scheduler.close()
-        for task in list(self._tasks):
-            task.cancel()
+        self._tasks.cancel()
         end = time.monotonic() + self.config.server.shutdown_timeout
         await self._stop_processes()
         if self.event_writer.failing:
@@ -275,7 +279,7 @@ class Services:
     def on_sighup(self) -> None:
         """Reloads, and logs the outcome."""
         if not self.context.closing:
-            self._keep("reload", self._reload_and_log())
+            self._tasks.start(self._reload_and_log(), "reload")
 
     async def _reload_and_log(self) -> None:
         self.systemd.reloading()
@@ -313,17 +317,6 @@ class Services:
     def is_shared(self) -> bool:
         """Whether several nodes share the database."""
         return self.config.server.database_url is not None
-
-    def _keep(self, name: str, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.get_running_loop().create_task(work, name=name)
-        self._tasks.add(task)
-        task.add_done_callback(self._on_task_done)
-        return task
-
-    def _on_task_done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()):
-            log.error("the task %s ended: %s", task.get_name(), error, exc_info=error)
 
     async def _prune(self) -> None:
         """Keeps the history within its limits, a thousand rows at a time, so that no request waits for it."""

@@ -153,18 +153,6 @@ def some_time(length: Seconds) -> Seconds:
     return length
 
 
-def a_second_or_more(length: Seconds) -> Seconds:
-    if length < 1:
-        raise ValidationError("must be 1s or more")
-    return length
-
-
-def an_hour_at_most(length: Seconds) -> Seconds:
-    if length > 3600:
-        raise ValidationError("must be 1h or less")
-    return length
-
-
 def a_mebibyte_or_more(size: Size) -> Size:
     if size < 1024**2:
         raise ValidationError("must be 1M or more")
@@ -198,8 +186,12 @@ def timezone(raw: str) -> str:
         raise ValidationError(str(why), raw) from None
 
 
-def time_between(low: float, high: float) -> Callable[[Seconds], Seconds]:
+def time_between(low: float, high: float = MAX_SECONDS) -> Callable[[Seconds], Seconds]:
+    """Accepts `low` to `high`, in seconds."""
+
     def check(length: Seconds) -> Seconds:
+        if low > length and high == MAX_SECONDS:
+            raise ValidationError(f"must be {_time(low)} or more", _time(length))
         if not low <= length <= high:
             raise ValidationError(f"is not between {_time(low)} and {_time(high)}", _time(length))
         return length
@@ -207,8 +199,12 @@ def time_between(low: float, high: float) -> Callable[[Seconds], Seconds]:
     return check
 
 
+_UNITS = (("d", 86400), ("h", 3600), ("m", 60))
+
+
 def _time(seconds: float) -> str:
-    return f"{seconds / 86400:g}d" if seconds and seconds % 86400 == 0 else f"{seconds:g}s"
+    unit, length = next(((unit, n) for unit, n in _UNITS if seconds and seconds % n == 0), ("s", 1))
+    return f"{seconds / length:g}{unit}"
 
 
 def octal(raw: str) -> int:

@@ -9,8 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Coroutine
-from typing import Any
 
 from attrs import define, evolve, frozen
 
@@ -23,7 +21,7 @@ from supervisor.processes.context import SupervisionContext
 from supervisor.processes.fleet import Fleet
 from supervisor.processes.instance import StartCalledOff, next_request
 from supervisor.processes.process import Process
-from supervisor.scheduling import yield_to_loop
+from supervisor.scheduling import BackgroundTasks, yield_to_loop
 
 log = logging.getLogger("schedules")
 
@@ -64,6 +62,10 @@ class Entry:
         self.due_at = None if instant is None else self.schedule.delayed(instant, random.random())
 
 
+def _report_failure(_: str, error: BaseException) -> None:
+    log.error("unexpected error: %s", error, exc_info=error)
+
+
 class Scheduler:
     def __init__(self, fleet: Fleet, context: SupervisionContext) -> None:
         """Reads the states of all schedules. Raises `peewee.PeeweeException`."""
@@ -74,7 +76,7 @@ class Scheduler:
         self._timer: asyncio.TimerHandle | None = None
         self._armed_for = 0
         self._round: asyncio.Task[None] | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = BackgroundTasks(_report_failure)
         fleet.on_specs_changed = self.configure
 
     def configure(self) -> None:
@@ -168,7 +170,7 @@ class Scheduler:
             self._timer.cancel()
             self._timer = None
         if self._round is None and not self._context.closing:
-            self._round = self._background(self._run_round())
+            self._round = self._tasks.start(self._run_round())
 
     async def _run_round(self) -> None:
         """Ticks, a few in each iteration of the loop, until nothing is due; then sets the timer."""
@@ -234,16 +236,16 @@ class Scheduler:
             self._skip(entry, instant, f"an operator stopped {held.name}, which it depends on")
         elif not process.spec.is_job:
             if process.live and process.record.wanted:
-                self._background(self._restart(entry, instant))
+                self._tasks.start(self._restart(entry, instant))
             else:
                 self._skip(entry, instant, f"it is {process.status.value}, and only a live service is restarted")
         elif not (process.live or process.is_pending):
-            self._background(self._start(entry, instant))
+            self._tasks.start(self._start(entry, instant))
         elif entry.schedule.overlap is Overlap.REPLACE:
-            self._background(self._replace(entry, instant))
+            self._tasks.start(self._replace(entry, instant))
         elif entry.schedule.overlap is Overlap.QUEUE and not self._has_queued(entry):
             entry.queued = next_request()
-            self._background(self._start_after(entry, instant, entry.queued))
+            self._tasks.start(self._start_after(entry, instant, entry.queued))
         else:
             self._skip(entry, instant, "the run before is not over")
 
@@ -304,23 +306,9 @@ class Scheduler:
         message = f"{name}: {many} missed until {until}{', one is made up for' if due.is_made_up else ''}"
         self._context.notices.post("schedule.missed", name, message, count=due.missed, until=until)
 
-    # Tasks
-
-    def _background(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._on_task_done)
-        return task
-
-    def _on_task_done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()):
-            log.error("unexpected error: %s", error, exc_info=error)
-
     def close(self) -> None:
         """No schedule runs any more."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        for task in list(self._tasks):
-            task.cancel()
+        self._tasks.cancel()

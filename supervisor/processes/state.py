@@ -20,6 +20,7 @@ from supervisor.processes.hooks import Hooks
 from supervisor.processes.instance import Phase, ProcessInstance, StartAttempt
 from supervisor.processes.log_files import LogFile
 from supervisor.processes.restart_policy import RestartPolicy
+from supervisor.scheduling import BackgroundTasks
 
 log = logging.getLogger("supervision")
 
@@ -57,7 +58,7 @@ class ProcessState:
         self._announced = 0
         self._called_off_before = 0
         self._restart_called_off_by = 0
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = BackgroundTasks(self._report_failure)
         self._watchers: set[asyncio.Future[None]] = set()
 
     @property
@@ -191,18 +192,12 @@ class ProcessState:
         self._context.notices.post(notice, self.name, message, **facts)
 
     def _background(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._on_task_done)
-        return task
+        return self._tasks.start(work)
 
-    def _on_task_done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()):
-            log.error("%s: %s", self.name, error, exc_info=None if isinstance(error, Problem) else error)
+    def _report_failure(self, _: str, error: BaseException) -> None:
+        log.error("%s: %s", self.name, error, exc_info=None if isinstance(error, Problem) else error)
 
     def cancel_tasks(self) -> None:
         """Ends all background work; the child, if any, goes on."""
         self.policy.cancel()
-        for task in list(self._tasks):
-            task.cancel()
+        self._tasks.cancel()

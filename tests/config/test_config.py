@@ -649,9 +649,9 @@ def test_a_health_check_says_when_and_how_often(read: Read) -> None:
         (r'depends-on: "a\0"', "depends-on", "must not contain a NUL character"),
         ("stop-post: []", "stop-post", "must begin with the name of a program"),
         ("hook-timeout: 0", "hook-timeout", "must be longer than 0"),
-        ("watchdog: 999ms", "watchdog", "must be 1s or more"),
+        ("watchdog: 999ms", "watchdog", "'0.999s' must be 1s or more"),
         ("max-memory: 1023K", "max-memory", "must be 1M or more"),
-        ("start-delay: 61m", "start-delay", "must be 1h or less"),
+        ("start-delay: 61m", "start-delay", "'61m' is not between 0s and 1h"),
         ("on-failure: {when: final}", "on-failure.command", "is required"),
         ("log-forward: stdout", "log-forward", "needs stdout-logfile, stderr-logfile or log: capture"),
         (

@@ -46,3 +46,21 @@ def test_those_inside_go_one_after_another() -> None:
 
     asyncio.run(work())
     assert order.index("b") - order.index("a") > 3, order
+
+
+def test_what_a_background_task_raises_is_reported() -> None:
+    reported: list[tuple[str, str]] = []
+
+    async def fail() -> None:
+        raise ValueError("odd")
+
+    async def work() -> None:
+        tasks = scheduling.BackgroundTasks(lambda name, error: reported.append((name, str(error))))
+        failing, waiting = tasks.start(fail(), "upkeep"), tasks.start(asyncio.sleep(3600), "wait")
+        await asyncio.wait({failing})
+        tasks.cancel()
+        await asyncio.wait({waiting})
+        assert waiting.cancelled()
+
+    asyncio.run(work())
+    assert reported == [("upkeep", "odd")]
