@@ -61,6 +61,8 @@ class Collector:
         yield _gauge("uploads_waiting", "Uploads that have come and are not stored yet.", ingest.waiting)
         if (forwarder := self._services.process_logs.forwarder) is not None:
             yield _counters("log_lines_lost", "Lines of logs that could not be forwarded.", "process", forwarder.lost)
+            rotated_away = "Bytes of logs that were rotated away before they were forwarded."
+            yield _counters("log_bytes_lost", rotated_away, "process", forwarder.lost_bytes)
         answered = {outcome: ingest.answered[outcome] for outcome in ("stored", "refused", "failed")}
         yield _counters("uploads", "Uploads of reports by what became of them.", "outcome", answered)
 

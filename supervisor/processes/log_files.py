@@ -16,6 +16,7 @@ import shutil
 import stat
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from concurrent.futures import Executor
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
@@ -31,6 +32,7 @@ _Result = TypeVar("_Result")
 _FOLLOW_POLL_SECONDS = 0.25
 _BLOCK_BYTES = 64 * 1024
 _MAX_READ_BYTES = 1024 * 1024
+_MAX_REST_READS = 16
 _DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _OUT_OF_RESOURCES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 _NOTICE_INTERVAL_SECONDS = 3600.0
@@ -54,6 +56,18 @@ class Rotation(enum.Enum):
     ROTATED = "rotated"
     TRUNCATED = "truncated"
     """The disk is full: its content is lost."""
+
+
+DONE = frozenset({Rotation.ROTATED, Rotation.TRUNCATED})
+
+
+@frozen
+class Rotated:
+    """What was done to a log file, and how many bytes it lost to its backup, or for good."""
+
+    file: LogFile
+    result: Rotation
+    removed: int = 0
 
 
 def tail(path: Path, lines: int, max_bytes: int = 16 * _MAX_READ_BYTES) -> tuple[bytes, int]:
@@ -107,6 +121,8 @@ def rotate(file: LogFile) -> Rotation:
         if not file.max_bytes or path.stat().st_size < file.max_bytes:
             return Rotation.NONE
         is_copied = bool(file.backups) and _copy_to_backup(path, file.backups)
+        if is_copied:
+            _copy_rest(path, backup(path, 1))
         os.truncate(path, 0)
     except OSError as error:
         with contextlib.suppress(OSError):
@@ -114,6 +130,13 @@ def rotate(file: LogFile) -> Rotation:
         log.error("%s cannot be rotated: %s", path, error)
         return Rotation.FAILED
     return Rotation.ROTATED if is_copied or not file.backups else Rotation.TRUNCATED
+
+
+def rotate_counted(file: LogFile) -> Rotated:
+    """As `rotate`, with the number of bytes."""
+    path = Path(file.path)
+    size, result = _size(path), rotate(file)
+    return Rotated(file, result, _size(backup(path, 1)) if result is Rotation.ROTATED and file.backups else size)
 
 
 def _copy_to_backup(path: Path, backups: int) -> bool:
@@ -145,14 +168,26 @@ def _copy(source: Path, target: Path) -> None:
         shutil.copyfileobj(reader, writer, _MAX_READ_BYTES)
 
 
+def _copy_rest(source: Path, target: Path) -> None:
+    """Copies what was added while the backups moved on. Where the disk is full, that is lost."""
+    with contextlib.suppress(OSError), _opened(source) as reader, target.open("ab", buffering=0) as writer:
+        at = writer.tell()
+        for _ in range(_MAX_REST_READS):
+            if not (text := os.pread(reader.fileno(), _MAX_READ_BYTES, at)):
+                return
+            at += writer.write(text)
+
+
 @define
 class Position:
     """How far a follower has read: the number of rotations that it has seen, and the offset in that file."""
 
     rotations: int
     at: int
+    total: int | None = None
+    """The same place in bytes of all the file's content, also what was rotated away; `None`: not known."""
     lost: int = 0
-    """How many rotations have passed over content that was not read."""
+    """How many bytes were rotated away for good before they were read."""
 
 
 class Logs:
@@ -166,24 +201,45 @@ class Logs:
         self._notices = notices
         self._clock = clock or Clock()
         self._rotations: Counter[str] = Counter()
+        self._removed: Counter[str] = Counter()  # bytes that were rotated away
+        self._starts: dict[str, list[int]] = {}  # of these, what was rotated away before each of the last rotations
         self._backups: dict[str, int] = {}
         self._posted_at: dict[str, float] = {}
         self._rotation_lock = asyncio.Lock()  # no file is rotated while a follower reads from it
 
-    async def rotate(self, files: Iterable[LogFile] | None = None) -> list[tuple[LogFile, Rotation]]:
-        """Rotates those of `files`, or of all, that are larger than their limit; returns what was done to each."""
-        files = [file for file in (self._files() if files is None else files) if file.max_bytes]
-        if not files:
+    async def rotate(self) -> list[Rotated]:
+        """Rotates all files that are larger than their limit; returns what was done to each."""
+        if not (files := [file for file in self._files() if file.max_bytes]):
             return []
+        return await self.rotate_in(None, lambda: [rotate_counted(file) for file in files])
+
+    async def rotate_in(self, executor: Executor | None, work: Callable[[], list[Rotated]]) -> list[Rotated]:
+        """Runs work that rotates files in a thread; returns what it returns. Followers wait meanwhile."""
         async with self._rotation_lock:
-            results = await asyncio.to_thread(lambda: [(file, rotate(file)) for file in files])
-            done = (Rotation.ROTATED, Rotation.TRUNCATED)
-            self._rotations.update(file.path for file, result in results if result in done)
-            self._backups.update((file.path, file.backups) for file in files)
-        for file, result in results:
-            if result is Rotation.TRUNCATED:
-                self._post_truncated(file)
+            results = await asyncio.get_running_loop().run_in_executor(executor, work)
+            for each in results:
+                self._backups[each.file.path] = each.file.backups
+                if each.result in DONE:
+                    self._count(each)
+        for each in results:
+            if each.result is Rotation.TRUNCATED:
+                self._post_truncated(each.file)
         return results
+
+    def _count(self, rotated: Rotated) -> None:
+        path = rotated.file.path
+        starts = self._starts.setdefault(path, [])
+        starts.append(self._removed[path])
+        del starts[: -rotated.file.backups - 1]
+        self._removed[path] += rotated.removed
+        self._rotations[path] += 1
+
+    def _start(self, path: str, rotations: int) -> int | None:
+        """Where the content after so many rotations begins, in bytes of all content; `None` where that is not known."""
+        ago, starts = self._rotations[path] - rotations, self._starts.get(path, [])
+        if not ago:
+            return self._removed[path]
+        return starts[-ago] if ago <= len(starts) else None
 
     def _post_truncated(self, file: LogFile) -> None:
         """Once an hour for each file."""
@@ -222,15 +278,23 @@ class Logs:
     async def _begin(self, path: str, lines: int) -> tuple[bytes, Position]:
         async with self._rotation_lock:
             text, end = await asyncio.to_thread(tail, Path(path), lines)
-            return text, Position(self._rotations[path], end)
+            return text, Position(self._rotations[path], end, self._removed[path] + end)
 
     def resume(self, file: LogFile, stored: tuple[int, int] | None) -> Position:
         """Where to go on reading a file: at a place as `mark` returned it, or without one at its present end."""
-        self._backups.setdefault(file.path, file.backups)
-        rotations = self._rotations[file.path]
+        path = file.path
+        self._backups.setdefault(path, file.backups)
+        rotations = self._rotations[path]
         if stored is None:
-            return Position(rotations, _size(Path(file.path)))
-        return Position(rotations - _rotations_since(file, stored[1]), stored[0])
+            end = _size(Path(path))
+            return Position(rotations, end, self._removed[path] + end)
+        if not rotations:
+            sizes = [_size(backup(Path(path), number)) for number in range(1, file.backups + 1)]
+            self._starts[path] = [-sum(sizes[:number]) for number in range(file.backups, 0, -1)]
+        place = Position(rotations - _rotations_since(file, stored[1]), stored[0])
+        start = self._start(path, place.rotations)
+        place.total = None if start is None else start + place.at
+        return place
 
     async def mark(self, path: str, place: Position, offset: int) -> tuple[int, int]:
         """What finds `offset` of the place again after a restart: with it the inode of the backup before it."""
@@ -240,20 +304,30 @@ class Logs:
 
     async def read_on(self, path: str, place: Position) -> bytes:
         """What was added since that place, a piece of it; the place moves on."""
+        added = b""
         async with self._rotation_lock:
             while (missed := self._rotations[path] - place.rotations) > 0:
-                kept = missed <= self._backups[path]
-                if kept and (added := await asyncio.to_thread(_read, backup(Path(path), missed), place.at)):
-                    place.at += len(added)
-                    return added
-                place.lost += not kept and missed > 1  # two rotations without a read: there was something between
-                place.rotations, place.at = place.rotations + 1, 0
-            size = _size(Path(path))
-            if size < place.at:  # truncated by another program
-                place.at = 0
-            added = await asyncio.to_thread(_read, Path(path), place.at) if size > place.at else b""
+                is_kept = missed <= (kept := self._backups[path])
+                if is_kept and (added := await asyncio.to_thread(_read, backup(Path(path), missed), place.at)):
+                    break
+                self._begin_next(path, place, place.rotations + 1 if is_kept else place.rotations + missed - kept)
+            else:
+                size = _size(Path(path))
+                if size < place.at:  # truncated by another program
+                    place.at, place.total = 0, self._removed[path]
+                if size > place.at:
+                    added = await asyncio.to_thread(_read, Path(path), place.at)
             place.at += len(added)
+            place.total = None if place.total is None else place.total + len(added)
             return added
+
+    def _begin_next(self, path: str, place: Position, rotations: int) -> None:
+        """Moves on to the beginning of what was written after so many rotations, and counts what is passed over."""
+        start = self._start(path, rotations)
+        if start is not None:
+            place.lost += 0 if place.total is None else max(0, start - place.total)
+            place.total = start
+        place.rotations, place.at = rotations, 0
 
 
 def _inode(path: Path) -> int:

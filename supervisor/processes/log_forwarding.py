@@ -54,7 +54,9 @@ class LogForwarder:
     def __init__(self, logs: Logs, make_sink: Callable[[str], Sink], positions: Path) -> None:
         """`positions` is the file with the stored positions."""
         self.lost: Counter[str] = Counter()
-        """Lines that were not forwarded and never will be, by process; of what was rotated away each file counts 1."""
+        """Lines that no sink takes, by process."""
+        self.lost_bytes: Counter[str] = Counter()
+        """What was rotated away before it was forwarded, by process: its lines are not known."""
         self._logs = logs
         self._make_sink = make_sink
         self._sinks: dict[str, Sink] = {}
@@ -87,6 +89,10 @@ class LogForwarder:
             if known is None:
                 self._is_save_due = True  # a kill -9 would move its beginning
                 place = self._logs.resume(file, self._stored.pop(path, None))
+                if place.total is None:
+                    log.warning(
+                        "%s: an unknown part of %s was rotated away before it was forwarded", origin.process, path
+                    )
                 self._sources[path] = _Source(path, origin, kind, place)
             else:
                 known.origin, known.kind = origin, kind
@@ -167,8 +173,11 @@ class LogForwarder:
             self._watches.update((descriptor, path) for path, descriptor, _ in watched)
         for path in due:
             source = self._sources.get(path)
-            if source is not None and await self._forward(source):
-                self._due.add(path)
+            try:
+                if source is not None and await self._forward(source):
+                    self._due.add(path)
+            except Exception:  # the other files go on, and so does this one with its next line
+                log.exception("unexpected error while forwarding %s", path)
 
     async def _forward(self, source: _Source) -> bool:
         """Forwards a piece of a file; returns whether more may be there."""
@@ -177,8 +186,9 @@ class LogForwarder:
         now = asyncio.get_running_loop().time()
         added = await self._logs.read_on(source.path, source.place)
         if source.place.lost:
-            self._lose(source, source.place.lost)
+            self.lost_bytes[source.origin.process] += source.place.lost
             source.place.lost = 0
+            self._report_lost(source.origin.process)
         if not added:
             source.idle_since = source.idle_since or now
             if source.rest and now - source.idle_since >= _RETRY_SECONDS:  # a last line without its end
@@ -202,8 +212,8 @@ class LogForwarder:
         sink, loop = self._sink(source.kind), asyncio.get_running_loop()
         try:
             done, lost = await loop.run_in_executor(self._executor, sink.send, source.origin, source.pending)
-        except OSError as error:
-            reason = error.strerror or str(error)
+        except (OSError, UnicodeError) as error:  # the latter for a host name that cannot be one
+            reason = getattr(error, "strerror", None) or str(error)
             if self._failing.get(source.kind) != reason:
                 log.warning("%s takes no lines: %s; they wait in their files", source.kind, reason)
             self._failing[source.kind] = reason
@@ -212,15 +222,17 @@ class LogForwarder:
             log.info("%s takes lines again", source.kind)
         source.pending = source.pending[done:]
         if lost:
-            self._lose(source, lost)
+            self.lost[source.origin.process] += lost
+            self._report_lost(source.origin.process)
         return not source.pending
 
-    def _lose(self, source: _Source, lines: int) -> None:
-        name, now = source.origin.process, asyncio.get_running_loop().time()
-        self.lost[name] += lines
+    def _report_lost(self, name: str) -> None:
+        """Once a minute for each process."""
+        now = asyncio.get_running_loop().time()
         if now - self._reported_at.get(name, -_REPORT_SECONDS) >= _REPORT_SECONDS:
             self._reported_at[name] = now
-            log.warning("%s: lines were lost before they were forwarded (%d so far)", name, self.lost[name])
+            lines, size = self.lost[name], self.lost_bytes[name]
+            log.warning("%s: %d lines and %d bytes were lost before they were forwarded, so far", name, lines, size)
 
     def _offsets(self) -> dict[str, tuple[int, int]]:
         return {path: (source.offset, source.place.rotations) for path, source in self._sources.items()}

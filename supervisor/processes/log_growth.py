@@ -2,28 +2,35 @@
 
 A watch reports once, so an idle log wakes nobody, and a busy one no more often than its size is checked. A check is due
 when the file can have grown to its limit, at the highest rate for which twice the limit is promised. A file that grows
-fast is rotated from half its limit on, because it goes on growing while it is copied.
+fast is rotated from half its limit on, because it goes on growing while it is copied, and where its limit is so small
+that the loop would be too slow, a thread checks it again until it grows slowly.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ctypes
 import logging
 import os
 import stat
 import struct
+import threading
+import time
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from queue import Empty, SimpleQueue
 
-from attrs import evolve
+from attrs import define, evolve
 
-from supervisor.processes.log_files import LogFile, Logs, Rotation
+from supervisor.processes.log_files import DONE, LogFile, Logs, Rotated, Rotation, rotate_counted
 
 log = logging.getLogger("logs")
 
 _MAX_BYTES_PER_SECOND = 100 * 1024 * 1024
 _FAST_BYTES_PER_SECOND = _MAX_BYTES_PER_SECOND / 4
-_MIN_CHECK_SECONDS = 0.01
+_MIN_CHECK_SECONDS, _MIN_FIRST_CHECK_SECONDS, _MIN_FAST_CHECK_SECONDS = 0.01, 0.002, 0.001
+_IDLE_SECONDS, _SLOW_SECONDS, _MAX_ROTATOR_SECONDS = 0.1, 0.05, 0.1
 _CHECK_FRACTION, _FAST_FRACTION, _EARLY_FRACTION = 0.1, 0.125, 0.5  # of the limit
 _MODIFIED, _ATTRIBUTES, _MOVED, _DO_NOT_FOLLOW, _ONCE = 0x2, 0x4, 0x800, 0x2000000, 0x80000000
 _WATCH_MASK = _MODIFIED | _ATTRIBUTES | _MOVED | _DO_NOT_FOLLOW | _ONCE  # attributes change when a file is deleted
@@ -42,6 +49,10 @@ class LogGrowth:
         self._sizes: dict[str, int] = {}  # of the watched paths, when the watch began
         self._due: dict[str, float] = {}
         self._written: dict[str, tuple[float, int]] = {}  # when the write was reported, and the size before
+        self._checked: dict[str, float] = {}  # when a check ended
+        self._rotator = _Rotator()
+        self._executor: ThreadPoolExecutor | None = None
+        self._rotation: asyncio.Task[None] | None = None
         self._woken: asyncio.Future[None] | None = None
         self._is_reported = False
 
@@ -58,7 +69,7 @@ class LogGrowth:
         """Rotates what is too large, whether or not its growth was noticed, and watches what is not watched yet."""
         self._files.clear()  # before the rotation, so that what a spawn adds meanwhile stays
         results = await self._logs.rotate()
-        self.add(file for file, result in results if result not in (Rotation.MISSING, Rotation.FAILED))
+        self.add(each.file for each in results if each.result not in (Rotation.MISSING, Rotation.FAILED))
 
     async def watch(self) -> None:
         """Runs until it is cancelled. Returns where there is no inotify: `rotate_all` has to suffice."""
@@ -72,6 +83,10 @@ class LogGrowth:
                 await self._wait(inotify)
                 await self._check(inotify)
         finally:
+            if self._rotation is not None:
+                self._rotation.cancel()
+            if self._executor is not None:
+                self._executor.shutdown(wait=False)
             os.close(inotify)
 
     def _wake(self) -> None:
@@ -105,20 +120,46 @@ class LogGrowth:
             early = _EARLY_FRACTION * file.max_bytes
             room = max((early if size < early else file.max_bytes) - size, _CHECK_FRACTION * file.max_bytes)
             now = asyncio.get_running_loop().time()
-            due = now + max(room / _MAX_BYTES_PER_SECOND, _MIN_CHECK_SECONDS)
+            was_idle = now - self._checked.get(path, 0.0) > _IDLE_SECONDS
+            least = _MIN_FIRST_CHECK_SECONDS if was_idle else _MIN_CHECK_SECONDS
+            due = now + max(room / _MAX_BYTES_PER_SECOND, least)
             self._due[path] = min(due, self._due.get(path, due))
             self._written.setdefault(path, (now, size))
 
     async def _check(self, inotify: int) -> None:
-        """Rotates the files whose check is due, and watches them and the new ones."""
+        """Has the files whose check is due rotated, and watches the new ones."""
         now = asyncio.get_running_loop().time()
-        due = [path for path, at in self._due.items() if at <= now]
-        for path in due:
+        for path in [path for path, at in self._due.items() if at <= now]:
             del self._due[path]
-        written = [(self._files.get(path), *self._written.pop(path)) for path in due]
-        results = await self._logs.rotate(await asyncio.to_thread(_limited, written, now)) if due else []
-        paths = self._new | {file.path for file, result in results if result is not Rotation.FAILED}
-        self._new = set()
+            since, size = self._written.pop(path)
+            if (file := self._files.get(path)) is not None:
+                self._rotator.put(_Growth(file, since, size))
+        if self._rotation is None and self._rotator.has_new:
+            self._rotation = asyncio.get_running_loop().create_task(self._rotate(inotify))
+        paths, self._new = self._new, set()
+        await self._begin_watches(inotify, paths)
+
+    async def _rotate(self, inotify: int) -> None:
+        """Runs the rotator once, which takes the files that are due meanwhile, too."""
+        try:
+            self._executor = self._executor or ThreadPoolExecutor(1, "rotate", _raise_priority)
+            failed = {
+                each.file.path
+                for each in await self._logs.rotate_in(self._executor, self._rotator.run)
+                if each.result is Rotation.FAILED
+            }
+            growing, ended = self._rotator.take()
+            for growth in growing:
+                self._due[growth.file.path] = growth.next_at
+                self._written[growth.file.path] = growth.at, growth.size
+            now = asyncio.get_running_loop().time()
+            self._checked.update((growth.file.path, now) for growth in ended)
+            await self._begin_watches(inotify, {growth.file.path for growth in ended} - failed)
+        finally:
+            self._rotation = None
+            self._wake()
+
+    async def _begin_watches(self, inotify: int, paths: set[str]) -> None:
         if paths:
             self._on_watched(*await asyncio.to_thread(watch_files, inotify, paths))
 
@@ -137,19 +178,80 @@ class LogGrowth:
             log.warning("log files are checked every five seconds only, not as they grow: %s", error.strerror)
 
 
-def _limited(written: list[tuple[LogFile | None, float, int]], now: float) -> list[LogFile]:
-    """The files, with a limit of their present size where they have grown fast.
+def _raise_priority() -> None:
+    """Lets the present thread come before the writer of the log, where the server may: as root."""
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), -10)
 
-    With each file come the time when it was written to, and its size before.
-    """
-    files: list[LogFile] = []
-    for file, since, before in written:
-        if file is not None:
-            size = _size(file.path)
-            is_fast = size - before >= max(_FAST_FRACTION * file.max_bytes, _FAST_BYTES_PER_SECOND * (now - since))
-            is_early = is_fast and size >= _EARLY_FRACTION * file.max_bytes
-            files.append(evolve(file, max_bytes=min(size, file.max_bytes)) if is_early else file)
-    return files
+
+@define(eq=False)
+class _Growth:
+    """A file, and its size at some time: before it was written to, when it was rotated, or at a check."""
+
+    file: LogFile
+    at: float
+    size: int
+    is_fast: bool = False
+    next_at: float = 0.0
+    """When to check it, in seconds of the monotonic clock, as the others."""
+
+    def check(self) -> Rotated | None:
+        """Rotates it if need be; returns what was done. Sets whether it grows fast, and when to check it again."""
+        now, size, limit = time.monotonic(), _size(self.file.path), self.file.max_bytes
+        elapsed, grown = now - self.at, size - self.size if size >= self.size else size
+        has_grown_fast = grown >= _FAST_BYTES_PER_SECOND * elapsed
+        if not self.is_fast:
+            self.is_fast = has_grown_fast and grown >= _FAST_FRACTION * limit
+        elif elapsed >= _SLOW_SECONDS:
+            self.is_fast, self.at, self.size = has_grown_fast, now, size
+        result = None
+        if size >= (_EARLY_FRACTION * limit if self.is_fast else limit):
+            result = rotate_counted(evolve(self.file, max_bytes=min(size, limit)))
+            self.is_fast = self.is_fast and result.result in DONE
+            self.at, self.size, size = time.monotonic(), 0, 0
+        room = _EARLY_FRACTION * limit - size
+        self.next_at = time.monotonic() + max(room / _MAX_BYTES_PER_SECOND, _MIN_FAST_CHECK_SECONDS)
+        return result
+
+
+class _Rotator:
+    """Rotates files in a thread of its own, and goes on with those that grow fast."""
+
+    def __init__(self) -> None:
+        self._new: SimpleQueue[_Growth] = SimpleQueue()
+        self._growing: list[_Growth] = []
+        self._ended: list[_Growth] = []
+
+    @property
+    def has_new(self) -> bool:
+        return not self._new.empty()
+
+    def put(self, growth: _Growth) -> None:
+        """The file is checked by `run`, also if that runs now."""
+        self._new.put(growth)
+
+    def take(self) -> tuple[list[_Growth], list[_Growth]]:
+        """The files that still grow fast, and the others, since the last call."""
+        growing, ended, self._growing, self._ended = self._growing, self._ended, [], []
+        return growing, ended
+
+    def run(self) -> list[Rotated]:
+        """Returns what was done, after a tenth of a second or when the next check is later than that."""
+        results, end = list[Rotated](), time.monotonic() + _MAX_ROTATOR_SECONDS
+        while True:
+            while self.has_new:
+                self._growing.append(self._new.get())
+            for growth in [growth for growth in self._growing if growth.next_at <= time.monotonic()]:
+                if (result := growth.check()) is not None:
+                    results.append(result)
+                if not growth.is_fast:
+                    self._growing.remove(growth)
+                    self._ended.append(growth)
+            now, next_at = time.monotonic(), min((growth.next_at for growth in self._growing), default=end)
+            if next_at >= end or now >= end:
+                return results
+            with contextlib.suppress(Empty):
+                self._growing.append(self._new.get(timeout=max(0.0, next_at - now)))
 
 
 def _size(path: str) -> int:

@@ -148,6 +148,22 @@ def test_a_backup_is_no_more_open_to_others_than_its_file(tmp_path: Path) -> Non
     assert (tmp_path / "log.1").stat().st_mode & 0o777 == 0o600
 
 
+def test_what_is_written_while_the_backups_move_on_is_copied_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(b"first\n")
+    move = Path.replace
+
+    def write_and_move(source: Path, target: Path) -> Path:
+        append(path, b"later\n")
+        return move(source, target)
+
+    monkeypatch.setattr(Path, "replace", write_and_move)
+    assert rotate(LogFile(str(path), 1, 3)) is Rotation.ROTATED
+    assert backups(path) == {"log": b"", "log.1": b"first\nlater\n"}
+
+
 def test_a_full_disk_costs_the_oldest_backups_first_and_then_the_content(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

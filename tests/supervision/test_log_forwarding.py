@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import re
 import socket
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,11 @@ import altered
 import pytest
 from conftest import Server, wait_for
 
-from supervisor.processes import log_sinks
-from supervisor.processes.log_forwarding import split_lines
-from supervisor.processes.log_sinks import Journald, Origin, StandardOutput, Syslog
+from models.supervision.process import LogForward, ProcessSpec, Size
+from supervisor.processes import log_forwarding, log_sinks
+from supervisor.processes.log_files import LogFile, Logs
+from supervisor.processes.log_forwarding import LogForwarder, split_lines
+from supervisor.processes.log_sinks import Journald, Origin, Sink, StandardOutput, Syslog
 
 WEB = Origin("we b", "stderr")
 
@@ -111,6 +114,104 @@ def test_a_missing_socket_takes_nothing(tmp_path: Path) -> None:
         Syslog(str(tmp_path / "missing")).send(WEB, [b"x"])
 
 
+class OddSink(Sink):
+    """Raises each of `errors` once, then takes everything."""
+
+    def __init__(self, *errors: Exception) -> None:
+        self.errors = list(errors)
+        self.lines: list[bytes] = []
+
+    def send(self, origin: Origin, lines: Sequence[bytes]) -> tuple[int, int]:
+        if self.errors:
+            raise self.errors.pop(0)
+        self.lines += lines
+        return len(lines), 0
+
+
+@contextlib.asynccontextmanager
+async def forwarding(folder: Path, logs: Logs, sink: Sink, backups: int = 1) -> AsyncIterator[LogForwarder]:
+    """A forwarder of the file `log` in that folder."""
+    path = folder / "log"
+    path.touch()
+    forwarder = LogForwarder(logs, lambda _: sink, folder / "positions")
+    forwarder.refresh(
+        {
+            "web": ProcessSpec(
+                "web",
+                ("x",),
+                log_forward=LogForward.STDOUT,
+                stdout_logfile=str(path),
+                log_backups=backups,
+                log_max_bytes=Size(10),
+            )
+        }
+    )
+    yield forwarder
+    await forwarder.close()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        await asyncio.sleep(0.001)
+
+
+def test_forwarding_survives_errors_that_nobody_expected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(log_forwarding, "_RETRY_SECONDS", 0.01)
+    with pytest.raises(UnicodeError) as bad_host:
+        Syslog("udp://a..b:514").send(WEB, [b"x"])
+
+    async def work() -> None:
+        sink = OddSink(bad_host.value, RuntimeError("odd"))
+        async with forwarding(tmp_path, Logs(list), sink) as forwarder:
+            forwarder.start()
+            (tmp_path / "log").write_bytes(b"one\ntwo\n")
+            await until(lambda: sink.lines == [b"one", b"two"])
+
+    asyncio.run(asyncio.wait_for(work(), 30))
+    assert "takes no lines: encoding with 'idna' codec failed" in caplog.text
+    assert f"unexpected error while forwarding {tmp_path / 'log'}" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("backups", "restarted", "lost"),
+    [(0, False, 60), (1, False, 50), (2, False, 30), (3, False, 0), (2, True, 30), (3, True, 0)],
+)
+def test_bytes_that_were_rotated_away_are_counted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, backups: int, restarted: bool, lost: int
+) -> None:
+    """10 bytes were forwarded; then 30, 20 and 10 bytes are written and rotated, the first before a restart if any."""
+    path, sink = tmp_path / "log", OddSink()
+    logs = Logs(lambda: [LogFile(str(path), 10, backups)])
+
+    async def write_and_rotate(size: int) -> None:
+        with path.open("ab") as file:
+            file.write(b"x" * (size - 1) + b"\n")
+        await logs.rotate()
+
+    async def work() -> None:
+        nonlocal logs
+        async with forwarding(tmp_path, logs, sink, backups) as forwarder:
+            path.write_bytes(b"forwarded\n")
+            await forwarder._round(None)
+        if restarted:
+            await write_and_rotate(30)
+            logs = Logs(lambda: [LogFile(str(path), 10, backups)])
+        async with forwarding(tmp_path, logs, sink, backups) as forwarder:
+            for size in (20, 10) if restarted else (30, 20, 10):
+                await write_and_rotate(size)
+            path.write_bytes(b"end\n")
+            while b"end" not in sink.lines:
+                forwarder.opened([str(path)])
+                await forwarder._round(None)
+            assert forwarder.lost_bytes["web"] == lost
+
+    asyncio.run(asyncio.wait_for(work(), 30))
+    assert sum(len(line) + 1 for line in sink.lines) == 74 - lost
+    assert caplog.text.count(f"web: 0 lines and {lost} bytes were lost before they were forwarded") == bool(lost)
+
+
 COUNT = "n=0; while test $n -lt 200; do n=$((n+1)); echo $n; sleep 0.01; done; exec sleep 1000"
 FLOOD = "seq 1 100000; printf 'without end'; exec sleep 1000"
 
@@ -152,7 +253,7 @@ def test_no_line_is_passed_over_by_rotation_and_kill_9(server: Server, udp: sock
     server.start()
     receive(200)
     assert numbers == set(range(1, 201))
-    assert (server.data / "logs" / "counter.out.1").exists()
+    wait_for((server.data / "logs" / "counter.out.1").exists)
 
 
 def test_a_flood_is_forwarded_whole_while_the_server_answers(server: Server) -> None:

@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import os
 import shutil
+import statistics
+import sys
 from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -88,6 +90,42 @@ def test_half_of_the_limit_suffices_where_a_file_grows_fast(
             await until(lambda: bool(growth._due))
             await is_watched(growth, path)
             assert (tmp_path / "log.1").exists() is rotated
+
+    run(work())
+
+
+WRITER = """
+import os, sys, time
+file, block = os.open(sys.argv[1], os.O_WRONLY | os.O_APPEND), 64 * 1024
+size, rotated = 0, []
+for _ in range(10_000):
+    os.write(file, bytes(block))
+    before, size = size, os.fstat(file).st_size
+    if size < before:
+        rotated.append(before)
+    if len(rotated) == 40:
+        break
+    time.sleep(block / 100e6)
+print(*rotated)
+"""
+
+
+def test_a_small_log_written_at_the_highest_rate_stays_within_twice_its_limit(tmp_path: Path) -> None:
+    path, limit = tmp_path / "log", 500_000
+    path.touch()
+
+    async def work() -> None:
+        async with watching() as growth:
+            growth.add([LogFile(str(path), limit, 1)])
+            await is_watched(growth, path)
+            writer = await asyncio.create_subprocess_exec(
+                sys.executable, "-c", WRITER, str(path), stdout=asyncio.subprocess.PIPE
+            )
+            output, _ = await writer.communicate()
+            sizes = [int(size) for size in output.split()]
+            assert len(sizes) == 40
+            assert statistics.median(sizes) <= 2 * limit  # of each where the machine has nothing else to do
+            await is_watched(growth, path)  # at rest again
 
     run(work())
 
