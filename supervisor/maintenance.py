@@ -20,7 +20,7 @@ from supervisor.processes.memory_limit import MemoryLimits
 
 log = logging.getLogger("server")
 
-_INTERVAL_SECONDS = 2.5
+INTERVAL_SECONDS = 2.5
 _STALLED_AFTER_SECONDS = 1.0
 _ROTATE_EVERY_ROUNDS = 2
 _REAP_EVERY_ROUNDS = 4
@@ -56,21 +56,31 @@ class Maintenance:
         self._reports_wal = reports_wal
         self._wal_written = 0
         self._commits = 0
+        self._next_round: asyncio.Future[None] | None = None
 
     @property
     def is_stalled(self) -> bool:
         """Whether the loop was late by more than a second within the last ten."""
         return max(self._worst) > _STALLED_AFTER_SECONDS
 
+    async def next_round(self) -> None:
+        """Returns when the next round begins: what is periodic elsewhere wakes together with it."""
+        if self._next_round is None:
+            self._next_round = asyncio.get_running_loop().create_future()
+        await asyncio.shield(self._next_round)
+
     async def watch(self) -> None:
         """Runs a round every two and a half seconds."""
         rounds, now = 0, asyncio.get_running_loop().time
         while True:
-            due = now() + _INTERVAL_SECONDS
-            await asyncio.sleep(_INTERVAL_SECONDS)
+            due = now() + INTERVAL_SECONDS
+            await asyncio.sleep(INTERVAL_SECONDS)
             self.lag = now() - due
             rounds += 1
             self._worst[rounds % len(self._worst)] = self.lag
+            if self._next_round is not None:
+                self._next_round.set_result(None)
+                self._next_round = None
             try:
                 await self._run_round(rounds)
             except Exception as error:

@@ -34,7 +34,7 @@ from supervisor.charts.service import Charts, Choose
 from supervisor.children.child import Children
 from supervisor.children.orphans import Cgroups, Orphans, become_subreaper
 from supervisor.clock import Clock
-from supervisor.maintenance import Maintenance
+from supervisor.maintenance import INTERVAL_SECONDS, Maintenance
 from supervisor.processes.adoption import adopt
 from supervisor.processes.context import SupervisionContext
 from supervisor.processes.event_writer import EventWriter
@@ -193,7 +193,7 @@ class Services:
         self.context.leftovers = self._tasks.start(self._leftovers.end(), "leftovers")
         self.scheduler.configure()
         self._tasks.start(self.maintenance.watch(), "beat")
-        self._tasks.start(self.metrics.watch(), "metrics")
+        self._tasks.start(self.metrics.watch(INTERVAL_SECONDS, self.maintenance.next_round), "metrics")
         self.process_logs.start()
         self._tasks.start(self.process_logs.growth.watch(), "log growth")
         self._tasks.start(self._prune(), "prune")

@@ -89,3 +89,20 @@ def test_where_nothing_was_written_nothing_is(wal: Path, tmp_path: Path, monkeyp
     assert not moved(maintenance, wal, 0, beat=7)
     assert moved(maintenance, wal, 1, beat=7)
     reports.close_all()
+
+
+def test_others_wake_with_its_rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("supervisor.maintenance.INTERVAL_SECONDS", 0.001)
+    maintenance = made(tmp_path)
+
+    async def work() -> None:
+        watch = asyncio.create_task(maintenance.watch())
+        cancelled, *waiting = [asyncio.create_task(maintenance.next_round()) for _ in range(3)]
+        await asyncio.sleep(0)
+        cancelled.cancel()  # must not end the waiting of the others
+        await asyncio.wait(waiting)
+        await maintenance.next_round()
+        watch.cancel()
+        await asyncio.wait({watch, cancelled})
+
+    asyncio.run(asyncio.wait_for(work(), 30))

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+import os
+from collections.abc import Callable, Iterator
+from unittest.mock import Mock
 
 import pytest
 from browsing import Browser, address, page
 from conftest import Server, wait_for
 from talk import running_server
 
+from models.config.settings import Metrics
 from models.supervision.metrics import MAX_SAMPLES, Series, peak, step_for
+from models.supervision.process import ProcessSpec
+from models.supervision.record import Record
+from supervisor.clock import Clock
+from supervisor.processes.metrics import MetricsHistory
+from supervisor.processes.process import Process
+from supervisor.processes.usage import Meter
 
 MINUTE = 60
 START = 1_800_000_000 // MINUTE * MINUTE
@@ -59,6 +69,30 @@ def test_an_axis_and_a_step_fit_the_data() -> None:
     assert peak([]) == (1.0, 1.0)
     assert peak(series([(0, 250, 9)]).points(0, START * 2, MINUTE)) == (250, 9)
     assert [step_for(seconds, 360) for seconds in (60, 21_600, 21_601, 86_400)] == [60, 60, 120, 240]
+
+
+@pytest.mark.parametrize("is_live", [False, True])
+def test_a_sample_uses_a_worker_only_where_a_process_is_live(monkeypatch: pytest.MonkeyPatch, is_live: bool) -> None:
+    clock, workers = Clock(), list[object]()
+    web = Process(ProcessSpec("web", ("x",)), Mock(), Mock())
+    if is_live:
+        web.instance, web.record = Mock(), Record("web", pid=os.getpid())
+    to_thread = asyncio.to_thread
+
+    async def counted(work: Callable[[], object]) -> object:
+        workers.append(work)
+        return await to_thread(work)
+
+    monkeypatch.setattr(asyncio, "to_thread", counted)
+    history = MetricsHistory([web], Meter(clock), clock, lambda: Metrics())
+
+    async def work() -> None:
+        await history.sample()
+        await history.sample()
+
+    asyncio.run(work())
+    assert len(workers) == is_live
+    assert bool(history.of("web").points(0, START * 2, 1)) == is_live
 
 
 @pytest.fixture(scope="module")
