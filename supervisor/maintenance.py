@@ -56,18 +56,18 @@ class Maintenance:
         self._reports_wal = reports_wal
         self._wal_written = 0
         self._commits = 0
-        self._next_round: asyncio.Future[None] | None = None
+        self._round_end: asyncio.Future[None] | None = None
 
     @property
     def is_stalled(self) -> bool:
         """Whether the loop was late by more than a second within the last ten."""
         return max(self._worst) > _STALLED_AFTER_SECONDS
 
-    async def next_round(self) -> None:
-        """Returns when the next round begins: what is periodic elsewhere wakes together with it."""
-        if self._next_round is None:
-            self._next_round = asyncio.get_running_loop().create_future()
-        await asyncio.shield(self._next_round)
+    async def round_end(self) -> None:
+        """Returns when the next round has ended: what is periodic elsewhere needs no timer of its own."""
+        if self._round_end is None:
+            self._round_end = asyncio.get_running_loop().create_future()
+        await asyncio.shield(self._round_end)
 
     async def watch(self) -> None:
         """Runs a round every two and a half seconds."""
@@ -78,13 +78,13 @@ class Maintenance:
             self.lag = now() - due
             rounds += 1
             self._worst[rounds % len(self._worst)] = self.lag
-            if self._next_round is not None:
-                self._next_round.set_result(None)
-                self._next_round = None
             try:
                 await self._run_round(rounds)
             except Exception as error:
                 log.warning("maintenance failed: %s", error)
+            if self._round_end is not None:
+                self._round_end.set_result(None)
+                self._round_end = None
 
     async def _run_round(self, rounds: int) -> None:
         self._check_clock()

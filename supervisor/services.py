@@ -193,7 +193,7 @@ class Services:
         self.context.leftovers = self._tasks.start(self._leftovers.end(), "leftovers")
         self.scheduler.configure()
         self._tasks.start(self.maintenance.watch(), "beat")
-        self._tasks.start(self.metrics.watch(INTERVAL_SECONDS, self.maintenance.next_round), "metrics")
+        self._tasks.start(self.metrics.watch(INTERVAL_SECONDS, self.maintenance.round_end), "metrics")
         self.process_logs.start()
         self._tasks.start(self.process_logs.growth.watch(), "log growth")
         self._tasks.start(self._prune(), "prune")

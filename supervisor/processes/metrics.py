@@ -52,10 +52,10 @@ class MetricsHistory:
         """The history of a process; an empty one before its first sample."""
         return self._processes.get(name) or self._new()
 
-    async def watch(self, round_seconds: float, next_round: Callable[[], Awaitable[None]]) -> None:
+    async def watch(self, round_seconds: float, round_end: Callable[[], Awaitable[None]]) -> None:
         """Samples until it is cancelled.
 
-        `next_round` returns every `round_seconds`, when the server wakes anyway; an interval of a multiple uses it.
+        `round_end` returns every `round_seconds`, when the server wakes anyway; an interval of a multiple uses it.
         """
         while True:
             settings = self._settings()
@@ -69,7 +69,7 @@ class MetricsHistory:
                 await asyncio.sleep(interval)
             else:
                 for _ in range(int(interval / round_seconds)):
-                    await next_round()
+                    await round_end()
 
     async def sample(self) -> None:
         """Takes one sample of everything that is live."""

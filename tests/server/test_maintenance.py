@@ -97,11 +97,11 @@ def test_others_wake_with_its_rounds(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     async def work() -> None:
         watch = asyncio.create_task(maintenance.watch())
-        cancelled, *waiting = [asyncio.create_task(maintenance.next_round()) for _ in range(3)]
+        cancelled, *waiting = [asyncio.create_task(maintenance.round_end()) for _ in range(3)]
         await asyncio.sleep(0)
         cancelled.cancel()  # must not end the waiting of the others
         await asyncio.wait(waiting)
-        await maintenance.next_round()
+        await maintenance.round_end()
         watch.cancel()
         await asyncio.wait({watch, cancelled})
 
