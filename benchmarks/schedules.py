@@ -177,7 +177,7 @@ def main() -> None:
     parser.add_argument("--claims", type=Path, help="add what is claimed to this file")
     options = parser.parse_args()
     os.environ.pop("TZ", None)
-    schedules = {"without schedules": None, "with schedules": "30 2 * * *"}
+    schedules = {"without schedules": None, "with schedules": {"cron": "30 2 * * *", "timezone": "UTC"}}
     bursts, resting = list[Burst](), {name: list[Rest]() for name in schedules}
     for _ in range(options.runs):
         bursts.append(burst(options.jobs))

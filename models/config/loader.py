@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from itertools import islice
 from operator import attrgetter
 from pathlib import Path
@@ -57,6 +57,12 @@ def _soft_and_hard(limit: _Limit) -> tuple[str, str]:
 def _cron_or_every(schedule: Schedule) -> Schedule:
     if (schedule.cron is None) == (schedule.every is None):
         raise ValidationError("exactly one of cron, every must be given")
+    return _shared(schedule)
+
+
+@lru_cache(maxsize=64)
+def _shared(schedule: Schedule) -> Schedule:
+    """One for all that are equal."""
     return schedule
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import enum
 import os
+import sys
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta, tzinfo
 from functools import lru_cache
@@ -90,7 +91,7 @@ class Schedule:
     @property
     def times(self) -> str:
         """Equal for schedules that have the same instants."""
-        return f"{self.expression} {self.timezone or ''}".rstrip()
+        return sys.intern(f"{self.expression} {self.timezone or ''}".rstrip())
 
     def after(self, instant: int) -> Iterator[int]:
         """The instants later than `instant`, in order, without jitter. Ends if a cron expression has no more."""

@@ -73,3 +73,12 @@ def test_a_change_of_the_schedule_or_of_the_longest_run_restarts_nothing(tmp_pat
     plain = job(tmp_path, "max-runtime: 1m")
     assert plain.max_runtime == Seconds(60)
     assert not needs_restart(plain, job(tmp_path, "schedule: '@daily', max-runtime: 1h"))
+
+
+@pytest.mark.parametrize("schedule", ["30 2 * * *", "{cron: 30 2 * * *, timezone: UTC}"])
+def test_equal_schedules_are_one_object(tmp_path: Path, schedule: str) -> None:
+    file = tmp_path / "pilothouse.yaml"
+    jobs = [f"  job-{number}: {{command: x, schedule: {schedule!r}}}" for number in range(2)]
+    file.write_text("\n".join(["supervisor.processes:", *jobs]).replace("'{", "{").replace("}'", "}"))
+    first, second = (process.schedule for process in load(file, {}).supervisor.processes.values())
+    assert first is second is not None
