@@ -20,8 +20,8 @@ _PRUNE = (
     "DELETE FROM run WHERE process = ?1 AND id <= "
     "(SELECT id FROM run WHERE process = ?1 ORDER BY id DESC LIMIT 1 OFFSET ?2)"
 )
-_STATE = "process, times, handled, paused, missed, skipped"
-_SAVE_STATE = f"INSERT OR REPLACE INTO schedule ({_STATE}) VALUES ({', '.join('?' * 6)})"  # noqa: S608
+_STATE = "process, times, handled, paused, missed, skipped, queued"
+_SAVE_STATE = f"INSERT OR REPLACE INTO schedule ({_STATE}) VALUES ({', '.join('?' * 7)})"  # noqa: S608
 
 
 @frozen
@@ -61,6 +61,8 @@ class ScheduleState:
     paused: bool = False
     missed: int = 0
     skipped: int = 0
+    queued: int | None = None
+    """The instant of the run that waits for the run before it (`overlap: queue`)."""
 
 
 def outcome_of(status: Status, old: Status) -> Outcome:
@@ -108,4 +110,4 @@ def save_states(states: Mapping[str, ScheduleState | None]) -> None:
 
 def load_states() -> dict[str, ScheduleState]:
     rows = database.execute_sql(f"SELECT {_STATE} FROM schedule")  # noqa: S608
-    return {row[0]: ScheduleState(row[0], row[1], row[2], bool(row[3]), row[4], row[5]) for row in rows}
+    return {row[0]: ScheduleState(row[0], row[1], row[2], bool(row[3]), *row[4:]) for row in rows}

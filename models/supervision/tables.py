@@ -47,6 +47,7 @@ database = SqliteStore(
             " paused INTEGER NOT NULL, missed INTEGER NOT NULL, skipped INTEGER NOT NULL) WITHOUT ROWID",
             "ALTER TABLE supervised ADD COLUMN held INTEGER NOT NULL DEFAULT 0",
         ],
+        ["ALTER TABLE schedule ADD COLUMN queued INTEGER"],
     ]
 )
 """The history and the records of the processes."""

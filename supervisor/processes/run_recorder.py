@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from attrs import evolve
 
@@ -32,6 +33,8 @@ class RunRecorder:
         self._last_id = runs.last_id()
         self._latest = runs.latest()
         self._verdicts: dict[str, Outcome] = {}
+        self.on_begun: Callable[[str, Cause], None] = lambda process, cause: None
+        """Called with each run that begins, before it is stored."""
 
     def last(self, name: str) -> Run | None:
         """The last run of a job, which may still go on."""
@@ -44,6 +47,7 @@ class RunRecorder:
 
     def begin(self, record: Record, cause: Cause) -> None:
         """A new instance of a job is `starting`."""
+        self.on_begun(record.name, cause)
         self._last_id += 1
         self._verdicts.pop(record.name, None)
         self._keep(Run(self._last_id, record.name, record.generation, cause.trigger, cause.scheduled_for))

@@ -1,7 +1,7 @@
 """Schedules: one timer for all of them, and what a tick does.
 
 The instant of a tick is stored in the same transaction as the status `starting`, which comes before the spawn: so no
-instant runs twice, whenever the server is killed.
+instant runs twice, whenever the server is killed. A run that waits for the run before it is stored until then.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Entry:
     due_at: int | None = None
     """When the next instant runs; `None` where there is none or the schedule is paused."""
     queued: int | None = None
-    """The number of the request for the run that waits (`overlap: queue`)."""
+    """The number of the request for the run that waits; its instant is `state.queued`."""
 
     def plan(self) -> None:
         """Computes when the next instant runs."""
@@ -78,6 +78,7 @@ class Scheduler:
         self._round: asyncio.Task[None] | None = None
         self._tasks = BackgroundTasks(_report_failure)
         fleet.on_specs_changed = self.configure
+        context.runs.on_begun = self._on_begun
 
     def configure(self) -> None:
         """Takes over the schedules of the present configuration. Runs that go on are not touched."""
@@ -93,7 +94,10 @@ class Scheduler:
                 old.is_planned = False
                 self._entries[process.name] = old
             else:
-                self._entries[process.name] = Entry(process, schedule, self._state(process.name, schedule, now))
+                entry = Entry(process, schedule, self._state(process.name, schedule, now))
+                self._entries[process.name] = entry
+                if entry.state.queued is not None:  # since before a reload or a kill -9 of the server
+                    self._start_queued(entry, entry.state.queued)
         for name in [name for name in self._states if name not in self._entries]:
             del self._states[name]
             self._context.event_writer.forget_schedule(name)
@@ -244,14 +248,27 @@ class Scheduler:
         elif entry.schedule.overlap is Overlap.REPLACE:
             self._tasks.start(self._replace(entry, instant))
         elif entry.schedule.overlap is Overlap.QUEUE and not self._has_queued(entry):
-            entry.queued = next_request()
-            self._tasks.start(self._start_after(entry, instant, entry.queued))
+            entry.state = self._keep(evolve(entry.state, queued=instant))
+            self._start_queued(entry, instant)
         else:
             self._skip(entry, instant, "the run before is not over")
 
     @staticmethod
     def _has_queued(entry: Entry) -> bool:
         return entry.queued is not None and not entry.process.is_called_off(entry.queued)
+
+    def _start_queued(self, entry: Entry, instant: int) -> None:
+        entry.queued = next_request()
+        self._tasks.start(self._start_after(entry, instant, entry.queued))
+
+    def _on_begun(self, name: str, cause: Cause) -> None:
+        """A run begins: stored together with it, no run waits any more."""
+        if (entry := self._entries.get(name)) is not None and cause.scheduled_for is not None:
+            self._drop_queued(entry, cause.scheduled_for)
+
+    def _drop_queued(self, entry: Entry, instant: int) -> None:
+        if entry.state.queued == instant:
+            entry.state = self._keep(evolve(entry.state, queued=None))
 
     async def _start(self, entry: Entry, instant: int) -> None:
         process = entry.process
@@ -260,6 +277,7 @@ class Scheduler:
         except StartCalledOff:
             self._skip(entry, instant, _STOPPED)
         except Problem as problem:
+            self._drop_queued(entry, instant)
             log.warning("%s: %s", process.name, problem.message)
 
     async def _restart(self, entry: Entry, instant: int) -> None:
@@ -283,7 +301,8 @@ class Scheduler:
         await process.until(lambda state: state.is_called_off(request) or not (state.live or state.is_pending))
         if entry.queued == request:
             entry.queued = None
-        if self._entries.get(process.name) is not entry or self._context.closing:
+        is_replaced = self._entries.get(process.name) is not entry
+        if is_replaced or entry.state.queued != instant or self._context.closing:
             return
         await self._start_unless_stopped(entry, instant, request)
 
@@ -295,7 +314,8 @@ class Scheduler:
             await self._start(entry, instant)
 
     def _skip(self, entry: Entry, instant: int, reason: str) -> None:
-        entry.state = self._keep(evolve(entry.state, skipped=entry.state.skipped + 1))
+        queued = None if entry.state.queued == instant else entry.state.queued
+        entry.state = self._keep(evolve(entry.state, skipped=entry.state.skipped + 1, queued=queued))
         name, at = entry.process.name, rfc3339(instant)
         message = f"{name}: the run of {at} is skipped: {reason}"
         self._context.notices.post("schedule.skipped", name, message, scheduledFor=at, reason=reason)

@@ -15,7 +15,7 @@ PROGRAM = """
 import os, signal, sys
 sys.path[:0] = [os.environ["PLACE"], os.environ["PLACE"] + "/tests/faults"]
 import altered
-altered.alter({"clock": os.environ["CLOCK"], "supervisor.maintenance._INTERVAL_SECONDS": 0.05})
+altered.alter({"clock": os.environ["CLOCK"], "supervisor.maintenance.INTERVAL_SECONDS": 0.05})
 from supervisor.children.child import TAG_VARIABLE, Children
 spawn = Children.spawn
 
@@ -145,3 +145,31 @@ def test_what_ended_while_the_server_was_dead_is_unknown_and_the_hours_are_misse
     )  # fmt: skip
     notices = scheduled.server.get("/api/v1/processes/notices?name=schedule.missed").json["content"]
     assert [notice["facts"]["count"] for notice in notices] == [3]
+
+
+@pytest.mark.parametrize("is_adopted", [True, False])
+def test_a_queued_run_survives_kill_9_and_runs_once(serve: Serve, tmp_path: Path, is_adopted: bool) -> None:
+    schedule = {"cron": "0 * * * *", "timezone": "UTC", "overlap": "queue"}
+    scheduled = Scheduled(serve, tmp_path, "", schedule=schedule)
+    scheduled.set("2026-03-01T10:00:00")
+    (first,) = wait_for(scheduled.started)
+    scheduled.set("2026-03-01T11:00:00")
+    wait_for(lambda: scheduled.details()["schedule"]["nextRun"] == "2026-03-01T12:00:00.000000Z")
+    scheduled.server.get("/api/v1/processes/runs/job")  # returns when all is stored
+    scheduled.server.kill()
+    if not is_adopted:
+        os.kill(first, 9)
+        wait_for(lambda: not alive(first))
+    scheduled.start_again()
+    if is_adopted:
+        assert scheduled.started() == [first]
+        os.kill(first, 9)
+    run = scheduled.run_with(None, 2)
+    assert (run["trigger"], run["scheduledFor"]) == ("schedule", "2026-03-01T11:00:00.000000Z")
+    (_, second) = wait_for(lambda: len(pids := scheduled.started()) == 2 and pids)
+    scheduled.server.kill()
+    scheduled.start_again()
+    os.kill(second, 9)
+    assert scheduled.run_with("failure", 2)["exitCode"] == 137
+    assert scheduled.details()["waitingFor"] is None
+    assert scheduled.started() == [first, second]

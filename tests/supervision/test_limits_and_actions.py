@@ -72,7 +72,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("limits")
     (folder / "input").write_text("from a file\n")
     os.mkfifo(folder / "fifo")
-    command = altered.command(supervisor__maintenance___INTERVAL_SECONDS=0.05)
+    command = altered.command(supervisor__maintenance__INTERVAL_SECONDS=0.05)
     server = Server(folder, {"supervisor": {"processes": PROCESSES}}, {}, command)
     yield server.start()
     server.close()
