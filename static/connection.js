@@ -43,7 +43,7 @@ export class Connection {
     this.#source = new EventSource(`${this.#base}/api/v1/live`);
     this.#source.addEventListener("hello", (event) => {
       this.#id = JSON.parse(event.data).id;
-      this.#change({ add: [...this.#wanted.values()].map((entry) => entry.topic) });
+      this.#change({ add: [...this.#wanted].map(([name, entry]) => (entry.cursor ? `${name}?after=${entry.cursor}` : entry.topic)) });
       this.#become("on");
     });
     this.#source.onerror = () => {
@@ -73,7 +73,12 @@ export class Connection {
     source.names ??= new Set();
     if (source.names.has(name)) return;
     source.names.add(name);
-    source.addEventListener(name, (event) => this.#wanted.get(name)?.listeners.forEach((listener) => listener({ topic: name, data: event.data })));
+    source.addEventListener(name, (event) => {
+      const entry = this.#wanted.get(name);
+      if (!entry) return;
+      if (name.startsWith("log/")) entry.cursor = event.lastEventId; // a log goes on here after a reconnect
+      entry.listeners.forEach((listener) => listener({ topic: name, data: event.data }));
+    });
   }
 
   #become(state) {

@@ -1,6 +1,7 @@
 // The log viewer: a ring of lines in memory, of which only those in view are in the page.
 import { parts, plain } from "./ansi.js";
 import { subscribe } from "./live.js";
+import { toast } from "./toast.js";
 
 const MAX_LINES = 50000;
 const MAX_CHARACTERS = 16 * 1024 * 1024;
@@ -8,7 +9,10 @@ const FIRST_LINES = 500;
 const MAX_NODES = 200;
 const MARGIN_LINES = 20;
 const WRAPPED_LINES = 500;
+const BATCH_LINES = 5000;
+const SEARCH_LIMIT_MS = 1000;
 const LEVELS = ["error", "warn", "info", "debug"];
+const bytesOf = (text) => new TextEncoder().encode(text);
 const WORDS = { emerg: 0, alert: 0, crit: 0, critical: 0, fatal: 0, panic: 0, error: 0, err: 0, severe: 0, warning: 1, warn: 1, notice: 2, info: 2, debug: 3, trace: 3 };
 const LEVEL_WORD = /(?:\blevel["']?\s*[=:]\s*["']?|^\W{0,40}|\s|\[)(emerg|alert|crit(?:ical)?|fatal|panic|err(?:or)?|severe|warn(?:ing)?|notice|info|debug|trace)\b/i;
 const SYSLOG = /^<([0-7])>/;
@@ -22,23 +26,26 @@ export function levelOf(text) {
 }
 
 export class Ring {
-  lines = []; // { raw, text, level }
+  lines = []; // { raw, text, level, at, isNote }: `at` is the offset in the file; a note is no line of the log
   first = 0; // the number of the first line kept
   start = 0; // its index in `lines`
   characters = 0;
+  notes = 0;
 
   get end() { return this.first + this.lines.length - this.start; }
 
   at(number) { return this.lines[this.start + number - this.first]; }
 
-  push(raw) {
+  push(raw, at = -1, isNote = false) {
     const text = plain(raw);
-    const level = levelOf(text);
+    const level = isNote ? -1 : levelOf(text);
+    this.notes += isNote;
     const before = this.end > this.first ? this.at(this.end - 1).level : -1;
-    this.lines.push({ raw, text, level: level < 0 ? before : level });
+    this.lines.push({ raw, text, level: level < 0 ? before : level, at, isNote });
     this.characters += raw.length;
     while (this.end - this.first > MAX_LINES || this.characters > MAX_CHARACTERS) {
       this.characters -= this.lines[this.start].raw.length;
+      this.notes -= this.lines[this.start].isNote;
       this.lines[this.start] = undefined;
       this.start++;
       this.first++;
@@ -46,27 +53,45 @@ export class Ring {
     if (this.start > MAX_LINES) { this.lines.splice(0, this.start); this.start = 0; }
   }
 
-  clear() { this.first = this.end; this.lines = []; this.start = 0; this.characters = 0; }
+  clear() { this.first = this.end; this.lines = []; this.start = this.characters = this.notes = 0; }
+
+  // The number of the line that holds an offset; -1 where it is not kept.
+  find(offset) {
+    let found = -1;
+    for (let number = this.first; number < this.end; number++) {
+      const { at, isNote } = this.at(number);
+      if (!isNote && at >= 0 && at <= offset && (found < 0 || at >= this.at(found).at)) found = number;
+    }
+    return found;
+  }
 }
 
 class Viewer {
   #box; #spacer; #rows; #count; #search; #level; #pause; #wrap; #ring = new Ring();
+  #expression; #link;
   #matches = null; // line numbers that match the filter; null: all lines
   #checked = 0; // lines before this number are in #matches
+  #ranges = new Map(); // line number -> what of it to highlight
+  #filterId = 0;
+  #worker = null;
+  #isSearching = false;
+  #problem = "";
+  #isWaiting = true; // for the first chunk after a subscription
+  #cursor = ""; // the place after the last chunk, as the server names it
+  #wantedAt = -1; // the offset of a link to a line
   #nodes = new Map(); // line number -> element
   #following = true;
   #newLines = 0;
   #frame = 0;
   #lineHeight = 18;
   #leave = null;
-  #end = -1; // byte offset after the last line received
   #current = -1; // the match that "next" and "previous" have selected
   #frozenEnd = null; // while paused, lines from this number on are not shown
 
   constructor(box) {
     this.#box = box;
     const control = (name) => document.getElementById(`log-${name}`);
-    [this.#count, this.#search, this.#level, this.#pause, this.#wrap] = ["count", "search", "level", "pause", "wrap"].map(control);
+    [this.#count, this.#search, this.#level, this.#pause, this.#wrap, this.#expression, this.#link] = ["count", "search", "level", "pause", "wrap", "expression", "link"].map(control);
     this.#spacer = document.createElement("div");
     this.#rows = document.createElement("div");
     this.#spacer.className = "log-space";
@@ -76,45 +101,82 @@ class Viewer {
     this.#lineHeight = parseFloat(getComputedStyle(box).lineHeight) || 18;
     this.#search.addEventListener("input", () => this.#filter());
     this.#level.addEventListener("change", () => this.#filter());
+    this.#expression.addEventListener("change", () => this.#filter());
     this.#pause.addEventListener("change", () => { this.#frozenEnd = this.#pause.checked ? this.#ring.end : null; this.#renderSoon(); });
     this.#wrap.addEventListener("change", () => { box.classList.toggle("wrap", this.#wrap.checked); this.#reset(); });
     box.addEventListener("scroll", () => this.#onScroll());
     control("next").onclick = () => this.#step(1);
     control("previous").onclick = () => this.#step(-1);
     control("copy").onclick = () => navigator.clipboard?.writeText(this.#shownText());
+    this.#link.onclick = () => this.#copyLink();
+    this.#rows.addEventListener("click", ({ target }) => this.#onClick(target));
+    addEventListener("hashchange", () => this.#openLink());
     control("new").onclick = () => { this.#following = true; this.#renderSoon(); };
     document.addEventListener("visibilitychange", () => this.#connect());
     addEventListener("pagehide", () => this.#leave?.());
+    this.#wantedAt = this.#linkedOffset();
     this.#connect();
   }
 
   // A hidden tab is not subscribed; when it is shown again, the lines follow without a gap or are read anew.
   #connect() {
     this.#leave?.();
-    const kept = this.#ring.end - this.#ring.first;
-    this.#leave = document.hidden ? null : subscribe(`${this.#box.dataset.topic}?lines=${Math.min(Math.max(FIRST_LINES, kept + 500), 10000)}`, (event) => this.#receive(event));
+    this.#isWaiting = true;
+    const place = this.#wantedAt >= 0 ? `&at=${this.#wantedAt}` : this.#cursor ? `&after=${this.#cursor}` : "";
+    this.#leave = document.hidden ? null : subscribe(`${this.#box.dataset.topic}?lines=${FIRST_LINES}${place}`, (event) => this.#receive(event));
   }
 
   #receive({ data, refused }) {
     if (refused) { this.#count.textContent = refused === 401 ? "log in to read this log" : "the log cannot be read"; return; }
     const chunk = JSON.parse(data);
-    let text = chunk.text;
-    if (this.#end >= 0 && chunk.from !== this.#end) { // after a reconnect or a rotation
-      if (chunk.from < this.#end && chunk.to >= this.#end) {
-        const bytes = new TextEncoder().encode(text);
-        text = new TextDecoder().decode(bytes.slice(this.#end - chunk.from));
-      } else if (chunk.from === 0 || chunk.to < this.#end || chunk.dropped === 0) this.#clear();
-    }
-    if (chunk.dropped) this.#add(`… ${chunk.dropped.toLocaleString()} lines not shown …`);
-    this.#end = chunk.to;
-    if (text.endsWith("\n")) text = text.slice(0, -1);
-    if (text) for (const line of text.split("\n")) this.#add(line.replaceAll("\r", ""));
+    if (chunk.beginning) { // for a tab that has just begun, or for all after a reconnect
+      const goesOn = chunk.after !== null && chunk.after === this.#cursor;
+      if (!this.#isWaiting && !goesOn) return;
+      if (!goesOn) this.#clear();
+      this.#isWaiting = false;
+    } else if (this.#isWaiting) return;
+    this.#cursor = chunk.cursor;
+    if (chunk.dropped) this.#add(`… ${chunk.dropped.toLocaleString("en")} lines not shown …`, -1, true);
+    this.#addLines(chunk);
+    if (this.#wantedAt >= 0) this.#goTo(this.#wantedAt);
     this.#renderSoon();
   }
 
-  #add(line) {
-    this.#ring.push(line);
-    if (!this.#following) this.#newLines++;
+  // Adds the lines of a chunk with their offsets, and between them the starts and exits of the process.
+  #addLines({ from, to, text, marks, lengths }) {
+    const lines = text ? text.split("\n") : [];
+    if (text.endsWith("\n")) lines.pop();
+    const isAscii = text.length === to - from;
+    const due = [...marks];
+    let at = from;
+    lines.forEach((line, index) => {
+      const length = lengths ? lengths[index] : (isAscii ? line.length : bytesOf(line).length) + 1;
+      while (due.length && due[0].at <= at) this.#addNote(due.shift());
+      let [start, rest] = [at, line];
+      while (due.length && due[0].at < at + length - 1) { // within a line that has no end
+        const [bytes, mark] = [bytesOf(rest), due.shift()];
+        const decoder = new TextDecoder();
+        if (mark.at > start) this.#addLine(decoder.decode(bytes.slice(0, mark.at - start)), start);
+        this.#addNote(mark);
+        rest = decoder.decode(bytes.slice(mark.at - start));
+        start = mark.at;
+      }
+      this.#addLine(rest, start);
+      at += length;
+    });
+    for (const mark of due) this.#addNote(mark);
+  }
+
+  #addLine(line, at) { this.#add(line.replaceAll("\r", ""), at, false); }
+
+  #addNote({ kind, pid, exitCode, at }) {
+    const detail = kind === "started" ? (pid ? `, pid ${pid}` : "") : exitCode === null ? "" : `, code ${exitCode}`;
+    this.#add(kind + detail, at, true);
+  }
+
+  #add(line, at, isNote) {
+    this.#ring.push(line, at, isNote);
+    if (!this.#following && !isNote) this.#newLines++;
   }
 
   #clear() {
@@ -133,24 +195,63 @@ class Viewer {
   #filter() {
     const isActive = this.#search.value || this.#level.value;
     this.#matches = isActive ? [] : null;
+    this.#ranges.clear();
     this.#checked = this.#ring.first;
     this.#current = -1;
     this.#count.ariaLive = "polite";
+    this.#filterId++;
+    this.#problem = "";
+    if (this.#expression.checked) {
+      try { new RegExp(this.#search.value); } catch (error) { this.#problem = error.message; }
+    }
+    this.#search.setAttribute("aria-invalid", this.#problem ? "true" : "false");
     this.#reset();
   }
 
-  #extendMatches() {
-    const needle = this.#search.value.toLowerCase();
+  #hasLevel(line) {
     const most = this.#level.value === "" ? 9 : Number(this.#level.value);
-    for (let number = Math.max(this.#checked, this.#ring.first); number < this.#limit; number++) {
-      const line = this.#ring.at(number);
-      const hasLevel = most === 9 || (line.level >= 0 && line.level <= most);
-      if (hasLevel && (!needle || line.text.toLowerCase().includes(needle))) this.#matches.push(number);
-    }
-    this.#checked = Math.max(this.#checked, this.#limit);
+    return most === 9 || line.isNote || (line.level >= 0 && line.level <= most);
+  }
+
+  // Adds the lines that match to #matches: those of a search when the worker has answered.
+  #extendMatches() {
     let outdated = 0;
-    while (this.#matches[outdated] < this.#ring.first) outdated++;
+    while (this.#matches[outdated] < this.#ring.first) this.#ranges.delete(this.#matches[outdated++]);
     if (outdated) this.#matches.splice(0, outdated);
+    this.#checked = Math.max(this.#checked, this.#ring.first);
+    if (this.#problem || this.#isSearching) return;
+    const numbers = [];
+    const until = this.#search.value ? Math.min(this.#limit, this.#checked + BATCH_LINES) : this.#limit;
+    for (let number = this.#checked; number < until; number++) if (this.#hasLevel(this.#ring.at(number))) numbers.push(number);
+    this.#checked = Math.max(this.#checked, until);
+    if (!this.#search.value) for (const number of numbers) this.#matches.push(number);
+    else if (numbers.length) this.#searchIn(numbers);
+    else if (this.#checked < this.#limit) this.#renderSoon();
+  }
+
+  #searchIn(numbers) {
+    const [id, isExpression] = [this.#filterId, this.#expression.checked];
+    const worker = this.#worker ??= new Worker(new URL("log_filter.js", import.meta.url), { type: "module" });
+    const end = (problem) => {
+      clearTimeout(limit);
+      this.#isSearching = false;
+      if (problem) { worker.terminate(); this.#worker = null; }
+      if (id === this.#filterId) this.#problem = problem;
+      this.#renderSoon();
+    };
+    const limit = isExpression ? setTimeout(() => end("the expression takes longer than 1 s"), SEARCH_LIMIT_MS) : 0;
+    worker.onerror = () => end("the search has failed");
+    worker.onmessage = ({ data }) => {
+      if (id === this.#filterId) {
+        for (const [index, ranges] of data.found) {
+          this.#matches.push(numbers[index]);
+          this.#ranges.set(numbers[index], ranges);
+        }
+      }
+      end("");
+    };
+    this.#isSearching = true;
+    worker.postMessage({ id, source: this.#search.value, isExpression, texts: numbers.map((number) => this.#ring.at(number).text) });
   }
 
   #onScroll() {
@@ -190,9 +291,10 @@ class Viewer {
   }
 
   #showCount(total) {
-    const all = this.#ring.end - this.#ring.first;
+    const all = this.#ring.end - this.#ring.first - this.#ring.notes;
     const lines = (count) => `${count.toLocaleString("en")} ${count === 1 ? "line" : "lines"}`;
-    const text = this.#matches ? `${total.toLocaleString("en")} of ${lines(all)}` : all ? lines(all) : "no lines yet";
+    const notes = this.#matches && !this.#search.value ? this.#ring.notes : 0;
+    const text = this.#problem || (this.#matches ? `${Math.max(0, total - notes).toLocaleString("en")} of ${lines(all)}` : all ? lines(all) : "no lines yet");
     if (this.#count.textContent !== text) this.#count.textContent = text;
     const button = document.getElementById("log-new");
     button.hidden = this.#following || !this.#newLines;
@@ -202,35 +304,88 @@ class Viewer {
   #lineNode(number) {
     const line = this.#ring.at(number);
     const node = document.createElement("div");
-    node.className = `line${line.level === 0 ? " error" : line.level === 1 ? " warning" : ""}${number === this.#current ? " current" : ""}`;
-    for (const [text, classes] of parts(line.raw)) this.#append(node, text, classes);
+    node.className = `line${line.isNote ? " note-line" : line.level === 0 ? " error" : line.level === 1 ? " warning" : ""}${number === this.#current ? " current" : ""}`;
+    const ranges = this.#ranges.get(number) || [];
+    let offset = 0;
+    for (const [text, classes] of parts(line.raw)) { this.#append(node, text, classes, ranges, offset); offset += text.length; }
+    if (!node.firstChild) node.append("\u200b");
     return node;
   }
 
-  #append(node, text, classes) {
-    const needle = this.#search.value.toLowerCase();
+  // Appends a part of a line that begins at `offset` of it, with the matches highlighted.
+  #append(node, text, classes, ranges, offset) {
     let target = node;
     if (classes) { target = document.createElement("span"); target.className = classes; node.append(target); }
-    let rest = text;
-    while (needle) {
-      const at = rest.toLowerCase().indexOf(needle);
-      if (at < 0) break;
+    let done = 0;
+    for (const [start, end] of ranges) {
+      const [from, to] = [Math.max(start - offset, done), Math.min(end - offset, text.length)];
+      if (from >= to) continue;
       const mark = document.createElement("mark");
-      mark.textContent = rest.slice(at, at + needle.length);
-      target.append(rest.slice(0, at), mark);
-      rest = rest.slice(at + needle.length);
+      mark.textContent = text.slice(from, to);
+      target.append(text.slice(done, from), mark);
+      done = to;
     }
-    target.append(rest || (text ? "" : "\u200b"));
+    target.append(text.slice(done) || (text ? "" : "\u200b"));
   }
 
   #step(direction) {
     if (!this.#matches?.length) return;
     const at = this.#matches.indexOf(this.#current);
     const next = at < 0 ? (direction > 0 ? 0 : this.#matches.length - 1) : (at + direction + this.#matches.length) % this.#matches.length;
-    this.#current = this.#matches[next];
+    this.#select(this.#matches[next]);
+  }
+
+  // Shows a line in the middle of the view and marks it.
+  #select(number) {
+    const index = this.#matches ? this.#matches.indexOf(number) : number - this.#ring.first;
+    this.#current = number;
     this.#following = false;
-    this.#box.scrollTop = Math.max(0, next * this.#lineHeight - this.#box.clientHeight / 2);
+    this.#spacer.style.setProperty("height", `${(this.#matches?.length ?? this.#ring.end - this.#ring.first) * this.#lineHeight}px`);
+    this.#box.scrollTop = Math.max(0, index * this.#lineHeight - this.#box.clientHeight / 2);
+    this.#link.disabled = false;
     this.#reset();
+  }
+
+  #onClick(target) {
+    const node = target.closest(".line");
+    const number = [...this.#nodes].find((entry) => entry[1] === node)?.[0];
+    if (number === undefined || !getSelection().isCollapsed) return;
+    this.#current = number;
+    this.#link.disabled = false;
+    for (const [at, other] of this.#nodes) other.classList.toggle("current", at === number);
+  }
+
+  #copyLink() {
+    const line = this.#current >= this.#ring.first ? this.#ring.at(this.#current) : null;
+    if (!line || line.at < 0) return;
+    const address = new URL(location.href);
+    address.searchParams.set("log", this.#box.dataset.topic.split("/").at(-1));
+    address.hash = `at=${line.at}`;
+    history.replaceState(history.state, "", address);
+    navigator.clipboard?.writeText(address.href);
+    toast("the link is in the address bar and copied");
+  }
+
+  #linkedOffset() { return Number(/^#at=(\d{1,15})$/.exec(location.hash)?.[1] ?? -1); }
+
+  #openLink() {
+    const offset = this.#linkedOffset();
+    if (offset < 0 || this.#goTo(offset)) return;
+    this.#wantedAt = offset;
+    this.#cursor = "";
+    this.#connect();
+  }
+
+  // Shows the line that holds an offset; false where it is not kept.
+  #goTo(offset) {
+    const number = this.#ring.find(offset);
+    if (number < 0) return false;
+    this.#wantedAt = -1;
+    this.#search.value = this.#level.value = "";
+    this.#filter();
+    this.#select(number);
+    this.#box.scrollIntoView({ block: "nearest" });
+    return true;
   }
 
   #shownText() {

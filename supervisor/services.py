@@ -162,9 +162,10 @@ class Services:
         self.event_writer.retained_runs = settings.supervisor.runs.retain
         self.fleet = Fleet(settings.supervisor.processes, self.context, records)
         self.scheduler = Scheduler(self.fleet, self.context)
-        self.process_logs = ProcessLogs(self.fleet, settings.server, self.clock, self.notices)
+        self.process_logs = ProcessLogs(self.fleet, settings.server, self.clock, self.notices, self.event_writer)
         self.logs = self.process_logs.files
         self.context.on_logs_opened = self.process_logs.on_opened
+        self.context.on_log_marks = self.process_logs.on_marks
         self.process_logs.take_over(settings.supervisor.processes)
         self.meter = Meter(self.clock)
         self.metrics = MetricsHistory(self.fleet, self.meter, self.clock, lambda: self.config.supervisor.metrics)

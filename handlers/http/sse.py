@@ -52,7 +52,7 @@ class Numbered(Protocol):
 Item = TypeVar("Item", bound=Numbered)
 
 
-def block(event: str, data: str, id: int | None = None, retry: int | None = None) -> bytes:
+def block(event: str, data: str, id: int | str | None = None, retry: int | None = None) -> bytes:
     """Returns one event; `data` has no line break."""
     head = f"event: {event}\n" + (f"id: {id}\n" if id is not None else "") + (f"retry: {retry}\n" if retry else "")
     return f"{head}data: {data}\n\n".encode("utf-8", "replace")

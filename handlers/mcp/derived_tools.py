@@ -82,7 +82,7 @@ def _tool_endpoints(service: Service) -> Iterator[tuple[str, type[Base], str, En
 
 
 def _forwarded(path: str, handler: type[Base], method: str, endpoint: Endpoint) -> Tool:
-    query = [parameter for parameter in endpoint.query if parameter.where == "query"]
+    query = [parameter for parameter in endpoint.query if parameter.where == "query" and not parameter.is_rest_only]
     fields = endpoint.body.fields if endpoint.body is not None else ()
     inputs: list[Parameter | Field] = [*query, *fields]
     properties: dict[str, Any] = {name: {"type": "string"} for name in endpoint.path}

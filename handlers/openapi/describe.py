@@ -31,6 +31,8 @@ class Parameter:
     schema: Mapping[str, Any] = Factory(lambda: {"type": "string"})
     where: Where = "query"
     required: bool = False
+    is_rest_only: bool = False
+    """Whether the MCP tool lacks it."""
 
 
 @frozen

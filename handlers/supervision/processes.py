@@ -4,27 +4,39 @@ from __future__ import annotations
 
 import asyncio
 import operator
+import re
 import time
 from pathlib import Path
 from typing import ClassVar
 from weakref import WeakKeyDictionary
 
+from attrs import evolve
+from tornado.iostream import StreamClosedError
+
 from handlers.base import Base
 from handlers.http import serializers
 from handlers.http.permissions import CONTROL_PROCESSES, READ, READ_LOGS
 from handlers.http.serializers import ProcessStatusInfo, ResponseMessage
-from handlers.openapi.describe import EVENT_STREAM, Endpoint
+from handlers.openapi.describe import EVENT_STREAM, Endpoint, choice
 from handlers.routing import Route, StreamPath
 from handlers.supervision.selection import SELECT, selected_names
-from handlers.supervision.streams import LOG_PARAMETERS, LogStream, log_asked_for
-from models.errors import Failed
+from handlers.supervision.streams import LOG_PARAMETERS, LogStream, log_asked_for, log_file
+from models.errors import Failed, Invalid
 from models.supervision.process import ProcessSpec
 from models.supervision.record import Record
 from supervisor.processes import group_calls
 from supervisor.processes.fleet import Fleet
-from supervisor.processes.log_files import tail
+from supervisor.processes.log_files import LogFile, tail
 from supervisor.processes.process import Process
 
+_DOWNLOAD_PARAMETERS = tuple(
+    evolve(choice(name, about, ["true", "false"], "false"), is_rest_only=True)
+    for name, about in (
+        ("download", "The whole file, as a download; `lines` is ignored"),
+        ("backups", "With download=true: the rotated files before it"),
+    )
+)
+_MAX_FILE_NAME = 100
 _MOMENT = 0.01
 _AT_ONCE = 25
 _HOLES = "\x00runtime", "\x00uptime"
@@ -196,7 +208,7 @@ class RestartAll(Operation):
 
 
 class Logs(Base):
-    """The end of a log file as text. A client that asks for an event stream gets `LogStream`."""
+    """The end of a log file as text, or the whole file. An `Accept` of an event stream is for `LogStream`."""
 
     permission = READ_LOGS
     endpoints: ClassVar = {
@@ -204,7 +216,7 @@ class Logs(Base):
             "The end of a process's log",
             "text/plain",
             path=["name"],
-            query=LOG_PARAMETERS,
+            query=(*LOG_PARAMETERS, *_DOWNLOAD_PARAMETERS),
             fails=[400, 404, 500],
             tool="process_logs",
             also={EVENT_STREAM: str},
@@ -213,12 +225,39 @@ class Logs(Base):
 
     async def get(self, name: str) -> None:
         path, lines = log_asked_for(self, name)
+        is_download, with_backups = self._flag("download"), self._flag("backups")
+        if is_download:
+            await self._download(log_file(self.services, name, self.query().get("stream") or "stdout"), with_backups)
+            return
         try:
             text = await asyncio.to_thread(lambda: tail(Path(path), lines)[0].decode("utf-8", "replace").encode())
         except OSError as error:
             raise Failed(f"{path} cannot be read: {error.strerror}") from None
         self.set_header("Vary", "Accept")
         self.send(text, "text/plain; charset=utf-8")
+
+    def _flag(self, name: str) -> bool:
+        value = self.query().get(name) or "false"
+        if value not in ("true", "false"):
+            raise Invalid(f"{name} must be true or false")
+        return value == "true"
+
+    async def _download(self, file: LogFile, with_backups: bool) -> None:
+        """Sends the file as fast as the client reads; only pieces of it are in memory."""
+        self.set_header("Content-Type", "text/plain; charset=utf-8")
+        name = re.sub(r"[^A-Za-z0-9._-]", "_", Path(file.path).name)[-_MAX_FILE_NAME:]
+        self.set_header("Content-Disposition", f'attachment; filename="{name}"')
+        self.set_header("Vary", "Accept")
+        if self.request.method == "HEAD":
+            return
+        try:
+            async for piece in self.services.logs.content(file, with_backups):
+                self.write(piece)
+                await self.flush()
+        except OSError as error:
+            raise Failed(f"{file.path} cannot be read: {error.strerror}") from None
+        except StreamClosedError:
+            pass  # the client has left
 
 
 routes: list[Route] = [

@@ -22,6 +22,8 @@ from models.paging import whole
 from models.supervision.events import Entry
 from models.supervision.notices import Notice
 from supervisor.processes.history import History
+from supervisor.processes.log_files import LogFile
+from supervisor.services import Services
 
 log = logging.getLogger("http")
 
@@ -92,14 +94,19 @@ class StatusStream(Streaming):
 def log_asked_for(handler: Base, name: str) -> tuple[str, int]:
     """The file and the number of lines that a request names. Raises `Invalid`, `NotFound`."""
     query = handler.query()
-    lines, stream = whole("lines", query.get("lines") or "200", 1, _MOST_LINES), query.get("stream") or "stdout"
+    lines = whole("lines", query.get("lines") or "200", 1, _MOST_LINES)
+    return log_file(handler.services, name, query.get("stream") or "stdout").path, lines
+
+
+def log_file(services: Services, name: str, stream: str) -> LogFile:
+    """The log file of a process for one of its outputs. Raises `Invalid`, `NotFound`."""
     if stream not in ("stdout", "stderr"):
         raise Invalid("stream must be stdout or stderr")
-    spec = handler.services.fleet.get(name).spec
+    spec = services.fleet.get(name).spec
     path = spec.stdout_logfile if stream == "stdout" else spec.stderr_file
     if path is None:
         raise NotFound(f"{name} has no file of its own for {stream} ({stream}-logfile is not set)")
-    return path, lines
+    return LogFile(path, *spec.log_bounds(path), name)
 
 
 def status_block(entry: Entry) -> bytes:

@@ -10,10 +10,10 @@ import asyncio
 import json
 import os
 import secrets
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, ClassVar
-from urllib.parse import unquote
+from urllib.parse import parse_qsl, unquote
 
 from attrs import define, field
 from tornado.httputil import HTTPServerRequest
@@ -28,17 +28,19 @@ from handlers.http.sse_connection import Stream
 from handlers.http.stream_handler import Streaming
 from handlers.openapi.describe import EVENT_STREAM, Endpoint
 from handlers.routing import Route
+from handlers.supervision.streams import log_file
 from handlers.tracker.stream import Runs, key_of
 from models.accounts import accounts
 from models.errors import Invalid, NotFound
 from models.paging import whole
+from models.supervision.log_marks import LogMark
 from supervisor import host
+from supervisor.processes.log_follower import Beginning, Chunk, Follower, read_cursor
 from supervisor.services import Services
 
 MAX_TOPICS = 64
 _MAX_LOG_LINES = 10_000
-_CHUNK_BYTES = 256 * 1024
-_CHUNK_SECONDS = 0.1
+_MAX_OFFSET = 2**53
 _METRICS_SECONDS = 5.0
 _CREDENTIAL_CHECK_SECONDS = 5.0
 _RUN_EVENT, _RUNS_EVENT = b"event: run\n", b"event: runs\n"
@@ -78,6 +80,8 @@ class Connection:
     request: HTTPServerRequest
     topics: dict[str, Callable[[], object]] = field(factory=dict)
     sending: asyncio.Lock = field(factory=asyncio.Lock)
+    followers: dict[str, Follower] = field(factory=dict)
+    """Those of the topics that are logs."""
 
     def close(self, _: Stream | None = None) -> None:
         for end in self.topics.values():
@@ -116,9 +120,11 @@ class Live:
         starts = {topic.partition("?")[0]: self._start_of(topic, caller) for topic in add}
         if len((connection.topics.keys() - set(remove)) | starts.keys()) > MAX_TOPICS:
             raise Invalid(f"a live stream has at most {MAX_TOPICS} topics")
-        for name in {*(topic.partition("?")[0] for topic in remove), *starts}:
+        repeated = {name for name in starts if not name.startswith("log/")}  # a log has one follower for all readers
+        for name in {*(topic.partition("?")[0] for topic in remove), *repeated}:
             if end := connection.topics.pop(name, None):
                 end()
+            connection.followers.pop(name, None)
         for name, start in starts.items():
             start(connection, name)
 
@@ -192,23 +198,24 @@ class Live:
         return lambda connection, topic: self._run(connection, topic, follow(connection, topic))
 
     def _log(self, name: str, stream: str, query: str) -> Callable[[Connection, str], None]:
-        spec = self._services.fleet.get(name).spec
-        if stream not in ("stdout", "stderr"):
-            raise Invalid("stream must be stdout or stderr")
-        path = spec.stdout_logfile if stream == "stdout" else spec.stderr_file
-        if path is None:
-            raise NotFound(f"{name} has no log file for {stream} ({stream}-logfile is not set)")
-        lines = whole("lines", query.removeprefix("lines=") or "200", 0, _MAX_LOG_LINES)
+        file = log_file(self._services, name, stream)
+        beginning = _beginning(query)
 
-        async def follow(connection: Connection, topic: str) -> None:
-            chunks = gathered(self._services.logs.follow_offsets(path, lines))
+        async def follow(connection: Connection, topic: str, follower: Follower) -> None:
             with suppress(StreamClosedError):
-                async for first, end, dropped, text in chunks:
-                    facts = {"from": first, "to": end, "dropped": dropped, "text": text.decode("utf-8", "replace")}
+                async for chunk in follower.chunks():
+                    event = block(topic, serializers.text(_log_facts(chunk)), str(chunk.cursor))
                     async with connection.sending:
-                        await connection.stream.send_slowly(block(topic, serializers.text(facts)))
+                        await connection.stream.send_slowly(event)
 
-        return lambda connection, topic: self._run(connection, topic, follow(connection, topic))
+        def start(connection: Connection, topic: str) -> None:
+            if topic in connection.topics:
+                connection.followers[topic].add(beginning)
+            else:
+                connection.followers[topic] = Follower(self._services.process_logs, file, beginning)
+                self._run(connection, topic, follow(connection, topic, connection.followers[topic]))
+
+        return start
 
     async def _check_credential(self, connection: Connection) -> None:
         """Closes the connection when its token is revoked or its session ends."""
@@ -221,29 +228,34 @@ class Live:
                 connection.stream.close()
 
 
-async def gathered(pieces: AsyncIterator[tuple[int, bytes]]) -> AsyncIterator[tuple[int, int, int, bytes]]:
-    """Joins the pieces of a log to at most ten chunks a second of at most 256 KiB.
+def _beginning(query: str) -> Beginning:
+    """Where a reader of a log begins. Raises `Invalid`."""
+    values = dict(parse_qsl(query, keep_blank_values=True))
+    if unknown := values.keys() - {"lines", "after", "at"}:
+        raise Invalid(f"the topic of a log has no parameter {min(unknown)[:100]}")
+    lines = whole("lines", values.get("lines") or "200", 0, _MAX_LOG_LINES)
+    after = read_cursor(values["after"]) if values.get("after") else None
+    at = whole("at", values["at"], 0, _MAX_OFFSET) if values.get("at") else None
+    return Beginning(lines, after, at)
 
-    Yields the offsets of a chunk, the number of lines dropped before it, and its text. The first chunk may be empty.
-    """
-    following = asyncio.ensure_future(anext(pieces))
-    loop = asyncio.get_running_loop()
-    try:
-        while True:
-            end, text = await following
-            first, dropped, until = end - len(text), 0, loop.time() + _CHUNK_SECONDS
-            following = asyncio.ensure_future(anext(pieces))
-            while (await asyncio.wait({following}, timeout=until - loop.time()))[0]:
-                end, more = following.result()
-                text += more
-                if len(text) > _CHUNK_BYTES:
-                    cut = text.find(b"\n", len(text) - _CHUNK_BYTES) + 1 or len(text) - _CHUNK_BYTES
-                    dropped += text.count(b"\n", 0, cut)
-                    first, text = end - len(text) + cut, text[cut:]
-                following = asyncio.ensure_future(anext(pieces))
-            yield first, end, dropped, text
-    finally:
-        following.cancel()
+
+def _log_facts(chunk: Chunk) -> dict[str, object]:
+    """A chunk of a log as JSON; `lengths` only where the text does not tell the length of each line in bytes."""
+    text = chunk.text.decode("utf-8", "replace")
+    marks = [_mark_facts(mark) for mark in chunk.marks]
+    facts: dict[str, object] = {"from": chunk.first, "to": chunk.end, "dropped": chunk.dropped, "text": text}
+    facts |= {"cursor": str(chunk.cursor), "marks": marks}
+    if chunk.carried or "\ufffd" in text:
+        first, *rest = [len(line) + 1 for line in chunk.text.removesuffix(b"\n").split(b"\n")]
+        facts["lengths"] = [first - chunk.carried, *rest]
+    if chunk.is_beginning:
+        facts |= {"beginning": True, "after": str(chunk.after) if chunk.after else None}
+    return facts
+
+
+def _mark_facts(mark: LogMark) -> dict[str, object]:
+    facts = {"at": mark.position, "pid": mark.pid, "time": serializers.instant(mark.time)}
+    return facts | ({"kind": "exited", "exitCode": mark.exit_code} if mark.is_exit else {"kind": "started"})
 
 
 class LiveStream(Streaming):

@@ -48,6 +48,12 @@ database = SqliteStore(
             "ALTER TABLE supervised ADD COLUMN held INTEGER NOT NULL DEFAULT 0",
         ],
         ["ALTER TABLE schedule ADD COLUMN queued INTEGER"],
+        [
+            "CREATE TABLE log_mark (id INTEGER PRIMARY KEY, path TEXT NOT NULL, process TEXT NOT NULL,"
+            " position INTEGER NOT NULL, time INTEGER NOT NULL, pid INTEGER, exit_code INTEGER,"
+            " is_exit INTEGER NOT NULL)",
+            "CREATE INDEX log_mark_by_path ON log_mark (path, id)",
+        ],
     ]
 )
 """The history and the records of the processes."""

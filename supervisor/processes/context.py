@@ -15,6 +15,7 @@ from attrs import Factory, define
 from models.config import env_files
 from models.errors import Invalid
 from models.supervision.process import LogMode, ProcessSpec
+from models.supervision.record import Record
 from supervisor.children.child import FINGERPRINT_VARIABLE, TAG_VARIABLE, Children, Launch
 from supervisor.children.orphans import Cgroups, Orphans
 from supervisor.clock import Clock
@@ -45,6 +46,8 @@ class SupervisionContext:
     spawn_lock: YieldingLock = Factory(YieldingLock)
     on_logs_opened: Callable[[Iterable[LogFile]], None] = lambda files: None
     """Called with the log files of a process that was spawned."""
+    on_log_marks: Callable[[Mapping[str, int], Record, bool], None] = lambda sizes, record, is_exit: None
+    """Called with the sizes of the log files when a process started or (True) ended."""
     leftovers: asyncio.Future[None] | None = None
     """Done when what an earlier run of the server left running is gone."""
     period: int = 0

@@ -11,13 +11,15 @@ import math
 from collections import deque
 from collections.abc import Callable
 from itertools import islice
+from typing import Any
 
 import peewee
 
 from models.errors import Unavailable
-from models.supervision import events, runs
+from models.supervision import events, log_marks, runs
 from models.supervision import record as supervised
 from models.supervision.events import Entry
+from models.supervision.log_marks import LogMark
 from models.supervision.process import Status
 from models.supervision.record import Record
 from models.supervision.runs import Run, ScheduleState
@@ -44,6 +46,8 @@ class EventWriter:
         self._records: dict[str, Record | None] = {}
         self._runs: dict[int, Run] = {}
         self._schedules: dict[str, ScheduleState | None] = {}
+        self._log_marks: dict[int, LogMark] = {}
+        self._rotated_marks: dict[str, int] = {}
         self.retained_runs = 100
         """How many runs of each job are kept."""
         self._last_id = events.last_id()
@@ -95,6 +99,17 @@ class EventWriter:
     def forget_schedule(self, name: str) -> None:
         """Deletes the state of a schedule that is no longer configured."""
         self._schedules[name] = None
+        self._flush_soon()
+
+    def note_log_mark(self, mark: LogMark) -> None:
+        """Stores where a process started or ended in a log file."""
+        self._log_marks[mark.id] = mark
+        self._flush_soon()
+
+    def forget_log_marks(self, path: str, last: int) -> None:
+        """Deletes the marks of a file that was rotated, up to the id `last`."""
+        self._log_marks = {id: mark for id, mark in self._log_marks.items() if mark.path != path or id > last}
+        self._rotated_marks[path] = last
         self._flush_soon()
 
     def forget(self, name: str) -> None:
@@ -152,10 +167,17 @@ class EventWriter:
             supervised.forget([name for name, record in self._records.items() if record is None])
             runs.save(self._runs.values(), self.retained_runs)
             runs.save_states(self._schedules)
+            log_marks.forget(self._rotated_marks)
+            log_marks.save(self._log_marks.values())
         self._clear()
 
+    @property
+    def _changes(self) -> tuple[dict[Any, Any], ...]:
+        """What waits to be stored besides the events."""
+        return self._records, self._runs, self._schedules, self._log_marks, self._rotated_marks
+
     def _clear(self) -> None:
-        for changes in (self._records, self._runs, self._schedules):
+        for changes in self._changes:
             changes.clear()
 
     def _can_write(self, entry: Entry) -> bool:
@@ -182,7 +204,7 @@ class EventWriter:
         if self._is_reported:
             log.warning("the store can be written again, %d changes were stored", count)
         self._retry, self._is_reported = 0.0, False
-        if self._entries or self._records or self._runs or self._schedules:
+        if self._entries or any(self._changes):
             self._flush_soon()
             return
         if self._written is not None and not self._written.done():

@@ -20,6 +20,7 @@ from models.supervision.runs import Cause
 from supervisor.children.child import Launch
 from supervisor.processes.hooks import START_POST, STOP_PRE
 from supervisor.processes.instance import Phase, ProcessInstance, StartAttempt, next_request, stopped_before_start
+from supervisor.processes.log_files import log_sizes
 from supervisor.processes.notified_process import NotifiedProcess
 from supervisor.processes.notify import NotifySocket
 
@@ -92,6 +93,7 @@ class InstanceLifecycle(NotifiedProcess):
         try:
             if self.spec.notifies:
                 notifications = NotifySocket(self._context.server_id, self.name, launch.uid)
+            sizes = log_sizes(self.log_files())
             child = self._context.children.spawn(launch)
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) else str(error)
@@ -107,6 +109,7 @@ class InstanceLifecycle(NotifiedProcess):
         instance = ProcessInstance(self._context, self.spec, launch, child, self._context.clock.since_boot())
         instance.notifications = notifications
         self._on_spawned(instance, self._context.clock.now())
+        self._context.on_log_marks(sizes, self.record, False)
 
     def _on_spawned(self, instance: ProcessInstance, start: int) -> None:
         self.instance, child = instance, instance.child
@@ -195,6 +198,7 @@ class InstanceLifecycle(NotifiedProcess):
             instance.notifications.read()  # what it sent just before its end
         code = None if exit is None else exit.exit_code
         facts: dict[str, Any] = {"end": self._context.clock.now(), "exit_code": code, "uptime": instance.uptime()}
+        self._context.on_log_marks(log_sizes(self.log_files(instance.spec)), self.record._replace(**facts), True)
         self.instance = None
         instance.stop_tasks()
         self.hooks.call_off(next_request(), START_POST)

@@ -12,6 +12,7 @@ import enum
 import errno
 import logging
 import os
+import secrets
 import shutil
 import stat
 from collections import Counter
@@ -33,6 +34,7 @@ _FOLLOW_POLL_SECONDS = 0.25
 _BLOCK_BYTES = 64 * 1024
 _MAX_READ_BYTES = 1024 * 1024
 _MAX_REST_READS = 16
+MAX_TAIL_BYTES = 16 * _MAX_READ_BYTES
 _DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _OUT_OF_RESOURCES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 _NOTICE_INTERVAL_SECONDS = 3600.0
@@ -70,7 +72,7 @@ class Rotated:
     removed: int = 0
 
 
-def tail(path: Path, lines: int, max_bytes: int = 16 * _MAX_READ_BYTES) -> tuple[bytes, int]:
+def tail(path: Path, lines: int, max_bytes: int = MAX_TAIL_BYTES) -> tuple[bytes, int]:
     """The last `lines` lines of a file, at most `max_bytes`, and where they end; empty where there is no file."""
     blocks: list[bytes] = []
     found = 0
@@ -90,6 +92,20 @@ def tail(path: Path, lines: int, max_bytes: int = 16 * _MAX_READ_BYTES) -> tuple
         if (start := text.rfind(b"\n", 0, start)) < 0:
             break
     return text[start + 1 :], end
+
+
+def log_sizes(files: Iterable[LogFile]) -> dict[str, int]:
+    """The sizes of those that are regular files or do not exist yet, by path."""
+    sizes: dict[str, int] = {}
+    for file in files:
+        try:
+            facts = os.lstat(file.path)
+        except OSError:
+            sizes[file.path] = 0
+        else:
+            if stat.S_ISREG(facts.st_mode):
+                sizes[file.path] = facts.st_size
+    return sizes
 
 
 def _opened(path: Path) -> BinaryIO:
@@ -206,6 +222,14 @@ class Logs:
         self._backups: dict[str, int] = {}
         self._posted_at: dict[str, float] = {}
         self._rotation_lock = asyncio.Lock()  # no file is rotated while a follower reads from it
+        self.on_rotation: Callable[[], Callable[[Iterable[str]], None]] = lambda: lambda paths: None
+        """Called before a rotation; what it returns is called with the paths of the rotated files."""
+        self.run_id = secrets.token_hex(4)
+        """With the number of rotations it identifies the present content of a file."""
+
+    def rotations(self, path: str) -> int:
+        """How often a file was rotated in this run of the server."""
+        return self._rotations[path]
 
     async def rotate(self) -> list[Rotated]:
         """Rotates all files that are larger than their limit; returns what was done to each."""
@@ -216,11 +240,13 @@ class Logs:
     async def rotate_in(self, executor: Executor | None, work: Callable[[], list[Rotated]]) -> list[Rotated]:
         """Runs work that rotates files in a thread; returns what it returns. Followers wait meanwhile."""
         async with self._rotation_lock:
+            on_rotated = self.on_rotation()
             results = await asyncio.get_running_loop().run_in_executor(executor, work)
             for each in results:
                 self._backups[each.file.path] = each.file.backups
                 if each.result in DONE:
                     self._count(each)
+            on_rotated([each.file.path for each in results if each.result in DONE])
         for each in results:
             if each.result is Rotation.TRUNCATED:
                 self._post_truncated(each.file)
@@ -251,34 +277,77 @@ class Logs:
             self._notices.post("log.truncated", file.process, message, path=file.path)
 
     async def follow(self, path: str, lines: int) -> AsyncIterator[bytes]:
-        """As `follow_offsets`, without the offsets."""
-        async for _, text in self.follow_offsets(path, lines):
-            yield text
-
-    async def follow_offsets(self, path: str, lines: int) -> AsyncIterator[tuple[int, bytes]]:
         """The last `lines` lines, then what is added, in pieces that end with a line wherever one does.
 
         Polls four times a second, also where no descriptor is free. What was rotated meanwhile is read from the
         backups.
         """
-        while (begun := await _unless_out_of_resources(self._begin(path, lines))) is None:
+        while (begun := await unless_out_of_resources(self.begin(path, lines))) is None:
             await asyncio.sleep(_FOLLOW_POLL_SECONDS)
         text, place = begun
         whole, rest = _whole_lines(text)
-        yield place.at - len(rest), whole
+        yield whole
         while True:
-            added = await _unless_out_of_resources(self.read_on(path, place))
+            added = await unless_out_of_resources(self.read_on(path, place))
             if not added:
                 await asyncio.sleep(_FOLLOW_POLL_SECONDS)
                 continue
             whole, rest = _whole_lines(rest + added)
             if whole:
-                yield place.at - len(rest), whole
+                yield whole
 
-    async def _begin(self, path: str, lines: int) -> tuple[bytes, Position]:
+    async def begin(self, path: str, lines: int, max_bytes: int = MAX_TAIL_BYTES) -> tuple[bytes, Position]:
+        """The last lines of a file, and where they end."""
         async with self._rotation_lock:
-            text, end = await asyncio.to_thread(tail, Path(path), lines)
+            text, end = await asyncio.to_thread(tail, Path(path), lines, max_bytes)
             return text, Position(self._rotations[path], end, self._removed[path] + end)
+
+    async def begin_at(self, path: str, offset: int) -> Position:
+        """The start of the line at `offset` of a file, or its end where it is shorter."""
+        async with self._rotation_lock:
+            start = await asyncio.to_thread(_line_start, Path(path), offset)
+            return Position(self._rotations[path], start)
+
+    async def between(self, path: str, rotation: int, start: int, end: int) -> bytes:
+        """A part of a file, which may have been rotated since; empty where that was deleted."""
+        async with self._rotation_lock:
+            missed = self._rotations[path] - rotation
+            file = backup(Path(path), missed) if missed else Path(path)
+            return (await asyncio.to_thread(_read, file, start))[: max(0, end - start)]
+
+    async def count_lines(self, path: str, rotation: int, start: int, end: int) -> int:
+        """How many lines end in a part of a file."""
+        lines = 0
+        while text := await self.between(path, rotation, start, end):
+            lines, start = lines + text.count(b"\n"), start + len(text)
+        return lines
+
+    async def remaining(self, path: str, place: Position) -> int:
+        """How many bytes follow a place, those in backups included."""
+        async with self._rotation_lock:
+            missed = self._rotations[path] - place.rotations
+            files = [backup(Path(path), number) for number in range(missed, 0, -1)] + [Path(path)]
+            return sum(await asyncio.to_thread(lambda: [_size(file) for file in files])) - place.at
+
+    async def content(self, file: LogFile, with_backups: bool) -> AsyncIterator[bytes]:
+        """A whole file as it is now, its backups before it, in pieces. A rotation meanwhile changes nothing."""
+        place, rotations = self._oldest(file, with_backups), self._rotations[file.path]
+        end = _size(Path(file.path))
+        while place.rotations < rotations or (place.rotations == rotations and place.at < end):
+            piece = await self.read_on(file.path, place)
+            is_last = place.rotations >= rotations and (place.rotations > rotations or place.at >= end)
+            surplus = place.at - (end if place.rotations == rotations else 0) if is_last else 0
+            if piece[: len(piece) - surplus]:
+                yield piece[: len(piece) - surplus]
+            if not piece:
+                return
+
+    def _oldest(self, file: LogFile, with_backups: bool) -> Position:
+        """The beginning of a file, or of its oldest backup."""
+        self._backups.setdefault(file.path, file.backups)
+        numbers = range(1, file.backups + 1) if with_backups else ()
+        kept = sum(1 for number in numbers if _inode(backup(Path(file.path), number)))
+        return Position(self._rotations[file.path] - kept, 0)
 
     def resume(self, file: LogFile, stored: tuple[int, int] | None) -> Position:
         """Where to go on reading a file: at a place as `mark` returned it, or without one at its present end."""
@@ -330,6 +399,15 @@ class Logs:
         place.rotations, place.at = rotations, 0
 
 
+def _line_start(path: Path, offset: int) -> int:
+    size = _size(path)
+    if offset >= size:
+        return size
+    before = max(0, offset - _BLOCK_BYTES)
+    text = _read(path, before)[: offset - before]
+    return before + text.rfind(b"\n") + 1
+
+
 def _inode(path: Path) -> int:
     """0 where there is no file."""
     try:
@@ -362,7 +440,7 @@ def _read(path: Path, at: int) -> bytes:
         return b""
 
 
-async def _unless_out_of_resources(read: Awaitable[_Result]) -> _Result | None:
+async def unless_out_of_resources(read: Awaitable[_Result]) -> _Result | None:
     """The result, or `None` where no descriptor or memory was free: the caller tries again later."""
     try:
         return await read

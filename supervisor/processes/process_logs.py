@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from models.config.settings import Server
+from models.supervision import log_marks
 from models.supervision.captured_logs import remove_old
+from models.supervision.log_marks import LogMark
 from models.supervision.process import ProcessSpec
+from models.supervision.record import Record
+from models.supervision.tables import database
 from supervisor.clock import Clock
+from supervisor.processes.event_writer import EventWriter
 from supervisor.processes.fleet import Fleet
-from supervisor.processes.log_files import LogFile, Logs
+from supervisor.processes.history import QUERY_TAKES
+from supervisor.processes.log_files import LogFile, Logs, log_sizes
 from supervisor.processes.log_growth import LogGrowth
 from supervisor.processes.notices import Notices
+from supervisor.pubsub import PubSub
 
 if TYPE_CHECKING:
     from supervisor.processes.log_forwarding import LogForwarder
@@ -24,8 +31,13 @@ log = logging.getLogger("logs")
 
 
 class ProcessLogs:
-    def __init__(self, fleet: Fleet, server: Server, clock: Clock, notices: Notices) -> None:
+    def __init__(self, fleet: Fleet, server: Server, clock: Clock, notices: Notices, event_writer: EventWriter) -> None:
+        """Raises `peewee.PeeweeException`."""
         self.files = Logs(fleet.log_files, clock, notices)
+        self.files.on_rotation = self._on_rotation
+        self.new_marks: PubSub[LogMark] = PubSub()
+        self._event_writer = event_writer
+        self._last_mark = log_marks.last_id()
         self.growth = LogGrowth(self.files)
         self.forwarder: LogForwarder | None = None
         self._fleet = fleet
@@ -63,6 +75,36 @@ class ProcessLogs:
         self.growth.add(opened)
         if self.forwarder is not None:
             self.forwarder.opened(file.path for file in opened)
+
+    def on_marks(self, sizes: Mapping[str, int], record: Record, is_exit: bool) -> None:
+        """A process has started, or ended, when its log files had these sizes."""
+        for path, size in sizes.items():
+            self._last_mark += 1
+            now, code = self._clock.now(), record.exit_code if is_exit else None
+            rotation = self.files.rotations(path)
+            mark = LogMark(self._last_mark, path, record.name, size, now, record.pid, code, is_exit, rotation)
+            self._event_writer.note_log_mark(mark)
+            self.new_marks.publish(mark)
+
+    def _on_rotation(self) -> Callable[[Iterable[str]], None]:
+        """A rotation begins. The marks made until now go with what is rotated away."""
+        last = self._last_mark
+
+        def forget(paths: Iterable[str]) -> None:
+            for path in paths:
+                self._event_writer.forget_log_marks(path, last)
+
+        return forget
+
+    async def marks(self, path: str) -> list[LogMark]:
+        """The marks of a file as it is now. Raises `TimedOut`."""
+        await self._event_writer.stored_soon()
+        rotation = self.files.rotations(path)
+        found = await asyncio.to_thread(
+            database.run_with_timeout, lambda: log_marks.of_file(path, rotation), QUERY_TAKES
+        )
+        size = log_sizes([LogFile(path, 0, 0)]).get(path, 0)
+        return [mark for mark in found if mark.position <= size]  # another program may have truncated it
 
     async def remove_old(self) -> None:
         """Deletes the captured logs of processes that were removed from the configuration some time ago."""

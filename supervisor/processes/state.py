@@ -115,8 +115,9 @@ class ProcessState:
         """Microseconds that the present instance has run, or that the last one ran."""
         return self.record.uptime if self.instance is None else self.instance.uptime()
 
-    def log_files(self) -> list[LogFile]:
-        spec = self.spec
+    def log_files(self, spec: ProcessSpec | None = None) -> list[LogFile]:
+        """The log files of the process, or those of an instance with this spec."""
+        spec = spec or self.spec
         if not (spec.stdout_logfile or spec.stderr_logfile):
             return []  # called for all processes, every few seconds
         paths = {path: None for path in (spec.stdout_logfile, spec.stderr_file) if path}

@@ -94,7 +94,7 @@ def test_a_flood_of_lines_is_cut_and_the_lines_are_counted(serve: Serve, tmp_pat
     stream, id = opened(one)
     assert choose(one, id, ["log/flood/stdout"]).status == 204
     assert until(stream, "log/flood/stdout")["text"] == ""
-    lines = 20_000
+    lines = 60_000  # more than is sent late
     with log.open("a") as file:
         file.write("".join(f"{number:099}\n" for number in range(lines)))
     shown, dropped, last = 0, 0, ""
@@ -103,7 +103,30 @@ def test_a_flood_of_lines_is_cut_and_the_lines_are_counted(serve: Serve, tmp_pat
         assert len(chunk["text"]) <= 256 * 1024
         shown, dropped, last = shown + chunk["text"].count("\n"), dropped + chunk["dropped"], chunk["text"]
     assert shown + dropped == lines
+    assert dropped > 0
     assert last.endswith(f"{lines - 1:099}\n")
+    stream.close()
+
+
+def test_starts_and_exits_stay_in_the_log_after_a_restart(serve: Serve, tmp_path: Path) -> None:
+    log = tmp_path / "job.log"
+    one = serve({"job": {"command": ["sh", "-c", "echo done; exit 4"], "stdout-logfile": str(log)}})
+    one.do("start", "job")
+    one.until("job", "failed")
+    one.close()
+    log.write_bytes(log.read_bytes() + b"b\xff\n")
+    one.start()
+    stream, id = opened(one)
+    assert choose(one, id, ["log/job/stdout"]).status == 204
+    chunk = until(stream, "log/job/stdout")
+    started, exited = chunk["marks"]
+    assert (started["kind"], started["at"]) == ("started", 0)
+    assert (exited["kind"], exited["at"], exited["exitCode"]) == ("exited", 5, 4)
+    assert started["pid"] == exited["pid"] > 1
+    assert (chunk["text"], chunk["lengths"], chunk["beginning"]) == ("done\nb\ufffd\n", [5, 3], True)
+    assert choose(one, id, remove=["log/job/stdout"]).status == 204
+    assert choose(one, id, [f"log/job/stdout?after={chunk['cursor']}"]).status == 204
+    assert until(stream, "log/job/stdout")["text"] == ""
     stream.close()
 
 
@@ -119,6 +142,7 @@ def test_metrics_are_sent(server: Server, topic: str) -> None:
     ("topics", "status"),
     [
         (["nothing"], 400), (["status/x"], 400), (["log/web/stdin"], 400), (["log/web/stdout?lines=x"], 400),
+        (["log/web/stdout?after=x"], 400), (["log/web/stdout?at=-1"], 400), (["log/web/stdout?from=1"], 400),
         (["log/nobody/stdout"], 404), (["metrics/nobody"], 404), (["status", "nothing"], 400),
         ([f"metrics/{number}" for number in range(65)], 400), ([7], 400), ("status", 400),
     ],

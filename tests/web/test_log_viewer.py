@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import gzip
+import os
+import re
+import sys
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,6 +27,61 @@ LINES = [
     "<3>from the kernel",
     "DEBUG done",
 ]
+FLOOD_SECONDS = 60 if os.environ.get("PILOTHOUSE_PROOF") else 4
+LINES_PER_SECOND = 2000
+FLOOD = f"""
+import sys, time
+begun, number = time.monotonic(), 0
+while number < {LINES_PER_SECOND} * int(sys.argv[1]):
+    due = int((time.monotonic() - begun) * {LINES_PER_SECOND})
+    sys.stdout.write("".join(f"{{n}} of the flood, with a text of the usual length\\n" for n in range(number, due)))
+    sys.stdout.flush()
+    number = max(due, number)
+    time.sleep(0.02)
+"""
+
+
+class Relay:
+    """Passes connections on to a server; `cut` ends all of them."""
+
+    def __init__(self, port: int) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._target = port
+        self._thread = threading.Thread(target=self._loop.run_forever)
+        self._thread.start()
+        begin = asyncio.start_server(self._pass_on, "127.0.0.1", 0)
+        self._server = asyncio.run_coroutine_threadsafe(begin, self._loop).result()
+        self.port: int = self._server.sockets[0].getsockname()[1]
+
+    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        other_reader, other = await asyncio.open_connection("127.0.0.1", self._target)
+        self._writers |= {writer, other}
+        await asyncio.gather(self._copy(reader, other), self._copy(other_reader, writer))
+
+    async def _copy(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            while piece := await reader.read(65536):
+                writer.write(piece)
+                await writer.drain()
+        writer.close()
+
+    def cut(self) -> None:
+        for writer in list(self._writers):
+            self._loop.call_soon_threadsafe(writer.transport.abort)
+
+    def close(self) -> None:
+        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    async def _end(self) -> None:
+        self._server.close()
+        for writer in self._writers:
+            writer.transport.abort()
+        while len(asyncio.all_tasks()) > 1:
+            await asyncio.sleep(0.01)
 
 
 @pytest.fixture(scope="module")
@@ -28,9 +89,20 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("viewer")
     (folder / "words.log").write_text("".join(f"{line}\n" for line in LINES))
     (folder / "many.log").write_text("".join(f"line {number}\n" for number in range(3000)))
-    processes = {
-        name: {"command": "sleep 1000", "stdout-logfile": str(folder / f"{name}.log")} for name in ("words", "many")
+    (folder / "plain.log.2").write_text("oldest\n")
+    (folder / "plain.log.1").write_text("older\n")
+    plain = [*(f"ünder {number}" for number in range(3000)), "x" * 60, "last (one)"]
+    (folder / "plain.log").write_text("".join(f"{line}\n" for line in plain))
+    processes: dict[str, dict[str, Any]] = {
+        name: {"command": "sleep 1000", "stdout-logfile": str(folder / f"{name}.log")}
+        for name in ("words", "many", "plain")
     }
+    processes["brief"] = {
+        "command": ["sh", "-c", "echo begun; printf 'no end'; exit 3"],
+        "stdout-logfile": str(folder / "brief.log"),
+    }
+    flood = {"command": [sys.executable, "-c", FLOOD, str(FLOOD_SECONDS)], "log-max-bytes": "60K", "log-backups": 999}
+    processes["flood"] = {**flood, "stdout-logfile": str(folder / "flood.log")}
     with running_server(folder, processes) as one:
         yield one
 
@@ -104,6 +176,92 @@ def test_scrolled_up_the_view_stays_and_counts_the_new_lines(server: Server, chr
         assert page.locator(".log .line").first.inner_text() == before
         page.get_by_role("button", name="2 new lines").click()
         page.locator(".log .line", has_text="and another").wait_for()
+
+
+def test_starts_and_exits_are_shown_at_their_place(server: Server, chromium: Browser) -> None:
+    with chromium.page(address(server)) as page:
+        page.goto("/processes/brief")
+        page.locator("#log-count", has_text="no lines yet").wait_for()
+        for _ in range(2):
+            server.do("start", "brief")
+            wait_for(lambda: server.info("brief")["status"] == "failed")
+        page.locator(".log .line").nth(7).wait_for()
+        once = ["started, pid N", "begun", "no end", "exited, code 3"]
+        for _ in range(2):
+            assert [re.sub(r"\d{3,}", "N", line) for line in shown(page)] == 2 * once
+            assert page.locator("#log-count").inner_text() == "4 lines"
+            assert serious(page) == []
+            page.reload()
+            page.locator(".log .line").nth(7).wait_for()
+
+
+def test_a_link_opens_the_log_at_its_line(server: Server, chromium: Browser) -> None:
+    with chromium.page(address(server)) as page:
+        text = (server.folder / "plain.log").read_bytes()
+        page.goto(f"/processes/plain#at={text.index('ünder 77'.encode())}")
+        page.locator(".log .current", has_text="ünder 77").wait_for()
+        assert page.get_by_role("button", name="Link to line").is_enabled()
+        line = page.locator(".log .line", has_text="ünder 85")
+        line.click()
+        page.get_by_role("button", name="Link to line").click()
+        page.locator(".toast", has_text="the link is in the address bar").wait_for()
+        assert page.url.endswith(f"?log=stdout#at={text.index('ünder 85'.encode())}")
+        page.evaluate(f"location.hash = '#at={len(text) - 3}'")
+        page.locator(".log .current", has_text="last (one)").wait_for()
+
+
+def test_a_search_takes_text_or_a_regular_expression_which_may_take_a_second(server: Server, chromium: Browser) -> None:
+    with chromium.page(address(server)) as page:
+        page.goto("/processes/plain")
+        search, count = page.get_by_label("Search"), page.locator("#log-count")
+        page.locator("#log-count", has_text="500 lines").wait_for()
+        search.fill("(ONE)")
+        page.locator("#log-count", has_text="1 of 500 lines").wait_for()
+        assert page.locator(".log mark").all_inner_texts() == ["(one)"]
+        page.get_by_label("Regular expression").check()
+        search.fill("r 26[0-4]\\d$|^last")
+        page.locator("#log-count", has_text="51 of 500 lines").wait_for()
+        assert page.locator(".log mark").last.inner_text() == "last"
+        search.fill("(")
+        page.locator("#log-count", has_text="Invalid regular expression").wait_for()
+        search.fill("(x+x+)+y")
+        page.locator("#log-count", has_text="takes longer than 1 s").wait_for()
+        search.fill("last")
+        page.locator("#log-count", has_text="1 of 500 lines").wait_for()
+        assert count.get_attribute("aria-live") == "polite"
+
+
+def test_a_download_has_the_whole_file_and_its_backups(server: Server) -> None:
+    path = "/api/v1/processes/logs/plain?download=true"
+    file = server.get(path)
+    assert file.body == (server.folder / "plain.log").read_bytes()
+    assert file.headers["Content-Disposition"] == 'attachment; filename="plain.log"'
+    assert server.get(f"{path}&backups=true").body == b"oldest\nolder\n" + file.body
+    assert server.get("/api/v1/processes/logs/plain?download=yes").status == 400
+
+
+def test_a_flood_is_shown_whole_over_rotations_and_a_lost_connection(server: Server, chromium: Browser) -> None:
+    relay = Relay(server.port)
+    try:
+        with chromium.page(f"http://127.0.0.1:{relay.port}", allow=("ERR_",)) as page:
+            page.add_init_script("delete window.SharedWorker")
+            page.goto("/processes/flood")
+            page.locator("#log-count", has_text="no lines yet").wait_for()
+            server.do("start", "flood")
+            page.locator("#log-count", has_text=re.compile(r"^\d,\d{3} lines")).wait_for()
+            relay.cut()
+            wait_for(lambda: server.info("flood")["status"] == "finished", FLOOD_SECONDS + 60)
+            lines = server.get("/api/v1/processes/logs/flood?download=true&backups=true").text.splitlines()
+            assert len(list(server.folder.glob("flood.log.*"))) > 1
+            page.locator(".log .line", has_text="exited, code 0").wait_for()
+            page.evaluate("navigator.clipboard.writeText = (text) => { window.copied = text; }")
+            page.get_by_role("button", name="Copy", exact=True).click()
+            copied = [line for line in page.evaluate("copied").splitlines() if "flood" in line]
+            assert copied == lines[-len(copied) :]
+            assert len(copied) == min(len(lines), 50_000 - page.locator(".note-line").count())
+            assert page.evaluate("document.querySelectorAll('*').length") < 2500
+    finally:
+        relay.close()
 
 
 def test_twelve_tabs_with_logs_hold_one_connection(server: Server, chromium: Browser) -> None:
