@@ -2,34 +2,51 @@
 
 from __future__ import annotations
 
-from urllib.parse import urlencode
+from collections.abc import Callable
+from typing import Any
 
 from handlers.accounts.account import field
 from handlers.base import Page, shown_again, write_long_page
 from handlers.http.permissions import ADMINISTER
 from handlers.routing import Route
+from handlers.web.table import TableQuery, page_of, read_table
 from models.accounts import accounts
-from models.accounts.accounts import Role
+from models.accounts.accounts import Role, User
 from models.errors import Invalid
-from models.paging import whole
 
-_ROWS_PER_PAGE = 50
-_MAX_PAGE = 100_000
+_ROLES = ("ADMIN", "USER")
+_SORTS: dict[str, Callable[[User], Any]] = {
+    "name": lambda user: user.username.lower(),
+    "email": lambda user: (user.email or "").lower(),
+    "role": lambda user: user.role,
+}
 
 
 class UserForm(Page):
     permission = ADMINISTER
     back = "/users"
 
+    def table(self) -> TableQuery:
+        """What the query wants of the list."""
+        path = f"{self.prefix}/users"
+        return read_table(path, self.query(), _SORTS, _ROLES, status_name="role", status_label="Role")
+
     async def again(self, *arguments: str) -> None:
         users = await self.services.accounts.in_store(accounts.list_users)
-        pages = -(-len(users) // _ROWS_PER_PAGE)
-        number = min(whole("page", self.query().get("page") or "0", 0, _MAX_PAGE), max(0, pages - 1))
-        rows, paging = (
-            users[number * _ROWS_PER_PAGE :][:_ROWS_PER_PAGE],
-            {"total": len(users), "number": number, "pages": pages},
+        wanted = self.table()
+        matches = [user for user in users if _matches(user, wanted)]
+        table, shown = page_of(wanted, matches, _SORTS)
+        roles = [(role, role, sum(user.role == role for user in users)) for role in _ROLES]
+        own = self.caller.user
+        query = table.url(page=table.page).removeprefix(table.path)
+        await write_long_page(
+            self, "accounts/users.html", users=shown, own=own, table=table, table_statuses=roles, query=query
         )
-        await write_long_page(self, "accounts/users.html", users=rows, own=self.caller.user, **paging)
+
+
+def _matches(user: User, table: TableQuery) -> bool:
+    text = f"{user.username} {user.display_name or ''} {user.email or ''}".lower()
+    return table.q.lower() in text and table.status in ("", user.role)
 
 
 class Users(UserForm):
@@ -77,10 +94,10 @@ class UserDelete(UserForm):
         _redirect_to_list(self)
 
 
-def _redirect_to_list(handler: Page) -> None:
+def _redirect_to_list(handler: UserForm) -> None:
     """Redirects to the page of the list that had the form."""
-    number = handler.get_query_argument("page", "")
-    handler.redirect(f"{handler.prefix}/users" + (f"?{urlencode({'page': number})}" if number else ""), status=303)
+    table = handler.table()
+    handler.redirect(table.url(page=table.page), status=303)
 
 
 def _role(handler: Page) -> Role:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 from pathlib import Path
-from urllib.parse import urlencode
 
 from attrs import evolve, frozen
 
@@ -29,7 +28,7 @@ from handlers.web import layout
 from handlers.web.table import TableQuery, read_table
 from models.config.redaction import shown_environment, shown_words
 from models.errors import Failed, Invalid, Problem
-from models.paging import Paging, paging
+from models.paging import Paging
 from models.supervision import selectors
 from models.supervision.events import Entry, Filter
 from models.supervision.process import STATUSES, TROUBLE, ProcessSpec, Status
@@ -40,6 +39,8 @@ from supervisor.processes.process import Process
 
 _MAX_TIMELINE_EVENTS = 15
 _MAX_RUNS = 10
+_MAX_LANES = 12
+_HISTORY_SORTS = ("eventTime", "processName", "newStatus", "oldStatus", "pid", "exitCode")
 _VERBS = ("start", "stop", "restart")
 _TIMELINE_WIDTH = 900
 _MICROS_PER_SECOND = 1_000_000
@@ -203,23 +204,36 @@ class HistoryPage(Page):
 
     async def get(self) -> None:
         query = self.query()
-        requested = paging({**query, "size": "50"}, serializers.EVENT_SORTS)
-        criteria = Filter(_status(query.get("status", "")), query.get("process") or None)
-        if criteria.status is not None and criteria.process is not None:
-            self.why = self.failed(Invalid("filter by a status or by a process, not both"))
-            criteria = Filter(process=criteria.process)
-        page = await self.services.history.page(requested, criteria)
+        if "sortBy" in query and "sort" not in query:  # what this page took before it had a table's query
+            query["sort"] = ("" if query.get("sortDirection", "").lower() == "asc" else "-") + query["sortBy"]
+        statuses = [status.value for status in STATUSES]
+        table = read_table(
+            f"{self.prefix}/history", query, _HISTORY_SORTS, statuses, ("process",), status_label="New status"
+        )
+        sort = serializers.EVENT_SORTS[table.sort_key or "eventTime"]
+        requested = Paging(table.page, table.size, sort, table.descending or not table.sort)
+        status = Status(table.status) if table.status else None
+        page = await self.services.history.page(requested, Filter(status, table.extra["process"] or None, table.q))
+        table = evolve(table, total=page.total)
+        is_by_time = requested.sort == "event_time" and requested.descending
         write_page(
             self,
             "supervision/history.html",
             page=page,
-            paging=requested,
-            query=query,
-            statuses=STATUSES,
-            names=[process.name for process in self.services.fleet],
+            table=table,
+            table_statuses=[(name, name.replace("_", " "), None) for name in statuses],
+            lanes=self._lanes(page.content, is_newest=table.page == 0) if is_by_time else [],
             status_of=layout.status_of,
-            url=lambda **changes: f"{self.prefix}/history?{urlencode({**query, **changes})}",
+            width=_TIMELINE_WIDTH,
         )
+
+    def _lanes(self, events: Sequence[Entry], is_newest: bool) -> list[tuple[str, list[Span]]]:
+        """The timelines of the processes with the latest of these changes, on one axis."""
+        if not events:
+            return []
+        start, end = events[-1].at, self.services.clock.now() if is_newest else events[0].at
+        names = list(dict.fromkeys(entry.process for entry in events))[:_MAX_LANES]
+        return [(name, spans([entry for entry in events if entry.process == name], end, start)) for name in names]
 
 
 @frozen
@@ -266,12 +280,6 @@ def outcome_html(outcome: Outcome | None) -> str:
     return layout.state("running", "busy") if outcome is None else layout.state(outcome, kinds[outcome])
 
 
-def _status(name: str) -> Status | None:
-    if name and name not in {status.value for status in STATUSES}:
-        raise Invalid(f"status must be one of {', '.join(status.value for status in STATUSES)}")
-    return Status(name) if name else None
-
-
 def _settings(spec: ProcessSpec) -> list[tuple[str, str]]:
     """The configuration of a process by its YAML keys, with secrets hidden."""
     environment = shown_environment(spec.environment)
@@ -313,11 +321,11 @@ def _kind_settings(spec: ProcessSpec) -> list[tuple[str, str]]:
     ]
 
 
-def spans(events: Sequence[Entry], now: int) -> list[Span]:
-    """The timeline of these events (newest first) up to now; oldest first."""
+def spans(events: Sequence[Entry], now: int, start: int | None = None) -> list[Span]:
+    """The timeline of these events (newest first) from `start` or the first of them up to now; oldest first."""
     if not events:
         return []
-    first, timeline, until = events[-1].at, list[Span](), now
+    first, timeline, until = events[-1].at if start is None else start, list[Span](), now
     scale = _TIMELINE_WIDTH / max(1, now - first)
     for entry in events:
         x, micros = (entry.at - first) * scale, until - entry.at

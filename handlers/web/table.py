@@ -33,6 +33,8 @@ class TableQuery:
     """Further parameters of the page, which its links keep."""
     status_name: str = "status"
     """The name of the parameter that holds `status`."""
+    status_label: str = "Status"
+    """The label of its field."""
     total: int = 0
     """The number of matching rows, set by `page_of`."""
 
@@ -81,6 +83,7 @@ def read_table(
     statuses: Collection[str],
     extra: Collection[str] = (),
     status_name: str = "status",
+    status_label: str = "Status",
 ) -> TableQuery:
     """Reads the query of a page. Values that are not understood are ignored and named in `ignored`."""
     ignored = []
@@ -96,7 +99,8 @@ def read_table(
         ignored.append(f"size {size}")
         size = DEFAULT_SIZE
     kept = {name: query.get(name, "").strip() for name in extra}
-    return TableQuery(path, query.get("q", "").strip(), status, sort, page, size, tuple(ignored), kept, status_name)
+    text = query.get("q", "").strip()
+    return TableQuery(path, text, status, sort, page, size, tuple(ignored), kept, status_name, status_label)
 
 
 def _number(name: str, query: Mapping[str, str], default: int, ignored: list[str]) -> int:

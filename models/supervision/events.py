@@ -32,6 +32,7 @@ _INSERT = f"INSERT INTO event ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 _COUNT = "INSERT INTO tally VALUES (?, ?) ON CONFLICT (scope) DO UPDATE SET events = tally.events + excluded.events"
 _KEEP_LAST = "INSERT INTO tally VALUES (?, ?) ON CONFLICT (scope) DO UPDATE SET events = excluded.events"
 _TOTAL, _LAST = "total", "last"
+_MAX_NAMES = 1000
 _NULLABLE = frozenset({"pid", "start_time", "end_time", "exit_code"})
 
 
@@ -59,18 +60,37 @@ class Entry:
 
 @frozen
 class Filter:
-    """Which events: all, those that ended in a status, or those of one process."""
+    """Which events: all, or those that ended in a status, of one process, or of processes with `text` in their name."""
 
     status: Status | None = None
     process: str | None = None
+    text: str = ""
 
-    def where(self) -> tuple[str, list[object], str]:
-        """The condition, its values, and the scope under which such events are counted."""
+    @property
+    def is_combined(self) -> bool:
+        """Whether its events are not counted as they are written."""
+        return bool(self.text) or (self.status is not None and self.process is not None)
+
+    def where(self, names: Sequence[str] = ()) -> tuple[str, list[object]]:
+        """The condition and its values. `names` are the processes with `text` in their name."""
+        conditions, values = list[str](), list[object]()
         if self.status is not None:
-            return "WHERE new_status = ?", [self.status.rank], _status_scope(self.status.rank)
+            conditions.append("new_status = ?")
+            values.append(self.status.rank)
         if self.process is not None:
-            return "WHERE process = ?", [self.process], _process_scope(self.process)
-        return "", [], _TOTAL
+            conditions.append("process = ?")
+            values.append(self.process)
+        if self.text:
+            conditions.append(f"process IN ({', '.join('?' * len(names))})" if names else "1 = 0")
+            values.extend(names)
+        return f"WHERE {' AND '.join(conditions)}" if conditions else "", values
+
+    @property
+    def scope(self) -> str:
+        """The scope under which the events of a filter that is not combined are counted."""
+        if self.status is not None:
+            return _status_scope(self.status.rank)
+        return _TOTAL if self.process is None else _process_scope(self.process)
 
 
 def _status_scope(rank: int) -> str:
@@ -106,8 +126,20 @@ def last_id(store: SqliteStore | Postgres = database) -> int:
 
 
 def count(which: Filter, store: SqliteStore | Postgres = database) -> int:
-    scope = which.where()[2]
-    return _tallies(store, [scope]).get(scope, 0)
+    if which.is_combined:
+        condition, values = which.where(_names(which, store))
+        return int(store.execute_sql(f"SELECT count(*) FROM event {condition}", values).fetchone()[0])  # noqa: S608
+    return _tallies(store, [which.scope]).get(which.scope, 0)
+
+
+def _names(which: Filter, store: SqliteStore | Postgres) -> list[str]:
+    """The processes with the text of a filter in their name, at most so many."""
+    if not which.text:
+        return []
+    prefix, text = _process_scope(""), which.text.lower()
+    rows = store.execute_sql("SELECT scope FROM tally WHERE scope >= ? AND scope < ?", (prefix, "process;"))
+    names = [row[0].removeprefix(prefix) for row in rows.fetchall() if row[0].startswith(prefix)]
+    return sorted(name for name in names if text in name.lower())[:_MAX_NAMES]
 
 
 def _tallies(store: SqliteStore | Postgres, scopes: Sequence[str]) -> dict[str, int]:
@@ -132,9 +164,10 @@ def get(id: int, store: SqliteStore | Postgres = database) -> Entry:
     return _entry(row)
 
 
-def is_near_newest(paging: Paging) -> bool:
+def is_near_newest(paging: Paging, which: Filter | None = None) -> bool:
     """Whether this page is so cheap that it may be read on the loop."""
-    return paging.sort == "event_time" and paging.offset <= NEAR
+    is_indexed = which is None or not which.is_combined
+    return is_indexed and paging.sort == "event_time" and paging.offset <= NEAR
 
 
 def page(paging: Paging, which: Filter | None = None, store: SqliteStore | Postgres = database) -> Page[Entry]:
@@ -153,7 +186,7 @@ def _content(store: SqliteStore | Postgres, paging: Paging, which: Filter, total
     backwards = offset > total // 2
     if backwards:
         offset = total - offset - size
-    condition, values, _ = which.where()
+    condition, values = which.where(_names(which, store))
     column = paging.sort
     if column not in SORTABLE:
         raise ValueError(f"no column of events: {column}")

@@ -58,7 +58,7 @@ class OwnHistory:
         return events.last_id()
 
     async def page(self, paging: Paging, which: Filter | None = None) -> Page[Entry]:
-        if events.is_near_newest(paging):
+        if events.is_near_newest(paging, which):
             return events.page(paging, which)
         return await _off_loop(lambda: events.page(paging, which))
 

@@ -40,6 +40,10 @@ FILTERS = [
     Filter(process="web"),
     Filter(process="größe"),
     Filter(process="nobody"),
+    Filter(status=Status.RUNNING, process="web"),
+    Filter(text="E"),
+    Filter(text="nobody"),
+    Filter(status=Status.RUNNING, text="we"),
 ]
 
 

@@ -48,17 +48,27 @@ def test_accounts_are_listed_fifty_on_a_page(admin: people.Browser) -> None:
         "admin",
         *(f"person-{number:03}" for number in range(PEOPLE)),
     ]
-    assert [links(page) for page in pages] == [["/users?page=1"], ["/users?page=0", "/users?page=2"], ["/users?page=1"]]
+    assert [links(page) for page in pages] == [["/users?page=1"], ["/users?page=2"], ["/users?page=1"]]
     assert all(
         f"{PEOPLE + 1} accounts" in page.text and f"page {n} of 3" in page.text for n, page in enumerate(pages, 1)
     )
     assert names(admin.get("/users")) == names(pages[0])
 
 
-def test_behind_the_last_page_is_the_last_and_what_is_no_page_is_refused(admin: people.Browser) -> None:
+def test_accounts_are_found_sorted_and_filtered_by_role(admin: people.Browser) -> None:
+    assert names(admin.get("/users?q=PERSON-11")) == [f"person-{number}" for number in range(110, PEOPLE)]
+    assert names(admin.get("/users?role=ADMIN")) == ["admin"]
+    assert names(admin.get("/users?sort=-name&size=25"))[0] == f"person-{PEOPLE - 1:03}"
+    assert names(admin.get("/users?q=nobody")) == []
+    assert "No account matches." in admin.get("/users?q=nobody").text
+    action = re.findall(r'action="([^"]+/role[^"]*)"', admin.get("/users?q=person-11&size=25").text)[0]
+    answer = admin.send(action.replace("&amp;", "&"), on="/users", role="USER")
+    assert answer.headers["Location"] == "/users?q=person-11&size=25"
+
+
+def test_behind_the_last_page_is_the_last_and_what_is_no_page_is_ignored(admin: people.Browser) -> None:
     assert names(admin.get("/users?page=99"))[-1] == f"person-{PEOPLE - 1:03}"
-    assert admin.get("/users?page=x").status == 400
-    assert admin.get("/users?page=-1").status == 400
+    assert "Ignored: role ROOT, page x." in admin.get("/users?page=x&role=ROOT").text
 
 
 def test_a_form_leads_back_to_the_page_that_it_stood_on(server: Server, admin: people.Browser) -> None:
