@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote, urlencode
 
 from handlers.charts.base_page import ChartPage, cut
 from handlers.charts.operations import Warned
 from handlers.routing import Route
+from handlers.web.table import page_of, read_table
+from models.charts import repositories as catalogue
+from models.charts.repositories import Source
 from models.charts.responses import HubItem
 from models.errors import Invalid, Problem
 from models.paging import whole
@@ -17,6 +21,13 @@ from models.paging import whole
 _PAGE_ROWS = 100
 _MAX_VERSIONS = 200
 _MAX_HUB_RESULTS = 30
+_MAX_CHARTS = 50
+_STATES = ("fetched", "failed")
+_SORTS: dict[str, Callable[[Source], Any]] = {
+    "name": lambda source: (source.name or "").lower(),
+    "url": lambda source: source.url,
+    "fetched": lambda source: source.fetched_at,
+}
 _TABS = {"readme": "README", "values": "Default values", "metadata": "Metadata", "crds": "CRDs"}
 
 
@@ -67,9 +78,24 @@ class Repositories(ChartPage):
         keyword: str = "",
     ) -> None:
         results, problem = await self._search(keyword)
+        repositories = self.services.charts.repositories
+        sources, faults = repositories.all(), repositories.faults
+        query = {} if keyword else self.query()
+        wanted = read_table(f"{self.prefix}/repositories", query, _SORTS, _STATES, status_label="Index")
+        matches = [
+            source
+            for source in sources
+            if wanted.q.lower() in f"{source.name} {source.url}".lower()
+            and wanted.status in ("", "failed" if source.name in faults else "fetched")
+        ]
+        table, shown = page_of(wanted, matches, _SORTS)
         self.show(
             "charts/repositories.html",
-            sources=[(source, repository_url(source.name or "")) for source in self.services.charts.repositories.all()],
+            sources=[(source, repository_url(source.name or ""), faults.get(source.name or "")) for source in shown],
+            has_sources=bool(sources),
+            table=table,
+            table_statuses=[("fetched", "fetched", len(sources) - len(faults)), ("failed", "failed", len(faults))],
+            charts=await self._charts(wanted.q),
             form=form,
             failure=failure,
             failed=failed,
@@ -79,6 +105,13 @@ class Repositories(ChartPage):
             problem=problem,
             query=lambda **values: urlencode(values),
         )
+
+    async def _charts(self, text: str) -> list[tuple[str, str]]:
+        """The charts of all repositories whose name contains the text: the repository, and the name."""
+        if not text:
+            return []
+        charts = self.services.charts.repositories
+        return await charts.stored(lambda: catalogue.charts_named(text, _MAX_CHARTS))
 
     async def _search(self, keyword: str) -> tuple[list[HubItem], str]:
         """The matches of the hub, or the reason why they are not known."""

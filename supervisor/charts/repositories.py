@@ -13,7 +13,7 @@ from typing import TypeVar
 from weakref import WeakValueDictionary
 
 import peewee
-from attrs import evolve
+from attrs import evolve, frozen
 from tornado.httputil import HTTPHeaders
 
 from models.charts import repositories, repository_index
@@ -50,12 +50,22 @@ def configured(name: str, url: str, username: str = "", password: str = "") -> S
     return Source(name, url, username, password)
 
 
+@frozen
+class IndexFault:
+    """Why an index could not be updated, and since when (microseconds since 1970)."""
+
+    message: str
+    since: int
+
+
 class Repositories:
     def __init__(self, fetcher: Fetcher, clock: Clock) -> None:
         self._fetcher = fetcher
         self._clock = clock
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._reading = asyncio.Semaphore(_MAX_CONCURRENT_PARSES)
+        self.faults: dict[str, IndexFault] = {}
+        """The repositories whose index could not be updated, in this run of the server."""
 
     def _lock(self, name: str) -> asyncio.Lock:
         """Serializes changes of one repository."""
@@ -109,6 +119,7 @@ class Repositories:
                 existing = repositories.named(name)
             except NotFound:
                 await self._refresh(requested, folder)
+                self.faults.pop(name, None)
                 return
             is_same = _comparable_url(existing.url) == _comparable_url(requested.url)
             if not force:
@@ -119,17 +130,26 @@ class Repositories:
                 difference = "other settings" if is_same else "another URL"
                 raise Conflict(f"the repository {name} exists already with {difference} (forceUpdate replaces it)")
             await self._refresh(evolve(requested, id=existing.id), folder)
+            self.faults.pop(name, None)
 
     async def remove(self, name: str) -> None:
         """Removes a repository. Raises `NotFound`."""
         async with self._lock(name):
             repositories.named(name)
             await self._write(lambda: repositories.remove(name))
+            self.faults.pop(name, None)
 
     async def update(self, name: str, folder: Path) -> None:
         """Fetches its index if it has changed. Raises `NotFound`, and the errors of the fetch."""
         async with self._lock(name):
-            await self._refresh(repositories.named(name), folder)
+            source = repositories.named(name)
+            try:
+                await self._refresh(source, folder)
+            except Problem as problem:
+                since = self.faults[name].since if name in self.faults else self._clock.now()
+                self.faults[name] = IndexFault(problem.message, since)
+                raise
+            self.faults.pop(name, None)
 
     async def update_all(self, folder: Path) -> list[str]:
         """Updates all repositories; one line per failure. Raises `Upstream` if all failed."""

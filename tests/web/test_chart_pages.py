@@ -272,6 +272,25 @@ def test_a_repository_is_updated_added_and_removed(server: Server, shop: Web) ->
     assert server.get("/repositories/second").status == 404
 
 
+def test_repositories_are_found_with_their_charts_and_the_fault_of_an_index(server: Server, shop: Web) -> None:
+    other = f"{shop.url}/other"
+    shop.pages["/other/index.yaml"] = shop.pages["/index.yaml"]
+    assert send(server, "/repositories", verb="add", name="other", url=other, username="jo", password="x").status == 303
+    del shop.pages["/other/index.yaml"]
+    assert send(server, "/repositories/other", verb="update").status == 400
+    found = page(server, "/repositories?q=TINT").words
+    assert "No repository matches." in found
+    assert "paint/tint" in found
+    listed = page(server, "/repositories?status=failed&sort=-name")
+    assert re.search(r"other.*jo.*failed.*since", listed.words, re.DOTALL)
+    assert "No chart of a repository has" in listed.words
+    assert ("th", {"scope": "col", "aria-sort": "descending"}) in listed.tags
+    shop.pages["/other/index.yaml"] = shop.pages["/index.yaml"]
+    assert send(server, "/repositories", verb="update").status == 303
+    assert "No repository matches." in page(server, "/repositories?status=failed").words
+    assert send(server, "/repositories/other", verb="remove").status == 303
+
+
 def test_a_switched_off_interceptor_asks_for_no_key(serve: Serve, cluster: Cluster, space: str) -> None:
     server = serve(
         svc={"rest": {"access-interceptor": {"enabled": False}}, "kube": {"kubeconfig": str(cluster.kubeconfig)}}
