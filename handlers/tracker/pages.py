@@ -34,6 +34,7 @@ from models.tracker import (
     failures,
     first_failures,
     flaky,
+    growing_tests,
     owners,
     patch,
     perf,
@@ -45,7 +46,7 @@ from models.tracker import (
     visibility,
 )
 from models.tracker import queries as overview
-from models.tracker.comparison import Comparison
+from models.tracker.comparison import Comparison, Differences
 from models.tracker.flaky import Triage
 from models.tracker.kept_answers import State, state_of_run
 from models.tracker.project_status import Health, ProjectStatus
@@ -187,11 +188,13 @@ class ProjectPage(ReadPage):
         query = self.query()
         branch, flag, limit = (query.get(name, "").strip() or None for name in ("branch", "flag", "limit"))
         count = bounded(limit, _DEFAULT_RUNS)
-        values = await self.read(lambda: self._values(id, branch, flag, count))
+        shown = int(query["range"]) if query.get("range", "") in map(str, plots.RANGES) else plots.RANGES[0]
+        values = await self.read(lambda: self._values(id, branch, flag, count, shown))
         filters = {"branch": branch, "flag": flag, "limit": count, "max_limit": queries.MAX_RUNS}
-        await self.show("tracker/project.html", **filters, **values, **self._snippets(values["project"]))
+        ranges = {"range": shown, "ranges": plots.RANGES}
+        await self.show("tracker/project.html", **filters, **ranges, **values, **self._snippets(values["project"]))
 
-    def _values(self, id: str, branch: str | None, flag: str | None, limit: int) -> dict[str, Any]:
+    def _values(self, id: str, branch: str | None, flag: str | None, limit: int, plotted: int) -> dict[str, Any]:
         user = self.caller.user
         project = visibility.project(user, id)
         limits = self.thresholds(project)
@@ -209,7 +212,10 @@ class ProjectPage(ReadPage):
             "tests": [shaping.flaky_info(test) for test in flaky.tests(project.id)],
             "writes": permissions.may_write(user, project),
             **self._trend(
-                project, branch or _if_present(limits.base_branch, [item.name for item in branches]), flag, flags
+                project,
+                branch or _if_present(limits.base_branch, [item.name for item in branches]),
+                flag or _if_present(runs.DEFAULT_FLAG, flags) or (flags[0] if flags else None),
+                plotted,
             ),
         }
 
@@ -227,16 +233,17 @@ class ProjectPage(ReadPage):
 
         return b"".join(map(row, shown))
 
-    def _trend(self, project: Project, branch: str | None, flag: str | None, flags: Sequence[str]) -> dict[str, Any]:
-        """The plot of the runs of one flag: different flags are not comparable."""
-        flag = flag or (_if_present(runs.DEFAULT_FLAG, flags) or (flags[0] if flags else None))
-        newest = queries.listing(project.id, plots.MAX_RUNS, branch=branch, flag=flag)
+    def _trend(self, project: Project, branch: str | None, flag: str | None, plotted: int) -> dict[str, Any]:
+        """The plots of the runs of one flag: different flags are not comparable."""
+        newest = queries.listing(project.id, plotted, branch=branch, flag=flag)
         shown = [shaping.run_info(run) for run in newest]
         trend = plots.trend(shown) if len(shown) > 1 else None
         coverage_trend = plots.coverage_trend(shown) if len(shown) > 1 else None
         return {
             "trend": trend,
             "coverage_trend": coverage_trend,
+            "duration_trend": plots.duration_trend(shown) if len(shown) > 1 else None,
+            "growing": growing_tests.of([run.id for run in newest]),
             "trend_runs": shown,
             "trend_branch": branch,
             "trend_flag": flag,
@@ -364,12 +371,18 @@ class ComparePage(ReadPage):
         if not base and not head:
             await self.show("tracker/compare.html", comparison=None, project=None)
             return
-        compared, project = await self.read(lambda: self._values(base, head))
-        await self.show("tracker/compare.html", comparison=shaping.comparison_info(compared), project=project)
+        compared, differences, project = await self.read(lambda: self._values(base, head))
+        await self.show(
+            "tracker/compare.html",
+            comparison=shaping.comparison_info(compared),
+            differences=differences,
+            project=project,
+        )
 
-    def _values(self, base: str, head: str) -> tuple[Comparison, Project]:
-        base_run, head_run = visibility.pair(self.caller.user, base, head)
-        return comparison.compare(base_run, head_run), queries.project(base_run.project_id)
+    def _values(self, base: str, head: str) -> tuple[Comparison, Differences, Project]:
+        pair = visibility.pair(self.caller.user, base, head)
+        project = queries.project(pair[0].project_id)
+        return comparison.compare(*pair), comparison.differences(*pair), project
 
 
 routes: list[Route] = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from handlers.http import serializers
 from handlers.tracker.responses import OutcomeInfo, RunInfo
 from handlers.web import svg
 from handlers.web.layout import figure
@@ -11,6 +12,8 @@ from handlers.web.svg import Bar, Point
 from models.json_format import rfc3339
 
 MAX_RUNS = 30
+RANGES = (30, 60, 120)
+"""How many runs the plots of a project may show."""
 
 _KINDS = {"PASSED": "good", "FAILED": "bad", "ERROR": "bad"}
 
@@ -23,14 +26,27 @@ def trend(runs: Sequence[RunInfo]) -> str:
             tooltip=_run_tooltip(run),
             bad=run.status == "FAILED",
         )
-        for run in reversed(runs[:MAX_RUNS])
+        for run in reversed(runs)
     ]
-    return svg.bars("trend", slots, f"Tests of the last {len(slots)} runs", _description(runs[:MAX_RUNS]))
+    return svg.bars("trend", slots, f"Tests of the last {len(slots)} runs", _description(runs), has_cursor=True)
+
+
+def duration_trend(runs: Sequence[RunInfo]) -> str:
+    """Plots the durations of runs (newest first)."""
+    slots = [
+        Bar(
+            parts=[("rest", run.duration_ms or 0)],
+            tooltip=f"Run {run.id}: {serializers.spoken((run.duration_ms or 0) * 1000)}",
+        )
+        for run in reversed(runs)
+    ]
+    text = "The table below has the same values."
+    return svg.bars("duration-trend", slots, f"Durations of the last {len(slots)} runs", text, has_cursor=True)
 
 
 def coverage_trend(runs: Sequence[RunInfo]) -> tuple[str, tuple[float, float]] | None:
     """Plots the line coverage of runs (newest first); returns it with the ends of its axis. `None` without coverage."""
-    shown = list(reversed(runs[:MAX_RUNS]))
+    shown = list(reversed(runs))
     known = [run.line_coverage_pct for run in shown if run.line_coverage_pct is not None]
     if len(known) < 2:
         return None

@@ -36,15 +36,15 @@ class Point:
     tooltip: str
 
 
-def bars(element_id: str, slots: Sequence[Bar], title: str, description: str) -> str:
-    """Renders the bars, oldest first, as one SVG element."""
+def bars(element_id: str, slots: Sequence[Bar], title: str, description: str, has_cursor: bool = False) -> str:
+    """Renders the bars, oldest first, as one SVG element; with a cursor it takes the focus."""
     largest = max((sum(amount for _, amount in bar.parts) for bar in slots), default=0) or 1
     body = "".join(_bar(position, bar, largest) for position, bar in enumerate(slots))
-    return _svg(element_id, len(slots), title, description, body)
+    return _svg(element_id, len(slots), title, description, body, has_cursor)
 
 
 def line(element_id: str, slots: Sequence[Point], axis: tuple[float, float], title: str, description: str) -> str:
-    """Renders the points, oldest first, as one line between the ends of the axis."""
+    """Renders the points, oldest first, as one line with a cursor between the ends of the axis."""
     low, high = axis
     heights = [None if point.value is None else (point.value - low) * _HEIGHT / (high - low) for point in slots]
     hover = "".join(
@@ -52,7 +52,7 @@ def line(element_id: str, slots: Sequence[Point], axis: tuple[float, float], tit
         f' width="{_SLOT_WIDTH}" height="{_HEIGHT}"/></g>'
         for position, point in enumerate(slots)
     )
-    return _svg(element_id, len(slots), title, description, _path(heights) + hover)
+    return _svg(element_id, len(slots), title, description, _path(heights) + hover, has_cursor=True)
 
 
 def axis_of(values: Iterable[float], min_span: float = 5.0, most: float = 100.0) -> tuple[float, float]:
@@ -65,10 +65,11 @@ def axis_of(values: Iterable[float], min_span: float = 5.0, most: float = 100.0)
     return low, high
 
 
-def _svg(element_id: str, slots: int, title: str, description: str, body: str) -> str:
+def _svg(element_id: str, slots: int, title: str, description: str, body: str, has_cursor: bool) -> str:
+    focus = ' tabindex="0"' if has_cursor else ""
     return (
         f'<svg class="chart plot" viewBox="0 0 {max(1, slots) * _SLOT_WIDTH} {_HEIGHT}" preserveAspectRatio="none"'
-        f' role="img" aria-labelledby="{element_id}-title {element_id}-text">'
+        f'{focus} role="img" aria-labelledby="{element_id}-title {element_id}-text">'
         f'<title id="{element_id}-title">{xhtml_escape(title)}</title>'
         f'<desc id="{element_id}-text">{xhtml_escape(description)}</desc>{body}</svg>'
     )

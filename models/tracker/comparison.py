@@ -6,8 +6,8 @@ from collections.abc import Collection, Sequence
 
 from attrs import frozen
 
-from models.tracker import queries
-from models.tracker.coverage import pass_rate, share
+from models.tracker import coverage_tree, queries
+from models.tracker.coverage import pass_rate, percent, share
 from models.tracker.reports.base import FAILING
 from models.tracker.tables import Run, reports
 
@@ -15,6 +15,7 @@ MAX_TESTS = 500
 """Tests named of each kind; their count is not bounded."""
 
 MAX_TIMINGS = 50
+MAX_FILES = 100
 
 _FAILS = f"SELECT test_id FROM result WHERE run_id = ? AND status IN {FAILING}"  # noqa: S608 (constants)
 _PASSES = "SELECT test_id FROM result WHERE run_id = ? AND status = 0"
@@ -28,6 +29,11 @@ _TIMES = f"""
     SELECT t.class_name, t.name, was.ms, now.ms FROM ({_LENGTHS}) was JOIN ({_LENGTHS}) now USING (test_id)
     JOIN test t ON t.id = was.test_id WHERE was.ms <> now.ms
     ORDER BY abs(now.ms - was.ms) DESC, t.class_name, t.name LIMIT {MAX_TIMINGS}"""  # noqa: S608
+
+
+_RAN = "SELECT test_id FROM result WHERE run_id = ?"
+_ADDED = f"{_RAN} EXCEPT {_RAN}"
+_SUITES = "SELECT name, sum(duration_ms) FROM suite WHERE run_id = ? GROUP BY name"
 
 
 @frozen
@@ -104,6 +110,67 @@ def compare(base: Run, head: Run) -> Comparison:
         coverage_delta=None if before is None or after is None else float(after - before),
         duration_delta_ms=head.duration_ms - base.duration_ms,
     )
+
+
+@frozen
+class FileChange:
+    """The line coverage of a file in both runs, in percent; `None` where the run does not have it."""
+
+    path: str
+    base: float | None
+    head: float | None
+    missed: int
+    """Missed lines in `head`, or in `base` where `head` lacks the file."""
+
+    @property
+    def delta(self) -> float:
+        return (self.head or 0.0) - (self.base or 0.0)
+
+
+@frozen
+class SuiteChange:
+    """The duration of a suite in both runs; `None` where the run does not have it."""
+
+    name: str
+    base_ms: int | None
+    head_ms: int | None
+
+    @property
+    def delta_ms(self) -> int:
+        return (self.head_ms or 0) - (self.base_ms or 0)
+
+
+@frozen
+class Differences:
+    """What else differs between two runs; the largest changes first."""
+
+    added: Tests
+    removed: Tests
+    files: Sequence[FileChange]
+    file_count: int
+    suites: Sequence[SuiteChange]
+
+
+def differences(base: Run, head: Run) -> Differences:
+    """The tests, the coverage of files and the durations of suites that differ."""
+    before, after = coverage_tree.files_of(base), coverage_tree.files_of(head)
+    files = [_file(path, before.get(path), after.get(path)) for path in before.keys() | after.keys()]
+    files.sort(key=lambda file: (-abs(file.delta), file.base is not None and file.head is not None, file.path))
+    times = [dict(reports.execute_sql(_SUITES, (run.id,)).fetchall()) for run in (base, head)]
+    suites = [SuiteChange(name, times[0].get(name), times[1].get(name)) for name in times[0].keys() | times[1].keys()]
+    suites.sort(key=lambda suite: (-abs(suite.delta_ms), suite.name))
+    return Differences(
+        added=_tests((), _ADDED, head.id, base.id),
+        removed=_tests((), _ADDED, base.id, head.id),
+        files=files[:MAX_FILES],
+        file_count=len(files),
+        suites=suites[:MAX_FILES],
+    )
+
+
+def _file(path: str, before: coverage_tree.Counts | None, after: coverage_tree.Counts | None) -> FileChange:
+    base, head = (None if counts is None else percent(*counts) for counts in (before, after))
+    return FileChange(path, base, head, (after or before or (0, 0))[1])
 
 
 def _tests(suites: Collection[str], query: str, *runs: int) -> Tests:

@@ -13,8 +13,10 @@ import pytest
 import talk
 import written
 from conftest import Answer, Server
+from posting import jacoco, stored
 from written import ERROR, FAILED, NOW, PASSED
 
+from handlers.web.layout import NOTHING
 from models.accounts import permissions
 from models.accounts.accounts import User
 from models.tracker import tables
@@ -135,6 +137,46 @@ def test_two_runs_are_compared(server: Server, project: Project) -> None:
     assert "Newly failing: 1 c.A a" in text
     assert "Fixed: 1 c.A b" in text
     assert "+25.0" in text
+
+
+def test_a_project_shows_its_plots_and_the_tests_that_grow(server: Server, project: Project) -> None:
+    for seconds in ("0.1", "0.2", "0.9", "1.1"):
+        cases = (
+            f"<testcase classname='c.A' name='slow' time='{seconds}'/><testcase classname='c.A' name='even' time='5'/>"
+        )
+        stored(server, ("project", project.name), ("junit", f"<testsuite name='s'>{cases}</testsuite>"))
+    found = page(server, f"/projects/{project.id}?range=60")
+    assert "c.A slow 150 ms 1.0 s 850 ms" in found.text.partition("Slowest growing tests")[2]
+    assert "c.A even" not in found.text.partition("Slowest growing tests")[2].partition("Recent runs")[0]
+    assert {"trend", "duration-trend"} <= {str(name).removesuffix("-title") for name in found.all("id")}
+    assert "<option selected>60</option>" in server.get(f"/projects/{project.id}?range=60").text
+    assert "<option selected>30</option>" in server.get(f"/projects/{project.id}?range=7").text
+
+
+def test_a_comparison_shows_tests_files_and_suites_that_came_and_went(server: Server, project: Project) -> None:
+    def posted(tests: str, covered: dict[str, dict[int, bool]], suite: str = "") -> Any:
+        report = f"<testsuites><testsuite name='main' time='1'>{tests}</testsuite>{suite}</testsuites>"
+        return stored(server, ("project", project.name), ("junit", report), ("jacoco", jacoco(covered)))
+
+    def case(name: str) -> str:
+        return f"<testcase classname='c.A' name='{name}' time='0.5'/>"
+
+    same = {"same.py": {1: True}}
+    base = posted(case("kept") + case("gone"), {**same, "worse.py": {1: True, 2: True}, "old.py": {1: True}})
+    slow = f"<testsuite name='slow' time='3'>{case('new')}</testsuite>"
+    head = posted(case("kept"), {**same, "worse.py": {1: True, 2: False}, "new.py": {1: False}}, slow)
+    text = page(server, f"/compare?base={base['runId']}&head={head['runId']}").text
+    assert "Added: 1 c.A new" in text
+    assert "Removed: 1 c.A gone" in text
+    files = text.partition("Coverage by file")[2].partition("Duration by suite")[0]
+    rows = [
+        files.index(f"{name}.py {change}")
+        for name, change in (("old", f"100.0 % {NOTHING} removed"), ("same", "100.0 %"))
+    ]
+    assert rows == sorted(rows)
+    assert "worse.py 100.0 % 50.0 %" in files
+    assert f"new.py {NOTHING} 0.0 % new" in files
+    assert f"slow {NOTHING} 500 ms new" in text.partition("Duration by suite")[2]
 
 
 def test_without_two_runs_the_page_asks_for_them(server: Server) -> None:

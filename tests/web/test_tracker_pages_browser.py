@@ -93,6 +93,19 @@ def test_names_without_end_widen_neither_a_page_nor_its_tables(server: Server, c
             assert one.evaluate(wide) == 0, path
 
 
+def test_arrow_keys_read_a_run_in_all_plots_of_a_project(server: Server, chromium: Browser) -> None:
+    with chromium.page(address(server)) as one:
+        one.goto("/projects/1")
+        one.locator("svg.plot").first.focus()
+        one.keyboard.press("ArrowRight")
+        one.keyboard.press("ArrowLeft")
+        texts = one.locator("#trend-plots output").all_inner_texts()
+        assert len(texts) == 3
+        assert all(text.startswith("Run 1") for text in texts)
+        one.keyboard.press("Enter")
+        one.wait_for_url("**/runs/1")
+
+
 def test_a_page_can_be_walked_by_the_keyboard(server: Server, chromium: Browser) -> None:
     with chromium.page(address(server)) as one:
         one.goto("/projects")
