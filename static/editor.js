@@ -1,6 +1,7 @@
 // YAML in colour, without elements (CSS highlights), and an editor: a text field over a layer with the same text.
 const CHECK_MS = 500;
 const INDENT = "  ";
+const CHART_FIELDS = ["chartRef", "version"];
 const KINDS = { comment: /(?:^|\s)#.*$/, key: /^\s*(?:- )*[\w."'/-]+(?=:(?:\s|$))/, text: /(["'])(?:\\.|(?!\1).)*\1/, number: /(?<=[:-]\s)(?:-?\d[\d.e+_]*|true|false|null|~)(?=\s*(?:#|$))/ };
 const highlights = "highlights" in CSS ? Object.fromEntries(Object.keys(KINDS).map((kind) => { const made = new Highlight(); CSS.highlights.set(`yaml-${kind}`, made); return [kind, made]; })) : null;
 
@@ -25,17 +26,20 @@ export function colour(place) {
 }
 
 function build(area) {
-  const [frame, layer, numbers, status] = ["div", "pre", "pre", "p"].map((name) => document.createElement(name));
+  const [frame, layer, numbers, status, findings, pair] = ["div", "pre", "pre", "p", "ul", "div"].map((name) => document.createElement(name));
   frame.className = "editor";
   layer.className = "editor-layer";
   numbers.className = "editor-numbers";
   layer.ariaHidden = numbers.ariaHidden = "true";
   status.className = "hint faint";
   status.role = "status";
-  area.before(frame);
+  findings.className = "plain findings";
+  pair.className = "beside";
+  area.before(pair);
+  pair.append(frame, chartValues(area));
   frame.append(numbers, layer, area);
-  frame.after(status);
-  let [ranges, timer] = [[], null];
+  pair.after(status, findings);
+  let [ranges, timer, running] = [[], null, null];
   const update = () => {
     for (const [kind, range] of ranges) highlights[kind].delete(range);
     layer.textContent = `${area.value}\n`;
@@ -46,15 +50,22 @@ function build(area) {
   };
   const scroll = () => { layer.scrollTop = numbers.scrollTop = area.scrollTop; layer.scrollLeft = area.scrollLeft; };
   const check = async () => {
+    running?.abort(); // the check of older values
+    running = new AbortController();
     try {
-      const response = await fetch(area.dataset.editor, { method: "POST", headers: { "Content-Type": "text/plain" }, body: area.value });
-      const { message, line } = await response.json();
-      status.textContent = message || (area.value.trim() ? "valid YAML" : "");
-      area.ariaInvalid = String(Boolean(message));
+      const response = await fetch(addressOf(area), { method: "POST", headers: { "Content-Type": "text/plain" }, body: area.value, signal: running.signal });
+      if (!response.ok) throw new Error();
+      const { message, line, findings: found } = await response.json();
+      const errors = found.filter(({ level }) => level === "error").length;
+      status.textContent = message || (errors ? `valid YAML, but lint finds ${errors} ${errors === 1 ? "fault" : "faults"}` : area.value.trim() ? "valid YAML" : "");
+      area.ariaInvalid = String(Boolean(message || errors));
       numbers.dataset.line = line || "";
-    } catch { status.textContent = "not checked: the server cannot be reached"; }
+      findings.replaceChildren(...found.map(({ level, text }) => Object.assign(document.createElement("li"), { className: level, textContent: `${level === "unknown" ? "" : `${level}: `}${text}` })));
+    } catch (error) { if (error.name !== "AbortError") status.textContent = "not checked: the server cannot be reached"; }
   };
-  area.addEventListener("input", () => { update(); clearTimeout(timer); timer = setTimeout(check, CHECK_MS); });
+  const checkSoon = () => { clearTimeout(timer); timer = setTimeout(check, CHECK_MS); };
+  area.addEventListener("input", () => { update(); checkSoon(); });
+  for (const name of CHART_FIELDS) area.form?.elements[name]?.addEventListener("change", checkSoon);
   area.addEventListener("scroll", scroll);
   area.addEventListener("keydown", (event) => {
     if (!(event.ctrlKey || event.metaKey) || !["[", "]"].includes(event.key)) return; // Tab leaves the field
@@ -64,6 +75,45 @@ function build(area) {
   });
   area.title = "Ctrl+] indents, Ctrl+[ the other way";
   update();
+}
+
+// The address of the check, with the chart that the form names.
+function addressOf(area) {
+  const url = new URL(area.dataset.editor, location.href);
+  for (const name of CHART_FIELDS) {
+    const value = area.form?.elements[name]?.value.trim();
+    if (value) url.searchParams.set(name, value);
+  }
+  return url;
+}
+
+// The default values of the chart, to copy from; fetched when they are opened or the chart changes.
+function chartValues(area) {
+  const [details, summary, text, copy] = ["details", "summary", "pre", "button"].map((name) => document.createElement(name));
+  summary.textContent = "Values of the chart";
+  text.className = "yaml";
+  text.tabIndex = 0;
+  text.ariaLabel = "Default values of the chart";
+  copy.type = "button";
+  copy.textContent = "Copy all";
+  copy.onclick = () => navigator.clipboard?.writeText(text.textContent).then(() => { copy.textContent = "copied"; });
+  details.append(summary, text, copy);
+  const load = async () => {
+    if (!details.open) return;
+    const url = addressOf(area);
+    copy.hidden = true;
+    if (!url.searchParams.has("chartRef")) { text.textContent = "Name a chart above to see its values."; return; }
+    text.textContent = "loading …";
+    try {
+      const response = await fetch(url);
+      text.textContent = await response.text();
+      copy.hidden = !response.ok;
+      if (response.ok) colour(text);
+    } catch { text.textContent = "the server cannot be reached"; }
+  };
+  details.addEventListener("toggle", load);
+  for (const name of CHART_FIELDS) area.form?.elements[name]?.addEventListener("change", load);
+  return details;
 }
 
 function indent(area, isIn) {

@@ -10,10 +10,10 @@ from urllib.parse import urlencode
 
 from attrs import frozen
 
-from handlers.base import Base
+from handlers.base import STATUS
 from handlers.charts.base_page import ChartPage, cut, integer
 from handlers.charts.release_list import release_url
-from handlers.http.permissions import READ
+from handlers.http.permissions import READ, Permission
 from handlers.routing import Route
 from models.charts import yaml_values
 from models.charts.diff import ManifestDifference, by_object, documents
@@ -23,6 +23,7 @@ from models.paging import whole
 
 _MAX_OFFERS = 20
 _MAX_DOCUMENTS = 200
+_CUT = "\n# The rest is not shown here.\n"
 _PLACE = re.compile(r"\(line (\d+), column \d+\)")
 _CHART_AND_VERSION = re.compile(r"(.+?)-(v?[0-9]+\.[0-9]+\.[0-9]+.*)")
 TABS = {
@@ -286,21 +287,54 @@ class NewRelease(ChartPage):
         )
 
 
-class ValuesCheck(Base):
-    """Checks values while they are typed: parses them as helm does and changes nothing."""
+class ValuesCheck(ChartPage):
+    """For the editor of values: the default values of a chart, and a check while values are typed. Changes nothing."""
 
-    permission = READ
-    max_body = 1024 * 1024
+    @classmethod
+    def permission_of(cls, method: str) -> Permission:
+        return READ
+
+    def check_xsrf_cookie(self) -> None:
+        """It changes nothing, and other sites are refused by their origin."""
+
+    async def get(self) -> None:
+        """The default values of a chart as text, or why there are none."""
+        try:
+            text = await self.run("helm_show_values", query=self._chart())
+        except Problem as problem:
+            self.set_status(STATUS[type(problem)])
+            text = problem.message
+        shown, is_cut = cut(text)
+        self.send(f"{shown}{_CUT if is_cut else ''}".encode(), "text/plain; charset=utf-8")
 
     async def post(self) -> None:
+        """Parses the values as helm does; then, where a chart is named, lints it with them."""
         text = self.request.body.decode("utf-8", "replace")
         try:
-            await asyncio.to_thread(yaml_values.parse, text)
+            values = await asyncio.to_thread(yaml_values.parse, text)
         except Invalid as problem:
             place = _PLACE.search(problem.message)
-            self.reply({"message": problem.message, "line": int(place[1]) if place else None})
-        else:
-            self.reply({"message": None, "line": None})
+            self.reply({"message": problem.message, "line": int(place[1]) if place else None, "findings": []})
+            return
+        chart = self._chart()
+        findings = await self._findings({**chart, "values": values}) if chart.get("chartRef") else []
+        self.reply({"message": None, "line": None, "findings": findings})
+
+    def _chart(self) -> dict[str, str]:
+        query = self.query()
+        return {name: query[name].strip() for name in ("chartRef", "version") if query.get(name, "").strip()}
+
+    async def _findings(self, request: dict[str, Any]) -> list[dict[str, str]]:
+        """What lint finds with these values, or why the chart cannot be checked."""
+        try:
+            found = await self.run("helm_lint", body=request)
+        except Problem as problem:
+            return [{"level": "unknown", "text": f"not checked against the chart: {problem.message}"}]
+        return [
+            {"level": level, "text": text}
+            for level, texts in (("error", found.errors), ("warning", found.warnings))
+            for text in texts
+        ]
 
 
 routes: list[Route] = [

@@ -411,6 +411,34 @@ def test_the_pages_fit_a_phone(server: Server, chromium: Browser, paths: list[st
             assert serious(one) == [], path
 
 
+def test_values_are_checked_against_the_schema_and_copied_from_the_chart(
+    server: Server, chromium: Browser, shop: Web
+) -> None:
+    schema = json.dumps({"type": "object", "properties": {"replicas": {"type": "integer"}}})
+    shop.serve(
+        ("strict", "1.0.0", chart("strict", "1.0.0", values="replicas: 1\n", **{"values.schema": schema})), folder="/s"
+    )
+    assert send(server, "/repositories", verb="add", name="strict", url=f"{shop.url}/s").status == 303
+    with chromium.page(address(server), allow=("400", "404"), viewport={"width": 1280, "height": 900}) as one:
+        one.goto("/releases/new?chartRef=strict/strict")
+        one.get_by_label("Values over").fill("replicas: many")
+        one.get_by_text(re.compile("lint finds 1 fault")).wait_for()
+        assert "integer" in one.locator(".findings .error").inner_text()
+        assert one.get_by_label("Values over").get_attribute("aria-invalid") == "true"
+        one.get_by_label("Values over").fill("replicas: 2")
+        one.get_by_text("valid YAML", exact=True).wait_for()
+        assert one.locator(".findings .error").count() == 0
+        one.get_by_text("Values of the chart").click()
+        one.get_by_label("Default values of the chart").get_by_text("replicas: 1").wait_for()
+        left, right = (one.locator(place).bounding_box() for place in (".editor", ".beside details"))
+        assert left["y"] == pytest.approx(right["y"], abs=20)
+        assert serious(one) == []
+        one.get_by_label("Chart", exact=True).fill("strict/nobody")
+        one.get_by_label("Version").focus()
+        one.get_by_text("not checked against the chart").wait_for()
+    assert send(server, "/repositories/strict", verb="remove").status == 303
+
+
 def test_a_release_is_installed_upgraded_compared_rolled_back_and_uninstalled(
     server: Server, chromium: Browser, cluster: Cluster
 ) -> None:
