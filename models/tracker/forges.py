@@ -182,7 +182,7 @@ def request(run: Run, project: Project, file: CoveredFile, forges: Forges) -> Fi
         return "the run names another repository than the confirmed one"
     if not is_commit(run.commit_sha):
         return "the run has no commit"
-    path = file.repository_path
+    path = file.repository_path.replace("\\", "/")
     if not _is_file(path):
         return f"the place of {path} in the repository is not known: upload the part paths"
     forge, commit = linked.forge, str(run.commit_sha)

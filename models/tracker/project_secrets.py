@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import secrets
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -46,11 +47,6 @@ class ProjectSecrets:
         self._lock = threading.Lock()
         self._is_open = False
 
-    def check(self) -> None:
-        """Raises `Conflict` where no secret can be stored."""
-        if self._settings.database_url is not None:
-            _cipher(self._key())
-
     def get(self, project_id: int, name: str) -> str | None:
         """Raises `Conflict` if the secret was sealed with another key."""
 
@@ -84,22 +80,21 @@ class ProjectSecrets:
 
         self._run(write)
         if self._store.is_local:
-            cast("SqliteStore", self._store.obj).checkpoint(truncate=True)  # nor in the write-ahead log
+            with _reported():
+                cast("SqliteStore", self._store.obj).checkpoint(truncate=True)  # nor in the write-ahead log
 
     def close(self) -> None:
         if self._is_open:
             self._store.close_all()
 
     def _run(self, work: Callable[[], Result]) -> Result:
-        try:
+        with _reported():
             with self._lock:
                 if not self._is_open:
                     self._store.open(self._settings.data_dir / FILE, self._settings.database_url)
                     self._store.close()
                     self._is_open = True
             return self._store.run_with_timeout(work, _TIMEOUT_SECONDS)
-        except peewee.DatabaseError as error:
-            raise Unavailable(f"the store of secrets cannot be used: {type(error).__name__}") from None
 
     def _key(self) -> bytes:
         path: Path | None = self._settings.secret_key_file
@@ -109,6 +104,15 @@ class ProjectSecrets:
             return secret_files.key_of(path)
         except ValidationError as why:
             raise Conflict(f"secrets cannot be used: server.secret-key-file {why}") from None
+
+
+@contextmanager
+def _reported() -> Iterator[None]:
+    """A fault of the store is `Unavailable`, without the statement."""
+    try:
+        yield
+    except peewee.DatabaseError as error:
+        raise Unavailable(f"the store of secrets cannot be used: {type(error).__name__}") from None
 
 
 def _place(project_id: int, name: str) -> bytes:

@@ -185,6 +185,7 @@ def test_only_members_see_the_file_of_a_public_project(server: Server, double: D
         written.member(written.project_named("public"), member, "READ")
         headers, reader = written.token(stranger), written.token(member)
     assert uploaded.shown(**reader)["source"] == CODE
+    assert server.get(f"{API}{uploaded.file}", **reader).headers["Cache-Control"] == "private, no-store"
     double.web.seen.clear()
     for caller in ({"Accept": "*/*"}, headers):
         assert (uploaded.shown(**caller)["source"], uploaded.shown(**caller)["reason"]) == (None, None)
