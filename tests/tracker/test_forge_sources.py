@@ -272,6 +272,7 @@ def test_a_token_of_the_project_is_written_and_never_shown(server: Server, doubl
     assert other.shown()["source"] == CODE
     page = server.get(f"/projects/{uploaded.id}/settings", **uploaded.owner).text
     assert "stays as it is" in page
+    assert "The token was set <time " in page
     for bad in (1, "", "a b", "ü", "x" * 5000):
         refused = uploaded.patch(forgeToken=bad)
         assert (refused.status, refused.json["message"].split()[0]) == (400, "forgeToken"), bad
