@@ -5,8 +5,10 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import math
 import os
 import random
+import time
 import tracemalloc
 from collections.abc import Iterator
 from typing import Any
@@ -138,6 +140,36 @@ def test_jmeter() -> None:
     assert (bare.label, bare.samples) == ("home", 1)
 
 
+HEAD = "timeStamp,elapsed,label,success\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "labels"),
+    [
+        (HEAD + "\u00b2,100,home,true\n", {"home": 1}),  # a digit to isdigit(), but not to int()
+        (HEAD + "1,100,home,true\n2,100,hom", {"home": 1}),  # cut within the label
+        (HEAD + '1,100,home,true\n2,100,"ho\nm', {"home": 1}),
+        (HEAD + "1,100,home,true\n2,100,home,true", {"home": 2}),
+        (HEAD + '1,100,home,true,\n2,7,"' + "x" * 200_000 + '",true\n', {"home": 1}),
+        (HEAD + "1,5, home,true\n1,5,home ,true\n", {"home": 2}),
+        ("1700000000000;100;a, b;200;OK, fine;t;text;true\n", {"a, b": 1}),
+    ],
+)
+def test_jmeter_rows_that_are_odd(content: str, labels: dict[str, int]) -> None:
+    united = dict.fromkeys(labels, 0)
+    for point in read(content).points:
+        if point.label in labels:
+            united[point.label] += point.samples
+        else:
+            assert "xxx" in point.label
+    assert united == labels
+
+
+def test_a_report_without_outcomes_has_no_share_of_errors() -> None:
+    (point,) = read("label,elapsed\nhome,5\n").points
+    assert point.error_pct is None
+
+
 def test_a_histogram_is_exact_to_one_per_cent() -> None:
     dice = random.Random(1)
     values = [dice.lognormvariate(3, 2) for _ in range(20_000)] + [0.0] * 10
@@ -175,6 +207,27 @@ def test_jmh() -> None:
     assert figures(total) == {"samples": 1, "throughput": 1500.0}
 
 
+def test_a_jmh_benchmark_in_several_modes_has_a_label_of_each() -> None:
+    def one(mode: str, **metric: object) -> dict[str, object]:
+        return {"benchmark": "c.B.x", "mode": mode, "primaryMetric": {"scoreUnit": "us/op", **metric}}
+
+    report = read([
+        one("thrpt", score=5, scoreUnit="ops/us", rawData=[[5, 5]]),
+        one("avgt", score=2, rawData=[[2]]),
+        one("sample", score=3, rawDataHistogram=[[[[1.5, 40], [4.5, 2]], [[2.0, 1]]]]),
+    ])  # fmt: skip
+    assert [(point.label, point.samples) for point in report.points] == [
+        ("c.B.x [thrpt]", 2), ("c.B.x [avgt]", 1), ("c.B.x [sample]", 43)
+    ]  # fmt: skip
+    assert report.dropped_labels == 0
+
+
+def test_k6_figures_that_are_no_numbers() -> None:
+    metrics = {"a": {"avg": "x"}, "http_req_duration": {"avg": 1}, "http_reqs": {"count": -5}}
+    (point,) = read({"metrics": metrics}).points
+    assert figures(point) == {"samples": 0, "mean": 1.0}
+
+
 def test_pytest_benchmark() -> None:
     (point,) = read(PYTEST).points
     assert (point.label, read(PYTEST).format) == ("test_b.py::test_sum", "pytest-benchmark JSON")
@@ -194,6 +247,33 @@ def test_go_bench() -> None:
     assert figures(order) == {"samples": 500_000, "mean": 0.0025, "throughput": 400_000.0}
 
 
+def test_go_benchmarks_with_output_with_several_processors_and_with_odd_values() -> None:
+    report = read(
+        "BenchmarkPrint-8   \tout\nmore\n     100\t  58.5 ns/op\n200 1 ns/op\nBenchmarkLine-8\n 5 2 ns/op\n"
+        "BenchmarkA  100 1 ns/op\nBenchmarkA-2  100 2 ns/op\nBenchmarkA-2  100 3 ns/op\n"
+        "BenchmarkNegative-8 1 -5 ns/op\nBenchmarkNaN 1 NaN ns/op\nBenchmarkDots 1 1.5.5 ns/op\n"
+    )
+    assert {point.label: point.samples for point in report.points} == {
+        "BenchmarkPrint": 100, "BenchmarkLine": 5, "BenchmarkA": 100, "BenchmarkA-2": 200
+    }  # fmt: skip
+
+
+def test_lines_that_nearly_are_go_benchmarks_take_linear_time() -> None:
+    """The regular expressions hold the interpreter's lock: the time of four times the lines is not sixteen-fold."""
+
+    def seconds(lines: int) -> float:
+        content = b"BenchmarkA 1 x\n" * lines
+        best = math.inf
+        for _ in range(3):
+            begin = time.thread_time()
+            with pytest.raises(BadReport):
+                read_perf(io.BytesIO(content), Limits())
+            best = min(best, time.thread_time() - begin)
+        return best
+
+    assert seconds(16_000) < 9 * seconds(4_000)
+
+
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
@@ -204,7 +284,7 @@ def test_go_bench() -> None:
         ('{"benchmarks": 1}', "it has no benchmarks"),
         ('[{"benchmark": "x", "primaryMetric": {"score": 1, "scoreUnit": "bananas"}}]', "the unit 'bananas'"),
         ('{"metrics": {"a": ', "not well-formed JSON"),
-        ('timeStamp,elapsed,label\n1,2,"' + "x" * 200_000, "not valid CSV"),
+        ('timeStamp,elapsed,label\n1,2,"' + f"{'x' * 1000}\n" * 9000, "not valid CSV"),
     ],
 )
 def test_what_cannot_be_read_is_refused(content: str, reason: str) -> None:

@@ -5,8 +5,10 @@ JMeter's JTL is read as a stream: of each label a histogram is kept, whose perce
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import BinaryIO, Protocol
 
@@ -35,17 +37,20 @@ class _JtlLabel:
     def __init__(self) -> None:
         self.times = Histogram()
         self.errors = 0
+        self.has_outcome = False
         self.first = math.inf
         self.last = -math.inf
 
     def point(self, label: str) -> PerfPoint:
         count, span = self.times.count, (self.last - self.first) / 1000
         throughput = count / span if span > 0 else None
-        return evolve(self.times.point(label), throughput=throughput, error_pct=100 * self.errors / count)
+        error_pct = 100 * self.errors / count if self.has_outcome else None
+        return evolve(self.times.point(label), throughput=throughput, error_pct=error_pct)
 
 
 _DEFAULT_COLUMNS = ("timeStamp", "elapsed", "label", "responseCode", "responseMessage", "threadName", "dataType",
                     "success")  # fmt: skip
+_DELIMITER = re.compile(r"[,;\t|]")
 _JTL_HEAD = re.compile(rb"\A\s*(?:\"?timeStamp\"?\s*[,;\t|]|\d{10,17}[,;\t|]\d+[,;\t|])")
 
 
@@ -58,10 +63,11 @@ class Jtl:
     def read(self, pieces: Iterable[bytes]) -> None:
         import csv  # for JMeter only
 
+        csv.field_size_limit(byte_stream.MAX_LINE_BYTES)
         lines = (line.decode("utf-8", "replace") for line in byte_stream.lines(pieces))
         first = next((line for line in lines if line.strip()), "")
-        delimiter = next((mark for mark in ",;\t|" if mark in first), ",")
-        rows = csv.reader(_with_first(first, lines), delimiter=delimiter)
+        delimiter = _DELIMITER.search(first)
+        rows = csv.reader(_with_first(first, lines), delimiter=delimiter[0] if delimiter else ",")
         try:
             self._read_rows(rows)
         except csv.Error as error:
@@ -73,17 +79,21 @@ class Jtl:
         columns: Mapping[str, int] = {name: place for place, name in enumerate(names)}
         if "elapsed" not in columns:
             columns = {name: place for place, name in enumerate(_DEFAULT_COLUMNS)}
-            self._add(head, columns)
+            rows = itertools.chain((head,), rows)
         if "label" not in columns:
             raise BadReport("its head has no column label", 1)
-        for row in rows:
+        row, width = next(rows, []), len(head)
+        for following in rows:
+            self._add(row, columns)
+            row, width = following, len(row) or width
+        if len(row) >= width:  # else it was cut off when the test was stopped, perhaps within the label
             self._add(row, columns)
 
     def _add(self, row: list[str], columns: Mapping[str, int]) -> None:
         try:
             elapsed, label = float(row[columns["elapsed"]]), row[columns["label"]]
         except (ValueError, IndexError):
-            return  # a line that was cut off when the test was stopped
+            return
         if not 0 <= elapsed <= _MAX_MS:
             return
         found = self._labels.get(label)
@@ -91,14 +101,20 @@ class Jtl:
             found = self._labels.setdefault(label if len(self._labels) < MAX_LABELS else OTHERS, _JtlLabel())
         found.times.add(elapsed)
         place = columns.get("success", len(row))
-        found.errors += place < len(row) and row[place].strip().lower() == "false"
+        if place < len(row):
+            found.has_outcome = True
+            found.errors += row[place].strip().lower() == "false"
         stamp = columns.get("timeStamp", len(row))
-        if stamp < len(row) and row[stamp].isdigit() and len(row[stamp]) < 18:
+        if stamp < len(row) and _is_whole(row[stamp]) and len(row[stamp]) < 18:
             begin = int(row[stamp])
             found.first, found.last = min(found.first, begin), max(found.last, begin + elapsed)
 
     def points(self) -> Iterable[PerfPoint]:
         return [times.point(label) for label, times in self._labels.items()]
+
+
+def _is_whole(text: str) -> bool:
+    return text.isascii() and text.isdigit()
 
 
 def _with_first(first: str, rest: Iterable[str]) -> Iterator[str]:
@@ -107,13 +123,17 @@ def _with_first(first: str, rest: Iterable[str]) -> Iterator[str]:
         yield f"{line}\n"
 
 
-_BENCHMARK = re.compile(r"(Benchmark\S*)\s+(\d{1,15})\s+(.*)")
-_PROCESSORS = re.compile(r"-\d{1,4}$")
-_METRIC = re.compile(r"([0-9.eE+]{1,24})\s+(\S+)")
+_BENCHMARK = re.compile(r"(Benchmark\S*)(?:\s+(\d{1,15})(?=\s))?(?:\s+(.*))?", re.ASCII)
+_RESULT = re.compile(r"(\d{1,15})\s+(\S+ ns/op.*)", re.ASCII)
+_PROCESSORS = re.compile(r"-[0-9]{1,4}$")
 
 
 class GoBench:
-    """`go test -bench`: each line is an average; those of one name (`-count`) are samples of it."""
+    """`go test -bench`: each line is an average; those of one name (`-count`) are samples of it.
+
+    Names end with the number of processors. It is left out, so that the machines of a CI compare, unless the report
+    has several (`-cpu`).
+    """
 
     def __init__(self) -> None:
         self._package = ""
@@ -121,45 +141,53 @@ class GoBench:
         self._iterations: dict[str, int] = {}
 
     def read(self, pieces: Iterable[bytes]) -> None:
+        name = ""
         for raw in byte_stream.lines(pieces):
             line = raw.decode("utf-8", "replace").strip()
             if line.startswith("pkg: "):
                 self._package = line[5:].strip()
             elif match := _BENCHMARK.fullmatch(line):
-                self._add(*match.groups())
+                if match[2]:
+                    self._add(*match.groups())
+                name = "" if match[2] else match[1]
+            elif name and (match := _RESULT.fullmatch(line)):  # the benchmark has written to its output
+                self._add(name, *match.groups())
+                name = ""
 
     def _add(self, name: str, iterations: str, metrics: str) -> None:
-        figures = {unit: value for value, unit in _METRIC.findall(metrics)}
+        values = metrics.split()
+        figures = dict(zip(values[1::2], values[::2], strict=False))
         try:
             ms = float(figures["ns/op"]) / 1e6
         except (KeyError, ValueError):
             return
         if not 0 <= ms <= _MAX_MS:
             return
-        plain = _PROCESSORS.sub("", name)
-        label = f"{self._package}.{plain}" if self._package else plain
+        label = f"{self._package}.{name}" if self._package else name
         if label not in self._averages and len(self._averages) >= MAX_LABELS:
             label = OTHERS
         self._averages.setdefault(label, Histogram()).add(ms)
         self._iterations[label] = min(self._iterations.get(label, 0) + int(iterations), _MAX_SAMPLES)
 
     def points(self) -> Iterable[PerfPoint]:
+        names = Counter(_PROCESSORS.sub("", label) for label in self._averages)
         for label, averages in self._averages.items():
-            mean = averages.total / averages.count
-            several = averages.point(label) if averages.count > 1 else PerfPoint(label, 0, mean)
+            plain, mean = _PROCESSORS.sub("", label), averages.total / averages.count
+            shown = plain if names[plain] == 1 else label
+            several = averages.point(shown) if averages.count > 1 else PerfPoint(shown, 0, mean)
             yield evolve(several, samples=self._iterations[label], throughput=1000 / mean if mean else None)
 
 
 def _text(pattern: bytes) -> Callable[[bytes], bool]:
-    compiled = re.compile(pattern, re.MULTILINE | re.DOTALL)
+    compiled = re.compile(pattern, re.MULTILINE)
     return lambda head: compiled.search(head) is not None
 
 
 def _formats() -> tuple[tuple[str, Callable[[bytes], bool], Callable[[Limits], PerfReader]], ...]:
     return (
-        ("JMH JSON", _text(rb'\A\s*\[\s*\{.*"(?:benchmark|primaryMetric)"\s*:'), Jmh),
-        ("pytest-benchmark JSON", _text(rb'\A\s*\{.*"(?:machine_info|benchmarks)"\s*:'), PytestBenchmark),
-        ("k6 summary", _text(rb'\A\s*\{.*"(?:metrics|root_group)"\s*:\s*\{'), K6),
+        ("JMH JSON", _text(rb'\A\s*\[\s*\{(?s:.*)"(?:benchmark|primaryMetric)"\s*:'), Jmh),
+        ("pytest-benchmark JSON", _text(rb'\A\s*\{(?s:.*)"(?:machine_info|benchmarks)"\s*:'), PytestBenchmark),
+        ("k6 summary", _text(rb'\A\s*\{(?s:.*)"(?:metrics|root_group)"\s*:\s*\{'), K6),
         ("JMeter JTL", lambda head: _JTL_HEAD.match(head) is not None or _has_jtl_columns(head), lambda _: Jtl()),
         ("go test -bench", _text(rb"^Benchmark\S*\s+\d+\s.*ns/op"), lambda _: GoBench()),
     )
@@ -182,9 +210,9 @@ def read_perf(file: BinaryIO, limits: Limits) -> PerfReport:
             reader = reader_of(limits)
             reader.read(byte_stream.plain(content, content.head))
             points = [evolve(point, label=clean_name(point.label) or "(no label)") for point in reader.points()]
-            kept = {point.label: point for point in points[:MAX_LABELS]}
-            others = [point for point in points if point.label == OTHERS]
-            kept.update((point.label, point) for point in others)
-            return PerfReport(name, content.digest, tuple(kept.values()), max(len(points) - len(kept), len(others)))
+            labels = list(dict.fromkeys(point.label for point in points))
+            kept = {*labels[:MAX_LABELS], OTHERS}
+            dropped = max(len(labels) - MAX_LABELS, OTHERS in labels)
+            return PerfReport(name, content.digest, tuple(point for point in points if point.label in kept), dropped)
     names = ", ".join(name for name, _, _ in formats)
     raise BadReport(f"not a performance report that is known here (expected one of {names})")

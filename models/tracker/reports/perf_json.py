@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from attrs import evolve
 
 from models.tracker.reports.base import BadReport, Limits
-from models.tracker.reports.json_stream import CLOSED, ITEM, OPENED, json_values, number, text
+from models.tracker.reports.json_stream import CLOSED, ITEM, OPENED, count, json_values, number, text
 from models.tracker.reports.perf_points import MAX_LABELS, Histogram, PerfPoint
+from models.tracker.reports.text_cleaning import MAX_COUNT
 
 _MAX_VALUES = 100_000
 _MAX_METRICS = 20_000
@@ -47,7 +49,7 @@ class K6:
     def points(self) -> Iterable[PerfPoint]:
         for name, figures in self._metrics.items():
             plain, _, tags = name.partition("{")
-            is_time = "avg" in figures and figures.get("contains", "time") in ("time", "default")
+            is_time = _ms(figures.get("avg"), 1) is not None and figures.get("contains", "time") in ("time", "default")
             if is_time and plain not in [f"http_req_{part}" for part in _SKIPPED_K6]:
                 yield self._point(name, plain, f"{{{tags}" if tags else "", figures)
 
@@ -56,11 +58,11 @@ class K6:
         counts = self._metrics.get(counter + tags, {}) if counter else {}
         failures = self._metrics.get(f"http_req_failed{tags}", {}) if plain == "http_req_duration" else {}
         share = number(failures.get("rate", failures.get("value")))
-        count = number(figures.get("count", counts.get("count")))
+        samples = number(figures.get("count", counts.get("count")))
         get = figures.get
         return PerfPoint(
             label=name,
-            samples=int(count or 0),
+            samples=max(0, int(samples or 0)),
             mean=_ms(get("avg"), 1),
             min=_ms(get("min"), 1),
             max=_ms(get("max"), 1),
@@ -74,23 +76,32 @@ class K6:
 
 
 class Jmh:
-    """An array of benchmarks. Modes of time give durations, the mode of throughput gives a rate."""
+    """An array of benchmarks. Modes of time give durations, the mode of throughput gives a rate.
+
+    A benchmark in several modes (`-bm all`) has a label for each of them.
+    """
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self._points: list[PerfPoint] = []
+        self._points: list[tuple[str, PerfPoint]] = []
+        """With their modes."""
 
     def read(self, pieces: Iterable[bytes]) -> None:
         facts: dict[tuple[str, ...], Any] = {}
-        values = 0
+        values, pair = 0, list[Any]()
         for place, value in json_values(pieces, self._limits):
             if place == (ITEM,):
                 if value is OPENED:
-                    facts, values = {}, 0
+                    facts, values, pair = {}, 0, []
                 elif value is CLOSED and len(self._points) < 10 * MAX_LABELS:
                     self._add(facts, values)
             elif place[:3] == (ITEM, "primaryMetric", "rawData"):
                 values += value is not OPENED and value is not CLOSED
+            elif place[:3] == (ITEM, "primaryMetric", "rawDataHistogram"):  # pairs of a value and how often it was
+                pair.append(value)
+                if len(pair) == 2:
+                    values += count(pair[1], MAX_COUNT) or 0
+                    pair = []
             elif place[:2] in ((ITEM, "primaryMetric"), (ITEM, "params")) or len(place) == 2:
                 facts[place[1:]] = value
 
@@ -105,9 +116,9 @@ class Jmh:
         label = f"{name} ({parameters})" if parameters else name
         top, _, bottom = unit.partition("/")
         if top in _UNITS_MS:
-            self._points.append(self._times(label, score, values, facts, _UNITS_MS[top]))
+            self._points.append((mode, self._times(label, score, values, facts, _UNITS_MS[top])))
         elif bottom in _UNITS_MS:
-            self._points.append(PerfPoint(label, values, throughput=score * 1000 / _UNITS_MS[bottom]))
+            self._points.append((mode, PerfPoint(label, values, throughput=score * 1000 / _UNITS_MS[bottom])))
         else:
             raise BadReport(f"the unit {unit[:40]!r} of {name[:100]} ({mode[:20]}) is not known")
 
@@ -124,7 +135,11 @@ class Jmh:
         )  # fmt: skip
 
     def points(self) -> Iterable[PerfPoint]:
-        return self._points
+        modes: dict[str, set[str]] = defaultdict(set)
+        for mode, point in self._points:
+            modes[point.label].add(mode)
+        for mode, point in self._points:
+            yield point if len(modes[point.label]) == 1 else evolve(point, label=f"{point.label} [{mode}]")
 
 
 class PytestBenchmark:
