@@ -17,7 +17,7 @@ from handlers.tracker import serializers as shaping
 from handlers.tracker.base import in_snapshot, send_kept, test_argument
 from handlers.tracker.forms import TrackedPage
 from handlers.tracker.lists import bounded
-from handlers.tracker.project_status import health, projects_of, render_rows
+from handlers.tracker.project_status import health, projects_of, render_rows, trends_of
 from handlers.tracker.projects import history_of
 from handlers.tracker.responses import PatchInfo, RunInfo
 from handlers.web.layout import NOTHING, FragmentCache, change, template_helpers
@@ -172,7 +172,7 @@ class Projects(ReadPage):
         table, shown = page_of(wanted, matches, _PROJECT_SORTS)
         await self.show(
             "tracker/projects.html",
-            rows=await asyncio.to_thread(render_rows, self, shown),
+            rows=await asyncio.to_thread(render_rows, self, shown, await trends_of(self, projects, shown)),
             counts=projects.counts,
             snippet=self.snippet("my-project"),
             table=table,

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from attrs import field, frozen
 
 from handlers.base import Base
 from handlers.tracker.base import in_snapshot
-from handlers.web import layout
+from handlers.web import layout, svg
 from handlers.web.layout import FragmentCache
 from models.accounts.accounts import User
 from models.tracker import project_status
-from models.tracker.project_status import Health, ProjectStatus
+from models.tracker.project_status import Health, ProjectStatus, Trend
 from models.tracker.tables import reports
 from supervisor.services import Services
 from supervisor.single_flight import SingleFlight
 
 _KINDS = {Health.FAILING: "bad", Health.AT_RISK: "warn", Health.HEALTHY: "good", Health.NO_RUNS: ""}
 _MAX_CALLERS = 8
+_SPARK_WIDTH, _SPARK_HEIGHT = 90, 20
 
 
 @frozen(eq=False)
@@ -28,6 +29,8 @@ class ProjectStatuses:
 
     version: object
     standings: list[ProjectStatus]
+    trends: dict[int, Trend] = field(factory=dict)
+    """The trends of the projects that pages have shown, by the id of the run that is judged."""
     counts: list[tuple[Health, int]] = field(init=False)
     """The number of projects of each verdict, worst first."""
 
@@ -64,7 +67,34 @@ class ProjectStatusCache:
         return statuses
 
 
-def render_rows(page: Base, standings: Sequence[ProjectStatus]) -> bytes:
+async def trends_of(page: Base, statuses: ProjectStatuses, shown: Sequence[ProjectStatus]) -> Mapping[int, Trend]:
+    """The trends of these projects."""
+    missing = [status.run.id for status in shown if status.run is not None and status.run.id not in statuses.trends]
+    if missing:
+        found = await page.services.run_in_tracker(lambda: in_snapshot(lambda: project_status.trends(missing)))
+        statuses.trends.update({id: found.get(id, ()) for id in missing})
+    return statuses.trends
+
+
+def sparkline(values: Sequence[float | None]) -> str:
+    """Percentages as SVG on an axis of at least 5 points; nothing for less than two."""
+    known = [value for value in values if value is not None]
+    if len(known) < 2:
+        return ""
+    low, high = svg.axis_of(known)
+    points = " ".join(
+        f"{place * _SPARK_WIDTH / (len(values) - 1):.0f},"
+        f"{_SPARK_HEIGHT - 1 - (value - low) / (high - low) * (_SPARK_HEIGHT - 2):.0f}"
+        for place, value in enumerate(values)
+        if value is not None
+    )
+    return (
+        f'<svg class="spark" viewBox="0 0 {_SPARK_WIDTH} {_SPARK_HEIGHT}" preserveAspectRatio="none"'
+        f' aria-hidden="true"><polyline points="{points}"/></svg>'
+    )
+
+
+def render_rows(page: Base, standings: Sequence[ProjectStatus], trends: Mapping[int, Trend]) -> bytes:
     """Renders the rows of the project list. Runs in a worker."""
     cache: FragmentCache = page.settings["fragments"]
     helpers = {"base": page.prefix, "health": health, "change": layout.change, **layout.template_helpers()}
@@ -72,9 +102,16 @@ def render_rows(page: Base, standings: Sequence[ProjectStatus]) -> bytes:
     def row(status: ProjectStatus) -> bytes:
         project, change = status.project, status.verdict and status.verdict.coverage_delta
         shown = project.id, project.name, project.visibility, status.health, status.reason
+        trend = tuple(trends.get(status.run.id, ())) if status.run else ()
         return cache.get(
-            ("project", page.prefix, change, *shown, status.run, status.newest, status.since),
-            lambda: page.render_string("tracker/project_row.html", status=status, **helpers),
+            ("project", page.prefix, change, *shown, status.run, status.newest, status.since, trend),
+            lambda: page.render_string(
+                "tracker/project_row.html",
+                status=status,
+                passes=sparkline([passed for passed, _ in trend]),
+                coverage=sparkline([covered for _, covered in trend]),
+                **helpers,
+            ),
         )
 
     return b"".join(map(row, standings))

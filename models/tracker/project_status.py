@@ -47,6 +47,13 @@ _OF_FLAGS = """
     SELECT (SELECT r.id FROM run r WHERE r.project_id = f.project_id AND r.branch = f.branch AND r.flag = f.flag
         AND r.superseded_by IS NULL ORDER BY r.created_at DESC, r.id DESC LIMIT 1)
     FROM flags f WHERE f.flag IS NOT NULL"""
+_RECENT = """
+    SELECT judged.id, r.passed, r.tests - r.skipped, r.line_covered, r.line_missed
+    FROM run judged JOIN run r ON r.id IN (
+        SELECT x.id FROM run x WHERE x.project_id = judged.project_id AND x.branch IS judged.branch
+        AND x.flag = judged.flag AND x.superseded_by IS NULL AND x.created_at <= judged.created_at
+        ORDER BY x.created_at DESC, x.id DESC LIMIT 20)
+    WHERE judged.id IN (SELECT value FROM json_each(?)) ORDER BY r.created_at, r.id"""
 _FIRST_FAILING = """
     SELECT r.id, coalesce((SELECT b.id FROM run b
         WHERE b.project_id = r.project_id AND b.branch IS r.branch AND b.flag = r.flag AND b.superseded_by IS NULL
@@ -124,6 +131,18 @@ def visible_to(user: User | None, settings: QualityGate) -> list[ProjectStatus]:
     order = {health: place for place, health in enumerate(Health)}
     statuses.sort(key=lambda status: (order[status.health], status.since or 2**62, status.project.name))
     return statuses
+
+
+Trend = Sequence[tuple[float | None, float | None]]
+"""Pass rate and line coverage of runs in percent, oldest first."""
+
+
+def trends(run_ids: Iterable[int]) -> dict[int, Trend]:
+    """The trend of the last 20 runs of branch and flag up to each of these runs."""
+    found: dict[int, list[tuple[float | None, float | None]]] = defaultdict(list)
+    for id, passed, ran, covered, missed in reports.execute_sql(_RECENT, (json.dumps(list(run_ids)),)).fetchall():
+        found[id].append((100 * passed / ran if ran > 0 else None, percent(covered, missed)))
+    return dict(found)
 
 
 def of(projects: Sequence[Project], settings: QualityGate) -> list[ProjectStatus]:

@@ -139,6 +139,15 @@ def test_two_runs_are_compared(server: Server, project: Project) -> None:
     assert "+25.0" in text
 
 
+def test_the_list_has_sparklines_of_the_judged_branch(server: Server, project: Project) -> None:
+    for cases, branch in (("a", "main"), ("ab", "main"), ("ab", "other"), ("abcd", "main")):
+        tests = "".join(f"<testcase classname='c' name='{name}'/>" for name in cases[1:])
+        report = f"<testsuite name='s'><testcase classname='c' name='bad'><failure/></testcase>{tests}</testsuite>"
+        stored(server, ("project", project.name), ("branch", branch), ("junit", report))
+    rows = server.get(f"/projects?q={project.name}").text.partition("<tbody>")[2].partition("</tbody>")[0]
+    assert re.findall(r'<polyline points="([^"]*)"', rows) == ["0,19 45,7 90,1"]
+
+
 def test_a_project_shows_its_plots_and_the_tests_that_grow(server: Server, project: Project) -> None:
     for seconds in ("0.1", "0.2", "0.9", "1.1"):
         cases = (
