@@ -59,14 +59,30 @@ def browser() -> Iterator[Browser]:
 
 def serious(page: Any) -> list[str]:
     """The serious and critical findings of axe on the page, with their elements."""
+    return findings(page, ("serious", "critical"))
+
+
+def findings(page: Any, impacts: tuple[str, ...] = ("minor", "moderate", "serious", "critical")) -> list[str]:
+    """The findings of axe on the page, with their elements."""
     from axe_playwright_python.sync_playwright import Axe
 
     found = Axe().run(page).response
     return [
         f"{one['id']}: {[node['target'] for node in one['nodes']]}"
         for one in found["violations"]
-        if one["impact"] in ("serious", "critical")
+        if one["impact"] in impacts
     ]
+
+
+def findings_everywhere(page: Any) -> dict[str, list[str]]:
+    """The findings of axe on the page in both themes and three widths, by theme and width; without those, empty."""
+    found = {}
+    for theme, width in (("light", 375), ("dark", 768), ("light", 1440), ("dark", 1440)):
+        page.emulate_media(color_scheme=theme)
+        page.set_viewport_size({"width": width, "height": 800})
+        if faults := findings(page):
+            found[f"{theme}, {width}"] = faults
+    return found
 
 
 def address(server: Server) -> str:

@@ -11,7 +11,7 @@ import people
 import posting
 import pytest
 import written
-from browsing import Browser, address, serious
+from browsing import Browser, address, findings, findings_everywhere
 from conftest import Serve, Server
 from talk import running_server
 
@@ -23,12 +23,20 @@ FORGED = "<img src=x onerror=document.title='forged'>"
 REPORT = f"""<testsuite name='s'>
     <testcase classname='c.A' name='fine' time='0.5'/>
     <testcase classname='c.A' name='{FORGED.replace("<", "&lt;").replace("'", "&apos;")}'>
+    <properties><property name='attachment' value='shot.txt'/></properties>
     <failure message='it broke'>at line 1</failure><system-out>said so</system-out></testcase></testsuite>"""
 GREEN = "<testsuite name='s'><testcase classname='c.A' name='fine' time='0.2'/></testsuite>"
 COVERED = posting.jacoco({"a.py": {1: True, 2: False}})
 PAGES = ["/", "/projects", "/projects/1", "/runs/2", "/compare",
          "/compare?base=1&head=2", "/projects/1/test?className=c.A&name=fine", "/projects/1/settings", "/login",
-         "/profile", "/users"]  # fmt: skip
+         "/profile", "/users", "/runs/2/coverage?path=", "/runs/2/tests", "/projects/1/clusters",
+         "/projects/1/owners", "/projects/1/search?q=broke", "/projects/1/perf", "/search?q=shop"]  # fmt: skip
+STATES = [("/projects?q=nothing", 200), ("/runs/2/tests?q=nothing", 200), ("/projects/1/search?q=nothing", 200),
+          ("/users?q=nothing", 200), ("/runs/2?q=nothing", 200), ("/projects/1?branch=nothing", 200),
+          ("/search?q=nothing", 200), ("/runs/999", 404), ("/compare?base=1&head=x", 400),
+          ("/projects/1/test?className=no&name=no", 404)]  # fmt: skip
+"""Pages without contents, and pages of errors."""
+JTL = "timeStamp,elapsed,label,success\n1700000000000,100,GET /cart,true\n1700000001000,300,GET /cart,false\n"
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +44,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     with running_server(tmp_path_factory.mktemp("tracker-pages"), **ADMIN) as one:
         facts = (("project", "shop"), ("branch", "main"), ("buildUrl", "javascript:alert(1)"))
         for report in (GREEN, REPORT):
-            posting.stored(one, *facts, ("commit", "abc123"), ("junit", report), ("jacoco", COVERED))
+            parts = [posting.part(name, text) for name, text in (*facts, ("commit", "abc123"))]
+            parts += [posting.part("junit", report, "j.xml"), posting.part("jacoco", COVERED, "c.xml")]
+            parts += [posting.part("perf", JTL, "load.jtl"), posting.part("attachment", "a line\n", "shot.txt")]
+            assert posting.send(one, posting.body(parts)).status == 201
         yield one
 
 
@@ -54,21 +65,48 @@ def enter(page: Any, server: Server, session: str) -> None:
 # For everybody
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
+def place_of(server: Server, path: str) -> str:
+    """The path of a page; the one of a file's coverage is linked from the page of its run."""
+    if not path.endswith("path="):
+        return path
+    found = re.search(rf'{re.escape(path)}[^"]+', server.get(path.partition("/coverage")[0]).text)
+    assert found
+    return found[0]
+
+
 @pytest.mark.parametrize("path", PAGES)
-def test_a_page_is_good_for_everybody(server: Server, chromium: Browser, session: str, path: str, theme: str) -> None:
-    with chromium.page(address(server), color_scheme=theme) as one:
+def test_a_page_is_good_for_everybody(server: Server, chromium: Browser, session: str, path: str) -> None:
+    with chromium.page(address(server)) as one:
         enter(one, server, session)
-        assert one.goto(path).status == 200
-        assert serious(one) == []
+        assert one.goto(place_of(server, path)).status == 200
+        assert findings_everywhere(one) == {}
         assert one.title() != "forged"
+
+
+@pytest.mark.parametrize(("path", "status"), STATES)
+def test_an_empty_page_and_an_error_are_good_for_everybody(
+    server: Server, chromium: Browser, session: str, path: str, status: int
+) -> None:
+    with chromium.page(address(server), allow=("Failed to load",)) as one:
+        enter(one, server, session)
+        assert one.goto(path).status == status
+        assert findings(one) == []
+
+
+def test_every_page_can_be_read_without_script(server: Server, chromium: Browser, session: str) -> None:
+    with chromium.page(address(server), java_script_enabled=False) as one:
+        enter(one, server, session)
+        for path in PAGES:
+            assert one.goto(place_of(server, path)).status == 200
+            assert one.locator("[data-needs-script]:visible").count() == 0, path
+            assert one.locator("main h1").first.is_visible(), path
 
 
 @pytest.mark.parametrize("path", PAGES)
 def test_a_page_fits_a_phone(server: Server, chromium: Browser, session: str, path: str) -> None:
     with chromium.page(address(server), viewport={"width": 375, "height": 700}) as one:
         enter(one, server, session)
-        one.goto(path)
+        one.goto(place_of(server, path))
         assert one.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
