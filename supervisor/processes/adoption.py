@@ -19,7 +19,7 @@ from models.supervision.record import Record
 from supervisor.children import orphans
 from supervisor.children.child import Child, Identity
 from supervisor.children.orphans import TaggedProcess
-from supervisor.processes.context import SupervisionContext
+from supervisor.processes.context import SupervisionContext, variables_of_files
 from supervisor.processes.fleet import Fleet
 from supervisor.processes.process import Process
 
@@ -49,6 +49,8 @@ async def adopt(fleet: Fleet, context: SupervisionContext, records: Mapping[str,
     """Adopts live children, marks those that ended meanwhile as `unknown`, and resumes restarts that were due."""
     tagged = await asyncio.to_thread(orphans.tagged_processes, context.server_id)
     removed = [_removed(name, context) for name in records.keys() - {process.name for process in fleet}]
+    with_files = [process.spec for process in fleet if process.spec.env_file]
+    variables = await asyncio.to_thread(variables_of_files, with_files) if tagged and with_files else {}
     fingerprints = {one.identity: one.fingerprint for one in tagged}
     kept: set[tuple[str, int]] = set()
     context.period = max((record.period for record in records.values()), default=0)
@@ -57,7 +59,7 @@ async def adopt(fleet: Fleet, context: SupervisionContext, records: Mapping[str,
         match = _by_identity(context, record) or _by_tag(context, record, tagged)
         if match is not None:
             child, generation = match
-            process.adopt(child, record, generation)
+            process.adopt(child, record, generation, variables.get(process.name, {}))
             kept.add((process.name, generation))
             if process.name in fleet and fingerprints.get(child.identity) not in (
                 "",

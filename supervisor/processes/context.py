@@ -67,9 +67,11 @@ class SupervisionContext:
         variables = await asyncio.to_thread(_from_files, spec) if spec.env_file else {}
         return self._launch(spec, generation, variables)
 
-    def adopted_launch(self, spec: ProcessSpec, generation: int) -> Launch:
-        """As `launch`, for a process that runs already. Reads environment files in place: nothing is served yet."""
-        return self._launch(spec, generation, _from_files(spec))
+    def adopted_launch(self, spec: ProcessSpec, generation: int, variables: Mapping[str, str] | None) -> Launch:
+        """As `launch`, for a process that runs already; `variables` are those of its files, `None` if unreadable."""
+        if variables is None:
+            raise _invalid(spec, "an environment file cannot be read")
+        return self._launch(spec, generation, variables)
 
     def _launch(self, spec: ProcessSpec, generation: int, variables: Mapping[str, str]) -> Launch:
         if spec.directory is not None and not os.path.isdir(spec.directory):  # noqa: PTH112 (Path's own raises EACCES)
@@ -96,6 +98,17 @@ class SupervisionContext:
             private_files=spec.captured_files,
             redirect_stderr=spec.redirect_stderr,
         )
+
+
+def variables_of_files(specs: Iterable[ProcessSpec]) -> dict[str, Mapping[str, str] | None]:
+    """The variables of the environment files, by process; `None` for those that cannot be read. For use in a worker."""
+    variables: dict[str, Mapping[str, str] | None] = {}
+    for spec in specs:
+        try:
+            variables[spec.name] = _from_files(spec)
+        except Invalid:
+            variables[spec.name] = None
+    return variables
 
 
 def _from_files(spec: ProcessSpec) -> dict[str, str]:

@@ -10,7 +10,7 @@ import contextlib
 import logging
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from models.errors import Conflict, Invalid, Problem
 from models.supervision.process import ENDED, ProcessSpec, Status
@@ -213,8 +213,8 @@ class Process(InstanceLifecycle):
 
     # Adoption
 
-    def adopt(self, child: Child, record: Record, generation: int) -> None:
-        """Takes over a child that an earlier run of the server started."""
+    def adopt(self, child: Child, record: Record, generation: int, variables: Mapping[str, str] | None) -> None:
+        """Takes over a child that an earlier run of the server started; `variables` are those of its `env-file`."""
         self.record = record
         if generation != record.generation and not self._is_idle():
             self.mark_unknown()
@@ -223,7 +223,7 @@ class Process(InstanceLifecycle):
         since = child.identity.start_ticks / ticks_per_second()
         age = self._context.clock.since_boot() - since
         known = self.record.start if self.record.pid == child.pid else None
-        launch = self._adopted_launch(generation)
+        launch = self._adopted_launch(generation, variables)
         instance = ProcessInstance(self._context, self.spec, launch, child, since)
         if self.spec.notifies:
             try:
@@ -239,10 +239,10 @@ class Process(InstanceLifecycle):
         else:
             self._watch(instance)
 
-    def _adopted_launch(self, generation: int) -> Launch:
+    def _adopted_launch(self, generation: int, variables: Mapping[str, str] | None) -> Launch:
         """As it would be launched now, for its probes; without its user and directory where those are gone."""
         try:
-            return self._context.adopted_launch(self.spec, generation)
+            return self._context.adopted_launch(self.spec, generation, variables)
         except Invalid:
             tag = self._context.tag(self.name, generation)
             return Launch(self.spec.argv, {**self._context.environment, TAG_VARIABLE: tag})

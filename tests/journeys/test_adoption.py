@@ -98,7 +98,7 @@ def test_a_child_is_found_again_with_its_pid_and_its_status(serve: Serve, tmp_pa
     untouched = ("status", "pid", "startTime", "endTime", "exitCode")
     assert {key: after[key] for key in untouched} == {key: before[key] for key in untouched}
     assert server.moves("web") == moves
-    assert bearing("web", server) == [before["pid"]]
+    wait_for(lambda: bearing("web", server) == [before["pid"]], about="no probe beside it")
 
 
 def test_the_health_of_a_child_that_was_found_again_is_watched_again(serve: Serve, tmp_path: Path) -> None:

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from conftest import Server, wait_for
+
+from models.config import env_files
+from models.supervision.process import ProcessSpec
+from models.supervision.record import Record
+from supervisor.children import orphans
+from supervisor.processes import adoption
 
 PROCESSES = "/api/v1/processes"
 
@@ -59,3 +68,30 @@ def test_a_stop_overtakes_a_start_that_reads_its_environment_file(slow: tuple[Se
         assert start.result().status in (200, 500)  # 500 where the stop came first
         stop.result()
     assert server.get(f"{PROCESSES}/info/slow").json["status"] in ("stopped", "not_started")
+
+
+def adoptable(name: str, file: Path) -> Mock:
+    process = Mock(record=Record(name))
+    process.name, process.spec = name, ProcessSpec(name, ("x",), env_file=(str(file),))
+    return process
+
+
+def test_the_environment_files_of_adopted_children_are_read_in_a_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "variables").write_text("A=1\n")
+    good, bad = (adoptable(name, tmp_path / file) for name, file in (("good", "variables"), ("bad", "missing")))
+    read, threads = env_files.read, list[object]()
+
+    def counted(paths: tuple[str, ...]) -> dict[str, str]:
+        threads.append(threading.current_thread())
+        return read(paths)
+
+    monkeypatch.setattr(env_files, "read", counted)
+    monkeypatch.setattr(orphans, "tagged_processes", lambda _: [Mock()])
+    monkeypatch.setattr(adoption, "_by_identity", lambda *_: (Mock(), 1))
+    fleet: Any = [good, bad]
+    asyncio.run(adoption.adopt(fleet, Mock(), {}))
+    assert len(threads) == 2
+    assert threading.main_thread() not in threads
+    assert (good.adopt.call_args.args[3], bad.adopt.call_args.args[3]) == ({"A": "1"}, None)
