@@ -6,11 +6,13 @@ import os
 import random
 import signal
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from conftest import Serve, Server, fact_of, marks, wait_for
 
 ROUNDS = 1000 if os.environ.get("PILOTHOUSE_PROOF") == "1" else 100
+SERVERS = 4
 CRASHER = {"command": ["sh", "-c", "exit 1"], "restart": "always", "restart-delay": "1ms", "restart-limit": 0}
 
 
@@ -30,17 +32,28 @@ def tagged(server: Server, instance: str) -> dict[int, str]:
     return {pid: mark for pid, mark in marks().items() if mark.startswith(f"{instance}:")}
 
 
-def test_a_signal_at_any_moment_of_the_starts_leaves_nothing_running(serve: Serve) -> None:
-    chance = random.Random("sigterm during starts")
-    server = serve(processes(), wait=False)
+def stop_at_random_moments(server: Server, seed: str, rounds: int) -> None:
+    chance = random.Random(seed)
     server.start()
     instance = fact_of(server)
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         time.sleep(chance.random() * chance.choice((0.02, 0.1, 0.4)))
         assert server.stop(chance.choice((signal.SIGTERM, signal.SIGINT))) == 0
         assert tagged(server, instance) == {}
         server.start()
     assert "Traceback" not in server.log.read_text()
+
+
+def test_a_signal_at_any_moment_of_the_starts_leaves_nothing_running(serve: Serve) -> None:
+    """Several servers at a time: they also delay one another at moments that one alone does not have."""
+    servers = [serve(processes(), wait=False) for _ in range(SERVERS)]
+    with ThreadPoolExecutor(SERVERS) as threads:
+        rounds = [
+            threads.submit(stop_at_random_moments, server, f"sigterm during starts {number}", ROUNDS // SERVERS)
+            for number, server in enumerate(servers)
+        ]
+        for each in rounds:
+            each.result()
 
 
 def test_a_signal_while_a_process_waits_for_its_dependency_ends_its_start(serve: Serve) -> None:
