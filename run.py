@@ -10,6 +10,7 @@ if __name__ == "__main__" and (_code := run_ctl(sys.argv[1:])) is not None:
     sys.exit(_code)  # before the server's modules are imported, which takes most of a second
 
 import gc
+import linecache
 import signal
 import threading
 from typing import TYPE_CHECKING, Any
@@ -28,6 +29,16 @@ def report_uncaught(kind: type[BaseException], *rest: Any) -> None:
 
 sys.excepthook = report_uncaught
 gc.disable()  # collections during the imports took a fifth of the start time
+
+
+class _SourceLines(dict[str, Any]):
+    """The lines of source files, without those that attrs generates: nobody reads them, and they take 1.8 MB."""
+
+    def setdefault(self, name: str, entry: Any = None) -> Any:
+        return entry if name.startswith("<attrs generated") else super().setdefault(name, entry)
+
+
+linecache.cache = _SourceLines(linecache.cache)
 _has_curses = "curses" in sys.modules
 if not _has_curses:
     sys.modules["curses"] = None  # type: ignore[assignment]  # 0.7 MB: tornado.log would colour lines with it
@@ -46,7 +57,7 @@ from handlers.app import SERVICES, Application
 from handlers.control_socket import control_socket
 from handlers.http.permissions import chart_access
 from handlers.http.proxy import listens_beyond_loopback
-from handlers.listener import Server, UnfinishedRequests, listen, tls
+from handlers.listener import Server, UnfinishedRequests, listen, tls, trim_memory
 from handlers.mcp.handler import check_installed
 from models import VERSION as VERSION
 from models.config import loader
@@ -178,6 +189,7 @@ async def serve(settings: Config, arguments: argparse.Namespace) -> None:
                 )
                 log_access(settings, sockets)
                 gc.freeze()  # scanning these long-lived objects would hold the loop for 30 ms at each collection
+                trim_memory()  # of what the imports and the configuration needed
                 services.start_marked()
                 services.systemd.ready()
                 services.systemd.watch(services.summary)

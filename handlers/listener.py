@@ -76,10 +76,10 @@ class UnfinishedRequests:
         if self._peak >= _TRIM_BYTES and self._total < self._peak // 16:
             self._peak = self._total
             loop = asyncio.get_running_loop()
-            loop.call_later(_TRIM_DELAY_SECONDS, lambda: loop.run_in_executor(None, _trim_memory))
+            loop.call_later(_TRIM_DELAY_SECONDS, lambda: loop.run_in_executor(None, trim_memory))
 
 
-def _trim_memory() -> None:
+def trim_memory() -> None:
     """Returns freed memory to the system; glibc would keep that of many small buffers."""
     with contextlib.suppress(AttributeError):  # another C library
         ctypes.CDLL(None).malloc_trim(0)

@@ -93,7 +93,7 @@ def test_memory_is_returned_to_the_system_when_many_unfinished_requests_have_end
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     trimmed = threading.Event()
-    monkeypatch.setattr(listener, "_trim_memory", trimmed.set)
+    monkeypatch.setattr(listener, "trim_memory", trimmed.set)
     monkeypatch.setattr(listener, "_TRIM_DELAY_SECONDS", 0)
 
     async def work() -> None:

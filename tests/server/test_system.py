@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import platform
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
 import psutil
 import pytest
-from conftest import Serve, Server
+from conftest import ROOT, Serve, Server
 from prometheus_client.parser import text_string_to_metric_families
 from talk import STATUSES, SUPERVISOR, body, error, running_server
 
@@ -159,3 +161,14 @@ def test_a_reload_of_a_file_that_is_gone_is_400(serve: Serve) -> None:
 def test_the_log_names_the_three_base_urls(server: Server) -> None:
     for prefix in ("/supervision", "/charts", "/tracker"):
         assert f"http://127.0.0.1:{server.port}{prefix}" in server.log.read_text()
+
+
+def test_the_source_lines_that_attrs_generates_are_not_kept() -> None:
+    """They take 1.8 MB. Other modules find the lines of real files as ever."""
+    code = (
+        "import run, linecache, models.errors as module\n"
+        'assert linecache.getline(module.__file__, 1).startswith(\'"""\')\n'
+        "print([name for name in linecache.cache if name.startswith('<attrs')])"
+    )
+    result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert result.stdout == "[]\n"
