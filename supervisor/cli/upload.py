@@ -352,15 +352,18 @@ def _matches(name: str, patterns: Sequence[str]) -> list[Path]:
     return list(matches)
 
 
+_URL_EXPECTED = "--url or PILOTHOUSE_URL must be a URL such as http://host:8080"
+
+
 def _base_url(given: str | None) -> str:
     url = (given or os.environ.get("PILOTHOUSE_URL") or "http://127.0.0.1:8080").rstrip("/")
     try:
         parts = urllib.parse.urlsplit(url)
         is_valid = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
     except ValueError:
-        raise UploadError(USAGE, "--url must be an http or https URL") from None
+        raise UploadError(USAGE, _URL_EXPECTED) from None
     if not is_valid or not url.isascii() or not url.isprintable() or " " in url:
-        raise UploadError(USAGE, "--url must be an http or https URL")
+        raise UploadError(USAGE, _URL_EXPECTED)
     if "@" in parts.netloc or parts.query or parts.fragment:
         raise UploadError(USAGE, "--url may have a host, a port and a path only")
     return url

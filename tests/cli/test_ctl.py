@@ -203,7 +203,7 @@ def test_a_server_that_refuses_is_4_and_one_that_is_away_is_7_with_each_place(se
     assert nowhere.returncode == 7
     assert "data directory data: No such file or directory" in nowhere.stderr
     assert "/var/lib/pilothouse" in nowhere.stderr
-    assert "http://127.0.0.1:8080" in nowhere.stderr
+    assert "\n  http://127.0.0.1:8080: Connection" in nowhere.stderr
 
 
 def test_the_server_is_found_by_its_data_directory(serve: Serve, tmp_path: Path) -> None:
@@ -225,7 +225,11 @@ def test_the_server_is_found_by_its_data_directory(serve: Serve, tmp_path: Path)
         before = [sys.executable, str(ROOT / "run.py"), "--config", str(config), "ctl", "status"]
         assert subprocess.run(before, capture_output=True, text=True, timeout=PATIENCE).stdout == "web  not_started\n"
     url = f"unix://{server.data}/control.sock"
-    assert Ctl(server)("status", "--timeout", "5s", PILOTHOUSE_URL=url).stdout == "web  not_started\n"
+    by_variable = Ctl(server)("status", "--timeout", "5s", PILOTHOUSE_URL=url)
+    assert (by_variable.stdout, by_variable.stderr) == ("web  not_started\n", "")
+    by_both = Ctl(server, "--data-dir", str(tmp_path))("status", PILOTHOUSE_URL=url)
+    assert by_both.stdout == "web  not_started\n"
+    assert by_both.stderr == "pilothouse ctl: PILOTHOUSE_URL is set, so --data-dir is not used\n"
     server.kill()
     assert "no server runs on it" in Ctl(server)("status").stderr
 

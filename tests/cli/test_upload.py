@@ -170,7 +170,7 @@ def test_who_may_only_post_is_told_the_verdict_and_why_not_the_rules(serve: Serv
         (["--project", "p"], "--junit"),
         (["--project", " ", *JUNIT], "--project"),
         ([*JUNIT], "--project"),
-        (["--project", "p", *JUNIT, "--url", "ftp://x"], "--url"),
+        (["--project", "p", *JUNIT, "--url", "ftp://x"], "PILOTHOUSE_URL must be a URL such as http://host:8080"),
         (["--project", "p", *JUNIT, "--url", "http://user:secret@x"], "--url"),
         (["--project", "p", *JUNIT, "--url", "http://x:99999999"], "--url"),
         (["--project", "p", *JUNIT, "--token-file", "nosuch"], "nosuch"),

@@ -110,7 +110,8 @@ class Client:
                 if isinstance(problem, http.client.HTTPConnection):
                     self._address = address
                     return problem
-                tried.append(f"{place.name}: {problem}" if address is None else f"{place.name}: {address}: {problem}")
+                is_named = address is None or place.name.endswith(address.socket or address.url)
+                tried.append(f"{place.name}: {problem}" if is_named else f"{place.name}: {address}: {problem}")
         raise ServerAway("\n".join(["no server answers", *(f"  {line}" for line in tried)]))
 
     def _attempts(self, place: Place) -> Iterator[tuple[Address | None, str | http.client.HTTPConnection]]:

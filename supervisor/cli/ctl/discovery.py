@@ -62,6 +62,13 @@ def places(options: Options, environ: Mapping[str, str]) -> Iterator[Place]:
         yield Place(DEFAULT_URL, (Address(url=DEFAULT_URL),))
 
 
+def unused_place(options: Options, environ: Mapping[str, str]) -> str:
+    """The option that PILOTHOUSE_URL takes precedence over, or an empty text."""
+    if options.socket or options.url or not environ.get("PILOTHOUSE_URL"):
+        return ""
+    return "--data-dir" if options.data_dir else "--config" if options.config else ""
+
+
 def data_dirs(options: Options) -> list[Path]:
     """The data directories to look into, for what needs one. Raises `CtlError`."""
     if options.data_dir or options.config:

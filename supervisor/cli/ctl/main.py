@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from supervisor.cli.ctl import commands
 from supervisor.cli.ctl.client import Client, read_token
-from supervisor.cli.ctl.discovery import Options
+from supervisor.cli.ctl.discovery import Options, unused_place
 from supervisor.cli.ctl.errors import AWAY, OK, UNKNOWN, CtlError
 from supervisor.cli.ctl.options import parser
 
@@ -60,6 +60,8 @@ def _dispatch(arguments: Namespace) -> int:
 
         return shell(arguments, run)
     timeout = _NAMES_SECONDS if command == "names" else arguments.timeout
+    if command != "names" and (unused := unused_place(options, os.environ)):
+        print(f"pilothouse ctl: PILOTHOUSE_URL is set, so {unused} is not used", file=sys.stderr)
     client = Client(options, timeout, read_token(arguments.token_file, os.environ), arguments.ca)
     if command in ("start", "stop", "restart", "signal"):
         return _change(client, arguments)
