@@ -28,7 +28,7 @@ from models.tracker.runs import Stored, Upload
 from models.tracker.staging import StagedRows
 from models.tracker.tables import Project, Run, reports
 from supervisor.accounts import passwords
-from supervisor.cli.users import with_store
+from supervisor.cli.users import BUSY_SECONDS, with_store
 from supervisor.clock import Clock
 from supervisor.tracker.store import store_location
 
@@ -128,6 +128,7 @@ def _fill(config: Config, force: bool) -> None:
                     flush=True,
                 )
     reports.connect(reuse_if_open=True)  # each run was stored on a connection of its own
+    reports.set_lock_timeout(BUSY_SECONDS)
     for plan in _PROJECTS:
         _configure(plan, now)
     _print_summary(config, len(planned_runs), password, data)

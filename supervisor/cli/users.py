@@ -23,7 +23,7 @@ from supervisor.tracker.store import open_store, store_location
 
 OnMissingStore: TypeAlias = Literal["create", "create silently", "refuse"]
 
-_BUSY_SECONDS = 30.0
+BUSY_SECONDS = 30.0
 _MICROSECONDS = 1_000_000
 
 
@@ -68,7 +68,7 @@ def with_store(
             data.mkdir(mode=0o700, parents=True, exist_ok=True)
             open_store(file, settings.server.database_url)
             try:
-                reports.set_lock_timeout(_BUSY_SECONDS)
+                reports.set_lock_timeout(BUSY_SECONDS)
                 act(arguments)
             finally:
                 reports.close_all()

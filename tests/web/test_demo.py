@@ -15,6 +15,10 @@ import pytest
 from conftest import ROOT, Server
 from talk import running_server
 
+import run as program
+from models.tracker.tables import reports
+from supervisor.cli import demo as sample
+
 
 def demo(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(ROOT / "run.py"), "--data-dir", str(folder / "data"), "demo", *arguments]
@@ -28,6 +32,15 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     assert done.returncode == 0, done
     assert done.stderr == ""
     return folder, done.stdout
+
+
+def test_it_waits_for_another_writer_up_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was refused with "database is locked", and left a store that a second attempt refused."""
+    timeouts: list[int] = []
+    monkeypatch.setattr(sample, "_PROJECTS", (sample.ProjectPlan("acme/tiny", runs=2, tests=5),))
+    monkeypatch.setattr(sample, "_configure", lambda *_: timeouts.append(reports.pragma("busy_timeout")))
+    assert program.main(["--data-dir", str(tmp_path), "demo"]) == 0
+    assert timeouts == [30_000]
 
 
 @pytest.fixture(scope="module")
