@@ -241,7 +241,13 @@ def main(arguments: argparse.Namespace) -> int:
             sys.stdout.write(text)
         else:
             arguments.output.write_text(text)
-    except (OSError, UnicodeDecodeError, configparser.Error, ValueError, KeyError) as error:
+    except OSError as error:
+        print(f"{error.filename or arguments.file}: {error.strerror}", file=sys.stderr)
+        return BAD_FILE
+    except configparser.MissingSectionHeaderError as error:
+        print(f"{error.source}:{error.lineno}: a section such as [program:web] is expected", file=sys.stderr)
+        return BAD_FILE
+    except (UnicodeDecodeError, configparser.Error, ValueError, KeyError) as error:
         print(f"{arguments.file}: {' '.join(str(error).split())}", file=sys.stderr)
         return BAD_FILE
     for line in left_out:

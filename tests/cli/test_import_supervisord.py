@@ -192,4 +192,10 @@ def test_exit_codes(tmp_path: Path, file: Path) -> None:
             broken.write_bytes(content.encode("latin-1"))
         failed = imported(tmp_path, "broken.conf")
         assert (failed.returncode, failed.stdout) == (2, "")
-        assert failed.stderr.startswith("broken.conf: ")
+        assert failed.stderr.startswith(("broken.conf: ", "broken.conf:1: ")), failed
+    for arguments, message in (
+        (["missing.conf"], "missing.conf: No such file or directory\n"),
+        (["simple.conf", "-o", "missing/out.yaml"], "missing/out.yaml: No such file or directory\n"),
+        (["pilothouse.yaml"], "pilothouse.yaml:2: a section such as [program:web] is expected\n"),
+    ):
+        assert imported(tmp_path, *arguments).stderr == message
