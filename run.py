@@ -9,6 +9,13 @@ from supervisor.cli.ctl import run_ctl
 if __name__ == "__main__" and (_code := run_ctl(sys.argv[1:])) is not None:
     sys.exit(_code)  # before the server's modules are imported, which takes most of a second
 
+from importlib.util import find_spec
+
+if __name__ == "__main__" and find_spec("tornado") is None:
+    sys.exit(
+        f"pilothouse: Tornado is not installed for {sys.executable}; use .venv/bin/python, which `make run` creates"
+    )
+
 import gc
 import linecache
 import signal
@@ -110,7 +117,9 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--data-dir", help="server.data-dir")
     parser.add_argument("--version", action="version", version=f"pilothouse {VERSION}")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", title="verbs")
-    verbs.add_parser("check", help="say whether the configuration is good").set_defaults(work=check)
+    check_parser = verbs.add_parser("check", help="say whether the configuration is good")
+    check_parser.set_defaults(work=check)
+    check_parser.add_argument("--config", type=Path, default=argparse.SUPPRESS, help="the configuration file")
     verbs.add_parser("ctl", help="control a running pilothouse: status, start, stop, tail and more", add_help=False)
     for verb, (module, help_text) in VERBS.items():
         verb_parser = verbs.add_parser(verb, help=help_text)

@@ -84,6 +84,7 @@ def test_without_a_configuration_there_is_an_empty_fleet(tmp_path: Path, content
 def test_a_configuration_of_another_name_is_read_when_it_is_named(tmp_path: Path) -> None:
     (tmp_path / "other.yaml").write_text(yaml.safe_dump({"supervisor": {"processes": {"web": SLEEPER}}}))
     assert "processes: 1\n" in pilothouse(tmp_path, "--config", "other.yaml", "check").stdout
+    assert "processes: 1\n" in pilothouse(tmp_path, "check", "--config", "other.yaml").stdout
     assert "processes: 0\n" in pilothouse(tmp_path, "check").stdout
 
 
@@ -376,3 +377,11 @@ def test_the_start_says_which_configuration_it_has(serve: Serve) -> None:
     (line,) = [line for line in server.log.read_text().splitlines() if " server: configuration: " in line]
     assert line.endswith("; processes: 2"), line
     assert ".yaml; " in line
+
+
+def test_a_python_without_tornado_is_refused_with_the_one_to_use(tmp_path: Path) -> None:
+    command = [sys.executable, "-S", "-E", str(ROOT / "run.py"), "check"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert done.stderr.endswith("use .venv/bin/python, which `make run` creates\n")
+    assert len(done.stderr.splitlines()) == 1
