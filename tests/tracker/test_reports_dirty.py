@@ -108,9 +108,9 @@ BAD = {
     "nothing": (b"", None, "empty"),
     "space": (b" \n\t ", None, "empty"),
     "a page": (b"<!doctype html>\n<html><body>502 Bad Gateway</body></html>", None, "a page of HTML"),
-    "text": (b"Tests run: 5, Failures: 0", None, "no XML"),
-    "a picture": (b"\x89PNG\r\n\x1a\n\0\0\0", None, "no XML"),
-    "an archive": (b"PK\x03\x04\0\0", None, "no XML"),
+    "text": (b"Tests run: 5, Failures: 0", None, "not XML"),
+    "a picture": (b"\x89PNG\r\n\x1a\n\0\0\0", None, "not XML"),
+    "an archive": (b"PK\x03\x04\0\0", None, "not XML"),
     "half a file": (WHOLE[:-5].encode(), 1, "cut short"),
     "half a tag": (b"<testsuite><testcase na", 1, "cut short"),
     "half a declaration": (b"<?xml version='1.0'", 1, "cut short"),
@@ -125,7 +125,7 @@ BAD = {
     "a parameter entity": (b'<!DOCTYPE a [<!ENTITY % b SYSTEM "http://x/">%b;]>' + WHOLE.encode(), 1, "entity"),
     "coverage": (b'<report name="x"></report>', None, "<report>: JaCoCo is a coverage report, not a test report"),
     "coverage in words": (b"TN:\nSF:a.c\nDA:1,1\nend_of_record\n", None, "LCOV is a coverage report"),
-    "JSON of somebody": (b'{"a": 1}', None, "not a format that is known here"),
+    "JSON of somebody": (b'{"a": 1}', None, "not a supported format"),
 }  # fmt: skip
 
 

@@ -366,13 +366,13 @@ UNKNOWN_COVERAGE = {
 
 @pytest.mark.parametrize("what", UNKNOWN_TESTS)
 def test_an_unknown_test_report_is_refused_with_what_it_resembles(what: str) -> None:
-    with pytest.raises(BadReport, match=r"(root element is <|it is no XML, but |its beginning is that of ).*TAP\)$"):
+    with pytest.raises(BadReport, match=r"(root element is <|it is not XML but |its beginning is that of ).*TAP\)$"):
         read(UNKNOWN_TESTS[what])
 
 
 @pytest.mark.parametrize("what", UNKNOWN_COVERAGE)
 def test_an_unknown_coverage_report_is_refused_with_what_it_resembles(what: str) -> None:
-    with pytest.raises(BadReport, match=r"(root element is <|it is no XML, but |its beginning is that of ).*JSON\)$"):
+    with pytest.raises(BadReport, match=r"(root element is <|it is not XML but |its beginning is that of ).*JSON\)$"):
         covers(UNKNOWN_COVERAGE[what])
 
 

@@ -198,8 +198,8 @@ def _names(formats: Sequence[Format]) -> str:
 
 
 def _unknown(head: Head, formats: Sequence[Format], misplaced: str) -> str:
-    what = f"its root element is <{head.root[:100]}>" if head.root else f"it is no XML, but {_kind_of_text(head.text)}"
-    return f"{what}: {misplaced or 'not a format that is known here'} (expected one of {_names(formats)})"
+    what = f"its root element is <{head.root[:100]}>" if head.root else f"it is not XML but {_kind_of_text(head.text)}"
+    return f"{what}: {misplaced or 'not a supported format'} (expected one of {_names(formats)})"
 
 
 def _kind_of_text(text: bytes) -> str:

@@ -215,4 +215,4 @@ def read_perf(file: BinaryIO, limits: Limits) -> PerfReport:
             dropped = max(len(labels) - MAX_LABELS, OTHERS in labels)
             return PerfReport(name, content.digest, tuple(point for point in points if point.label in kept), dropped)
     names = ", ".join(name for name, _, _ in formats)
-    raise BadReport(f"not a performance report that is known here (expected one of {names})")
+    raise BadReport(f"not a supported performance report (expected one of {names})")
