@@ -1,4 +1,4 @@
-"""Whether and when a process that ended is restarted, and the restart that is due."""
+"""The restart state of one process: its count of restarts and the restart that waits for its delay."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class RestartPolicy:
         return self._due is not None
 
     def next_delay(self, spec: ProcessSpec, uptime: float, now: float) -> float | None:
-        """As `Backoff.next_delay`."""
+        """As `Backoff.next_delay`, which holds the rule."""
         return self._backoff.next_delay(spec, uptime, now)
 
     def schedule(self, restart: asyncio.Task[None]) -> None:
