@@ -60,7 +60,6 @@ _BOOLEANS = {"true": True, "false": False}
 _RERUNS = ("worst", "last")
 _MAX_JOB_CHARACTERS = 255
 _PERF_FLAG = "perf"
-_MAX_PATHS_BYTES = 16 * 1024 * 1024
 
 _PROJECT = {"type": "string", "minLength": 1, "maxLength": _MAX_PROJECT_CHARACTERS, "examples": ["shop"]}
 _TEXTS = {
@@ -157,7 +156,10 @@ class Arrival:
         parts = {part.name: part for part in self._parts.all if part.file is not None and part.size}
         facts: dict[str, Any] = {}
         if "paths" in parts:
-            facts["paths"] = patch.read_paths(_content(parts["paths"], _MAX_PATHS_BYTES))
+            try:
+                facts["paths"] = patch.read_paths(_content(parts["paths"], patch.MAX_PATHS_BYTES))
+            except TooLarge as problem:
+                facts["warnings"] = [f"paths was ignored: {problem.message}"]
         if "diff" in parts:
             diff = patch.read_diff(_content(parts["diff"], patch.MAX_DIFF_BYTES))
             facts["diff"] = patch.with_paths(diff, facts.get("paths", ()))

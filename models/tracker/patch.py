@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from attrs import frozen
 
-from models.errors import Invalid
+from models.errors import Invalid, TooLarge
 from models.tracker.line_sets import unpack
 from models.tracker.tables import reports
 
@@ -18,9 +18,14 @@ MAX_DIFF_BYTES = 5 * 1024 * 1024
 MAX_DIFF_FILES = 10_000
 MAX_DIFF_RANGES = 200_000
 MAX_PATHS = 50_000
+MAX_PATHS_BYTES = 16 * 1024 * 1024
 _MAX_LINE = 2**31
 
 TOO_LARGE = "the diff is too large"
+_NO_DIFF = 'diff is neither a unified diff nor {"base","head","files":{PATH:[[FIRST,LAST]]}}'
+_UNIFIED = re.compile(rb"^(?:diff |--- |\+\+\+ |Index: |Binary files |Only in )", re.MULTILINE)
+"""How a line of a unified diff begins, also of one without a changed line."""
+
 
 Ranges = list[tuple[int, int]]
 FileState = Literal["MEASURED", "NOT_COVERABLE", "NO_LINE_DATA"]
@@ -84,7 +89,12 @@ def read_diff(data: bytes) -> Diff:
     """A unified diff, or `{"base","head","files":{PATH:[[FIRST,LAST]]}}`. Raises `Invalid`."""
     if len(data) > MAX_DIFF_BYTES:
         return Diff({}, problem=TOO_LARGE)
-    diff = _from_json(data) if data.lstrip()[:1] == b"{" else Diff(_from_unified(data))
+    if data.lstrip()[:1] == b"{":
+        diff = _from_json(data)
+    elif not data.strip() or _UNIFIED.search(data):
+        diff = Diff(_from_unified(data))
+    else:
+        raise Invalid(_NO_DIFF)
     if len(diff.files) > MAX_DIFF_FILES or sum(map(len, diff.files.values())) > MAX_DIFF_RANGES:
         return Diff({}, diff.base, diff.head, problem=TOO_LARGE)
     return diff
@@ -96,7 +106,7 @@ def _from_json(data: bytes) -> Diff:
         files = {str(path): _ranges(ranges) for path, ranges in values.get("files", {}).items()}
         base, head = (values.get(name) for name in ("base", "head"))
     except (ValueError, TypeError, AttributeError, RecursionError):
-        raise Invalid('diff is neither a unified diff nor {"base","head","files":{PATH:[[FIRST,LAST]]}}') from None
+        raise Invalid(_NO_DIFF) from None
     if not isinstance(base, str | None) or not isinstance(head, str | None):
         raise Invalid("diff: base and head must be text")
     return Diff(files, base, head)
@@ -151,10 +161,10 @@ def _unescape(match: re.Match[bytes]) -> bytes:
 
 
 def read_paths(listing: bytes) -> list[str]:
-    """The files of a repository, one a line. Raises `Invalid`."""
+    """The files of a repository, one a line. Raises `TooLarge`, because a part of them would match wrongly."""
     paths = listing.decode("utf-8", "replace").splitlines()
-    if len(paths) > MAX_PATHS:
-        raise Invalid(f"paths has more than {MAX_PATHS} lines")
+    if len(paths) > MAX_PATHS or len(listing) > MAX_PATHS_BYTES:
+        raise TooLarge(f"it has more than {MAX_PATHS} lines or {MAX_PATHS_BYTES} bytes")
     return paths
 
 

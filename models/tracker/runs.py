@@ -58,6 +58,8 @@ class Upload:
     paths: Sequence[str] = ()
     """The files of the repository."""
     codeowners: bytes | None = None
+    warnings: Sequence[str] = ()
+    """What of its parts was left out."""
     attachments: Attached | None = None
     perf_flag: str | None = None
 
@@ -269,7 +271,7 @@ def _add(run: Run, upload: Upload, now: int) -> Sequence[str]:
     _measure_patch(run, upload.diff)
     _complete(run, upload, is_new)
     problem = upload.diff.problem if upload.diff else None
-    return [text for text in (warning, problem) if text]
+    return [text for text in (*upload.warnings, warning, problem) if text]
 
 
 def _measure_patch(run: Run, diff: Diff | None) -> None:

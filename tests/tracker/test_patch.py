@@ -61,7 +61,17 @@ def test_the_changed_lines_of_a_diff(text: str, files: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["{", '{"files":1}', '{"files":{"a":[[1]]}}', '{"files":{"a":[["1",2]]}}', '{"base":1}']
+    "text",
+    [
+        "{",
+        "garbage",
+        "[]",
+        "\x1f\x8b\x08 gzip",
+        '{"files":1}',
+        '{"files":{"a":[[1]]}}',
+        '{"files":{"a":[["1",2]]}}',
+        '{"base":1}',
+    ],
 )
 def test_a_diff_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(Invalid, match="diff"):
@@ -117,6 +127,15 @@ def test_changed_lines_are_covered_missed_or_not_coverable(server: Server) -> No
     pct = 100 / 3
     assert run["patchCoveragePct"] == found["pct"] == pytest.approx(pct)
     assert server.get(f"{API}/runs/{run['runId']}").json["run"]["patchCoveragePct"] == pytest.approx(pct)
+
+
+@pytest.mark.parametrize("paths", ["src/f.py\n" * 50_001, "x" * (16 * 1024 * 1024 + 1)])
+def test_too_many_paths_are_left_out_and_do_not_cost_the_upload(server: Server, paths: str) -> None:
+    report = jacoco({"A.java": {1: True, 2: False}})
+    diff = ranges({"com/x/A.java": [[1, 2]]})
+    run, found = measured(server, f"paths {len(paths)}", ("jacoco", report), ("diff", diff), ("paths", paths))
+    assert (found["covered"], found["missed"]) == (1, 1)
+    assert [text for text in run["warnings"] if text.startswith("paths was ignored: it has more than 50000 lines")]
 
 
 def test_the_pages_of_a_run_and_of_a_comparison_show_the_changed_lines(server: Server) -> None:
