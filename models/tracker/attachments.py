@@ -19,6 +19,8 @@ BATCH_ROWS = 500
 MAX_LISTED = 500
 _MAX_REFERENCES = 100_000
 _MAX_NAMED = 5
+_ESCAPED = re.compile(r"%(22|0A|0D)", re.IGNORECASE)
+"""Characters that clients escape in the file name of a part."""
 _OTHER_PLACES = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+:")
 
 _REFERENCES = """
@@ -132,6 +134,8 @@ def _owners(by_path: Mapping[str, object], files: Iterable[StagedFile]) -> dict[
     owners = {}
     for file in files:
         name = normalised(file.name)
+        if name not in by_path:
+            name = _ESCAPED.sub(lambda match: chr(int(match[1], 16)), name)
         if name in by_path:
             owners[file.name] = name
             continue

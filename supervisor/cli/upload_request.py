@@ -214,7 +214,7 @@ class Server:
                 after = refusal.headers.get("Retry-After", "")
                 body_read = _decoded(refusal.read(_MAX_ERROR_BYTES))
                 reply = Reply(refusal.code, body_read, refusal.headers.get("Server", ""))
-                return reply, float(after) if after.isdigit() else None
+                return reply, float(after) if after.isascii() and after.isdigit() else None
 
     def _problem(self, reply: Reply, path: str) -> UploadError:
         message = reply.body.get("message") if isinstance(reply.body, dict) else None

@@ -154,11 +154,12 @@ def test_who_may_only_post_is_told_the_verdict_and_why_not_the_rules(serve: Serv
     server.start()
     environ = {"PILOTHOUSE_TOKEN": token}
     for reports_of, code, verdict in ((JUNIT, 0, "PASSED"), (("--junit", "bad.xml"), 1, "FAILED")):
-        done = upload(reports, server, "--project", "p", *reports_of, "--gate", environ=environ)
-        assert (done.returncode, done.stderr) == (code, "")
-        _, rules, gate = done.stdout.splitlines()
-        assert rules == "(a token of scope FULL shows the rules too)"
-        assert gate == f"gate: {verdict}"
+        for option in ("--gate", "--wait"):
+            done = upload(reports, server, "--project", "p", *reports_of, option, environ=environ)
+            assert (done.returncode, done.stderr) == (code, "")
+            _, rules, gate = done.stdout.splitlines()
+            assert rules == "(a token of scope FULL shows the rules too)"
+            assert gate == f"gate: {verdict}"
 
 
 @pytest.mark.parametrize(
@@ -319,6 +320,12 @@ def test_what_may_pass_is_tried_again_with_the_same_key(reports: Path, statuses:
         key = re.search(rb'name="runKey"\r\n\r\n(\S+)\r\n', fake.bodies[0][1])
         assert key
         assert len(key[1]) >= 32
+
+
+def test_a_time_to_retry_after_that_is_no_number_is_ignored(reports: Path) -> None:
+    with Fake(503, headers={"Retry-After": "\u00b2"}) as fake:  # a digit to isdigit(), but not to float()
+        done = upload(reports, fake.url, "--project", "p", *JUNIT)
+    assert (done.returncode, done.stderr.count("trying again in")) == (0, 1)
 
 
 @pytest.mark.parametrize(("status", "code"), [(503, 3), (500, 3), (429, 4), (None, 3)])

@@ -339,7 +339,9 @@ def test_switched_off_no_attachment_is_stored(serve: Serve) -> None:
 
 
 def test_what_is_uploaded_at_one_place_is_found_at_another_if_it_is_unique() -> None:
-    by_path = dict.fromkeys(("HOST/shot.png", "../out/trace.zip", "a/log.txt", "b/log.txt"), ())
+    by_path = dict.fromkeys(
+        ('a/quo"te.png', "50%22.txt", "HOST/shot.png", "../out/trace.zip", "a/log.txt", "b/log.txt"), ()
+    )
     folder = AttachmentFolder(Path("/nowhere"))
     assert folder.place("ab" * 32) == Path("/nowhere/ab") / ("ab" * 32)
     with pytest.raises(ValueError, match="passwd"):
@@ -352,6 +354,8 @@ def test_what_is_uploaded_at_one_place_is_found_at_another_if_it_is_unique() -> 
     assert owner("TestResults/1/In/HOST/shot.png") == "HOST/shot.png"
     assert owner("out/trace.zip") == "../out/trace.zip"
     assert owner("shot.png") == "HOST/shot.png"
+    assert owner("a/quo%22te.png") == 'a/quo"te.png'
+    assert owner("50%22.txt") == "50%22.txt"
     assert owner("log.txt") is None
     assert owner("b/log.txt") == "b/log.txt"
     assert owner("ot.png") is None
