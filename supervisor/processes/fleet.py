@@ -30,7 +30,7 @@ from supervisor.processes.instance import ProcessInstance, StartCalledOff, next_
 from supervisor.processes.log_files import LogFile
 from supervisor.processes.process import MANUAL, Process
 from supervisor.processes.state import ProcessState
-from supervisor.scheduling import yield_to_loop
+from supervisor.scheduling import BackgroundTasks, yield_to_loop
 
 log = logging.getLogger("supervision")
 
@@ -69,6 +69,7 @@ class Fleet:
         self._processes = {name: self._make(spec, records.get(name)) for name, spec in specs.items()}
         self._starts: dict[Process, tuple[int, asyncio.Future[str]]] = {}
         self._waiting_dependents: set[asyncio.Future[list[str]]] = set()
+        self._tasks = BackgroundTasks(_report_failure)
         self.on_specs_changed: Callable[[], None] = lambda: None
         """Called when a reload has replaced the specs, before it starts or stops anything."""
 
@@ -226,7 +227,10 @@ class Fleet:
         """Starts those marked `auto-start`; failures are logged. A job that ran in this period is not repeated."""
         processes = [process for process in self._processes.values() if process.spec.auto_start]
         marked = [process for process in processes if not (process.spec.is_job and process.has_run)]
-        for failure in await self.start_each(marked, next_request(), AUTO, delayed=True):
+        await self._start_marked(marked)
+
+    async def _start_marked(self, processes: list[Process]) -> None:
+        for failure in await self.start_each(processes, next_request(), AUTO, delayed=True):
             log.error("auto-start: %s", failure)
 
     async def start_each(
@@ -294,7 +298,8 @@ class Fleet:
     async def reload(self, specs: Mapping[str, ProcessSpec], auto_start: bool) -> Reload:
         """Takes over a new configuration: a process whose entry did not change is not touched.
 
-        `auto_start` is whether new processes marked `auto-start` are started.
+        `auto_start` is whether new processes marked `auto-start` are started. Those with a `start-delay`, and what
+        depends on them, are started in the background.
         """
         plan, needed = self.preview(specs, auto_start), self._needed
         removed = [self._processes[name] for name in plan.removed]
@@ -303,7 +308,10 @@ class Fleet:
         failed = await self._for_each(removed, lambda process: self._retire(process, needed), reverse=True)
         self._processes = {name: one for name, one in self._processes.items() if one.live or not one.retired}
         failed += await self._for_each(live, Process.restart_if_running)
-        failed += await self.start_each(new, next_request(), AUTO, delayed=True)
+        later = [process for process in new if self._has_delay(process)]
+        self._tasks.start(self._start_marked(later))
+        at_once = [process for process in new if process not in later]
+        failed += await self.start_each(at_once, next_request(), AUTO, delayed=True)
         await self._context.event_writer.ensure_stored()
         return evolve(
             plan,
@@ -311,6 +319,11 @@ class Fleet:
             restarted=[process.name for process in live if process.live],
             failed=failed,
         )
+
+    def _has_delay(self, process: Process) -> bool:
+        """Whether its start waits for a `start-delay`, its own or one of a dependency that does not run."""
+        needed = (self.get(dependency.process) for dependency in process.spec.depends_on)
+        return process.spec.start_delay > 0 or any(not other.live and self._has_delay(other) for other in needed)
 
     def preview(self, specs: Mapping[str, ProcessSpec], auto_start: bool) -> Reload:
         """Returns what `reload` would do, and does nothing."""
@@ -344,6 +357,10 @@ class Fleet:
         retired = {name: process for name, process in kept.items() if process.retired}  # until they are gone
         self._processes = {name: kept.get(name) or self._make(spec) for name, spec in specs.items()} | retired
         self.on_specs_changed()
+
+
+def _report_failure(_: str, error: BaseException) -> None:
+    log.error("auto-start: %s", error, exc_info=error)
 
 
 @contextlib.contextmanager

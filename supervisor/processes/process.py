@@ -76,9 +76,19 @@ class Process(InstanceLifecycle):
         problem = await self._dependency_problem(attempt)
         if delayed and problem is None and self.spec.start_delay:
             attempt.phase = Phase.START_DELAY
-            await attempt.unless_called_off(self._context.clock.sleep(self.spec.start_delay))
+            await attempt.unless_called_off(self._delay())
             attempt.phase = Phase.QUEUE
         return problem
+
+    async def _delay(self) -> None:
+        """Waits for `start-delay`; less if the process is started by name meanwhile."""
+        over = asyncio.ensure_future(self._context.clock.sleep(self.spec.start_delay))
+        started = asyncio.ensure_future(self.until(lambda state: state.live))
+        try:
+            await asyncio.wait({over, started}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            over.cancel()
+            started.cancel()
 
     def _job_started_since(self, request: int) -> StartAttempt | None:
         """The start of a job that came after `request`: it ran for a dependent, and one request runs it once."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, cast
 
 import altered
 import pytest
-from conftest import Server, alive, wait_for
+from conftest import Serve, Server, alive, wait_for
 
 from models.supervision.process import Kind, ProcessSpec, Size, Status
 from supervisor.processes.instance import ProcessInstance
@@ -184,3 +185,27 @@ def test_a_delayed_start_waits_and_is_called_off_by_a_stop_but_not_delayed_by_na
     assert server.do("start", "delayed").status == 200
     assert server.do("restart", "delayed").status == 200
     assert server.status("delayed") == "running"
+
+
+def test_a_group_start_and_a_reload_wait_for_the_delay(serve: Serve) -> None:
+    """The long delay is never over, so the test does not depend on how fast a machine is."""
+    sleeper = {"command": "sleep 1000"}
+    server = serve(
+        {"slow": {**sleeper, "start-delay": "1h"}, "brief": {**sleeper, "start-delay": "20ms"}, "web": sleeper}
+    )
+    started = threading.Thread(target=lambda: server.post("/api/v1/processes/group/start"))
+    started.start()
+    wait_for(lambda: details(server, "slow")["waitingFor"] == "start-delay")
+    wait_for(lambda: [server.status(name) for name in ("brief", "web")] == ["running"] * 2)
+    assert server.do("start", "slow").status == 200  # by name it is not delayed
+    started.join(60)
+    assert server.status("slow") == "running"
+    new = {**sleeper, "auto-start": True}
+    added = {"added": {**new, "start-delay": "1h"}, "above": {**new, "depends-on": ["added"]}, "at-once": new}
+    server.configure({"supervisor": {"processes": {"brief": sleeper, **added}}})
+    answer = server.post("/api/v1/supervisor/reload")  # answered though two of them wait
+    assert (answer.status, answer.json["started"], answer.json["failed"]) == (200, ["at-once"], [])
+    wait_for(lambda: details(server, "added")["waitingFor"] == "start-delay")
+    assert [server.status(name) for name in added] == ["not_started", "not_started", "running"]
+    server.configure({"supervisor": {"processes": {"brief": sleeper}}})
+    assert server.post("/api/v1/supervisor/reload").json["removed"] == ["added", "above", "at-once"]
