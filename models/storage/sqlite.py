@@ -8,9 +8,11 @@ connection, which may wait.
 from __future__ import annotations
 
 import sqlite3
+import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +41,37 @@ _PATIENCE = 5_000
 _STEPS = 50_000
 
 
+class Turns:
+    """A lock whose waiters get it in the order in which they came."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._queue: deque[object] = deque()
+
+    def __len__(self) -> int:
+        """The number of threads that have the lock or wait for it."""
+        return len(self._queue)
+
+    @contextmanager
+    def turn(self, seconds: float) -> Iterator[None]:
+        """Holds the lock. Raises `TimeoutError` after waiting `seconds`."""
+        ticket = object()
+        with self._changed:
+            self._queue.append(ticket)
+            if not self._changed.wait_for(lambda: self._queue[0] is ticket, seconds):
+                self._leave(ticket)
+                raise TimeoutError
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._leave(ticket)
+
+    def _leave(self, ticket: object) -> None:
+        self._queue.remove(ticket)
+        self._changed.notify_all()
+
+
 class SqliteStore(peewee.SqliteDatabase, Store):
     """One file, bound by `open`."""
 
@@ -47,6 +80,9 @@ class SqliteStore(peewee.SqliteDatabase, Store):
     def __init__(self, steps: Sequence[Sequence[str]] = ()) -> None:
         super().__init__(None)
         self.steps = steps
+        self.turns = Turns()
+        """Of the workers that write. The loop writes without a turn: it never waits."""
+        self._worker = threading.local()
 
     def open(self, path: Path) -> None:
         """Opens or creates the file for this thread, at its newest version. Other threads connect by themselves.
@@ -69,7 +105,21 @@ class SqliteStore(peewee.SqliteDatabase, Store):
                 self.execute_sql(f"PRAGMA user_version = {version}")
 
     def atomic(self, lock_type: str = "IMMEDIATE", *arguments: Any, of: str = "", **options: Any) -> Any:
-        return super().atomic(lock_type, *arguments, **options)  # a read that became a write could not be retried
+        """A transaction. The outermost of a worker waits for its turn: SQLite's own lock lets a writer starve."""
+        work = super().atomic(lock_type, *arguments, **options)  # a read that became a write could not be retried
+        end = getattr(self._worker, "end", None)
+        is_write = lock_type == "IMMEDIATE" and not self.in_transaction()
+        return self._in_turn(work, end) if is_write and end is not None else work
+
+    @contextmanager
+    def _in_turn(self, work: AbstractContextManager[Any], end: float) -> Iterator[None]:
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(self.turns.turn(max(0.0, end - time.monotonic())))
+            except TimeoutError:
+                raise peewee.OperationalError("others have written to the database for too long") from None
+            with work:
+                yield
 
     def version(self) -> tuple[int, int]:
         (others,) = self.execute_sql("PRAGMA data_version").fetchone()
@@ -136,7 +186,7 @@ class SqliteStore(peewee.SqliteDatabase, Store):
         with self.connection_context():
             connection = self.connection()
             connection.execute(f"PRAGMA busy_timeout = {_PATIENCE}")
-            end = time.monotonic() + seconds
+            self._worker.end = end = time.monotonic() + seconds
             connection.set_progress_handler(lambda: time.monotonic() > end, _STEPS)
             try:
                 return work()
@@ -145,6 +195,7 @@ class SqliteStore(peewee.SqliteDatabase, Store):
                     raise peewee.OperationalError(str(error)) from error
                 raise TimedOut(f"the query took longer than {seconds:g} s") from error
             finally:
+                self._worker.end = None
                 connection.set_progress_handler(None, 0)
 
 
