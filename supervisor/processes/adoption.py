@@ -86,7 +86,7 @@ def _latest_generation(name: str, tagged: list[TaggedProcess]) -> int:
 def _removed(name: str, context: SupervisionContext) -> Process:
     """A process that is no longer configured: its launch settings are unknown, but it can be stopped."""
 
-    async def no_dependencies(_: str) -> None:
+    async def no_dependencies(_: str, __: int) -> None:
         """It is never started again."""
 
     return Process(ProcessSpec(name, ("",)), context, no_dependencies)

@@ -28,10 +28,13 @@ class AutomaticRestarts(ProcessState):
         self,
         spec: ProcessSpec,
         context: SupervisionContext,
-        start_dependencies: Callable[[str], Awaitable[None]],
+        start_dependencies: Callable[[str, int], Awaitable[None]],
         record: Record | None = None,
     ) -> None:
-        """`start_dependencies` starts the dependencies of a process and waits for them; it raises `Failed`."""
+        """`start_dependencies` starts the dependencies of a process for a request and waits for them.
+
+        It raises `Failed`.
+        """
         super().__init__(spec, context, record)
         self._start_dependencies = start_dependencies
         self._queue = asyncio.Lock()
@@ -85,7 +88,7 @@ class AutomaticRestarts(ProcessState):
     async def _restart_by_policy(self, restart: asyncio.Task[Any] | None) -> None:
         problem: Problem | None = None
         try:
-            await self._start_dependencies(self.name)
+            await self._start_dependencies(self.name, next_request())
         except Problem as failure:
             problem = failure
         async with self._queue:

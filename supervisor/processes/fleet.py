@@ -181,15 +181,20 @@ class Fleet:
         finally:
             await self._context.event_writer.ensure_stored()
 
-    async def _start_dependencies(self, name: str) -> None:
-        """Starts the dependencies of a process and waits for them, `start-timeout` at most. Raises `Failed`."""
+    async def _start_dependencies(self, name: str, request: int) -> None:
+        """Starts the dependencies of a process and waits for them, `start-timeout` at most. Raises `Failed`.
+
+        A dependency that was stopped since the request is not started.
+        """
         spec = self.get(name).spec
         if not spec.depends_on:
             return
         try:
             delay = max(self.get(dependency.process).spec.start_delay for dependency in spec.depends_on)
             async with asyncio.timeout(spec.start_timeout + delay):
-                await _gather_or_cancel(self._start_dependency(name, dependency) for dependency in spec.depends_on)
+                await _gather_or_cancel(
+                    self._start_dependency(name, dependency, request) for dependency in spec.depends_on
+                )
         except TimeoutError:
             missing = [d.process for d in spec.depends_on if not _satisfies(self.get(d.process), d.condition)]
             raise Failed(
@@ -197,13 +202,13 @@ class Fleet:
                 "START_FAILED",
             ) from None
 
-    async def _start_dependency(self, name: str, dependency: Dependency) -> None:
+    async def _start_dependency(self, name: str, dependency: Dependency, request: int) -> None:
         process, condition = self.get(dependency.process), dependency.condition
         if condition is Condition.COMPLETED and process.has_completed:
             return
         if not process.live and not process.waits_for_restart:
             try:
-                await self.start_once(process, next_request(), Cause("dependency"))
+                await self.start_once(process, request, Cause("dependency"))
             except Problem as problem:
                 if not process.waits_for_restart:
                     failure = StartCalledOff if isinstance(problem, StartCalledOff) else Failed

@@ -91,9 +91,9 @@ class Process(InstanceLifecycle):
             started.cancel()
 
     def _job_started_since(self, request: int) -> StartAttempt | None:
-        """The start of a job that came after `request`: it ran for a dependent, and one request runs it once."""
+        """The start of a job for `request` or a later one: it ran for a dependent, and one request runs it once."""
         attempt = self.attempt
-        return attempt if self.spec.is_job and attempt is not None and attempt.request > request else None
+        return attempt if self.spec.is_job and attempt is not None and attempt.request >= request else None
 
     def _fail_by_request(self, failure: Problem, cause: Cause) -> None:
         if cause.trigger != "dependency":
@@ -204,7 +204,7 @@ class Process(InstanceLifecycle):
             return None
         attempt.phase = Phase.DEPENDENCY
         try:
-            await attempt.unless_called_off(self._start_dependencies(self.name))
+            await attempt.unless_called_off(self._start_dependencies(self.name, attempt.request))
         except StartCalledOff:
             raise
         except Problem as problem:

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from conftest import Answer, Serve, Server, marks, wait_for
+
+from models.supervision.process import Dependency, ProcessSpec
+from supervisor.processes.fleet import Fleet
+from supervisor.processes.instance import StartCalledOff, next_request
+
+if TYPE_CHECKING:
+    from supervisor.processes.context import SupervisionContext
 
 SLEEPER: dict[str, Any] = {"command": "sleep 1000"}
 
@@ -133,3 +141,18 @@ def test_a_dependency_that_is_late_makes_a_failed_start_that_is_retried(serve: S
     assert server.do("start", "web").status == 500
     assert server.moves("web")[:2] == ["starting", "failed_to_start"]
     server.until("web", "running")
+
+
+def test_a_dependency_that_was_stopped_since_the_request_is_not_started_for_it() -> None:
+    async def start() -> None:
+        specs = {
+            "base": ProcessSpec("base", ("sleep", "1000")),
+            "web": ProcessSpec("web", ("sleep", "1000"), depends_on=(Dependency("base"),)),
+        }
+        fleet = Fleet(specs, cast("SupervisionContext", None), {})  # nothing is started
+        request = next_request()
+        fleet.get("base").call_off(next_request())
+        with pytest.raises(StartCalledOff, match="base was stopped"):
+            await fleet._start_dependencies("web", request)
+
+    asyncio.run(start())
