@@ -171,7 +171,9 @@ def pages_with_their_files(copy: Copy, asked: argparse.Namespace) -> None:
 def a_process_started_and_stopped(copy: Copy, asked: argparse.Namespace) -> None:
     assert copy.ask("POST", "/api/v1/processes/start/sleeper").status == 200
     pid = copy.until("running")["pid"]
-    environment = Path(f"/proc/{pid}/environ").read_bytes()
+    file = Path(f"/proc/{pid}/environ")
+    wait_for(file.read_bytes, "an environment")  # the kernel shows it a moment after the program is executed
+    environment = file.read_bytes()
     assert b"PATH=" in environment
     assert not OURS_ALONE.search(environment), environment
     assert copy.ask("POST", "/api/v1/processes/stop/sleeper").status == 200

@@ -81,7 +81,8 @@ def write(entries: list[Entry]) -> None:
 
 
 def passes(which: Filter, entry: Entry) -> bool:
-    return which.status in (None, entry.new) and which.process in (None, entry.process)
+    is_named = which.process in (None, entry.process) and which.text.lower() in entry.process.lower()
+    return which.status in (None, entry.new) and is_named
 
 
 def naively(entries: list[Entry], paging: Paging, which: Filter) -> list[Entry]:

@@ -393,7 +393,7 @@ REFUSED = {
     "a test report": ("<testsuites/>", "JUnit is a test report, not a coverage report"),
     "go's tests": ('{"Action":"run","Package":"p"}', "go test -json is a test report"),
     "nothing": ("", "empty"),
-    "words": ("TOTAL 87%", "no XML"),
+    "words": ("TOTAL 87%", "not XML"),
     "half a file": (jacoco()[:-5], "cut short"),
     "an entity": ('<!DOCTYPE report [<!ENTITY a "b">]><report/>', "declares an entity"),
 }

@@ -262,7 +262,7 @@ BAD_JSON = {
     "no number": ('{"results": {\n"x": NaN}}', 2, "JSON"),
     "nesting": ('{"results": {"x": ' + "[" * 100_000, 1, "200 deep"),
     "no tests": ('{"results": {"x": 1}}', None, "neither"),
-    "a list": ("[1]", None, "not a format"),
+    "a list": ("[1]", None, "not a supported format"),
 }
 
 

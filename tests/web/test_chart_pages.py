@@ -455,7 +455,7 @@ def test_a_release_is_installed_upgraded_compared_rolled_back_and_uninstalled(
         one.get_by_role("button", name="Install", exact=True).click()  # the key is known in this tab now
         one.get_by_role("heading", name="door", exact=True).wait_for()
         one.get_by_role("link", name="Upgrade, roll back, uninstall").click()
-        one.get_by_label("Values").fill("colour: blue")
+        one.get_by_role("textbox", name="Values").fill("colour: blue")
         upgrade = one.locator("form", has=one.locator("[value=upgrade]"))
         upgrade.get_by_role("button", name="Preview").click()
         one.locator(".diff .add", has_text="blue").wait_for()
