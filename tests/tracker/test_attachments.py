@@ -7,7 +7,7 @@ import hashlib
 import io
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from models.tracker.attachment_files import INLINE, OTHER, TEXT, AttachmentFolde
 from models.tracker.reports.base import Case, Limits
 from models.tracker.reports.detect import read_tests
 from models.tracker.staging import references
+from models.tracker.tables import reports
 from supervisor.clock import Clock
 from supervisor.tracker.attachments import Attachments
 
@@ -310,9 +311,14 @@ def test_no_file_without_a_row_remains_after_a_kill(serve: Serve, tmp_path: Path
     assert Server.is_on_postgresql or not (folder / "incoming-0123").exists()  # another node may write it
 
 
+async def in_store(work: Callable[[], Any]) -> Any:
+    """In a worker whose connection is closed."""
+    return await asyncio.to_thread(reports.run_with_timeout, work, 60)
+
+
 def test_the_content_of_an_upload_that_failed_is_removed(tmp_path: Path) -> None:
     folder = AttachmentFolder(tmp_path / "attachments")
-    made = Attachments(tmp_path / "attachments", Settings(), Clock(), asyncio.to_thread)
+    made = Attachments(tmp_path / "attachments", Settings(), Clock(), in_store)
     (tmp_path / "file").write_bytes(b"content")
     (staged,), warnings = made.stage([("a.txt", tmp_path / "file", 7)])
     folder.keep(staged)  # then the transaction failed
