@@ -79,6 +79,7 @@ def bomb() -> bytes:
         (gzip.compress(b"x" * 100), "it ends within a file"),
         (archive({"a.py": b"x" * 900})[:-40], "it (ends within a file|is not a tar.gz)"),
     ],
+    ids=["text", "gzip of text", "short", "cut"],
 )
 def test_what_is_no_archive_is_refused(data: bytes, reason: str) -> None:
     with pytest.raises(BadArchive, match=reason):
