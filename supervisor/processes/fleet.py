@@ -313,7 +313,7 @@ class Fleet:
         failed = await self._for_each(removed, lambda process: self._retire(process, needed), reverse=True)
         self._processes = {name: one for name, one in self._processes.items() if one.live or not one.retired}
         failed += await self._for_each(live, Process.restart_if_running)
-        later = [process for process in new if self._has_delay(process)]
+        later = [process for process in new if _has_delay(process, self)]
         self._tasks.start(self._start_marked(later))
         at_once = [process for process in new if process not in later]
         failed += await self.start_each(at_once, next_request(), AUTO, delayed=True)
@@ -324,11 +324,6 @@ class Fleet:
             restarted=[process.name for process in live if process.live],
             failed=failed,
         )
-
-    def _has_delay(self, process: Process) -> bool:
-        """Whether its start waits for a `start-delay`, its own or one of a dependency that does not run."""
-        needed = (self.get(dependency.process) for dependency in process.spec.depends_on)
-        return process.spec.start_delay > 0 or any(not other.live and self._has_delay(other) for other in needed)
 
     def preview(self, specs: Mapping[str, ProcessSpec], auto_start: bool) -> Reload:
         """Returns what `reload` would do, and does nothing."""
@@ -362,6 +357,12 @@ class Fleet:
         retired = {name: process for name, process in kept.items() if process.retired}  # until they are gone
         self._processes = {name: kept.get(name) or self._make(spec) for name, spec in specs.items()} | retired
         self.on_specs_changed()
+
+
+def _has_delay(process: Process, fleet: Fleet) -> bool:
+    """Whether its start waits for a `start-delay`, its own or one of a dependency that does not run."""
+    needed = (fleet.get(dependency.process) for dependency in process.spec.depends_on)
+    return process.spec.start_delay > 0 or any(not other.live and _has_delay(other, fleet) for other in needed)
 
 
 def _report_failure(_: str, error: BaseException) -> None:
