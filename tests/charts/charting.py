@@ -34,7 +34,7 @@ spec: {restartPolicy: Never, containers: [{name: a, image: b}]}
 
 
 OLD_HELM = "helm3.14"
-"""A helm before 3.18; tested if PILOTHOUSE_OLD_HELM is its path."""
+"""helm before version 3.18; tested if PILOTHOUSE_OLD_HELM is its path."""
 OLD_HELMS = [OLD_HELM] if "PILOTHOUSE_OLD_HELM" in os.environ else []
 
 

@@ -153,7 +153,7 @@ def begun(port: int) -> socket.socket:
 
 def test_a_change_that_a_killed_server_leaves_behind_can_say_that_it_failed(tmp_path: Path) -> None:
     """helm says that it was cancelled before it writes that down; with a broken pipe it never came to the second."""
-    result = tmp_path / "told"
+    result = tmp_path / "is-over"
     text = f"trap 'echo cancelled; echo so >&2; touch {result}; exit 1' TERM; touch {tmp_path}/on; sleep 60 & wait\n"
     temp = tmp_path / "temp"
     svc = {

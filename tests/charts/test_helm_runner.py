@@ -126,10 +126,10 @@ def test_a_reading_one_that_takes_too_long_is_ended_though_it_will_not_go(tmp_pa
 
 def test_a_changing_one_is_asked_and_has_the_time_to_say_so(tmp_path: Path) -> None:
     """SIGTERM only: it writes down that the change failed. A killed one would leave the release pending."""
-    runner = RunnerFixture(tmp_path, "trap 'sleep 1; touch told; exit 1' TERM; sleep 60 & wait")
+    runner = RunnerFixture(tmp_path, "trap 'sleep 1; touch is-over; exit 1' TERM; sleep 60 & wait")
     with pytest.raises(TimedOut):
         runner.once(Bounds(0.3, "timeout", TimedOut, lambda: None))
-    assert len(list(tmp_path.glob("run*/told"))) == 1
+    assert len(list(tmp_path.glob("run*/is-over"))) == 1
 
 
 def test_output_beyond_its_bound_ends_a_reading_one(tmp_path: Path) -> None:
@@ -139,10 +139,10 @@ def test_output_beyond_its_bound_ends_a_reading_one(tmp_path: Path) -> None:
 
 
 def test_output_beyond_its_bound_does_not_end_a_changing_one(tmp_path: Path) -> None:
-    runner = RunnerFixture(tmp_path, "head -c 500000 /dev/zero; sleep 0.2; touch told", max_output=Size(1000))
+    runner = RunnerFixture(tmp_path, "head -c 500000 /dev/zero; sleep 0.2; touch is-over", max_output=Size(1000))
     with pytest.raises(Unprocessable, match=r"svc\.helm\.max-output"):
         runner.once(Bounds(20, "timeout", TimedOut, lambda: None))
-    assert len(list(tmp_path.glob("run*/told"))) == 1
+    assert len(list(tmp_path.glob("run*/is-over"))) == 1
 
 
 def test_a_reading_one_ends_within_a_second_when_nobody_waits_for_it(tmp_path: Path) -> None:
@@ -275,14 +275,14 @@ def test_another_helm_in_its_place_is_noticed(tmp_path: Path) -> None:
 
 
 def test_stopping_asks_those_that_change_something_and_waits(tmp_path: Path) -> None:
-    runner = RunnerFixture(tmp_path, "trap 'sleep 0.5; touch told; exit 1' TERM; touch on; sleep 60 & wait")
+    runner = RunnerFixture(tmp_path, "trap 'sleep 0.5; touch is-over; exit 1' TERM; touch on; sleep 60 & wait")
 
     async def work(helm: Helm) -> None:
         task = asyncio.create_task(helm.run(["do"], runner.empty(), Bounds(60, "timeout", TimedOut, lambda: None)))
         while not list(tmp_path.glob("run*/on")):
             await asyncio.sleep(0.01)
         await helm.close()
-        assert list(tmp_path.glob("run*/told"))
+        assert list(tmp_path.glob("run*/is-over"))
         assert (await task).exit.code == 1
 
     runner.run(work)

@@ -1,4 +1,4 @@
-"""A server with something of everything in it, for whoever holds it against its interface document."""
+"""A server with data of every kind, to be compared with its interface document."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def written(has_cluster: bool = True, **settings: Any) -> Json:
 
 @contextlib.contextmanager
 def stage(folder: Path, kubeconfig: Path | None = None) -> Iterator[Stage]:
-    """A server that is prepared. Its hub is a page of ours that knows one package."""
+    """A prepared server. Its hub is a page of the tests that has one package."""
     with places.web() as web:
         web.serve((CHART, "0.1.0", CHARTED), (CHART, "0.2.0", charting.chart(CHART, "0.2.0")))
         web.pages["/api/v1/packages/search"] = json.dumps({"packages": []}).encode()

@@ -233,14 +233,14 @@ def test_the_executable_speaks_to_postgresql(executable: Path, tmp_path: Path) -
 def test_children_get_the_library_path_that_it_was_given(executable: Path, tmp_path: Path) -> None:
     (tmp_path / "pilothouse.yaml").write_text(
         "server: {port: 0}\n"
-        "supervisor: {processes: {one: {auto-start: true, command: [sh, -c, 'env > draft; mv draft told']}}}\n"
+        "supervisor: {processes: {one: {auto-start: true, command: [sh, -c, 'env > draft; mv draft result']}}}\n"
     )
     environ = {"XDG_CACHE_HOME": str(tmp_path), "LD_LIBRARY_PATH": "/given", "PATH": os.environ["PATH"]}
     with subprocess.Popen([executable], cwd=tmp_path, env=environ, stderr=subprocess.DEVNULL) as server:
-        wait_for((tmp_path / "told").exists, about="a child that says what it has")
+        wait_for((tmp_path / "result").exists, about="a child that wrote its environment")
         server.send_signal(signal.SIGTERM)
         assert server.wait(60) == 0
-    result = (tmp_path / "told").read_text()
+    result = (tmp_path / "result").read_text()
     assert re.findall("^LD_LIBRARY_PATH.*", result, re.MULTILINE) == ["LD_LIBRARY_PATH=/given"]
     assert "_PYI" not in result
     assert "PILOTHOUSE_LD" not in result

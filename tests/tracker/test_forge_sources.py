@@ -181,9 +181,9 @@ def test_only_members_see_the_file_of_a_public_project(server: Server, double: D
     uploaded = Uploaded(server, "public", None, REPOSITORIES["github"].format(port=double.web.port))
     assert uploaded.shown()["source"] == CODE
     with written.store_of(server):
-        stranger, member = written.user("no-member"), written.user("a-reader")
+        other, member = written.user("no-member"), written.user("a-reader")
         written.member(written.project_named("public"), member, "READ")
-        headers, reader = written.token(stranger), written.token(member)
+        headers, reader = written.token(other), written.token(member)
     assert uploaded.shown(**reader)["source"] == CODE
     assert server.get(f"{API}{uploaded.file}", **reader).headers["Cache-Control"] == "private, no-store"
     double.web.seen.clear()
