@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -158,7 +159,8 @@ def crowd(server: Server, path: str) -> float:
 
 
 @contextmanager
-def staged(helm: str, releases: int, revisions: int) -> Iterator[tuple[Side, Cluster]]:
+def with_cluster(fill_it: Callable[[Cluster], None], **svc: Any) -> Iterator[tuple[Server, Cluster, Path]]:
+    """A server with these settings of `svc`, its cluster, and their folder; `fill_it` comes before the server."""
     with tempfile.TemporaryDirectory(prefix="ph-bench-") as name:
         place = Path(name)
         (place / "cluster").mkdir()
@@ -166,14 +168,23 @@ def staged(helm: str, releases: int, revisions: int) -> Iterator[tuple[Side, Clu
         server: Server | None = None
         try:
             cluster.start()
-            fill(cluster, SMALL, 1, 1)
-            fill(cluster, LARGE, releases, revisions)
-            server = Server(place, {"svc": {"kube": {"kubeconfig": str(cluster.kubeconfig)}}}, {}, []).start()
-            yield Side(server, helm, cluster, place), cluster
+            fill_it(cluster)
+            server = Server(place, {"svc": {**svc, "kube": {"kubeconfig": str(cluster.kubeconfig)}}}, {}, []).start()
+            yield server, cluster, place
         finally:
             if server is not None:
                 server.close()
             cluster.close()
+
+
+@contextmanager
+def staged(helm: str, releases: int, revisions: int) -> Iterator[tuple[Side, Cluster]]:
+    def fill_it(cluster: Cluster) -> None:
+        fill(cluster, SMALL, 1, 1)
+        fill(cluster, LARGE, releases, revisions)
+
+    with with_cluster(fill_it) as (server, cluster, place):
+        yield Side(server, helm, cluster, place), cluster
 
 
 def claimed(version: str, found: dict[str, Measured], goals: dict[str, float]) -> list[Claim]:

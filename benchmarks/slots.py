@@ -12,25 +12,21 @@ import argparse
 import http.client
 import statistics
 import sys
-import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "charts")]  # it is run as a program
 
 from charting import FULL, KEY, chart, multipart, tint  # noqa: E402
-from cluster import Cluster, programs  # noqa: E402
 from conftest import Server  # noqa: E402
 
 from benchmarks import claims, report  # noqa: E402
 from benchmarks.candidates import until  # noqa: E402
+from benchmarks.charts import with_cluster  # noqa: E402
 from benchmarks.claims import Claim  # noqa: E402
 
 API = "/api/v1"
@@ -104,30 +100,10 @@ def probe(server: Server) -> float:
     return statistics.quantiles(times, n=100)[98]
 
 
-@contextmanager
-def serving(helm: str, timeout: int) -> Iterator[Server]:
-    with tempfile.TemporaryDirectory(prefix="ph-bench-") as name:
-        place = Path(name)
-        (place / "cluster").mkdir()
-        cluster = Cluster(place / "cluster", programs())
-        server: Server | None = None
-        try:
-            cluster.start()
-            settings: dict[str, Any] = {
-                **FULL, "kube": {"kubeconfig": str(cluster.kubeconfig)},
-                "helm": {"binary": helm, "template-timeout": f"{timeout}s"},
-            }  # fmt: skip
-            server = Server(place, {"svc": settings}, {}, []).start()
-            yield server
-        finally:
-            if server is not None:
-                server.close()
-            cluster.close()
-
-
 def measure(options: argparse.Namespace) -> tuple[Waits, Waits, Counter[int]]:
     quiet, loaded = Waits(), Waits()
-    with serving(options.helm, options.timeout) as server:
+    helm = {"binary": options.helm, "template-timeout": f"{options.timeout}s"}
+    with with_cluster(lambda _: None, **FULL, helm=helm) as (server, _, _):
         install(server, "first")  # helm is detected, its caches are filled
         quiet.install = [install(server, f"quiet-{number}") for number in range(3)]
         quiet.probe = [probe(server)]

@@ -314,7 +314,8 @@ class Fleet:
         self._processes = {name: one for name, one in self._processes.items() if one.live or not one.retired}
         failed += await self._for_each(live, Process.restart_if_running)
         later = [process for process in new if _has_delay(process, self)]
-        self._tasks.start(self._start_marked(later))
+        if later:
+            self._tasks.start(self._start_marked(later))
         at_once = [process for process in new if process not in later]
         failed += await self.start_each(at_once, next_request(), AUTO, delayed=True)
         await self._context.event_writer.ensure_stored()
