@@ -89,7 +89,8 @@ def debian() -> bool:
 
 
 def minimal() -> bool:
-    smoke = ".venv/bin/python packing/smoke.py .venv/bin/python run.py"
+    python = "/pilothouse/.venv/bin/python"  # absolute: the server runs in a folder of its own
+    smoke = f"{python} packing/smoke.py {python} /pilothouse/run.py"
     return in_debian(NEEDED, "make .venv/run", smoke)
 
 
