@@ -201,7 +201,7 @@ async def serve(settings: Config, arguments: argparse.Namespace) -> None:
                 trim_memory()  # of what the imports and the configuration needed
                 services.start_marked()
                 services.systemd.ready()
-                services.systemd.watch(services.summary)
+                services.systemd.watch(services.supervision.summary)
                 await stop_requested.wait()
                 log.info("stopping")
                 services.systemd.stopping(settings.server.shutdown_timeout + _SHUTDOWN_MARGIN_SECONDS)

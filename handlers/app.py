@@ -35,6 +35,7 @@ from handlers.http.sse import Broadcast, Streams
 from handlers.mcp import handler as mcp
 from handlers.openapi import pages as openapi_pages
 from handlers.routing import API, ErrorDetails, Route, Service, StreamPath, owner, rule
+from handlers.server import system
 from handlers.supervision import (
     events,
     notices,
@@ -43,7 +44,6 @@ from handlers.supervision import (
     processes,
     schedules,
     selection,
-    system,
 )
 from handlers.supervision import pages as process_pages
 from handlers.supervision import streams as status_streams
@@ -182,9 +182,9 @@ class Application(tornado.web.Application):
         self.streams.statuses = Broadcast(status_streams.status_block)
         services.changes.subscribe(self.streams.statuses.publish)
         notice_stream = Broadcast(status_streams.notice_block)
-        services.notices.published.subscribe(notice_stream.publish)
-        runs = Runs(services)
-        services.runs.subscribe(runs.publish)
+        services.supervision.notices.published.subscribe(notice_stream.publish)
+        runs = Runs(services.tracker, services.clock)
+        services.tracker.updates.subscribe(runs.publish)
         operations = [operation for operation in OPERATIONS if operation.group not in (replaced or {})]
         self.tools = mcp.Tools(self, services, self.served, operations)
         arguments = {"services": services, "service": SUPERVISION, "streams": self.streams}
@@ -200,9 +200,9 @@ class Application(tornado.web.Application):
             xsrf_cookies=True,
             xsrf_cookie_name=xsrf_cookie(services),
             served=self.served,
-            listing=processes.Listing(services.fleet),
+            listing=processes.Listing(services.supervision.fleet),
             process_rows=process_table.ProcessRows(),
-            project_statuses=ProjectStatusCache(services),
+            project_statuses=ProjectStatusCache(services.tracker, services.config.tracker.quality_gate),
             kept_answers=KeptAnswers(),
             kept_answers_flights=SingleFlight(),
             interface_documents=SingleFlight(),
@@ -292,7 +292,7 @@ class Application(tornado.web.Application):
             raise NotFound("nothing is served at this path")
         if request.method not in methods(target):
             raise WrongMethod(f"the method {request.method} is not allowed here", methods(target))
-        if self.services.context.closing:
+        if self.services.is_closing:
             raise Unavailable("pilothouse is stopping")
         check_origin(request, self.services.config, target.rejects_cross_site_reads)
 

@@ -28,8 +28,11 @@ from models import errors
 from models.accounts.accounts import User
 from models.config.settings import Config
 from models.errors import Problem
-from models.supervision.process import TROUBLE
+from supervisor.charts.service import Charts
+from supervisor.clock import Clock
+from supervisor.processes.service import Supervision
 from supervisor.services import Services
+from supervisor.tracker.service import Tracker
 
 log = logging.getLogger("http")
 
@@ -96,6 +99,26 @@ class Base(CompressingHandler):
         self.caller = caller
         if caller.has_expired_session:
             self.clear_cookie(session_cookie(services))
+
+    @property
+    def config(self) -> Config:
+        return self.services.config
+
+    @property
+    def clock(self) -> Clock:
+        return self.services.clock
+
+    @property
+    def supervision(self) -> Supervision:
+        return self.services.supervision
+
+    @property
+    def charts(self) -> Charts:
+        return self.services.charts
+
+    @property
+    def tracker(self) -> Tracker:
+        return self.services.tracker
 
     @classmethod
     def body_limit(cls, config: Config) -> int:
@@ -208,7 +231,7 @@ class Base(CompressingHandler):
             message = error.log_message % error.args if error.log_message and error.args else error.log_message
         reason = _PHRASES.get(status) or http.HTTPStatus(status).phrase
         message = message or ("internal error; the log has details" if status == 500 else reason)
-        return ErrorDetails(self.services.clock.now(), self.request.path, status, reason, message, code)
+        return ErrorDetails(self.clock.now(), self.request.path, status, reason, message, code)
 
     def _failure_headers(self, error: object) -> None:
         if isinstance(error, errors.LoginNeeded):
@@ -347,7 +370,7 @@ def frame_key(handler: Base) -> tuple[object, ...]:
 
 
 def _is_failing(services: Services) -> bool:
-    return any(process.status in TROUBLE for process in services.fleet)
+    return services.supervision.has_trouble
 
 
 def set_page_headers(handler: Base) -> None:

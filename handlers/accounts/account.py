@@ -105,7 +105,7 @@ class ProfileTokens(ProfileForm):
 
     @shown_again
     async def post(self) -> None:
-        user, name, now = _user(self), field(self, "name"), self.services.clock.now()
+        user, name, now = _user(self), field(self, "name"), self.clock.now()
         scope, days = _scope(field(self, "scope")), _days(field(self, "expiresDays"))
         expires = None if days is None else now + days * _DAY_MICROSECONDS
         make = self.services.accounts.in_store
@@ -116,7 +116,7 @@ class ProfileTokens(ProfileForm):
 class ProfileTokenRevoke(ProfileForm):
     @shown_again
     async def post(self, token: str) -> None:
-        user, now = _user(self), self.services.clock.now()
+        user, now = _user(self), self.clock.now()
         await self.services.accounts.in_store(lambda: accounts.revoke_token(user.id, int(token), now))
         self.redirect(f"{self.prefix}/profile", status=303)
 
@@ -131,7 +131,7 @@ class ProfileSessionEnd(ProfileForm):
 
 async def show_profile(handler: Page, token: str | None = None) -> None:
     """Shows the profile, with a token that was just created."""
-    credential, now = _credential(handler), handler.services.clock.now()
+    credential, now = _credential(handler), handler.clock.now()
     user = credential.user
     sessions, tokens = await handler.services.accounts.in_store(
         lambda: (accounts.sessions_of(user.id, now), accounts.tokens_of(user.id))

@@ -60,7 +60,7 @@ class ChartPage(Page):
         operation = _OPERATIONS[tool]
         if operation.mutating:
             self._check_key()
-        work = self.services.charts.work(self.request)
+        work = self.charts.work(self.request)
         work.caller = helm_caller(self.caller)
 
         async def read_request() -> Any:
@@ -80,7 +80,7 @@ class ChartPage(Page):
 
         Raises `Denied`, `Unauthenticated`.
         """
-        config = self.services.config
+        config = self.config
         check_charts_open(config)
         has_key = self.caller.has_chart_key or is_chart_key(self.field("key").encode(), config)
         admit(evolve(self.caller, has_chart_key=has_key), CHANGE_CHARTS, config)
@@ -89,15 +89,15 @@ class ChartPage(Page):
     def closed(self) -> str:
         """The reason why charts cannot be changed; empty if they can."""
         try:
-            check_charts_open(self.services.config)
+            check_charts_open(self.config)
         except Denied as problem:
             return problem.message
         return ""
 
     def reads(self) -> Reads | None:
         """Reads releases of the cluster; `None` without a cluster."""
-        work = self.services.charts.work(self.request)
-        return work.reads if self.services.charts.has_cluster(work.target) else None
+        work = self.charts.work(self.request)
+        return work.reads if self.charts.has_cluster(work.target) else None
 
     def field(self, name: str) -> str:
         """A field of the form. Blanks around values and passwords are kept."""
@@ -113,14 +113,14 @@ class ChartPage(Page):
         return {name: True for name in names if self.field(name)}
 
     def show(self, template: str, **values: Any) -> None:
-        config = self.services.config
+        config = self.config
         helpers = {
             "moment": moment,
             "release_state": release_state,
             "closed": self.closed,
             "requires_key": config.svc.rest.access_interceptor.enabled,
             "key_header": config.svc.security.api_key_header,
-            "has_helm": not self.services.charts.helm.is_missing,
+            "has_helm": not self.charts.helm.is_missing,
         }
         write_page(self, template, **helpers, **values)
 

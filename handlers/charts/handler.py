@@ -86,7 +86,7 @@ class ChartHandler(Base):
         if accepts(self.request, JSON):
             self.operation = self.operation.as_json()
         try:
-            self.work = self.services.charts.work(self.request)
+            self.work = self.charts.work(self.request)
             self.work.caller = helm_caller(self.caller)
             self.operation.check_cluster(self.work)
             self._expect_body()
@@ -173,7 +173,7 @@ class ChartHandler(Base):
 
     def _check_names(self, body: Mapping[str, Any], *parts: str) -> None:
         """Raises `Invalid` for an unknown or doubled parameter, and for an unknown field of the body."""
-        if self.services.config.svc.rest.unknown_fields == "REFUSE":
+        if self.config.svc.rest.unknown_fields == "REFUSE":
             check_names(self.operation.request_type, self.request.query_arguments, body)
             lists = {declared.json_name for declared in self.operation.inputs if declared.type is tuple}
             for name, values in self.request.query_arguments.items():
@@ -191,7 +191,7 @@ class ChartHandler(Base):
         """A large object is parsed in a worker."""
         if len(content) <= _MAX_INLINE_BYTES:
             return json_object(content, what)
-        return await self.services.charts.workers.run(json_object, content, what)
+        return await self.charts.workers.run(json_object, content, what)
 
     async def _send(self, value: Any) -> None:
         self.set_status(self.operation.status)

@@ -71,7 +71,7 @@ class Releases(ChartPage):
 
         An account that may not list Secrets of all namespaces gets the releases of `namespace`.
         """
-        known = await self.services.charts.overview.newest(reads)
+        known = await self.charts.overview.newest(reads)
         if known.problem is None:
             return known.releases, ""
         if known.problem.code == DENIED:

@@ -135,7 +135,7 @@ class OneRelease(ChartPage):
         return {"tests": await self.run("helm_test", {"name": name}, query)}
 
     async def _manifest(self, namespace: str, name: str, revision: int) -> str:
-        work = self.services.charts.work(self.request)
+        work = self.charts.work(self.request)
         return await work.reads.manifest_of(namespace, name, revision)
 
     # The page
@@ -224,7 +224,7 @@ class OneRelease(ChartPage):
 
     async def _offers(self, row: HistoryRow) -> list[tuple[str, str]]:
         """Charts of the same name in the repositories, each with its newest stable version."""
-        repositories, offers = self.services.charts.repositories, []
+        repositories, offers = self.charts.repositories, []
         chart = _CHART_AND_VERSION.fullmatch(row.chart)
         for source in repositories.all()[:_MAX_OFFERS]:
             if chart is None:
@@ -273,7 +273,7 @@ class NewRelease(ChartPage):
     async def _page(self, form: dict[str, str], failure: str = "", preview: Release | None = None) -> None:
         known = None
         if reads := self.reads():
-            known = await self.services.charts.overview.lately(reads)
+            known = await self.charts.overview.lately(reads)
         namespaces = {release.namespace for release in known.releases} if known else set()
         self.show(
             "charts/release_new.html",

@@ -78,7 +78,7 @@ class Repositories(ChartPage):
         keyword: str = "",
     ) -> None:
         results, problem = await self._search(keyword)
-        repositories = self.services.charts.repositories
+        repositories = self.charts.repositories
         sources, faults = repositories.all(), repositories.faults
         query = {} if keyword else self.query()
         wanted = read_table(f"{self.prefix}/repositories", query, _SORTS, _STATES, status_label="Index")
@@ -110,7 +110,7 @@ class Repositories(ChartPage):
         """The charts of all repositories whose name contains the text: the repository, and the name."""
         if not text:
             return []
-        charts = self.services.charts.repositories
+        charts = self.charts.repositories
         return await charts.stored(lambda: catalogue.charts_named(text, _MAX_CHARTS))
 
     async def _search(self, keyword: str) -> tuple[list[HubItem], str]:
@@ -149,7 +149,7 @@ class OneRepository(ChartPage):
         text = query.get("q", "").strip().lower()
         charts = await asyncio.to_thread(_matching, raw, text)
         number = whole("page", query.get("page") or "0", 0, 100_000)
-        source = next((repo for repo in self.services.charts.repositories.all() if repo.name == name), None)
+        source = next((repo for repo in self.charts.repositories.all() if repo.name == name), None)
         self.show(
             "charts/repository.html",
             name=name,

@@ -129,7 +129,7 @@ class ToolHandler(Base):
     def prepare(self) -> None:
         if not self.transports:
             raise NotFound("nothing is served at this path")
-        if reason := why_disabled(self.services.config):
+        if reason := why_disabled(self.config):
             raise NotFound(reason)
         if self.request.method not in self._allowed():
             raise WrongMethod(f"the method {self.request.method} is not allowed here", self._allowed())

@@ -36,7 +36,7 @@ from models.errors import TimedOut, Unavailable
 from supervisor.charts.service import Charts
 from supervisor.children.child import Children
 from supervisor.logging import set_up_logging
-from supervisor.services import inherited
+from supervisor.processes.service import inherited
 
 _BUSY_TIMEOUT_MILLISECONDS = 5_000
 _CONNECT_SECONDS = 10.0

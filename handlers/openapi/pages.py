@@ -17,7 +17,7 @@ from handlers.http.permissions import READ
 from handlers.openapi import reference
 from handlers.openapi.document import Document
 from handlers.routing import Route, Service
-from handlers.supervision.system import common_routes
+from handlers.server.system import common_routes
 from handlers.tracker import badges
 from models.errors import NotFound
 from supervisor.single_flight import SingleFlight
@@ -45,10 +45,8 @@ class Api(Base):
     def document(self) -> dict[str, Any]:
         services: tuple[Service, ...] = self.settings["served"]
         requested = [service for service in services if not self.prefix or service.prefix == self.prefix]
-        has_cluster = self.services.charts.groups()["releases"]
-        return Document(self.services.config, [*requested, shared_endpoints(requested[0])], has_cluster).write(
-            self.prefix
-        )
+        has_cluster = self.charts.groups()["releases"]
+        return Document(self.config, [*requested, shared_endpoints(requested[0])], has_cluster).write(self.prefix)
 
 
 class ApiYaml(Api):

@@ -44,7 +44,7 @@ class Listing(Base):
 
     async def answer(self, sorts: Mapping[str, str], which: Filter | None = None, clamp: bool = False) -> None:
         asked = paging(self.query(), sorts, clamp)
-        self.reply(serializers.event_page(await self.services.history.page(asked, which)))
+        self.reply(serializers.event_page(await self.supervision.history.page(asked, which)))
 
 
 class Events(Listing):
@@ -97,7 +97,7 @@ class ByProcess(Listing):
 
     async def get(self, name: str) -> None:
         which = Filter(process=name)
-        if name not in self.services.fleet and not await self.services.history.count(which):
+        if name not in self.supervision.fleet and not await self.supervision.history.count(which):
             raise NotFound(f"there is no process {name}, nor has there been one", "PROCESS_NOT_FOUND")
         await self.answer(serializers.EVENT_SORTS, which, clamp=True)
 
@@ -107,7 +107,7 @@ class Count(Base):
     endpoints: ClassVar = {"GET": Endpoint("How many events there are, by status", dict[str, int], name="event_count")}
 
     async def get(self) -> None:
-        self.reply(await self.services.history.counts())
+        self.reply(await self.supervision.history.counts())
 
 
 class Event(Base):
@@ -124,7 +124,7 @@ class Event(Base):
     }
 
     async def get(self, id: str) -> None:
-        self.reply(serializers.event_entry(await self.services.history.get(whole("id", id, -INT64, INT64))))
+        self.reply(serializers.event_entry(await self.supervision.history.get(whole("id", id, -INT64, INT64))))
 
 
 routes: list[Route] = [

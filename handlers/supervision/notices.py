@@ -38,7 +38,7 @@ class Notices(Base):
         query = self.query()
         asked = paging({"sortBy": "time", **query}, {"time": "time"})
         name, process = query.get("name") or None, query.get("process") or None
-        self.reply(serializers.notice_page(await self.services.notices.page(asked, name, process)))
+        self.reply(serializers.notice_page(await self.supervision.notices.page(asked, name, process)))
 
 
 routes: list[Route] = [(r"/processes/notices", Notices)]

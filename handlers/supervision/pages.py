@@ -60,8 +60,8 @@ class Processes(Page):
     permission = READ
 
     async def get(self) -> None:
-        await self.services.event_writer.stored_soon()
-        fleet, meter = list(self.services.fleet), self.services.meter
+        await self.supervision.event_writer.stored_soon()
+        fleet, meter = list(self.supervision.fleet), self.supervision.meter
         statuses = [status.value for status in STATUSES]
         wanted = read_table(f"{self.prefix}/processes", self.query(), process_table.SORTS, statuses, ("select",))
         table, shown = await process_table.select(*self._selected(wanted, fleet), meter)
@@ -97,7 +97,7 @@ class Processes(Page):
             await self._change_selected(verb, names)
         else:
             calls = {"start": group_calls.start_all, "stop": group_calls.stop_all, "restart": group_calls.restart_all}
-            await calls[verb](self.services.fleet, self.services.scheduler)
+            await calls[verb](self.supervision.fleet, self.supervision.scheduler)
         self.redirect(f"{self.prefix}/processes", status=303)
 
     async def _change_selected(self, verb: str, names: Sequence[str]) -> None:
@@ -105,9 +105,9 @@ class Processes(Page):
         if not names:
             raise Invalid("no process is selected")
         for name in names:
-            self.services.fleet.get(name)
+            self.supervision.fleet.get(name)
         calls = {"start": group_calls.start, "stop": group_calls.stop, "restart": group_calls.restart}
-        failures = [one.message for one in await calls[verb](self.services.fleet, names) if one.outcome == "failed"]
+        failures = [one.message for one in await calls[verb](self.supervision.fleet, names) if one.outcome == "failed"]
         if failures:
             raise Failed("; ".join(failures))
 
@@ -124,23 +124,23 @@ class ProcessPage(Page):
     permission = READ
 
     async def get(self, name: str) -> None:
-        await self.services.event_writer.stored_soon(name)
-        process = self.services.fleet.get(name)
-        usage = (await self.services.meter.read([process])).get(name)
-        page = await self.services.history.page(Paging(size=_MAX_TIMELINE_EVENTS), Filter(process=name))
-        has_runs = process.spec.has_runs or self.services.context.runs.last(name) is not None
-        runs = await self.services.context.runs.page(name, Paging(size=_MAX_RUNS)) if has_runs else None
+        await self.supervision.event_writer.stored_soon(name)
+        process = self.supervision.fleet.get(name)
+        usage = (await self.supervision.meter.read([process])).get(name)
+        page = await self.supervision.history.page(Paging(size=_MAX_TIMELINE_EVENTS), Filter(process=name))
+        has_runs = process.spec.has_runs or self.supervision.context.runs.last(name) is not None
+        runs = await self.supervision.context.runs.page(name, Paging(size=_MAX_RUNS)) if has_runs else None
         write_page(
             self,
             "supervision/process.html",
             process=process,
-            row=row_of(process, self.services.context.prober),
+            row=row_of(process, self.supervision.context.prober),
             usage=usage_texts(usage),
             events=page.content,
             total=page.total,
-            spans=spans(page.content, self.services.clock.now()),
+            spans=spans(page.content, self.clock.now()),
             runs=runs,
-            schedule=self.services.scheduler.report(process),
+            schedule=self.supervision.scheduler.report(process),
             outcome=outcome_html,
             settings=_settings(process.spec),
             uptime=uptime_text(process),
@@ -148,7 +148,7 @@ class ProcessPage(Page):
             may_read_logs=self._may_read_logs(),
             dependents=self._related(process),
             log=self.query().get("log") or _preferred_log(process),
-            health=self.services.context.prober.report(name),
+            health=self.supervision.context.prober.report(name),
             health_text=health_text,
             status_of=layout.status_of,
             width=_TIMELINE_WIDTH,
@@ -157,21 +157,21 @@ class ProcessPage(Page):
 
     def _metrics(self, name: str) -> dict[str, object]:
         """The plots of CPU and memory."""
-        query, now = self.query(), self.services.clock.now() // _MICROS_PER_SECOND
+        query, now = self.query(), self.clock.now() // _MICROS_PER_SECOND
         shown = process_metrics.window(query, now)
-        series = self.services.metrics.of(name)
+        series = self.supervision.metrics.of(name)
         return {
             "window": shown,
             "plots": process_metrics.plots(series, shown),
             "metric_rows": process_metrics.rows(series, shown),
             "ranges": process_metrics.RANGES,
             "range": "" if "from" in query else query.get("range", "1h"),
-            "is_measured": bool(self.services.config.supervisor.metrics.interval),
+            "is_measured": bool(self.config.supervisor.metrics.interval),
         }
 
     def _related(self, process: Process) -> list[tuple[str, str, str]]:
         """The dependencies and the dependents of a process: the relation, the name and the status as HTML."""
-        fleet = self.services.fleet
+        fleet = self.supervision.fleet
         needed = [(f"needs, {one.condition.value}", one.process) for one in process.spec.depends_on]
         needing = [
             ("needed by", other.name)
@@ -182,17 +182,17 @@ class ProcessPage(Page):
 
     def _may_read_logs(self) -> bool:
         try:
-            admit(self.caller, READ_LOGS, self.services.config)
+            admit(self.caller, READ_LOGS, self.config)
         except Problem:
             return False
         return True
 
     async def post(self, name: str) -> None:
-        verb, fleet = _verb(self, *_VERBS, "pause", "resume"), self.services.fleet
+        verb, fleet = _verb(self, *_VERBS, "pause", "resume"), self.supervision.fleet
         if verb in _VERBS:
             await {"start": fleet.start, "stop": fleet.stop, "restart": fleet.restart}[verb](name)
         else:
-            await self.services.scheduler.pause(name, verb == "pause")
+            await self.supervision.scheduler.pause(name, verb == "pause")
         path = process_url(name) if self.get_body_argument("to", "") == "one" else "/processes"
         self.redirect(self.prefix + path, status=303)
 
@@ -213,7 +213,7 @@ class HistoryPage(Page):
         sort = serializers.EVENT_SORTS[table.sort_key or "eventTime"]
         requested = Paging(table.page, table.size, sort, table.descending or not table.sort)
         status = Status(table.status) if table.status else None
-        page = await self.services.history.page(requested, Filter(status, table.extra["process"] or None, table.q))
+        page = await self.supervision.history.page(requested, Filter(status, table.extra["process"] or None, table.q))
         table = evolve(table, total=page.total)
         is_by_time = requested.sort == "event_time" and requested.descending
         write_page(
@@ -231,7 +231,7 @@ class HistoryPage(Page):
         """The timelines of the processes with the latest of these changes, on one axis."""
         if not events:
             return []
-        start, end = events[-1].at, self.services.clock.now() if is_newest else events[0].at
+        start, end = events[-1].at, self.clock.now() if is_newest else events[0].at
         names = list(dict.fromkeys(entry.process for entry in events))[:_MAX_LANES]
         return [(name, spans([entry for entry in events if entry.process == name], end, start)) for name in names]
 

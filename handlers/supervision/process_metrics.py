@@ -167,9 +167,9 @@ class MetricsOfProcess(Base):
     }
 
     def get(self, name: str) -> None:
-        process = self.services.fleet.get(name)
-        shown = window(self.query(), self.services.clock.now() // _MICROS_PER_SECOND)
-        series = self.services.metrics.of(process.name)
+        process = self.supervision.fleet.get(name)
+        shown = window(self.query(), self.clock.now() // _MICROS_PER_SECOND)
+        series = self.supervision.metrics.of(process.name)
         points = [
             MetricPoint(
                 Instant(point.at * _MICROS_PER_SECOND),

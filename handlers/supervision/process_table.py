@@ -53,7 +53,7 @@ class ProcessRows:
 
     def _row(self, page: Page, process: Process, usage: Usage | None) -> bytes:
         cache = self._cache.setdefault(page.prefix, WeakKeyDictionary())
-        prober = page.services.context.prober
+        prober = page.supervision.context.prober
         shown = process.spec, process.record, process.restarts, process.live, prober.report(process.name)
         parts = cache.get(process)
         if parts is None or parts[0] != shown:
@@ -64,8 +64,8 @@ class ProcessRows:
             head, _, tail = row.partition(_PLACEHOLDER)
             parts = cache[process] = (shown, head, tail)
         cpu, memory = usage_texts(usage)
-        now = page.services.clock.now() // 1_000_000
-        spark = sparkline(page.services.metrics.of(process.name), now) if process.live else ""
+        now = page.clock.now() // 1_000_000
+        spark = sparkline(page.supervision.metrics.of(process.name), now) if process.live else ""
         return parts[1] + _USAGE_CELLS.format(uptime_text(process), spark, cpu, memory).encode() + parts[2]
 
 

@@ -20,7 +20,7 @@ from handlers.http.serializers import ProcessStatusInfo, ResponseMessage
 from handlers.openapi.describe import EVENT_STREAM, Endpoint, choice
 from handlers.routing import Route, StreamPath
 from handlers.supervision.selection import SELECT, selected_names
-from handlers.supervision.streams import LOG_PARAMETERS, LogStream, log_asked_for, log_file
+from handlers.supervision.streams import LOG_PARAMETERS, LogStream, StatusStream, log_asked_for, log_file
 from models.errors import Failed, Invalid
 from models.supervision.process import ProcessSpec
 from models.supervision.record import Record
@@ -110,13 +110,13 @@ class Processes(Base):
     async def get(self) -> None:
         if "select" in self.request.query_arguments:
             names = selected_names(self)
-            await self.services.event_writer.stored_soon()
-            self.reply([serializers.process_status(self.services.fleet.get(name)) for name in names])
+            await self.supervision.event_writer.stored_soon()
+            self.reply([serializers.process_status(self.supervision.fleet.get(name)) for name in names])
             return
         listing: Listing = self.settings["listing"]
         await listing.ready()
         told = listing.encoded()
-        await self.services.event_writer.stored_soon()
+        await self.supervision.event_writer.stored_soon()
         self.send(told, "application/json")
 
 
@@ -127,8 +127,8 @@ class Info(Base):
     }
 
     async def get(self, name: str) -> None:
-        told = serializers.process_status(self.services.fleet.get(name))
-        await self.services.event_writer.stored_soon(name)
+        told = serializers.process_status(self.supervision.fleet.get(name))
+        await self.supervision.event_writer.stored_soon(name)
         self.reply(told)
 
 
@@ -147,8 +147,8 @@ class HealthCheckInfo(Base):
     }
 
     def get(self, name: str) -> None:
-        process = self.services.fleet.get(name)
-        self.reply(serializers.process_health(process, self.services.context.prober.report(name)))
+        process = self.supervision.fleet.get(name)
+        self.reply(serializers.process_health(process, self.supervision.context.prober.report(name)))
 
 
 class Operation(Base):
@@ -169,42 +169,42 @@ class Start(Operation):
     endpoints: ClassVar = _one("Start", [400, 500])
 
     async def post(self, name: str) -> None:
-        self.reply(ResponseMessage(await self.services.fleet.start(name)))
+        self.reply(ResponseMessage(await self.supervision.fleet.start(name)))
 
 
 class Stop(Operation):
     endpoints: ClassVar = _one("Stop", [404, 500])
 
     async def post(self, name: str) -> None:
-        self.reply(ResponseMessage(await self.services.fleet.stop(name)))
+        self.reply(ResponseMessage(await self.supervision.fleet.stop(name)))
 
 
 class Restart(Operation):
     endpoints: ClassVar = _one("Restart", [400, 404, 500])
 
     async def post(self, name: str) -> None:
-        self.reply(ResponseMessage(await self.services.fleet.restart(name)))
+        self.reply(ResponseMessage(await self.supervision.fleet.restart(name)))
 
 
 class StartAll(Operation):
     endpoints: ClassVar = _all("Start", [409, 500])
 
     async def post(self) -> None:
-        self.reply(ResponseMessage(await group_calls.start_all(self.services.fleet, self.services.scheduler)))
+        self.reply(ResponseMessage(await group_calls.start_all(self.supervision.fleet, self.supervision.scheduler)))
 
 
 class StopAll(Operation):
     endpoints: ClassVar = _all("Stop", [404, 500])
 
     async def post(self) -> None:
-        self.reply(ResponseMessage(await group_calls.stop_all(self.services.fleet, self.services.scheduler)))
+        self.reply(ResponseMessage(await group_calls.stop_all(self.supervision.fleet, self.supervision.scheduler)))
 
 
 class RestartAll(Operation):
     endpoints: ClassVar = _all("Restart", [500])
 
     async def post(self) -> None:
-        self.reply(ResponseMessage(await group_calls.restart_all(self.services.fleet, self.services.scheduler)))
+        self.reply(ResponseMessage(await group_calls.restart_all(self.supervision.fleet, self.supervision.scheduler)))
 
 
 class Logs(Base):
@@ -227,7 +227,7 @@ class Logs(Base):
         path, lines = log_asked_for(self, name)
         is_download, with_backups = self._flag("download"), self._flag("backups")
         if is_download:
-            await self._download(log_file(self.services, name, self.query().get("stream") or "stdout"), with_backups)
+            await self._download(log_file(self.supervision, name, self.query().get("stream") or "stdout"), with_backups)
             return
         try:
             text = await asyncio.to_thread(lambda: tail(Path(path), lines)[0].decode("utf-8", "replace").encode())
@@ -251,7 +251,7 @@ class Logs(Base):
         if self.request.method == "HEAD":
             return
         try:
-            async for piece in self.services.logs.content(file, with_backups):
+            async for piece in self.supervision.logs.content(file, with_backups):
                 self.write(piece)
                 await self.flush()
         except OSError as error:
@@ -270,6 +270,7 @@ routes: list[Route] = [
     (r"/processes/group/start", StartAll),
     (r"/processes/group/stop", StopAll),
     (r"/processes/group/restart", RestartAll),
+    (r"/processes/stream", StatusStream),
     (r"/processes/logs/([^/]+)", LogStream, StreamPath),
     (r"/processes/logs/([^/]+)", Logs),
 ]

@@ -40,9 +40,9 @@ class Runs(Base):
 
     async def get(self, name: str) -> None:
         requested = paging({"sortBy": "id", **self.query()}, {"id": "id"})
-        page = await self.services.context.runs.page(name, requested)
+        page = await self.supervision.context.runs.page(name, requested)
         if not page.total:
-            self.services.fleet.get(name)  # raises NotFound
+            self.supervision.fleet.get(name)  # raises NotFound
         self.reply(details.run_page(page))
 
 
@@ -65,7 +65,7 @@ class ScheduleState(Base):
         paused = self.query().get("paused", "")
         if paused not in ("true", "false"):
             raise Invalid("paused must be true or false")
-        self.reply(ResponseMessage(await self.services.scheduler.pause(name, paused == "true")))
+        self.reply(ResponseMessage(await self.supervision.scheduler.pause(name, paused == "true")))
 
 
 routes: list[Route] = [

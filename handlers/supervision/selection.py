@@ -42,14 +42,14 @@ _TO = choice("to", "The main process alone, or its whole process group", ["main"
 
 def groups(handler: Base) -> dict[str, Group]:
     """The groups of all processes, by name."""
-    specs = [process.spec for process in handler.services.fleet]
-    return groups_of(specs, handler.services.config.supervisor.groups)
+    specs = [process.spec for process in handler.supervision.fleet]
+    return groups_of(specs, handler.config.supervisor.groups)
 
 
 def selected_names(handler: Base) -> list[str]:
     """The names that the query's `select` selects. Raises `Invalid`, `NotFound`."""
     values = handler.get_query_arguments("select")
-    return select(values, [process.spec for process in handler.services.fleet], groups(handler))
+    return select(values, [process.spec for process in handler.supervision.fleet], groups(handler))
 
 
 class Details(Base):
@@ -65,16 +65,16 @@ class Details(Base):
     }
 
     async def get(self) -> None:
-        fleet, known = self.services.fleet, groups(self)
+        fleet, known = self.supervision.fleet, groups(self)
         names = selected_names(self) if "select" in self.request.query_arguments else [one.name for one in fleet]
         processes = [fleet.get(name) for name in names]
-        usage = await self.services.meter.read(processes)
-        await self.services.event_writer.stored_soon()
+        usage = await self.supervision.meter.read(processes)
+        await self.supervision.event_writer.stored_soon()
         of: dict[str, list[str]] = {name: [] for name in names}
         for group in known.values():
             for member in group.members:
                 of.setdefault(member, []).append(group.name)
-        scheduler, runs = self.services.scheduler, self.services.context.runs
+        scheduler, runs = self.supervision.scheduler, self.supervision.context.runs
         self.reply(
             [
                 details.process_details(
@@ -90,7 +90,7 @@ class Groups(Base):
     endpoints: ClassVar = {"GET": Endpoint("The groups of processes", list[ProcessGroup], tool="process_groups")}
 
     async def get(self) -> None:
-        live = {process.name for process in self.services.fleet if process.live}
+        live = {process.name for process in self.supervision.fleet if process.live}
         known = groups(self).values()
         self.reply([ProcessGroup(one.name, one.members, len(live.intersection(one.members))) for one in known])
 
@@ -113,13 +113,13 @@ class SelectedOperation(Base):
         message = f"not all processes could be changed: {'; '.join(failures)}"
         self.refused = f": {message}"
         self.set_status(500)
-        at = Instant(self.services.clock.now())
+        at = Instant(self.clock.now())
         path, code = self.request.path, self.failure_code
         self.reply(ErrorResponseWithResults(at, path, "Internal Server Error", message, code, results))
 
     def scheduler_of_all(self) -> Scheduler | None:
         """The scheduler where the selector is `all` alone: then it is a call for all, schedules included."""
-        return self.services.scheduler if self.get_query_arguments("select") == ["all"] else None
+        return self.supervision.scheduler if self.get_query_arguments("select") == ["all"] else None
 
     def call(self, names: Sequence[str]) -> Awaitable[list[CallResult]]:
         """Does it to the processes of these names."""
@@ -137,7 +137,7 @@ class StartSelected(SelectedOperation):
     endpoints: ClassVar = _endpoint("Start")
 
     def call(self, names: Sequence[str]) -> Awaitable[list[CallResult]]:
-        return group_calls.start(self.services.fleet, names, self.scheduler_of_all())
+        return group_calls.start(self.supervision.fleet, names, self.scheduler_of_all())
 
 
 class StopSelected(SelectedOperation):
@@ -145,14 +145,14 @@ class StopSelected(SelectedOperation):
     failure_code = "STOP_FAILED"
 
     def call(self, names: Sequence[str]) -> Awaitable[list[CallResult]]:
-        return group_calls.stop(self.services.fleet, names, self.scheduler_of_all())
+        return group_calls.stop(self.supervision.fleet, names, self.scheduler_of_all())
 
 
 class RestartSelected(SelectedOperation):
     endpoints: ClassVar = _endpoint("Restart")
 
     def call(self, names: Sequence[str]) -> Awaitable[list[CallResult]]:
-        return group_calls.restart(self.services.fleet, names, self.scheduler_of_all())
+        return group_calls.restart(self.supervision.fleet, names, self.scheduler_of_all())
 
 
 class SignalSelected(SelectedOperation):
@@ -161,7 +161,7 @@ class SignalSelected(SelectedOperation):
 
     async def call(self, names: Sequence[str]) -> list[CallResult]:
         number, to_group = _signal(self)
-        return group_calls.send(self.services.fleet, names, number, to_group)
+        return group_calls.send(self.supervision.fleet, names, number, to_group)
 
 
 class SignalOne(Base):
@@ -181,7 +181,7 @@ class SignalOne(Base):
 
     async def post(self, name: str) -> None:
         number, to_group = _signal(self)
-        self.reply(ResponseMessage(self.services.fleet.get(name).send(number, to_group)))
+        self.reply(ResponseMessage(self.supervision.fleet.get(name).send(number, to_group)))
 
 
 def _signal(handler: Base) -> tuple[signal.Signals, bool]:

@@ -23,7 +23,7 @@ from models.supervision.events import Entry
 from models.supervision.notices import Notice
 from supervisor.processes.history import History
 from supervisor.processes.log_files import LogFile
-from supervisor.services import Services
+from supervisor.processes.service import Supervision
 
 log = logging.getLogger("http")
 
@@ -56,7 +56,7 @@ class StatusStream(Streaming):
             raise Invalid("notices must be true or false")
         stream = self.open()
         if notices == "true":
-            self.settings["notice_stream"].add(stream, self.services.notices.last_id)
+            self.settings["notice_stream"].add(stream, self.supervision.notices.last_id)
         stream.send(f"retry: {RETRY_MILLISECONDS}\n: status changes\n\n".encode())
         seen = self._history.last_told
         if last.isascii() and last.isdigit() and len(last) <= _LONGEST_ID:
@@ -88,21 +88,21 @@ class StatusStream(Streaming):
 
     @property
     def _history(self) -> History:
-        return self.services.history
+        return self.supervision.history
 
 
 def log_asked_for(handler: Base, name: str) -> tuple[str, int]:
     """The file and the number of lines that a request names. Raises `Invalid`, `NotFound`."""
     query = handler.query()
     lines = whole("lines", query.get("lines") or "200", 1, _MOST_LINES)
-    return log_file(handler.services, name, query.get("stream") or "stdout").path, lines
+    return log_file(handler.supervision, name, query.get("stream") or "stdout").path, lines
 
 
-def log_file(services: Services, name: str, stream: str) -> LogFile:
+def log_file(supervision: Supervision, name: str, stream: str) -> LogFile:
     """The log file of a process for one of its outputs. Raises `Invalid`, `NotFound`."""
     if stream not in ("stdout", "stderr"):
         raise Invalid("stream must be stdout or stderr")
-    spec = services.fleet.get(name).spec
+    spec = supervision.fleet.get(name).spec
     path = spec.stdout_logfile if stream == "stdout" else spec.stderr_file
     if path is None:
         raise NotFound(f"{name} has no file of its own for {stream} ({stream}-logfile is not set)")
@@ -131,7 +131,7 @@ class LogStream(Streaming):
     def get(self, name: str) -> None:
         path, lines = log_asked_for(self, name)
         stream = self.open()
-        work = asyncio.get_running_loop().create_task(_follow(stream, self.services.logs.follow(path, lines)))
+        work = asyncio.get_running_loop().create_task(_follow(stream, self.supervision.logs.follow(path, lines)))
         stream.when_closed(lambda _: work.cancel())
 
 

@@ -47,9 +47,7 @@ class AttachmentFile(Tracked):
 
     async def get(self, id: str) -> None:
         number = whole("the id of an attachment", id, -INT64, INT64)
-        found = await self.services.run_in_tracker(
-            lambda: in_snapshot(lambda: visibility.attachment(self.user, number))
-        )
+        found = await self.tracker.run(lambda: in_snapshot(lambda: visibility.attachment(self.user, number)))
         self._set_headers(found)
         if self.check_etag_header():
             self.set_status(304)
@@ -81,7 +79,7 @@ class AttachmentFile(Tracked):
         return self.request.headers.get("If-Range", f'"{found.hash}"') == f'"{found.hash}"'
 
     async def _send_file(self, found: Attachment, first: int, last: int) -> None:
-        place = self.services.attachments.folder.place(found.hash)
+        place = self.tracker.attachments.folder.place(found.hash)
         try:
             file = await asyncio.to_thread(place.open, "rb")
         except FileNotFoundError:

@@ -121,14 +121,14 @@ class BadgePicture(Tracked):
         if metric not in METRICS:
             raise NotFound(f"a badge is one of {', '.join(METRICS)}")
         arguments = self.arguments("branch", "flag")
-        settings = self.services.config.tracker.quality_gate
+        settings = self.config.tracker.quality_gate
 
         def drawn() -> bytes:
             project = visibility.project(self.user, id)
             base = quality_gate.thresholds(project, settings).base_branch
             return picture(METRICS[metric](project, RunFilter(base, arguments["branch"], arguments["flag"])))
 
-        body = await self.services.run_in_tracker(drawn)
+        body = await self.tracker.run(drawn)
         self.set_header("Cache-Control", "no-cache")
         self.set_header("Content-Security-Policy", "default-src 'none'")
         self.send(body, "image/svg+xml")

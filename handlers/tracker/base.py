@@ -48,7 +48,7 @@ async def send_kept(
     `state` reads the project and checks that the caller may read it; it runs on the loop where the store is a file.
     """
     kept: KeptAnswers = handler.settings["kept_answers"]
-    answer = kept.get(key, await handler.services.read_fast(state))
+    answer = kept.get(key, await handler.tracker.read_fast(state))
     if answer is None:
         flights: SingleFlight[Answer] = handler.settings["kept_answers_flights"]
         answer = await flights.run(key, lambda: _made(handler, kept, key, state, make))
@@ -76,7 +76,7 @@ async def _made(
             body = body.replace(handler.xsrf_token, _TOKEN)
         return now, Answer(body, etag(body))
 
-    now, answer = await handler.services.run_in_tracker(lambda: in_snapshot(read))
+    now, answer = await handler.tracker.run(lambda: in_snapshot(read))
     kept.keep(key, now, answer)
     return answer
 
@@ -90,7 +90,7 @@ class Tracked(Base):
 
     async def answer(self, query: Callable[[], Any]) -> None:
         """Runs `query` in a worker and sends its result as JSON."""
-        body = await self.services.run_in_tracker(lambda: serializers.encoded(in_snapshot(query)))
+        body = await self.tracker.run(lambda: serializers.encoded(in_snapshot(query)))
         self.send(body, "application/json")
 
     async def answer_kept(self, key: Hashable, state: Callable[[], State], query: Callable[[], Any]) -> None:

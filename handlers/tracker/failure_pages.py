@@ -110,7 +110,7 @@ class TriagePage(FailureForm):
         form: dict[str, Any] = {name: text for name, text in self.form().items() if name != "_xsrf"}
         if form.get("priority", "").strip():
             form["priority"] = whole("priority", form["priority"].strip(), -INT32, INT32)
-        values, now = triage.read(form), self.services.clock.now()
+        values, now = triage.read(form), self.clock.now()
         await self.change(id, "WRITE", lambda project: _add(project, values, now), "/triage")
 
 
@@ -128,7 +128,7 @@ class OwnersPage(FailureForm):
         def values() -> dict[str, Any]:
             project = visibility.project(self.caller.user, id)
             known = owners.of_project(project.id)
-            base = quality_gate.thresholds(project, self.services.config.tracker.quality_gate).base_branch
+            base = quality_gate.thresholds(project, self.config.tracker.quality_gate).base_branch
             writes = permissions.may_write(self.caller.user, project)
             counts = owners.counts(project, known, base)
             return {"project": project, "known": known, "counts": counts, "writes": writes}
@@ -139,7 +139,7 @@ class OwnersPage(FailureForm):
     async def post(self, id: str) -> None:
         text, now = (
             owners.read_codeowners(self.form().get("codeowners", "").encode()) or None,
-            self.services.clock.now(),
+            self.clock.now(),
         )
         await self.change(
             id, "WRITE", lambda project: owners.store(project.id, text, owners.of_project(project.id).rules, now),

@@ -28,14 +28,14 @@ class TrackedPage(Page):
     async def query_store(self, query: Callable[[], Result]) -> Result:
         """Runs `query` in the worker. `NotFound` redirects an anonymous caller to the login."""
         try:
-            return await self.services.run_in_tracker(query)
+            return await self.tracker.run(query)
         except NotFound as missing:
             raise self.unseen(missing.message) from None
 
     async def query_fast(self, query: Callable[[], Result]) -> Result:
         """Reads a few rows, as `query_store`, on the loop where the store is a file."""
         try:
-            return await self.services.read_fast(query)
+            return await self.tracker.read_fast(query)
         except NotFound as missing:
             raise self.unseen(missing.message) from None
 
@@ -76,16 +76,16 @@ class SettingsForm(Form):
         owns = permissions.may_own(self.user, project)
         return {
             "project": project,
-            "defaults": quality_gate.thresholds(Project(), self.services.config.tracker.quality_gate),
+            "defaults": quality_gate.thresholds(Project(), self.config.tracker.quality_gate),
             "owns": owns,
             "members": permissions.members_of(project.id) if owns else [],
             **(self._forge(project) if owns else {}),
         }
 
     def _forge(self, project: Project) -> dict[str, Any]:
-        tracker = self.services.config.tracker
+        tracker = self.config.tracker
         return {
-            "forge": self.services.forges.state(project.id, forges.link(project, tracker.forges)),
+            "forge": self.tracker.forges.state(project.id, forges.link(project, tracker.forges)),
             "offered": forges.offered(project),
             "modes": settings.SOURCE_MODES,
             "default_mode": tracker.source.mode,
@@ -110,7 +110,7 @@ class Forge(SettingsForm):
 
     @shown_again
     async def post(self, id: str) -> None:
-        form, sources, now = self.form(), self.services.forges, self.services.clock.now()
+        form, sources, now = self.form(), self.tracker.forges, self.clock.now()
         texts = {name: form.get(name, "").strip() or None for name in ("source_mode", "forge_repo")}
         columns, token = settings.read_json(texts), None
         if form.get("remove_token"):
@@ -137,7 +137,7 @@ class Visibility(SettingsForm):
 class Members(SettingsForm):
     @shown_again
     async def post(self, id: str) -> None:
-        form, now = self.form(), self.services.clock.now()
+        form, now = self.form(), self.clock.now()
         name, role = form.get("username", "").strip(), form.get("role", "READ")
         await self.change(id, "OWNER", lambda project: settings.grant(project, name, role, self.user, now), "/settings")
 
@@ -153,7 +153,7 @@ class Removal(SettingsForm):
 
 class FlakyStatus(Form):
     async def post(self, id: str) -> None:
-        classification, now = read_triage(self.form()), self.services.clock.now()
+        classification, now = read_triage(self.form()), self.clock.now()
         await self.change(
             id, "WRITE", lambda project: flaky.set_triage(project.id, *classification, self.user.id, now), "#flaky"
         )
@@ -162,7 +162,7 @@ class FlakyStatus(Form):
 class RunDeletion(Form):
     async def post(self, id: str) -> None:
         run, project = await self.query_store(lambda: visible.run(self.user, id, "WRITE"))
-        await self.services.retention.delete(run.id)
+        await self.tracker.retention.delete(run.id)
         self.redirect(f"{self.prefix}/projects/{project.id}", status=303)
 
 

@@ -250,8 +250,8 @@ class Ingest(Base):
             if encoding.lower() != "identity":
                 raise Unsupported("a body with Content-Encoding is not accepted: compress its files, not the form")
             content_type = self.request.headers.get("Content-Type", "")
-            tracker = self.services.config.tracker
-            self._arrival = Arrival(content_type, self.services.ingest.folder(), tracker.limits, tracker.attachments)
+            tracker = self.config.tracker
+            self._arrival = Arrival(content_type, self.tracker.ingest.folder(), tracker.limits, tracker.attachments)
         except Problem as problem:
             self._fault = problem  # raised once the body is discarded
 
@@ -269,25 +269,23 @@ class Ingest(Base):
         """Writes the buffered piece to disk, and checks the permission once the project is known."""
         arrival, piece = self._open_arrival(), bytes(self._piece)
         self._piece.clear()
-        await self.services.ingest.spool(lambda: arrival.take(piece, is_end))
+        await self.tracker.ingest.spool(lambda: arrival.take(piece, is_end))
         if not self._is_checked and (project := arrival.project()) is not None:
             self._is_checked = True
-            await self.services.ingest.check(self.caller.user, project)
+            await self.tracker.ingest.check(self.caller.user, project)
 
     async def post(self) -> None:
         if self._fault is not None:
             raise self._fault
         await self._pass_on(is_end=True)
         arrival = self._open_arrival()
-        upload, files = await self.services.ingest.spool(lambda: (arrival.upload(), arrival.files()))
+        upload, files = await self.tracker.ingest.spool(lambda: (arrival.upload(), arrival.files()))
         if not any(file.kind == "junit" for file in files):
             upload = evolve(upload, flag=upload.perf_flag or upload.flag or _PERF_FLAG)
-        await self.services.ingest.check(self.caller.user, upload.project)
+        await self.tracker.ingest.check(self.caller.user, upload.project)
         self._open_arrival()
         self._arrival = None  # the reader removes the folder
-        stored = await self.services.ingest.run(
-            arrival.folder, upload, files, self.caller.credential, self._client_left
-        )
+        stored = await self.tracker.ingest.run(arrival.folder, upload, files, self.caller.credential, self._client_left)
         self.set_status(201)
         self.reply(_answer(stored))
 
@@ -306,12 +304,12 @@ class Ingest(Base):
         self._discard()
         status = self.get_status()
         outcome = "stored" if status == 201 else "refused" if status < 500 else "failed"
-        self.services.ingest.answered[outcome] += 1
+        self.tracker.ingest.answered[outcome] += 1
 
     def _discard(self) -> None:
         arrival, self._arrival = self._arrival, None
         if arrival is not None:
-            self.services.ingest.remove(arrival.folder, arrival.discard)
+            self.tracker.ingest.remove(arrival.folder, arrival.discard)
 
 
 def _answer(stored: Stored) -> IngestResult:
@@ -399,10 +397,10 @@ class FinishRun(Tracked):
         for name, value in texts.items():
             if not isinstance(value, str | None) or (name != "flag" and not value):
                 raise Invalid(f"{name} must be text" + ("" if name == "flag" else ", and is required"))
-        self.reply(await self.services.run_in_tracker(lambda: self._finish(*texts.values())))
+        self.reply(await self.tracker.run(lambda: self._finish(*texts.values())))
 
     def _finish(self, project: str, run_key: str, flag: str | None) -> FinishedRun:
-        settings, now = self.services.config.tracker.quality_gate, self.services.clock.now()
+        settings, now = self.config.tracker.quality_gate, self.clock.now()
         with reports.atomic():
             found = visibility.named(self.user, project)
             runs.check_post(self.user, project)

@@ -88,7 +88,7 @@ class ListHandler(Tracked):
             items, next_cursor = in_snapshot(lambda: page(cursor, limit))
             return serializers.encoded(items), next_cursor
 
-        body, next_cursor = await self.services.run_in_tracker(read)
+        body, next_cursor = await self.tracker.run(read)
         self.link_next(next_cursor)
         self.send(body, "application/json")
 
@@ -121,7 +121,7 @@ class ListHandler(Tracked):
         cursor, _ = self.page_arguments()
         sent = 0
         while sent < MAX_EXPORTED_ROWS:
-            body, count, cursor = await self.services.run_in_tracker(
+            body, count, cursor = await self.tracker.run(
                 lambda after=cursor, is_first=not sent: read(after, is_first)  # type: ignore[misc]  # no defaults
             )
             if not sent:  # an error before this has its own headers

@@ -150,10 +150,10 @@ class ReadPage(TrackedPage):
         return await self.query_store(lambda: in_snapshot(query))
 
     def thresholds(self, project: Project) -> Thresholds:
-        return quality_gate.thresholds(project, self.services.config.tracker.quality_gate)
+        return quality_gate.thresholds(project, self.config.tracker.quality_gate)
 
     def snippet(self, project: str, is_private: bool = False) -> str:
-        security = self.services.config.tracker.security
+        security = self.config.tracker.security
         return upload_snippet(self, project, is_private or security.require_ingest_token or not security.open_mode)
 
 
@@ -199,7 +199,7 @@ class ProjectPage(ReadPage):
         project = visibility.project(user, id)
         limits = self.thresholds(project)
         shown = queries.listing(project.id, limit, branch=branch, flag=flag)
-        (standing,) = project_status.of([project], self.services.config.tracker.quality_gate)
+        (standing,) = project_status.of([project], self.config.tracker.quality_gate)
         branches, flags = overview.branches_overview(project.id, limits.base_branch), overview.flags(project.id)
         return {
             "project": project,
@@ -296,7 +296,7 @@ class RunPage(ReadPage):
     def _values(self, id: str, query: Mapping[str, str], number: int) -> dict[str, Any]:
         user = self.caller.user
         run, project = visibility.run(user, id)
-        verdict = quality_gate.verdict(run, project, self.services.config.tracker.quality_gate)
+        verdict = quality_gate.verdict(run, project, self.config.tracker.quality_gate)
         baseline = Run.get_or_none(Run.id == verdict.baseline_id) if verdict.baseline_id else None
         detail = queries.detail(run.id, 0)
         text, only_new = query.get("q", "").strip(), query.get("new") == "true"

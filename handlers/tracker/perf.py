@@ -38,7 +38,7 @@ class RunPerformance(Tracked):
     async def get(self, id: str) -> None:
         def measured() -> RunPerf:
             run, project = visibility.run(self.user, id)
-            limits = quality_gate.thresholds(project, self.services.config.tracker.quality_gate)
+            limits = quality_gate.thresholds(project, self.config.tracker.quality_gate)
             bases = perf.baselines(run.id, limits.base_branch)
             rows = perf.compared(run.id, bases)
             return RunPerf(run.id, run.flag, bases, [serializers.perf_info(row) for row in rows])

@@ -12,11 +12,12 @@ from handlers.tracker.base import in_snapshot
 from handlers.web import layout, svg
 from handlers.web.layout import FragmentCache
 from models.accounts.accounts import User
+from models.config.settings import QualityGate
 from models.tracker import project_status
 from models.tracker.project_status import Health, ProjectStatus, Trend
 from models.tracker.tables import reports
-from supervisor.services import Services
 from supervisor.single_flight import SingleFlight
+from supervisor.tracker.service import Tracker
 
 _KINDS = {Health.FAILING: "bad", Health.AT_RISK: "warn", Health.HEALTHY: "good", Health.NO_RUNS: ""}
 _MAX_CALLERS = 8
@@ -42,8 +43,10 @@ class ProjectStatuses:
 class ProjectStatusCache:
     """The project statuses of the latest callers. Concurrent requests of one caller share one reading."""
 
-    def __init__(self, services: Services) -> None:
-        self._services = services
+    def __init__(self, tracker: Tracker, quality_gate: QualityGate) -> None:
+        """`quality_gate` has the defaults of all projects."""
+        self._tracker = tracker
+        self._quality_gate = quality_gate
         self._cache: OrderedDict[object, ProjectStatuses] = OrderedDict()
         self._readings: SingleFlight[ProjectStatuses] = SingleFlight()
 
@@ -51,15 +54,13 @@ class ProjectStatusCache:
         """The statuses at the present version of the store."""
         caller = None if user is None else "ADMIN" if user.is_admin else user.id
         cached = self._cache.get(caller)
-        if cached is not None and cached.version == await self._services.read_fast(reports.version):
+        if cached is not None and cached.version == await self._tracker.read_fast(reports.version):
             return cached
         return await self._readings.run(caller, lambda: self._read(caller, user))
 
     async def _read(self, caller: object, user: User | None) -> ProjectStatuses:
-        version, settings = await self._services.read_fast(reports.version), self._services.config.tracker.quality_gate
-        standings = await self._services.run_in_tracker(
-            lambda: in_snapshot(lambda: project_status.visible_to(user, settings))
-        )
+        version, settings = await self._tracker.read_fast(reports.version), self._quality_gate
+        standings = await self._tracker.run(lambda: in_snapshot(lambda: project_status.visible_to(user, settings)))
         statuses = self._cache[caller] = ProjectStatuses(version, standings)
         self._cache.move_to_end(caller)
         if len(self._cache) > _MAX_CALLERS:
@@ -71,7 +72,7 @@ async def trends_of(page: Base, statuses: ProjectStatuses, shown: Sequence[Proje
     """The trends of these projects."""
     missing = [status.run.id for status in shown if status.run is not None and status.run.id not in statuses.trends]
     if missing:
-        found = await page.services.run_in_tracker(lambda: in_snapshot(lambda: project_status.trends(missing)))
+        found = await page.tracker.run(lambda: in_snapshot(lambda: project_status.trends(missing)))
         statuses.trends.update({id: found.get(id, ()) for id in missing})
     return statuses.trends
 

@@ -95,7 +95,7 @@ def project_detail(handler: Tracked, id: str) -> ProjectDetail:
     project = visibility.project(handler.user, id)
     return serializers.project_detail(
         queries.listed([project])[0],
-        quality_gate.thresholds(project, handler.services.config.tracker.quality_gate),
+        quality_gate.thresholds(project, handler.config.tracker.quality_gate),
         queries.branches(project.id),
         permissions.role_in(handler.user, project),
     )
@@ -173,11 +173,11 @@ class ProjectSettings(Tracked):
             column = error.message.partition(" ")[0].rstrip(":")
             name = next(name for name, known in _COLUMNS.items() if known == column)
             raise Invalid(error.message.replace(column, name, 1)) from None
-        await self.services.run_in_tracker(lambda: self._change(id, columns, token))
+        await self.tracker.run(lambda: self._change(id, columns, token))
         await self.answer(lambda: project_detail(self, id))
 
     def _change(self, id: str, columns: Mapping[str, Any], token: TokenChange | None) -> None:
-        now, sources = self.services.clock.now(), self.services.forges
+        now, sources = self.clock.now(), self.tracker.forges
         with reports.atomic():
             project = visibility.project(self.user, id, "OWNER")
             is_admin = self.user is not None and self.user.is_admin
@@ -204,8 +204,8 @@ class ProjectForge(Tracked):
         def read() -> ForgeInfo:
             project = visibility.project(self.user, id)
             visibility.check_member(self.user, project)
-            link = forges.link(project, self.services.config.tracker.forges)
-            return serializers.forge_info(self.services.forges.state(project.id, link))
+            link = forges.link(project, self.config.tracker.forges)
+            return serializers.forge_info(self.tracker.forges.state(project.id, link))
 
         await self.answer(read)
 
@@ -307,7 +307,7 @@ class TestOutcomes(ListHandler):
             made = in_snapshot(lambda: history_of(project, class_name, name, limit, cursor))
             return encoded(made), made.next_cursor
 
-        body, next_cursor = await self.services.run_in_tracker(history)
+        body, next_cursor = await self.tracker.run(history)
         self.link_next(next_cursor)
         self.send(body, "application/json")
 
@@ -350,7 +350,7 @@ class FlakyStatus(Tracked):
 
     async def post(self, id: str) -> None:
         triage = read_triage(self.body_object())
-        await self.services.run_in_tracker(lambda: self.keep(id, *triage))
+        await self.tracker.run(lambda: self.keep(id, *triage))
         self.set_status(202)
         class_name, name, status, note = triage
         self.reply(TriageInfo(class_name, name, status, note))
@@ -360,7 +360,7 @@ class FlakyStatus(Tracked):
         with reports.atomic():
             project = visibility.project(user, id, "WRITE")
             by = user.id if user else None
-            flaky.set_triage(project.id, class_name, name, status, note, by, self.services.clock.now())
+            flaky.set_triage(project.id, class_name, name, status, note, by, self.clock.now())
 
 
 def read_triage(fields: Mapping[str, Any]) -> tuple[str, str, Triage, str | None]:

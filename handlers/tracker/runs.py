@@ -47,14 +47,14 @@ class Run(Tracked):
         await self.answer_kept(("run", id), lambda: state_of_run(self.user, id), lambda: self._detail(id))
 
     async def delete(self, id: str) -> None:
-        run, _ = await self.services.run_in_tracker(lambda: visibility.run(self.user, id, "WRITE"))
-        await self.services.retention.delete(run.id)
+        run, _ = await self.tracker.run(lambda: visibility.run(self.user, id, "WRITE"))
+        await self.tracker.retention.delete(run.id)
         self.set_status(204)
         self.clear_header("Content-Type")
 
     def _detail(self, id: str) -> RunDetail:
         run, project = visibility.run(self.user, id)
-        judged = verdict(run, project, self.services.config.tracker.quality_gate)
+        judged = verdict(run, project, self.config.tracker.quality_gate)
         detail = queries.detail(run.id)
         firsts = first_failures.first_failures(run, [row.test_id for row in detail.failures if row.test_id])
         return serializers.run_detail(run, project, judged, detail, coverage.files(run), firsts)
@@ -71,7 +71,7 @@ class QualityGate(Tracked):
     async def get(self, id: str) -> None:
         def judged() -> RunVerdict:
             run, project = visibility.run(self.user, id)
-            return serializers.run_verdict(run, verdict(run, project, self.services.config.tracker.quality_gate))
+            return serializers.run_verdict(run, verdict(run, project, self.config.tracker.quality_gate))
 
         await self.answer_kept(("verdict", id), lambda: state_of_run(self.user, id), judged)
 
@@ -205,7 +205,7 @@ class GateVerdictHandler(Tracked):
         if run is None:
             which = f"of commit {commit}" if commit is not None else f"on branch {branch}"
             raise NotFound(f"{name} has no run {which}" + (f" with the flag {flag}" if flag else ""), "RUN_NOT_FOUND")
-        settings = self.services.config.tracker.quality_gate
+        settings = self.config.tracker.quality_gate
         return serializers.gate_verdict(project, commit_gate.judge(run, project, settings, aggregate=flag is None))
 
 

@@ -41,7 +41,7 @@ class CoveredLines(Tracked):
 
     async def get(self, id: str) -> None:
         path = _path(self.query())
-        if await self.services.read_fast(lambda: forges.shows_to(self.user, id, self.services.config.tracker.source)):
+        if await self.tracker.read_fast(lambda: forges.shows_to(self.user, id, self.config.tracker.source)):
             _, _, file = await from_forge(self, id, path)
             self.set_header("Cache-Control", "private, no-store")
             self.reply(serializers.covered_file(int(id), file))
@@ -49,7 +49,7 @@ class CoveredLines(Tracked):
 
         def measured() -> CoveredFileInfo:
             run, project = visibility.run(self.user, id)
-            settings = self.services.config.tracker.source
+            settings = self.config.tracker.source
             return serializers.covered_file(run.id, sources.covered_file(run, project, path, settings))
 
         await self.answer_kept(("file", id, path), lambda: state_of_run(self.user, id), measured)
@@ -59,7 +59,7 @@ class CoveragePage(ReadPage):
     """One file, line by line."""
 
     async def get(self, id: str) -> None:
-        path, user, settings = _path(self.query()), self.caller.user, self.services.config.tracker.source
+        path, user, settings = _path(self.query()), self.caller.user, self.config.tracker.source
         if await self.query_fast(lambda: forges.shows_to(user, id, settings)):
             await self.show("tracker/coverage.html", **self._values(*await from_forge(self, id, path)))
             return
@@ -83,16 +83,15 @@ class CoveragePage(ReadPage):
 
 async def from_forge(handler: Base, id: str, path: str) -> tuple[Run, Project, CoveredFile]:
     """A covered file with the text that the forge has of it, for a member."""
-    services, user = handler.services, handler.caller.user
-    settings = services.config.tracker
+    user, settings = handler.caller.user, handler.config.tracker
 
     def read() -> tuple[Run, Project, CoveredFile, FileRequest | str]:
         run, project = visibility.run(user, id)
         file = sources.covered_file(run, project, path, settings.source)
         return run, project, file, forges.request(run, project, file, settings.forges)
 
-    run, project, file, request = await services.run_in_tracker(lambda: in_snapshot(read))
-    return run, project, await services.forges.with_text(file, request)
+    run, project, file, request = await handler.tracker.run(lambda: in_snapshot(read))
+    return run, project, await handler.tracker.forges.with_text(file, request)
 
 
 def _lines(file: CoveredFile) -> list[tuple[int, str, bool, str]]:

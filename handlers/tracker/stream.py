@@ -27,7 +27,8 @@ from models.errors import Problem
 from models.tracker import run_events
 from models.tracker.run_events import RunUpdate
 from models.tracker.tables import Project
-from supervisor.services import Services
+from supervisor.clock import Clock
+from supervisor.tracker.service import Tracker
 
 log = logging.getLogger("http")
 
@@ -68,10 +69,10 @@ class Pace:
 class Readable:
     """Which projects of some events a credential may read now."""
 
-    def __init__(self, services: Services, updates: Iterable[RunUpdate]) -> None:
+    def __init__(self, clock: Clock, updates: Iterable[RunUpdate]) -> None:
         ids = {update.project_id for update in updates}
         found = {project.id: project for project in Project.select().where(Project.id.in_(ids))} if ids else {}
-        self._services = services
+        self._clock = clock
         self._public = frozenset(id for id, project in found.items() if project.visibility == "PUBLIC")
         self._others = {id: project for id, project in found.items() if id not in self._public}
 
@@ -79,7 +80,7 @@ class Readable:
         """Ids of projects; None where the credential has ended. Public projects need no query."""
         if credential is None or not self._others:
             return self._public
-        now = accounts.refresh(credential, self._services.clock.now())
+        now = accounts.refresh(credential, self._clock.now())
         if now is None:
             return None
         return self._public | {id for id, project in self._others.items() if permissions.may_read(now.user, project)}
@@ -120,8 +121,9 @@ class Group:
 class Runs:
     """Sends every run to every stream that may read it: checked once per credential, encoded once for all."""
 
-    def __init__(self, services: Services) -> None:
-        self._services = services
+    def __init__(self, tracker: Tracker, clock: Clock) -> None:
+        self._tracker = tracker
+        self._clock = clock
         self._groups: dict[tuple[str, int] | None, Group] = {}
         self._waiting: dict[int, RunUpdate] = {}
         self._last_sent: int | None = None
@@ -141,7 +143,7 @@ class Runs:
     def last_sent(self) -> int:
         """The last id that was sent to open streams."""
         if self._last_sent is None:
-            self._last_sent = self._services.last_run
+            self._last_sent = self._tracker.last_update
         return self._last_sent
 
     def add(self, stream: Stream, credential: Credential | None, after: int) -> None:
@@ -178,7 +180,7 @@ class Runs:
         newest, sent, waiting, self._waiting = max(self._waiting), self.last_sent, self._waiting, {}
         self._last_sent = newest
         if newest - sent > len(waiting):
-            stored = await self._services.read_fast(lambda: run_events.since(sent, newest - sent))
+            stored = await self._tracker.read_fast(lambda: run_events.since(sent, newest - sent))
             waiting = {update.id: update for update in stored if update.id <= newest} | waiting
         return [waiting[id] for id in sorted(waiting)]
 
@@ -199,11 +201,11 @@ class Runs:
                     await pace.pause()
 
     async def _readable(self, batch: Sequence[RunUpdate]) -> Readable:
-        return await self._services.read_fast(lambda: Readable(self._services, batch))
+        return await self._tracker.read_fast(lambda: Readable(self._clock, batch))
 
     async def _may(self, readable: Readable, groups: Sequence[Group]) -> Sequence[frozenset[int] | None]:
         """`Readable.by` for each group."""
-        return await self._services.read_fast(lambda: [readable.by(group.credential) for group in groups])
+        return await self._tracker.read_fast(lambda: [readable.by(group.credential) for group in groups])
 
     async def _to_group(self, group: Group, joined: Joined, ids: frozenset[int], pace: Pace) -> None:
         whole, first = joined.of(ids), joined.first
@@ -234,7 +236,8 @@ class Runs:
         pace, groups = Pace(), [group for group in self._groups.values() if group.credential is not None]
         for first in range(0, len(groups), _GROUPS_PER_QUERY):
             some = groups[first : first + _GROUPS_PER_QUERY]
-            for group, lives in zip(some, await self._services.read_fast(lambda: self._live(some)), strict=True):  # noqa: B023 (awaited here)
+            alive = await self._tracker.read_fast(partial(self._live, some))
+            for group, lives in zip(some, alive, strict=True):
                 if not lives:
                     group.close()
             if pace.is_over:
@@ -242,7 +245,7 @@ class Runs:
 
     def _live(self, groups: Sequence[Group]) -> Sequence[bool]:
         """Whether the credential of each group is still valid."""
-        now = self._services.clock.now()
+        now = self._clock.now()
         credentials = (group.credential for group in groups)
         return [credential is None or accounts.refresh(credential, now) is not None for credential in credentials]
 
@@ -294,8 +297,8 @@ class RunStream(Streaming):
         The loop does not run between the last comparison with `last_sent` and the subscription.
         """
         while True:
-            oldest, newest = await self.services.read_fast(run_events.bounds)
-            if not max(oldest, newest + 1 - self.services.config.server.stream_replay) - 1 <= seen <= newest:
+            oldest, newest = await self.tracker.read_fast(run_events.bounds)
+            if not max(oldest, newest + 1 - self.config.server.stream_replay) - 1 <= seen <= newest:
                 seen = newest
                 await stream.send_slowly(block("reset", "{}", newest))
                 continue
@@ -303,7 +306,7 @@ class RunStream(Streaming):
                 if seen >= runs.last_sent:
                     return seen
                 continue
-            some, ids = await self.services.read_fast(partial(self._missed, seen))
+            some, ids = await self.tracker.read_fast(partial(self._missed, seen))
             if ids is None:
                 raise StreamClosedError
             seen = some[-1].id
@@ -313,7 +316,7 @@ class RunStream(Streaming):
     def _missed(self, seen: int) -> tuple[Sequence[RunUpdate], frozenset[int] | None]:
         """The next events after `seen`, and the projects among them that the caller may read."""
         some = run_events.since(seen, _REPLAY_EVENTS)
-        return some, Readable(self.services, some).by(self.caller.credential)
+        return some, Readable(self.clock, some).by(self.caller.credential)
 
 
 routes: list[Route] = [(r"/events", RunStream)]

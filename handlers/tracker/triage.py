@@ -125,13 +125,13 @@ class TriageRules(ListHandler):
         await self.answer_items(page, TriageRuleInfo, f"project-{id}-triage-rules")
 
     async def post(self, id: str) -> None:
-        values, now = triage.read(self.body_object()), self.services.clock.now()
+        values, now = triage.read(self.body_object()), self.clock.now()
 
         def add() -> triage.TriageRule:
             with reports.atomic():
                 return triage.add(visibility.project(self.user, id, "WRITE").id, values, now)
 
-        rule = await self.services.run_in_tracker(add)
+        rule = await self.tracker.run(add)
         self.set_status(201)
         self.reply(serializers.triage_rule(rule))
 
@@ -157,7 +157,7 @@ class TriageRule(Tracked):
             with reports.atomic():
                 triage.delete(visibility.project(self.user, id, "WRITE").id, number)
 
-        await self.services.run_in_tracker(remove)
+        await self.tracker.run(remove)
         self.set_status(204)
         self.clear_header("Content-Type")
 
@@ -217,7 +217,7 @@ class Owners(Tracked):
 
     def info(self, id: str) -> OwnersInfo:
         project = visibility.project(self.user, id)
-        settings = self.services.config.tracker.quality_gate
+        settings = self.config.tracker.quality_gate
         known = owners.of_project(project.id)
         base = quality_gate.thresholds(project, settings).base_branch
         return serializers.owners_info(known, owners.counts(project, known, base))
@@ -231,7 +231,7 @@ class Owners(Tracked):
             raise Invalid(f"{unknown[0]} is not a field of the owners")
         text = self._codeowners(body)
         rules = owners.read_rules(body.get("rules", [])) if body is not None else None
-        now = self.services.clock.now()
+        now = self.clock.now()
 
         def store() -> None:
             with reports.atomic():
@@ -239,7 +239,7 @@ class Owners(Tracked):
                 kept = owners.of_project(project.id).rules if rules is None else rules
                 owners.store(project.id, text, kept, now)
 
-        await self.services.run_in_tracker(store)
+        await self.tracker.run(store)
         await self.answer(lambda: self.info(id))
 
     def _codeowners(self, body: dict[str, Any] | None) -> str | None:

@@ -39,7 +39,7 @@ class Uploader(Base):
     permission = PUBLIC
 
     async def get(self) -> None:
-        body = await self.services.run_in_tracker(standalone)
+        body = await self.tracker.run(standalone)
         self.set_header("X-Checksum-Sha256", hashlib.sha256(body).hexdigest())
         self.set_header("Cache-Control", "no-cache")
         self.send(body, "text/x-python; charset=utf-8")

@@ -158,7 +158,7 @@ class Live:
 
     def _follow_status(self, connection: Connection, topic: str) -> None:
         subscription = Subscription(connection.stream)
-        self._streams.statuses.add(subscription, self._services.history.last_told)
+        self._streams.statuses.add(subscription, self._services.supervision.history.last_told)
         connection.topics[topic] = subscription.cancel
 
     def _follow_runs(self, connection: Connection, topic: str) -> None:
@@ -186,11 +186,11 @@ class Live:
             await asyncio.sleep(_METRICS_SECONDS)
 
     def _process_metrics(self, name: str) -> Callable[[Connection, str], None]:
-        process = self._services.fleet.get(name)
+        process = self._services.supervision.fleet.get(name)
 
         async def follow(connection: Connection, topic: str) -> None:
             while True:
-                usage = (await self._services.meter.read([process])).get(name)
+                usage = (await self._services.supervision.meter.read([process])).get(name)
                 facts = {"cpu": usage and round(usage.cpu, 1), "memory": usage and usage.memory}
                 connection.stream.send(block(topic, json.dumps(facts)))
                 await asyncio.sleep(_METRICS_SECONDS)
@@ -198,7 +198,7 @@ class Live:
         return lambda connection, topic: self._run(connection, topic, follow(connection, topic))
 
     def _log(self, name: str, stream: str, query: str) -> Callable[[Connection, str], None]:
-        file = log_file(self._services, name, stream)
+        file = log_file(self._services.supervision, name, stream)
         beginning = _beginning(query)
 
         async def follow(connection: Connection, topic: str, follower: Follower) -> None:
@@ -212,7 +212,7 @@ class Live:
             if topic in connection.topics:
                 connection.followers[topic].add(beginning)
             else:
-                connection.followers[topic] = Follower(self._services.process_logs, file, beginning)
+                connection.followers[topic] = Follower(self._services.supervision.process_logs, file, beginning)
                 self._run(connection, topic, follow(connection, topic, connection.followers[topic]))
 
         return start
@@ -224,7 +224,7 @@ class Live:
         while True:
             await asyncio.sleep(_CREDENTIAL_CHECK_SECONDS)
             now = self._services.clock.now()
-            if await self._services.read_fast(lambda now=now: accounts.refresh(credential, now)) is None:  # type: ignore[misc]
+            if await self._services.tracker.read_fast(lambda now=now: accounts.refresh(credential, now)) is None:  # type: ignore[misc]
                 connection.stream.close()
 
 

@@ -65,12 +65,12 @@ class Overview(Page):
     permission = READ
 
     async def get(self) -> None:
-        await self.services.event_writer.stored_soon()
-        fleet = list(self.services.fleet)
+        await self.supervision.event_writer.stored_soon()
+        fleet = list(self.supervision.fleet)
         troubled = [process for process in fleet if process.status in TROUBLE]
-        events = await self.services.history.page(Paging(size=_EVENTS_READ))
+        events = await self.supervision.history.page(Paging(size=_EVENTS_READ))
         projects = await projects_of(self)
-        releases = await release_summary(self.services.charts, self.request)
+        releases = await release_summary(self.charts, self.request)
         changes = [
             *_process_changes(events.content),
             *_run_changes(projects.standings),
@@ -79,15 +79,15 @@ class Overview(Page):
         write_page(
             self,
             "web/home.html",
-            name=self.services.config.supervisor.node_name or platform.node(),
-            description=self.services.config.supervisor.description,
+            name=self.config.supervisor.node_name or platform.node(),
+            description=self.config.supervisor.description,
             machine=host.read(),
             size=host.size,
             load=os.getloadavg(),
-            uptime=self.services.clock.since_boot(),
+            uptime=self.clock.since_boot(),
             states=status_counts(fleet),
             status_of=layout.status_of,
-            trouble=[row_of(process, self.services.context.prober) for process in troubled[:_MAX_TROUBLED]],
+            trouble=[row_of(process, self.supervision.context.prober) for process in troubled[:_MAX_TROUBLED]],
             trouble_count=len(troubled),
             projects=len(projects.standings),
             verdicts=projects.counts,
@@ -105,7 +105,7 @@ class Overview(Page):
 
 def _host_plots(page: Page) -> list[process_metrics.Plot]:
     """CPU and memory of the host over the last hour, or over ten minutes while there is less."""
-    now, series = page.services.clock.now() // _MICROS_PER_SECOND, page.services.metrics.host
+    now, series = page.clock.now() // _MICROS_PER_SECOND, page.supervision.metrics.host
     hour = process_metrics.window({"range": "1h"}, now)
     if series.points(hour.start, now - _SHORT_SECONDS, hour.step):
         return process_metrics.plots(series, hour)

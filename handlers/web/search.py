@@ -76,7 +76,7 @@ def _actions(page: Base, needle: str) -> Iterator[SearchResult]:
     verb, _, name = needle.partition(" ")
     if verb not in _VERBS or not name.strip():
         return
-    names = [process.name for process in page.services.fleet if name.strip() in process.name.lower()]
+    names = [process.name for process in page.supervision.fleet if name.strip() in process.name.lower()]
     for match in names[:_MAX_OF_A_KIND]:
         href = f"/api/v1/processes/{verb}/{quote(match, safe='')}"
         yield SearchResult("action", f"{verb.capitalize()} {match}", "", "", href)
@@ -84,7 +84,7 @@ def _actions(page: Base, needle: str) -> Iterator[SearchResult]:
 
 def _processes(page: Base, needle: str) -> list[SearchResult]:
     def found() -> Iterator[SearchResult]:
-        for process in page.services.fleet:
+        for process in page.supervision.fleet:
             if needle in f"{process.name} {process.spec.description}".lower():
                 state, about = process.status.value, process.spec.description
                 yield SearchResult("process", process.name, about, state, process_url(process.name))
@@ -106,7 +106,7 @@ async def _projects(page: Base, needle: str) -> list[SearchResult]:
 
 async def _tracked(page: Base, text: str) -> list[SearchResult]:
     user = page.caller.user
-    runs, tests = await page.services.run_in_tracker(
+    runs, tests = await page.tracker.run(
         lambda: (
             tracker_search.find_runs(user, text, _MAX_OF_A_KIND),
             tracker_search.find_tests(user, text, _MAX_OF_A_KIND),
@@ -135,7 +135,7 @@ def _about(run: tracker_search.FoundRun) -> str:
 
 
 async def _charts(page: Base, needle: str) -> list[SearchResult]:
-    charts, results = page.services.charts, list[SearchResult]()
+    charts, results = page.charts, list[SearchResult]()
     work = charts.work(page.request)
     known = await charts.overview.lately(work.reads) if charts.has_cluster(work.target) else None
     if known is not None and known.problem is None:

@@ -9,6 +9,9 @@ from typing import Any, TypeVar
 
 Result = TypeVar("Result")
 
+MAX_QUERY_SECONDS = 20.0
+"""How long a query of a request may take."""
+
 
 class Store:
     """A database of one service, at its newest version, with peewee's own methods beside these."""

@@ -11,6 +11,7 @@ import peewee
 
 from models.errors import Problem, Unavailable
 from models.paging import Page, Paging
+from models.storage.store import MAX_QUERY_SECONDS
 from models.supervision import events
 from models.supervision.events import Entry, Filter
 from models.supervision.tables import database
@@ -22,7 +23,6 @@ log = logging.getLogger("events")
 
 Result = TypeVar("Result")
 
-QUERY_TAKES = 20.0
 _MAX_ENTRIES_PER_COPY = 500
 _COPY_TIMEOUT_SECONDS = 5.0
 _FIRST_RETRY_SECONDS, _LAST_RETRY_SECONDS = 0.05, 2.0
@@ -128,11 +128,13 @@ class SharedHistory:
                 retry = 0.0
 
     def _copy_some(self) -> bool:
-        entries = database.run_with_timeout(lambda: events.since(self._copied, _MAX_ENTRIES_PER_COPY), QUERY_TAKES)
+        entries = database.run_with_timeout(
+            lambda: events.since(self._copied, _MAX_ENTRIES_PER_COPY), MAX_QUERY_SECONDS
+        )
         if entries:
             copy = self._sharing.copy
             self._copied = self._store.run_with_timeout(
-                lambda: copy(self._store, self._instance, entries, self._copied), QUERY_TAKES
+                lambda: copy(self._store, self._instance, entries, self._copied), MAX_QUERY_SECONDS
             )
         return bool(entries)
 
@@ -156,7 +158,7 @@ class SharedHistory:
 
     async def _query(self, query: Callable[[], Result]) -> Result:
         try:
-            return await asyncio.to_thread(self._store.run_with_timeout, query, QUERY_TAKES)
+            return await asyncio.to_thread(self._store.run_with_timeout, query, MAX_QUERY_SECONDS)
         except peewee.OperationalError as error:
             log.error("the shared history does not respond: %s", error)
             raise Unavailable("the shared history does not respond") from None
@@ -184,4 +186,4 @@ class SharedHistory:
 
 
 async def _off_loop(query: Callable[[], Result]) -> Result:
-    return await asyncio.to_thread(database.run_with_timeout, query, QUERY_TAKES)
+    return await asyncio.to_thread(database.run_with_timeout, query, MAX_QUERY_SECONDS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from models.supervision.process import UP
 from supervisor.children.orphans import descendants
@@ -14,15 +14,14 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class MemoryLimits:
-    def __init__(self, processes: Callable[[], Iterable[Process]]) -> None:
-        """`processes` returns all processes."""
+    def __init__(self, processes: Iterable[Process]) -> None:
         self._processes = processes
 
     async def check(self) -> None:
         """Reports the memory of each running process that has a limit."""
         limited = [
             (process, instance)
-            for process in self._processes()
+            for process in self._processes
             if process.spec.max_memory is not None and process.status in UP and (instance := process.instance)
         ]
         if limited:

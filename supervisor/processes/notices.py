@@ -11,11 +11,11 @@ from typing import Any
 import peewee
 
 from models.paging import Page, Paging
+from models.storage.store import MAX_QUERY_SECONDS
 from models.supervision import notices
 from models.supervision.notices import Notice
 from models.supervision.tables import database
 from supervisor.clock import Clock
-from supervisor.processes.history import QUERY_TAKES
 from supervisor.pubsub import PubSub
 
 log = logging.getLogger("notices")
@@ -49,12 +49,12 @@ class Notices:
         """One page, with what was posted until now. Raises `TimedOut`."""
         self.write()
         return await asyncio.to_thread(
-            database.run_with_timeout, lambda: notices.page(paging, name, process), QUERY_TAKES
+            database.run_with_timeout, lambda: notices.page(paging, name, process), MAX_QUERY_SECONDS
         )
 
     async def prune(self, most: int) -> int:
         """Deletes some of the oldest beyond `most`; returns how many. Raises `peewee.PeeweeException`, `TimedOut`."""
-        return await asyncio.to_thread(database.run_with_timeout, lambda: notices.prune(most), QUERY_TAKES)
+        return await asyncio.to_thread(database.run_with_timeout, lambda: notices.prune(most), MAX_QUERY_SECONDS)
 
     def _flush_later(self, seconds: float) -> None:
         if self._flush is None:

@@ -141,7 +141,7 @@ class TestEveryRoute:
     async def test_a_token_of_scope_ingest_gets_nowhere(
         self, app: Application, http_client: AsyncHTTPClient, base_url: str
     ) -> None:
-        headers = (await app.services.run_in_tracker(self.tokens))["ingest"]
+        headers = (await app.services.tracker.run(self.tokens))["ingest"]
         for route in ROUTES:
             if route[2].permission_of(route[0]) is not permissions.POST_REPORTS:
                 assert (await self.ask(http_client, base_url, route, headers)).code == 403, name(route)
@@ -151,7 +151,7 @@ class TestEveryRoute:
     async def test_an_account_opens_what_it_may(
         self, app: Application, http_client: AsyncHTTPClient, base_url: str, who: str
     ) -> None:
-        headers = (await app.services.run_in_tracker(self.tokens))[who]
+        headers = (await app.services.tracker.run(self.tokens))[who]
         for route in READS:
             if route[2].__name__ in STREAMS:
                 continue  # they do not end

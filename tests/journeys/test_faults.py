@@ -344,15 +344,15 @@ def test_a_clock_that_jumps_does_not_change_how_long_a_process_has_run(tmp_path:
 
     async def life() -> list[events.Entry]:
         async with open_services(load(file, {}), lambda: load(file, {}), clock=clock) as services:
-            await services.fleet.start("web")
-            web = services.fleet.get("web")
+            await services.supervision.fleet.start("web")
+            web = services.supervision.fleet.get("web")
             clock.jump = jump
             assert 0 <= web.uptime() < HOUR // 2
-            await services.fleet.restart("web")
+            await services.supervision.fleet.restart("web")
             assert 0 <= web.uptime() < HOUR // 2
             clock.jump = 0
             assert 0 <= web.uptime() < HOUR // 2
-            await services.fleet.stop("web")
+            await services.supervision.fleet.stop("web")
             return list(events.page(Paging(0, 100, "id", descending=False), Filter()).content)
 
     try:

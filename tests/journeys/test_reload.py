@@ -334,7 +334,7 @@ def test_of_two_reloads_at_once_the_newer_file_wins(tmp_path: Path) -> None:
         settings = Config(server=ServerSettings(data_dir=tmp_path / "data"))
         async with open_services(settings, read_config) as services:
             await asyncio.gather(services.reload(), services.reload())
-            return [process.name for process in services.fleet]
+            return [process.name for process in services.supervision.fleet]
 
     try:
         assert asyncio.run(life()) == ["new"]

@@ -50,6 +50,14 @@ def test_a_service_imports_no_other_service(name: str) -> None:
     assert others == set()
 
 
+@pytest.mark.parametrize("name", [name for name in NAMES if re.match("handlers/(supervision|charts|tracker)/", name)])
+def test_a_handler_uses_the_service_of_its_folder_only(name: str) -> None:
+    own = name.split("/")[1]
+    code = ast.unparse(tree(name))
+    used = set(re.findall(r"\b(?:self|page|handler|services)\.(supervision|charts|tracker)\b", code))
+    assert used <= {own}
+
+
 @everywhere
 def test_modules_and_classes_are_of_a_bearable_length(name: str) -> None:
     too_long = {

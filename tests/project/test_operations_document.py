@@ -18,9 +18,10 @@ from handlers.mcp import results, toolbox
 from models import paging
 from models.accounts import accounts
 from models.charts.tar_reader import MIB, ArchiveLimits
+from models.storage import store
 from models.tracker import queries, visibility
 from supervisor import logging as our_log
-from supervisor import maintenance, services
+from supervisor import maintenance
 from supervisor.accounts import passwords, throttle
 from supervisor.charts import hub, isolated_child, repositories, sources, workers
 from supervisor.charts.helm import runner
@@ -28,7 +29,7 @@ from supervisor.charts.kube import client
 from supervisor.charts.kube import releases as kube_releases
 from supervisor.http import client as fetcher
 from supervisor.processes import event_writer, health, instance
-from supervisor.processes import history as our_history
+from supervisor.processes import service as supervision
 from supervisor.tracker import ingest
 
 TEXT = (ROOT / "docs" / "operations.md").read_text()
@@ -44,10 +45,10 @@ CODE: dict[str, tuple[float, ...]] = {
     "sessions of agents, of each transport": (tools.MAX_SESSIONS, tools.SESSION_IDLE_SECONDS),
     "a response to an agent": (results.MAX_RESULT_BYTES / MIB,),
     "body of JSON": (charts.MAX_JSON_BYTES / MIB,),
-    "changes that wait for a failing store": (services._MAX_WAITING_EVENTS,),
+    "changes that wait for a failing store": (supervision._MAX_WAITING_EVENTS,),
     "waiting for the store before a response": (event_writer._ENSURE_STORED_SECONDS,),
     "a page of events": (paging.MAX_PAGE_SIZE,),
-    "a query": (our_history.QUERY_TAKES,),
+    "a query": (store.MAX_QUERY_SECONDS,),
     "health probes over HTTP at once": (health._MAX_CONCURRENT_PROBES,),
     "standard error reported for a process that failed to start": (instance._MAX_STDERR_BYTES / 1024,),
     "names and addresses kept for that": (throttle.MAX_KEYS,),

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from conftest import PATIENCE, ROOT, Serve, python, wait_for
 
-from supervisor.services import inherited
+from supervisor.processes.service import inherited
 from supervisor.systemd import VARIABLES, Systemd, given_sockets
 
 ACTIVATED = (

@@ -112,8 +112,8 @@ def test_every_spawn_waits_until_the_intent_is_stored(tmp_path: Path, monkeypatc
     async def work() -> None:
         config = Config(server=ServerSettings(data_dir=tmp_path), supervisor=Supervisor(processes={"web": web}))
         async with open_services(config, lambda: config) as services:
-            await services.fleet.start("web")
-            process = services.fleet.get("web")
+            await services.supervision.fleet.start("web")
+            process = services.supervision.fleet.get("web")
             assert [one for one in deeds if one in of_web] == ["wait for web", "sleep"]
             os.kill(process.record.pid or 0, signal.SIGKILL)
             await process.until(lambda one: one.restarts == 1 and one.live)

@@ -66,24 +66,24 @@ class Supervision:
         """The clock is set, and the next round of maintenance notices it."""
         await self.round_is_over()
         self.clock.set(moment)
-        self.services.scheduler.check_clock()
+        self.services.supervision.scheduler.check_clock()
         await self.round_is_over()
 
     async def round_is_over(self) -> None:
         for _ in range(3):
             await asyncio.sleep(0)
-            while self.services.scheduler._round is not None:
+            while self.services.supervision.scheduler._round is not None:
                 await asyncio.sleep(0.001)
 
     async def until(self, name: str, status: Status, generation: int | None = None) -> None:
-        process = self.services.fleet.get(name)
+        process = self.services.supervision.fleet.get(name)
         await process.until(
             lambda one: one.status is status and not one._attempts and generation in (None, one.record.generation)
         )
 
     async def runs(self, name: str = "job") -> list[Run]:
         """Oldest first."""
-        page = await self.services.context.runs.page(name, Paging(size=100, descending=False))
+        page = await self.services.supervision.context.runs.page(name, Paging(size=100, descending=False))
         return list(page.content)
 
     async def outcomes(self, name: str = "job") -> list[tuple[str, str | None, str | None]]:
@@ -91,14 +91,14 @@ class Supervision:
         return [(run.trigger, text(run.scheduled_for), run.outcome) for run in await self.runs(name)]
 
     async def notices(self, name: str) -> list[dict[str, Any]]:
-        page = await self.services.notices.page(Paging(size=100, descending=False), name, None)
+        page = await self.services.supervision.notices.page(Paging(size=100, descending=False), name, None)
         return [dict(notice.facts) for notice in page.content]
 
     def report(self, name: str = "job") -> Any:
-        return self.services.scheduler.report(self.services.fleet.get(name))
+        return self.services.supervision.scheduler.report(self.services.supervision.fleet.get(name))
 
     async def reload(self, *specs: ProcessSpec) -> None:
-        await self.services.fleet.reload({spec.name: spec for spec in specs}, False)
+        await self.services.supervision.fleet.reload({spec.name: spec for spec in specs}, False)
 
 
 Work = Callable[[Supervision], Awaitable[None]]
@@ -150,7 +150,7 @@ def test_a_run_has_its_instant_its_times_and_its_outcome(serve: Serve) -> None:
         assert (supervision.report().missed, supervision.report().skipped) == (0, 0)
         assert [run.outcome for run in await supervision.runs("bad")] == ["failure"]
         assert await supervision.notices("schedule.failed") == [{"outcome": "failure", "exitCode": 1}]
-        await supervision.services.fleet.start("job")
+        await supervision.services.supervision.fleet.start("job")
         await supervision.until("job", Status.FINISHED, 2)
         assert (await supervision.outcomes())[1] == ("manual", None, "success")
 
@@ -172,7 +172,7 @@ def test_on_the_days_when_clocks_change_a_job_runs_as_under_debian(
         for minute in range(30, 151, 30):
             moment = f"{day}T{minute // 60:02}:{minute % 60:02}:01"
             await supervision.tick(moment)
-            await supervision.services.fleet.get("job").until(lambda one: not (one.live or one.is_pending))
+            await supervision.services.supervision.fleet.get("job").until(lambda one: not (one.live or one.is_pending))
         expected = [("schedule", f"{day}T{instant}:00", "success") for instant in instants]
         assert await supervision.outcomes() == expected
 
@@ -201,15 +201,15 @@ def test_while_a_run_goes_on_a_tick_follows_its_policy(
         assert supervision.report().skipped == skipped
         assert len(await supervision.notices("schedule.skipped")) == skipped
         if overlap is Overlap.QUEUE:
-            instance = supervision.services.fleet.get("job").instance
+            instance = supervision.services.supervision.fleet.get("job").instance
             assert instance is not None
             instance.kill()
             await supervision.until("job", Status.RUNNING, 2)
             assert [text(run.scheduled_for) for run in await supervision.runs()] == TICKS[:2]
             await supervision.tick("2026-03-01T10:04:00")
-            await supervision.services.fleet.stop("job")  # ends the run and drops the one that waits
+            await supervision.services.supervision.fleet.stop("job")  # ends the run and drops the one that waits
             await supervision.round_is_over()
-            assert supervision.services.fleet.get("job").status is Status.STOPPED
+            assert supervision.services.supervision.fleet.get("job").status is Status.STOPPED
             assert supervision.report().skipped == 2
             await supervision.tick("2026-03-01T10:05:00")  # but not the schedule
             await supervision.until("job", Status.RUNNING, 3)
@@ -280,7 +280,7 @@ def test_a_host_that_slept_or_a_clock_that_jumped_ahead_has_missed_runs_and_none
 
 def test_a_tick_starts_dependencies_but_none_that_an_operator_stopped(serve: Serve) -> None:
     async def work(supervision: Supervision) -> None:
-        fleet = supervision.services.fleet
+        fleet = supervision.services.supervision.fleet
         await supervision.tick(TICKS[0])
         await supervision.until("job", Status.FINISHED, 1)
         assert fleet.get("db").status is Status.RUNNING
@@ -298,7 +298,7 @@ def test_a_tick_starts_dependencies_but_none_that_an_operator_stopped(serve: Ser
         """After a restart of the server, which stopped everything, it is down but no operator stopped it."""
         await supervision.tick("2026-03-01T10:05:00")
         await supervision.until("job", Status.FINISHED, 3)
-        assert supervision.services.fleet.get("db").status is Status.RUNNING
+        assert supervision.services.supervision.fleet.get("db").status is Status.RUNNING
 
     clock = SetClock()
     migrate = ProcessSpec("migrate", ("true",), type=Kind.ONESHOT)
@@ -309,7 +309,7 @@ def test_a_tick_starts_dependencies_but_none_that_an_operator_stopped(serve: Ser
 
 def test_a_stop_of_all_pauses_and_a_start_or_restart_of_all_resumes_and_runs_none(serve: Serve) -> None:
     async def work(supervision: Supervision) -> None:
-        fleet, schedules = supervision.services.fleet, supervision.services.scheduler
+        fleet, schedules = supervision.services.supervision.fleet, supervision.services.supervision.scheduler
         with pytest.raises(NotFound):
             await group_calls.stop_all(fleet, schedules)
         assert supervision.report().paused
@@ -333,7 +333,7 @@ def test_a_stop_of_all_pauses_and_a_start_or_restart_of_all_resumes_and_runs_non
 
     async def again(supervision: Supervision) -> None:
         assert supervision.report().paused, "it is stored"
-        await supervision.services.scheduler.pause("job", False)
+        await supervision.services.supervision.scheduler.pause("job", False)
         await supervision.round_is_over()
         assert text(supervision.report().next_run) == "2026-03-01T10:32:00"
 
@@ -346,9 +346,9 @@ def test_a_stop_of_all_pauses_and_a_start_or_restart_of_all_resumes_and_runs_non
 def test_a_tick_restarts_a_service_that_is_live_only(serve: Serve) -> None:
     async def work(supervision: Supervision) -> None:
         await supervision.tick(TICKS[0])
-        assert supervision.services.fleet.get("job").status is Status.NOT_STARTED
+        assert supervision.services.supervision.fleet.get("job").status is Status.NOT_STARTED
         assert supervision.report().skipped == 1
-        await supervision.services.fleet.start("job")
+        await supervision.services.supervision.fleet.start("job")
         await supervision.tick(TICKS[1])
         await supervision.until("job", Status.RUNNING, 2)
         assert await supervision.outcomes() == [("manual", None, "stopped"), ("schedule", TICKS[1], None)]
@@ -358,7 +358,7 @@ def test_a_tick_restarts_a_service_that_is_live_only(serve: Serve) -> None:
 
 def test_what_runs_longer_than_max_runtime_is_aborted_and_its_policy_decides(serve: Serve) -> None:
     async def work(supervision: Supervision) -> None:
-        fleet = supervision.services.fleet
+        fleet = supervision.services.supervision.fleet
         await supervision.tick(TICKS[0])
         await supervision.until("job", Status.ABORTED)
         assert [run.outcome for run in await supervision.runs()] == ["timeout"]
@@ -385,14 +385,14 @@ def test_a_reload_recomputes_the_next_run_and_a_run_goes_on(serve: Serve) -> Non
     async def work(supervision: Supervision) -> None:
         await supervision.tick(TICKS[0])
         await supervision.until("job", Status.RUNNING)
-        pid = supervision.services.fleet.get("job").record.pid
+        pid = supervision.services.supervision.fleet.get("job").record.pid
         await supervision.reload(job(command="sleep 1000", schedule=Schedule("0 12 * * *", timezone="UTC")))
         await supervision.round_is_over()
         assert text(supervision.report().next_run) == "2026-03-01T12:00:00"
-        assert supervision.services.fleet.get("job").record.pid == pid
+        assert supervision.services.supervision.fleet.get("job").record.pid == pid
         await supervision.reload(job(command="sleep 1000", schedule=None))
         assert supervision.report() is None
-        await supervision.services.fleet.stop("job")
+        await supervision.services.supervision.fleet.stop("job")
         assert await supervision.outcomes() == [("schedule", TICKS[0], "stopped")]
         supervision.clock.set("2026-03-01T20:00:00")
         await supervision.reload(job(command="sleep 1000"))
@@ -444,7 +444,7 @@ def test_many_at_once_leave_the_loop_free_and_one_timer_waits_for_the_next(
         timers = [
             handle
             for handle in asyncio.get_running_loop()._scheduled  # type: ignore[attr-defined]
-            if handle._callback == supervision.services.scheduler._wake and not handle.cancelled()
+            if handle._callback == supervision.services.supervision.scheduler._wake and not handle.cancelled()
         ]
         assert len(timers) == 1
 

@@ -20,12 +20,11 @@ from talk import WHEN, problem, running_server
 
 from handlers.tracker.stream import Runs
 from models.accounts import accounts, permissions
-from models.config.settings import Config
 from models.tracker.quality_gate import Verdict
 from models.tracker.run_events import record
 from models.tracker.tables import Project, Run, reports
 from supervisor.clock import Clock
-from supervisor.services import Services
+from supervisor.tracker import service
 
 SHA = "0123456789abcdef0123456789abcdef01234567"
 
@@ -389,8 +388,8 @@ def test_runs_that_are_published_out_of_order_are_told_in_the_order_of_their_com
         async def read_fast(query: Callable[[], Any]) -> Any:
             return query()
 
-        services = SimpleNamespace(config=Config(), clock=Clock(), last_run=0, read_fast=read_fast)
-        runs = Runs(cast("Services", services))
+        tracker = SimpleNamespace(last_update=0, read_fast=read_fast)
+        runs = Runs(cast("service.Tracker", tracker), Clock())
         stream, client = pair()
         runs.add(stream, None, 0)
         with reports.atomic():

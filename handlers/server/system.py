@@ -1,4 +1,4 @@
-"""The supervisor itself: what it runs on, reload, health and metrics."""
+"""The server itself: what it runs on, reload, health and metrics."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from handlers.http.origin import SAFE_METHODS
 from handlers.http.permissions import CONTROL_PROCESSES, PUBLIC, READ
 from handlers.openapi.describe import Endpoint, choice
 from handlers.routing import Route
-from handlers.supervision.metrics import Collector
-from handlers.supervision.streams import StatusStream
+from handlers.server.metrics import Collector
 from models.errors import Invalid, Unavailable
 from supervisor import host
 
@@ -29,7 +28,7 @@ class Info(Base):
     }
 
     def get(self) -> None:
-        settings = self.services.config.supervisor
+        settings = self.config.supervisor
         self.reply(
             serializers.supervisor_info(settings.node_name or platform.node(), settings.description, host.read())
         )
@@ -73,14 +72,14 @@ class Ready(Base):
     }
 
     async def get(self) -> None:
-        await self.services.charts.settle()
-        if self.services.event_writer.failing:
+        await self.charts.settle()
+        if self.supervision.event_writer.failing:
             raise Unavailable("the store cannot be written")
         if self.services.sharing is not None and not self.services.sharing.is_connected:
             raise Unavailable("the shared database is away")
         if self.services.maintenance.is_stalled:
             raise Unavailable("the loop was held up for more than a second")
-        self.reply(serializers.Readiness(charts=self.services.charts.groups()))
+        self.reply(serializers.Readiness(charts=self.charts.groups()))
 
 
 class Metrics(Base):
@@ -113,7 +112,6 @@ def log_request(handler: RequestHandler) -> None:
 routes: list[Route] = [
     (r"/supervisor/info", Info),
     (r"/supervisor/reload", Reload),
-    (r"/processes/stream", StatusStream),
 ]
 
 common_routes: list[Route] = [

@@ -27,7 +27,7 @@ class Collector:
         yield from self._tracker()
 
     def _house(self) -> Iterator[Any]:
-        event_writer, answered = self._services.event_writer, sorted(self._services.answered.items())
+        event_writer, answered = self._services.supervision.event_writer, sorted(self._services.answered.items())
         yield _gauge("loop_lag_seconds", "How late the loop was at its last beat.", self._services.maintenance.lag)
         yield _gauge("streams_open", "Open event streams.", len(self._streams))
         yield _gauges("streams", "Open event streams by what they are about.", "kind", self._streams.by_kind())
@@ -40,7 +40,7 @@ class Collector:
         yield _counter("logins_failed", "Logins with a wrong name or password.", failed)
 
     def _supervision(self) -> Iterator[Any]:
-        fleet = list(self._services.fleet)
+        fleet = list(self._services.supervision.fleet)
         yield _gauge("events_stored", "Status changes in the history.", events.count(Filter()))
         now = Counter(process.status for process in fleet)
         states = {status.value: now[status] for status in STATUSES}
@@ -57,9 +57,9 @@ class Collector:
         yield _counters("helm_runs", "helms that have ended, by exit code 0 or another end.", "outcome", ended)
 
     def _tracker(self) -> Iterator[Any]:
-        ingest = self._services.ingest
+        ingest = self._services.tracker.ingest
         yield _gauge("uploads_waiting", "Uploads that have come and are not stored yet.", ingest.waiting)
-        if (forwarder := self._services.process_logs.forwarder) is not None:
+        if (forwarder := self._services.supervision.process_logs.forwarder) is not None:
             yield _counters("log_lines_lost", "Lines of logs that could not be forwarded.", "process", forwarder.lost)
             rotated_away = "Bytes of logs that were rotated away before they were forwarded."
             yield _counters("log_bytes_lost", rotated_away, "process", forwarder.lost_bytes)

@@ -1,0 +1,170 @@
+"""The service that supervises processes: its parts, opened in order and closed in reverse."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Callable, Mapping
+
+from models.config import loader
+from models.config.settings import Config
+from models.config.settings import Supervisor as Settings
+from models.supervision.events import Entry
+from models.supervision.process import TROUBLE
+from models.supervision.record import Record
+from supervisor.children.child import Children
+from supervisor.children.orphans import Cgroups, Orphans, become_subreaper
+from supervisor.clock import Clock
+from supervisor.processes.adoption import adopt
+from supervisor.processes.context import SupervisionContext
+from supervisor.processes.event_writer import EventWriter
+from supervisor.processes.fleet import Fleet, Reload
+from supervisor.processes.health import Prober
+from supervisor.processes.history import History
+from supervisor.processes.metrics import MetricsHistory
+from supervisor.processes.notices import Notices
+from supervisor.processes.process_logs import ProcessLogs
+from supervisor.processes.run_recorder import RunRecorder
+from supervisor.processes.scheduler import Scheduler
+from supervisor.processes.usage import Meter
+from supervisor.scheduling import BackgroundTasks
+from supervisor.systemd import VARIABLES
+
+log = logging.getLogger("server")
+
+_MIN_CLOSING_SECONDS = 1.0
+_DAY_MICROSECONDS = 86_400 * 1_000_000
+_MAX_WAITING_EVENTS = 50_000
+_PAUSE_SECONDS = 0.01
+"""Between two parts of a long deletion, so that no request waits for it."""
+
+
+class Supervision:
+    """The processes, their schedules, logs, metrics and history."""
+
+    def __init__(
+        self,
+        config: Config,
+        clock: Clock,
+        instance: str,
+        records: Mapping[str, Record],
+        history: History,
+        publish: Callable[[Entry], None],
+    ) -> None:
+        """`instance` is the id of this installation, `records` is what is stored of each process.
+
+        `publish` is called with each status change that is stored. Raises `peewee.PeeweeException`, `OSError`.
+        """
+        self.settings = settings = config.supervisor
+        self.history = history
+        self._clock = clock
+        self._shutdown_seconds = config.server.shutdown_timeout
+        self.event_writer = EventWriter(publish, min(settings.events.retain_rows, _MAX_WAITING_EVENTS))
+        self.event_writer.retained_runs = settings.runs.retain
+        self.notices = Notices(clock)
+        self.context = _context(clock, self.event_writer, self.notices, instance)
+        self.fleet = Fleet(settings.processes, self.context, records)
+        self.scheduler = Scheduler(self.fleet, self.context)
+        self.process_logs = ProcessLogs(self.fleet, config.server, clock, self.notices, self.event_writer)
+        self.logs = self.process_logs.files
+        self.context.on_logs_opened = self.process_logs.on_opened
+        self.context.on_log_marks = self.process_logs.on_marks
+        self.process_logs.take_over(settings.processes)
+        self.meter = Meter(clock)
+        self.metrics = MetricsHistory(self.fleet, self.meter, clock, lambda: self.settings.metrics)
+
+    @property
+    def leaves_processes(self) -> bool:
+        """Whether the processes go on running when the server stops."""
+        return self.settings.on_exit == "leave"
+
+    @property
+    def has_trouble(self) -> bool:
+        """Whether a process has failed or is unhealthy."""
+        return any(process.status in TROUBLE for process in self.fleet)
+
+    def summary(self) -> str:
+        """Returns a summary for `systemctl status`."""
+        live = sum(process.live for process in self.fleet)
+        return f"{'stopping; ' if self.context.closing else ''}{live} of {len(self.fleet)} processes are live"
+
+    async def start(self, records: Mapping[str, Record], tasks: BackgroundTasks) -> None:
+        """Adopts the processes that still run, and begins the background work."""
+        become_subreaper()
+        self._leftovers = await adopt(self.fleet, self.context, records)
+        self.context.leftovers = tasks.start(self._leftovers.end(), "leftovers")
+        self.scheduler.configure()
+        self.process_logs.start()
+        tasks.start(self.process_logs.growth.watch(), "log growth")
+
+    def preview(self, settings: Settings) -> Reload:
+        """Returns what `reload` would do."""
+        return self.fleet.preview(settings.processes, settings.auto_start)
+
+    async def reload(self, settings: Settings) -> Reload:
+        """Applies other settings. Returns what was done."""
+        self.settings = settings
+        self.event_writer.retained_runs = settings.runs.retain
+        self.process_logs.take_over(settings.processes)
+        return await self.fleet.reload(settings.processes, settings.auto_start)
+
+    async def prune(self) -> None:
+        """Keeps the history, notices and logs within their limits. Raises `peewee.PeeweeException`, `OSError`."""
+        events = self.settings.events
+        before = self._clock.settled() - events.retain_days * _DAY_MICROSECONDS
+        while await self.history.prune(before, events.retain_rows):
+            await asyncio.sleep(_PAUSE_SECONDS)
+        while await self.notices.prune(self.settings.notices.retain_rows):
+            await asyncio.sleep(_PAUSE_SECONDS)
+        await self.process_logs.remove_old()
+
+    async def stop(self, end: float) -> None:
+        """Stops or leaves the processes, then writes what is not stored yet, until the monotonic time `end`."""
+        await self._stop_processes()
+        if self.event_writer.failing:
+            await self.logs.rotate()  # on a full disk this makes room
+        if not await self.event_writer.stored_within(max(_MIN_CLOSING_SECONDS, end - time.monotonic())):
+            log.error("the store cannot be written: %d changes are lost", self.event_writer.waiting)
+
+    async def _stop_processes(self) -> None:
+        try:
+            async with asyncio.timeout(self._shutdown_seconds):
+                await self.fleet.close(self.leaves_processes)
+                if not self.leaves_processes:
+                    await self._leftovers.end()
+        except TimeoutError:
+            log.error("not all processes stopped within %g s: they are killed", self._shutdown_seconds)
+            await self.fleet.kill()
+        except Exception:
+            log.exception("while stopping the processes")
+
+    async def close(self) -> None:
+        """Writes the notices and closes what serves the children of all services."""
+        await self.process_logs.close()
+        self.notices.write()
+        self.context.prober.close()
+        self.context.children.close()
+        self.context.cgroups.close()
+
+
+def _context(clock: Clock, event_writer: EventWriter, notices: Notices, instance: str) -> SupervisionContext:
+    children, cgroups = Children(), Cgroups.open(instance)
+    return SupervisionContext(
+        clock=clock,
+        event_writer=event_writer,
+        children=children,
+        cgroups=cgroups,
+        orphans=Orphans(children, cgroups, instance),
+        prober=Prober(children, clock),
+        server_id=instance,
+        notices=notices,
+        runs=RunRecorder(clock, event_writer, notices),
+        environment=inherited(os.environ),
+    )
+
+
+def inherited(environ: Mapping[str, str]) -> dict[str, str]:
+    """Returns the environment of children: ours without variables that set our properties, and systemd's."""
+    return {name: value for name, value in environ.items() if name not in loader.VARIABLES | VARIABLES}

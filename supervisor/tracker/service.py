@@ -1,0 +1,84 @@
+"""The service that tracks the reports of CI: its parts, opened in order and closed in reverse."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import peewee
+
+from models.config.settings import Config
+from models.errors import Unavailable
+from models.storage.store import MAX_QUERY_SECONDS
+from models.tracker import run_events
+from models.tracker.run_events import RunUpdate
+from models.tracker.tables import reports
+from supervisor.clock import Clock
+from supervisor.pubsub import PubSub
+from supervisor.scheduling import BackgroundTasks
+from supervisor.tracker.attachments import Attachments
+from supervisor.tracker.forge_sources import ForgeSources
+from supervisor.tracker.ingest import Ingest
+from supervisor.tracker.retention import Retention
+
+if TYPE_CHECKING:
+    from supervisor.replication import Sharing
+
+Result = TypeVar("Result")
+
+
+class Tracker:
+    """Uploads, what is kept of them and for how long, and the sources of forges."""
+
+    def __init__(self, config: Config, clock: Clock, updates: PubSub[RunUpdate], sharing: Sharing | None) -> None:
+        """The store is open. `updates` has the changes of runs.
+
+        `sharing` is given where several nodes share the database: then the changes of this node come from there too.
+        """
+        data_dir = Path(config.server.data_dir)
+        kept = config.tracker.attachments
+        own_folder = None if sharing else data_dir / "attachments"
+        self.updates = updates
+        self._sharing = sharing
+        self.attachments = Attachments(kept.dir or own_folder, kept, clock, self.run)
+        self.retention = Retention(config.tracker, clock, self.run, self.attachments)
+        self.updates.subscribe(self.retention.notice)
+        self.forges = ForgeSources(config)
+        publish = _discard if sharing else updates.publish
+        self.ingest = Ingest(data_dir / "incoming", config, clock, publish, self.attachments)
+
+    def start(self, tasks: BackgroundTasks) -> None:
+        """Begins the background work."""
+        tasks.start(self.retention.watch(), "retention")
+        tasks.start(self.attachments.watch(), "attachments")
+        tasks.start(self.retention.settle(), "completion of runs")
+
+    async def close(self, seconds: float) -> None:
+        """Waits for uploads that are being stored, at most `seconds`."""
+        await self.ingest.close(seconds)
+        self.forges.close()
+
+    async def run(self, work: Callable[[], Result]) -> Result:
+        """Runs work on the store in a worker. Raises `Unavailable`, `TimedOut`."""
+        try:
+            return await asyncio.to_thread(reports.run_with_timeout, work, MAX_QUERY_SECONDS)
+        except peewee.OperationalError as error:
+            raise Unavailable(f"the store of the tracker does not answer: {error}") from None
+
+    async def read_fast(self, query: Callable[[], Result]) -> Result:
+        """Reads a few rows of the store: on the loop where the store is a local file.
+
+        Raises `peewee.PeeweeException`, `Unavailable`, `TimedOut`.
+        """
+        return query() if reports.is_local else await self.run(query)
+
+    @property
+    def last_update(self) -> int:
+        """The id of the last change of a run that streams may have received."""
+        return self._sharing.last_run if self._sharing else run_events.bounds()[1]
+
+
+def _discard(_: RunUpdate) -> None:
+    pass
