@@ -1,6 +1,7 @@
 """Translates statements from SQLite's dialect, in which they are written, to PostgreSQL's.
 
-Placeholders are `?`, `?1` or `:name`; lists of numbers are `json_each(?)`; `IS` compares nullable values.
+Placeholders are `?` or `:name`, not `?1`, of which Python 3.12.0 to 3.12.3 warn; lists of numbers are `json_each(?)`;
+`IS` compares nullable values.
 """
 
 from __future__ import annotations
@@ -10,11 +11,11 @@ from functools import lru_cache
 
 _PARTS = re.compile(
     r"(?P<text>'(?:[^']|'')*'|\"[^\"]*\")"
-    r"|json_each\((?P<list>\?\d*|:[a-z_]\w*)\)"
+    r"|json_each\((?P<list>\?|:[a-z_]\w*)\)"
     r"|(?P<hint>\sINDEXED BY \w+|\bCROSS (?=JOIN \w+ \w+ ON\b))"  # hints for SQLite's planner
     r"|(?P<differs>\bIS NOT (?!NULL\b))"
     r"|(?P<same>\bIS (?!NOT\b|NULL\b))"
-    r"|\?(?P<place>\d*)"
+    r"|\?(?!\d)"
     r"|(?<![:\w]):(?P<name>[a-z_]\w*)"
 )
 _LIST = "(SELECT CAST(one AS BIGINT) AS value FROM json_array_elements_text(CAST({} AS JSON)) AS list (one)) AS listed"
@@ -59,8 +60,6 @@ def statement(sql: str) -> tuple[str, tuple[str, ...] | None]:
         nonlocal count
         if original.startswith(":"):
             return f"${names.setdefault(original[1:], len(names) + 1)}"
-        if original != "?":
-            return f"${original[1:]}"
         count += 1
         return f"${count}"
 

@@ -13,8 +13,8 @@ _SAVE = f"INSERT OR REPLACE INTO log_mark ({_COLUMNS}) VALUES ({', '.join('?' * 
 _TRUNCATED = "DELETE FROM log_mark WHERE path = ? AND id < ? AND position > ?"
 _ROTATED = "DELETE FROM log_mark WHERE path = ? AND id <= ?"
 _PRUNE = (
-    "DELETE FROM log_mark WHERE path = ?1 AND id <= (SELECT id FROM log_mark WHERE path = ?1 ORDER BY id DESC"
-    " LIMIT 1 OFFSET ?2)"
+    "DELETE FROM log_mark WHERE path = ? AND id <= (SELECT id FROM log_mark WHERE path = ? ORDER BY id DESC"
+    " LIMIT 1 OFFSET ?)"
 )
 MAX_MARKS_PER_FILE = 200
 
@@ -46,7 +46,7 @@ def save(marks: Iterable[LogMark]) -> None:
             for mark in rows
         ],
     )
-    database.write_many(_PRUNE, [(path, MAX_MARKS_PER_FILE) for path in {mark.path for mark in rows}])
+    database.write_many(_PRUNE, [(path, path, MAX_MARKS_PER_FILE) for path in {mark.path for mark in rows}])
 
 
 def forget(last_ids: Mapping[str, int]) -> None:

@@ -17,8 +17,8 @@ Outcome = Literal["success", "failure", "timeout", "stopped", "unknown"]
 _COLUMNS = "id, process, generation, trigger, scheduled_for, start_time, end_time, exit_code, outcome"
 _SAVE = f"INSERT OR REPLACE INTO run ({_COLUMNS}) VALUES ({', '.join('?' * 9)})"  # noqa: S608 (our own names)
 _PRUNE = (
-    "DELETE FROM run WHERE process = ?1 AND id <= "
-    "(SELECT id FROM run WHERE process = ?1 ORDER BY id DESC LIMIT 1 OFFSET ?2)"
+    "DELETE FROM run WHERE process = ? AND id <= "
+    "(SELECT id FROM run WHERE process = ? ORDER BY id DESC LIMIT 1 OFFSET ?)"
 )
 _STATE = "process, times, handled, paused, missed, skipped, queued"
 _SAVE_STATE = f"INSERT OR REPLACE INTO schedule ({_STATE}) VALUES ({', '.join('?' * 7)})"  # noqa: S608
@@ -88,7 +88,7 @@ def save(runs: Iterable[Run], retain: int) -> None:
     """Writes these runs and keeps the newest `retain` of each process. For use within `atomic()`."""
     written = [astuple(run) for run in runs]
     database.write_many(_SAVE, written)
-    database.write_many(_PRUNE, [(name, retain) for name in {row[1] for row in written}])
+    database.write_many(_PRUNE, [(name, name, retain) for name in {row[1] for row in written}])
 
 
 def page(process: str, paging: Paging) -> Page[Run]:

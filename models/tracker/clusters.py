@@ -34,17 +34,17 @@ _ADD_CASES = f"""
     ON CONFLICT (run_id, cluster_id, test_id)
     DO UPDATE SET occurrences = cluster_case.occurrences + excluded.occurrences"""  # noqa: S608
 _ADD = """
-    UPDATE cluster SET occurrences = occurrences + ?1, tests = tests + ?2,
-    first_run_id = CASE WHEN first_run_id < ?3 THEN first_run_id ELSE ?3 END,
-    last_run_id = CASE WHEN last_run_id > ?3 THEN last_run_id ELSE ?3 END WHERE id = ?4"""
+    UPDATE cluster SET occurrences = occurrences + ?, tests = tests + ?,
+    first_run_id = CASE WHEN first_run_id < ? THEN first_run_id ELSE ? END,
+    last_run_id = CASE WHEN last_run_id > ? THEN last_run_id ELSE ? END WHERE id = ?"""
 _REMOVED = """
     SELECT sum(k.occurrences), sum(CASE WHEN EXISTS (SELECT 1 FROM cluster_case o WHERE o.cluster_id = k.cluster_id
         AND o.test_id = k.test_id AND o.run_id <> k.run_id) THEN 0 ELSE 1 END), k.cluster_id
     FROM cluster_case k WHERE k.run_id = :run GROUP BY k.cluster_id"""
 _REMOVE = """
-    UPDATE cluster SET occurrences = occurrences - ?1, tests = tests - ?2,
-    first_run_id = (SELECT min(k.run_id) FROM cluster_case k WHERE k.cluster_id = ?3),
-    last_run_id = (SELECT max(k.run_id) FROM cluster_case k WHERE k.cluster_id = ?3) WHERE id = ?3"""
+    UPDATE cluster SET occurrences = occurrences - ?, tests = tests - ?,
+    first_run_id = (SELECT min(k.run_id) FROM cluster_case k WHERE k.cluster_id = ?),
+    last_run_id = (SELECT max(k.run_id) FROM cluster_case k WHERE k.cluster_id = ?) WHERE id = ?"""
 _OF_RUN = f"""
     SELECT DISTINCT f.cluster_id FROM result r CROSS JOIN failure f ON f.result_id = r.id
     WHERE r.run_id = ? AND r.status IN {FAILING} AND f.cluster_id IS NOT NULL"""  # noqa: S608
@@ -109,7 +109,7 @@ def add(run_id: int, after: int = 0) -> None:
     added = reports.execute_sql(_ADDED, values).fetchall()
     if added:
         reports.execute_sql(_ADD_CASES, values)
-        reports.write_many(_ADD, [(failures, tests, run_id, cluster) for failures, tests, cluster in added])
+        reports.write_many(_ADD, [(failures, tests, *[run_id] * 4, cluster) for failures, tests, cluster in added])
 
 
 def remove(run_id: int) -> None:
@@ -117,7 +117,7 @@ def remove(run_id: int) -> None:
     removed = reports.execute_sql(_REMOVED, {"run": run_id}).fetchall()
     if removed:
         reports.execute_sql("DELETE FROM cluster_case WHERE run_id = ?", (run_id,))
-        reports.write_many(_REMOVE, removed)
+        reports.write_many(_REMOVE, [(failures, tests, *[cluster] * 3) for failures, tests, cluster in removed])
 
 
 def recount(run: Run) -> None:

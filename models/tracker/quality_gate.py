@@ -37,9 +37,9 @@ _FAILING_TESTS = f"""
     SELECT DISTINCT run_id, test_id FROM result
     WHERE run_id IN (SELECT value FROM json_each(?)) AND status IN {FAILING}"""  # noqa: S608
 _FAILING_SUITES = f"""
-    SELECT DISTINCT s.run_id, s.name FROM suite s WHERE s.run_id IN (SELECT value FROM json_each(?1))
+    SELECT DISTINCT s.run_id, s.name FROM suite s WHERE s.run_id IN (SELECT value FROM json_each(?))
     AND s.failed + s.errors > 0 AND s.id NOT IN (SELECT r.suite_id FROM result r
-    WHERE r.run_id IN (SELECT value FROM json_each(?1)) AND r.status IN {FAILING} AND r.suite_id IS NOT NULL)
+    WHERE r.run_id IN (SELECT value FROM json_each(?)) AND r.status IN {FAILING} AND r.suite_id IS NOT NULL)
 """  # noqa: S608
 _NAMES = """
     SELECT t.id, t.class_name, t.name FROM test t WHERE t.id IN (SELECT value FROM json_each(?)) AND NOT EXISTS
@@ -202,7 +202,7 @@ def _new_failures(pairs: Mapping[int, _Baseline | None]) -> dict[int, list[str]]
     tests, suites = defaultdict[int, set[int]](set), defaultdict[int, set[str]](set)
     for run, test in reports.execute_sql(_FAILING_TESTS, (ids,)):
         tests[run].add(test)
-    for run, suite in reports.execute_sql(_FAILING_SUITES, (ids,)):
+    for run, suite in reports.execute_sql(_FAILING_SUITES, (ids, ids)):
         suites[run].add(suite)
     before = {run: base.id if base else 0 for run, base in pairs.items()}
     new_tests = {run: tests[run] - tests[before[run]] for run in pairs}

@@ -36,8 +36,8 @@ _STORE_CONTENTS = """
     INSERT INTO source_content (hash, size, content) SELECT s.hash, s.size, s.content FROM sources s
     WHERE s.id IN (SELECT value FROM json_each(?)) ON CONFLICT DO NOTHING"""
 _STORE = """
-    INSERT INTO source (run_id, path, hash) SELECT ?1, s.path, s.hash FROM sources s
-    WHERE s.id IN (SELECT value FROM json_each(?2))
+    INSERT INTO source (run_id, path, hash) SELECT ?, s.path, s.hash FROM sources s
+    WHERE s.id IN (SELECT value FROM json_each(?))
     ON CONFLICT (run_id, path) DO UPDATE SET hash = excluded.hash"""
 _BY_NAME = """
     SELECT s.path, c.content FROM source s JOIN source_content c ON c.hash = s.hash WHERE s.run_id = ?

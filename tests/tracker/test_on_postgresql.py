@@ -340,7 +340,6 @@ def test_who_does_not_ask_for_it_does_not_load_the_driver() -> None:
     ("own", "its", "names"),
     [
         ("SELECT ? + ?", "SELECT $1 + $2", None),
-        ("SELECT ?1, ?2, ?1", "SELECT $1, $2, $1", None),
         ("SELECT :b, :a, :b", "SELECT $1, $2, $1", ("b", "a")),
         ("SELECT '?', ':a', 'it''s ?', \"a?\" WHERE x = ?", "SELECT '?', ':a', 'it''s ?', \"a?\" WHERE x = $1", None),
         ("a IS ? AND b IS NOT ?", "a IS NOT DISTINCT FROM $1 AND b IS DISTINCT FROM $2", None),
