@@ -27,8 +27,11 @@ State = Literal["OK", "UNCONFIRMED", "UNKNOWN_HOST", "NO_TOKEN", "REFUSED"]
 Forges = Mapping[str, Forge]
 
 TOKEN = "forgeToken"  # noqa: S105 (its name)
+GITHUB_RAW = "application/vnd.github.raw+json"
 MAX_OFFERED = 20
 _MAX_PATH_CHARACTERS = 1000
+_HASH_CHARACTERS = (40, 64)
+"""Of SHA-1 and SHA-256."""
 
 _PORTS = {"http": 80, "https": 443}
 _API_PATHS = {"github": "/api/v3", "gitlab": "/api/v4", "forgejo": "/api/v1"}
@@ -66,6 +69,7 @@ class FileRequest:
     path: str
     commit: str
     headers: Mapping[str, str] = field(factory=dict)
+    token_header: str = "Authorization"  # noqa: S105 (a header)
     auth_scheme: str = "Bearer"
 
 
@@ -185,7 +189,9 @@ def request(run: Run, project: Project, file: CoveredFile, forges: Forges) -> Fi
     path = file.repository_path.replace("\\", "/")
     if not _is_file(path):
         return f"the place of {path} in the repository is not known: upload the part paths"
-    forge, commit = linked.forge, str(run.commit_sha)
+    forge, commit = linked.forge, str(run.commit_sha).lower()
+    if forge.type == "forgejo" and len(commit) not in _HASH_CHARACTERS:
+        return f"the commit {commit} is abbreviated: {linked.name} would answer with the default branch"
     url = _FILES[forge.type].format(
         api=api_url(forge),
         repository=quote(linked.path),
@@ -195,10 +201,11 @@ def request(run: Run, project: Project, file: CoveredFile, forges: Forges) -> Fi
         commit=commit,
     )
     facts = (project.id, project.forge_token_at is not None, linked.name, forge, url, path, commit)
-    if forge.type == "github":
-        version = {"Accept": "application/vnd.github.raw+json", "X-GitHub-Api-Version": "2022-11-28"}
-        return FileRequest(*facts, headers=version)
-    return FileRequest(*facts, auth_scheme="token" if forge.type == "forgejo" else "Bearer")
+    if forge.type == "gitlab":
+        return FileRequest(*facts, token_header="PRIVATE-TOKEN", auth_scheme="")  # noqa: S106 (a header's name)
+    if forge.type == "forgejo":
+        return FileRequest(*facts, auth_scheme="token")
+    return FileRequest(*facts, headers={"Accept": GITHUB_RAW, "X-GitHub-Api-Version": "2022-11-28"})
 
 
 def _is_same(repo_url: str, linked: ForgeLink, forges: Forges) -> bool:

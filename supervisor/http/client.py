@@ -53,8 +53,9 @@ class Request:
     body: bytes | Path | None = None
     login: Login | None = None
     token: str | None = field(default=None, repr=False)
+    token_header: str = "Authorization"  # noqa: S105 (a header)
     auth_scheme: str = "Bearer"
-    """Of `token`."""
+    """Stands before `token`; empty: nothing does."""
     pass_login: bool = False
     verify: bool = True
     """Whether to verify the certificate."""
@@ -294,7 +295,7 @@ class GuardedClient:
         is_downgrade = request.url.scheme == "https" and url.scheme == "http"
         login = request.login or request.url.login
         if request.token and is_same_origin:
-            headers["Authorization"] = f"{request.auth_scheme} {request.token}"
+            headers[request.token_header] = f"{request.auth_scheme} {request.token}".lstrip()
         elif login and (is_same_origin or (request.pass_login and not is_downgrade)):
             pair = f"{login.username}:{login.password}".encode()
             headers["Authorization"] = f"Basic {base64.b64encode(pair).decode()}"

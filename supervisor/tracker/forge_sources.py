@@ -122,6 +122,7 @@ class ForgeSources:
                     max_bytes=limit,
                     headers=request.headers,
                     token=token,
+                    token_header=request.token_header,
                     auth_scheme=request.auth_scheme,
                 )
             )
@@ -134,7 +135,7 @@ class ForgeSources:
         """The text of a response. Raises `Upstream`."""
         place = f"{request.path} at {request.commit[:12]}"
         host = urlsplit(request.forge.url).hostname
-        is_spent = response.headers.get("X-RateLimit-Remaining") == "0"
+        is_spent = response.headers.get("X-RateLimit-Remaining") == "0" or "Retry-After" in response.headers
         if response.status == 429 or (response.status == 403 and is_spent):
             raise Upstream(f"the forge {host} answered {response.status} for {place}: the rate limit is reached")
         if response.status in _REFUSED:
@@ -146,6 +147,8 @@ class ForgeSources:
         if response.status != 200:
             raise Upstream(f"the forge {host} answered {response.status} for {place}")
         self.forget_refusal(request.project_id)
+        if request.forge.type == "github" and _media_type(response) == "application/json":
+            raise Upstream(f"{place} is not a file")  # but a directory or a submodule
         text = text_of(response.body)
         if text is None:
             raise Upstream(f"{place} is not text")
@@ -164,3 +167,7 @@ class ForgeSources:
         while self._cached_bytes > self._settings.tracker.source.cache:
             _, dropped = self._cache.popitem(last=False)
             self._cached_bytes -= len(dropped) + _ENTRY_BYTES
+
+
+def _media_type(response: Response) -> str:
+    return response.headers.get("Content-Type", "").partition(";")[0].strip().lower()

@@ -1,8 +1,6 @@
 """Source lines from a forge: what is requested, who sees it, and where the token and its secrets never go.
 
-The doubles answer as the forges document it: "Get repository content" of GitHub's REST API, "Get raw file from
-repository" of GitLab's repository files API, and `GET /repos/{owner}/{repo}/raw/{filepath}` of Gitea's OpenAPI
-description.
+Every request, and every response of the doubles, is compared with the forge's own description of its API.
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, quote, unquote, urlsplit
+from urllib.parse import quote, unquote
 
 import places
 import pytest
@@ -24,6 +22,7 @@ import talk
 import written
 from attrs import evolve
 from conftest import Answer, Server
+from forge_double import CODE, FACTS, OWN, PATH, RAW, SHA, TOKEN, Double, differing_request, example
 from places import Reply, Web
 from postgresql import Postgresql, ask
 from posting import FORM, INGEST, body, cases, jacoco, part
@@ -37,53 +36,12 @@ from models.tracker.forge_links import repository
 from models.tracker.forges import FileRequest
 from models.tracker.project_secrets import ProjectSecrets
 from models.tracker.sources import CoveredFile
+from models.tracker.tables import Project, Run
 from supervisor.http import urls
 from supervisor.http.client import GuardedClient, Lookup, Request
 from supervisor.tracker.forge_sources import ForgeSources, rules
 
 API = "/api/v1"
-SHA = "9fceb02d0ae598e95dc970b74767f19372d61af8"
-PATH = "src/main/com/x/a b.py"
-CODE = "def a():\n    return '<b>markup</b>'\n"
-TOKEN = "tok-of-the-forge"
-OWN = "tok-of-the-project"
-
-
-class Double:
-    """The endpoints for one file of three forges. `answer` replaces the file."""
-
-    def __init__(self, web: Web) -> None:
-        self.web = web
-        self.answer: Reply | None = None
-        self.tokens = {TOKEN, OWN}
-        web.pages = Pages(self.reply)
-
-    def reply(self, handler: Any) -> Reply:
-        address, headers = urlsplit(handler.path), handler.headers
-        kind, _, token = headers.get("Authorization", "").partition(" ")
-        forms = {
-            f"/api/v3/repos/shop/cart/contents/{quote(PATH)}": "Bearer",
-            f"/lab/api/v4/projects/group%2Fsub%2Fcart/repository/files/{quote(PATH, safe='')}/raw": "Bearer",
-            f"/api/v1/repos/shop/cart/raw/{quote(PATH)}": "token",
-        }
-        if token not in self.tokens or forms.get(address.path, kind) != kind:
-            return 401, {}, b'{"message":"Bad credentials"}'
-        if address.path not in forms or parse_qs(address.query) != {"ref": [SHA]}:
-            return 404, {}, b'{"message":"Not Found"}'
-        if address.path.startswith("/api/v3") and headers["Accept"] != "application/vnd.github.raw+json":
-            return 200, {}, b'{"type":"file","encoding":"base64","content":""}'
-        return self.answer or (200, {"Content-Type": "text/plain"}, CODE.encode())
-
-
-class Pages(dict[str, Any]):
-    """Every path has the same answer."""
-
-    def __init__(self, answer: Any) -> None:
-        super().__init__()
-        self._answer = answer
-
-    def get(self, key: str, default: Any = None) -> Any:
-        return self._answer
 
 
 @pytest.fixture(scope="module")
@@ -93,9 +51,11 @@ def web() -> Iterator[Web]:
 
 
 @pytest.fixture
-def double(web: Web) -> Double:
+def double(web: Web) -> Iterator[Double]:
     web.seen.clear()
-    return Double(web)
+    double = Double(web)
+    yield double
+    assert double.differences == [], "the descriptions of the forges say otherwise"
 
 
 @pytest.fixture(scope="module")
@@ -229,12 +189,13 @@ def test_nothing_is_requested_that_no_owner_confirmed(
         ((404, {}, b"{}"), f"answered 404 for {PATH} at {SHA[:12]}"),
         ((500, {}, b"tok-" * 100), "answered 500 for"),
         ((403, {"X-RateLimit-Remaining": "0"}, b"{}"), "the rate limit is reached"),
+        ((403, {"Retry-After": "60"}, b"{}"), "the rate limit is reached"),
         ((302, {"Location": "http://169.254.169.254/latest/"}, b""), "answered 302 for"),
         ((200, {}, b"\0\1binary"), "is not text"),
         ((200, {}, b"x" * 4097), "is larger than 4096 bytes"),
         ((200, {"Content-Length": "10", "Connection": "close"}, b"cut"), "cannot be reached: it closed the connection"),
     ],
-    ids=["missing", "broken", "rate limit", "redirect", "binary", "too large", "cut off"],
+    ids=["missing", "broken", "rate limit", "secondary rate limit", "redirect", "binary", "too large", "cut off"],
 )
 def test_what_the_forge_does_not_give_is_a_reason_on_the_page(
     server: Server, double: Double, answer: Reply, reason: str
@@ -251,6 +212,17 @@ def test_what_the_forge_does_not_give_is_a_reason_on_the_page(
     assert "The source cannot be shown" in page.text
     double.answer = None
     assert uploaded.shown()["source"] == CODE
+
+
+@pytest.mark.parametrize("place", range(4), ids=["directory", "file as JSON", "symbolic link", "submodule"])
+def test_what_github_answers_in_json_is_no_file(server: Server, double: Double, place: int) -> None:
+    url = REPOSITORIES["github"].format(port=double.web.port)
+    uploaded = Uploaded(server, f"no file {place}", url, url)
+    schema = FACTS["github"]["responses"]["200"]["oneOf"][place]
+    double.answer = 200, {"Content-Type": "application/json; charset=utf-8"}, json.dumps(example(schema)).encode()
+    assert uploaded.shown()["reason"] == f"{PATH} at {SHA[:12]} is not a file"
+    double.answer = 200, {"Content-Type": f"{RAW}; charset=utf-8"}, b'{"a": "JSON file"}'
+    assert uploaded.shown()["source"] == '{"a": "JSON file"}'
 
 
 def test_a_token_of_the_project_is_written_and_never_shown(server: Server, double: Double) -> None:
@@ -376,6 +348,46 @@ def test_the_address_of_the_api_follows_from_that_of_the_forge() -> None:
     ]  # fmt: skip
     assert forges.api_url(Forge("forgejo", "https://tea.example")) == "https://tea.example/api/v1"
     assert forges.api_url(Forge("forgejo", "https://a.example", "https://b.example/x")) == "https://b.example/x"
+
+
+@pytest.mark.parametrize(
+    ("kind", "commit", "reason"),
+    [
+        ("forgejo", SHA[:10], "the commit 9fceb02d0a is abbreviated: it would answer with the default branch"),
+        ("forgejo", SHA.upper(), None),
+        ("forgejo", SHA + SHA[:24], None),
+        ("github", SHA[:10], None),
+        ("gitlab", SHA[:10], None),
+    ],
+)
+def test_requests_have_a_commit_that_the_forge_finds(kind: str, commit: str, reason: str | None) -> None:
+    known = {"it": Forge(kind, "https://it.example", token="t")}  # type: ignore[arg-type]  # one of the three
+    project = Project(id=1, forge_repo="https://it.example/shop/cart", forge_repo_by_admin=1)
+    file = CoveredFile(PATH, PATH, (), (), (), [], None, None)
+    made = forges.request(Run(commit_sha=commit), project, file, known)
+    if isinstance(made, str):
+        assert made == reason
+        return
+    assert (reason, made.url.endswith(f"ref={commit.lower()}")) == (None, True)
+    headers = {**made.headers, made.token_header: made.auth_scheme}
+    path = made.url.removeprefix("https://it.example").removeprefix("/api/v3")
+    assert list(differing_request(kind, "GET", path, headers)) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "method", "path", "headers", "differences"),
+    [
+        ("github", "POST", "/repos/a/b/contents/x", {}, 1),
+        ("github", "GET", "/repos/a/b/contents/x?reff=1", {"Accept": "text/plain"}, 2),
+        ("gitlab", "GET", "/api/v4/projects/a/b/repository/files/x/raw", {}, 1),
+        ("gitlab", "GET", "/api/v4/projects/a%2Fb/repository/files/x/raw", {"Authorization": "Bearer"}, 1),
+        ("forgejo", "GET", "/api/v1/repos/a/b/raw/c/d?ref=x", {"Authorization": "token x"}, 0),
+    ],
+)
+def test_a_request_that_is_not_described_is_found(
+    kind: str, method: str, path: str, headers: dict[str, str], differences: int
+) -> None:
+    assert len(list(differing_request(kind, method, path, headers))) == differences
 
 
 def names(**addresses: str) -> Lookup:
