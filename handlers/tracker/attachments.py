@@ -7,21 +7,19 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 from urllib.parse import quote
 
 from tornado.iostream import StreamClosedError
 
 from handlers.http.permissions import READ
 from handlers.openapi.describe import Endpoint, number
-from handlers.openapi.describe import whole as whole_number
 from handlers.routing import Route
-from handlers.tracker import serializers
+from handlers.tracker import lists, serializers
 from handlers.tracker.base import Tracked, in_snapshot
-from handlers.tracker.detail_responses import AttachmentList
-from models.errors import Invalid
-from models.paging import INT64, whole
+from handlers.tracker.detail_responses import AttachmentList, TestAttachment
+from handlers.tracker.lists import ListHandler
+from models.paging import INT64, decode_cursor, whole
 from models.tracker import attachments, visibility
 from models.tracker.attachment_files import INLINE
 from models.tracker.attachments import Attachment
@@ -123,37 +121,24 @@ def _disposition(found: Attachment) -> str:
     return f"{way}; filename=\"{plain}\"; filename*=UTF-8''{quote(name.encode('utf-8', 'replace'), safe='')}"
 
 
-_PAGE = 500
-
-
-class RunAttachments(Tracked):
+class RunAttachments(ListHandler):
     permission = READ
+    default_limit = lists.MAX_LIMIT
     endpoints: ClassVar = {
         "GET": Endpoint(
             "The attachments of a run, with their tests", AttachmentList, path=["id"],
-            query=[
-                number("id", "The run"),
-                whole_number("limit", "The maximum number of attachments", _PAGE, 1, _PAGE),
-                whole_number("cursor", "`nextCursor` of the page before", 0, 0, INT64),
-            ],
-            fails=[404], name="run_attachments",
+            query=[number("id", "The run"), *lists.LONG_LIST], fails=[404], name="run_attachments", also=lists.EXPORTS,
         )
     }  # fmt: skip
 
     async def get(self, id: str) -> None:
-        arguments = self.arguments("limit", "cursor")
-        limit = whole("limit", arguments["limit"] or str(_PAGE), 1, _PAGE)
-        try:
-            after = whole("cursor", arguments["cursor"] or "0", 0, INT64)
-        except Invalid:
-            raise Invalid("cursor is not one of this list") from None
-
-        def listed() -> AttachmentList:
+        def listed(cursor: str | None, limit: int) -> AttachmentList:
             run, _ = visibility.run(self.user, id)
-            rows: Sequence[Any] = attachments.listing(run.id, after, limit)
-            return serializers.attachment_list(rows, limit)
+            after = decode_cursor(cursor, int)[0] if cursor else 0
+            return serializers.attachment_list(attachments.listing(run.id, after, limit + 1), limit)
 
-        await self.answer_kept(("attachments", id, after, limit), lambda: state_of_run(self.user, id), listed)
+        kept = ("attachments", id), lambda: state_of_run(self.user, id)
+        await self.answer_object(listed, lambda info: info.items, TestAttachment, f"run-{id}-attachments", kept)
 
 
 routes: list[Route] = [

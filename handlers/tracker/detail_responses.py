@@ -37,6 +37,7 @@ class RunPerf:
     flag: str
     baseline_run_ids: Sequence[int]
     items: Sequence[PerfInfo]
+    next_cursor: str | None
 
 
 @frozen

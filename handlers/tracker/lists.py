@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, ClassVar, Generic, TypeVar
 from urllib.parse import urlencode
 
@@ -18,6 +18,7 @@ from handlers.tracker.base import Tracked, in_snapshot
 from models.errors import Invalid
 from models.paging import INT64
 from models.paging import whole as read_whole
+from models.tracker.kept_answers import State
 
 Item = TypeVar("Item")
 
@@ -50,6 +51,7 @@ CURSOR = word("cursor", "`nextCursor` of the page before", "WzQyXQ")
 FORMAT = choice("format", "`csv` and `ndjson`: the whole list, at most 1,000,000 rows", ["json", *_MEDIA_TYPES], "json")
 LIST = (limit_parameter(), CURSOR, FORMAT)
 """The query parameters of a list."""
+LONG_LIST = (limit_parameter(MAX_LIMIT), CURSOR, FORMAT)
 
 EXPORTS = {"text/csv": str, "application/x-ndjson": str}
 NEXT_LINK = {"Link": '`<…>; rel="next"`: the next page, absent on the last'}
@@ -92,6 +94,33 @@ class ListHandler(Tracked):
         self.link_next(next_cursor)
         self.send(body, "application/json")
 
+    async def answer_object(
+        self,
+        read: Callable[[str | None, int], Any],
+        rows: Callable[[Any], Sequence[Any]],
+        kind: type,
+        name: str,
+        kept: tuple[tuple[Hashable, ...], Callable[[], State]] | None = None,
+    ) -> None:
+        """As `answer_items`, but an object with more fields than the list.
+
+        `read` returns it, with its `next_cursor`, for a cursor and a limit; `rows` are the items of it that are
+        exported. `kept`: the key and the state of an answer that is kept (`answer_kept`).
+        """
+
+        def page(cursor: str | None, limit: int) -> Page:
+            made = read(cursor, limit)
+            return rows(made), made.next_cursor
+
+        if await self.is_exported(page, kind, name):
+            return
+        cursor, limit = self.page_arguments()
+        if kept is None:
+            await self.answer(lambda: read(cursor, limit))
+        else:
+            key, state = kept
+            await self.answer_kept((*key, cursor, limit), state, lambda: read(cursor, limit))
+
     def link_next(self, cursor: str | None) -> None:
         """Sets the header `Link` to this list after `cursor`."""
         if cursor is not None:
@@ -119,16 +148,16 @@ class ListHandler(Tracked):
             return text.encode("utf-8", "replace"), len(items), next_cursor
 
         cursor, _ = self.page_arguments()
-        sent = 0
+        sent, is_first = 0, True
         while sent < MAX_EXPORTED_ROWS:
             body, count, cursor = await self.tracker.run(
-                lambda after=cursor, is_first=not sent: read(after, is_first)  # type: ignore[misc]  # no defaults
+                lambda after=cursor, is_first=is_first: read(after, is_first)  # type: ignore[misc]  # no defaults
             )
-            if not sent:  # an error before this has its own headers
+            if is_first:  # an error before this has its own headers
                 self.set_header("Content-Disposition", f'attachment; filename="{name}.{format}"')
                 self.set_header("Content-Type", _MEDIA_TYPES[format])
             self.write(body)
-            sent += count
+            sent, is_first = sent + count, False
             if cursor is None or self.request.method == "HEAD":
                 return
             try:

@@ -342,6 +342,7 @@ class OwnersInfo:
     rules: Sequence[OwnerRuleInfo]
     updated_at: Instant | None
     items: Sequence[OwnerInfo]
+    next_cursor: str | None
 
 
 @frozen

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from base64 import urlsafe_b64decode
 from typing import ClassVar
 
 from attrs import evolve
 
 from handlers.http.permissions import READ, SIGNED_IN, Permission
 from handlers.openapi.describe import Endpoint, Parameter, number, word
-from handlers.openapi.describe import whole as whole_number
 from handlers.routing import Route
 from handlers.tracker import lists, serializers
 from handlers.tracker.base import Tracked
@@ -18,13 +16,14 @@ from handlers.tracker.responses import (
     AttemptInfo,
     ComparisonInfo,
     GateVerdict,
+    PatchFileInfo,
     PatchInfo,
     RunAttempts,
     RunDetail,
     RunVerdict,
 )
 from models.errors import Invalid, NotFound
-from models.paging import decode_cursor, whole
+from models.paging import decode_cursor
 from models.tracker import attempts, commit_gate, comparison, coverage, first_failures, patch, queries, visibility
 from models.tracker.kept_answers import state_of_project, state_of_run
 from models.tracker.quality_gate import verdict
@@ -76,36 +75,24 @@ class QualityGate(Tracked):
         await self.answer_kept(("verdict", id), lambda: state_of_run(self.user, id), judged)
 
 
-_PAGE = 500
-
-
-class Patch(Tracked):
+class Patch(ListHandler):
     permission = READ
+    default_limit = lists.MAX_LIMIT
     endpoints: ClassVar = {
         "GET": Endpoint(
             "The coverage of the changed lines of a run, file by file", PatchInfo, path=["id"],
-            query=[
-                _ID,
-                whole_number("limit", "The maximum number of files", _PAGE, 1, _PAGE),
-                word("cursor", "`nextCursor` of the page before", "c3JjL2EucHk="),
-            ],
-            fails=[404], name="run_patch",
+            query=[_ID, *lists.LONG_LIST], fails=[404], name="run_patch", also=lists.EXPORTS,
         )
     }  # fmt: skip
 
     async def get(self, id: str) -> None:
-        arguments = self.arguments("limit", "cursor")
-        limit = whole("limit", arguments["limit"] or str(_PAGE), 1, _PAGE)
-        try:
-            after = urlsafe_b64decode(arguments["cursor"] or "").decode()
-        except ValueError:
-            raise Invalid("cursor is not one of this list") from None
-
-        def measured() -> PatchInfo:
+        def measured(cursor: str | None, limit: int) -> PatchInfo:
             run, _ = visibility.run(self.user, id)
+            after = decode_cursor(cursor, str)[0] if cursor else ""
             return serializers.patch_info(run, patch.coverage([run.id]), after, limit)
 
-        await self.answer_kept(("patch", id, after, limit), lambda: state_of_run(self.user, id), measured)
+        kept = ("patch", id), lambda: state_of_run(self.user, id)
+        await self.answer_object(measured, lambda info: info.files, PatchFileInfo, f"run-{id}-patch", kept)
 
 
 class Attempts(ListHandler):
@@ -114,8 +101,7 @@ class Attempts(ListHandler):
     endpoints: ClassVar = {
         "GET": Endpoint(
             "The uploads of a run by job and attempt", RunAttempts, path=["id"],
-            query=[_ID, lists.limit_parameter(lists.MAX_LIMIT), lists.CURSOR, lists.FORMAT], fails=[404],
-            name="run_attempts", also=lists.EXPORTS,
+            query=[_ID, *lists.LONG_LIST], fails=[404], name="run_attempts", also=lists.EXPORTS,
         )
     }  # fmt: skip
 
@@ -126,14 +112,8 @@ class Attempts(ListHandler):
             rest = [item for item in attempts.listing(run) if after is None or attempts.place(item) > after]
             return serializers.attempts_info(run, attempts.arrived([run.id]).get(run.id, 0), rest, limit)
 
-        def page(cursor: str | None, limit: int) -> lists.Page:
-            info = listed(cursor, limit)
-            return info.items, info.next_cursor
-
-        cursor, limit = self.page_arguments()
-        if not await self.is_exported(page, AttemptInfo, f"run-{id}-attempts"):
-            key = ("attempts", id, cursor, limit)
-            await self.answer_kept(key, lambda: state_of_run(self.user, id), lambda: listed(cursor, limit))
+        kept = ("attempts", id), lambda: state_of_run(self.user, id)
+        await self.answer_object(listed, lambda info: info.items, AttemptInfo, f"run-{id}-attempts", kept)
 
 
 def _run(name: str, about: str) -> Parameter:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from base64 import urlsafe_b64encode
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
@@ -44,7 +43,7 @@ from handlers.tracker.responses import (
     TriageRuleInfo,
 )
 from models.paging import decode_cursor, encode_cursor
-from models.tracker import coverage
+from models.tracker import coverage, owners
 from models.tracker.attachments import AttachedTest, Attachment
 from models.tracker.attempts import Attempt, State, place
 from models.tracker.clusters import Cluster
@@ -192,7 +191,7 @@ def patch_info(run: Run, found: PatchCoverage, after: str, limit: int) -> PatchI
         reason=found.reason,
         unknown_files=found.unknown,
         files=[PatchFileInfo(file.path, file.covered, file.missed, file.missed_ranges, file.state) for file in shown],
-        next_cursor=urlsafe_b64encode(shown[-1].path.encode()).decode() if len(rest) > limit else None,
+        next_cursor=encode_cursor(shown[-1].path) if len(rest) > limit else None,
     )
 
 
@@ -319,11 +318,12 @@ def attachment_info(found: Attachment) -> AttachmentInfo:
 
 
 def attachment_list(rows: Sequence[AttachedTest], limit: int) -> AttachmentList:
+    """The first `limit` of these rows."""
     items = [
         TestAttachment(**asdict(attachment_info(row.attachment)), class_name=row.class_name, test_name=row.name)
-        for row in rows
+        for row in rows[:limit]
     ]
-    return AttachmentList(items, str(items[-1].id) if len(items) == limit else None)
+    return AttachmentList(items, encode_cursor(items[-1].id) if len(rows) > limit else None)
 
 
 def _coverage(run: Run, files: coverage.Files) -> CoverageInfo:
@@ -471,12 +471,14 @@ def triage_rule(rule: TriageRule) -> TriageRuleInfo:
     )
 
 
-def owners_info(known: Owners, counts: Sequence[OwnerCounts]) -> OwnersInfo:
+def owners_info(known: Owners, counts: Sequence[OwnerCounts], limit: int) -> OwnersInfo:
+    """The first `limit` of these counts."""
     return OwnersInfo(
         codeowners=known.codeowners,
         rules=[OwnerRuleInfo(rule.pattern, rule.owner) for rule in known.rules],
         updated_at=None if known.updated_at is None else Instant(known.updated_at),
-        items=[OwnerInfo(row.owner, row.failing, row.flaky) for row in counts],
+        items=[OwnerInfo(row.owner, row.failing, row.flaky) for row in counts[:limit]],
+        next_cursor=encode_cursor(*owners.place(counts[limit - 1])) if len(counts) > limit else None,
     )
 
 

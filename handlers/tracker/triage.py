@@ -10,7 +10,15 @@ from handlers.routing import Route
 from handlers.tracker import lists, serializers
 from handlers.tracker.base import Tracked
 from handlers.tracker.lists import ItemList, ListHandler
-from handlers.tracker.responses import ClusterInfo, FoundItem, OwnersInfo, ProjectSearchResult, TriageRuleInfo
+from handlers.tracker.responses import (
+    ClusterInfo,
+    FoundItem,
+    FoundTestInfo,
+    OwnerInfo,
+    OwnersInfo,
+    ProjectSearchResult,
+    TriageRuleInfo,
+)
 from models.errors import Invalid
 from models.json_format import read_rfc3339
 from models.paging import INT32, decode_cursor, encode_cursor
@@ -184,18 +192,20 @@ _OWNERS_FIELDS = (
 )
 
 
-class Owners(Tracked):
+class Owners(ListHandler):
     """`PUT` takes JSON, or a CODEOWNERS file as `text/plain`, which leaves the rules as they are."""
 
     permission = READ
+    default_limit = lists.MAX_LIMIT
     endpoints: ClassVar = {
         "GET": Endpoint(
             "The owners of tests, and how many tests of each fail and are flaky",
             OwnersInfo,
             path=["id"],
-            query=[ID],
+            query=[ID, *lists.LONG_LIST],
             fails=[404],
             name="owners",
+            also=lists.EXPORTS,
         ),
         "PUT": Endpoint(
             "Set the owners of tests; a CODEOWNERS file may be sent as text/plain",
@@ -213,14 +223,20 @@ class Owners(Tracked):
         return SIGNED_IN if method == "PUT" else READ
 
     async def get(self, id: str) -> None:
-        await self.answer(lambda: self.info(id))
+        await self.answer_object(
+            lambda cursor, limit: self.info(id, cursor, limit), lambda info: info.items, OwnerInfo,
+            f"project-{id}-owners",
+        )  # fmt: skip
 
-    def info(self, id: str) -> OwnersInfo:
+    def info(self, id: str, cursor: str | None = None, limit: int = lists.MAX_LIMIT) -> OwnersInfo:
         project = visibility.project(self.user, id)
         settings = self.config.tracker.quality_gate
         known = owners.of_project(project.id)
         base = quality_gate.thresholds(project, settings).base_branch
-        return serializers.owners_info(known, owners.counts(project, known, base))
+        after = decode_cursor(cursor, int, int, int, str) if cursor else None
+        counts = owners.counts(project, known, base)
+        rest = [row for row in counts if after is None or owners.place(row) > after]
+        return serializers.owners_info(known, rest, limit)
 
     async def put(self, id: str) -> None:
         if not self.request.body:
@@ -265,11 +281,11 @@ class Search(ListHandler):
                 Parameter("q", "Words that must all occur, in any case", {"type": "string", "examples": ["checkout"]},
                           required=True),
                 choice("in", "Names of tests, or the texts of failure clusters", ["tests", "failures"], "tests"),
-                lists.limit_parameter(),
-                lists.CURSOR,
+                *lists.LIST,
             ],
             fails=[404],
             tool="project_search",
+            also=lists.EXPORTS,
         )
     }  # fmt: skip
 
@@ -280,9 +296,8 @@ class Search(ListHandler):
             raise Invalid(f"q is required, and has at most {MAX_QUERY_CHARACTERS} characters")
         if place not in ("tests", "failures"):
             raise Invalid("in must be one of tests, failures")
-        cursor, limit = self.page_arguments()
 
-        def found() -> ProjectSearchResult:
+        def found(cursor: str | None, limit: int) -> ProjectSearchResult:
             project = visibility.project(self.user, id)
             if place == "tests":
                 tests, by = project_search.tests(project.id, q, cursor, limit), owners.of_project(project.id)
@@ -293,7 +308,8 @@ class Search(ListHandler):
                 [serializers.cluster(row) for row in failures.items], failures.next_cursor, failures.is_partial
             )
 
-        await self.answer(found)
+        kind = FoundTestInfo if place == "tests" else ClusterInfo
+        await self.answer_object(found, lambda result: result.items, kind, f"project-{id}-search")
 
 
 routes: list[Route] = [

@@ -133,7 +133,12 @@ def counts(project: Project, owners: Owners, base_branch: str) -> list[OwnerCoun
             for owner in _each(owners.of(test.file, test.class_name)):
                 flakies[owner] += 1
     listed = [OwnerCounts(owner, failing[owner], flakies[owner]) for owner in {*failing, *flakies}]
-    return sorted(listed, key=lambda row: (-row.failing, -row.flaky, row.owner is None, row.owner or ""))
+    return sorted(listed, key=place)
+
+
+def place(row: OwnerCounts) -> tuple[int, int, int, str]:
+    """Where an owner stands in the list."""
+    return -row.failing, -row.flaky, int(row.owner is None), row.owner or ""
 
 
 def _each(owner: str | None) -> Sequence[str | None]:

@@ -12,7 +12,6 @@ from attrs import frozen
 from models.tracker.reports.perf_points import PerfPoint
 from models.tracker.tables import reports
 
-MAX_HISTORY = 500
 BASELINES = 5
 _FIGURES = ("samples", "mean", "min", "max", "p50", "p90", "p95", "p99", "throughput", "error_pct")
 _MAX_NAMED = 3

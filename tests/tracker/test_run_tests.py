@@ -10,17 +10,16 @@ import os
 import tracemalloc
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import quote, urlencode
+from urllib.parse import urlencode
 
 import pytest
 import written
 from conftest import Server
 from posting import stored
 
-from handlers.tracker.lists import csv_text
 from models.errors import Invalid
 from models.paging import decode_cursor, encode_cursor
-from models.tracker import owners, run_tests, triage
+from models.tracker import owners, run_tests
 from models.tracker.run_tests import TestFilter, read_filter
 from models.tracker.tables import Run, reports
 
@@ -160,49 +159,6 @@ def test_an_export_has_all_rows_and_no_formula(server: Server, run: int, project
     assert read(server, f"runs/{run}/tests", 400, format="xls")["message"] == "format must be one of json, csv, ndjson"
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        "projects?name={name}",
-        "projects/{id}/runs",
-        "projects/{id}/flaky",
-        "projects/{id}/tests?className=A&name=red",
-        "projects/{id}/clusters",
-        "projects/{id}/triage-rules",
-        "runs/{run}/tests",
-        "runs/{run}/clusters",
-        "runs/{run}/attempts",
-    ],
-)
-def test_every_list_is_exported_with_the_rows_and_fields_of_its_json(server: Server, project: str, path: str) -> None:
-    report = (
-        "<testsuite name='s'><testcase classname='A' name='red'><failure message='=cmd()'/></testcase>"
-        "<testcase classname='A' name='moody'><flakyFailure/></testcase></testsuite>"
-    )
-    made = stored(server, ("project", project), ("runKey", project), ("jobKey", "=job"), ("junit", report))
-    with written.store_of(server):
-        triage.add(made["projectId"], triage.read({"name": "=rule", "category": "c", "pattern": "x"}), written.NOW)
-    address = path.format(name=quote(project), id=made["projectId"], run=made["runId"])
-    join = "&" if "?" in address else "?"
-    answer = server.get(f"{API}/{address}").json
-    rows = answer if isinstance(answer, list) else answer["results"] if "results" in answer else answer["items"]
-    assert len(rows) > 0
-    lines = server.get(f"{API}/{address}{join}format=ndjson").text.splitlines()
-    assert [json.loads(line) for line in lines] == rows
-    exported = server.get(f"{API}/{address}{join}format=CSV")
-    assert exported.headers["Content-Disposition"].endswith('.csv"')
-    head, *cells = csv.reader(io.StringIO(exported.text))
-    assert (head, len(cells)) == (list(rows[0]), len(rows))
-    assert not [cell for row in cells for cell in row if cell.startswith("=")]
-    assert server.get(f"{API}/{address}{join}format=xls").status == 400
-
-
-@pytest.mark.parametrize("text", ["=a", "+a", "-a", "@a", "\ta", "\ra"])
-def test_a_cell_that_a_spreadsheet_would_run_begins_with_an_apostrophe(text: str) -> None:
-    assert next(csv.reader(io.StringIO(csv_text(["a"], [{"a": text}], False), newline=""))) == [f"'{text}"]
-    assert csv_text(["a"], [{"a": -1}], False) == "-1\r\n"
-
-
 def test_foreign_runs_and_projects_are_not_found(server: Server, run: int) -> None:
     with written.store_of(server):
         hidden = written.run(written.project("hidden", "PRIVATE"), {"A a": written.FAILED})
@@ -258,51 +214,3 @@ def test_a_page_of_a_large_run_takes_little_memory(server: Server) -> None:
             tracemalloc.stop()
     assert (len(page), cursor is None) == (500, False)
     assert peak < 8 * 1024 * 1024
-
-
-# The other lists
-
-
-def linked(server: Server, path: str, limit: int) -> list[Any]:
-    """All items of an array, page by page along the header Link."""
-    found, address = [], f"{API}/{path}{'&' if '?' in path else '?'}limit={limit}"
-    while True:
-        answer = server.get(address)
-        assert answer.status == 200, answer
-        found += answer.json["results"] if isinstance(answer.json, dict) else answer.json
-        link = answer.headers.get("Link")
-        if link is None:
-            return found
-        assert link.endswith('>; rel="next"')
-        address = link[1 : link.index(">")]
-
-
-def test_old_arrays_link_their_next_page(server: Server, project: str) -> None:
-    with written.store_of(server):
-        owner = written.project(project)
-        for n in range(5):
-            run = written.run(owner, {"A a": written.PASSED}, created_at=written.NOW + n // 2)
-            reports.execute_sql("UPDATE result SET flaky = 1 WHERE run_id = ?", (run.id,))
-            written.run(owner, {f"A b{n}": written.FAILED}, commit_sha=f"c{n}")
-            written.run(owner, {f"A b{n}": written.PASSED}, commit_sha=f"c{n}")
-    base = f"projects/{owner.id}"
-    runs = read(server, f"{base}/runs", limit=500)
-    assert linked(server, f"{base}/runs", 4) == runs
-    assert len(runs) == 15
-    assert linked(server, f"{base}/flaky", 2) == read(server, f"{base}/flaky")
-    assert (
-        linked(server, f"{base}/tests?name=a&className=A", 2)
-        == read(server, f"{base}/tests", name="a", className="A")["results"]
-    )
-    assert [row["id"] for row in linked(server, "projects", 1)] == [row["id"] for row in read(server, "projects")]
-
-
-def test_the_attempts_of_a_run_come_in_pages(server: Server, project: str) -> None:
-    jobs = [(("runKey", project), ("jobKey", f"j{n % 2}"), ("attempt", str(n))) for n in range(4)]
-    shards = [("junit", REPORT.replace("slow", f"n{n}")) for n in range(4)]
-    posted = [stored(server, ("project", project), *job, shard) for job, shard in zip(jobs, shards, strict=True)]
-    run = posted[0]["runId"]
-    whole = read(server, f"runs/{run}/attempts")
-    first = read(server, f"runs/{run}/attempts", limit=3)
-    rest = read(server, f"runs/{run}/attempts", cursor=first["nextCursor"])
-    assert (first["items"] + rest["items"], rest["nextCursor"]) == (whole["items"], None)
