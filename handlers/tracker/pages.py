@@ -23,6 +23,7 @@ from handlers.tracker.responses import PatchInfo, RunInfo
 from handlers.web.layout import NOTHING, FragmentCache, change, template_helpers
 from handlers.web.table import page_of, read_table
 from models.accounts import permissions
+from models.accounts.accounts import User
 from models.errors import NotFound
 from models.paging import whole
 from models.tracker import (
@@ -46,9 +47,8 @@ from models.tracker import (
     visibility,
 )
 from models.tracker import queries as overview
-from models.tracker.comparison import Comparison, Differences
 from models.tracker.flaky import Triage
-from models.tracker.kept_answers import State, state_of_run
+from models.tracker.kept_answers import State, state_of_pair, state_of_project, state_of_run
 from models.tracker.project_status import Health, ProjectStatus
 from models.tracker.quality_gate import Thresholds
 from models.tracker.queries import FailureRow
@@ -129,12 +129,15 @@ class ReadPage(TrackedPage):
     async def show(self, template: str, **values: Any) -> None:
         await write_long_page(self, template, **_HELPERS, **values)
 
-    async def show_kept(self, run: str, template: str, values: Callable[[], dict[str, Any]]) -> None:
-        """Shows a page about a run, which is kept until its project changes."""
-        user, key = self.caller.user, ("page", *frame_key(self))
+    async def show_kept(
+        self, template: str, state_of: Callable[[User | None], State], values: Callable[[], dict[str, Any]]
+    ) -> None:
+        """Shows a page about a project or a run, which is kept until the project changes."""
+        user, request = self.caller.user, self.request
+        key = "page", *frame_key(self), request.host, request.protocol, self.caller.is_secure
 
         def state() -> State:
-            project = state_of_run(user, run)
+            project = state_of(user)
             return *project, permissions.may_write(user, project[0])
 
         try:
@@ -189,10 +192,14 @@ class ProjectPage(ReadPage):
         branch, flag, limit = (query.get(name, "").strip() or None for name in ("branch", "flag", "limit"))
         count = bounded(limit, _DEFAULT_RUNS)
         shown = int(query["range"]) if query.get("range", "") in map(str, plots.RANGES) else plots.RANGES[0]
-        values = await self.read(lambda: self._values(id, branch, flag, count, shown))
         filters = {"branch": branch, "flag": flag, "limit": count, "max_limit": queries.MAX_RUNS}
         ranges = {"range": shown, "ranges": plots.RANGES}
-        await self.show("tracker/project.html", **filters, **ranges, **values, **self._snippets(values["project"]))
+
+        def values() -> dict[str, Any]:
+            values = self._values(id, branch, flag, count, shown)
+            return {**filters, **ranges, **values, **self._snippets(values["project"])}
+
+        await self.show_kept("tracker/project.html", lambda user: state_of_project(user, id), values)
 
     def _values(self, id: str, branch: str | None, flag: str | None, limit: int, plotted: int) -> dict[str, Any]:
         user = self.caller.user
@@ -291,7 +298,9 @@ class RunPage(ReadPage):
     async def get(self, id: str) -> None:
         query = self.query()
         number = whole("page", query.get("page") or "0", 0, 1_000_000)
-        await self.show_kept(id, "tracker/run.html", lambda: self._values(id, query, number))
+        await self.show_kept(
+            "tracker/run.html", lambda user: state_of_run(user, id), lambda: self._values(id, query, number)
+        )
 
     def _values(self, id: str, query: Mapping[str, str], number: int) -> dict[str, Any]:
         user = self.caller.user
@@ -371,18 +380,17 @@ class ComparePage(ReadPage):
         if not base and not head:
             await self.show("tracker/compare.html", comparison=None, project=None)
             return
-        compared, differences, project = await self.read(lambda: self._values(base, head))
-        await self.show(
-            "tracker/compare.html",
-            comparison=shaping.comparison_info(compared),
-            differences=differences,
-            project=project,
+        await self.show_kept(
+            "tracker/compare.html", lambda user: state_of_pair(user, base, head), lambda: self._values(base, head)
         )
 
-    def _values(self, base: str, head: str) -> tuple[Comparison, Differences, Project]:
+    def _values(self, base: str, head: str) -> dict[str, Any]:
         pair = visibility.pair(self.caller.user, base, head)
-        project = queries.project(pair[0].project_id)
-        return comparison.compare(*pair), comparison.differences(*pair), project
+        return {
+            "comparison": shaping.comparison_info(comparison.compare(*pair)),
+            "differences": comparison.differences(*pair),
+            "project": queries.project(pair[0].project_id),
+        }
 
 
 routes: list[Route] = [

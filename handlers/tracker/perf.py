@@ -15,7 +15,7 @@ from handlers.tracker.lists import ListHandler, bounded
 from handlers.tracker.pages import ReadPage
 from models.paging import INT64, decode_cursor, encode_cursor
 from models.tracker import perf, quality_gate, queries, visibility
-from models.tracker.kept_answers import state_of_run
+from models.tracker.kept_answers import state_of_project, state_of_run
 from models.tracker.perf import Compared
 from models.tracker.tables import Project
 
@@ -91,7 +91,8 @@ class ProjectPerformance(ListHandler):
         def listed(cursor: str | None, limit: int) -> PerfHistory:
             return history(visibility.project(self.user, id), query, cursor, limit)
 
-        await self.answer_object(listed, lambda info: info.items, PerfHistoryEntry, f"project-{id}-perf")
+        kept = ("project-perf", id, *query.values()), lambda: state_of_project(self.user, id)
+        await self.answer_object(listed, lambda info: info.items, PerfHistoryEntry, f"project-{id}-perf", kept)
 
 
 class PerformancePage(ReadPage):

@@ -25,7 +25,7 @@ from handlers.tracker.responses import (
 from models.errors import Invalid, NotFound
 from models.paging import decode_cursor
 from models.tracker import attempts, commit_gate, comparison, coverage, first_failures, patch, queries, visibility
-from models.tracker.kept_answers import state_of_project, state_of_run
+from models.tracker.kept_answers import state_of_pair, state_of_project_named, state_of_run
 from models.tracker.quality_gate import verdict
 
 _ID = number("id", "The run")
@@ -137,7 +137,11 @@ class Compare(Tracked):
         base, head = arguments["base"], arguments["head"]
         if base is None or head is None:
             raise Invalid("base and head are required: the ids of two runs")
-        await self.answer(lambda: self._compared(base, head))
+        await self.answer_kept(
+            ("compare", base, head),
+            lambda: state_of_pair(self.user, base, head),
+            lambda: self._compared(base, head),
+        )
 
     def _compared(self, base: str, head: str) -> ComparisonInfo:
         return serializers.comparison_info(comparison.compare(*visibility.pair(self.user, base, head)))
@@ -175,7 +179,7 @@ class GateVerdictHandler(Tracked):
         flag = arguments["flag"]
         await self.answer_kept(
             ("gate", name, commit, branch, flag),
-            lambda: state_of_project(self.user, name),
+            lambda: state_of_project_named(self.user, name),
             lambda: self._judged(name, commit, branch, flag),
         )
 

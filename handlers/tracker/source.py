@@ -68,7 +68,7 @@ class CoveragePage(ReadPage):
             run, project = visibility.run(user, id)
             return self._values(run, project, sources.covered_file(run, project, path, settings))
 
-        await self.show_kept(id, "tracker/coverage.html", values)
+        await self.show_kept("tracker/coverage.html", lambda user: state_of_run(user, id), values)
 
     def _values(self, run: Run, project: Project, file: CoveredFile) -> dict[str, Any]:
         return {

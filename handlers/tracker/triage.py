@@ -24,6 +24,7 @@ from models.json_format import read_rfc3339
 from models.paging import INT32, decode_cursor, encode_cursor
 from models.paging import whole as read_whole
 from models.tracker import clusters, owners, project_search, quality_gate, triage, visibility
+from models.tracker.kept_answers import state_of_project
 from models.tracker.tables import reports
 
 ID = number("id", "The project")
@@ -225,7 +226,7 @@ class Owners(ListHandler):
     async def get(self, id: str) -> None:
         await self.answer_object(
             lambda cursor, limit: self.info(id, cursor, limit), lambda info: info.items, OwnerInfo,
-            f"project-{id}-owners",
+            f"project-{id}-owners", (("owners", id), lambda: state_of_project(self.user, id)),
         )  # fmt: skip
 
     def info(self, id: str, cursor: str | None = None, limit: int = lists.MAX_LIMIT) -> OwnersInfo:

@@ -23,6 +23,7 @@ _NAMES: list[str] = [column.column_name for column in Project._meta.sorted_field
 _Columns = namedtuple("_Columns", _NAMES)  # type: ignore[misc]  # those of the model
 _SELECTED = ", ".join(f"p.{name}" for name in _NAMES)
 _OF_RUN = f"SELECT {_SELECTED} FROM run r JOIN project p ON p.id = r.project_id WHERE r.id = ?"  # noqa: S608 (columns)
+_OF_ID = f"SELECT {_SELECTED} FROM project p WHERE p.id = ?"  # noqa: S608
 _OF_NAME = f"SELECT {_SELECTED} FROM project p WHERE p.name = ?"  # noqa: S608
 
 
@@ -39,7 +40,21 @@ def state_of_run(user: User | None, id: str) -> State:
     return tuple(project)
 
 
-def state_of_project(user: User | None, name: str) -> State:
+def state_of_project(user: User | None, id: str) -> State:
+    """The state of the project of this id, which `user` may read. Raises `Invalid`, `NotFound`."""
+    number = whole("the id of a project", id, -INT64, INT64)
+    project = _row(_OF_ID, number)
+    if project is None or not may_read(user, project):
+        raise queries.no_project(number)
+    return tuple(project)
+
+
+def state_of_pair(user: User | None, base: str, head: str) -> State:
+    """The state of the projects of two runs that `user` may read. Raises `Invalid`, `NotFound`."""
+    return (*state_of_run(user, base), *state_of_run(user, head))
+
+
+def state_of_project_named(user: User | None, name: str) -> State:
     """The state of the project of this name, which `user` may read. Raises `NotFound`."""
     project = _row(_OF_NAME, name)
     if project is None or not may_read(user, project):

@@ -19,7 +19,7 @@ from written import FAILED, PASSED
 
 from models.accounts.accounts import User
 from models.tracker.kept_answers import Answer, KeptAnswers
-from models.tracker.tables import Failure, Project, Run
+from models.tracker.tables import Failure, Project, Run, reports
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +52,11 @@ class Scene:
             f"/api/v1/runs/{self.run}/quality-gate",
             f"/api/v1/gate?project={quote(self.name)}&commit=c",
             f"/runs/{self.run}",
+            f"/projects/{self.project.id}",
+            f"/compare?base={self.base}&head={self.run}",
+            f"/api/v1/compare?base={self.base}&head={self.run}",
+            f"/api/v1/projects/{self.project.id}/owners",
+            f"/api/v1/projects/{self.project.id}/perf",
         )
 
     def post(self, *parts: tuple[str, str]) -> Any:
@@ -98,19 +103,25 @@ def privacy(scene: Scene) -> None:
     Project.update(visibility="PRIVATE").where(Project.id == scene.project.id).execute()
 
 
+def points(scene: Scene) -> None:
+    scene.post(("commit", "c"), ("perf", "timeStamp,elapsed,label,success\n1,2,GET,true\n"))
+
+
 GATE = (1, 2)
+PROJECT, COMPARED, OWNERS, PERF = 4, (5, 6), 7, 8
 
 
 @pytest.mark.parametrize(
     ("change", "changed"),
     [
-        (late_report, (0, 1, 2, 3)),
-        (late_coverage, (0, 3)),
-        (triage, (0, *GATE, 3)),
-        (settings, (0, *GATE, 3)),
-        (deleted_baseline, (0, 3)),
-        (deletion, (0, 1, 2, 3)),
-        (privacy, (0, 1, 2, 3)),
+        (late_report, (0, 1, 2, 3, PROJECT, *COMPARED, OWNERS)),
+        (late_coverage, (0, 3, PROJECT)),
+        (triage, (0, *GATE, 3, PROJECT)),
+        (settings, (0, *GATE, 3, PROJECT)),
+        (deleted_baseline, (0, 3, PROJECT, *COMPARED)),
+        (deletion, (0, 1, 2, 3, PROJECT, *COMPARED, OWNERS)),
+        (privacy, (0, 1, 2, 3, PROJECT, *COMPARED, OWNERS, PERF)),
+        (points, (2, PROJECT, PERF)),
     ],
 )
 def test_every_change_of_a_run_shows_at_once(
@@ -118,7 +129,7 @@ def test_every_change_of_a_run_shows_at_once(
 ) -> None:
     scene = Scene(server, owner)
     before = scene.answers()
-    assert [status for status, _ in before] == [200] * 4
+    assert [status for status, _ in before] == [200] * len(scene.paths)
     assert scene.answers() == before
     change(scene)
     after = scene.answers()
@@ -152,6 +163,25 @@ def test_a_page_is_kept_for_each_caller_and_its_forms_have_the_token_of_the_requ
     assert "Delete run" in pages[1].text
     assert "Delete run" not in server.get(path).text
     assert server.get(path).text == server.get(path).text
+
+
+def test_the_table_of_growing_tests_is_kept_until_a_run_changes(server: Server) -> None:
+    project = written.project("kept durations")
+    ids = [written.run(project, {"A slow": PASSED}, created_at=written.NOW + number).id for number in range(4)]
+    path, title = f"/projects/{project.id}", "Slowest growing tests"
+    first = server.get(path).text
+    for number, id in enumerate(ids):
+        reports.execute_sql("UPDATE result SET duration_ms = ? WHERE run_id = ?", (1000 * (number + 1), id))
+    assert server.get(path).text == first, "a result changes with its run only"
+    Run.update(build_name="another").where(Run.id == ids[0]).execute()
+    assert (title in first, title in server.get(path).text) == (False, True)
+
+
+def test_the_page_of_a_project_has_the_commands_for_the_host_of_the_request(server: Server, owner: User) -> None:
+    scene = Scene(server, owner)
+    hosts = (f"127.0.0.1:{server.port}", f"localhost:{server.port}")
+    pages = [server.get(f"/projects/{scene.project.id}", Host=host) for host in hosts]
+    assert [f"http://{host}/api/v1/ingest" in page.text for host, page in zip(hosts, pages, strict=True)] == [True] * 2
 
 
 def test_a_client_that_accepts_gzip_gets_the_same_answer(server: Server) -> None:
