@@ -11,10 +11,11 @@ from attrs import frozen
 from handlers.http.permissions import PUBLIC
 from handlers.openapi.describe import Endpoint, Parameter, number, word
 from handlers.routing import Route
-from handlers.tracker.base import Tracked
+from handlers.tracker.base import Tracked, send_kept
 from models.errors import NotFound
 from models.tracker import flaky, quality_gate, queries, visibility
 from models.tracker.coverage import line_coverage, pass_rate
+from models.tracker.kept_answers import state_of_project
 from models.tracker.tables import Project, Run
 
 GREEN, YELLOW, RED, GREY = "#2a7d3f", "#8a6100", "#b3261e", "#5f6368"
@@ -128,10 +129,10 @@ class BadgePicture(Tracked):
             base = quality_gate.thresholds(project, settings).base_branch
             return picture(METRICS[metric](project, RunFilter(base, arguments["branch"], arguments["flag"])))
 
-        body = await self.tracker.run(drawn)
+        key = "badge", id, metric, *arguments.values()
+        await send_kept(self, key, lambda: state_of_project(self.user, id), drawn, "image/svg+xml")
         self.set_header("Cache-Control", "no-cache")
         self.set_header("Content-Security-Policy", "default-src 'none'")
-        self.send(body, "image/svg+xml")
 
 
 routes: list[Route] = [(r"/badge/([^/]+)/([^/]+)\.svg", BadgePicture)]

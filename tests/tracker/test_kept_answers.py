@@ -57,6 +57,7 @@ class Scene:
             f"/api/v1/compare?base={self.base}&head={self.run}",
             f"/api/v1/projects/{self.project.id}/owners",
             f"/api/v1/projects/{self.project.id}/perf",
+            f"/badge/{self.project.id}/pass.svg",
         )
 
     def post(self, *parts: tuple[str, str]) -> Any:
@@ -69,7 +70,7 @@ class Scene:
 
     def answers(self) -> list[tuple[int, str]]:
         replies = [self.server.get(path) for path in self.paths]
-        return [(reply.status, reply.text) for reply in replies]
+        return [(reply.status, reply.text if reply.status == 200 else "") for reply in replies]
 
 
 def late_report(scene: Scene) -> None:
@@ -108,19 +109,19 @@ def points(scene: Scene) -> None:
 
 
 GATE = (1, 2)
-PROJECT, COMPARED, OWNERS, PERF = 4, (5, 6), 7, 8
+PROJECT, COMPARED, OWNERS, PERF, BADGE = 4, (5, 6), 7, 8, 9
 
 
 @pytest.mark.parametrize(
     ("change", "changed"),
     [
-        (late_report, (0, 1, 2, 3, PROJECT, *COMPARED, OWNERS)),
+        (late_report, (0, 1, 2, 3, PROJECT, *COMPARED, OWNERS, BADGE)),
         (late_coverage, (0, 3, PROJECT)),
         (triage, (0, *GATE, 3, PROJECT)),
         (settings, (0, *GATE, 3, PROJECT)),
         (deleted_baseline, (0, 3, PROJECT, *COMPARED)),
-        (deletion, (0, 1, 2, 3, PROJECT, *COMPARED, OWNERS)),
-        (privacy, (0, 1, 2, 3, PROJECT, *COMPARED, OWNERS, PERF)),
+        (deletion, (0, 1, 2, 3, PROJECT, *COMPARED, OWNERS, BADGE)),
+        (privacy, (0, 1, 2, 3, PROJECT, *COMPARED, OWNERS, PERF, BADGE)),
         (points, (2, PROJECT, PERF)),
     ],
 )
