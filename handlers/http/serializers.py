@@ -17,6 +17,7 @@ from cattrs.gen import make_dict_unstructure_fn, override
 from models.json_format import camel_case, rfc3339
 from models.paging import Page
 from models.supervision.events import Entry
+from models.supervision.metrics import Point
 from models.supervision.notices import Notice
 from models.supervision.process import Status
 from supervisor import host
@@ -123,13 +124,34 @@ class ProcessHealth:
 
 @frozen
 class MetricPoint:
-    """CPU in percent of one processor and memory in bytes, over the step that begins at `at`."""
+    """CPU in percent of one processor and memory in bytes, over the step that begins at `at`.
+
+    `group` begins the names of the values of the process group: the process with those it started in its group.
+    """
 
     at: Instant
     cpu_avg: float
     cpu_max: float
     memory_avg: float
     memory_max: float
+    group_cpu_avg: float
+    group_cpu_max: float
+    group_memory_avg: float
+    group_memory_max: float
+
+
+def metric_point(point: Point) -> MetricPoint:
+    return MetricPoint(
+        at=Instant(point.at * 1_000_000),
+        cpu_avg=round(point.cpu_avg, 2),
+        cpu_max=round(point.cpu_max, 2),
+        memory_avg=round(point.memory_avg),
+        memory_max=round(point.memory_max),
+        group_cpu_avg=round(point.group_cpu_avg, 2),
+        group_cpu_max=round(point.group_cpu_max, 2),
+        group_memory_avg=round(point.group_memory_avg),
+        group_memory_max=round(point.group_memory_max),
+    )
 
 
 @frozen

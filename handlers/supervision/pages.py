@@ -152,21 +152,23 @@ class ProcessPage(Page):
             health_text=health_text,
             status_of=layout.status_of,
             width=_TIMELINE_WIDTH,
-            **self._metrics(name),
+            **await self._metrics(name),
         )
 
-    def _metrics(self, name: str) -> dict[str, object]:
+    async def _metrics(self, name: str) -> dict[str, object]:
         """The plots of CPU and memory."""
         query, now = self.query(), self.clock.now() // _MICROS_PER_SECOND
-        shown = process_metrics.window(query, now)
-        series = self.supervision.metrics.of(name)
+        settings, shown = self.config.supervisor.metrics, process_metrics.window(query, now)
+        points, starts = await self.supervision.metrics.window(name, shown.start, shown.end, shown.step)
         return {
             "window": shown,
-            "plots": process_metrics.plots(series, shown),
-            "metric_rows": process_metrics.rows(series, shown),
+            "plots": process_metrics.plots(points, starts, shown),
+            "metric_rows": process_metrics.rows(points, shown),
+            "has_group": process_metrics.has_group(points),
+            "moves": process_metrics.moves(shown, now, int(settings.keep)),
             "ranges": process_metrics.RANGES,
-            "range": "" if "from" in query else query.get("range", "1h"),
-            "is_measured": bool(self.config.supervisor.metrics.interval),
+            "range": "" if query.get("from") or query.get("to") else query.get("range", "1h"),
+            "is_measured": bool(settings.interval),
         }
 
     def _related(self, process: Process) -> list[tuple[str, str, str]]:

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from collections.abc import Iterable, Mapping, Sequence
+from typing import ClassVar, NamedTuple
 
 from attrs import frozen
 
 from handlers.base import Base
 from handlers.http import serializers
 from handlers.http.permissions import READ
-from handlers.http.serializers import Instant, MetricPoint, ProcessMetrics
+from handlers.http.serializers import Instant, ProcessMetrics
 from handlers.openapi.describe import Endpoint, whole, word
 from handlers.routing import Route
 from models import paging
 from models.errors import Invalid
-from models.json_format import read_rfc3339
-from models.supervision.metrics import MAX_POINTS, Point, Series, peak, step_for
+from models.json_format import read_rfc3339, rfc3339
+from models.supervision.metrics import MAX_POINTS, Point, Series, merged, peak, step_for
 from supervisor import host
 
 RANGES = {"10m": 600, "1h": 3600, "6h": 6 * 3600, "24h": 24 * 3600}
@@ -41,7 +41,7 @@ class Window:
 
 @frozen
 class Plot:
-    """One plot of a page. `path` and `starts` are in units of an SVG 720 wide and 100 high."""
+    """One plot of a page. Paths and `starts` are in units of an SVG 720 wide and 100 high."""
 
     key: str
     label: str
@@ -49,6 +49,8 @@ class Plot:
     """The averages, as the data of a path."""
     area: str
     """The maxima, as the data of a closed path."""
+    group: str
+    """The averages of the process group, as the data of a path; empty where they are those of the process."""
     starts: Sequence[float]
     top: str
     """The value at the upper end of the axis."""
@@ -63,17 +65,19 @@ def window(query: Mapping[str, str], now: int, default: int = 3600, points: int 
     start = _instant("from", query["from"]) if query.get("from") else end - length
     if end - start < _MIN_SPAN_SECONDS:
         raise Invalid("from must be at least a minute before to")
-    default_step = (
-        _SAMPLE_SECONDS if length <= _SAMPLED_SECONDS and "from" not in query else step_for(end - start, points)
-    )
-    step = paging.whole("step", query.get("step") or str(default_step), 1, 86_400)
+    if query.get("step"):
+        step = paging.whole("step", query["step"], 1, 86_400)
+    elif length <= _SAMPLED_SECONDS and not query.get("from"):
+        step = _SAMPLE_SECONDS
+    else:
+        step = step_for(end - start, points)
     if step >= 60 and (end - start) // step > MAX_POINTS:  # of the samples there are few
         raise Invalid(f"step is too small: at most {MAX_POINTS} points are returned")
     return Window(start, end, step)
 
 
 def _instant(name: str, text: str) -> int:
-    return read_rfc3339(name, text) // 1_000_000
+    return read_rfc3339(name, text) // _MICROS_PER_SECOND
 
 
 def sparkline(series: Series, now: int) -> str:
@@ -94,16 +98,22 @@ def sparkline(series: Series, now: int) -> str:
     )
 
 
-def plots(series: Series, shown: Window) -> list[Plot]:
-    """The plots of CPU and memory over one time axis; empty without two points."""
-    points = series.points(shown.start, shown.end, shown.step)
+def plots(points: Sequence[Point], starts: Sequence[int], shown: Window) -> list[Plot]:
+    """The plots of CPU and memory over one time axis; empty without two points. `starts` are in microseconds."""
     if len(points) < 2:
         return []
     cpu, memory = peak(points)
-    starts = [_x(at, shown) for at in series.starts if shown.start <= at <= shown.end]
+    marks = [_x(at // _MICROS_PER_SECOND, shown) for at in starts]
     return [
-        _plot("cpu", "CPU", points, [(one.cpu_avg, one.cpu_max) for one in points], cpu, shown, starts),
-        _plot("memory", "Memory", points, [(one.memory_avg, one.memory_max) for one in points], memory, shown, starts),
+        _plot("cpu", "CPU", [_Values(one.at, *one.values[:2], one.group_cpu_avg) for one in points], cpu, shown, marks),
+        _plot(
+            "memory",
+            "Memory",
+            [_Values(one.at, *one.values[2:4], one.group_memory_avg) for one in points],
+            memory,
+            shown,
+            marks,
+        ),
     ]
 
 
@@ -112,12 +122,43 @@ def text_of(key: str, value: float) -> str:
     return f"{value:.1f} %" if key == "cpu" else host.size(int(value))
 
 
-def rows(series: Series, shown: Window) -> list[tuple[int, str, str]]:
-    """The values in a few rows, for those who do not see a plot: time in microseconds, CPU and memory."""
-    points = series.points(shown.start, shown.end, step_for(shown.end - shown.start, _MAX_TABLE_ROWS))
-    return [
-        (one.at * _MICROS_PER_SECOND, text_of("cpu", one.cpu_avg), text_of("memory", one.memory_avg)) for one in points
+def rows(points: Sequence[Point], shown: Window) -> list[tuple[int, Sequence[str]]]:
+    """The values in a few rows, for those who do not see a plot: time in microseconds, CPU and memory.
+
+    Where the values of the process group differ, they follow.
+    """
+    few = merged(points, max(shown.step, step_for(shown.end - shown.start, _MAX_TABLE_ROWS)))
+    table = list[tuple[int, Sequence[str]]]()
+    for one in few:
+        texts = [text_of("cpu", one.cpu_avg), text_of("memory", one.memory_avg)]
+        if has_group(points):
+            texts += [text_of("cpu", one.group_cpu_avg), text_of("memory", one.group_memory_avg)]
+        table.append((one.at * _MICROS_PER_SECOND, texts))
+    return table
+
+
+def has_group(points: Iterable[Point]) -> bool:
+    """Whether the process group has used more than the process alone."""
+    return any(one.values[:4] != one.values[4:] for one in points)
+
+
+def moves(shown: Window, now: int, keep: int) -> list[tuple[str, str]]:
+    """Links to other windows, by their label: the query of each. They replace zooming by drag."""
+    length = shown.end - shown.start
+    oldest, quarter = now - keep, length // 4
+    windows = [
+        ("Earlier", shown.start - length, shown.start, shown.start > oldest),
+        ("Later", shown.end, min(shown.end + length, now), shown.end + _MIN_SPAN_SECONDS <= now),
+        ("Zoom in", shown.start + quarter, shown.end - quarter, length >= 4 * _MIN_SPAN_SECONDS),
+        ("Zoom out", shown.start - length // 2, min(shown.end + length // 2, now), length < keep),
     ]
+    return [
+        (label, f"from={_text(start)}&to={_text(end)}") for label, start, end, is_possible in windows if is_possible
+    ]
+
+
+def _text(seconds: int) -> str:
+    return rfc3339(seconds * _MICROS_PER_SECOND).replace(".000000", "")
 
 
 def _x(at: int, shown: Window) -> float:
@@ -125,26 +166,38 @@ def _x(at: int, shown: Window) -> float:
     return round(min(float(_PLOT_WIDTH), max(0.0, x)), 1)
 
 
-def _plot(
-    key: str,
-    label: str,
-    points: Sequence[Point],
-    values: Sequence[tuple[float, float]],
-    top: float,
-    shown: Window,
-    starts: Sequence[float],
-) -> Plot:
-    line, upper, texts, last = "", list[str](), list[str](), None
-    for point, (average, maximum) in zip(points, values, strict=True):
+class _Values(NamedTuple):
+    """A point of one plot."""
+
+    at: int
+    average: float
+    maximum: float
+    group: float
+
+
+def _plot(key: str, label: str, points: Sequence[_Values], top: float, shown: Window, starts: Sequence[float]) -> Plot:
+    has_own_group = any(point.group != point.average for point in points)
+    upper, texts = list[str](), list[str]()
+    for point in points:
         x = _x(point.at + shown.step // 2, shown)
-        command = "L" if last is not None and point.at - last <= 2 * shown.step else "M"
-        line += f"{command}{x:g} {_PLOT_HEIGHT - average / top * _PLOT_HEIGHT:.1f}"
-        upper.append(f"{x:g} {_PLOT_HEIGHT - maximum / top * _PLOT_HEIGHT:.1f}")
-        texts.append(f"{x:g}:{text_of(key, average)}")
-        last = point.at
+        upper.append(f"{x:g} {_PLOT_HEIGHT - point.maximum / top * _PLOT_HEIGHT:.1f}")
+        text = text_of(key, point.average)
+        texts.append(f"{x:g}:{text}, group {text_of(key, point.group)}" if has_own_group else f"{x:g}:{text}")
     first, end = upper[0].split()[0], upper[-1].split()[0]
     area = f"M{first} {_PLOT_HEIGHT}L{'L'.join(upper)}L{end} {_PLOT_HEIGHT}Z"
-    return Plot(key, label, line, area, starts, text_of(key, top), ";".join(texts))
+    line = _line([(point.at, point.average) for point in points], top, shown)
+    group = _line([(point.at, point.group) for point in points], top, shown) if has_own_group else ""
+    return Plot(key, label, line, area, group, starts, text_of(key, top), ";".join(texts))
+
+
+def _line(values: Sequence[tuple[int, float]], top: float, shown: Window) -> str:
+    """The data of a path, which is interrupted where there was no sample."""
+    line, last = "", None
+    for at, value in values:
+        command = "L" if last is not None and at - last <= 2 * shown.step else "M"
+        line += f"{command}{_x(at + shown.step // 2, shown):g} {_PLOT_HEIGHT - value / top * _PLOT_HEIGHT:.1f}"
+        last = at
+    return line
 
 
 class MetricsOfProcess(Base):
@@ -159,29 +212,32 @@ class MetricsOfProcess(Base):
             query=[
                 word("from", "The beginning, an RFC 3339 time; an hour before `to` by default", "2026-11-22T10:00:00Z"),
                 word("to", "The end, an RFC 3339 time; now by default", "2026-11-22T11:00:00Z"),
-                whole("step", "Seconds that one point covers; below 60: of the latest 120 samples", None, 1, 86_400),
+                whole(
+                    "step",
+                    "Seconds that one point covers (at most 1,440 points); below 60: the latest 120 samples",
+                    None,
+                    1,
+                    86_400,
+                ),
             ],
             fails=[400, 404],
             name="process_metrics",
         )
     }
 
-    def get(self, name: str) -> None:
+    async def get(self, name: str) -> None:
+        await self.supervision.event_writer.stored_soon(name)
         process = self.supervision.fleet.get(name)
         shown = window(self.query(), self.clock.now() // _MICROS_PER_SECOND)
-        series = self.supervision.metrics.of(process.name)
-        points = [
-            MetricPoint(
-                Instant(point.at * _MICROS_PER_SECOND),
-                round(point.cpu_avg, 2),
-                round(point.cpu_max, 2),
-                round(point.memory_avg),
-                round(point.memory_max),
+        points, starts = await self.supervision.metrics.window(process.name, shown.start, shown.end, shown.step)
+        self.reply(
+            ProcessMetrics(
+                process.name,
+                serializers.Int32(shown.step),
+                [serializers.metric_point(point) for point in points],
+                [Instant(at) for at in starts],
             )
-            for point in series.points(shown.start, shown.end, shown.step)
-        ]
-        starts = [Instant(at * _MICROS_PER_SECOND) for at in series.starts if shown.start <= at <= shown.end]
-        self.reply(ProcessMetrics(process.name, serializers.Int32(shown.step), points, starts))
+        )
 
 
 routes: list[Route] = [(r"/processes/metrics/([^/]+)", MetricsOfProcess)]

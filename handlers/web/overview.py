@@ -107,9 +107,10 @@ def _host_plots(page: Page) -> list[process_metrics.Plot]:
     """CPU and memory of the host over the last hour, or over ten minutes while there is less."""
     now, series = page.clock.now() // _MICROS_PER_SECOND, page.supervision.metrics.host
     hour = process_metrics.window({"range": "1h"}, now)
-    if series.points(hour.start, now - _SHORT_SECONDS, hour.step):
-        return process_metrics.plots(series, hour)
-    return process_metrics.plots(series, process_metrics.window({"range": "10m"}, now))
+    has_older = series.points(hour.start, now - _SHORT_SECONDS, hour.step)
+    shown = hour if has_older else process_metrics.window({"range": "10m"}, now)
+    points = [point.alone for point in series.points(shown.start, shown.end, shown.step)]
+    return process_metrics.plots(points, [], shown)
 
 
 async def release_summary(charts: Charts, request: HTTPServerRequest) -> ReleaseSummary:

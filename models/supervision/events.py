@@ -31,6 +31,11 @@ SORTABLE = frozenset(_COLUMNS.split(", "))
 _INSERT = f"INSERT INTO event ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"  # noqa: S608 (our own column names)
 _COUNT = "INSERT INTO tally VALUES (?, ?) ON CONFLICT (scope) DO UPDATE SET events = tally.events + excluded.events"
 _KEEP_LAST = "INSERT INTO tally VALUES (?, ?) ON CONFLICT (scope) DO UPDATE SET events = excluded.events"
+_STARTS = (
+    "SELECT start_time FROM event WHERE process = ? AND event_time BETWEEN ? AND ?"
+    " ORDER BY event_time DESC, id DESC LIMIT ?"
+)
+_MAX_EVENTS_FOR_STARTS = 2000
 _TOTAL, _LAST = "total", "last"
 _MAX_NAMES = 1000
 _NULLABLE = frozenset({"pid", "start_time", "end_time", "exit_code"})
@@ -206,6 +211,13 @@ def since(id: int, limit: int, store: SqliteStore | Postgres = database) -> list
     """The first `limit` events after `id`, oldest first: for streams that reconnect."""
     query = f"SELECT {_COLUMNS} FROM event WHERE id > ? ORDER BY id LIMIT ?"  # noqa: S608
     return [_entry(row) for row in store.execute_sql(query, (id, limit))]
+
+
+def starts(process: str, since: int, until: int, most: int) -> list[int]:
+    """When the process was started between these times: the newest of them, oldest first."""
+    rows = database.execute_sql(_STARTS, (process, since, until, _MAX_EVENTS_FOR_STARTS)).fetchall()
+    times = sorted({start for (start,) in rows if start is not None and since <= start <= until})
+    return times[-most:]
 
 
 def prune(before: int, most: int, batch: int = 1000, store: SqliteStore | Postgres = database) -> int:

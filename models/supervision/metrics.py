@@ -1,19 +1,21 @@
-"""CPU and memory over time, in memory of a fixed size: the latest samples, and one row for each minute."""
+"""CPU and memory over time, in memory of a fixed size: the latest samples, and a row for each of the latest minutes."""
 
 from __future__ import annotations
 
 from array import array
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 MAX_SAMPLES = 120
-MAX_STARTS = 100
 MAX_POINTS = 1440
+MEMORY_MINUTES = 62
+"""An hour, wherever in a minute it begins. `models/supervision/metric_store.py` has the minutes before it."""
 _MINUTE_SECONDS = 60
-_COLUMNS = 4
-"""CPU average and maximum, memory average and maximum."""
+
+Minute = tuple[int, Sequence[float]]
+"""A minute since 1970 and its values: the fields of `Point` after `at`, in their order."""
 
 
 @frozen
@@ -25,85 +27,148 @@ class Point:
     cpu_max: float
     memory_avg: float
     memory_max: float
+    group_cpu_avg: float
+    group_cpu_max: float
+    group_memory_avg: float
+    group_memory_max: float
+
+    @property
+    def values(self) -> tuple[float, float, float, float, float, float, float, float]:
+        return (
+            self.cpu_avg, self.cpu_max, self.memory_avg, self.memory_max,
+            self.group_cpu_avg, self.group_cpu_max, self.group_memory_avg, self.group_memory_max,
+        )  # fmt: skip
+
+    @property
+    def alone(self) -> Point:
+        """The same, with the values of the process for those of its group."""
+        return evolve(
+            self,
+            group_cpu_avg=self.cpu_avg,
+            group_cpu_max=self.cpu_max,
+            group_memory_avg=self.memory_avg,
+            group_memory_max=self.memory_max,
+        )
+
+
+class _Rows:
+    """The latest rows of `width` numbers, with their times."""
+
+    def __init__(self, width: int) -> None:
+        self._width = width
+        self._times = array("q")
+        self._values = array("f")
+
+    def __len__(self) -> int:
+        return len(self._times)
+
+    def __iter__(self) -> Iterator[tuple[int, Sequence[float]]]:
+        for row, at in enumerate(self._times):
+            yield at, self._values[row * self._width : (row + 1) * self._width]
+
+    def append(self, at: int, values: Sequence[float], keep: int) -> None:
+        self._times.append(at)
+        self._values.extend(values)
+        excess = len(self._times) - keep
+        if excess > 8:  # in batches, because each moves all rows
+            del self._times[:excess], self._values[: excess * self._width]
+
+    def latest(self, after: int) -> list[tuple[int, Sequence[float]]]:
+        """The rows after that time, oldest first."""
+        rows = list[tuple[int, Sequence[float]]]()
+        for row in range(len(self._times) - 1, -1, -1):
+            if self._times[row] <= after:
+                break
+            rows.append((self._times[row], self._values[row * self._width : (row + 1) * self._width]))
+        return rows[::-1]
+
+    def drop_after(self, at: int) -> None:
+        while self._times and self._times[-1] > at:
+            self._times.pop()
+            del self._values[-self._width :]
 
 
 class Series:
-    """The metrics of one process or of the host. Times are seconds since 1970 and never go back."""
+    """The metrics of one process with its group, or of the host. Times are seconds since 1970."""
 
-    def __init__(self, keep_minutes: int) -> None:
-        self.starts: deque[int] = deque(maxlen=MAX_STARTS)
-        """When the process was started."""
-        self._samples: deque[tuple[float, float, float]] = deque(maxlen=MAX_SAMPLES)
+    def __init__(self, keep_minutes: int = MEMORY_MINUTES) -> None:
         self.keep_minutes = keep_minutes
-        self._minutes = array("L")
-        self._values = array("f")
-        self._sum = [0.0, 0.0, 0.0, 0.0]
+        self._samples, self._minutes = _Rows(4), _Rows(8)
         self._minute, self._count = 0, 0
+        self._open = [0.0] * 8
+        """Of the present minute the sum and the maximum of each value."""
 
-    def add(self, at: float, cpu: float, memory: float) -> None:
-        """Adds a sample. A sample of an earlier minute than the last is counted in the last."""
-        self._samples.append((at, cpu, memory))
-        minute = max(self._minute, int(at) // _MINUTE_SECONDS)
-        if minute != self._minute:
-            self._close_minute()
-            self._minute, self._count, self._sum = minute, 0, [0.0, 0.0, 0.0, 0.0]
+    def add(self, at: float, cpu: float, memory: float, group_cpu: float = 0.0, group_memory: float = 0.0) -> None:
+        """Adds a sample. If the clock was set back, minutes after it are forgotten."""
+        minute = int(at) // _MINUTE_SECONDS
+        if minute < self._minute - 1:
+            self._minutes.drop_after(minute - 1)
+            self._samples.drop_after(int(at))
+            self._minute, self._count = 0, 0
+        self.end_minute(minute)
+        values = cpu, memory, group_cpu, group_memory
+        self._samples.append(int(at), values, MAX_SAMPLES)
+        self._minute = max(minute, self._minute)
         self._count += 1
-        self._sum[0] += cpu
-        self._sum[1] = max(self._sum[1], cpu)
-        self._sum[2] += memory
-        self._sum[3] = max(self._sum[3], memory)
+        for place, value in enumerate(values):
+            self._open[2 * place] += value
+            self._open[2 * place + 1] = max(self._open[2 * place + 1], value)
 
-    def _close_minute(self) -> None:
-        if not self._count:
-            return
-        cpu, cpu_max, memory, memory_max = self._sum
-        self._minutes.append(self._minute)
-        self._values.extend((cpu / self._count, cpu_max, memory / self._count, memory_max))
-        excess = len(self._minutes) - self.keep_minutes
-        if excess > max(8, self.keep_minutes // 16):  # in batches, because each moves all rows
-            del self._minutes[:excess], self._values[: excess * _COLUMNS]
+    def end_minute(self, minute: int) -> None:
+        """Closes the present minute if it is before `minute`."""
+        if self._minute < minute:
+            if self._count:
+                self._minutes.append(self._minute, self._present(), self.keep_minutes)
+            self._count, self._open = 0, [0.0] * 8
 
-    def points(self, start: int, end: int, step: int) -> list[Point]:
-        """One point for each `step` seconds from `start` to `end` that has data.
+    def restore(self, minute: int, values: Sequence[float]) -> None:
+        """Adds a stored minute, which is later than those before. Samples of the same minute are added to it."""
+        self.end_minute(minute)
+        self._minute, self._count, self._open = minute, 1, list(values)
 
-        Steps shorter than a minute come from the latest samples, others from the minutes.
+    def _present(self) -> Sequence[float]:
+        return [value if place % 2 else value / self._count for place, value in enumerate(self._open)]
+
+    def minutes(self, after: int) -> list[Minute]:
+        """The minutes after that one, with the present one."""
+        rows = self._minutes.latest(after)
+        if self._count and self._minute > after:
+            rows.append((self._minute, self._present()))
+        return rows
+
+    def has(self, minute: int) -> bool:
+        """Whether memory goes back to that minute."""
+        first = next((at for at, _ in self._minutes), self._minute if self._count else minute + 1)
+        return first <= minute
+
+    def points(self, start: int, end: int, step: int, older: Iterable[Minute] = ()) -> list[Point]:
+        """One point for each `step` seconds from `start` to `end` that has data, and the latest of them at most.
+
+        Steps shorter than a minute come from the latest samples, others from the minutes. `older` has minutes that may
+        not be in memory any more.
         """
-        points = list[Point]()
-        group, place = list[Sequence[float]](), 0
-        for at, values in self._sample_rows() if step < _MINUTE_SECONDS else self._minute_rows():
-            if not start - step < at <= end:
-                continue
-            if at // step != place and group:
-                points.append(_merged(place * step, group))
-                group = []
-            place = at // step
-            group.append(values)
-        if group:
-            points.append(_merged(place * step, group))
-        return points
-
-    def _sample_rows(self) -> Iterator[tuple[int, Sequence[float]]]:
-        for at, cpu, memory in self._samples:
-            yield int(at), (cpu, cpu, memory, memory)
-
-    def _minute_rows(self) -> Iterator[tuple[int, Sequence[float]]]:
-        first = max(0, len(self._minutes) - self.keep_minutes)
-        for row in range(first, len(self._minutes)):
-            yield self._minutes[row] * _MINUTE_SECONDS, self._values[row * _COLUMNS : (row + 1) * _COLUMNS]
-        if self._count:
-            cpu, cpu_max, memory, memory_max = self._sum
-            yield self._minute * _MINUTE_SECONDS, (cpu / self._count, cpu_max, memory / self._count, memory_max)
+        if step < _MINUTE_SECONDS:
+            rows = [(at, [value for value in values for _ in range(2)]) for at, values in self._samples]
+            return _points([row for row in rows if start <= row[0] <= end], step)
+        own = self.minutes(-1)[-self.keep_minutes :]
+        before = [row for row in older if not own or row[0] < own[0][0]]
+        timed = [(minute * _MINUTE_SECONDS, values) for minute, values in (*before, *own)]
+        return _points([row for row in timed if start - _MINUTE_SECONDS < row[0] < end], step)[-MAX_POINTS:]
 
 
-def _merged(at: int, rows: Sequence[Sequence[float]]) -> Point:
-    count = len(rows)
-    return Point(
-        at,
-        sum(row[0] for row in rows) / count,
-        max(row[1] for row in rows),
-        sum(row[2] for row in rows) / count,
-        max(row[3] for row in rows),
-    )
+def _points(rows: Iterable[tuple[int, Sequence[float]]], step: int) -> list[Point]:
+    """One point for each step, with the average of the averages and the largest maximum."""
+    points = list[Point]()
+    for place, group in groupby(rows, lambda row: row[0] // step):
+        columns = list(zip(*(values for _, values in group), strict=True))
+        values = [max(column) if index % 2 else sum(column) / len(column) for index, column in enumerate(columns)]
+        points.append(Point(place * step, *values))
+    return points
+
+
+def merged(points: Iterable[Point], step: int) -> list[Point]:
+    """The same with a longer step."""
+    return _points([(point.at, point.values) for point in points], step)
 
 
 def step_for(seconds: int, points: int) -> int:
@@ -112,8 +177,9 @@ def step_for(seconds: int, points: int) -> int:
 
 
 def peak(points: Iterable[Point], low: float = 1.0) -> tuple[float, float]:
-    """The largest CPU and memory of these points, at least `low`: the upper ends of the axes."""
+    """The largest CPU and memory of these points and their groups, at least `low`: the upper ends of the axes."""
     cpu, memory = low, low
     for point in points:
-        cpu, memory = max(cpu, point.cpu_max), max(memory, point.memory_max)
+        cpu = max(cpu, point.cpu_max, point.group_cpu_max)
+        memory = max(memory, point.memory_max, point.group_memory_max)
     return cpu, memory

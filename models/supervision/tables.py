@@ -54,6 +54,13 @@ database = SqliteStore(
             " is_exit INTEGER NOT NULL)",
             "CREATE INDEX log_mark_by_path ON log_mark (path, id)",
         ],
+        [
+            "CREATE TABLE metric_process (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE)",
+            "CREATE TABLE metric_minute (minute INTEGER NOT NULL, process INTEGER NOT NULL, cpu_avg INTEGER NOT NULL,"
+            " cpu_max INTEGER NOT NULL, memory_avg INTEGER NOT NULL, memory_max INTEGER NOT NULL,"
+            " group_cpu_avg INTEGER, group_cpu_max INTEGER, group_memory_avg INTEGER, group_memory_max INTEGER,"
+            " PRIMARY KEY (minute, process)) WITHOUT ROWID",
+        ],
     ]
 )
 """The history and the records of the processes."""

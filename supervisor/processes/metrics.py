@@ -1,19 +1,24 @@
-"""Samples CPU and memory of every process and of the host at an interval, and keeps their history in memory.
+"""Samples CPU and memory of every process, its group and the host at an interval; stores the minutes of processes.
 
 The host is read on the loop (a quarter of a millisecond, no disk), processes in a worker, and only those that are live:
-a server without any wakes no thread.
+a server without any wakes no thread. The minutes are stored by another worker, so a slow disk delays no sample.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Set
 
+import peewee
 import psutil
 
 from models.config.settings import Metrics
-from models.supervision.metrics import Series
+from models.errors import Problem, Unavailable
+from models.storage.store import MAX_QUERY_SECONDS
+from models.supervision import events, metric_store
+from models.supervision.metrics import MEMORY_MINUTES, Minute, Point, Series
+from models.supervision.tables import database
 from supervisor import host
 from supervisor.clock import Clock
 from supervisor.processes.process import Process
@@ -21,14 +26,17 @@ from supervisor.processes.usage import Meter
 
 log = logging.getLogger("metrics")
 
+MAX_STARTS = 100
 _MINUTE_SECONDS = 60
 _MICROS_PER_SECOND = 1_000_000
 _OFF_SECONDS = 60.0
 """How often the settings are looked at while sampling is off."""
+_MAX_MINUTES_PER_TRANSACTION = 10
+_CHECKPOINT_COMMITS = 60
 
 
 class MetricsHistory:
-    """The history of each process by name, and of the host. Nothing is kept with an interval of 0."""
+    """The history of each process by name, and of the host. Nothing is sampled with an interval of 0."""
 
     def __init__(self, fleet: Iterable[Process], meter: Meter, clock: Clock, settings: Callable[[], Metrics]) -> None:
         """`settings` returns the present settings: a reload may change them."""
@@ -36,34 +44,64 @@ class MetricsHistory:
         self._fleet = fleet
         self._meter = meter
         self._clock = clock
-        self.host = self._new()
+        self.host = Series()
         self._processes: dict[str, Series] = {}
-        self._generations: dict[str, int] = {}
         self._host_times: tuple[float, float] | None = None
-
-    def _new(self) -> Series:
-        return Series(self._keep_minutes)
+        self._stored_until = 0
+        self._tried = 0
+        """The last minute that was stored, or could not be."""
+        self._stored_names: set[str] = set()
+        self._storing: asyncio.Task[None] | None = None
+        self._commits = 0
+        self._is_failing = False
 
     @property
     def _keep_minutes(self) -> int:
-        return max(1, int(self._settings().keep) // _MINUTE_SECONDS)
+        return int(self._settings().keep) // _MINUTE_SECONDS
+
+    def _now_minute(self) -> int:
+        return self._clock.now() // _MICROS_PER_SECOND // _MINUTE_SECONDS
 
     def of(self, name: str) -> Series:
-        """The history of a process; an empty one before its first sample."""
-        return self._processes.get(name) or self._new()
+        """The latest hour of a process; empty before its first sample."""
+        return self._processes.get(name) or Series()
+
+    async def window(self, name: str, start: int, end: int, step: int) -> tuple[list[Point], list[int]]:
+        """The points of a process from `start` to `end`, in seconds, and when it was started, in microseconds.
+
+        Raises `Unavailable`, `TimedOut`.
+        """
+        now = self._now_minute()
+        first = max(start // _MINUTE_SECONDS, now - self._keep_minutes)
+        last = min(end // _MINUTE_SECONDS, now)
+        if step < _MINUTE_SECONDS or self.of(name).has(first):
+            last = first - 1  # nothing is read: memory has it
+
+        def read() -> tuple[list[Minute], list[int]]:
+            since, until = start * _MICROS_PER_SECOND, end * _MICROS_PER_SECOND
+            older = metric_store.of_process(name, first, last) if first <= last else []
+            return older, events.starts(name, since, until, MAX_STARTS)
+
+        try:
+            older, starts = await asyncio.to_thread(database.run_with_timeout, read, MAX_QUERY_SECONDS)
+        except peewee.PeeweeException as error:
+            raise Unavailable(f"the metrics cannot be read: {error}") from None
+        return self.of(name).points(start, end, step, older), starts
 
     async def watch(self, round_seconds: float, round_end: Callable[[], Awaitable[None]]) -> None:
         """Samples until it is cancelled.
 
         `round_end` returns every `round_seconds`, when the server wakes anyway; an interval of a multiple uses it.
         """
+        await self._restore()
         while True:
             settings = self._settings()
-            if settings.interval and settings.keep:
-                try:
+            try:
+                if settings.interval and settings.keep:
                     await self.sample()
-                except Exception as error:
-                    log.warning("a sample failed: %s", error)
+                self._store_soon()
+            except Exception as error:
+                log.warning("a sample failed: %s", error)
             interval = settings.interval or _OFF_SECONDS
             if interval % round_seconds:
                 await asyncio.sleep(interval)
@@ -74,29 +112,102 @@ class MetricsHistory:
     async def sample(self) -> None:
         """Takes one sample of everything that is live."""
         processes = list(self._fleet)
-        usage = await self._meter.read(processes)
+        usage = await self._meter.sample(processes)
         worked, passed, memory = _read_host()
         now = self._clock.now() / _MICROS_PER_SECOND
-        for series in (self.host, *self._processes.values()):
-            series.keep_minutes = self._keep_minutes
         if self._host_times is not None and passed > self._host_times[1]:
             cpu = 100 * (worked - self._host_times[0]) / (passed - self._host_times[1])
             self.host.add(now, min(100.0, max(0.0, cpu)), memory)
         self._host_times = (worked, passed)
-        names = set[str]()
-        for process in processes:
-            names.add(process.name)
-            used = usage.get(process.name)
-            if used is None:
-                continue
-            series = self._processes.setdefault(process.name, self._new())
-            if self._generations.get(process.name) != process.record.generation:
-                self._generations[process.name] = process.record.generation
-                series.starts.append((process.record.start or self._clock.now()) // _MICROS_PER_SECOND)
-            series.add(now, used.cpu, used.memory)
+        for name, (own, group) in usage.items():
+            series = self._processes.setdefault(name, Series())
+            series.add(now, own.cpu, own.memory, group.cpu, group.memory)
+        keep = min(MEMORY_MINUTES, max(1, self._keep_minutes))
+        for series in (self.host, *self._processes.values()):
+            series.keep_minutes = keep
+            series.end_minute(int(now) // _MINUTE_SECONDS)
+
+    async def _restore(self) -> None:
+        """Reads the latest hour. The minutes before it are read when they are requested."""
+        now = self._now_minute()
+        since = now - min(MEMORY_MINUTES, self._keep_minutes) + 1
+        try:
+            minutes, names = await asyncio.to_thread(
+                database.run_with_timeout,
+                lambda: (list(metric_store.between(since, now)), metric_store.names()),
+                MAX_QUERY_SECONDS,
+            )
+        except (peewee.PeeweeException, Problem) as error:
+            log.error("stored metrics cannot be read (%s): the plots begin now", error)
+            minutes, names = [], set()
+        for name, minute, values in minutes:
+            self._processes.setdefault(name, Series()).restore(minute, values)
+        self._stored_names, self._stored_until = names, now - 1
+
+    def _store_soon(self) -> None:
+        """Stores the minutes that have ended, and forgets removed processes, unless an earlier call still does so."""
+        names = {process.name for process in self._fleet}
         for name in self._processes.keys() - names:
             del self._processes[name]
-            self._generations.pop(name, None)
+        last, removed = self._now_minute() - 1, self._stored_names - names
+        if (last != self._tried or removed) and (self._storing is None or self._storing.done()):
+            self._tried = last
+            self._storing = asyncio.create_task(self._store(last, removed))
+
+    async def _store(self, last: int, removed: Set[str]) -> None:
+        """Stores the minutes up to `last`. What cannot be stored stays in memory for an hour, and is tried again."""
+        self._stored_until = min(self._stored_until, last)  # the clock may have been set back
+        try:
+            while batch := self._next_minutes(last):
+                until = max(minute for minutes in batch.values() for minute, _ in minutes)
+                kept = self._clock.settled() // _MICROS_PER_SECOND // _MINUTE_SECONDS - self._keep_minutes + 1
+                await asyncio.to_thread(self._write, batch, kept, self._now_minute())
+                self._stored_names |= batch.keys()
+                self._stored_until = until
+            self._stored_until = last
+            if removed:
+                await asyncio.to_thread(_forget, removed)
+                self._stored_names -= removed
+        except Exception as error:  # whatever the store raises, sampling goes on
+            if not self._is_failing:
+                log.error("metrics cannot be stored (%s): sampling goes on", " ".join(str(error).split()))
+            self._is_failing = True
+            return
+        if self._is_failing:
+            log.warning("metrics can be stored again")
+        self._is_failing = False
+
+    def _next_minutes(self, last: int) -> dict[str, list[Minute]]:
+        """The oldest minutes up to `last` that are not stored, by process; empty without any."""
+        after = self._stored_until
+        waiting = {name: series.minutes(after) for name, series in self._processes.items()}
+        first = min((minutes[0][0] for minutes in waiting.values() if minutes), default=last + 1)
+        end = min(last, first + _MAX_MINUTES_PER_TRANSACTION - 1)
+        chosen = {name: [row for row in minutes if row[0] <= end] for name, minutes in waiting.items()}
+        return {name: minutes for name, minutes in chosen.items() if minutes}
+
+    def _write(self, batch: Mapping[str, Sequence[Minute]], first: int, last: int) -> None:
+        """Stores minutes. Runs in a worker."""
+        database.run_with_timeout(lambda: metric_store.write(batch, first, last), MAX_QUERY_SECONDS)
+        self._commits += 1
+        if self._commits >= _CHECKPOINT_COMMITS:
+            self._commits = 0
+            database.checkpoint(begin=True)
+
+    async def close(self, seconds: float) -> None:
+        """Stores what is not stored yet, with the present minute. Gives up after `seconds`."""
+        try:
+            async with asyncio.timeout(seconds):
+                if self._storing is not None:
+                    await self._storing
+                await self._store(self._now_minute(), frozenset())
+        except TimeoutError:
+            log.error("the latest metrics are not stored: the store does not respond")
+
+
+def _forget(removed: Set[str]) -> None:
+    database.run_with_timeout(lambda: metric_store.forget(removed), MAX_QUERY_SECONDS)
+    database.checkpoint()
 
 
 def _read_host() -> tuple[float, float, float]:

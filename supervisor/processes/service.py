@@ -127,6 +127,7 @@ class Supervision:
             await self.logs.rotate()  # on a full disk this makes room
         if not await self.event_writer.stored_within(max(_MIN_CLOSING_SECONDS, end - time.monotonic())):
             log.error("the store cannot be written: %d changes are lost", self.event_writer.waiting)
+        await self.metrics.close(max(_MIN_CLOSING_SECONDS, end - time.monotonic()))
 
     async def _stop_processes(self) -> None:
         try:

@@ -19,10 +19,12 @@ from models.supervision.record import Record
 from supervisor.clock import Clock
 from supervisor.processes.metrics import MetricsHistory
 from supervisor.processes.process import Process
-from supervisor.processes.usage import Meter
+from supervisor.processes.usage import Meter, ProcessTimes, group_ticks
 
 MINUTE = 60
 START = 1_800_000_000 // MINUTE * MINUTE
+FAMILY = "(i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done) & sleep 1000 & wait"
+"""A shell whose children use the processor and the memory."""
 
 
 def series(samples: list[tuple[int, float, float]], keep_minutes: int = 1440) -> Series:
@@ -41,7 +43,12 @@ def series(samples: list[tuple[int, float, float]], keep_minutes: int = 1440) ->
         ([(0, 1, 10), (60, 3, 30)], 60, [(0, 1, 1, 10, 10), (60, 3, 3, 30, 30)]),
         ([(0, 1, 10), (60, 3, 30)], 120, [(0, 2, 3, 20, 30)]),
         ([(0, 1, 10), (600, 3, 30)], 60, [(0, 1, 1, 10, 10), (600, 3, 3, 30, 30)]),
-        ([(60, 1, 10), (0, 3, 30)], 60, [(60, 2, 3, 20, 30)]),  # a clock that was set back
+        ([(60, 1, 10), (0, 3, 30)], 60, [(60, 2, 3, 20, 30)]),  # a clock that was set back a little
+        (
+            [(0, 9, 9), (60, 9, 9), (1200, 1, 10), (60, 3, 30)],
+            60,
+            [(0, 9, 9, 9, 9), (60, 3, 3, 30, 30)],
+        ),  # and one that was set back far
         ([(0, 1, 10), (5, 3, 30)], 5, [(0, 1, 1, 10, 10), (5, 3, 3, 30, 30)]),
     ],
 )
@@ -55,14 +62,14 @@ def test_points_are_averages_and_maxima_of_their_step(
 def test_points_outside_the_window_are_left_out() -> None:
     made = series([(minute * MINUTE, 1, 1) for minute in range(10)])
     points = made.points(START + 2 * MINUTE, START + 4 * MINUTE, MINUTE)
-    assert [one.at - START for one in points] == [2 * MINUTE, 3 * MINUTE, 4 * MINUTE]
+    assert [one.at - START for one in points] == [2 * MINUTE, 3 * MINUTE]
 
 
 def test_the_memory_of_a_history_is_bounded() -> None:
     made = series([(minute * MINUTE, 1, 1) for minute in range(5000)], keep_minutes=60)
     assert len(made.points(0, START * 2, MINUTE)) <= 61
     assert len(made._minutes) < 80
-    assert len(made._samples) == MAX_SAMPLES
+    assert MAX_SAMPLES <= len(made._samples) < MAX_SAMPLES + 10
 
 
 def test_an_axis_and_a_step_fit_the_data() -> None:
@@ -71,17 +78,53 @@ def test_an_axis_and_a_step_fit_the_data() -> None:
     assert [step_for(seconds, 360) for seconds in (60, 21_600, 21_601, 86_400)] == [60, 60, 120, 240]
 
 
+def test_minutes_that_were_read_from_the_store_are_continued() -> None:
+    made = Series()
+    made.restore(START // MINUTE, [1, 2, 10, 20, 1, 2, 10, 20])
+    made.restore(START // MINUTE + 1, [3, 6, 30, 60, 3, 6, 30, 60])
+    made.add(START + MINUTE + 30, 5, 50, 5, 50)
+    points = made.points(START, START + 3600, MINUTE)
+    assert [one.values[:4] for one in points] == [(1, 2, 10, 20), (4, 6, 40, 60)]
+
+
+def times(used: int, waited: int = 0, *, parent: int = 1, group: int = 10, start: int = 5) -> ProcessTimes:
+    return ProcessTimes(parent, group, start, used, waited, 0)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        ({}, {}, {}),
+        ({10: times(5)}, {10: times(7)}, {10: 2}),
+        ({}, {10: times(7)}, {10: 7}),
+        ({10: times(5)}, {10: times(2, start=9)}, {10: 2}),  # the pid was reused
+        ({10: times(5)}, {10: times(5), 11: times(3, parent=10)}, {10: 3}),
+        ({10: times(5), 11: times(3, parent=10)}, {10: times(6), 11: times(7, parent=10)}, {10: 5}),
+        ({10: times(5)}, {10: times(5, 4)}, {10: 4}),  # a child began and ended in between
+        ({10: times(5), 11: times(30, parent=10)}, {10: times(5, 34)}, {10: 4}),  # a child ended that was counted
+        ({10: times(5), 11: times(30, parent=10)}, {10: times(6)}, {10: 1}),  # the child was not waited for
+        ({10: times(5), 11: times(30, parent=1)}, {10: times(6)}, {10: 1}),
+        ({10: times(5), 11: times(30, parent=10, group=11)}, {10: times(5, 31)}, {10: 1}),  # a job with its own group
+        ({10: times(5), 20: times(5, group=20)}, {10: times(6), 20: times(9, group=20)}, {10: 1, 20: 4}),
+    ],
+)
+def test_a_group_has_used_what_its_living_and_its_ended_processes_used(
+    before: dict[int, ProcessTimes], after: dict[int, ProcessTimes], expected: dict[int, int]
+) -> None:
+    assert {group: ticks for group, ticks in group_ticks(before, after).items() if group in expected} == expected
+
+
 @pytest.mark.parametrize("is_live", [False, True])
 def test_a_sample_uses_a_worker_only_where_a_process_is_live(monkeypatch: pytest.MonkeyPatch, is_live: bool) -> None:
     clock, workers = Clock(), list[object]()
     web = Process(ProcessSpec("web", ("x",)), Mock(), Mock())
     if is_live:
-        web.instance, web.record = Mock(), Record("web", pid=os.getpid())
+        web.instance, web.record = Mock(), Record("web", pid=os.getsid(0) or os.getpid())
     to_thread = asyncio.to_thread
 
-    async def counted(work: Callable[[], object]) -> object:
+    async def counted(work: Callable[..., object], *arguments: object) -> object:
         workers.append(work)
-        return await to_thread(work)
+        return await to_thread(work, *arguments)
 
     monkeypatch.setattr(asyncio, "to_thread", counted)
     history = MetricsHistory([web], Meter(clock), clock, lambda: Metrics())
@@ -91,7 +134,7 @@ def test_a_sample_uses_a_worker_only_where_a_process_is_live(monkeypatch: pytest
         await history.sample()
 
     asyncio.run(work())
-    assert len(workers) == is_live
+    assert len(workers) == 2 * is_live
     assert bool(history.of("web").points(0, START * 2, 1)) == is_live
 
 
@@ -100,6 +143,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     processes = {
         "web": {"command": "sleep 1000", "auto-start": True},
         "idle": {"command": "true", "depends-on": ["web"]},
+        "family": {"command": ["sh", "-c", FAMILY], "auto-start": True},
     }
     supervisor = {"metrics": {"interval": "200ms"}}
     with running_server(tmp_path_factory.mktemp("metrics"), processes, supervisor=supervisor) as one:
@@ -127,6 +171,41 @@ def test_the_metrics_of_a_process_are_given_with_its_starts(server: Server) -> N
 )
 def test_a_faulty_window_is_refused(server: Server, query: str) -> None:
     assert server.get(f"/api/v1/processes/metrics/web?{query}").status == 400
+
+
+def test_the_group_of_a_process_is_measured_with_those_it_started(server: Server) -> None:
+    def highest(process: str, field: str) -> float:
+        points = server.get(f"/api/v1/processes/metrics/{process}").json["points"]
+        return float(max(point[field] for point in points))
+
+    wait_for(lambda: highest("family", "groupCpuMax") > highest("family", "cpuMax"))
+    assert highest("family", "groupMemoryMax") > highest("family", "memoryMax") > 0
+    assert highest("web", "groupMemoryMax") == highest("web", "memoryMax")
+    shown = page(server, "/processes/family?range=10m&step=1")
+    assert "average of the process group" in shown.words
+    assert "CPU of the group" in shown.words
+    assert "CPU of the group" not in page(server, "/processes/web?range=10m&step=1").words
+
+
+def test_other_windows_are_links_that_need_no_script(server: Server) -> None:
+    hour = page(server, "/processes/web?from=2026-01-01T00:00:00Z&to=2026-01-01T01:00:00Z")
+    links = [str(attributes.get("href")) for tag, attributes in hour.tags if tag == "a"]
+    assert [link for link in links if "from=" in link and link.endswith("#metrics")] == [
+        "/processes/web?from=2026-01-01T01:00:00Z&to=2026-01-01T02:00:00Z#metrics",
+        "/processes/web?from=2026-01-01T00:15:00Z&to=2026-01-01T00:45:00Z#metrics",
+        "/processes/web?from=2025-12-31T23:30:00Z&to=2026-01-01T01:30:00Z#metrics",
+    ]
+    assert "There is no history in this time" in hour.words
+
+
+def test_the_minutes_are_there_after_a_restart_of_the_server(server: Server) -> None:
+    path = "/api/v1/processes/metrics/web"
+    before = server.get(path).json
+    server.stop()
+    server.start()
+    after = server.get(path).json
+    assert before["points"][0]["at"] == after["points"][0]["at"]
+    assert before["starts"][0] == after["starts"][0]
 
 
 def test_a_selector_chooses_the_rows_and_a_faulty_one_is_ignored_with_a_note(server: Server) -> None:

@@ -1,0 +1,230 @@
+"""The stored minutes of metrics: they outlive the server, have a bound, and a failing store stops no sample."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from models.config.settings import Metrics
+from models.supervision import events, metric_store
+from models.supervision.events import Entry
+from models.supervision.metrics import MEMORY_MINUTES, Point
+from models.supervision.process import Seconds, Status
+from models.supervision.tables import database
+from supervisor.clock import Clock
+from supervisor.processes.metrics import MetricsHistory
+from supervisor.processes.process import Process
+from supervisor.processes.usage import Meter, Usage
+
+MINUTE = 60
+START = 1_800_000_000 // MINUTE
+DAY = 1440
+
+
+class HandSetClock(Clock):
+    def __init__(self, minute: int) -> None:
+        self.minute = minute
+        super().__init__()
+
+    def now(self) -> int:
+        return self.minute * MINUTE * 1_000_000
+
+    def settled(self) -> int:
+        return self.now()
+
+
+class FixedMeter(Meter):
+    """Reports the number of the minute as the usage of every process, and twice that of its group."""
+
+    def __init__(self, clock: HandSetClock) -> None:
+        super().__init__(clock)
+        self._clock = clock
+
+    async def sample(self, processes: Iterable[Process]) -> Mapping[str, tuple[Usage, Usage]]:
+        number = cast("HandSetClock", self._clock).minute % 100
+        usage = Usage(number, number * 4096)
+        return {process.name: (usage, Usage(2 * number, number * 8192)) for process in processes}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Path]:
+    path = tmp_path / "pilothouse.db"
+    database.open(path)
+    yield path
+    database.close()
+
+
+class Server:
+    """A history that is driven minute by minute, as one run of the server does."""
+
+    def __init__(self, first: int, *names: str, keep: int = DAY) -> None:
+        self.fleet = [SimpleNamespace(name=name) for name in names]
+        self.clock, self.keep = HandSetClock(first), keep
+        fleet = cast("list[Process]", self.fleet)
+        self.history = MetricsHistory(
+            fleet, FixedMeter(self.clock), self.clock, lambda: Metrics(keep=Seconds(self.keep * MINUTE))
+        )
+
+    async def run(self, minutes: int, each: Callable[[int], None] = lambda _: None) -> None:
+        """Samples once a minute; `each` is called with the number of each minute that has passed."""
+        passed = 0
+
+        async def round_end() -> None:
+            nonlocal passed
+            if self.history._storing is not None:
+                await self.history._storing
+            each(passed)
+            passed += 1
+            if passed == minutes:
+                raise asyncio.CancelledError
+            self.clock.minute += 1
+
+        with contextlib.suppress(asyncio.CancelledError):
+            await self.history.watch(5, cast("Callable[[], Awaitable[None]]", round_end))
+        await self.history.close(20)
+
+    async def points(self, name: str, first: int, last: int) -> list[Point]:
+        return (await self.history.window(name, first * MINUTE, (last + 1) * MINUTE, MINUTE))[0]
+
+
+def rows() -> list[tuple[str, int]]:
+    query = "SELECT name, minute FROM metric_minute JOIN metric_process ON id = process ORDER BY minute, name"
+    return [(name, minute) for name, minute in database.execute_sql(query)]
+
+
+@pytest.mark.usefixtures("store")
+def test_the_minutes_outlive_the_server_and_join_those_of_the_next() -> None:
+    async def work() -> None:
+        await Server(START, "web").run(200)
+        assert rows() == [("web", START + number) for number in range(200)]
+        second = Server(START + 199, "web")
+        await second.run(10)
+        points = await second.points("web", START, START + 300)
+        assert [point.at // MINUTE for point in points] == [START + number for number in range(209)]
+        for point in points:
+            number = point.at // MINUTE % 100
+            assert point.values[:4] == pytest.approx((number, number, 4096 * number, 4096 * number))
+            assert point.values[4:] == pytest.approx((2 * number, 2 * number, 8192 * number, 8192 * number))
+        hour = second.history.of("web").points((START + 147) * MINUTE, (START + 209) * MINUTE, MINUTE)
+        assert hour == points[-MEMORY_MINUTES:]
+
+    asyncio.run(work())
+
+
+@pytest.mark.usefixtures("store")
+def test_rows_are_bounded_by_the_time_that_is_kept_also_after_a_change_of_it() -> None:
+    counts = list[int]()
+
+    async def work() -> None:
+        server = Server(START, "web", "job", keep=90)
+        await server.run(200, lambda _: counts.append(len(rows())))
+        assert max(counts) == 2 * 89
+        assert len(rows()) == 2 * 90
+        assert {minute for _, minute in rows()} == set(range(START + 110, START + 200))
+        assert len(await server.points("web", START, START + 200)) == 90
+        shorter = Server(START + 200, "web", "job", keep=5)
+        await shorter.run(3)
+        assert {minute for _, minute in rows()} == set(range(START + 198, START + 203))
+
+    asyncio.run(work())
+
+
+@pytest.mark.usefixtures("store")
+def test_a_clock_that_is_set_back_leaves_no_minutes_of_the_future() -> None:
+    async def work() -> None:
+        server = Server(START, "web")
+
+        def set_back(number: int) -> None:
+            if number == 100:
+                server.clock.minute -= 50
+
+        await server.run(110, set_back)
+        assert [minute for _, minute in rows()] == list(range(START, START + 60))
+        assert len(await server.points("web", START, START + 200)) == 60
+
+    asyncio.run(work())
+
+
+@pytest.mark.usefixtures("store")
+def test_the_rows_of_a_removed_process_disappear_and_those_of_others_stay() -> None:
+    async def work() -> None:
+        await Server(START, "gone", "web", "job").run(130)
+        server = Server(START + 130, "web", "job")
+        seen = list[set[str]]()
+
+        def look(number: int) -> None:
+            assert metric_store.names() == {name for name, _ in rows()}
+            seen.append(metric_store.names())
+            if number == 1:
+                del server.fleet[1]
+
+        await server.run(3, look)
+        assert seen == [{"web", "job"}, {"web", "job"}, {"web"}]
+        assert len(await server.points("web", START, START + 200)) == 133
+
+    asyncio.run(work())
+
+
+@pytest.mark.usefixtures("store")
+def test_a_store_that_fails_is_reported_once_and_gets_the_minutes_when_it_is_back(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.WARNING, "metrics")
+
+    def fail(number: int) -> None:
+        if number == 3:
+            database.execute_sql("ALTER TABLE metric_minute RENAME TO away")
+        if number == 30:
+            assert [record.levelname for record in caplog.records] == ["ERROR"]
+            assert "metrics cannot be stored (no such table: metric_minute): sampling goes on" in caplog.text
+            database.execute_sql("ALTER TABLE away RENAME TO metric_minute")
+
+    async def work() -> None:
+        server = Server(START, "web")
+        await server.run(35, fail)
+        assert rows() == [("web", START + number) for number in range(35)]
+        assert [record.levelname for record in caplog.records] == ["ERROR", "WARNING"]
+
+    asyncio.run(work())
+
+
+@pytest.mark.usefixtures("store")
+def test_a_store_that_cannot_be_read_at_the_start_stops_no_sample(caplog: pytest.LogCaptureFixture) -> None:
+    async def work() -> None:
+        await Server(START, "web").run(5)
+        database.execute_sql("ALTER TABLE metric_minute RENAME TO away")
+        server = Server(START + 5, "web")
+
+        def put_back(number: int) -> None:
+            if number == 3:
+                assert "stored metrics cannot be read (no such table: metric_minute)" in caplog.text
+                database.execute_sql("ALTER TABLE away RENAME TO metric_minute")
+
+        await server.run(5, put_back)
+        assert [minute for _, minute in rows()] == list(range(START, START + 10))
+        assert len(await server.points("web", START, START + 10)) == 10
+
+    asyncio.run(work())
+
+
+@pytest.mark.usefixtures("store")
+def test_the_starts_of_a_process_are_those_of_its_events_in_the_window() -> None:
+    def entry(id: int, start: int | None, at: int, process: str = "web") -> Entry:
+        times: dict[str, Any] = {"at": at, "start": start, "end": None}
+        return Entry(id=id, process=process, pid=1, exit_code=None, new=Status.RUNNING, old=Status.STARTING, uptime=0,
+                     **times)  # fmt: skip
+
+    with database.atomic():
+        events.append([entry(1, 100, 100), entry(2, 100, 150), entry(3, 200, 200), entry(4, 210, 210, "job")])
+        events.append([entry(5, None, 250), entry(6, 300, 301), entry(7, 400, 400)])
+    assert events.starts("web", 0, 1000, 100) == [100, 200, 300, 400]
+    assert events.starts("web", 101, 399, 100) == [200, 300]
+    assert events.starts("web", 0, 1000, 2) == [300, 400]
+    assert events.starts("none", 0, 1000, 2) == []
