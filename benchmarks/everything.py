@@ -26,6 +26,7 @@ PROGRAMS = {
     "schedules": ("--runs 1", "--jobs 50 --seconds 2 --runs 1"),
     "at_rest": ("", "--processes 3 --seconds 2 --settle 1 --runs 1"),
     "earlier_commit": ("--runs 5", "--runs 1"),
+    "metrics": ("", "--processes 20 --minutes 60 --runs 2"),
     "ingest": ("--runs 3", "--cases 10000 --files 500 --runs 1"),
     "streams": ("--streams 10000 --runs 2 --events 5", "--streams 500 --runs 1 --events 3"),
     "finished_runs": ("", "--cases 2000 --failures 50 --seconds 0.3 --runs 1"),
