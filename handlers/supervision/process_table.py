@@ -42,9 +42,14 @@ class ProcessRow:
 
 
 class ProcessRows:
-    """Renders the rows of the process table. A row is cached until its process changes; uptime and usage are not."""
+    """Renders the rows of the process table.
+
+    A row is cached until its process changes, its sparkline for a minute; uptime and usage are not cached.
+    """
 
     def __init__(self) -> None:
+        self._sparklines: WeakKeyDictionary[Process, tuple[tuple[int, int], str]] = WeakKeyDictionary()
+        """With the minute, and how many minutes were known."""
         self._cache: dict[str, WeakKeyDictionary[Process, tuple[tuple[object, ...], bytes, bytes]]] = {}
         """By the prefix of the page: the values that a row shows, and its HTML before and after the usage cells."""
 
@@ -64,9 +69,16 @@ class ProcessRows:
             head, _, tail = row.partition(_PLACEHOLDER)
             parts = cache[process] = (shown, head, tail)
         cpu, memory = usage_texts(usage)
-        now = page.clock.now() // 1_000_000
-        spark = sparkline(page.supervision.metrics.of(process.name), now) if process.live else ""
+        spark = self._sparkline(process, page) if process.live else ""
         return parts[1] + _USAGE_CELLS.format(uptime_text(process), spark, cpu, memory).encode() + parts[2]
+
+    def _sparkline(self, process: Process, page: Page) -> str:
+        now, series = page.clock.now() // 1_000_000, page.supervision.metrics.of(process.name)
+        key = now // 60, series.minute_count
+        cached = self._sparklines.get(process)
+        if cached is None or cached[0] != key:
+            cached = self._sparklines[process] = key, sparkline(series, now)
+        return cached[1]
 
 
 def process_url(name: str) -> str:

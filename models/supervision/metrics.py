@@ -114,6 +114,11 @@ class Series:
             self._open[2 * place] += value
             self._open[2 * place + 1] = max(self._open[2 * place + 1], value)
 
+    @property
+    def minute_count(self) -> int:
+        """The number of minutes in memory."""
+        return len(self._minutes) + (self._count > 0)
+
     def end_minute(self, minute: int) -> None:
         """Closes the present minute if it is before `minute`."""
         if self._minute < minute:

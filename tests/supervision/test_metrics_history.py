@@ -12,6 +12,7 @@ from browsing import Browser, address, page
 from conftest import Server, wait_for
 from talk import running_server
 
+from handlers.supervision.process_table import ProcessRows
 from models.config.settings import Metrics
 from models.supervision.metrics import MAX_SAMPLES, Series, peak, step_for
 from models.supervision.process import ProcessSpec
@@ -76,6 +77,18 @@ def test_an_axis_and_a_step_fit_the_data() -> None:
     assert peak([]) == (1.0, 1.0)
     assert peak(series([(0, 250, 9)]).points(0, START * 2, MINUTE)) == (250, 9)
     assert [step_for(seconds, 360) for seconds in (60, 21_600, 21_601, 86_400)] == [60, 60, 120, 240]
+
+
+def test_a_sparkline_is_drawn_anew_for_each_minute() -> None:
+    known, page, process, rows = series([(0, 1, 10), (120, 3, 30)]), Mock(), Mock(), ProcessRows()
+    page.supervision.metrics.of = lambda name: known
+    page.clock.now.return_value = (START + 150) * 1_000_000
+    first = rows._sparkline(process, page)
+    known.add(START + 179, 3, 30)
+    assert rows._sparkline(process, page) is first
+    known.add(START + 180, 9, 90)
+    page.clock.now.return_value = (START + 185) * 1_000_000
+    assert first != rows._sparkline(process, page) != ""
 
 
 def test_minutes_that_were_read_from_the_store_are_continued() -> None:
