@@ -25,7 +25,7 @@ _WRONG = "The user name or the password is not right."
 
 class Me(Base):
     permission = SIGNED_IN
-    endpoints: ClassVar = {"GET": Endpoint("The caller's account", serializers.Account, name="account_info")}
+    endpoints: ClassVar = {"GET": Endpoint("Get the caller's account", serializers.Account, name="account_info")}
 
     def get(self) -> None:
         user = _user(self)

@@ -71,11 +71,11 @@ async def push(work: Work, request: PushRequest) -> None:
 
 
 _SHOW_OPERATIONS: tuple[tuple[str, str, str, Callable[[Path], str]], ...] = (
-    ("helm_show_all", "", "A chart's metadata, values, README and definitions", archive.show_all),
-    ("helm_show_values", "/values", "A chart's default values", archive.show_values),
-    ("helm_show_readme", "/readme", "A chart's README", archive.show_readme),
-    ("helm_show_chart", "/chart", "A chart's metadata", archive.show_chart),
-    ("helm_show_crds", "/crds", "A chart's custom resource definitions", archive.show_crds),
+    ("helm_show_all", "", "Get a chart's metadata, values, README and custom resource definitions", archive.show_all),
+    ("helm_show_values", "/values", "Get a chart's default values", archive.show_values),
+    ("helm_show_readme", "/readme", "Get a chart's README", archive.show_readme),
+    ("helm_show_chart", "/chart", "Get a chart's metadata", archive.show_chart),
+    ("helm_show_crds", "/crds", "Get a chart's custom resource definitions", archive.show_crds),
 )
 
 _SHOW_JSON = {"/values": _show_with(metadata.show_values_json), "/chart": _show_with(metadata.show_chart_json)}

@@ -1,4 +1,4 @@
-"""The operations of the chart service, declared once: REST, pages, tools and the interface document read them.
+"""The operations of the chart service, declared once: REST, pages, tools and the OpenAPI document read them.
 
 To add one, write an attrs class of its inputs with the helpers of `models/charts/parameters.py` and a function, and put
 an `Operation` into a list that `handlers/charts/handler.py` joins:
@@ -69,7 +69,7 @@ class Operation:
     error_statuses: tuple[int, ...] = (400, 404, 500)
     """Error statuses beside those that every request may get."""
     name: str = ""
-    """Its name in the interface document if it is not a tool."""
+    """Its name in the OpenAPI document if it is not a tool."""
     headers: Mapping[str, str] = Factory(dict)
     """Response headers with their descriptions."""
     json_call: Callable[[Work, Any], Coroutine[Any, Any, bytes]] | None = None

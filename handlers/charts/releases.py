@@ -152,38 +152,38 @@ async def resources(work: Work, request: RevisionRequest) -> list[Resource]:
 
 READS: list[Operation] = [
     Operation(
-        "helm_list", "GET", "/releases", "The newest revision of each release",
+        "helm_list", "GET", "/releases", "List releases with their newest revision",
         ListRequest, listing,
         list[ListRow], needs="cluster", error_statuses=_READ_ERRORS,
         headers={"X-Total-Count": "The number of releases without limit and offset"},
     ),
     Operation(
-        "helm_status", "GET", "/releases/{name}", "A release", RevisionRequest, status, Release,
+        "helm_status", "GET", "/releases/{name}", "Get a release", RevisionRequest, status, Release,
         needs="cluster", error_statuses=_READ_ERRORS,
     ),
     Operation(
-        "helm_history", "GET", "/releases/{name}/history", "The revisions of a release, newest first", ReleaseRequest,
-        history, list[HistoryRow], needs="cluster", error_statuses=_READ_ERRORS,
+        "helm_history", "GET", "/releases/{name}/history", "List the revisions of a release, newest first",
+        ReleaseRequest, history, list[HistoryRow], needs="cluster", error_statuses=_READ_ERRORS,
     ),
     Operation(
-        "helm_get_values", "GET", "/releases/{name}/values", "The supplied values, or all values, as YAML",
+        "helm_get_values", "GET", "/releases/{name}/values", "Get the supplied values, or all values, as YAML",
         ValuesRequest, values, TEXT, needs="cluster", error_statuses=_READ_ERRORS, json_call=values_json,
     ),
     Operation(
-        "helm_get_manifest", "GET", "/releases/{name}/manifest", "The rendered manifest", RevisionRequest, manifest,
-        TEXT, needs="cluster", error_statuses=_READ_ERRORS,
+        "helm_get_manifest", "GET", "/releases/{name}/manifest", "Get the rendered manifest of a release",
+        RevisionRequest, manifest, TEXT, needs="cluster", error_statuses=_READ_ERRORS,
     ),
     Operation(
-        "helm_get_notes", "GET", "/releases/{name}/notes", "The notes; empty if there are none", RevisionRequest, notes,
-        TEXT, needs="cluster", error_statuses=_READ_ERRORS,
+        "helm_get_notes", "GET", "/releases/{name}/notes", "Get the notes of a release; empty if there are none",
+        RevisionRequest, notes, TEXT, needs="cluster", error_statuses=_READ_ERRORS,
     ),
     Operation(
-        "helm_get_hooks", "GET", "/releases/{name}/hooks", "The hooks", RevisionRequest, hooks, list[Hook],
-        needs="cluster", error_statuses=_READ_ERRORS,
+        "helm_get_hooks", "GET", "/releases/{name}/hooks", "Get the hooks of a release", RevisionRequest, hooks,
+        list[Hook], needs="cluster", error_statuses=_READ_ERRORS,
     ),
     Operation(
         "helm_get_resources", "GET", "/releases/{name}/resources",
-        "The live state of each object in the manifest", RevisionRequest, resources, list[Resource],
+        "Get the live state of each object in the manifest", RevisionRequest, resources, list[Resource],
         needs="cluster", error_statuses=_READ_ERRORS,
     ),
 ]  # fmt: skip

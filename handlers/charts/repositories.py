@@ -79,7 +79,7 @@ operations: list[Operation] = [
         group="repositories", error_statuses=(400, 401, 403, 409, 413, 500, 502, 503, 504),
     ),
     Operation(
-        "helm_repo_list", "GET", "/repos", "The repositories", EmptyRequest, listed, list[Repository],
+        "helm_repo_list", "GET", "/repos", "List the repositories", EmptyRequest, listed, list[Repository],
         group="repositories", error_statuses=(500,),
     ),
     Operation(
@@ -95,11 +95,12 @@ operations: list[Operation] = [
         group="repositories", error_statuses=(500, 502), headers={"Warning": "One per repository that failed"},
     ),
     Operation(
-        "helm_repo_charts", "GET", "/repos/{name}/charts", "A repository's charts, each with its newest stable version",
+        "helm_repo_charts", "GET", "/repos/{name}/charts",
+        "List a repository's charts, each with its newest stable version",
         RepositoryRequest, charts, list[ChartItem], group="repositories",
     ),
     Operation(
-        "helm_repo_versions", "GET", "/repos/{name}/charts/{chart}/versions", "A chart's versions, newest first",
+        "helm_repo_versions", "GET", "/repos/{name}/charts/{chart}/versions", "List a chart's versions, newest first",
         ChartRequest, versions, list[ChartItem], group="repositories",
     ),
 ]  # fmt: skip

@@ -264,7 +264,7 @@ def _object(fields: Sequence[Input]) -> Schema:
 
 def _merge(first: dict[str, Any], other: dict[str, Any]) -> None:
     """Merges the operations of a path that two services share, depending on `Accept`."""
-    first["summary"] += f"; as an event stream: {other['summary'][:1].lower()}{other['summary'][1:]}"
+    first["summary"] += f"; with Accept: text/event-stream: {other['summary'][:1].lower()}{other['summary'][1:]}"
     first["tags"] += other["tags"]
     first["parameters"] += other["parameters"]
     for status, answer in other["responses"].items():

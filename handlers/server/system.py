@@ -24,7 +24,7 @@ log = logging.getLogger("http")
 class Info(Base):
     permission = READ
     endpoints: ClassVar = {
-        "GET": Endpoint("The machine, and who supervises", serializers.SupervisorInfo, name="supervisor_info")
+        "GET": Endpoint("Get the host and the supervisor's name", serializers.SupervisorInfo, name="supervisor_info")
     }
 
     def get(self) -> None:
@@ -38,9 +38,9 @@ class Reload(Base):
     permission = CONTROL_PROCESSES
     endpoints: ClassVar = {
         "POST": Endpoint(
-            "Read the configuration anew",
+            "Reload the configuration",
             serializers.ReloadResult,
-            query=[choice("dry-run", "Only say what would be done", ["true", "false"], "false")],
+            query=[choice("dry-run", "Only report what would change", ["true", "false"], "false")],
             name="supervisor_reload",
         )
     }
@@ -55,7 +55,9 @@ class Reload(Base):
 
 class Health(Base):
     permission = PUBLIC
-    endpoints: ClassVar = {"GET": Endpoint("Whether it is alive", serializers.Health, name="server_health")}
+    endpoints: ClassVar = {
+        "GET": Endpoint("Check whether the server responds", serializers.Health, name="server_health")
+    }
 
     def get(self) -> None:
         self.reply(serializers.Health())
@@ -67,7 +69,9 @@ class Ready(Base):
     permission = PUBLIC
     endpoints: ClassVar = {
         "GET": Endpoint(
-            "Whether it can do its work, and which groups of charts are on", serializers.Readiness, name="server_ready"
+            "Check whether the server is ready, and which chart operations are available",
+            serializers.Readiness,
+            name="server_ready",
         )
     }
 
@@ -84,7 +88,9 @@ class Ready(Base):
 
 class Metrics(Base):
     permission = READ
-    endpoints: ClassVar = {"GET": Endpoint("Figures, as Prometheus reads them", "text/plain", name="server_metrics")}
+    endpoints: ClassVar = {
+        "GET": Endpoint("Get metrics in the Prometheus text format", "text/plain", name="server_metrics")
+    }
 
     def get(self) -> None:
         from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest  # only where it is scraped

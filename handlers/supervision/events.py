@@ -25,9 +25,9 @@ _DIRECTION = {"type": "string", "pattern": "^([Aa][Ss][Cc]|[Dd][Ee][Ss][Cc])?$",
 
 def _page_of(sorts: Mapping[str, str], most: int) -> tuple[Parameter, ...]:
     return (
-        whole_number("page", "Which page, the first is 0", 0),
-        whole_number("size", "How many on a page", 20, 1, most),
-        choice("sortBy", "By what", list(sorts), "eventTime"),
+        whole_number("page", "The page number, from 0", 0),
+        whole_number("size", "The page size", 20, 1, most),
+        choice("sortBy", "The sort key", list(sorts), "eventTime"),
         Parameter("sortDirection", "asc or desc, in any case", _DIRECTION),
     )
 
@@ -35,7 +35,7 @@ def _page_of(sorts: Mapping[str, str], most: int) -> tuple[Parameter, ...]:
 _PAGE = PageOf[ProcessEventEntry]
 _STATUSES = {"type": "string", "enum": [one.value for one in STATUSES]}
 _ANY_FIELD = _page_of(serializers.EVENT_SORTS, INT32)
-_STATUS = Parameter("status", "The status that they led to", _STATUSES, "path", required=True)
+_STATUS = Parameter("status", "The new status", _STATUSES, "path", required=True)
 _LINK = {"Link": "Where the stream is that a browser gets at this path."}
 
 
@@ -50,7 +50,7 @@ class Listing(Base):
 class Events(Listing):
     endpoints: ClassVar = {
         "GET": Endpoint(
-            "The history in pages",
+            "List status changes, in pages",
             _PAGE,
             query=_page_of(serializers.COMMON_EVENT_SORTS, MAX_PAGE_SIZE),
             fails=[504],
@@ -68,7 +68,7 @@ class Events(Listing):
 class ByStatus(Listing):
     endpoints: ClassVar = {
         "GET": Endpoint(
-            "Events that led to a status",
+            "List changes to one status",
             _PAGE,
             path=["status"],
             query=[_STATUS, *_ANY_FIELD],
@@ -86,7 +86,7 @@ class ByStatus(Listing):
 class ByProcess(Listing):
     endpoints: ClassVar = {
         "GET": Endpoint(
-            "Events of one process",
+            "List status changes of one process",
             _PAGE,
             path=["processName"],
             query=_ANY_FIELD,
@@ -104,7 +104,7 @@ class ByProcess(Listing):
 
 class Count(Base):
     permission = READ
-    endpoints: ClassVar = {"GET": Endpoint("How many events there are, by status", dict[str, int], name="event_count")}
+    endpoints: ClassVar = {"GET": Endpoint("Count status changes by status", dict[str, int], name="event_count")}
 
     async def get(self) -> None:
         self.reply(await self.supervision.history.counts())
@@ -114,7 +114,7 @@ class Event(Base):
     permission = READ
     endpoints: ClassVar = {
         "GET": Endpoint(
-            "One event",
+            "Get one status change",
             ProcessEventEntry,
             path=["id"],
             query=[number("id", "The event")],

@@ -20,11 +20,11 @@ class Notices(Base):
     permission = READ
     endpoints: ClassVar = {
         "GET": Endpoint(
-            "Notices in pages, the newest first",
+            "List notices, newest first, in pages",
             PageOf[ProcessNotice],
             query=[
-                whole_number("page", "Which page, the first is 0", 0),
-                whole_number("size", "How many on a page", 20, 1, MAX_PAGE_SIZE),
+                whole_number("page", "The page number, from 0", 0),
+                whole_number("size", "The page size", 20, 1, MAX_PAGE_SIZE),
                 Parameter("sortDirection", "asc or desc, in any case", _DIRECTION),
                 word("name", "Only notices of this name", "process.gave_up"),
                 word("process", "Only notices about this process", "web"),

@@ -99,7 +99,7 @@ class Processes(Base):
     permission = READ
     endpoints: ClassVar = {
         "GET": Endpoint(
-            "All processes, or those that a selector selects",
+            "List processes",
             list[ProcessStatusInfo],
             query=[SELECT],
             fails=[404],
@@ -123,7 +123,7 @@ class Processes(Base):
 class Info(Base):
     permission = READ
     endpoints: ClassVar = {
-        "GET": Endpoint("One process", ProcessStatusInfo, path=["name"], fails=[404], tool="process_info")
+        "GET": Endpoint("Get one process", ProcessStatusInfo, path=["name"], fails=[404], tool="process_info")
     }
 
     async def get(self, name: str) -> None:
@@ -133,12 +133,12 @@ class Info(Base):
 
 
 class HealthCheckInfo(Base):
-    """The last health check of one process."""
+    """Get the last health check of one process."""
 
     permission = READ
     endpoints: ClassVar = {
         "GET": Endpoint(
-            "The last health check of one process",
+            "Get the last health check of one process",
             serializers.ProcessHealth,
             path=["name"],
             fails=[404],
@@ -213,7 +213,7 @@ class Logs(Base):
     permission = READ_LOGS
     endpoints: ClassVar = {
         "GET": Endpoint(
-            "The end of a process's log",
+            "Get the end of a process's log",
             "text/plain",
             path=["name"],
             query=(*LOG_PARAMETERS, *_DOWNLOAD_PARAMETERS),

@@ -25,12 +25,12 @@ class Runs(Base):
     permission = READ
     endpoints: ClassVar = {
         "GET": Endpoint(
-            "The runs of a job in pages, the newest first",
+            "List the runs of a job, newest first, in pages",
             PageOf[ProcessRun],
             path=["name"],
             query=[
-                whole_number("page", "Which page, the first is 0", 0),
-                whole_number("size", "How many on a page", 20, 1, MAX_PAGE_SIZE),
+                whole_number("page", "The page number, from 0", 0),
+                whole_number("size", "The page size", 20, 1, MAX_PAGE_SIZE),
                 Parameter("sortDirection", "asc or desc, in any case", _DIRECTION),
             ],
             fails=[404, 504],

@@ -56,7 +56,7 @@ class Details(Base):
     permission = READ
     endpoints: ClassVar = {
         "GET": Endpoint(
-            "All processes, or those that a selector selects, with groups, labels and use of the machine",
+            "List processes with groups, labels, CPU and memory",
             list[ProcessDetails],
             query=[SELECT],
             fails=[404],
@@ -87,7 +87,7 @@ class Details(Base):
 
 class Groups(Base):
     permission = READ
-    endpoints: ClassVar = {"GET": Endpoint("The groups of processes", list[ProcessGroup], tool="process_groups")}
+    endpoints: ClassVar = {"GET": Endpoint("List the groups of processes", list[ProcessGroup], tool="process_groups")}
 
     async def get(self) -> None:
         live = {process.name for process in self.supervision.fleet if process.live}
@@ -118,11 +118,11 @@ class SelectedOperation(Base):
         self.reply(ErrorResponseWithResults(at, path, "Internal Server Error", message, code, results))
 
     def scheduler_of_all(self) -> Scheduler | None:
-        """The scheduler where the selector is `all` alone: then it is a call for all, schedules included."""
+        """Returns the scheduler if the only selector is `all`: the request then includes the schedules."""
         return self.supervision.scheduler if self.get_query_arguments("select") == ["all"] else None
 
     def call(self, names: Sequence[str]) -> Awaitable[list[CallResult]]:
-        """Does it to the processes of these names."""
+        """Runs the operation on the processes with these names."""
         raise NotImplementedError
 
 

@@ -28,8 +28,8 @@ from supervisor.processes.service import Supervision
 log = logging.getLogger("http")
 
 LOG_PARAMETERS = (
-    whole_number("lines", "How many lines", 200, 1, 10_000),
-    choice("stream", "Of which output", ["stdout", "stderr"], "stdout"),
+    whole_number("lines", "The number of lines", 200, 1, 10_000),
+    choice("stream", "The output stream", ["stdout", "stderr"], "stdout"),
 )
 _REPLAY = 100
 _LINES = 200
@@ -42,7 +42,7 @@ class StatusStream(Streaming):
 
     endpoints: ClassVar = {
         "GET": Endpoint(
-            "Status changes as they happen; with notices=true notices too",
+            "Stream status changes, with notices=true notices too",
             EVENT_STREAM,
             query=[LAST_EVENT_ID, choice("notices", "Whether to send notices", ["true", "false"], "false")],
             name="process_stream",

@@ -34,7 +34,7 @@ class AttachmentFile(Tracked):
     permission = READ
     endpoints: ClassVar = {
         "GET": Endpoint(
-            "The content of an attachment; a range of it with `Range`",
+            "Get the content of an attachment; supports `Range`",
             "application/octet-stream",
             path=["id"],
             query=[number("id", "The attachment")],
@@ -126,7 +126,7 @@ class RunAttachments(ListHandler):
     default_limit = lists.MAX_LIMIT
     endpoints: ClassVar = {
         "GET": Endpoint(
-            "The attachments of a run, with their tests", AttachmentList, path=["id"],
+            "List the attachments of a run, with their tests", AttachmentList, path=["id"],
             query=[number("id", "The run"), *lists.LONG_LIST], fails=[404], name="run_attachments", also=lists.EXPORTS,
         )
     }  # fmt: skip

@@ -95,7 +95,9 @@ def picture(badge: Badge) -> bytes:
     ).encode()
 
 
-_METRIC = Parameter("metric", "Which figure", {"type": "string", "enum": list(METRICS)}, "path", required=True)
+_METRIC = Parameter(
+    "metric", "The metric of the badge", {"type": "string", "enum": list(METRICS)}, "path", required=True
+)
 
 
 class BadgePicture(Tracked):
@@ -104,14 +106,14 @@ class BadgePicture(Tracked):
     permission = PUBLIC
     endpoints: ClassVar = {
         "GET": Endpoint(
-            "One figure of a project as a small picture",
+            "Get a badge of a project: coverage, pass rate or flaky tests",
             "image/svg+xml",
             path=["projectId", "metric"],
             query=[
                 number("projectId", "The project"),
                 _METRIC,
-                word("branch", "Of the newest run on this branch", "main"),
-                word("flag", "And of this flag", "default"),
+                word("branch", "Only runs on this branch", "main"),
+                word("flag", "Only runs with this flag", "default"),
             ],
             fails=[404],
             name="project_badge",

@@ -29,7 +29,7 @@ class RunPerformance(ListHandler):
     default_limit = lists.MAX_LIMIT
     endpoints: ClassVar = {
         "GET": Endpoint(
-            "The performance of a run by label, against the median of its baselines", RunPerf, path=["id"],
+            "Get the performance of a run by label, compared with the median of its baselines", RunPerf, path=["id"],
             query=[number("id", "The run"), *lists.LONG_LIST], fails=[404], name="run_perf", also=lists.EXPORTS,
         )
     }  # fmt: skip
@@ -72,7 +72,7 @@ class ProjectPerformance(ListHandler):
     default_limit = _DEFAULT_RUNS
     endpoints: ClassVar = {
         "GET": Endpoint(
-            "The performance of the runs of a flag, newest first", PerfHistory, path=["id"],
+            "List the performance of the runs of a flag, newest first", PerfHistory, path=["id"],
             query=[
                 number("id", "The project"),
                 word("flag", "The flag of the runs; `perf` if absent", "perf"),

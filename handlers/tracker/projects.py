@@ -48,7 +48,7 @@ class Projects(ListHandler):
     permission = READ
     endpoints: ClassVar = {
         "GET": Endpoint(
-            "The projects that the caller may read, by name",
+            "List the projects that the caller may read, by name",
             list[ProjectInfo],
             query=[
                 word("name", "Only the project of this name", "shop"),
@@ -83,7 +83,7 @@ class Projects(ListHandler):
 class Project(Tracked):
     permission = READ
     endpoints: ClassVar = {
-        "GET": Endpoint("One project", ProjectDetail, path=["id"], query=[_ID], fails=[404], name="project_detail")
+        "GET": Endpoint("Get one project", ProjectDetail, path=["id"], query=[_ID], fails=[404], name="project_detail")
     }
 
     async def get(self, id: str) -> None:
@@ -191,7 +191,7 @@ class ProjectForge(Tracked):
     permission = SIGNED_IN
     endpoints: ClassVar = {
         "GET": Endpoint(
-            "The forge of a project, and whether source files can be read from it",
+            "Get the forge of a project, and whether source files can be read from it",
             ForgeInfo,
             path=["id"],
             query=[_ID],
@@ -215,7 +215,7 @@ class Runs(ListHandler):
     default_limit = _DEFAULT_RUNS
     endpoints: ClassVar = {
         "GET": Endpoint(
-            "The runs of a project, newest first",
+            "List the runs of a project, newest first",
             list[RunInfo],
             path=["id"],
             query=[
@@ -253,7 +253,7 @@ class Flaky(ListHandler):
     default_limit = lists.MAX_LIMIT
     endpoints: ClassVar = {
         "GET": Endpoint(
-            "The flaky tests of a project",
+            "List the flaky tests of a project",
             list[FlakyInfo],
             path=["id"],
             query=[_ID, lists.limit_parameter(lists.MAX_LIMIT), lists.CURSOR, lists.FORMAT],
@@ -280,7 +280,7 @@ class TestOutcomes(ListHandler):
     permission = READ
     endpoints: ClassVar = {
         "GET": Endpoint(
-            "The outcomes of one test, newest run first, and since when it fails",
+            "List the outcomes of one test, newest run first, and the run since which it fails",
             TestHistory,
             path=["id"],
             query=[_ID, _CLASS, _NAME, *lists.LIST],

@@ -33,7 +33,7 @@ class RunTests(ListHandler):
     permission = READ
     endpoints: ClassVar = {
         "GET": Endpoint(
-            "All tests of a run, filtered and sorted",
+            "List the tests of a run, filtered and sorted",
             ItemList[RunTestInfo],
             path=["id"],
             query=[ID, *FILTERS, *lists.LIST],
@@ -61,7 +61,7 @@ class RunClusters(ListHandler):
     permission = READ
     endpoints: ClassVar = {
         "GET": Endpoint(
-            "The clusters of the failures of a run, most failures first",
+            "List the failure clusters of a run, most failures first",
             ItemList[ClusterInfo],
             path=["id"],
             query=[ID, *lists.LIST],

@@ -34,7 +34,9 @@ _ID = number("id", "The run")
 class Run(Tracked):
     permission = READ
     endpoints: ClassVar = {
-        "GET": Endpoint("A run with its contents", RunDetail, path=["id"], query=[_ID], fails=[404], tool="run_detail"),
+        "GET": Endpoint(
+            "Get a run with its contents", RunDetail, path=["id"], query=[_ID], fails=[404], tool="run_detail"
+        ),
         "DELETE": Endpoint("Delete a run", None, 204, path=["id"], query=[_ID], fails=[404], name="run_delete"),
     }
 
@@ -63,7 +65,12 @@ class QualityGate(Tracked):
     permission = READ
     endpoints: ClassVar = {
         "GET": Endpoint(
-            "The quality gate's verdict on a run", RunVerdict, path=["id"], query=[_ID], fails=[404], name="run_verdict"
+            "Get the quality gate's verdict on a run",
+            RunVerdict,
+            path=["id"],
+            query=[_ID],
+            fails=[404],
+            name="run_verdict",
         )
     }
 
@@ -80,7 +87,7 @@ class Patch(ListHandler):
     default_limit = lists.MAX_LIMIT
     endpoints: ClassVar = {
         "GET": Endpoint(
-            "The coverage of the changed lines of a run, file by file", PatchInfo, path=["id"],
+            "Get the coverage of the changed lines of a run, by file", PatchInfo, path=["id"],
             query=[_ID, *lists.LONG_LIST], fails=[404], name="run_patch", also=lists.EXPORTS,
         )
     }  # fmt: skip
@@ -100,7 +107,7 @@ class Attempts(ListHandler):
     default_limit = lists.MAX_LIMIT
     endpoints: ClassVar = {
         "GET": Endpoint(
-            "The uploads of a run by job and attempt", RunAttempts, path=["id"],
+            "List the uploads of a run by job and attempt", RunAttempts, path=["id"],
             query=[_ID, *lists.LONG_LIST], fails=[404], name="run_attempts", also=lists.EXPORTS,
         )
     }  # fmt: skip
@@ -124,7 +131,7 @@ class Compare(Tracked):
     permission = READ
     endpoints: ClassVar = {
         "GET": Endpoint(
-            "Two runs of one project, compared",
+            "Compare two runs of one project",
             ComparisonInfo,
             query=[_run("base", "The run that is compared with"), _run("head", "The run that is compared")],
             fails=[404],
@@ -159,7 +166,7 @@ class GateVerdictHandler(Tracked):
     permission = READ
     endpoints: ClassVar = {
         "GET": Endpoint(
-            "The verdict on the newest run of a commit or a branch",
+            "Get the quality gate's verdict on the newest run of a commit or a branch",
             GateVerdict,
             query=_GATE_QUERY,
             fails=[404],

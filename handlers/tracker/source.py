@@ -34,7 +34,7 @@ class CoveredLines(Tracked):
     permission = READ
     endpoints: ClassVar = {
         "GET": Endpoint(
-            "The covered, missed and changed lines of one file of a run, with its source where it is stored",
+            "Get the covered, missed and changed lines of one file of a run, with its source if it is stored",
             CoveredFileInfo, path=["id"], query=[number("id", "The run"), _PATH], fails=[404], name="run_file",
         )
     }  # fmt: skip

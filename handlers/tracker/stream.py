@@ -271,7 +271,7 @@ class RunStream(Streaming):
     """`connected` once the stream is subscribed; `Last-Event-ID` replays the missed events that the caller may read."""
 
     endpoints: ClassVar = {
-        "GET": Endpoint("Runs as they are stored", EVENT_STREAM, query=[LAST_EVENT_ID, _LAST], name="run_stream")
+        "GET": Endpoint("Stream runs as they are stored", EVENT_STREAM, query=[LAST_EVENT_ID, _LAST], name="run_stream")
     }
     kind = "runs"
 

@@ -40,7 +40,7 @@ class Clusters(ListHandler):
     permission = READ
     endpoints: ClassVar = {
         "GET": Endpoint(
-            "Failures with one signature, most occurrences first",
+            "List the failure clusters of a project, most occurrences first",
             ItemList[ClusterInfo],
             path=["id"],
             query=[
@@ -96,7 +96,7 @@ class TriageRules(ListHandler):
     permission = READ
     endpoints: ClassVar = {
         "GET": Endpoint(
-            "The triage rules of a project, in the order in which they are tried",
+            "List the triage rules of a project, in the order in which they are tried",
             ItemList[TriageRuleInfo],
             path=["id"],
             query=[ID, *lists.LIST],
@@ -200,7 +200,7 @@ class Owners(ListHandler):
     default_limit = lists.MAX_LIMIT
     endpoints: ClassVar = {
         "GET": Endpoint(
-            "The owners of tests, and how many tests of each fail and are flaky",
+            "Get the owners of tests, with the number of failing and flaky tests of each",
             OwnersInfo,
             path=["id"],
             query=[ID, *lists.LONG_LIST],

@@ -261,7 +261,7 @@ def _mark_facts(mark: LogMark) -> dict[str, object]:
 class LiveStream(Streaming):
     """Sends `hello` with the id of the stream, then the events of its topics."""
 
-    endpoints: ClassVar = {"GET": Endpoint("Events of chosen topics", EVENT_STREAM, name="live_stream")}
+    endpoints: ClassVar = {"GET": Endpoint("Stream the events of subscribed topics", EVENT_STREAM, name="live_stream")}
     kind = "live"
 
     def get(self) -> None:
@@ -278,7 +278,7 @@ class LiveTopics(Base):
     max_body = 64 * 1024
     endpoints: ClassVar = {
         "POST": Endpoint(
-            "Choose the topics of a live stream",
+            "Change the topics of a live stream",
             None,
             path=["id"],
             fails=[400, 403, 404],

@@ -162,7 +162,7 @@ class Search(Base):
             list[SearchResult],
             query=[
                 word("q", "A part of a name, the number of a run, or the beginning of a commit", "web"),
-                whole("limit", "How many results", DEFAULT_LIMIT, 1, MAX_LIMIT),
+                whole("limit", "The maximum number of results", DEFAULT_LIMIT, 1, MAX_LIMIT),
             ],
             name="search_all",
         )

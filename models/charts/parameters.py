@@ -2,7 +2,7 @@
 
 An operation's request type is an attrs class with one attribute per input, made by `path`, `query`, `body`, `form` or
 `file`. REST reads it from the parts of a request (`read`), the tool server from one object of arguments
-(`read_arguments`), and the interface document is written from `inputs`. JSON names are camelCase.
+(`read_arguments`), and the OpenAPI document is written from `inputs`. JSON names are camelCase.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ _RESERVED_LABELS = ("name", "owner", "status", "version", "createdAt", "modified
 
 @frozen
 class Name:
-    """A check for one kind of name that the interface document can describe."""
+    """A check for one kind of name that the OpenAPI document can describe."""
 
     pattern: str
     max_characters: int

@@ -1,4 +1,4 @@
-"""A server with data of every kind, to be compared with its interface document."""
+"""A server with data of every kind, to be compared with its OpenAPI document."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The interface document is written off the loop, and requests at the same time share it."""
+"""The OpenAPI document is written off the loop, and requests at the same time share it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The interface document: whole, true to the routes, and one that validators and generators take."""
+"""The OpenAPI document: whole, true to the routes, and one that validators and generators take."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/api.md has every operation of the interface document, as it is there; docs/supervision.md every status."""
+"""docs/api.md lists every operation of the OpenAPI document; docs/supervision.md lists every status."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ SUPERVISION = (ROOT / "docs" / "supervision.md").read_text()
 tables = script(".ci/interface.py")
 
 
-def test_its_tables_are_those_of_the_interface_document() -> None:
+def test_the_tables_equal_the_openapi_document() -> None:
     text = DOCUMENT.read_text()
-    assert tables.written(text) == text, "python .ci/interface.py writes them anew"
+    assert tables.generate(text) == text, "run python .ci/interface.py"
 
 
 def test_every_service_has_a_table() -> None:
-    found = re.findall(r"<!-- operations: ([a-z]+) -->\n\| Call ", DOCUMENT.read_text())
+    found = re.findall(r"<!-- operations: ([a-z]+) -->\n\| Request ", DOCUMENT.read_text())
     assert found == ["supervision", "charts", "tracker", "server"]
     assert len(re.findall(r"^\| `(GET|POST|PUT|DELETE) /", DOCUMENT.read_text(), re.MULTILINE)) > 60
 
 
-def test_what_the_document_has_otherwise_is_noticed() -> None:
+def test_a_difference_from_the_openapi_document_is_detected() -> None:
     text = DOCUMENT.read_text()
     for before, after in (
         (r"\| `GET /healthz.*\n", ""),
@@ -34,7 +34,7 @@ def test_what_the_document_has_otherwise_is_noticed() -> None:
     ):
         changed = re.sub(before, after, text, count=1)
         assert changed != text
-        assert tables.written(changed) == text
+        assert tables.generate(changed) == text
 
 
 def test_every_status_is_documented_once() -> None:

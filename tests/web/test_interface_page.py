@@ -1,4 +1,4 @@
-"""The page of the API: made of the interface document, readable without script, and able to send every operation."""
+"""The page of the API: made of the OpenAPI document, readable without script, and able to send every operation."""
 
 from __future__ import annotations
 
