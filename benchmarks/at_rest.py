@@ -1,4 +1,4 @@
-"""What the features for operators cost at rest: wakeups and memory with and without them, and beside an older commit.
+"""Cost of the operator features at rest: wakeups and memory with and without them, and compared with an older commit.
 
     python benchmarks/at_rest.py [--processes 20] [--seconds 25] [--runs 3] [--before 445887e] [--out FILE]
 
@@ -28,7 +28,7 @@ from benchmarks import claims, procfs, report  # noqa: E402
 from benchmarks.candidates import free_port, until  # noqa: E402
 from benchmarks.claims import Claim  # noqa: E402
 
-WITH, WITHOUT, BEFORE = "with the features", "without", "before them"
+WITH, WITHOUT, BEFORE = "with the features", "without the features", "an older commit"
 
 
 def settings(processes: int, *, has_features: bool) -> dict[str, Any]:
@@ -59,7 +59,7 @@ def older_tree(commit: str) -> Iterator[Path | None]:
 
 @contextmanager
 def serving(tree: Path, config: dict[str, Any]) -> Iterator[int]:
-    """A server of that tree, whose processes run; its pid."""
+    """Starts a server of that tree; yields its pid when its processes run."""
     with tempfile.TemporaryDirectory(prefix="ph-bench-") as name:
         folder, port = Path(name), free_port()
         (folder / "pilothouse.yaml").write_text(json.dumps(config))
@@ -118,9 +118,11 @@ def claimed(processes: int, runs: list[dict[str, Rest]]) -> list[Claim]:
         more = [run[WITH].memory - run[other].memory for run in runs]
         wakeups = [[run[name].wakeups for run in runs] for name in (WITH, other)]
         text = f"{processes} processes at rest"
-        bounds = (2, 1.5) if other == WITHOUT else (None, None)  # the pages have grown since then, and sample processes
-        found.append(Claim("at rest", f"{text}: memory more than {other}", "MiB", more, bound=bounds[0]))
-        found.append(Claim("at rest", f"{text}: wakeups/s", "", wakeups[0], other, wakeups[1], bounds[1]))
+        targets = (2, 1.5) if other == WITHOUT else (None, None)  # later features add memory and wakeups
+        found.append(
+            Claim("at rest", f"{text}: additional memory compared with {other}", "MiB", more, target=targets[0])
+        )
+        found.append(Claim("at rest", f"{text}: wakeups/s", "", wakeups[0], other, wakeups[1], targets[1]))
     return found
 
 
@@ -138,19 +140,19 @@ def document(processes: int, runs: list[dict[str, Rest]], found: list[Claim]) ->
     head = f"# At rest\n\n{report.machine()}. {processes} processes that do nothing; each run has its own figure."
     return (
         f"{head}\n\n{report.table(['server', 'wakeups/s', '% of a processor', 'RSS, MiB'], rows)}\n\n"
-        f"{claims.shown(found)}\n"
+        f"{claims.claims_table(found)}\n"
     )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="What the features for operators cost at rest.")
+    parser = argparse.ArgumentParser(description="The cost of the operator features at rest.")
     parser.add_argument("--processes", type=int, default=20)
     parser.add_argument("--seconds", type=float, default=25)
     parser.add_argument("--settle", type=float, default=8, help="before measuring")
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--before", default="445887e", help="a commit to compare with")
     parser.add_argument("--out", type=Path, help="write the Markdown here too")
-    parser.add_argument("--claims", type=Path, help="add what is claimed to this file")
+    parser.add_argument("--claims", type=Path, help="append the claims to this file")
     options = parser.parse_args()
     os.environ.pop("TZ", None)
     plain, full = (settings(options.processes, has_features=value) for value in (False, True))

@@ -133,7 +133,7 @@ def follow_log(chromium: Any, base: str) -> tuple[float, float]:
 
 
 def document(scale: str, found: dict[str, dict[str, float]], log: tuple[float, float], rounds: int) -> str:
-    """The results as Markdown; what misses its budget is marked."""
+    """The results as Markdown; values over their budget are marked."""
 
     def cell(key: str, value: float) -> str:
         text = f"{value:.3f}" if key == "shift" else f"{value:.1f}" if value < 100 else f"{value:.0f}"
@@ -143,7 +143,7 @@ def document(scale: str, found: dict[str, dict[str, float]], log: tuple[float, f
     head = ["page", *(f"{key} (≤ {budget:g})" for key, budget in BUDGETS.items())]
     return f"""# The dashboard in Chromium
 
-{scale}. {report.machine()}. `python benchmarks/browser.py`, where the words of the head are explained; medians of
+{scale}. {report.machine()}. `python benchmarks/browser.py`, which explains the columns; medians of
 {rounds} visits with an empty cache. Bold: over the budget.
 
 {report.table(head, rows)}
@@ -158,10 +158,19 @@ def claimed(found: dict[str, dict[str, float]], log: tuple[float, float]) -> lis
         return max(values[key] for values in found.values())
 
     made = [
-        Claim("browser", f"the worst page: {key.split(',')[0]}", key.partition(", ")[2], [worst(key)], bound=budget)
+        Claim(
+            "browser",
+            f"slowest or largest page: {key.split(',')[0]}",
+            key.partition(", ")[2],
+            [worst(key)],
+            target=budget,
+        )
         for key, budget in BUDGETS.items()
     ]
-    return [*made, Claim("browser", "main thread at 2,000 lines/s of a log", "%", [log[0]], bound=MAX_LOG_SHARE)]
+    return [
+        *made,
+        Claim("browser", "main thread while a log grows by 2,000 lines/s", "%", [log[0]], target=MAX_LOG_SHARE),
+    ]
 
 
 def main() -> None:
@@ -169,7 +178,7 @@ def main() -> None:
     for name, default in (("processes", 500), ("projects", 200), ("runs", 500), ("releases", 1000), ("rounds", 5)):
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--out", type=Path, help="write the Markdown here too")
-    parser.add_argument("--claims", type=Path, help="add what is claimed to this file")
+    parser.add_argument("--claims", type=Path, help="append the claims to this file")
     options = parser.parse_args()
     amounts = (options.processes, options.projects, options.runs, options.releases)
     with (

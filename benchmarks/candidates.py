@@ -21,6 +21,7 @@ from typing import ClassVar
 
 from benchmarks import procfs
 from benchmarks.httpload import Answers, Target, hammer
+from benchmarks.report import PILOTHOUSE
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
@@ -161,7 +162,7 @@ def until(done: Callable[[], bool], seconds: float, what: str) -> None:
 
 
 class Pilothouse(Candidate):
-    name = "ours"
+    name = PILOTHOUSE
 
     def __init__(self, scene: Scene) -> None:
         super().__init__(scene)

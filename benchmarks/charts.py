@@ -35,13 +35,14 @@ from stored import secret, stored  # noqa: E402
 
 from benchmarks import claims  # noqa: E402
 from benchmarks.claims import Claim  # noqa: E402
+from benchmarks.report import PILOTHOUSE  # noqa: E402
 
 API = "/api/v1/releases"
 SMALL, LARGE = "one", "many"
 PAYLOAD = 16_000
 CALLERS = 50
 FIRST = 7
-"""The number of servers whose first list is measured."""
+"""The number of server starts after which the first list is measured."""
 GOALS = {"list": 5.0, "one": 10.0}
 """How many times faster than helm: a large list, and the calls for one release."""
 
@@ -57,45 +58,50 @@ class Side:
         self.environ = {"KUBECONFIG": str(cluster.kubeconfig), "HOME": str(home)}
         self.connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
 
-    def ours(self, path: str) -> None:
+    def request(self, path: str) -> None:
         self.connection.request("GET", API + path)
         answer = self.connection.getresponse()
         body = answer.read()
         if answer.status != 200:
             raise SystemExit(f"{path}: {answer.status} {body[:300]!r}")
 
-    def theirs(self, *arguments: str) -> None:
+    def run_helm(self, *arguments: str) -> None:
         done = subprocess.run([self.helm, *arguments], env=self.environ, capture_output=True, text=True)
         if done.returncode:
             raise SystemExit(f"helm {' '.join(arguments)}: {done.stderr}")
 
 
-def questions(major: int, releases: int) -> list[tuple[str, str, str, list[str]]]:
+def measured_calls(major: int, releases: int) -> list[tuple[str, str, str, list[str]]]:
     """The measured calls: goal, name, Pilothouse's path, helm's arguments."""
     every = ["--all"] if major == 3 else []
     calls = [
-        ("list", f"list of {releases}", f"?namespace={LARGE}", ["list", "-n", LARGE, "-m", "0", *every, "-o", "json"]),
-        ("one", "list of one", f"?namespace={SMALL}", ["list", "-n", SMALL, "-m", "0", *every, "-o", "json"]),
+        (
+            "list",
+            f"list of {releases} releases",
+            f"?namespace={LARGE}",
+            ["list", "-n", LARGE, "-m", "0", *every, "-o", "json"],
+        ),
+        ("one", "list of one release", f"?namespace={SMALL}", ["list", "-n", SMALL, "-m", "0", *every, "-o", "json"]),
     ]
-    for space, where in ((SMALL, "alone"), (LARGE, f"among {releases}")):
+    for space, where in ((SMALL, "the only release"), (LARGE, f"one of {releases} releases")):
         there = ["-n", space, "-o", "json", "r0"]
         calls += [
-            ("one", f"status, {where}", f"/r0?namespace={space}", ["status", *there]),
-            ("one", f"history, {where}", f"/r0/history?namespace={space}", ["history", *there]),
+            ("one", f"status of {where}", f"/r0?namespace={space}", ["status", *there]),
+            ("one", f"history of {where}", f"/r0/history?namespace={space}", ["history", *there]),
             (
                 "one",
-                f"all values, {where}",
+                f"all values of {where}",
                 f"/r0/values?all=true&namespace={space}",
                 ["get", "values", "--all", *there],
             ),
-            ("one", f"manifest, {where}", f"/r0/manifest?namespace={space}", ["get", "manifest", "-n", space, "r0"]),
-            ("one", f"hooks, {where}", f"/r0/hooks?namespace={space}", ["get", "hooks", "-n", space, "r0"]),
+            ("one", f"manifest of {where}", f"/r0/manifest?namespace={space}", ["get", "manifest", "-n", space, "r0"]),
+            ("one", f"hooks of {where}", f"/r0/hooks?namespace={space}", ["get", "hooks", "-n", space, "r0"]),
         ]
     return calls
 
 
 def fill(cluster: Cluster, namespace: str, releases: int, revisions: int) -> None:
-    """Releases of about 30 KB each, as helm would have left them."""
+    """Creates releases of about 30 KB each, in the format in which helm stores them."""
     cluster.namespace(namespace)
     noise = random.Random(1).randbytes(PAYLOAD).hex()
     things = []
@@ -116,13 +122,13 @@ def timed(work: Callable[[], None]) -> float:
 
 
 def measure(side: Side, calls: list[tuple[str, str, str, list[str]]], runs: int) -> dict[str, Measured]:
-    """Milliseconds of each question, by who answered."""
-    found: dict[str, Measured] = defaultdict(lambda: {"ours": [], "helm": []})
+    """Returns the milliseconds of each call for both programs."""
+    found: dict[str, Measured] = defaultdict(lambda: {PILOTHOUSE: [], "helm": []})
     for number in range(runs):
         for _, name, path, arguments in calls:
             both: list[tuple[str, Callable[[], None]]] = [
-                ("ours", lambda path=path: side.ours(path)),  # type: ignore[misc]
-                ("helm", lambda arguments=arguments: side.theirs(*arguments)),  # type: ignore[misc]
+                (PILOTHOUSE, lambda path=path: side.request(path)),  # type: ignore[misc]
+                ("helm", lambda arguments=arguments: side.run_helm(*arguments)),  # type: ignore[misc]
             ]
             for who, work in both if number % 2 else reversed(both):
                 found[name][who].append(timed(work))
@@ -131,30 +137,30 @@ def measure(side: Side, calls: list[tuple[str, str, str, list[str]]], runs: int)
 
 def first_lists(cluster: Cluster, place: Path, side: Side, arguments: list[str], runs: int) -> Measured:
     """Milliseconds of the first list after a server's start, and of a list by helm."""
-    found: Measured = {"ours": [], "helm": []}
+    found: Measured = {PILOTHOUSE: [], "helm": []}
     for number in range(runs):
         folder = place / f"first{number}"
         folder.mkdir()
         server = Server(folder, {"svc": {"kube": {"kubeconfig": str(cluster.kubeconfig)}}}, {}, []).start()
         fresh = Side(server, side.helm, cluster, place)
         try:
-            server.get("/readyz")  # what a start costs is over
-            found["ours"].append(timed(lambda: fresh.ours(f"?namespace={LARGE}")))  # noqa: B023 (called here)
-            found["helm"].append(timed(lambda: fresh.theirs(*arguments)))  # noqa: B023 (called here)
+            server.get("/readyz")  # the start is complete
+            found[PILOTHOUSE].append(timed(lambda: fresh.request(f"?namespace={LARGE}")))  # noqa: B023 (called here)
+            found["helm"].append(timed(lambda: fresh.run_helm(*arguments)))  # noqa: B023 (called here)
         finally:
             fresh.connection.close()
             server.close()
     return found
 
 
-def crowd(server: Server, path: str) -> float:
-    """Milliseconds until fifty callers, each on a connection of its own, have their answers."""
+def concurrent_calls(server: Server, path: str) -> float:
+    """Returns the milliseconds until fifty concurrent callers have their responses."""
     with ThreadPoolExecutor(CALLERS) as pool:
         begin = time.perf_counter()
         answers = list(pool.map(server.get, [API + path] * CALLERS))
         took = (time.perf_counter() - begin) * 1000
     if any(answer.status != 200 for answer in answers):
-        raise SystemExit("not all of the crowd were answered")
+        raise SystemExit("a concurrent request failed")
     return took
 
 
@@ -188,33 +194,37 @@ def staged(helm: str, releases: int, revisions: int) -> Iterator[tuple[Side, Clu
 
 
 def claimed(version: str, found: dict[str, Measured], goals: dict[str, float]) -> list[Claim]:
-    beside = f"helm {version}"
+    reference = f"helm {version}"
     return [
-        Claim("charts", name, "ms", times["ours"], beside, times["helm"], 1 / goals[name])
+        Claim("charts", name, "ms", times[PILOTHOUSE], reference, times["helm"], 1 / goals[name])
         for name, times in found.items()
     ]
 
 
 def report(version: str, found: dict[str, Measured], goals: dict[str, float]) -> list[str]:
-    lines = [f"## Reading releases, beside helm {version}", "", "| asked | ours, ms | helm, ms | times | goal |"]
+    lines = [
+        f"# Reading releases, compared with helm {version}",
+        "",
+        "| operation | Pilothouse, ms | helm, ms | times faster | target |",
+    ]
     lines.append("|---|---|---|---|---|")
     for name, times in found.items():
-        ours, helm = (statistics.median(times[who]) for who in ("ours", "helm"))
-        verdict = "met" if helm / ours >= goals[name] else "missed"
-        told = " | ".join(spread(times[who]) for who in ("ours", "helm"))
-        lines.append(f"| {name} | {told} | {helm / ours:.1f} | {goals[name]:g}: {verdict} |")
+        own, helm = (statistics.median(times[who]) for who in (PILOTHOUSE, "helm"))
+        verdict = "met" if helm / own >= goals[name] else "missed"
+        cells = " | ".join(spread(times[who]) for who in (PILOTHOUSE, "helm"))
+        lines.append(f"| {name} | {cells} | {helm / own:.1f} | {goals[name]:g}: {verdict} |")
     return lines
 
 
 def spread(times: list[float]) -> str:
-    """The median, and between what a tenth at each end leaves."""
+    """Returns the median, and the range without a tenth at each end."""
     ordered = sorted(times)
     cut = len(ordered) // 10
     return f"{statistics.median(ordered):.1f} ({ordered[cut]:.1f} to {ordered[-1 - cut]:.1f})"
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Reading releases: ours beside helm.")
+    parser = argparse.ArgumentParser(description="Reading releases, compared with helm.")
     parser.add_argument("--quick", action="store_true", help="a few rounds, to see that it works")
     parser.add_argument("--runs", type=int, default=20)
     parser.add_argument("--releases", type=int, default=200)
@@ -222,7 +232,7 @@ def arguments() -> argparse.Namespace:
     own = ROOT / ".tools" / "helm"
     parser.add_argument("--helm", default=str(own) if own.exists() else shutil.which("helm"))
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--claims", type=Path, help="add what is claimed to this file")
+    parser.add_argument("--claims", type=Path, help="append the claims to this file")
     options = parser.parse_args()
     if not options.helm:
         raise SystemExit("there is no helm to compare with (--helm)")
@@ -232,17 +242,20 @@ def arguments() -> argparse.Namespace:
 
 
 def compared(options: argparse.Namespace) -> tuple[list[str], list[Claim]]:
-    """The Markdown of all that was measured, and what is claimed of it."""
-    say = subprocess.run(
+    """Returns the Markdown of all measurements, and the claims."""
+    output = subprocess.run(
         [options.helm, "version", "--template={{.Version}}"], capture_output=True, text=True, check=True
     )
-    version = say.stdout.strip().removeprefix("v")
-    calls = questions(int(version.partition(".")[0]), options.releases)
+    version = output.stdout.strip().removeprefix("v")
+    calls = measured_calls(int(version.partition(".")[0]), options.releases)
     with staged(options.helm, options.releases, options.revisions) as (side, cluster):
         found = measure(side, calls, options.runs)
-        together = crowd(side.server, f"?namespace={LARGE}"), crowd(side.server, f"/r0?namespace={LARGE}")
+        concurrent = (
+            concurrent_calls(side.server, f"?namespace={LARGE}"),
+            concurrent_calls(side.server, f"/r0?namespace={LARGE}"),
+        )
         memory = psutil.Process(side.server.pid).memory_info().rss / 1024**2
-        first = f"first list of {options.releases} after a start"
+        first = f"first list of {options.releases} releases after a server start"
         with tempfile.TemporaryDirectory(prefix="ph-first-") as name:
             found[first] = first_lists(cluster, Path(name), side, calls[0][3], min(options.runs, FIRST))
     goals = {name: GOALS[goal] for goal, name, _, _ in calls} | {first: GOALS["list"]}
@@ -250,9 +263,9 @@ def compared(options: argparse.Namespace) -> tuple[list[str], list[Claim]]:
         *report(version, found, goals),
         "",
         f"{options.releases} releases of {options.revisions} revisions, {PAYLOAD * 2 // 1000} KB each; medians of "
-        f"{options.runs} rounds (the first list: {min(options.runs, FIRST)}), and between what four fifths lie. "
-        f"{CALLERS} callers at once: the list {together[0]:.0f} ms for all of them, one release {together[1]:.0f} ms. "
-        f"Memory of the server after all this: {memory:.0f} MiB.",
+        f"{options.runs} rounds (the first list: {min(options.runs, FIRST)}), ranges of the middle four fifths. "
+        f"{CALLERS} concurrent callers: all have the list after {concurrent[0]:.0f} ms, one release after "
+        f"{concurrent[1]:.0f} ms. Memory of the server afterwards: {memory:.0f} MiB.",
         "",
     ]
     return lines, claimed(version, found, goals)
@@ -262,7 +275,7 @@ def main() -> None:
     options = arguments()
     try:
         programs()
-    except pytest.skip.Exception as why:  # the other benchmarks need none
+    except pytest.skip.Exception as why:  # the other benchmarks need no API server
         lines = [f"Reading releases was not measured: {why}", ""]
         found: list[Claim] = []
     else:

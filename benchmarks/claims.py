@@ -1,6 +1,5 @@
-"""Claims on speed and memory: each is compared with a reference in the same runs and checked against a bound.
-
-A claim is judged by a ratio wherever there is something to compare with: seconds belong to one machine on one day.
+"""Claims about speed and memory: each value is checked against a target, as a ratio to a reference of the same runs
+where there is one, because absolute times depend on the machine.
 """
 
 import json
@@ -9,51 +8,56 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from benchmarks.report import OURS, Figures, table
+from benchmarks.report import PILOTHOUSE, Figures, table
 
 NOISE = 1.5
-"""How many times worse than last time a ratio may be before it is called a regression: these machines are shared."""
+"""A ratio that is worse than the stored one by more than this factor is reported; the machines are shared."""
 
 
 @dataclass(frozen=True)
 class Claim:
-    """`ours` and `theirs` have one value for each run, in the same order; `bound` is for the ratio ours ÷ theirs where
-    there is something `beside`, otherwise for ours."""
+    """One measurement. `values` (Pilothouse) and `reference_values` have one value for each run, in the same order.
+
+    The target applies to the ratio of both where there is a reference, otherwise to the value of Pilothouse.
+    """
 
     area: str
     text: str
     unit: str
-    ours: Sequence[float]
-    beside: str = ""
-    theirs: Sequence[float] = ()
-    bound: float | None = None
-    at_least: bool = False
+    values: Sequence[float]
+    reference: str = ""
+    reference_values: Sequence[float] = ()
+    target: float | None = None
+    is_minimum: bool = False
 
     @property
     def key(self) -> str:
-        return f"{self.area}: {self.text} / {self.beside}"
+        return f"{self.area}: {self.text} / {self.reference}"
 
     @property
     def ratios(self) -> list[float]:
-        return [mine / other for mine, other in zip(self.ours, self.theirs, strict=False) if other]
+        return [value / other for value, other in zip(self.values, self.reference_values, strict=False) if other]
 
     @property
     def judged(self) -> float:
-        """The value checked against the bound: the median of the ratios, or of the value measured here."""
-        return statistics.median(self.ratios or self.ours)
+        """The value checked against the target: the median of the ratios, or of the values."""
+        return statistics.median(self.ratios or self.values)
 
     @property
     def verdict(self) -> str:
-        if self.bound is None:
+        if self.target is None:
             return ""
-        met = self.judged >= self.bound if self.at_least else self.judged <= self.bound
+        met = self.judged >= self.target if self.is_minimum else self.judged <= self.target
         return "met" if met else "**missed**"
 
     def cells(self) -> list[str]:
-        bound = "" if self.bound is None else f"{'≥' if self.at_least else '≤'} {self.bound:g}"
-        beside = f"{self.beside}: {_spread(self.theirs)}" if self.theirs else self.beside
-        ratio = _spread(self.ratios) if self.ratios else ""
-        return [self.area, self.text, f"{_spread(self.ours)} {self.unit}".strip(), beside, ratio, bound, self.verdict]
+        target = "" if self.target is None else f"{'≥' if self.is_minimum else '≤'} {self.target:g}"
+        values = f"{_median_and_range(self.values)} {self.unit}".strip()
+        reference = self.reference
+        if self.reference_values:
+            reference += f": {_median_and_range(self.reference_values)} {self.unit}".rstrip()
+        ratio = _median_and_range(self.ratios) if self.ratios else ""
+        return [self.area, self.text, values, reference, ratio, target, self.verdict]
 
 
 def measured(
@@ -63,28 +67,32 @@ def measured(
     area: str,
     text: str,
     unit: str,
-    beside: str = "",
-    bound: float | None = None,
-    at_least: bool = False,
+    reference: str = "",
+    target: float | None = None,
+    is_minimum: bool = False,
 ) -> list[Claim]:
-    """The claim on that metric, from the runs in which both were measured; `None` without a value for Pilothouse."""
-    ours, theirs = (figures.values.get((metric, size, who), {}) for who in (OURS, beside))
-    if beside and not theirs:
-        return [Claim(area, text, unit, list(ours.values()), f"{beside}: not measured")] if ours else []
-    runs = [run for run in ours if not beside or run in theirs]
-    both = [ours[run] for run in runs], [theirs[run] for run in runs] if beside else []
-    return [Claim(area, text, unit, both[0], beside, both[1], bound, at_least)] if runs else []
+    """Returns the claim about a metric, from the runs in which both sides were measured; none without values."""
+    values, others = (figures.values.get((metric, size, candidate), {}) for candidate in (PILOTHOUSE, reference))
+    if reference and not others:
+        return [Claim(area, text, unit, list(values.values()), f"{reference}: not measured")] if values else []
+    runs = [run for run in values if not reference or run in others]
+    pair = [values[run] for run in runs], [others[run] for run in runs] if reference else []
+    return [Claim(area, text, unit, pair[0], reference, pair[1], target, is_minimum)] if runs else []
 
 
-def _spread(values: Sequence[float]) -> str:
-    """The median, and from where to where where that is not the same."""
-    middle = f"{statistics.median(values):.3g}"
-    low, high = f"{min(values):.3g}", f"{max(values):.3g}"
+def _median_and_range(values: Sequence[float]) -> str:
+    """Returns the median, with the minimum and maximum in brackets if they differ."""
+    middle, low, high = map(_three_digits, (statistics.median(values), min(values), max(values)))
     return middle if low == high else f"{middle} ({low}..{high})"
 
 
-def shown(claims: Iterable[Claim]) -> str:
-    head = ["", "claim", "ours: median (spread)", "beside it", "ours ÷ it", "bound", ""]
+def _three_digits(value: float) -> str:
+    text = f"{value:.3g}"
+    return f"{float(text):,.0f}" if "e+" in text else text
+
+
+def claims_table(claims: Iterable[Claim]) -> str:
+    head = ["area", "measured", "Pilothouse: median (range)", "compared with", "ratio", "target", "result"]
     return table(head, [claim.cells() for claim in claims])
 
 
@@ -106,7 +114,7 @@ def regressions(now: Sequence[Claim], before: Sequence[Claim]) -> list[str]:
     for claim in now:
         if claim.ratios and claim.key in old:
             was, is_now = old[claim.key].judged, claim.judged
-            change = was / is_now if claim.at_least else is_now / was
+            change = was / is_now if claim.is_minimum else is_now / was
             if change > NOISE:
-                worse.append(f"{claim.area}, {claim.text}: {is_now:.3g} times {claim.beside}, last time {was:.3g}")
+                worse.append(f"{claim.area}, {claim.text}: {is_now:.3g} times {claim.reference}, last time {was:.3g}")
     return worse

@@ -1,10 +1,10 @@
-"""All benchmarks, one after another, and one table of what is claimed: `make bench`.
+"""Runs all benchmarks one after another and writes one table of all claims: `make bench`.
 
     python benchmarks/everything.py [--quick] [--only NAME,NAME] [--check]
 
-Writes benchmarks/results.md (the table, then what each program found), benchmarks/claims.jsonl (the same for a program)
-and the table in README.md. With --check nothing is written: it says which ratios are worse than those in claims.jsonl,
-by more than noise, and exits with 1 if any is.
+Writes benchmarks/results.md (the table and the output of each program), benchmarks/claims.jsonl (the raw values) and
+the table in README.md. With --check nothing is written: ratios that are worse than those in claims.jsonl by more than
+noise are printed, and the exit code is 1 if there are any.
 """
 
 import argparse
@@ -36,13 +36,13 @@ PROGRAMS = {
     "pages": ("", "--processes 20 --projects 10 --runs 10 --releases 10 --seconds 0.2"),
     "browser": ("--rounds 3", "--processes 20 --projects 10 --runs 60 --releases 10 --rounds 1"),
 }
-"""Their options: within a quarter of an hour in all; a short form, to see that they work."""
-RESULTS, KEPT, README = HERE / "results.md", HERE / "claims.jsonl", HERE.parent / "README.md"
+"""Their options, for a quarter of an hour in all, and those of a short run, which only shows that they work."""
+RESULTS, STORED, README = HERE / "results.md", HERE / "claims.jsonl", HERE.parent / "README.md"
 BEGIN, END = "<!-- figures: made by `make bench` -->\n", "<!-- end of figures -->\n"
 
 
 def run(name: str, options: str, folder: Path) -> str:
-    """Runs one program; returns what it found, as Markdown. Raises `CalledProcessError` where it failed."""
+    """Runs one program and returns its output as Markdown. Raises `CalledProcessError` if it fails."""
     out, begin = folder / f"{name}.md", time.monotonic()
     command = [sys.executable, str(HERE / f"{name}.py"), *options.split(), "--out", str(out)]
     subprocess.run([*command, "--claims", str(folder / "claims.jsonl")], check=True, stdout=subprocess.DEVNULL)
@@ -55,11 +55,11 @@ def versions() -> str:
     return f"{report.machine()}; {', '.join(named)}"
 
 
-def write(found: list[claims.Claim], parts: list[str]) -> None:
-    table = claims.shown(found)
-    RESULTS.write_text("\n\n".join([f"# Figures\n\n{versions()}.\n\n{table}", *parts]))
-    KEPT.unlink(missing_ok=True)
-    claims.save(KEPT, found)
+def write(results: list[claims.Claim], parts: list[str]) -> None:
+    table = claims.claims_table(results)
+    RESULTS.write_text("\n\n".join([f"# Benchmark results\n\n{versions()}.\n\n{table}", *parts]))
+    STORED.unlink(missing_ok=True)
+    claims.save(STORED, results)
     text = README.read_text()
     before, rest = text.split(BEGIN)
     after = rest.split(END)[1]
@@ -67,23 +67,23 @@ def write(found: list[claims.Claim], parts: list[str]) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="All benchmarks, and one table of what is claimed.")
-    parser.add_argument("--quick", action="store_true", help="the short form of each")
-    parser.add_argument("--only", help="some of them, with commas")
-    parser.add_argument("--check", action="store_true", help="compare with the ratios of last time, write nothing")
-    asked = parser.parse_args()
-    names = asked.only.split(",") if asked.only else list(PROGRAMS)
+    parser = argparse.ArgumentParser(description="Runs all benchmarks and writes the table of claims.")
+    parser.add_argument("--quick", action="store_true", help="the short run of each")
+    parser.add_argument("--only", help="names, separated by commas")
+    parser.add_argument("--check", action="store_true", help="compare with the stored ratios, write nothing")
+    options = parser.parse_args()
+    names = options.only.split(",") if options.only else list(PROGRAMS)
     with tempfile.TemporaryDirectory(prefix="ph-bench-") as place:
         folder = Path(place)
-        parts = [run(name, PROGRAMS[name][asked.quick], folder) for name in names]
-        found = claims.load(folder / "claims.jsonl")
-    print(claims.shown(found))
-    if asked.check:
-        worse = claims.regressions(found, claims.load(KEPT))
-        print("\n".join(["", *worse] if worse else ["", "no ratio is worse than last time"]))
+        parts = [run(name, PROGRAMS[name][options.quick], folder) for name in names]
+        results = claims.load(folder / "claims.jsonl")
+    print(claims.claims_table(results))
+    if options.check:
+        worse = claims.regressions(results, claims.load(STORED))
+        print("\n".join(["", *worse] if worse else ["", "no ratio is worse than the stored ones"]))
         return int(bool(worse))
-    if not asked.quick and not asked.only:
-        write(found, parts)
+    if not options.quick and not options.only:
+        write(results, parts)
     return 0
 
 

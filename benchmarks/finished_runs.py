@@ -1,10 +1,10 @@
-"""Answers about a finished run, compared with Tornado alone.
+"""Responses about a finished run, compared with Tornado alone.
 
     python benchmarks/finished_runs.py [--cases 100000] [--failures 500] [--seconds 3] [--runs 3] [--out FILE]
 
-One client reads the run, its page, its verdict and /healthz of a server with one large run. `bare` is a Tornado that
-answers as many bytes of no meaning. The ratio to /healthz belongs to no machine: a page costs at most eight of these.
-`while others upload`: the same while another project stores a small report ten times a second.
+One client reads the run, its page, its verdict and /healthz of a server with one large run. `bare Tornado` is a handler
+that sends as many bytes. The ratio to /healthz is independent of the machine: a page may cost eight requests of
+/healthz. `during uploads`: another project stores a small report ten times a second.
 """
 
 import argparse
@@ -28,10 +28,10 @@ from benchmarks.streams import Pilothouse, running
 HEALTH = "/healthz"
 PATHS = {
     "GET /runs/{id}": ("/api/v1/runs/1", 1 / 8),
-    "its page": ("/runs/1", 1 / 8),
+    "page of the run": ("/runs/1", 1 / 8),
     "GET /gate": ("/api/v1/gate?project=large&commit=abc", 1 / 3),
 }
-"""The path of each answer, and the least part of the rate of /healthz that it must have."""
+"""The path of each request, and the minimum ratio of its rate to that of /healthz."""
 UPLOADS_PER_SECOND = 10
 
 
@@ -63,7 +63,7 @@ def upload(server: Server, project: str, content: bytes) -> None:
 
 @contextmanager
 def uploads(server: Server) -> Iterator[None]:
-    """Another project stores reports meanwhile."""
+    """Stores reports of another project in the background."""
     stop = threading.Event()
 
     def store() -> None:
@@ -82,7 +82,7 @@ def uploads(server: Server) -> Iterator[None]:
 
 
 def rates(paths: Sequence[str], port: int, seconds: float, runs: int) -> list[list[float]]:
-    """Answers a second of each path, in turn, `runs` times."""
+    """Returns the requests per second of each path, measured `runs` times."""
     measured: list[list[float]] = [[] for _ in paths]
     for _ in range(runs):
         for values, path in zip(measured, paths, strict=True):
@@ -103,30 +103,32 @@ def measure(server: Server, bare: int, seconds: float, runs: int) -> tuple[list[
         cells = [middle(pair[0]), middle(pair[1]), middle(health), busy[0]]
         ratio = middle(pair[0]) / middle(health)
         rows.append([name, f"{size / 1000:.0f} kB", *(f"{cell:,.0f}" for cell in cells), f"{ratio:.2f} (≥ {part:.2f})"])
-        claimed.append(Claim("runs", f"{name}, a finished run", "/s", pair[0], "/healthz", health, part, True))
-        claimed.append(Claim("runs", f"{name}, a finished run", "/s", pair[0], "bare Tornado", pair[1]))
+        claimed.append(
+            Claim("runs", f"{name} of a finished run", "requests/s", pair[0], "/healthz", health, part, True)
+        )
+        claimed.append(Claim("runs", f"{name} of a finished run", "requests/s", pair[0], "bare Tornado", pair[1]))
     return rows, claimed
 
 
 def document(options: argparse.Namespace, rows: Sequence[Sequence[str]]) -> str:
-    head = ["answers a second", "size", "Pilothouse", "bare", "/healthz", "while others upload", "÷ /healthz"]
+    head = ["requests/s", "size", "Pilothouse", "bare Tornado", "/healthz", "during uploads", "ratio to /healthz"]
     return f"""# A finished run
 
 {options.cases:,} tests, {options.failures} failures; one client. {report.machine()}.
-`python benchmarks/finished_runs.py`, where the words of the head are explained.
+`python benchmarks/finished_runs.py`, which explains the columns.
 
 {report.table(head, rows)}
 """
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="How many answers about a finished run a second has.")
+    parser = argparse.ArgumentParser(description="Measures requests about a finished run.")
     parser.add_argument("--cases", type=int, default=100_000)
     parser.add_argument("--failures", type=int, default=500)
     parser.add_argument("--seconds", type=float, default=3)
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--out", type=Path, help="write the Markdown here too")
-    parser.add_argument("--claims", type=Path, help="add what is claimed to this file")
+    parser.add_argument("--claims", type=Path, help="append the claims to this file")
     options = parser.parse_args()
     port = free_port()
     bare = subprocess.Popen([sys.executable, "-c", BARE, str(port)])

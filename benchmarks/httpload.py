@@ -21,7 +21,7 @@ PATIENCE = 60.0  # seconds without any answer after which a server counts as dea
 
 @dataclass(frozen=True)
 class Target:
-    """Where to ask (host and port, or the path of a Unix socket) and what."""
+    """The address (host and port, or the path of a Unix socket) and the bytes of a request."""
 
     address: tuple[str, int] | str
     request: str
@@ -33,7 +33,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Answers:
-    """Latencies in milliseconds, the rate in answers a second, the size of one answer's body in bytes."""
+    """Latencies in milliseconds, the rate in requests per second, and the size of one response body in bytes."""
 
     count: int
     rate: float
@@ -55,7 +55,7 @@ def summary(latencies: Iterable[float], seconds: float, size: int) -> Answers:
 
 
 def hammer(target: Target, clients: int, seconds: float) -> Answers:
-    """All that `clients` connections get answered in `seconds`."""
+    """Sends requests on `clients` connections for `seconds`, and returns the measurements."""
     order = {"target": asdict(target), "clients": clients, "seconds": seconds}
     done = subprocess.run(
         [sys.executable, __file__], input=json.dumps(order), capture_output=True, text=True, timeout=seconds + PATIENCE
@@ -66,7 +66,7 @@ def hammer(target: Target, clients: int, seconds: float) -> Answers:
 
 
 class Probe:
-    """Asks every `interval` seconds from the `with` until `latencies()`."""
+    """Sends a request every `interval` seconds, from the `with` until `latencies()`."""
 
     def __init__(self, target: Target, interval: float = 0.004) -> None:
         self._order = json.dumps({"target": asdict(target), "interval": interval})
@@ -96,7 +96,7 @@ class Probe:
 
 
 class Client:
-    """One keep-alive connection with at most one question open."""
+    """One keep-alive connection with at most one request in progress."""
 
     def __init__(self, target: Target) -> None:
         unix = isinstance(target.address, str)
@@ -106,18 +106,18 @@ class Client:
         if not unix:
             self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._request = target.request.encode()
-        self.asked = 0.0
+        self.sent_at = 0.0
         self.size = 0
         self._head = b""
         self._missing = -1
 
     def ask(self) -> None:
         self._head, self._missing = b"", -1
-        self.asked = time.perf_counter()
+        self.sent_at = time.perf_counter()
         self.socket.sendall(self._request)
 
     def read(self) -> bool:
-        """Takes what has come; true when the answer is whole."""
+        """Reads the received bytes; returns whether the response is complete."""
         chunk = self.socket.recv(1 << 18)
         if not chunk:
             raise RuntimeError("the server closed the connection")
@@ -162,7 +162,7 @@ def _hammer(target: Target, clients: int, seconds: float) -> Answers:
             if not client.read():
                 continue
             now = time.perf_counter()
-            latencies.append(now - client.asked)
+            latencies.append(now - client.sent_at)
             if now - begin < seconds:
                 client.ask()
             else:

@@ -1,11 +1,11 @@
-"""Uploads: Pilothouse compared with a floor and with a simple implementation, in the same runs.
+"""Uploads: Pilothouse compared with a bare parser and with a simple implementation, in the same runs.
 
     python benchmarks/ingest.py [--cases 100000] [--files 5000] [--runs 3] [--out FILE]
 
-Pilothouse is the whole path: a request over loopback, parsed, judged, stored and answered. The floor parses with expat
-and inserts one row for each case or file into a fresh SQLite file in one transaction; it stores no names apart and
-judges nothing. The afternoon's work is junitparser (ElementTree for coverage) with a peewee model and `create` in one
-transaction. The latter two are processes of their own, on files that are there already.
+Pilothouse is measured from the request over loopback to the response: the report is parsed, stored and judged. The bare
+parser uses expat and inserts one row for each case or file into a new SQLite file in one transaction, without
+normalization or verdict. The simple implementation uses junitparser (ElementTree for coverage) and `create` of a peewee
+model in one transaction. The latter two run as separate processes on local files.
 """
 
 import argparse
@@ -35,25 +35,26 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # it is run as 
 from benchmarks import claims, procfs, report
 from benchmarks.candidates import until
 from benchmarks.claims import Claim
-from benchmarks.report import OURS, Figures, Metric
+from benchmarks.report import PILOTHOUSE, Figures, Metric
 from benchmarks.streams import Pilothouse, running
 
-FLOOR, AFTERNOON = "floor", "afternoon"
+BARE_PARSER, SIMPLE = "bare parser", "junitparser and peewee"
 KINDS = ("junit", "jacoco")
+NAMES = {"junit": "JUnit", "jacoco": "JaCoCo"}
 LIMITS = {"tracker": {"limits": {"file": "90M", "request": "100M"}}}
 
 METRICS = (
     Metric("seconds", "seconds", 2),
     Metric("processor", "processor time, s", 2),
-    Metric("growth", "memory while it lasts, MiB (RSS, growth)", 1),
-    Metric("kept", "memory afterwards, MiB (RSS, growth)", 1),
-    Metric("lag", "how late the loop is meanwhile, ms (p99)", 2),
-    Metric("stall", "how late the loop is meanwhile, ms (worst)", 1),
+    Metric("growth", "additional memory during the upload, MiB (RSS)", 1),
+    Metric("kept", "additional memory afterwards, MiB (RSS)", 1),
+    Metric("lag", "delay of the event loop during the upload, ms (p99)", 2),
+    Metric("stall", "delay of the event loop during the upload, ms (worst)", 1),
 )
 
 
 def junit(cases: int) -> Iterator[str]:
-    """Every fiftieth case failed, with a long output."""
+    """Yields a report in which every fiftieth case failed, with a long stack."""
     yield '<?xml version="1.0" encoding="UTF-8"?>\n<testsuites>\n'
     for suite in range(cases // 100):
         yield f'<testsuite name="com.example.shop.module{suite % 40}.Suite{suite}" tests="100">\n'
@@ -61,7 +62,7 @@ def junit(cases: int) -> Iterator[str]:
             head = (
                 f'<testcase classname="com.example.shop.module{suite % 40}.checkout.Suite{suite}Test" '
                 f'time="0.{case:03}" name="orders are placed with the right discount, the right tax and the right '
-                f'postage for a customer of the house, number {case} of {suite}"'
+                f'postage for a customer of the shop, number {case} of {suite}"'
             )
             trace = "\n".join(f"  at com.example.shop.Cart.line{line}(Cart.java:{line})" for line in range(30))
             failure = f'<failure message="expected 1 but was 2" type="AssertionError">{trace}</failure>'
@@ -71,7 +72,7 @@ def junit(cases: int) -> Iterator[str]:
 
 
 def jacoco(files: int) -> Iterator[str]:
-    """Ninety-five lines in each file, as its manifold numbers."""
+    """Yields a report with ninety-five lines and many other counters for each file."""
     dice = random.Random(1)
     yield '<?xml version="1.0"?><!DOCTYPE report PUBLIC "-//JACOCO//DTD Report 1.1//EN" "report.dtd">'
     yield '<report name="shop">'
@@ -93,10 +94,10 @@ def jacoco(files: int) -> Iterator[str]:
     yield f'<counter type="LINE" missed="{files // 50 * 50 * 95 - total}" covered="{total}"/></report>\n'
 
 
-# The floor and the afternoon's work
+# The bare parser and the simple implementation
 
 
-def floor(kind: str, source: Path, store: Path) -> int:
+def bare_parser(kind: str, source: Path, store: Path) -> int:
     rows: list[tuple[str, ...]] = []
     wanted, names = ("testcase", ("classname", "name", "time")) if kind == "junit" else ("sourcefile", ("name",))
 
@@ -117,7 +118,7 @@ def floor(kind: str, source: Path, store: Path) -> int:
     return len(rows)
 
 
-def afternoon(kind: str, source: Path, store: Path) -> int:
+def simple_implementation(kind: str, source: Path, store: Path) -> int:
     tables = peewee.SqliteDatabase(str(store), pragmas={"journal_mode": "wal"})
 
     class Case(peewee.Model):
@@ -178,7 +179,7 @@ def work(name: str, kind: str, source: Path) -> None:
     with tempfile.TemporaryDirectory(prefix="ph-bench-") as place:
         before, worked = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
         begin = time.monotonic()
-        count = {FLOOR: floor, AFTERNOON: afternoon}[name](kind, source, Path(place) / "store.db")
+        count = {BARE_PARSER: bare_parser, SIMPLE: simple_implementation}[name](kind, source, Path(place) / "store.db")
         seconds, processor = time.monotonic() - begin, time.process_time() - worked
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     print(json.dumps({"seconds": seconds, "processor": processor, "growth": grown / 1024, "count": count}))
@@ -188,13 +189,13 @@ def work(name: str, kind: str, source: Path) -> None:
 
 
 class Server(Pilothouse):
-    """With room for reports as large as these."""
+    """Its limits accept reports of this size."""
 
     settings = {**Pilothouse.settings, **LIMITS}
 
 
 class Watch:
-    """The most memory that a process has had, looked at every 20 ms."""
+    """Records the maximum memory of a process, read every 20 ms."""
 
     def __init__(self, look: Callable[[], float]) -> None:
         self._look = look
@@ -215,10 +216,10 @@ class Watch:
         self._thread.join()
 
 
-def ours(kind: str, source: Path, count: int, record: Callable[[str, float], None]) -> None:
+def measure_pilothouse(kind: str, source: Path, count: int, record: Callable[[str, float], None]) -> None:
     with running(Server) as hub:
-        hub.publish(0)  # what is imported at the first upload is imported
-        until(lambda: not hub.is_starting(), 60, "the end of what it looks at when it starts")
+        hub.publish(0)  # the first upload imports modules
+        until(lambda: not hub.is_starting(), 60, "the end of the server's start")
         hub.lag()
         before, worked = hub.memory(), procfs.processor_seconds(hub.pids())
         with Watch(hub.memory) as watch:
@@ -236,7 +237,7 @@ def ours(kind: str, source: Path, count: int, record: Callable[[str, float], Non
 
 
 def post(port: int, kind: str, source: Path) -> dict[str, float]:
-    """A file as it is; a coverage report with one test, for no run is without."""
+    """Posts a report; a coverage report together with one test, because a run needs a test."""
     small = b'<testsuite><testcase name="a"/></testsuite>'
     part = '--b\r\nContent-Disposition: form-data; name="{}"; filename="r.xml"\r\n\r\n'
     head = b'--b\r\nContent-Disposition: form-data; name="project"\r\n\r\nbench\r\n'
@@ -253,27 +254,27 @@ def post(port: int, kind: str, source: Path) -> dict[str, float]:
             connection.send(piece)
     connection.send(tail)
     answer = connection.getresponse()
-    said = answer.read()
+    content = answer.read()
     if answer.status != 201:
-        raise RuntimeError(f"{answer.status} {said[:500]!r}")
-    run: dict[str, float] = json.loads(said)
+        raise RuntimeError(f"{answer.status} {content[:500]!r}")
+    run: dict[str, float] = json.loads(content)
     return run
 
 
 def measure(kind: str, source: Path, count: int, names: Sequence[str], put: Callable[[str, str, float], None]) -> None:
-    """Each in turn: (candidate, metric, value)."""
+    """Measures the candidates one after another; calls `put` with candidate, metric and value."""
     for name in names:
-        if name == OURS:
-            ours(kind, source, count, lambda metric, value: put(OURS, metric, value))
+        if name == PILOTHOUSE:
+            measure_pilothouse(kind, source, count, lambda metric, value: put(PILOTHOUSE, metric, value))
             continue
         done = subprocess.run(
             [sys.executable, __file__, "--work", name, kind, str(source)], capture_output=True, text=True, check=True
         )
-        said = json.loads(done.stdout)
-        if said["count"] != count:
-            raise RuntimeError(f"{name}: {said['count']} of {count}")
+        result = json.loads(done.stdout)
+        if result["count"] != count:
+            raise RuntimeError(f"{name}: {result['count']} of {count}")
         for metric in ("seconds", "processor", "growth"):
-            put(name, metric, said[metric])
+            put(name, metric, result[metric])
 
 
 def _put(figures: Figures, run: int, kind: int, who: str, metric: str, value: float) -> None:
@@ -290,30 +291,30 @@ def document(figures: Figures, names: Sequence[str], sizes: dict[str, tuple[int,
                 [f"{kind}, {count} {'cases' if kind == 'junit' else 'files'}, {megabytes:.0f} MB", metric.title, *cells]
             )
     parts = [
-        "# An upload, measured",
-        f"{report.machine()}. {runs} run(s); cells: median of the runs (min..max) **x ratio to ours in the same run**. "
-        "Floor: bare expat and one `executemany` into a fresh file. Afternoon: junitparser (coverage: ElementTree) and "
+        "# Uploads",
+        f"{report.machine()}. {runs} run(s); cells: median (min..max) **x ratio to Pilothouse in the same run**. "
+        "Bare parser: expat and one `executemany` into a new file. junitparser (for coverage, ElementTree) with "
         "peewee's `create` in one transaction.",
         report.table(["", "", *names], rows),
     ]
-    if AFTERNOON not in names:
-        parts.append("- afternoon: not measured: junitparser is not installed")
+    if SIMPLE not in names:
+        parts.append(f"- {SIMPLE}: not measured: junitparser is not installed")
     return "\n\n".join(parts) + "\n"
 
 
 def claimed(figures: Figures, sizes: dict[str, tuple[int, float]]) -> list[Claim]:
     found: list[Claim] = []
     for number, kind in enumerate(KINDS):
-        area, what = "reports", f"{kind} of {sizes[kind][1]:.0f} MB"
+        area, what = "reports", f"{NAMES[kind]} report of {sizes[kind][1]:.0f} MB"
 
         def of(metric: str, text: str, unit: str, **more: Any) -> list[Claim]:
             return claims.measured(figures, metric, number, area, f"{what}: {text}", unit, **more)  # noqa: B023 (at once)
 
         found += [
-            *of("seconds", "posted → stored and judged", "s", beside=FLOOR, bound=3.0),
-            *of("seconds", "the same", "s", beside=AFTERNOON, bound=1.0),
-            *of("growth", "memory meanwhile", "MiB", bound=30.0),
-            *of("lag", "the loop is late meanwhile, p99", "ms", bound=20.0),
+            *of("seconds", "upload → stored and judged", "s", reference=BARE_PARSER, target=3.0),
+            *of("seconds", "upload → stored and judged", "s", reference=SIMPLE, target=1.0),
+            *of("growth", "additional memory during the upload", "MiB", target=30.0),
+            *of("lag", "delay of the event loop during the upload, p99", "ms", target=20.0),
         ]
     return found
 
@@ -324,7 +325,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--files", type=int, default=5_000, help="of the coverage report, in fifties")
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--out", type=Path, help="write the Markdown here too")
-    parser.add_argument("--claims", type=Path, help="add what is claimed to this file")
+    parser.add_argument("--claims", type=Path, help="append the claims to this file")
     parser.add_argument("--work", nargs=3, help=argparse.SUPPRESS)
     return parser.parse_args()
 
@@ -334,7 +335,7 @@ def main() -> int:
     if options.work:
         work(options.work[0], options.work[1], Path(options.work[2]))
         return 0
-    names = [OURS, FLOOR, *([AFTERNOON] if importlib.util.find_spec("junitparser") else [])]
+    names = [PILOTHOUSE, BARE_PARSER, *([SIMPLE] if importlib.util.find_spec("junitparser") else [])]
     figures, sizes = Figures(), {}
     counts = {"junit": options.cases // 100 * 100, "jacoco": options.files // 50 * 50}
     with tempfile.TemporaryDirectory(prefix="ph-bench-") as place:

@@ -1,4 +1,4 @@
-"""What this machine and Python's own means allow, in the same run: nothing that is built on them can be quicker.
+"""Limits of the machine and of Python's standard library, measured in the same run.
 
 As a program: the two HTTP servers that are measured, `hello` (Tornado's plainest JSON answer) and `bare` (an asyncio
 protocol that answers the same bytes without reading: the ceiling of the load generator itself).

@@ -1,4 +1,4 @@
-"""Many open event streams in a process of its own, one epoll loop: when did which of them get the next event?
+"""Many open event streams in a separate process with one epoll loop: the times at which they receive the next event.
 
 As a module: `Listeners`. As a program it is the other end of it: a JSON line in, a JSON line out.
 """
@@ -19,14 +19,14 @@ HEAD_ENDS = b"\r\n\r\n"
 
 @dataclass(frozen=True)
 class Heard:
-    """Seconds of the system's monotonic clock: when the first and when the last of all had one event more."""
+    """The times (monotonic clock, seconds) at which the first and the last stream had one more event."""
 
     first: float
     last: float
 
 
 class Listeners:
-    """`count` streams of one path, open and at rest when it is entered."""
+    """`count` streams of one path; on entry all are open and idle."""
 
     def __init__(self, port: int, path: str, count: int) -> None:
         self._order = json.dumps({"port": port, "path": path, "count": count})
@@ -44,12 +44,12 @@ class Listeners:
         self._process.communicate()
 
     def expect(self) -> None:
-        """From now on the next event counts."""
+        """Starts to wait for the next event."""
         self._tell("expect")
         self._answer()
 
     def heard(self) -> Heard:
-        """Waits until all have had it."""
+        """Waits until all streams have received the event."""
         return Heard(**self._answer())
 
     def _tell(self, line: str) -> None:
@@ -67,7 +67,7 @@ class Listeners:
 
 
 class Crowd:
-    """The other end: all sockets, and how many events each has had."""
+    """All sockets in the separate process, with the number of events that each has received."""
 
     def __init__(self, port: int, path: str, count: int) -> None:
         self._request = f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nAccept: text/event-stream\r\n\r\n".encode()
@@ -79,7 +79,7 @@ class Crowd:
         self._drain()
 
     def _open(self, count: int) -> None:
-        """Opens some, and waits for the heads of their answers."""
+        """Opens some streams, and waits for the heads of their responses."""
         heads = {}
         for _ in range(count):
             one = socket.create_connection(("127.0.0.1", self._port), PATIENCE)
@@ -98,13 +98,13 @@ class Crowd:
             self._epoll.register(fd, select.EPOLLIN)
 
     def _drain(self, quiet: float = 0.3) -> None:
-        """Reads what still comes of the beginning, until nothing has come for a while."""
+        """Reads the initial data until nothing has arrived for a while."""
         while ready := self._epoll.poll(quiet):
             for fd, _ in ready:
                 self._sockets[fd].recv(65536)
 
     def wait(self) -> Heard:
-        """Every socket's next event; it must come in one piece."""
+        """Reads the next event of every socket, which must arrive in one piece."""
         missing = set(self._sockets)
         first, last, clock = 0.0, 0.0, time.monotonic
         sockets, end = self._sockets, clock() + PATIENCE

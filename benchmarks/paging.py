@@ -1,4 +1,4 @@
-"""Pages of a long history: a million events must cost what a thousand cost.
+"""Pages of a long history: the duration must not depend on the number of events.
 
 As a program (`-m benchmarks.paging DATA_DIR COUNT`) it fills a store: the models know one database for each process.
 """
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 PROCESSES = 50
 BATCH = 20_000
-QUESTIONS = {
+QUERIES = {
     "/events, first page": "/api/v1/events?page=0&size=20",
     "/events, first page of 100": "/api/v1/events?page=0&size=100",
     "/events/by-process, first page": "/api/v1/events/by-process/c0007?page=0&size=20",
@@ -36,14 +36,14 @@ QUESTIONS = {
 
 @dataclass(frozen=True)
 class Row:
-    """A question, and the median of its answer's time for each length of the history."""
+    """A query, and the median duration for each length of the history."""
 
-    question: str
+    query: str
     milliseconds: dict[int, float] = field(default_factory=dict)
 
 
 def fill(data_dir: Path, count: int) -> None:
-    """Writes `count` events through our models: starts, runs and failures of some processes over the last ten days."""
+    """Writes `count` events through the models: starts, runs and failures of some processes over the last ten days."""
     from models.supervision.events import append
     from models.supervision.tables import database
 
@@ -90,31 +90,31 @@ def _entries(first: int, batch: int, count: int) -> list["Entry"]:
 
 def measure(sizes: Sequence[int], seconds: float = 0.4) -> list[Row]:
     """Each query, repeated by one client, on a history of each size."""
-    rows = [Row(question) for question in QUESTIONS]
+    rows = [Row(query) for query in QUERIES]
     for size in sizes:
         with _served(size) as port:
             for row in rows:
                 last = (size - 1) // 20
-                path = QUESTIONS[row.question].format(last=last, middle=last // 2)
+                path = QUERIES[row.query].format(last=last, middle=last // 2)
                 row.milliseconds[size] = hammer(Target.get(port, path), 1, seconds).median
     return rows
 
 
 @contextlib.contextmanager
 def _served(size: int) -> Iterator[int]:
-    """Our server, without processes, over a history of `size` events; its port."""
+    """Starts Pilothouse without processes on a history of `size` events; yields its port."""
     with tempfile.TemporaryDirectory(prefix="ph-bench-", ignore_cleanup_errors=True) as name:
         scene = Scene(Path(name), 0, ())
         filler = [sys.executable, "-m", "benchmarks.paging", str(scene.directory / "data"), str(size)]
         subprocess.run(filler, check=True, timeout=120, cwd=ROOT)
-        ours = Pilothouse(scene)
-        ours.settings = {"events": {"retain-rows": 10 * size, "retain-days": 3650}}
+        server = Pilothouse(scene)
+        server.settings = {"events": {"retain-rows": 10 * size, "retain-days": 3650}}
         try:
-            ours.launch()
-            ours.connect()
-            yield ours.port
+            server.launch()
+            server.connect()
+            yield server.port
         finally:
-            ours.close()
+            server.close()
 
 
 def table(rows: Sequence[Row]) -> str:
@@ -125,7 +125,7 @@ def table(rows: Sequence[Row]) -> str:
 
 def _cells(row: Row, sizes: Sequence[int]) -> list[str]:
     found = [row.milliseconds[size] for size in sizes]
-    return [row.question, *(f"{value:.2f}" for value in found), f"x {found[-1] / found[0]:.2g}"]
+    return [row.query, *(f"{value:.2f}" for value in found), f"x {found[-1] / found[0]:.2g}"]
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The peers, each as its documentation would have it, with the settings that make it as quick as it can be."""
+"""The peers, configured as their documentation recommends, with their fastest settings."""
 
 import http.client
 import json
@@ -42,7 +42,7 @@ class Supervisord(Candidate):
 
     @classmethod
     def install(cls) -> None:
-        """In an environment of its own, never in ours: its import name is `supervisor` as well."""
+        """Installs into a separate environment."""
         subprocess.run([sys.executable, "-m", "venv", str(cls.home)], check=True)
         subprocess.run([str(cls.home / "bin/pip"), "install", "-q", "supervisor"], check=True)
 
@@ -168,9 +168,9 @@ async function load(clients, seconds) {
   const begin = clock(), latencies = [];
   await Promise.all(Array.from({length: clients}, async () => {
     do {
-      const asked = clock();
+      const begin = clock();
       await ask('list');
-      latencies.push(clock() - asked);
+      latencies.push(clock() - begin);
     } while (clock() - begin < seconds);
   }));
   return {latencies, seconds: clock() - begin};
@@ -186,7 +186,9 @@ pm2.connect(() => require('readline').createInterface({input: process.stdin}).on
 
 class Pm2(Candidate):
     name = "pm2"
-    notes = ("asked by its own client in node over its RPC socket, decoding included; the 8 clients share that socket",)
+    notes = (
+        "queried by its own client in node over its RPC socket, including decoding; the 8 clients share that socket",
+    )
     home = CACHE / "pm2"
     package = home / "node_modules/pm2"
 

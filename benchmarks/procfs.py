@@ -18,10 +18,10 @@ def memory(pids: Iterable[int]) -> tuple[float, float]:
     totals = {"Pss": 0, "Rss": 0}
     for pid in pids:
         try:
-            told = Path(f"/proc/{pid}/smaps_rollup").read_text()
+            text = Path(f"/proc/{pid}/smaps_rollup").read_text()
         except (FileNotFoundError, ProcessLookupError):
             continue
-        for line in told.splitlines()[1:]:
+        for line in text.splitlines()[1:]:
             key, value = line.split()[:2]
             if key.rstrip(":") in totals:
                 totals[key.rstrip(":")] += int(value)

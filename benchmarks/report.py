@@ -1,4 +1,4 @@
-"""The figures of all runs, and their Markdown: median, spread, and the ratio to ours within the same run."""
+"""The figures of all runs as Markdown: median, range, and the ratio to Pilothouse in the same run."""
 
 import os
 import platform
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-OURS = "ours"
+PILOTHOUSE = "Pilothouse"
 
 
 @dataclass(frozen=True)
@@ -23,11 +23,11 @@ class Metric:
 METRICS = (
     Metric("launch", "launch → all executing, s", 3),
     Metric("start", "start all (up already) → all executing, s", 3),
-    Metric("stop", "stop all → last one gone, s", 3),
+    Metric("stop", "stop all → the last has ended, s", 3),
     Metric("crash", "kill -9 → replacement executing, ms (median)"),
     Metric("crash_worst", "kill -9 → replacement executing, ms (worst)"),
     Metric("status_one", "status of all, one connection, ms"),
-    Metric("status_many", "status of all, 8 clients, answers/s", 0),
+    Metric("status_many", "status of all, 8 clients, requests/s", 0),
     Metric("busy_median", "status of one while all stop and start, ms (median)"),
     Metric("busy_p99", "status of one while all stop and start, ms (p99)"),
     Metric("busy_worst", "status of one while all stop and start, ms (worst)"),
@@ -35,20 +35,20 @@ METRICS = (
     Metric("idle_wakeups", "idle: wakeups/s", 1),
     Metric("pss", "memory PSS, MiB", 1),
     Metric("rss", "memory RSS, MiB", 1),
-    Metric("rss_after", "memory RSS after all this, MiB", 1),
+    Metric("rss_after", "memory RSS after all measurements, MiB", 1),
     Metric("threads", "threads", 0),
 )
 
 LIMITS = (
     Metric("spawn_rate", "subprocess.Popen, spawns/s", 0),
     Metric("spawn_all", "{n} times Popen → all executing, s", 3),
-    Metric("kill_all", "{n} times killpg → last one gone, s", 3),
+    Metric("kill_all", "{n} times killpg → the last has ended, s", 3),
     Metric("exit_notice", "exit → pidfd callback, µs", 0),
     Metric("respawn", "kill -9 → pidfd → Popen → executing, ms"),
-    Metric("hello_one", "Tornado's plain JSON answer, 1 client, ms", 3),
-    Metric("hello_one_rate", "Tornado's plain JSON answer, 1 client, answers/s", 0),
-    Metric("hello_many", "Tornado's plain JSON answer, 8 clients, answers/s", 0),
-    Metric("bare_many", "the load generator's own ceiling (asyncio.Protocol, 8 clients), answers/s", 0),
+    Metric("hello_one", "Tornado's minimal JSON response, 1 client, ms", 3),
+    Metric("hello_one_rate", "Tornado's minimal JSON response, 1 client, requests/s", 0),
+    Metric("hello_many", "Tornado's minimal JSON response, 8 clients, requests/s", 0),
+    Metric("bare_many", "maximum of the load generator (asyncio.Protocol, 8 clients), requests/s", 0),
 )
 
 
@@ -69,10 +69,10 @@ class Figures:
         return statistics.median(found) if found else None
 
     def ratio(self, metric: str, children: int, candidate: str) -> float | None:
-        """The median over the runs of (its value / ours in that run)."""
-        ours = self.values.get((metric, children, OURS), {})
-        theirs = self.values.get((metric, children, candidate), {})
-        pairs = [theirs[run] / ours[run] for run in theirs if ours.get(run)]
+        """Returns the median over the runs of the candidate's value divided by that of Pilothouse."""
+        values = self.values.get((metric, children, PILOTHOUSE), {})
+        others = self.values.get((metric, children, candidate), {})
+        pairs = [others[run] / values[run] for run in others if values.get(run)]
         return statistics.median(pairs) if pairs else None
 
     def cell(self, metric: Metric, children: int, candidate: str) -> str:
@@ -82,7 +82,7 @@ class Figures:
         text = f"{statistics.median(found):.{metric.digits}f}"
         if len(found) > 1:
             text += f" ({min(found):.{metric.digits}f}..{max(found):.{metric.digits}f})"
-        ratio = None if candidate == OURS else self.ratio(metric.key, children, candidate)
+        ratio = None if candidate == PILOTHOUSE else self.ratio(metric.key, children, candidate)
         return text if ratio is None else f"{text} **x {ratio:.3g}**"
 
 
@@ -112,7 +112,7 @@ def limits(figures: Figures, children: int) -> str:
         for metric in LIMITS
         if figures.of(metric.key, 0, "limit")
     ]
-    return table(["limit", "median (spread)"], rows)
+    return table(["limit", "median (range)"], rows)
 
 
 def machine() -> str:

@@ -2,10 +2,9 @@
 
     python benchmarks/repository.py [--versions 50000] [--runs 3] [--helm FILE] [--out FILE]
 
-The index has a thousand charts (or as many as there are versions) with equally many versions each, about a kilobyte an
-entry, served on loopback by Python's own web server. helm is a process for each answer, as a shell would run it, and
-its memory is the most that such a process took; ours is what the server grew by. Updating means fetching and reading
-the whole index.
+The index has a thousand charts (or as many as there are versions) with equally many versions each, about a kilobyte for
+each entry, served on loopback by `http.server`. helm runs as one process for each operation, and its memory is the
+maximum of these processes; that of Pilothouse is the growth of the server. An update fetches and reads the whole index.
 """
 
 import argparse
@@ -29,7 +28,7 @@ from benchmarks import claims, report, streams
 from benchmarks.candidates import ROOT, free_port, until
 from benchmarks.claims import Claim
 from benchmarks.ingest import Watch
-from benchmarks.report import OURS, Figures, Metric
+from benchmarks.report import PILOTHOUSE, Figures, Metric
 
 HELM = "helm"
 CHARTS = 1000
@@ -37,11 +36,11 @@ ROUNDS = 2
 HEAD = "apiVersion: v1\ngenerated: '2026-01-01T00:00:00"
 METRICS = (
     Metric("update", "fetch and read the index, s", 2),
-    Metric("update_memory", "memory for that, MiB", 1),
-    Metric("list", "all charts, ms", 1),
-    Metric("versions", "the versions of one, ms", 1),
-    Metric("show", "what one chart is, ms", 1),
-    Metric("pull", "the archive of one, ms", 1),
+    Metric("update_memory", "memory to fetch and read the index, MiB", 1),
+    Metric("list", "list all charts, ms", 1),
+    Metric("versions", "list the versions of a chart, ms", 1),
+    Metric("show", "show a chart's metadata, ms", 1),
+    Metric("pull", "fetch a chart's archive, ms", 1),
 )
 
 
@@ -51,16 +50,16 @@ class Pilothouse(streams.Pilothouse):
         super().__init__(place)
         self.settings = {"svc": {"security": {"mode": "FULL", "api-key": "bench", "allowed-hosts": [host]}}}
 
-    def ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> bytes:
+    def request(self, method: str, path: str, body: dict[str, Any] | None = None) -> bytes:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
         headers = {"X-API-Key": "bench"}
         connection.request(method, "/api/v1" + path, None if body is None else json.dumps(body), headers)
         answer = connection.getresponse()
-        said = answer.read()
+        content = answer.read()
         connection.close()
         if answer.status >= 300:
-            raise RuntimeError(f"{method} {path}: {answer.status} {said[:300]!r}")
-        return said
+            raise RuntimeError(f"{method} {path}: {answer.status} {content[:300]!r}")
+        return content
 
 
 class Helm:
@@ -70,23 +69,25 @@ class Helm:
         self.most = 0.0
 
     def run(self, *arguments: str) -> None:
-        """Runs it, and keeps in mind how much memory it took at most."""
-        with tempfile.TemporaryFile() as said:
-            process = subprocess.Popen([self.program, *arguments], env=self.environ, stdout=said, stderr=said)
+        """Runs helm, and records its maximum memory in `most`."""
+        with tempfile.TemporaryFile() as output:
+            process = subprocess.Popen([self.program, *arguments], env=self.environ, stdout=output, stderr=output)
             _, status, used = os.wait4(process.pid, 0)
             process.returncode = os.waitstatus_to_exitcode(status)
-            said.seek(0)
+            output.seek(0)
             if process.returncode:
-                raise RuntimeError(f"helm {' '.join(arguments)}: {said.read(500)!r}")
+                raise RuntimeError(f"helm {' '.join(arguments)}: {output.read(500)!r}")
         self.most = used.ru_maxrss / 1024
 
 
 def write_repository(folder: Path, versions: int, helm: str) -> None:
-    """An index of that many versions, and one archive that it names."""
+    """Writes an index with that many versions, and one archive that it refers to."""
     charts = min(CHARTS, versions)
     subprocess.run([helm, "create", "demo"], cwd=folder, check=True, capture_output=True)
     subprocess.run([helm, "package", "demo"], cwd=folder, check=True, capture_output=True)
-    words = "A chart that does what many charts do, and tells of it at the length that is usual among charts. " * 6
+    words = (
+        "A chart for the benchmark, with a description of the length that is usual in large public repositories. " * 6
+    )
     with (folder / "index.yaml").open("w") as index:
         index.write(HEAD + "Z'\nentries:\n")
         index.write("  demo:\n  - apiVersion: v2\n    name: demo\n    version: 0.1.0\n    urls: [demo-0.1.0.tgz]\n")
@@ -142,61 +143,69 @@ def change(index: Path, number: int) -> None:
     os.utime(index, (later, later))
 
 
-def measure(ours: Pilothouse, helm: Helm, place: Path, put: Callable[[str, str, float], None]) -> None:
-    """Once each way of bringing the index, then the reads, in turns."""
-    before = ours.memory()
-    with Watch(ours.memory) as watch:
-        put("update", OURS, timed(partial(ours.ask, "POST", "/repos/big/update")) / 1000)
-    put("update_memory", OURS, (watch.most - before) / 1024)
+def measure(pilothouse: Pilothouse, helm: Helm, place: Path, put: Callable[[str, str, float], None]) -> None:
+    """Measures one update of the index with each program, then the reads."""
+    before = pilothouse.memory()
+    with Watch(pilothouse.memory) as watch:
+        put("update", PILOTHOUSE, timed(partial(pilothouse.request, "POST", "/repos/big/update")) / 1000)
+    put("update_memory", PILOTHOUSE, (watch.most - before) / 1024)
     put("update", HELM, timed(partial(helm.run, "repo", "update")) / 1000)
     put("update_memory", HELM, helm.most)
     both: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
-        "list": (partial(ours.ask, "GET", "/repos/big/charts"), partial(helm.run, "search", "repo", "big/", "-ojson")),
+        "list": (
+            partial(pilothouse.request, "GET", "/repos/big/charts"),
+            partial(helm.run, "search", "repo", "big/", "-ojson"),
+        ),
         "versions": (
-            partial(ours.ask, "GET", "/repos/big/charts/chart-0000/versions"),
+            partial(pilothouse.request, "GET", "/repos/big/charts/chart-0000/versions"),
             partial(helm.run, "search", "repo", "big/chart-0000", "--versions", "-ojson"),
         ),
         "show": (
-            partial(ours.ask, "GET", "/charts/show/chart?chartRef=big/demo"),
+            partial(pilothouse.request, "GET", "/charts/show/chart?chartRef=big/demo"),
             partial(helm.run, "show", "chart", "big/demo"),
         ),
         "pull": (
-            partial(ours.ask, "POST", "/repos/pull", {"chart": "big/demo"}),
+            partial(pilothouse.request, "POST", "/repos/pull", {"chart": "big/demo"}),
             partial(helm.run, "pull", "big/demo", "--destination", str(place)),
         ),
     }
-    for metric, (mine, theirs) in both.items():
-        put(metric, OURS, min(timed(mine) for _ in range(ROUNDS)))
-        put(metric, HELM, min(timed(theirs) for _ in range(ROUNDS)))
+    for metric, (request, command) in both.items():
+        put(metric, PILOTHOUSE, min(timed(request) for _ in range(ROUNDS)))
+        put(metric, HELM, min(timed(command) for _ in range(ROUNDS)))
 
 
-def _put(figures: Figures, run: int, versions: int, metric: str, who: str, value: float) -> None:
-    figures.put(run, metric, versions, who, value)
+def _put(figures: Figures, run: int, versions: int, metric: str, candidate: str, value: float) -> None:
+    figures.put(run, metric, versions, candidate, value)
 
 
 def claimed(figures: Figures, versions: int) -> list[Claim]:
-    def of(metric: str, text: str, unit: str, bound: float) -> list[Claim]:
-        whole = f"{text}, index of {versions} versions"
-        return claims.measured(figures, metric, versions, "charts", whole, unit, HELM, bound)
+    def of(metric: str, text: str, unit: str, target: float) -> list[Claim]:
+        title = f"{text}, index of {versions} versions"
+        return claims.measured(figures, metric, versions, "charts", title, unit, HELM, target)
 
     return [
         *of("update", "fetch and read the index", "s", 3.0),
-        *of("update_memory", "memory for that", "MiB", 0.5),
-        *of("list", "all charts", "ms", 0.1),
-        *of("versions", "the versions of one", "ms", 0.1),
-        *of("show", "what one chart is", "ms", 0.5),
-        *of("pull", "the archive of one", "ms", 0.5),
-        *claims.measured(figures, "list", versions, "charts", "all charts of it", "ms", bound=10.0),
+        *of("update_memory", "memory to fetch and read the index", "MiB", 0.5),
+        *of("list", "list all charts", "ms", 0.1),
+        *of("versions", "list the versions of a chart", "ms", 0.1),
+        *of("show", "show a chart's metadata", "ms", 0.5),
+        *of("pull", "fetch a chart's archive", "ms", 0.5),
+        *claims.measured(
+            figures, "list", versions, "charts", f"list all charts, index of {versions} versions", "ms", target=10.0
+        ),
     ]
 
 
 def document(figures: Figures, versions: int, runs: int, size: float) -> str:
-    rows = [[metric.title, *(figures.cell(metric, versions, who) for who in (OURS, HELM))] for metric in METRICS]
+    rows = [
+        [metric.title, *(figures.cell(metric, versions, candidate) for candidate in (PILOTHOUSE, HELM))]
+        for metric in METRICS
+    ]
     return (
-        f"# A large repository, measured\n\n{report.machine()}. {versions} versions, {size:.0f} MB; {runs} run(s), "
-        f"reads: the best of {ROUNDS} in each; cells: "
-        "median of the runs (min..max) **x ratio to ours in the same run**.\n\n"
-        + report.table(["", OURS, HELM], rows)
+        f"# A large repository\n\n{report.machine()}. {versions} versions, {size:.0f} MB; {runs} run(s), "
+        f"reads: the minimum of {ROUNDS} in each; cells: "
+        "median of the runs (min..max) **x ratio to Pilothouse in the same run**.\n\n"
+        + report.table(["", PILOTHOUSE, HELM], rows)
         + "\n"
     )
 
@@ -208,7 +217,7 @@ def arguments() -> argparse.Namespace:
     own = ROOT / ".tools" / "helm"
     parser.add_argument("--helm", default=str(own) if own.exists() else shutil.which("helm"))
     parser.add_argument("--out", type=Path, help="write the Markdown here too")
-    parser.add_argument("--claims", type=Path, help="add what is claimed to this file")
+    parser.add_argument("--claims", type=Path, help="append the claims to this file")
     return parser.parse_args()
 
 
@@ -223,13 +232,13 @@ def main() -> int:
             (place / part).mkdir()
         write_repository(place / "repository", options.versions, options.helm)
         size = (place / "repository" / "index.yaml").stat().st_size / 1e6
-        with served(place / "repository") as host, streams.running(partial(Pilothouse, host)) as ours:
+        with served(place / "repository") as host, streams.running(partial(Pilothouse, host)) as pilothouse:
             helm = Helm(options.helm, place / "home")
-            ours.ask("POST", "/repos", {"name": "big", "url": f"http://{host}"})
+            pilothouse.request("POST", "/repos", {"name": "big", "url": f"http://{host}"})
             helm.run("repo", "add", "big", f"http://{host}")
             for run in range(options.runs):
                 change(place / "repository" / "index.yaml", run + 10)
-                measure(ours, helm, place, partial(_put, figures, run, options.versions))
+                measure(pilothouse, helm, place, partial(_put, figures, run, options.versions))
                 print(f"run {run + 1}", file=sys.stderr, flush=True)
     text = document(figures, options.versions, options.runs, size)
     print(text)

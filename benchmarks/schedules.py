@@ -1,10 +1,10 @@
-"""Schedules: a thousand jobs due in one second, and what schedules cost at rest.
+"""Schedules: a thousand jobs due in one second, and the cost of schedules at rest.
 
     python benchmarks/schedules.py [--jobs 1000] [--seconds 20] [--runs 3] [--out FILE]
 
 Each run starts three servers, one after another: one whose jobs are all due at the next minute, in which a task
-measures how late the loop is; one with the same jobs and schedules that are not due, and one without schedules, both
-at rest. Where the loop is late before the instant too, the machine has other work.
+measures the delay of the event loop; one with the same jobs and schedules that are not due, and one without schedules,
+both at rest. A delay before the instant too means that the machine is busy.
 """
 
 import argparse
@@ -75,7 +75,7 @@ def serving(jobs: int, schedule: object, *program: str | Path) -> Iterator[Serve
 
 @dataclass(frozen=True)
 class Burst:
-    """All jobs due at once: how late the loop was before and then, and the seconds until the last job has ended."""
+    """All jobs due at once: the delay of the loop before and during, and the seconds until the last job has ended."""
 
     before: Lag
     lag: Lag
@@ -101,7 +101,7 @@ def burst(jobs: int) -> Burst:
 
 
 def _ended(server: Server, due: int) -> int:
-    time.sleep(max(0.5, due + 1 - time.time()))  # each question costs the loop time, too
+    time.sleep(max(0.5, due + 1 - time.time()))  # each request delays the loop
     with urlopen(f"http://127.0.0.1:{server.port}/metrics", timeout=60) as response:
         for line in response.read().decode().splitlines():
             if line.startswith('pilothouse_processes{status="finished"}'):
@@ -117,7 +117,7 @@ class Rest:
 
 
 def rest(jobs: int, schedule: object, seconds: float) -> Rest:
-    """A server that has nothing to do."""
+    """Measures an idle server."""
     with serving(jobs, schedule) as server:
         time.sleep(5)
         before = procfs.wakeups([server.pid]), procfs.processor_seconds([server.pid])
@@ -136,7 +136,7 @@ def spread(values: Sequence[float], digits: int = 2) -> str:
 def document(jobs: int, bursts: Sequence[Burst], resting: dict[str, list[Rest]]) -> str:
     rows = [
         ["longest stall of the loop, ms", spread([one.lag.worst for one in bursts], 1)],
-        ["the same in the five seconds before, ms", spread([one.before.worst for one in bursts], 1)],
+        ["longest stall in the five seconds before, ms", spread([one.before.worst for one in bursts], 1)],
         ["stall of the loop, p99, ms", spread([one.lag.p99 for one in bursts], 1)],
         ["instant → the last job has ended, s", spread([one.last for one in bursts])],
     ]
@@ -150,7 +150,7 @@ def document(jobs: int, bursts: Sequence[Burst], resting: dict[str, list[Rest]])
 
 {jobs} jobs; {report.machine()}. `python benchmarks/schedules.py`.
 
-{report.table(["due in one second", "median (spread)"], rows)}
+{report.table(["due in one second", "median (range)"], rows)}
 
 {report.table(["at rest", *names], lines)}
 """
@@ -158,23 +158,25 @@ def document(jobs: int, bursts: Sequence[Burst], resting: dict[str, list[Rest]])
 
 def claimed(jobs: int, bursts: Sequence[Burst], resting: dict[str, list[Rest]]) -> list[Claim]:
     without, scheduled = resting.values()
-    more = [mine.memory - other.memory for mine, other in zip(scheduled, without, strict=True)]
+    more = [own.memory - other.memory for own, other in zip(scheduled, without, strict=True)]
     wakeups = [[one.wakeups for one in rests] for rests in (scheduled, without)]
     stalls = [one.lag.worst for one in bursts]
     return [
-        Claim("schedules", f"{jobs} jobs due in one second: the loop is late, at worst", "ms", stalls, bound=50),
-        Claim("schedules", f"memory of {jobs} schedules", "MiB", more, bound=2),
-        Claim("schedules", f"wakeups/s at rest, {jobs} schedules", "", wakeups[0], "without", wakeups[1], 1.2),
+        Claim("schedules", f"longest delay of the event loop, {jobs} jobs due in one second", "ms", stalls, target=50),
+        Claim("schedules", f"additional memory of {jobs} schedules", "MiB", more, target=2),
+        Claim(
+            "schedules", f"wakeups/s at rest, {jobs} schedules", "", wakeups[0], "without schedules", wakeups[1], 1.2
+        ),
     ]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="What schedules cost, due and at rest.")
+    parser = argparse.ArgumentParser(description="The cost of schedules, due and at rest.")
     parser.add_argument("--jobs", type=int, default=1000)
     parser.add_argument("--seconds", type=float, default=20, help="at rest")
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--out", type=Path, help="write the Markdown here too")
-    parser.add_argument("--claims", type=Path, help="add what is claimed to this file")
+    parser.add_argument("--claims", type=Path, help="append the claims to this file")
     options = parser.parse_args()
     os.environ.pop("TZ", None)
     schedules = {"without schedules": None, "with schedules": {"cron": "30 2 * * *", "timezone": "UTC"}}

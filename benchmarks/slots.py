@@ -1,11 +1,11 @@
-"""Anonymous callers fill helm's slots with slow templates: what an install, another address and a probe wait meanwhile.
+"""Waiting times of other callers while anonymous callers fill helm's slots with slow templates.
 
     python benchmarks/slots.py [--templates 200] [--addresses 1] [--timeout 5] [--runs 3] [--helm FILE] [--out FILE]
                                [--claims FILE]
 
-Each template generates RSA keys until `svc.helm.template-timeout` ends it. The clients have so many addresses
-(127.0.0.2 and on), whose callers take turns. The install is a real one, on the API server of the tests
-(KUBEBUILDER_ASSETS), by the same calls on the same server at rest and under load.
+Each template generates RSA keys until `svc.helm.template-timeout` ends it. `--addresses` is the number
+of client addresses (from 127.0.0.2 on). The install runs on the API server of the tests (KUBEBUILDER_ASSETS), with the
+same requests at rest and under load.
 """
 
 import argparse
@@ -146,23 +146,31 @@ def claimed(templates: int, runs: list[tuple[Waits, Waits, Counter[int]]]) -> li
 
     load = f"{templates} anonymous templates"
     return [
-        Claim("charts", f"{load}: an install takes longer by", "ms", [added(run) for run in runs], bound=1000),
-        Claim("charts", f"{load}: /healthz, p99", "ms", [run[1].probe[0] for run in runs], bound=100),
         Claim(
-            "charts", f"{load}: another address waits, template-timeouts", "", [run[1].other for run in runs], bound=2
+            "charts", f"additional time of an install during {load}", "ms", [added(run) for run in runs], target=1000
+        ),
+        Claim("charts", f"/healthz during {load}, p99", "ms", [run[1].probe[0] for run in runs], target=100),
+        Claim(
+            "charts",
+            f"template of another address during {load}",
+            "template-timeouts",
+            [run[1].other for run in runs],
+            target=2,
         ),
     ]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="What others wait while anonymous templates fill the slots of helm.")
+    parser = argparse.ArgumentParser(
+        description="Measures waiting times while anonymous templates fill the slots of helm."
+    )
     parser.add_argument("--templates", type=int, default=200)
     parser.add_argument("--addresses", type=int, default=1)
     parser.add_argument("--timeout", type=int, default=5, help="svc.helm.template-timeout, in seconds")
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--helm", default=str(ROOT / ".tools" / "helm"))
     parser.add_argument("--out", type=Path, help="write the Markdown here too")
-    parser.add_argument("--claims", type=Path, help="add what is claimed to this file")
+    parser.add_argument("--claims", type=Path, help="append the claims to this file")
     options = parser.parse_args()
     runs = [measure(options) for _ in range(options.runs)]
     text = document(options, runs)

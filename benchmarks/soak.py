@@ -1,9 +1,9 @@
-"""Half an hour of mixed traffic on all services: no error, memory and descriptors flat, and how late the loop was.
+"""Half an hour of mixed traffic on all services: errors, growth of memory and descriptors, delay of the event loop.
 
     python benchmarks/soak.py [--seconds 1800] [--out FILE]
 
-With an API server to test with (KUBEBUILDER_ASSETS) releases are changed and read as well. Only loopback is used. It
-ends with 1 where there was an error or something grew.
+With an API server for tests (KUBEBUILDER_ASSETS) releases are changed and read as well. Only loopback is used. The exit
+code is 1 if there was an error or a resource grew.
 """
 
 import argparse
@@ -39,11 +39,11 @@ from models import VERSION  # noqa: E402
 
 SAMPLE = 2.0
 WARM_UP = 0.2
-"""The part of the run after which memory counts: caches and the allocator's arenas are full then."""
+"""The part of the run before memory counts: until then caches and the allocator's arenas fill."""
 EDGES = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 """Milliseconds: the histogram's bounds."""
 GROWTH, GROWTH_PART = 3.0, 0.04
-"""MiB, and part of what it has: so much more at the end than after the warm-up is noise."""
+"""MiB, and part of the value after the warm-up: smaller growth is noise."""
 
 
 @dataclass
@@ -62,7 +62,7 @@ class Watch:
     pid: int
     samples: list[Sample] = field(default_factory=list)
     waited: float = 0.0
-    """Seconds that the loop was ready to go on, and others had the processors."""
+    """Seconds in which the loop was ready to run, but no processor was free."""
 
     def run(self, over: threading.Event) -> None:
         begun = time.monotonic()
@@ -80,7 +80,7 @@ class Watch:
 
 @dataclass
 class Soaked:
-    """All that a run came to."""
+    """The results of a run."""
 
     seconds: float
     tally: Tally
@@ -90,7 +90,7 @@ class Soaked:
     has_cluster: bool
 
     def grown(self) -> dict[str, tuple[float, float, float]]:
-        """Of each figure: its slope an hour, and the medians of the first and the last quarter after the warm-up."""
+        """Returns for each figure the slope per hour, and the medians of the first and last quarter."""
         warm = self.watch.warm
         quarter = max(1, len(warm) // 4)
         found = {}
@@ -102,7 +102,7 @@ class Soaked:
         return found
 
     def faults(self, growth: float = GROWTH) -> list[str]:
-        """Why the run is not a good one; nothing where it is. `growth`: MiB that are noise."""
+        """Returns the reasons why the run failed, or nothing. Growth of less than `growth` MiB is noise."""
         found = [f"{len(self.tally.errors)} errors, the first: {self.tally.errors[0]}"] if self.tally.errors else []
         for name, (_, first, last) in self.grown().items():
             most = max(growth, GROWTH_PART * first) if name in ("rss", "pss") else 8
@@ -131,7 +131,7 @@ def staged(place: Path, with_cluster: bool) -> Iterator[tuple[Server, bool]]:
             cluster.namespace(Releaser.namespace)
             svc["kube"] = {"kubeconfig": str(cluster.kubeconfig)}
         log = {"stdout-logfile": str(place / "p.log"), "log-max-bytes": "64KB"}
-        chatty = "while :; do echo $(date) said something; sleep 0.2; done"
+        chatty = "while :; do echo $(date) served a request; sleep 0.2; done"
         processes: dict[str, Any] = {name: {"command": "sleep 1000", "auto-start": True} for name in PROCESSES}
         processes["p0"] = {"command": ["sh", "-c", chatty], "auto-start": True, **log}
         config = {"supervisor": {"processes": processes}, "tracker": {"retain-runs": 20}, "svc": svc}
@@ -174,7 +174,7 @@ def endpoints(tally: Tally) -> str:
         ordered = sorted(1000 * one for one in took)
         figures = [percentile(ordered, part) for part in (0.5, 0.99)]
         rows.append([name, str(len(ordered)), *(f"{one:.1f}" for one in (*figures, ordered[-1]))])
-    return report.table(["asked", "times", "p50, ms", "p99, ms", "worst, ms"], rows)
+    return report.table(["operation", "requests", "p50, ms", "p99, ms", "worst, ms"], rows)
 
 
 def histogram(lag: Sequence[float]) -> str:
@@ -184,7 +184,7 @@ def histogram(lag: Sequence[float]) -> str:
         bound = f"{before} to {edge}" if edge else f"above {before}"
         rows.append([bound, str(counts[edge]), f"{100 * counts[edge] / len(lag):.3f} %"])
         before = edge
-    return report.table(["/healthz, asked every 20 ms: ms", "answers", ""], rows)
+    return report.table(["/healthz, requested every 20 ms: ms", "responses", "share"], rows)
 
 
 def growth(soaked: Soaked) -> str:
@@ -193,31 +193,31 @@ def growth(soaked: Soaked) -> str:
         [titles[name], f"{first:.1f}", f"{last:.1f}", f"{slope:+.2f}"]
         for name, (slope, first, last) in soaked.grown().items()
     ]
-    return report.table(["", "after the warm-up", "at the end", "slope, an hour"], rows)
+    return report.table(["", "after the warm-up", "at the end", "slope per hour"], rows)
 
 
 def document(soaked: Soaked, helm: str) -> str:
     tally, faults = soaked.tally, soaked.faults()
     lag, waited = sorted(soaked.lag), soaked.watch.waited
-    verdict = "**good**: no error, nothing grew" if not faults else f"**not good**: {'; '.join(faults)}"
+    verdict = "**passed**: no error, no growth" if not faults else f"**failed**: {'; '.join(faults)}"
     with_what = f"{helm}, with a Kubernetes API server" if soaked.has_cluster else f"{helm}, without a cluster"
     return "\n".join([
-        "# The soak", "",
+        "# Soak test", "",
         f"{report.machine()}. Pilothouse {VERSION}, Tornado {tornado.version}, SQLite {sqlite3.sqlite_version}, "
         f"{with_what}. {soaked.seconds:.0f} s of mixed traffic: {tally.count} requests "
         f"({tally.count / soaked.seconds:.0f} a second), {tally.events} events of streams. The clients share the "
-        "machine, and one interpreter: what they saw is slower than what was answered.", "",
+        "machine and one interpreter, so their durations are longer than those of the server.", "",
         f"Errors: {len(tally.errors)}. Verdict: {verdict}.", "",
         *(f"- `{one}`" for one in tally.errors[:10]), "",
         "## Memory, descriptors, threads", "",
-        f"Medians of the first and the last quarter after a warm-up of {100 * WARM_UP:.0f} %; the slope is a line "
-        "through all samples between.", "", growth(soaked), "",
-        "## How late the loop is", "",
-        f"Asked by a process of its own; a late answer makes the following ones late too, and all count. p50 "
+        f"Medians of the first and the last quarter after a warm-up of {100 * WARM_UP:.0f} %; the slope is that "
+        "of a line through all samples between them.", "", growth(soaked), "",
+        "## Delay of the event loop", "",
+        f"Measured by a separate process; a late response delays the following ones, and all count. p50 "
         f"{percentile(lag, 0.5):.1f} ms, p99 {percentile(lag, 0.99):.1f} ms, worst {lag[-1]:.1f} ms. For "
-        f"{waited:.0f} s ({100 * waited / soaked.seconds:.1f} %) the loop could have gone on, had a processor been "
-        "free (helms, the API server, the clients and whatever else ran have the same ones).", "",
-        histogram(lag), "", "## What was asked", "", endpoints(tally), "",
+        f"{waited:.0f} s ({100 * waited / soaked.seconds:.1f} %) the loop was ready to run, but no processor was "
+        "free (helm processes, the API server, the clients and other programs share the processors).", "",
+        histogram(lag), "", "## Operations", "", endpoints(tally), "",
     ])  # fmt: skip
 
 

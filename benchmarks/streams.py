@@ -2,8 +2,8 @@
 
     python benchmarks/streams.py [--streams 1000,10000] [--runs 3] [--events 10] [--stalled 20] [--out FILE]
 
-An event of ours is a report that is posted, stored and judged; one of nchan's is the same bytes, posted. nginx and its
-module nchan are found where Debian's nginx-light and libnginx-mod-nchan put them. Only loopback is used.
+For Pilothouse an event is a report that is posted, stored and judged; for nchan it is a message of the same size. nginx
+and its module nchan are those of Debian's nginx-light and libnginx-mod-nchan. Only loopback is used.
 """
 
 import argparse
@@ -30,25 +30,25 @@ from benchmarks.candidates import ROOT, free_port, until
 from benchmarks.claims import Claim
 from benchmarks.listeners import Listeners
 from benchmarks.loop_lag import Lag, lag
-from benchmarks.report import OURS, Figures, Metric
+from benchmarks.report import PILOTHOUSE, Figures, Metric
 
 NCHAN = Path("/usr/lib/nginx/modules/ngx_nchan_module.so")
 JUNIT = b'<testsuite name="s"><testcase classname="c" name="a"/><testcase classname="c" name="b"/></testsuite>'
 
 METRICS = (
-    Metric("posted_last", "event posted → last client has it, ms (median)", 1),
-    Metric("first_last", "first client has it → last client has it, ms (median)", 1),
-    Metric("processor", "processor time of an event for each stream, µs", 1),
-    Metric("lag", "how late the loop is meanwhile, ms (p99)", 2),
-    Metric("stall", "how late the loop is meanwhile, ms (worst)", 1),
-    Metric("memory", "memory for each open stream, KiB (RSS)", 1),
-    Metric("memory_after", "memory for each open stream after the events, KiB (RSS)", 1),
-    Metric("opening", "all opened, 200 at a time, s", 2),
-    Metric("opening_stall", "how late the loop is meanwhile, ms (worst)", 1),
+    Metric("posted_last", "event posted → the last client has it, ms (median)", 1),
+    Metric("first_last", "the first client has it → the last client has it, ms (median)", 1),
+    Metric("processor", "processor time of an event per stream, µs", 1),
+    Metric("lag", "delay of the event loop meanwhile, ms (p99)", 2),
+    Metric("stall", "delay of the event loop meanwhile, ms (worst)", 1),
+    Metric("memory", "memory per open stream, KiB (RSS)", 1),
+    Metric("memory_after", "memory per open stream after the events, KiB (RSS)", 1),
+    Metric("opening", "time to open all streams, 200 at a time, s", 2),
+    Metric("opening_stall", "delay of the event loop while all are opened, ms (worst)", 1),
 )
 STALLED = (
-    Metric("flood", "events each stalled client was owed, MiB", 2),
-    Metric("growth", "memory that {n} stalled clients cost at most, MiB (RSS)", 1),
+    Metric("flood", "unsent events of each stalled client, MiB", 2),
+    Metric("growth", "maximum memory of {n} stalled clients, MiB (RSS)", 1),
     Metric("left", "streams of stalled clients that are still open", 0),
 )
 
@@ -57,7 +57,7 @@ Made = TypeVar("Made", bound="Hub")
 
 
 class Hub(ABC):
-    """One that streams to many: its `port`, the path of its stream, and how something is published."""
+    """A server that streams to many clients: its port, the path of its stream, and how to publish an event."""
 
     name: str
     stream: str
@@ -82,7 +82,7 @@ class Hub(ABC):
         return 1024 * procfs.memory(self.pids())[1]
 
     def is_starting(self) -> bool:
-        """Whether it still has others look around for it, whose memory is theirs."""
+        """Whether helper processes of its start still run."""
         return False
 
     def lag(self) -> Lag | None:
@@ -103,7 +103,7 @@ class Hub(ABC):
 
 
 class Pilothouse(Hub):
-    name = OURS
+    name = PILOTHOUSE
     stream = "/tracker/api/v1/events"
     settings: Mapping[str, Any] = {"server": {"max-streams": 20_000}}
 
@@ -115,7 +115,7 @@ class Pilothouse(Hub):
         return [sys.executable, str(ROOT / "benchmarks" / "loop_lag.py"), str(self.place / "lag"), *options]
 
     def pids(self) -> list[int]:
-        """It alone: a helm that it looks at for a moment is not what it holds."""
+        """Returns only the server's pid: short helm processes do not count as its memory."""
         assert self.process
         return [self.process.pid]
 
@@ -195,7 +195,7 @@ def running(kind: Callable[[Path], Made]) -> Iterator[Made]:
 def measure(kind: type[Hub], streams: int, events: int, record: Callable[[str, float], None]) -> None:
     with running(kind) as hub:
         hub.publish(0)
-        until(lambda: not hub.is_starting(), 60, "the end of what it looks at when it starts")
+        until(lambda: not hub.is_starting(), 60, "the end of the server's start")
         hub.lag()
         before = hub.memory()
         with Listeners(hub.port, hub.stream, streams) as listeners:
@@ -203,12 +203,14 @@ def measure(kind: type[Hub], streams: int, events: int, record: Callable[[str, f
             if late := hub.lag():
                 record("opening_stall", late.worst)
             record("memory", (hub.memory() - before) / streams)
-            _tell(hub, listeners, events, streams, record)
+            _publish_events(hub, listeners, events, streams, record)
             record("memory_after", (hub.memory() - before) / streams)
 
 
-def _tell(hub: Hub, listeners: Listeners, events: int, streams: int, record: Callable[[str, float], None]) -> None:
-    """Event after event."""
+def _publish_events(
+    hub: Hub, listeners: Listeners, events: int, streams: int, record: Callable[[str, float], None]
+) -> None:
+    """Publishes events one after another, and records when the clients received them."""
     posted, spread, pids = [], [], hub.pids()
     hub.lag()
     processor = procfs.processor_seconds(pids)
@@ -231,7 +233,7 @@ def flood(stalled: int, record: Callable[[str, float], None]) -> None:
     """Clients that do not read, and events until all clients are dropped or all events are sent."""
     with running(Pilothouse) as hub:
         hub.publish(0)
-        until(lambda: not hub.is_starting(), 60, "the end of what it looks at when it starts")
+        until(lambda: not hub.is_starting(), 60, "the end of the server's start")
         before, most, sent = hub.memory(), 0.0, 0
         clients = [_stall(hub) for _ in range(stalled)]
         for number in range(1, FLOOD + 1):
@@ -273,15 +275,16 @@ def document(figures: Figures, sizes: Sequence[int], kinds: Sequence[type[Hub]],
         for metric in METRICS
         for size in sizes
     ]
-    rest = [[metric.title.format(n=options.stalled), figures.cell(metric, 0, OURS)] for metric in STALLED]
+    rest = [[metric.title.format(n=options.stalled), figures.cell(metric, 0, PILOTHOUSE)] for metric in STALLED]
     parts = [
-        "# The run stream, measured",
+        "# The run stream",
         f"{report.machine()}. {options.runs} run(s) of {options.events} events; cells: median of the runs (min..max) "
-        "**x ratio to ours in the same run**. Pilothouse stores and judges a report per event; nchan forwards bytes.",
+        "**x ratio to Pilothouse in the same run**. Pilothouse stores and judges a report per event; nchan only "
+        "forwards messages.",
         report.table(["", "streams", *names], rows),
     ]
     if options.stalled:
-        parts += ["## Clients that do not read", report.table(["", "ours"], rest)]
+        parts += ["## Clients that do not read", report.table(["", PILOTHOUSE], rest)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -290,10 +293,10 @@ def claimed(figures: Figures, size: int) -> list[Claim]:
         return claims.measured(figures, metric, size, "streams", f"{text}, {size} streams", unit, **more)
 
     return [
-        *of("posted_last", "report posted → the last client has its event", "ms", beside="nchan", bound=2.0),
-        *of("memory", "memory for each stream", "KiB", beside="nchan", bound=1.0),
-        *of("stall", "the loop is late meanwhile, at worst", "ms", bound=20.0),
-        *of("opening_stall", "the loop is late while all are opened, at worst", "ms"),
+        *of("posted_last", "report posted → the last client has the event", "ms", reference="nchan", target=2.0),
+        *of("memory", "memory per stream", "KiB", reference="nchan", target=1.0),
+        *of("stall", "longest delay of the event loop while events are sent", "ms", target=20.0),
+        *of("opening_stall", "longest delay of the event loop while the streams are opened", "ms"),
     ]
 
 
@@ -304,7 +307,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--events", type=int, default=10, help="in each run")
     parser.add_argument("--stalled", type=int, default=20, help="clients that do not read; 0: none")
     parser.add_argument("--out", type=Path, help="write the Markdown here too")
-    parser.add_argument("--claims", type=Path, help="add what is claimed to this file")
+    parser.add_argument("--claims", type=Path, help="append the claims to this file")
     return parser.parse_args()
 
 
@@ -318,7 +321,7 @@ def main() -> int:
                 measure(kind, size, options.events, lambda key, value: figures.put(run, key, size, kind.name, value))  # noqa: B023 (called at once)
                 print(f"run {run + 1}: {kind.name}, {size} streams", file=sys.stderr, flush=True)
     if options.stalled:
-        flood(options.stalled, lambda key, value: figures.put(0, key, 0, OURS, value))
+        flood(options.stalled, lambda key, value: figures.put(0, key, 0, PILOTHOUSE, value))
     text = document(figures, sizes, kinds, options)
     print(text)
     if options.out:

@@ -2,9 +2,9 @@
 
     python benchmarks/supervision.py [--quick] [--install] [--children 1,100,500] [--runs 3] [--out FILE]
 
-"Running" is the child's own word. Peers that are not installed are named so; --install fetches them into a cache of
-their own (runit by apt-get). Only loopback is used, and whatever is started is ended. It exits non-zero only if ours
-fails to do what it is asked; a goal that is missed is told in the table.
+A child reports itself when it executes. Peers that are not installed are listed as such; --install downloads them into
+a separate cache (runit with apt-get). Only loopback is used, and every started process is ended. The exit code is
+non-zero only if Pilothouse fails; missed targets are marked in the table.
 """
 
 import argparse
@@ -30,7 +30,7 @@ CANDIDATES: tuple[type[Candidate], ...] = (Pilothouse, Supervisord, Runit, Pm2)
 
 
 class Benchmark:
-    """All runs of all candidates; `figures` and `failures` are what came of them."""
+    """All runs of all candidates; the results are in `figures` and `failures`."""
 
     def __init__(
         self, kinds: Sequence[type[Candidate]], sizes: Sequence[int], effort: trial.Effort, place: Path
@@ -44,7 +44,7 @@ class Benchmark:
         self.failures: list[tuple[str, str]] = []
 
     def run(self, number: int) -> None:
-        """Each candidate with each N; who comes first changes from run to run."""
+        """Runs each candidate with each number of children; the order rotates from run to run."""
         self._limits(number)
         for size in self.sizes:
             turn = number % len(self.kinds) if self.kinds else 0
@@ -72,7 +72,7 @@ class Benchmark:
         say(f"run {number + 1}: {kind.name}, {size} children: {time.monotonic() - begin:.1f} s")
 
     def idle(self) -> None:
-        """All candidates idle at the same time, once for each N."""
+        """Measures all idle candidates at the same time, once for each number of children."""
         for size in self.sizes:
             with ExitStack() as stack:
                 stages = [stage for kind in self.kinds if (stage := self._resting(stack, kind, size))]
@@ -120,52 +120,57 @@ def document(benchmark: Benchmark, absent: Sequence[tuple[str, str]], pages: Seq
         for kind in benchmark.kinds
     ]
     parts = [
-        "# Supervision, measured",
-        f"{report.machine()}. {runs} run(s); cells: median of the runs (min..max) **x ratio to ours in the same run**. "
-        f"Child: {benchmark.child}; 'executing' is its own word. Idleness is measured once.",
+        "# Supervision",
+        f"{report.machine()}. {runs} run(s); cells: median (min..max) **x ratio to Pilothouse in the same run**. "
+        f"Child: {benchmark.child}; it reports itself when it executes. The idle state is measured once.",
         "\n".join(versions + [f"- {name}: not installed: {reason}" for name, reason in absent]),
         report.comparison(benchmark.figures, benchmark.sizes, names),
-        "## The raw limits",
+        "## Limits of the machine",
         report.limits(benchmark.figures, max(benchmark.sizes)),
     ]
     if pages:
-        parts += ["## A page of the history", paging.table(pages)]
+        parts += ["## Pages of the history", paging.table(pages)]
     if Pilothouse in benchmark.kinds:
-        parts += ["## Goals", claims.shown(claimed(benchmark))]
+        parts += ["## Targets", claims.claims_table(claimed(benchmark))]
     if benchmark.failures:
         parts += ["## Failures", "\n".join(f"- {name}: {what}" for name, what in benchmark.failures)]
     return "\n\n".join(parts) + "\n"
 
 
 _LAUNCH, _STOP = 1 / 5, 0.25 / 31
-"""Our goals over what the peers took on the machine for which they were set: a slower one is slower for all."""
+"""Targets relative to the peers' values on the machine where they were set, so that they hold on slower machines."""
 
 
 def claimed(benchmark: Benchmark) -> list[Claim]:
-    """For the largest number of children."""
+    """Returns the claims for the largest number of children."""
     size = max(benchmark.sizes)
 
     def of(metric: str, text: str, unit: str, **more: Any) -> list[Claim]:
-        return claims.measured(
-            benchmark.figures, metric, size, "supervision", f"{text}, {size} processes", unit, **more
-        )
+        return claims.measured(benchmark.figures, metric, size, "supervision", text.format(n=size), unit, **more)
 
     return [
-        *of("crash", "kill -9 of one → its replacement executes", "ms", beside="runit", bound=1.0),
-        *of("crash", "the same", "ms", beside="supervisord"),
-        *of("start", "start all → all execute", "s", bound=1.0),
-        *of("start", "the same", "s", beside="supervisord"),
-        *of("launch", "launch → all execute", "s", bound=1.0),
-        *of("launch", "the same", "s", beside="supervisord", bound=_LAUNCH),
-        *of("stop", "stop all → the last is gone", "s", bound=0.25),
-        *of("stop", "the same", "s", beside="pm2", bound=_STOP),
-        *of("status_many", "status of all, 8 clients", "answers/s", beside="supervisord", bound=20.0, at_least=True),
-        *of("busy_p99", "a status while all stop and start, p99", "ms", bound=50.0),
-        *of("busy_p99", "the same", "ms", beside="supervisord"),
-        *of("idle_cpu", "processor when idle", "%", bound=0.02),
-        *of("pss", "memory, PSS", "MiB", beside="pm2"),
-        *of("rss", "memory, RSS (60 MB)", "MiB", bound=57.2),
-        *of("rss_after", "memory after all this, RSS (60 MB)", "MiB", bound=57.2),
+        *of("crash", "kill -9 of one of {n} processes → its replacement executes", "ms", reference="runit", target=1.0),
+        *of("crash", "kill -9 of one of {n} processes → its replacement executes", "ms", reference="supervisord"),
+        *of("start", "start {n} processes → all execute", "s", target=1.0),
+        *of("start", "start {n} processes → all execute", "s", reference="supervisord"),
+        *of("launch", "launch of the supervisor → {n} processes execute", "s", target=1.0),
+        *of("launch", "launch of the supervisor → {n} processes execute", "s", reference="supervisord", target=_LAUNCH),
+        *of("stop", "stop {n} processes → the last has ended", "s", target=0.25),
+        *of("stop", "stop {n} processes → the last has ended", "s", reference="pm2", target=_STOP),
+        *of(
+            "status_many",
+            "status of all {n} processes, 8 clients",
+            "requests/s",
+            reference="supervisord",
+            target=20.0,
+            is_minimum=True,
+        ),
+        *of("busy_p99", "status of one process while {n} stop and start, p99", "ms", target=50.0),
+        *of("busy_p99", "status of one process while {n} stop and start, p99", "ms", reference="supervisord"),
+        *of("idle_cpu", "processor time when idle, {n} processes", "%", target=0.02),
+        *of("pss", "memory (PSS), {n} processes", "MiB", reference="pm2"),
+        *of("rss", "memory (RSS), {n} processes; the limit is 60 MB", "MiB", target=57.2),
+        *of("rss_after", "memory (RSS) after all measurements, {n} processes", "MiB", target=57.2),
     ]
 
 
@@ -178,7 +183,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="one run, fewer samples")
     parser.add_argument("--install", action="store_true", help="fetch the peers first")
     parser.add_argument("--out", type=Path, help="write the Markdown here too")
-    parser.add_argument("--claims", type=Path, help="add what is claimed to this file")
+    parser.add_argument("--claims", type=Path, help="append the claims to this file")
     return parser.parse_args()
 
 

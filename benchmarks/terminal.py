@@ -2,8 +2,8 @@
 
     python benchmarks/terminal.py [--install] [--processes 500] [--runs 11] [--out FILE]
 
-Both servers run the same children at once; each run calls both commands, in turn. `--help` is what each takes without
-a server. Memory is the maximum resident size of the command, as the kernel counts it.
+Both servers run the same children at the same time; each run calls both commands, one after another. `--help` shows the
+cost without a server. Memory is the maximum resident size of the command, as the kernel reports it.
 """
 
 import argparse
@@ -52,17 +52,17 @@ def call(command: Sequence[str]) -> tuple[float, float]:
     return float(seconds) * 1000, float(kib) / 1024
 
 
-def measure(ours: Trial, theirs: Trial, size: int, runs: int) -> list[Claim]:
+def measure(pilothouse: Trial, supervisord: Trial, size: int, runs: int) -> list[Claim]:
     found = []
     pairs = [
-        (f"status of {size} processes", ctl(ours, "status"), supervisorctl(theirs, "status")),
-        ("--help", ctl(ours, "--help"), supervisorctl(theirs, "--help")),
+        (f"status of {size} processes", ctl(pilothouse, "status"), supervisorctl(supervisord, "status")),
+        ("--help", ctl(pilothouse, "--help"), supervisorctl(supervisord, "--help")),
     ]
     for text, *commands in pairs:
         values = [[call(command) for command in commands] for _ in range(runs)]
-        for index, (what, unit, bound) in enumerate((("time", "ms", 1.0), ("memory", "MiB", 1.0))):
-            mine, other = ([run[who][index] for run in values] for who in (0, 1))
-            found.append(Claim("terminal", f"{text}, {what}", unit, mine, "supervisorctl", other, bound))
+        for index, (what, unit, target) in enumerate((("time", "ms", 1.0), ("memory", "MiB", 1.0))):
+            own, other = ([run[program][index] for run in values] for program in (0, 1))
+            found.append(Claim("terminal", f"{text}, {what}", unit, own, "supervisorctl", other, target))
     return found
 
 
@@ -72,7 +72,7 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=500)
     parser.add_argument("--runs", type=int, default=11)
     parser.add_argument("--out", type=Path, help="write the Markdown here too")
-    parser.add_argument("--claims", type=Path, help="add what is claimed to this file")
+    parser.add_argument("--claims", type=Path, help="append the claims to this file")
     options = parser.parse_args()
     if options.install and Supervisord.missing():
         Supervisord.install()
@@ -81,14 +81,14 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="ph-bench-") as place:
         program, _ = children.build(Path(place))
         with (
-            staged(Pilothouse, program, options.processes) as ours,
-            staged(Supervisord, program, options.processes) as theirs,
+            staged(Pilothouse, program, options.processes) as pilothouse,
+            staged(Supervisord, program, options.processes) as supervisord,
         ):
-            for trial in (ours, theirs):
+            for trial in (pilothouse, supervisord):
                 trial.launch()
-            found = measure(ours, theirs, options.processes, options.runs)
-    head = f"# The terminal, measured\n\n{report.machine()}. {options.runs} calls of each, in turn."
-    text = f"{head}\n\n{claims.shown(found)}\n"
+            found = measure(pilothouse, supervisord, options.processes, options.runs)
+    head = f"# The command line\n\n{report.machine()}. {options.runs} calls of each command."
+    text = f"{head}\n\n{claims.claims_table(found)}\n"
     print(text)
     if options.out:
         options.out.write_text(text)

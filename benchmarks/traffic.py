@@ -22,14 +22,14 @@ PROCESSES = tuple(f"p{number}" for number in range(6))
 SHARDS = 4
 CASES = 200
 CHARTS_SLOWER = 3
-"""A helm takes half a second of a processor."""
+"""A helm process takes half a second of processor time."""
 
 Weighted = Sequence[tuple[int, Callable[[], object]]]
 
 
 @dataclass
 class Tally:
-    """What all clients saw: seconds of each kind of request, and everything that should not have been."""
+    """The measurements of all clients: seconds of each kind of request, and errors."""
 
     took: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     errors: list[str] = field(default_factory=list)
@@ -51,7 +51,7 @@ class Client:
         self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
 
     def work(self) -> Weighted:
-        """What it does, each with its weight."""
+        """Returns the operations with their weights."""
         raise NotImplementedError
 
     def run(self, over: threading.Event) -> None:
@@ -65,21 +65,21 @@ class Client:
                 self._connection.close()
         self._connection.close()
 
-    def ask(
+    def request(
         self, name: str, method: str, path: str, body: bytes | None = None, may: tuple[int, ...] = (200,), **more: str
     ) -> bytes:
         begun = time.perf_counter()
         headers = {**(KEY if method != "GET" else {}), **{key.replace("_", "-"): value for key, value in more.items()}}
         self._connection.request(method, path, body, headers)
         response = self._connection.getresponse()
-        said = response.read()
+        content = response.read()
         self.tally.took[name].append(time.perf_counter() - begun)
         if response.status not in may:
-            self.tally.errors.append(f"{name}: {method} {path} {response.status} {said[:200]!r}")
-        return said
+            self.tally.errors.append(f"{name}: {method} {path} {response.status} {content[:200]!r}")
+        return content
 
     def say(self, name: str, method: str, path: str, what: Any, may: tuple[int, ...] = (200,)) -> bytes:
-        return self.ask(name, method, path, json.dumps(what).encode(), may, Content_Type="application/json")
+        return self.request(name, method, path, json.dumps(what).encode(), may, Content_Type="application/json")
 
 
 class Reader(Client):
@@ -100,7 +100,7 @@ class Reader(Client):
         ]
 
     def get(self, name: str, path: str) -> None:
-        self.ask(name, "GET", path)
+        self.request(name, "GET", path)
 
 
 class Operator(Client):
@@ -109,11 +109,11 @@ class Operator(Client):
     def work(self) -> Weighted:
         return [
             (2, lambda: self.move("start")), (2, lambda: self.move("stop")), (1, lambda: self.move("restart")),
-            (1, lambda: self.ask("group start", "POST", f"{API}/processes/group/start", may=(200, 404, 409))),
+            (1, lambda: self.request("group start", "POST", f"{API}/processes/group/start", may=(200, 404, 409))),
         ]  # fmt: skip
 
     def move(self, verb: str) -> None:
-        self.ask(verb, "POST", f"{API}/processes/{verb}/{self.chance.choice(PROCESSES)}", may=(200, 400, 404, 409))
+        self.request(verb, "POST", f"{API}/processes/{verb}/{self.chance.choice(PROCESSES)}", may=(200, 400, 404, 409))
 
 
 class Builder(Client):
@@ -153,35 +153,35 @@ class Builder(Client):
         self.last = self._sent("upload")
 
     def _sent(self, name: str) -> str:
-        said = self.ask(name, "POST", f"{API}/ingest", self.body, (201,), Content_Type=FORM["Content-Type"])
-        return str(json.loads(said)["runId"])
+        content = self.request(name, "POST", f"{API}/ingest", self.body, (201,), Content_Type=FORM["Content-Type"])
+        return str(json.loads(content)["runId"])
 
     def again(self) -> None:
-        """The same once more, as after a broken connection."""
+        """Repeats the last upload, as a client does after a broken connection."""
         if self.last:
             self.last = self._sent("upload again")
 
     def gate(self) -> None:
         if self.last:
-            self.ask("gate", "GET", f"{API}/runs/{self.last}/quality-gate", may=(200, 404))
+            self.request("gate", "GET", f"{API}/runs/{self.last}/quality-gate", may=(200, 404))
 
     def badge(self) -> None:
         name = self.chance.choice(["coverage", "pass", "flaky"])
-        self.ask("badge", "GET", f"/badge/{self.chance.randint(1, len(PROJECTS))}/{name}.svg", may=(200, 404))
+        self.request("badge", "GET", f"/badge/{self.chance.randint(1, len(PROJECTS))}/{name}.svg", may=(200, 404))
 
     def runs(self) -> None:
-        self.ask("projects", "GET", f"{API}/projects")
+        self.request("projects", "GET", f"{API}/projects")
 
     def run_page(self) -> None:
         if self.last:
-            self.ask("page: run", "GET", f"/runs/{self.last}", may=(200, 404))
+            self.request("page: run", "GET", f"/runs/{self.last}", may=(200, 404))
 
     def flaky(self) -> None:
         if self.last:
-            self.ask("run", "GET", f"{API}/runs/{self.last}", may=(200, 404))
+            self.request("run", "GET", f"{API}/runs/{self.last}", may=(200, 404))
 
     def board(self) -> None:
-        self.ask("page: project", "GET", "/projects/1", may=(200, 404))
+        self.request("page: project", "GET", "/projects/1", may=(200, 404))
 
 
 class Charter(Client):
@@ -195,11 +195,11 @@ class Charter(Client):
             (4, lambda: self.say("pull", "POST", f"{API}/repos/pull", {"chart": "lab/tint"})),
             (6, lambda: self._got("chart list", f"{API}/repos/lab/charts")),
             (3, lambda: self._got("repositories", f"{API}/repos")),
-            (2, lambda: self.ask("repository update", "POST", f"{API}/repos/lab/update")),
+            (2, lambda: self.request("repository update", "POST", f"{API}/repos/lab/update")),
         ]
 
     def _got(self, name: str, path: str) -> None:
-        self.ask(name, "GET", path)
+        self.request(name, "GET", path)
 
 
 class Releaser(Client):
@@ -225,14 +225,14 @@ class Releaser(Client):
         self.say("upgrade", "PUT", f"{API}/releases/{self._one()}?namespace={self.namespace}", fields, (200, 201))
 
     def uninstall(self) -> None:
-        self.ask("uninstall", "DELETE", f"{API}/releases/{self._one()}?namespace={self.namespace}", may=(204, 404))
+        self.request("uninstall", "DELETE", f"{API}/releases/{self._one()}?namespace={self.namespace}", may=(204, 404))
 
     def _read(self, name: str, path: str) -> None:
-        self.ask(name, "GET", path, may=(200, 404))
+        self.request(name, "GET", path, may=(200, 404))
 
 
 class Listener(Client):
-    """Opens a stream, hears it for a while, and leaves; some leave without having read anything."""
+    """Opens a stream, reads it for a while and closes it; some clients close it without reading."""
 
     def work(self) -> Weighted:
         return [
@@ -259,7 +259,7 @@ class Listener(Client):
 
 
 def clients(port: int, tally: Tally, has_cluster: bool) -> list[Client]:
-    """Everybody, with seeds of their own."""
+    """Returns all clients, each with its own seed."""
     crowd: list[Client] = [Reader(port, tally, 0.05, seed) for seed in range(3)]
     crowd += [Operator(port, tally, 0.3, seed) for seed in range(2)]
     crowd += [Builder(port, tally, 0.15, seed) for seed in range(2)]

@@ -38,7 +38,7 @@ QUICK = Effort(crashes=20, crash_seconds=2.5, one_client=0.4, many_clients=0.6, 
 
 
 class Trial:
-    """A launched supervisor and what we know of its children."""
+    """A launched supervisor and its children."""
 
     def __init__(self, kind: type[Candidate], directory: Path, program: Path, children: int) -> None:
         self.words = Words(directory / "words")
@@ -124,7 +124,7 @@ def _tail(log: Path) -> str:
 
 
 def measure(trial: Trial, effort: Effort, record: Record) -> None:
-    """Everything but idleness, each figure recorded as soon as it is known."""
+    """Measures everything except the idle state; each figure is recorded as soon as it is known."""
     record("launch", trial.launch())
     trial.rest(0.3)
     trial.verify()
