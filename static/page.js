@@ -7,6 +7,7 @@ import { closeToast } from "./toast.js";
 const TOPICS = { status: ["process", "processName"], runs: ["project", "projectId"] };
 const POLL_MS = 5000; // values without events
 const CHECK_MS = 30000; // all other pages: only polling detects a silently dead connection
+const RETRY_MS = 2500;
 const TIMEOUT_MS = 10000;
 const MIN_INTERVAL_MS = 1000;
 const UNRELATED_MS = 10000; // events of other processes and projects
@@ -19,6 +20,8 @@ let busy = false;
 let missed = false; // a refresh was due while the page was hidden
 let version = "";
 let offlineSince = 0;
+let offlineTimer = null;
+let lostFocus = null; // a button that was disabled while it had the focus
 const states = new Map();
 
 export function forgetVersion() { version = ""; }
@@ -43,14 +46,22 @@ async function refresh() {
   last = Date.now();
   const url = location.href;
   try {
+    if (!document.querySelector("[data-live]")) { await probe(); return; }
     const headers = { Accept: "text/html", "If-None-Match": version };
     const response = await fetch(url, { headers, signal: AbortSignal.timeout(TIMEOUT_MS) });
     if (response.redirected || [401, 403, 404].includes(response.status)) location.reload(); // no longer readable for this caller
     else if (response.ok && url === location.href) await show(response);
     setState("page", response.status < 500 ? "on" : "off");
-  } catch { setState("page", "off"); }
-  busy = false;
-  if (states.get("page") === "off") refreshBy(Date.now() + POLL_MS);
+  } catch { setState("page", "gone"); } finally {
+    busy = false;
+    if (["off", "gone"].includes(states.get("page"))) refreshBy(Date.now() + RETRY_MS);
+  }
+}
+
+// Whether the server answers at all, for a page without live parts.
+async function probe() {
+  await fetch(document.getElementById("icon").href, { cache: "no-store", signal: AbortSignal.timeout(TIMEOUT_MS) });
+  setState("page", "on");
 }
 
 // Exchanges the live parts with those of a response.
@@ -119,24 +130,54 @@ function patchRows(old, fresh) {
   for (const row of known.values()) row.remove();
 }
 
+// A source (the stream, the page) is on, waiting, off (refused) or gone (the server cannot be reached).
 function setState(source, state) {
-  if (state === "on" && states.get(source) === "off") refreshSoon(); // shows what was missed meanwhile
+  const [before, after] = [states.get(source), state];
   states.set(source, state);
-  const now = ["off", "waiting"].find((name) => [...states.values()].includes(name)) || "on";
+  if (source === "stream" && before !== after && (before === "off" || after === "off")) { last = 0; refreshSoon(); } // fetches what was missed, or finds that the server is gone
+  else if (after === "on" && ["off", "gone"].includes(before)) refreshSoon();
+  const now = ["gone", "off", "waiting"].find((name) => [...states.values()].includes(name)) || "on";
   const sign = document.getElementById("live");
   if (now === "on") closeToast("offline");
-  showOffline(now === "off");
-  if (sign.dataset.is === now) return; // it would be announced again
-  sign.dataset.is = now;
-  sign.textContent = { off: "connection lost, trying again", waiting: "connecting", on: "live" }[now];
+  showOffline(now === "gone");
+  const shown = now === "gone" ? "off" : now;
+  if (sign.dataset.is === shown) return; // it would be announced again
+  sign.dataset.is = shown;
+  sign.textContent = { off: "connection lost, trying again", waiting: "connecting", on: "live" }[shown];
 }
 
+// The bar, grey values, and disabled actions with the bar as their reason.
 function showOffline(isOffline) {
   document.documentElement.classList.toggle("offline", isOffline);
-  offlineSince = isOffline ? offlineSince || Date.now() : 0;
-  const bar = document.getElementById("offline");
+  const [bar, since] = [document.getElementById("offline"), document.getElementById("offline-since")];
+  if (isOffline && !offlineSince) {
+    offlineSince = Date.now();
+    offlineTimer = setInterval(countDown, 1000);
+    since.textContent = `disconnected since ${new Date(offlineSince).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", hourCycle: "h23" })}`;
+    countDown();
+  } else if (!isOffline) { offlineSince = 0; clearInterval(offlineTimer); }
   bar.hidden = !isOffline;
-  if (isOffline) bar.textContent = `disconnected since ${new Date(offlineSince).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit" })}, retrying every ${POLL_MS / 1000} s`;
+  for (const button of document.querySelectorAll("button")) if (button.form?.method === "post") disable(button, isOffline);
+  if (!isOffline && document.activeElement === document.body && lostFocus?.isConnected) lostFocus.focus({ preventScroll: true });
+  if (!isOffline) lostFocus = null;
+}
+
+function countDown() {
+  const seconds = Math.ceil((due - Date.now()) / 1000);
+  document.getElementById("offline-retry").textContent = timer && seconds > 0 ? `, retry in ${seconds} s` : ", retrying";
+}
+
+function disable(button, isOffline) {
+  const isOwn = "offline" in button.dataset;
+  if (isOffline && !button.disabled) {
+    if (button === document.activeElement) lostFocus = button;
+    Object.assign(button, { disabled: true, title: "The server cannot be reached" });
+    button.setAttribute("aria-describedby", "offline-since");
+    button.dataset.offline = "";
+  } else if (!isOffline && isOwn) {
+    button.disabled = false;
+    for (const name of ["title", "aria-describedby", "data-offline"]) button.removeAttribute(name);
+  }
 }
 
 function onEvent(topic, { data, refused }) {
@@ -148,12 +189,12 @@ function onEvent(topic, { data, refused }) {
 }
 
 export function keepCurrent() {
-  const wanted = new Set([...document.querySelectorAll("[data-live]")].flatMap((part) => part.dataset.live.split(" ").filter(Boolean)));
-  if (!wanted.size) return;
-  setInterval(refreshSoon, wanted.delete("poll") ? POLL_MS : CHECK_MS);
-  addEventListener("pageshow", (event) => { if (event.persisted) location.reload(); });
+  const parts = [...document.querySelectorAll("[data-live]")];
+  const wanted = new Set(parts.flatMap((part) => part.dataset.live.split(" ").filter(Boolean)));
+  if (wanted.size) setInterval(refreshSoon, wanted.delete("poll") ? POLL_MS : CHECK_MS);
+  if (parts.length) addEventListener("pageshow", (event) => { if (event.persisted) location.reload(); });
   document.addEventListener("visibilitychange", () => { if (missed && !document.hidden) refreshSoon(); });
-  if (!wanted.size) { setState("page", "on"); return; }
-  onState((state) => setState("stream", state));
+  if ("connect" in document.body.dataset) onState((state) => setState("stream", state));
   for (const topic of wanted) subscribe(topic, (event) => onEvent(topic, event));
+  if (!wanted.size && "connect" in document.body.dataset) subscribe("status", () => {}); // tells whether the server is there
 }

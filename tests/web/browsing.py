@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from html.parser import HTMLParser
 from typing import Any
@@ -11,6 +12,32 @@ from typing import Any
 from conftest import Server
 from needs import missing_part
 
+_AXE = {"resultTypes": ["violations"], "preload": False, "rules": {"target-size": {"enabled": True}}}
+_RULES_OF_COLOUR = ("color-contrast", "link-in-text-block")
+"""What a theme changes."""
+WIDTHS = (375, 768, 1440)
+_OUTSIDE = """() => {
+    const name = (node) => `${node.tagName.toLowerCase()}${node.id && `#${node.id}`}.${node.classList}`
+        + ` ${JSON.stringify(node.textContent.trim().slice(0, 40))}`;
+    const scrolls = (node) => node && (["auto", "scroll", "hidden"].includes(getComputedStyle(node).overflowX)
+        || scrolls(node.parentElement));
+    const nodes = [...document.body.querySelectorAll("*")].filter((node) => node.checkVisibility());
+    const wide = document.documentElement.scrollWidth <= innerWidth ? [] : nodes.filter((node) =>
+        node.getBoundingClientRect().right > innerWidth + 1 && !scrolls(node.parentElement));
+    const cut = nodes.filter((node) => {
+        const style = getComputedStyle(node);
+        const isMeant = style.textOverflow === "ellipsis" || style.webkitLineClamp !== "none"
+            || style.clipPath !== "none" || node.closest("svg, .visually-hidden, .editor, .log");
+        return !isMeant && node.textContent.trim() && ["hidden", "clip"].includes(style.overflowX)
+            && (node.scrollWidth > node.clientWidth + 1 || node.scrollHeight > node.clientHeight + 1);
+    });
+    return [...wide.map((node) => `too wide: ${name(node)}`), ...cut.map((node) => `cut: ${name(node)}`)];
+}"""
+_COLOURED = """() => [...document.querySelectorAll("main :is(a, .state, .up, .down, td, dd)")].filter((node) => {
+    const [red, green, blue] = getComputedStyle(node).color.match(/\\d+/g).map(Number);
+    return Math.max(red, green, blue) - Math.min(red, green, blue) > 40;
+}).map((node) => node.outerHTML)"""
+"""Values in another colour than the grey of a page without its server."""
 PROGRAM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
@@ -57,32 +84,69 @@ def browser() -> Iterator[Browser]:
             chromium.close()
 
 
-def serious(page: Any) -> list[str]:
-    """The serious and critical findings of axe on the page, with their elements."""
-    return findings(page, ("serious", "critical"))
+def findings(page: Any, **options: Any) -> list[str]:
+    """All findings of axe on the page as it is, with their elements; none is too small to count."""
+    if not page.evaluate("'axe' in window"):
+        from axe_playwright_python.sync_playwright import Axe
+
+        page.evaluate(Axe().axe_script)
+    found = page.evaluate("(options) => axe.run(options)", {**_AXE, **options})
+    return [f"{rule['id']}: {[node['target'] for node in rule['nodes']]}" for rule in found["violations"]]
 
 
-def findings(page: Any, impacts: tuple[str, ...] = ("minor", "moderate", "serious", "critical")) -> list[str]:
-    """The findings of axe on the page, with their elements."""
-    from axe_playwright_python.sync_playwright import Axe
-
-    found = Axe().run(page).response
-    return [
-        f"{one['id']}: {[node['target'] for node in one['nodes']]}"
-        for one in found["violations"]
-        if one["impact"] in impacts
-    ]
-
-
-def findings_everywhere(page: Any) -> dict[str, list[str]]:
-    """The findings of axe on the page in both themes and three widths, by theme and width; without those, empty."""
+def faults_everywhere(page: Any) -> dict[str, list[str]]:
+    """What is wrong with the page in both themes and all widths, and with text of twice the size, by the view."""
     found = {}
-    for theme, width in (("light", 375), ("dark", 768), ("light", 1440), ("dark", 1440)):
-        page.emulate_media(color_scheme=theme)
+    for width in WIDTHS:
         page.set_viewport_size({"width": width, "height": 800})
-        if faults := findings(page):
-            found[f"{theme}, {width}"] = faults
-    return found
+        for theme, options in (("light", {}), ("dark", {"runOnly": list(_RULES_OF_COLOUR)})):
+            page.emulate_media(color_scheme=theme, reduced_motion="reduce")
+            found[f"{theme}, {width}"] = findings(page, **options)
+        found[f"{width}"] = outside(page)
+        page.evaluate("document.documentElement.style.fontSize = '200%'")
+        found[f"text 200 %, {width}"] = outside(page)
+        page.evaluate("document.documentElement.style.fontSize = ''")
+    return {view: faults for view, faults in found.items() if faults}
+
+
+def without_the_server(server: Server, chromium: Browser, paths: Sequence[str]) -> dict[str, dict[str, list[str]]]:
+    """Opens the pages, kills the server, and returns what is wrong with them until it is back, by path and view."""
+    faults = {}
+    with chromium.page(address(server), allow=("ERR_", "Failed to load")) as first:
+        tabs = {path: first.context.new_page() for path in paths}
+        for path, tab in tabs.items():
+            tab.goto(path)
+            tab.locator("#live[data-is=on]").wait_for()
+        server.kill()
+        for path, tab in tabs.items():
+            tab.bring_to_front()
+            tab.get_by_text(re.compile(r"^disconnected since \d\d:\d\d$")).wait_for()
+            assert tab.evaluate(_COLOURED) == [], path
+            enabled = tab.locator("form[method=post] button:enabled")
+            assert enabled.count() == 0, path
+            if found := faults_everywhere(tab):
+                faults[path] = found
+        server.start()
+        for path, tab in tabs.items():
+            tab.bring_to_front()
+            tab.get_by_text("disconnected since").wait_for(state="hidden")
+            assert tab.locator("form[method=post] button:disabled").count() == 0, path
+    return faults
+
+
+def tab_to(page: Any, name: str, within: str = "main") -> None:
+    """Presses Tab until the control of this name in this place has the focus."""
+    names = "(node, place) => node.closest(place) && (node.labels?.[0]?.innerText ?? node.textContent).trim()"
+    for _ in range(100):
+        page.keyboard.press("Tab")
+        if page.locator(":focus").evaluate(names, within) == name:
+            return
+    raise AssertionError(f"no Tab leads to {name}")
+
+
+def outside(page: Any) -> list[str]:
+    """The elements that make the page wider than its window, and those whose text is cut off."""
+    return list(page.evaluate(_OUTSIDE))
 
 
 def address(server: Server) -> str:

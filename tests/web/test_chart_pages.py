@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 import pytest
-from browsing import Browser, Text, address, page, serious
+from browsing import Browser, Text, address, faults_everywhere, findings, page, tab_to, without_the_server
 from charting import MAP, TEST, chart, helm, tint
 from cluster import Cluster
 from conftest import Answer, Serve, Server, wait_for
@@ -395,20 +395,24 @@ def test_who_may_read_one_namespace_is_shown_that(serve: Serve, cluster: Cluster
 # In a browser
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_the_pages_are_good_for_everybody(server: Server, chromium: Browser, paths: list[str], theme: str) -> None:
-    with chromium.page(address(server), color_scheme=theme) as one:
-        for path in paths:
+def test_the_pages_are_good_for_everybody(server: Server, chromium: Browser, paths: list[str], space: str) -> None:
+    faults = {}
+    without = ["/releases?namespace=nowhere",
+               f"/releases?namespace={space}&q=none&state=odd", "/repositories?q=nothing",
+               "/repositories/paint?q=odd", "/releases/default/nobody", "/repositories/paint/nobody",
+               f"/releases/{space}/wall?show=manifest&of=99"]  # fmt: skip
+    with chromium.page(address(server), allow=("Failed to load",)) as one:
+        for path in [*paths, *without]:
             one.goto(path)
-            assert serious(one) == [], path
+            if found := faults_everywhere(one):
+                faults[path] = found
+    assert faults == {}
 
 
-def test_the_pages_fit_a_phone(server: Server, chromium: Browser, paths: list[str]) -> None:
-    with chromium.page(address(server), viewport={"width": 375, "height": 700}) as one:
-        for path in paths:
-            one.goto(path)
-            assert one.evaluate("document.documentElement.scrollWidth <= innerWidth"), path
-            assert serious(one) == [], path
+def test_without_the_server_the_pages_say_so_and_offer_no_action(server: Server, chromium: Browser, space: str) -> None:
+    paths = ["/releases", "/releases/new", f"/releases/{space}/wall", f"/releases/{space}/wall?show=change",
+             "/repositories", "/repositories/paint"]  # fmt: skip
+    assert without_the_server(server, chromium, paths) == {}
 
 
 def test_values_are_checked_against_the_schema_and_copied_from_the_chart(
@@ -432,7 +436,7 @@ def test_values_are_checked_against_the_schema_and_copied_from_the_chart(
         one.get_by_label("Default values of the chart").get_by_text("replicas: 1").wait_for()
         left, right = (one.locator(place).bounding_box() for place in (".editor", ".beside details"))
         assert left["y"] == pytest.approx(right["y"], abs=20)
-        assert serious(one) == []
+        assert findings(one) == []
         one.get_by_label("Chart", exact=True).fill("strict/nobody")
         one.get_by_label("Version").focus()
         one.get_by_text("not checked against the chart").wait_for()
@@ -473,6 +477,34 @@ def test_a_release_is_installed_upgraded_compared_rolled_back_and_uninstalled(
         one.get_by_role("button", name="Uninstall").click()
         one.wait_for_url("**/releases")
         assert server.get(f"/releases/{space}/door").status == 404
+
+
+def test_keys_alone_open_a_release_and_roll_it_back(server: Server, chromium: Browser, space: str) -> None:
+    with chromium.page(address(server)) as one:
+        one.on("dialog", lambda requested: requested.accept())
+        one.goto("/")
+        for key in ("g", "r"):
+            one.keyboard.press(key)
+        one.wait_for_url("**/releases")
+        tab_to(one, "Name contains")
+        one.keyboard.type("wall")
+        one.wait_for_url("**/releases?q=wall")
+        tab_to(one, "Filter")
+        one.keyboard.press("j")
+        one.keyboard.press("Enter")
+        one.get_by_role("heading", name="wall", exact=True).wait_for()
+        tab_to(one, "History")
+        one.keyboard.press("Enter")
+        one.wait_for_url("**show=history")
+        tab_to(one, "Roll back to revision 2")
+        one.keyboard.press("Enter")
+        one.wait_for_url("**show=change*")
+        tab_to(one, "API key", "#rollback")
+        one.keyboard.type(KEY)
+        tab_to(one, "Roll back wall")
+        one.keyboard.press("Enter")
+        one.wait_for_url(f"**/releases/{space}/wall")
+        one.get_by_text("Rollback to 2").wait_for()
 
 
 def test_long_work_shows_that_it_goes_on_and_can_be_left(

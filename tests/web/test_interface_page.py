@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from browsing import Browser, address, page, serious
+from browsing import Browser, address, findings, page
 from conftest import Server
 from contracting import written
 from people import log_in
@@ -105,10 +105,10 @@ def test_an_operation_can_be_sent(chromium: Browser, server: Server) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_it_has_no_serious_fault_of_accessibility(chromium: Browser, server: Server, scheme: str) -> None:
+def test_it_has_no_fault_of_accessibility(chromium: Browser, server: Server, scheme: str) -> None:
     with chromium.page(address(server), color_scheme=scheme) as tab:
         tab.goto("/swagger-ui.html?operation=ingest")
-        assert serious(tab) == []
+        assert findings(tab) == []
 
 
 def test_in_closed_mode_it_asks_for_an_account(chromium: Browser, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from browsing import Browser, address, serious
+from browsing import Browser, address, findings
 from conftest import Server, wait_for
 from talk import running_server
 
@@ -118,7 +118,7 @@ def test_colours_are_classes_and_other_sequences_are_removed(server: Server, chr
         assert page.locator(".ansi-1.ansi-bold").inner_text() == "red"
         assert page.locator(".ansi-10, .ansi-2").inner_text() == "green"
         assert "red green  <b>" in page.locator(".log .line").nth(2).inner_text()
-        assert serious(page) == []
+        assert findings(page) == []
 
 
 @pytest.mark.parametrize(
@@ -190,7 +190,7 @@ def test_starts_and_exits_are_shown_at_their_place(server: Server, chromium: Bro
         for _ in range(2):
             assert [re.sub(r"\d{3,}", "N", line) for line in shown(page)] == 2 * once
             assert page.locator("#log-count").inner_text() == "4 lines"
-            assert serious(page) == []
+            assert findings(page) == []
             page.reload()
             page.locator(".log .line").nth(7).wait_for()
 

@@ -9,7 +9,7 @@ from urllib.parse import quote
 import people
 import posting
 import pytest
-from browsing import Browser, address, page, serious
+from browsing import Browser, address, findings, page
 from conftest import Server, wait_for
 from talk import running_server
 
@@ -94,7 +94,7 @@ def test_the_palette_opens_by_keys_and_restarts_a_process_after_a_question(chrom
         tab.keyboard.press("Control+k")
         tab.get_by_role("combobox", name="Search everything").fill("worker")
         tab.get_by_role("option", name="web-worker").wait_for()
-        assert serious(tab) == []
+        assert findings(tab) == []
         tab.keyboard.press("Enter")
         tab.wait_for_url("**/processes/web-worker")
         tab.on("dialog", lambda dialog: dialog.accept())
@@ -141,15 +141,3 @@ def test_the_table_of_projects_is_filtered_by_its_address(server: Server, query:
 
 def test_an_unknown_value_of_the_table_of_projects_is_ignored_with_a_note(server: Server) -> None:
     assert "Ignored: status x, sort y, page z." in page(server, "/projects?status=x&sort=y&page=z").words
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_no_page_has_a_serious_fault_of_accessibility(chromium: Browser, server: Server, scheme: str) -> None:
-    paths = ["/", "/processes", "/processes/web", "/history", "/releases", "/repositories", "/projects", "/projects/1"]
-    with chromium.page(address(server), color_scheme=scheme) as tab:
-        found = {}
-        for path in [*paths, "/runs/1", "/search?q=web", "/login"]:
-            tab.goto(path)
-            if faults := serious(tab):
-                found[path] = faults
-        assert found == {}

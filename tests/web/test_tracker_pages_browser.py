@@ -11,7 +11,7 @@ import people
 import posting
 import pytest
 import written
-from browsing import Browser, address, findings, findings_everywhere
+from browsing import Browser, address, faults_everywhere
 from conftest import Serve, Server
 from talk import running_server
 
@@ -74,23 +74,16 @@ def place_of(server: Server, path: str) -> str:
     return found[0]
 
 
-@pytest.mark.parametrize("path", PAGES)
-def test_a_page_is_good_for_everybody(server: Server, chromium: Browser, session: str, path: str) -> None:
-    with chromium.page(address(server)) as one:
-        enter(one, server, session)
-        assert one.goto(place_of(server, path)).status == 200
-        assert findings_everywhere(one) == {}
-        assert one.title() != "forged"
-
-
-@pytest.mark.parametrize(("path", "status"), STATES)
-def test_an_empty_page_and_an_error_are_good_for_everybody(
-    server: Server, chromium: Browser, session: str, path: str, status: int
-) -> None:
+def test_the_pages_are_good_for_everybody(server: Server, chromium: Browser, session: str) -> None:
+    faults = {}
     with chromium.page(address(server), allow=("Failed to load",)) as one:
         enter(one, server, session)
-        assert one.goto(path).status == status
-        assert findings(one) == []
+        for path, status in [*((path, 200) for path in PAGES), *STATES]:
+            assert one.goto(place_of(server, path)).status == status
+            assert one.title() != "forged"
+            if found := faults_everywhere(one):
+                faults[path] = found
+    assert faults == {}
 
 
 def test_every_page_can_be_read_without_script(server: Server, chromium: Browser, session: str) -> None:
@@ -100,14 +93,6 @@ def test_every_page_can_be_read_without_script(server: Server, chromium: Browser
             assert one.goto(place_of(server, path)).status == 200
             assert one.locator("[data-needs-script]:visible").count() == 0, path
             assert one.locator("main h1").first.is_visible(), path
-
-
-@pytest.mark.parametrize("path", PAGES)
-def test_a_page_fits_a_phone(server: Server, chromium: Browser, session: str, path: str) -> None:
-    with chromium.page(address(server), viewport={"width": 375, "height": 700}) as one:
-        enter(one, server, session)
-        one.goto(place_of(server, path))
-        assert one.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
 @pytest.mark.parametrize("width", [375, 1280])
