@@ -147,7 +147,9 @@ def main() -> None:
         )
         for text, unit in runs[0]["now"]
     ]  # fmt: skip
-    text = f"# Compared with {options.before}\n\n{report.machine()}. {len(runs)} runs.\n\n{claims.shown(found)}\n"
+    text = (
+        f"# Compared with {options.before}\n\n{report.machine()}. {len(runs)} runs.\n\n{claims.claims_table(found)}\n"
+    )
     print(text)
     if options.out:
         options.out.write_text(text)

@@ -109,7 +109,7 @@ def measure(processes: int, keep: int, runs: int) -> Cost:
 
 def claimed(processes: int, cost: Cost) -> list[Claim]:
     def of(text: str, unit: str, ours: list[float], bound: float) -> Claim:
-        return Claim("metrics", f"{processes} processes: {text}", unit, ours, bound=bound)
+        return Claim("metrics", f"{processes} processes: {text}", unit, ours, target=bound)
 
     return [
         of("the minutes of a day in the store", "MB", [cost.size / 1e6], MAX_BYTES / 1e6),
@@ -133,7 +133,7 @@ def document(processes: int, cost: Cost, found: list[Claim]) -> str:
     return (
         f"# Metrics\n\n{report.machine()}. {processes} processes, {cost.rows:,} rows, {cost.size / 1e6:.1f} MB: "
         f"{cost.size / cost.rows:.0f} bytes a row. Each run has its own figure.\n\n{report.table(head, rows)}\n\n"
-        f"{claims.shown(found)}\n"
+        f"{claims.claims_table(found)}\n"
     )
 
 
