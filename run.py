@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 _is_main = threading.current_thread() is threading.main_thread()
 _interrupts = _is_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler
 if _interrupts:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # an exception might be lost in what is imported
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # an imported module might lose an exception
 
 
 def report_uncaught(kind: type[BaseException], *rest: Any) -> None:
@@ -39,7 +39,7 @@ gc.disable()  # collections during the imports took a fifth of the start time
 
 
 class _SourceLines(dict[str, Any]):
-    """The lines of source files, without those that attrs generates: nobody reads them, and they take 1.8 MB."""
+    """The lines of source files, without those that attrs generates: they are never shown and take 1.8 MB."""
 
     def setdefault(self, name: str, entry: Any = None) -> Any:
         return entry if name.startswith("<attrs generated") else super().setdefault(name, entry)
@@ -117,7 +117,7 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--data-dir", help="server.data-dir")
     parser.add_argument("--version", action="version", version=f"pilothouse {VERSION}")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", title="verbs")
-    check_parser = verbs.add_parser("check", help="say whether the configuration is good")
+    check_parser = verbs.add_parser("check", help="check the configuration")
     check_parser.set_defaults(work=check)
     check_parser.add_argument("--config", type=Path, default=argparse.SUPPRESS, help="the configuration file")
     verbs.add_parser("ctl", help="control a running pilothouse: status, start, stop, tail and more", add_help=False)

@@ -1,1 +1,1 @@
-"""Requests become calls here, and answers become bytes."""
+"""HTTP: routes, authentication, request parsing and responses."""

@@ -132,7 +132,7 @@ class Base(CompressingHandler):
 
     @classmethod
     def check_open(cls, method: str, config: Config) -> None:
-        """Raises `Denied` where the configuration allows this to nobody."""
+        """Raises `Denied` if the configuration forbids this to every caller."""
 
     @property
     def held_bytes(self) -> int:
@@ -165,7 +165,7 @@ class Base(CompressingHandler):
         """Only pages check the token of a form; `check_origin` has refused other sites."""
 
     def compute_etag(self) -> str | None:
-        """Returns the ETag of a page; other responses have none, because they change all the time."""
+        """Returns the ETag of a page; other responses have none, because they change constantly."""
         return self.version
 
     async def head(self, *arguments: str) -> None:
@@ -304,7 +304,7 @@ class Page(Base):
 
 
 def shown_again(post: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
-    """Decorates a `post`: a refused form is shown again, with the reason and what was typed."""
+    """Decorates a `post`: a refused form is shown again, with the reason and the entered values."""
 
     @wraps(post)
     async def posted(page: Page, *arguments: str) -> None:
@@ -339,7 +339,7 @@ class Refusal(Base):
         raise self.problem
 
     def write_error(self, status_code: int, **facts: Any) -> None:
-        """Reports the refusal, whatever else Tornado finds wrong with the request."""
+        """Reports the refusal, even if Tornado finds another error in the request."""
         super().write_error(status_code, exc_info=(type(self.problem), self.problem, None))
 
 
@@ -354,7 +354,7 @@ async def write_long_page(handler: Base, template: str, **values: Any) -> None:
 
 
 def rendered(handler: Base, template: str, values: dict[str, Any]) -> bytes:
-    """Returns a page. `frame_key` has what the frame shows of the caller and the server."""
+    """Returns a page. `frame_key` has the values that the frame shows of the caller and the server."""
     caller, request = handler.caller, handler.request
     path = request.path.removeprefix(handler.prefix) or "/"
     user = caller.user.username if caller.user else None

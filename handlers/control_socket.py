@@ -85,7 +85,7 @@ def control_socket(config: Config, sockets: Sequence[socket.socket]) -> Iterator
 
 
 def _remove_dead(path: str) -> None:
-    """Removes a socket on which nobody listens any more. Raises `OSError`, `CannotStart`."""
+    """Removes a socket without a listening process. Raises `OSError`, `CannotStart`."""
     try:
         if not stat.S_ISSOCK(os.lstat(path).st_mode):
             raise CannotStart(f"server.unix-socket: {path} exists and is not a socket")
@@ -102,7 +102,7 @@ def _remove_dead(path: str) -> None:
 def _listen(path: str, config: Config) -> ControlListener:
     settings = config.server.unix_socket
     plain = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    before = os.umask(0o177)  # nobody else may connect between bind and chmod
+    before = os.umask(0o177)  # other users must not connect between bind and chmod
     try:
         plain.bind(path)
     finally:
@@ -121,7 +121,7 @@ def _listen(path: str, config: Config) -> ControlListener:
 
 
 def write_endpoint(config: Config, sockets: Sequence[socket.socket], control: ControlListener | None) -> None:
-    """Writes where this server listens, for `ctl`. A failure costs only that, so it is logged."""
+    """Writes the addresses of this server, for `ctl`. A failure is only logged."""
     scheme = "https" if config.server.tls.certificate else "http"
     urls = []
     for one in sockets:

@@ -24,7 +24,7 @@ from supervisor.services import CannotStart
 log = logging.getLogger("server")
 
 _UNREAD_SECONDS = 300.0
-"""How long a client may leave what it is sent unread; the kernel measures this."""
+"""How long sent data may stay unread by the client; the kernel measures this."""
 _OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _ACCEPT_RETRY_SECONDS = 1.0
 _MAX_ACCEPTS_PER_EVENT = 4
@@ -155,7 +155,7 @@ class Server(HTTPServer):
 
 
 class Listener(socket.socket):
-    """Accepts a few connections at each turn of the loop, so that a burst of them does not block it.
+    """Accepts a few connections at each iteration of the loop, so that a burst of them does not block it.
 
     Where no descriptor is free, connections wait a second in the kernel's queue; the loop would spin otherwise.
     """

@@ -19,7 +19,7 @@ Route = tuple[str, type[RequestHandler]] | tuple[str, type[RequestHandler], type
 
 @frozen
 class ErrorDetails:
-    """What an error response reports, in every shape. `at` is microseconds since 1970."""
+    """The contents of an error response, in every format. `at` is microseconds since 1970."""
 
     at: int
     path: str

@@ -133,7 +133,7 @@ class Sharing:
                 shared_events.CHANNEL: Source(
                     store,
                     lambda after, count: events.since(after, count, store),
-                    self.history.last_told,
+                    self.history.last_published,
                     self._publish_changes,
                 ),
                 run_events.CHANNEL: Source(reports, run_events.since, self.last_run, self._publish_runs),
@@ -142,7 +142,7 @@ class Sharing:
 
     def _publish_changes(self, entries: Sequence[Entry]) -> None:
         for entry in entries:
-            self.history.last_told = entry.id
+            self.history.last_published = entry.id
             self._changes.publish(entry)
 
     def _publish_runs(self, updates: Sequence[RunUpdate]) -> None:

@@ -1,4 +1,4 @@
-"""Somebody's own account: login, logout, profile, tokens; and `/me`, which tells programs who they are."""
+"""The caller's own account: login, logout, profile, tokens, and `/me` for programs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from models.errors import Invalid
 from models.json_format import rfc3339
 
 _DAY_MICROSECONDS = 86_400 * 1_000_000
-_LOCAL = re.compile(r"/(?![/\\])[!-\[\]-~]{0,2000}")  # ASCII that is seen, without backslashes
+_LOCAL = re.compile(r"/(?![/\\])[!-\[\]-~]{0,2000}")  # printable ASCII without backslashes
 _WRONG = "The user name or the password is not right."
 
 

@@ -27,7 +27,7 @@ class UserForm(Page):
     back = "/users"
 
     def table(self) -> TableQuery:
-        """What the query wants of the list."""
+        """Returns the query of the list."""
         path = f"{self.prefix}/users"
         return read_table(path, self.query(), _SORTS, _ROLES, status_name="role", status_label="Role")
 

@@ -126,7 +126,7 @@ class ChartPage(Page):
 
 
 def integer(text: str) -> int | str | None:
-    """Reads a number of a form; returns other text unchanged, so that the operation reports what is wrong with it."""
+    """Reads a number of a form; returns other text unchanged, so that the operation reports the error."""
     return int(text) if text.isascii() and text.isdigit() and len(text) < 18 else text or None
 
 

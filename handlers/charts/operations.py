@@ -35,7 +35,7 @@ from models.errors import NotFound
 from supervisor.charts.service import Work
 
 TEXT = "text/plain; charset=utf-8"
-"""Text; `application/yaml` if `Accept` asks for it."""
+"""Text; `application/yaml` if `Accept` names it."""
 LOCK = "text/yaml"
 GZIP = "application/gzip"
 JSON = "application/json"
@@ -67,13 +67,13 @@ class Operation:
     needs: Literal["cluster", "helm", ""] = ""
     """Operations that need a cluster answer 404 without one."""
     error_statuses: tuple[int, ...] = (400, 404, 500)
-    """Error statuses beside those that every request may get."""
+    """Error statuses in addition to those of every request."""
     name: str = ""
     """Its name in the OpenAPI document if it is not a tool."""
     headers: Mapping[str, str] = Factory(dict)
     """Response headers with their descriptions."""
     json_call: Callable[[Work, Any], Coroutine[Any, Any, bytes]] | None = None
-    """Called instead of `call` if `Accept` asks for JSON: returns the same as JSON."""
+    """Called instead of `call` if `Accept` names JSON: returns the same as JSON."""
 
     def as_json(self) -> Operation:
         """The same operation with its JSON as result."""
@@ -111,7 +111,7 @@ class Warned:
 
 
 def helm_caller(caller: Caller) -> str | None:
-    """Whom helm's slots are counted for: the account, else the address (IPv6 by /64); `None` with the chart key."""
+    """Returns the caller to whom helm's slots are counted: account, else address (IPv6 by /64); `None` with the key."""
     if caller.has_chart_key:
         return None
     if caller.user is not None:

@@ -25,9 +25,9 @@ class Caller:
     """The request may come from another machine: by a proxy, or because the server listens beyond loopback."""
     credential: Credential | None = None
     address: str = ""
-    """The client's address; a trusted proxy is believed."""
+    """The client's address; as reported by a trusted proxy."""
     is_secure: bool = False
-    """The client's own connection uses TLS; a trusted proxy is believed."""
+    """The client's own connection uses TLS; as reported by a trusted proxy."""
     has_expired_session: bool = False
     peer: Peer | None = None
     """The process that sent it, where it came by the control socket."""
@@ -58,7 +58,7 @@ FindCredential = Callable[[PresentedCredential], Credential | None]
 
 
 def presented_credential(request: HTTPServerRequest, services: Services) -> PresentedCredential | None:
-    """Returns the token or session cookie a request presents. A token wins over a session."""
+    """Returns the token or session cookie a request presents. A token takes precedence over a session."""
     if token := _token(request):
         return PresentedCredential("token", token)
     session = request.cookies.get(session_cookie(services))
@@ -70,7 +70,8 @@ def presented_credential(request: HTTPServerRequest, services: Services) -> Pres
 def identify_caller(request: HTTPServerRequest, services: Services, find_credential: FindCredential) -> Caller:
     """Returns the caller. A session that has ended makes the caller anonymous.
 
-    Raises `Unauthenticated` for an invalid token, which is never taken for no token; and what `find_credential` raises.
+    Raises `Unauthenticated` for an invalid token, which is never treated as anonymous; and the errors of
+    `find_credential`.
     """
     config, presented = services.config, presented_credential(request, services)
     credential = find_credential(presented) if presented else None
@@ -107,7 +108,8 @@ def is_chart_key(presented: bytes, config: Config) -> bool:
 
 
 def _token(request: HTTPServerRequest) -> str:
-    """Returns the request's token. `X-Tracker-Token` wins over `Authorization: Bearer`; other schemes are ignored."""
+    """Returns the request's token. `X-Tracker-Token` takes precedence over `Authorization: Bearer`; other schemes are
+    ignored."""
     scheme, _, credential = request.headers.get("Authorization", "").strip().partition(" ")
     bearer = credential.strip() if scheme.lower() == "bearer" else ""
     return request.headers.get("X-Tracker-Token", "").strip() or bearer

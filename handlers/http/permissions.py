@@ -26,7 +26,7 @@ def admit(caller: Caller, permission: Permission, config: Config) -> None:
 
 
 def check_charts_open(config: Config) -> None:
-    """Raises `Denied` where the configuration lets nobody change charts, with or without the key."""
+    """Raises `Denied` if the configuration forbids changes of charts, even with the key."""
     if config.svc.rest.access_interceptor.enabled:
         check_changes_open(config)
 
@@ -41,7 +41,7 @@ def check_changes_open(config: Config) -> None:
 
 
 def chart_access(config: Config) -> str:
-    """Returns who may change charts, as a line for the log."""
+    """Returns a log line that states which callers may change charts."""
     if not config.svc.rest.access_interceptor.enabled:
         return "the gate of the charts is switched off (svc.rest.access-interceptor.enabled): anybody may change them"
     try:
@@ -147,10 +147,10 @@ def _has_token(caller: Caller) -> bool:
 
 
 CLOSED = Permission("closed", _closed)
-"""Nobody; the default."""
+"""No caller; the default."""
 
 PUBLIC = Permission("public", _public)
-"""Anybody, in every mode: health, static files, the login, and what decides by itself."""
+"""Every caller, in every mode: health, static files, the login, and handlers with their own checks."""
 
 SIGNED_IN = Permission("signed-in", _signed_in)
 """Callers with an account."""
@@ -159,10 +159,10 @@ ADMINISTER = Permission("administer", _administer)
 """Callers whose account is an ADMIN."""
 
 READ = Permission("read", _unless_operator(_read))
-"""Anybody; in closed mode callers with an account and operators."""
+"""Every caller; in closed mode callers with an account and operators."""
 
 READ_LOGS = Permission("read-logs", _unless_operator(_read_logs))
-"""As `READ`, and callers with an account beyond loopback: logs may hold what was not meant to be published.
+"""As `READ`, and callers with an account beyond loopback: logs may contain confidential data.
 
 Operators too."""
 
@@ -184,4 +184,4 @@ CHANGE_CHARTS = Permission("change-charts", _change_charts)
 """Callers with the chart key. With the interceptor disabled: as `READ` on loopback, an ADMIN beyond."""
 
 USE_TOOLS = Permission("use-tools", _use_tools)
-"""Callers with the chart key where one is configured; else anybody, in closed mode callers with a token."""
+"""Callers with the chart key where one is configured; else every caller, in closed mode callers with a token."""

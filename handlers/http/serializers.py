@@ -52,10 +52,10 @@ EVENT_SORTS = {
     "oldStatus": "old_status",
     "processUptime": "uptime",
 }
-"""What by-status and by-process may be sorted by: the JSON name and the column."""
+"""Sort keys of by-status and by-process: the JSON name and the column."""
 
 COMMON_EVENT_SORTS = {name: EVENT_SORTS[name] for name in ("eventTime", "processName", "newStatus", "oldStatus", "pid")}
-"""What `/events` may be sorted by."""
+"""Sort keys of `/events`."""
 
 
 @frozen
@@ -82,7 +82,7 @@ class ProcessGroup:
 
 @frozen
 class ProcessResult:
-    """What a call for several processes did to one of them."""
+    """The result of an operation on several processes for one of them."""
 
     name: str
     outcome: Outcome
@@ -166,7 +166,7 @@ class ProcessMetrics:
 
 @frozen
 class ProcessNotice:
-    """What happened to a process without changing its status."""
+    """An event of a process that does not change its status."""
 
     id: int
     time: Instant
@@ -302,8 +302,8 @@ def length(micros: int) -> str:
     return f"PT{text or '0S'}"
 
 
-def spoken(micros: int) -> str:
-    """Returns `2d 5h 30m` for microseconds; below a minute `12s`."""
+def duration_text(micros: int) -> str:
+    """Returns microseconds as text: `2d 5h 30m`, below a minute `12s`."""
     minutes, seconds = divmod(micros // 1_000_000, 60)
     if not minutes:
         return f"{seconds}s"
@@ -364,7 +364,7 @@ def process_status(process: Process) -> ProcessStatusInfo:
         end_time=instant(record.end),
         exit_code=record.exit_code,
         process_runtime=lived,
-        process_uptime="" if record.start is None else spoken(lived),
+        process_uptime="" if record.start is None else duration_text(lived),
         stdout_logfile=spec.stdout_logfile,
         stderr_logfile=spec.stderr_file,
         failed_error_log=record.failed_log,
@@ -413,18 +413,18 @@ def notice_page(page: Page[Notice]) -> PageOf[ProcessNotice]:
 
 
 def page_of(page: Page[Any], content: Sequence[Item]) -> PageOf[Item]:
-    asked = page.paging
+    paging = page.paging
     return PageOf(
         content=content,
         total_pages=page.pages,
         total_elements=page.total,
-        first=asked.number == 0,
-        last=asked.number + 1 >= page.pages,
+        first=paging.number == 0,
+        last=paging.number + 1 >= page.pages,
         empty=not content,
         number_of_elements=len(content),
-        size=asked.size,
-        number=asked.number,
-        pageable=Pageable(asked.size, asked.number, asked.offset),
+        size=paging.size,
+        number=paging.number,
+        pageable=Pageable(paging.size, paging.number, paging.offset),
     )
 
 

@@ -33,7 +33,7 @@ _HEAD = "".join(
         "Connection: close\r\n\r\n",
     ]
 ).encode()
-_STREAMS_PER_TURN = 250
+_STREAMS_PER_ITERATION = 250
 """The streams written to before the loop runs other work."""
 RESERVED_STREAMS = 10
 """For callers with an account; a tenth of `server.max-streams` if that is less."""
@@ -67,7 +67,7 @@ class Streams:
     def __init__(self, settings: Server) -> None:
         self._settings = settings
         self._open: dict[str, set[Stream]] = {kind: set() for kind in KINDS}
-        self._discard = {kind: ours.discard for kind, ours in self._open.items()}
+        self._discard = {kind: streams.discard for kind, streams in self._open.items()}
         """One bound method for all streams of a kind, to save memory."""
         self._poll: Poll | None = None
         self._heart: asyncio.Task[None] | None = None
@@ -77,10 +77,10 @@ class Streams:
 
     def __iter__(self) -> Iterator[Stream]:
         """Iterates over a copy, so that streams may close meanwhile."""
-        return iter([stream for ours in self._open.values() for stream in ours])
+        return iter([stream for streams in self._open.values() for stream in streams])
 
     def by_kind(self) -> Mapping[str, int]:
-        return {kind: len(ours) for kind, ours in self._open.items()}
+        return {kind: len(streams) for kind, streams in self._open.items()}
 
     def check(self, is_authenticated: bool) -> None:
         """The last places are for callers with an account. Raises `Unavailable` when all are taken."""
@@ -105,7 +105,7 @@ class Streams:
             await asyncio.sleep(HEARTBEAT_SECONDS)
             for number, stream in enumerate(self, 1):
                 stream.send(b":\n\n")
-                if number % _STREAMS_PER_TURN == 0:
+                if number % _STREAMS_PER_ITERATION == 0:
                     await asyncio.sleep(0)
 
     def close(self) -> None:
@@ -118,7 +118,7 @@ class Streams:
 
 
 class Broadcast(Generic[Item]):
-    """Publishes items to many streams: each is encoded once, and one write sends all items of a loop turn."""
+    """Publishes items to many streams: each is encoded once, and one write sends all items of a loop iteration."""
 
     def __init__(self, encode: Callable[[Item], bytes]) -> None:
         self._encode = encode
@@ -143,7 +143,7 @@ class Broadcast(Generic[Item]):
             whole, first = b"".join(block for _, block in batch), batch[0][0]
             for number, (stream, after) in enumerate(tuple(self._streams.items()), 1):
                 stream.send(whole if after < first else b"".join(block for id, block in batch if id > after))
-                if number % _STREAMS_PER_TURN == 0:
+                if number % _STREAMS_PER_ITERATION == 0:
                     await asyncio.sleep(0)
             await asyncio.sleep(0)  # a client that keeps up has read this batch before the next
         self._sending = None

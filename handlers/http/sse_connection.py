@@ -106,7 +106,7 @@ class PlainStream(Stream):
         except OSError:
             os.close(self._fd)
             raise
-        io.close()  # closes its descriptor, not ours
+        io.close()  # closes its own descriptor, not the duplicate
 
     def send(self, data: bytes) -> None:
         if self._queued_bytes:

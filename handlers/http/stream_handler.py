@@ -1,4 +1,4 @@
-"""The handler that answers with an event stream."""
+"""The base of handlers that respond with an event stream."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ LAST_EVENT_ID = Parameter(
 
 
 class Streaming(Base):
-    """A handler that answers with an event stream, or to HEAD with the head of one."""
+    """Responds with an event stream, or to HEAD with its head."""
 
     permission = READ
     kind = "processes"
-    """What it is about, for the metrics (`streams.KINDS`)."""
+    """The kind of the stream, for the metrics (`sse.KINDS`)."""
 
     async def head(self, *arguments: str) -> None:
         for name, value in STREAM_HEADERS.items():

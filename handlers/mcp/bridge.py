@@ -1,4 +1,4 @@
-"""Bridges: a Tornado handler calls an ASGI application (the SDK), and a tool calls one of our handlers in-process."""
+"""Bridges: a Tornado handler calls an ASGI application (the SDK), and a tool calls a handler in-process."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Application = Callable[
 _HOP_HEADERS = ("connection", "content-length")
 """Headers that Tornado sets itself."""
 _CREDENTIAL_HEADERS = ("authorization", "x-tracker-token", "host", "x-real-ip", "forwarded", "x-forwarded-")
-"""What identifies the caller in an internal request. The session cookie does not: agents have tokens."""
+"""Headers that identify the caller in an internal request; not the session cookie, because agents have tokens."""
 
 
 class Exchange:
@@ -160,7 +160,7 @@ class _InternalConnection(HTTPConnection):
 async def internal_request(
     application: web.Application, outer: HTTPServerRequest, method: str, uri: str, body: bytes
 ) -> tuple[int, str, bytes]:
-    """Sends a request to our own application as the caller of `outer`. Returns status, media type and body."""
+    """Sends a request to the application itself as the caller of `outer`. Returns status, media type and body."""
     connection = _InternalConnection(getattr(outer.connection, "context", None))
     start = RequestStartLine(method, uri, "HTTP/1.1")
     request = HTTPServerRequest(connection=connection, start_line=start, headers=_internal_headers(outer, body))

@@ -47,10 +47,10 @@ class SendRequest(Protocol):
 
 @frozen
 class ToolCaller:
-    """Who calls a tool, and how the REST requests of the tool are sent."""
+    """The caller of a tool, and how the REST requests of the tool are sent."""
 
     caller: Caller | None
-    """None where only the server that gets the requests can tell."""
+    """None if only the server that receives the requests knows the caller."""
     send: SendRequest
     on_disconnect: Callable[[Callable[[], object]], object] = lambda _: None
     """Registers a callback for the moment the client disconnects."""
@@ -106,7 +106,7 @@ class Toolbox:
             await asyncio.wait(self._running)
 
     async def call(self, tool: Tool, arguments: Mapping[str, Any], caller: ToolCaller) -> Result:
-        """Calls a tool. A change that has begun goes on when the client disconnects."""
+        """Calls a tool. A change that has begun continues when the client disconnects."""
         if isinstance(tool.action, Forwarded):
             return await _reported(tool, self._forward(tool.action, arguments, caller.send))
         work = self._charts().work()

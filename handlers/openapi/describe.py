@@ -1,8 +1,7 @@
 """Endpoint descriptions: parameters, responses and failures of a handler, from which the OpenAPI document is generated.
 
-    class Info(Base):
-        permission = READ
-        endpoints: ClassVar = {"GET": Endpoint("One process", Info, path=["name"], fails=[404], tool="process_info")}
+class Info(Base): permission = READ endpoints: ClassVar = {"GET": Endpoint("Get one process", Info, path=["name"],
+fails=[404], tool="process_info")}
 
 The document takes the credentials from the handler's permission. Parameters that a function parses are declared next to
 that function and named here.
@@ -74,7 +73,7 @@ class Endpoint:
     tool: str | None = None
     """Its name as a tool of the MCP server."""
     name: str = ""
-    """Its `operationId` where it is no tool: a thing and a verb."""
+    """Its `operationId` where it is no tool: a noun and a verb."""
     also: Mapping[str, Any] = Factory(dict)
     """Further media types of the response."""
     headers: Mapping[str, str] = Factory(dict)
@@ -91,7 +90,7 @@ def number(name: str, about: str) -> Parameter:
     return Parameter(name, about, schema, "path", required=True)
 
 
-def word(name: str, about: str, example: str) -> Parameter:
+def free_text(name: str, about: str, example: str) -> Parameter:
     """Returns a query parameter that is any text."""
     return Parameter(name, about, {"type": "string", "examples": [example]})
 

@@ -25,9 +25,9 @@ _COMMON_STATUSES = (400, 401, 403, 408, 413, 421, 500, 503)
 """Statuses of any request."""
 
 _DESCRIPTIONS = {
-    400: "The request is not valid; the message says why",
+    400: "The request is not valid; the message has the reason",
     401: "A credential is missing, wrong or expired",
-    403: "The caller may not do this, or nobody may, or a page of another site sent the request",
+    403: "The permission is missing, the configuration forbids it, or a page of another site sent the request",
     404: "It does not exist, or the caller may not see it",
     408: "The request was not complete when the server needed its memory",
     409: "It conflicts with the present state",
@@ -35,7 +35,7 @@ _DESCRIPTIONS = {
     415: "The media type of the body is not supported",
     421: "The Host is not served here",
     422: "The request is valid, but cannot be processed: values against the schema, a template that fails",
-    500: "The operation failed; the message or the log says why",
+    500: "The operation failed; the message or the log has the reason",
     502: "The cluster, the repository, the registry or the hub failed",
     503: "Shutting down, at capacity, or not installed; retry later",
     504: "The time limit was exceeded",

@@ -1,4 +1,4 @@
-"""What the interface page shows of an OpenAPI document: operations by group, and one operation with its schemas."""
+"""The contents of the API page: operations by group, and one operation with its schemas."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def grouped(document: Json, text: str) -> list[tuple[str, str, list[Operation]]]
 
 
 def details(document: Json, id: str, origin: str) -> Details | None:
-    """One operation by its name; `None` for an unknown one. `origin` is where the API is reached."""
+    """One operation by its name; `None` for an unknown one. `origin` is the address of the API."""
     found = next((one for one in operations(document) if one.id == id), None)
     if found is None:
         return None

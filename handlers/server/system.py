@@ -1,4 +1,4 @@
-"""The server itself: what it runs on, reload, health and metrics."""
+"""The server itself: host information, reload, health and metrics."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Health(Base):
 
 
 class Ready(Base):
-    """Whether the store takes what it is given and the loop is not held up."""
+    """Reports whether the store can be written and the event loop is not delayed."""
 
     permission = PUBLIC
     endpoints: ClassVar = {
@@ -93,7 +93,11 @@ class Metrics(Base):
     }
 
     def get(self) -> None:
-        from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest  # only where it is scraped
+        from prometheus_client import (
+            CollectorRegistry,
+            ProcessCollector,
+            generate_latest,
+        )  # imported at the first scrape
 
         registry = CollectorRegistry()
         ProcessCollector(registry=registry)
@@ -102,7 +106,7 @@ class Metrics(Base):
 
 
 def log_request(handler: RequestHandler) -> None:
-    """One line for each request that changed something or went wrong; reads are for the debug level."""
+    """Logs one line for each request that changes something or fails; other requests at debug level."""
     status, request = handler.get_status(), handler.request
     if isinstance(handler, Base):
         handler.services.answered[status] += 1

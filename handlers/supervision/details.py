@@ -1,4 +1,4 @@
-"""Details of processes, schedules and runs as JSON, beside the seed's `ProcessStatusInfo`."""
+"""Details of processes, schedules and runs as JSON, in addition to `ProcessStatusInfo`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from supervisor.processes.usage import Usage
 
 @frozen
 class ProcessRun:
-    """One run of a job; `outcome` is null while it goes on."""
+    """One run of a job; `outcome` is null while it is in progress."""
 
     id: int
     trigger: Trigger
@@ -44,7 +44,7 @@ class ProcessSchedule:
 
 @frozen
 class ProcessDetails:
-    """What operators want to know of a process, beside the seed's `ProcessStatusInfo`."""
+    """Details of a process for operators, in addition to `ProcessStatusInfo`."""
 
     name: str
     status: Status

@@ -43,8 +43,8 @@ class Listing(Base):
     permission = READ
 
     async def answer(self, sorts: Mapping[str, str], which: Filter | None = None, clamp: bool = False) -> None:
-        asked = paging(self.query(), sorts, clamp)
-        self.reply(serializers.event_page(await self.supervision.history.page(asked, which)))
+        requested = paging(self.query(), sorts, clamp)
+        self.reply(serializers.event_page(await self.supervision.history.page(requested, which)))
 
 
 class Events(Listing):

@@ -8,7 +8,7 @@ from handlers.base import Base
 from handlers.http import serializers
 from handlers.http.permissions import READ
 from handlers.http.serializers import PageOf, ProcessNotice
-from handlers.openapi.describe import Endpoint, Parameter, word
+from handlers.openapi.describe import Endpoint, Parameter, free_text
 from handlers.openapi.describe import whole as whole_number
 from handlers.routing import Route
 from models.paging import MAX_PAGE_SIZE, paging
@@ -26,8 +26,8 @@ class Notices(Base):
                 whole_number("page", "The page number, from 0", 0),
                 whole_number("size", "The page size", 20, 1, MAX_PAGE_SIZE),
                 Parameter("sortDirection", "asc or desc, in any case", _DIRECTION),
-                word("name", "Only notices of this name", "process.gave_up"),
-                word("process", "Only notices about this process", "web"),
+                free_text("name", "Only notices of this name", "process.gave_up"),
+                free_text("process", "Only notices about this process", "web"),
             ],
             fails=[504],
             tool="process_notices",
@@ -36,9 +36,9 @@ class Notices(Base):
 
     async def get(self) -> None:
         query = self.query()
-        asked = paging({"sortBy": "time", **query}, {"time": "time"})
+        requested = paging({"sortBy": "time", **query}, {"time": "time"})
         name, process = query.get("name") or None, query.get("process") or None
-        self.reply(serializers.notice_page(await self.supervision.notices.page(asked, name, process)))
+        self.reply(serializers.notice_page(await self.supervision.notices.page(requested, name, process)))
 
 
 routes: list[Route] = [(r"/processes/notices", Notices)]

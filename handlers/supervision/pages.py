@@ -206,7 +206,7 @@ class HistoryPage(Page):
 
     async def get(self) -> None:
         query = self.query()
-        if "sortBy" in query and "sort" not in query:  # what this page took before it had a table's query
+        if "sortBy" in query and "sort" not in query:  # parameters of earlier versions
             query["sort"] = ("" if query.get("sortDirection", "").lower() == "asc" else "-") + query["sortBy"]
         statuses = [status.value for status in STATUSES]
         table = read_table(
@@ -309,7 +309,7 @@ def _settings(spec: ProcessSpec) -> list[tuple[str, str]]:
 
 
 def _kind_settings(spec: ProcessSpec) -> list[tuple[str, str]]:
-    """What kind of process it is, and what happens around its start and its end."""
+    """Returns the type of a process and its settings for start and end."""
     hooks = {"start-pre": spec.start_pre, "start-post": spec.start_post, "stop-pre": spec.stop_pre}
     hooks |= {"stop-post": spec.stop_post, "on-failure": spec.on_failure.command if spec.on_failure else ()}
     return [
@@ -331,7 +331,7 @@ def spans(events: Sequence[Entry], now: int, start: int | None = None) -> list[S
     scale = _TIMELINE_WIDTH / max(1, now - first)
     for entry in events:
         x, micros = (entry.at - first) * scale, until - entry.at
-        duration, width = serializers.spoken(micros), max(1.0, micros * scale)
+        duration, width = serializers.duration_text(micros), max(1.0, micros * scale)
         timeline.append(Span(x, width, entry.new, layout.kind_of(entry.new), entry.at, duration))
         until = entry.at
     return timeline[::-1]

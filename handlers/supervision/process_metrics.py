@@ -11,7 +11,7 @@ from handlers.base import Base
 from handlers.http import serializers
 from handlers.http.permissions import READ
 from handlers.http.serializers import Instant, ProcessMetrics
-from handlers.openapi.describe import Endpoint, whole, word
+from handlers.openapi.describe import Endpoint, free_text, whole
 from handlers.routing import Route
 from models import paging
 from models.errors import Invalid
@@ -206,12 +206,14 @@ class MetricsOfProcess(Base):
     permission = READ
     endpoints: ClassVar = {
         "GET": Endpoint(
-            "CPU and memory of one process over time",
+            "Get CPU and memory of one process over time",
             ProcessMetrics,
             path=["name"],
             query=[
-                word("from", "The beginning, an RFC 3339 time; an hour before `to` by default", "2026-11-22T10:00:00Z"),
-                word("to", "The end, an RFC 3339 time; now by default", "2026-11-22T11:00:00Z"),
+                free_text(
+                    "from", "The beginning, an RFC 3339 time; an hour before `to` by default", "2026-11-22T10:00:00Z"
+                ),
+                free_text("to", "The end, an RFC 3339 time; now by default", "2026-11-22T11:00:00Z"),
                 whole(
                     "step",
                     "Seconds that one point covers (at most 1,440 points); below 60: the latest 120 samples",

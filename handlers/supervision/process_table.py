@@ -1,4 +1,4 @@
-"""The rows of the process table: what they show, and which of them a query selects."""
+"""The rows of the process table: their contents, and the rows that a query selects."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SORTS = ("name", "status", "pid", "uptime", "cpu", "memory", "restarts")
 
 @frozen
 class ProcessRow:
-    """What the pages show of one process, except uptime and resource usage."""
+    """The displayed values of one process, except uptime and resource usage."""
 
     name: str
     href: str
@@ -106,11 +106,11 @@ def row_of(process: Process, prober: Prober) -> ProcessRow:
 
 
 def uptime_text(process: Process) -> str:
-    return serializers.spoken(process.uptime()) if process.live else ""
+    return serializers.duration_text(process.uptime()) if process.live else ""
 
 
 def usage_texts(usage: Usage | None) -> tuple[str, str]:
-    """CPU and memory, for people."""
+    """Returns CPU and memory as text."""
     return ("", "") if usage is None else (f"{usage.cpu:.1f} %", host.size(usage.memory))
 
 

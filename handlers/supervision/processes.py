@@ -1,4 +1,4 @@
-"""Processes: what they are, and start, stop, restart, of one and of all."""
+"""Processes: status, health and logs; start, stop and restart of one process and of all."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from handlers.http.serializers import ProcessStatusInfo, ResponseMessage
 from handlers.openapi.describe import EVENT_STREAM, Endpoint, choice
 from handlers.routing import Route, StreamPath
 from handlers.supervision.selection import SELECT, selected_names
-from handlers.supervision.streams import LOG_PARAMETERS, LogStream, StatusStream, log_asked_for, log_file
+from handlers.supervision.streams import LOG_PARAMETERS, LogStream, StatusStream, log_file, requested_log
 from models.errors import Failed, Invalid
 from models.supervision.process import ProcessSpec
 from models.supervision.record import Record
@@ -37,16 +37,15 @@ _DOWNLOAD_PARAMETERS = tuple(
     )
 )
 _MAX_FILE_NAME = 100
-_MOMENT = 0.01
-_AT_ONCE = 25
-_HOLES = "\x00runtime", "\x00uptime"
+_CACHE_SECONDS = 0.01
+_PROCESSES_PER_SLICE = 25
+_PLACEHOLDERS = "\x00runtime", "\x00uptime"
 
 
 class Listing:
-    """All processes as JSON, at the cost of what is new from one moment to the next: how long each has run.
+    """All processes as JSON. Only changed processes are encoded again.
 
-    While nothing changes, one encoding serves all who ask within ten milliseconds: by so much may a length of time, and
-    nothing else, be late.
+    While no process changes, requests within ten milliseconds get the same bytes, so only uptimes may be that old.
     """
 
     def __init__(self, fleet: Fleet) -> None:
@@ -55,25 +54,25 @@ class Listing:
         self._last: tuple[float, list[Record], list[ProcessSpec], bytes] = (0.0, [], [], b"")
 
     async def ready(self) -> None:
-        """Makes what is new some at a time: nobody else is to wait while hundreds are encoded."""
+        """Encodes changed processes in slices, so that other requests do not wait while hundreds are encoded."""
         records, before = [process.record for process in self._fleet], self._last[1]
-        if len(records) == len(before) and sum(map(operator.is_not, records, before)) < _AT_ONCE:
+        if len(records) == len(before) and sum(map(operator.is_not, records, before)) < _PROCESSES_PER_SLICE:
             return
         for number, process in enumerate(list(self._fleet), 1):
-            self._one(process)
-            if number % _AT_ONCE == 0:
+            self._json(process)
+            if number % _PROCESSES_PER_SLICE == 0:
                 await asyncio.sleep(0)
 
     def encoded(self) -> bytes:
         now, records = time.monotonic(), [process.record for process in self._fleet]
         specs = [process.spec for process in self._fleet]
         at, before, others, text = self._last
-        if now - at > _MOMENT or records != before or specs != others:
-            text = f"[{','.join(map(self._one, self._fleet))}]".encode("utf-8", "replace")
+        if now - at > _CACHE_SECONDS or records != before or specs != others:
+            text = f"[{','.join(map(self._json, self._fleet))}]".encode("utf-8", "replace")
             self._last = (now, records, specs, text)
         return text
 
-    def _one(self, process: Process) -> str:
+    def _json(self, process: Process) -> str:
         kept = self._parts.get(process)
         if kept is None or kept[0] is not process.spec or kept[1] is not process.record:
             kept = self._parts[process] = (process.spec, process.record, _parts(process))
@@ -81,16 +80,16 @@ class Listing:
         if len(parts) == 1:
             return parts[0]
         lived = process.uptime()
-        return f"{parts[0]}{serializers.length(lived)}{parts[1]}{serializers.spoken(lived)}{parts[2]}"
+        return f"{parts[0]}{serializers.length(lived)}{parts[1]}{serializers.duration_text(lived)}{parts[2]}"
 
 
 def _parts(process: Process) -> tuple[str, ...]:
-    """The JSON of a process: whole, or while it runs in three parts, between which its two durations go."""
-    shape = serializers.plain(serializers.process_status(process))
+    """Returns the JSON of a process: whole, or for a live process the three parts around its two durations."""
+    fields = serializers.plain(serializers.process_status(process))
     if not process.live:
-        return (serializers.text(shape),)
-    first, second = (serializers.text(hole)[1:-1] for hole in _HOLES)
-    text = serializers.text(shape | {"processRuntime": _HOLES[0], "processUptime": _HOLES[1]})
+        return (serializers.text(fields),)
+    first, second = (serializers.text(placeholder)[1:-1] for placeholder in _PLACEHOLDERS)
+    text = serializers.text(fields | {"processRuntime": _PLACEHOLDERS[0], "processUptime": _PLACEHOLDERS[1]})
     head, _, rest = text.partition(first)
     return head, *rest.split(second)
 
@@ -115,9 +114,9 @@ class Processes(Base):
             return
         listing: Listing = self.settings["listing"]
         await listing.ready()
-        told = listing.encoded()
+        content = listing.encoded()
         await self.supervision.event_writer.stored_soon()
-        self.send(told, "application/json")
+        self.send(content, "application/json")
 
 
 class Info(Base):
@@ -127,13 +126,13 @@ class Info(Base):
     }
 
     async def get(self, name: str) -> None:
-        told = serializers.process_status(self.supervision.fleet.get(name))
+        status = serializers.process_status(self.supervision.fleet.get(name))
         await self.supervision.event_writer.stored_soon(name)
-        self.reply(told)
+        self.reply(status)
 
 
 class HealthCheckInfo(Base):
-    """Get the last health check of one process."""
+    """Returns the last health check of one process."""
 
     permission = READ
     endpoints: ClassVar = {
@@ -224,7 +223,7 @@ class Logs(Base):
     }
 
     async def get(self, name: str) -> None:
-        path, lines = log_asked_for(self, name)
+        path, lines = requested_log(self, name)
         is_download, with_backups = self._flag("download"), self._flag("backups")
         if is_download:
             await self._download(log_file(self.supervision, name, self.query().get("stream") or "stdout"), with_backups)

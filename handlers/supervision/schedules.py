@@ -47,7 +47,7 @@ class Runs(Base):
 
 
 class ScheduleState(Base):
-    """Pauses and resumes the schedule of one process; its run, if any, goes on."""
+    """Pauses and resumes the schedule of one process; its run, if any, continues."""
 
     permission = CONTROL_PROCESSES
     endpoints: ClassVar = {

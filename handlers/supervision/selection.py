@@ -1,4 +1,4 @@
-"""Several processes at once: their details, their groups, and operations on those that a selector selects."""
+"""Operations on selected processes, their details and groups."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class Groups(Base):
 
 
 class SelectedOperation(Base):
-    """One operation on all selected processes: each has a result, and any failure makes the answer a 500."""
+    """One operation on all selected processes: each has a result, and any failure makes the response a 500."""
 
     permission = CONTROL_PROCESSES
     failure_code = "START_FAILED"
@@ -165,7 +165,7 @@ class SignalSelected(SelectedOperation):
 
 
 class SignalOne(Base):
-    """A signal for one process: its end, if it ends by it, is judged as any end."""
+    """Sends a signal to one process; if the process ends, its restart policy applies."""
 
     permission = CONTROL_PROCESSES
     endpoints: ClassVar = {

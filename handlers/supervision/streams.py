@@ -1,4 +1,4 @@
-"""Long-lived answers: status changes and log lines, as event streams."""
+"""Event streams of status changes and of log lines."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ LOG_PARAMETERS = (
     whole_number("lines", "The number of lines", 200, 1, 10_000),
     choice("stream", "The output stream", ["stdout", "stderr"], "stdout"),
 )
-_REPLAY = 100
-_LINES = 200
-_LONGEST_ID = 18
-_MOST_LINES = 10_000
+_EVENTS_PER_READ = 100
+_LINES_PER_EVENT = 200
+_MAX_ID_DIGITS = 18
+_MAX_LINES = 10_000
 
 
 class StatusStream(Streaming):
-    """Every status change as `event: status`; `Last-Event-ID` brings what was missed, without a gap."""
+    """Sends every status change as `event: status`; `Last-Event-ID` replays missed events without a gap."""
 
     endpoints: ClassVar = {
         "GET": Endpoint(
@@ -58,48 +58,48 @@ class StatusStream(Streaming):
         if notices == "true":
             self.settings["notice_stream"].add(stream, self.supervision.notices.last_id)
         stream.send(f"retry: {RETRY_MILLISECONDS}\n: status changes\n\n".encode())
-        seen = self._history.last_told
-        if last.isascii() and last.isdigit() and len(last) <= _LONGEST_ID:
+        seen = self._history.last_published
+        if last.isascii() and last.isdigit() and len(last) <= _MAX_ID_DIGITS:
             try:
                 seen = await self._catch_up(stream, min(int(last), seen))
             except StreamClosedError:
                 return
             except Problem as problem:
-                log.error("a stream ends, for the history cannot be read: %s", problem.message)
+                log.error("a stream ends because the history cannot be read: %s", problem.message)
                 stream.close()
                 return
         self.streams.statuses.add(stream, seen)
 
     async def _catch_up(self, stream: Stream, seen: int) -> int:
-        """Sends all that came after `seen`, as fast as the client reads; returns the last id that was sent.
+        """Sends all events after `seen`, as fast as the client reads; returns the last id sent.
 
-        Between the last look at what others were told and the subscription the loop has no turn.
+        The loop does not run between the last comparison with `last_published` and the subscription.
         """
         while True:
-            told = self._history.last_told
-            if some := await self._history.since(seen, _REPLAY):
-                await stream.send_slowly(b"".join(map(status_block, some)))
+            published = self._history.last_published
+            if entries := await self._history.since(seen, _EVENTS_PER_READ):
+                await stream.send_slowly(b"".join(map(status_block, entries)))
                 await asyncio.sleep(0)
-                seen = some[-1].id
-            elif told >= self._history.last_told:
-                return max(seen, told)
+                seen = entries[-1].id
+            elif published >= self._history.last_published:
+                return max(seen, published)
             else:
-                seen = max(seen, told)  # what was between is deleted already
+                seen = max(seen, published)  # the events between have been deleted
 
     @property
     def _history(self) -> History:
         return self.supervision.history
 
 
-def log_asked_for(handler: Base, name: str) -> tuple[str, int]:
-    """The file and the number of lines that a request names. Raises `Invalid`, `NotFound`."""
+def requested_log(handler: Base, name: str) -> tuple[str, int]:
+    """Returns the log file and the number of lines that a request names. Raises `Invalid`, `NotFound`."""
     query = handler.query()
-    lines = whole("lines", query.get("lines") or "200", 1, _MOST_LINES)
+    lines = whole("lines", query.get("lines") or "200", 1, _MAX_LINES)
     return log_file(handler.supervision, name, query.get("stream") or "stdout").path, lines
 
 
 def log_file(supervision: Supervision, name: str, stream: str) -> LogFile:
-    """The log file of a process for one of its outputs. Raises `Invalid`, `NotFound`."""
+    """Returns the log file of a process for stdout or stderr. Raises `Invalid`, `NotFound`."""
     if stream not in ("stdout", "stderr"):
         raise Invalid("stream must be stdout or stderr")
     spec = supervision.fleet.get(name).spec
@@ -114,22 +114,22 @@ def status_block(entry: Entry) -> bytes:
 
 
 def notice_block(notice: Notice) -> bytes:
-    """Without an id: `Last-Event-ID` is the last status change."""
+    """Returns the event of a notice; it has no id, because `Last-Event-ID` names a status change."""
     return block("notice", serializers.text(serializers.plain(serializers.notice(notice))))
 
 
 class LogStream(Streaming):
-    """The end of a log file, then what is added, as `event: log` with a `data:` for each line."""
+    """Sends the end of a log file, then new lines, as `event: log` with a `data:` for each line."""
 
     permission = READ_LOGS
     kind = "logs"
 
     async def head(self, *arguments: str) -> None:
-        log_asked_for(self, *arguments)  # what GET refuses is refused
+        requested_log(self, *arguments)  # refused as GET is
         await super().head(*arguments)
 
     def get(self, name: str) -> None:
-        path, lines = log_asked_for(self, name)
+        path, lines = requested_log(self, name)
         stream = self.open()
         work = asyncio.get_running_loop().create_task(_follow(stream, self.supervision.logs.follow(path, lines)))
         stream.when_closed(lambda _: work.cancel())
@@ -141,8 +141,8 @@ async def _follow(stream: Stream, pieces: AsyncIterator[bytes]) -> None:
         await stream.send_slowly(f"retry: {RETRY_MILLISECONDS}\n\n".encode())
         async for piece in pieces:
             lines = piece.decode("utf-8", "replace").replace("\r", "").removesuffix("\n").split("\n") if piece else []
-            for start in range(0, len(lines), _LINES):
-                data = "".join(f"data: {line}\n" for line in lines[start : start + _LINES])
+            for start in range(0, len(lines), _LINES_PER_EVENT):
+                data = "".join(f"data: {line}\n" for line in lines[start : start + _LINES_PER_EVENT])
                 await stream.send_slowly(f"event: log\n{data}\n".encode())
     except StreamClosedError:
         pass

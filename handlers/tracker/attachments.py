@@ -1,6 +1,6 @@
 """`/attachments/{id}`: one file, in part or whole; `/runs/{id}/attachments`: those of a run.
 
-What an upload contains is never trusted: only types without script are shown, in a sandbox; all else is downloaded.
+Uploaded contents are never trusted: only types without script are shown, in a sandbox; other types are downloaded.
 """
 
 from __future__ import annotations

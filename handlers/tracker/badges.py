@@ -9,7 +9,7 @@ from typing import ClassVar
 from attrs import frozen
 
 from handlers.http.permissions import PUBLIC
-from handlers.openapi.describe import Endpoint, Parameter, number, word
+from handlers.openapi.describe import Endpoint, Parameter, free_text, number
 from handlers.routing import Route
 from handlers.tracker.base import Tracked, send_kept
 from models.errors import NotFound
@@ -80,7 +80,7 @@ METRICS: dict[str, Callable[[Project, RunFilter], Badge]] = {"coverage": _covera
 
 
 def picture(badge: Badge) -> bytes:
-    """A flat badge as SVG; its title and its label say in words what it shows."""
+    """A flat badge as SVG; its title and label state the value as text."""
     left, right = (round(len(text) * _LETTER + _PADDING) for text in (badge.label, badge.value))
     words = escape(f"{badge.label}: {badge.value}")
     return (
@@ -101,7 +101,7 @@ _METRIC = Parameter(
 
 
 class BadgePicture(Tracked):
-    """Open in closed mode too, for public projects; who may not read a project learns nothing of it."""
+    """Open in closed mode too, for public projects; a private project returns 404 to callers who may not read it."""
 
     permission = PUBLIC
     endpoints: ClassVar = {
@@ -112,8 +112,8 @@ class BadgePicture(Tracked):
             query=[
                 number("projectId", "The project"),
                 _METRIC,
-                word("branch", "Only runs on this branch", "main"),
-                word("flag", "Only runs with this flag", "default"),
+                free_text("branch", "Only runs on this branch", "main"),
+                free_text("flag", "Only runs with this flag", "default"),
             ],
             fails=[404],
             name="project_badge",

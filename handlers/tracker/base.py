@@ -54,7 +54,7 @@ async def send_kept(
         answer = await flights.run(key, lambda: _made(handler, kept, key, state, make))
     handler.version = answer.etag
     handler.set_header("Content-Type", media_type)
-    handler.set_header("Cache-Control", "private, no-cache")  # kept by others only to ask whether it has changed
+    handler.set_header("Cache-Control", "private, no-cache")  # caches must revalidate it
     if _TOKEN in answer.body:
         handler.write(answer.body.replace(_TOKEN, handler.xsrf_token))
     elif len(answer.body) >= MIN_BYTES and accepts_gzip(handler):

@@ -1,4 +1,4 @@
-"""Response types of what belongs to a run: its attachments, its performance, its covered files."""
+"""Response types of the parts of a run: attachments, performance, covered files."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class CoveredFileInfo:
     """A file with the ranges of lines that a run covers, misses and that were changed; both ends are included.
 
     `source` is the text, null where it is not stored or not shown to the caller; `url` is the file on the forge;
-    `reason` says why a member gets no text from it.
+    `reason` is why a member gets no text from the forge.
     """
 
     run_id: int

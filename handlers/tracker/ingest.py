@@ -152,7 +152,7 @@ class Arrival:
         return Upload(**{field: value for field, value in values.items() if value is not None})
 
     def _repository_facts(self) -> dict[str, Any]:
-        """What the last parts `diff`, `paths` and `codeowners` tell of the repository. Raises `Invalid`."""
+        """Returns the facts in the last parts `diff`, `paths` and `codeowners`. Raises `Invalid`."""
         parts = {part.name: part for part in self._parts.all if part.file is not None and part.size}
         facts: dict[str, Any] = {}
         if "paths" in parts:
@@ -371,7 +371,7 @@ def _printable(text: str) -> str:
 
 
 class FinishRun(Tracked):
-    """`POST {project,runKey,flag}` marks a run as complete; whoever may upload to the project may."""
+    """`POST {project,runKey,flag}` marks a run as complete; requires the permission to upload."""
 
     permission = POST_REPORTS
     endpoints: ClassVar = {

@@ -13,7 +13,7 @@ from tornado.iostream import StreamClosedError
 
 from handlers.http import serializers
 from handlers.http.serializers import name_of
-from handlers.openapi.describe import Parameter, choice, whole, word
+from handlers.openapi.describe import Parameter, choice, free_text, whole
 from handlers.tracker.base import Tracked, in_snapshot
 from models.errors import Invalid
 from models.paging import INT64
@@ -47,7 +47,7 @@ def limit_parameter(default: int = DEFAULT_LIMIT) -> Parameter:
     return whole("limit", f"The maximum number of items; clamped to 1 to {MAX_LIMIT}", default, -INT64, INT64)
 
 
-CURSOR = word("cursor", "`nextCursor` of the page before", "WzQyXQ")
+CURSOR = free_text("cursor", "`nextCursor` of the page before", "WzQyXQ")
 FORMAT = choice("format", "`csv` and `ndjson`: the whole list, at most 1,000,000 rows", ["json", *_MEDIA_TYPES], "json")
 LIST = (limit_parameter(), CURSOR, FORMAT)
 """The query parameters of a list."""

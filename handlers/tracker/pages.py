@@ -78,7 +78,7 @@ def took(ms: int | None) -> str:
         return NOTHING
     if ms < 1000:
         return f"{ms} ms"
-    return f"{ms / 1000:.1f} s" if ms < 60_000 else serializers.spoken(ms * 1000)
+    return f"{ms / 1000:.1f} s" if ms < 60_000 else serializers.duration_text(ms * 1000)
 
 
 def size(count: int) -> str:
@@ -313,7 +313,7 @@ class RunPage(ReadPage):
         shown = failures.page_of(run.id, verdict.baseline_id, text, only_new, by_suite, number, _FAILURES_PER_PAGE)
         filters = {"q": text or None, "new": "true" if only_new else None, "group": "suite" if by_suite else None}
         changes = comparison.changes(baseline, run) if baseline else None
-        before, after = overview.beside(run)
+        before, after = overview.neighbours(run)
         health, reason = project_status.judge(run, verdict)
         return {
             "project": project,

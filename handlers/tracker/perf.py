@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from handlers.http.permissions import READ
 from handlers.http.serializers import Instant
-from handlers.openapi.describe import Endpoint, number, word
+from handlers.openapi.describe import Endpoint, free_text, number
 from handlers.routing import Route
 from handlers.tracker import lists, serializers
 from handlers.tracker.detail_responses import PerfHistory, PerfHistoryEntry, PerfInfo, RunPerf
@@ -75,8 +75,8 @@ class ProjectPerformance(ListHandler):
             "List the performance of the runs of a flag, newest first", PerfHistory, path=["id"],
             query=[
                 number("id", "The project"),
-                word("flag", "The flag of the runs; `perf` if absent", "perf"),
-                word("label", "Only this label", "GET /cart"),
+                free_text("flag", "The flag of the runs; `perf` if absent", "perf"),
+                free_text("label", "Only this label", "GET /cart"),
                 lists.limit_parameter(_DEFAULT_RUNS),
                 lists.CURSOR,
                 lists.FORMAT,

@@ -36,7 +36,7 @@ def duration_trend(runs: Sequence[RunInfo]) -> str:
     slots = [
         Bar(
             parts=[("rest", run.duration_ms or 0)],
-            tooltip=f"Run {run.id}: {serializers.spoken((run.duration_ms or 0) * 1000)}",
+            tooltip=f"Run {run.id}: {serializers.duration_text((run.duration_ms or 0) * 1000)}",
         )
         for run in reversed(runs)
     ]

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from handlers.http.permissions import READ, SIGNED_IN
 from handlers.http.serializers import encoded
-from handlers.openapi.describe import Body, Endpoint, Field, Parameter, number, word
+from handlers.openapi.describe import Body, Endpoint, Field, Parameter, free_text, number
 from handlers.openapi.describe import whole as whole_number
 from handlers.routing import Route
 from handlers.tracker import lists, serializers
@@ -41,7 +41,7 @@ _DEFAULT_RUNS = 50
 _OR_NULL = {"type": ["string", "null"]}
 _ID = number("id", "The project")
 _NAME = Parameter("name", "The name of a test", {"type": "string", "examples": ["adds"]}, required=True)
-_CLASS = word("className", "Its class; empty where it has none", "com.example.ShopTest")
+_CLASS = free_text("className", "Its class; empty where it has none", "com.example.ShopTest")
 
 
 class Projects(ListHandler):
@@ -51,7 +51,7 @@ class Projects(ListHandler):
             "List the projects that the caller may read, by name",
             list[ProjectInfo],
             query=[
-                word("name", "Only the project of this name", "shop"),
+                free_text("name", "Only the project of this name", "shop"),
                 whole_number(
                     "limit", "The maximum number of items; clamped to 1 to 500, 1,000 without it", None, -INT64, INT64
                 ),
@@ -221,9 +221,9 @@ class Runs(ListHandler):
             query=[
                 _ID,
                 lists.limit_parameter(_DEFAULT_RUNS),
-                word("commit", "Only of this commit", "9fceb02"),
-                word("branch", "Only on this branch", "main"),
-                word("flag", "Only with this flag", "default"),
+                free_text("commit", "Only of this commit", "9fceb02"),
+                free_text("branch", "Only on this branch", "main"),
+                free_text("flag", "Only with this flag", "default"),
                 lists.CURSOR,
                 lists.FORMAT,
             ],

@@ -185,7 +185,7 @@ class PatchFileInfo:
 
 @frozen
 class PatchInfo:
-    """The coverage of changed lines; `reason` says why `pct` is null."""
+    """The coverage of changed lines; `reason` is why `pct` is null."""
 
     run_id: int
     base_commit: str | None
@@ -358,7 +358,7 @@ FoundItem = FoundTestInfo | ClusterInfo
 
 @frozen
 class ProjectSearchResult:
-    """Tests or clusters. `partial`: the time was over; the search goes on with `nextCursor`."""
+    """Tests or clusters. `partial`: the time limit was reached; `nextCursor` continues the search."""
 
     items: Sequence[FoundItem]
     next_cursor: str | None
@@ -420,7 +420,7 @@ class FlakyInfo:
 
 @frozen
 class TriageInfo:
-    """What was said of a test."""
+    """The triage status of a test."""
 
     class_name: str
     name: str

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from handlers.http.permissions import READ
-from handlers.openapi.describe import Endpoint, Parameter, choice, number, whole, word
+from handlers.openapi.describe import Endpoint, Parameter, choice, free_text, number, whole
 from handlers.routing import Route
 from handlers.tracker import lists, serializers
 from handlers.tracker.lists import ItemList, ListHandler
@@ -16,12 +16,14 @@ from models.tracker.reports.base import CaseStatus
 
 ID = number("id", "The run")
 FILTERS = (
-    word("status", f"Some of {', '.join(CaseStatus.__members__)}, in any case, with commas between", "failed,error"),
-    word("q", "Only tests whose class and name contain this", "checkout"),
-    word("class", "Only tests of this class", "com.example.ShopTest"),
-    word("file", "Only tests of this source file", "src/test/java/com/example/ShopTest.java"),
-    word("owner", "Only tests of this owner", "@example/shop"),
-    word("category", "Only failures of this category of triage", "infrastructure"),
+    free_text(
+        "status", f"Some of {', '.join(CaseStatus.__members__)}, in any case, with commas between", "failed,error"
+    ),
+    free_text("q", "Only tests whose class and name contain this", "checkout"),
+    free_text("class", "Only tests of this class", "com.example.ShopTest"),
+    free_text("file", "Only tests of this source file", "src/test/java/com/example/ShopTest.java"),
+    free_text("owner", "Only tests of this owner", "@example/shop"),
+    free_text("category", "Only failures of this category of triage", "infrastructure"),
     Parameter("flaky", "Only tests that are flaky in the run, or not", {"type": "boolean"}),
     whole("minMs", "Only tests that took so many milliseconds", None, 0, INT64),
     choice("sort", "By class and name, or the longest first; else in the order of the reports", run_tests.SORTS),

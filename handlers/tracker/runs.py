@@ -7,7 +7,7 @@ from typing import ClassVar
 from attrs import evolve
 
 from handlers.http.permissions import READ, SIGNED_IN, Permission
-from handlers.openapi.describe import Endpoint, Parameter, number, word
+from handlers.openapi.describe import Endpoint, Parameter, free_text, number
 from handlers.routing import Route
 from handlers.tracker import lists, serializers
 from handlers.tracker.base import Tracked
@@ -156,9 +156,11 @@ class Compare(Tracked):
 
 _GATE_QUERY = (
     Parameter("project", "The name of the project", {"type": "string", "examples": ["shop"]}, required=True),
-    word("commit", "The newest run of this commit; it wins over `branch`", "9fceb02d0ae598e95dc970b74767f19372d61af8"),
-    word("branch", "The newest run on this branch; one of `commit` and `branch` is required", "main"),
-    word("flag", "Only runs with this flag", "default"),
+    free_text(
+        "commit", "The newest run of this commit; it wins over `branch`", "9fceb02d0ae598e95dc970b74767f19372d61af8"
+    ),
+    free_text("branch", "The newest run on this branch; one of `commit` and `branch` is required", "main"),
+    free_text("flag", "Only runs with this flag", "default"),
 )
 
 

@@ -397,7 +397,7 @@ def _outcome(outcome: Outcome) -> OutcomeInfo:
 
 
 def since(first: FirstFailure | None, repo_url: str | None) -> dict[str, Any]:
-    """The fields that say since when a test fails."""
+    """Returns the fields with the run since which a test fails."""
     passed = first.last_passed if first else None
     return {
         "first_failing": _reference(first.first_failing) if first else None,

@@ -19,7 +19,7 @@ from tornado.iostream import StreamClosedError
 from handlers.http.sse import RETRY_MILLISECONDS, block
 from handlers.http.sse_connection import Stream
 from handlers.http.stream_handler import LAST_EVENT_ID, Streaming
-from handlers.openapi.describe import EVENT_STREAM, Endpoint, word
+from handlers.openapi.describe import EVENT_STREAM, Endpoint, free_text
 from handlers.routing import Route
 from models.accounts import accounts, permissions
 from models.accounts.accounts import Credential
@@ -44,7 +44,7 @@ _CHECK_TIME_RATIO = 10.0
 """Credentials are checked every two seconds, or less often so that the checks take at most a tenth of the time."""
 
 
-_LAST = word("lastEventId", "As the header Last-Event-ID, for clients that cannot send it", "17")
+_LAST = free_text("lastEventId", "As the header Last-Event-ID, for clients that cannot send it", "17")
 
 
 def run_block(update: RunUpdate) -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from handlers.http.permissions import READ, SIGNED_IN, Permission
-from handlers.openapi.describe import Body, Endpoint, Field, Parameter, choice, number, word
+from handlers.openapi.describe import Body, Endpoint, Field, Parameter, choice, free_text, number
 from handlers.routing import Route
 from handlers.tracker import lists, serializers
 from handlers.tracker.base import Tracked
@@ -45,8 +45,8 @@ class Clusters(ListHandler):
             path=["id"],
             query=[
                 ID,
-                word("branch", "Only failures on this branch", "main"),
-                word("since", "Only failures of runs since this time", "2026-11-20T19:00:00Z"),
+                free_text("branch", "Only failures on this branch", "main"),
+                free_text("since", "Only failures of runs since this time", "2026-11-20T19:00:00Z"),
                 *lists.LIST,
             ],
             fails=[404],

@@ -79,11 +79,11 @@ def template_helpers() -> dict[str, Any]:
         "symbol": symbol,
         "reason_html": reason_html,
     }
-    return {**helpers, "duration": serializers.spoken}
+    return {**helpers, "duration": serializers.duration_text}
 
 
 def icon(icons_url: str, name: str) -> str:
-    """Renders an icon of the sprite. It says nothing to a screen reader: a word or a button's name stands with it."""
+    """Renders an icon of the sprite. Screen readers skip it: a text or a button's label accompanies it."""
     return f'<svg class="icon" aria-hidden="true"><use href="{icons_url}#{name}"/></svg>'
 
 

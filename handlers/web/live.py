@@ -158,7 +158,7 @@ class Live:
 
     def _follow_status(self, connection: Connection, topic: str) -> None:
         subscription = Subscription(connection.stream)
-        self._streams.statuses.add(subscription, self._services.supervision.history.last_told)
+        self._streams.statuses.add(subscription, self._services.supervision.history.last_published)
         connection.topics[topic] = subscription.cancel
 
     def _follow_runs(self, connection: Connection, topic: str) -> None:
@@ -240,7 +240,7 @@ def _beginning(query: str) -> Beginning:
 
 
 def _log_facts(chunk: Chunk) -> dict[str, object]:
-    """A chunk of a log as JSON; `lengths` only where the text does not tell the length of each line in bytes."""
+    """A chunk of a log as JSON; `lengths` only if the text does not determine the length of each line in bytes."""
     text = chunk.text.decode("utf-8", "replace")
     marks = [_mark_facts(mark) for mark in chunk.marks]
     facts: dict[str, object] = {"from": chunk.first, "to": chunk.end, "dropped": chunk.dropped, "text": text}

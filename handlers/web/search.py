@@ -12,7 +12,7 @@ from handlers.base import Base, Page, write_page
 from handlers.charts.release_list import release_url
 from handlers.charts.repository_pages import repository_url
 from handlers.http.permissions import READ
-from handlers.openapi.describe import Endpoint, whole, word
+from handlers.openapi.describe import Endpoint, free_text, whole
 from handlers.routing import Route
 from handlers.supervision.process_table import process_url
 from handlers.tracker.project_status import projects_of
@@ -43,7 +43,7 @@ _VERBS = ("start", "stop", "restart")
 
 @frozen
 class SearchResult:
-    """`href` is the path of its page below the prefix. An `action` is done by `POST` to the API path `href`."""
+    """`href` is the path of its page below the prefix. An `action` is a `POST` to the API path `href`."""
 
     kind: str
     title: str
@@ -161,7 +161,7 @@ class Search(Base):
             "Search pages, processes, projects, runs, tests, releases and charts",
             list[SearchResult],
             query=[
-                word("q", "A part of a name, the number of a run, or the beginning of a commit", "web"),
+                free_text("q", "A part of a name, the number of a run, or the beginning of a commit", "web"),
                 whole("limit", "The maximum number of results", DEFAULT_LIMIT, 1, MAX_LIMIT),
             ],
             name="search_all",

@@ -20,7 +20,7 @@ _MAX_PAGE = 100_000
 
 @frozen
 class TableQuery:
-    """What a caller wants of a table. `ignored` describes the parameters that were not understood."""
+    """The requested part of a table. `ignored` describes the parameters that were not understood."""
 
     path: str
     q: str = ""

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 _PRAGMAS = {
     "journal_mode": "wal",
-    "synchronous": "normal",  # survives kill -9; a power cut may take the last moments, never the file
+    "synchronous": "normal",  # survives kill -9; a power cut may lose the last moments, never the file
     "foreign_keys": 1,
-    "wal_autocheckpoint": 0,  # a checkpoint may wait for the disk: the worker makes it, not the loop
+    "wal_autocheckpoint": 0,  # a checkpoint may wait for the disk, so a worker makes it, not the loop
     "journal_size_limit": 16 * 1024 * 1024,
     "busy_timeout": 0,
     "cache_size": -4096,
@@ -41,19 +41,19 @@ _PATIENCE = 5_000
 _STEPS = 50_000
 
 
-class Turns:
-    """A lock whose waiters get it in the order in which they came."""
+class FairLock:
+    """A lock that waiting threads get in the order of their arrival."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._queue: deque[object] = deque()
 
     def __len__(self) -> int:
-        """The number of threads that have the lock or wait for it."""
+        """Returns the number of threads that hold the lock or wait for it."""
         return len(self._queue)
 
     @contextmanager
-    def turn(self, seconds: float) -> Iterator[None]:
+    def hold(self, seconds: float) -> Iterator[None]:
         """Holds the lock. Raises `TimeoutError` after waiting `seconds`."""
         ticket = object()
         with self._changed:
@@ -80,8 +80,8 @@ class SqliteStore(peewee.SqliteDatabase, Store):
     def __init__(self, steps: Sequence[Sequence[str]] = ()) -> None:
         super().__init__(None)
         self.steps = steps
-        self.turns = Turns()
-        """Of the workers that write. The loop writes without a turn: it never waits."""
+        self.write_lock = FairLock()
+        """Orders the writing workers. The loop writes without it, because it never waits."""
         self._worker = threading.local()
 
     def open(self, path: Path) -> None:
@@ -105,17 +105,17 @@ class SqliteStore(peewee.SqliteDatabase, Store):
                 self.execute_sql(f"PRAGMA user_version = {version}")
 
     def atomic(self, lock_type: str = "IMMEDIATE", *arguments: Any, of: str = "", **options: Any) -> Any:
-        """A transaction. The outermost of a worker waits for its turn: SQLite's own lock lets a writer starve."""
+        """Begins a transaction. A worker's outermost one waits in order: with SQLite's own lock a writer can starve."""
         work = super().atomic(lock_type, *arguments, **options)  # a read that became a write could not be retried
         end = getattr(self._worker, "end", None)
         is_write = lock_type == "IMMEDIATE" and not self.in_transaction()
-        return self._in_turn(work, end) if is_write and end is not None else work
+        return self._in_order(work, end) if is_write and end is not None else work
 
     @contextmanager
-    def _in_turn(self, work: AbstractContextManager[Any], end: float) -> Iterator[None]:
+    def _in_order(self, work: AbstractContextManager[Any], end: float) -> Iterator[None]:
         with ExitStack() as stack:
             try:
-                stack.enter_context(self.turns.turn(max(0.0, end - time.monotonic())))
+                stack.enter_context(self.write_lock.hold(max(0.0, end - time.monotonic())))
             except TimeoutError:
                 raise peewee.OperationalError("others have written to the database for too long") from None
             with work:
@@ -136,7 +136,7 @@ class SqliteStore(peewee.SqliteDatabase, Store):
         found = {table: int(self.execute_sql(last.format(table)).fetchone()[0]) for table in new}
         for table, given in self.execute_sql("SELECT name, seq FROM sqlite_sequence"):
             if table in found:
-                found[table] = max(found[table], int(given))  # ids of what was deleted are not used again
+                found[table] = max(found[table], int(given))  # ids of deleted rows are not used again
         return found
 
     @contextmanager
@@ -217,7 +217,7 @@ class Either(peewee.DatabaseProxy):
         if not isinstance(self.obj, SqliteStore):
             self.obj.close_all()
         if url is not None:
-            from models.storage.postgres import Postgres  # only where it is asked for: its driver is large
+            from models.storage.postgres import Postgres  # imported only for PostgreSQL: its driver is large
 
             made = Postgres(self.name, self.steps)
             made.open(url)
@@ -241,5 +241,5 @@ class Either(peewee.DatabaseProxy):
 
 
 def storable(text: str) -> str:
-    """`text` as UTF-8 has it: bytes of a file name that are none are lost."""
+    """Returns `text` as valid UTF-8: bytes of a file name that are not UTF-8 are lost."""
     return text.encode("utf-8", "replace").decode()

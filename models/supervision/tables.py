@@ -116,19 +116,19 @@ class Supervised(Table):
         table_name = "supervised"
 
 
-class House(Table):
-    """Facts about this store as a whole: its instance id."""
+class StoreFact(Table):
+    """A fact about the whole store, for example its instance id."""
 
     key = peewee.TextField(primary_key=True)
     value = peewee.TextField()
 
     class Meta:
-        table_name = "house"
+        table_name = "house"  # the name in existing files
 
 
 def fact(key: str, value: str | None = None) -> str:
-    """The stored fact `key`; where there is none yet, `value` (or a random id) is stored."""
-    if House.get_or_none(House.key == key) is None:  # a start must not need to write: the store may be locked
+    """Returns the stored fact `key`; stores `value` (or a random id) if it is missing."""
+    if StoreFact.get_or_none(StoreFact.key == key) is None:  # a start must not require a write: the store may be locked
         with database.atomic():
-            House.insert(key=key, value=value or secrets.token_hex(8)).on_conflict_ignore().execute()
-    return str(House.get_by_id(key).value)
+            StoreFact.insert(key=key, value=value or secrets.token_hex(8)).on_conflict_ignore().execute()
+    return str(StoreFact.get_by_id(key).value)

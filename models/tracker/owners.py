@@ -42,7 +42,7 @@ class OwnerRule:
 
 @frozen
 class Owners:
-    """What a project knows of owners."""
+    """The owners of the tests of a project."""
 
     codeowners: str | None
     rules: Sequence[OwnerRule]
@@ -65,7 +65,7 @@ class OwnerCounts:
     flaky: int
 
 
-NOBODY = Owners(None, (), None)
+NO_OWNERS = Owners(None, (), None)
 
 
 @lru_cache(8)
@@ -76,7 +76,7 @@ def _parsed(text: str) -> Codeowners:
 def of_project(project_id: int) -> Owners:
     row = reports.execute_sql(_SELECT, (project_id,)).fetchone()
     if row is None:
-        return NOBODY
+        return NO_OWNERS
     return Owners(row[0], [OwnerRule(*rule) for rule in json.loads(row[1])], row[2])
 
 

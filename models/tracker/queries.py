@@ -346,7 +346,7 @@ def flags(project_id: int) -> list[str]:
     return [row[0] for row in reports.execute_sql(_FLAGS, (project_id,))]
 
 
-def beside(run: Run) -> tuple[int | None, int | None]:
+def neighbours(run: Run) -> tuple[int | None, int | None]:
     """The ids of the runs before and after this one, of the same branch and flag."""
     values = (run.project_id, run.branch, run.flag, run.created_at, run.id)
     before, after = (reports.execute_sql(query, values).fetchone() for query in (_BEFORE, _AFTER))

@@ -144,7 +144,7 @@ def page(
             found.append(test)
         if len(rows) < count:
             return found, None
-        cursor = _cursor(_test(rows[-1], owners.NOBODY, ()), filter)
+        cursor = _cursor(_test(rows[-1], owners.NO_OWNERS, ()), filter)
 
 
 def _fits(test: TestRow, filter: TestFilter) -> bool:

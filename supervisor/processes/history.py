@@ -32,7 +32,7 @@ class History(Protocol):
     """Every read may raise `Unavailable`, `TimedOut`."""
 
     @property
-    def last_told(self) -> int:
+    def last_published(self) -> int:
         """The last event that was sent to the streams of this node."""
 
     async def page(self, paging: Paging, which: Filter | None = None) -> Page[Entry]: ...
@@ -54,7 +54,7 @@ class OwnHistory:
     """In a file: recent pages are read on the loop, because that takes less than a millisecond."""
 
     @property
-    def last_told(self) -> int:
+    def last_published(self) -> int:
         return events.last_id()
 
     async def page(self, paging: Paging, which: Filter | None = None) -> Page[Entry]:
@@ -90,7 +90,7 @@ class SharedHistory:
         self._sharing = shared_events
         self._store = store
         self._instance = instance
-        self.last_told = events.last_id(store)
+        self.last_published = events.last_id(store)
         """Set by `supervisor/replication.py`."""
         self._copied = shared_events.begin(store, instance, events.last_id())
         self._more = asyncio.Event()
@@ -107,7 +107,7 @@ class SharedHistory:
         self._more.set()
 
     async def copy(self) -> None:
-        """Copies changes as they come; retries while the database is away."""
+        """Copies changes as they are written; retries while the database is unavailable."""
         retry = 0.0
         while True:
             await self._more.wait()

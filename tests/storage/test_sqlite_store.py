@@ -39,7 +39,7 @@ def test_a_writer_that_waits_comes_before_one_that_writes_again(store: SqliteSto
     def work() -> None:
         with store.atomic():
             other.start()
-            wait_for(lambda: len(store.turns) == 2)
+            wait_for(lambda: len(store.write_lock) == 2)
             with store.atomic():  # a savepoint needs no turn
                 store.execute_sql("INSERT INTO thing VALUES ('first')")
         write(store, "again")
@@ -59,7 +59,7 @@ def test_a_turn_that_does_not_come_is_a_timeout_and_keeps_nobody_waiting(store: 
             other = threading.Thread(target=late)
             other.start()
             other.join(SECONDS)
-        assert len(store.turns) == 0
+        assert len(store.write_lock) == 0
 
     store.run_with_timeout(work, SECONDS)
     store.run_with_timeout(lambda: write(store, "next"), SECONDS)
@@ -74,7 +74,7 @@ def test_a_failed_transaction_gives_its_turn_back(store: SqliteStore) -> None:
     for _ in range(2):
         with pytest.raises(peewee.OperationalError, match="no such table"):
             store.run_with_timeout(fail, SECONDS)
-    assert len(store.turns) == 0
+    assert len(store.write_lock) == 0
 
 
 def test_outside_of_a_worker_nothing_waits(store: SqliteStore) -> None:

@@ -191,7 +191,7 @@ def test_all_tests_come_by_cursor_during_uploads_without_gap_or_repeat(server: S
             case = f"<testsuite><testcase classname='new' name='n{number}'/></testsuite>"
             stored(server, ("project", project), ("runKey", project), ("junit", case))
         with written.store_of(server):
-            page, cursor = run_tests.page(Run.get_by_id(id), TestFilter(sort=sort), owners.NOBODY, (), cursor, 500)
+            page, cursor = run_tests.page(Run.get_by_id(id), TestFilter(sort=sort), owners.NO_OWNERS, (), cursor, 500)
         seen += [row.name for row in page if row.class_name == "c.K"]
         if cursor is None:
             break
@@ -208,7 +208,7 @@ def test_a_page_of_a_large_run_takes_little_memory(server: Server) -> None:
         run = Run.get_by_id(rows_of("SELECT id FROM run ORDER BY tests DESC LIMIT 1"))
         tracemalloc.start()
         try:
-            page, cursor = run_tests.page(run, TestFilter(), owners.NOBODY, (), None, 500)
+            page, cursor = run_tests.page(run, TestFilter(), owners.NO_OWNERS, (), None, 500)
             peak = tracemalloc.get_traced_memory()[1]
         finally:
             tracemalloc.stop()
