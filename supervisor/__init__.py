@@ -1,1 +1,1 @@
-"""The engine room: whatever runs, waits or watches on the loop."""
+"""Processes, background tasks and network clients, on the event loop or in workers."""

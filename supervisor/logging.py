@@ -1,4 +1,4 @@
-"""The log: one line for each event, as text or JSON, on standard error. A reader that stalls blocks nothing."""
+"""The log: one line for each event, as text or JSON, on standard error. A stalled reader blocks nothing."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ class Nodes:
         threading.Thread(target=self._listen, name="nodes", daemon=True).start()
 
     def close(self) -> None:
-        """Asks the thread to end. Does not wait for it."""
+        """Makes the thread end, without waiting for it."""
         self._closing.set()
 
     def _listen(self) -> None:

@@ -42,7 +42,7 @@ class YieldingLock:
 
 
 class BackgroundTasks:
-    """Tasks that nobody awaits: kept until they end, and what they raise is reported."""
+    """Background tasks: referenced until they end; their exceptions are reported."""
 
     __slots__ = ("_report", "_tasks")
 

@@ -67,7 +67,7 @@ def _report_failure(task: str, error: BaseException) -> None:
 
 
 def lock_data_dir(path: Path) -> int:
-    """Creates the data directory, locks it and writes our pid into the lock. Raises `CannotStart`."""
+    """Creates the data directory, locks it and writes the server's pid into the lock. Raises `CannotStart`."""
     handle = -1
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -157,7 +157,7 @@ class Services:
             self._tasks.start(self.supervision.fleet.start_marked(), "auto-start")
 
     async def _stop(self) -> None:
-        """Stops or leaves the processes, then writes what is not stored yet."""
+        """Stops or leaves the processes, then stores the remaining changes."""
         context, end = self.supervision.context, time.monotonic() + self.config.server.shutdown_timeout
         context.closing = True
         self.supervision.scheduler.close()

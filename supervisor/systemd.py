@@ -23,7 +23,7 @@ _INTERVAL_SECONDS = 2.0
 
 
 def given_sockets(environ: Mapping[str, str], pid: int) -> list[socket.socket]:
-    """The listening sockets from systemd; none where they are meant for another process.
+    """The listening sockets from systemd; none if they belong to another process.
 
     Raises `ValueError` where one of them is no listening TCP socket.
     """

@@ -229,7 +229,7 @@ def check_password(password: str) -> None:
 
 
 def _text(what: str, value: str | None) -> str | None:
-    """A line of somebody's own; blank is none."""
+    """Returns a single-line text of a profile; None if it is blank."""
     value = (value or "").strip()
     if len(value) > MAX_TEXT_LENGTH or not value.isprintable():
         raise Invalid(f"{what} has at most {MAX_TEXT_LENGTH} characters, all of them printable")
@@ -240,7 +240,7 @@ def _text(what: str, value: str | None) -> str | None:
 
 
 def log_in(known: Password, lifetime: int, now: int, new_hash: str | None = None) -> str | None:
-    """A new session; returns its id, which is kept by nobody but the browser. `lifetime` in microseconds.
+    """Creates a session and returns its id, which only the browser keeps. `lifetime` is in microseconds.
 
     `known` is what the password was held against, and `new_hash` what is kept of it from now on, where it is to change.
     None where it is not the account's any more.

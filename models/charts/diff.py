@@ -38,7 +38,7 @@ class Difference:
 
     @property
     def sides(self) -> tuple[list[Line], list[Line]]:
-        """The old and the new text beside each other: a line that only one has stands beside an empty one."""
+        """Returns the old and the new text side by side; a line that only one text has is paired with an empty line."""
         left, right = list[Line](), list[Line]()
         for line in self.lines:
             if line.kind in ("", "hunk"):

@@ -104,7 +104,8 @@ def unpacked(secret: Mapping[str, Any], max_bytes: int = MAX_INFLATED_BYTES) -> 
 
 
 def without_chart_files(secret: Mapping[str, Any]) -> Stored:
-    """The release in a Secret without its chart's templates, files and schema: what any answer needs, and small.
+    """The release in a Secret without its chart's templates, files and schema: sufficient for every response, and
+    small.
 
     Raises `BadRelease`.
     """

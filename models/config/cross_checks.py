@@ -1,4 +1,4 @@
-"""The checks of properties against each other, and what the names of templates stand for."""
+"""Checks between properties, and the expansion of template names."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MAX_CIRCLES = 20
 
 
 def with_templates(config: Config) -> Config:
-    """The configuration with what only all processes together tell.
+    """Returns the configuration completed with values that depend on all processes.
 
     A dependency on a template is one on each of its replicas, a replica is a member of its template's group, the
     contents of environment files count as a property, and captured logs have their files.
@@ -62,7 +62,8 @@ class CrossChecks:
     def __init__(
         self, config: Config, fault: Callable[[str, object], object], is_faulty: Callable[[str], bool]
     ) -> None:
-        """`fault(path, why)` is called for each fault; `is_faulty(path)` says whether a property was one already."""
+        """`fault(path, why)` is called for each fault; `is_faulty(path)` returns whether the property already has a
+        fault."""
         self._config = config
         self._fault = fault
         self._is_faulty = is_faulty

@@ -31,7 +31,8 @@ class Expansion:
     ) -> None:
         """`overrides` are the property paths that the command line sets.
 
-        `private` are variables of the environment that set properties of ours, secrets too: `env.X` may not read them.
+        `private` are variables of the environment that set properties of Pilothouse, which may be secrets: `env.X` may
+        not read them.
         """
         self._environ = environ
         self._private = private

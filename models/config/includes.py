@@ -16,7 +16,7 @@ Fault = Callable[[str, str], object]
 
 
 def read_files(path: Path, fault: Fault) -> list[Raw]:
-    """The trees of the main file and of the files that it includes; `fault(where, why)` is told what is wrong."""
+    """The trees of the main file and of the files that it includes; `fault(where, why)` is called for each error."""
     tree = Yaml(path, fault).read()
     if not isinstance(tree, dict) or "include" not in tree:
         return [tree]

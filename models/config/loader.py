@@ -62,7 +62,7 @@ def _cron_or_every(schedule: Schedule) -> Schedule:
 
 @lru_cache(maxsize=64)
 def _shared(schedule: Schedule) -> Schedule:
-    """One for all that are equal."""
+    """Returns one shared object for equal values."""
     return schedule
 
 
@@ -468,7 +468,7 @@ def _entry_of(base: Any, key: str, raw: Raw) -> dict[str, Raw]:
 def _process_of(key: str, raw: Raw) -> dict[str, Raw]:
     """`web.command: x` is `web: {command: x}`. A name may have dots: it ends before the first name of a property.
 
-    Without one, a mapping is the whole process; anything else was meant for a property, whose name is wrong.
+    Without one, a mapping is the whole process; any other value is an unknown property of the process.
     """
     words = key.split(".")
     end = len(words) if isinstance(raw, dict) else max(len(words) - 1, 1)

@@ -12,7 +12,7 @@ from models.config.yaml_text import Mapped
 
 NUMPROCS, START, NAME = "numprocs", "numprocs-start", "process-name"
 PROPERTIES = (NUMPROCS, START, NAME)
-"""What makes an entry a template; no property of the replicas."""
+"""The properties that make an entry a template; replicas do not have them."""
 
 DEFAULT_NAME = "${{ name }}-${{ num }}"
 MAX_REPLICAS, MAX_START = 1000, 65_535
@@ -24,7 +24,7 @@ _ENVIRONMENT = re.compile(r"env\.([^\s|]+)\s*(?:\|(.*))?", re.DOTALL)
 
 @frozen
 class Scope:
-    """What the variables of one process stand for."""
+    """The values of the variables of one process."""
 
     texts: Mapping[str, str]
     """`name`, `process`, `node`, `here`, `data-dir`."""

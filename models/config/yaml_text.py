@@ -26,7 +26,7 @@ def _composed(text: str) -> yaml.Node | None:
 
 
 class Mapped(dict[str, Raw]):
-    """A mapping that knows its file and the lines of its keys."""
+    """A mapping with its file and the lines of its keys."""
 
     def __init__(self, content: dict[str, Raw], file: Path, lines: dict[str, int], included_as: str | None) -> None:
         """`included_as` is what faults call the file; `None` for the main one."""

@@ -14,7 +14,7 @@ MAX_QUERY_SECONDS = 20.0
 
 
 class Store:
-    """A database of one service, at its newest version, with peewee's own methods beside these."""
+    """A database of one service, at its newest version, with peewee's methods in addition to these."""
 
     steps: Sequence[Sequence[str]]
     """Statements by version, in SQLite's dialect, unchanged once released. A store at version n runs those after n."""

@@ -1,4 +1,4 @@
-"""Notices: what happened to a process without changing its status, stored and read in pages."""
+"""Notices: events of a process that do not change its status, stored and read in pages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Supervised processes as values: the spec, the status, the legal transitions, and what an exit means."""
+"""Supervised processes as values: the spec, the status, the legal transitions, and the status after an exit."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ TRANSITIONS: Mapping[Status, frozenset[Status]] = {
 
 
 class Kind(enum.Enum):
-    """What a process is: a program that goes on running (and reports when it is ready), or a job that ends."""
+    """The type of a process: a program that keeps running (and may report readiness), or a job that ends."""
 
     SERVICE = "service"
     NOTIFY = "notify"
@@ -101,7 +101,7 @@ def restarts(policy: Restart, ended: Status) -> bool:
 def status_after_exit(exit: Exit | None, successes: Collection[str] = ()) -> Status:
     """The status after an exit that no stop caused; `None` is an exit that could not be read.
 
-    `successes` are the exits that count as success beside code 0.
+    `successes` are the exits that count as success in addition to code 0.
     """
     if exit is None:
         return Status.UNKNOWN
@@ -183,7 +183,7 @@ class LogMode(enum.Enum):
 
 
 class LogForward(enum.Enum):
-    """Where the lines of the log files go as well."""
+    """The additional destination of the lines of the log files."""
 
     STDOUT = "stdout"
     JOURNALD = "journald"

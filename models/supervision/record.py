@@ -19,11 +19,12 @@ _SAVE = f"INSERT OR REPLACE INTO supervised ({_COLUMNS}) VALUES ({', '.join('?' 
 class Record(NamedTuple):
     """The state of one process; replaced at each change.
 
-    `wanted` is whether the operator (or auto-start) last requested it to run. `generation` counts its starts and tells
-    its instances apart. `pid`, `start_ticks` and `boot_id` identify its last child; the status tells whether that is
-    live. Times are microseconds since 1970 (UTC); `uptime` is how long the last instance ran, in microseconds. `period`
-    is the one in which its last instance began: a new one begins when the server starts and finds no live child.
-    `held` is whether an operator stopped it since its last start: no schedule starts it as a dependency then.
+    `wanted` is whether the operator (or auto-start) last requested it to run. `generation` counts its starts and
+    distinguishes its instances. `pid`, `start_ticks` and `boot_id` identify its last child; the status determines
+    whether that is live. Times are microseconds since 1970 (UTC); `uptime` is how long the last instance ran, in
+    microseconds. `period` is the one in which its last instance began: a new one begins when the server starts and
+    finds no live child. `held` is whether an operator stopped it since its last start: no schedule starts it as a
+    dependency then.
     """
 
     name: str

@@ -46,16 +46,16 @@ class Run:
     end: int | None = None
     exit_code: int | None = None
     outcome: Outcome | None = None
-    """`None` while it goes on."""
+    """`None` while the run is in progress."""
 
 
 @frozen
 class ScheduleState:
-    """What is stored of a schedule."""
+    """The stored state of a schedule."""
 
     process: str
     times: str
-    """`Schedule.times` for which the rest counts."""
+    """`Schedule.times` to which the other values apply."""
     handled: int
     """The newest instant that ran, was skipped or was missed: no instant up to it runs any more."""
     paused: bool = False

@@ -37,7 +37,7 @@ _NAMED = {
 
 
 class Overlap(enum.Enum):
-    """What a tick does while the run before it is not over."""
+    """What happens to an instant while the previous run is in progress."""
 
     SKIP = "skip"
     QUEUE = "queue"
@@ -53,10 +53,10 @@ class Missed(enum.Enum):
 
 @frozen
 class Due:
-    """What is to be done at some moment."""
+    """The actions that are due at an instant."""
 
     handled: int
-    """The newest instant that is dealt with: it is stored, and never runs again."""
+    """The newest handled instant: it is stored and never runs again."""
     run: int | None = None
     """The instant that runs now."""
     missed: int = 0

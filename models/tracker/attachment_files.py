@@ -1,6 +1,6 @@
 """The files of attachments: each content once, in a folder, under its SHA-256; and their types by their first bytes.
 
-A file is moved to its place, and removed from it, only by who holds the write lock of the tracker's store: no row is
+A file is moved to its place, and removed from it, only while holding the write lock of the tracker's store: no row is
 without its file, and a file without a row, which a killed server leaves, is removed at the next start.
 """
 
@@ -117,7 +117,7 @@ class AttachmentFolder:
             self.place(hash).unlink(missing_ok=True)
 
     def contents(self, batch: int) -> Iterator[Sequence[str]]:
-        """The hashes of all contents, some at a time; removes temporary files that nobody needs any more."""
+        """The hashes of all contents, some at a time; removes unused temporary files."""
         names: list[str] = []
         for folder in sorted(self._path.iterdir()) if self._path.is_dir() else ():
             if folder.name.startswith(_TEMPORARY):

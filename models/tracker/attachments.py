@@ -1,4 +1,4 @@
-"""Attachments of tests and runs: which file belongs to which test, limits, and when they go."""
+"""Attachments of tests and runs: the test of each file, limits, and deletion."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ Place = tuple[int, int]
 
 @frozen
 class Cluster:
-    """A cluster; its counts and runs are those of the runs that were asked for."""
+    """A cluster; its counts and runs are those of the requested runs."""
 
     id: int
     signature: str
@@ -113,7 +113,7 @@ def add(run_id: int, after: int = 0) -> None:
 
 
 def remove(run_id: int) -> None:
-    """Counts the failures of a run no more. Part of the transaction that deletes or changes it."""
+    """Subtracts the failures of a run. Part of the transaction that deletes or changes it."""
     removed = reports.execute_sql(_REMOVED, {"run": run_id}).fetchall()
     if removed:
         reports.execute_sql("DELETE FROM cluster_case WHERE run_id = ?", (run_id,))
@@ -121,7 +121,7 @@ def remove(run_id: int) -> None:
 
 
 def recount(run: Run) -> None:
-    """Counts the failures of a run anew, after reports of it were moved."""
+    """Recounts the failures of a run after its reports were moved."""
     remove(run.id)
     if run.superseded_by is None:
         add(run.id)

@@ -47,7 +47,7 @@ _OFFERED = """
 
 @frozen
 class ForgeLink:
-    """The confirmed repository of a project and its forge; `reason` says what is missing."""
+    """The confirmed repository of a project and its forge; `reason` is what is missing."""
 
     state: State
     reason: str | None

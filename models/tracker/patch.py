@@ -65,7 +65,7 @@ class PatchFile:
 
 @frozen
 class PatchCoverage:
-    """The coverage of changed lines. `reason` says why there is none."""
+    """The coverage of changed lines. `reason` is why there is none."""
 
     base: str | None
     head: str | None

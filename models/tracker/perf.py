@@ -169,7 +169,7 @@ _Change = tuple[float | None, str, float | None, float | None]
 def _outcome(
     name: str, changes: Sequence[_Change], most: float, sign: int, unit: str, has_baseline: bool
 ) -> tuple[str, bool, str]:
-    """The rule on a change: `sign` says which direction is worse."""
+    """The rule on a change: `sign` is the direction that is worse."""
     known = sorted((change for change in changes if change[0] is not None), key=lambda change: -sign * (change[0] or 0))
     if not known:
         return name, True, "no label of the baselines" if has_baseline else "no baseline"

@@ -236,7 +236,7 @@ def rules(
 
 
 def patch_rule(limits: Thresholds, covered: int, missed: int, unknown: int, reason: str | None) -> Rule:
-    """The rule on the coverage of changed lines; `reason` says why it is not known."""
+    """The rule on the coverage of changed lines; `reason` is why it is unknown."""
     changed = covered + missed
     if not changed:
         is_silence = reason != "no coverable line changed"

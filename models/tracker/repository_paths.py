@@ -12,7 +12,7 @@ class PathIndex:
     """Finds the source files of test classes among the files of a repository."""
 
     def __init__(self, paths: Iterable[str], module: str | None = None) -> None:
-        """Of several files that fit, the one in the folder `module` is meant."""
+        """Chooses the file in the folder `module` if several files fit."""
         self._module = module
         self._paths = frozenset(paths)
         self._known: dict[tuple[str | None, str], str | None] = {}

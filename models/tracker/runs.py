@@ -73,7 +73,7 @@ class Stored:
     verdict: Verdict
     update: RunUpdate
     warnings: Sequence[str] = ()
-    """What was accepted and may not be what the sender meant."""
+    """Warnings about accepted uploads that are probably mistakes."""
     unused_contents: Collection[str] = ()
     """The hashes of attachments that were deleted to make room."""
 
@@ -275,7 +275,7 @@ def _add(run: Run, upload: Upload, now: int) -> Sequence[str]:
 
 
 def _measure_patch(run: Run, diff: Diff | None) -> None:
-    """Keeps the coverage of changed lines beside the totals of the run, which change with each upload."""
+    """Stores the coverage of changed lines with the totals of the run, which change with each upload."""
     if diff is not None:
         patch.store(run.id, diff)
     elif run.patch_reason is None and run.patch_covered is None:

@@ -153,7 +153,7 @@ def _field(value: Any, *names: str) -> Any:
 class _RegistrySession:
     """One operation's requests to one repository of a registry, with authentication.
 
-    The login goes to the registry itself if it asks for it, and to its token realm if that has the same domain.
+    The login is sent to the registry if it requires one, and to its token realm if that has the same domain.
     """
 
     def __init__(self, fetcher: Fetcher, ref: ChartRef, base: Url, login: Login | None) -> None:

@@ -1,4 +1,4 @@
-"""The chart service: what all requests share (`Charts`), and the context of one request (`Work`).
+"""The chart service: the objects that all requests share (`Charts`), and the context of one request (`Work`).
 
 Each request gets a private folder, removed when it ends, and the cluster that it is about.
 """
@@ -134,7 +134,7 @@ Choose = Callable[[Any], Target]
 
 
 class Charts:
-    """What all requests share."""
+    """The objects that all requests share."""
 
     def __init__(
         self,
@@ -253,7 +253,7 @@ class Work:
         self.begun = False
         """Whether a change has begun that must finish even if the client leaves."""
         self.caller: str | None = None
-        """Whom the slots for helm are counted for; `None` is privileged."""
+        """The caller to whom helm's slots are counted; `None` is privileged."""
         self.has_left = False
         """Whether the client left before a change had begun."""
         self._folder: Path | None = None

@@ -190,7 +190,7 @@ def check_keyring(keyring: Path | None) -> Path:
 
 
 async def verify_provenance(helm: Helm, chart: ChartArchive, keyring: Path, folder: Path) -> None:
-    """Verifies a chart against the provenance file beside it. `folder` is an empty folder for helm.
+    """Verifies a chart against the provenance file next to it. `folder` is an empty folder for helm.
 
     Raises `Invalid` if no key in the keyring signed it, or the archive was changed.
     """

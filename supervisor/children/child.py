@@ -102,7 +102,7 @@ class Launch:
 
 
 def _tool(name: str) -> str:
-    """Its path as the server finds it; the PATH of the child may lack it."""
+    """Returns the path of a tool on the server's PATH, which the child's PATH may lack."""
     return shutil.which(name) or name
 
 
@@ -297,7 +297,8 @@ class Children:
         on_exit(exit)
 
     def _finish_adopted(self, child: Child, on_exit: Callable[[Exit | None], None], deadline: float) -> None:
-        """The exit code of a process that is not our child: read from its zombie, or from its pidfd once reaped."""
+        """Returns the exit code of a process that is not a child of the server: read from its zombie, or from its pidfd
+        once reaped."""
         if child.pid not in self._watched:
             return  # the server stopped watching meanwhile
         status, is_final = adopted_wait_status(child)
@@ -336,7 +337,7 @@ class Children:
             os.close(stderr)
 
     def close(self) -> None:
-        """Stops watching; the children go on (`on-exit: leave`)."""
+        """Stops watching; the children continue (`on-exit: leave`)."""
         loop = asyncio.get_running_loop()
         for child in self._watched.values():
             loop.remove_reader(child.pidfd)
@@ -352,7 +353,7 @@ def exit_of(status: int) -> Exit:
 
 
 def adopted_wait_status(child: Child) -> tuple[int | None, bool]:
-    """The wait status of an ended process that is not our child, and whether asking again is useless.
+    """The wait status of an ended process that is not a child of the server, and whether a retry is useless.
 
     The `stat` file of a zombie holds it (0 where it may not be read). After its parent has reaped it, Linux 6.15 and
     later return it through the pidfd.
@@ -446,7 +447,7 @@ def _append(path: str | int | None, files: contextlib.ExitStack, private: tuple[
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK
     if not path.startswith("/dev/"):
-        flags |= os.O_NOFOLLOW  # the owner of the folder could redirect our writes
+        flags |= os.O_NOFOLLOW  # the owner of the folder could redirect the writes
     mode = 0o600 if path in private else 0o640
     handle = os.open(path, flags, mode)  # a pipe without a reader fails instead of blocking
     files.callback(os.close, handle)

@@ -1,4 +1,4 @@
-"""Orphans: what a child leaves running when it ends is found by process tree, group, control group and tag, and ended.
+"""Orphans: processes that a child leaves running are found by process tree, group, control group and tag, and ended.
 
 The server is the subreaper: a daemon whose parents are gone becomes its child, so that its exit is reaped. Everything
 that a child starts inherits the tag in its environment.
@@ -31,7 +31,7 @@ _SCAN_INTERVAL_SECONDS = 0.01
 
 
 def become_subreaper() -> bool:
-    """Orphans of our children become ours instead of init's; returns whether the kernel supports that."""
+    """Makes the server the parent of its children's orphans; returns whether the kernel supports that."""
     return bool(ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)
 
 
@@ -265,9 +265,10 @@ class Orphans:
         return set(map(int, pids)).difference(self._children.pids)
 
     async def _orphans(self) -> list[TaggedProcess]:
-        """Our unwatched children. One scan serves all callers of one iteration of the loop, or soon after another scan.
+        """Returns the server's unwatched children. One scan serves all callers of one iteration of the loop, or soon
+        after another scan.
 
-        It reads all our children: at each of five hundred exits it would take a fifth of their time.
+        It reads all children of the server: at each of five hundred exits it would take a fifth of their time.
         """
         if self._scan is None:
             loop = asyncio.get_running_loop()
@@ -282,7 +283,8 @@ class Orphans:
             scan.set_result(tagged_processes(self._server_id, self._unwatched()))
 
     async def _left_by(self, child: Child, name: str) -> set[int]:
-        """What this child, or an earlier one of the process, left running: orphans with its name, and its group.
+        """Returns what this child, or an earlier one of the process, left running: orphans with its name, and its
+        group.
 
         Orphans of an adopted child are not our children, so all processes are read.
         """
@@ -298,7 +300,7 @@ class Orphans:
     async def clear(
         self, child: Child, name: str, stop_signal: int, timeout: float, tree: ProcessTree | None = None
     ) -> bool:
-        """Ends what the ended child left running: `stop_signal` once, SIGKILL after `timeout` seconds.
+        """Ends the orphans of an ended child: `stop_signal` once, SIGKILL after `timeout` seconds.
 
         Returns whether it left anything.
         """

@@ -17,7 +17,7 @@ _NULL = b"/dev/null"
 
 
 class NoDiff(Exception):
-    """The changed lines are not known; the message says why, and how to fix it."""
+    """The changed lines are unknown; the message has the reason and a fix."""
 
 
 def changed_lines(base_branch: str, environ: Mapping[str, str]) -> tuple[str, str]:

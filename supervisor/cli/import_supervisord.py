@@ -1,4 +1,4 @@
-"""`run.py import-supervisord FILE`: translates a supervisord.conf, and names what it leaves out."""
+"""`run.py import-supervisord FILE`: translates a supervisord.conf, and lists the omitted settings."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _LEFT_OUT = {
 }
 _DAEMON = {"logfile", "logfile_maxbytes", "logfile_backups", "loglevel", "pidfile", "nodaemon", "silent", "minfds",
            "minprocs", "nocleanup", "childlogdir", "strip_ansi"}  # fmt: skip
-"""Keys of supervisord's own running, which need no counterpart: the log goes to standard error."""
+"""Keys about supervisord itself, which need no counterpart: the log goes to standard error."""
 
 
 class Import:
@@ -113,7 +113,7 @@ class Import:
         return server
 
     def _daemon(self, supervisor: dict[str, Any]) -> dict[str, str]:
-        """Fills in what [supervisord] says of us; returns what it says of all programs."""
+        """Translates the section [supervisord]; returns its settings for all programs."""
         keys = self._sections.get("supervisord", {})
         if "identifier" in keys:
             supervisor["node-name"] = keys["identifier"]
@@ -194,7 +194,7 @@ class Import:
         return found
 
     def _text(self, text: str) -> str:
-        """A text with our variables in place of supervisord's expressions."""
+        """Replaces supervisord's expressions by variables of Pilothouse."""
         return _EXPRESSION.sub(self._expression, text.replace("${{", "$${{")).strip()
 
     def _expression(self, found: re.Match[str]) -> str:

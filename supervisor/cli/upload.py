@@ -25,10 +25,10 @@ from supervisor.cli.upload_request import REFUSED, UNREACHABLE, USAGE, Server, U
 from supervisor.cli.upload_summary import summary
 
 _OWN_KEY = "upload-"
-"""How keys begin that are made here, for a run of one upload."""
+"""The prefix of generated keys, for a run of one upload."""
 
 PASSED, GATE_FAILED = 0, 1
-"""Exit codes, beside those of `UploadError`."""
+"""Exit codes, in addition to those of `UploadError`."""
 
 _FIELDS = (
     "branch", "commit", "flag", "runKey", "jobKey", "attempt", "baseBranch", "prNumber", "buildUrl", "buildName",
@@ -177,7 +177,9 @@ def _upload(arguments: argparse.Namespace) -> int:
     for warning in run.get("warnings", ()):
         print(f"pilothouse upload: warning: {warning}", file=sys.stderr)
     status = run["gateStatus"]
-    if arguments.wait is not None and run.get("state") != "COMPLETE":  # a token of scope INGEST cannot ask later
+    if (
+        arguments.wait is not None and run.get("state") != "COMPLETE"
+    ):  # a token of scope INGEST cannot read the run later
         status = _status_when_complete(server, run["runId"], arguments.wait)
     if arguments.summary is not None:
         _write_summary(server, run, status, arguments.summary)

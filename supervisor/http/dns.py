@@ -1,7 +1,7 @@
 """Resolves names, and decides which addresses may be reached on a caller's behalf.
 
 This machine, its link-local neighbours and cloud metadata services are never reached, however they are written; nor are
-private networks if the operator says so.
+private networks if the configuration blocks them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What all processes share (clock, event writer, children), and how a spec becomes a launch."""
+"""The context that all processes share (clock, event writer, children), and the launch of a spec."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class SupervisionContext:
     on_log_marks: Callable[[Mapping[str, int], Record, bool], None] = lambda sizes, record, is_exit: None
     """Called with the sizes of the log files when a process started or (True) ended."""
     leftovers: asyncio.Future[None] | None = None
-    """Done when what an earlier run of the server left running is gone."""
+    """Done when the processes left by an earlier run of the server have ended."""
     period: int = 0
     """Counts the starts of the server that found no live child; what a job has finished counts in one period only."""
     closing: bool = False
@@ -80,8 +80,8 @@ class SupervisionContext:
         if spec.limits and shutil.which("prlimit") is None:
             raise _invalid(spec, "limits need the program prlimit (util-linux)")
         tags = {TAG_VARIABLE: self.tag(spec.name, generation), FINGERPRINT_VARIABLE: spec.launch_fingerprint}
-        ours = {**notify.variables(self.server_id, spec), **tags}
-        environment = {**self.environment, **account, **variables, **spec.environment, **ours}
+        server_variables = {**notify.variables(self.server_id, spec), **tags}
+        environment = {**self.environment, **account, **variables, **spec.environment, **server_variables}
         nowhere = os.devnull if spec.log is LogMode.NONE else None
         return Launch(
             argv=spec.argv,

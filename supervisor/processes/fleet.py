@@ -109,7 +109,7 @@ class Fleet:
         try:
             process = self.get(name)
         except NotFound as problem:
-            raise Invalid(problem.message, problem.code) from None  # the seed's start knows no 404
+            raise Invalid(problem.message, problem.code) from None  # `start` documents 400 for an unknown name
         return await self._stored(process.start(check_first=True))
 
     async def stop(self, name: str) -> str:
@@ -220,7 +220,8 @@ class Fleet:
             raise failure(f"{name} was not started: {process.name} is {_outcome(process)}", "START_FAILED")
 
     async def stop_every(self, request: int) -> list[str]:
-        """Stops all processes, idle ones too: one that is idle now may be started by another before its turn."""
+        """Stops all processes, idle ones too: a process that is idle now may be started by another before it is
+        stopped."""
         processes = list(self._processes.values())
         for process in processes:
             process.call_off(request)
@@ -267,14 +268,14 @@ class Fleet:
     async def _for_each(
         self, processes: list[Process], do: Callable[[Process], Awaitable[str]], reverse: bool = False
     ) -> list[str]:
-        """Does it for all, those of equal `order` concurrently; returns the failures."""
+        """Runs the operation for all, those of equal `order` concurrently; returns the failures."""
         results = await self.results(processes, do, reverse)
         return [_failure(process, result) for process, result in results if _is_failure(process, result)]
 
     async def results(
         self, processes: Sequence[Process], do: Callable[[Process], Awaitable[str]], reverse: bool = False
     ) -> list[tuple[Process, str | BaseException]]:
-        """Does it for all, those of equal `order` concurrently; returns the message or the exception of each."""
+        """Runs the operation for all, those of equal `order` concurrently; returns a message or exception for each."""
         done: list[tuple[Process, str | BaseException]] = []
         for order in sorted({process.spec.order for process in processes}, reverse=reverse):
             batch = [process for process in processes if process.spec.order == order]
@@ -404,7 +405,7 @@ async def _gather_or_cancel(works: Iterable[Coroutine[Any, Any, None]]) -> None:
 
 
 async def _begin_all(processes: list[Process], do: Callable[[Process], Awaitable[str]]) -> list[asyncio.Future[str]]:
-    """Begins all of it, a few in each iteration of the loop, so that requests are answered in between."""
+    """Begins all operations, a few in each iteration of the loop, so that requests are answered in between."""
     tasks: list[asyncio.Future[str]] = []
     for number, process in enumerate(processes, 1):
         task = asyncio.ensure_future(do(process))

@@ -23,7 +23,7 @@ Results = Mapping[Process, str | BaseException]
 
 @frozen
 class CallResult:
-    """What a call for several processes did to one of them."""
+    """The result of an operation on several processes for one of them."""
 
     name: str
     outcome: Outcome

@@ -1,4 +1,4 @@
-"""When the hooks of a process run, and what their failures mean."""
+"""Runs the hooks of a process, and handles their failures."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def next_request() -> int:
 
 
 class Phase(enum.Enum):
-    """What an attempt waits for."""
+    """The phase that an attempt waits for."""
 
     QUEUE = "queue"
     DEPENDENCY = "dependency"
@@ -203,7 +203,7 @@ class ProcessInstance:
     # How it ended
 
     def did_start(self, exit: Exit) -> bool:
-        """Whether an instance that exited while it was starting counts as started: it was too quick to be seen."""
+        """Whether an instance that exited while it was starting counts as started: it was too short to be observed."""
         must_wait = self.spec.seconds_until_running or self.spec.type is Kind.NOTIFY
         return not must_wait and not self._was_not_executed(exit)
 

@@ -1,4 +1,4 @@
-"""The life of one process: its instances from the spawn to the exit.
+"""The process instances of one process, from the spawn to the exit.
 
 Each instance has a generation, and events of any instance but the present one are ignored.
 """
@@ -35,7 +35,7 @@ class InstanceLifecycle(NotifiedProcess):
     # Starting
 
     async def _begin(self, launch: Launch, attempt: StartAttempt) -> None:
-        """Starts a child; `attempt.outcome` tells whether it became a running process.
+        """Starts a child; `attempt.outcome` is whether it became a running process.
 
         A spawn that has begun is completed, even where the caller is cancelled.
         """
@@ -48,15 +48,15 @@ class InstanceLifecycle(NotifiedProcess):
         self.attempt = attempt
         attempt.phase = Phase.SPAWN
         self._begin_generation(self.record.generation + 1, attempt.cause)
-        attempt.spawned = spawned = self._background(self._spawn_in_turn(launch, attempt))
+        attempt.spawned = spawned = self._background(self._spawn_after_commit(launch, attempt))
         try:
             await asyncio.shield(spawned)
         except asyncio.CancelledError:
             await asyncio.wait({spawned})
             raise
 
-    async def _spawn_in_turn(self, launch: Launch, attempt: StartAttempt) -> None:
-        """The intent is stored first, so that a life that leaves no other trace still has its events."""
+    async def _spawn_after_commit(self, launch: Launch, attempt: StartAttempt) -> None:
+        """The intent is stored first, so that an instance without any other trace has its events."""
         try:
             await self._context.event_writer.stored_soon(self.name)
             if problem := await self._start_pre_problem(launch, attempt):
@@ -235,7 +235,7 @@ class InstanceLifecycle(NotifiedProcess):
             self._context.event_writer.note(self.record)
 
     def _clear_after_exit(self, instance: ProcessInstance) -> None:
-        """The process ended by itself: what it left running is ended before it is started again.
+        """Ends the orphans of an unrequested exit before the process is started again.
 
         Where its control group shows that nothing is left, a restart without delay need not wait for that.
         """
@@ -282,7 +282,7 @@ class InstanceLifecycle(NotifiedProcess):
             self._after_limit()
 
     def _abort_at_limit(self, instance: ProcessInstance) -> None:
-        """Its end by our stop signal is `aborted`, so that the policy decides about a restart."""
+        """An exit by this stop signal is `aborted`, so that the policy decides about a restart."""
         instance.is_aborted = True
         self._context.runs.judge(self.name, "timeout")
 

@@ -49,7 +49,7 @@ class LogFile:
 
 
 class Rotation(enum.Enum):
-    """What was done to a log file."""
+    """The outcome of a check of a log file."""
 
     NONE = "none"
     MISSING = "missing"
@@ -65,7 +65,7 @@ DONE = frozenset({Rotation.ROTATED, Rotation.TRUNCATED})
 
 @frozen
 class Rotated:
-    """What was done to a log file, and how many bytes it lost to its backup, or for good."""
+    """The outcome of a check of a log file, with the bytes moved to its backup or lost."""
 
     file: LogFile
     result: Rotation

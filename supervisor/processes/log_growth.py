@@ -1,6 +1,6 @@
 """Rotates log files as they grow: one inotify descriptor reports the first write to each, which makes a check due.
 
-A watch reports once, so an idle log wakes nobody, and a busy one no more often than its size is checked. A check is due
+A watch reports once, so an idle log causes no wakeup, and a busy one only as many as size checks. A check is due
 when the file can have grown to its limit, at the highest rate for which twice the limit is promised. A file that grows
 fast is rotated from half its limit on, because it goes on growing while it is copied, and where its limit is so small
 that the loop would be too slow, a thread checks it again until it grows slowly.

@@ -1,4 +1,4 @@
-"""Notices on their way: logged and published at once, stored soon; a store in trouble stops nobody."""
+"""Posts notices: logs and publishes each at once, and stores it soon; a failing store blocks no caller."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Notices:
         return notice
 
     async def page(self, paging: Paging, name: str | None, process: str | None) -> Page[Notice]:
-        """One page, with what was posted until now. Raises `TimedOut`."""
+        """Returns one page, including all notices posted until now. Raises `TimedOut`."""
         self.write()
         return await asyncio.to_thread(
             database.run_with_timeout, lambda: notices.page(paging, name, process), MAX_QUERY_SECONDS
@@ -61,7 +61,7 @@ class Notices:
             self._flush = asyncio.get_running_loop().call_later(seconds, self.write)
 
     def write(self) -> None:
-        """Stores some of what waits; where the store is in trouble, tries again later."""
+        """Stores some of the waiting notices; if the store fails, retries later."""
         if self._flush is not None:
             self._flush.cancel()
             self._flush = None

@@ -1,4 +1,4 @@
-"""What a process reports, and what is seen of it: readiness, a missed watchdog, too much memory."""
+"""Reactions to readiness notifications, missed watchdog pings and memory above the limit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class NotifiedProcess(HookedProcess):
     """`READY=1` makes a process of type `notify` running; without it in time the process has failed to start."""
 
     def _mark_running(self) -> None:
-        """It has started."""
+        """Marks the instance as running."""
         raise NotImplementedError
 
     def _on_notification(self, instance: ProcessInstance, message: Notification) -> None:

@@ -29,7 +29,7 @@ _CREDENTIALS = struct.Struct("3i")
 
 @frozen
 class Notification:
-    """What one message says of the fields that count; `None` where it does not say anything."""
+    """The known fields of one message; `None` for a missing field."""
 
     ready: bool = False
     status: str | None = None
@@ -40,7 +40,7 @@ class Notification:
 
 
 def parsed(message: bytes) -> Notification:
-    """The notification of a message; what is unknown or malformed is ignored."""
+    """Parses a message; unknown and malformed fields are ignored."""
     fields = dict(line.split(b"=", 1) for line in message.split(b"\n") if b"=" in line)
     status, extension, watchdog = (fields.get(name) for name in (b"STATUS", b"EXTEND_TIMEOUT_USEC", b"WATCHDOG"))
     is_number = extension is not None and extension.isdigit() and len(extension) < MAX_STATUS_BYTES
@@ -59,7 +59,7 @@ def address(server_id: str, name: str) -> str:
 
 
 def variables(server_id: str, spec: ProcessSpec) -> dict[str, str]:
-    """What the environment of a process that notifies has for it."""
+    """Returns the environment variables for notifications."""
     if not spec.notifies:
         return {}
     given = {SOCKET_VARIABLE: address(server_id, spec.name)}

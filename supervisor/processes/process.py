@@ -228,7 +228,7 @@ class Process(InstanceLifecycle):
         self.record = record
         if generation != record.generation and not self._is_idle():
             self.mark_unknown()
-        if self._is_idle():  # the store could not be told of its start
+        if self._is_idle():  # its start could not be stored
             self._begin_generation(generation)
         since = child.identity.start_ticks / ticks_per_second()
         age = self._context.clock.since_boot() - since

@@ -307,7 +307,7 @@ class Scheduler:
         await self._start_unless_stopped(entry, instant, request)
 
     async def _start_unless_stopped(self, entry: Entry, instant: int, request: int) -> None:
-        """`request` is the one since which nobody may have stopped it."""
+        """Starts the process unless it was stopped after `request`."""
         if entry.state.paused or entry.process.is_called_off(request):
             self._skip(entry, instant, _STOPPED)
         else:

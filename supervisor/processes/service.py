@@ -167,5 +167,5 @@ def _context(clock: Clock, event_writer: EventWriter, notices: Notices, instance
 
 
 def inherited(environ: Mapping[str, str]) -> dict[str, str]:
-    """Returns the environment of children: ours without variables that set our properties, and systemd's."""
+    """Returns the environment of children: the server's, without variables of systemd or that set properties."""
     return {name: value for name, value in environ.items() if name not in loader.VARIABLES | VARIABLES}

@@ -108,7 +108,7 @@ class Ingest:
         self._spoolers = ThreadPoolExecutor(_MAX_CONCURRENT_WRITERS, "spool")
         self._readers = ThreadPoolExecutor(_MAX_CONCURRENT_PARSERS, "ingest")
         self._writing = threading.Lock()
-        """One upload at a time waits for its turn at the store, so that another writer waits for one upload at most."""
+        """One upload at a time waits for the store, so that another writer waits for one upload at most."""
         self._under_way: set[asyncio.Future[Stored]] = set()
         self._unremoved: set[Path] = set()
         self.answered: Counter[str] = Counter()

@@ -30,7 +30,7 @@ Result = TypeVar("Result")
 
 
 class Tracker:
-    """Uploads, what is kept of them and for how long, and the sources of forges."""
+    """Uploads, their retention, and source files from forges."""
 
     def __init__(self, config: Config, clock: Clock, updates: PubSub[RunUpdate], sharing: Sharing | None) -> None:
         """The store is open. `updates` has the changes of runs.

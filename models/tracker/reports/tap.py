@@ -32,7 +32,8 @@ class _Level:
 
 
 class Tap:
-    """Test points. One that sums up a subtest is no test beside it, unless it failed without a failed test in there.
+    """Test points. A test point that summarizes a subtest is not counted in addition, unless it failed without a failed
+    test in there.
 
     A plan that does not fit, a missing plan and a "Bail out!" are an error each: the run did not end well.
     """

@@ -32,7 +32,7 @@ _TYPE_CHARACTERS = 512
 
 
 class Severity(enum.IntEnum):
-    """What a report says about a test; the higher value counts."""
+    """The outcome of a test in a report; the highest value counts."""
 
     NONE = 0
     RETRIED = 1

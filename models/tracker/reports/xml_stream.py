@@ -102,7 +102,7 @@ class XmlReader:
 
     `starts` and `ends` map a local name to the function called at its start (with its attributes, when it is the last
     in `path`) and at its end (when it is no longer in `path`). `items` maps a name to the function that gets the
-    element's value at its end. `parts` says which children of which elements belong to the value, and `texts` which of
+    element's value at its end. `parts` has the children of elements that belong to the value, and `texts` which of
     them have text; all texts of one name in an item share `limits.output` bytes. An item inside another is an item
     of its own and ends before it.
     """
@@ -370,7 +370,7 @@ class _RootReader(XmlReader):
 def root_of(pieces: Iterable[bytes], limits: Limits, whole: bool) -> tuple[str, Mapping[str, str], str]:
     """Returns the root of a document, its attributes, and the name of the first element in it ("" if there is none).
 
-    `whole` says whether the pieces are all of the document. Raises BadReport if they end or break before a root.
+    `whole` is whether the pieces are the complete document. Raises BadReport if they end or break before a root.
     """
     root = _RootReader(limits)
     try:

@@ -31,7 +31,7 @@ _INHERITED_VARIABLES = (
 """All that helm inherits from the server's environment; `Kube.environment` adds the cluster's variables."""
 _VERSION_TIMEOUT_SECONDS = 20.0
 _RETRY_SECONDS = 5
-_NOBODY = "\x00nobody"
+_NO_CALLER = "\x00nobody"
 
 
 caller: ContextVar[str | None] = ContextVar("caller", default=None)
@@ -43,7 +43,7 @@ class Slots:
     """Hands out slots for helm processes fairly.
 
     Privileged calls may use all slots and come first. An open caller may use a part of the rest and wait in a bounded
-    queue; callers take turns.
+    queue; slots rotate among the callers.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -54,7 +54,7 @@ class Slots:
         self._calls: Counter[str | None] = Counter()
         self._running: Counter[str | None] = Counter()
         self._waiting: OrderedDict[str | None, deque[asyncio.Future[None]]] = OrderedDict()
-        """By caller, in the order of their turns."""
+        """Waiting calls by caller, in the order in which the callers get slots."""
 
     @contextlib.contextmanager
     def one_call(self) -> Iterator[None]:
@@ -129,7 +129,7 @@ class Slots:
         self._running[who] -= 1
         if not self._running[who]:
             del self._running[who]
-        while (following := self._next()) is not _NOBODY:
+        while (following := self._next()) is not _NO_CALLER:
             granted = self._waiting[following].popleft()
             if not granted.cancelled():  # else its call has been cancelled and has not run since
                 self._running[following] += 1
@@ -140,10 +140,10 @@ class Slots:
                 self._waiting.move_to_end(following)
 
     def _next(self) -> str | None:
-        """The caller whose turn it is; `_NOBODY` if no slot is free for anyone who waits."""
+        """Returns the caller that gets the next slot; `_NO_CALLER` if no slot is free for a waiting caller."""
         if None in self._waiting:
-            return None if self._is_free(None) else _NOBODY
-        return next((who for who in self._waiting if self._is_free(who)), _NOBODY)
+            return None if self._is_free(None) else _NO_CALLER
+        return next((who for who in self._waiting if self._is_free(who)), _NO_CALLER)
 
     def _remove(self, who: str | None, granted: asyncio.Future[None]) -> None:
         """Leaves the queue, unless `_release` has removed the cancelled call already."""

@@ -129,7 +129,7 @@ class Connections:
     async def request(self, method: str, path: str, accept: str, body: bytes | None = None) -> tuple[int, bytes]:
         """Sends a request; returns status and body. Raises `Upstream` or `TimedOut` without a response.
 
-        If a kept connection turns out to be closed, the request is sent again: it must be safe to repeat.
+        If a kept connection was closed, the request is sent again: it must be safe to repeat.
         """
         message = self._message(method, path, accept, body)
         async with self._slot():

@@ -175,7 +175,7 @@ _MAX_CONCURRENT_READS = 32
 async def resources(cluster: Cluster, objects: list[ManifestObject], namespace: str) -> list[Resource]:
     """The live state of each object, in order. Raises `Upstream`.
 
-    An object that may not be read says so in its message.
+    An object that may not be read has that reason as its message.
     """
     states: list[Resource] = []
     for start in range(0, len(objects), _MAX_CONCURRENT_READS):

@@ -1,4 +1,4 @@
-"""The commands that ask once and answer: status, start, stop, restart, signal, reload and the like."""
+"""The commands that send one request and print its result: status, start, stop, restart, signal, reload."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the server is: options, PILOTHOUSE_URL, then the data directories that servers use by default."""
+"""Locates the server: options, PILOTHOUSE_URL, then the data directories that servers use by default."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Place(NamedTuple):
 
 
 class Options(NamedTuple):
-    """What the command line says about the server's place."""
+    """The options that locate the server."""
 
     url: str | None = None
     socket: str | None = None

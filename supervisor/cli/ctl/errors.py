@@ -14,7 +14,7 @@ class CtlError(Exception):
 
 
 class ServerAway(CtlError):
-    """No server answers, or the one that did has gone."""
+    """No server responds, or the connection to it was lost."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, AWAY)

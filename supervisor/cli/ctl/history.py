@@ -1,4 +1,4 @@
-"""`events` and `wait`: the history of status changes, and what comes next."""
+"""`events` and `wait`: past and future status changes."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class _EventLog:
             print(f"{entry['eventTime']}  {plain(entry['processName'])}  {change}", flush=True)
 
     def follow(self) -> None:
-        """Shows changes as they come; after a lost connection goes on where it was. Raises `CtlError` if refused."""
+        """Shows changes as they happen; resumes after a lost connection. Raises `CtlError` if refused."""
         attempt = 0
         while True:
             try:
@@ -134,7 +134,7 @@ class _EventLog:
 
 
 def wait(client: Client, arguments: Namespace) -> int:
-    """Waits until the processes are in the wanted state. Returns 1 where they cannot come into it any more."""
+    """Waits until the processes are in the wanted state. Returns 1 if they can no longer reach it."""
     if arguments.target not in _STATUSES | {"ready", "ended"}:
         raise CtlError(f"--for {arguments.target!r} is not ready, ended or a status", USAGE)
     end = time.monotonic() + arguments.wait_timeout

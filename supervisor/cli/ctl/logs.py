@@ -67,7 +67,7 @@ def _read(name: str, stream: Any, pieces: queue.SimpleQueue[tuple[str, Any]]) ->
 
 
 class LogOutput:
-    """Standard output for logs: bytes where nobody looks at them, escaped lines on a terminal."""
+    """Standard output for logs: escaped lines on a terminal, otherwise unchanged bytes."""
 
     def __init__(self, is_prefixed: bool, is_raw: bool) -> None:
         self._is_prefixed = is_prefixed

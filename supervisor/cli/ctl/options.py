@@ -22,7 +22,7 @@ _AddCommand = Callable[..., argparse.ArgumentParser]
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that knows abbreviations of nothing: scripts would come to depend on them."""
+    """A parser that accepts no abbreviations, because scripts would come to depend on them."""
 
     def __init__(self, *arguments: object, **options: object) -> None:
         super().__init__(*arguments, **{"allow_abbrev": False, **options})  # type: ignore[arg-type]
@@ -65,7 +65,7 @@ def parser() -> argparse.ArgumentParser:
     _add_control(command)
     _add_reading(command)
     command("reload", "read the configuration again").add_argument(
-        "--dry-run", action="store_true", help="only say what would change"
+        "--dry-run", action="store_true", help="only report what would change"
     )
     command("shutdown", "stop the server on this machine, and wait until it is gone")
     command("shell", "read commands from a prompt")

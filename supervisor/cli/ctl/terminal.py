@@ -1,4 +1,4 @@
-"""What people see: columns, durations, colours, and text from processes that cannot harm a terminal."""
+"""Output for people: columns, durations, colours, and text of processes with escaped control characters."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def columns(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def plain(text: str) -> str:
-    """Text on one line without control characters: names and messages are other people's."""
+    """Text on one line without control characters: names and messages are untrusted."""
     return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
 
 
@@ -83,7 +83,7 @@ def instant(text: str | None) -> float | None:
 
 
 def about(process: dict[str, Any], now: float | None) -> str:
-    """What `status` says behind the status of a process."""
+    """Returns the text that `status` shows after the status of a process."""
     start, due = instant(process["startTime"]), instant(process["nextRestart"])
     words = []
     if process["pid"] is not None:
