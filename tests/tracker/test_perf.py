@@ -279,7 +279,7 @@ def test_lines_that_nearly_are_go_benchmarks_take_linear_time() -> None:
     [
         ("", "the file is empty"),
         ("hello", r"not a supported performance report .* JMeter JTL, go test -bench"),
-        ("<testsuite/>", "not a supported performance report"),
+        ("<testsuite/>", "JUnit is a test report, not a performance report"),
         ('{"metrics": {}}', "it has no metrics"),
         ('{"benchmarks": 1}', "it has no benchmarks"),
         ('[{"benchmark": "x", "primaryMetric": {"score": 1, "scoreUnit": "bananas"}}]', "the unit 'bananas'"),
@@ -440,7 +440,8 @@ def test_a_report_of_tests_in_the_part_perf_is_refused(server: Server) -> None:
     parts = [part("project", "wrong"), part("perf", cases(1), "a.xml")]
     answer = server.post(INGEST, body(parts), Content_Type=FORM)
     assert answer.status == 400
-    assert "perf a.xml: not a supported performance report" in answer.text
+    reason = "perf a.xml: its root element is <testsuite>: JUnit is a test report, not a performance report"
+    assert reason in answer.text
     parts = [part("project", "wrong"), part("jacoco", "x", "a.xml")]
     assert server.post(INGEST, body(parts), Content_Type=FORM).status == 400
 

@@ -198,8 +198,20 @@ def _names(formats: Sequence[Format]) -> str:
 
 
 def _unknown(head: Head, formats: Sequence[Format], misplaced: str) -> str:
-    what = f"its root element is <{head.root[:100]}>" if head.root else f"it is not XML but {_kind_of_text(head.text)}"
-    return f"{what}: {misplaced or 'not a supported format'} (expected one of {_names(formats)})"
+    return f"{_kind_of(head)}: {misplaced or 'not a supported format'} (expected one of {_names(formats)})"
+
+
+def _kind_of(head: Head) -> str:
+    return f"its root element is <{head.root[:100]}>" if head.root else f"it is not XML but {_kind_of_text(head.text)}"
+
+
+def why_not(kind: str, start: bytes, limits: Limits) -> str:
+    """Why a file that begins so is no report of another kind: what it resembles. Raises BadReport."""
+    head = _head(start, limits)
+    for formats, other in ((TESTS, "test"), (COVERAGE, "coverage")):
+        if name := next((format.name for format in formats if format.matches(head)), None):
+            return f"{_kind_of(head)}: {name} is a {other} report, not a {kind} report"
+    return f"{_kind_of(head)}: not a supported {kind} report"
 
 
 def _kind_of_text(text: bytes) -> str:

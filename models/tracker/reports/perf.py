@@ -1,6 +1,7 @@
 """Performance reports: JMeter and Go here, JSON in `perf_json.py`; each is detected by its content.
 
-JMeter's JTL is read as a stream: of each label a histogram is kept, whose percentiles are exact to one per cent.
+JMeter's JTL, which is CSV or XML, is read as a stream: of each label a histogram is kept, whose percentiles are exact
+to one per cent.
 """
 
 from __future__ import annotations
@@ -14,12 +15,13 @@ from typing import BinaryIO, Protocol
 
 from attrs import evolve
 
-from models.tracker.reports import byte_stream
+from models.tracker.reports import byte_stream, detect
 from models.tracker.reports.base import BadReport, Limits
 from models.tracker.reports.byte_stream import Content
 from models.tracker.reports.perf_json import K6, Jmh, PytestBenchmark
 from models.tracker.reports.perf_points import MAX_LABELS, OTHERS, Histogram, PerfPoint, PerfReport
 from models.tracker.reports.text_cleaning import clean_name
+from models.tracker.reports.xml_stream import Attributes, XmlReader
 
 MAX_INFLATED_BYTES = 1024**3
 
@@ -51,14 +53,59 @@ class _JtlLabel:
 _DEFAULT_COLUMNS = ("timeStamp", "elapsed", "label", "responseCode", "responseMessage", "threadName", "dataType",
                     "success")  # fmt: skip
 _DELIMITER = re.compile(r"[,;\t|]")
+_JTL_XML = re.compile(rb"\A\s*(?:<\?xml[^>]*>\s*|<!--.*?-->\s*)*<testResults[\s>]", re.DOTALL)
 _JTL_HEAD = re.compile(rb"\A\s*(?:\"?timeStamp\"?\s*[,;\t|]|\d{10,17}[,;\t|]\d+[,;\t|])")
+
+
+class _JtlLabels:
+    """The samples of a JTL by label."""
+
+    def __init__(self) -> None:
+        self._labels: dict[str, _JtlLabel] = {}
+
+    def add(self, label: str, elapsed: str, success: str | None, stamp: str) -> None:
+        """Adds a sample, unless its time is no number. `success` is None where the file does not say."""
+        try:
+            ms = float(elapsed)
+        except ValueError:
+            return
+        if not 0 <= ms <= _MAX_MS:
+            return
+        found = self._labels.get(label)
+        if found is None:
+            found = self._labels.setdefault(label if len(self._labels) < MAX_LABELS else OTHERS, _JtlLabel())
+        found.times.add(ms)
+        if success is not None:
+            found.has_outcome = True
+            found.errors += success.strip().lower() == "false"
+        if stamp.isascii() and stamp.isdigit() and len(stamp) < 18:
+            begin = int(stamp)
+            found.first, found.last = min(found.first, begin), max(found.last, begin + ms)
+
+    def points(self) -> Iterable[PerfPoint]:
+        return [times.point(label) for label, times in self._labels.items()]
+
+
+class JtlXml(XmlReader):
+    """JMeter's XML. Samples within a sample are part of it, as in CSV."""
+
+    def __init__(self, limits: Limits) -> None:
+        super().__init__(limits)
+        self._labels = _JtlLabels()
+        self.points = self._labels.points
+        self.starts = dict.fromkeys(("httpSample", "sample"), self._on_sample)
+
+    def _on_sample(self, attributes: Attributes) -> None:
+        if len(self.path) == 2 and "t" in attributes:
+            self._labels.add(attributes.get("lb", ""), attributes["t"], attributes.get("s"), attributes.get("ts", ""))
 
 
 class Jtl:
     """JMeter's CSV, with or without a head line, in any of its usual delimiters."""
 
     def __init__(self) -> None:
-        self._labels: dict[str, _JtlLabel] = {}
+        self._labels = _JtlLabels()
+        self.points = self._labels.points
 
     def read(self, pieces: Iterable[bytes]) -> None:
         import csv  # for JMeter only
@@ -90,31 +137,11 @@ class Jtl:
             self._add(row, columns)
 
     def _add(self, row: list[str], columns: Mapping[str, int]) -> None:
-        try:
-            elapsed, label = float(row[columns["elapsed"]]), row[columns["label"]]
-        except (ValueError, IndexError):
+        if len(row) <= max(columns["elapsed"], columns["label"]):
             return
-        if not 0 <= elapsed <= _MAX_MS:
-            return
-        found = self._labels.get(label)
-        if found is None:
-            found = self._labels.setdefault(label if len(self._labels) < MAX_LABELS else OTHERS, _JtlLabel())
-        found.times.add(elapsed)
-        place = columns.get("success", len(row))
-        if place < len(row):
-            found.has_outcome = True
-            found.errors += row[place].strip().lower() == "false"
-        stamp = columns.get("timeStamp", len(row))
-        if stamp < len(row) and _is_whole(row[stamp]) and len(row[stamp]) < 18:
-            begin = int(row[stamp])
-            found.first, found.last = min(found.first, begin), max(found.last, begin + elapsed)
-
-    def points(self) -> Iterable[PerfPoint]:
-        return [times.point(label) for label, times in self._labels.items()]
-
-
-def _is_whole(text: str) -> bool:
-    return text.isascii() and text.isdigit()
+        success, stamp = (row[place] if (place := columns.get(name, len(row))) < len(row) else None
+                          for name in ("success", "timeStamp"))  # fmt: skip
+        self._labels.add(row[columns["label"]], row[columns["elapsed"]], success, stamp or "")
 
 
 def _with_first(first: str, rest: Iterable[str]) -> Iterator[str]:
@@ -188,6 +215,8 @@ def _formats() -> tuple[tuple[str, Callable[[bytes], bool], Callable[[Limits], P
         ("JMH JSON", _text(rb'\A\s*\[\s*\{(?s:.*)"(?:benchmark|primaryMetric)"\s*:'), Jmh),
         ("pytest-benchmark JSON", _text(rb'\A\s*\{(?s:.*)"(?:machine_info|benchmarks)"\s*:'), PytestBenchmark),
         ("k6 summary", _text(rb'\A\s*\{(?s:.*)"(?:metrics|root_group)"\s*:\s*\{'), K6),
+        ("k6 summary", _text(rb'\A\s*\{(?s:.*)"(?:k6_version|execution)"\s*:\s*"'), K6),
+        ("JMeter JTL (XML)", lambda head: _JTL_XML.search(head) is not None, JtlXml),
         ("JMeter JTL", lambda head: _JTL_HEAD.match(head) is not None or _has_jtl_columns(head), lambda _: Jtl()),
         ("go test -bench", _text(rb"^Benchmark\S*\s+\d+\s.*ns/op"), lambda _: GoBench()),
     )
@@ -208,11 +237,12 @@ def read_perf(file: BinaryIO, limits: Limits) -> PerfReport:
     for name, matches, reader_of in formats:
         if matches(head):
             reader = reader_of(limits)
-            reader.read(byte_stream.plain(content, content.head))
+            clean = byte_stream.xml if isinstance(reader, XmlReader) else byte_stream.plain
+            reader.read(clean(content, content.head))
             points = [evolve(point, label=clean_name(point.label) or "(no label)") for point in reader.points()]
             labels = list(dict.fromkeys(point.label for point in points))
             kept = {*labels[:MAX_LABELS], OTHERS}
             dropped = max(len(labels) - MAX_LABELS, OTHERS in labels)
             return PerfReport(name, content.digest, tuple(point for point in points if point.label in kept), dropped)
-    names = ", ".join(name for name, _, _ in formats)
-    raise BadReport(f"not a supported performance report (expected one of {names})")
+    names = ", ".join(dict.fromkeys(name for name, _, _ in formats))
+    raise BadReport(f"{detect.why_not('performance', content.head, limits)} (expected one of {names})")

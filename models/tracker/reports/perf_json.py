@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -17,6 +18,7 @@ _MAX_VALUES = 100_000
 _MAX_METRICS = 20_000
 _UNITS_MS = {"ns": 1e-6, "us": 1e-3, "μs": 1e-3, "µs": 1e-3, "ms": 1.0, "s": 1000.0, "min": 60_000.0, "hr": 3_600_000.0,
              "day": 86_400_000.0}  # fmt: skip
+_SHARE = re.compile(r"p(\d+(?:\.\d+)?)")
 _SKIPPED_K6 = ("blocked", "connecting", "tls_handshaking", "sending", "waiting", "receiving", "looking_up")
 
 
@@ -26,25 +28,47 @@ def _ms(value: Any, factor: float) -> float | None:
 
 
 class K6:
-    """The JSON of `--summary-export`, and of `handleSummary`, whose figures are one level deeper."""
+    """The JSON of `--summary-export`, and of `handleSummary`, whose figures are one level deeper.
+
+    With `--new-machine-readable-summary` both are a list of metrics, whose rates follow from the duration of the test.
+    """
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._metrics: dict[str, dict[str, Any]] = {}
+        self._seconds: float | None = None
 
     def read(self, pieces: Iterable[bytes]) -> None:
+        figures: dict[str, Any] = {}
         for place, value in json_values(pieces, self._limits):
+            if place == ("config", "duration"):
+                self._seconds = number(value)
+            elif place[:3] == ("results", "metrics", ITEM):
+                figures = self._read_listed(place[3:], value, figures)
             if place[:1] != ("metrics",) or len(place) < 3 or value in (OPENED, CLOSED):
                 continue
             if len(self._metrics) > _MAX_METRICS:
                 raise BadReport(f"it has more than {_MAX_METRICS} metrics")
-            figures = self._metrics.setdefault(place[1], {})
+            named = self._metrics.setdefault(place[1], {})
             if place[2] == "values" and len(place) == 4:
-                figures[place[3]] = value
+                named[place[3]] = value
             elif len(place) == 3:
-                figures[place[2]] = value
+                named[place[2]] = value
         if not self._metrics:
             raise BadReport("it has no metrics")
+
+    def _read_listed(self, place: tuple[str, ...], value: Any, figures: dict[str, Any]) -> dict[str, Any]:
+        """Reads a value of a listed metric. Returns the figures of that metric."""
+        if not place and value is OPENED:
+            return {}
+        if not place and value is CLOSED:
+            if self._seconds and (total := number(figures.get("count"))) is not None:
+                figures.setdefault("rate", total / self._seconds)
+            if name := text(figures.get("name")):
+                self._metrics[name] = figures
+        elif place and len(self._metrics) <= _MAX_METRICS:
+            figures[_SHARE.sub(r"p(\1)", place[-1])] = value
+        return figures
 
     def points(self) -> Iterable[PerfPoint]:
         for name, figures in self._metrics.items():
