@@ -85,7 +85,7 @@ def sparkline(series: Series, now: int) -> str:
     points = series.points(now - _SPARK_SECONDS, now, _SPARK_SECONDS // _SPARK_POINTS)
     if len(points) < 2:
         return ""
-    top, _ = peak(points)
+    top, _ = peak(point.alone for point in points)
     scale = _SPARK_WIDTH / _SPARK_SECONDS
     shown = " ".join(
         f"{max(0.0, (point.at - now + _SPARK_SECONDS) * scale):.0f},"
@@ -177,27 +177,33 @@ class _Values(NamedTuple):
 
 def _plot(key: str, label: str, points: Sequence[_Values], top: float, shown: Window, starts: Sequence[float]) -> Plot:
     has_own_group = any(point.group != point.average for point in points)
-    upper, texts = list[str](), list[str]()
+    texts, area = list[str](), ""
     for point in points:
-        x = _x(point.at + shown.step // 2, shown)
-        upper.append(f"{x:g} {_PLOT_HEIGHT - point.maximum / top * _PLOT_HEIGHT:.1f}")
         text = text_of(key, point.average)
-        texts.append(f"{x:g}:{text}, group {text_of(key, point.group)}" if has_own_group else f"{x:g}:{text}")
-    first, end = upper[0].split()[0], upper[-1].split()[0]
-    area = f"M{first} {_PLOT_HEIGHT}L{'L'.join(upper)}L{end} {_PLOT_HEIGHT}Z"
+        group_text = f", group {text_of(key, point.group)}" if has_own_group else ""
+        texts.append(f"{_x(point.at + shown.step // 2, shown):g}:{text}{group_text}")
+    for part in _parts([(point.at, point.maximum) for point in points], top, shown):
+        first, last = part[0].split()[0], part[-1].split()[0]
+        area += f"M{first} {_PLOT_HEIGHT}L{'L'.join(part)}L{last} {_PLOT_HEIGHT}Z"
     line = _line([(point.at, point.average) for point in points], top, shown)
     group = _line([(point.at, point.group) for point in points], top, shown) if has_own_group else ""
     return Plot(key, label, line, area, group, starts, text_of(key, top), ";".join(texts))
 
 
 def _line(values: Sequence[tuple[int, float]], top: float, shown: Window) -> str:
-    """The data of a path, which is interrupted where there was no sample."""
-    line, last = "", None
+    """The data of a path. A single value is drawn as a point."""
+    return "".join(f"M{'L'.join(part if len(part) > 1 else part * 2)}" for part in _parts(values, top, shown))
+
+
+def _parts(values: Sequence[tuple[int, float]], top: float, shown: Window) -> list[list[str]]:
+    """The coordinates of values; a new part begins where there was no sample."""
+    parts, last = list[list[str]](), None
     for at, value in values:
-        command = "L" if last is not None and at - last <= 2 * shown.step else "M"
-        line += f"{command}{_x(at + shown.step // 2, shown):g} {_PLOT_HEIGHT - value / top * _PLOT_HEIGHT:.1f}"
+        if last is None or at - last > 2 * shown.step:
+            parts.append([])
+        parts[-1].append(f"{_x(at + shown.step // 2, shown):g} {_PLOT_HEIGHT - value / top * _PLOT_HEIGHT:.1f}")
         last = at
-    return line
+    return parts
 
 
 class MetricsOfProcess(Base):

@@ -12,6 +12,7 @@ from browsing import Browser, address, page
 from conftest import Server, wait_for
 from talk import running_server
 
+from handlers.supervision.process_metrics import Window, plots
 from handlers.supervision.process_table import ProcessRows
 from models.config.settings import Metrics
 from models.supervision.metrics import MAX_SAMPLES, Series, peak, step_for
@@ -71,6 +72,15 @@ def test_the_memory_of_a_history_is_bounded() -> None:
     assert len(made.points(0, START * 2, MINUTE)) <= 61
     assert len(made._minutes) < 80
     assert MAX_SAMPLES <= len(made._samples) < MAX_SAMPLES + 10
+
+
+def test_a_plot_is_interrupted_where_there_was_no_sample() -> None:
+    made = series([(0, 50, 9), (60, 100, 9), (600, 50, 9)])
+    shown = Window(START, START + 1440, MINUTE)
+    cpu, _ = plots([point.alone for point in made.points(shown.start, shown.end, MINUTE)], [], shown)
+    assert cpu.line == "M15 50.0L45 0.0M315 50.0L315 50.0"
+    assert cpu.area == "M15 100L15 50.0L45 0.0L45 100ZM315 100L315 50.0L315 100Z"
+    assert (cpu.group, cpu.top, cpu.values) == ("", "100.0 %", "15:50.0 %;45:100.0 %;315:50.0 %")
 
 
 def test_an_axis_and_a_step_fit_the_data() -> None:
