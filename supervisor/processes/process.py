@@ -19,6 +19,7 @@ from models.supervision.runs import Cause
 from supervisor.children.child import TAG_VARIABLE, Child, Launch, ticks_per_second
 from supervisor.processes.instance import Phase, ProcessInstance, StartAttempt, StartCalledOff, next_request
 from supervisor.processes.lifecycle import InstanceLifecycle
+from supervisor.processes.log_files import log_sizes
 from supervisor.processes.notify import NotifySocket
 
 log = logging.getLogger("supervision")
@@ -276,6 +277,8 @@ class Process(InstanceLifecycle):
         """It ended while no server was watching it."""
         now = self._context.clock.now()
         self._become(Status.UNKNOWN, end=now, exit_code=None, uptime=max(0, now - (self.record.start or now)))
+        if self.record.pid is not None:
+            self._context.on_log_marks(log_sizes(self.log_files()), self.record, True)
         log.warning("%s: ended while no server was running (pid %s)", self.name, self.record.pid)
 
     def mark_unstored(self, generation: int) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,7 @@ from typing import Any
 import people
 import pytest
 import written
-from conftest import Answer, Serve, Server, Stream, wait_for
+from conftest import Answer, Serve, Server, Stream, alive, wait_for
 from posting import stored
 from talk import running_server
 
@@ -106,6 +108,25 @@ def test_a_flood_of_lines_is_cut_and_the_lines_are_counted(serve: Serve, tmp_pat
     assert dropped > 0
     assert last.endswith(f"{lines - 1:099}\n")
     stream.close()
+
+
+def test_an_exit_while_the_server_was_away_is_marked_too(serve: Serve, tmp_path: Path) -> None:
+    one = serve({"job": {"command": ["sh", "-c", "echo begun; sleep 1000"], "stdout-logfile": str(tmp_path / "l")}})
+    one.do("start", "job")
+    pid = one.until("job", "running")["pid"]
+    wait_for(lambda: (tmp_path / "l").read_text() == "begun\n")
+    one.kill()
+    os.killpg(pid, signal.SIGKILL)
+    wait_for(lambda: not alive(pid))
+    for _ in range(2):  # the second start finds an end that is marked already
+        one.start()
+        stream, id = opened(one)
+        assert choose(one, id, ["log/job/stdout"]).status == 204
+        marks = until(stream, "log/job/stdout")["marks"]
+        assert [(mark["kind"], mark["at"], mark["pid"]) for mark in marks] == [("started", 0, pid), ("exited", 6, pid)]
+        assert marks[1]["exitCode"] is None
+        stream.close()
+        one.stop()
 
 
 def test_starts_and_exits_stay_in_the_log_after_a_restart(serve: Serve, tmp_path: Path) -> None:
