@@ -116,9 +116,63 @@ def test_colours_are_classes_and_other_sequences_are_removed(server: Server, chr
         page.goto("/processes/words")
         page.locator("#log-count", has_text="8 lines").wait_for()
         assert page.locator(".ansi-1.ansi-bold").inner_text() == "red"
-        assert page.locator(".ansi-10, .ansi-2").inner_text() == "green"
+        assert page.locator(".ansi-46").inner_text() == "green"
         assert "red green  <b>" in page.locator(".log .line").nth(2).inner_text()
         assert findings(page) == []
+
+
+COLOURS = """async () => {
+    const script = document.querySelector("script[src*='/log.js']").src;
+    const { parts } = await import(script.replace("/log.js", "/ansi.js"));
+    const log = document.querySelector(".log");
+    const luminance = (text) => {
+        const linear = text.match(/[0-9.]+/g).slice(0, 3).map(Number).map((value) => value / 255)
+            .map((value) => (value <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4));
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2];
+    };
+    return Array.from({ length: 256 }, (_, index) => {
+        const line = document.createElement("span");
+        [[line.textContent, line.className]] = parts(`\\x1b[38;5;${index}mtext`);
+        log.append(line);
+        const colour = getComputedStyle(line).color;
+        const [ground, ink] = [luminance(getComputedStyle(log).backgroundColor), luminance(colour)];
+        line.remove();
+        return [(Math.max(ground, ink) + 0.05) / (Math.min(ground, ink) + 0.05), colour];
+    });
+}"""
+"""The contrast of each of the 256 colours with the ground of the log, and the colour itself."""
+CLASSES = """async (texts) => {
+    const script = document.querySelector("script[src*='/log.js']").src;
+    const { parts } = await import(script.replace("/log.js", "/ansi.js"));
+    return texts.map((text) => parts(`\\x1b[${text}mx`)[0][1]);
+}"""
+
+
+def test_true_colours_are_rounded_to_256_which_all_have_contrast(server: Server, chromium: Browser) -> None:
+    classes = {
+        "38;2;255;135;0": "ansi-208",
+        "38;2;250;140;8": "ansi-208",
+        "38:2::255:135:0": "ansi-208",
+        "38:2:255:135:0": "ansi-208",
+        "38:5:208": "ansi-208",
+        "38;2;129;127;128": "ansi-244",
+        "38;2;1;1;1": "ansi-16",
+        "38;2;254;254;254": "ansi-231",
+        "38;5;9": "ansi-9",
+        "38;5;300": "",
+        "38;5": "",
+        "48;5;3;31": "ansi-1",
+        "48;2;1;2;3;1": "ansi-bold",
+        "4:3;2": "ansi-underline ansi-dim",
+    }
+    with chromium.page(address(server)) as page:
+        page.goto("/processes/words")
+        assert page.evaluate(CLASSES, list(classes)) == list(classes.values())
+        for theme in ("light", "dark"):
+            page.emulate_media(color_scheme=theme)
+            contrasts, colours = zip(*page.evaluate(COLOURS), strict=True)
+            assert min(contrasts) >= 4.5, theme
+            assert len(set(colours)) > 200, theme
 
 
 @pytest.mark.parametrize(
