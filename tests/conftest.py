@@ -8,6 +8,7 @@ import http.client
 import importlib.util
 import json
 import os
+import random
 import signal
 import socket
 import sqlite3
@@ -26,6 +27,8 @@ from needs import need
 
 ROOT = Path(__file__).parent.parent
 PATIENCE = 30.0
+_CHANCE = random.SystemRandom()
+"""Not the module's own generator, which Hypothesis seeds alike in each worker."""
 DATABASES: dict[Path, str] = {}
 """By data directory the URL of the PostgreSQL database in place of its file, where it has one."""
 
@@ -67,6 +70,15 @@ def wait_for(what: Callable[[], Any], patience: float = PATIENCE, about: str = "
             return answer
         time.sleep(0.005)
     raise AssertionError(f"waited {patience} s in vain for {about or what}")
+
+
+def free_port() -> int:
+    """A free port below those that the system gives to connections: it stays free while a server is restarted."""
+    while True:
+        port = _CHANCE.randrange(20_000, 30_000)
+        with socket.socket() as candidate, contextlib.suppress(OSError):
+            candidate.bind(("127.0.0.1", port))
+            return port
 
 
 class Answer:
@@ -113,6 +125,7 @@ class Server:
 
     def launch(self) -> Server:
         """Starts it without waiting."""
+        self.port = self.port or free_port()
         arguments = ["--config", str(self.file), "--port", str(self.port), "--data-dir", str(self.data)]
         environ = {**os.environ, "PYTHONWARNINGS": "error", **self.environ}
         self.log_begins = self.log.stat().st_size if self.log.exists() else 0

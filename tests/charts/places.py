@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from conftest import ROOT, Answer, Server, wait_for
+from conftest import ROOT, Answer, Server, free_port, wait_for
 from needs import missing_part, need
 
 Reply = tuple[int, dict[str, str], bytes]
@@ -154,12 +154,6 @@ def run_helm(folder: Path, *arguments: str, ok: bool = True) -> subprocess.Compl
     done = subprocess.run([helm(), *arguments], cwd=folder, env=environment, capture_output=True, text=True)
     assert not ok or done.returncode == 0, done.stderr
     return done
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 @contextlib.contextmanager

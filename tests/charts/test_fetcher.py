@@ -16,6 +16,7 @@ from typing import Any
 import places
 import pytest
 import trustme
+from conftest import free_port
 from places import Reply, Web
 
 from models.config.settings import ChartSecurity, Fetch
@@ -350,7 +351,7 @@ def test_the_time_is_that_of_all_redirects_together(web: Web) -> None:
 
 
 def test_what_cannot_be_reached_is_told(web: Web) -> None:
-    port = places.free_port()
+    port = free_port()
     with pytest.raises(Upstream, match="refused"):
         get(fetcher(f"127.0.0.1:{port}"), f"http://127.0.0.1:{port}/")
 

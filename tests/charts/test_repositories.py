@@ -20,7 +20,7 @@ import places
 import pytest
 import trustme
 import yaml
-from conftest import Answer, Serve, Server
+from conftest import Answer, Serve, Server, free_port
 from places import FULL, KEY, Reply, Web, entry, index, post
 from talk import problem, running_server
 
@@ -206,7 +206,7 @@ def test_what_a_server_may_say_instead(server: Server, web: Web, repository: str
 
 
 def test_what_cannot_be_reached_is_an_upstream_failure(serve: Serve) -> None:
-    port = places.free_port()
+    port = free_port()
     server = serve(svc={"security": FULL | {"allowed-hosts": [f"127.0.0.1:{port}"]}})
     assert add(server, "lab", f"http://127.0.0.1:{port}").status == 502
     assert server.get("/api/v1/repos").json == []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import socket
 import sqlite3
 import subprocess
 import threading
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import DATABASES, ROOT, Server, Stream, wait_for
+from conftest import DATABASES, ROOT, Server, Stream, free_port, wait_for
 from hearing import RUNS, junit, listen, next_event, post, posted
 from needs import need
 from people import Browser, bearer, cookie, log_in, session_of, token_of
@@ -184,11 +183,6 @@ def proxy(nodes: Nodes, tmp_path: Path) -> Iterator[Server]:
     yield front
     process.terminate()
     process.wait()
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return int(free.getsockname()[1])
 
 
 def reachable(server: Server) -> bool:

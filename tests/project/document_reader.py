@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
-from conftest import ROOT, children_of, wait_for
+from conftest import ROOT, children_of, free_port, wait_for
 from needs import need
-from places import free_port
 
 BLOCK = re.compile(
     r"<!-- (run|serve|steps|client)(?:: ([a-z0-9 -]+))? -->\n```(?:sh|yaml|json)\n(.*?)```\n(?:```\n(.*?)```\n)?",

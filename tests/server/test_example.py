@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import yaml
-from conftest import ROOT, Serve, Server
-from places import free_port
+from conftest import ROOT, Serve, Server, free_port
 
 
 def example(serve: Serve, port: int) -> Server:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Serve, alive, wait_for
+from conftest import Serve, alive, free_port, wait_for
 
 from models.supervision.process import ExecProbe, HealthCheck, HttpProbe, ProcessSpec, Seconds, TcpProbe
 from supervisor.children.child import TAG_VARIABLE, Children, Launch
@@ -63,12 +62,6 @@ def port() -> Iterator[int]:
     yield server.server_address[1]
     server.shutdown()
     server.server_close()
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 def probe(check: HealthCheck, **launch: Any) -> bool:

@@ -173,6 +173,7 @@ def test_a_stop_ends_a_hook_with_all_that_it_has_started(server: Server, kind: s
 
 def test_after_kill_9_in_each_hook_none_is_left(server: Server) -> None:
     pids = {kind: begun(server, kind) for kind in KINDS}
+    server.until("in-stop-post", "stopped")  # else the exit may not be stored yet, and it is unknown
     server.kill()
     server.start()
     wait_for(lambda: not any(alive(pid) for found in pids.values() for pid in found))
