@@ -159,6 +159,8 @@ class ProcessPage(Page):
         """The plots of CPU and memory."""
         query, now = self.query(), self.clock.now() // _MICROS_PER_SECOND
         settings, shown = self.config.supervisor.metrics, process_metrics.window(query, now)
+        requested = query.get("range") or "1h"
+        is_known = requested in process_metrics.RANGES
         points, starts = await self.supervision.metrics.window(name, shown.start, shown.end, shown.step)
         return {
             "window": shown,
@@ -167,7 +169,8 @@ class ProcessPage(Page):
             "has_group": process_metrics.has_group(points),
             "moves": process_metrics.moves(shown, now, int(settings.keep)),
             "ranges": process_metrics.RANGES,
-            "range": "" if query.get("from") or query.get("to") else query.get("range", "1h"),
+            "ignored": "" if is_known else requested,
+            "range": "" if query.get("from") or query.get("to") else requested if is_known else "1h",
             "is_measured": bool(settings.interval),
         }
 

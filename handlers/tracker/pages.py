@@ -191,9 +191,14 @@ class ProjectPage(ReadPage):
         query = self.query()
         branch, flag, limit = (query.get(name, "").strip() or None for name in ("branch", "flag", "limit"))
         count = bounded(limit, _DEFAULT_RUNS)
-        shown = int(query["range"]) if query.get("range", "") in map(str, plots.RANGES) else plots.RANGES[0]
+        requested, known = query.get("range", ""), {str(length): length for length in plots.RANGES}
+        shown = known.get(requested, plots.RANGES[0])
         filters = {"branch": branch, "flag": flag, "limit": count, "max_limit": queries.MAX_RUNS}
-        ranges = {"range": shown, "ranges": plots.RANGES}
+        ranges = {
+            "range": shown,
+            "ranges": plots.RANGES,
+            "ignored": f"range {requested}" if requested not in ("", *known) else "",
+        }
 
         def values() -> dict[str, Any]:
             values = self._values(id, branch, flag, count, shown)

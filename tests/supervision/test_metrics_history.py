@@ -221,6 +221,14 @@ def test_other_windows_are_links_that_need_no_script(server: Server) -> None:
     assert "There is no history in this time" in hour.words
 
 
+def test_an_unknown_range_is_ignored_with_a_note(server: Server) -> None:
+    shown = page(server, "/processes/web?range=2w")
+    assert "Ignored: range 2w." in shown.words
+    current = [attributes for tag, attributes in shown.tags if tag == "a" and "aria-current" in attributes]
+    assert "/processes/web?range=1h#metrics" in [attributes["href"] for attributes in current]
+    assert "Ignored" not in page(server, "/processes/web?range=6h").words
+
+
 def test_the_minutes_are_there_after_a_restart_of_the_server(server: Server) -> None:
     path = "/api/v1/processes/metrics/web"
     before = server.get(path).json

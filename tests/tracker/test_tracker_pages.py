@@ -159,7 +159,9 @@ def test_a_project_shows_its_plots_and_the_tests_that_grow(server: Server, proje
     assert "c.A even" not in found.text.partition("Slowest growing tests")[2].partition("Recent runs")[0]
     assert {"trend", "duration-trend"} <= {str(name).removesuffix("-title") for name in found.all("id")}
     assert "<option selected>60</option>" in server.get(f"/projects/{project.id}?range=60").text
+    assert "Ignored" not in found.text
     assert "<option selected>30</option>" in server.get(f"/projects/{project.id}?range=7").text
+    assert "Ignored: range 7." in page(server, f"/projects/{project.id}?range=7").text
 
 
 def test_a_comparison_shows_tests_files_and_suites_that_came_and_went(server: Server, project: Project) -> None:
