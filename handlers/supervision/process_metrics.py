@@ -82,7 +82,7 @@ def _instant(name: str, text: str) -> int:
 
 def sparkline(series: Series, now: int) -> str:
     """The processor use of the last hour as SVG, or nothing before the second minute."""
-    points = series.points(now - _SPARK_SECONDS, now, _SPARK_SECONDS // _SPARK_POINTS)
+    points = series.points(now - _SPARK_SECONDS, now, _SPARK_SECONDS // _SPARK_POINTS)[-_SPARK_POINTS:]
     if len(points) < 2:
         return ""
     top, _ = peak(point.alone for point in points)
@@ -153,7 +153,9 @@ def moves(shown: Window, now: int, keep: int) -> list[tuple[str, str]]:
         ("Zoom out", shown.start - length // 2, min(shown.end + length // 2, now), length < keep),
     ]
     return [
-        (label, f"from={_text(start)}&to={_text(end)}") for label, start, end, is_possible in windows if is_possible
+        (label, f"from={_text(start)}&to={_text(end)}")
+        for label, start, end, is_useful in windows
+        if is_useful and end - start >= _MIN_SPAN_SECONDS
     ]
 
 

@@ -69,7 +69,7 @@ class ProcessRows:
             head, _, tail = row.partition(_PLACEHOLDER)
             parts = cache[process] = (shown, head, tail)
         cpu, memory = usage_texts(usage)
-        spark = self._sparkline(process, page) if process.live else ""
+        spark = self._sparkline(process, page)
         return parts[1] + _USAGE_CELLS.format(uptime_text(process), spark, cpu, memory).encode() + parts[2]
 
     def _sparkline(self, process: Process, page: Page) -> str:

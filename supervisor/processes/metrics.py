@@ -131,18 +131,20 @@ class MetricsHistory:
         """Reads the latest hour. The minutes before it are read when they are requested."""
         now = self._now_minute()
         since = now - min(MEMORY_MINUTES, self._keep_minutes) + 1
+
+        def read() -> tuple[dict[str, Series], set[str]]:
+            found = dict[str, Series]()
+            for name, minute, values in metric_store.between(since, now):
+                found.setdefault(name, Series()).restore(minute, values)
+            return found, metric_store.names()
+
+        self._stored_until = now - 1
         try:
-            minutes, names = await asyncio.to_thread(
-                database.run_with_timeout,
-                lambda: (list(metric_store.between(since, now)), metric_store.names()),
-                MAX_QUERY_SECONDS,
+            self._processes, self._stored_names = await asyncio.to_thread(
+                database.run_with_timeout, read, MAX_QUERY_SECONDS
             )
         except (peewee.PeeweeException, Problem) as error:
             log.error("stored metrics cannot be read (%s): the plots begin now", error)
-            minutes, names = [], set()
-        for name, minute, values in minutes:
-            self._processes.setdefault(name, Series()).restore(minute, values)
-        self._stored_names, self._stored_until = names, now - 1
 
     def _store_soon(self) -> None:
         """Stores the minutes that have ended, and forgets removed processes, unless an earlier call still does so."""

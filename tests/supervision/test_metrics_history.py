@@ -12,7 +12,7 @@ from browsing import Browser, address, page
 from conftest import Server, wait_for
 from talk import running_server
 
-from handlers.supervision.process_metrics import Window, plots
+from handlers.supervision.process_metrics import Window, plots, sparkline
 from handlers.supervision.process_table import ProcessRows
 from models.config.settings import Metrics
 from models.supervision.metrics import MAX_SAMPLES, Series, peak, step_for
@@ -87,6 +87,15 @@ def test_an_axis_and_a_step_fit_the_data() -> None:
     assert peak([]) == (1.0, 1.0)
     assert peak(series([(0, 250, 9)]).points(0, START * 2, MINUTE)) == (250, 9)
     assert [step_for(seconds, 360) for seconds in (60, 21_600, 21_601, 86_400)] == [60, 60, 120, 240]
+
+
+def test_a_sparkline_has_at_most_thirty_points_of_the_last_hour() -> None:
+    known = series([(minute * MINUTE, minute % 7, 1) for minute in range(90)])
+    drawn = sparkline(known, START + 90 * MINUTE + 30)
+    points = [point.split(",") for point in drawn.partition('points="')[2].partition('"')[0].split()]
+    assert len(points) == 30
+    assert all(0 <= int(x) <= 90 and 0 <= int(y) <= 20 for x, y in points)
+    assert sparkline(known, START + 300 * MINUTE) == ""
 
 
 def test_a_sparkline_is_drawn_anew_for_each_minute() -> None:
@@ -219,6 +228,12 @@ def test_other_windows_are_links_that_need_no_script(server: Server) -> None:
         "/processes/web?from=2025-12-31T23:30:00Z&to=2026-01-01T01:30:00Z#metrics",
     ]
     assert "There is no history in this time" in hour.words
+    future = page(server, "/processes/web?from=2126-01-01T00:00:00Z&to=2126-01-01T01:00:00Z")
+    links = [str(attributes.get("href")) for tag, attributes in future.tags if tag == "a"]
+    assert [link for link in links if "from=" in link and link.endswith("#metrics")] == [
+        "/processes/web?from=2125-12-31T23:00:00Z&to=2126-01-01T00:00:00Z#metrics",
+        "/processes/web?from=2126-01-01T00:15:00Z&to=2126-01-01T00:45:00Z#metrics",
+    ]
 
 
 def test_an_unknown_range_is_ignored_with_a_note(server: Server) -> None:
