@@ -135,7 +135,7 @@ def config_source(arguments: argparse.Namespace) -> str:
 
 def check(settings: Config, arguments: argparse.Namespace) -> int:
     """The verb `check`: prints that the configuration is valid; `main` has read it already."""
-    print(f"{config_source(arguments)}: the configuration is good; processes: {len(settings.supervisor.processes)}")
+    print(f"{config_source(arguments)}: the configuration is valid; processes: {len(settings.supervisor.processes)}")
     return 0
 
 

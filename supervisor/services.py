@@ -183,7 +183,7 @@ class Services:
             try:
                 new = await asyncio.to_thread(self._read_config)
             except BadConfig as bad:
-                raise Invalid(f"the configuration is not taken over: {'; '.join(bad.faults)}") from None
+                raise Invalid(f"the configuration is not applied: {'; '.join(bad.faults)}") from None
             changed = loader.differences(self.config, new)
             if dry_run:
                 done = self.supervision.preview(new.supervisor)

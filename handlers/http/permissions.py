@@ -43,7 +43,9 @@ def check_changes_open(config: Config) -> None:
 def chart_access(config: Config) -> str:
     """Returns a log line that states which callers may change charts."""
     if not config.svc.rest.access_interceptor.enabled:
-        return "the gate of the charts is switched off (svc.rest.access-interceptor.enabled): anybody may change them"
+        return (
+            "the API key check of the charts is disabled (svc.rest.access-interceptor.enabled): anybody may change them"
+        )
     try:
         check_charts_open(config)
     except Denied as problem:
@@ -56,7 +58,7 @@ def _has_key(config: Config) -> bool:
 
 
 def _closed(caller: Caller, config: Config) -> None:
-    raise Denied("this is closed")
+    raise Denied("no caller may do this")
 
 
 def _public(caller: Caller, config: Config) -> None:

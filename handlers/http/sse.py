@@ -88,7 +88,7 @@ class Streams:
         if not is_authenticated:
             places -= min(RESERVED_STREAMS, places // 10)
         if len(self) >= places:
-            raise Unavailable(f"all {places} streams are taken")
+            raise Unavailable(f"all {places} streams are in use")
 
     def open(self, io: IOStream, kind: str, cookie: str = "") -> Stream:
         """Takes over a connection and sends the head of the response, with `cookie` as Set-Cookie."""

@@ -10,7 +10,7 @@ from handlers.http.sse_connection import Stream
 from handlers.openapi.describe import Parameter
 
 LAST_EVENT_ID = Parameter(
-    "Last-Event-ID", "The last event that was seen: what came after it comes first", where="header"
+    "Last-Event-ID", "The id of the last received event: later events are sent first", where="header"
 )
 
 

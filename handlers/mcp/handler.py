@@ -43,7 +43,7 @@ def is_installed() -> bool:
 def why_disabled(config: Config) -> str | None:
     """Returns why there are no tools, or None where there are."""
     if config.svc.mcp.enabled is False:
-        return "the tool server is switched off (svc.mcp.enabled)"
+        return "the tool server is disabled (svc.mcp.enabled)"
     return None if is_installed() else "the tool server is not installed (pip install 'pilothouse[mcp]')"
 
 

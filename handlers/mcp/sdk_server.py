@@ -122,7 +122,7 @@ class HttpTransports:
     async def sse(self, scope: Message, receive: Any, send: Any) -> None:
         """Raises `Unavailable`."""
         if self._open >= self._max_sessions:
-            raise Unavailable(f"all {self._max_sessions} tool sessions are taken")
+            raise Unavailable(f"all {self._max_sessions} tool sessions are in use")
         self._open += 1
         try:
             async with self._sse.connect_sse(scope, receive, send) as (read, write):

@@ -165,7 +165,9 @@ class RunningServer:
             raise TimedOut(f"the server at {self._base} did not answer in time") from None
         except (OSError, HTTPStreamClosedError) as error:
             reason = getattr(error, "strerror", None) or str(error)
-            raise Unavailable(f"this needs the running server, and none answers at {self._base}: {reason}") from None
+            raise Unavailable(
+                f"this requires the running server, but no server responds at {self._base}: {reason}"
+            ) from None
         return response.code, response.headers.get("Content-Type", ""), response.body
 
 

@@ -204,7 +204,7 @@ def _check_size(arguments: Mapping[str, Any]) -> None:
     except RecursionError:
         raise Invalid("the body is nested too deeply") from None
     except ValueError:
-        raise Invalid("the body has a number that is none, or that cannot be held") from None
+        raise Invalid("the body has a number that is not finite or too large") from None
     if size > _MAX_ARGUMENTS_BYTES:
         raise TooLarge(f"the body is larger than {_MAX_ARGUMENTS_BYTES} bytes")
 

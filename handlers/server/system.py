@@ -80,9 +80,9 @@ class Ready(Base):
         if self.supervision.event_writer.failing:
             raise Unavailable("the store cannot be written")
         if self.services.sharing is not None and not self.services.sharing.is_connected:
-            raise Unavailable("the shared database is away")
+            raise Unavailable("the shared database is unavailable")
         if self.services.maintenance.is_stalled:
-            raise Unavailable("the loop was held up for more than a second")
+            raise Unavailable("the event loop was delayed by more than a second")
         self.reply(serializers.Readiness(charts=self.charts.groups()))
 
 

@@ -98,7 +98,7 @@ class ByProcess(Listing):
     async def get(self, name: str) -> None:
         which = Filter(process=name)
         if name not in self.supervision.fleet and not await self.supervision.history.count(which):
-            raise NotFound(f"there is no process {name}, nor has there been one", "PROCESS_NOT_FOUND")
+            raise NotFound(f"there is no process {name}, neither configured nor in the history", "PROCESS_NOT_FOUND")
         await self.answer(serializers.EVENT_SORTS, which, clamp=True)
 
 

@@ -36,7 +36,7 @@ except ImportError:
 _MAX_CONNECTIONS = 20
 _CHANNEL_PREFIX = "pilothouse_"
 _MIN_ROWS_TO_ANALYZE = 500
-_UNAVAILABLE = "the database is away"
+_UNAVAILABLE = "the database is unavailable"
 _UNAVAILABLE_CLASSES = ("08", "28", "3D", "53", "57", "58")
 """SQLSTATE classes: connection, authorization, database name, resources, operator intervention, system error."""
 _READ_ONLY_STATE = "25006"
@@ -359,7 +359,7 @@ def _translated(error: Exception, seconds: float) -> Exception:
     if state == _READ_ONLY_STATE:
         return peewee.OperationalError(_UNAVAILABLE)
     if isinstance(cause, psycopg.errors.ForeignKeyViolation):
-        return peewee.OperationalError("what this refers to was deleted at the same moment")
+        return peewee.OperationalError("an object that this refers to was deleted concurrently")
     if isinstance(error, peewee.OperationalError | peewee.InterfaceError | psycopg.OperationalError):
         return peewee.OperationalError(
             _UNAVAILABLE if not state or state[:2] in _UNAVAILABLE_CLASSES else _one_line(cause)

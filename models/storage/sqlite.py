@@ -117,7 +117,7 @@ class SqliteStore(peewee.SqliteDatabase, Store):
             try:
                 stack.enter_context(self.write_lock.hold(max(0.0, end - time.monotonic())))
             except TimeoutError:
-                raise peewee.OperationalError("others have written to the database for too long") from None
+                raise peewee.OperationalError("other writers locked the database for too long") from None
             with work:
                 yield
 

@@ -158,7 +158,9 @@ def change(
         secrets.set(project.id, TOKEN, token.value, now)
     elif project.forge_token_at is not None and host is not None:
         if project.forge_token_host not in (None, host):
-            raise Conflict(f"forgeToken was set for {project.forge_token_host}: give it anew, or null to remove it")
+            raise Conflict(
+                f"forgeToken was set for {project.forge_token_host}: set it again, or send null to remove it"
+            )
         changed["forge_token_host"] = host
     if changed:
         Project.update(**changed).where(Project.id == project.id).execute()

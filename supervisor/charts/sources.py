@@ -110,7 +110,7 @@ class Sources:
     async def _get(self, source: Source, url: Url, into: Path, max_bytes: int) -> Response:
         """Fetches a URL of the repository, with its login only for the same origin."""
         if url.login:
-            raise Invalid(f"{url} is refused: an index may_send_login not bring a login")
+            raise Invalid(f"{url} is refused: an index may not contain a login")
         repository_url = urls.parse(source.url)
         is_own = url.origin == repository_url.origin
         may_send_login = is_own or (

@@ -153,7 +153,9 @@ class SharedHistory:
             async with asyncio.timeout(_COPY_TIMEOUT_SECONDS), self._moved:
                 await self._moved.wait_for(lambda: self._copied >= newest)
         except TimeoutError:
-            raise Unavailable("the shared history does not have the latest changes yet: its database is away") from None
+            raise Unavailable(
+                "the shared history does not have the latest changes yet: its database is unavailable"
+            ) from None
         return await self._query(query)
 
     async def _query(self, query: Callable[[], Result]) -> Result:

@@ -178,7 +178,7 @@ class ProcessInstance:
                 self.kill()
                 await asyncio.wait({child.exited}, timeout=_KILL_TIMEOUT_SECONDS)
             if not child.exited.done():
-                raise Failed(f"{self.spec.name} (pid {child.pid}) was killed and is still there", "STOP_FAILED")
+                raise Failed(f"{self.spec.name} (pid {child.pid}) was killed but is still running", "STOP_FAILED")
             await self.clear(max(end - clock.since_boot(), 0), tree)
 
     def kill(self) -> None:

@@ -215,11 +215,11 @@ class LogForwarder:
         except (OSError, UnicodeError) as error:  # the latter for a host name that cannot be one
             reason = getattr(error, "strerror", None) or str(error)
             if self._failing.get(source.kind) != reason:
-                log.warning("%s takes no lines: %s; they wait in their files", source.kind, reason)
+                log.warning("%s accepts no lines: %s; they wait in their files", source.kind, reason)
             self._failing[source.kind] = reason
             return False
         if self._failing.pop(source.kind, None) is not None:
-            log.info("%s takes lines again", source.kind)
+            log.info("%s accepts lines again", source.kind)
         source.pending = source.pending[done:]
         if lost:
             self.lost[source.origin.process] += lost
@@ -267,7 +267,7 @@ def _read_positions(file: Path) -> dict[str, tuple[int, int]]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, AttributeError, TypeError) as error:
-        log.warning("%s cannot be read: forwarded logs go on at their ends: %s", file, error)
+        log.warning("%s cannot be read: forwarding continues at the end of each log: %s", file, error)
         return {}
 
 

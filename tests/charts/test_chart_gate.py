@@ -1,4 +1,4 @@
-"""The gate of the charts: who may change releases and repositories. Asked once, closed by default."""
+"""Permissions of the charts: which callers may change releases and repositories. Checked once, closed by default."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def test_a_gate_that_is_switched_off_lets_loopback_pass_and_nobody_unknown_from_
     server = serve(svc={"rest": {"access-interceptor": {"enabled": "false"}}})
     assert server.post("/api/v1/repos", b"{}").status == 400
     assert server.ask("POST", "/api/v1/repos", b"{}", {"X-Forwarded-For": "10.1.1.1"}).status == 401
-    assert "switched off" in server.log.read_text()
+    assert "the API key check of the charts is disabled" in server.log.read_text()
 
 
 def test_in_closed_mode_the_key_reads_charts(serve: Serve) -> None:
@@ -172,7 +172,7 @@ def test_the_log_tells_the_posture_and_never_the_key(servers: dict[str, Server])
         (ChartSecurity(), True, "READ_ONLY"),
         (ChartSecurity(mode="FULL"), True, "api-key"),
         (ChartSecurity(mode="FULL", api_key="k", api_key_header="X-K"), True, "X-K"),
-        (ChartSecurity(), False, "switched off"),
+        (ChartSecurity(), False, "the API key check of the charts is disabled"),
     ],
 )
 def test_each_posture_has_its_words(security: ChartSecurity, enabled: bool, result: str) -> None:

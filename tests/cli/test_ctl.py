@@ -285,7 +285,7 @@ def test_wait_misses_no_change(serve: Serve) -> None:
     output, _ = waiting.communicate(timeout=PATIENCE)
     assert [one["status"] for one in json.loads(output)] == ["running", "healthy"]
     server.do("start", "fails")
-    assert reading(ctl, "wait", "fails") == (1, "it cannot come any more: fails is failed\n")
+    assert reading(ctl, "wait", "fails") == (1, "the state can no longer be reached: fails is failed\n")
     assert ctl("wait", "fails", "web", "--any").returncode == 0
     assert ctl("wait", "fails", "--for", "ended").returncode == 0
     assert ctl("wait", "web", "--for", "ended", "--timeout", "0.1s").returncode == 124

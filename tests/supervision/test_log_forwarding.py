@@ -170,7 +170,7 @@ def test_forwarding_survives_errors_that_nobody_expected(
             await until(lambda: sink.lines == [b"one", b"two"])
 
     asyncio.run(asyncio.wait_for(work(), 30))
-    assert f"takes no lines: {bad_host.value}" in caplog.text
+    assert f"accepts no lines: {bad_host.value}" in caplog.text
     assert f"unexpected error while forwarding {tmp_path / 'log'}" in caplog.text
 
 
@@ -265,9 +265,9 @@ def test_a_flood_is_forwarded_whole_while_the_server_answers(server: Server) -> 
 
 def test_lines_wait_for_a_sink_that_is_not_there(server: Server) -> None:
     server.do("start", "to-journal")
-    wait_for(lambda: "logs: journald takes no lines: No such file or directory" in server.log.read_text())
+    wait_for(lambda: "logs: journald accepts no lines: No such file or directory" in server.log.read_text())
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as one:
         one.bind(str(server.folder / "journal"))
         one.settimeout(30)
         assert b"hello" in one.recv(1 << 16)
-    wait_for(lambda: "logs: journald takes lines again" in server.log.read_text())
+    wait_for(lambda: "logs: journald accepts lines again" in server.log.read_text())

@@ -179,7 +179,7 @@ def test_after_a_restart_of_the_database_the_next_work_is_done(apart: Postgresql
 
     with pytest.raises(peewee.OperationalError):
         reports.run_with_timeout(lose, 20)
-    with pytest.raises(peewee.OperationalError, match="database is away"):
+    with pytest.raises(peewee.OperationalError, match="database is unavailable"):
         reports.run_with_timeout(accounts.list_users, 20)
     apart.start()
     assert [user.username for user in reports.run_with_timeout(accounts.list_users, 20)] == ["ada"]
@@ -196,7 +196,7 @@ def test_a_database_that_hangs_is_away_after_a_while(postgresql: Postgresql, mon
         with postgresql.hung():
             reports.execute_sql("SELECT 1")
 
-    with pytest.raises(peewee.OperationalError, match="database is away"):
+    with pytest.raises(peewee.OperationalError, match="database is unavailable"):
         reports.run_with_timeout(begin, 0.5)
     assert reports.run_with_timeout(accounts.list_users, 20) == []
     attempts: list[None] = []
@@ -209,7 +209,7 @@ def test_a_database_that_hangs_is_away_after_a_while(postgresql: Postgresql, mon
     with postgresql.hung(), monkeypatch.context() as patch:
         patch.setattr(postgres._Adapter, "connect", counted)
         found = at_once(*[accounts.list_users] * 8)
-        assert {str(error) for error in found} == {"the database is away"}
+        assert {str(error) for error in found} == {"the database is unavailable"}
         assert len(attempts) == 1, "those that waited for the failed attempt do not try again"
     assert at_once(accounts.list_users) == [[]]  # who comes after a vain attempt makes one
 
@@ -218,7 +218,7 @@ def test_a_database_that_hangs_is_away_after_a_while(postgresql: Postgresql, mon
 def test_a_connection_to_what_is_no_primary_any_more_is_not_kept() -> None:
     reports.close()
     reports.run_with_timeout(lambda: reports.execute_sql("SET default_transaction_read_only = on"), 20)
-    with pytest.raises(peewee.OperationalError, match="database is away"):
+    with pytest.raises(peewee.OperationalError, match="database is unavailable"):
         reports.run_with_timeout(lambda: accounts.create_user("ada", "!", "USER", 1), 20)
     assert reports.run_with_timeout(lambda: accounts.create_user("ada", "!", "USER", 1), 20).username == "ada"
 

@@ -153,7 +153,7 @@ def wait(client: Client, arguments: Namespace) -> int:
     reached = [_has_reached(process, arguments.target) for process in processes]
     if any(reached) if arguments.any else all(reached):
         return OK
-    print(f"it cannot come any more: {_states(processes)}", file=sys.stderr)
+    print(f"the state can no longer be reached: {_states(processes)}", file=sys.stderr)
     return FAILED
 
 

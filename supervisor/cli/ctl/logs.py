@@ -63,7 +63,7 @@ def _read(name: str, stream: Any, pieces: queue.SimpleQueue[tuple[str, Any]]) ->
     except CtlError as error:
         pieces.put((name, error))
     except TimeoutError:
-        pieces.put((name, CtlError("the server went silent", code=7)))
+        pieces.put((name, CtlError("the server stopped sending", code=7)))
 
 
 class LogOutput:

@@ -65,7 +65,7 @@ def _run(words: list[str], outer: Namespace, commands: Any, run: Callable[[Names
             if getattr(arguments, name) == commands.get_default(name) or getattr(arguments, name) is None:
                 setattr(arguments, name, getattr(outer, name))
         if arguments.command in ("shell", "completion", "names"):
-            print(f"{arguments.command} is not for the shell", file=sys.stderr)
+            print(f"{arguments.command} is not available in the shell", file=sys.stderr)
             return
         run(arguments)
     except SystemExit:  # argparse has printed the help or what is wrong
