@@ -379,6 +379,20 @@ GO = {
            {"Action": "fail", "Test": "T", "Elapsed": 0.5}, {"Action": "fail"}),
         (1, 1, 0, 0, 0),
     ),
+    "benchmarks beside a failed one": (
+        go(ran("run", "BenchmarkA"), go_output("BenchmarkA\n", "BenchmarkA"),
+           go_output("BenchmarkA-2 \t", "BenchmarkA"), go_output("  10\t 153.3 ns/op\n", "BenchmarkA"),
+           ran("run", "BenchmarkB"), ran("fail", "BenchmarkB"),
+           ran("run", "BenchmarkC"), go_output("BenchmarkC\n", "BenchmarkC"), ran("fail")),
+        (2, 1, 1, 0, 0),
+    ),
+    "ends behind an output without a newline": (
+        go(ran("run", "T"), go_output("text--- PASS: T (0.00s)\n", "T"), ran("run", "S"),
+           go_output("text--- SKIP: S (0.00s)\n", "S"), ran("run", "F"), go_output("text--- FAIL: F (0.00s)\n", "F"),
+           ran("run", "O"), go_output("text--- PASS: T (0.00s)\n", "O"), ran("fail")),
+        (4, 1, 1, 1, 0),
+    ),
+    "a test without an end in a package that passed": (go(ran("run", "T"), ran("pass")), (1, 0, 0, 0, 0)),
     "benchmarks": (go(ran("run", "BenchmarkX"), ran("bench", "BenchmarkX"), ran("pass")), (0, 0, 0, 0, 0)),
 }  # fmt: skip
 

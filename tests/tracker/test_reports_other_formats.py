@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from reported import Counts, counts, covers, only, read
 
+from models.tracker.reports import cucumber
 from models.tracker.reports.base import BadReport, CaseStatus, Limits
 from models.tracker.reports.detect import COVERAGE, TESTS, is_empty
 
@@ -300,6 +301,89 @@ TAP = {
 def test_tap_counts(what: str) -> None:
     document, wanted = TAP[what]
     assert counts(read(document)[0]) == wanted
+
+
+@pytest.mark.parametrize(
+    ("field", "message"),
+    [
+        ("error: |-\n    Expected: 1\n    more", "Expected: 1"),
+        ("message: >\n\n    folded", "folded"),
+        ("error: 'quoted: text'", "quoted: text"),
+    ],
+)
+def test_the_message_of_a_test_point_of_tap(field: str, message: str) -> None:
+    document = f"TAP version 14\nnot ok 1 - a\n  ---\n  {field}\n  code: 'E'\n  ...\n1..1\n"
+    assert only(read(document)[1]).failure_message == message
+
+
+def steps(*results: dict[str, Any]) -> list[dict[str, Any]]:
+    return [{"keyword": "When ", "name": f"step {n}", **result} for n, result in enumerate(results)]
+
+
+GOOD, BAD = {"result": {"status": "passed", "duration": 2_000_000}}, {"result": {"status": "failed"}}
+
+
+def test_the_name_of_a_feature_may_stand_behind_its_scenarios() -> None:
+    scenarios = [{"id": f"f;{n}", "line": n, "name": "one", "steps": steps(GOOD), "type": "scenario"} for n in (3, 5)]
+    features = [{"elements": scenarios, "keyword": "Feature", "name": name, "uri": f"{name}.feature"} for name in "fg"]
+    report, cases = read(json.dumps(features))
+    found = [(case.class_name, case.name, case.file, case.duration_ms) for case in cases]
+    assert found == [(name, "one", f"{name}.feature", 2) for name in "ffgg"]
+    assert [suite.name for suite in report.suites] == ["f", "g"]
+
+
+def test_many_scenarios_do_not_wait_for_the_name_of_their_feature(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cucumber, "_MAX_WAITING", 10)
+    scenarios = [{"name": f"s{n}", "steps": steps(GOOD)} for n in range(30)]
+    _, cases = read(json.dumps([{"keyword": "Feature", "name": "f", "elements": scenarios}]))
+    assert [(case.class_name, case.name) for case in cases] == [("f", f"s{n}") for n in range(30)]
+
+
+@pytest.mark.parametrize(
+    ("hooks", "status", "message"),
+    [
+        ({"after": [{"result": {"status": "failed", "error_message": "E: x\n at y"}}]}, FAILED, "E: x"),
+        ({"before": [GOOD, BAD]}, FAILED, "failed: before a step"),
+        ({"before": [GOOD], "after": [GOOD, GOOD]}, PASSED, None),
+    ],
+)
+def test_a_failed_hook_of_a_step_fails_the_scenario(hooks: dict[str, Any], status: Any, message: str | None) -> None:
+    scenario = {"name": "s", "steps": steps(GOOD, {**hooks, **GOOD})}
+    case = only(read(json.dumps([{"keyword": "Feature", "name": "f", "elements": [scenario]}]))[1])
+    assert (case.status, case.failure_message) == (status, message)
+
+
+def behave(status: str, *results: dict[str, Any]) -> dict[str, Any]:
+    """A scenario as behave writes it: seconds, and no result for a step that did not run."""
+    rows = [{**row, "step_type": "when", "location": "a.feature:3"} for row in steps(*results)]
+    return {"type": "scenario", "name": "s", "location": "a.feature:2", "steps": rows, "status": status}
+
+
+TOOK = {"result": {"status": "passed", "duration": 0.25}}
+LINES = {"result": {"status": "failed", "error_message": ["Assertion Failed: no", "more"], "duration": 0.5}}
+
+
+@pytest.mark.parametrize(
+    ("scenario", "expected"),
+    [
+        (behave("passed", TOOK, TOOK), (PASSED, 500, None)),
+        (behave("failed", TOOK, LINES, {}), (FAILED, 750, "Assertion Failed: no")),
+        (behave("error", TOOK, {"result": {"status": "error"}}, {}), (ERROR, 250, "error: When step 1")),
+        (behave("failed", TOOK, {"result": {"status": "undefined"}}, {}), (FAILED, 250, "undefined: When step 1")),
+        (behave("skipped", {}, {}), (SKIPPED, 0, "skipped: When step 0")),
+        (behave("untested", {}), (SKIPPED, 0, "untested: When step 0")),
+        (behave("hook_error", TOOK), (ERROR, 250, "hook_error")),
+        ({"name": "s", "steps": steps(GOOD, {})}, (ERROR, 2, "not run: When step 1")),
+        ({"name": "s", "steps": steps({}, {})}, (SKIPPED, 0, "no step was run")),
+    ],
+    ids=["passed", "failed", "error", "undefined", "skipped", "untested", "hook", "aborted", "not run"],
+)  # fmt: skip
+def test_a_scenario_of_behave(scenario: dict[str, Any], expected: tuple[Any, ...]) -> None:
+    background = {"type": "background", "name": "", "location": "a.feature:1", "steps": steps({})}
+    feature = {"keyword": "Feature", "name": "f", "location": "dir/a.feature:1", "elements": [background, scenario]}
+    case = only(read(json.dumps([feature]))[1])
+    assert (case.status, case.duration_ms, case.failure_message) == expected
+    assert (case.class_name, case.file) == ("f", "dir/a.feature")
 
 
 def test_a_scenario_of_cucumber_is_a_test() -> None:

@@ -28,6 +28,9 @@ _ACTIONS = {*_RESULTS, "start", "run", "output", "pause", "cont", "bench"}
 _BUILD_FAILED = re.compile(rb"FAIL\s+(\S{1,500})\s+\[(?:build|setup) failed\]")
 """How older versions of Go report, as plain text only, a package that does not build."""
 
+_ENDED = re.compile(r"\S--- (PASS|FAIL|SKIP): (\S+) \(")
+"""The end of a test behind its own output, where test2json does not see it."""
+
 _FRAMING = ("=== RUN", "=== PAUSE", "=== CONT", "=== NAME", "--- PASS", "--- SKIP", "--- FAIL", "PASS\n", "FAIL\n")
 
 
@@ -119,8 +122,10 @@ class GoTest:
     def _on_output(self, package: _Package, test: str | None, line: str) -> None:
         if test is None or (test not in package.running and len(package.tests) >= MAX_RUNNING):
             package.output = self._hold(package.output, line)
-        elif not line.lstrip().startswith(_FRAMING):
+        elif not line.lstrip().startswith(_FRAMING) and line != f"{test}\n":
             package.tests[test] = self._hold(package.tests.get(test), line)
+            if test.startswith("Benchmark") and " ns/op" in line:
+                package.running.discard(test)  # a benchmark has no other end
 
     def _hold(self, output: Text | None, line: str) -> Text:
         output = output or Text(self._limits.output)
@@ -155,14 +160,19 @@ class GoTest:
     ) -> None:
         """Ends a package; with no severity the log ended before it.
 
-        Tests that are still running failed, but in a package that passed they are benchmarks. Output of a test that
-        has ended already belongs to the package.
+        A test that is still running did not end well, unless its package did: then it is a benchmark, or its end stands
+        behind an output without a newline. Output of a test that has ended already belongs to the package.
         """
         package = self._packages.pop(name)
         failed = severity is Severity.FAILED
-        if failed or severity is None:
-            for test in sorted(package.running):
-                self._end_test(package, test, Severity.ERROR, None)
+        is_good = severity is not None and not failed
+        for test in sorted(package.running):
+            output = package.tests.get(test)
+            ended = _ENDED.search(output.value or "") if output else None
+            if ended and ended[2] == test:
+                self._end_test(package, test, _RESULTS[ended[1].lower()], None)
+            elif not (is_good and test.startswith("Benchmark")):
+                self._end_test(package, test, Severity.NONE if is_good else Severity.ERROR, None)
         for output in package.tests.values():
             self._release(output)
             package.output = self._hold(package.output, output.joined)

@@ -17,6 +17,8 @@ _SUBTEST = re.compile(r"# Subtest(?::[ \t]*(.*))?")
 _BAIL_OUT = re.compile(r"Bail out![ \t]*(.*)", re.IGNORECASE)
 _DURATION = re.compile(r"duration_ms:[ \t]*([0-9]{1,12}(?:\.[0-9]{1,9})?)")
 _MESSAGE = re.compile(r"(?:message|error):[ \t]*(\S.*)")
+_BLOCK_TEXT = re.compile(r"[|>][-+0-9]{0,2}")
+"""The text begins in the next line."""
 _ESCAPED = re.compile(r"\\([\\#])")
 _BLOCK_INDENT = 2
 """The diagnostics of a test point are indented by this much, its subtests by more."""
@@ -49,6 +51,7 @@ class Tap:
         """Names of subtests by the indentation of their comment, which is that of the subtest or of its parent."""
         self._case: CaseBuilder | None = None
         self._text = Text(limits.output)
+        self._is_message_next = False
         self._block: int | None = None
         """The indentation of the open block of diagnostics."""
         self._plan: int | None = None
@@ -95,8 +98,11 @@ class Tap:
             self._text.add(" " * max(0, indent - (self._block or 0)) + text + "\n")
             if match := _DURATION.fullmatch(text):
                 self._case.duration_ms = bounded_ms(float(match[1]))
-            elif (match := _MESSAGE.fullmatch(text)) and not self._case.message and match[1] not in ("|-", "|", ">-"):
-                self._case.message = match[1].strip("'\"")
+            elif self._is_message_next and text:
+                self._case.message, self._is_message_next = text, False
+            elif (match := _MESSAGE.fullmatch(text)) and not self._case.message:
+                self._is_message_next = _BLOCK_TEXT.fullmatch(match[1]) is not None
+                self._case.message = None if self._is_message_next else match[1].strip("'\"")
 
     def _diagnostic(self, text: str) -> None:
         if self._case and not self._case.passed:
@@ -141,7 +147,7 @@ class Tap:
         self._case, self._text = case, Text(self._limits.output)
 
     def _end_point(self) -> None:
-        case, self._case, self._block = self._case, None, None
+        case, self._case, self._block, self._is_message_next = self._case, None, None, False
         if case:
             if not case.passed:
                 case.stack = self._text.value
