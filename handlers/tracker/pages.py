@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -21,14 +22,12 @@ from handlers.tracker.project_status import health, projects_of, render_rows, tr
 from handlers.tracker.projects import history_of
 from handlers.tracker.responses import PatchInfo, RunInfo
 from handlers.web.layout import NOTHING, FragmentCache, change, template_helpers
-from handlers.web.table import page_of, read_table
+from handlers.web.table import page_of, read_number, read_table
 from models.accounts import permissions
 from models.accounts.accounts import User
 from models.errors import NotFound
-from models.paging import whole
 from models.tracker import (
     attempts,
-    clusters,
     comparison,
     coverage,
     coverage_tree,
@@ -47,11 +46,11 @@ from models.tracker import (
     visibility,
 )
 from models.tracker import queries as overview
+from models.tracker.failures import FailureQuery
 from models.tracker.flaky import Triage
 from models.tracker.kept_answers import State, state_of_pair, state_of_project, state_of_run
 from models.tracker.project_status import Health, ProjectStatus
 from models.tracker.quality_gate import Thresholds
-from models.tracker.queries import FailureRow
 from models.tracker.tables import Project, Run
 
 Result = TypeVar("Result")
@@ -60,7 +59,6 @@ _DEFAULT_RUNS = 20
 _FAILURES_PER_PAGE = 25
 _MAX_RESULTS = 100
 _MAX_FILES = 100
-_MAX_CLUSTERS = 10
 _MAP_SIZE = (900, 160)
 _UNITS = (("MB", 1_000_000), ("kB", 1000))
 _PROJECT_SORTS: dict[str, Callable[[ProjectStatus], Any]] = {
@@ -302,21 +300,14 @@ class RunPage(ReadPage):
 
     async def get(self, id: str) -> None:
         query = self.query()
-        number = whole("page", query.get("page") or "0", 0, 1_000_000)
-        await self.show_kept(
-            "tracker/run.html", lambda user: state_of_run(user, id), lambda: self._values(id, query, number)
-        )
+        await self.show_kept("tracker/run.html", lambda user: state_of_run(user, id), lambda: self._values(id, query))
 
-    def _values(self, id: str, query: Mapping[str, str], number: int) -> dict[str, Any]:
+    def _values(self, id: str, query: Mapping[str, str]) -> dict[str, Any]:
         user = self.caller.user
         run, project = visibility.run(user, id)
         verdict = quality_gate.verdict(run, project, self.config.tracker.quality_gate)
         baseline = Run.get_or_none(Run.id == verdict.baseline_id) if verdict.baseline_id else None
         detail = queries.detail(run.id, 0)
-        text, only_new = query.get("q", "").strip(), query.get("new") == "true"
-        by_suite = query.get("group") == "suite"
-        shown = failures.page_of(run.id, verdict.baseline_id, text, only_new, by_suite, number, _FAILURES_PER_PAGE)
-        filters = {"q": text or None, "new": "true" if only_new else None, "group": "suite" if by_suite else None}
         changes = comparison.changes(baseline, run) if baseline else None
         before, after = overview.neighbours(run)
         health, reason = project_status.judge(run, verdict)
@@ -327,11 +318,6 @@ class RunPage(ReadPage):
             "reason": reason,
             "baseline": baseline,
             "changes": changes,
-            "failures": shown,
-            "filters": filters,
-            "page_number": number,
-            "page_count": max(1, -(-shown.matching // _FAILURES_PER_PAGE)),
-            "failures_url": lambda **changes: f"?{_query(**{**filters, **changes})}#failures",
             "before": before,
             "after": after,
             "max_files": _MAX_FILES,
@@ -339,17 +325,31 @@ class RunPage(ReadPage):
             "perf": perf.compared(run.id, perf.baselines(run.id, self.thresholds(project).base_branch)),
             "ambiguous_keys": attempts.ambiguous_keys(run) if run.run_key is not None else (),
             "patch": _patch(run),
-            **_causes(run, project, [entry.case for entry in shown.entries if entry.case]),
+            **_failures(run, project, verdict.baseline_id, query),
             "writes": permissions.may_write(user, project),
         }
 
 
-def _causes(run: Run, project: Project, cases: Sequence[FailureRow]) -> dict[str, Any]:
-    """The clusters of a run, and what is known of the tests of these failures, by their ids."""
-    rules = triage.rules_of(project.id)
-    tests = [case.test_id for case in cases if case.test_id]
+def _failures(run: Run, project: Project, baseline: int | None, query: Mapping[str, str]) -> dict[str, Any]:
+    """A page of the failures of a run, and what is known of their tests, by the ids of these."""
+    wanted, number, ignored = _failure_query(query)
+    shown = failures.page_of(run.id, baseline, wanted, number, _FAILURES_PER_PAGE)
+    entries = [*shown.entries, *(entry for group in shown.groups for entry in group.entries)]
+    cases = [entry.case for entry in entries if entry.case]
+    rules, tests = triage.rules_of(project.id), [case.test_id for case in cases if case.test_id]
+    filters = {
+        "group": None if wanted.group == failures.GROUPINGS[0] else wanted.group,
+        "q": wanted.q or None,
+        "new": "true" if wanted.only_new else None,
+        "cause": wanted.cause,
+        "suite": wanted.suite,
+    }
     return {
-        "clusters": clusters.of_run(run.id, rules, _MAX_CLUSTERS) if run.status == "FAILED" else [],
+        "failures": shown,
+        "wanted": wanted,
+        "filters": filters,
+        "ignored": ignored,
+        "failures_url": lambda **changes: f"?{_query(**{**filters, **changes})}#failures",
         "owners": owners.of_tests(project.id, tests),
         "since": {
             test: shaping.since(first, project.repo_url)
@@ -357,6 +357,32 @@ def _causes(run: Run, project: Project, cases: Sequence[FailureRow]) -> dict[str
         },
         "categories": {case.test_id: triage.category(rules, case.type, case.message, case.stack) for case in cases},
     }
+
+
+def _failure_query(query: Mapping[str, str]) -> tuple[FailureQuery, int, list[str]]:
+    """The wanted failures, the page, and the values that were not understood, which are ignored."""
+    ignored: list[str] = []
+    number = read_number("page", query, 0, ignored)
+    group = next((name for name in failures.GROUPINGS if name == query.get("group")), None)
+    if query.get("group") and group is None:
+        ignored.append(f"group {query['group']}")
+    if query.get("new", "") not in ("", "true", "false"):
+        ignored.append(f"new {query['new']}")
+    cause = query.get("cause", "")
+    if cause and not re.fullmatch("-1|[0-9]{1,18}", cause):
+        ignored.append(f"cause {cause}")
+        cause = ""
+    return (
+        FailureQuery(
+            q=query.get("q", "").strip(),
+            only_new=query.get("new") == "true",
+            group=group or failures.GROUPINGS[0],
+            cause=int(cause) if cause else None,
+            suite=query.get("suite"),
+        ),
+        number,
+        ignored,
+    )
 
 
 def _patch(run: Run) -> PatchInfo | None:

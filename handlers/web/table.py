@@ -94,7 +94,7 @@ def read_table(
     if sort and sort.removeprefix("-") not in sorts:
         ignored.append(f"sort {sort}")
         sort = ""
-    page, size = _number("page", query, 0, ignored), _number("size", query, DEFAULT_SIZE, ignored)
+    page, size = read_number("page", query, 0, ignored), read_number("size", query, DEFAULT_SIZE, ignored)
     if size not in PAGE_SIZES:
         ignored.append(f"size {size}")
         size = DEFAULT_SIZE
@@ -103,7 +103,8 @@ def read_table(
     return TableQuery(path, text, status, sort, page, size, tuple(ignored), kept, status_name, status_label)
 
 
-def _number(name: str, query: Mapping[str, str], default: int, ignored: list[str]) -> int:
+def read_number(name: str, query: Mapping[str, str], default: int, ignored: list[str]) -> int:
+    """A number of the query, or the default; one that is not understood is added to `ignored`."""
     try:
         return whole(name, query.get(name) or str(default), 0, _MAX_PAGE)
     except Invalid:

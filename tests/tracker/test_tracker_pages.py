@@ -111,8 +111,8 @@ def test_a_run_shows_failures_with_stack_and_output_before_all_else(server: Serv
     counts = {"line_covered": 1, "line_missed": 1, "branch_covered": 0, "branch_missed": 0}
     tables.Coverage.create(report=written.report_of(run), run_id=run.id, path="src/a.py", **counts)
     text = page(server, f"/runs/{run.id}").text
-    order = ["c.A still", "still is broken", "at line 1", "still said this", "coverage-drop", "new-failures",
-             "Newly failing: 1", "Fixed: 1", "Still failing: 1", "Slowest tests", "src/a.py"]  # fmt: skip
+    order = ["c.A still", "still is broken", "at line 1", "still said this", "Newly failing: 1",
+             "Fixed: 1", "Still failing: 1", "coverage-drop", "new-failures", "Slowest tests", "src/a.py"]  # fmt: skip
     places = [text.index(words) for words in order]
     assert places == sorted(places)
     assert f"/compare?base={base.id}&head={run.id}" in page(server, f"/runs/{run.id}").all("href")

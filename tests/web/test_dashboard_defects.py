@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import socket
 from collections.abc import Iterator
+from html import unescape
 
 import pytest
 from browsing import Browser, Text, address, page
@@ -166,7 +167,7 @@ def test_the_icons_are_there(serve: Serve) -> None:
 
 
 def test_every_failure_of_a_run_can_be_reached(server: Server) -> None:
-    pages = [server.get(f"/runs/1?page={number}").text for number in range(3)]
+    pages = [server.get(f"/runs/1?group=none&page={number}").text for number in range(3)]
     shown = [name for text in pages for name in re.findall(r"<b>shop\.Test (case_\d+)</b>", text)]
     assert sorted(shown) == [f"case_{number:03}" for number in range(60)]
 
@@ -180,12 +181,60 @@ def test_a_suite_that_failed_without_a_case_is_an_entry_and_all_counts_agree(ser
 
 
 @pytest.mark.parametrize(
-    ("query", "count"), [("q=case_01", 10), ("q=no 3", 9), ("q=setup", 1), ("q=100%", 0), ("group=suite", 25)]
+    ("query", "count"),
+    [("q=case_01", 10), ("q=no 3", 9), ("q=setup", 1), ("q=100%", 0), ("page=99", 11), ("cause=-1", 1)],
 )
-def test_the_failures_are_filtered_and_grouped(server: Server, query: str, count: int) -> None:
-    text = server.get(f"/runs/1?{query.replace(' ', '%20').replace('100%', '100%25')}").text
+def test_the_failures_are_filtered(server: Server, query: str, count: int) -> None:
+    text = server.get(f"/runs/1?group=none&{query.replace(' ', '%20').replace('100%', '100%25')}").text
     assert text.count('<details class="failure"') == count
-    assert ("<h3>cases</h3>" in text) == (query == "group=suite")
+    assert '<details class="group' not in text
+
+
+@pytest.mark.parametrize(("query", "title"), [("", "no #"), ("group=cause&q=case", "no #"), ("group=suite", "cases")])
+def test_the_largest_group_of_failures_is_first_with_its_first_tests(server: Server, query: str, title: str) -> None:
+    text = server.get(f"/runs/1?{query}").text
+    group = text.partition('<details class="group')[2].partition('<details class="group')[0]
+    assert title in Text(group).words.partition("60 failures")[0]
+    assert re.findall(r"<b>shop\.Test (case_\d+)</b>", group) == [f"case_{number:03}" for number in range(3)]
+    every = re.search(r'href="\?([^"#]+)[^>]*>All 60 failures<', group)
+    assert every
+    assert "60 match" in server.get(f"/runs/1?{unescape(every[1])}").text
+    assert ("suite failed" in text) == ("q=" not in query)
+
+
+def test_values_that_mean_nothing_are_ignored_with_a_note(server: Server) -> None:
+    found = Text(server.get("/runs/1?group=odd&new=perhaps&page=-1&cause=x&size=7").text).words
+    assert "Ignored: page -1, group odd, new perhaps, cause x." in found
+    assert "60 failures" in found
+
+
+@pytest.mark.parametrize(
+    ("fails", "query", "marks"),
+    [
+        ({"a": "one"}, "", [("1 failure", False)]),
+        ({"a": "one", "b": "two"}, "", [("1 failure", False), ("1 failure", True)]),
+        ({"a": "one", "b": "one"}, "", [("2 failures, 1 new", False)]),
+        ({"a": "one", "b": "one"}, "new=true", [("1 failure", True)]),
+        ({"a": "other"}, "", [("1 failure", True)]),
+        ({"a": "other", "b": "two"}, "group=suite", [("2 failures, 1 new", False)]),
+        ({"b": "two"}, "group=suite", [("1 failure", True)]),
+    ],
+)
+def test_a_group_is_new_that_the_baseline_does_not_have(
+    server: Server, fails: dict[str, str], query: str, marks: list[tuple[str, bool]]
+) -> None:
+    def run(project: str, **failing: str) -> int:
+        cases = "".join(
+            f"<testcase name='{name}'><failure message='{text}'/></testcase>" for name, text in failing.items()
+        )
+        report = f"<testsuite name='s'>{cases}<testcase name='fine'/></testsuite>"
+        return int(stored(server, ("project", project), ("branch", "main"), ("junit", report))["runId"])
+
+    project = f"marks {fails} {query}"
+    run(project, a="one")
+    text = server.get(f"/runs/{run(project, **fails)}?{query}").text
+    heads = re.findall(r'<details class="group[^>]*>\s*<summary>(.*?)</summary>', text, re.DOTALL)
+    assert [(re.findall(r'count">([^<]*)<', head)[0], ">new<" in head) for head in heads] == marks
 
 
 def test_only_the_new_failures_are_shown_on_request(server: Server) -> None:
