@@ -50,6 +50,7 @@ from handlers.supervision import streams as status_streams
 from handlers.tracker import (
     attachments,
     badges,
+    compare_page,
     failure_pages,
     forms,
     ingest,
@@ -160,7 +161,14 @@ def served(config: Config, replaced: Replaced | None = None) -> tuple[Service, .
 def rules(services: Services, streams: Streams, replaced: Replaced | None = None) -> list[Rule]:
     """Returns every route of the application."""
     arguments, mounted = {"services": services, "streams": streams}, served(services.config, replaced)
-    tracker_routes = [*tracker_pages.routes, *failure_pages.routes, *source.pages, *perf.pages, *forms.routes]
+    tracker_routes = [
+        *tracker_pages.routes,
+        *failure_pages.routes,
+        *compare_page.routes,
+        *source.pages,
+        *perf.pages,
+        *forms.routes,
+    ]
     tracker = [*badges.routes, *uploader.routes, *tracker_routes]
     shared = [
         rule(prefix, route, service=service, **arguments)

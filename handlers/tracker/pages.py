@@ -48,7 +48,7 @@ from models.tracker import (
 from models.tracker import queries as overview
 from models.tracker.failures import FailureQuery
 from models.tracker.flaky import Triage
-from models.tracker.kept_answers import State, state_of_pair, state_of_project, state_of_run
+from models.tracker.kept_answers import State, state_of_project, state_of_run
 from models.tracker.project_status import Health, ProjectStatus
 from models.tracker.quality_gate import Thresholds
 from models.tracker.tables import Project, Run
@@ -402,32 +402,9 @@ def _coverage_tree(run: Run, baseline: Run | None, folder: str) -> dict[str, Any
     return {"tree": tree, "tiles": coverage_tree.treemap(tree.entries, *_MAP_SIZE), "map_size": _MAP_SIZE}
 
 
-class ComparePage(ReadPage):
-    """The comparison of two runs."""
-
-    async def get(self) -> None:
-        query = self.query()
-        base, head = (query.get(name, "").strip() for name in ("base", "head"))
-        if not base and not head:
-            await self.show("tracker/compare.html", comparison=None, project=None)
-            return
-        await self.show_kept(
-            "tracker/compare.html", lambda user: state_of_pair(user, base, head), lambda: self._values(base, head)
-        )
-
-    def _values(self, base: str, head: str) -> dict[str, Any]:
-        pair = visibility.pair(self.caller.user, base, head)
-        return {
-            "comparison": shaping.comparison_info(comparison.compare(*pair)),
-            "differences": comparison.differences(*pair),
-            "project": queries.project(pair[0].project_id),
-        }
-
-
 routes: list[Route] = [
     (r"/projects", Projects),
     (r"/projects/([0-9]{1,18})", ProjectPage),
     (r"/projects/([0-9]{1,18})/test", TestPage),
     (r"/runs/([0-9]{1,18})", RunPage),
-    (r"/compare", ComparePage),
 ]

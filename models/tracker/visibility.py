@@ -63,12 +63,27 @@ def listed(
     return queries.listed(query.order_by(Project.name).limit(limit))
 
 
+class DifferentProjects(Invalid):
+    """Two runs that are to be compared belong to two projects."""
+
+    def __init__(self, base: Run, project: Project) -> None:
+        super().__init__(f"base and head must be runs of one project; only run {base.id} is one of {project.name}")
+        self.project = project
+
+
 def pair(user: User | None, base: str, head: str) -> tuple[Run, Run]:
     """Two runs of one project. Raises `Invalid`, `NotFound`."""
     (base_run, project), (head_run, _) = run(user, base), run(user, head)
     if base_run.project_id != head_run.project_id:
-        raise Invalid(f"base and head must be runs of one project; only run {base_run.id} is one of {project.name}")
+        raise DifferentProjects(base_run, project)
     return base_run, head_run
+
+
+def newest_runs(user: User | None, project: Project | None, limit: int) -> list[tuple[Run, str]]:
+    """The runs that `user` may read, newest first, of one project or all, each with the name of its project."""
+    query = Run.select(Run, Project.name.alias("project_name")).join(Project).where(Run.superseded_by.is_null())
+    query = query.where(readable(user) if project is None else Run.project == project.id)
+    return [(run, run.project_name) for run in query.order_by(Run.id.desc()).limit(limit).objects()]
 
 
 def check(user: User | None, project: Project, role: ProjectRole) -> None:

@@ -190,9 +190,52 @@ def test_a_comparison_shows_tests_files_and_suites_that_came_and_went(server: Se
     assert f"slow {NOTHING} 500 ms new" in text.partition("Duration by suite")[2]
 
 
-def test_without_two_runs_the_page_asks_for_them(server: Server) -> None:
-    assert {"base", "head"} <= set(page(server, "/compare").all("name"))
+def test_a_comparison_shows_what_got_worse_what_got_better_and_then_all_figures(
+    server: Server, project: Project
+) -> None:
+    def posted(fails: str, passes: str, seconds: dict[str, float], covered: dict[str, dict[int, bool]]) -> int:
+        cases = [f"<testcase name='{name}'><failure/></testcase>" for name in fails]
+        cases += [f"<testcase name='{name}' time='{seconds.get(name, 1)}'/>" for name in passes]
+        report = f"<testsuite name='s'>{''.join(cases)}</testsuite>"
+        run = stored(server, ("project", project.name), ("junit", report), ("jacoco", jacoco(covered)))
+        return int(run["runId"])
+
+    base = posted("ab", "cd", {"d": 3}, {"up.py": {1: False}, "down.py": {1: True, 2: True, 3: True}})
+    head = posted("c", "abd", {"d": 1}, {"up.py": {1: True}, "down.py": {1: True, 2: False, 3: False}})
+    text = page(server, f"/compare?base={base}&head={head}").text
+    worse, _, rest = text.partition("What got worse")[2].partition("What got better")
+    better, _, figures = rest.partition("All figures")
+    for part, words in (
+        (worse, ["Newly failing: 1 c", "Line coverage: 75.0 % → 50.0 %", "down.py: 100.0 % → 33.3 %"]),
+        (better, ["Fixed: 2 a b", "Pass rate: 50.0 % → 75.0 %", "up.py: 0.0 % → 100.0 %", "faster d : 3.0 s → 1.0 s"]),
+        (figures, ["Still failing: 0", "Coverage by file", "Duration by suite"]),
+    ):
+        assert [text for text in words if text not in part] == [], part
+    same = page(server, f"/compare?base={head}&head={head}").text
+    assert "What got worse Nothing. What got better Nothing." in same
+
+
+def test_without_two_runs_the_page_offers_those_that_the_caller_may_read(server: Server, project: Project) -> None:
+    own = [written.run(project, {"a": PASSED}, branch="fresh").id for _ in range(2)]
+    hidden = written.run(written.project("hidden from all", visibility="PRIVATE"), {"a": PASSED})
+    found = page(server, "/compare")
+    assert {"base", "head"} <= set(found.all("name"))
+    assert f"run {own[1]} of {project.name}, fresh" in found.text
+    assert f"run {hidden.id} " not in found.text
+    only = server.get(f"/compare?base={own[0]}").text
+    assert only.count(f'<option value="{own[0]}" selected>') == 1
+    assert f"of {project.name}," not in only
     assert server.get("/compare?base=x&head=1").status == 400
+    assert server.get(f"/compare?head={hidden.id}").status in (302, 404)
+
+
+def test_runs_of_two_projects_are_not_compared_and_the_page_says_so(server: Server, project: Project) -> None:
+    own = written.run(project, {"a": PASSED}).id
+    other = written.run(written.project("another one"), {"a": PASSED}).id
+    answer = server.get(f"/compare?base={own}&head={other}", Accept="text/html")
+    assert answer.status == 400
+    assert f"only run {own} is one of {project.name}" in answer.text
+    assert f'<option value="{own}" selected>' in answer.text
 
 
 @pytest.mark.parametrize(
