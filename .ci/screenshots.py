@@ -1,10 +1,14 @@
 """Makes docs/images: pages of a server with the sample data, light and dark. `make screenshots` runs it.
 
+The pages of a project and of a run are made at a fixed time, and tests compare them where the browser and the fonts are
+those of made-with.json.
+
 Needs Chromium, and an API server for the page of a release (KUBEBUILDER_ASSETS).
 """
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import tempfile
@@ -16,9 +20,10 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), *(str(ROOT / "tests" / part) for part in ("", "charts", "web"))]
 
-from browsing import PROGRAM, need_browser  # noqa: E402
+from browsing import PROGRAM, browser, need_browser  # noqa: E402
 from cluster import Cluster, programs  # noqa: E402
 from conftest import Server, wait_for  # noqa: E402
+from demo_pictures import KEPT, LOOKS_FILE, THEMES, looks, make_sample, sample_server, take  # noqa: E402
 from stored import keep, stored  # noqa: E402
 
 IMAGES = ROOT / "docs" / "images"
@@ -72,6 +77,20 @@ def main() -> None:
         wait_for(lambda: server.get(f"/api/v1/releases?namespace={space}").json)
         time.sleep(SETTLE_SECONDS)
         _photograph(server, space)
+    _photograph_sample()
+
+
+def _photograph_sample() -> None:
+    """The pages at a fixed time, and how the browser that made them looks."""
+    with ExitStack() as stack:
+        folder, copy = (Path(stack.enter_context(tempfile.TemporaryDirectory())) for _ in range(2))
+        server = stack.enter_context(sample_server(copy, make_sample(folder)))
+        chromium = stack.enter_context(browser())
+        pictures = take(server, chromium)
+        page = stack.enter_context(chromium.page("http://127.0.0.1"))
+        LOOKS_FILE.write_text(json.dumps({"looks": looks(page)}) + "\n")
+    for name in (f"{name}-{theme}" for name in KEPT for theme in THEMES):
+        (IMAGES / f"{name}.png").write_bytes(pictures[name])
 
 
 def _configuration(folder: Path, cluster: Cluster) -> dict[str, Any]:
@@ -84,12 +103,9 @@ def _configuration(folder: Path, cluster: Cluster) -> dict[str, Any]:
 
 
 def _photograph(server: Server, space: str) -> None:
-    failing = next(one["id"] for one in server.get("/api/v1/projects").json if one["name"] == "acme/shop")
-    run = server.get(f"/api/v1/projects/{failing}/runs").json[0]["id"]
     pages = {
         "overview": "/",
         "process": "/processes/shop-api?range=10m",
-        "run": f"/runs/{run}",
         "release": f"/releases/{space}/shop?show=manifest&to=1&of=2&layout=side",
     }
     with need_browser().sync_playwright() as playwright:

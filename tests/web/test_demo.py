@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import stat
 import subprocess
@@ -12,7 +13,20 @@ from pathlib import Path
 import people
 import posting
 import pytest
+from browsing import Browser
 from conftest import ROOT, Server
+from demo_pictures import (
+    IMAGES,
+    KEPT,
+    LOOKS_FILE,
+    MAX_DIFFERENCE,
+    THEMES,
+    difference,
+    looks,
+    make_sample,
+    sample_server,
+    take,
+)
 from talk import running_server
 
 import run as program
@@ -98,3 +112,22 @@ def test_a_store_with_projects_is_left_alone_unless_forced(tmp_path: Path) -> No
         assert [one["name"] for one in server.get("/api/v1/projects").json] == ["mine"]
         assert demo(tmp_path, "--force").returncode == 0
         assert len(server.get("/api/v1/projects").json) > 5  # beside a server that runs, and it sees them
+
+
+def test_the_pictures_of_the_sample_data_are_those_of_any_server_and_of_the_documents(
+    tmp_path_factory: pytest.TempPathFactory, chromium: Browser
+) -> None:
+    data, taken = make_sample(tmp_path_factory.mktemp("sample")), []
+    for _ in range(2):
+        with sample_server(tmp_path_factory.mktemp("pictures"), data) as server:
+            taken.append(take(server, chromium))
+    first, second = taken
+    with chromium.page("http://127.0.0.1") as page:
+        differences = {name: difference(page, first[name], second[name]) for name in first}
+        if json.loads(LOOKS_FILE.read_text())["looks"] == looks(page):
+            kept = (f"{name}-{theme}" for name in KEPT for theme in THEMES)
+            differences |= {
+                f"docs/{name}": difference(page, first[name], (IMAGES / f"{name}.png").read_bytes()) for name in kept
+            }
+        assert {name: share for name, share in differences.items() if share > MAX_DIFFERENCE} == {}
+        assert difference(page, first["run-light"], first["project-light"]) > MAX_DIFFERENCE
