@@ -120,7 +120,7 @@ class TestEveryRoute:
         return await fetch(client, base_url + path, method, {**headers, **accept})
 
     @pytest.mark.gen_test(timeout=10 * PATIENCE)
-    async def test_nobody_gets_in_without_an_account(self, http_client: AsyncHTTPClient, base_url: str) -> None:
+    async def test_no_caller_gets_in_without_an_account(self, http_client: AsyncHTTPClient, base_url: str) -> None:
         for route in ROUTES:
             path, target = route[1], route[2]
             response = await self.ask(http_client, base_url, route, {})
@@ -192,7 +192,7 @@ def test_what_stays_open(shut: Server, path: str) -> None:
 
 
 @pytest.mark.parametrize(("path", "status"), [("/api/v1/nope", 404), ("/nope", 404), ("/tracker/api/v1/nope", 404)])
-def test_what_there_is_not_is_404_for_everybody(shut: Server, path: str, status: int) -> None:
+def test_what_is_missing_is_404_for_every_caller(shut: Server, path: str, status: int) -> None:
     assert shut.get(path).status == status
 
 

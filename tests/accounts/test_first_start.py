@@ -114,7 +114,7 @@ def test_at_a_terminal_the_password_is_shown(tmp_path: Path) -> None:
         os.close(primary)
 
 
-def test_a_generated_password_is_hashed_anew_at_the_first_login(serve: Serve) -> None:
+def test_a_generated_password_is_hashed_again_at_the_first_login(serve: Serve) -> None:
     server = serve()
 
     def kept() -> str:

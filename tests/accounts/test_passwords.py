@@ -34,7 +34,7 @@ def test_two_hashes_of_one_password_differ() -> None:
     assert hash_password("correct horse", is_random=True) != hash_password("correct horse", is_random=True)
 
 
-def test_a_hash_says_how_it_was_made() -> None:
+def test_a_hash_names_its_parameters() -> None:
     light = hash_password("a random one", is_random=True)
     assert verify_password("a random one", light)
     assert not verify_password("another", light)
@@ -168,7 +168,7 @@ def test_the_windows_slide() -> None:
     assert tries(throttle, "a", "x", 4) == [True] * 3 + [False]
 
 
-def test_it_says_when_to_come_again() -> None:
+def test_it_reports_when_to_come_again() -> None:
     now = Now()
     throttle = Throttle(1, 2, now)
     throttle.begin("a", "x")

@@ -48,7 +48,7 @@ def with_entry(entry: tarfile.TarInfo | str, data: bytes = b"") -> bytes:
     return places.tar([("demo/Chart.yaml", CHART), (entry, data)])
 
 
-def test_a_chart_tells_its_name_and_version(tmp_path: Path) -> None:
+def test_a_chart_has_its_name_and_version(tmp_path: Path) -> None:
     found = checked(tmp_path, places.chart("demo", "1.2.3+b", appVersion="1.0", keywords=["a"]))
     assert (found.name, found.version) == ("demo", "1.2.3+b")
     assert found.metadata["appVersion"] == "1.0"
@@ -112,7 +112,7 @@ def test_a_file_in_the_place_of_a_folder_is_refused(tmp_path: Path) -> None:
     refused(tmp_path, places.tar([("demo/Chart.yaml", CHART), ("demo/a/b", b""), ("demo/a", b"")]), "duplicate")
 
 
-def test_folders_may_be_told_of_or_not(tmp_path: Path) -> None:
+def test_folders_may_have_entries_or_not(tmp_path: Path) -> None:
     folder = info("demo/templates", type=tarfile.DIRTYPE)
     assert checked(tmp_path, places.tar([("demo/Chart.yaml", CHART), (folder, b""), ("demo/templates/a", b"")])).name
 
@@ -150,7 +150,7 @@ def test_an_extended_header_may_name_and_date_a_file(tmp_path: Path) -> None:
         {"hdrcharset": "BINARY"},
     ],
 )
-def test_an_extended_header_may_not_say_what_a_file_is(tmp_path: Path, records: dict[str, str]) -> None:
+def test_an_extended_header_may_not_change_the_type_of_a_file(tmp_path: Path, records: dict[str, str]) -> None:
     refused(tmp_path, pax(records), "header that plain files do not need")
 
 
@@ -416,14 +416,14 @@ def test_what_helm_passes_over_in_charts_is_no_subchart(tmp_path: Path) -> None:
     assert found.vendored == frozenset()
 
 
-def test_a_chart_of_helm_2_need_not_say_its_api_version(tmp_path: Path) -> None:
+def test_a_chart_of_helm_2_needs_no_api_version(tmp_path: Path) -> None:
     needs = b"dependencies:\n- name: redis\n"
     old = places.tar([("demo/Chart.yaml", b"name: demo\nversion: 0.1.0"), ("demo/requirements.yaml", needs)])
     found = checked(tmp_path, old)
     assert (found.metadata["apiVersion"], [one.name for one in found.dependencies]) == ("v1", ["redis"])
 
 
-def test_an_old_chart_says_it_in_a_file_of_its_own(tmp_path: Path) -> None:
+def test_an_old_chart_declares_dependencies_in_a_separate_file(tmp_path: Path) -> None:
     files = {"requirements.yaml": "dependencies:\n- name: redis\n  version: 1.x\n  repository: https://r.example\n"}
     old = checked(tmp_path, places.chart(apiVersion="v1", files=files))
     assert [one.name for one in old.dependencies] == ["redis"]
@@ -459,7 +459,7 @@ def at(folder: Path, data: bytes) -> Path:
 @pytest.mark.parametrize(
     ("read", "what"), [(archive.show_values, "values"), (archive.show_readme, "readme"), (archive.show_crds, "crds")]
 )
-def test_show_says_what_helm_says(tmp_path: Path, read: Callable[[Path], str], what: str) -> None:
+def test_show_has_the_output_of_helm(tmp_path: Path, read: Callable[[Path], str], what: str) -> None:
     own, theirs = read(at(tmp_path, RICH)), places.run_helm(tmp_path, "show", what, "chart.tgz").stdout
     assert _lines(own) == _lines(theirs)  # helm 3 puts no --- between definitions, helm 4 does
     assert own.strip()

@@ -79,7 +79,7 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         ("PUT", "/releases/r", {"chartRef": "oci://[::1]/a"}),
     ],
 )
-def test_without_helm_wrong_input_is_told_first(bare: Server, method: str, path: str, fields: Any) -> None:
+def test_without_helm_wrong_input_is_reported_first(bare: Server, method: str, path: str, fields: Any) -> None:
     assert refused(send_json(bare, method, API + path, fields), 400)
 
 
@@ -89,7 +89,7 @@ def test_without_helm_releases_are_on_since_reading_them_needs_none(bare: Server
 
 
 @pytest.mark.parametrize("path", ["/charts/template/upload", "/releases/r/upgrade/upload", "/releases/upload"])
-def test_without_helm_an_archive_that_is_none_is_told_first(bare: Server, path: str) -> None:
+def test_without_helm_an_archive_that_is_none_is_reported_first(bare: Server, path: str) -> None:
     request = {} if "upgrade" in path else {"releaseName": "r"}
     assert "archive" in refused(upload(bare, API + path, KEY, chart=b"no archive", request=request), 400)
     assert "svc.helm.binary" in refused(upload(bare, API + path, KEY, chart=tint(), request=request), 503)
@@ -100,7 +100,7 @@ def test_without_helm_what_is_not_wrong_is_503_wherever_the_chart_is(bare: Serve
     assert "svc.helm.binary" in refused(send_json(bare, "POST", f"{API}/charts/template", {"chartRef": ref}), 503)
 
 
-def test_a_temporary_folder_that_cannot_be_had_is_told_by_its_setting(tmp_path: Path) -> None:
+def test_a_temporary_folder_that_cannot_be_had_is_reported_by_its_setting(tmp_path: Path) -> None:
     temp = tmp_path / "temp"
     svc = {**FULL, "helm": {"binary": script(tmp_path, "")}, "rest": {"temp-dir": str(temp)}}
     with running_server(tmp_path, svc=svc) as server:
@@ -151,7 +151,7 @@ def begun(port: int) -> socket.socket:
     return connection
 
 
-def test_a_change_that_a_killed_server_leaves_behind_can_say_that_it_failed(tmp_path: Path) -> None:
+def test_a_change_that_a_killed_server_leaves_behind_can_report_that_it_failed(tmp_path: Path) -> None:
     """helm says that it was cancelled before it writes that down; with a broken pipe it never came to the second."""
     result = tmp_path / "is-over"
     text = f"trap 'echo cancelled; echo so >&2; touch {result}; exit 1' TERM; touch {tmp_path}/on; sleep 60 & wait\n"
@@ -175,7 +175,7 @@ def test_a_change_that_a_killed_server_leaves_behind_can_say_that_it_failed(tmp_
 
 
 @pytest.mark.parametrize(("dies_of_sigterm", "ends"), [(True, "done"), (False, "cut")])
-def test_a_stop_lets_a_rollback_finish_that_could_not_say_it_failed(
+def test_a_stop_lets_a_rollback_finish_that_could_not_report_it_failed(
     tmp_path: Path, dies_of_sigterm: bool, ends: str
 ) -> None:
     text = f"trap 'touch {tmp_path}/cut; exit 1' TERM; touch {tmp_path}/on; sleep 1 & wait; touch {tmp_path}/done\n"
@@ -213,5 +213,5 @@ def test_a_stop_lets_a_rollback_finish_that_could_not_say_it_failed(
         ("Error: UPGRADE FAILED: etcdserver: leader changed", 502),
     ],
 )  # fmt: skip
-def test_failures_that_nobody_had_recorded(stderr: str, status: int) -> None:
+def test_failures_that_were_not_recorded(stderr: str, status: int) -> None:
     assert STATUS[helm_errors.kind_of(stderr).problem] == status

@@ -120,7 +120,7 @@ def test_the_lock_is_a_document_of_its_own_kind(server: Server, web: Web) -> Non
     assert re.search(r"^generated: ['\"]\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z['\"]$", answer.text, re.MULTILINE)
 
 
-def test_registries_are_asked_as_well(tmp_path: Path, web: Web, registry: str) -> None:
+def test_registries_are_queried_as_well(tmp_path: Path, web: Web, registry: str) -> None:
     dependencies = [
         {"name": "queue", "version": "1.x", "repository": f"oci://{registry}/charts"},
         {"name": "queue", "version": "1.0.0", "repository": f"oci://{registry}/charts", "alias": "old"},
@@ -190,7 +190,7 @@ def test_what_is_not_resolved(
     assert inside.seen == []
 
 
-def test_an_index_that_is_asked_for_again_is_fetched_once(server: Server, web: Web) -> None:
+def test_an_index_that_is_requested_again_is_fetched_once(server: Server, web: Web) -> None:
     web.pages["/once/index.yaml"] = index(entry("database", "1.0.0"))
     data = places.chart(dependencies=[{"name": "database", "version": "1.x", "repository": f"{web.url}/once"}])
     web.seen.clear()

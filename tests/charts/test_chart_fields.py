@@ -60,7 +60,7 @@ def test_a_blank_counts_as_missing(blank: str | None) -> None:
     assert fault({**GOOD, "chartRef": blank}) == "chartRef is required"
 
 
-def test_all_that_is_missing_is_said_at_once() -> None:
+def test_all_that_is_missing_is_reported_at_once() -> None:
     assert fault({}) == "chartRef is required; revision is required"
 
 
@@ -92,7 +92,7 @@ def test_booleans_of_the_query_are_words(text: str, value: bool) -> None:
 
 
 @pytest.mark.parametrize("text", ["1", "yes", "0", "truee"])
-def test_what_is_no_boolean_in_the_query_is_told(text: str) -> None:
+def test_what_is_no_boolean_in_the_query_is_reported(text: str) -> None:
     assert fault(GOOD, {"all": text}) == "all: must be true or false"
 
 
@@ -142,7 +142,7 @@ def test_nothing_is_an_empty_object(raw: bytes) -> None:
         (b'{"a\\u0000":1}', "must not contain"),
     ],
 )  # fmt: skip
-def test_what_is_no_object_is_told(raw: bytes, words: str) -> None:
+def test_what_is_no_object_is_reported(raw: bytes, words: str) -> None:
     with pytest.raises(Invalid, match=words) as refused:
         json_object(raw)
     refused.value.message.encode()

@@ -143,7 +143,7 @@ def test_the_header_of_the_key_can_be_another(serve: Serve) -> None:
     assert server.ask("POST", "/api/v1/repos", b"{}", {"x-chart-key": "open sesame"}).status == 400
 
 
-def test_a_gate_that_is_switched_off_lets_loopback_pass_and_nobody_unknown_from_beyond(serve: Serve) -> None:
+def test_a_disabled_key_check_admits_loopback_and_no_anonymous_caller_from_beyond(serve: Serve) -> None:
     server = serve(svc={"rest": {"access-interceptor": {"enabled": "false"}}})
     assert server.post("/api/v1/repos", b"{}").status == 400
     assert server.ask("POST", "/api/v1/repos", b"{}", {"X-Forwarded-For": "10.1.1.1"}).status == 401
@@ -158,7 +158,7 @@ def test_in_closed_mode_the_key_reads_charts(serve: Serve) -> None:
     assert server.ask("GET", "/api/v1/processes", None, KEYS["right"]).status == 401
 
 
-def test_the_log_tells_the_posture_and_never_the_key(servers: dict[str, Server]) -> None:
+def test_the_log_reports_the_mode_and_never_the_key(servers: dict[str, Server]) -> None:
     result = {mode: server.log.read_text() for mode, server in servers.items()}
     assert "READ_ONLY" in result["READ_ONLY"]
     assert "svc.security.api-key" in result["FULL without a key"]
@@ -175,7 +175,7 @@ def test_the_log_tells_the_posture_and_never_the_key(servers: dict[str, Server])
         (ChartSecurity(), False, "the API key check of the charts is disabled"),
     ],
 )
-def test_each_posture_has_its_words(security: ChartSecurity, enabled: bool, result: str) -> None:
+def test_each_mode_has_its_log_line(security: ChartSecurity, enabled: bool, result: str) -> None:
     svc = Svc(security=security, rest=Rest(access_interceptor=AccessInterceptor(enabled)))
     assert result in chart_access(Config(svc=svc))
 
@@ -198,7 +198,7 @@ def test_a_base_path_moves_every_chart_group_and_nothing_else(serve: Serve) -> N
     assert server.get("/api/v1/processes").status == 200
 
 
-def test_readyz_says_which_groups_are_on(servers: dict[str, Server], tmp_path: Path) -> None:
+def test_readyz_reports_which_groups_are_on(servers: dict[str, Server], tmp_path: Path) -> None:
     result = servers["READ_ONLY"].get("/readyz").json["charts"]
     assert result["releases"] is False
     assert result["repositories"] is result["hub"] is result["dependencies"] is result["charts"] is True

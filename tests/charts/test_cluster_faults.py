@@ -90,7 +90,7 @@ def json_response(what: Any, status: int = 200) -> tuple[int, bytes]:
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 409, 429, 500, 503, 301, 204])
-def test_what_the_cluster_says_when_it_refuses_reaches_nobody(status: int) -> None:
+def test_the_message_of_a_refusal_by_the_cluster_reaches_no_caller(status: int) -> None:
     with (
         fake(lambda *_: (status, b"" if status == 204 else b"a secret of the cluster")) as api,
         pytest.raises(Upstream) as failure,
@@ -192,7 +192,7 @@ def test_an_answer_that_is_none(answer: bytes) -> None:
         run(access, lambda cluster: cluster.get("/x"))
 
 
-def test_nobody_listens() -> None:
+def test_no_program_listens() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     with pytest.raises(Upstream, match="cannot be reached"):
@@ -200,7 +200,7 @@ def test_nobody_listens() -> None:
 
 
 @pytest.mark.parametrize("scheme", ["http", "https"])
-def test_somebody_listens_and_says_nothing(scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_listens_and_reports_nothing(scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "CONNECT_SECONDS", 0.1)
     monkeypatch.setattr(client, "RESPONSE_SECONDS", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as silent:
@@ -210,7 +210,7 @@ def test_somebody_listens_and_says_nothing(scheme: str, monkeypatch: pytest.Monk
             run(access, lambda cluster: cluster.get("/x"))
 
 
-def test_somebody_speaks_no_tls() -> None:
+def test_a_program_speaks_no_tls() -> None:
     with fake(lambda *_: json_response({})) as api, pytest.raises(Upstream):
         run(Access("https", "127.0.0.1", api.access.port, ""), lambda cluster: cluster.get("/x"))
 
@@ -224,7 +224,7 @@ def test_somebody_speaks_no_tls() -> None:
         {"token": Blob(data="tokén".encode())},
     ],
 )
-def test_credentials_that_are_none_are_told_without_showing_them(blobs: dict[str, Blob]) -> None:
+def test_credentials_that_are_none_are_reported_without_showing_them(blobs: dict[str, Blob]) -> None:
     with pytest.raises(Upstream, match="credentials cannot be read"):
         run(Access("https", "127.0.0.1", 1, "", **blobs), lambda cluster: cluster.get("/x"))  # type: ignore[arg-type]
 
@@ -291,7 +291,7 @@ def held(*releases: dict[str, Any], cached: int | None = None) -> Answering:
     return answer
 
 
-def test_a_memory_that_is_behind_misleads_nobody() -> None:
+def test_an_outdated_cache_misleads_no_caller() -> None:
     revisions = [stored("a", "n", number) for number in range(1, 6)]
     for behind in range(6):
         with fake(held(*revisions, cached=behind)) as api:
@@ -319,7 +319,7 @@ def test_a_listing_reads_each_release_once() -> None:
         run(api.access, send_request)
 
 
-def test_more_revisions_than_are_asked_for_by_name() -> None:
+def test_more_revisions_than_are_requested_by_name() -> None:
     with fake(held(*(stored("a", "n", number) for number in range(1, 61)))) as api:
         rows = run(api.access, lambda cluster: Native(cluster).history("n", "a"))
     assert [row.revision for row in rows] == list(range(60, 0, -1))
@@ -333,7 +333,7 @@ def test_no_release_is_not_found() -> None:
         assert run(api.access, lambda cluster: Native(cluster).rows("n")) == []
 
 
-def test_a_manifest_beyond_the_bounds_of_yaml_is_told() -> None:
+def test_a_manifest_beyond_the_bounds_of_yaml_is_reported() -> None:
     with fake(held(stored("a", "n", manifest="[" * 501))) as api, pytest.raises(Upstream, match="more than 500 deep"):
         run(api.access, lambda cluster: Native(cluster).resources("n", "a"))
 
@@ -370,7 +370,7 @@ def test_one_object_that_we_may_not_see_does_not_hide_the_others() -> None:
 # Sharing
 
 
-def test_whoever_asks_meanwhile_waits_for_the_next_answer() -> None:
+def test_every_later_caller_waits_for_the_next_answer() -> None:
     async def main() -> None:
         together: SingleFlight[int] = SingleFlight()
         begun, go = [0], asyncio.Event()
@@ -396,7 +396,7 @@ def test_whoever_asks_meanwhile_waits_for_the_next_answer() -> None:
     asyncio.run(main())
 
 
-def test_a_failure_is_told_to_all_who_share_it_and_to_nobody_after() -> None:
+def test_a_failure_is_reported_to_all_who_share_it_and_to_no_caller_after() -> None:
     async def main() -> None:
         together: SingleFlight[int] = SingleFlight()
 

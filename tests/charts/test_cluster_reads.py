@@ -271,7 +271,7 @@ def test_hooks_are_helms(server: Server, lived: tuple[Helm, str], name: str) -> 
 
 
 @needs_helm
-def test_resources_tell_what_is_there(server: Server, lived: tuple[Helm, str]) -> None:
+def test_resources_report_the_live_objects(server: Server, lived: tuple[Helm, str]) -> None:
     _, space = lived
     there = ok(server.get(f"{API}/one/resources?namespace={space}")).json
     assert there == [{"kind": "ConfigMap", "name": "one", "namespace": space, "ready": True, "message": "ready"}]
@@ -324,7 +324,7 @@ def test_helm_answers_where_releases_are_kept_elsewhere(cluster: Cluster, plain:
 # As it is now
 
 
-def test_what_was_written_a_moment_ago_is_told(server: Server, cluster: Cluster) -> None:
+def test_what_was_written_a_moment_ago_is_reported(server: Server, cluster: Cluster) -> None:
     space = cluster.namespace()
     for number in range(1, 41):
         keep(cluster, stored("busy", space, number))
@@ -334,7 +334,7 @@ def test_what_was_written_a_moment_ago_is_told(server: Server, cluster: Cluster)
     assert len(ok(server.get(f"{API}/busy/history?namespace={space}")).json) == 40
 
 
-def test_a_status_that_changed_a_moment_ago_is_told(server: Server, cluster: Cluster) -> None:
+def test_a_status_that_changed_a_moment_ago_is_reported(server: Server, cluster: Cluster) -> None:
     space = cluster.namespace()
     keep(cluster, stored("moody", space))
     for status in ("uninstalling", "uninstalled", "failed", "deployed") * 3:
@@ -370,7 +370,7 @@ def test_a_release_is_that_of_its_namespace_and_default_is_the_default(server: S
     cluster.delete("default", "v1", "Secret", "sh.helm.release.v1.twin.v5")
 
 
-def test_what_cannot_be_unpacked_is_left_out_of_the_list_and_told_when_asked_for(
+def test_what_cannot_be_unpacked_is_left_out_of_the_list_and_reported_when_requested(
     server: Server, cluster: Cluster
 ) -> None:
     space = cluster.namespace()
@@ -431,7 +431,7 @@ def test_an_unknown_release_is_not_found(server: Server, read: str) -> None:
     assert "nobody" in answer.json["message"]
 
 
-def test_a_namespace_that_is_not_there_has_no_releases(server: Server) -> None:
+def test_a_namespace_that_is_missing_has_no_releases(server: Server) -> None:
     assert ok(server.get(f"{API}?namespace=nowhere")).json == []
     assert server.get(f"{API}/a?namespace=nowhere").status == 404
 
@@ -453,7 +453,7 @@ def test_all_is_true_or_false(server: Server, word: str) -> None:
     assert server.get(f"{API}/nobody/values?all={word}").status == 400
 
 
-def test_texts_are_yaml_where_that_is_asked_for(server: Server, cluster: Cluster) -> None:
+def test_texts_are_yaml_where_that_is_requested(server: Server, cluster: Cluster) -> None:
     space = cluster.namespace()
     keep(cluster, stored("texts", space, manifest="a: 1\n"))
     for read in ("values", "manifest", "notes"):
@@ -521,7 +521,7 @@ def test_without_a_cluster_there_are_no_releases_and_one_that_appears_is_noticed
         server.close()
 
 
-def test_a_cluster_that_does_not_answer_is_told_after_what_is_wrong(lead: Lead, cluster: Cluster) -> None:
+def test_a_cluster_that_does_not_answer_is_reported_after_what_is_wrong(lead: Lead, cluster: Cluster) -> None:
     server = lead(cluster.dead_config())
     for read in READS:
         assert server.get(f"{API}/UPPER{read}").status == 400

@@ -20,7 +20,7 @@ def test_texts_that_are_alike_have_no_difference() -> None:
     assert difference("a\nb\n", "a\nb") == Difference(())
 
 
-def test_a_difference_is_told_with_its_place_in_the_whole_text() -> None:
+def test_a_difference_is_reported_with_its_place_in_the_whole_text() -> None:
     lines = [f"line {number}" for number in range(1, 101)]
     found = difference("\n".join(lines), "\n".join([*lines[:50], "new", *lines[51:]]))
     assert shown(found) == [
@@ -36,7 +36,7 @@ def test_a_line_of_pluses_and_minuses_is_counted_once() -> None:
     assert (found.added, found.removed) == (1, 1)
 
 
-def test_a_text_that_grew_or_is_new_is_told() -> None:
+def test_a_text_that_grew_or_is_new_is_reported() -> None:
     assert shown(difference("", "a\nb")) == ["@@ -0,0 +1,2 @@", "+a", "+b"]
     assert (difference("a\na", "a\na\na").added, difference("a\na\na", "a\na").removed) == (1, 1)
 
@@ -89,7 +89,7 @@ def secret(namespace: str, name: str, number: int, status: str, **labels: str) -
     return {"metadata": {**about, "creationTimestamp": "2026-11-21T10:00:00Z"}}
 
 
-def test_labels_tell_the_newest_revision_of_each_release() -> None:
+def test_labels_determine_the_newest_revision_of_each_release() -> None:
     found = releases.briefs([
         secret("b", "web", 9, "deployed"),
         secret("b", "web", 10, "pending-upgrade", modifiedAt="1763700000"),

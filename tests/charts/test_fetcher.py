@@ -111,7 +111,7 @@ def test_it_never_goes_there_however_the_address_is_written(host: str) -> None:
 
 
 @pytest.mark.parametrize("host", PRIVATE)
-def test_it_goes_to_no_private_network_where_the_operator_says_so(host: str) -> None:
+def test_it_reaches_no_private_network_where_the_configuration_blocks_them(host: str) -> None:
     refused(fetcher(private=True), f"http://{host}:1/", "private")
     assert not Policy().refusal(urls.parse(f"http://{host}/").host)
 
@@ -168,7 +168,7 @@ def test_a_name_is_refused_for_any_of_its_addresses() -> None:
         refused(fetcher(lookup=names(inside=answer)), "http://inside.example:1/")
 
 
-def test_a_name_that_means_something_else_the_next_time_is_asked_only_once(web: Web) -> None:
+def test_a_name_that_resolves_differently_the_next_time_is_resolved_only_once(web: Web) -> None:
     """DNS rebinding: the address that was checked is the one that is reached, and it is not this machine."""
     requested = []
     look = names(rebinding=["93.184.215.14", "127.0.0.1"])
@@ -244,7 +244,7 @@ def test_an_exception_is_of_a_host_and_a_port(web: Web, other: Web) -> None:
     assert get(fetcher(f"localhost:{web.port}"), f"http://LocalHost.:{web.port}/").body == b"yes"
 
 
-def test_a_proxy_of_the_environment_is_not_asked(web: Web, other: Web, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_proxy_of_the_environment_is_not_contacted(web: Web, other: Web, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("http_proxy", "HTTP_PROXY", "https_proxy", "all_proxy"):
         monkeypatch.setenv(name, other.url)
     web.pages["/"] = b"direct"
@@ -318,7 +318,7 @@ def test_what_is_larger_than_its_bound_is_refused_as_it_comes(web: Web, tmp_path
     assert (tmp_path / "file").stat().st_size <= 1000
 
 
-def test_a_compressed_answer_is_unpacked_only_where_it_was_asked_for(web: Web) -> None:
+def test_a_compressed_answer_is_unpacked_only_where_it_was_requested(web: Web) -> None:
     packed = gzip.compress(b"index")
     web.pages["/"] = (200, {"Content-Encoding": "gzip"}, packed)
     one = fetcher(web.place)
@@ -350,7 +350,7 @@ def test_the_time_is_that_of_all_redirects_together(web: Web) -> None:
         get(fetcher(web.place, timeout=Seconds(0.35), max_redirects=100), f"{web.url}/")
 
 
-def test_what_cannot_be_reached_is_told(web: Web) -> None:
+def test_what_cannot_be_reached_is_reported(web: Web) -> None:
     port = free_port()
     with pytest.raises(Upstream, match="refused"):
         get(fetcher(f"127.0.0.1:{port}"), f"http://127.0.0.1:{port}/")
@@ -370,7 +370,7 @@ def test_what_cannot_be_reached_is_told(web: Web) -> None:
         get(fetcher(web.place), f"{web.url}/")
 
 
-def test_what_speaks_no_http_is_told() -> None:
+def test_what_speaks_no_http_is_reported() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
 
@@ -424,9 +424,7 @@ def test_a_certificate_is_held_against_the_name_though_the_address_is_pinned(
     assert get(one, f"https://other.example:{secure.port}/", verify=False).body == b"safe"
 
 
-def test_a_certificate_of_nobody_we_trust_is_refused(
-    secure: Web, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_an_untrusted_certificate_is_refused(secure: Web, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     _trusting(monkeypatch, tmp_path, trustme.CA())
     one = fetcher(f"charts.example:{secure.port}", lookup=names(charts="127.0.0.1"))
     with pytest.raises(Upstream, match="certificate is not valid"):

@@ -73,7 +73,7 @@ CASES: list[tuple[Any, dict[str, Any], list[str], list[str] | None]] = [
 
 
 @pytest.mark.parametrize(("build", "options", "three", "four"), CASES)
-def test_an_option_adds_its_words_and_no_others(
+def test_an_option_adds_its_text_and_no_others(
     build: Any, options: dict[str, Any], three: list[str], four: list[str] | None
 ) -> None:
     for version, words in ((THREE, three), (FOUR, four or three)):

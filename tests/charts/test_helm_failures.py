@@ -140,7 +140,7 @@ def problem_for(stderr: str) -> Problem:
     return helm_errors.problem_from_output(stderr)
 
 
-def test_details_have_no_paths_of_ours() -> None:
+def test_details_have_no_paths_of_the_server() -> None:
     words = problem_for(
         "Error: file '/tmp/pilothouse-x/abc/chart/chart.tgz' does not appear to be a gzipped archive; got 'x'"
     )

@@ -124,7 +124,7 @@ def test_a_reading_one_that_takes_too_long_is_ended_though_it_will_not_go(tmp_pa
     wait_for(lambda: not alive(pid))
 
 
-def test_a_changing_one_is_asked_and_has_the_time_to_say_so(tmp_path: Path) -> None:
+def test_a_changing_helm_gets_sigterm_and_time_to_record_the_failure(tmp_path: Path) -> None:
     """SIGTERM only: it writes down that the change failed. A killed one would leave the release pending."""
     runner = RunnerFixture(tmp_path, "trap 'sleep 1; touch is-over; exit 1' TERM; sleep 60 & wait")
     with pytest.raises(TimedOut):
@@ -145,7 +145,7 @@ def test_output_beyond_its_bound_does_not_end_a_changing_one(tmp_path: Path) -> 
     assert len(list(tmp_path.glob("run*/is-over"))) == 1
 
 
-def test_a_reading_one_ends_within_a_second_when_nobody_waits_for_it(tmp_path: Path) -> None:
+def test_a_reading_helm_ends_when_no_caller_waits_for_it(tmp_path: Path) -> None:
     runner = RunnerFixture(tmp_path, "echo $$ > pid; sleep 60")
 
     async def work(helm: Helm) -> float:
@@ -173,7 +173,7 @@ def test_no_more_run_at_once_than_may(tmp_path: Path) -> None:
     assert {output.stdout.strip() for output in runner.run(work)} <= {b"1", b"2"}
 
 
-def test_who_waits_too_long_for_room_is_told(tmp_path: Path) -> None:
+def test_a_call_that_waits_too_long_for_a_slot_is_refused(tmp_path: Path) -> None:
     runner = RunnerFixture(tmp_path, "sleep 60", max_concurrent=1, lock_timeout=Seconds(0.3))
 
     async def work(helm: Helm) -> None:
@@ -212,7 +212,7 @@ def test_a_time_that_is_over_inside_is_not_taken_for_a_conflict(tmp_path: Path) 
     RunnerFixture(tmp_path, "").run(work)
 
 
-def test_a_change_says_when_it_begins(tmp_path: Path) -> None:
+def test_a_change_reports_when_it_begins(tmp_path: Path) -> None:
     begun: list[bool] = []
     RunnerFixture(tmp_path, "").once(Bounds(20, "timeout", TimedOut, lambda: begun.append(True)))
     assert begun == [True]
@@ -221,7 +221,7 @@ def test_a_change_says_when_it_begins(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("result", "version"), [("v4.1.4", Version(4, 1, 4)), ("v3.14.0+gabc", Version(3, 14)), ("v3.19.0", Version(3, 19))]
 )
-def test_its_version_is_asked_once(tmp_path: Path, result: str, version: Version) -> None:
+def test_helms_version_is_read_once(tmp_path: Path, result: str, version: Version) -> None:
     runner = RunnerFixture(tmp_path, "", begin=f"#!/bin/sh\necho asked >> {tmp_path}/asked\necho {result}\n")
 
     async def work(helm: Helm) -> Version:
@@ -274,7 +274,7 @@ def test_another_helm_in_its_place_is_noticed(tmp_path: Path) -> None:
     assert runner.run(work) == [4, 3]
 
 
-def test_stopping_asks_those_that_change_something_and_waits(tmp_path: Path) -> None:
+def test_a_stop_terminates_changing_helm_processes_and_waits(tmp_path: Path) -> None:
     runner = RunnerFixture(tmp_path, "trap 'sleep 0.5; touch is-over; exit 1' TERM; touch on; sleep 60 & wait")
 
     async def work(helm: Helm) -> None:
@@ -288,5 +288,5 @@ def test_stopping_asks_those_that_change_something_and_waits(tmp_path: Path) -> 
     runner.run(work)
 
 
-def test_a_dead_helm_is_told_by_its_signal(tmp_path: Path) -> None:
+def test_a_killed_helm_is_reported_with_its_signal(tmp_path: Path) -> None:
     assert RunnerFixture(tmp_path, "kill -SEGV $$").once().exit.signal == signal.SIGSEGV

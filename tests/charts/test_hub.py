@@ -48,7 +48,7 @@ def answer(hub: Web, *packages: Any) -> None:
     hub.seen.clear()
 
 
-def test_the_hub_is_asked_and_its_packages_are_told(server: Server, hub: Web) -> None:
+def test_the_hub_is_queried_and_its_packages_are_returned(server: Server, hub: Web) -> None:
     answer(hub, package("redis"), package("valkey", repository={"name": "val", "url": "https://val.example"}))
     found = server.get(f"{SEARCH_PATH}?keyword=redis")
     assert (found.status, found.headers.get_all("Content-Type")) == (200, ["application/json"])
@@ -78,18 +78,18 @@ def test_what_is_looked_for_is_one_word_of_the_query(server: Server, hub: Web) -
     assert (requested["ts_query_web"], requested["limit"]) == (["a&limit=1 \u00fc/b#"], ["60"])
 
 
-def test_it_is_asked_once_for_the_same_in_a_while(server: Server, hub: Web) -> None:
+def test_equal_searches_are_cached_for_a_while(server: Server, hub: Web) -> None:
     answer(hub, package("once"))
     assert [len(server.get(f"{SEARCH_PATH}?keyword=once&maxResults={most}").json) for most in (1, 1, 2)] == [1, 1, 1]
     assert len(hub.seen) == 2
 
 
-def test_no_more_than_were_asked_for_are_told(server: Server, hub: Web) -> None:
+def test_no_more_than_the_requested_number_are_returned(server: Server, hub: Web) -> None:
     answer(hub, *(package(f"p{number}") for number in range(10)))
     assert len(server.get(f"{SEARCH_PATH}?keyword=many&maxResults=3").json) == 3
 
 
-def test_what_a_package_does_not_tell_is_empty(server: Server, hub: Web) -> None:
+def test_missing_fields_of_a_package_are_empty(server: Server, hub: Web) -> None:
     answer(hub, {"name": "bare"})
     assert server.get(f"{SEARCH_PATH}?keyword=bare").json == [
         {
@@ -106,7 +106,7 @@ def test_how_many_must_be_a_number_from_1_to_60(server: Server, most: str) -> No
 
 
 @pytest.mark.parametrize("query", ["", "?keyword=", "?keyword=%20", "?maxResults=5"])
-def test_it_must_be_told_what_to_look_for(server: Server, query: str) -> None:
+def test_the_keyword_is_required(server: Server, query: str) -> None:
     assert problem(server.get(f"{SEARCH_PATH}{query}"), 400, SEARCH_PATH, dated=True)["detail"] == "keyword is required"
 
 
@@ -125,7 +125,7 @@ def test_it_must_be_told_what_to_look_for(server: Server, query: str) -> None:
         ((200, {}, b"[" * 5_000_000), 502),
     ],
 )
-def test_what_else_the_hub_may_say(server: Server, hub: Web, page: places.Reply, status: int) -> None:
+def test_unexpected_responses_of_the_hub(server: Server, hub: Web, page: places.Reply, status: int) -> None:
     hub.pages[PATH] = page
     found = server.get(f"{SEARCH_PATH}?keyword=odd{abs(hash(repr(page)))}")
     assert found.status == status, found

@@ -35,7 +35,7 @@ def write(folder: Path, name: str, *documents: dict[str, Any]) -> Path:
     return folder / name
 
 
-def test_a_context_says_where_the_cluster_is_and_who_we_are() -> None:
+def test_a_context_names_the_cluster_and_the_user() -> None:
     found = read(one({"token": "t"}, {"certificate-authority-data": base64.b64encode(b"ca").decode()}))
     assert (found.scheme, found.host, found.port, found.prefix) == ("https", "api.example", 6443, "")
     assert found.authority == Blob(data=b"ca")
@@ -58,12 +58,12 @@ def test_addresses_of_servers(server: str, meant: tuple[str, str, int, str]) -> 
 
 
 @pytest.mark.parametrize("server", ["", "https://", "ftp://a", "https://a:port", "https://a:99999"])
-def test_an_address_that_is_none_is_said_to_be_none(server: str) -> None:
+def test_an_address_that_is_none_is_recognized_as_invalid(server: str) -> None:
     with pytest.raises(BadKubeconfig):
         address(server)
 
 
-def test_what_a_file_says_first_counts() -> None:
+def test_the_first_value_of_several_files_counts() -> None:
     first = {"users": [{"name": "u", "user": {"token": "first"}}]}
     second = {**one({"token": "second"}), "current-context": "y"}
     second["contexts"].append({"name": "y", "context": {"cluster": "c", "user": "u"}})
@@ -100,7 +100,7 @@ def test_a_named_context_is_not_the_current_one() -> None:
     assert (found.host, found.server_name) == ("other", "n")
 
 
-def test_insecure_means_that_no_authority_is_asked() -> None:
+def test_insecure_means_that_no_certificate_authority_is_checked() -> None:
     found = read(one({}, {"insecure-skip-tls-verify": True, "certificate-authority": "/ca"}))
     assert not found.verify
     assert not found.authority
@@ -192,7 +192,7 @@ def test_the_order_is_configured_then_variable_then_home_then_in_cluster(tmp_pat
     assert files(None) is None
 
 
-def test_one_that_is_named_and_not_there_is_not_replaced_by_another(tmp_path: Path) -> None:
+def test_one_that_is_named_and_not_is_missing_replaced_by_another(tmp_path: Path) -> None:
     (tmp_path / ".kube").mkdir()
     write(tmp_path / ".kube", "config", one())
     missing = tmp_path / "later"
@@ -246,7 +246,7 @@ def test_anothers_choice_of_a_file_does_not_take_the_configured_context(tmp_path
 
 
 @pytest.mark.parametrize("text", ["{", "- a list", "a: [", "\x00", "!!python/object:os.system {}"])
-def test_a_file_that_is_none_is_the_clusters_failure_and_its_path_is_not_told(tmp_path: Path, text: str) -> None:
+def test_a_file_that_is_none_is_the_clusters_failure_and_its_path_is_not_reported(tmp_path: Path, text: str) -> None:
     file = tmp_path / "config"
     file.write_text(text)
     kube = Kube(file, None, {})

@@ -120,7 +120,7 @@ def test_a_pulled_chart_is_named_after_what_is_in_it(server: Server, pushed: str
         ({"version": "1/2"}, 400),
     ],
 )
-def test_what_is_not_there_is_not_found(server: Server, pushed: str, body: dict[str, str], status: int) -> None:
+def test_what_is_missing_is_not_found(server: Server, pushed: str, body: dict[str, str], status: int) -> None:
     assert post(server, "/repos/pull", {"chart": pushed} | body).status == status
     assert (
         server.get(f"/api/v1/charts/show?chartRef={pushed}&version={body['version'].replace('>', '%3E')}").status
@@ -128,7 +128,7 @@ def test_what_is_not_there_is_not_found(server: Server, pushed: str, body: dict[
     )
 
 
-def test_a_repository_that_is_not_there_is_not_found(server: Server, registry: str) -> None:
+def test_a_repository_that_is_missing_is_not_found(server: Server, registry: str) -> None:
     assert post(server, "/repos/pull", {"chart": f"oci://{registry}/nothing/demo"}).status == 404
     assert post(server, "/repos/pull", {"chart": f"oci://{registry}/nothing/demo:1.0.0"}).status == 404
 
@@ -251,7 +251,7 @@ def _challenge(realm: str) -> Reply:
     return 401, {"WWW-Authenticate": f'Bearer realm="{realm}",service="it",scope="repository:x:pull"'}, b""
 
 
-def test_a_token_is_asked_for_where_the_registry_says(lying: Server, web: Web) -> None:
+def test_a_token_is_requested_at_the_realm_that_the_registry_names(lying: Server, web: Web) -> None:
     data = places.chart("demo", "1.0.0")
     ref = offer(web, "closed/demo", data)
     inner = dict(web.pages)
@@ -270,7 +270,7 @@ def test_a_token_is_asked_for_where_the_registry_says(lying: Server, web: Web) -
     assert requested == ["/token?service=it&scope=repository%3Ax%3Apull"]
 
 
-def test_a_token_server_that_is_not_there_is_not_a_chart_that_is_none(lying: Server, web: Web) -> None:
+def test_a_missing_token_server_is_not_a_missing_chart(lying: Server, web: Web) -> None:
     ref = offer(web, "barred/demo", places.chart("demo", "1.0.0"))
     web.pages["/v2/barred/demo/manifests/1.0.0"] = _challenge(f"{web.url}/no-tokens")
     assert refusal(lying, ref, 502).endswith("answered 404")
@@ -356,7 +356,7 @@ def test_an_upload_does_not_lead_inside(lying: Server, web: Web, elsewhere: Web)
     assert elsewhere.seen == []
 
 
-def test_a_registry_that_refuses_is_told_with_its_words(lying: Server, web: Web) -> None:
+def test_a_refusal_of_a_registry_is_reported_with_its_message(lying: Server, web: Web) -> None:
     result = json.dumps({"errors": [{"code": "DENIED", "message": "not for you"}]}).encode()
     web.pages["/v2/deny/demo/blobs/uploads/"] = (403, {}, result)
     answer = upload(lying, "/repos/push", {"chart": places.chart(), "remote": f"oci://{web.place}/deny"})
@@ -411,7 +411,7 @@ def test_of_600_000_tags_only_an_exact_version_is_pulled(lying: Server, web: Web
     assert not [requested for requested in web.paths() if "tags/list" in requested]
 
 
-def test_a_registry_that_nobody_allowed_is_not_asked_in_plain_http(lying: Server, elsewhere: Web) -> None:
+def test_a_registry_that_is_not_allowed_is_not_contacted_in_plain_http(lying: Server, elsewhere: Web) -> None:
     elsewhere.pages["/v2/"] = b"{}"
     assert post(lying, "/repos/pull", {"chart": f"oci://{elsewhere.place}/demo:1.0.0"}).status == 400
     assert elsewhere.seen == []

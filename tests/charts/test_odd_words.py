@@ -60,7 +60,7 @@ def nested(depth: int) -> Any:
 @pytest.mark.parametrize(
     "when", ["2026-13-45T00:00:00Z", "0000-01-01T00:00:00Z", "0001-01-01T00:00:00+05:00", "9999-12-31T23:59:59-23:00"]
 )
-def test_a_time_that_is_none_is_told_as_none(when: str) -> None:
+def test_an_invalid_time_is_null(when: str) -> None:
     release = stored("a", "n")
     release["info"]["last_deployed"] = when
     assert releases.list_row(release).updated is None
@@ -73,7 +73,7 @@ def test_a_time_that_is_none_is_told_as_none(when: str) -> None:
     [5, "x", {"a": 1}, [5, None], [{"events": 7, "weight": "x", "delete_policies": True, "last_run": "x"}],
      [{"events": ["test", 3], "weight": None, "last_run": {"phase": 4}}]],
 )  # fmt: skip
-def test_hooks_that_are_none_are_told_as_far_as_they_are(hooks: Any) -> None:
+def test_invalid_hooks_are_reported_as_far_as_possible(hooks: Any) -> None:
     release = stored("a", "n", hooks=hooks)
     assert all(one.weight == 0 and one.delete_policy == () for one in releases.hooks(release))
     assert all(one.status == "RUNNING" for one in releases.test_results(release, None))
@@ -111,7 +111,7 @@ def test_values_that_would_crash_the_reader_are_refused(text: str) -> None:
     "about", ['{name: ".."}', '{name: "."}', "{generateName: x-}", '{name: "a%b"}', '{name: a/b}',
               '{name: a, namespace: ".."}']
 )  # fmt: skip
-def test_an_object_that_cannot_be_asked_for_is_not_there_and_hides_no_other(about: str) -> None:
+def test_an_object_that_cannot_be_requested_is_not_there_and_hides_no_other(about: str) -> None:
     objects = [f"apiVersion: v1\nkind: ConfigMap\nmetadata: {one}\n" for one in (about, "{name: x}")]
     kept = held(stored("a", "n", manifest="---\n".join(objects)))
 
@@ -128,7 +128,7 @@ def test_an_object_that_cannot_be_asked_for_is_not_there_and_hides_no_other(abou
     assert found[0].message.startswith("not found")
 
 
-def test_what_a_cluster_says_is_gone_is_its_failure() -> None:
+def test_410_of_a_cluster_is_a_failure_of_the_cluster() -> None:
     with fake(lambda *_: json_response({}, 410)) as api:
         for method in ("newest", "history", "resources"):
             with pytest.raises(Upstream, match="expired"):
@@ -172,7 +172,7 @@ def test_a_link_that_cannot_be_read_is_refused(web: Web, where: str) -> None:
         urls.parse(web.url).below(where)
 
 
-def test_headers_without_an_end_are_told_in_words(web: Web) -> None:
+def test_endless_headers_are_reported(web: Web) -> None:
     web.pages["/x"] = (200, {"X": "y" * 70_000}, b"")
     with pytest.raises(Upstream, match="its headers are too long"):
         asyncio.run(fetcher(web).fetch(Request(urls.parse(f"{web.url}/x"))))

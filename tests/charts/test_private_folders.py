@@ -39,7 +39,7 @@ def test_what_a_dead_server_left_goes_and_what_a_living_one_has_stays(tmp_path: 
     living.close()
 
 
-def test_a_folder_that_somebody_has_tidied_away_is_made_again(tmp_path: Path) -> None:
+def test_a_folder_that_was_deleted_is_created_again(tmp_path: Path) -> None:
     folders = Folders(tmp_path)
     folders.open()
     folders.remove(folders.new().parent)

@@ -117,7 +117,7 @@ def test_a_caller_cannot_name_a_keyring(server: Server, signers: tuple[Signer, S
     assert post(server, "/repos/pull", body).status == 400
 
 
-def test_a_keyring_that_is_not_there_is_told(tmp_path: Path, web: Web) -> None:
+def test_a_keyring_that_is_missing_is_reported(tmp_path: Path, web: Web) -> None:
     svc = {"security": FULL | {"allowed-hosts": [web.place]}, "fetch": {"keyring": str(tmp_path / "none.gpg")}}
     with running_server(tmp_path, svc=svc) as one:
         post(one, "/repos", {"name": "lab", "url": web.url})

@@ -173,6 +173,6 @@ def test_a_version_that_is_there_word_for_word_wins() -> None:
     assert semver.chosen("1.0.0+zzz", ["1.0.0+b", "0.9.0"]) == "1.0.0+b"
 
 
-def test_helm_is_asked_for_every_range_here(result: dict[str, str], tmp_path: Path) -> None:
+def test_helm_resolves_every_range_in_the_same_way(result: dict[str, str], tmp_path: Path) -> None:
     assert {"none", "improper"} < set(result.values())
     assert len(set(result.values())) > 8

@@ -110,7 +110,7 @@ def test_an_install_answers_with_the_release(place: Place) -> None:
     assert len(secrets["items"]) == 1
 
 
-def test_an_install_from_a_reference_takes_the_version_that_is_asked_for(place: Place) -> None:
+def test_an_install_from_a_reference_takes_the_version_that_is_requested(place: Place) -> None:
     fields = {"chartRef": "lab/tint", "releaseName": "r", "namespace": place.namespace}
     newest = send_json(place.server, "POST", f"{API}/releases", {**fields, "dryRun": True})
     assert (newest.status, "teal" in newest.json["manifest"]) == (201, True)
@@ -126,12 +126,12 @@ def test_an_install_from_a_reference_takes_the_version_that_is_asked_for(place: 
      ({"version": "not one"}, 400), ({"chartRef": "/etc"}, 400), ({"timeout": 0}, 400), ({"timeout": 3601}, 400),
      ({"labels": {"owner": "me"}}, 400), ({"releaseName": "A"}, 400)],
 )  # fmt: skip
-def test_what_cannot_be_installed_is_told(place: Place, fields: dict[str, Any], status: int) -> None:
+def test_what_cannot_be_installed_is_reported(place: Place, fields: dict[str, Any], status: int) -> None:
     whole = {"chartRef": "lab/tint", "releaseName": "r", "namespace": place.namespace, **fields}
     place.refused(send_json(place.server, "POST", f"{API}/releases", whole), status, "/releases")
 
 
-def test_what_is_missing_is_said_at_once(place: Place) -> None:
+def test_what_is_missing_is_reported_at_once(place: Place) -> None:
     answer = send_json(place.server, "POST", f"{API}/releases", {"releaseName": " "})
     assert place.refused(answer, 400, "/releases") == "releaseName is required; chartRef is required"
 
@@ -152,7 +152,7 @@ def test_a_name_in_use_is_409(place: Place) -> None:
     place.refused(place.install(), 409, "/releases/upload")
 
 
-def test_a_namespace_is_made_only_if_one_asks_for_it(place: Place) -> None:
+def test_a_namespace_is_created_only_if_requested(place: Place) -> None:
     place.namespace += "-new"
     assert "namespace" in place.refused(place.install(), 404, "/releases/upload")
     assert place.install("s", createNamespace=True).status == 201
@@ -174,7 +174,7 @@ def test_what_the_cluster_refuses_is_400(place: Place) -> None:
      ("REUSE", {"shade": 1}, "green"),
      ("RESET_THEN_REUSE", {"shade": 1}, "green")],
 )  # fmt: skip
-def test_an_upgrade_keeps_or_drops_values_as_one_asks(place: Place, strategy: str, values: Any, colour: str) -> None:
+def test_an_upgrade_keeps_or_drops_values_as_requested(place: Place, strategy: str, values: Any, colour: str) -> None:
     place.install(values={"colour": "green"})
     answer = place.upgrade(valueStrategy=strategy, values=values, description="again")
     assert (answer.status, answer.json["version"], answer.json["info"]["description"]) == (200, 2, "again")
@@ -204,7 +204,7 @@ def test_a_rollback_makes_a_new_revision(place: Place) -> None:
     [({}, 400, "revision is required"), ({"revision": 0}, 400, "revision"), ({"revision": "1"}, 400, "revision"),
      ({"revision": 2**31}, 400, "revision"), ({"revision": 77}, 404, "77")],
 )  # fmt: skip
-def test_a_revision_that_is_none_is_told(place: Place, fields: dict[str, Any], status: int, words: str) -> None:
+def test_an_invalid_revision_is_reported(place: Place, fields: dict[str, Any], status: int, words: str) -> None:
     place.install()
     assert words in place.refused(place.ask("POST", "/releases/r/rollback", fields), status, "/releases/r/rollback")
 
@@ -214,7 +214,7 @@ def test_a_revision_that_is_none_is_told(place: Place, fields: dict[str, Any], s
     [("DELETE", "/releases/none", None), ("POST", "/releases/none/rollback", {"revision": 1}),
      ("POST", "/releases/none/test", None), ("PUT", "/releases/none", {"chartRef": "lab/tint"})],
 )  # fmt: skip
-def test_a_release_that_is_not_there_is_404(place: Place, method: str, path: str, fields: Any) -> None:
+def test_a_release_that_is_missing_is_404(place: Place, method: str, path: str, fields: Any) -> None:
     place.refused(place.ask(method, path, fields), 404, path)
 
 
@@ -256,7 +256,7 @@ def test_tests_that_pass_fail_or_are_none(place: Place) -> None:
     assert place.ask("POST", "/releases/s/test").json == []
 
 
-def test_what_an_earlier_run_found_is_not_told_of_a_test_that_was_not_run(place: Place) -> None:
+def test_results_of_an_earlier_run_are_not_reported_for_a_test_that_did_not_run(place: Place) -> None:
     second = TEST.replace("-test", "-west").replace('hook": test', 'hook": test, "helm.sh/hook-weight": "1"')
     place.install(archive=chart(templates__first=TEST, templates__second=second))
     with place.cluster.attended(place.namespace):
@@ -352,7 +352,7 @@ ODD = chart(name="odd", templates__a="apiVersion: v1\nkind: ConfigMap\nmetadata:
         ("odd", ODD, {"strict": True}, False, [], ["A_B"]),
     ],
 )  # fmt: skip
-def test_lint_tells_what_is_wrong(
+def test_lint_reports_what_is_wrong(
     runner_of: Place,
     name: str,
     archive: bytes,

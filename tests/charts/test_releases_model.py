@@ -48,7 +48,7 @@ def twice(data: bytes) -> str:
         {"release": twice(b"[" * 100_000)},
     ],
 )
-def test_what_is_no_release_is_said_to_be_none(data: dict[str, str] | None) -> None:
+def test_data_that_is_no_release_is_recognized(data: dict[str, str] | None) -> None:
     with pytest.raises(BadRelease):
         releases.unpacked({"data": data})
 
@@ -99,14 +99,14 @@ def test_what_is_not_named_and_labelled_as_helm_does_is_no_revision(item: dict[s
         (5, None),
     ],
 )
-def test_times_are_told_in_utc_with_all_their_digits(text: object, result: str | None) -> None:
+def test_times_are_reported_in_utc_with_all_their_digits(text: object, result: str | None) -> None:
     assert releases.instant(text) == result
 
 
 # Shapes
 
 
-def test_a_release_is_told_whole() -> None:
+def test_a_release_is_reported_whole() -> None:
     release = stored("web", "shop", 3, manifest="kind: X\n")
     release["info"] |= {"notes": "read me", "deleted": "2026-11-21T13:00:00+01:00", "status": "uninstalled"}
     result = releases.release(release)
@@ -116,7 +116,7 @@ def test_a_release_is_told_whole() -> None:
     assert (info.description, info.status, info.notes) == ("revision 3", "uninstalled", "read me")
 
 
-def test_what_is_not_there_is_told_as_nothing() -> None:
+def test_what_is_not_there_is_reported_as_nothing() -> None:
     result = releases.release({"name": "bare"})
     assert (result.namespace, result.version, result.manifest) == ("", 0, "")
     assert (result.info.first_deployed, result.info.deleted, result.info.status, result.info.notes) == (
@@ -149,7 +149,7 @@ def test_hooks_with_and_without_weight_and_policies() -> None:
     assert (full.phases, full.weight, full.delete_policy) == (("pre-install", "post-delete"), -5, ("p",))
 
 
-def test_tests_are_told_by_their_last_run() -> None:
+def test_tests_are_reported_by_their_last_run() -> None:
     hooks = [
         hook("ok", "test", phase="Succeeded"),
         hook("bad", "test", "post-install", phase="Failed"),

@@ -74,7 +74,7 @@ def test_values_reach_the_chart_whatever_their_characters(server: Server) -> Non
     assert json.loads(base64.b64decode(answer.text.rpartition("a: ")[2])) == odd
 
 
-def test_the_text_is_plain_or_yaml_as_one_asks(server: Server) -> None:
+def test_the_text_is_plain_or_yaml_as_requested(server: Server) -> None:
     plain = upload(server, TEMPLATE, chart=tint())
     assert plain.headers["Content-Type"] == "text/plain; charset=utf-8"
     requested = upload(server, TEMPLATE, {"Accept": "application/yaml"}, chart=tint())
@@ -170,7 +170,7 @@ def test_the_request_may_be_absent_bear_a_file_name_and_any_type(server: Server)
     assert "green" in answer.text
 
 
-def test_a_missing_chart_is_said(server: Server) -> None:
+def test_a_missing_chart_is_reported(server: Server) -> None:
     answer = upload(server, TEMPLATE, request={})
     assert problem(answer, 400, TEMPLATE, dated=True)["detail"] == "chart is required"
 
@@ -185,12 +185,12 @@ def test_a_missing_chart_is_said(server: Server) -> None:
         ("multipart/form-data; boundary=x", b"--x\r\nContent-Disposition: form-data\r\n\r\nabc\r\n--x--\r\n", 400),
     ],
 )  # fmt: skip
-def test_what_is_no_multipart_is_told(server: Server, kind: str | None, content: bytes, status: int) -> None:
+def test_what_is_no_multipart_is_reported(server: Server, kind: str | None, content: bytes, status: int) -> None:
     headers = {"Content-Type": kind} if kind else {}
     problem(server.ask("POST", TEMPLATE, content, headers), status, TEMPLATE, dated=True)
 
 
-def test_multipart_where_json_is_asked_is_415(server: Server) -> None:
+def test_multipart_where_json_is_required_is_415(server: Server) -> None:
     problem(upload(server, LINT, chart=tint()), 415, LINT, dated=True)
 
 

@@ -200,7 +200,9 @@ def test_a_bad_index_does_not_replace_a_good_one(server: Server, web: Web, repos
 @pytest.mark.parametrize(
     ("status", "expected"), [(404, 400), (410, 400), (401, 502), (403, 502), (500, 502), (503, 502), (204, 400)]
 )
-def test_what_a_server_may_say_instead(server: Server, web: Web, repository: str, status: int, expected: int) -> None:
+def test_unexpected_responses_of_a_repository(
+    server: Server, web: Web, repository: str, status: int, expected: int
+) -> None:
     web.pages[f"/{repository}/index.yaml"] = (status, {}, b"")
     assert add(server, repository, f"{web.url}/{repository}").status == expected
 
@@ -269,7 +271,7 @@ def test_what_is_no_version_or_stands_twice_is_left_out(server: Server, web: Web
 @pytest.mark.parametrize(
     "path", ["/repos/nothing/charts", "/repos/nothing/charts/demo/versions", "/repos/{}/charts/nothing/versions"]
 )
-def test_what_is_not_there_is_not_found(server: Server, web: Web, repository: str, path: str) -> None:
+def test_what_is_missing_is_not_found(server: Server, web: Web, repository: str, path: str) -> None:
     web.serve(("demo", "0.1.0", places.chart()), folder=f"/{repository}")
     add(server, repository, f"{web.url}/{repository}")
     path = f"/api/v1{path.format(repository)}"
@@ -319,7 +321,7 @@ entries:
 # Updates
 
 
-def test_an_update_asks_whether_anything_changed(server: Server, web: Web, repository: str) -> None:
+def test_an_update_checks_whether_anything_changed(server: Server, web: Web, repository: str) -> None:
     state = {"tag": '"1"', "body": index(entry("demo", "0.1.0"))}
 
     def page(handler: BaseHTTPRequestHandler) -> Reply:
@@ -341,7 +343,7 @@ def test_an_update_asks_whether_anything_changed(server: Server, web: Web, repos
     assert [one["chartVersion"] for one in server.get(f"/api/v1/repos/{repository}/charts").json] == ["0.2.0", "0.1.0"]
 
 
-def test_an_update_of_what_is_not_there_is_not_found(server: Server) -> None:
+def test_an_update_of_what_is_missing_is_not_found(server: Server) -> None:
     assert post(server, "/repos/nothing/update").status == 404
 
 
@@ -456,7 +458,7 @@ def test_an_index_does_not_lead_inside(server: Server, web: Web, inside: Web, re
     assert inside.seen == []
 
 
-def test_an_archive_that_is_not_what_the_index_says_is_refused(server: Server, web: Web, repository: str) -> None:
+def test_an_archive_that_does_not_match_the_index_is_refused(server: Server, web: Web, repository: str) -> None:
     web.pages |= {
         f"/{repository}/index.yaml": index(
             entry("demo", "0.1.0", b"another"),
@@ -570,7 +572,7 @@ def shown(server: Server, repository: str, what: str = "", **headers: str) -> An
     return server.get(f"/api/v1/charts/show{what}?chartRef={repository}/demo", **headers)
 
 
-def test_show_says_what_is_in_the_archive(server: Server, web: Web, repository: str) -> None:
+def test_show_has_the_content_of_the_archive(server: Server, web: Web, repository: str) -> None:
     files = {"README.md": "# Demo\n", "crds/a.yaml": "kind: A\n"}
     web.serve(("demo", "0.1.0", places.chart(files=files)), folder=f"/{repository}")
     add(server, repository, f"{web.url}/{repository}")
@@ -596,7 +598,7 @@ def test_show_is_text_or_yaml(server: Server, web: Web, repository: str) -> None
     assert (shown(server, repository, "/crds").status, shown(server, repository, "/crds").body) == (200, b"")
 
 
-def test_metadata_and_values_are_json_where_that_is_asked_for(server: Server, web: Web, repository: str) -> None:
+def test_metadata_and_values_are_json_where_that_is_requested(server: Server, web: Web, repository: str) -> None:
     facts: dict[str, Any] = {
         "appVersion": "1.10", "deprecated": True, "keywords": ["a"], "annotations": {"note": "1"}, "own": {"a": 1.0},
         "dependencies": [{"name": "sub", "version": "1.0"}],
@@ -663,7 +665,7 @@ def test_many_changes_at_once_lose_none(serve: Serve) -> None:
             assert store.execute("SELECT count(*) FROM version").fetchone() == (16,)
 
 
-def test_a_certificate_is_asked_for_unless_the_repository_says_otherwise(serve: Serve) -> None:
+def test_a_certificate_is_verified_unless_the_repository_disables_it(serve: Serve) -> None:
     with places.web() as web:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         trustme.CA().issue_cert("127.0.0.1").configure_cert(context)

@@ -409,7 +409,7 @@ def test_a_document_at_fault_is_not_ready_and_the_others_are_shown(server: Serve
     ]
 
 
-def test_many_objects_are_all_told(server: Server, cluster: Cluster) -> None:
+def test_many_objects_are_all_reported(server: Server, cluster: Cluster) -> None:
     space = cluster.namespace()
     objects = [f"apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: m{index}}}\n" for index in range(150)]
     keep(cluster, stored("rel", space, manifest="---\n".join(objects)))

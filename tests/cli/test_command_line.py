@@ -60,7 +60,7 @@ def test_it_calls_itself_what_it_was_called(
     assert capsys.readouterr().err.startswith(f"usage: {name} ")
 
 
-def test_it_tells_its_version(tmp_path: Path) -> None:
+def test_it_reports_its_version(tmp_path: Path) -> None:
     done = pilothouse(tmp_path, "--version")
     assert (done.returncode, done.stdout) == (0, f"pilothouse {program.VERSION}\n")
 
@@ -127,11 +127,13 @@ def test_what_it_does_not_know_is_refused_with_its_usage(tmp_path: Path, argumen
         (["--address", "nowhere at all"], "server.address"),
     ],
 )
-def test_an_option_that_does_not_fit_is_told_like_any_fault(tmp_path: Path, arguments: list[str], result: str) -> None:
+def test_an_option_that_does_not_fit_is_reported_like_any_fault(
+    tmp_path: Path, arguments: list[str], result: str
+) -> None:
     assert len(refused(pilothouse(tmp_path, *arguments), result)) == 1
 
 
-def test_a_variable_that_does_not_fit_is_told_by_its_name_and_its_property(tmp_path: Path) -> None:
+def test_a_variable_that_does_not_fit_is_reported_by_its_name_and_its_property(tmp_path: Path) -> None:
     done = pilothouse(tmp_path, "check", SERVER_PORT="high", SERVER_COLOUR="red", TRACKER_LIMITS_DEPTH="")
     assert len(refused(done, "SERVER_PORT", "server.port")) == 1
 
@@ -246,7 +248,7 @@ def test_a_signal_ends_it_with_code_zero(serve: Serve, number: int) -> None:
     assert "Traceback" not in server.log.read_text()
 
 
-def test_the_data_directory_is_for_nobody_else(serve: Serve) -> None:
+def test_the_data_directory_is_private(serve: Serve) -> None:
     server = serve({"web": SLEEPER}, command=["sh", "-c", 'umask 000; exec "$@"', "sh"])
     server.do("start", "web")
     assert stat.S_IMODE(server.data.stat().st_mode) == 0o700
@@ -255,7 +257,7 @@ def test_the_data_directory_is_for_nobody_else(serve: Serve) -> None:
     assert modes == {one: 0o700 if one.is_dir() else 0o600 for one in modes}
 
 
-def test_the_log_is_json_where_that_is_asked_for(serve: Serve) -> None:
+def test_the_log_is_json_where_that_is_requested(serve: Serve) -> None:
     server = serve({"web": SLEEPER, "bad": {"command": "/nonexistent/a\nb"}}, server={"log-format": "json"})
     server.do("start", "web")
     server.do("start", "bad")
@@ -295,9 +297,7 @@ def test_a_variable_overrides_the_file_and_an_option_overrides_both(serve: Serve
 
 @pytest.mark.parametrize("verb", [["check"], []], ids=["check", "serve"])
 @pytest.mark.parametrize("value", [[SECRET], {"x": SECRET}], ids=["list", "mapping"])
-def test_a_secret_of_a_wrong_type_is_not_in_the_fault_that_tells_of_it(
-    tmp_path: Path, value: object, verb: list[str]
-) -> None:
+def test_a_secret_of_a_wrong_type_is_not_in_its_error(tmp_path: Path, value: object, verb: list[str]) -> None:
     config = {"svc": {"security": {"api-key": value}}, "tracker": {"security": {"admin-password": value}}}
     done = pilothouse(tmp_path, *verb, config=config)
     refused(done, "svc.security.api-key", "tracker.security.admin-password")
@@ -324,7 +324,7 @@ def test_secrets_are_neither_in_the_log_nor_on_the_wire_nor_with_children(serve:
     assert SECRET not in server.log.read_text()
 
 
-def test_a_child_inherits_what_is_not_ours_and_nothing_else(serve: Serve) -> None:
+def test_a_child_inherits_what_is_ignored_and_nothing_else(serve: Serve) -> None:
     environ = {
         "SERVER_LOG_FORMAT": "text",
         "SVC_SECURITY_API_KEY": SECRET,
@@ -366,13 +366,13 @@ def test_what_only_a_verb_needs_is_not_loaded_by_the_server() -> None:
 
 
 @pytest.mark.parametrize("verb", program.VERBS)
-def test_each_verb_tells_how_it_is_used(verb: str, tmp_path: Path) -> None:
+def test_each_verb_prints_its_usage(verb: str, tmp_path: Path) -> None:
     done = pilothouse(tmp_path, verb, "--help")
     assert done.returncode == 0
     assert done.stdout.startswith(f"usage: run.py {verb}")
 
 
-def test_the_start_says_which_configuration_it_has(serve: Serve) -> None:
+def test_the_start_reports_which_configuration_it_has(serve: Serve) -> None:
     server = serve(processes={"one": SLEEPER, "two": SLEEPER})
     (line,) = [line for line in server.log.read_text().splitlines() if " server: configuration: " in line]
     assert line.endswith("; processes: 2"), line

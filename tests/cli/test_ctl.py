@@ -324,7 +324,7 @@ def test_shutdown_ends_the_server_and_waits(serve: Serve) -> None:
     assert Ctl(server, "--data-dir", str(server.data))("shutdown").returncode == 7
 
 
-def test_a_reload_that_needs_a_restart_says_so_and_a_dry_run_does_nothing(ctl: Ctl) -> None:
+def test_a_reload_that_needs_a_restart_reports_it_and_a_dry_run_does_nothing(ctl: Ctl) -> None:
     server = ctl.server
     server.configure(
         {"server": {"max-streams": 5}, "supervisor": {"processes": {"new": {**SLEEP, "auto-start": True}}}}

@@ -136,7 +136,7 @@ def test_two_calls_are_two_runs_and_two_of_one_key_are_one(server: Server, repor
 # Exit codes
 
 
-def test_a_failed_gate_is_1_if_it_is_asked_for(server: Server, reports: Path) -> None:
+def test_a_failed_gate_is_1_if_it_is_requested(server: Server, reports: Path) -> None:
     arguments = ["--project", "red", "--junit", "bad.xml", "--branch", "x"]
     assert upload(reports, server, *arguments).returncode == 0
     done = upload(reports, server, *arguments, "--gate")
@@ -144,7 +144,7 @@ def test_a_failed_gate_is_1_if_it_is_asked_for(server: Server, reports: Path) ->
     assert done.stdout.splitlines()[1:] == ["FAILED new-failures: 1 new failure(s): c badf0", "gate: FAILED"]
 
 
-def test_who_may_only_post_is_told_the_verdict_and_why_not_the_rules(serve: Serve, reports: Path) -> None:
+def test_a_token_of_scope_ingest_shows_the_verdict_and_why_not_the_rules(serve: Serve, reports: Path) -> None:
     server = serve(wait=False, tracker={"security": {"open-mode": False}})
     people(server.data, ["ci"])
     with store(server.data):
@@ -523,7 +523,7 @@ def test_a_job_that_is_run_again_replaces_its_reports(server: Server, reports: P
     stream.close()
 
 
-def test_legs_of_a_matrix_are_told_of_the_option(server: Server, reports: Path) -> None:
+def test_legs_of_a_matrix_get_a_hint_about_the_option(server: Server, reports: Path) -> None:
     outcome = []
     for instance in ("a", "b"):
         environ = {"GITHUB_ACTIONS": "true", "GITHUB_RUN_ID": "71", "GITHUB_JOB": "t", "RUNNER_TRACKING_ID": instance}

@@ -93,7 +93,7 @@ def test_a_user_is_added_where_there_is_nothing_yet(tmp_path: Path) -> None:
 
 @of_a_file
 @pytest.mark.parametrize("arguments", [["passwd", "bob"], ["token", "bob"]])
-def test_a_folder_that_is_no_data_directory_is_told_and_left_as_it_is(
+def test_a_folder_that_is_no_data_directory_is_reported_and_left_as_it_is(
     tmp_path: Path, here: Here, arguments: list[str]
 ) -> None:
     refused(here(tmp_path / "data", *arguments, given=PASSWORD), 1, "there is no store in", "--data-dir")
@@ -247,7 +247,7 @@ def test_many_at_once_make_one_store(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("second", "code"), [(PASSWORD, 0), ("something else", 1)])
-def test_at_a_terminal_the_password_is_asked_twice_and_not_shown(tmp_path: Path, second: str, code: int) -> None:
+def test_at_a_terminal_the_password_is_read_twice_and_not_shown(tmp_path: Path, second: str, code: int) -> None:
     data = tmp_path / "data"
     environ = {**os.environ, **where(data)}
     pid, terminal = pty.fork()

@@ -285,7 +285,7 @@ def test_a_web_probe_is_a_get_that_expects_200_to_399(read: Read) -> None:
 @pytest.mark.parametrize(
     "text", ["", "{}", "# nothing\n", "---\n", "~", "server:\nsvc: {security: null}\n", "\ufeff{}"]
 )
-def test_a_file_that_says_nothing_is_the_same_as_no_file(read: Read, text: str) -> None:
+def test_a_file_without_content_is_the_same_as_no_file(read: Read, text: str) -> None:
     assert read(text) == load(None, {})
 
 
@@ -580,7 +580,7 @@ def test_a_probe_is_read(read: Read, text: str, probe: HttpProbe | TcpProbe | Ex
     assert [p for p in (check.http, check.tcp, check.exec) if p] == [probe]
 
 
-def test_a_health_check_says_when_and_how_often(read: Read) -> None:
+def test_a_health_check_has_delay_interval_and_thresholds(read: Read) -> None:
     times = "initial-delay: 1s, interval: 2s, timeout: 3s, success-threshold: 4, failure-threshold: 5"
     check = spec(read, f"health-check: {{tcp: {{port: 1}}, {times}, on-unhealthy: restart}}").health_check
     assert check == HealthCheck(None, TcpProbe(1), None, Seconds(1), Seconds(2), Seconds(3), 4, 5, OnUnhealthy.RESTART)
@@ -1156,7 +1156,7 @@ def test_secrets_do_not_show_in_repr(read: Read) -> None:
 # -- differences
 
 
-def test_configurations_that_say_the_same_do_not_differ(read: Read) -> None:
+def test_equal_configurations_do_not_differ(read: Read) -> None:
     assert differences(read(web("order: 1")), read(web("order: 1"))) == []
 
 

@@ -61,7 +61,7 @@ def nothing_is_left(server: Server, temp: Path) -> None:
     wait_for(lambda: [file.name for own in temp.iterdir() for file in own.iterdir()] == [".lock"], about="the sweep")
 
 
-def test_on_a_full_disk_everybody_is_told_and_what_was_acknowledged_stays(
+def test_on_a_full_disk_every_caller_gets_the_reason_and_acknowledged_data_stays(
     serve: Serve, tmp_path: Path, repository: Web
 ) -> None:
     with small_disk(tmp_path / "disk", "3m") as disk:
@@ -89,7 +89,7 @@ def test_on_a_full_disk_everybody_is_told_and_what_was_acknowledged_stays(
             server.close()
 
 
-def test_a_disk_that_becomes_read_only_is_told_and_all_is_there_when_it_is_mended(
+def test_a_disk_that_becomes_read_only_is_reported_and_all_is_there_when_it_is_fixed(
     serve: Serve, tmp_path: Path, repository: Web
 ) -> None:
     disk = FailingDisk(tmp_path / "disk", tmp_path / "image")
@@ -121,7 +121,7 @@ def test_a_disk_that_becomes_read_only_is_told_and_all_is_there_when_it_is_mende
         disk.close()
 
 
-def test_on_a_disk_that_is_read_only_from_the_start_it_says_so_in_one_line(serve: Serve, tmp_path: Path) -> None:
+def test_on_a_disk_that_is_read_only_from_the_start_it_reports_it_in_one_line(serve: Serve, tmp_path: Path) -> None:
     disk = FailingDisk(tmp_path / "disk", tmp_path / "image")
     server = serve(wait=False)
     server.data = disk.folder / "data"

@@ -90,7 +90,7 @@ def resolving(folder: Path, address: str) -> list[str]:
     return own
 
 
-def test_names_that_nobody_answers_for_hold_up_nobody_else(tmp_path: Path) -> None:
+def test_names_without_an_answer_delay_no_other_caller(tmp_path: Path) -> None:
     names = [f"chart{number}.example" for number in range(20)]
     dns = Silent("127.53.0.1")
     with web() as repository, contextlib.closing(dns.socket):
@@ -151,7 +151,9 @@ class Hanging:
 
 
 @pytest.mark.parametrize(("scheme", "statuses"), [("http", [504]), ("https", [502, 504])])
-def test_a_cluster_that_hangs_is_told_to_a_crowd_in_time(tmp_path: Path, scheme: str, statuses: list[int]) -> None:
+def test_a_hanging_cluster_is_reported_to_many_callers_in_time(
+    tmp_path: Path, scheme: str, statuses: list[int]
+) -> None:
     """Over TLS no handshake comes to an end: the first requests cannot connect, those behind them wait in vain."""
     callers = 100
     with web() as repository, contextlib.closing(Hanging()) as hanging:
@@ -202,7 +204,7 @@ def script(folder: Path, text: str) -> dict[str, Any]:
     ],
     ids=["never-ends", "floods", "complains"],
 )
-def test_helms_that_do_not_end_are_ended_and_cost_nobody_else_anything(tmp_path: Path, text: str) -> None:
+def test_endless_helm_processes_are_ended_and_delay_no_other_caller(tmp_path: Path, text: str) -> None:
     svc = {**FULL, "rest": {"temp-dir": str(tmp_path / "temp")}, "helm": script(tmp_path, text)}
     with running_server(tmp_path, {"web": SLEEPER}, svc=svc) as server:
         assert answer_to(server, upload("before")).status == 201

@@ -63,7 +63,7 @@ def everything(repository: Web) -> list[PreparedRequest]:
 
 
 @pytest.mark.parametrize("free", [0, 1, 2, 4, 7])
-def test_whatever_cannot_be_opened_is_told_and_works_when_some_are_free(
+def test_whatever_cannot_be_opened_is_reported_and_works_when_some_are_free(
     server: Server, repository: Web, free: int
 ) -> None:
     with contextlib.closing(Kept(server)) as kept:

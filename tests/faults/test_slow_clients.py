@@ -156,7 +156,7 @@ def test_who_reads_slowly_but_reads_gets_it_all(server: Server) -> None:
     assert taken.endswith(whole)
 
 
-def test_a_stream_that_nobody_reads_is_dropped_and_one_that_is_read_hears_on(server: Server) -> None:
+def test_a_stream_without_a_reader_is_dropped_and_one_that_is_read_continues(server: Server) -> None:
     lines = ("Accept: text/event-stream",)
     before = descriptors(server)
     with connections(server, 20, head("GET", f"{API}/processes/stream", 0, *lines), room=4096):

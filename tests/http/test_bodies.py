@@ -152,7 +152,7 @@ def test_a_slow_client_may_send_a_small_body_as_it_likes(server: Server) -> None
     assert server.get("/healthz").status == 200
 
 
-def test_a_client_that_leaves_in_the_middle_of_its_body_hurts_nobody(server: Server) -> None:
+def test_a_client_that_leaves_in_the_middle_of_its_body_hurts_no_caller(server: Server) -> None:
     for path in (STOP, "/api/v1/nope"):
         with connect(server) as connection:
             connection.sendall(f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\nabc".encode())

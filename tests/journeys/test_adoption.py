@@ -232,7 +232,7 @@ def reaper_that_does_not_reap() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("reaper_that_does_not_reap")
-def test_stopping_a_child_that_was_found_again_does_not_wait_for_somebody_to_reap_it(serve: Serve) -> None:
+def test_stopping_an_adopted_child_does_not_wait_until_it_is_reaped(serve: Serve) -> None:
     server = serve({"web": {**SLEEPER, "stop-timeout": "1h"}})
     server.do("start", "web")
     pid = server.info("web")["pid"]
@@ -284,7 +284,7 @@ def test_the_exit_of_an_adopted_child_is_known(
         wait_for(lambda: server.moves("kept")[-3:] == ["failed", "starting", "running"])
 
 
-def test_a_child_that_died_while_nobody_watched_is_told_of_once(serve: Serve) -> None:
+def test_a_child_that_died_while_no_server_watched_is_reported_once(serve: Serve) -> None:
     server = serve({"web": SLEEPER})
     server.do("start", "web")
     pid = server.info("web")["pid"]
@@ -310,7 +310,7 @@ def test_a_child_that_died_while_nobody_watched_is_told_of_once(serve: Serve) ->
         ("always", ["starting", "running", "unknown", "starting", "running"]),
     ],
 )
-def test_a_child_that_died_while_nobody_watched_is_restarted_once_where_its_policy_says_so(
+def test_a_child_that_died_while_no_server_watched_is_restarted_once_by_its_policy(
     serve: Serve, policy: str, moves: list[str]
 ) -> None:
     server = serve({"web": SLEEPER | {"restart": policy, "restart-delay": 0}})
@@ -376,7 +376,7 @@ def test_a_stop_that_was_begun_is_finished_by_the_next_start(serve: Serve, tmp_p
     assert server.moves("mule") == ["starting", "running", "stopping", "aborted"]
 
 
-def test_a_child_that_went_while_it_was_being_stopped_and_nobody_watched_stays_down(
+def test_a_child_that_went_while_it_was_being_stopped_and_no_server_watched_stays_down(
     serve: Serve, tmp_path: Path
 ) -> None:
     ready = tmp_path / "ready"
@@ -502,7 +502,7 @@ def test_a_child_that_died_before_its_start_was_stored_has_events_and_its_genera
     assert int(mark.split(":")[1]) == generation + 1
 
 
-def test_what_was_started_by_an_older_configuration_is_told_until_it_is_restarted(serve: Serve) -> None:
+def test_what_was_started_by_an_older_configuration_is_reported_until_it_is_restarted(serve: Serve) -> None:
     server = serve({"web": SLEEPER | {"environment": {"A": "1"}}, "same": SLEEPER})
     assert server.post("/api/v1/processes/group/start").status == 200
     pid, warning = server.info("web")["pid"], "runs with an older configuration"
@@ -542,7 +542,7 @@ def test_a_server_that_dies_right_after_a_restart_of_its_own_accord_has_no_child
 
 
 @pytest.mark.parametrize("same", ["pid", "pid and start", "pid and boot"])
-def test_a_process_that_was_given_a_pid_of_ours_is_left_alone(
+def test_a_process_that_was_given_a_pid_of_the_server_is_left_alone(
     serve: Serve, outsider: subprocess.Popen[bytes], same: str
 ) -> None:
     server = serve({"web": SLEEPER})

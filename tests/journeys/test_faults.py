@@ -418,7 +418,7 @@ def test_a_child_that_ignores_the_stop_signal_is_killed_when_the_server_ends(
 
 
 @pytest.mark.parametrize("second", [signal.SIGHUP, signal.SIGTERM], ids=["HUP", "TERM"])
-def test_a_signal_while_the_server_is_stopping_revives_nobody(serve: Serve, tmp_path: Path, second: int) -> None:
+def test_a_signal_while_the_server_is_stopping_starts_no_process(serve: Serve, tmp_path: Path, second: int) -> None:
     ready = tmp_path / "ready"
     always = SLEEPER | {"auto-start": True, "restart": "always", "restart-delay": 0}
     mule = stubborn(ready) | {"stop-timeout": "700ms"}

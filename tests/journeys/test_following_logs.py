@@ -137,7 +137,7 @@ open({str(largest)!r}, "w").write(str(largest))
     assert limit // 2 <= int(largest.read_text()) < 2 * limit
 
 
-def test_bytes_that_are_no_text_do_not_stop_anybody(serve: Serve, tmp_path: Path) -> None:
+def test_bytes_that_are_no_text_stop_no_follower(serve: Serve, tmp_path: Path) -> None:
     (tmp_path / "text").write_bytes(b"\xff\xfe bytes \x00\n" + "größe ☃\n".encode())
     code = f"cat {tmp_path / 'text'}; exec sleep 1000"
     server = serve({"web": {"command": ["sh", "-c", code], "stdout-logfile": str(tmp_path / "out")}})

@@ -135,7 +135,7 @@ def test_the_answer_lists_what_was_done(serve: Serve) -> None:
     assert server.status("broken") == "failed_to_start"
 
 
-def test_a_bad_file_changes_nothing_and_all_its_faults_are_told(serve: Serve) -> None:
+def test_a_bad_file_changes_nothing_and_all_its_faults_are_reported(serve: Serve) -> None:
     server = serve({"web": SLEEPER})
     server.do("start", "web")
     pid = server.info("web")["pid"]
@@ -159,7 +159,7 @@ def test_a_bad_file_changes_nothing_and_all_its_faults_are_told(serve: Serve) ->
 
 
 @pytest.mark.parametrize("content", ["supervisor: [", "- a\n- b\n", "\x00", None])
-def test_a_file_that_cannot_be_read_is_told_and_changes_nothing(serve: Serve, content: str | None) -> None:
+def test_a_file_that_cannot_be_read_is_reported_and_changes_nothing(serve: Serve, content: str | None) -> None:
     server = serve({"web": SLEEPER})
     server.do("start", "web")
     pid = server.info("web")["pid"]
@@ -260,7 +260,7 @@ def test_a_process_that_was_removed_and_comes_back_can_be_started(serve: Serve) 
     assert server.moves("web") == ["starting", "running", "stopping", "stopped", "starting", "running"]
 
 
-def test_a_removed_dependency_takes_nobody_with_it_who_needs_it_no_more(serve: Serve) -> None:
+def test_a_removed_dependency_stops_no_process_that_no_longer_needs_it(serve: Serve) -> None:
     server = serve({"db": SLEEPER, "web": SLEEPER | {"depends-on": ["db"]}})
     server.do("start", "web")
     processes(server, {"web": SLEEPER})
@@ -302,7 +302,7 @@ def test_two_reloads_at_once_come_to_one_result(serve: Serve) -> None:
     assert len(children_of(server.data)) == 2
 
 
-def test_a_reload_while_a_process_takes_its_time_to_stop_holds_up_nobody(serve: Serve, tmp_path: Path) -> None:
+def test_a_reload_while_a_process_takes_its_time_to_stop_delays_no_other(serve: Serve, tmp_path: Path) -> None:
     ready = tmp_path / "ready"
     mule = {"command": ["sh", "-c", f"trap '' TERM; : > {ready}; exec sleep 1000"], "stop-timeout": "1s"}
     server = serve({"mule": mule, "web": SLEEPER})

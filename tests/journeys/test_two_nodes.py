@@ -111,7 +111,7 @@ def test_an_account_made_on_one_logs_in_on_the_other(nodes: Nodes) -> None:
     assert nodes.two.ask("GET", "/tracker/api/v1/me", headers=cookie(nodes.two, session)).status == 401
 
 
-def test_a_report_posted_to_one_is_told_and_shown_by_the_other(nodes: Nodes) -> None:
+def test_a_report_posted_to_one_node_is_streamed_and_shown_by_the_other(nodes: Nodes) -> None:
     streams = [nodes.hear(node) for node in nodes.all]
     ids, run = [], {}
     for number in range(6):
@@ -293,7 +293,7 @@ def test_a_database_that_restarts_under_load_is_a_503_and_then_all_is_well(nodes
     assert next_event(last)["id"] == found[-1][0]
 
 
-def test_who_comes_back_after_his_place_was_deleted_is_told_what_comes(nodes: Nodes) -> None:
+def test_a_client_that_resumes_at_a_deleted_event_gets_the_later_events(nodes: Nodes) -> None:
     store = shared_events.open_history(nodes.url)
     while store.run_with_timeout(lambda: events.prune(2**60, 10**6, store=store), 20):
         pass

@@ -285,7 +285,7 @@ def test_arguments_are_taken_as_bodies_are(lab: Lab, way: str) -> None:
     run(work)
 
 
-def test_where_nobody_serves_the_tools_of_the_server_say_so(tmp_path: Path) -> None:
+def test_where_no_server_runs_the_tools_of_the_server_report_it(tmp_path: Path) -> None:
     """The chart tools of the process itself go on."""
 
     other = Server(tmp_path, {"svc": {"kube": {"kubeconfig": "/nonexistent"}}}, {}, [])

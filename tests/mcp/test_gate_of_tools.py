@@ -100,7 +100,7 @@ def test_an_agent_sees_what_the_mode_lets_it_see(serve: Serve, is_full: bool) ->
     assert server.status("web") == ("running" if is_full else "not_started")
 
 
-def test_hints_tell_what_a_tool_may_do(keyed: Server) -> None:
+def test_hints_describe_the_effects_of_a_tool(keyed: Server) -> None:
     async def work() -> None:
         async with over_sse(keyed, **KEY) as client:
             tools = (await client.list_tools()).tools
@@ -118,7 +118,7 @@ def test_hints_tell_what_a_tool_may_do(keyed: Server) -> None:
     "path", [*PATHS, "/%6dcp", "/m%63p", "/%73se", "/sse%2Fmessages", "/mcp/", "/mcp/any", "/sse/x"]
 )
 @pytest.mark.parametrize("method", ["GET", "POST", "DELETE", "PUT"])
-def test_with_a_key_set_nothing_is_said_without_it(keyed: Server, path: str, method: str) -> None:
+def test_with_a_key_set_nothing_is_revealed_without_it(keyed: Server, path: str, method: str) -> None:
     prefix = path.split("/")[1]
     for headers in ({}, {"X-API-Key": "wrong"}, {"X-API-Key": " "}):
         answer = keyed.ask(method, path, b"{}" if method in ("POST", "PUT") else None, headers)
@@ -126,7 +126,7 @@ def test_with_a_key_set_nothing_is_said_without_it(keyed: Server, path: str, met
 
 
 @pytest.mark.parametrize("mode", ["FULL", "READ_ONLY"])
-def test_the_key_is_asked_for_also_where_the_tools_are_off(serve: Serve, mode: str) -> None:
+def test_the_key_is_required_also_where_the_tools_are_off(serve: Serve, mode: str) -> None:
     server = serve(svc={"security": {"mode": mode, "api-key": "open sesame"}, "mcp": {"enabled": False}})
     for path in (*PATHS, "/%6dcp"):
         assert server.get(path).status == 401
@@ -158,12 +158,12 @@ def test_a_page_of_another_origin_is_refused(reading: Server, path: str, method:
     assert reading.ask(method, path, body, {**HEAD, "Sec-Fetch-Site": "cross-site"}).status == 403
 
 
-def test_a_page_of_ours_is_not(reading: Server) -> None:
+def test_a_page_of_the_same_origin_is_admitted(reading: Server) -> None:
     assert hello(reading, Origin=f"http://127.0.0.1:{reading.port}").status == 200
     assert hello(reading, Host="evil.example").status == 421
 
 
-def test_a_bad_token_is_never_nobody(reading: Server) -> None:
+def test_an_invalid_token_is_never_anonymous(reading: Server) -> None:
     assert hello(reading, Authorization="Bearer wrong").status == 401
     assert hello(reading, X_Tracker_Token="wrong").status == 401
     assert hello(reading, Authorization="Basic YTpi").status == 200
@@ -266,7 +266,7 @@ def test_off_it_is_not_served_over_stdio(serve: Serve) -> None:
     assert "svc.mcp.enabled" in done.stderr
 
 
-def test_without_the_extra_there_are_no_tools_and_nobody_may_ask_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_extra_there_are_no_tools_and_they_cannot_be_required(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(handler, "is_installed", lambda: False)
     wanted, unasked = (Config(svc=Svc(mcp=Mcp(enabled=one))) for one in (True, None))
     assert "pip install" in str(handler.why_disabled(unasked))

@@ -157,7 +157,7 @@ def test_a_message_that_is_too_large_is_refused(server: Server) -> None:
     assert server.ask("POST", "/mcp", b" " * (large - 1), HEAD).status == 400
 
 
-def test_what_is_no_message_is_told_and_traces_nothing(serve: Serve) -> None:
+def test_what_is_no_message_is_reported_and_traces_nothing(serve: Serve) -> None:
     server = serve(svc=KUBE)
     assert server.ask("POST", "/mcp", b"{", HEAD).status == 400
     assert server.ask("POST", "/mcp", b"[]", HEAD).status == 400
@@ -183,7 +183,7 @@ def test_an_answer_has_a_bound() -> None:
 
 
 @pytest.mark.parametrize("way", ["http-modern", "http-legacy", "sse", "stdio"])
-def test_what_an_agent_has_asked_for_ends_when_it_leaves(serve: Serve, tmp_path: Path, way: str) -> None:
+def test_what_an_agent_has_requested_ends_when_it_leaves(serve: Serve, tmp_path: Path, way: str) -> None:
     requested, go = threading.Event(), threading.Event()
 
     def stall(_: Any) -> tuple[int, dict[str, str], bytes]:

@@ -94,7 +94,7 @@ def test_a_validator_takes_it_whole_and_by_service(server: Server, prefix: str) 
 
 
 @pytest.mark.parametrize("prefix", PREFIXES)
-def test_yaml_says_the_same(server: Server, prefix: str) -> None:
+def test_yaml_has_the_same_content(server: Server, prefix: str) -> None:
     answer = server.get(f"{prefix}/v3/api-docs.yaml")
     assert answer.headers.get_all("Content-Type") == ["application/yaml"]
     assert yaml.safe_load(answer.body) == server.get(f"{prefix}/v3/api-docs").json
@@ -196,7 +196,7 @@ def test_one_path_is_a_page_and_a_stream() -> None:
     assert {one["name"] for one in result["parameters"]} >= {"page", "size", "sortBy", "sortDirection", "Last-Event-ID"}
 
 
-def test_uploads_are_told_part_by_part() -> None:
+def test_the_parts_of_uploads_are_described() -> None:
     form = DOCUMENT["paths"]["/api/v1/releases/upload"]["post"]["requestBody"]["content"]["multipart/form-data"]
     assert form["schema"]["required"] == ["chart", "request"]
     assert form["schema"]["properties"]["request"]["required"] == ["releaseName"]
@@ -210,7 +210,7 @@ def test_uploads_are_told_part_by_part() -> None:
         assert body["properties"][name]["items"] == {"type": "string", "format": "binary"}
 
 
-def test_null_and_missing_are_told_apart() -> None:
+def test_null_and_missing_are_distinguished() -> None:
     schemas = DOCUMENT["components"]["schemas"]
     status = schemas["ProcessStatusInfo"]
     assert status["properties"]["pid"] == {"type": ["integer", "null"], "format": "int64"}
@@ -234,7 +234,7 @@ def asked_for(gate: permissions.Permission, **sections: Any) -> set[str]:
     return {next(iter(one), "-") for one in security(gate, Config(**sections))}
 
 
-def test_credentials_are_told_as_the_gates_ask_for_them() -> None:
+def test_credentials_are_described_by_the_permissions() -> None:
     closed = {"tracker": Tracker(security=TrackerSecurity(open_mode=False))}
     token = {"tracker": Tracker(security=TrackerSecurity(require_ingest_token=True))}
     beyond = {"server": Address(address=("0.0.0.0",))}
@@ -254,7 +254,7 @@ def test_credentials_are_told_as_the_gates_ask_for_them() -> None:
     assert asked_for(permissions.READ_LOGS, **beyond) == OPEN
 
 
-def test_in_closed_mode_it_asks_for_an_account(tmp_path: Path) -> None:
+def test_in_closed_mode_it_requires_an_account(tmp_path: Path) -> None:
     with running_server(tmp_path, tracker={"security": {"open-mode": False}}) as one:
         for path in ("/v3/api-docs", "/charts/v3/api-docs.yaml"):
             assert one.get(path).status == 401

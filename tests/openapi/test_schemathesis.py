@@ -108,7 +108,7 @@ def run(one: Stage, folder: Path, tags: Sequence[str], *headers: str) -> None:
     assert f"Tested: {len(requested)}" in done.stdout, done.stdout
 
 
-def test_as_anybody(plain: Stage, tmp_path: Path) -> None:
+def test_anonymous_requests(plain: Stage, tmp_path: Path) -> None:
     run(plain, tmp_path, ALL)
 
 

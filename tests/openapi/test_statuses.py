@@ -78,7 +78,7 @@ def test_a_body_that_is_too_large_is_413(plain: Stage, name: str, method: str, p
 
 
 @every
-def test_what_is_no_text_is_400_where_text_is_asked_for(plain: Stage, name: str, method: str, path: str) -> None:
+def test_what_is_no_text_is_400_where_text_is_required(plain: Stage, name: str, method: str, path: str) -> None:
     result = DOCUMENT["paths"][path][method.lower()]
     if not [one for one in result["parameters"] if one["in"] != "header"]:
         return
@@ -164,7 +164,7 @@ BODIES: dict[str, tuple[str, str, Any, int]] = {
 
 
 @pytest.mark.parametrize("what", BODIES)
-def test_what_is_wrong_is_answered_as_the_document_says(plain: Stage, what: str) -> None:
+def test_errors_are_answered_as_documented(plain: Stage, what: str) -> None:
     method, path, body, status = BODIES[what]
     requested = path.replace("{name}", "none").replace("{processName}", "none").replace("{chart}", "none")
     requested = requested.replace("{metric}", "pass").replace("{projectId}", "999").replace("{id}", "999")

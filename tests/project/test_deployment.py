@@ -39,7 +39,7 @@ def test_systemd_takes_the_units_without_a_word(units: list[Path]) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-def test_systemd_would_say_what_it_does_not_know(units: list[Path]) -> None:
+def test_systemd_reports_unknown_settings(units: list[Path]) -> None:
     units[0].write_text(units[0].read_text().replace("KillMode=process", "KillMode=nobody"))
     assert "kill mode" in analyze("verify", *units).stderr
 

@@ -187,7 +187,7 @@ def test_concurrent_starts_unpack_once_and_restore_missing_files(executable: Pat
     assert len(list((folder / "_internal" / "static").iterdir())) == len(list((ROOT / "static").iterdir()))
 
 
-def test_it_takes_away_versions_that_nobody_runs(executable: Path, tmp_path: Path) -> None:
+def test_unused_versions_are_removed(executable: Path, tmp_path: Path) -> None:
     (tmp_path / "pilothouse" / "0.0.1-old").mkdir(parents=True, mode=0o700)
     (tmp_path / "pilothouse").chmod(0o700)
     (tmp_path / "pilothouse" / "0.0.1-old" / "file").touch()

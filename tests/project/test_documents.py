@@ -94,7 +94,7 @@ def is_there(program: str) -> bool:
 
 
 @pytest.mark.parametrize("name", RUN)
-def test_the_commands_of_a_document_do_what_it_says(name: str, reader: DocumentReader) -> None:
+def test_the_commands_of_a_document_have_its_output(name: str, reader: DocumentReader) -> None:
     for block in blocks(text(name)):
         if block.kind == "steps" or all(map(is_there, block.needs)):
             reader.follow(block)
@@ -200,7 +200,7 @@ def test_the_calls_that_a_document_names_are_answered(name: str, method: str, pa
     assert is_served(method, path)
 
 
-def test_a_call_that_nobody_answers_is_noticed() -> None:
+def test_an_undocumented_endpoint_is_detected() -> None:
     assert not is_served("GET", "/api/v1/nothing")
     assert not is_served("DELETE", "/api/v1/processes")
     assert len(CALLS) > 60

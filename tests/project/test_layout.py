@@ -133,7 +133,7 @@ def test_only_one_place_changes_a_status() -> None:
 
 
 @everywhere
-def test_every_module_says_what_it_is_for(name: str) -> None:
+def test_every_module_has_a_docstring(name: str) -> None:
     assert ast.get_docstring(tree(name)) or not (ROOT / name).read_text()
 
 

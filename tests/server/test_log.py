@@ -68,7 +68,7 @@ def test_lines_of_one_turn_leave_in_order_and_whole(pipe: tuple[int, int]) -> No
     assert [line.split()[-1] for line in os.read(reader, 65536).splitlines()] == [b"%d" % n for n in range(40)]
 
 
-def test_a_reader_that_stalls_holds_up_nobody_and_gets_the_rest_later(pipe: tuple[int, int]) -> None:
+def test_a_reader_that_stalls_delays_no_other_and_gets_the_rest_later(pipe: tuple[int, int]) -> None:
     reader, writer = pipe
     lines = lines_to(writer)
     got = bytearray()
@@ -101,7 +101,7 @@ def test_a_line_longer_than_a_pipe_takes_at_once_arrives_whole(pipe: tuple[int, 
     assert got.count(b"x") == 20_000
 
 
-def test_what_nobody_takes_is_counted(pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_no_reader_takes_is_counted(pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
     reader, writer = pipe
     monkeypatch.setattr(module, "_MAX_WAITING_LINES", 100)
     lines = lines_to(writer)

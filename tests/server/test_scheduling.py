@@ -23,7 +23,7 @@ def turns_taken(do: Callable[[Callable[[], None]], None]) -> int:
     return asyncio.run(count())
 
 
-def test_everybody_else_has_eight_turns_before_the_next_piece() -> None:
+def test_other_work_gets_eight_iterations_before_the_next_piece() -> None:
     assert turns_taken(scheduling.call_later) in (8, 9)
 
 

@@ -95,7 +95,7 @@ def test_answers_are_counted_by_status(server: Server) -> None:
 
 
 @pytest.mark.parametrize("prefix", ["", "/supervision"])
-def test_a_reload_without_changes_says_so(server: Server, prefix: str) -> None:
+def test_a_reload_without_changes_reports_it(server: Server, prefix: str) -> None:
     outcome = body(server.post(prefix + RELOAD))
     assert set(outcome) == RELOADED
     assert all(outcome[name] == [] for name in RELOADED - {"message"})

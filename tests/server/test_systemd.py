@@ -65,7 +65,7 @@ def ear(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Ear]:
     one.socket.close()
 
 
-def test_systemd_hears_the_whole_life_of_a_server(serve: Serve, tmp_path: Path) -> None:
+def test_systemd_receives_the_lifecycle_of_the_server(serve: Serve, tmp_path: Path) -> None:
     ear = Ear(f"{tmp_path}/notify")
     server = serve(
         {"web": {**SAYS_ITS_ENVIRONMENT, "directory": str(tmp_path)}, "idle": {"command": "sleep 1000"}},
@@ -132,7 +132,9 @@ def test_after_stopping_it_is_never_ready_again(ear: Ear) -> None:
     assert "RELOADING" in ear.hear()
 
 
-def test_who_is_not_heard_goes_on_and_says_so_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failed_notification_is_logged_once_and_has_no_other_effect(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     systemd = Systemd({"NOTIFY_SOCKET": str(tmp_path / "nobody")}, os.getpid())
     systemd.ready()
     systemd.ready()
@@ -141,7 +143,7 @@ def test_who_is_not_heard_goes_on_and_says_so_once(tmp_path: Path, caplog: pytes
 
 
 @pytest.mark.parametrize("mine", [True, False])
-def test_a_watchdog_of_another_process_is_not_ours(mine: bool) -> None:
+def test_a_watchdog_of_another_process_is_ignored(mine: bool) -> None:
     pid = str(os.getpid() if mine else 1)
     systemd = Systemd({"WATCHDOG_USEC": "1000000", "WATCHDOG_PID": pid}, os.getpid())
     assert systemd._every == (0.5 if mine else 2.0)
@@ -172,6 +174,6 @@ def test_a_socket_that_does_not_listen_is_refused(tmp_path: Path) -> None:
     assert b"is not a listening TCP socket" in done.stderr
 
 
-def test_children_do_not_speak_in_our_name() -> None:
+def test_children_do_not_speak_in_the_servers_name() -> None:
     own = dict.fromkeys(VARIABLES, "x")
     assert inherited({**own, "PATH": "/bin"}) == {"PATH": "/bin"}

@@ -49,7 +49,7 @@ def test_a_writer_that_waits_comes_before_one_that_writes_again(store: SqliteSto
     assert names(store) == ["first", "other", "again"]
 
 
-def test_a_turn_that_does_not_come_is_a_timeout_and_keeps_nobody_waiting(store: SqliteStore) -> None:
+def test_a_lock_that_is_not_free_in_time_is_a_timeout_and_blocks_no_later_waiter(store: SqliteStore) -> None:
     def work() -> None:
         def late() -> None:
             with pytest.raises(TimedOut):

@@ -312,7 +312,7 @@ def test_no_daemon_is_left_when_the_server_stops(anyhow: Serve, ends_first: bool
     assert not alive(daemon)
 
 
-def test_a_process_that_goes_to_the_background_is_told_why_it_is_finished(serve: Serve, tmp_path: Path) -> None:
+def test_the_reason_is_reported_for_a_process_that_goes_to_the_background(serve: Serve, tmp_path: Path) -> None:
     file = tmp_path / "daemon"
     server = serve({"forker": {"command": python(DAEMON + "sys.exit(0)"), "args": [str(file)]}})
     server.do("start", "forker")

@@ -177,7 +177,7 @@ def test_a_restart_that_cannot_be_made_touches_nothing(serve: Serve) -> None:
     assert [(one["status"], one["pid"]) for one in after] == [(one["status"], one["pid"]) for one in before]
 
 
-def test_a_restart_after_which_its_dependency_does_not_come_up_is_told(serve: Serve) -> None:
+def test_a_restart_after_which_its_dependency_does_not_come_up_is_reported(serve: Serve) -> None:
     program = "test -e broken && exit 1; exec sleep 1000"
     server = serve({
         "base": {"command": ["sh", "-c", program], "start-seconds": "50ms"}, "web": {**SLEEPER, "depends-on": ["base"]},

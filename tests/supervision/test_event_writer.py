@@ -162,7 +162,7 @@ TROUBLES = [Locked, Full, ReadOnly, Refusing]
 
 
 @pytest.mark.parametrize("trouble", TROUBLES)
-def test_a_store_in_trouble_stops_nobody_and_gets_everything_in_order_afterwards(
+def test_a_store_in_trouble_stops_no_caller_and_gets_everything_in_order_afterwards(
     store: Path, trouble: type[Trouble], caplog: pytest.LogCaptureFixture
 ) -> None:
     seen: list[int] = []
@@ -225,7 +225,7 @@ def test_a_start_does_not_wait_long_for_a_store_in_trouble(store: Path) -> None:
     run(work())
 
 
-def test_who_asks_for_one_process_does_not_wait_for_the_changes_of_others(store: Path) -> None:
+def test_a_request_for_one_process_does_not_wait_for_changes_of_others(store: Path) -> None:
     async def work() -> None:
         event_writer = EventWriter(lambda _: None)
         bad = Locked(store)
@@ -241,7 +241,7 @@ def test_who_asks_for_one_process_does_not_wait_for_the_changes_of_others(store:
 
 
 @pytest.mark.parametrize("before", [0, 1500], ids=["alone", "behind more than one commit takes"])
-def test_who_asks_for_a_process_waits_for_all_of_its_changes(store: Path, before: int) -> None:
+def test_a_request_for_a_process_waits_for_all_of_its_changes(store: Path, before: int) -> None:
     async def work() -> None:
         event_writer = EventWriter(lambda _: None)
         for number in range(before):
@@ -297,7 +297,7 @@ def test_what_cannot_be_stored_keeps_nothing_else_out_and_is_not_tried_for_ever(
     assert [pid for _, pid in stored()] == [1, 3, 4]
 
 
-def test_changes_that_nobody_waits_for_share_commits_and_who_waits_is_not_kept(
+def test_changes_without_a_waiting_caller_share_commits_and_others_are_not_delayed(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(writers, "_COMMIT_INTERVAL_SECONDS", 3600.0)

@@ -158,7 +158,7 @@ def test_what_came_after_an_event_comes_oldest_first_up_to_a_limit(store: Path, 
     assert events.since(after, limit) == [entry for entry in entries if entry.id > after][:limit]
 
 
-def test_what_came_after_an_event_that_was_pruned_is_told_all_the_same(store: Path) -> None:
+def test_events_after_a_pruned_event_are_returned(store: Path) -> None:
     entries = some_events(random.Random(4), 1, 100)
     write(entries)
     while events.prune(0, 10):
@@ -204,7 +204,7 @@ def test_counts_stay_right_through_appending_and_pruning(store: Path) -> None:
     assert given > 500
 
 
-def test_a_batch_of_pruning_is_no_larger_than_was_said(store: Path) -> None:
+def test_a_batch_of_pruning_is_not_larger_than_requested(store: Path) -> None:
     write(some_events(random.Random(6), 1, 100))
     assert [events.prune(2**60, 10**6, batch=40) for _ in range(4)] == [40, 40, 20, 0]
     assert events.counts() == {"totalEvents": 0}

@@ -55,7 +55,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.mark.parametrize("code", CODES)
 @pytest.mark.parametrize("how", ["exits", "chained-exits"])
-def test_an_exit_by_itself_means_what_its_code_says(server: Server, how: str, code: int) -> None:
+def test_the_code_of_an_unrequested_exit_determines_the_status(server: Server, how: str, code: int) -> None:
     """143 is no stop: nobody sent a signal. And 127 is no failed exec, though `prlimit` would end so."""
     name = f"{how}-{code}"
     assert server.do("start", name).status == 200
@@ -146,7 +146,7 @@ def test_the_stop_signal_may_be_another(server: Server, word: str) -> None:
     assert (info["status"], info["exitCode"]) == ("stopped", 128 + STOP_SIGNALS[word])
 
 
-def test_what_dies_of_something_else_while_it_is_asked_to_stop_is_stopped(serve: Serve, tmp_path: Path) -> None:
+def test_a_process_that_dies_of_another_cause_during_a_stop_is_stopped(serve: Serve, tmp_path: Path) -> None:
     log = tmp_path / "log"
     server = serve({"dying": {"command": ["sh", "-c", STUBBORN], "stop-timeout": 60, "stdout-logfile": str(log)}})
     server.do("start", "dying")
@@ -211,7 +211,7 @@ def folder_of_programs(folder: Path) -> dict[str, str]:
     }
 
 
-def test_a_command_that_cannot_be_executed_is_failed_to_start_and_says_why(serve: Serve, tmp_path: Path) -> None:
+def test_a_command_that_cannot_be_executed_is_failed_to_start_and_reports_why(serve: Serve, tmp_path: Path) -> None:
     reasons = folder_of_programs(tmp_path)
     server = serve({name: {"command": [str(tmp_path / name)]} for name in reasons})
     for name, reason in reasons.items():
@@ -332,7 +332,7 @@ def test_it_runs_only_when_it_has_lived_for_start_seconds(serve: Serve) -> None:
 
 
 @pytest.mark.parametrize(("code", "exit_code"), [("exit 3", 3), ("exit 0", 0), ("kill -9 $$", 137), ("exit 127", 127)])
-def test_what_dies_within_start_seconds_failed_to_start_and_its_last_words_are_told(
+def test_a_death_within_start_seconds_is_failed_to_start_and_reports_the_last_output(
     serve: Serve, tmp_path: Path, code: str, exit_code: int
 ) -> None:
     noise = "i=0; while [ $i -lt 300 ]; do echo line $i of what it had to say >&2; i=$((i+1)); done"
@@ -357,7 +357,7 @@ def test_what_dies_within_start_seconds_failed_to_start_and_its_last_words_are_t
 
 
 @pytest.mark.parametrize("stderr", ["/dev/stderr", "/dev/null"])
-def test_last_words_that_cannot_be_read_again_hold_up_nobody(serve: Serve, stderr: str) -> None:
+def test_last_output_that_cannot_be_read_again_delays_no_other(serve: Serve, stderr: str) -> None:
     """Standard error of the server is a pipe here, as under most that run containers."""
     server = serve(
         {

@@ -115,7 +115,7 @@ def test_an_http_probe_that_is_too_slow_is_a_no(port: int, path: str) -> None:
     assert time.monotonic() - begun >= 0.2
 
 
-def test_nobody_there_is_a_no(port: int) -> None:
+def test_a_refused_connection_is_a_failure(port: int) -> None:
     no_account = free_port()
     assert not probe(HealthCheck(http=HttpProbe(f"http://127.0.0.1:{no_account}/", status=((100, 599),))))
     assert not probe(HealthCheck(http=HttpProbe("http://name.invalid/"), timeout=Seconds(2)))
@@ -195,7 +195,7 @@ def changes_for(answers: list[bool], success: int, failure: int) -> list[bool]:
         ("nynnyy", 2, 2, "ny"),
     ],
 )
-def test_it_is_told_when_a_threshold_is_reached_and_again_only_when_it_turns(
+def test_it_is_reported_when_a_threshold_is_reached_and_again_only_when_it_changes(
     answers: str, success: int, failure: int, result: str
 ) -> None:
     assert changes_for([one == "y" for one in answers], success, failure) == [one == "y" for one in result]
@@ -227,7 +227,7 @@ def test_the_first_probe_comes_after_the_initial_delay(serve: Serve) -> None:
     assert time.monotonic() - begun > 0.3
 
 
-def test_unhealthy_is_only_told_unless_it_is_to_be_restarted(serve: Serve) -> None:
+def test_an_unhealthy_process_is_restarted_only_if_configured(serve: Serve) -> None:
     server = serve({
         "told": {**SLEEPER, "restart": "always", "restart-delay": 0, "health-check": {**WELL, "failure-threshold": 2}},
     })  # fmt: skip
@@ -252,7 +252,7 @@ def test_an_unhealthy_process_is_restarted_where_that_is_wished_whatever_its_pol
     assert not alive(first)
 
 
-def test_a_stop_of_an_unhealthy_process_is_the_last_word(serve: Serve) -> None:
+def test_a_stopped_unhealthy_process_is_not_restarted(serve: Serve) -> None:
     check = {**WELL, "failure-threshold": 1, "on-unhealthy": "restart"}
     code = "trap '' TERM; while :; do sleep 0.02; done"
     server = serve({

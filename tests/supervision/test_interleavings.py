@@ -230,7 +230,7 @@ def test_a_stop_holds_even_if_a_start_that_stood_before_it_failed(serve: Serve) 
     assert alive(server.pid)
 
 
-def test_a_restart_that_was_due_is_not_made_after_somebody_else_started_it(serve: Serve) -> None:
+def test_a_restart_that_was_due_is_not_made_after_another_caller_started_it(serve: Serve) -> None:
     """It falls while the restart that was asked for waits; policy and caller must not both bring it back."""
     server = serve({
         "base": {

@@ -88,7 +88,7 @@ def test_no_more_than_a_bound_is_read_of_a_file_without_lines(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("name", ["missing", "no/folder/here"])
-def test_a_file_that_is_not_there_is_empty(tmp_path: Path, name: str) -> None:
+def test_a_file_that_is_missing_is_empty(tmp_path: Path, name: str) -> None:
     assert tail(tmp_path / name, 10) == (b"", 0)
 
 
@@ -111,7 +111,7 @@ def test_a_file_is_rotated_when_it_has_reached_its_limit(tmp_path: Path, size: i
     assert backups(path) == expected
 
 
-def test_a_file_that_is_not_there_is_not_rotated(tmp_path: Path) -> None:
+def test_a_missing_file_is_not_rotated(tmp_path: Path) -> None:
     assert rotate(LogFile(str(tmp_path / "log"), 1, 2)) is Rotation.MISSING
     assert list(tmp_path.iterdir()) == []
 
@@ -433,7 +433,7 @@ def test_a_backup_from_another_time_is_not_taken_for_what_was_rotated_away(tmp_p
     run(work())
 
 
-def test_a_file_that_somebody_else_emptied_is_read_from_its_beginning(tmp_path: Path) -> None:
+def test_a_file_that_another_caller_emptied_is_read_from_its_beginning(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_bytes(numbered(10))
 

@@ -155,7 +155,7 @@ async def until(condition: Callable[[], bool]) -> None:
         await asyncio.sleep(0.001)
 
 
-def test_forwarding_survives_errors_that_nobody_expected(
+def test_forwarding_survives_errors_of_unexpected_kinds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(log_forwarding, "_RETRY_SECONDS", 0.01)
@@ -263,7 +263,7 @@ def test_a_flood_is_forwarded_whole_while_the_server_answers(server: Server) -> 
     assert numbers == list(map(str, range(1, 100_001)))
 
 
-def test_lines_wait_for_a_sink_that_is_not_there(server: Server) -> None:
+def test_lines_wait_for_a_sink_that_is_missing(server: Server) -> None:
     server.do("start", "to-journal")
     wait_for(lambda: "logs: journald accepts no lines: No such file or directory" in server.log.read_text())
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as one:

@@ -102,7 +102,7 @@ def test_a_process_that_ended_has_its_end_and_no_pid(server: Server) -> None:
 
 
 @pytest.mark.parametrize("name", ["zebra", "five", "apple", "idle", ODD[2]])
-def test_the_list_says_the_same_as_the_single_process(server: Server, name: str) -> None:
+def test_the_list_reports_the_same_as_the_single_process(server: Server, name: str) -> None:
     moving = {"processRuntime", "processUptime"}
     listed = next(process for process in body(server.get(API)) if process["name"] == name)
     info = server.info(name)
@@ -132,7 +132,7 @@ def test_a_process_with_an_odd_name_is_found_and_moved(server: Server, name: str
 # Start
 
 
-def test_a_start_says_name_and_pid(server: Server, base: str) -> None:
+def test_a_start_reports_name_and_pid(server: Server, base: str) -> None:
     server.do("stop", "apple")
     answer = server.post(f"{base}/start/apple")
     outcome = body(answer)
@@ -142,7 +142,7 @@ def test_a_start_says_name_and_pid(server: Server, base: str) -> None:
     server.do("stop", "apple")
 
 
-def test_a_start_of_a_live_process_says_so_and_writes_no_event(server: Server) -> None:
+def test_a_start_of_a_live_process_reports_it_and_writes_no_event(server: Server) -> None:
     server.do("start", "zebra")
     pid, moves = server.info("zebra")["pid"], server.moves("zebra")
     answer = server.do("start", "zebra")
@@ -168,7 +168,7 @@ def test_a_configuration_that_cannot_be_run_is_400_and_moves_nothing(
 
 
 @pytest.mark.parametrize("verb", ["start", "restart"])
-def test_a_command_that_is_not_there_is_500(server: Server, verb: str) -> None:
+def test_a_command_that_is_missing_is_500(server: Server, verb: str) -> None:
     outcome = error(server.do(verb, "absent"), 500, f"{API}/{verb}/absent", "START_FAILED")
     assert "absent" in outcome["message"]
     info = server.info("absent")
@@ -178,7 +178,7 @@ def test_a_command_that_is_not_there_is_500(server: Server, verb: str) -> None:
     assert server.moves("absent")[-2:] == ["starting", "failed_to_start"]
 
 
-def test_a_death_within_start_seconds_is_500_with_its_last_words(server: Server) -> None:
+def test_a_death_within_start_seconds_is_500_with_its_last_output(server: Server) -> None:
     error(server.do("start", "hasty"), 500, f"{API}/start/hasty", "START_FAILED")
     info = server.info("hasty")
     assert info["status"] == "failed_to_start"
@@ -208,7 +208,7 @@ def test_a_start_with_start_seconds_answers_when_they_have_passed(serve: Serve) 
 # Stop
 
 
-def test_a_stop_says_name_and_pid_when_the_process_is_gone(server: Server, base: str) -> None:
+def test_a_stop_reports_name_and_pid_when_the_process_is_gone(server: Server, base: str) -> None:
     server.do("start", "apple")
     pid = server.info("apple")["pid"]
     answer = server.post(f"{base}/stop/apple")
@@ -232,7 +232,7 @@ def test_a_stop_of_what_is_not_live_is_200_and_writes_no_event(server: Server) -
 # Restart
 
 
-def test_a_restart_says_name_and_the_new_pid(server: Server, base: str) -> None:
+def test_a_restart_reports_name_and_the_new_pid(server: Server, base: str) -> None:
     server.do("start", "zebra")
     old = server.info("zebra")["pid"]
     answer = server.post(f"{base}/restart/zebra")
@@ -263,7 +263,7 @@ def test_info_of_an_unknown_process_is_404(server: Server, base: str) -> None:
 # When the answer is sent
 
 
-def test_a_stop_that_takes_its_time_holds_up_nobody_else(serve: Serve) -> None:
+def test_a_stop_that_takes_its_time_delays_no_other_caller(serve: Serve) -> None:
     stubborn = python(
         "import signal, time; signal.signal(15, signal.SIG_IGN); print('up', flush=True); time.sleep(1000)"
     )

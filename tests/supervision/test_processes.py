@@ -83,7 +83,7 @@ def test_what_is_up_may_end_in_every_way_but_by_failing_to_start() -> None:
     ],
     ids=str,
 )
-def test_an_exit_that_nobody_asked_for_means(exit: Exit, status: Status, code: int) -> None:
+def test_the_status_after_an_unrequested_exit(exit: Exit, status: Status, code: int) -> None:
     assert status_after_exit(exit) is status
     assert exit.exit_code == code
 
@@ -92,7 +92,7 @@ def test_an_exit_that_cannot_be_known_is_unknown() -> None:
     assert status_after_exit(None) is Status.UNKNOWN
 
 
-def test_an_exit_tells_a_code_from_a_signal() -> None:
+def test_an_exit_distinguishes_a_code_from_a_signal() -> None:
     assert str(Exit(9)) == "exit code 9"
     assert str(Exit(signal=signal.SIGKILL)) == "signal 9"
 
@@ -108,7 +108,7 @@ def test_an_exit_tells_a_code_from_a_signal() -> None:
         (Status.UNKNOWN, False, False, True),
     ],
 )
-def test_each_policy_brings_back_what_it_says(ended: Status, never: bool, on_failure: bool, always: bool) -> None:
+def test_each_policy_restarts_its_statuses(ended: Status, never: bool, on_failure: bool, always: bool) -> None:
     assert restarts(Restart.NEVER, ended) is never
     assert restarts(Restart.ON_FAILURE, ended) is on_failure
     assert restarts(Restart.ALWAYS, ended) is always
@@ -171,9 +171,7 @@ def test_no_circle_is_seen_where_there_is_none(all: dict[str, ProcessSpec]) -> N
         (specs(a="", b="c", c="d a", d="b"), "b c d"),
     ],
 )
-def test_a_circle_is_told_from_one_name_back_to_it_each_needing_the_next(
-    all: dict[str, ProcessSpec], members: str
-) -> None:
+def test_a_circle_is_reported_as_a_chain_from_one_name_back_to_it(all: dict[str, ProcessSpec], members: str) -> None:
     found = circle(needs(all))
     assert found[0] == found[-1]
     assert sorted(found[1:]) == members.split()

@@ -62,7 +62,7 @@ def test_the_delay_doubles_with_up_to_a_quarter_of_chance_and_is_capped(
         assert min(least, longest) <= delay(spec(first, most), attempt, chance) <= max(least, longest)
 
 
-def test_a_long_life_begins_the_delays_anew_and_a_short_one_does_not() -> None:
+def test_a_long_uptime_resets_the_delays_and_a_short_one_does_not() -> None:
     backoff, rule = Backoff(), spec(1, 1000, limit=0)
     waits = [backoff.next_delay(rule, lived, now) for now, lived in enumerate([0, 1, 29.9, 30, 0, 1000])]
     assert [
@@ -213,7 +213,7 @@ def at(event: dict[str, Any]) -> datetime:
     return datetime.fromisoformat(event["eventTime"])
 
 
-def test_at_the_limit_it_stays_as_it_ended_and_the_log_says_so_until_somebody_starts_it(serve: Serve) -> None:
+def test_at_the_limit_it_stays_as_it_ended_and_the_log_reports_it_until_a_caller_starts_it(serve: Serve) -> None:
     server = serve({"crashing": {"command": "false", "restart": "always", "restart-delay": 0, "restart-limit": 5}})
     for round in (1, 2):  # by hand it begins anew
         server.do("start", "crashing")

@@ -62,7 +62,7 @@ def test_on_the_days_when_clocks_change_it_runs_as_debian_runs_it(cron: str, aft
 
 @pytest.mark.parametrize("day", ["2026-03-29", "2026-10-25"])
 @pytest.mark.parametrize("cron", ["30 2 * * *", "0 2,3 * * *", "*/20 * * * *", "5 * * * *", "0 */2 * * *"])
-def test_asked_again_from_each_instant_it_gives_the_same_list_and_never_one_twice(cron: str, day: str) -> None:
+def test_continuing_from_each_instant_gives_the_same_list_without_duplicates(cron: str, day: str) -> None:
     schedule, start = Schedule(cron, timezone=BERLIN), at(f"{day}T00:00:00", BERLIN)
     whole = list(islice(schedule.after(start), 40))
     assert whole == sorted(set(whole))

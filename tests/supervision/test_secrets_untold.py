@@ -44,7 +44,9 @@ def locked() -> Iterator[int]:
 
 
 @pytest.mark.parametrize("chain", [{}, {"limits": {"nofile": {"soft": 10, "hard": "unlimited"}}}])
-def test_a_command_that_cannot_be_started_is_told_without_its_secrets(serve: Serve, chain: dict[str, object]) -> None:
+def test_a_command_that_cannot_be_started_is_reported_without_its_secrets(
+    serve: Serve, chain: dict[str, object]
+) -> None:
     command = ["/no/such/program" if not chain else "true", "--password=hunter2", "--token", "hunter2"]
     server = serve({"web": {"command": command, **chain}})
     answer = server.do("start", "web")
@@ -55,7 +57,7 @@ def test_a_command_that_cannot_be_started_is_told_without_its_secrets(serve: Ser
     assert "hunter2" not in server.log.read_text()
 
 
-def test_an_unhealthy_process_is_told_without_the_credentials_of_its_probe(serve: Serve, locked: int) -> None:
+def test_an_unhealthy_process_is_reported_without_the_credentials_of_its_probe(serve: Serve, locked: int) -> None:
     url = f"http://bob:hunter2@127.0.0.1:{locked}/ready?key=hunter2"
     server = serve(
         {"web": {"command": "sleep 100", "health-check": {**SILENT, "timeout": "20s", "http": {"url": url}}}}

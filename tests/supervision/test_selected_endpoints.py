@@ -93,7 +93,7 @@ def test_a_stop_calls_off_a_restart_that_is_due(serve: Serve) -> None:
     assert details(server)["crashes"]["nextRestart"] is None
 
 
-def test_a_process_that_waits_for_a_dependency_says_so(serve: Serve) -> None:
+def test_a_process_that_waits_for_a_dependency_reports_it(serve: Serve) -> None:
     never = {**SLEEP, "health-check": {"exec": {"command": "false"}}}
     web = {**SLEEP, "auto-start": True, "depends-on": [{"process": "db", "condition": "healthy"}]}
     server = serve({"db": never, "web": web})
@@ -140,7 +140,7 @@ def test_a_signal_that_cannot_be_sent_is_refused(serve: Serve, name: str, query:
     error(serve({"web": SLEEP}).post(path + query), status, path, code)
 
 
-def test_details_tell_groups_labels_and_the_use_of_the_machine(serve: Serve) -> None:
+def test_details_have_groups_labels_and_usage(serve: Serve) -> None:
     web = {**SLEEP, "groups": ["front"], "labels": ["env=prod"], "description": "pages", "auto-start": True}
     server = serve({"web": web, "db": SLEEP}, supervisor={"groups": {"backend": ["web", "d*"], "empty": ["x*"]}})
     server.until("web", "running")

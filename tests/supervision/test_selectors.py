@@ -86,7 +86,7 @@ def test_all_of_no_processes_is_nothing_and_no_fault() -> None:
     assert select(["all"], [], {}) == []
 
 
-def test_groups_join_what_the_configuration_and_the_processes_say_in_the_order_of_the_processes() -> None:
+def test_groups_join_configured_members_and_processes_in_the_order_of_the_processes() -> None:
     specs = [spec("late", groups=("own", "both")), spec("early"), spec("w1"), spec("w2", groups=("both",))]
     assert groups_of(specs, {"both": ["w*", "early"], "empty": ["x*"]}) == {
         "both": Group("both", ("late", "early", "w1", "w2")),

@@ -92,7 +92,7 @@ def test_old_ones_go_and_no_number_is_given_twice(shared: Postgres) -> None:
     assert [entry.id for entry in events.since(0, 10, shared)] == [51, 52]
 
 
-def test_what_a_busy_loop_was_given_twice_is_told_once(shared: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_events_read_twice_by_a_busy_loop_are_published_once(shared: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
     shared.run_with_timeout(lambda: shared_events.copy(shared, "one", some_events(random.Random(9), 1, 5)), 20)
     result: list[int] = []
     source = replication.Source(

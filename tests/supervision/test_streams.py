@@ -81,7 +81,7 @@ def open_streams(server: Server) -> float:
 @pytest.mark.parametrize(
     "path", [STATUS, f"/supervision{STATUS}", RUNS, "/api/v1/events", "/api/v1/processes/logs/idle"]
 )
-def test_the_head_of_a_stream_lets_nobody_keep_it(server: Server, path: str) -> None:
+def test_the_head_of_a_stream_lets_no_client_keep_it(server: Server, path: str) -> None:
     stream = server.stream(path)
     assert stream.status == 200
     assert stream.headers.get_all("Content-Type") == ["text/event-stream"]
@@ -113,7 +113,7 @@ def test_the_first_event_of_the_trackers_stream_is_connected_and_its_event_line_
 
 
 @pytest.mark.parametrize("path", [STATUS, f"/supervision{STATUS}"])
-def test_every_change_is_streamed_as_the_history_tells_it(server: Server, path: str) -> None:
+def test_every_change_is_streamed_as_the_history_reports_it(server: Server, path: str) -> None:
     stream = server.stream(path)
     server.do("start", "sleeper")
     server.do("stop", "sleeper")

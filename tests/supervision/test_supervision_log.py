@@ -41,7 +41,7 @@ def test_why_a_request_was_refused_is_in_the_log(serve: Serve) -> None:
     assert "there is no directory /no/such/folder" in server.log.read_text()
 
 
-def test_what_is_left_running_is_said(serve: Serve) -> None:
+def test_what_is_left_running_is_reported(serve: Serve) -> None:
     server = serve({"web": {"command": "sleep 100"}}, supervisor={"on-exit": "leave"})
     server.do("start", "web")
     server.stop()

@@ -195,7 +195,7 @@ def test_the_move_is_made_and_is_in_the_history(scene: Scene, move: Move) -> Non
     assert move in scene.moves(name)[before:]
 
 
-def test_what_ends_while_nobody_watches_is_unknown_and_can_be_started(scene: Scene) -> None:
+def test_what_ends_while_no_server_watches_is_unknown_and_can_be_started(scene: Scene) -> None:
     server = scene.server
     for (status, _), name in UNWATCHED.items():
         if status in STATES:
@@ -260,7 +260,7 @@ def lived(text: str) -> timedelta:
     return timedelta(seconds=float(text.removeprefix("PT").removesuffix("S")))
 
 
-def test_the_events_of_a_life_bear_its_pid_times_code_and_length(serve: Serve) -> None:
+def test_the_events_of_an_instance_bear_its_pid_times_code_and_length(serve: Serve) -> None:
     server = serve({"short": {"command": ["sh", "-c", "sleep 0.2; exit 7"]}})
     begun = time.monotonic()
     server.do("start", "short")
@@ -288,7 +288,7 @@ def test_the_events_of_a_life_bear_its_pid_times_code_and_length(serve: Serve) -
     assert info["processRuntime"] == failed["processUptime"]
 
 
-def test_the_events_of_a_stop_tell_how_long_it_had_run_and_what_it_died_of(serve: Serve) -> None:
+def test_the_events_of_a_stop_have_uptime_and_signal(serve: Serve) -> None:
     server = serve({"sleeper": {"command": "sleep 1000"}})
     server.do("start", "sleeper")
     pid = server.info("sleeper")["pid"]
@@ -299,7 +299,7 @@ def test_the_events_of_a_stop_tell_how_long_it_had_run_and_what_it_died_of(serve
     assert timedelta(0) < lived(stopping["processUptime"]) <= lived(stopped["processUptime"])
 
 
-def test_a_new_life_forgets_the_last_one(serve: Serve) -> None:
+def test_a_new_instance_forgets_the_last_one(serve: Serve) -> None:
     server = serve({"short": {"command": ["sh", "-c", "exit 7"]}})
     server.do("start", "short")
     first = server.until("short", "failed")
@@ -339,7 +339,7 @@ def test_calls_that_change_nothing_leave_no_event(serve: Serve, tmp_path: Path) 
     assert server.info("sleeper")["pid"] == pid
 
 
-def test_why_it_could_not_be_started_is_told_until_it_is_started_again(serve: Serve, tmp_path: Path) -> None:
+def test_why_it_could_not_be_started_is_reported_until_it_is_started_again(serve: Serve, tmp_path: Path) -> None:
     program = tmp_path / "program"
     server = serve({"late": {"command": [str(program), "x"], "directory": str(tmp_path)}})
     answer = server.do("start", "late")

@@ -27,6 +27,6 @@ def test_a_page_of_events_is_refused_in_supervisions_words(closed: Server) -> No
     error(closed.get(EVENTS), 401, EVENTS)
 
 
-def test_a_wrong_method_is_told_in_the_words_of_whoever_was_asked(closed: Server) -> None:
+def test_a_wrong_method_is_reported_in_the_format_of_the_service(closed: Server) -> None:
     problem(closed.post(EVENTS, Accept="text/event-stream"), 405, EVENTS, dated=False)
     error(closed.post(EVENTS), 405, EVENTS)

@@ -191,7 +191,7 @@ def test_a_run_that_waits_for_uploads_fails_the_gate(server: Server, project: st
     assert (found["status"], rule["detail"], found["complete"]) == ("FAILED", "1 of 5 uploads", False)
 
 
-def test_a_run_without_a_key_is_complete_at_once_and_one_that_says_so(server: Server, project: str) -> None:
+def test_a_run_without_a_key_or_marked_as_complete_is_complete_at_once(server: Server, project: str) -> None:
     assert job(server, project, GREEN, None, runKey=None)["state"] == "COMPLETE"
     assert job(server, project, GREEN)["state"] == "PENDING"
     assert job(server, project, RED, complete="true")["state"] == "COMPLETE"
@@ -293,7 +293,7 @@ def test_carried_coverage_expires(serve: Serve) -> None:
     assert found["status"] == "FAILED"
 
 
-def test_silence_fails_where_a_setting_says_so(serve: Serve) -> None:
+def test_missing_data_fails_where_a_setting_requires_it(serve: Serve) -> None:
     server = serve(tracker={"quality-gate": {"fail-on-no-tests": True}})
     stored(server, ("project", "p"), ("junit", "<testsuites/>"), ("commit", "c1"))
     found = gate(server, "p", commit="c1")

@@ -47,7 +47,7 @@ def shown(server: Server, project: Project, metric: str, query: str = "") -> tup
 
 @pytest.mark.parametrize("metric", ["coverage", "pass", "flaky"])
 @pytest.mark.parametrize("prefix", ["", "/tracker"])
-def test_a_badge_is_a_picture_that_nobody_keeps(server: Server, project: Project, prefix: str, metric: str) -> None:
+def test_a_badge_is_a_picture_that_is_not_cached(server: Server, project: Project, prefix: str, metric: str) -> None:
     answer = server.get(f"{prefix}/badge/{project.id}/{metric}.svg")
     assert answer.status == 200
     assert answer.headers["Content-Type"] == "image/svg+xml"
@@ -56,7 +56,7 @@ def test_a_badge_is_a_picture_that_nobody_keeps(server: Server, project: Project
 
 
 @pytest.mark.parametrize("metric", ["coverage", "pass", "flaky"])
-def test_without_data_it_says_so_in_grey(server: Server, project: Project, metric: str) -> None:
+def test_without_data_the_badge_is_grey(server: Server, project: Project, metric: str) -> None:
     words, colour = shown(server, project, metric)
     assert words.endswith(": n/a")
     assert colour == GREY
@@ -114,7 +114,7 @@ def test_the_base_branch_is_shown_else_whatever_there_is(server: Server, project
     assert shown(server, project, "coverage")[0] == "coverage: 25%"
 
 
-def test_a_branch_and_a_flag_may_be_asked_for(server: Server, project: Project) -> None:
+def test_a_branch_and_a_flag_may_be_requested(server: Server, project: Project) -> None:
     written.run(project, coverage=(1, 3), branch="x", flag="unit")
     written.run(project, coverage=(3, 1))
     assert shown(server, project, "coverage", "?branch=x")[0] == "coverage: 25%"

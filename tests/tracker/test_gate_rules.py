@@ -45,7 +45,7 @@ def test_the_rules_come_in_their_order() -> None:
     assert not any(rule.passed for rule in found)
 
 
-def test_failures_do_not_count_where_the_setting_says_so() -> None:
+def test_failures_do_not_count_where_the_setting_disables_them() -> None:
     assert rules(evolve(LIMITS, fail_on_new_failures=False), None, None, ["a b"]) == []
 
 
@@ -91,7 +91,7 @@ def test_a_detail_never_shows_two_different_figures_as_one() -> None:
     assert rule.detail == "79.9990% line coverage (minimum 80.0000%)"
 
 
-def test_the_first_five_failures_by_name_are_told() -> None:
+def test_the_first_five_failures_by_name_are_reported() -> None:
     (rule,) = rules(LIMITS, None, None, [f"com.x.G {letter}" for letter in "gfedcba"])
     assert rule.detail == "7 new failure(s): com.x.G a, com.x.G b, com.x.G c, com.x.G d, com.x.G e"
 
@@ -117,7 +117,7 @@ def test_the_same_name_in_another_class_is_another_test(project: Project) -> Non
     assert not judged(written.run(project, {"c.B a": FAILED}))["new-failures"].passed
 
 
-def test_a_test_without_a_class_is_told_by_its_name(project: Project) -> None:
+def test_a_test_without_a_class_is_reported_by_its_name(project: Project) -> None:
     assert judged(written.run(project, {"alone": FAILED}))["new-failures"].detail == "1 new failure(s): alone"
 
 

@@ -69,7 +69,7 @@ def test_what_was_coming_when_we_were_killed_is_swept(serve: Serve) -> None:
     assert post(server, ("project", "p"), JUNIT).status == 201
 
 
-def test_an_upload_that_is_being_stored_is_answered_when_we_are_told_to_stop(serve: Serve) -> None:
+def test_an_upload_that_is_being_stored_is_answered_during_a_stop(serve: Serve) -> None:
     server = serve()
     with locked(server) as unlock:
         answers: list[Answer] = []
@@ -86,7 +86,7 @@ def test_an_upload_that_is_being_stored_is_answered_when_we_are_told_to_stop(ser
     assert rows(server, "SELECT count(*) FROM run") == [(1,)]
 
 
-def test_an_upload_that_still_comes_when_we_are_told_to_stop_is_no_defect_of_ours(serve: Serve) -> None:
+def test_an_upload_that_still_arrives_during_a_stop_is_no_error_of_the_server(serve: Serve) -> None:
     server = serve()
     with begun(server, LARGE, 1_000_000) as connection:
         wait_for(lambda: left(server))
@@ -130,7 +130,7 @@ def test_what_came_whole_is_stored_though_its_client_leaves(server: Server) -> N
     assert len(rows(server, "SELECT 1 FROM run r JOIN project p ON p.id = r.project_id WHERE p.name = 'gone'")) == 1
 
 
-def test_slow_uploads_cost_nobody_else_anything(server: Server) -> None:
+def test_slow_uploads_cost_no_other_caller_anything(server: Server) -> None:
     with contextlib.ExitStack() as stack:
         for _ in range(50):
             stack.enter_context(begun(server, LARGE, 500_000))
@@ -264,7 +264,7 @@ def test_a_bad_shard_among_good_ones_changes_nothing(server: Server) -> None:
     assert (final["tests"], final["uploads"]) == (21, 4)
 
 
-def test_a_hundred_thousand_cases_cost_little_memory_and_hold_nobody_up(serve: Serve) -> None:
+def test_a_hundred_thousand_cases_cost_little_memory_and_delay_no_caller(serve: Serve) -> None:
     server = serve()
     stored(server, ("project", "warm"), JUNIT)
     before = memory(server)
@@ -283,7 +283,7 @@ def memory(server: Server) -> int:
         return next(int(line.split()[1]) for line in status if line.startswith("VmHWM"))
 
 
-def test_a_request_through_the_prefix_is_told_to_every_stream(server: Server) -> None:
+def test_a_request_through_the_prefix_is_reported_to_every_stream(server: Server) -> None:
     stream = listen(server)
     outcome = send(server, form([("project", "told"), ("commit", "0123456789"), JUNIT]), path=f"/tracker{INGEST}").json
     event = next_event(stream)

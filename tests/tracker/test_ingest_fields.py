@@ -252,7 +252,7 @@ def test_several_coverage_reports_are_united(server: Server) -> None:
         ("junit", jacoco({"A": {1: True}}), ""), ("jacoco", cases(passed=1), ""),
     ],
 )  # fmt: skip
-def test_an_unreadable_report_is_400_and_says_which_and_why(
+def test_an_unreadable_report_is_400_with_file_and_reason(
     server: Server, kind: str, content: str | bytes, line: str
 ) -> None:
     bad = part(kind, content, "bad one.xml")
@@ -270,7 +270,7 @@ def test_a_bad_last_file_leaves_a_run_as_it_was(server: Server) -> None:
     assert stored(server, ("project", "whole or not"), ("runKey", "k"), JUNIT) == before
 
 
-def test_a_file_without_a_name_and_one_with_an_odd_name_are_told_in_words(server: Server) -> None:
+def test_a_file_without_a_name_and_one_with_an_odd_name_are_reported_as_text(server: Server) -> None:
     for file, result in ((None, "without a file name"), ("a\x07\u202eb.xml", "a\ufffd\ufffdb.xml")):
         sent = body([part("project", "odd"), part("junit", "<a", file)])
         outcome = problem(send(server, sent), 400, INGEST, dated=False)
@@ -296,7 +296,7 @@ def test_another_media_type_is_415(server: Server, media_type: str) -> None:
     problem(answer, 415, INGEST, dated=False)
 
 
-def test_a_form_that_is_gzipped_as_a_whole_is_415_and_says_what_to_do(server: Server) -> None:
+def test_a_form_that_is_gzipped_as_a_whole_is_415_with_a_hint(server: Server) -> None:
     sent = form([("project", "p"), JUNIT])
     outcome = problem(send(server, gzip.compress(sent), Content_Encoding="gzip"), 415, INGEST, dated=False)
     assert "compress its files" in outcome["detail"]
@@ -355,7 +355,7 @@ def test_other_methods_are_405(server: Server, method: str) -> None:
     assert answer.headers["Allow"] == "POST, OPTIONS"
 
 
-def test_options_says_what_there_is(server: Server) -> None:
+def test_options_lists_the_methods(server: Server) -> None:
     answer = server.ask("OPTIONS", INGEST)
     assert (answer.status, answer.headers["Allow"], answer.body) == (204, "POST, OPTIONS", b"")
 

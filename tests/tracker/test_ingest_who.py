@@ -86,7 +86,7 @@ def refused(answer: Answer, status: int) -> None:
     assert answer.headers["WWW-Authenticate"] == ("Bearer" if status == 401 else None)
 
 
-def test_in_open_mode_anybody_may_post_and_the_project_is_public(opened: Place) -> None:
+def test_in_open_mode_any_caller_may_post_and_the_project_is_public(opened: Place) -> None:
     assert opened.post("new").status == 201
     assert opened.visibility("new") == "PUBLIC"
     assert opened.members("new") == []
@@ -128,7 +128,7 @@ def test_the_largest_upload_to_a_private_project_is_refused_before_it_is_read(pr
         refused(answered(connection), 403 if name else 401)
 
 
-def test_a_bad_token_is_never_nobody(opened: Place) -> None:
+def test_an_invalid_token_is_never_anonymous(opened: Place) -> None:
     for headers in ({"Authorization": "Bearer plt_bad"}, {"X_Tracker_Token": "bad"}):
         refused(opened.post("new", **headers), 401)
 
@@ -153,13 +153,13 @@ def test_in_closed_mode_who_posts_is_known_and_the_project_is_private(closed: Pl
     refused(closed.post("new", "stranger"), 403)
 
 
-def test_where_a_token_is_required_nobody_else_posts(guarded: Place) -> None:
+def test_where_a_token_is_required_no_other_caller_posts(guarded: Place) -> None:
     refused(guarded.post("new"), 401)
     assert guarded.post("new", "ci").status == 201
     assert guarded.visibility("new") == "PRIVATE"
 
 
-def test_a_refusal_says_nothing_of_what_is_private_but_its_name(private: Place) -> None:
+def test_a_refusal_reveals_nothing_private_but_the_name(private: Place) -> None:
     outcome = private.post("private", "stranger").json
     assert "owner" not in str(outcome)
     assert stored(private.server, ("project", "Private"), JUNIT)["projectId"] != 0, "names are told apart by case"

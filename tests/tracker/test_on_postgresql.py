@@ -62,7 +62,7 @@ def at_once(*works: Callable[[], Any]) -> list[Any]:
 
 
 @pytest.mark.usefixtures("store")
-def test_one_of_two_last_admins_stays_whoever_asks_at_once() -> None:
+def test_one_of_two_last_admins_stays_every_caller_at_once() -> None:
     one, two = (accounts.create_user(name, "!", "ADMIN", 1) for name in ("ada", "bea"))
     reports.close()
     for _ in range(5):
@@ -127,7 +127,7 @@ def test_work_that_takes_too_long_ends() -> None:
     assert reports.run_with_timeout(lambda: reports.execute_sql("SELECT 7").fetchone(), 20) == (7,)
 
 
-def test_who_waits_too_long_for_another_who_writes_is_told_so(store: str) -> None:
+def test_a_writer_that_waits_too_long_gets_the_reason(store: str) -> None:
     reports.close()
     with reports.obj._connect_listener() as other:  # type: ignore[union-attr]
         other.execute(f"SELECT pg_advisory_lock({reports.obj.lock_id()})".encode())  # type: ignore[union-attr]
@@ -256,7 +256,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("what", REFUSED)
 @pytest.mark.parametrize("verb", [(), ("user", "token", "ada")], ids=["serve", "user"])
-def test_a_database_that_cannot_be_used_is_told_in_a_line_without_the_password(
+def test_a_database_that_cannot_be_used_is_reported_in_a_line_without_the_password(
     tmp_path: Path, what: str, verb: tuple[str, ...]
 ) -> None:
     url, words = REFUSED[what]
@@ -269,7 +269,7 @@ def test_a_database_that_cannot_be_used_is_told_in_a_line_without_the_password(
     assert len(response_text.strip().splitlines()) == 1
 
 
-def test_a_wrong_password_is_not_told_either(tmp_path: Path, postgresql: Postgresql) -> None:
+def test_a_wrong_password_is_not_reported_either(tmp_path: Path, postgresql: Postgresql) -> None:
     done = start(tmp_path, postgresql.url("postgres", "wr0ng"))
     assert done.returncode == 1
     assert "password authentication failed" in done.stderr

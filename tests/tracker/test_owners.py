@@ -223,7 +223,7 @@ def test_a_test_fails_since_the_first_run_of_its_series(server: Server, project:
     assert (series.first_failing.id, series.last_passed.id if series.last_passed else None) == (runs[3].id, runs[1].id)
 
 
-def test_the_history_of_a_test_says_since_when_it_fails(server: Server, project: str) -> None:
+def test_the_history_of_a_test_reports_since_when_it_fails(server: Server, project: str) -> None:
     with written.store_of(server):
         owner = written.project(project, repo_url="https://gitlab.example/g/s/r.git")
         good, bad = (written.run(owner, {"A a": status}, commit_sha=status.value) for status in (PASSED, FAILED))

@@ -51,7 +51,7 @@ def test_what_passed_is_healthy_or_at_risk(coverage: tuple[int, int] | None, fla
     assert standing(project).health is health
 
 
-def test_coverage_just_below_is_not_told_as_enough() -> None:
+def test_coverage_just_below_the_minimum_is_not_rounded_up() -> None:
     project = written.project("p")
     written.run(project, {"c.A a": PASSED}, (79_999, 20_001))
     assert "79.9 %" in standing(project).reason
@@ -106,7 +106,7 @@ def test_of_two_runs_of_one_moment_the_later_id_counts() -> None:
     assert standing(project).health is Health.HEALTHY
 
 
-def test_what_fails_says_since_when() -> None:
+def test_failures_have_the_run_since_which_they_fail() -> None:
     project = written.project("p")
     for at, status in enumerate([FAILED, PASSED, FAILED, FAILED]):
         written.run(project, {"c.A a": status}, created_at=NOW + at * SECOND)

@@ -72,7 +72,7 @@ def test_the_listing_is_by_name_with_the_number_of_runs_and_the_newest(server: S
     assert read(server, "projects?name=aa") == []
 
 
-def test_the_listing_asks_the_store_as_often_for_many_projects_as_for_one(server: Server) -> None:
+def test_the_listing_checks_the_store_as_often_for_many_projects_as_for_one(server: Server) -> None:
     def statements() -> int:
         seen: list[str] = []
         tables.reports.connection().set_trace_callback(seen.append)
@@ -87,7 +87,7 @@ def test_the_listing_asks_the_store_as_often_for_many_projects_as_for_one(server
     assert statements() == before
 
 
-def test_a_project_tells_its_thresholds_as_they_count_and_its_branches(server: Server) -> None:
+def test_a_project_reports_its_thresholds_as_they_count_and_its_branches(server: Server) -> None:
     project = written.project("thresholds", max_coverage_drop_pct=2.5)
     for branch in ("main", "b", None, "main"):
         written.run(project, branch=branch)
@@ -103,7 +103,7 @@ def test_a_project_tells_its_thresholds_as_they_count_and_its_branches(server: S
     }  # fmt: skip
 
 
-def test_the_caller_is_told_his_role(server: Server, project: Project, admin: dict[str, str]) -> None:
+def test_a_project_has_the_role_of_the_caller(server: Server, project: Project, admin: dict[str, str]) -> None:
     writer = written.user("w")
     written.member(project, writer, "WRITE")
     path = f"/api/v1/projects/{project.id}"
@@ -114,7 +114,7 @@ def test_the_caller_is_told_his_role(server: Server, project: Project, admin: di
 # Runs
 
 
-def test_a_run_says_what_it_is(server: Server, project: Project) -> None:
+def test_a_run_has_its_metadata(server: Server, project: Project) -> None:
     run = written.run(
         project,
         {"c.A a": PASSED, "c.A b": PASSED, "c.A c": FAILED, "c.A d": ERROR, "c.A e": SKIPPED},
@@ -210,7 +210,7 @@ def test_an_id_is_a_number(server: Server, path: str, id: str, status: int) -> N
 # One run
 
 
-def test_a_run_tells_its_failures_whole(server: Server, project: Project) -> None:
+def test_a_run_reports_its_failures_whole(server: Server, project: Project) -> None:
     run = written.run(project, {"c.A a": PASSED, "c.A b": FAILED, "alone": ERROR})
     found = read(server, f"runs/{run.id}")
     assert list(found) == [
@@ -235,7 +235,7 @@ def test_a_run_tells_its_failures_whole(server: Server, project: Project) -> Non
     assert found["coverage"] is None
 
 
-def test_failures_suites_and_files_are_bounded_and_their_number_is_told(server: Server, project: Project) -> None:
+def test_failures_suites_and_files_are_bounded_and_their_number_is_reported(server: Server, project: Project) -> None:
     run = written.run(project, {f"c.A t{number}": FAILED for number in range(501)}, coverage=(1, 501))
     report = written.report_of(run)
     counts = {"tests": 1, "failed": 0, "errors": 0, "skipped": 0, "duration_ms": 0}
@@ -295,7 +295,7 @@ def test_coverage_by_file_has_the_most_missed_lines_first(server: Server, projec
     ]  # fmt: skip
 
 
-def test_a_file_that_two_reports_tell_of_is_the_union_of_its_lines(server: Server, project: Project) -> None:
+def test_a_file_in_two_reports_is_the_union_of_its_lines(server: Server, project: Project) -> None:
     run = written.run(project, coverage=(3, 1))
     first = written.report_of(run)
     facts = {name: getattr(first, name) for name in first._meta.sorted_field_names if name not in ("id", "hash")}
@@ -441,7 +441,9 @@ def test_a_quarantine_flips_the_verdict_at_once(server: Server, project: Project
         ('{"className":null,"name":"alone","status":"ACTIVE","note":null}', 202, "alone"),
     ],
 )
-def test_what_is_said_is_checked(server: Server, admin: dict[str, str], body: str, status: int, word: str) -> None:
+def test_the_triage_status_is_validated(
+    server: Server, admin: dict[str, str], body: str, status: int, word: str
+) -> None:
     project = written.project_named("said")
     if not Run.select().where(Run.project == project).count():
         written.run(project, {"c.A a": PASSED, "alone": PASSED})

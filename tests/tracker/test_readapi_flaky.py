@@ -56,7 +56,7 @@ def test_a_change_between_commits_is_not_flaky(project: Project) -> None:
     assert found(project) == []
 
 
-def test_runs_without_a_commit_say_nothing(project: Project) -> None:
+def test_runs_without_a_commit_do_not_count(project: Project) -> None:
     runs(project, None, PASSED, FAILED)
     assert found(project) == []
 
@@ -133,7 +133,7 @@ def test_a_quarantined_test_stays_in_sight(project: Project) -> None:
     assert found(project) == []
 
 
-def test_what_is_said_of_a_flaky_test_does_not_hide_it(project: Project) -> None:
+def test_the_triage_status_of_a_flaky_test_does_not_hide_it(project: Project) -> None:
     runs(project, "abc", FAILED, PASSED)
     for observed in Triage:
         flaky.set_triage(project.id, "c.A", "a", observed, None, 1, NOW)
@@ -141,7 +141,7 @@ def test_what_is_said_of_a_flaky_test_does_not_hide_it(project: Project) -> None
         assert flaky.tests(project.id)[0].status is observed
 
 
-def test_nothing_is_said_of_a_test_that_there_is_not(project: Project) -> None:
+def test_the_status_of_an_unknown_test_cannot_be_set(project: Project) -> None:
     runs(written.project("other"), None, PASSED)
     with pytest.raises(NotFound):
         flaky.set_triage(project.id, "c.A", "a", Triage.QUARANTINED, None, 1, NOW)

@@ -194,7 +194,7 @@ def test_a_token_for_ingest_alone_reads_nothing(place: Place, path: str, which: 
 
 
 @pytest.mark.parametrize("path", [*READS, *PAGES])
-def test_a_bad_token_is_never_nobody(place: Place, path: str) -> None:
+def test_an_invalid_token_is_never_anonymous(place: Place, path: str) -> None:
     answer = place.server.get(path.format(**place.facts("open")), X_Tracker_Token="plt_unknown")
     assert answer.status in (401, 302), answer
 

@@ -50,7 +50,7 @@ HIT, MISS = '<line nr="3" mi="0" ci="2" mb="1" cb="1"/>', '<line nr="4" mi="2" c
 PARTLY = '<line nr="5" mi="1" ci="1" mb="0" cb="0"/>'
 
 
-def test_jacoco_tells_of_its_files() -> None:
+def test_jacoco_has_its_files() -> None:
     report, files = covers(jacoco(package(source("A.java", HIT + MISS + PARTLY, counter(2, 1))), counter(2, 1)))
     assert (report.format, totals(report)) == ("JaCoCo", (2, 1))
     file = files["com/x/A.java"]
@@ -142,7 +142,7 @@ def test_the_total_of_cobertura(what: str) -> None:
     assert (report.format, totals(report)) == ("Cobertura", wanted)
 
 
-def test_cobertura_tells_of_files_once_with_their_branches() -> None:
+def test_cobertura_counts_each_file_once_with_its_branches() -> None:
     branches = (
         '<class filename="src\\a.cs"><lines><line number="7" hits="1" condition-coverage="50% (1/2)"/></lines></class>'
     )
@@ -183,7 +183,7 @@ def test_the_total_of_lcov(what: str, size: int) -> None:
     assert (report.format, totals(report)) == ("LCOV", wanted)
 
 
-def test_lcov_tells_of_files_once() -> None:
+def test_lcov_counts_each_file_once() -> None:
     record = "SF:C:\\x\\a.c\nDA:1,{}\nDA:2,0\nBRDA:1,0,0,{}\nBRDA:1,0,1,-\nend_of_record\n"
     _, files = covers(record.format(0, 0) + record.format(1, 2))
     file = files["C:/x/a.c"]
@@ -229,7 +229,7 @@ def test_the_total_of_opencover(what: str) -> None:
     assert (report.format, totals(report)) == ("OpenCover", wanted)
 
 
-def test_a_point_of_opencover_tells_its_line() -> None:
+def test_a_point_of_opencover_reports_its_line() -> None:
     _, files = covers(opencover(module(point(7, 9, 1), point(7, 30, 0))))
     assert [key >> 32 for key in files["C:/x/A.cs"].lines or ()] == [7, 7]
 

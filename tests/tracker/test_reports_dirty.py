@@ -158,7 +158,7 @@ GZIPPED = {
 
 @pytest.mark.parametrize("what", GZIPPED)
 @pytest.mark.parametrize("size", [1 << 30, 3])
-def test_gzip_is_told_by_its_content(what: str, size: int) -> None:
+def test_gzip_is_detected_by_content(what: str, size: int) -> None:
     report, _ = read(GZIPPED[what], at_once=size)
     assert report.totals.tests == 1
     assert report == read(WHOLE)[0]  # the digest, too, is of what was in it
@@ -188,7 +188,7 @@ def test_the_digest_is_of_the_inflated_content() -> None:
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_what_is_too_large_when_inflated_is_told_apart(packed: bool) -> None:
+def test_a_report_that_is_too_large_when_inflated_has_its_own_error(packed: bool) -> None:
     data = WHOLE.encode() + b" " * 1_000_000
     limits = Limits(inflated=len(data))
     assert read(gzip.compress(data) if packed else data, limits)[0].totals.tests == 1

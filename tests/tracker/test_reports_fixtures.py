@@ -75,7 +75,7 @@ def files(folder: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", files("junit"))
-def test_a_junit_report_counts_as_its_manifest_says(name: str) -> None:
+def test_a_junit_report_counts_by_its_manifest(name: str) -> None:
     data = (FIXTURES / "junit" / name).read_bytes()
     if name in BAD:
         line, why = BAD[name]
@@ -102,7 +102,7 @@ def test_the_reruns_of_pytest_are_one_test_each() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(COVERED))
-def test_a_coverage_report_counts_as_its_manifest_says(name: str) -> None:
+def test_a_coverage_report_counts_by_its_manifest(name: str) -> None:
     report, found = covers((FIXTURES / name).read_bytes())
     assert (report.line_covered, report.line_missed, report.branch_covered, report.branch_missed) == COVERED[name]
     assert found

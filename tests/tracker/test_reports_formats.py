@@ -62,7 +62,7 @@ def test_tests_of_one_name_and_two_ids_are_two() -> None:
         assert counted(rows(*ids)) == wanted
 
 
-def test_trx_tells_of_a_failure() -> None:
+def test_the_fields_of_a_trx_failure() -> None:
     inside = """<Output><StdOut>said</StdOut><StdErr>warned</StdErr>
         <ErrorInfo><Message>expected 1</Message><StackTrace>at x</StackTrace></ErrorInfo></Output>"""
     case = only(read(trx(result("Failed", inside=inside)))[1])
@@ -214,7 +214,7 @@ def test_ctrf_counts_its_tests(what: str) -> None:
 
 @pytest.mark.parametrize("indent", [None, 2])
 @pytest.mark.parametrize("size", [1 << 30, 1])
-def test_ctrf_tells_of_a_test(indent: int | None, size: int) -> None:
+def test_the_fields_of_a_ctrf_test(indent: int | None, size: int) -> None:
     test = {
         "name": "é\x00😀", "status": "failed", "duration": 1.6, "suite": ["outer", "inner"], "message": "m",
         "trace": "at x", "stdout": ["one", "two\n"], "stderr": "warned", "extra": {"name": "no", "list": [1, [2]]},
@@ -404,7 +404,7 @@ def test_go_counts(what: str, size: int) -> None:
     assert counts(read(document, at_once=size)[0]) == wanted
 
 
-def test_go_tells_why_a_package_does_not_build() -> None:
+def test_go_reports_why_a_package_does_not_build() -> None:
     assert only(read(GO["a package that did not build"][0])[1]).stack == "x.go:1: no"
     fails = [ran("fail", None, package, FailedBuild="dep") for package in ("p", "q")]
     _, cases = read(go({"ImportPath": "dep", "Action": "build-output", "Output": "y.go:1: no\n"}, *fails))

@@ -90,7 +90,7 @@ def test_a_suite_without_cases_counts_by_its_attributes_or_else_its_error(what: 
     assert counted(document) == wanted
 
 
-def test_the_error_of_a_suite_is_told() -> None:
+def test_the_error_of_a_suite_is_reported() -> None:
     report, cases = read(
         suite('<error type="NoClassDefFound" message="x/Y">at a\nat b</error>', attributes='tests="1"')
     )
@@ -144,7 +144,7 @@ def test_the_last_outcome_counts_where_that_is_requested() -> None:
         assert counts(read(suite(*(case("same", outcome) for outcome in outcomes)), last)[0]) == wanted
 
 
-def test_a_rerun_of_one_test_says_nothing_of_another() -> None:
+def test_a_rerun_of_one_test_does_not_affect_another() -> None:
     others = case("other", FAILED) + case("other") + case("same", RERUN) + case("same")
     assert counted(suite(others)) == (2, 1, 0, 0, 1)
 
@@ -178,7 +178,7 @@ def test_repeated_names_are_found_however_many_cases_there_are() -> None:
     assert report.superseded == set(range(70_000, 70_010))
 
 
-def test_what_is_told_of_a_failed_case_is_kept() -> None:
+def test_the_fields_of_a_failed_case_are_kept() -> None:
     inside = """<failure message="expected 1" type="AssertionError"> at x
 at y </failure><failure message="second"/><system-out>said </system-out><system-out><![CDATA[<more>]]></system-out>
 <system-err>warned</system-err>"""
@@ -188,7 +188,7 @@ at y </failure><failure message="second"/><system-out>said </system-out><system-
     assert (found.out, found.err) == ("said <more>", "warned")
 
 
-def test_the_error_is_told_where_a_failure_stands_too() -> None:
+def test_the_error_is_reported_where_a_failure_stands_too() -> None:
     found = only(read(suite(case("a", "<failure message='f'>f</failure><error message='e'>e</error>")))[1])
     assert (found.failure_message, found.stack) == ("e", "e")
     found = only(read(suite(case("a", "<error message='e'>e</error><failure message='f'>f</failure>")))[1])

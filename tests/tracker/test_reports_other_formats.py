@@ -237,7 +237,7 @@ def test_suites_of_nunit_that_failed_without_cases_are_no_tests() -> None:
     assert counts(read(only_counts)[0]) == (5, 2, 0, 0, 0)
 
 
-def test_xunit_v1_tells_of_a_failure() -> None:
+def test_the_fields_of_an_xunit_v1_failure() -> None:
     ok, no, later = read(XUNIT1)[1]
     assert (ok.class_name, ok.name, ok.out, ok.duration_ms) == ("N.C", "ok", "said", 16)
     assert (no.failure_type, no.failure_message, no.stack) == ("Xunit.Sdk.EqualException", "Assert.Equal()", "at N.C")

@@ -153,7 +153,7 @@ def test_deleting_what_is_gone_does_nothing(project: Project) -> None:
     assert Run.select().count() == 1
 
 
-def test_tests_without_a_run_are_forgotten_but_those_that_somebody_marked(project: Project) -> None:
+def test_tests_without_a_run_are_deleted_except_marked_ones(project: Project) -> None:
     run = written.run(project, {"c.A gone": PASSED, "c.A marked": PASSED, "c.A kept": PASSED})
     written.run(project, {"c.A kept": PASSED})
     flaky.set_triage(project.id, "c.A", "marked", Triage.QUARANTINED, None, 1, NOW)

@@ -74,7 +74,7 @@ def ended(stream: Stream) -> bool:
 # What is told
 
 
-def test_a_run_is_told_with_its_fields_in_their_order(server: Server) -> None:
+def test_a_run_is_reported_with_its_fields_in_their_order(server: Server) -> None:
     stream = listen(server)
     made = post(
         server, "fields ü", ("junit", junit(5, 2, 3)), ("jacoco", COVERAGE), branch="main", commit=SHA, flag="api"
@@ -93,7 +93,7 @@ def test_a_run_is_told_with_its_fields_in_their_order(server: Server) -> None:
     stream.close()
 
 
-def test_what_an_upload_does_not_say_is_null_or_empty(server: Server) -> None:
+def test_missing_facts_of_an_upload_are_null_or_empty(server: Server) -> None:
     stream = listen(server)
     post(server, "bare", ("junit", junit(0, 0, 2)))
     data = next_event(stream)
@@ -103,7 +103,7 @@ def test_what_an_upload_does_not_say_is_null_or_empty(server: Server) -> None:
     stream.close()
 
 
-def test_a_shard_tells_its_run_again_as_it_has_become(server: Server) -> None:
+def test_a_shard_reports_its_run_again_as_it_has_become(server: Server) -> None:
     stream = listen(server)
     first = post(server, "shards", ("junit", junit(2, mark="a")), runKey="k")
     second = post(server, "shards", ("junit", junit(3, 1, mark="b")), runKey="k")
@@ -114,7 +114,7 @@ def test_a_shard_tells_its_run_again_as_it_has_become(server: Server) -> None:
     stream.close()
 
 
-def test_what_is_refused_is_not_told(server: Server) -> None:
+def test_what_is_refused_is_not_reported(server: Server) -> None:
     stream = listen(server)
     assert posted(server, "refused", ("junit", b"<nonsense")).status == 400
     post(server, "taken")
@@ -238,7 +238,7 @@ def test_the_end_of_a_session_ends_its_streams(tracker: Tracker) -> None:
     stream.close()
 
 
-def test_in_closed_mode_nobody_listens_without_an_account(serve: Serve) -> None:
+def test_in_closed_mode_streams_require_an_account(serve: Serve) -> None:
     server = serve(wait=False, tracker={"security": {"open-mode": False}})
     tokens = people(server.data, ["reader"])
     server.start()
@@ -286,7 +286,7 @@ def test_what_was_missed_is_replayed_in_order_to_those_who_may_see_it(past: Trac
 
 
 @pytest.mark.parametrize("last", ["0", "1", "11", "999999999999999999"])
-def test_a_gap_that_cannot_be_filled_is_told_and_what_comes_is_not_missed(past: Tracker, last: str) -> None:
+def test_a_gap_that_cannot_be_filled_is_reported_and_later_events_are_sent(past: Tracker, last: str) -> None:
     stream = listen(past.server, Last_Event_ID=last)
     assert stream.next() == {"event": "reset", "id": "10", "data": "{}"}
     stream.close()
@@ -381,7 +381,7 @@ def test_a_client_that_does_not_read_is_dropped_and_costs_others_nothing(serve: 
     fast.close()
 
 
-def test_runs_that_are_published_out_of_order_are_told_in_the_order_of_their_commits(tmp_path: Path) -> None:
+def test_runs_that_are_published_out_of_order_are_reported_in_the_order_of_their_commits(tmp_path: Path) -> None:
     """Two uploads commit one after the other, and the second one's request may come to its turn first."""
 
     async def tell() -> bytes:

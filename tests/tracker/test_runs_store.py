@@ -195,7 +195,7 @@ def test_retries_are_stored_beside_the_status(bench: Bench) -> None:
     assert rows("SELECT status, flaky, reruns FROM result ORDER BY id") == [(0, 1, 5), (2, 0, 2)]
 
 
-def test_what_only_the_end_of_a_report_tells_of_its_cases_is_stored_so(bench: Bench) -> None:
+def test_facts_at_the_end_of_a_report_are_stored_for_its_cases(bench: Bench) -> None:
     def read(spool: StagedRows) -> None:
         spool.begin()
         for status in (FAILED, PASSED, PASSED):
@@ -338,7 +338,7 @@ def test_ids_are_never_given_twice(bench: Bench) -> None:
 # Coverage of several reports
 
 
-def test_a_report_alone_counts_as_it_says_itself(bench: Bench) -> None:
+def test_a_report_alone_counts_as_it_reports_itself(bench: Bench) -> None:
     run = bench.post(junit("a"), coverage("c", {"A": {1: True, 2: False}}, own=[70, 30, 5, 5])).run
     assert (*line_totals(run), run.branch_covered, run.branch_missed) == (70, 30, 5, 5)
 
@@ -447,7 +447,7 @@ def test_who_posts_first_owns_the_project(bench: Bench) -> None:
     assert Membership.select().count() == 1
 
 
-def test_a_project_of_nobody_has_no_owner(bench: Bench) -> None:
+def test_a_project_created_anonymously_has_no_owner(bench: Bench) -> None:
     bench.post(junit("a"))
     assert Membership.select().count() == 0
 

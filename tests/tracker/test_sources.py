@@ -175,7 +175,7 @@ def test_a_file_that_the_run_does_not_cover_is_not_found(server: Server) -> None
         assert server.get(f"/runs/{run}/coverage?{query}").status in (302, 400), query
 
 
-def test_several_files_of_one_name_are_told_apart_or_not_shown(server: Server) -> None:
+def test_several_files_of_one_name_are_distinguished_or_not_shown(server: Server) -> None:
     run = upload(server, "ambiguous", {"one/com/x/a.py": b"1", "two/com/x/a.py": b"2"})["runId"]
     assert server.get(f"{API}/runs/{run}/coverage?path={quote(path_of(server, run))}").json["source"] is None
 

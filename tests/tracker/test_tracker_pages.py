@@ -229,7 +229,7 @@ def test_without_two_runs_the_page_offers_those_that_the_caller_may_read(server:
     assert server.get(f"/compare?head={hidden.id}").status in (302, 404)
 
 
-def test_runs_of_two_projects_are_not_compared_and_the_page_says_so(server: Server, project: Project) -> None:
+def test_runs_of_two_projects_are_not_compared_and_the_page_reports_it(server: Server, project: Project) -> None:
     own = written.run(project, {"a": PASSED}).id
     other = written.run(written.project("another one"), {"a": PASSED}).id
     answer = server.get(f"/compare?base={own}&head={other}", Accept="text/html")
@@ -248,7 +248,7 @@ def test_what_is_no_page_is_404(server: Server, path: str) -> None:
 # Safety
 
 
-def test_nothing_that_a_report_says_becomes_markup(server: Server, boss: User) -> None:
+def test_no_text_of_a_report_becomes_markup(server: Server, boss: User) -> None:
     project = written.project(EVIL, repo_url=f"https://example.com/{EVIL}")
     run = written.run(
         project, {f"{EVIL.replace(' ', '')} {EVIL.replace(' ', '')}": FAILED}, branch=EVIL, flag=EVIL, commit_sha=EVIL,
@@ -430,7 +430,7 @@ def test_a_member_is_removed_from_the_project_of_the_path_alone(server: Server, 
     assert members(other) == {"his": "OWNER"}
 
 
-def test_a_project_keeps_an_owner_unless_an_admin_says_otherwise(server: Server, project: Project, boss: User) -> None:
+def test_only_an_admin_can_remove_the_last_owner(server: Server, project: Project, boss: User) -> None:
     owner = written.user("last")
     written.member(project, owner, "OWNER")
     settings, add = f"/projects/{project.id}/settings", f"/projects/{project.id}/members"

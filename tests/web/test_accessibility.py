@@ -81,7 +81,7 @@ def test_the_focus_is_never_below_the_header(server: Server, chromium: Browser, 
             assert not page.evaluate(covered), page.evaluate("document.activeElement.outerHTML")
 
 
-def test_without_the_server_the_pages_say_so_and_offer_no_action(server: Server, chromium: Browser) -> None:
+def test_without_the_server_the_pages_report_it_and_offer_no_action(server: Server, chromium: Browser) -> None:
     paths = ["/", "/processes", "/processes/web", "/history", "/projects/1", "/runs/2", "/compare?base=1&head=2"]
     assert without_the_server(server, chromium, paths) == {}
 

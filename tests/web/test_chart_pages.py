@@ -117,7 +117,7 @@ def test_the_list_is_filtered_by_namespace_state_and_name(server: Server, space:
     assert "No release in the namespace nowhere" in page(server, "/releases?namespace=nowhere").words
 
 
-def test_a_release_shows_all_that_rest_tells(server: Server, space: str) -> None:
+def test_a_release_shows_all_that_rest_reports(server: Server, space: str) -> None:
     one = f"/releases/{space}/wall"
     overview = page(server, one).words
     assert all(word in overview for word in ("deployed", "tint-0.1.0", "wall-map", "1 of 1 ready", "painted red"))
@@ -144,15 +144,15 @@ def test_two_revisions_are_compared(server: Server, space: str) -> None:
     [("/releases/default/nobody", 404), ("/releases/default/UPPER", 400), ("/releases/default/x?show=odd", 400),
      ("/repositories/nobody", 404), ("/repositories/paint/nobody", 404)],
 )  # fmt: skip
-def test_what_there_is_not_is_a_page_that_says_so(server: Server, path: str, status: int) -> None:
+def test_a_missing_object_is_a_page_with_that_message(server: Server, path: str, status: int) -> None:
     assert page(server, path, status).words
 
 
-def test_a_revision_that_there_is_not_is_not_found(server: Server, space: str) -> None:
+def test_a_revision_that_is_missing_is_not_found(server: Server, space: str) -> None:
     assert "has no revision 99" in page(server, f"/releases/{space}/wall?show=manifest&of=99", 404).words
 
 
-def test_a_chart_shows_its_versions_and_what_it_says(server: Server) -> None:
+def test_a_chart_shows_its_versions_and_texts(server: Server) -> None:
     found = page(server, "/repositories/paint/tint?show=values").words
     assert "colour: green" in found
     assert all(version in found for version in ("0.2.0", "0.1.0"))
@@ -243,7 +243,7 @@ def test_a_preview_changes_nothing(server: Server, space: str) -> None:
     assert page(server, f"{one}?show=history").words.count("Upgrade complete") == 1
 
 
-def test_a_failure_says_what_helm_says(server: Server, space: str) -> None:
+def test_a_failure_shows_the_message_of_helm(server: Server, space: str) -> None:
     answer = send(server, "/releases/new", chartRef="paint/tint", releaseName="wall", namespace=space)
     assert answer.status == 409
     assert "in use" in words(answer)
@@ -291,7 +291,7 @@ def test_repositories_are_found_with_their_charts_and_the_fault_of_an_index(serv
     assert send(server, "/repositories/other", verb="remove").status == 303
 
 
-def test_a_switched_off_interceptor_asks_for_no_key(serve: Serve, cluster: Cluster, space: str) -> None:
+def test_a_disabled_interceptor_requires_no_key(serve: Serve, cluster: Cluster, space: str) -> None:
     server = serve(
         svc={"rest": {"access-interceptor": {"enabled": False}}, "kube": {"kubeconfig": str(cluster.kubeconfig)}}
     )
@@ -342,7 +342,7 @@ def test_a_search_ends_when_the_client_leaves(server: Server, shop: Web) -> None
 # Without a cluster, without helm, read only
 
 
-def test_without_a_cluster_the_page_says_what_to_do(serve: Serve) -> None:
+def test_without_a_cluster_the_page_reports_what_to_do(serve: Serve) -> None:
     home = {"HOME": "/nonexistent", "KUBECONFIG": ""}
     server = serve(environ=home)
     assert "kubeconfig:" in page(server, "/releases").words
@@ -351,7 +351,7 @@ def test_without_a_cluster_the_page_says_what_to_do(serve: Serve) -> None:
     assert "No repository yet" in page(server, "/repositories").words
 
 
-def test_read_only_hides_the_forms_and_says_how_to_switch(serve: Serve, cluster: Cluster, space: str) -> None:
+def test_read_only_hides_the_forms_and_reports_how_to_switch(serve: Serve, cluster: Cluster, space: str) -> None:
     server = serve(svc={"kube": {"kubeconfig": str(cluster.kubeconfig)}, "helm": {"binary": "/nonexistent/helm"}})
     for path in ("/releases/new", f"/releases/{space}/wall?show=change", "/repositories"):
         found = page(server, path)
@@ -362,7 +362,9 @@ def test_read_only_hides_the_forms_and_says_how_to_switch(serve: Serve, cluster:
     assert send(server, f"/releases/{space}/wall", verb="uninstall").status == 403
 
 
-def test_a_cluster_that_does_not_answer_is_told_and_does_not_delay_the_overview(serve: Serve, cluster: Cluster) -> None:
+def test_a_cluster_that_does_not_answer_is_reported_and_does_not_delay_the_overview(
+    serve: Serve, cluster: Cluster
+) -> None:
     server = serve(svc={"kube": {"kubeconfig": str(cluster.dead_config())}})
     assert "The cluster does not answer" in page(server, "/releases").words
     assert "The cluster does not answer" in wait_for(lambda: page(server, "/").words)
@@ -395,7 +397,7 @@ def test_who_may_read_one_namespace_is_shown_that(serve: Serve, cluster: Cluster
 # In a browser
 
 
-def test_the_pages_are_good_for_everybody(server: Server, chromium: Browser, paths: list[str], space: str) -> None:
+def test_the_pages_are_accessible(server: Server, chromium: Browser, paths: list[str], space: str) -> None:
     faults = {}
     without = ["/releases?namespace=nowhere",
                f"/releases?namespace={space}&q=none&state=odd", "/repositories?q=nothing",
@@ -409,7 +411,9 @@ def test_the_pages_are_good_for_everybody(server: Server, chromium: Browser, pat
     assert faults == {}
 
 
-def test_without_the_server_the_pages_say_so_and_offer_no_action(server: Server, chromium: Browser, space: str) -> None:
+def test_without_the_server_the_pages_report_it_and_offer_no_action(
+    server: Server, chromium: Browser, space: str
+) -> None:
     paths = ["/releases", "/releases/new", f"/releases/{space}/wall", f"/releases/{space}/wall?show=change",
              "/repositories", "/repositories/paint"]  # fmt: skip
     assert without_the_server(server, chromium, paths) == {}

@@ -63,7 +63,7 @@ def server(result: tuple[Path, str]) -> Iterator[Server]:
         yield one
 
 
-def test_it_says_what_to_look_at(result: tuple[Path, str]) -> None:
+def test_it_reports_what_to_look_at(result: tuple[Path, str]) -> None:
     assert "http://127.0.0.1:8080/projects" in result[1]
 
 

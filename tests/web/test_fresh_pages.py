@@ -59,7 +59,7 @@ def live(page: Any, path: str) -> None:
 # What is kept changes with what it is made of
 
 
-def test_a_row_of_a_process_tells_each_change_at_once(server: Server) -> None:
+def test_a_row_of_a_process_reports_each_change_at_once(server: Server) -> None:
     assert "Start<span" in server.get("/processes").text.partition("web</a>")[2].partition("</tr>")[0]
     server.do("start", "web")
     pid = server.info("web")["pid"]
@@ -75,7 +75,7 @@ def test_a_row_of_a_process_tells_each_change_at_once(server: Server) -> None:
     assert "/tracker" not in server.get("/processes").text
 
 
-def test_the_board_tells_each_change_at_once(server: Server) -> None:
+def test_the_board_reports_each_change_at_once(server: Server) -> None:
     def row(path: str = "/projects") -> str:
         return server.get(path).text.partition(">bank</a>")[2].partition("</tr>")[0]
 
@@ -216,7 +216,7 @@ def test_a_button_that_others_took_away_leaves_the_focus_in_its_row(server: Serv
         assert one.evaluate("document.activeElement.textContent") == "web"  # its link, which does nothing by mistake
 
 
-def test_a_page_that_is_refused_for_a_while_says_so(server: Server, chromium: Browser) -> None:
+def test_a_page_that_is_refused_for_a_while_reports_it(server: Server, chromium: Browser) -> None:
     with chromium.page(address(server), allow=("503", "Failed to load")) as one:
         live(one, "/processes")
         one.route("**/processes", lambda route: route.fulfill(status=503), times=1)
@@ -247,7 +247,7 @@ def test_on_a_phone_a_process_is_started_without_scrolling_aside(server: Server,
         )
 
 
-def test_a_stream_that_was_refused_is_asked_for_again(tmp_path: Path, chromium: Browser) -> None:
+def test_a_stream_that_was_refused_is_requested_again(tmp_path: Path, chromium: Browser) -> None:
     with running_server(tmp_path, server={"max-streams": 1}) as small:
         base, taken = address(small), small.stream("/tracker/api/v1/events")
         with chromium.page(base, allow=("503", "Failed to load")) as one:

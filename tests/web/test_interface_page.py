@@ -111,7 +111,7 @@ def test_it_has_no_fault_of_accessibility(chromium: Browser, server: Server, sch
         assert findings(tab) == []
 
 
-def test_in_closed_mode_it_asks_for_an_account(chromium: Browser, tmp_path: Path) -> None:
+def test_in_closed_mode_it_requires_an_account(chromium: Browser, tmp_path: Path) -> None:
     with running_server(tmp_path, tracker=CLOSED) as server:
         refused = server.get("/swagger-ui.html")
         assert (refused.status, refused.headers["Location"]) == (302, "/login?next=%2Fswagger-ui.html")

@@ -80,7 +80,7 @@ def test_a_new_user_keeps_name_and_role(admin: people.Browser) -> None:
     assert "qwxz" not in answer.text
 
 
-def test_an_account_that_cannot_go_says_why_on_the_page(admin: people.Browser) -> None:
+def test_the_page_shows_why_an_account_cannot_be_deleted(admin: people.Browser) -> None:
     users = admin.get("/users").text
     assert "jo" not in re.findall(r'<th scope="row">([a-z]+)', users)
     answer = admin.send("/users/1/role", "/users", role="USER")
@@ -97,7 +97,7 @@ def test_settings_keep_what_was_typed(admin: people.Browser) -> None:
     assert shown(admin.get("/projects/1/settings"), "base_branch") == ""
 
 
-def test_a_member_that_there_is_not_stays_in_the_field(admin: people.Browser) -> None:
+def test_a_member_that_is_missing_stays_in_the_field(admin: people.Browser) -> None:
     answer = admin.send("/projects/1/members", "/projects/1/settings", username="nobody", role="OWNER")
     assert "nobody" in why(answer, 400)
     assert shown(answer, "username") == "nobody"

@@ -85,17 +85,17 @@ def test_a_browsers_form_needs_our_token(server: Server) -> None:
 
 
 @pytest.mark.parametrize(("form", "status"), [(b"verb=shout", 400), (b"", 400)])
-def test_a_verb_that_there_is_not_is_refused(server: Server, form: bytes, status: int) -> None:
+def test_a_verb_that_is_missing_is_refused(server: Server, form: bytes, status: int) -> None:
     answer = server.post("/processes/db", form, Content_Type=FORM)
     assert answer.status == status
     assert "start, stop, restart, pause or resume" in answer.text
 
 
-def test_a_process_that_there_is_not_has_no_page(server: Server) -> None:
+def test_a_process_that_is_missing_has_no_page(server: Server) -> None:
     assert server.get("/processes/nobody").status == 404
 
 
-def test_a_start_that_fails_says_why(server: Server) -> None:
+def test_a_start_that_fails_reports_why(server: Server) -> None:
     answer = server.post("/processes/broken", b"verb=start", Content_Type=FORM)
     assert answer.status == 500
     assert "No such file" in Text(answer.text).words
@@ -146,7 +146,7 @@ def test_a_page_is_small(server: Server) -> None:
 # In a browser
 
 
-def test_the_pages_are_good_for_everybody(server: Server, chromium: Browser) -> None:
+def test_the_pages_are_accessible(server: Server, chromium: Browser) -> None:
     faults = {}
     with chromium.page(address(server), allow=("Failed to load",)) as one:
         for path in [*PAGES, "/processes?q=nothing&status=odd", "/processes/nobody", "/history?process=gone"]:
@@ -179,7 +179,7 @@ def test_a_process_is_started_and_its_log_watched(server: Server, chromium: Brow
         assert server.status("web") == "stopped"
 
 
-def test_a_log_without_a_line_says_so(serve: Serve, chromium: Browser, tmp_path: Path) -> None:
+def test_a_log_without_a_line_reports_it(serve: Serve, chromium: Browser, tmp_path: Path) -> None:
     quiet = {"command": "sleep 1000", "auto-start": True, "stdout-logfile": str(tmp_path / "quiet.log")}
     server = serve({"quiet": quiet})
     server.until("quiet", "running")
@@ -211,7 +211,7 @@ def test_what_others_do_shows_without_a_reload(server: Server, chromium: Browser
         one.get_by_role("button", name="Start db").wait_for()
 
 
-def test_a_page_tells_that_the_server_is_gone_and_catches_up(serve: Serve, chromium: Browser, tmp_path: Path) -> None:
+def test_a_page_reports_that_the_server_is_gone_and_catches_up(serve: Serve, chromium: Browser, tmp_path: Path) -> None:
     server = serve({"db": {"command": "sleep 1000"}}, supervisor={"on-exit": "leave"})
     with chromium.page(address(server), allow=("ERR_", "Failed to load")) as one:
         one.goto("/processes")
@@ -224,7 +224,7 @@ def test_a_page_tells_that_the_server_is_gone_and_catches_up(serve: Serve, chrom
         one.locator("#live[data-is=on]").wait_for()
 
 
-def test_a_page_tells_that_the_server_does_not_answer_though_its_connections_stay(
+def test_a_page_reports_that_the_server_does_not_answer_though_its_connections_stay(
     serve: Serve, chromium: Browser
 ) -> None:
     server = serve({"db": {"command": "sleep 1000"}})
@@ -313,7 +313,7 @@ def test_a_log_follows_again_when_the_stream_was_refused(serve: Serve, chromium:
         one.locator("#log-count", has_text="lines").wait_for()
 
 
-def test_the_picture_of_a_process_shows_what_its_table_says(server: Server) -> None:
+def test_the_plot_of_a_process_shows_the_values_of_its_table(server: Server) -> None:
     for _ in range(5):
         server.do("start", "db")
         server.do("stop", "db")

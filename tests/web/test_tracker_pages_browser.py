@@ -74,7 +74,7 @@ def place_of(server: Server, path: str) -> str:
     return found[0]
 
 
-def test_the_pages_are_good_for_everybody(server: Server, chromium: Browser, session: str) -> None:
+def test_the_pages_are_accessible(server: Server, chromium: Browser, session: str) -> None:
     faults = {}
     with chromium.page(address(server), allow=("Failed to load",)) as one:
         enter(one, server, session)
@@ -149,7 +149,7 @@ def test_a_script_address_is_no_link(server: Server, chromium: Browser) -> None:
         assert one.locator("a[href^='javascript']").count() == 0
 
 
-def test_a_picture_says_in_words_what_the_table_says_too(server: Server, chromium: Browser) -> None:
+def test_a_picture_has_the_values_of_its_table_as_text(server: Server, chromium: Browser) -> None:
     with chromium.page(address(server)) as one:
         one.goto("/projects/1")
         picture = one.get_by_role("img", name=re.compile("Tests of the last"))
@@ -191,7 +191,7 @@ def test_log_in_make_a_token_and_see_what_it_posts_without_a_reload(server: Serv
         assert token not in one.content()
 
 
-def test_a_wrong_password_is_told_in_the_form(server: Server, chromium: Browser) -> None:
+def test_a_wrong_password_is_reported_in_the_form(server: Server, chromium: Browser) -> None:
     with chromium.page(address(server), allow=("401",)) as one:
         one.goto("/login")
         one.get_by_label("User name").fill("admin")
@@ -210,7 +210,7 @@ def test_a_run_of_many_uploads_grows_on_its_open_page(server: Server, chromium: 
         one.locator("summary", has_text=FORGED).wait_for()
 
 
-def test_an_empty_house_says_what_to_do(serve: Serve, chromium: Browser) -> None:
+def test_an_empty_server_reports_what_to_do(serve: Serve, chromium: Browser) -> None:
     server = serve({})
     with chromium.page(address(server)) as one:
         one.goto("/projects")
@@ -260,7 +260,7 @@ def test_a_test_is_quarantined_and_a_run_deleted_by_forms(server: Server, chromi
         one.get_by_text("No runs yet").wait_for()
 
 
-def test_a_page_tells_that_the_server_is_gone_and_shows_what_was_missed(
+def test_a_page_reports_that_the_server_is_gone_and_shows_what_was_missed(
     serve: Serve, chromium: Browser, tmp_path: Path
 ) -> None:
     server = serve({})
