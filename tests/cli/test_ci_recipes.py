@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 from conftest import ROOT, Serve, Server
-from hearing import junit
+from run_streams import junit
 from talk import running_server
 from uploading import Done, upload
 

@@ -23,7 +23,7 @@ from typing import Any
 
 import pytest
 from conftest import ROOT, Serve, Server
-from hearing import COVERAGE, NOW, junit, listen, next_event, people, store
+from run_streams import COVERAGE, NOW, junit, listen, next_event, people, store
 from talk import running_server
 from uploading import Done, upload
 

@@ -11,7 +11,7 @@ import threading
 from pathlib import Path
 
 from conftest import wait_for
-from hearing import junit, post
+from run_streams import junit, post
 from talk import running_server
 from trouble import API, SLEEPER, descriptors, memory, no_trace
 

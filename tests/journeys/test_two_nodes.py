@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 from conftest import DATABASES, ROOT, Server, Stream, free_port, wait_for
-from hearing import RUNS, junit, listen, next_event, post, posted
 from needs import need
 from people import Browser, bearer, cookie, log_in, session_of, token_of
 from postgresql import PASSWORD, Postgresql, ask
+from run_streams import RUNS, junit, listen, next_event, post, posted
 
 from models.supervision import events, shared_events
 

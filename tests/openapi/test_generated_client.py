@@ -1,4 +1,4 @@
-"""A client that is made from the OpenAPI document, by a generator of the world, works against a live server."""
+"""A client generated from the OpenAPI document works with a running server."""
 
 from __future__ import annotations
 

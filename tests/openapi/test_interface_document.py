@@ -1,4 +1,4 @@
-"""The OpenAPI document: whole, true to the routes, and one that validators and generators take."""
+"""The OpenAPI document: complete, consistent with the routes, and accepted by validators and generators."""
 
 from __future__ import annotations
 

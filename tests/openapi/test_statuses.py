@@ -1,4 +1,4 @@
-"""What the document says that any request may meet, every operation meets; and the other statuses, one by one."""
+"""Every operation returns the documented common error statuses, and its own statuses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the gate says of a run, and of which run it takes for the baseline."""
+"""The verdict of the quality gate on a run, and the choice of the baseline."""
 
 from __future__ import annotations
 

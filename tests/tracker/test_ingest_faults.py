@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 from conftest import Answer, Serve, Server, wait_for
-from hearing import listen, next_event
 from needs import MOUNTING
 from posting import FORM, INGEST, cases, form, jacoco, left, post, rows, send, stored
+from run_streams import listen, next_event
 from talk import problem, running_server
 
 JUNIT = ("junit", cases(passed=1))

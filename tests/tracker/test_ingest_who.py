@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 import pytest
 from attrs import frozen
 from conftest import Answer, Server, wait_for
-from hearing import NOW, people, store
 from posting import FORM, INGEST, cases, form, left, post, rows, stored
+from run_streams import NOW, people, store
 from talk import answered, connect, problem, running_server
 
 from models.accounts import accounts, permissions

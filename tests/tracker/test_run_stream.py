@@ -1,4 +1,4 @@
-"""The tracker's stream: what a `run` says, who gets it, what is replayed, and who is dropped."""
+"""The tracker's stream: contents of `run` events, receivers, replay and dropped clients."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any, cast
 import pytest
 from attrs import frozen
 from conftest import Serve, Server, Stream, wait_for
-from hearing import COVERAGE, NOW, RUN_EVENT, RUNS, commits, junit, listen, next_event, people, post, posted, store
+from run_streams import COVERAGE, NOW, RUN_EVENT, RUNS, commits, junit, listen, next_event, people, post, posted, store
 from streampairs import pair
 from talk import WHEN, problem, running_server
 

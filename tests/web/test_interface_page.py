@@ -1,4 +1,4 @@
-"""The page of the API: made of the OpenAPI document, readable without script, and able to send every operation."""
+"""The API page: generated from the OpenAPI document, readable without JavaScript, with a form for each operation."""
 
 from __future__ import annotations
 

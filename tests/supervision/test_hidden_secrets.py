@@ -1,4 +1,4 @@
-"""What the supervisor says of a command or a probe that fails has no secret in it, and is said once."""
+"""Messages about a failed command or probe contain no secret, and are logged once."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What others tell that nobody expects: stored releases, manifests, values, repositories and registries. None of it is
-a fault of ours, stops the process, or keeps others from their answers.
+"""Malformed data of other programs: stored releases, manifests, values, repositories and registries. It causes no
+internal error, does not stop the process and does not delay other callers.
 """
 
 from __future__ import annotations

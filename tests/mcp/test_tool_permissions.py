@@ -1,4 +1,4 @@
-"""Who sees which tools, and whom the tool server lets in."""
+"""Permissions of the tool server: the callers that it admits and the tools that they see."""
 
 from __future__ import annotations
 

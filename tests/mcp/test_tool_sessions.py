@@ -1,4 +1,4 @@
-"""Sessions of agents: how many there may be, how they end, and what ends with them."""
+"""Sessions of agents: their limit, their end, and the calls that end with them."""
 
 from __future__ import annotations
 

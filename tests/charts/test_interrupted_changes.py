@@ -1,4 +1,4 @@
-"""A change that helm leaves half done, against a real API server with both helms: the next upgrade is taken."""
+"""Interrupted changes of releases, on a real API server with both versions of helm: the next upgrade is accepted."""
 
 from __future__ import annotations
 

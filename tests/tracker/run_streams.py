@@ -1,4 +1,4 @@
-"""What the tests of the run stream and of uploads share: people, reports, and how they are posted."""
+"""Helpers for tests of the run stream and of uploads: accounts, reports, posting and listening."""
 
 from __future__ import annotations
 
