@@ -30,6 +30,17 @@ _UNIFIED = re.compile(rb"^(?:diff |--- |\+\+\+ |Index: |Binary files |Only in )"
 Ranges = list[tuple[int, int]]
 FileState = Literal["MEASURED", "NOT_COVERABLE", "NO_LINE_DATA"]
 
+_GIT_HEADER = re.compile(rb'diff --git "?([a-z0-9]/)?')
+_PREFIXES: Mapping[bytes, tuple[bytes, ...]] = {
+    b"a/": (b"b/",),
+    b"b/": (b"a/",),
+    b"c/": (b"i/", b"w/"),
+    b"i/": (b"w/", b"c/"),
+    b"o/": (b"w/",),
+    b"w/": (b"i/", b"c/", b"o/"),
+    b"1/": (b"2/",),
+}
+"""The prefix of a new path by that of the old one. Those beyond `a/` and `b/` are of `diff.mnemonicPrefix`."""
 _HUNK = re.compile(rb"^@@ -\d+(?:,(\d+))? \+(\d+)(?:,(\d+))? @@")
 _ESCAPE = re.compile(rb'\\([0-7]{3}|[abtnvfr"\\])')
 _ESCAPED = {b"a": b"\a", b"b": b"\b", b"t": b"\t", b"n": b"\n", b"v": b"\v", b"f": b"\f", b"r": b"\r"}
@@ -89,6 +100,7 @@ def read_diff(data: bytes) -> Diff:
     """A unified diff, or `{"base","head","files":{PATH:[[FIRST,LAST]]}}`. Raises `Invalid`."""
     if len(data) > MAX_DIFF_BYTES:
         return Diff({}, problem=TOO_LARGE)
+    data = _utf8(data)
     if data.lstrip()[:1] == b"{":
         diff = _from_json(data)
     elif not data.strip() or _UNIFIED.search(data):
@@ -98,6 +110,14 @@ def read_diff(data: bytes) -> Diff:
     if len(diff.files) > MAX_DIFF_FILES or sum(map(len, diff.files.values())) > MAX_DIFF_RANGES:
         return Diff({}, diff.base, diff.head, problem=TOO_LARGE)
     return diff
+
+
+def _utf8(data: bytes) -> bytes:
+    """A text in UTF-8 without a byte order mark. PowerShell writes UTF-16."""
+    for mark, encoding in ((b"\xff\xfe", "utf-16-le"), (b"\xfe\xff", "utf-16-be")):
+        if data.startswith(mark):
+            return data[2:].decode(encoding, "replace").encode("utf-8", "replace")
+    return data.removeprefix(b"\xef\xbb\xbf")
 
 
 def _from_json(data: bytes) -> Diff:
@@ -122,6 +142,7 @@ def _ranges(values: Any) -> Ranges:
 def _from_unified(data: bytes) -> dict[str, Ranges]:
     files: dict[str, Ranges] = {}
     path: str | None = None
+    prefixes: tuple[bytes, ...] = (b"b/",)
     old = new = line = 0
     for text in data.split(b"\n"):
         if old > 0 or new > 0:  # within a hunk, a line may begin like a header
@@ -131,8 +152,10 @@ def _from_unified(data: bytes) -> dict[str, Ranges]:
             old -= kind not in (b"+", b"\\")
             new -= kind not in (b"-", b"\\")
             line += kind not in (b"-", b"\\")
+        elif match := _GIT_HEADER.match(text):
+            prefixes = _PREFIXES.get(match[1] or b"", ())  # none with `diff.noprefix`
         elif text.startswith(b"+++ "):
-            path = _path(text[4:])
+            path = _path(text[4:], prefixes)
         elif (hunk := _HUNK.match(text)) and path is not None:
             old, line, new = int(hunk[1] or 1), int(hunk[2]), int(hunk[3] or 1)
     return {path: ranges for path, ranges in files.items() if path}
@@ -145,14 +168,19 @@ def _extend(ranges: Ranges, line: int) -> None:
         ranges.append((line, line))
 
 
-def _path(name: bytes) -> str | None:
+def _path(name: bytes, prefixes: tuple[bytes, ...]) -> str | None:
     """The path of a `+++` line; None for a deleted file."""
     name = name.rstrip(b"\r").partition(b"\t")[0]
     if name == b"/dev/null":
         return None
-    if name.startswith(b'"') and name.endswith(b'"'):
-        name = _ESCAPE.sub(_unescape, name[1:-1])
-    return name.removeprefix(b"b/").decode("utf-8", "replace")
+    path = _unquoted(name)
+    return (path[2:] if path.startswith(prefixes) else path).decode("utf-8", "replace")
+
+
+def _unquoted(name: bytes) -> bytes:
+    """A path as git writes it: in quotes and with escapes where it has special characters."""
+    is_quoted = len(name) > 1 and name.startswith(b'"') and name.endswith(b'"')
+    return _ESCAPE.sub(_unescape, name[1:-1]) if is_quoted else name
 
 
 def _unescape(match: re.Match[bytes]) -> bytes:
@@ -161,8 +189,13 @@ def _unescape(match: re.Match[bytes]) -> bytes:
 
 
 def read_paths(listing: bytes) -> list[str]:
-    """The files of a repository, one a line. Raises `TooLarge`, because a part of them would match wrongly."""
-    paths = listing.decode("utf-8", "replace").splitlines()
+    """The files of a repository: one a line, or with a NUL behind each (`git ls-files -z`).
+
+    Raises `TooLarge`, because a part of them would match wrongly.
+    """
+    text = _utf8(listing)
+    lines = text.split(b"\0") if b"\0" in text else [_unquoted(line.rstrip(b"\r")) for line in text.split(b"\n")]
+    paths = [line.decode("utf-8", "replace") for line in lines if line]
     if len(paths) > MAX_PATHS or len(listing) > MAX_PATHS_BYTES:
         raise TooLarge(f"it has more than {MAX_PATHS} lines or {MAX_PATHS_BYTES} bytes")
     return paths

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from talk import problem
 
 from models.errors import Invalid
 from models.tracker import patch
-from models.tracker.patch import Matcher, read_diff
+from models.tracker.patch import Matcher, read_diff, read_paths
 
 pytest_plugins = ["shared_server"]
 
@@ -57,7 +58,45 @@ QUOTED = '--- a/x\n+++ "b/\\303\\244 \\"q\\".py"\n@@ -0,0 +1 @@\n+a\n\\ No newli
     ids=["empty", "no context", "context", "like a header", "deleted", "CRLF", "quoted", "spaces", "ranges"],
 )  # fmt: skip
 def test_the_changed_lines_of_a_diff(text: str, files: dict[str, Any]) -> None:
-    assert read_diff(text.encode()).files == files
+    marked = codecs.BOM_UTF8 + text.encode(), codecs.BOM_UTF16_LE + text.encode("utf-16-le")
+    for data in (text.encode(), *marked):
+        assert read_diff(data).files == files
+
+
+HUNK = "@@ -1 +1 @@\n-a\n+b\n"
+
+
+@pytest.mark.parametrize(
+    ("head", "path"),
+    [
+        ("diff --git a/b/x.py b/b/x.py\n--- a/b/x.py\n+++ b/b/x.py\n", "b/x.py"),
+        ("diff --git a/x y/b.py b/x y/b.py\n--- a/x y/b.py\t\n+++ b/x y/b.py\t\n", "x y/b.py"),
+        ("diff --git i/x.py w/x.py\n--- i/x.py\n+++ w/x.py\n", "x.py"),
+        ("diff --git c/x.py i/x.py\n--- /dev/null\n+++ i/x.py\n", "x.py"),
+        ("diff --git b/x.py b/x.py\n--- b/x.py\n+++ b/x.py\n", "b/x.py"),
+        ("diff --git src/x.py src/x.py\n--- src/x.py\n+++ src/x.py\n", "src/x.py"),
+        ("diff --git w/x.py w/x.py\n--- w/x.py\n+++ w/x.py\n", "w/x.py"),
+        ('diff --git "a/\\303\\274.py" "b/\\303\\274.py"\n--- a/x\n+++ "b/\\303\\274.py"\n', "ü.py"),
+        ("rename from x.py\nrename to y.py\n--- a/x.py\n+++ b/y.py\n", "y.py"),
+        ("diff -u old/x.py new/x.py\n--- old/x.py\t2026-01-01\n+++ new/x.py\t2026-01-02\n", "new/x.py"),
+    ],
+)
+def test_the_path_of_a_changed_file_is_without_the_prefixes_of_git(head: str, path: str) -> None:
+    assert read_diff((head + HUNK).encode()).files == {path: [(1, 1)]}
+
+
+@pytest.mark.parametrize(
+    "listing",
+    [
+        'src/a b.py\nä "q".py\n'.encode(),
+        b'src/a b.py\r\n"\\303\\244 \\"q\\".py"\r\n',
+        'src/a b.py\0ä "q".py\0'.encode(),
+        codecs.BOM_UTF16_LE + 'src/a b.py\r\nä "q".py\r\n'.encode("utf-16-le"),
+    ],
+    ids=["plain", "quoted by git ls-files", "git ls-files -z", "PowerShell"],
+)
+def test_the_files_of_a_repository_as_git_lists_them(listing: bytes) -> None:
+    assert read_paths(listing) == ["src/a b.py", 'ä "q".py']
 
 
 @pytest.mark.parametrize(
