@@ -24,7 +24,8 @@ def changed_lines(base_branch: str, environ: Mapping[str, str]) -> tuple[str, st
     """The parts `diff` and `paths` of the work tree in the current folder. Raises `NoDiff`."""
     head = _git("rev-parse", "HEAD").decode().strip()
     base = _base(base_branch, environ)
-    files = ranges_of(_git("-c", "core.quotePath=false", "diff", "-U0", "--no-ext-diff", "--no-renames", "--no-color",
+    files = ranges_of(_git("-c", "core.quotePath=false", "-c", "diff.relative=false", "diff", "-U0",
+                           "--inter-hunk-context=0", "--no-ext-diff", "--no-textconv", "--no-renames", "--no-color",
                            "--src-prefix=a/", "--dst-prefix=b/", base, "HEAD"))  # fmt: skip
     return json.dumps({"base": base, "head": head, "files": files}), repository_paths()
 

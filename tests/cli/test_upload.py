@@ -593,6 +593,27 @@ def test_the_changed_lines_are_sent_as_ranges(repository: Path) -> None:
     assert b"three" not in fake.bodies[0][1]
 
 
+def test_the_ranges_do_not_depend_on_the_settings_of_git(repository: Path) -> None:
+    (repository / ".gitattributes").write_text("*.py diff=doubled\n")
+    (repository / "sub").mkdir()
+    file = repository / "sub" / "f.py"
+    file.write_text("1\n2\n3\n4\n5\n")
+    git(repository, "add", ".gitattributes", "sub")
+    git(repository, "commit", "-qm", "before")
+    git(repository, "branch", "before")
+    file.write_text("one\n2\n3\nfour\n5\n")
+    git(repository, "commit", "-qam", "after")
+    settings = {"diff.interHunkContext": "9", "diff.relative": "true", "diff.doubled.textconv": "sed p",
+                "diff.noprefix": "true", "diff.context": "5", "color.ui": "always"}  # fmt: skip
+    for name, value in settings.items():
+        git(repository, "config", name, value)
+    with Fake() as fake:
+        assert (
+            upload(repository, fake.url, "--project", "p", *JUNIT, "--base-branch", "before", environ=GIT).stderr == ""
+        )
+    assert json.loads(sent_part(fake.bodies[0][1], "diff") or b"")["files"] == {"sub/f.py": [[1, 1], [4, 4]]}
+
+
 def test_the_files_of_the_repository_are_sent_with_coverage_without_a_base_too(repository: Path) -> None:
     (repository / "cover.xml").write_text("<report name='r'/>")
     with Fake() as fake:

@@ -426,6 +426,11 @@ def test_a_known_format_without_a_test_or_a_line_is_read(format: str) -> None:
     assert (report.format, is_empty(report)) == (format, True)
 
 
+@pytest.mark.parametrize("document", ["TN:\n", "TN:a test\nend_of_record\n"])
+def test_a_tracefile_without_a_file_is_read(document: str) -> None:
+    assert is_empty(covers(document)[0])
+
+
 UNKNOWN_TESTS = {
     "another <testsuite>": "<testsuite><step name='a'/></testsuite>",
     "another <assembly>": "<assembly xmlns='http://maven.apache.org/ASSEMBLY/2.0.0'><id>bin</id></assembly>",

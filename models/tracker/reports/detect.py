@@ -119,7 +119,7 @@ COVERAGE = (
     Format("Cobertura", _is_cobertura, Cobertura),
     Format("OpenCover", _root("CoverageSession"), OpenCover),
     Format("Go cover profile", _text(rb"\A\s*mode:[ \t]*(?:set|count|atomic)\b"), GoCover),
-    Format("LCOV", _text(rb"\A(?!\s*[<{\[]).*?^[ \t]*SF:"), Lcov),
+    Format("LCOV", _text(rb"\A(?:\s*TN:|(?!\s*[<{\[]).*?^[ \t]*SF:)"), Lcov),
     Format("Codecov JSON", _text(rb'\A\s*\{.*"coverage"\s*:\s*\{'), Codecov),
     Format("coverage.py JSON", _text(rb'\A\s*\{.*"(?:files|totals)"\s*:\s*\{'), CoveragePy),
 )
