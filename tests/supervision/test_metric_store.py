@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import threading
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -72,13 +73,15 @@ class Server:
             fleet, FixedMeter(self.clock), self.clock, lambda: Metrics(keep=Seconds(self.keep * MINUTE))
         )
 
-    async def run(self, minutes: int, each: Callable[[int], None] = lambda _: None) -> None:
-        """Samples once a minute; `each` is called with the number of each minute that has passed."""
+    async def run(
+        self, minutes: int, each: Callable[[int], None] = lambda _: None, *, waits: Callable[[], bool] = lambda: True
+    ) -> None:
+        """Samples once a minute, and `waits` until the minutes are stored; `each` is called with the minute."""
         passed = 0
 
         async def round_end() -> None:
             nonlocal passed
-            if self.history._storing is not None:
+            if self.history._storing is not None and waits():
                 await self.history._storing
             each(passed)
             passed += 1
@@ -191,6 +194,31 @@ def test_a_store_that_fails_is_reported_once_and_gets_the_minutes_when_it_is_bac
         await server.run(35, fail)
         assert rows() == [("web", START + number) for number in range(35)]
         assert [record.levelname for record in caplog.records] == ["ERROR", "WARNING"]
+
+    asyncio.run(work())
+
+
+@pytest.mark.usefixtures("store")
+def test_a_disk_that_hangs_delays_no_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    write, hangs = metric_store.write, threading.Event()
+
+    def wait_and_write(*arguments: Any) -> None:
+        hangs.wait(30)
+        write(*arguments)
+
+    monkeypatch.setattr(metric_store, "write", wait_and_write)
+
+    async def work() -> None:
+        server = Server(START, "web")
+
+        def look(number: int) -> None:
+            if number == 4:
+                assert len(server.history.of("web").minutes(0)) == 5
+                assert rows() == []
+                hangs.set()
+
+        await server.run(6, look, waits=hangs.is_set)
+        assert rows() == [("web", START + number) for number in range(6)]
 
     asyncio.run(work())
 
