@@ -19,6 +19,7 @@ from models import paging
 from models.accounts import accounts
 from models.charts.tar_reader import MIB, ArchiveLimits
 from models.storage import store
+from models.supervision import metrics
 from models.tracker import queries, visibility
 from supervisor import logging as our_log
 from supervisor import maintenance
@@ -29,6 +30,7 @@ from supervisor.charts.kube import client
 from supervisor.charts.kube import releases as kube_releases
 from supervisor.http import client as fetcher
 from supervisor.processes import event_writer, health, instance
+from supervisor.processes import metrics as metrics_history
 from supervisor.processes import service as supervision
 from supervisor.tracker import ingest
 
@@ -47,6 +49,8 @@ CODE: dict[str, tuple[float, ...]] = {
     "body of JSON": (charts.MAX_JSON_BYTES / MIB,),
     "changes that wait for a failing store": (supervision._MAX_WAITING_EVENTS,),
     "waiting for the store before a response": (event_writer._ENSURE_STORED_SECONDS,),
+    "samples, and minutes, of metrics of a process in memory": (metrics.MAX_SAMPLES, metrics.MEMORY_MINUTES),
+    "points and starts of a reply with metrics": (metrics.MAX_POINTS, metrics_history.MAX_STARTS),
     "a page of events": (paging.MAX_PAGE_SIZE,),
     "a query": (store.MAX_QUERY_SECONDS,),
     "health probes over HTTP at once": (health._MAX_CONCURRENT_PROBES,),
