@@ -1,4 +1,4 @@
-"""People for tests: put into the data directory of a server, which may be running, and how they show who they are."""
+"""Accounts for tests: created in the data directory of a server, which may be running, and their credentials."""
 
 from __future__ import annotations
 

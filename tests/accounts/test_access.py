@@ -1,4 +1,4 @@
-"""Who may what in which project."""
+"""The permissions of roles in projects."""
 
 from __future__ import annotations
 

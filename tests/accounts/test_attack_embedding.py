@@ -1,4 +1,4 @@
-"""A page on another port of this host is sent our cookie by the browser: what it embeds or fetches is nobody's."""
+"""A page on another port of this host gets the session cookie sent, but embedded requests are anonymous."""
 
 from __future__ import annotations
 

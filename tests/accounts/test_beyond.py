@@ -1,4 +1,4 @@
-"""Beyond loopback: who may change processes and read their logs, with real accounts."""
+"""Beyond loopback: permissions to change processes and to read their logs, with real accounts."""
 
 from __future__ import annotations
 

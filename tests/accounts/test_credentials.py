@@ -1,4 +1,4 @@
-"""Who somebody is: which credentials count, which wins, what a bad, dead or narrow one is answered."""
+"""Credentials: which are accepted, their precedence, and the responses to invalid, expired or limited ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hashes of passwords, and how often somebody may fail, by themselves."""
+"""Password hashes and the limits of failed logins, without a server."""
 
 from __future__ import annotations
 

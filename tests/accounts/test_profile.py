@@ -1,4 +1,4 @@
-"""What somebody does with his own account, and an ADMIN with everybody's."""
+"""Changes of the own account, and of all accounts by an ADMIN."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of the chart service share: small charts, multipart bodies, and both helms."""
+"""Helpers for tests of the chart service: small charts, multipart bodies, and both versions of helm."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an archive may be: every trick that is refused, and what is read of one that is not."""
+"""Archives of charts: refused attacks, and the content that is read of valid ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a second pair of eyes found of addresses and paths."""
+"""Attacks on addresses and paths, found by review."""
 
 from __future__ import annotations
 

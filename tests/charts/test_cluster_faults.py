@@ -1,4 +1,4 @@
-"""An API server that misbehaves: what is asked again, what is told, and what no caller may see."""
+"""A misbehaving API server: retries, error messages, and hidden details."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading releases: the same answers as helm's, from a real API server, and what happens where there is none."""
+"""Reading releases from a real API server: the same results as helm's, and errors without a cluster."""
 
 from __future__ import annotations
 

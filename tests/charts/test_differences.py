@@ -1,4 +1,4 @@
-"""What pages of releases are made of: two manifests compared, values that were typed, and what labels tell."""
+"""Differences of manifests, entered values, and labels on the pages of releases."""
 
 from __future__ import annotations
 

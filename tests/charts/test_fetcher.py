@@ -1,4 +1,4 @@
-"""The one way out: where it does not go, however it is asked, led or lied to, and what it does where it goes."""
+"""The guarded HTTP client: refused addresses, redirects and DNS rebinding, and successful requests."""
 
 from __future__ import annotations
 

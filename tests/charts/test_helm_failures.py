@@ -1,4 +1,4 @@
-"""What helm's failures mean, for both versions: the recorded ones, and some that are written here."""
+"""The status codes and messages for failures of both versions of helm, recorded and constructed."""
 
 # ruff: noqa: E501 (texts as helm prints them)
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How helm is run: its bounds, its environment, who waits for whom, how it ends. The helm here is a small script."""
+"""Running helm: limits, environment, slots and termination, with a small script in place of helm."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which kubeconfig counts, how several are merged, and what of one we speak."""
+"""Kubeconfigs: which file is used, how several are merged, and the supported settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The private folders of requests: whose they are, and what becomes of those that a dead server has left."""
+"""The private folders of requests: permissions, and removal after a killed server."""
 
 from __future__ import annotations
 

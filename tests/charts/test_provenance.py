@@ -1,4 +1,4 @@
-"""Pulling with `verify`: only what somebody in the operator's keyring has signed."""
+"""Pulling with `verify`: only archives signed by a key of the operator's keyring are accepted."""
 
 from __future__ import annotations
 

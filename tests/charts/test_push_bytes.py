@@ -1,4 +1,4 @@
-"""What is pushed beside a chart has helm's bytes."""
+"""The config and manifest of a pushed chart equal helm's bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Registries that ask for a login: the one that `helm registry login` has written down, told to nobody else."""
+"""Registries that require a login: the one stored by `helm registry login`, which is sent to no other host."""
 
 from __future__ import annotations
 

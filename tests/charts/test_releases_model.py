@@ -1,4 +1,4 @@
-"""What helm stores of a release, unpacked and told."""
+"""Stored releases of helm, unpacked and converted to responses."""
 
 from __future__ import annotations
 

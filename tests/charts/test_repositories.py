@@ -1,4 +1,4 @@
-"""Repositories over HTTP: added, listed, brought up to date, removed; what is refused, and what their listings say."""
+"""Repositories over HTTP: add, list, update and remove; refused indexes, and the content of listings."""
 
 from __future__ import annotations
 

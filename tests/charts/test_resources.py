@@ -1,4 +1,4 @@
-"""What a manifest names, and when what is there of it is ready: by the rules alone, and on a real API server."""
+"""The objects of a manifest and their readiness: the rules alone, and on a real API server."""
 
 from __future__ import annotations
 

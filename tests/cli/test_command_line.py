@@ -1,4 +1,4 @@
-"""The program as somebody at a terminal meets it: its options, its exit codes, what it says when it cannot start."""
+"""The command line: options, exit codes, and messages of a failed start."""
 
 from __future__ import annotations
 

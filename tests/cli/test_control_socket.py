@@ -1,4 +1,4 @@
-"""The control socket: its file, who may connect, and what those may do."""
+"""The control socket: its file, and the permissions of its users."""
 
 from __future__ import annotations
 

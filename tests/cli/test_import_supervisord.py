@@ -1,4 +1,4 @@
-"""`run.py import-supervisord`: what it writes passes `check`, and every key is translated or named."""
+"""`run.py import-supervisord`: its output passes `check`, and every key is translated or listed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`run.py upload`, as a CI job calls it: what arrives, its exit codes, what is sent again, and what it knows of CI."""
+"""`run.py upload` as in a CI job: uploaded parts, exit codes, retries, and variables of CI systems."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`run.py user ...`, as somebody at a terminal or a script of a provisioning tool runs it."""
+"""`run.py user ...`, from a terminal or a script."""
 
 from __future__ import annotations
 

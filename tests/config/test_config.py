@@ -1,4 +1,4 @@
-"""The configuration: what each property takes, what is said of what does not fit, and which source wins."""
+"""The configuration: accepted values of each property, error messages, and precedence of sources."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A disk that is full, and one that the kernel has made read-only: everybody is told, nothing acknowledged is lost."""
+"""A full disk and a read-only disk: callers get the reason, and acknowledged data is not lost."""
 
 from __future__ import annotations
 

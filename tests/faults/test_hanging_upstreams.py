@@ -1,4 +1,4 @@
-"""A DNS that hangs, a cluster that hangs, a helm that never ends or writes without end: nobody else notices."""
+"""A DNS server, a cluster or a helm process that hangs or prints endlessly delays no other caller."""
 
 from __future__ import annotations
 

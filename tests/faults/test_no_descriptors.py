@@ -1,4 +1,4 @@
-"""No descriptor is left, on a running server: what needs one is told, and the rest goes on."""
+"""No free descriptor on a running server: requests that need one fail with the reason, others succeed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clients that send a byte now and then, or never read: they cost little, nobody else anything, and not for ever."""
+"""Clients that send a byte now and then, or never read, cost little and are disconnected in the end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of faults share: a server with something of all services, troubles, and what is asked meanwhile."""
+"""Helpers for tests of faults: a server with data of all services, faults, and requests during a fault."""
 
 from __future__ import annotations
 

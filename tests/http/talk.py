@@ -1,4 +1,4 @@
-"""How the tests of the HTTP contract talk to a server, and what they hold its answers against."""
+"""Helpers for tests of the HTTP contract: requests, and checks of responses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bodies: nobody's endpoint needs one, none harms, and a refusal is seen by a client that is still sending."""
+"""Request bodies: unexpected bodies are ignored, and a client that is still sending sees a refusal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may, from where: the Host, the other site, tokens, listening beyond loopback, closed mode; and pages' headers."""
+"""Host, cross-site requests, tokens, listening beyond loopback, closed mode, and the headers of pages."""
 
 from __future__ import annotations
 

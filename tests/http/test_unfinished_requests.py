@@ -1,4 +1,4 @@
-"""Half-sent requests: what all of them hold is limited; the oldest are answered 408 and closed."""
+"""Unfinished requests: their memory is limited; the oldest are answered 408 and closed."""
 
 from __future__ import annotations
 

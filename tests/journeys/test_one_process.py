@@ -1,4 +1,4 @@
-"""The life of one process, as a caller with HTTP sees it."""
+"""The lifecycle of one process, over HTTP."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every tool, called by the SDK's own client over each of the three transports; and the words of those that fail."""
+"""Every tool, called by the SDK's client over each of the three transports; and the messages of failures."""
 
 from __future__ import annotations
 

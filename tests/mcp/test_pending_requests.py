@@ -1,4 +1,4 @@
-"""Who pipes requests into `run.py mcp` and closes standard input at once gets every answer."""
+"""After the end of standard input, `run.py mcp` answers all requests already received."""
 
 from __future__ import annotations
 

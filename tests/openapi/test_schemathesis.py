@@ -1,4 +1,4 @@
-"""Schemathesis holds a live server against its own document: what it makes up is answered as is written there."""
+"""Schemathesis compares a running server with its document: generated requests get documented responses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/configuration.md says what the code reads, and the code reads what was asked for."""
+"""docs/configuration.md lists exactly the properties that the code reads."""
 
 from __future__ import annotations
 

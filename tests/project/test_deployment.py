@@ -1,4 +1,4 @@
-"""The examples of how it is installed: systemd takes the units, and what the Containerfile copies is there."""
+"""The deployment examples: systemd accepts the units, and the files that the Containerfile copies exist."""
 
 from __future__ import annotations
 

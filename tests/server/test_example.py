@@ -1,4 +1,4 @@
-"""The example configuration: several copies of it run beside each other."""
+"""The example configuration: several copies of it run on one host."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Our log: whole lines, in order, and never a wait for whoever reads them."""
+"""The log: complete lines in order, without waiting for the reader."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What we count is what happened, and the document has all of it."""
+"""Metrics have the correct values, and all are documented."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the supervisor tells of itself: the machine, health, metrics, and what a reload did."""
+"""Information about the server: host, health, metrics, and the result of a reload."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What systemd is told by a real server on a real datagram socket, and what it may give: sockets to listen on."""
+"""Notifications to systemd on a real datagram socket, and socket activation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a child is given, and what is done about what it leaves behind."""
+"""The environment of a child, and the handling of its orphans."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two hundred children at once: nobody waits, nothing is lost, and no child costs a thread."""
+"""Two hundred children at once: no caller waits, nothing is lost, and no child needs a thread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a process depends on comes first and goes last; so does what has the lower order."""
+"""Dependencies start first and stop last; so do processes of lower `order`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each way to end means, and what is told of a command that cannot be run at all."""
+"""The status after each kind of exit, and the reason for a command that cannot be executed."""
 
 from __future__ import annotations
 

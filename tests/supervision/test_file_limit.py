@@ -1,4 +1,4 @@
-"""We take all the descriptors that we may; the processes have the limit that we were given."""
+"""The server raises its soft limit of descriptors; processes keep the inherited limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Probes by HTTP, TCP and command: what counts as well, when it is told, and what an unhealthy process comes to."""
+"""Probes by HTTP, TCP and command: successes, thresholds, and the handling of unhealthy processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hooks: their order and environment, what their failures mean, and that stop and kill -9 leave none of them behind."""
+"""Hooks: order, environment, failures, and no remaining hook after a stop or kill -9."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The list of all processes: what is new in it is encoded some at a time."""
+"""The list of all processes: changed processes are encoded in slices."""
 
 from __future__ import annotations
 

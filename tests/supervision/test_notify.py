@@ -1,4 +1,4 @@
-"""Notifications: readiness, status, watchdog; who may send them; and a kill -9 of the server in between."""
+"""Notifications: readiness, status, watchdog, accepted senders, and a kill -9 of the server in between."""
 
 from __future__ import annotations
 

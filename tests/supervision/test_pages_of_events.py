@@ -1,4 +1,4 @@
-"""Paging: what may be asked for on each of the three lists, the order of events, and the shape of a page."""
+"""Paging: parameters of the three lists, the order of events, and the format of a page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a status, an exit, a restart policy and `depends-on` mean: tables, without a process."""
+"""Statuses, exits, restart policies and `depends-on` as tables, without a process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a process that ended is started again, how long that waits, and what calls it off."""
+"""Restarts of ended processes: conditions, delays, and cancellation."""
 
 from __future__ import annotations
 

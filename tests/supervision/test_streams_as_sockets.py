@@ -1,4 +1,4 @@
-"""A stream as a socket: what a slow client owes, in which order it gets it, and when it is dropped."""
+"""Connections of streams: unsent data of a slow client, its order, and when the client is dropped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the log tells somebody who looks for the reason."""
+"""The log lines that explain the reason of a problem."""
 
 from __future__ import annotations
 

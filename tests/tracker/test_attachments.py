@@ -1,4 +1,4 @@
-"""Attachments: which test they belong to, what they are served as, and when they go."""
+"""Attachments: their tests, media types, and deletion."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Multipart bodies that clients do send, though few: a preamble, parts of nobody, several files in one part."""
+"""Unusual multipart bodies: a preamble, parts without a name, several files in one part."""
 
 from __future__ import annotations
 

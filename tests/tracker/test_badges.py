@@ -1,4 +1,4 @@
-"""Badges: what they show, and to whom."""
+"""Badges: contents and permissions."""
 
 from __future__ import annotations
 

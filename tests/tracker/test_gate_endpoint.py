@@ -1,4 +1,4 @@
-"""`GET /api/v1/gate`: which run it finds, and what it answers."""
+"""`GET /api/v1/gate`: selection of the run, and responses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the parts of a request say, what becomes of it, and what is answered to what cannot be right."""
+"""The parts of an upload: their effects, and the responses to invalid ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Limits of an upload: each is a setting, each is told as early as it is known, and nothing stays behind."""
+"""Limits of an upload: each is a setting, is reported as early as possible, and leaves no files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may post reports to what, and what becomes of a project that nobody has posted to before."""
+"""Permissions to post reports, and the creation of projects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a shared store does beside what the tests of the store ask of both: faults, limits, and who writes at once."""
+"""A shared store, in addition to the tests of both stores: faults, limits, and concurrent writers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Coverage of changed lines: what a diff says, which coverage it meets, the rule, and equality with diff-cover."""
+"""Coverage of changed lines: diffs, matching of paths, the rule, and equality with diff-cover."""
 
 from __future__ import annotations
 

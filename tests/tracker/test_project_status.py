@@ -1,4 +1,4 @@
-"""How projects stand: by which runs, in which order, and as the gate says of each run alone."""
+"""The status of projects: the judged runs, the order, and equality with the verdict on a single run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What programs read of projects and runs."""
+"""The read endpoints of projects and runs."""
 
 from __future__ import annotations
 

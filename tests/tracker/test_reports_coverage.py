@@ -1,4 +1,4 @@
-"""Coverage reports: what is covered, of what, and in which file."""
+"""Coverage reports: covered and total lines of each file."""
 
 from __future__ import annotations
 

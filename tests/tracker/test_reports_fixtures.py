@@ -1,4 +1,4 @@
-"""Every file of the shared fixtures, by what its manifest and the tracker's rules say of it."""
+"""Every file of the shared fixtures, compared with its manifest and the rules of the tracker."""
 
 from __future__ import annotations
 

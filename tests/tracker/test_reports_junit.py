@@ -1,4 +1,4 @@
-"""JUnit's dialects: what counts, what is one test, what is told of it."""
+"""Dialects of JUnit: counts, identity of tests, and fields."""
 
 from __future__ import annotations
 

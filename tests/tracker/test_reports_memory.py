@@ -1,4 +1,4 @@
-"""What a large report costs: memory that does not grow with it, and time beside a bare pass of the parser."""
+"""The cost of a large report: constant memory, and time compared with the bare parser."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What readers remember of short texts stays small, and is what they would have made of them anew."""
+"""Caches of short texts in readers stay small and do not change results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is stored of uploads, and how those of one key become one run, on a real SQLite file and a real PostgreSQL."""
+"""Stored uploads, and merging by `runKey`, on a real SQLite file and a real PostgreSQL."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Source lines: what an archive may hold, which file a coverage report means, and who sees what."""
+"""Source lines: contents of archives, matching of files, and permissions."""
 
 from __future__ import annotations
 

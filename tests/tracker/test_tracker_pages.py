@@ -1,4 +1,4 @@
-"""The pages of projects and runs, and what is changed by their forms."""
+"""The pages of projects and runs, and their forms."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Projects, runs and accounts as tests write them: straight into the store, beside the server that reads it."""
+"""Projects, runs and accounts for tests, written directly into the store of a running server."""
 
 from __future__ import annotations
 

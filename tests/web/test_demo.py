@@ -1,4 +1,4 @@
-"""`run.py demo`: a store with something to look at, and never in a store that is somebody's."""
+"""`run.py demo`: sample data, and the refusal of a store with projects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What pages keep is never old, what they ask for is little, and what is open on them stays as it is."""
+"""Live pages are current, send few requests, and keep open elements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The colours of the dashboard, from its style sheet: contrast, and states that everybody can tell apart."""
+"""The colours of the dashboard in its style sheet: contrast, and states that are distinguishable by everyone."""
 
 from __future__ import annotations
 

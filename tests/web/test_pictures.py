@@ -1,4 +1,4 @@
-"""Pictures as SVG: what they show, in which proportions, and in words."""
+"""Pictures as SVG: contents, proportions, and text alternatives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A form that is refused is shown again, with the reason and with what was typed; passwords excepted."""
+"""A refused form is shown again with the reason and the entered values, except passwords."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands of a CI job, as the pages offer them: a shell must read them as they are meant."""
+"""The commands for CI jobs on the pages: a shell parses them as intended."""
 
 from __future__ import annotations
 

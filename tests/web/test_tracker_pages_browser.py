@@ -1,4 +1,4 @@
-"""The tracker's pages and those of accounts in Chromium: what people do there, and whether everybody can."""
+"""The pages of the tracker and of accounts in Chromium: interaction and accessibility."""
 
 from __future__ import annotations
 
