@@ -253,6 +253,8 @@ def test_the_lines_of_codecov_are_objects_or_arrays() -> None:
     _, found = covers(CODECOV)
     assert found["src/a.py"].lines == {1: True, 2: False, 3: True, 5: True, 6: False}
     assert found["src/b.py"].lines == {1: True, 2: False, 4: True}
+    _, found = covers('{"coverage": {"a": {"1": "3", "2": "0", "3": "-"}}}')
+    assert found["a"].lines == {1: True, 2: False, 3: False}
 
 
 def test_tap_has_diagnostics_skips_and_todos() -> None:
@@ -415,6 +417,7 @@ EMPTY: dict[str, str] = {
     "OpenCover": "<CoverageSession><Modules/></CoverageSession>",
     "Go cover profile": "mode: set\n",
     "LCOV": "TN:\nSF:a.c\nend_of_record\n",
+    "Codecov JSON": '{"coverage": {}, "messages": {}}',
     "coverage.py JSON": '{"files": {}, "totals": {"covered_lines": 0, "missing_lines": 0}}',
 }
 
@@ -447,6 +450,7 @@ UNKNOWN_COVERAGE = {
     "another <report>": "<report><entry name='a'/></report>",
     "another <coverage>": "<coverage generator='x'><module name='a'/></coverage>",
     "another coverage": '{"coverage": {"percent": 5}}',
+    "coverage of no file": '{"coverage": {"lines": {"pct": 85}}}',
     "another files": '{"files": {"a.py": {"lines": 5}}}',
     "Istanbul's own": '{"/x/a.js": {"path": "/x/a.js", "statementMap": {}}}',
     "text of a summary": "TOTAL 80%",

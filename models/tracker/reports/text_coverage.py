@@ -192,18 +192,27 @@ class Codecov:
         self._index = 0
         self._lines: dict[int, bool] = {}
         self._branches = [0, 0]
-        self._is_codecov = False
+        self._has_coverage = self._has_lines = False
+        self._has_others = False
+        """Whether something below `coverage` is neither a file nor a line."""
 
     def read(self, pieces: Iterable[bytes]) -> None:
         for place, value in json_values(pieces, self._limits):
-            if len(place) == 3 and place[0] == "coverage":
-                self._is_codecov = True
+            if place[:1] != ("coverage",):
+                continue
+            if value is OPENED or value is CLOSED:
+                self._has_coverage = True
+                self._has_others |= len(place) > 2
+            elif len(place) != 3 or not (place[2] == ITEM or place[2].isdigit()):
+                self._has_others = True
+            else:
+                self._has_lines = True
                 if place[1] != self._path:
                     self._close_file()
                     self._path = place[1]
                 self._line(place[2], value)
         self._close_file()
-        if not self._is_codecov:
+        if not self._has_lines and (self._has_others or not self._has_coverage):
             raise UnknownFormat("it has no lines below coverage")
 
     def report(self, digest: str) -> CoverageReport:
@@ -219,6 +228,8 @@ class Codecov:
             self._branches[0] += min(taken, total)
             self._branches[1] += max(0, total - taken)
             covered = taken > 0
+        elif isinstance(value, str):
+            covered = is_hit(value.strip())
         else:
             covered = value is True or (number(value) or 0) > 0
         self._lines[line] = covered or self._lines.get(line, False)
