@@ -154,10 +154,12 @@ def place(attempt: Attempt) -> tuple[str, int, int, int]:
 
 def listing(run: Run) -> list[Attempt]:
     """The uploads of a run that came with its key, by job and attempt."""
-    rows = reports.execute_sql(_LISTED, (run.id,))
+    rows = reports.execute_sql(_LISTED, (run.id,)).fetchall()
+    last = {row[1]: row[3] for row in rows if row[1]}  # by attempt: the last of each job key
     return [
-        Attempt(id, key or None, instance or None, attempt, at, holder or run.id, holder not in (None, run.id), count,
-                tests or 0, failures or 0)
+        Attempt(id, key or None, instance or None, attempt, at, holder or run.id,
+                attempt < last.get(key, attempt) if holder is None else holder != run.id, count, tests or 0,
+                failures or 0)
         for id, key, instance, attempt, at, holder, count, tests, failures in rows
     ]  # fmt: skip
 

@@ -84,6 +84,8 @@ def test_an_equal_file_moves_to_the_later_attempt(server: Server, project: str) 
     assert (third["tests"], third["failures"]) == (2, 1)
     back = job(server, project, GREEN, attempt=3)
     assert (back["tests"], back["failures"]) == (4, 1)
+    listed = attempts(server, back["runId"])["items"]
+    assert {(row["attempt"], row["superseded"]) for row in listed} == {(1, True), (2, True), (3, False)}
 
 
 def test_an_upload_that_is_sent_again_changes_nothing(server: Server, project: str) -> None:
