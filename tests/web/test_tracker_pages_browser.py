@@ -86,15 +86,6 @@ def test_the_pages_are_accessible(server: Server, chromium: Browser, session: st
     assert faults == {}
 
 
-def test_every_page_can_be_read_without_script(server: Server, chromium: Browser, session: str) -> None:
-    with chromium.page(address(server), java_script_enabled=False) as one:
-        enter(one, server, session)
-        for path in PAGES:
-            assert one.goto(place_of(server, path)).status == 200
-            assert one.locator("[data-needs-script]:visible").count() == 0, path
-            assert one.locator("main h1").first.is_visible(), path
-
-
 @pytest.mark.parametrize("width", [375, 1280])
 def test_names_without_end_widen_neither_a_page_nor_its_tables(server: Server, chromium: Browser, width: int) -> None:
     name = "x" * 250

@@ -1,0 +1,138 @@
+"""Every page of supervision, the tracker and accounts without script, with all its forms."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import people
+import posting
+import pytest
+from browsing import Browser, address
+from conftest import Server
+from talk import running_server
+
+REPORT = """<testsuite name='s'><testcase classname='c.A' name='fine' time='0.5'/>
+    <testcase classname='c.A' name='broken'><failure message='it broke'/></testcase></testsuite>"""
+JTL = "timeStamp,elapsed,label,success\n1700000000000,100,GET /cart,true\n"
+PAGES = ["/", "/processes", "/processes/web", "/history", "/search?q=web", "/swagger-ui.html", "/projects",
+         "/projects/1", "/projects/1/test?className=c.A&name=broken", "/projects/1/settings", "/projects/1/clusters",
+         "/projects/1/triage",
+         "/projects/1/owners", "/projects/1/search?q=broke", "/projects/1/perf", "/runs/2", "/runs/2/tests", "/compare",
+         "/compare?base=1&head=2", "/profile", "/users"]  # fmt: skip
+KINDS = """(buttons) => buttons.map((button) => {
+    const url = new URL(button.hasAttribute("formaction") ? button.formAction : button.form.action);
+    return `${url.pathname.replace(/[0-9]+/g, "N")} ${button.value}`.trim();
+})"""
+BUTTONS = "form[method=post] button:not([type=button], [hidden], [hidden] *)"
+
+
+class Forms:
+    """A tab without script that sends forms. `seen` and `sent` are their kinds: the path and the button's value."""
+
+    def __init__(self, page: Any) -> None:
+        self.page = page
+        self.seen: set[str] = set()
+        self.sent: set[str] = set()
+
+    def visit(self, path: str) -> None:
+        """Opens a page and sends each of its searches and filters as it is."""
+        assert self.page.goto(path).status == 200
+        assert self.page.locator("[data-needs-script]:visible").count() == 0, path
+        assert self.page.locator("main h1").first.is_visible(), path
+        self._look()
+        for place in range(self.page.locator("form[method=get]").count()):
+            self.page.goto(path)
+            form = self.page.locator("form[method=get]").nth(place)
+            form.evaluate("form => form.closest('details')?.setAttribute('open', '')")
+            if form.locator(":invalid").count() == 0:
+                with self.page.expect_response(lambda got: got.request.is_navigation_request()) as answer:
+                    form.locator("button:visible").first.click()
+                assert answer.value.status == 200, answer.value.url
+
+    def _look(self) -> list[str]:
+        kinds = list(self.page.locator(BUTTONS).evaluate_all(KINDS))
+        self.seen.update(kinds)
+        return kinds
+
+    def send(self, path: str, kind: str, **fields: str) -> None:
+        """Fills in the last form of this kind on the page, and sends it."""
+        self.page.goto(path)
+        assert kind in self._look(), f"{kind} is not on {path}"
+        buttons = self.page.locator(BUTTONS)
+        buttons.evaluate_all("all => all.forEach((node) => node.closest('details')?.setAttribute('open', ''))")
+        kinds = buttons.evaluate_all(KINDS)
+        button = next(
+            buttons.nth(place)
+            for place in reversed(range(len(kinds)))
+            if kinds[place] == kind and buttons.nth(place).is_visible()
+        )
+        form = button.locator("xpath=ancestor::form")
+        for name, value in fields.items():
+            field = form.locator(f"[name='{name}']").first
+            if field.evaluate("node => node.tagName") == "SELECT":
+                field.select_option(value)
+            else:
+                field.fill(value)
+        with self.page.expect_navigation():
+            button.click()
+        self.sent.add(kind)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with running_server(tmp_path_factory.mktemp("without-script"), {"web": {"command": "sleep 1000"}}) as one:
+        for _ in range(2):
+            facts = (("project", "shop"), ("branch", "main"), ("commit", "abc123"), ("junit", REPORT))
+            posting.stored(one, *facts, ("jacoco", posting.jacoco({"a.py": {1: True, 2: False}})), ("perf", JTL))
+        yield one
+
+
+STEPS: list[tuple[str, str, dict[str, str], str]] = [
+    ("/processes", "/processes start", {}, "Stop<"),
+    ("/processes", "/processes restart", {}, "Stop<"),
+    ("/processes", "/processes stop", {}, "stopped"),
+    ("/processes/web", "/processes/web start", {}, "running"),
+    ("/processes/web", "/processes/web restart", {}, "running"),
+    ("/processes/web", "/processes/web stop", {}, "stopped"),
+    ("/projects/1/settings", "/projects/N/settings", {"base_branch": "trunk"}, 'value="trunk"'),
+    ("/projects/1/settings", "/projects/N/settings", {"base_branch": ""}, "Base branch"),
+    ("/projects/1/settings", "/projects/N/members", {"username": "jo", "role": "OWNER"}, "Remove<"),
+    ("/projects/1/settings", "/projects/N/members/N/remove", {}, "No members"),
+    ("/projects/1/settings", "/projects/N/visibility", {"visibility": "PRIVATE"}, '"PRIVATE" selected'),
+    ("/projects/1/settings", "/projects/N/visibility", {"visibility": "PUBLIC"}, '"PUBLIC" selected'),
+    ("/projects/1/settings", "/projects/N/forge", {"source_mode": "upload"}, 'selected="">upload'),
+    ("/projects/1/triage", "/projects/N/triage", {"name": "net", "category": "network", "pattern": "broke"}, "network"),
+    ("/projects/1/triage", "/projects/N/triage/N/delete", {}, "No rules."),
+    ("/projects/1/owners", "/projects/N/owners", {"codeowners": "*.py @me"}, "@me"),
+    ("/projects/1/test?className=c.A&name=broken", "/projects/N/flaky/status",
+     {"status": "QUARANTINED", "note": "looked at"}, "looked at"),
+    ("/runs/2", "/runs/N/delete", {}, "shop"),
+    ("/profile", "/profile", {"displayName": "Root of all"}, 'value="Root of all"'),
+    ("/profile", "/profile/tokens", {"name": "ci", "scope": "INGEST"}, "Copy the token"),
+    ("/profile", "/profile/tokens/N/revoke", {}, "revoked"),
+    ("/profile", "/profile/sessions/N/end", {}, "this one"),
+    ("/users", "/users", {"username": "zoe", "password": people.PASSWORD}, "zoe"),
+    ("/users", "/users/N/role", {"role": "ADMIN"}, "zoe"),
+    ("/users", "/users/N/password", {"password": "quite another one"}, "zoe"),
+    ("/users", "/users/N/delete", {}, "jo"),
+    ("/profile", "/profile/password", {"currentPassword": people.PASSWORD, "newPassword": "fresh secret"}, "Root of"),
+    ("/", "/logout", {}, "Log in"),
+    ("/login", "/login", {"username": "root", "password": "fresh secret"}, "Log out"),
+]  # fmt: skip
+"""The page, the kind of form, its fields, and what the page after it has."""
+
+
+def test_every_page_and_every_form_works_without_script(server: Server, chromium: Browser) -> None:
+    people.somebody(server.data, "jo")
+    sessions = [people.session_of(server.data, "root", "ADMIN") for _ in range(2)]
+    with chromium.page(address(server), java_script_enabled=False) as page:
+        cookie = {"name": f"pilothouse_{server.port}", "value": sessions[1], "url": address(server)}
+        page.context.add_cookies([cookie])
+        forms = Forms(page)
+        for path in PAGES:
+            forms.visit(path)
+        for path, kind, fields, expected in STEPS:
+            forms.send(path, kind, **fields)
+            assert expected in page.content(), (kind, page.locator("main").inner_text())
+        assert forms.seen - forms.sent == set()
