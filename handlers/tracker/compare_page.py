@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from attrs import frozen
@@ -12,12 +12,11 @@ from handlers.tracker import serializers as shaping
 from handlers.tracker.pages import ReadPage, took
 from handlers.tracker.responses import ComparisonInfo
 from handlers.web.layout import change, figure
-from models.accounts.accounts import User
+from models.errors import Invalid
 from models.tracker import comparison, queries, visibility
 from models.tracker.comparison import Differences, FileChange, Timing
 from models.tracker.kept_answers import state_of_pair
 from models.tracker.tables import Project, Run
-from models.tracker.visibility import DifferentProjects
 
 _MAX_CHOICES = 100
 _SHOWN = 10
@@ -85,16 +84,15 @@ class ComparePage(ReadPage):
     async def get(self) -> None:
         base, head = (self.query().get(name, "").strip() for name in ("base", "head"))
         if not base or not head:
-            await self._choose(lambda user: _project_of(user, base or head), base, head)
+            await self._choose(base, head)
             return
         try:
             await self.show_kept(
                 "tracker/compare.html", lambda user: state_of_pair(user, base, head), lambda: self._values(base, head)
             )
-        except DifferentProjects as refused:
+        except Invalid as refused:
             self.set_status(400)
-            project = refused.project
-            await self._choose(lambda _: project, base, head, refused.message)
+            await self._choose(base, head, refused.message)
 
     def _values(self, base: str, head: str) -> dict[str, Any]:
         pair = visibility.pair(self.caller.user, base, head)
@@ -108,14 +106,12 @@ class ComparePage(ReadPage):
             "project": queries.project(pair[0].project_id),
         }
 
-    async def _choose(
-        self, project_of: Callable[[User | None], Project | None], base: str, head: str, problem: str = ""
-    ) -> None:
+    async def _choose(self, base: str, head: str, problem: str = "") -> None:
         """Shows the choice of two runs, of one project where a run is given."""
 
         def values() -> tuple[Project | None, list[tuple[Run, str]]]:
-            user = self.caller.user
-            project = project_of(user)
+            user, given = self.caller.user, base or head
+            project = visibility.run(user, given)[1] if given else None
             return project, visibility.newest_runs(user, project, _MAX_CHOICES)
 
         project, choices = await self.read(values)
@@ -127,10 +123,6 @@ class ComparePage(ReadPage):
             chosen={"base": base, "head": head},
             problem=problem,
         )
-
-
-def _project_of(user: User | None, run: str) -> Project | None:
-    return visibility.run(user, run)[1] if run else None
 
 
 routes: list[Route] = [(r"/compare", ComparePage)]

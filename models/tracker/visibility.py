@@ -63,19 +63,11 @@ def listed(
     return queries.listed(query.order_by(Project.name).limit(limit))
 
 
-class DifferentProjects(Invalid):
-    """Two runs that are to be compared belong to two projects."""
-
-    def __init__(self, base: Run, project: Project) -> None:
-        super().__init__(f"base and head must be runs of one project; only run {base.id} is one of {project.name}")
-        self.project = project
-
-
 def pair(user: User | None, base: str, head: str) -> tuple[Run, Run]:
     """Two runs of one project. Raises `Invalid`, `NotFound`."""
     (base_run, project), (head_run, _) = run(user, base), run(user, head)
     if base_run.project_id != head_run.project_id:
-        raise DifferentProjects(base_run, project)
+        raise Invalid(f"base and head must be runs of one project; only run {base_run.id} is one of {project.name}")
     return base_run, head_run
 
 
