@@ -21,6 +21,7 @@ GROUPINGS: tuple[Grouping, ...] = get_args(Grouping)
 SUITE_FAILED = -1
 """The cause of a suite that failed without a failing case."""
 SHOWN_OF_GROUP = 3
+_TRACEBACK_HEAD = "Traceback (most recent call last):"
 
 _ENTRIES = f"""
     SELECT 0 AS kind, r.id AS id, coalesce(s.name, '') AS suite, coalesce(f.cluster_id, 0) AS cause, 0 AS count,
@@ -170,5 +171,6 @@ def _groups(rows: Sequence[Sequence[Any]], baseline_id: int | None, grouping: Gr
 
 
 def _title(signature: str) -> str:
-    """The parts of a signature (type, message, frame) that are not empty."""
-    return " | ".join(part.strip() for part in signature.split(" | ") if part.strip()) or "Failures without a message"
+    """The parts of a signature (type, message, frame) that are not empty. The head of a traceback is no frame."""
+    parts = [part.strip() for part in signature.split(" | ")]
+    return " | ".join(part for part in parts if part not in ("", _TRACEBACK_HEAD)) or "Failures without a message"

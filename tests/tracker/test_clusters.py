@@ -13,7 +13,7 @@ from conftest import Answer, Server
 from posting import rows, stored
 
 from models.errors import Conflict, Invalid
-from models.tracker import clusters, triage
+from models.tracker import clusters, failures, triage
 from models.tracker.signatures import MAX_CHARACTERS, signature
 from models.tracker.tables import reports
 from models.tracker.triage import TriageRule
@@ -323,3 +323,15 @@ def test_rules_and_owners_are_changed_by_forms(server: Server, project: str) -> 
     assert read(server, f"projects/{owner.id}/triage-rules")["items"] == []
     assert post("/owners", codeowners="* @all\r\n").status == 303
     assert read(server, f"projects/{owner.id}/owners")["codeowners"] == "* @all\r\n"
+
+
+@pytest.mark.parametrize(
+    ("signature", "title"),
+    [
+        ("E | no # | at shop.Cart.total", "E | no # | at shop.Cart.total"),
+        ("AssertionError | no # | Traceback (most recent call last):", "AssertionError | no #"),
+        (" |  | ", "Failures without a message"),
+    ],
+)
+def test_the_title_of_a_group_has_the_parts_that_say_something(signature: str, title: str) -> None:
+    assert failures._title(signature) == title
