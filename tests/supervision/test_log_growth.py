@@ -232,6 +232,7 @@ def test_without_inotify_the_rounds_go_on(
         async with watching(path) as growth:
             await growth.rotate_all()
             assert (tmp_path / "log.1").exists()
+            await until(lambda: "not as they grow" in caplog.text)
 
     run(work())
     assert caplog.text.count("log files are checked every five seconds only, not as they grow: Too many open") == 1

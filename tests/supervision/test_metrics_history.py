@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
+import subprocess
 from collections.abc import Callable, Iterator
 from unittest.mock import Mock
 
@@ -146,12 +146,23 @@ def test_a_group_has_used_what_its_living_and_its_ended_processes_used(
     assert {group: ticks for group, ticks in group_ticks(before, after).items() if group in expected} == expected
 
 
+@pytest.fixture
+def leader() -> Iterator[subprocess.Popen[bytes]]:
+    """The leader of a session."""
+    process = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+    yield process
+    process.kill()
+    process.wait()
+
+
 @pytest.mark.parametrize("is_live", [False, True])
-def test_a_sample_uses_a_worker_only_where_a_process_is_live(monkeypatch: pytest.MonkeyPatch, is_live: bool) -> None:
+def test_a_sample_uses_a_worker_only_where_a_process_is_live(
+    monkeypatch: pytest.MonkeyPatch, leader: subprocess.Popen[bytes], is_live: bool
+) -> None:
     clock, workers = Clock(), list[object]()
     web = Process(ProcessSpec("web", ("x",)), Mock(), Mock())
     if is_live:
-        web.instance, web.record = Mock(), Record("web", pid=os.getsid(0) or os.getpid())
+        web.instance, web.record = Mock(), Record("web", pid=leader.pid)
     to_thread = asyncio.to_thread
 
     async def counted(work: Callable[..., object], *arguments: object) -> object:

@@ -217,8 +217,11 @@ def test_what_ends_while_no_server_watches_is_unknown_and_can_be_started(scene: 
         wait_for(partial(lambda one: not alive(one), pid))
     server.start()
 
+    def is_last(name: str, move: tuple[str, str]) -> bool:
+        return bool(scene.moves(name)[-1] == move)
+
     for move, name in UNWATCHED.items():
-        assert scene.moves(name)[-1] == move
+        wait_for(partial(is_last, name, move), about=f"{name} to be {move}")
         last = server.events(name)[-1]
         assert (last["pid"], last["exitCode"]) == (pids[name], None)
         assert server.info(name)["pid"] is None
