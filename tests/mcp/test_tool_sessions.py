@@ -314,7 +314,7 @@ def test_it_needs_no_server_and_takes_no_lock(tmp_path: Path) -> None:
         async with over_stdio(server) as one, over_stdio(server) as other:
             assert text(await one.call_tool("helm_repo_list", {})) == "[]"
             assert text(await other.call_tool("helm_repo_list", {})) == "[]"
-            assert "needs the running server" in words(await one.call_tool("run_detail", {"id": "1"}))
+            assert "requires the running server" in words(await one.call_tool("run_detail", {"id": "1"}))
         with contextlib.closing(server.start()):
             async with over_stdio(server) as one:
                 assert text(await one.call_tool("process_list", {})) == "[]"
