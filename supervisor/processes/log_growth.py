@@ -33,6 +33,7 @@ _MIN_CHECK_SECONDS, _MIN_FIRST_CHECK_SECONDS, _MIN_FAST_CHECK_SECONDS = 0.01, 0.
 _IDLE_SECONDS, _SLOW_SECONDS, _MAX_ROTATOR_SECONDS = 0.1, 0.05, 0.1
 _CHECK_FRACTION, _FAST_FRACTION, _EARLY_FRACTION = 0.1, 0.125, 0.5  # of the limit
 _MODIFIED, _ATTRIBUTES, _MOVED, _DO_NOT_FOLLOW, _ONCE = 0x2, 0x4, 0x800, 0x2000000, 0x80000000
+_IGNORED = 0x8000  # a watch was removed, which follows the event of a watch that reports once
 _WATCH_MASK = _MODIFIED | _ATTRIBUTES | _MOVED | _DO_NOT_FOLLOW | _ONCE  # attributes change when a file is deleted
 _EVENT = struct.Struct("iIII")
 _MAX_READ_BYTES = 64 * 1024
@@ -46,6 +47,7 @@ class LogGrowth:
         self._files: dict[str, LogFile] = {}
         self._new: set[str] = set()
         self._paths: dict[int, str] = {}  # by watch descriptor
+        self._early: set[int] = set()  # watch descriptors whose event was read before their path was known
         self._sizes: dict[str, int] = {}  # of the watched paths, when the watch began
         self._due: dict[str, float] = {}
         self._written: dict[str, tuple[float, int]] = {}  # when the write was reported, and the size before
@@ -110,8 +112,10 @@ class LogGrowth:
     def _read_events(self, inotify: int) -> None:
         for descriptor in read_inotify(inotify):
             # The kernel's queue holds more than two events for each watch, so that it does not overflow.
-            path = self._paths.pop(descriptor, "")
-            if (size := self._sizes.pop(path, None)) is not None:  # else a check is due already
+            path = self._paths.pop(descriptor, None)
+            if path is None:
+                self._early.add(descriptor)
+            elif (size := self._sizes.pop(path, None)) is not None:  # else a check is due already
                 self._expect(path, size)
 
     def _expect(self, path: str, size: int) -> None:
@@ -166,6 +170,10 @@ class LogGrowth:
     def _on_watched(self, watched: list[tuple[str, int, int]], error: OSError | None) -> None:
         for path, descriptor, size in watched:
             self._sizes.pop(self._paths.get(descriptor, ""), None)  # another name of the same file
+            if descriptor in self._early:  # a worker began the watch, and the file was written to at once
+                self._early.remove(descriptor)
+                self._expect(path, size)
+                continue
             self._paths[descriptor], self._sizes[path] = path, size
             if path in self._files and size >= self._files[path].max_bytes:
                 self._expect(path, size)
@@ -270,12 +278,12 @@ def open_inotify() -> int:
 
 
 def read_inotify(inotify: int) -> list[int]:
-    """The watch descriptors of the events that have come."""
+    """The watch descriptors of the writes that have been reported."""
     try:
         events = os.read(inotify, _MAX_READ_BYTES)
     except BlockingIOError:
         return []
-    return [descriptor for descriptor, _, _, _ in _EVENT.iter_unpack(events)]
+    return [descriptor for descriptor, mask, _, _ in _EVENT.iter_unpack(events) if not mask & _IGNORED]
 
 
 def watch_files(inotify: int, paths: Iterable[str]) -> tuple[list[tuple[str, int, int]], OSError | None]:

@@ -8,7 +8,8 @@ import os
 import shutil
 import statistics
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -212,6 +213,41 @@ def test_a_limit_that_a_reload_lowers_applies_to_the_next_write(tmp_path: Path) 
             await is_watched(growth, path)
             growth.add([LogFile(str(path), 100, 1)])
             append(path, 100)
+            await until((tmp_path / "log.1").exists)
+
+    run(work())
+
+
+def test_a_write_is_noticed_that_comes_before_its_new_watch_is_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A watch reports once: an event that is lost would leave the file unwatched."""
+    path, is_read, watches = tmp_path / "log", threading.Event(), list[str]()
+    append(path, 10)
+    watch_files, read_inotify = log_growth.watch_files, log_growth.read_inotify
+
+    def watch_and_write(inotify: int, paths: Iterable[str]) -> Any:
+        watched = watch_files(inotify, paths)
+        watches.extend(paths)
+        if len(watches) == 2:
+            is_read.clear()
+            append(path, LIMIT)
+            assert is_read.wait(10)
+        return watched
+
+    def read(inotify: int) -> list[int]:
+        descriptors = read_inotify(inotify)
+        if descriptors:
+            is_read.set()
+        return descriptors
+
+    monkeypatch.setattr(log_growth, "watch_files", watch_and_write)
+    monkeypatch.setattr(log_growth, "read_inotify", read)
+
+    async def work() -> None:
+        async with watching(path) as growth:
+            await is_watched(growth, path)
+            append(path, 10)
             await until((tmp_path / "log.1").exists)
 
     run(work())
