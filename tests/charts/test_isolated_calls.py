@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import gzip
 import json
 import os
@@ -48,11 +49,12 @@ def call(function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def child_pids() -> list[int]:
-    return [
-        child.pid
-        for child in psutil.Process().children()
-        if child.status() != psutil.STATUS_ZOMBIE and "isolated_child" in " ".join(child.cmdline())
-    ]
+    pids = list[int]()
+    for child in psutil.Process().children():
+        with contextlib.suppress(psutil.NoSuchProcess):  # it ended meanwhile
+            if child.status() != psutil.STATUS_ZOMBIE and "isolated_child" in " ".join(child.cmdline()):
+                pids.append(child.pid)
+    return pids
 
 
 def test_a_child_returns_what_the_function_returns_or_raises() -> None:

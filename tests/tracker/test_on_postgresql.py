@@ -146,7 +146,7 @@ def test_a_writer_that_waits_too_long_gets_the_reason(store: str) -> None:
 def test_who_refers_to_what_was_deleted_at_the_same_moment_may_try_again() -> None:
     project = Project.create(name="p", visibility="PUBLIC", created_at=1)
     reports.close()
-    with pytest.raises(peewee.OperationalError, match="deleted at the same moment"):
+    with pytest.raises(peewee.OperationalError, match="was deleted concurrently"):
         reports.run_with_timeout(lambda: permissions.grant(project.id, 99, "OWNER", 1), 20)
 
 
