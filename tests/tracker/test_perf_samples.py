@@ -104,3 +104,14 @@ def test_no_sample_within_a_sample_counts() -> None:
 def test_what_is_no_performance_report_is_named_by_what_it_resembles(content: bytes, reason: str) -> None:
     with pytest.raises(BadReport, match=rf"({reason}).*expected one of JMH JSON, pytest-benchmark JSON, k6 summary"):
         read_perf(io.BytesIO(content), Limits())
+
+
+def test_comments_before_the_root_take_linear_time() -> None:
+    """A regular expression took time exponential to their number, and held the interpreter's lock meanwhile."""
+    comments = "<!---->" * 1000
+    with pytest.raises(BadReport, match="not well-formed"):
+        read_perf(io.BytesIO(f"{comments}x".encode()), Limits())
+    (point,) = read_perf(
+        io.BytesIO(f'{comments}<testResults><sample t="1" lb="a"/></testResults>'.encode()), Limits()
+    ).points
+    assert point.samples == 1

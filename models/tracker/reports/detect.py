@@ -152,7 +152,7 @@ def _read(
 ) -> TestReport | CoverageReport:
     start = file.tell()
     content = Content(file, limits)
-    head = _head(content.head, limits)
+    head = head_of(content.head, limits)
     format = next((format for format in formats if format.matches(head)), None)
     if format is None:
         other = next((format.name for format in others if format.matches(head)), None)
@@ -181,7 +181,8 @@ def is_empty(report: TestReport | CoverageReport) -> bool:
     return report.line_covered is None if isinstance(report, CoverageReport) else not report.totals.tests
 
 
-def _head(start: bytes, limits: Limits) -> Head:
+def head_of(start: bytes, limits: Limits) -> Head:
+    """The head of a file that begins so. Raises BadReport where no report begins so."""
     text = b"".join(byte_stream.plain((start,), start))
     if not text.strip():
         raise BadReport("the file is empty")
@@ -205,9 +206,8 @@ def _kind_of(head: Head) -> str:
     return f"its root element is <{head.root[:100]}>" if head.root else f"it is not XML but {_kind_of_text(head.text)}"
 
 
-def why_not(kind: str, start: bytes, limits: Limits) -> str:
-    """Why a file that begins so is no report of another kind: what it resembles. Raises BadReport."""
-    head = _head(start, limits)
+def why_not(kind: str, head: Head) -> str:
+    """Why a file with this head is no report of another kind: what it resembles."""
     for formats, other in ((TESTS, "test"), (COVERAGE, "coverage")):
         if name := next((format.name for format in formats if format.matches(head)), None):
             return f"{_kind_of(head)}: {name} is a {other} report, not a {kind} report"

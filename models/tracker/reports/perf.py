@@ -15,9 +15,10 @@ from typing import BinaryIO, Protocol
 
 from attrs import evolve
 
-from models.tracker.reports import byte_stream, detect
+from models.tracker.reports import byte_stream
 from models.tracker.reports.base import BadReport, Limits
 from models.tracker.reports.byte_stream import Content
+from models.tracker.reports.detect import Head, head_of, why_not
 from models.tracker.reports.perf_json import K6, Jmh, PytestBenchmark
 from models.tracker.reports.perf_points import MAX_LABELS, OTHERS, Histogram, PerfPoint, PerfReport
 from models.tracker.reports.text_cleaning import clean_name
@@ -53,7 +54,6 @@ class _JtlLabel:
 _DEFAULT_COLUMNS = ("timeStamp", "elapsed", "label", "responseCode", "responseMessage", "threadName", "dataType",
                     "success")  # fmt: skip
 _DELIMITER = re.compile(r"[,;\t|]")
-_JTL_XML = re.compile(rb"\A\s*(?:<\?xml[^>]*>\s*|<!--.*?-->\s*)*<testResults[\s>]", re.DOTALL)
 _JTL_HEAD = re.compile(rb"\A\s*(?:\"?timeStamp\"?\s*[,;\t|]|\d{10,17}[,;\t|]\d+[,;\t|])")
 
 
@@ -205,39 +205,37 @@ class GoBench:
             yield evolve(several, samples=self._iterations[label], throughput=1000 / mean if mean else None)
 
 
-def _text(pattern: bytes) -> Callable[[bytes], bool]:
+def _text(pattern: bytes) -> Callable[[Head], bool]:
     compiled = re.compile(pattern, re.MULTILINE)
-    return lambda head: compiled.search(head) is not None
+    return lambda head: compiled.search(head.text) is not None
 
 
-def _formats() -> tuple[tuple[str, Callable[[bytes], bool], Callable[[Limits], PerfReader]], ...]:
+def _formats() -> tuple[tuple[str, Callable[[Head], bool], Callable[[Limits], PerfReader]], ...]:
     return (
         ("JMH JSON", _text(rb'\A\s*\[\s*\{(?s:.*)"(?:benchmark|primaryMetric)"\s*:'), Jmh),
         ("pytest-benchmark JSON", _text(rb'\A\s*\{(?s:.*)"(?:machine_info|benchmarks)"\s*:'), PytestBenchmark),
         ("k6 summary", _text(rb'\A\s*\{(?s:.*)"(?:metrics|root_group)"\s*:\s*\{'), K6),
         ("k6 summary", _text(rb'\A\s*\{(?s:.*)"(?:k6_version|execution)"\s*:\s*"'), K6),
-        ("JMeter JTL (XML)", lambda head: _JTL_XML.search(head) is not None, JtlXml),
-        ("JMeter JTL", lambda head: _JTL_HEAD.match(head) is not None or _has_jtl_columns(head), lambda _: Jtl()),
+        ("JMeter JTL (XML)", lambda head: head.root == "testResults", JtlXml),
+        ("JMeter JTL", _is_jtl, lambda _: Jtl()),
         ("go test -bench", _text(rb"^Benchmark\S*\s+\d+\s.*ns/op"), lambda _: GoBench()),
     )
 
 
-def _has_jtl_columns(head: bytes) -> bool:
-    names = {name.strip(b' "\xef\xbb\xbf\r') for name in re.split(rb"[,;\t|]", head.lstrip().split(b"\n")[0])}
-    return {b"elapsed", b"label"} <= names
+def _is_jtl(head: Head) -> bool:
+    first_line = head.text.lstrip().split(b"\n")[0]
+    names = {name.strip(b' "\xef\xbb\xbf\r') for name in re.split(rb"[,;\t|]", first_line)}
+    return _JTL_HEAD.match(head.text) is not None or {b"elapsed", b"label"} <= names
 
 
 def read_perf(file: BinaryIO, limits: Limits) -> PerfReport:
     """Reads a performance report, plain or gzipped, from a seekable file. Raises BadReport, ReportTooLarge."""
     content = Content(file, evolve(limits, inflated=MAX_INFLATED_BYTES))
-    head = b"".join(byte_stream.plain((content.head,), content.head))
-    if not head.strip():
-        raise BadReport("the file is empty")
-    formats = _formats()
+    head, formats = head_of(content.head, limits), _formats()
     for name, matches, reader_of in formats:
         if matches(head):
             reader = reader_of(limits)
-            clean = byte_stream.xml if isinstance(reader, XmlReader) else byte_stream.plain
+            clean = byte_stream.xml if head.root else byte_stream.plain
             reader.read(clean(content, content.head))
             points = [evolve(point, label=clean_name(point.label) or "(no label)") for point in reader.points()]
             labels = list(dict.fromkeys(point.label for point in points))
@@ -245,4 +243,4 @@ def read_perf(file: BinaryIO, limits: Limits) -> PerfReport:
             dropped = max(len(labels) - MAX_LABELS, OTHERS in labels)
             return PerfReport(name, content.digest, tuple(point for point in points if point.label in kept), dropped)
     names = ", ".join(dict.fromkeys(name for name, _, _ in formats))
-    raise BadReport(f"{detect.why_not('performance', content.head, limits)} (expected one of {names})")
+    raise BadReport(f"{why_not('performance', head)} (expected one of {names})")
