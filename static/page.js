@@ -196,5 +196,5 @@ export function keepCurrent() {
   document.addEventListener("visibilitychange", () => { if (missed && !document.hidden) refreshSoon(); });
   if ("connect" in document.body.dataset) onState((state) => setState("stream", state));
   for (const topic of wanted) subscribe(topic, (event) => onEvent(topic, event));
-  if (!wanted.size && "connect" in document.body.dataset) subscribe("status", () => {}); // tells whether the server is there
+  if (!wanted.size && "connect" in document.body.dataset) subscribe("status", () => {}); // its state is that of the server
 }

@@ -297,7 +297,7 @@ class Children:
         on_exit(exit)
 
     def _finish_adopted(self, child: Child, on_exit: Callable[[Exit | None], None], deadline: float) -> None:
-        """Returns the exit code of another process's child: read from its zombie, or from its pidfd once reaped."""
+        """Reports the exit of a process that is another one's child: from its zombie, or from its pidfd once reaped."""
         if child.pid not in self._watched:
             return  # the server stopped watching meanwhile
         status, is_final = adopted_wait_status(child)

@@ -177,9 +177,7 @@ def _upload(arguments: argparse.Namespace) -> int:
     for warning in run.get("warnings", ()):
         print(f"pilothouse upload: warning: {warning}", file=sys.stderr)
     status = run["gateStatus"]
-    if (
-        arguments.wait is not None and run.get("state") != "COMPLETE"
-    ):  # a token of scope INGEST cannot read the run later
+    if arguments.wait is not None and run.get("state") != "COMPLETE":  # a token of scope INGEST cannot read it later
         status = _status_when_complete(server, run["runId"], arguments.wait)
     if arguments.summary is not None:
         _write_summary(server, run, status, arguments.summary)
