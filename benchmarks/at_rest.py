@@ -151,8 +151,7 @@ def main() -> None:
     parser.add_argument("--settle", type=float, default=8, help="before measuring")
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--before", default="445887e", help="a commit to compare with")
-    parser.add_argument("--out", type=Path, help="write the Markdown here too")
-    parser.add_argument("--claims", type=Path, help="append the claims to this file")
+    claims.add_outputs(parser)
     options = parser.parse_args()
     os.environ.pop("TZ", None)
     plain, full = (settings(options.processes, has_features=value) for value in (False, True))
@@ -161,10 +160,7 @@ def main() -> None:
         runs = [measure(trees, options.settle, options.seconds) for _ in range(options.runs)]
     found = claimed(options.processes, runs)
     text = document(options.processes, runs, found)
-    print(text)
-    if options.out:
-        options.out.write_text(text)
-    claims.save(options.claims, found)
+    claims.publish(options, text, found)
 
 
 if __name__ == "__main__":

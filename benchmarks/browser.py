@@ -177,8 +177,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="The budgets of the dashboard.")
     for name, default in (("processes", 500), ("projects", 200), ("runs", 500), ("releases", 1000), ("rounds", 5)):
         parser.add_argument(f"--{name}", type=int, default=default)
-    parser.add_argument("--out", type=Path, help="write the Markdown here too")
-    parser.add_argument("--claims", type=Path, help="append the claims to this file")
+    claims.add_outputs(parser)
     options = parser.parse_args()
     amounts = (options.processes, options.projects, options.runs, options.releases)
     with (
@@ -194,10 +193,7 @@ def main() -> None:
         chromium.close()
     scale = "{} processes, {} projects of {} runs, {} releases".format(*amounts)
     text = document(scale, found, log, options.rounds)
-    print(text)
-    if options.out:
-        options.out.write_text(text)
-    claims.save(options.claims, claimed(found, log))
+    claims.publish(options, text, claimed(found, log))
 
 
 if __name__ == "__main__":

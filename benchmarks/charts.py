@@ -231,8 +231,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--revisions", type=int, default=10)
     own = ROOT / ".tools" / "helm"
     parser.add_argument("--helm", default=str(own) if own.exists() else shutil.which("helm"))
-    parser.add_argument("--out", type=Path)
-    parser.add_argument("--claims", type=Path, help="append the claims to this file")
+    claims.add_outputs(parser)
     options = parser.parse_args()
     if not options.helm:
         raise SystemExit("there is no helm to compare with (--helm)")
@@ -280,10 +279,7 @@ def main() -> None:
         found: list[Claim] = []
     else:
         lines, found = compared(options)
-    print("\n".join(lines))
-    if options.out:
-        options.out.write_text("\n".join(lines))
-    claims.save(options.claims, found)
+    claims.publish(options, "\n".join(lines), found)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 where there is one, because absolute times depend on the machine.
 """
 
+import argparse
 import json
 import statistics
 from collections.abc import Iterable, Sequence
@@ -94,6 +95,20 @@ def _three_digits(value: float) -> str:
 def claims_table(claims: Iterable[Claim]) -> str:
     head = ["area", "measured", "Pilothouse: median (range)", "compared with", "ratio", "target", "result"]
     return table(head, [claim.cells() for claim in claims])
+
+
+def add_outputs(parser: argparse.ArgumentParser) -> None:
+    """Adds the options that `publish` reads."""
+    parser.add_argument("--out", type=Path, help="write the Markdown here too")
+    parser.add_argument("--claims", type=Path, help="append the claims to this file")
+
+
+def publish(options: argparse.Namespace, text: str, claims: Sequence[Claim]) -> None:
+    """Prints the Markdown, and writes it and the claims to the files of the options, if any."""
+    print(text)
+    if options.out:
+        options.out.write_text(text)
+    save(options.claims, claims)
 
 
 def save(path: Path | None, claims: Sequence[Claim]) -> None:

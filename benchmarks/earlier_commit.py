@@ -29,7 +29,7 @@ from benchmarks import claims, procfs, report  # noqa: E402
 from benchmarks.at_rest import older_tree, settings  # noqa: E402
 from benchmarks.candidates import free_port, until  # noqa: E402
 from benchmarks.claims import Claim  # noqa: E402
-from benchmarks.finished_runs import junit  # noqa: E402
+from benchmarks.finished_runs import junit, upload_body  # noqa: E402
 from benchmarks.httpload import Target, hammer  # noqa: E402
 
 PROCESSES, CASES = 100, 50_000
@@ -90,10 +90,7 @@ def _runs(server: Server) -> int:
 
 def upload(server: Server, content: bytes) -> float:
     """The seconds that an upload takes."""
-    texts = {"project": "shop", "branch": "main", "commit": "abc"}
-    parts = [f'--b\r\nContent-Disposition: form-data; name="{key}"\r\n\r\n{text}\r\n' for key, text in texts.items()]
-    parts.append('--b\r\nContent-Disposition: form-data; name="junit"; filename="a.xml"\r\n\r\n')
-    body, begin = "".join(parts).encode() + content + b"\r\n--b--\r\n", time.monotonic()
+    body, begin = upload_body("shop", content), time.monotonic()
     server.call("/api/v1/ingest", body, Content_Type="multipart/form-data; boundary=b")
     return time.monotonic() - begin
 
@@ -127,8 +124,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="This tree compared with an earlier commit.")
     parser.add_argument("--before", default="445887e", help="the commit to compare with")
     parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("--out", type=Path, help="write the Markdown here too")
-    parser.add_argument("--claims", type=Path, help="add what is claimed to this file")
+    claims.add_outputs(parser)
     options = parser.parse_args()
     os.environ.pop("TZ", None)
     content = "".join(junit(CASES, 50)).encode()
@@ -150,10 +146,7 @@ def main() -> None:
     text = (
         f"# Compared with {options.before}\n\n{report.machine()}. {len(runs)} runs.\n\n{claims.claims_table(found)}\n"
     )
-    print(text)
-    if options.out:
-        options.out.write_text(text)
-    claims.save(options.claims, found)
+    claims.publish(options, text, found)
 
 
 if __name__ == "__main__":

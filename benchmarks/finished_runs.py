@@ -53,11 +53,16 @@ def junit(cases: int, failures: int) -> Iterator[str]:
     yield "</testsuite></testsuites>"
 
 
-def upload(server: Server, project: str, content: bytes) -> None:
+def upload_body(project: str, content: bytes) -> bytes:
+    """The body of an upload of a JUnit report; its boundary is `b`."""
     texts = {"project": project, "branch": "main", "commit": "abc"}
     parts = [f'--b\r\nContent-Disposition: form-data; name="{key}"\r\n\r\n{text}\r\n' for key, text in texts.items()]
     parts.append('--b\r\nContent-Disposition: form-data; name="junit"; filename="a.xml"\r\n\r\n')
-    body = "".join(parts).encode() + content + b"\r\n--b--\r\n"
+    return "".join(parts).encode() + content + b"\r\n--b--\r\n"
+
+
+def upload(server: Server, project: str, content: bytes) -> None:
+    body = upload_body(project, content)
     server.post("/api/v1/ingest", body, {"Content-Type": "multipart/form-data; boundary=b"})
 
 
@@ -127,8 +132,7 @@ def main() -> None:
     parser.add_argument("--failures", type=int, default=500)
     parser.add_argument("--seconds", type=float, default=3)
     parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--out", type=Path, help="write the Markdown here too")
-    parser.add_argument("--claims", type=Path, help="append the claims to this file")
+    claims.add_outputs(parser)
     options = parser.parse_args()
     port = free_port()
     bare = subprocess.Popen([sys.executable, "-c", BARE, str(port)])
@@ -141,10 +145,7 @@ def main() -> None:
         bare.kill()
         bare.wait()
     text = document(options, rows)
-    print(text)
-    if options.out:
-        options.out.write_text(text)
-    claims.save(options.claims, claimed)
+    claims.publish(options, text, claimed)
 
 
 if __name__ == "__main__":

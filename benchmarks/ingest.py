@@ -324,8 +324,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--cases", type=int, default=100_000, help="of the test report, in hundreds")
     parser.add_argument("--files", type=int, default=5_000, help="of the coverage report, in fifties")
     parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--out", type=Path, help="write the Markdown here too")
-    parser.add_argument("--claims", type=Path, help="append the claims to this file")
+    claims.add_outputs(parser)
     parser.add_argument("--work", nargs=3, help=argparse.SUPPRESS)
     return parser.parse_args()
 
@@ -351,10 +350,7 @@ def main() -> int:
                 measure(kind, sources[kind], counts[kind], order, put)
                 print(f"run {run + 1}: {kind}", file=sys.stderr, flush=True)
     text = document(figures, names, sizes, options.runs)
-    print(text)
-    if options.out:
-        options.out.write_text(text)
-    claims.save(options.claims, claimed(figures, sizes))
+    claims.publish(options, text, claimed(figures, sizes))
     return 0
 
 

@@ -142,16 +142,12 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=500)
     parser.add_argument("--minutes", type=int, default=1440, help="that are kept")
     parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("--out", type=Path, help="write the Markdown here too")
-    parser.add_argument("--claims", type=Path, help="add what is claimed to this file")
+    claims.add_outputs(parser)
     options = parser.parse_args()
     cost = measure(options.processes, options.minutes, options.runs)
     found = claimed(options.processes, cost)
     text = document(options.processes, cost, found)
-    print(text)
-    if options.out:
-        options.out.write_text(text)
-    claims.save(options.claims, found)
+    claims.publish(options, text, found)
 
 
 if __name__ == "__main__":

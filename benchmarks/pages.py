@@ -169,8 +169,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=1.5)
     parser.add_argument("--only", default="", help="the pages whose name has this")
     parser.add_argument("--keep", type=Path)
-    parser.add_argument("--out", type=Path, help="write the Markdown here too")
-    parser.add_argument("--claims", type=Path, help="append the claims to this file")
+    claims.add_outputs(parser)
     options = parser.parse_args()
     port = free_port()
     bare = subprocess.Popen([sys.executable, "-c", BARE, str(port)])
@@ -187,10 +186,7 @@ def main() -> None:
         bare.kill()
         bare.wait()
     text = document(options, rows)
-    print(text)
-    if options.out:
-        options.out.write_text(text)
-    claims.save(options.claims, claimed(options, rows))
+    claims.publish(options, text, claimed(options, rows))
 
 
 if __name__ == "__main__":

@@ -216,8 +216,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--runs", type=int, default=3)
     own = ROOT / ".tools" / "helm"
     parser.add_argument("--helm", default=str(own) if own.exists() else shutil.which("helm"))
-    parser.add_argument("--out", type=Path, help="write the Markdown here too")
-    parser.add_argument("--claims", type=Path, help="append the claims to this file")
+    claims.add_outputs(parser)
     return parser.parse_args()
 
 
@@ -241,10 +240,7 @@ def main() -> int:
                 measure(pilothouse, helm, place, partial(_put, figures, run, options.versions))
                 print(f"run {run + 1}", file=sys.stderr, flush=True)
     text = document(figures, options.versions, options.runs, size)
-    print(text)
-    if options.out:
-        options.out.write_text(text)
-    claims.save(options.claims, claimed(figures, options.versions))
+    claims.publish(options, text, claimed(figures, options.versions))
     return 0
 
 

@@ -175,8 +175,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1000)
     parser.add_argument("--seconds", type=float, default=20, help="at rest")
     parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--out", type=Path, help="write the Markdown here too")
-    parser.add_argument("--claims", type=Path, help="append the claims to this file")
+    claims.add_outputs(parser)
     options = parser.parse_args()
     os.environ.pop("TZ", None)
     schedules = {"without schedules": None, "with schedules": {"cron": "30 2 * * *", "timezone": "UTC"}}
@@ -186,10 +185,7 @@ def main() -> None:
         for name, schedule in schedules.items():
             resting[name].append(rest(options.jobs, schedule, options.seconds))
     text = document(options.jobs, bursts, resting)
-    print(text)
-    if options.out:
-        options.out.write_text(text)
-    claims.save(options.claims, claimed(options.jobs, bursts, resting))
+    claims.publish(options, text, claimed(options.jobs, bursts, resting))
 
 
 if __name__ == "__main__":

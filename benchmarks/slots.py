@@ -169,15 +169,11 @@ def main() -> None:
     parser.add_argument("--timeout", type=int, default=5, help="svc.helm.template-timeout, in seconds")
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--helm", default=str(ROOT / ".tools" / "helm"))
-    parser.add_argument("--out", type=Path, help="write the Markdown here too")
-    parser.add_argument("--claims", type=Path, help="append the claims to this file")
+    claims.add_outputs(parser)
     options = parser.parse_args()
     runs = [measure(options) for _ in range(options.runs)]
     text = document(options, runs)
-    print(text)
-    if options.out:
-        options.out.write_text(text)
-    claims.save(options.claims, claimed(options.templates, runs))
+    claims.publish(options, text, claimed(options.templates, runs))
 
 
 if __name__ == "__main__":

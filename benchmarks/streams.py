@@ -306,8 +306,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--events", type=int, default=10, help="in each run")
     parser.add_argument("--stalled", type=int, default=20, help="clients that do not read; 0: none")
-    parser.add_argument("--out", type=Path, help="write the Markdown here too")
-    parser.add_argument("--claims", type=Path, help="append the claims to this file")
+    claims.add_outputs(parser)
     return parser.parse_args()
 
 
@@ -323,10 +322,7 @@ def main() -> int:
     if options.stalled:
         flood(options.stalled, lambda key, value: figures.put(0, key, 0, PILOTHOUSE, value))
     text = document(figures, sizes, kinds, options)
-    print(text)
-    if options.out:
-        options.out.write_text(text)
-    claims.save(options.claims, claimed(figures, max(sizes)))
+    claims.publish(options, text, claimed(figures, max(sizes)))
     return 0
 
 

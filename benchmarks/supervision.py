@@ -182,8 +182,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--events", default="", help="sizes of the history to page through (1000,1000000); 0: none")
     parser.add_argument("--quick", action="store_true", help="one run, fewer samples")
     parser.add_argument("--install", action="store_true", help="fetch the peers first")
-    parser.add_argument("--out", type=Path, help="write the Markdown here too")
-    parser.add_argument("--claims", type=Path, help="append the claims to this file")
+    claims.add_outputs(parser)
     return parser.parse_args()
 
 
@@ -214,10 +213,7 @@ def main() -> int:
         histories = _numbers(options.events or ("1000,100000" if options.quick else "1000,1000000"))
         pages = benchmark.paging(histories) if histories and Pilothouse in kinds else []
         text = document(benchmark, absent, pages, runs)
-    print(text)
-    if options.out:
-        options.out.write_text(text)
-    claims.save(options.claims, claimed(benchmark))
+    claims.publish(options, text, claimed(benchmark))
     return int(benchmark.ours_failed)
 
 

@@ -71,8 +71,7 @@ def main() -> None:
     parser.add_argument("--install", action="store_true", help="fetch supervisord first")
     parser.add_argument("--processes", type=int, default=500)
     parser.add_argument("--runs", type=int, default=11)
-    parser.add_argument("--out", type=Path, help="write the Markdown here too")
-    parser.add_argument("--claims", type=Path, help="append the claims to this file")
+    claims.add_outputs(parser)
     options = parser.parse_args()
     if options.install and Supervisord.missing():
         Supervisord.install()
@@ -89,10 +88,7 @@ def main() -> None:
             found = measure(pilothouse, supervisord, options.processes, options.runs)
     head = f"# The command line\n\n{report.machine()}. {options.runs} calls of each command."
     text = f"{head}\n\n{claims.claims_table(found)}\n"
-    print(text)
-    if options.out:
-        options.out.write_text(text)
-    claims.save(options.claims, found)
+    claims.publish(options, text, found)
 
 
 if __name__ == "__main__":
