@@ -7,10 +7,12 @@ for all of those pieces; so a piece is followed by as many free iterations as a 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
 _FREE_ITERATIONS = 8
+_MIN_CLOSING_SECONDS = 1.0
 
 
 def call_later(callback: Callable[[], object], iterations: int = _FREE_ITERATIONS) -> None:
@@ -66,3 +68,8 @@ class BackgroundTasks:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()):
             self._report(task.get_name(), error)
+
+
+def seconds_until(end: float) -> float:
+    """The seconds until a time of the monotonic clock, and at least one: something that is closed may need it."""
+    return max(_MIN_CLOSING_SECONDS, end - time.monotonic())

@@ -37,7 +37,7 @@ from supervisor.processes.history import History, OwnHistory
 from supervisor.processes.memory_limit import MemoryLimits
 from supervisor.processes.service import Supervision
 from supervisor.pubsub import PubSub
-from supervisor.scheduling import BackgroundTasks
+from supervisor.scheduling import BackgroundTasks, seconds_until
 from supervisor.systemd import Systemd
 from supervisor.tracker.service import Tracker
 from supervisor.tracker.store import open_store, store_location
@@ -49,7 +49,6 @@ log = logging.getLogger("server")
 
 Result = TypeVar("Result")
 
-_MIN_CLOSING_SECONDS = 1.0
 _PRUNE_SECONDS = 600.0
 _WORKERS = 4
 _WORKERS_WITH_REMOTE_STORE = 12
@@ -163,13 +162,13 @@ class Services:
         self.supervision.scheduler.close()
         self._tasks.cancel()
         await self.supervision.stop(end)
-        await self.tracker.close(_seconds_until(end))
+        await self.tracker.close(seconds_until(end))
         await self.accounts.close()
         await self.charts.close()
         if not self.supervision.leaves_processes:
             await context.orphans.end_remaining()
         if self.sharing is not None:
-            await self.sharing.close(_seconds_until(end))
+            await self.sharing.close(seconds_until(end))
         await self.supervision.close()
         self.systemd.close()
 
@@ -294,10 +293,6 @@ def _maintenance(supervision: Supervision, reports_wal: Path) -> Maintenance:
         supervision.scheduler.check_clock,
         reports_wal,
     )
-
-
-def _seconds_until(end: float) -> float:
-    return max(_MIN_CLOSING_SECONDS, end - time.monotonic())
 
 
 def _live(old: Config, new: Config) -> Config:

@@ -128,10 +128,10 @@ def rows(points: Sequence[Point], shown: Window) -> list[tuple[int, Sequence[str
     Where the values of the process group differ, they follow.
     """
     few = merged(points, max(shown.step, step_for(shown.end - shown.start, _MAX_TABLE_ROWS)))
-    table = list[tuple[int, Sequence[str]]]()
+    table, has_own_group = list[tuple[int, Sequence[str]]](), has_group(points)
     for one in few:
         texts = [text_of("cpu", one.cpu_avg), text_of("memory", one.memory_avg)]
-        if has_group(points):
+        if has_own_group:
             texts += [text_of("cpu", one.group_cpu_avg), text_of("memory", one.group_memory_avg)]
         table.append((one.at * _MICROS_PER_SECOND, texts))
     return table

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import time
 from collections.abc import Callable, Mapping
 
 from models.config import loader
@@ -29,12 +28,11 @@ from supervisor.processes.process_logs import ProcessLogs
 from supervisor.processes.run_recorder import RunRecorder
 from supervisor.processes.scheduler import Scheduler
 from supervisor.processes.usage import Meter
-from supervisor.scheduling import BackgroundTasks
+from supervisor.scheduling import BackgroundTasks, seconds_until
 from supervisor.systemd import VARIABLES
 
 log = logging.getLogger("server")
 
-_MIN_CLOSING_SECONDS = 1.0
 _DAY_MICROSECONDS = 86_400 * 1_000_000
 _MAX_WAITING_EVENTS = 50_000
 _PAUSE_SECONDS = 0.01
@@ -125,9 +123,9 @@ class Supervision:
         await self._stop_processes()
         if self.event_writer.failing:
             await self.logs.rotate()  # on a full disk this makes room
-        if not await self.event_writer.stored_within(max(_MIN_CLOSING_SECONDS, end - time.monotonic())):
+        if not await self.event_writer.stored_within(seconds_until(end)):
             log.error("the store cannot be written: %d changes are lost", self.event_writer.waiting)
-        await self.metrics.close(max(_MIN_CLOSING_SECONDS, end - time.monotonic()))
+        await self.metrics.close(seconds_until(end))
 
     async def _stop_processes(self) -> None:
         try:
