@@ -140,7 +140,7 @@ def test_the_form_may_be_multipart(server: Server) -> None:
     assert server.ask("POST", "/login", f"{parts}--b--\r\n".encode(), headers).status == 303
 
 
-def test_a_form_beyond_its_bound_is_413(server: Server) -> None:
+def test_a_form_beyond_its_limit_is_413(server: Server) -> None:
     assert send(server, "/login", username="admin", password="x" * 70_000).status == 413
 
 

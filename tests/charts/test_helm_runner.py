@@ -132,13 +132,13 @@ def test_a_changing_helm_gets_sigterm_and_time_to_record_the_failure(tmp_path: P
     assert len(list(tmp_path.glob("run*/is-over"))) == 1
 
 
-def test_output_beyond_its_bound_ends_a_reading_one(tmp_path: Path) -> None:
+def test_output_beyond_its_limit_ends_a_reading_one(tmp_path: Path) -> None:
     runner = RunnerFixture(tmp_path, "yes", max_output=Size(100_000))
     with pytest.raises(Unprocessable, match=r"svc\.helm\.max-output"):
         runner.once()
 
 
-def test_output_beyond_its_bound_does_not_end_a_changing_one(tmp_path: Path) -> None:
+def test_output_beyond_its_limit_does_not_end_a_changing_one(tmp_path: Path) -> None:
     runner = RunnerFixture(tmp_path, "head -c 500000 /dev/zero; sleep 0.2; touch is-over", max_output=Size(1000))
     with pytest.raises(Unprocessable, match=r"svc\.helm\.max-output"):
         runner.once(Bounds(20, "timeout", TimedOut, lambda: None))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import http.client
 import io
 import json
@@ -20,6 +21,8 @@ from conftest import Serve, Server, alive, marks, wait_for
 from talk import body, problem, running_server
 
 TEMPLATE, LINT, CREATE = "/api/v1/charts/template/upload", "/api/v1/charts/lint", "/api/v1/charts/create"
+_MIB = 1024**2
+_MAX_BODY_BYTES = 101 * _MIB  # server.max-body
 FOREVER = "{{- range until 100000 }}{{- range until 100000 }}{{- end }}{{- end }}"
 GREEDY = '{{- $s := "x" | repeat 64 }}{{- range until 40 }}{{- $s = printf "%s%s" $s $s }}{{- end }}a: {{ len $s }}'
 TALKATIVE = 'a: {{ "x" | repeat 300000 }}'
@@ -194,17 +197,17 @@ def test_multipart_where_json_is_required_is_415(server: Server) -> None:
     problem(upload(server, LINT, chart=tint()), 415, LINT, dated=True)
 
 
-def test_an_upload_beyond_its_bound_is_413(server: Server) -> None:
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
-    connection.putrequest("POST", TEMPLATE)
-    connection.putheader("Content-Type", "multipart/form-data; boundary=x")
-    connection.putheader("Content-Length", str(200 * 1024**2))
-    connection.endheaders()
-    connection.send(b'--x\r\nContent-Disposition: form-data; name="chart"\r\n\r\n')
-    for _ in range(102):
-        connection.send(b"\0" * 1024**2)
-    assert connection.getresponse().status == 413
-    connection.close()
+def test_an_upload_beyond_its_limit_is_413(server: Server) -> None:
+    start = b'--x\r\nContent-Disposition: form-data; name="chart"\r\n\r\n'
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)) as connection:
+        connection.putrequest("POST", TEMPLATE)
+        connection.putheader("Content-Type", "multipart/form-data; boundary=x")
+        connection.putheader("Content-Length", str(200 * _MIB))
+        connection.endheaders(start + bytes(_MIB - len(start)))
+        for _ in range(_MAX_BODY_BYTES // _MIB - 1):
+            connection.send(bytes(_MIB))
+        connection.send(b"0")  # one byte beyond the limit: what is sent after it can meet a closed connection
+        assert connection.getresponse().status == 413
 
 
 def test_a_client_that_leaves_in_the_middle_of_an_upload_leaves_nothing(server: Server) -> None:
