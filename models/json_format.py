@@ -5,13 +5,32 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar, dataclass_transform, overload
+
+import attrs
 
 from models.errors import Invalid
 
+_Class = TypeVar("_Class", bound=type)
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FORBIDDEN_TEXT = re.compile("[\0\ud800-\udfff]")
+
+
+@overload
+def http_message(cls: _Class) -> _Class: ...
+@overload
+def http_message(*, kw_only: bool) -> Callable[[_Class], _Class]: ...
+@dataclass_transform(frozen_default=True, field_specifiers=(attrs.field,))
+def http_message(cls: Any = None, *, kw_only: bool = False) -> Any:
+    """A class decorator for what is read from or written as JSON: `attrs.frozen` without comparison and repr.
+
+    Nothing compares requests and responses, and the generated methods of their hundred classes take 1 MB.
+    """
+    decorator = attrs.frozen(eq=False, repr=False, kw_only=kw_only)
+    return decorator if cls is None else decorator(cls)
 
 
 def camel_case(name: str) -> str:

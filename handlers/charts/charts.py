@@ -6,14 +6,12 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
 
-from attrs import frozen
-
 from handlers.charts.operations import GZIP, LOCK, TEXT, Operation
 from models.charts import archive, metadata, refs, requests
 from models.charts.parameters import body, file, form, query
 from models.charts.refs import ChartRef, check_version
 from models.charts.responses import Download, HubItem, Lint
-from models.json_format import rfc3339
+from models.json_format import http_message, rfc3339
 from supervisor.charts import sources
 from supervisor.charts.helm import rendering
 from supervisor.charts.service import Work
@@ -24,20 +22,20 @@ Shown = TypeVar("Shown", str, bytes)
 _FETCH_ERRORS = (400, 404, 500, 502, 503, 504)
 
 
-@frozen(kw_only=True)
+@http_message(kw_only=True)
 class ShowRequest:
     chart_ref: str = query(_REF, required=True)
     version: str | None = query(_VERSION, check=check_version)
 
 
-@frozen(kw_only=True)
+@http_message(kw_only=True)
 class PullRequest:
     chart: str = body(_REF, required=True)
     version: str | None = body(_VERSION, check=check_version)
     verify: bool = body("require a signature by a key in the operator's keyring", False)
 
 
-@frozen(kw_only=True)
+@http_message(kw_only=True)
 class PushRequest:
     chart: Path = file("the chart archive")
     remote: str = form("oci://host/path, to which the chart's name and version are added", required=True)
@@ -125,7 +123,7 @@ RENDERING: list[Operation] = [
 ]  # fmt: skip
 
 
-@frozen(kw_only=True)
+@http_message(kw_only=True)
 class SearchRequest:
     keyword: str = query("search text", required=True)
     max_results: int = query("maximum number of results", 20, low=1, high=60)
@@ -143,7 +141,7 @@ HUB: list[Operation] = [
 ]  # fmt: skip
 
 
-@frozen(kw_only=True)
+@http_message(kw_only=True)
 class ResolveRequest:
     chart_ref: str = body("repo/chart, repo/chart:version or oci://host/path[:tag]", required=True)
     version: str | None = body("an exact version or a range", check=check_version)

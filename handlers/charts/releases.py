@@ -6,8 +6,6 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from attrs import frozen
-
 from handlers.charts.operations import CHANGE_ERRORS, TEXT, Operation, Warned
 from handlers.http import serializers
 from models.charts import refs, requests, yaml_values
@@ -15,6 +13,7 @@ from models.charts.parameters import path, query
 from models.charts.releases import check_filter, check_selector, select_rows
 from models.charts.responses import HistoryRow, Hook, ListRow, Release, Resource, TestResult
 from models.errors import Invalid
+from models.json_format import http_message
 from supervisor.charts.helm import changes
 from supervisor.charts.service import Work
 
@@ -59,7 +58,7 @@ _MAX_INLINE_ROWS = 500
 _READ_ERRORS = (400, 404, 500, 502, 503, 504)
 
 
-@frozen
+@http_message
 class ReleaseRequest:
     name: str = path("The release.", refs.release)
     namespace: str = query("The namespace of the release.", "default", check=refs.namespace)
@@ -72,12 +71,12 @@ _STATUSES = (
 )  # fmt: skip
 
 
-@frozen
+@http_message
 class RevisionRequest(ReleaseRequest):
     revision: int | None = query(_REVISION, low=1)
 
 
-@frozen
+@http_message
 class ListRequest:
     namespace: str | None = query("The namespace of the releases; `default` by default.", check=refs.namespace)
     all_namespaces: bool = query("List the releases of all namespaces.", False)
@@ -89,7 +88,7 @@ class ListRequest:
     offset: int = query("The number of releases to skip.", 0, low=0)
 
 
-@frozen
+@http_message
 class ValuesRequest:
     name: str = path("The release.", refs.release)
     namespace: str = query("The namespace of the release.", "default", check=refs.namespace)

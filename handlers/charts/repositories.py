@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from attrs import evolve, frozen
+from attrs import evolve
 
 from handlers.charts.operations import Operation, Warned
 from models.charts.parameters import body, path
 from models.charts.refs import repository_name
 from models.charts.responses import ChartItem, Repository
+from models.json_format import http_message
 from supervisor.charts import repositories
 from supervisor.charts.service import Work
 
 _UPDATE_ERRORS = (400, 404, 500, 502, 503, 504)
 
 
-@frozen(kw_only=True)
+@http_message(kw_only=True)
 class AddRequest:
     name: str = body("its name on this server", required=True, check=repository_name)
     url: str = body("the URL of the folder with index.yaml, http or https", required=True)
@@ -25,18 +26,18 @@ class AddRequest:
     force_update: bool = body("replace an existing repository with this name", False)
 
 
-@frozen(kw_only=True)
+@http_message(kw_only=True)
 class RepositoryRequest:
     name: str = path("the repository's name", check=repository_name)
 
 
-@frozen(kw_only=True)
+@http_message(kw_only=True)
 class ChartRequest:
     name: str = path("the repository's name", check=repository_name)
     chart: str = path("the chart's own name", check=repository_name)
 
 
-@frozen
+@http_message
 class EmptyRequest:
     pass
 

@@ -11,10 +11,10 @@ from typing import Annotated, Any, Generic, Literal, NewType, TypeVar
 
 import attrs
 import cattrs
-from attrs import field, frozen
+from attrs import field
 from cattrs.gen import make_dict_unstructure_fn, override
 
-from models.json_format import camel_case, rfc3339
+from models.json_format import camel_case, http_message, rfc3339
 from models.paging import Page
 from models.supervision.events import Entry
 from models.supervision.metrics import Point
@@ -58,7 +58,7 @@ COMMON_EVENT_SORTS = {name: EVENT_SORTS[name] for name in ("eventTime", "process
 """Sort keys of `/events`."""
 
 
-@frozen
+@http_message
 class ProcessStatusInfo:
     name: str
     status: Status
@@ -73,14 +73,14 @@ class ProcessStatusInfo:
     failed_error_log: str | None
 
 
-@frozen
+@http_message
 class ProcessGroup:
     name: str
     members: Sequence[str]
     live: Int32
 
 
-@frozen
+@http_message
 class ProcessResult:
     """The result of an operation on several processes for one of them."""
 
@@ -89,13 +89,13 @@ class ProcessResult:
     message: str
 
 
-@frozen
+@http_message
 class ProcessResults:
     message: str
     results: Sequence[ProcessResult]
 
 
-@frozen
+@http_message
 class ProcessEventEntry:
     id: int
     pid: int | None
@@ -109,7 +109,7 @@ class ProcessEventEntry:
     process_uptime: Length
 
 
-@frozen
+@http_message
 class ProcessHealth:
     """The last health check of a process; nulls without one."""
 
@@ -122,7 +122,7 @@ class ProcessHealth:
     checked_at: Instant | None
 
 
-@frozen
+@http_message
 class MetricPoint:
     """CPU in percent of one processor and memory in bytes, over the step that begins at `at`.
 
@@ -154,7 +154,7 @@ def metric_point(point: Point) -> MetricPoint:
     )
 
 
-@frozen
+@http_message
 class ProcessMetrics:
     """The metrics of a process: `step` is in seconds, `starts` has the times at which it was started."""
 
@@ -164,7 +164,7 @@ class ProcessMetrics:
     starts: list[Instant]
 
 
-@frozen
+@http_message
 class ProcessNotice:
     """An event of a process that does not change its status."""
 
@@ -176,7 +176,7 @@ class ProcessNotice:
     facts: Mapping[str, str | int | float | bool | None]
 
 
-@frozen
+@http_message
 class SupervisorInfo:
     node_name: str
     description: str
@@ -186,7 +186,7 @@ class SupervisorInfo:
     available_memory: str
 
 
-@frozen
+@http_message
 class ErrorResponse:
     timestamp: Instant
     path: str
@@ -195,12 +195,12 @@ class ErrorResponse:
     code: str
 
 
-@frozen
+@http_message
 class ErrorResponseWithResults(ErrorResponse):
     results: Sequence[ProcessResult]
 
 
-@frozen
+@http_message
 class ProblemDetail:
     """RFC 9457, and `message` with the text of `detail`."""
 
@@ -212,14 +212,14 @@ class ProblemDetail:
     message: str
 
 
-@frozen
+@http_message
 class DatedProblemDetail(ProblemDetail):
     timestamp: Instant
     code: str
     """A stable name of the cause: `webhook-unavailable`, `not-found`."""
 
 
-@frozen
+@http_message
 class Account:
     username: str
     display_name: str | None
@@ -227,20 +227,20 @@ class Account:
     role: str
 
 
-@frozen
+@http_message
 class ResponseMessage:
     message: str | None = field(default=None, metadata=LEFT_OUT)
     error: str | None = field(default=None, metadata=LEFT_OUT)
 
 
-@frozen
+@http_message
 class Sort:
     unsorted: bool = False
     sorted: bool = True
     empty: bool = False
 
 
-@frozen
+@http_message
 class Pageable:
     page_size: Int32
     page_number: Int32
@@ -250,7 +250,7 @@ class Pageable:
     unpaged: bool = False
 
 
-@frozen
+@http_message
 class PageOf(Generic[Item]):
     content: Sequence[Item]
     total_pages: Int32
@@ -265,7 +265,7 @@ class PageOf(Generic[Item]):
     sort: Sort = Sort()
 
 
-@frozen
+@http_message
 class ReloadResult:
     message: str
     added: Sequence[str]
@@ -278,12 +278,12 @@ class ReloadResult:
     need_restart: Sequence[str]
 
 
-@frozen
+@http_message
 class Health:
     status: Literal["UP"] = "UP"
 
 
-@frozen
+@http_message
 class Readiness:
     status: Literal["UP"] = "UP"
     store: Literal["UP"] = "UP"

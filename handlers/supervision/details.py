@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from attrs import frozen
-
 from handlers.http.serializers import Instant, Int32, PageOf, instant, page_of
+from models.json_format import http_message
 from models.paging import Page
 from models.supervision.process import Status
 from models.supervision.runs import Outcome, Run, Trigger
@@ -15,7 +14,7 @@ from supervisor.processes.scheduler import ScheduleReport
 from supervisor.processes.usage import Usage
 
 
-@frozen
+@http_message
 class ProcessRun:
     """One run of a job; `outcome` is null while it is in progress."""
 
@@ -28,7 +27,7 @@ class ProcessRun:
     outcome: Outcome | None
 
 
-@frozen
+@http_message
 class ProcessSchedule:
     """`missed` and `skipped` count runs."""
 
@@ -42,7 +41,7 @@ class ProcessSchedule:
     skipped: int
 
 
-@frozen
+@http_message
 class ProcessDetails:
     """Details of a process for operators, in addition to `ProcessStatusInfo`."""
 

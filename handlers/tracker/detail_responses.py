@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from attrs import frozen
 
 from handlers.http.serializers import Instant
+from models.json_format import http_message
 
 
-@frozen
+@http_message
 class PerfInfo:
     """The figures of a label in milliseconds, per second and per cent; null where the report has none.
 
@@ -31,7 +32,7 @@ class PerfInfo:
     throughput_change_pct: float | None
 
 
-@frozen
+@http_message
 class RunPerf:
     run_id: int
     flag: str
@@ -40,7 +41,7 @@ class RunPerf:
     next_cursor: str | None
 
 
-@frozen
+@http_message
 class PerfHistoryEntry:
     """The figures of one run."""
 
@@ -51,7 +52,7 @@ class PerfHistoryEntry:
     items: Sequence[PerfInfo]
 
 
-@frozen
+@http_message
 class PerfHistory:
     flag: str
     flags: Sequence[str]
@@ -70,7 +71,7 @@ class AttachmentInfo:
     path: str
 
 
-@frozen
+@http_message
 class TestAttachment:
     """An attachment with its test, null where it belongs to the run."""
 
@@ -85,13 +86,13 @@ class TestAttachment:
     test_name: str | None
 
 
-@frozen
+@http_message
 class AttachmentList:
     items: Sequence[TestAttachment]
     next_cursor: str | None
 
 
-@frozen
+@http_message
 class CoveredFileInfo:
     """A file with the ranges of lines that a run covers, misses and that were changed; both ends are included.
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from attrs import frozen
-
 from handlers.http.serializers import Instant
 from handlers.tracker.detail_responses import AttachmentInfo
+from models.json_format import http_message
 from models.tracker.attempts import State
 from models.tracker.comparison import Tests, Timing
 from models.tracker.flaky import Triage
@@ -18,7 +17,7 @@ from models.tracker.queries import SlowRow
 from models.tracker.triage import TriageField
 
 
-@frozen
+@http_message
 class IngestResult:
     """The result of an upload: the run after it."""
 
@@ -44,7 +43,7 @@ class IngestResult:
     patch_coverage_pct: float | None
 
 
-@frozen
+@http_message
 class RunInfo:
     id: int
     project_id: int
@@ -74,7 +73,7 @@ class RunInfo:
     patch_coverage_pct: float | None
 
 
-@frozen
+@http_message
 class ProjectInfo:
     id: int
     name: str
@@ -85,7 +84,7 @@ class ProjectInfo:
     latest_run: RunInfo | None
 
 
-@frozen
+@http_message
 class SecretInfo:
     """Whether a secret is set; it is never shown."""
 
@@ -93,7 +92,7 @@ class SecretInfo:
     updated_at: Instant | None
 
 
-@frozen
+@http_message
 class ForgeInfo:
     """The forge of a project: its name, the repository's path, and whether files can be read from it."""
 
@@ -103,7 +102,7 @@ class ForgeInfo:
     reason: str | None
 
 
-@frozen
+@http_message
 class ProjectDetail(ProjectInfo):
     quality_gate: Thresholds
     """The limits that count for this project."""
@@ -116,7 +115,7 @@ class ProjectDetail(ProjectInfo):
     """Null for callers that are not OWNER."""
 
 
-@frozen
+@http_message
 class RuleInfo:
     name: str
     passed: bool
@@ -125,7 +124,7 @@ class RuleInfo:
     """Set where all flags of a commit are judged together."""
 
 
-@frozen
+@http_message
 class CarriedFrom:
     """The run whose coverage counts for a flag without a run of the commit."""
 
@@ -134,7 +133,7 @@ class CarriedFrom:
     created_at: Instant
 
 
-@frozen
+@http_message
 class FlagInfo:
     """A flag of a commit; with `carriedFrom` it has no run of the commit, and is not judged."""
 
@@ -146,7 +145,7 @@ class FlagInfo:
     carried_from: CarriedFrom | None
 
 
-@frozen
+@http_message
 class AttemptInfo:
     """An upload of a job to a run. `runId` is the run that holds its reports."""
 
@@ -161,7 +160,7 @@ class AttemptInfo:
     failures: int
 
 
-@frozen
+@http_message
 class RunAttempts:
     run_id: int
     state: State
@@ -172,7 +171,7 @@ class RunAttempts:
     next_cursor: str | None
 
 
-@frozen
+@http_message
 class PatchFileInfo:
     """A changed file; lines without line data are not coverable."""
 
@@ -183,7 +182,7 @@ class PatchFileInfo:
     state: FileState
 
 
-@frozen
+@http_message
 class PatchInfo:
     """The coverage of changed lines; `reason` is why `pct` is null."""
 
@@ -199,7 +198,7 @@ class PatchInfo:
     next_cursor: str | None
 
 
-@frozen
+@http_message
 class FinishedRun:
     run_id: int
     state: State
@@ -207,7 +206,7 @@ class FinishedRun:
     run_path: str
 
 
-@frozen
+@http_message
 class GateVerdict:
     """The quality gate's verdict on the newest matching run."""
 
@@ -227,7 +226,7 @@ class GateVerdict:
     flags: Sequence[FlagInfo]
 
 
-@frozen
+@http_message
 class RunVerdict:
     run_id: int
     status: Judged
@@ -237,7 +236,7 @@ class RunVerdict:
     rules: Sequence[RuleInfo]
 
 
-@frozen
+@http_message
 class SuiteInfo:
     name: str
     tests: int
@@ -247,14 +246,14 @@ class SuiteInfo:
     duration_ms: int
 
 
-@frozen
+@http_message
 class RunReference:
     run_id: int
     commit: str | None
     created_at: Instant
 
 
-@frozen
+@http_message
 class FailureInfo:
     suite: str | None
     class_name: str
@@ -274,7 +273,7 @@ class FailureInfo:
     attachments: Sequence[AttachmentInfo]
 
 
-@frozen
+@http_message
 class RunTestInfo:
     """A test in a run. `category` is that of the first triage rule that a failure matches."""
 
@@ -295,7 +294,7 @@ class RunTestInfo:
     category: str | None
 
 
-@frozen
+@http_message
 class ClusterInfo:
     """Failures with one signature; `tests` is the number of tests, `occurrences` that of failures."""
 
@@ -310,7 +309,7 @@ class ClusterInfo:
     occurrences: int
 
 
-@frozen
+@http_message
 class TriageRuleInfo:
     id: int
     name: str
@@ -321,13 +320,13 @@ class TriageRuleInfo:
     created_at: Instant
 
 
-@frozen
+@http_message
 class OwnerRuleInfo:
     pattern: str
     owner: str
 
 
-@frozen
+@http_message
 class OwnerInfo:
     """The tests of an owner that fail on the base branch, and those that are flaky; null: tests without an owner."""
 
@@ -336,7 +335,7 @@ class OwnerInfo:
     flaky: int
 
 
-@frozen
+@http_message
 class OwnersInfo:
     codeowners: str | None
     rules: Sequence[OwnerRuleInfo]
@@ -345,7 +344,7 @@ class OwnersInfo:
     next_cursor: str | None
 
 
-@frozen
+@http_message
 class FoundTestInfo:
     class_name: str
     name: str
@@ -356,7 +355,7 @@ class FoundTestInfo:
 FoundItem = FoundTestInfo | ClusterInfo
 
 
-@frozen
+@http_message
 class ProjectSearchResult:
     """Tests or clusters. `partial`: the time limit was reached; `nextCursor` continues the search."""
 
@@ -365,7 +364,7 @@ class ProjectSearchResult:
     partial: bool
 
 
-@frozen
+@http_message
 class FileInfo:
     path: str
     module: str | None
@@ -376,7 +375,7 @@ class FileInfo:
     branch_missed: int
 
 
-@frozen
+@http_message
 class CoverageInfo:
     line_pct: float | None
     branch_pct: float | None
@@ -388,7 +387,7 @@ class CoverageInfo:
     files: Sequence[FileInfo]
 
 
-@frozen
+@http_message
 class RunDetail:
     """A run with its contents; the lists are bounded, the counts are not."""
 
@@ -404,7 +403,7 @@ class RunDetail:
     attachments: Sequence[AttachmentInfo]
 
 
-@frozen
+@http_message
 class FlakyInfo:
     class_name: str
     name: str
@@ -418,7 +417,7 @@ class FlakyInfo:
     last_failure_at: Instant | None
 
 
-@frozen
+@http_message
 class TriageInfo:
     """The triage status of a test."""
 
@@ -428,7 +427,7 @@ class TriageInfo:
     note: str | None
 
 
-@frozen
+@http_message
 class OutcomeInfo:
     run_id: int
     branch: str | None
@@ -442,7 +441,7 @@ class OutcomeInfo:
     attachments: Sequence[AttachmentInfo]
 
 
-@frozen
+@http_message
 class TestHistory:
     """A test over its runs. The last four fields are null unless its newest result is a failure."""
 
@@ -461,7 +460,7 @@ class TestHistory:
     """The page of the forge that compares the commits of both."""
 
 
-@frozen
+@http_message
 class ComparisonInfo:
     """`head` against `base`."""
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from attrs import frozen
-
 from models.charts import refs
 from models.charts.helm_args import Cascade, Strategy
 from models.charts.parameters import body, file, path, query
 from models.charts.refs import check_version
+from models.json_format import http_message
 
 _TIMEOUT: dict[str, Any] = {"low": 1, "high": 3600}
 _CASCADES = ("background", "foreground", "orphan")
@@ -49,7 +48,7 @@ def _timeout() -> Any:
     return body("seconds that helm may take; `svc.helm.timeout` by default", **_TIMEOUT)
 
 
-@frozen(kw_only=True)
+@http_message(kw_only=True)
 class _InstallOptions:
     release_name: str = body("the name of the new release", required=True, check=refs.release)
     namespace: str = body("its namespace", "default", check=refs.namespace, or_query=True)
@@ -63,18 +62,18 @@ class _InstallOptions:
     atomic: bool = body("undo everything if it fails", False)
 
 
-@frozen(kw_only=True)
+@http_message(kw_only=True)
 class Install(_InstallOptions):
     chart_ref: str = _chart_ref()
     version: str | None = _version()
 
 
-@frozen(kw_only=True)
+@http_message(kw_only=True)
 class InstallUpload(_InstallOptions):
     chart: Path = file("the chart archive")
 
 
-@frozen(kw_only=True)
+@http_message(kw_only=True)
 class _UpgradeOptions:
     name: str = _name()
     namespace: str = _namespace()
@@ -90,18 +89,18 @@ class _UpgradeOptions:
     description: str | None = body("description stored in the history")
 
 
-@frozen(kw_only=True)
+@http_message(kw_only=True)
 class Upgrade(_UpgradeOptions):
     chart_ref: str = _chart_ref()
     version: str | None = _version()
 
 
-@frozen(kw_only=True)
+@http_message(kw_only=True)
 class UpgradeUpload(_UpgradeOptions):
     chart: Path = file("the chart archive")
 
 
-@frozen(kw_only=True)
+@http_message(kw_only=True)
 class Uninstall:
     name: str = _name()
     namespace: str = _namespace()
@@ -114,7 +113,7 @@ class Uninstall:
     description: str | None = query("description stored in the history")
 
 
-@frozen(kw_only=True)
+@http_message(kw_only=True)
 class Rollback:
     name: str = _name()
     namespace: str = _namespace()
@@ -129,7 +128,7 @@ class Rollback:
     timeout: int | None = _timeout()
 
 
-@frozen(kw_only=True)
+@http_message(kw_only=True)
 class Test:
     name: str = _name()
     namespace: str = _namespace()
@@ -138,7 +137,7 @@ class Test:
     __test__ = False  # not a pytest class
 
 
-@frozen(kw_only=True)
+@http_message(kw_only=True)
 class _TemplateOptions:
     release_name: str = body("the name of the release", "release-name", check=refs.release)
     namespace: str = body("its namespace", "default", check=refs.namespace)
@@ -153,18 +152,18 @@ class _TemplateOptions:
     )
 
 
-@frozen(kw_only=True)
+@http_message(kw_only=True)
 class Template(_TemplateOptions):
     chart_ref: str = _chart_ref()
     version: str | None = _version()
 
 
-@frozen(kw_only=True)
+@http_message(kw_only=True)
 class TemplateUpload(_TemplateOptions):
     chart: Path = file("the chart archive")
 
 
-@frozen(kw_only=True)
+@http_message(kw_only=True)
 class _LintOptions:
     values: dict[str, Any] | None = _values()
     strict: bool = body("warnings are errors", False)
@@ -172,17 +171,17 @@ class _LintOptions:
     with_subcharts: bool = body("check the charts in charts/ too", False)
 
 
-@frozen(kw_only=True)
+@http_message(kw_only=True)
 class Lint(_LintOptions):
     chart_ref: str = _chart_ref()
     version: str | None = _version()
 
 
-@frozen(kw_only=True)
+@http_message(kw_only=True)
 class LintUpload(_LintOptions):
     chart: Path = file("the chart archive")
 
 
-@frozen(kw_only=True)
+@http_message(kw_only=True)
 class Create:
     name: str = body("the name of the new chart", required=True, check=refs.new_chart)

@@ -8,11 +8,13 @@ from typing import Literal
 
 from attrs import field, frozen
 
+from models.json_format import http_message
+
 VERBATIM = {"verbatim": True}
 """Metadata of a field whose JSON name is the attribute's name; other names become camelCase."""
 
 
-@frozen
+@http_message
 class ReleaseInfo:
     first_deployed: str | None = field(metadata=VERBATIM)
     last_deployed: str | None = field(metadata=VERBATIM)
@@ -22,7 +24,7 @@ class ReleaseInfo:
     notes: str
 
 
-@frozen
+@http_message
 class Release:
     name: str
     namespace: str
@@ -31,7 +33,7 @@ class Release:
     manifest: str
 
 
-@frozen
+@http_message
 class ListRow:
     name: str
     namespace: str
@@ -42,7 +44,7 @@ class ListRow:
     app_version: str = field(metadata=VERBATIM)
 
 
-@frozen
+@http_message
 class HistoryRow:
     revision: int
     updated: str | None
@@ -52,7 +54,7 @@ class HistoryRow:
     description: str
 
 
-@frozen
+@http_message
 class Hook:
     kind: str
     name: str
@@ -61,7 +63,7 @@ class Hook:
     delete_policy: tuple[str, ...]
 
 
-@frozen
+@http_message
 class Resource:
     kind: str
     name: str
@@ -80,7 +82,7 @@ class TestResult:
     __test__ = False  # not a pytest class
 
 
-@frozen
+@http_message
 class Lint:
     chart_ref: str | None
     """`None` for an uploaded chart."""
@@ -90,13 +92,13 @@ class Lint:
     infos: tuple[str, ...]
 
 
-@frozen
+@http_message
 class Repository:
     name: str
     url: str
 
 
-@frozen
+@http_message
 class ChartItem:
     name: str
     chart_version: str
@@ -104,7 +106,7 @@ class ChartItem:
     description: str | None
 
 
-@frozen
+@http_message
 class HubItem:
     name: str
     version: str
@@ -115,14 +117,14 @@ class HubItem:
     url: str
 
 
-@frozen
+@http_message
 class LockedDependency:
     name: str
     repository: str
     version: str
 
 
-@frozen
+@http_message
 class LockDocument:
     """Chart.lock, as helm writes it."""
 
@@ -131,7 +133,7 @@ class LockDocument:
     generated: str
 
 
-@frozen
+@http_message
 class Download:
     """A file to send: its path in the request's folder, and the name offered to the client."""
 
