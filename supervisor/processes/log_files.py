@@ -125,17 +125,18 @@ def backup(path: Path, number: int) -> Path:
     return path.with_name(f"{path.name}.{number}")
 
 
-def rotate(file: LogFile) -> Rotation:
+def rotate(file: LogFile) -> Rotated:
     """Copies a file that is too large to its first backup and truncates it; the other backups move on by one.
 
     On a full disk the oldest backups are deleted; where that is not enough, the file is truncated without a copy.
     """
     path = Path(file.path)
     try:
-        if path.is_symlink() or not path.is_file():
-            return Rotation.MISSING
-        if not file.max_bytes or path.stat().st_size < file.max_bytes:
-            return Rotation.NONE
+        size = _size_of_regular_file(file.path)
+        if size is None:
+            return Rotated(file, Rotation.MISSING)
+        if not file.max_bytes or size < file.max_bytes:
+            return Rotated(file, Rotation.NONE)
         is_copied = bool(file.backups) and _copy_to_backup(path, file.backups)
         if is_copied:
             _copy_rest(path, backup(path, 1))
@@ -144,15 +145,19 @@ def rotate(file: LogFile) -> Rotation:
         with contextlib.suppress(OSError):
             backup(path, 0).unlink(missing_ok=True)
         log.error("%s cannot be rotated: %s", path, error)
-        return Rotation.FAILED
-    return Rotation.ROTATED if is_copied or not file.backups else Rotation.TRUNCATED
+        return Rotated(file, Rotation.FAILED)
+    if is_copied:
+        return Rotated(file, Rotation.ROTATED, _size(backup(path, 1)))
+    return Rotated(file, Rotation.TRUNCATED if file.backups else Rotation.ROTATED, size)
 
 
-def rotate_counted(file: LogFile) -> Rotated:
-    """As `rotate`, with the number of bytes."""
-    path = Path(file.path)
-    size, result = _size(path), rotate(file)
-    return Rotated(file, result, _size(backup(path, 1)) if result is Rotation.ROTATED and file.backups else size)
+def _size_of_regular_file(path: str) -> int | None:
+    """The size of a file by a single system call: all logs are checked every five seconds. Raises `OSError`."""
+    try:
+        found = os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return found.st_size if stat.S_ISREG(found.st_mode) else None
 
 
 def _copy_to_backup(path: Path, backups: int) -> bool:
@@ -235,7 +240,7 @@ class Logs:
         """Rotates all files that are larger than their limit; returns what was done to each."""
         if not (files := [file for file in self._files() if file.max_bytes]):
             return []
-        return await self.rotate_in(None, lambda: [rotate_counted(file) for file in files])
+        return await self.rotate_in(None, lambda: [rotate(file) for file in files])
 
     async def rotate_in(self, executor: Executor | None, work: Callable[[], list[Rotated]]) -> list[Rotated]:
         """Runs work that rotates files in a thread; returns what it returns. Followers wait meanwhile."""

@@ -23,7 +23,7 @@ from queue import Empty, SimpleQueue
 
 from attrs import define, evolve
 
-from supervisor.processes.log_files import DONE, LogFile, Logs, Rotated, Rotation, rotate_counted
+from supervisor.processes.log_files import DONE, LogFile, Logs, Rotated, Rotation, rotate
 
 log = logging.getLogger("logs")
 
@@ -214,7 +214,7 @@ class _Growth:
             self.is_fast, self.at, self.size = has_grown_fast, now, size
         result = None
         if size >= (_EARLY_FRACTION * limit if self.is_fast else limit):
-            result = rotate_counted(evolve(self.file, max_bytes=min(size, limit)))
+            result = rotate(evolve(self.file, max_bytes=min(size, limit)))
             self.is_fast = self.is_fast and result.result in DONE
             self.at, self.size, size = time.monotonic(), 0, 0
         room = _EARLY_FRACTION * limit - size

@@ -106,20 +106,20 @@ def backups(path: Path) -> dict[str, bytes]:
 def test_a_file_is_rotated_when_it_has_reached_its_limit(tmp_path: Path, size: int, limit: int, rotated: bool) -> None:
     path = tmp_path / "log"
     path.write_bytes(b"x" * size)
-    assert rotate(LogFile(str(path), limit, 2)) is (Rotation.ROTATED if rotated else Rotation.NONE)
+    assert rotate(LogFile(str(path), limit, 2)).result is (Rotation.ROTATED if rotated else Rotation.NONE)
     expected = {"log": b"", "log.1": b"x" * size} if rotated else {"log": b"x" * size}
     assert backups(path) == expected
 
 
 def test_a_missing_file_is_not_rotated(tmp_path: Path) -> None:
-    assert rotate(LogFile(str(tmp_path / "log"), 1, 2)) is Rotation.MISSING
+    assert rotate(LogFile(str(tmp_path / "log"), 1, 2)).result is Rotation.MISSING
     assert list(tmp_path.iterdir()) == []
 
 
 def test_without_backups_a_file_is_just_emptied(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_bytes(b"x" * 100)
-    assert rotate(LogFile(str(path), 100, 0)) is Rotation.ROTATED
+    assert rotate(LogFile(str(path), 100, 0)).result is Rotation.ROTATED
     assert backups(path) == {"log": b""}
 
 
@@ -127,7 +127,7 @@ def test_backups_move_on_and_the_oldest_goes(tmp_path: Path) -> None:
     path = tmp_path / "log"
     for number in range(6):
         path.write_bytes(b"%d" % number * 10)
-        assert rotate(LogFile(str(path), 10, 3)) is Rotation.ROTATED
+        assert rotate(LogFile(str(path), 10, 3)).result is Rotation.ROTATED
     assert backups(path) == {"log": b"", "log.1": b"5" * 10, "log.2": b"4" * 10, "log.3": b"3" * 10}
 
 
@@ -135,7 +135,7 @@ def test_who_holds_the_file_open_for_append_writes_on_at_its_new_beginning(tmp_p
     path = tmp_path / "log"
     with path.open("ab", buffering=0) as writer:
         writer.write(b"before\n")
-        assert rotate(LogFile(str(path), 1, 1)) is not Rotation.NONE
+        assert rotate(LogFile(str(path), 1, 1)).result is not Rotation.NONE
         writer.write(b"after\n")
     assert backups(path) == {"log": b"after\n", "log.1": b"before\n"}
 
@@ -144,7 +144,7 @@ def test_a_backup_is_no_more_open_to_others_than_its_file(tmp_path: Path) -> Non
     path = tmp_path / "log"
     path.write_bytes(b"secret")
     path.chmod(0o600)
-    assert rotate(LogFile(str(path), 1, 1)) is not Rotation.NONE
+    assert rotate(LogFile(str(path), 1, 1)).result is not Rotation.NONE
     assert (tmp_path / "log.1").stat().st_mode & 0o777 == 0o600
 
 
@@ -160,7 +160,7 @@ def test_what_is_written_while_the_backups_move_on_is_copied_too(
         return move(source, target)
 
     monkeypatch.setattr(Path, "replace", write_and_move)
-    assert rotate(LogFile(str(path), 1, 3)) is Rotation.ROTATED
+    assert rotate(LogFile(str(path), 1, 3)).result is Rotation.ROTATED
     assert backups(path) == {"log": b"", "log.1": b"first\nlater\n"}
 
 
@@ -181,11 +181,11 @@ def test_a_full_disk_costs_the_oldest_backups_first_and_then_the_content(
 
     monkeypatch.setattr(shutil, "copyfileobj", little_space)
     room = 2
-    assert rotate(LogFile(str(path), 10, 3)) is Rotation.ROTATED
+    assert rotate(LogFile(str(path), 10, 3)).result is Rotation.ROTATED
     assert backups(path) == {"log": b"", "log.1": b"now" * 10, "log.2": b"one", "log.3": b"two"}
     path.write_bytes(b"later" * 10)
     room = -1
-    assert rotate(LogFile(str(path), 10, 3)) is Rotation.TRUNCATED
+    assert rotate(LogFile(str(path), 10, 3)).result is Rotation.TRUNCATED
     assert backups(path) == {"log": b""}
 
 
@@ -225,7 +225,7 @@ def test_a_file_that_cannot_be_copied_for_another_reason_keeps_its_backups(
         raise OSError(5, os.strerror(5))
 
     monkeypatch.setattr(shutil, "copyfileobj", broken)
-    assert rotate(LogFile(str(path), 10, 3)) is Rotation.FAILED
+    assert rotate(LogFile(str(path), 10, 3)).result is Rotation.FAILED
     assert backups(path) == before
     assert "cannot be rotated" in caplog.text
 
