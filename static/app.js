@@ -54,9 +54,6 @@ for (const field of document.querySelectorAll("[data-setting]")) {
   });
 }
 document.addEventListener("submit", (event) => { confirmFirst(event); sendQuietly(event); });
-document.querySelectorAll("[data-needs-script]").forEach((node) => { node.hidden = false; });
-document.documentElement.classList.add("script");
 filterWhileTyping();
-updateTimes();
 setInterval(updateTimes, TIMES_MS);
 keepCurrent();
