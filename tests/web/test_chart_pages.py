@@ -15,6 +15,7 @@ from browsing import Browser, Text, address, faults_everywhere, findings, page, 
 from charting import MAP, TEST, chart, helm, tint
 from cluster import Cluster
 from conftest import Answer, Serve, Server, wait_for
+from forms import Forms
 from places import Web, web
 from talk import running_server
 
@@ -567,19 +568,40 @@ def test_what_others_do_to_a_release_shows_without_a_reload(
         assert one.locator("#live[data-is=on]").count()
 
 
-def test_without_script_all_can_be_read_and_done(server: Server, chromium: Browser, cluster: Cluster) -> None:
+def test_every_page_and_every_form_works_without_script(
+    server: Server, chromium: Browser, cluster: Cluster, shop: Web
+) -> None:
     space = cluster.namespace()
-    with chromium.page(address(server), java_script_enabled=False) as one:
-        one.goto("/releases/new?chartRef=paint/tint")
-        one.get_by_label("Release name").fill("plain")
-        one.get_by_label("Namespace").fill(space)
-        one.get_by_label("API key").fill(KEY)
-        one.get_by_role("button", name="Preview").click()
-        one.get_by_label("API key").fill(KEY)
-        one.get_by_role("button", name="Install", exact=True).click()
-        one.wait_for_url(f"**/releases/{space}/plain")
-        one.goto(f"/releases/{space}/plain?show=change")
-        one.locator("#key-uninstall").fill(KEY)
-        one.get_by_role("button", name="Uninstall").click()
-        one.wait_for_url("**/releases")
-        assert server.get(f"/releases/{space}/plain").status == 404
+    place = f"/releases/{space}/plain"
+    tint, key = {"chartRef": "paint/tint"}, {"key": KEY}
+    made = {**tint, **key, "version": "0.1.0", "releaseName": "plain", "namespace": space}
+    steps: list[tuple[str, str, dict[str, str], str]] = [
+        ("/repositories", "/repositories add", {**key, "name": "extra", "url": shop.url}, "extra"),
+        ("/repositories", "/repositories update", {}, "extra"),
+        ("/repositories/paint", "/repositories/paint update", {}, "tint"),
+        ("/repositories/extra", "/repositories/extra update", {}, "tint"),
+        ("/repositories/paint", "/repositories/paint remove", key, "extra"),
+        ("/repositories", "/repositories add", {**key, "name": "paint", "url": shop.url}, "paint"),
+        ("/repositories/extra", "/repositories/extra remove", key, "paint"),
+        ("/releases/new", "/releases/new yes", made, "kind: ConfigMap"),
+        ("/releases/new", "/releases/new", made, "deployed"),
+        (f"{place}?show=change", f"{place} upgrade yes", {**tint, **key, "values": "colour: blue"}, "blue"),
+        (f"{place}?show=change", f"{place} upgrade", {**tint, **key, "values": "colour: blue"}, "0.2.0"),
+        (f"{place}?show=change", f"{place} test", {**key, "timeoutSeconds": "30"}, "passed"),
+        (f"{place}?show=change", f"{place} rollback yes", {**key, "revision": "1"}, "red"),
+        (f"{place}?show=change", f"{place} rollback", {**key, "revision": "1"}, "0.1.0"),
+        (f"{place}?show=change", f"{place} uninstall yes", key, "plain"),
+        (f"{place}?show=change", f"{place} uninstall", key, "Releases"),
+    ]
+    with cluster.attended(space), chromium.page(address(server), java_script_enabled=False) as one:
+        forms = Forms(one)
+        for path in ["/releases", "/releases/new", "/repositories", "/repositories/paint", "/repositories/paint/tint"]:
+            forms.visit(path)
+        for path, kind, fields, expected in steps:
+            forms.send(path, re.sub("[0-9]+", "N", kind), **fields)
+            assert expected in one.content(), (kind, one.locator("main").inner_text())
+            if kind == f"{place} rollback":
+                for tab in TABS:
+                    forms.visit(place + tab)
+        assert forms.seen - forms.sent == set()
+    assert server.get(place).status == 404
