@@ -13,7 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from conftest import ROOT, Server
+from conftest import ROOT, Server, wait_for
+from stored import keep, stored
 
 SIZE = {"width": 1280, "height": 800}
 THEMES = ("light", "dark")
@@ -25,6 +26,22 @@ LOOKS_FILE = IMAGES / "made-with.json"
 _NOW_SECONDS = 1_772_445_600
 _FIXED_CLOCK = f"import time\ntime.time_ns = lambda: {_NOW_SECONDS} * 10**9\n"
 """Python imports a module `sitecustomize` at its start."""
+_PROCESS = {
+    "command": ["sh", "-c", "echo INFO listening on 8080; echo ERROR no route to db:5432; exec sleep 1000"],
+    "auto-start": True,
+    "description": "the API of the shop",
+}
+_LIVE = {
+    "overview": ("section:has(#host)", "section:has(h2 a[href='/releases'])"),
+    "process": ("dl.tiles", "#metrics", ":text('started, pid')"),
+}
+"""What shows live figures of this machine, by the picture."""
+_MANIFEST = """---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: shop}
+data: {replicas: "%d"}
+"""
 _SAMPLE = """<body style="margin: 8px; font: 15px system-ui"><p>Pilothouse 0123456789 <b>failed</b> ✕</p>
     <pre style="font: 13px ui-monospace, monospace">def test_x(): assert 1 == 2</pre><select><option>all</select>"""
 _DIFFERENCE = """async ([one, other]) => {
@@ -56,31 +73,47 @@ def make_sample(folder: Path) -> Path:
     return folder / "data"
 
 
+def add_release(cluster: Any) -> str:
+    """Stores a release of two revisions in a namespace of its own; returns the path of their difference."""
+    space = cluster.namespace()
+    for number, state in ((1, "superseded"), (2, "deployed")):
+        keep(cluster, stored("shop", space, number, state, manifest=_MANIFEST % number))
+    return f"/releases/{space}/shop?show=manifest&to=1&of=2"
+
+
 @contextmanager
-def sample_server(folder: Path, data: Path) -> Iterator[Server]:
-    """A new server with a copy of the sample data, at the fixed time."""
+def sample_server(folder: Path, data: Path, cluster: Any = None) -> Iterator[Server]:
+    """A new server with a copy of the sample data, at the fixed time. It supervises a process that writes a log."""
     shutil.copytree(data, folder / "data")
-    server = Server(folder, {"supervisor": {"node-name": "demo"}}, fixed_clock(folder), [])
+    process = {**_PROCESS, "stdout-logfile": str(folder / "shop-api.log")}
+    config: dict[str, Any] = {"supervisor": {"node-name": "demo", "processes": {"shop-api": process}}}
+    if cluster is not None:
+        config["svc"] = {"kube": {"kubeconfig": str(cluster.kubeconfig)}}
+    server = Server(folder, config, fixed_clock(folder), [])
     try:
         yield server.start()
     finally:
         server.close()
 
 
-def take(server: Server, chromium: Any) -> dict[str, bytes]:
-    """The pictures of the pages of the sample data, by name and theme. Live figures of the host are covered."""
+def take(server: Server, chromium: Any, release: str = "") -> dict[str, bytes]:
+    """The pictures of the pages of the sample data and of a release, by name and theme. Live figures are covered."""
+    wait_for(lambda: server.get("/api/v1/processes/info/shop-api").json["status"] == "running")
     project = next(item["id"] for item in server.get("/api/v1/projects").json if item["name"] == "acme/shop")
     run = server.get(f"/api/v1/projects/{project}/runs").json[0]["id"]
     paths = {"overview": "/", "projects": "/projects", "project": f"/projects/{project}", "run": f"/runs/{run}"}
+    paths |= {"process": "/processes/shop-api"} | ({"release": release} if release else {})
     pictures = {}
     for theme in THEMES:
         options = {"viewport": SIZE, "color_scheme": theme, "reduced_motion": "reduce"}
         with chromium.page(f"http://127.0.0.1:{server.port}", **options) as page:
-            page.clock.set_fixed_time(_NOW_SECONDS * 1000)
+            page.clock.set_fixed_time(_NOW_SECONDS)
             for name, path in paths.items():
                 page.goto(path)
                 page.locator("#live[data-is=on]").wait_for()
-                live = [page.locator("section:has(#host)"), page.locator("footer")]
+                if name == "process":
+                    page.get_by_text("INFO listening on 8080", exact=True).wait_for()
+                live = [page.locator(place) for place in ("footer", *_LIVE.get(name, ()))]
                 pictures[f"{name}-{theme}"] = page.screenshot(mask=live, animations="disabled", caret="hide")
     return pictures
 

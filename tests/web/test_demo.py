@@ -14,6 +14,7 @@ import people
 import posting
 import pytest
 from browsing import Browser
+from cluster import Cluster
 from conftest import ROOT, Server
 from demo_pictures import (
     IMAGES,
@@ -21,6 +22,7 @@ from demo_pictures import (
     LOOKS_FILE,
     MAX_DIFFERENCE,
     THEMES,
+    add_release,
     difference,
     looks,
     make_sample,
@@ -115,12 +117,12 @@ def test_a_store_with_projects_is_left_alone_unless_forced(tmp_path: Path) -> No
 
 
 def test_the_pictures_of_the_sample_data_are_those_of_any_server_and_of_the_documents(
-    tmp_path_factory: pytest.TempPathFactory, chromium: Browser
+    tmp_path_factory: pytest.TempPathFactory, chromium: Browser, cluster: Cluster
 ) -> None:
-    data, taken = make_sample(tmp_path_factory.mktemp("sample")), []
+    data, release, taken = make_sample(tmp_path_factory.mktemp("sample")), add_release(cluster), []
     for _ in range(2):
-        with sample_server(tmp_path_factory.mktemp("pictures"), data) as server:
-            taken.append(take(server, chromium))
+        with sample_server(tmp_path_factory.mktemp("pictures"), data, cluster) as server:
+            taken.append(take(server, chromium, release))
     first, second = taken
     with chromium.page("http://127.0.0.1") as page:
         differences = {name: difference(page, first[name], second[name]) for name in first}
