@@ -90,6 +90,7 @@ function onKey(event) {
   if (event.key === "ArrowDown") choose(chosen + 1);
   else if (event.key === "ArrowUp") choose(chosen - 1);
   else if (event.key === "Enter") open(chosen, event);
+  else if (event.key === "Escape") dialog.close(); // the browser would only empty the field
   else return;
   event.preventDefault();
 }

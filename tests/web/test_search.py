@@ -88,6 +88,16 @@ def test_without_script_it_is_a_page(server: Server) -> None:
     assert "Nothing that you may read matches" in page(server, "/supervision/search?q=zzz").words
 
 
+def test_one_escape_closes_the_palette_with_text_in_it(chromium: Browser, server: Server) -> None:
+    with chromium.page(address(server)) as tab:
+        tab.goto("/processes")
+        tab.keyboard.press("Control+k")
+        tab.keyboard.type("web")
+        tab.get_by_role("option", name="web-worker").first.wait_for()
+        tab.keyboard.press("Escape")
+        assert not tab.locator("dialog.palette").is_visible()
+
+
 def test_the_palette_opens_by_keys_and_restarts_a_process_after_a_question(chromium: Browser, server: Server) -> None:
     with chromium.page(address(server)) as tab:
         tab.goto("/")
