@@ -57,6 +57,7 @@ PAGES = {
     "/projects/{id}/settings": "/projects/7/settings",
     "/runs/{id}": "/runs/{run}",
     "/compare": "/compare?base={before}&head={run}",
+    "/search": "/search?q=app",
     "/login": "/login",
     "/profile": "/profile",
     "/users": "/users",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 from urllib.parse import quote, urlencode
 
 from attrs import frozen
@@ -21,6 +21,8 @@ from models import paging
 from models.charts import repositories
 from models.supervision.process import STATUSES
 from models.tracker import search as tracker_search
+
+_Item = TypeVar("_Item")
 
 DEFAULT_LIMIT, MAX_LIMIT = 20, 100
 _MAX_CHARACTERS = 200
@@ -62,13 +64,16 @@ async def search(page: Base, text: str, limit: int) -> list[SearchResult]:
     return results[:limit]
 
 
-def _ranked(found: Iterable[SearchResult], needle: str, limit: int = _MAX_OF_A_KIND) -> list[SearchResult]:
-    return sorted(found, key=lambda result: not result.title.lower().startswith(needle))[:limit]
+def _best(
+    found: Iterable[_Item], name: Callable[[_Item], str], needle: str, limit: int = _MAX_OF_A_KIND
+) -> list[_Item]:
+    """Chosen before their results are made: a letter may be found in a thousand releases."""
+    return sorted(found, key=lambda item: not name(item).lower().startswith(needle))[:limit]
 
 
 def _pages(needle: str) -> list[SearchResult]:
-    pages = (SearchResult("page", title, "", "", href) for title, href in _PAGES.items() if needle in title.lower())
-    return _ranked(pages, needle, len(_PAGES))
+    titles = _best((title for title in _PAGES if needle in title.lower()), str, needle, len(_PAGES))
+    return [SearchResult("page", title, "", "", _PAGES[title]) for title in titles]
 
 
 def _actions(page: Base, needle: str) -> Iterator[SearchResult]:
@@ -83,25 +88,20 @@ def _actions(page: Base, needle: str) -> Iterator[SearchResult]:
 
 
 def _processes(page: Base, needle: str) -> list[SearchResult]:
-    def found() -> Iterator[SearchResult]:
-        for process in page.supervision.fleet:
-            if needle in f"{process.name} {process.spec.description}".lower():
-                state, about = process.status.value, process.spec.description
-                yield SearchResult("process", process.name, about, state, process_url(process.name))
-
-    return _ranked(found(), needle)
+    found = (one for one in page.supervision.fleet if needle in f"{one.name} {one.spec.description}".lower())
+    return [
+        SearchResult("process", one.name, one.spec.description, one.status.value, process_url(one.name))
+        for one in _best(found, lambda process: process.name, needle)
+    ]
 
 
 async def _projects(page: Base, needle: str) -> list[SearchResult]:
     statuses = await projects_of(page)
-    found = (
-        SearchResult(
-            "project", status.project.name, status.reason, status.health.value, f"/projects/{status.project.id}"
-        )
-        for status in statuses.standings
-        if needle in status.project.name.lower()
-    )
-    return _ranked(found, needle)
+    found = (status for status in statuses.standings if needle in status.project.name.lower())
+    return [
+        SearchResult("project", one.project.name, one.reason, one.health.value, f"/projects/{one.project.id}")
+        for one in _best(found, lambda status: status.project.name, needle)
+    ]
 
 
 async def _tracked(page: Base, text: str) -> list[SearchResult]:
@@ -139,12 +139,11 @@ async def _charts(page: Base, needle: str) -> list[SearchResult]:
     work = charts.work(page.request)
     known = await charts.overview.lately(work.reads) if charts.has_cluster(work.target) else None
     if known is not None and known.problem is None:
-        matches = (release for release in known.releases if needle in release.name.lower())
-        found = (
+        found = (release for release in known.releases if needle in release.name.lower())
+        results += [
             SearchResult("release", one.name, one.namespace, one.status, release_url(one.namespace, one.name))
-            for one in matches
-        )
-        results += _ranked(found, needle)
+            for one in _best(found, lambda release: release.name, needle)
+        ]
     names = await charts.repositories.stored(lambda: repositories.charts_named(needle, _MAX_OF_A_KIND))
     for repository, chart in names:
         href = f"{repository_url(repository)}/{quote(chart, safe='')}"
