@@ -3,17 +3,23 @@
     python benchmarks/everything.py [--quick] [--only NAME,NAME] [--check]
 
 Writes benchmarks/results.md (the table and the output of each program), benchmarks/claims.jsonl (the raw values) and
-the table in README.md. With --check nothing is written: ratios that are worse than those in claims.jsonl by more than
-noise are printed, and the exit code is 1 if there are any.
+the table in README.md. With --only the results of the other programs stay; each part names its own time. With --check
+nothing is written: ratios that are worse than those in claims.jsonl by more than noise are printed, and the exit code
+is 1 if there are any.
 """
 
 import argparse
+import re
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterable
 from importlib import metadata
 from pathlib import Path
+from typing import TypeVar
+
+Item = TypeVar("Item")
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))  # it is run as a program
@@ -55,15 +61,31 @@ def versions() -> str:
     return f"{report.machine()}; {', '.join(named)}"
 
 
-def write(results: list[claims.Claim], parts: list[str]) -> None:
+def write(results: list[claims.Claim], parts: list[str], only: str | None) -> None:
+    facts = versions() + (f"; all but {only.replace(',', ', ')} measured earlier" if only else "")
     table = claims.claims_table(results)
-    RESULTS.write_text("\n\n".join([f"# Benchmark results\n\n{versions()}.\n\n{table}", *parts]))
+    RESULTS.write_text("\n\n".join([f"# Benchmark results\n\n{facts}.\n\n{table}", *parts]))
     STORED.unlink(missing_ok=True)
     claims.save(STORED, results)
     text = README.read_text()
     before, rest = text.split(BEGIN)
     after = rest.split(END)[1]
-    README.write_text(f"{before}{BEGIN}\n{versions()}.\n\n{table}\n\n{END}{after}")
+    README.write_text(f"{before}{BEGIN}\n{facts}.\n\n{table}\n\n{END}{after}")
+
+
+def stored_parts() -> list[str]:
+    """The parts of results.md, one of each program, without the table before them."""
+    return [part.strip("\n") + "\n" for part in re.split("^(?=# )", RESULTS.read_text(), flags=re.MULTILINE)[2:]]
+
+
+def merged(stored: Iterable[Item], new: Iterable[Item], key: Callable[[Item], str]) -> list[Item]:
+    """The stored items, replaced by new ones of the same key, and the other new ones."""
+    replaced = {key(item): item for item in stored} | {key(item): item for item in new}
+    return list(replaced.values())
+
+
+def title(part: str) -> str:
+    return part.partition("\n")[0]
 
 
 def main() -> int:
@@ -82,8 +104,11 @@ def main() -> int:
         worse = claims.regressions(results, claims.load(STORED))
         print("\n".join(["", *worse] if worse else ["", "no ratio is worse than the stored ones"]))
         return int(bool(worse))
-    if not options.quick and not options.only:
-        write(results, parts)
+    if not options.quick:
+        if options.only:
+            results = merged(claims.load(STORED), results, lambda claim: claim.key)
+            parts = merged(stored_parts(), parts, title)
+        write(results, parts, options.only)
     return 0
 
 

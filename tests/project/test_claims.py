@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.claims import Claim, claims_table, load, measured, regressions, save
+from benchmarks.everything import PROGRAMS, RESULTS, merged, stored_parts, title
 from benchmarks.report import PILOTHOUSE, Figures
 
 
@@ -58,3 +59,14 @@ def test_saved_claims_are_loaded(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_a_ratio_that_is_worse_by_more_than_noise_is_reported(now: Claim, before: Claim, worse: bool) -> None:
     assert [bool(text) for text in regressions([now], [before])] == [True] * worse
+
+
+def test_results_of_some_programs_replace_those_of_the_same_name_and_leave_the_others() -> None:
+    parts = ["# Uploads\n\nold\n", "# Pages\n\nold\n"]
+    assert merged(parts, ["# Pages\n\nnew\n", "# Chromium\n"], title) == [parts[0], "# Pages\n\nnew\n", "# Chromium\n"]
+
+
+def test_the_parts_of_the_results_are_found_again() -> None:
+    text = RESULTS.read_text()
+    assert text.endswith("\n\n".join(stored_parts()))
+    assert len(stored_parts()) == len(PROGRAMS)
