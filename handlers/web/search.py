@@ -26,6 +26,8 @@ _Item = TypeVar("_Item")
 
 DEFAULT_LIMIT, MAX_LIMIT = 20, 100
 _MAX_CHARACTERS = 200
+_MAX_RELEASES_AGE_SECONDS = 10.0
+"""The palette searches at each key: the cluster is not listed for each of them."""
 _MAX_OF_A_KIND = 6
 """Results of one kind, so that no kind pushes the others out of a short list."""
 _PAGES = {
@@ -137,7 +139,9 @@ def _about(run: tracker_search.FoundRun) -> str:
 async def _charts(page: Base, needle: str) -> list[SearchResult]:
     charts, results = page.charts, list[SearchResult]()
     work = charts.work(page.request)
-    known = await charts.overview.lately(work.reads) if charts.has_cluster(work.target) else None
+    known = (
+        await charts.overview.lately(work.reads, _MAX_RELEASES_AGE_SECONDS) if charts.has_cluster(work.target) else None
+    )
     if known is not None and known.problem is None:
         found = (release for release in known.releases if needle in release.name.lower())
         results += [

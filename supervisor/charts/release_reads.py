@@ -251,10 +251,14 @@ class Overview:
             return task.result() if task.done() else snapshot
         return await task
 
-    async def lately(self, reads: Reads) -> Snapshot | None:
-        """The last known releases; `None` if the cluster has never answered. Never waits long."""
-        snapshot = self._snapshots.get(reads.place)
-        if snapshot is not None and self._clock.since_boot() - snapshot.at < _FRESH_SECONDS:
+    async def lately(self, reads: Reads, max_age_seconds: float = _FRESH_SECONDS) -> Snapshot | None:
+        """The last known releases; `None` if the cluster has never answered. Never waits long.
+
+        The cluster is queried unless they are younger than `max_age_seconds`, without a change made here since.
+        """
+        snapshot, changed = self._snapshots.get(reads.place), self._changed.get(reads.place, 0)
+        oldest = max(changed, self._clock.since_boot() - max_age_seconds)
+        if snapshot is not None and snapshot.at > oldest:
             return snapshot
         task = self._begin(reads)
         await asyncio.wait({task}, timeout=_PAGE_WAIT_SECONDS)

@@ -132,6 +132,16 @@ def test_a_release_shows_all_that_rest_reports(server: Server, space: str) -> No
     assert "wall-test" in page(server, f"{one}?show=hooks").words
 
 
+def test_the_search_finds_a_release_that_was_installed_after_its_last_look(server: Server, cluster: Cluster) -> None:
+    def found() -> list[str]:
+        return [one["title"] for one in server.get("/api/v1/search?q=sought").json if one["kind"] == "release"]
+
+    space = cluster.namespace()
+    assert found() == []
+    assert send(server, "/releases/new", chartRef="paint/tint", releaseName="sought", namespace=space).status == 303
+    wait_for(lambda: found() == ["sought"], 5)
+
+
 def test_two_revisions_are_compared(server: Server, space: str) -> None:
     found = page(server, f"/releases/{space}/wall?show=manifest&to=1&of=2").words
     assert '-data: {colour: "red"}' in found
