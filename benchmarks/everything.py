@@ -14,17 +14,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
-from typing import TypeVar
-
-Item = TypeVar("Item")
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))  # it is run as a program
 
 from benchmarks import claims, report  # noqa: E402
+from benchmarks.claims import Claim  # noqa: E402
 
 PROGRAMS = {
     "supervision": ("--install --children 1,500 --runs 2 --events 1000,1000000", "--quick --children 100"),
@@ -61,7 +59,7 @@ def versions() -> str:
     return f"{report.machine()}; {', '.join(named)}"
 
 
-def write(results: list[claims.Claim], parts: list[str], only: str | None) -> None:
+def write(results: list[Claim], parts: list[str], only: str | None) -> None:
     facts = versions() + (f"; all but {only.replace(',', ', ')} measured earlier" if only else "")
     table = claims.claims_table(results)
     RESULTS.write_text("\n\n".join([f"# Benchmark results\n\n{facts}.\n\n{table}", *parts]))
@@ -78,14 +76,22 @@ def stored_parts() -> list[str]:
     return [part.strip("\n") + "\n" for part in re.split("^(?=# )", RESULTS.read_text(), flags=re.MULTILINE)[2:]]
 
 
-def merged(stored: Iterable[Item], new: Iterable[Item], key: Callable[[Item], str]) -> list[Item]:
-    """The stored items, replaced by new ones of the same key, and the other new ones."""
-    replaced = {key(item): item for item in stored} | {key(item): item for item in new}
-    return list(replaced.values())
+def merged_parts(stored: Iterable[str], new: Iterable[str]) -> list[str]:
+    """The stored parts, replaced by new ones of the same title, and the other new ones."""
+    titled = {part.partition("\n")[0]: part for part in (*stored, *new)}
+    return list(titled.values())
 
 
-def title(part: str) -> str:
-    return part.partition("\n")[0]
+def merged_claims(stored: Iterable[Claim], new: Iterable[Claim]) -> list[Claim]:
+    """The stored claims, those of an area replaced by its new ones: an area belongs to one program."""
+    return [claim for area in (_by_area(stored) | _by_area(new)).values() for claim in area]
+
+
+def _by_area(results: Iterable[Claim]) -> dict[str, list[Claim]]:
+    areas: dict[str, list[Claim]] = {}
+    for claim in results:
+        areas.setdefault(claim.area, []).append(claim)
+    return areas
 
 
 def main() -> int:
@@ -106,8 +112,8 @@ def main() -> int:
         return int(bool(worse))
     if not options.quick:
         if options.only:
-            results = merged(claims.load(STORED), results, lambda claim: claim.key)
-            parts = merged(stored_parts(), parts, title)
+            results = merged_claims(claims.load(STORED), results)
+            parts = merged_parts(stored_parts(), parts)
         write(results, parts, options.only)
     return 0
 

@@ -181,7 +181,7 @@ def _put(figures: Figures, run: int, versions: int, metric: str, candidate: str,
 def claimed(figures: Figures, versions: int) -> list[Claim]:
     def of(metric: str, text: str, unit: str, target: float) -> list[Claim]:
         title = f"{text}, index of {versions} versions"
-        return claims.measured(figures, metric, versions, "charts", title, unit, HELM, target)
+        return claims.measured(figures, metric, versions, "repository", title, unit, HELM, target)
 
     return [
         *of("update", "fetch and read the index", "s", 3.0),
@@ -191,7 +191,7 @@ def claimed(figures: Figures, versions: int) -> list[Claim]:
         *of("show", "show a chart's metadata", "ms", 0.5),
         *of("pull", "fetch a chart's archive", "ms", 0.5),
         *claims.measured(
-            figures, "list", versions, "charts", f"list all charts, index of {versions} versions", "ms", target=10.0
+            figures, "list", versions, "repository", f"list all charts, index of {versions} versions", "ms", target=10.0
         ),
     ]
 

@@ -147,11 +147,15 @@ def claimed(templates: int, runs: list[tuple[Waits, Waits, Counter[int]]]) -> li
     load = f"{templates} anonymous templates"
     return [
         Claim(
-            "charts", f"additional time of an install during {load}", "ms", [added(run) for run in runs], target=1000
+            "helm slots",
+            f"additional time of an install during {load}",
+            "ms",
+            [added(run) for run in runs],
+            target=1000,
         ),
-        Claim("charts", f"/healthz during {load}, p99", "ms", [run[1].probe[0] for run in runs], target=100),
+        Claim("helm slots", f"/healthz during {load}, p99", "ms", [run[1].probe[0] for run in runs], target=100),
         Claim(
-            "charts",
+            "helm slots",
             f"template of another address during {load}",
             "template-timeouts",
             [run[1].other for run in runs],

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.claims import Claim, claims_table, load, measured, regressions, save
-from benchmarks.everything import PROGRAMS, RESULTS, merged, stored_parts, title
+from benchmarks.everything import PROGRAMS, RESULTS, merged_claims, merged_parts, stored_parts
 from benchmarks.report import PILOTHOUSE, Figures
 
 
@@ -63,7 +63,10 @@ def test_a_ratio_that_is_worse_by_more_than_noise_is_reported(now: Claim, before
 
 def test_results_of_some_programs_replace_those_of_the_same_name_and_leave_the_others() -> None:
     parts = ["# Uploads\n\nold\n", "# Pages\n\nold\n"]
-    assert merged(parts, ["# Pages\n\nnew\n", "# Chromium\n"], title) == [parts[0], "# Pages\n\nnew\n", "# Chromium\n"]
+    assert merged_parts(parts, ["# Pages\n\nnew\n", "# Chromium\n"]) == [parts[0], "# Pages\n\nnew\n", "# Chromium\n"]
+    old = [Claim("pages", "the slowest of 25", "ms", [2.0]), Claim("runs", "one", "ms", [1.0])]
+    new = [Claim("pages", "the slowest of 26", "ms", [3.0])]
+    assert merged_claims(old, new) == [new[0], old[1]]
 
 
 def test_the_parts_of_the_results_are_found_again() -> None:
