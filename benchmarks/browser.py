@@ -4,10 +4,9 @@
                                  [--out FILE] [--claims FILE]
 
 Sizes are those of transfer, compressed. `LCP` is the largest contentful paint, `slow` the same with a processor four
-times slower, `INP` the slowest answer to a click or a key (switch the theme, search, filter), `shift` the layout shift
-before these, `idle` the share of the main thread over five seconds without input. The log is followed while a process
-writes 2,000 lines a second. Needs Chromium; releases need an API server (`--releases 0`
-does without).
+times slower, `INP` the slowest response to a click or a key (switch the theme, search, filter), `shift` the layout
+shift before these, `idle` the share of the main thread over five seconds without input. The log is followed while a
+process writes 2,000 lines a second. Needs Chromium; releases need an API server (`--releases 0` does without).
 """
 
 import argparse

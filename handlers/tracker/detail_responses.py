@@ -60,7 +60,7 @@ class PerfHistory:
     next_cursor: str | None
 
 
-@frozen
+@frozen  # for the types of `asdict`
 class AttachmentInfo:
     """A file of a test or a run; its content is at `path`."""
 

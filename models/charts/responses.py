@@ -72,7 +72,7 @@ class Resource:
     message: str
 
 
-@frozen
+@frozen  # for the types of `evolve`
 class TestResult:
     kind: str
     name: str

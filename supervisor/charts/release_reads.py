@@ -239,30 +239,31 @@ class Overview:
 
     async def newest(self, reads: Reads) -> Snapshot:
         """The current releases; for a slow cluster, those of a moment ago."""
-        snapshot, now = self._snapshots.get(reads.place), self._clock.since_boot()
-        is_valid = (
-            snapshot is not None and snapshot.problem is None and snapshot.at >= self._changed.get(reads.place, 0)
-        )
-        if snapshot is not None and is_valid and now - snapshot.at < _FRESH_SECONDS:
-            return snapshot
-        task = self._begin(reads)
-        if snapshot is not None and is_valid and now - snapshot.at < _STALE_SECONDS:
-            await asyncio.wait({task}, timeout=_PAGE_WAIT_SECONDS)
-            return task.result() if task.done() else snapshot
-        return await task
+        if (snapshot := self._younger(reads.place, _STALE_SECONDS)) is None or snapshot.problem is not None:
+            return await self._begin(reads)
+        if fresh := self._younger(reads.place, _FRESH_SECONDS):
+            return fresh
+        return await self._soon(reads, snapshot)
 
     async def lately(self, reads: Reads, max_age_seconds: float = _FRESH_SECONDS) -> Snapshot | None:
         """The last known releases; `None` if the cluster has never answered. Never waits long.
 
-        The cluster is queried unless they are younger than `max_age_seconds`, without a change made here since.
+        The cluster is queried unless they are younger than `max_age_seconds`.
         """
-        snapshot, changed = self._snapshots.get(reads.place), self._changed.get(reads.place, 0)
-        oldest = max(changed, self._clock.since_boot() - max_age_seconds)
-        if snapshot is not None and snapshot.at > oldest:
-            return snapshot
+        known = self._snapshots.get(reads.place)
+        return self._younger(reads.place, max_age_seconds) or await self._soon(reads, known)
+
+    def _younger(self, place: Place, seconds: float) -> Snapshot | None:
+        """The snapshot, if it is younger than that and than the last change that was made here."""
+        snapshot, oldest = self._snapshots.get(place), self._clock.since_boot() - seconds
+        is_younger = snapshot is not None and oldest < snapshot.at >= self._changed.get(place, 0)
+        return snapshot if is_younger else None
+
+    async def _soon(self, reads: Reads, known: Result) -> Snapshot | Result:
+        """Queries the cluster; returns what is known if that takes long."""
         task = self._begin(reads)
         await asyncio.wait({task}, timeout=_PAGE_WAIT_SECONDS)
-        return task.result() if task.done() else snapshot
+        return task.result() if task.done() else known
 
     def _begin(self, reads: Reads) -> asyncio.Task[Snapshot]:
         task = asyncio.create_task(self._queries.run(reads.place, lambda: self._query(reads)))

@@ -62,6 +62,7 @@ class Forms:
                 field.select_option(value)
             else:
                 field.fill(value)
-        with self.page.expect_navigation():
+        with self.page.expect_navigation() as answer:
             button.click()
+        assert answer.value.status == 200, (kind, answer.value.status)
         self.sent.add(kind)

@@ -595,12 +595,17 @@ def test_every_page_and_every_form_works_without_script(
         ("/repositories/extra", "/repositories/extra remove", key, "paint"),
         ("/releases/new", "/releases/new yes", made, "kind: ConfigMap"),
         ("/releases/new", "/releases/new", made, "deployed"),
-        (f"{place}?show=change", f"{place} upgrade yes", {**tint, **key, "values": "colour: blue"}, "blue"),
+        (
+            f"{place}?show=change",
+            f"{place} upgrade yes",
+            {**tint, **key, "values": "colour: blue"},
+            "nothing was changed",
+        ),
         (f"{place}?show=change", f"{place} upgrade", {**tint, **key, "values": "colour: blue"}, "0.2.0"),
         (f"{place}?show=change", f"{place} test", {**key, "timeoutSeconds": "30"}, "passed"),
-        (f"{place}?show=change", f"{place} rollback yes", {**key, "revision": "1"}, "red"),
+        (f"{place}?show=change", f"{place} rollback yes", {**key, "revision": "1"}, "nothing was changed"),
         (f"{place}?show=change", f"{place} rollback", {**key, "revision": "1"}, "0.1.0"),
-        (f"{place}?show=change", f"{place} uninstall yes", key, "plain"),
+        (f"{place}?show=change", f"{place} uninstall yes", key, "nothing was changed"),
         (f"{place}?show=change", f"{place} uninstall", key, "Releases"),
     ]
     with cluster.attended(space), chromium.page(address(server), java_script_enabled=False) as one:
