@@ -20,11 +20,11 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), *(str(ROOT / "tests" / part) for part in ("", "charts", "web"))]
 
-from browsing import PROGRAM, browser, need_browser  # noqa: E402
+from browser_pages import PROGRAM, browser, need_browser  # noqa: E402
 from cluster import Cluster, programs  # noqa: E402
 from conftest import Server, wait_for  # noqa: E402
 from demo_pictures import KEPT, LOOKS_FILE, THEMES, looks, make_sample, sample_server, take  # noqa: E402
-from stored import keep, stored  # noqa: E402
+from release_secrets import made_release, store_release  # noqa: E402
 
 IMAGES = ROOT / "docs" / "images"
 SIZE = {"width": 1280, "height": 800}
@@ -69,8 +69,10 @@ def main() -> None:
         space = cluster.start().namespace("shop")
         for number, version in ((1, "1.4.0"), (2, "1.5.0")):
             state = "deployed" if number == 2 else "superseded"
-            keep(cluster, stored("shop", space, number, state, manifest=MANIFEST % (number + 1, version)))
-        keep(cluster, stored("monitoring", space, 1, "failed", manifest="# none\n"))
+            store_release(
+                cluster, made_release("shop", space, number, state, manifest=MANIFEST % (number + 1, version))
+            )
+        store_release(cluster, made_release("monitoring", space, 1, "failed", manifest="# none\n"))
         server = Server(folder, _configuration(folder, cluster), {}, [])
         stack.callback(server.close)
         server.start()

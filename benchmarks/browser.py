@@ -22,7 +22,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), *(str(ROOT / "tests" / part) for part in ("", "web"))]
 
-from browsing import PROGRAM, need_browser  # noqa: E402
+from browser_pages import PROGRAM, need_browser  # noqa: E402
 
 from benchmarks import claims, report  # noqa: E402
 from benchmarks.claims import Claim  # noqa: E402

@@ -31,7 +31,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "charts")] 
 
 from cluster import Cluster, programs  # noqa: E402
 from conftest import Server  # noqa: E402
-from stored import secret, stored  # noqa: E402
+from release_secrets import made_release, release_secret  # noqa: E402
 
 from benchmarks import claims  # noqa: E402
 from benchmarks.claims import Claim  # noqa: E402
@@ -108,9 +108,11 @@ def fill(cluster: Cluster, namespace: str, releases: int, revisions: int) -> Non
     for index in range(releases):
         for number in range(1, revisions + 1):
             status = "deployed" if number == revisions else "superseded"
-            release = stored(f"r{index}", namespace, number, status, config={"a": 1}, manifest="kind: ConfigMap\n")
+            release = made_release(
+                f"r{index}", namespace, number, status, config={"a": 1}, manifest="kind: ConfigMap\n"
+            )
             release["chart"] |= {"values": {"b": {"c": 2}}, "templates": [{"name": "t", "data": noise}]}
-            things.append(secret(release))
+            things.append(release_secret(release))
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda thing: cluster.create(namespace, thing), things))
 

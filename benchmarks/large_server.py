@@ -12,11 +12,11 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), *(str(ROOT / "tests" / part) for part in ("", "charts", "accounts", "tracker"))]
 
-import people  # noqa: E402
+import users  # noqa: E402
+from chart_servers import FULL, KEY, index_entry, index_file, web_server  # noqa: E402
 from cluster import Cluster, programs  # noqa: E402
 from conftest import Server  # noqa: E402
-from places import FULL, KEY, entry, index, web  # noqa: E402
-from stored import secret, stored  # noqa: E402
+from release_secrets import made_release, release_secret  # noqa: E402
 
 from models.accounts import accounts  # noqa: E402
 from models.tracker.tables import reports  # noqa: E402
@@ -96,25 +96,29 @@ data:
 """
 
 
-def release(name: str, namespace: str, number: int, newest: int) -> dict[str, Any]:
+def manifest_release(name: str, namespace: str, number: int, newest: int) -> dict[str, Any]:
     """A revision with a manifest of forty objects, of which four change each time."""
     text = "\n".join(
         MANIFEST.format(part=part, number=number if part % 10 == 0 else 0, text="x" * 60) for part in range(40)
     )
-    return stored(name, namespace, number, "deployed" if number == newest else "superseded", manifest=text)
+    return made_release(name, namespace, number, "deployed" if number == newest else "superseded", manifest=text)
 
 
 def fill_cluster(cluster: Cluster, releases: int) -> None:
     """Creates releases in namespaces; every fiftieth failed, and the first has a history."""
     spaces = [cluster.namespace(f"team-{number:02}") for number in range(NAMESPACES)]
     made = [(f"app-{number:04}", spaces[number % NAMESPACES], number) for number in range(releases)]
-    releases_to_create = [release("app-0000", spaces[0], number, REVISIONS) for number in range(1, REVISIONS + 1)]
+    releases_to_create = [
+        manifest_release("app-0000", spaces[0], number, REVISIONS) for number in range(1, REVISIONS + 1)
+    ]
     releases_to_create += [
-        stored(name, space, 1, "failed" if number % 50 == 3 else "deployed", manifest="# none\n")
+        made_release(name, space, 1, "failed" if number % 50 == 3 else "deployed", manifest="# none\n")
         for name, space, number in made[1:]
     ]
     with ThreadPoolExecutor(4) as pool:
-        list(pool.map(lambda release: cluster.create(release["namespace"], secret(release)), releases_to_create))
+        list(
+            pool.map(lambda release: cluster.create(release["namespace"], release_secret(release)), releases_to_create)
+        )
 
 
 def repository_index() -> bytes:
@@ -123,7 +127,7 @@ def repository_index() -> bytes:
         "description": "does what charts of its kind do, and is described in a sentence",
         "appVersion": "1.2.3",
     }
-    return index(*(entry(f"chart-{n:04}", f"1.{v}.0", **about) for n in range(CHARTS) for v in range(3)))
+    return index_file(*(index_entry(f"chart-{n:04}", f"1.{v}.0", **about) for n in range(CHARTS) for v in range(3)))
 
 
 @contextmanager
@@ -138,15 +142,15 @@ def large_server(
     if not store.exists():
         store.parent.mkdir(mode=0o700, parents=True)
         fill(store, projects, runs)
-        with people.store(store.parent):
+        with users.open_accounts(store.parent):
             for number in range(USERS):
-                accounts.create_user(f"person-{number:03}", "none", "USER", people.now())
-    session = people.session_of(store.parent, "admin", "ADMIN")
+                accounts.create_user(f"person-{number:03}", "none", "USER", users.now())
+    session = users.create_session(store.parent, "admin", "ADMIN")
     command = {"command": ["sleep", "1000"], "auto-start": True}
     with ExitStack() as stack:
-        repository = stack.enter_context(web())
+        repository = stack.enter_context(web_server())
         repository.pages["/index.yaml"] = repository_index()
-        svc: dict[str, Any] = {"security": {**FULL, "allowed-hosts": [repository.place]}}
+        svc: dict[str, Any] = {"security": {**FULL, "allowed-hosts": [repository.host_port]}}
         if releases:
             (folder / "cluster").mkdir(exist_ok=True)
             cluster = Cluster(folder / "cluster", programs())
@@ -160,6 +164,6 @@ def large_server(
         stack.callback(server.close)
         server.start()
         form = {"verb": "add", "name": "big", "url": repository.url, "key": KEY, "forceUpdate": "true"}
-        if people.send(server, "/repositories", **form).status != 303:
+        if users.post_form(server, "/repositories", **form).status != 303:
             raise SystemExit("the repository cannot be added")
         yield server, session

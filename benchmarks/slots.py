@@ -21,8 +21,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "charts")]  # it is run as a program
 
-from charting import FULL, KEY, chart, multipart, tint  # noqa: E402
 from conftest import Server  # noqa: E402
+from small_charts import FULL, KEY, chart_archive, multipart, sample_chart  # noqa: E402
 
 from benchmarks import claims, report  # noqa: E402
 from benchmarks.candidates import until  # noqa: E402
@@ -62,7 +62,9 @@ class Load:
     def __init__(self, port: int, templates: int, addresses: int) -> None:
         self._port, self._stopped = port, threading.Event()
         self.statuses: Counter[int] = Counter()
-        self._body, self._headers = multipart(chart=chart(templates__slow=SLOW), request={"releaseName": "slow"})
+        self._body, self._headers = multipart(
+            chart=chart_archive(templates__slow=SLOW), request={"releaseName": "slow"}
+        )
         sources = [f"127.0.0.{2 + number % addresses}" for number in range(templates)]
         self._threads = [threading.Thread(target=self._send, args=(source,), daemon=True) for source in sources]
 
@@ -87,7 +89,7 @@ class Load:
 
 
 def install(server: Server, name: str) -> float:
-    body, headers = multipart(chart=tint(), request={"releaseName": name, "namespace": "default"})
+    body, headers = multipart(chart=sample_chart(), request={"releaseName": name, "namespace": "default"})
     status, took = call(server.port, "127.0.0.1", f"{API}/releases/upload", body, {**KEY, **headers})
     if status not in (200, 201):
         raise SystemExit(f"the install failed: {status}")
@@ -112,7 +114,7 @@ def measure(options: argparse.Namespace) -> tuple[Waits, Waits, Counter[int]]:
         until(lambda: len(load.statuses) > 1, 600, "the first end of a template and the first refusal")
         loaded.install = [install(server, f"loaded-{number}") for number in range(3)]
         loaded.probe = [probe(server)]
-        body, headers = multipart(chart=tint(), request={"releaseName": "other"})
+        body, headers = multipart(chart=sample_chart(), request={"releaseName": "other"})
         status, took = call(server.port, "127.0.1.1", f"{API}/charts/template/upload", body, headers)
         load.stop()
         if status != 200:

@@ -27,10 +27,10 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "charts")]  # it is run as a program
 
 import tornado  # noqa: E402
-from charting import FULL, tint  # noqa: E402
+from chart_servers import web_server  # noqa: E402
 from cluster import Cluster, programs  # noqa: E402
 from conftest import Server  # noqa: E402
-from places import web  # noqa: E402
+from small_charts import FULL, sample_chart  # noqa: E402
 
 from benchmarks import procfs, report  # noqa: E402
 from benchmarks.httpload import Probe, Target  # noqa: E402
@@ -115,11 +115,11 @@ class Soaked:
 @contextmanager
 def staged(place: Path, with_cluster: bool) -> Iterator[tuple[Server, bool]]:
     with ExitStack() as stack:
-        repository = stack.enter_context(web())
-        repository.serve(("tint", "0.1.0", tint()))
+        repository = stack.enter_context(web_server())
+        repository.serve(("tint", "0.1.0", sample_chart()))
         svc: dict[str, Any] = {
             **FULL,
-            "security": {**FULL["security"], "allowed-hosts": [repository.place]},
+            "security": {**FULL["security"], "allowed-hosts": [repository.host_port]},
             "helm": {"binary": str(ROOT / ".tools" / "helm")} if (ROOT / ".tools" / "helm").exists() else {},
             "rest": {"temp-dir": str(place / "temp")},
         }

@@ -1,4 +1,4 @@
-"""A real server in a process of its own, over a real socket, with a store and children of its own."""
+"""Fixtures and helpers of all tests: a real server in its own process, with its own port, stores and children."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from urllib.parse import quote
 
 import pytest
 import yaml
-from needs import need
+from requirements import require
 
 ROOT = Path(__file__).parent.parent
-PATIENCE = 30.0
-_CHANCE = random.SystemRandom()
-"""Not the module's own generator, which Hypothesis seeds alike in each worker."""
+TIMEOUT_SECONDS = 30.0
+_RANDOM = random.SystemRandom()
+"""Hypothesis seeds the generator of the module `random` with the same number in each worker."""
 DATABASES: dict[Path, str] = {}
-"""By data directory the URL of the PostgreSQL database in place of its file, where it has one."""
+"""Data directory -> URL of the PostgreSQL database that replaces its file."""
 
 asyncio.set_event_loop(None)  # else pytest-tornado, asking for the current loop, makes one that nobody closes
 
-# A script's background job ignores Ctrl-C, and so would all that we start.
+# In the background job of a script SIGINT is ignored, and all child processes would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -44,7 +44,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def database_of(data: Path) -> str | None:
-    """The database in place of a data directory's file; with `--postgresql` each has one."""
+    """The URL of the database that replaces the file of a data directory; with `--postgresql` each has one."""
     if Server.is_on_postgresql and data not in DATABASES:
         from postgresql import shared_cluster
 
@@ -59,23 +59,23 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     for mark in item.iter_markers("needs"):
-        need(*mark.args)
+        require(*mark.args)
 
 
-def wait_for(what: Callable[[], Any], patience: float = PATIENCE, about: str = "") -> Any:
-    """The first true answer of `what`; fails after `patience` seconds."""
-    end = time.monotonic() + patience
+def wait_for(what: Callable[[], Any], timeout: float = TIMEOUT_SECONDS, about: str = "") -> Any:
+    """Calls `what` until its result is true, and returns it; fails after `timeout` seconds."""
+    end = time.monotonic() + timeout
     while time.monotonic() < end:
         if answer := what():
             return answer
         time.sleep(0.005)
-    raise AssertionError(f"waited {patience} s in vain for {about or what}")
+    raise AssertionError(f"timed out after {timeout} s: {about or what}")
 
 
 def free_port() -> int:
-    """A free port below those that the system gives to connections: it stays free while a server is restarted."""
+    """A free port below the range of outgoing connections: it stays free while a server is restarted."""
     while True:
-        port = _CHANCE.randrange(20_000, 30_000)
+        port = _RANDOM.randrange(20_000, 30_000)
         with socket.socket() as candidate, contextlib.suppress(OSError):
             candidate.bind(("127.0.0.1", port))
             return port
@@ -100,7 +100,7 @@ class Answer:
 
 
 class Server:
-    """`python run.py` on a free port, with a configuration as YAML would have it."""
+    """`python run.py` on a free port, with a configuration as parsed from YAML."""
 
     is_on_postgresql = False
 
@@ -124,7 +124,7 @@ class Server:
         self.file.write_text(yaml.safe_dump(config, sort_keys=False))
 
     def launch(self) -> Server:
-        """Starts it without waiting."""
+        """Starts the server without waiting for it."""
         self.port = self.port or free_port()
         arguments = ["--config", str(self.file), "--port", str(self.port), "--data-dir", str(self.data)]
         environ = {**os.environ, "PYTHONWARNINGS": "error", **self.environ}
@@ -137,7 +137,7 @@ class Server:
         return self
 
     def start(self) -> Server:
-        """Starts it, and returns when it answers."""
+        """Starts the server and waits until it listens."""
         self.launch()
         self.port = int(wait_for(self._listens, about=f"a listening server; its log:\n{self.log}"))
         return self
@@ -151,16 +151,16 @@ class Server:
         return lines[0].split("listening on ")[1].split()[0].rstrip('",').rpartition(":")[2] if lines else None
 
     def kill(self) -> None:
-        """kill -9: its children go on."""
+        """Kills the server with SIGKILL. Its children continue."""
         assert self.process is not None
         self.process.kill()
         self.process.wait()
 
     def stop(self, number: int = signal.SIGTERM) -> int:
-        """Ends it with a signal; returns its exit code."""
+        """Sends a signal and waits; returns the exit code."""
         assert self.process is not None
         self.process.send_signal(number)
-        return self.process.wait(PATIENCE)
+        return self.process.wait(TIMEOUT_SECONDS)
 
     @property
     def cookie(self) -> str:
@@ -180,7 +180,7 @@ class Server:
         headers: dict[str, str] | None = None,
         timeout: float = 60,
     ) -> Answer:
-        """One request on a connection of its own."""
+        """Sends a request on a new connection."""
         with contextlib.closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)) as connection:
             connection.request(method, path, body, headers or {})
             response = connection.getresponse()
@@ -193,7 +193,7 @@ class Server:
         return self.ask("POST", path, body, headers={name.replace("_", "-"): value for name, value in headers.items()})
 
     def do(self, verb: str, name: str) -> Answer:
-        """start, stop or restart of one process."""
+        """Starts, stops or restarts one process."""
         return self.post(f"/api/v1/processes/{verb}/{quote(name, safe='')}")
 
     def info(self, name: str) -> Any:
@@ -218,7 +218,7 @@ class Server:
         assert answer.status in (200, 404), answer
         return list(answer.json["content"]) if answer.status == 200 else []
 
-    def moves(self, name: str) -> list[str]:
+    def new_statuses(self, name: str) -> list[str]:
         """The new statuses of one process, oldest first."""
         return [event["newStatus"] for event in self.events(name)]
 
@@ -226,11 +226,11 @@ class Server:
         return Stream(self.port, path, {name.replace("_", "-"): value for name, value in headers.items()})
 
     def close(self) -> None:
-        """Ends it and whatever it may have left, whatever the test did to it."""
+        """Stops the server, and kills its remaining children."""
         if self.process is not None and self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
             try:
-                self.process.wait(PATIENCE)
+                self.process.wait(TIMEOUT_SECONDS)
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait()
@@ -243,7 +243,7 @@ class Stream:
     """An open event stream, read event by event."""
 
     def __init__(self, port: int, path: str, headers: dict[str, str]) -> None:
-        self.socket = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE)
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT_SECONDS)
         lines = "".join(f"{name}: {value}\r\n" for name, value in {"Accept": "text/event-stream", **headers}.items())
         self.socket.sendall(f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n{lines}\r\n".encode())
         self._file = self.socket.makefile("rb")
@@ -251,9 +251,9 @@ class Stream:
         self.headers = http.client.parse_headers(self._file)
 
     def next(self) -> dict[str, str]:
-        """The next event with its fields; comments and bare `retry:` are passed over. Raises EOFError at the end."""
+        """The next event with its fields; comments and a bare `retry:` are skipped. Raises EOFError at the end."""
         event: dict[str, str] = {}
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + TIMEOUT_SECONDS
         for raw in self._file:
             assert time.monotonic() < end, "only heartbeats came"
             line = raw.decode().rstrip("\n")
@@ -270,7 +270,7 @@ class Stream:
 
 
 def children_of(data: Path, with_helm: bool = False) -> list[int]:
-    """The living processes that were started, directly or not, by servers on this data directory; a helm is none."""
+    """The pids of processes that servers on this data directory started; helm only if `with_helm`."""
     import sqlite3
 
     if not (data / "pilothouse.db").exists():
@@ -280,12 +280,12 @@ def children_of(data: Path, with_helm: bool = False) -> list[int]:
             row = store.execute("SELECT value FROM house WHERE key = 'instance'").fetchone()
         except sqlite3.OperationalError:
             return []
-    own = {pid: mark for pid, mark in marks().items() if row and mark.startswith(f"{row[0]}:")}
-    return [pid for pid, mark in own.items() if with_helm or not mark.endswith(":\x01helm")]
+    own = {pid: tag for pid, tag in tags_by_pid().items() if row and tag.startswith(f"{row[0]}:")}
+    return [pid for pid, tag in own.items() if with_helm or not tag.endswith(":\x01helm")]
 
 
-def marks() -> dict[int, str]:
-    """pid -> mark (instance:generation:name) of every living process that bears one."""
+def tags_by_pid() -> dict[int, str]:
+    """pid -> tag (instance:generation:name) of every running process that has a tag."""
     found: dict[int, str] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -298,14 +298,14 @@ def marks() -> dict[int, str]:
     return found
 
 
-def fact_of(server: Server, key: str = "instance") -> str:
-    """A fact about a server's store: its instance id is the first part of each mark."""
+def stored_fact(server: Server, key: str = "instance") -> str:
+    """A value of the table `house` in the store of a server; the id of its instance is the first part of each tag."""
     with contextlib.closing(sqlite3.connect(server.data / "pilothouse.db")) as store:
         return str(store.execute("SELECT value FROM house WHERE key = ?", (key,)).fetchone()[0])
 
 
-def script(name: str) -> Any:
-    """A program of ours that is no module of the product: `.ci/configuration.py`, say."""
+def load_script(name: str) -> Any:
+    """Imports a program that is not a module of the product, such as `.ci/configuration.py`."""
     spec = importlib.util.spec_from_file_location(Path(name).stem + "_script", ROOT / name)
     assert spec is not None
     assert spec.loader is not None
@@ -314,9 +314,9 @@ def script(name: str) -> Any:
     return found
 
 
-def mains(data: Path) -> Counter[str]:
-    """How many living processes of each name lead their session, as what we start does."""
-    known, found = marks(), Counter[str]()
+def session_leaders(data: Path) -> Counter[str]:
+    """The number of running processes of each name that lead their session, as supervised processes do."""
+    known, found = tags_by_pid(), Counter[str]()
     for pid in children_of(data):
         with contextlib.suppress(OSError, KeyError):
             if int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[3]) == pid:
@@ -324,8 +324,8 @@ def mains(data: Path) -> Counter[str]:
     return found
 
 
-def alive(pid: int) -> bool:
-    """Whether a process lives; a zombie does not."""
+def is_alive(pid: int) -> bool:
+    """Whether a process runs. A zombie does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except OSError:
@@ -337,7 +337,7 @@ Serve = Callable[..., Server]
 
 @pytest.fixture
 def serve(tmp_path: Path) -> Iterator[Serve]:
-    """`serve({name: spec}, supervisor={...}, server={...}, environ={...})` -> a running Server, ended with the test."""
+    """`serve({name: spec}, supervisor={...}, server={...}, environ={...})` -> a running Server for the test."""
     servers: list[Server] = []
 
     def start(
@@ -360,7 +360,7 @@ def serve(tmp_path: Path) -> Iterator[Serve]:
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """A real Kubernetes API server (tests/charts/cluster.py), started for the first test that asks for it."""
+    """A real Kubernetes API server (tests/charts/cluster.py), started for the first test that needs it."""
     from cluster import Cluster, programs
 
     one = Cluster(tmp_path_factory.mktemp("cluster"), programs())
@@ -373,7 +373,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Any]:
     """A real Chromium (tests/web/browsing.py). Not session-wide: Playwright leaves its loop running in this thread."""
-    from browsing import browser
+    from browser_pages import browser
 
     with browser() as shared:
         yield shared
@@ -381,7 +381,7 @@ def chromium() -> Iterator[Any]:
 
 @pytest.fixture(scope="session")
 def postgresql() -> Iterator[Any]:
-    """A real PostgreSQL server (tests/tracker/postgresql.py), started for the first test that asks for it."""
+    """A real PostgreSQL server (tests/tracker/postgresql.py), started for the first test that needs it."""
     from postgresql import shared_cluster
 
     one = shared_cluster()
@@ -391,10 +391,10 @@ def postgresql() -> Iterator[Any]:
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def database_url(request: pytest.FixtureRequest) -> str | None:
-    """For tests of a store that is a file or a database: None, then the URL of one whose tables are empty."""
+    """For tests of both kinds of store: None (a file), then the URL of a database with empty tables."""
     return None if request.param == "sqlite" else str(request.getfixturevalue("postgresql").emptied())
 
 
-def python(code: str) -> list[str]:
+def python_command(code: str) -> list[str]:
     """A command that runs this Python code."""
     return [sys.executable, "-c", code]

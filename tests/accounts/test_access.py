@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from conftest import DATABASES
-from people import now, somebody, store
+from users import ensure_user, now, open_accounts
 
 from models.accounts import accounts, permissions
 from models.accounts.accounts import Role, User
@@ -20,8 +20,8 @@ def data(tmp_path: Path, database_url: str | None) -> Iterator[Path]:
     if database_url is not None:
         DATABASES[tmp_path] = database_url
     for name, role in {"ada": "ADMIN", "olaf": "USER", "wendy": "USER", "rob": "USER", "sue": "USER"}.items():
-        somebody(tmp_path, name, "ADMIN" if role == "ADMIN" else "USER")
-    with store(tmp_path):
+        ensure_user(tmp_path, name, "ADMIN" if role == "ADMIN" else "USER")
+    with open_accounts(tmp_path):
         for name in ("open", "shut", "other"):
             visibility = "PUBLIC" if name == "open" else "PRIVATE"
             Project.create(name=name, visibility=visibility, created_at=now())

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 from conftest import Server
-from people import bearer, cookie, session_of, token_of
-from talk import running_server
+from http_checks import running_server
+from users import bearer, cookie, create_session, create_token
 
 LINK = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}
 PICTURE = {"Sec-Fetch-Site": "same-site", "Sec-Fetch-Mode": "no-cors", "Sec-Fetch-Dest": "image"}
@@ -25,7 +25,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def session(server: Server) -> dict[str, str]:
-    return cookie(server, session_of(server.data, "alice"))
+    return cookie(server, create_session(server.data, "alice"))
 
 
 @pytest.mark.parametrize("requested", [PICTURE, FRAME, FETCH, {"Origin": "http://127.0.0.1:3000"}, {"Origin": "null"}])
@@ -44,5 +44,5 @@ def test_it_speaks_for_its_user(server: Server, session: dict[str, str], request
 
 
 def test_a_token_was_put_there_on_purpose(server: Server) -> None:
-    headers = {**bearer(token_of(server.data, "bob")), **FETCH}
+    headers = {**bearer(create_token(server.data, "bob")), **FETCH}
     assert server.ask("GET", "/api/v1/me", headers=headers).status == 200

@@ -7,8 +7,8 @@ from typing import Literal
 
 import pytest
 from conftest import Server
-from people import bearer, cookie, session_of, token_of
-from talk import running_server
+from http_checks import running_server
+from users import bearer, cookie, create_session, create_token
 
 IDLE = {"idle": {"command": "true", "stdout-logfile": "idle.log"}}
 STOP = "/api/v1/processes/stop/idle"
@@ -36,9 +36,9 @@ def test_processes_are_changed_by_an_admin(
     server, headers = beyond
     assert server.ask("POST", path, b"", headers).status == 401
     shown = (
-        bearer(token_of(server.data, f"a-{role}", role=role))
+        bearer(create_token(server.data, f"a-{role}", role=role))
         if kind == "token"
-        else cookie(server, session_of(server.data, f"a-{role}", role))
+        else cookie(server, create_session(server.data, f"a-{role}", role))
     )
     assert server.ask("POST", path, b"", headers | shown).status == status
 
@@ -46,17 +46,20 @@ def test_processes_are_changed_by_an_admin(
 def test_logs_are_read_with_any_account(beyond: tuple[Server, dict[str, str]]) -> None:
     server, headers = beyond
     assert server.ask("GET", LOGS, headers=headers).status == 401
-    for shown in (bearer(token_of(server.data, "ulla")), cookie(server, session_of(server.data, "ulla"))):
+    for shown in (
+        bearer(create_token(server.data, "ulla")),
+        cookie(server, create_session(server.data, "ulla")),
+    ):
         assert server.ask("GET", LOGS, headers=headers | shown).status == 200
 
 
 def test_a_token_of_an_admin_for_reports_changes_nothing(beyond: tuple[Server, dict[str, str]]) -> None:
     server, headers = beyond
-    shown = bearer(token_of(server.data, "a-ADMIN", "INGEST", "ADMIN"))
+    shown = bearer(create_token(server.data, "a-ADMIN", "INGEST", "ADMIN"))
     assert server.ask("POST", STOP, b"", headers | shown).status == 403
 
 
 def test_an_admin_in_a_browser_is_not_used_by_another_site(beyond: tuple[Server, dict[str, str]]) -> None:
     server, headers = beyond
-    shown = cookie(server, session_of(server.data, "a-ADMIN", "ADMIN"))
+    shown = cookie(server, create_session(server.data, "a-ADMIN", "ADMIN"))
     assert server.ask("POST", STOP, b"", headers | shown | {"Sec-Fetch-Site": "cross-site"}).status == 403

@@ -10,12 +10,12 @@ from typing import Any, cast
 
 import pytest
 from conftest import Serve, Server, wait_for
-from inprocess import PATIENCE, application, fetch
-from people import PASSWORD, Browser, bearer, cookie, session_of, token_of
-from talk import running_server
+from http_checks import running_server
+from in_process import TIMEOUT_SECONDS, application, fetch
 from tornado.httpclient import AsyncHTTPClient, HTTPResponse
 from tornado.ioloop import IOLoop
 from tornado.routing import PathMatches, Rule
+from users import PASSWORD, FormClient, bearer, cookie, create_session, create_token
 
 from handlers import app
 from handlers.app import Application
@@ -83,9 +83,9 @@ def shut(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 @pytest.fixture(scope="module")
 def tokens(shut: Server) -> dict[str, dict[str, str]]:
     return {
-        "user": bearer(token_of(shut.data, "ulla")),
-        "admin": bearer(token_of(shut.data, "root", role="ADMIN")),
-        "ingest": bearer(token_of(shut.data, "root", "INGEST", "ADMIN")),
+        "user": bearer(create_token(shut.data, "ulla")),
+        "admin": bearer(create_token(shut.data, "root", role="ADMIN")),
+        "ingest": bearer(create_token(shut.data, "root", "INGEST", "ADMIN")),
     }
 
 
@@ -119,7 +119,7 @@ class TestEveryRoute:
         accept = {"Accept": "text/event-stream"} if target.__name__ == "RunStream" else {}
         return await fetch(client, base_url + path, method, {**headers, **accept})
 
-    @pytest.mark.gen_test(timeout=10 * PATIENCE)
+    @pytest.mark.gen_test(timeout=10 * TIMEOUT_SECONDS)
     async def test_no_caller_gets_in_without_an_account(self, http_client: AsyncHTTPClient, base_url: str) -> None:
         for route in ROUTES:
             path, target = route[1], route[2]
@@ -137,7 +137,7 @@ class TestEveryRoute:
                 assert response.code == 401, name(route)
                 assert response.headers["WWW-Authenticate"] == "Bearer", name(route)
 
-    @pytest.mark.gen_test(timeout=10 * PATIENCE)
+    @pytest.mark.gen_test(timeout=10 * TIMEOUT_SECONDS)
     async def test_a_token_of_scope_ingest_gets_nowhere(
         self, app: Application, http_client: AsyncHTTPClient, base_url: str
     ) -> None:
@@ -147,7 +147,7 @@ class TestEveryRoute:
                 assert (await self.ask(http_client, base_url, route, headers)).code == 403, name(route)
 
     @pytest.mark.parametrize("who", ["user", "admin"])
-    @pytest.mark.gen_test(timeout=10 * PATIENCE)
+    @pytest.mark.gen_test(timeout=10 * TIMEOUT_SECONDS)
     async def test_an_account_opens_what_it_may(
         self, app: Application, http_client: AsyncHTTPClient, base_url: str, who: str
     ) -> None:
@@ -164,7 +164,7 @@ class TestEveryRoute:
 @pytest.mark.parametrize("path", ["/api/v1/ingest", "/tracker/api/v1/ingest"])
 def test_reports_are_posted_with_any_account(shut: Server, tokens: dict[str, dict[str, str]], path: str) -> None:
     assert shut.post(path).status == 401
-    session = cookie(shut, session_of(shut.data, "ulla"))
+    session = cookie(shut, create_session(shut.data, "ulla"))
     for headers in (tokens["user"], tokens["ingest"], session):
         assert shut.ask("POST", path, b"", headers).status in (400, 415), "the body is none"
 
@@ -197,7 +197,7 @@ def test_what_is_missing_is_404_for_every_caller(shut: Server, path: str, status
 
 
 def test_a_browser_logs_in_and_sees_the_pages(shut: Server) -> None:
-    browser = Browser(shut)
+    browser = FormClient(shut)
     answer = browser.get("/")
     assert (answer.status, answer.headers["Location"]) == (302, "/login?next=%2F")
     answer = browser.send("/login", on="/login?next=%2F", username="admin", password=PASSWORD, next="/")
@@ -214,9 +214,9 @@ def test_a_browser_logs_in_and_sees_the_pages(shut: Server) -> None:
 def test_require_ingest_token_wants_a_token(required: Server, headers: dict[str, str], status: int) -> None:
     shown = {}
     if "cookie" in headers:
-        shown = cookie(required, session_of(required.data, "root", "ADMIN"))
+        shown = cookie(required, create_session(required.data, "root", "ADMIN"))
     if "token" in headers:
-        shown = bearer(token_of(required.data, "ulla", "INGEST" if headers["token"] == "INGEST" else "FULL"))
+        shown = bearer(create_token(required.data, "ulla", "INGEST" if headers["token"] == "INGEST" else "FULL"))
     for path in ("/api/v1/ingest", "/tracker/api/v1/ingest"):
         assert required.ask("POST", path, b"x", {"Content-Type": "text/plain", **shown}).status == status
     assert required.get("/api/v1/processes").status == 200, "the server is open"

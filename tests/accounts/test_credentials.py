@@ -7,8 +7,19 @@ from collections.abc import Iterator
 
 import pytest
 from conftest import Serve, Server, wait_for
-from people import RAW_TOKEN, bearer, cookie, cookies, log_in, now, session_of, somebody, store, token_of
-from talk import body, error_of, problem, running_server
+from http_checks import check_problem, check_service_error, json_body, running_server
+from users import (
+    RAW_TOKEN,
+    bearer,
+    cookie,
+    cookies_of,
+    create_session,
+    create_token,
+    ensure_user,
+    log_in,
+    now,
+    open_accounts,
+)
 
 from models.accounts import accounts
 
@@ -25,12 +36,12 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def token(server: Server) -> str:
-    return token_of(server.data, "tess")
+    return create_token(server.data, "tess")
 
 
 @pytest.fixture(scope="module")
 def other(server: Server) -> str:
-    return token_of(server.data, "otto")
+    return create_token(server.data, "otto")
 
 
 # /me
@@ -38,28 +49,31 @@ def other(server: Server) -> str:
 
 @pytest.mark.parametrize("path", [ME, "/tracker/api/v1/me"])
 def test_me_returns_the_account_with_the_specified_fields_in_order(server: Server, path: str, token: str) -> None:
-    outcome = body(server.ask("GET", path, headers=bearer(token)))
+    outcome = json_body(server.ask("GET", path, headers=bearer(token)))
     assert outcome == {"username": "tess", "displayName": None, "email": None, "role": "USER"}
     assert list(outcome) == ["username", "displayName", "email", "role"]
 
 
 def test_me_returns_the_data_of_the_profile(server: Server) -> None:
-    token, user = token_of(server.data, "dora", role="ADMIN"), somebody(server.data, "dora")
-    with store(server.data):
+    token, user = create_token(server.data, "dora", role="ADMIN"), ensure_user(server.data, "dora")
+    with open_accounts(server.data):
         accounts.set_profile(user.id, " Dora Ü ", "dora@example.org")
-    outcome = body(server.ask("GET", ME, headers=bearer(token)))
+    outcome = json_body(server.ask("GET", ME, headers=bearer(token)))
     assert outcome == {"username": "dora", "displayName": "Dora Ü", "email": "dora@example.org", "role": "ADMIN"}
 
 
 @pytest.mark.parametrize("path", [ME, "/tracker/api/v1/me"])
 def test_me_needs_an_account_in_open_mode_too(server: Server, path: str) -> None:
     answer = server.get(path)
-    problem(answer, 401, path, dated=False)
+    check_problem(answer, 401, path, has_timestamp=False)
     assert answer.headers["WWW-Authenticate"] == "Bearer"
 
 
 def test_me_knows_a_session(server: Server) -> None:
-    assert body(server.ask("GET", ME, headers=cookie(server, session_of(server.data, "sam"))))["username"] == "sam"
+    assert (
+        json_body(server.ask("GET", ME, headers=cookie(server, create_session(server.data, "sam"))))["username"]
+        == "sam"
+    )
 
 
 def test_head_of_me_requires_a_credential_too(server: Server, token: str) -> None:
@@ -86,12 +100,12 @@ def test_head_of_me_requires_a_credential_too(server: Server, token: str) -> Non
 def test_a_token_counts_in_either_header_and_wins(
     server: Server, token: str, other: str, headers: dict[str, str]
 ) -> None:
-    session = session_of(server.data, "sam")
+    session = create_session(server.data, "sam")
     filled = {
         name: value.format(token=token, other=other, session=session, cookie=server.cookie)
         for name, value in headers.items()
     }
-    assert body(server.ask("GET", ME, headers=filled))["username"] == "tess"
+    assert json_body(server.ask("GET", ME, headers=filled))["username"] == "tess"
 
 
 @pytest.mark.parametrize("scheme", ["Basic", "Token", "Negotiate", "Bear"])
@@ -99,12 +113,12 @@ def test_another_scheme_is_ignored(server: Server, token: str, scheme: str) -> N
     headers = {"Authorization": f"{scheme} {token}"}
     assert server.ask("GET", READ, headers=headers).status == 200
     assert server.ask("GET", ME, headers=headers).status == 401
-    session = cookie(server, session_of(server.data, "sam"))
-    assert body(server.ask("GET", ME, headers=headers | session))["username"] == "sam"
+    session = cookie(server, create_session(server.data, "sam"))
+    assert json_body(server.ask("GET", ME, headers=headers | session))["username"] == "sam"
 
 
 def test_a_cookie_of_another_port_is_ignored(server: Server) -> None:
-    session = session_of(server.data, "sam")
+    session = create_session(server.data, "sam")
     for name in ("pilothouse", f"pilothouse_{server.port + 1}", "session"):
         assert server.get(ME, Cookie=f"{name}={session}").status == 401
 
@@ -131,7 +145,7 @@ def test_a_bad_token_is_401_on_every_path(server: Server, path: str, service: st
     assert answer.headers["WWW-Authenticate"] == "Bearer"
     assert not RAW_TOKEN.search(answer.text)
     if service:
-        error_of(service, answer, 401, path)
+        check_service_error(service, answer, 401, path)
 
 
 _made: dict[tuple[int, str], str] = {}
@@ -146,12 +160,12 @@ def bad_token(server: Server, kind: str) -> str:
 
 def _bad_token(server: Server, kind: str) -> str:
     if kind == "expired":
-        return token_of(server.data, "bad", expires_at=now() - 1)
+        return create_token(server.data, "bad", expires_at=now() - 1)
     if kind == "session":
-        return session_of(server.data, "bad")
-    raw = token_of(server.data, f"bad-{kind}", role="ADMIN")
-    user = somebody(server.data, f"bad-{kind}")
-    with store(server.data):
+        return create_session(server.data, "bad")
+    raw = create_token(server.data, f"bad-{kind}", role="ADMIN")
+    user = ensure_user(server.data, f"bad-{kind}")
+    with open_accounts(server.data):
         if kind == "revoked":
             accounts.revoke_token(user.id, accounts.tokens_of(user.id)[0].id, now())
         elif kind == "deleted":
@@ -161,27 +175,27 @@ def _bad_token(server: Server, kind: str) -> str:
 
 def test_a_token_ends_at_its_hour(server: Server) -> None:
     end = now() + 3600 * 1_000_000
-    token = token_of(server.data, "tess", expires_at=end)
+    token = create_token(server.data, "tess", expires_at=end)
     assert server.ask("GET", ME, headers=bearer(token)).status == 200
-    with store(server.data):
+    with open_accounts(server.data):
         assert accounts.by_token(token, end - 1) is not None
         assert accounts.by_token(token, end) is None
 
 
 def test_a_revoked_token_stops_at_once(server: Server) -> None:
-    token, user = token_of(server.data, "rita"), somebody(server.data, "rita")
+    token, user = create_token(server.data, "rita"), ensure_user(server.data, "rita")
     assert server.ask("GET", ME, headers=bearer(token)).status == 200
-    with store(server.data):
+    with open_accounts(server.data):
         accounts.revoke_token(user.id, accounts.tokens_of(user.id)[0].id, now())
     assert server.ask("GET", ME, headers=bearer(token)).status == 401
 
 
 def test_a_role_counts_as_it_is_now(server: Server) -> None:
-    token, user = token_of(server.data, "rolf"), somebody(server.data, "rolf")
-    assert body(server.ask("GET", ME, headers=bearer(token)))["role"] == "USER"
-    with store(server.data):
+    token, user = create_token(server.data, "rolf"), ensure_user(server.data, "rolf")
+    assert json_body(server.ask("GET", ME, headers=bearer(token)))["role"] == "USER"
+    with open_accounts(server.data):
         accounts.set_role(user.id, "ADMIN")
-    assert body(server.ask("GET", ME, headers=bearer(token)))["role"] == "ADMIN"
+    assert json_body(server.ask("GET", ME, headers=bearer(token)))["role"] == "ADMIN"
 
 
 # A dead cookie
@@ -190,10 +204,10 @@ def test_a_role_counts_as_it_is_now(server: Server) -> None:
 @pytest.mark.parametrize("path", [READ, "/", "/login", "/healthz", "/api/v1/nope"])
 @pytest.mark.parametrize("kind", ["unknown", "expired"])
 def test_a_dead_cookie_is_cleared_and_anonymous(server: Server, path: str, kind: str) -> None:
-    session = "unknown" if kind == "unknown" else session_of(server.data, "sam", lifetime=-1)
+    session = "unknown" if kind == "unknown" else create_session(server.data, "sam", lifetime=-1)
     answer, without = server.ask("GET", path, headers=cookie(server, session)), server.get(path)
     assert answer.status == without.status
-    cleared = cookies(answer)[server.cookie]
+    cleared = cookies_of(answer)[server.cookie]
     assert cleared.startswith('"";')
     assert "expires=" in cleared.lower()
     assert "Path=/" in cleared
@@ -201,11 +215,11 @@ def test_a_dead_cookie_is_cleared_and_anonymous(server: Server, path: str, kind:
 
 def test_a_dead_cookie_is_401_where_an_account_is_needed_and_cleared_there_too(server: Server) -> None:
     answer = server.ask("GET", ME, headers=cookie(server, "dead"))
-    problem(answer, 401, ME, dated=False)
-    assert cookies(answer)[server.cookie].startswith('""')
+    check_problem(answer, 401, ME, has_timestamp=False)
+    assert cookies_of(answer)[server.cookie].startswith('""')
     answer = server.ask("GET", "/profile", headers=cookie(server, "dead"))
     assert (answer.status, answer.headers["Location"]) == (302, "/login?next=%2Fprofile")
-    assert cookies(answer)[server.cookie].startswith('""')
+    assert cookies_of(answer)[server.cookie].startswith('""')
 
 
 @pytest.mark.parametrize("path", ["/tracker/api/v1/events", "/api/v1/processes/stream"])
@@ -219,8 +233,8 @@ def test_a_dead_cookie_is_cleared_by_a_stream_too(server: Server, path: str) -> 
 
 
 def test_a_live_cookie_is_left_alone(server: Server) -> None:
-    answer = server.ask("GET", READ, headers=cookie(server, session_of(server.data, "sam")))
-    assert (answer.status, cookies(answer)) == (200, {})
+    answer = server.ask("GET", READ, headers=cookie(server, create_session(server.data, "sam")))
+    assert (answer.status, cookies_of(answer)) == (200, {})
 
 
 # The scope INGEST
@@ -238,7 +252,7 @@ def test_a_live_cookie_is_left_alone(server: Server) -> None:
 def test_a_token_of_scope_ingest_may_only_post_reports(server: Server, method: str, path: str, role: str) -> None:
     token = _made.setdefault(
         (server.port, f"ingest-{role}"),
-        token_of(server.data, f"ci-{role}", "INGEST", "ADMIN" if role == "ADMIN" else "USER"),
+        create_token(server.data, f"ci-{role}", "INGEST", "ADMIN" if role == "ADMIN" else "USER"),
     )
     answer = server.ask(method, path, headers=bearer(token))
     assert answer.status == 403
@@ -251,7 +265,7 @@ def test_a_token_of_scope_ingest_may_only_post_reports(server: Server, method: s
 def test_neither_sessions_nor_tokens_nor_passwords_are_in_files_or_logs_in_the_clear(serve: Serve) -> None:
     password = "a very secret password"
     server = serve({}, tracker={"security": {"admin-password": password}})
-    session, token = log_in(server, "admin", password), token_of(server.data, "admin")
+    session, token = log_in(server, "admin", password), create_token(server.data, "admin")
     assert server.ask("GET", ME, headers=cookie(server, session)).status == 200
     assert server.ask("GET", ME, headers=bearer(token)).status == 200
     assert server.ask("GET", ME, headers=bearer(spoilt(token))).status == 401
@@ -264,10 +278,10 @@ def test_neither_sessions_nor_tokens_nor_passwords_are_in_files_or_logs_in_the_c
 
 def test_the_last_use_of_a_token_is_kept_once_a_minute(serve: Serve) -> None:
     server = serve({})
-    token, user = token_of(server.data, "tess"), somebody(server.data, "tess")
+    token, user = create_token(server.data, "tess"), ensure_user(server.data, "tess")
 
     def used() -> int | None:
-        with store(server.data):
+        with open_accounts(server.data):
             return accounts.tokens_of(user.id)[0].last_used_at
 
     assert used() is None
@@ -279,7 +293,7 @@ def test_the_last_use_of_a_token_is_kept_once_a_minute(serve: Serve) -> None:
         assert server.ask("GET", ME, headers=bearer(token)).status == 200
     server.stop()  # writes what waits
     assert used() == first
-    with store(server.data):
+    with open_accounts(server.data):
         accounts.write_uses([(accounts.tokens_of(user.id)[0].id, now() - 61_000_000)])
     server.start()
     assert server.ask("GET", ME, headers=bearer(token)).status == 200
@@ -291,7 +305,7 @@ def test_the_last_use_of_a_token_is_kept_once_a_minute(serve: Serve) -> None:
 
 def test_a_store_that_is_held_does_not_hold_up_a_request(serve: Serve) -> None:
     server = serve({})
-    token = token_of(server.data, "tess")
+    token = create_token(server.data, "tess")
     with sqlite3.connect(server.data / "tracker.db", isolation_level=None) as connection:
         connection.execute("BEGIN IMMEDIATE")
         for _ in range(3):

@@ -13,7 +13,16 @@ from pathlib import Path
 
 import pytest
 from conftest import ROOT, Serve, wait_for
-from people import PASSWORD, bearer, cookie, log_in, send, somebody, store, token_of
+from users import (
+    PASSWORD,
+    bearer,
+    cookie,
+    create_token,
+    ensure_user,
+    log_in,
+    open_accounts,
+    post_form,
+)
 
 from models.accounts import accounts
 from supervisor.accounts import passwords
@@ -41,7 +50,7 @@ def test_a_later_start_changes_nothing(serve: Serve) -> None:
     server.configure({"tracker": {"security": {"admin-password": "something else"}}})
     server.start()
     assert (server.data / "admin-password").read_text().strip() == password
-    assert send(server, "/login", username="admin", password="something else").status == 401
+    assert post_form(server, "/login", username="admin", password="something else").status == 401
     assert log_in(server, "admin", password)
 
 
@@ -59,22 +68,22 @@ def test_the_password_may_come_from_the_environment(serve: Serve) -> None:
 
 def test_an_account_of_that_name_is_left_as_it_is(serve: Serve) -> None:
     server = serve(wait=False, tracker={"security": {"admin-password": PASSWORD}})
-    somebody(server.data, "admin", "USER", "its own password")
+    ensure_user(server.data, "admin", "USER", "its own password")
     server.start()
-    assert send(server, "/login", username="admin", password=PASSWORD).status == 401
-    assert server.ask("GET", ME, headers=bearer(token_of(server.data, "admin"))).json["role"] == "USER"
+    assert post_form(server, "/login", username="admin", password=PASSWORD).status == 401
+    assert server.ask("GET", ME, headers=bearer(create_token(server.data, "admin"))).json["role"] == "USER"
 
 
 def test_a_deleted_admin_does_not_come_back_while_there_is_another(serve: Serve) -> None:
     server = serve()
     server.stop()
-    somebody(server.data, "root", "ADMIN")
-    with store(server.data):
+    ensure_user(server.data, "root", "ADMIN")
+    with open_accounts(server.data):
         admin = accounts.user_named("admin")
         assert admin is not None
         accounts.delete_user(admin.id)
     server.start()
-    with store(server.data):
+    with open_accounts(server.data):
         assert [one.username for one in accounts.list_users()] == ["root"]
 
 
@@ -118,7 +127,7 @@ def test_a_generated_password_is_hashed_again_at_the_first_login(serve: Serve) -
     server = serve()
 
     def kept() -> str:
-        with store(server.data):
+        with open_accounts(server.data):
             known = accounts.password_of("admin")
         assert known is not None
         return known.hash

@@ -13,8 +13,21 @@ from urllib.parse import quote, urlencode
 import pytest
 import trustme
 from conftest import Answer, Serve, Server
-from people import FORM, PASSWORD, Browser, bearer, cookie, cookies, log_in, send, session_of, somebody, store, token_of
-from talk import raw, running_server
+from http_checks import running_server, send_raw
+from users import (
+    FORM,
+    PASSWORD,
+    FormClient,
+    bearer,
+    cookie,
+    cookies_of,
+    create_session,
+    create_token,
+    ensure_user,
+    log_in,
+    open_accounts,
+    post_form,
+)
 
 from handlers.accounts.account import local_path
 from models.accounts import accounts
@@ -54,15 +67,15 @@ def test_the_form_has_labels_and_a_token_and_keeps_its_prefix(server: Server, pa
 
 
 def test_curl_logs_in_without_anything_else(server: Server) -> None:
-    answer = send(server, "/login", username="admin", password=PASSWORD)
+    answer = post_form(server, "/login", username="admin", password=PASSWORD)
     assert (answer.status, answer.headers["Location"], answer.body) == (303, "/", b"")
-    session = cookies(answer)[server.cookie].partition(";")[0]
+    session = cookies_of(answer)[server.cookie].partition(";")[0]
     assert len(session) == 43
     assert who(server, session) == "admin"
 
 
 def test_a_browser_logs_in_and_out(server: Server) -> None:
-    browser = Browser(server)
+    browser = FormClient(server)
     answer = browser.send("/login", on="/login", username="admin", password=PASSWORD, next="/profile")
     assert (answer.status, answer.headers["Location"]) == (303, "/profile")
     assert "admin" in browser.get("/profile").text
@@ -75,14 +88,14 @@ def test_a_browser_logs_in_and_out(server: Server) -> None:
 
 
 def test_the_cookie_is_for_no_script_and_no_other_site(server: Server) -> None:
-    outcome = cookies(send(server, "/login", username="admin", password=PASSWORD))
+    outcome = cookies_of(post_form(server, "/login", username="admin", password=PASSWORD))
     assert list(outcome) == [server.cookie]
     attributes = {word.strip() for word in outcome[server.cookie].split(";")[1:]}
     assert attributes == {"HttpOnly", "SameSite=Lax", "Path=/", "Max-Age=2592000"}
 
 
 def test_the_xsrf_cookie_is_named_after_the_port_too(server: Server) -> None:
-    outcome = cookies(server.get("/login"))
+    outcome = cookies_of(server.get("/login"))
     assert list(outcome) == [f"{server.cookie}_xsrf"]
     attributes = {word.strip() for word in outcome[f"{server.cookie}_xsrf"].split(";")[1:]}
     assert attributes == {"HttpOnly", "SameSite=Lax", "Path=/"}
@@ -92,15 +105,15 @@ def test_each_login_is_a_session_of_its_own_and_ends_the_one_that_came_with_it(s
     first, second = log_in(server), log_in(server)
     assert first != second
     assert (who(server, first), who(server, second)) == ("admin", "admin")
-    answer = Browser(server, first).send("/login", on="/login", username="admin", password=PASSWORD)
-    third = cookies(answer)[server.cookie].partition(";")[0]
+    answer = FormClient(server, first).send("/login", on="/login", username="admin", password=PASSWORD)
+    third = cookies_of(answer)[server.cookie].partition(";")[0]
     assert third not in (first, second)
     assert (who(server, first), who(server, second), who(server, third)) == (None, "admin", "admin")
 
 
 def test_a_planted_session_id_is_not_taken_over(server: Server) -> None:
-    answer = send(server, "/login", cookie(server, "planted"), username="admin", password=PASSWORD)
-    assert cookies(answer)[server.cookie].partition(";")[0] != "planted"
+    answer = post_form(server, "/login", cookie(server, "planted"), username="admin", password=PASSWORD)
+    assert cookies_of(answer)[server.cookie].partition(";")[0] != "planted"
     assert who(server, "planted") is None
 
 
@@ -115,20 +128,20 @@ def test_a_planted_session_id_is_not_taken_over(server: Server) -> None:
     ],
 )  # fmt: skip
 def test_a_failure_is_401_with_the_form_and_one_sentence(server: Server, fields: dict[str, str]) -> None:
-    answer = send(server, "/login", **fields)
+    answer = post_form(server, "/login", **fields)
     assert answer.status == 401
     assert answer.headers["WWW-Authenticate"] == "Bearer"
     assert SENTENCE in answer.text
     assert 'name="password"' in answer.text
-    assert server.cookie not in cookies(answer)
+    assert server.cookie not in cookies_of(answer)
     assert "<script>alert" not in answer.text
     assert f'value="{fields.get("password", PASSWORD)}"' not in answer.text
 
 
 def test_a_name_is_trimmed_a_password_is_not(server: Server) -> None:
-    somebody(server.data, "spacy", password=" with spaces ")
+    ensure_user(server.data, "spacy", password=" with spaces ")
     assert log_in(server, " spacy ", " with spaces ")
-    assert send(server, "/login", username="spacy", password="with spaces").status == 401
+    assert post_form(server, "/login", username="spacy", password="with spaces").status == 401
 
 
 def test_the_form_may_be_multipart(server: Server) -> None:
@@ -141,7 +154,7 @@ def test_the_form_may_be_multipart(server: Server) -> None:
 
 
 def test_a_form_beyond_its_limit_is_413(server: Server) -> None:
-    assert send(server, "/login", username="admin", password="x" * 70_000).status == 413
+    assert post_form(server, "/login", username="admin", password="x" * 70_000).status == 413
 
 
 @pytest.mark.parametrize("body", [b"username=%FF%FE&password=x", b"username=a%00b&password=x"])
@@ -172,7 +185,7 @@ def test_a_login_leads_to_a_local_path(server: Server, path: str) -> None:
 def test_where_it_leads_is_a_field_or_a_parameter(server: Server, where: str) -> None:
     path = "/projects/1?branch=a%2Fb&x=1"
     uri, fields = ("/login", {"next": path}) if where == "body" else (f"/login?next={quote(path, safe='')}", {})
-    answer = send(server, uri, username="admin", password=PASSWORD, **fields)
+    answer = post_form(server, uri, username="admin", password=PASSWORD, **fields)
     assert (answer.status, answer.headers["Location"]) == (303, path)
 
 
@@ -192,13 +205,13 @@ def test_it_never_leads_elsewhere(server: Server, path: str) -> None:
 
 @pytest.mark.parametrize("path", ["//evil.example", "https://evil.example/", "/a\r\nX-Y: z"])
 def test_a_login_with_a_foreign_target_leads_to_the_start(server: Server, path: str) -> None:
-    answer = send(server, "/login", username="admin", password=PASSWORD, next=path)
+    answer = post_form(server, "/login", username="admin", password=PASSWORD, next=path)
     assert (answer.status, answer.headers["Location"]) == (303, "/")
     assert "X-Y" not in answer.headers
 
 
 def test_a_failure_keeps_where_it_was_to_lead(server: Server) -> None:
-    answer = send(server, "/login", username="admin", password="wrong", next="/runs/5?a=1&b=2")
+    answer = post_form(server, "/login", username="admin", password="wrong", next="/runs/5?a=1&b=2")
     assert 'name="next" value="/runs/5?a=1&amp;b=2"' in answer.text
 
 
@@ -218,7 +231,7 @@ def test_a_page_that_needs_a_session_leads_to_the_login_and_back(
     answer = server.get(path, Accept=accept)
     assert (answer.status, answer.headers["Location"]) == (302, leads)
     session = log_in(server)
-    answer = send(server, leads, username="admin", password=PASSWORD)
+    answer = post_form(server, leads, username="admin", password=PASSWORD)
     assert answer.headers["Location"] == path
     assert server.ask("GET", path, headers=cookie(server, session)).status == 200
 
@@ -232,12 +245,12 @@ def test_a_page_that_needs_a_session_leads_to_the_login_and_back(
     ],
 )
 def test_a_form_without_a_session_leads_to_the_login_and_to_its_page(server: Server, path: str, leads: str) -> None:
-    answer = send(server, path, name="x")
+    answer = post_form(server, path, name="x")
     assert (answer.status, answer.headers["Location"]) == (302, leads)
 
 
 def test_logging_out_keeps_the_prefix_and_needs_no_session(server: Server) -> None:
-    answer = send(server, "/tracker/logout")
+    answer = post_form(server, "/tracker/logout")
     assert (answer.status, answer.headers["Location"]) == (303, "/tracker/login")
 
 
@@ -247,7 +260,7 @@ def test_logging_out_keeps_the_prefix_and_needs_no_session(server: Server) -> No
 @pytest.mark.parametrize("mark", [{"Sec-Fetch-Site": "same-origin"}, {"Origin": "http://127.0.0.1:{port}"}])
 @pytest.mark.parametrize("given", ["none", "wrong", "without its cookie"])
 def test_a_browser_needs_the_token_to_log_in(server: Server, mark: dict[str, str], given: str) -> None:
-    browser = Browser(server)
+    browser = FormClient(server)
     fields = {"username": "admin", "password": PASSWORD}
     headers = {name: value.format(port=server.port) for name, value in mark.items()}
     token = browser.xsrf("/login")
@@ -256,9 +269,9 @@ def test_a_browser_needs_the_token_to_log_in(server: Server, mark: dict[str, str
         headers["Cookie"] = f"{server.cookie}_xsrf=2|00000000|11111111111111111111111111111111|1"
     elif given == "without its cookie":
         fields["_xsrf"] = token
-    answer = send(server, "/login", headers, **fields)
+    answer = post_form(server, "/login", headers, **fields)
     assert answer.status == 403
-    assert server.cookie not in cookies(answer)
+    assert server.cookie not in cookies_of(answer)
 
 
 FORMS = [
@@ -270,27 +283,27 @@ FORMS = [
 @pytest.mark.parametrize("path", FORMS)
 @pytest.mark.parametrize("browser", [True, False])
 def test_every_form_with_a_session_needs_the_token(server: Server, path: str, browser: bool) -> None:
-    session = session_of(server.data, "xena", "ADMIN")
+    session = create_session(server.data, "xena", "ADMIN")
     headers = cookie(server, session) | ({"Sec-Fetch-Site": "same-origin"} if browser else {})
     for fields in ({}, {"_xsrf": ""}, {"_xsrf": "2|a|b|c"}, {"_xsrf": "x"}):
-        assert send(server, path, headers, **fields).status == 403
+        assert post_form(server, path, headers, **fields).status == 403
     assert who(server, session) == "xena"
 
 
 @pytest.mark.parametrize("path", [*FORMS, "/login"])
 @pytest.mark.parametrize("headers", [{"Sec-Fetch-Site": "cross-site"}, {"Origin": "https://evil.example"}])
 def test_no_form_is_for_another_site(server: Server, path: str, headers: dict[str, str]) -> None:
-    session = session_of(server.data, "xena", "ADMIN")
+    session = create_session(server.data, "xena", "ADMIN")
     fields = {"username": "admin", "password": PASSWORD}
-    assert send(server, path, headers | cookie(server, session), **fields).status == 403
+    assert post_form(server, path, headers | cookie(server, session), **fields).status == 403
     assert who(server, session) == "xena"
 
 
 def test_a_token_lives_by_no_cookie_and_needs_no_xsrf(server: Server) -> None:
-    token = token_of(server.data, "toby")
-    assert send(server, "/profile", bearer(token), displayName="Toby").status == 303
+    token = create_token(server.data, "toby")
+    assert post_form(server, "/profile", bearer(token), displayName="Toby").status == 303
     headers = bearer(token) | {"Sec-Fetch-Site": "same-origin"}
-    assert send(server, "/profile", headers, displayName="Else").status == 403
+    assert post_form(server, "/profile", headers, displayName="Else").status == 403
     assert server.ask("GET", ME, headers=bearer(token)).json["displayName"] == "Toby"
 
 
@@ -304,13 +317,13 @@ def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     proxies = {"trusted-proxies": ["127.0.0.0/8"]}
     with running_server(tmp_path_factory.mktemp("strict"), server=proxies, tracker={"security": security}) as server:
         for name in ("sam", "sim", "som", "known"):
-            somebody(server.data, name)
+            ensure_user(server.data, name)
         yield server
 
 
 def fail(server: Server, name: str, address: str, password: str = "wrong") -> Answer:  # noqa: S107 (a wrong one)
     headers = {"X-Forwarded-For": f"203.0.113.9, {address}"}
-    return send(server, "/login", headers, username=name, password=password)
+    return post_form(server, "/login", headers, username=name, password=password)
 
 
 @pytest.mark.parametrize("name", ["known", "nobody"])
@@ -334,7 +347,7 @@ def test_a_login_that_succeeds_is_no_failure(strict: Server) -> None:
 
 
 def test_wrong_current_passwords_are_failures_too(strict: Server) -> None:
-    browser = Browser(strict, session_of(strict.data, "som"))
+    browser = FormClient(strict, create_session(strict.data, "som"))
     fields = {"currentPassword": "wrong", "newPassword": "another password"}
     result = [browser.send("/profile/password", on="/profile", **fields).status for _ in range(4)]
     assert result == [400, 400, 400, 429]
@@ -355,7 +368,7 @@ def test_many_at_once_do_not_get_past_the_bound(strict: Server) -> None:
     from concurrent.futures import ThreadPoolExecutor
 
     with ThreadPoolExecutor(12) as callers:
-        result = sorted(one.status for one in callers.map(lambda _: raw(strict, request), range(12)))
+        result = sorted(one.status for one in callers.map(lambda _: send_raw(strict, request), range(12)))
     assert result == [401] * 3 + [429] * 9
 
 
@@ -364,13 +377,17 @@ def test_many_at_once_do_not_get_past_the_bound(strict: Server) -> None:
 
 def test_cookies_are_secure_where_a_trusted_proxy_speaks_tls(strict: Server) -> None:
     for proto, secure in (("https", True), ("http, https", True), ("http", False), ("https, http", False)):
-        outcome = cookies(send(strict, "/login", {"X-Forwarded-Proto": proto}, username="admin", password=PASSWORD))
+        outcome = cookies_of(
+            post_form(strict, "/login", {"X-Forwarded-Proto": proto}, username="admin", password=PASSWORD)
+        )
         assert ("Secure" in outcome[strict.cookie]) is secure
-    assert "Secure" in cookies(strict.get("/login", X_Forwarded_Proto="https"))[f"{strict.cookie}_xsrf"]
+    assert "Secure" in cookies_of(strict.get("/login", X_Forwarded_Proto="https"))[f"{strict.cookie}_xsrf"]
 
 
 def test_an_untrusted_client_does_not_make_cookies_secure(server: Server) -> None:
-    outcome = cookies(send(server, "/login", {"X-Forwarded-Proto": "https"}, username="admin", password=PASSWORD))
+    outcome = cookies_of(
+        post_form(server, "/login", {"X-Forwarded-Proto": "https"}, username="admin", password=PASSWORD)
+    )
     assert "Secure" not in outcome[server.cookie]
 
 
@@ -399,9 +416,9 @@ def test_cookies_are_secure_under_tls(serve: Serve, tmp_path: Path) -> None:
 
 def test_a_session_lasts_as_long_as_is_configured(serve: Serve) -> None:
     server = serve(tracker={"security": {**ADMIN, "session-lifetime": "2h"}})
-    outcome = cookies(send(server, "/login", username="admin", password=PASSWORD))[server.cookie]
+    outcome = cookies_of(post_form(server, "/login", username="admin", password=PASSWORD))[server.cookie]
     assert "Max-Age=7200;" in outcome
-    with store(server.data):
+    with open_accounts(server.data):
         (kept,) = accounts.sessions_of(somebody_id("admin"), 0)
         assert kept.expires_at - kept.created_at == 7200 * 1_000_000
         session = outcome.partition(";")[0]
@@ -418,10 +435,10 @@ def test_a_session_outlives_the_server(serve: Serve) -> None:
 
 
 def test_sessions_of_one_account_are_bounded(server: Server) -> None:
-    first = session_of(server.data, "many")
-    later = [session_of(server.data, "many") for _ in range(accounts.MAX_SESSIONS_OF_ACCOUNT)]
+    first = create_session(server.data, "many")
+    later = [create_session(server.data, "many") for _ in range(accounts.MAX_SESSIONS_OF_ACCOUNT)]
     assert (who(server, first), who(server, later[-1])) == (None, "many")
-    with store(server.data):
+    with open_accounts(server.data):
         assert len(accounts.sessions_of(somebody_id("many"), 0)) == accounts.MAX_SESSIONS_OF_ACCOUNT
 
 

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from people import store
+from users import open_accounts
 
 from models.accounts import accounts
 from models.config.settings import TrackerSecurity
@@ -128,7 +128,7 @@ def test_a_login_does_not_wait_for_the_work_of_other_requests(tmp_path: Path) ->
             await taken
             await logins.close()
 
-    with store(tmp_path):
+    with open_accounts(tmp_path):
         assert asyncio.run(work()) is not None
 
 

@@ -6,8 +6,20 @@ from collections.abc import Iterator
 
 import pytest
 from conftest import Server
-from people import PASSWORD, RAW_TOKEN, Browser, bearer, cookie, log_in, send, session_of, somebody, store, token_of
-from talk import running_server
+from http_checks import running_server
+from users import (
+    PASSWORD,
+    RAW_TOKEN,
+    FormClient,
+    bearer,
+    cookie,
+    create_session,
+    create_token,
+    ensure_user,
+    log_in,
+    open_accounts,
+    post_form,
+)
 
 from models.accounts import accounts
 
@@ -21,11 +33,11 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield server
 
 
-def browser_of(server: Server, name: str, admin: bool = False) -> Browser:
-    return Browser(server, session_of(server.data, name, "ADMIN" if admin else "USER"))
+def browser_of(server: Server, name: str, admin: bool = False) -> FormClient:
+    return FormClient(server, create_session(server.data, name, "ADMIN" if admin else "USER"))
 
 
-def made(browser: Browser, **fields: str) -> str:
+def made(browser: FormClient, **fields: str) -> str:
     """A token, made by the form."""
     answer = browser.send("/profile/tokens", on="/profile", **fields)
     assert answer.status == 200, answer
@@ -36,7 +48,7 @@ def made(browser: Browser, **fields: str) -> str:
 
 
 def id_of(server: Server, name: str) -> int:
-    return somebody(server.data, name).id
+    return ensure_user(server.data, name).id
 
 
 # The account
@@ -77,15 +89,15 @@ def test_what_cannot_be_a_name_or_an_address_is_400(server: Server, fields: dict
 
 
 def test_a_new_password_ends_the_other_sessions_and_no_token(server: Server) -> None:
-    browser, token = browser_of(server, "nora"), token_of(server.data, "nora")
-    others, outsider = [session_of(server.data, "nora") for _ in range(2)], session_of(server.data, "dana")
+    browser, token = browser_of(server, "nora"), create_token(server.data, "nora")
+    others, outsider = [create_session(server.data, "nora") for _ in range(2)], create_session(server.data, "dana")
     fields = {"currentPassword": PASSWORD, "newPassword": NEW}
     assert browser.send("/profile/password", on="/profile", **fields).status == 303
     assert browser.get(ME).status == 200, "this session stays"
     assert [server.ask("GET", ME, headers=cookie(server, one)).status for one in others] == [401, 401]
     assert server.ask("GET", ME, headers=cookie(server, outsider)).status == 200
     assert server.ask("GET", ME, headers=bearer(token)).status == 200
-    assert send(server, "/login", username="nora", password=PASSWORD).status == 401
+    assert post_form(server, "/login", username="nora", password=PASSWORD).status == 401
     assert log_in(server, "nora", NEW)
 
 
@@ -99,7 +111,7 @@ def test_a_new_password_ends_the_other_sessions_and_no_token(server: Server) -> 
 def test_a_password_that_may_not_be_is_400_and_changes_nothing(
     server: Server, current: str, new: str, result: str
 ) -> None:
-    browser, other = browser_of(server, "olga"), session_of(server.data, "olga")
+    browser, other = browser_of(server, "olga"), create_session(server.data, "olga")
     fields = {"currentPassword": current, "newPassword": new}
     answer = browser.send("/profile/password", on="/profile", **fields)
     assert answer.status == 400
@@ -118,7 +130,7 @@ def test_a_token_is_shown_once_and_acts_for_its_owner(server: Server) -> None:
     assert token not in page
     assert f"{token[:10]}…" in page
     assert "laptop" in page
-    with store(server.data):
+    with open_accounts(server.data):
         (kept,) = accounts.tokens_of(somebody_id("tina"))
     assert (kept.scope, kept.expires_at, kept.revoked_at) == ("FULL", None, None)
 
@@ -133,7 +145,7 @@ def test_a_token_has_a_scope_and_an_end(server: Server) -> None:
     browser = browser_of(server, "tom")
     token = made(browser, name="ci", scope="INGEST", expiresDays="30")
     assert server.ask("GET", ME, headers=bearer(token)).status == 403
-    with store(server.data):
+    with open_accounts(server.data):
         (kept,) = accounts.tokens_of(somebody_id("tom"))
     assert kept.scope == "INGEST"
     assert kept.expires_at is not None
@@ -154,14 +166,14 @@ def test_a_token_that_cannot_be_is_400(server: Server, fields: dict[str, str]) -
     answer = browser_of(server, "tim").send("/profile/tokens", on="/profile", **fields)
     assert answer.status == 400
     assert not RAW_TOKEN.search(answer.text)
-    with store(server.data):
+    with open_accounts(server.data):
         assert accounts.tokens_of(somebody_id("tim")) == []
 
 
 def test_a_token_is_revoked_by_its_owner_alone(server: Server) -> None:
     owner, other = browser_of(server, "tess"), browser_of(server, "mallory", admin=True)
     token = made(owner, name="ci")
-    with store(server.data):
+    with open_accounts(server.data):
         (kept,) = accounts.tokens_of(somebody_id("tess"))
     path = f"/profile/tokens/{kept.id}/revoke"
     assert other.send(path, on="/profile").status == 404
@@ -175,7 +187,7 @@ def test_a_token_is_revoked_by_its_owner_alone(server: Server) -> None:
 
 def test_tokens_of_one_account_are_bounded(server: Server) -> None:
     browser = browser_of(server, "hoarder")
-    with store(server.data):
+    with open_accounts(server.data):
         user = somebody_id("hoarder")
         for number in range(accounts.MAX_TOKENS_OF_ACCOUNT + 5):
             accounts.create_token(user, f"t{number}", "FULL", None, 1)
@@ -190,8 +202,8 @@ def test_tokens_of_one_account_are_bounded(server: Server) -> None:
 
 
 def test_a_session_is_ended_by_its_owner_alone(server: Server) -> None:
-    browser, second = browser_of(server, "sara"), session_of(server.data, "sara")
-    with store(server.data):
+    browser, second = browser_of(server, "sara"), create_session(server.data, "sara")
+    with open_accounts(server.data):
         newest = accounts.sessions_of(somebody_id("sara"), 0)[0]
     path = f"/profile/sessions/{newest.id}/end"
     assert browser_of(server, "mallory", admin=True).send(path, on="/profile").status == 404
@@ -208,7 +220,7 @@ def test_a_session_is_ended_by_its_owner_alone(server: Server) -> None:
 def test_users_are_for_an_admin(server: Server, path: str) -> None:
     assert server.get(path).status == 302
     assert browser_of(server, "ulla").get(path).status == 403
-    assert send(server, path, bearer(token_of(server.data, "ulla")), username="x", password=NEW).status == 403
+    assert post_form(server, path, bearer(create_token(server.data, "ulla")), username="x", password=NEW).status == 403
     page = browser_of(server, "root", admin=True).get(path)
     assert page.status == 200
     assert "ulla" in page.text
@@ -224,10 +236,10 @@ def test_an_admin_makes_changes_and_deletes_users(server: Server) -> None:
     assert root.send(f"/users/{user}/password", on="/users", password="yet another one").status == 303
     assert server.ask("GET", ME, headers=cookie(server, session)).status == 401
     assert log_in(server, "newbie", "yet another one")
-    token = token_of(server.data, "newbie")
+    token = create_token(server.data, "newbie")
     assert root.send(f"/users/{user}/delete", on="/users").status == 303
     assert server.ask("GET", ME, headers=bearer(token)).status == 401
-    assert send(server, "/login", username="newbie", password="yet another one").status == 401
+    assert post_form(server, "/login", username="newbie", password="yet another one").status == 401
     for act in ("role", "password", "delete"):
         assert root.send(f"/users/{user}/{act}", on="/users", password=NEW).status == 404
 
@@ -249,7 +261,7 @@ def test_a_user_that_cannot_be_is_refused(server: Server, fields: dict[str, str]
 def test_the_last_admin_stays_one(tmp_path_factory: pytest.TempPathFactory) -> None:
     security = {"admin-password": PASSWORD}
     with running_server(tmp_path_factory.mktemp("last"), tracker={"security": security}) as server:
-        root = Browser(server, log_in(server))
+        root = FormClient(server, log_in(server))
         user = id_of(server, "admin")
         assert root.send(f"/users/{user}/role", on="/users", role="USER").status == 409
         assert root.send(f"/users/{user}/delete", on="/users").status == 409

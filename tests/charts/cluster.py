@@ -27,7 +27,7 @@ import yaml
 from conftest import ROOT, wait_for
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
-from needs import missing_part
+from requirements import missing_part
 
 TOKEN = "a-token-of-the-admin"
 _PROGRAMS = ("etcd", "kube-apiserver")

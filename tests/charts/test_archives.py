@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import places
+import chart_servers
 import pytest
 
 from models.charts import archive
@@ -45,19 +45,19 @@ CHART = b"apiVersion: v2\nname: demo\nversion: 0.1.0\n"
 
 
 def with_entry(entry: tarfile.TarInfo | str, data: bytes = b"") -> bytes:
-    return places.tar([("demo/Chart.yaml", CHART), (entry, data)])
+    return chart_servers.tar_archive([("demo/Chart.yaml", CHART), (entry, data)])
 
 
 def test_a_chart_has_its_name_and_version(tmp_path: Path) -> None:
-    found = checked(tmp_path, places.chart("demo", "1.2.3+b", appVersion="1.0", keywords=["a"]))
+    found = checked(tmp_path, chart_servers.chart_archive("demo", "1.2.3+b", appVersion="1.0", keywords=["a"]))
     assert (found.name, found.version) == ("demo", "1.2.3+b")
     assert found.metadata["appVersion"] == "1.0"
     assert found.metadata["keywords"] == ["a"]
 
 
 def test_what_helm_packages_is_taken(tmp_path: Path) -> None:
-    places.run_helm(tmp_path, "create", "demo")
-    places.run_helm(tmp_path, "package", "demo")
+    chart_servers.run_helm(tmp_path, "create", "demo")
+    chart_servers.run_helm(tmp_path, "package", "demo")
     assert archive.check(tmp_path / "demo-0.1.0.tgz").name == "demo"
 
 
@@ -109,12 +109,18 @@ def test_what_is_not_plain_is_refused(tmp_path: Path, entry: tarfile.TarInfo | s
 
 
 def test_a_file_in_the_place_of_a_folder_is_refused(tmp_path: Path) -> None:
-    refused(tmp_path, places.tar([("demo/Chart.yaml", CHART), ("demo/a/b", b""), ("demo/a", b"")]), "duplicate")
+    refused(
+        tmp_path,
+        chart_servers.tar_archive([("demo/Chart.yaml", CHART), ("demo/a/b", b""), ("demo/a", b"")]),
+        "duplicate",
+    )
 
 
 def test_folders_may_have_entries_or_not(tmp_path: Path) -> None:
     folder = info("demo/templates", type=tarfile.DIRTYPE)
-    assert checked(tmp_path, places.tar([("demo/Chart.yaml", CHART), (folder, b""), ("demo/templates/a", b"")])).name
+    assert checked(
+        tmp_path, chart_servers.tar_archive([("demo/Chart.yaml", CHART), (folder, b""), ("demo/templates/a", b"")])
+    ).name
 
 
 def pax(records: dict[str, str], kind: bytes = tarfile.XHDTYPE) -> bytes:
@@ -168,11 +174,11 @@ def test_an_extended_header_may_not_lead_out(tmp_path: Path) -> None:
         (gzip.compress(b"not a tar" * 100), "not a tar archive"),
         (gzip.compress(b""), "damaged"),
         (gzip.compress(b"\0" * 1024), "empty"),
-        (places.chart()[:-20], "damaged"),
-        (places.chart()[:60] + b"\0\0\0\0" + places.chart()[64:], "damaged|no tar"),
-        (places.tar([("demo/values.yaml", b"")]), "no Chart.yaml"),
-        (places.tar([("demo/sub/Chart.yaml", CHART)]), "no Chart.yaml"),
-        (places.tar([("demo/chart.yaml", CHART)]), "no Chart.yaml"),
+        (chart_servers.chart_archive()[:-20], "damaged"),
+        (chart_servers.chart_archive()[:60] + b"\0\0\0\0" + chart_servers.chart_archive()[64:], "damaged|no tar"),
+        (chart_servers.tar_archive([("demo/values.yaml", b"")]), "no Chart.yaml"),
+        (chart_servers.tar_archive([("demo/sub/Chart.yaml", CHART)]), "no Chart.yaml"),
+        (chart_servers.tar_archive([("demo/chart.yaml", CHART)]), "no Chart.yaml"),
     ],
     ids=range(10),
 )
@@ -208,14 +214,14 @@ def test_what_is_no_chart_is_refused(tmp_path: Path, data: bytes, why: str) -> N
     ],
 )  # fmt: skip
 def test_metadata_that_cannot_be_right_is_refused(tmp_path: Path, text: bytes, why: str) -> None:
-    refused(tmp_path, places.tar([("demo/Chart.yaml", text)]), why)
+    refused(tmp_path, chart_servers.tar_archive([("demo/Chart.yaml", text)]), why)
 
 
 # ArchiveLimits
 
 
 def test_an_archive_larger_than_its_bound_is_refused_unread(tmp_path: Path) -> None:
-    refused(tmp_path, places.chart(), "larger than 100 bytes", packed=100)
+    refused(tmp_path, chart_servers.chart_archive(), "larger than 100 bytes", packed=100)
 
 
 def test_a_file_of_five_mebibytes_is_taken_and_one_more_byte_is_not(tmp_path: Path) -> None:
@@ -232,44 +238,50 @@ def test_a_bomb_is_stopped_as_it_unpacks(tmp_path: Path) -> None:
         for _ in range(256):
             packed.write(bytes(8 * MIB))
     refused(tmp_path, raw.getvalue(), "larger than")
-    many = places.tar([("demo/Chart.yaml", CHART), *((f"demo/{number}", bytes(4 * MIB)) for number in range(26))])
+    many = chart_servers.tar_archive(
+        [("demo/Chart.yaml", CHART), *((f"demo/{number}", bytes(4 * MIB)) for number in range(26))]
+    )
     refused(tmp_path, many, "unpacks to more than 104857600 bytes")
 
 
 def test_nothing_may_come_after_the_end_of_the_archive(tmp_path: Path) -> None:
-    refused(tmp_path, places.chart() + gzip.compress(bytes(200 * MIB), 1), "unpacks to more than")
-    refused(tmp_path, places.chart() + places.chart("other"), "data after its end")
-    refused(tmp_path, places.chart() + b"more", "damaged")
+    refused(tmp_path, chart_servers.chart_archive() + gzip.compress(bytes(200 * MIB), 1), "unpacks to more than")
+    refused(tmp_path, chart_servers.chart_archive() + chart_servers.chart_archive("other"), "data after its end")
+    refused(tmp_path, chart_servers.chart_archive() + b"more", "damaged")
 
 
 def test_an_archive_of_too_many_entries_is_refused(tmp_path: Path) -> None:
     entries = [("demo/Chart.yaml", CHART), *((f"demo/{number}", b"") for number in range(50_000))]
-    refused(tmp_path, places.tar([(name, data) for name, data in entries]), "more than 50000 entries")
+    refused(tmp_path, chart_servers.tar_archive([(name, data) for name, data in entries]), "more than 50000 entries")
 
 
 def test_archives_within_archives_are_counted_together(tmp_path: Path) -> None:
     """A small archive may hold one that is large, which may hold another."""
-    inner = places.chart("inner", files={"zeros": bytes(3 * MIB)})
+    inner = chart_servers.chart_archive("inner", files={"zeros": bytes(3 * MIB)})
     files = {f"charts/inner{number}.tgz": inner for number in range(4)}
-    refused(tmp_path, places.chart(files=files), "unpacks to more than", unpacked=10 * MIB)
-    assert checked(tmp_path, places.chart(files=files), unpacked=20 * MIB).vendored == {("inner", "0.1.0")}
-    nested = places.chart("leaf")
+    refused(tmp_path, chart_servers.chart_archive(files=files), "unpacks to more than", unpacked=10 * MIB)
+    assert checked(tmp_path, chart_servers.chart_archive(files=files), unpacked=20 * MIB).vendored == {
+        ("inner", "0.1.0")
+    }
+    nested = chart_servers.chart_archive("leaf")
     for _ in range(10):
-        nested = places.chart("level", files={"charts/below.tgz": nested})
+        nested = chart_servers.chart_archive("level", files={"charts/below.tgz": nested})
     refused(tmp_path, nested, "archives within archives")
 
 
 @pytest.mark.parametrize(
     "data",
     [
-        places.tar([("inner/Chart.yaml", CHART), (info("inner/x", type=tarfile.SYMTYPE, linkname="/etc"), b"")]),
-        places.tar([("inner/Chart.yaml", CHART), ("inner/../../x", b"")]),
+        chart_servers.tar_archive(
+            [("inner/Chart.yaml", CHART), (info("inner/x", type=tarfile.SYMTYPE, linkname="/etc"), b"")]
+        ),
+        chart_servers.tar_archive([("inner/Chart.yaml", CHART), ("inner/../../x", b"")]),
         b"not an archive",
-        places.tar([("inner/values.yaml", b"")]),
+        chart_servers.tar_archive([("inner/values.yaml", b"")]),
     ],
 )
 def test_an_archive_within_is_held_to_the_same(tmp_path: Path, data: bytes) -> None:
-    refused(tmp_path, places.chart(files={"charts/inner.tgz": data}), "chart")
+    refused(tmp_path, chart_servers.chart_archive(files={"charts/inner.tgz": data}), "chart")
 
 
 # Schemas
@@ -304,7 +316,9 @@ STANDARD = (
     ],
 )  # fmt: skip
 def test_a_schema_that_stays_within_itself_is_taken(tmp_path: Path, schema: Any) -> None:
-    assert checked(tmp_path, places.chart(files={"values.schema.json": json.dumps(schema)})).name == "demo"
+    assert (
+        checked(tmp_path, chart_servers.chart_archive(files={"values.schema.json": json.dumps(schema)})).name == "demo"
+    )
 
 
 OUTSIDE: list[str] = [
@@ -343,14 +357,14 @@ OUTSIDE: list[str] = [
     "place", ["values.schema.json", "charts/sub/values.schema.json", "charts/a/charts/b/values.schema.json"]
 )
 def test_a_schema_that_leads_out_is_refused(tmp_path: Path, schema: str, place: str) -> None:
-    refused(tmp_path, places.chart(files={place: schema}), "refers to something outside")
+    refused(tmp_path, chart_servers.chart_archive(files={place: schema}), "refers to something outside")
 
 
 def test_the_message_names_file_pointer_keyword_and_value(tmp_path: Path) -> None:
     schema = '{"properties": {"a/b": {"items": [{"$ref": "http://x/"}]}}}'
     refused(
         tmp_path,
-        places.chart(files={"charts/sub/values.schema.json": schema}),
+        chart_servers.chart_archive(files={"charts/sub/values.schema.json": schema}),
         re.escape('charts/sub/values.schema.json, /properties/a~1b/items/0/$ref: $ref "http://x/"'),
     )
 
@@ -367,7 +381,7 @@ def test_the_message_names_file_pointer_keyword_and_value(tmp_path: Path) -> Non
 )
 def test_helm_before_3_18_embeds_three_metaschemas(tmp_path: Path, reference: str, is_old: bool) -> None:
     schema = json.dumps({"$id": "http://a/x.json", "properties": {"a": {"$ref": reference}}})
-    chart = checked(tmp_path, places.chart(files={"values.schema.json": schema}))
+    chart = checked(tmp_path, chart_servers.chart_archive(files={"values.schema.json": schema}))
     for version in ((3, 18), (3, 19), (4, 0)):
         chart.check_helm(version)
     if is_old:
@@ -379,13 +393,17 @@ def test_helm_before_3_18_embeds_three_metaschemas(tmp_path: Path, reference: st
 
 @pytest.mark.parametrize("schema", OUTSIDE[:2])
 def test_so_is_that_of_a_packaged_subchart(tmp_path: Path, schema: str) -> None:
-    inner = places.chart("inner", files={"charts/leaf.tgz": places.chart("leaf", files={"values.schema.json": schema})})
-    refused(tmp_path, places.chart(files={"charts/inner-0.1.0.tgz": inner}), "refers to something outside")
+    inner = chart_servers.chart_archive(
+        "inner", files={"charts/leaf.tgz": chart_servers.chart_archive("leaf", files={"values.schema.json": schema})}
+    )
+    refused(
+        tmp_path, chart_servers.chart_archive(files={"charts/inner-0.1.0.tgz": inner}), "refers to something outside"
+    )
 
 
 @pytest.mark.parametrize("text", [b"{", b"\xff", b"[" * 200_000, b'{"a": 1} {"b": 2}', b"type: object"])
 def test_a_schema_that_is_no_json_is_refused(tmp_path: Path, text: bytes) -> None:
-    refused(tmp_path, places.chart(files={"values.schema.json": text}), "is not JSON")
+    refused(tmp_path, chart_servers.chart_archive(files={"values.schema.json": text}), "is not JSON")
 
 
 # Dependencies
@@ -395,45 +413,47 @@ NEEDS = [{"name": "redis", "version": "1.x", "repository": "file://../redis"}, {
 
 
 def test_a_chart_that_lacks_what_it_needs_is_not_complete(tmp_path: Path) -> None:
-    lacking = checked(tmp_path, places.chart(dependencies=NEEDS))
+    lacking = checked(tmp_path, chart_servers.chart_archive(dependencies=NEEDS))
     assert [(one.name, one.version, one.repository) for one in lacking.dependencies] == [
         ("redis", "1.x", "file://../redis"), ("db", ">1", ""),
     ]  # fmt: skip
     with pytest.raises(Invalid, match="redis, db"):
         lacking.must_be_complete()
     files: dict[str, str | bytes] = {
-        "charts/redis-1.2.0.tgz": places.chart("redis", "1.2.0"),
+        "charts/redis-1.2.0.tgz": chart_servers.chart_archive("redis", "1.2.0"),
         "charts/db/Chart.yaml": "apiVersion: v2\nname: db\nversion: 2.0.0",
     }
-    whole = checked(tmp_path, places.chart(dependencies=NEEDS, files=files))
+    whole = checked(tmp_path, chart_servers.chart_archive(dependencies=NEEDS, files=files))
     whole.must_be_complete()
     assert whole.vendored == {("redis", "1.2.0"), ("db", "2.0.0")}
 
 
 def test_what_helm_passes_over_in_charts_is_no_subchart(tmp_path: Path) -> None:
     files: dict[str, str | bytes] = {f"charts/{name}/Chart.yaml": "none" for name in ("_off", ".git")}
-    found = checked(tmp_path, places.chart(dependencies=[{"name": "none"}], files=files))
+    found = checked(tmp_path, chart_servers.chart_archive(dependencies=[{"name": "none"}], files=files))
     assert found.vendored == frozenset()
 
 
 def test_a_chart_of_helm_2_needs_no_api_version(tmp_path: Path) -> None:
     needs = b"dependencies:\n- name: redis\n"
-    old = places.tar([("demo/Chart.yaml", b"name: demo\nversion: 0.1.0"), ("demo/requirements.yaml", needs)])
+    old = chart_servers.tar_archive(
+        [("demo/Chart.yaml", b"name: demo\nversion: 0.1.0"), ("demo/requirements.yaml", needs)]
+    )
     found = checked(tmp_path, old)
     assert (found.metadata["apiVersion"], [one.name for one in found.dependencies]) == ("v1", ["redis"])
 
 
 def test_an_old_chart_declares_dependencies_in_a_separate_file(tmp_path: Path) -> None:
     files = {"requirements.yaml": "dependencies:\n- name: redis\n  version: 1.x\n  repository: https://r.example\n"}
-    old = checked(tmp_path, places.chart(apiVersion="v1", files=files))
+    old = checked(tmp_path, chart_servers.chart_archive(apiVersion="v1", files=files))
     assert [one.name for one in old.dependencies] == ["redis"]
-    assert checked(tmp_path, places.chart(files=files)).dependencies == ()
+    assert checked(tmp_path, chart_servers.chart_archive(files=files)).dependencies == ()
 
 
 # What show says
 
 
-RICH = places.chart(
+RICH = chart_servers.chart_archive(
     description="for show",
     unknownToHelm="kept",
     files={
@@ -445,7 +465,7 @@ RICH = places.chart(
         "templates/crds/no.yaml": "no definition",
         "charts/sub/Chart.yaml": "apiVersion: v2\nname: sub\nversion: 0.1.0",
         "charts/sub/crds/d.yaml": "kind: D\n",
-        "charts/inner-0.1.0.tgz": places.chart("inner", files={"crds/e.yaml": "kind: E\n"}),
+        "charts/inner-0.1.0.tgz": chart_servers.chart_archive("inner", files={"crds/e.yaml": "kind: E\n"}),
     },
 )
 
@@ -460,7 +480,7 @@ def at(folder: Path, data: bytes) -> Path:
     ("read", "what"), [(archive.show_values, "values"), (archive.show_readme, "readme"), (archive.show_crds, "crds")]
 )
 def test_show_has_the_output_of_helm(tmp_path: Path, read: Callable[[Path], str], what: str) -> None:
-    own, theirs = read(at(tmp_path, RICH)), places.run_helm(tmp_path, "show", what, "chart.tgz").stdout
+    own, theirs = read(at(tmp_path, RICH)), chart_servers.run_helm(tmp_path, "show", what, "chart.tgz").stdout
     assert _lines(own) == _lines(theirs)  # helm 3 puts no --- between definitions, helm 4 does
     assert own.strip()
 
@@ -490,6 +510,6 @@ def test_all_of_it_is_its_parts(tmp_path: Path) -> None:
 
 
 def test_what_a_chart_has_not_is_empty(tmp_path: Path) -> None:
-    bare = at(tmp_path, places.tar([("demo/Chart.yaml", CHART)]))
+    bare = at(tmp_path, chart_servers.tar_archive([("demo/Chart.yaml", CHART)]))
     assert (archive.show_values(bare), archive.show_readme(bare), archive.show_crds(bare)) == ("", "", "")
     assert archive.show_all(bare) == CHART.decode()

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 import yaml
-from charting import FULL, KEY, multipart, send_json, tint, upload
 from conftest import Answer, Server, wait_for
-from talk import running_server
+from http_checks import running_server
+from small_charts import FULL, KEY, multipart, post_chart, sample_chart, send_json
 
 from handlers.base import STATUS
 from models.charts import helm_errors
@@ -91,8 +91,8 @@ def test_without_helm_releases_are_on_since_reading_them_needs_none(bare: Server
 @pytest.mark.parametrize("path", ["/charts/template/upload", "/releases/r/upgrade/upload", "/releases/upload"])
 def test_without_helm_an_archive_that_is_none_is_reported_first(bare: Server, path: str) -> None:
     request = {} if "upgrade" in path else {"releaseName": "r"}
-    assert "archive" in refused(upload(bare, API + path, KEY, chart=b"no archive", request=request), 400)
-    assert "svc.helm.binary" in refused(upload(bare, API + path, KEY, chart=tint(), request=request), 503)
+    assert "archive" in refused(post_chart(bare, API + path, KEY, chart=b"no archive", request=request), 400)
+    assert "svc.helm.binary" in refused(post_chart(bare, API + path, KEY, chart=sample_chart(), request=request), 503)
 
 
 @pytest.mark.parametrize("ref", ["unknown/chart", "oci://nowhere.invalid/a"])
@@ -108,9 +108,11 @@ def test_a_temporary_folder_that_cannot_be_had_is_reported_by_its_setting(tmp_pa
         shutil.rmtree(temp)
         temp.write_text("a file")
         assert "svc.rest.temp-dir" in refused(send_json(server, "POST", f"{API}/charts/create", {"name": "a"}), 500)
-        assert "svc.rest.temp-dir" in refused(upload(server, f"{API}/charts/template/upload", chart=tint()), 500)
+        assert "svc.rest.temp-dir" in refused(
+            post_chart(server, f"{API}/charts/template/upload", chart=sample_chart()), 500
+        )
         temp.unlink()
-        assert upload(server, f"{API}/charts/template/upload", chart=tint()).status == 200
+        assert post_chart(server, f"{API}/charts/template/upload", chart=sample_chart()).status == 200
         assert "Traceback" not in server.log.read_text()
 
 
@@ -143,7 +145,7 @@ def test_what_is_too_long_for_a_command_is_the_callers_fault(tmp_path: Path) -> 
 
 def begun(port: int) -> socket.socket:
     """An install that is asked for, and whose answer nobody reads."""
-    body, headers = multipart(chart=tint(), request={"releaseName": "r"})
+    body, headers = multipart(chart=sample_chart(), request={"releaseName": "r"})
     head = "".join(f"{name}: {value}\r\n" for name, value in {**headers, **KEY}.items())
     line = f"POST {API}/releases/upload HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n"
     connection = socket.create_connection(("127.0.0.1", port))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from charting import KEY, tint, upload
-from talk import running_server
+from http_checks import running_server
+from small_charts import KEY, post_chart, sample_chart
 
 from models.errors import Invalid
 from supervisor.charts.repositories import configured
@@ -37,5 +37,5 @@ def test_all_below_a_base_path_of_the_charts_alone_has_their_error_shape(tmp_pat
             assert answer.json["message"] == answer.json["detail"]
             assert answer.json["timestamp"].endswith("Z")
         assert server.get("/api/v1/nothing").headers["Content-Type"] == "application/json"
-        assert upload(server, "/helm/v9/charts/template/upload", KEY, chart=b"").status == 400
-        assert upload(server, "/api/v1/charts/template/upload", KEY, chart=tint()).status == 404
+        assert post_chart(server, "/helm/v9/charts/template/upload", KEY, chart=b"").status == 400
+        assert post_chart(server, "/api/v1/charts/template/upload", KEY, chart=sample_chart()).status == 404

@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import places
+import chart_servers
 import pytest
 import yaml
 
@@ -68,7 +68,7 @@ def test_a_chart_with_such_metadata_is_refused_and_the_file_is_named(tmp_path: P
     files = {f"demo/{name}": BOMB.encode()} if name != "Chart.yaml" else {}
     head = metadata + (BOMB if name == "Chart.yaml" else "")
     file = tmp_path / "demo.tgz"
-    file.write_bytes(places.tar([("demo/Chart.yaml", head.encode()), *files.items()]))
+    file.write_bytes(chart_servers.tar_archive([("demo/Chart.yaml", head.encode()), *files.items()]))
     with pytest.raises(Invalid, match=rf"the chart's {name}: its aliases"):
         archive.check(file)
 
@@ -96,8 +96,8 @@ def test_work_stops_at_its_deadline_and_when_it_is_cancelled() -> None:
 
 def test_a_bomb_of_gzip_stops_at_the_deadline(tmp_path: Path) -> None:
     file = tmp_path / "bomb.tgz"
-    file.write_bytes(places.chart()[:-8] + gzip.compress(bytes(50 * 1024**2)))
-    file.write_bytes(gzip.compress(gzip.decompress(places.chart()) + bytes(50 * 1024**2)))
+    file.write_bytes(chart_servers.chart_archive()[:-8] + gzip.compress(bytes(50 * 1024**2)))
+    file.write_bytes(gzip.compress(gzip.decompress(chart_servers.chart_archive()) + bytes(50 * 1024**2)))
     with applied(Deadline(0, "over")), pytest.raises(Unprocessable, match="over"):
         archive.check(file)
     assert archive.check(file).name

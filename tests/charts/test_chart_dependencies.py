@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import places
+import chart_servers
 import pytest
 import yaml
+from chart_servers import FULL, WebServer, index_entry, index_file, post_json
 from conftest import Answer, Server
-from places import FULL, Web, entry, index, post
-from talk import problem, running_server
+from http_checks import check_problem, running_server
 
 PATH = "/api/v1/dependencies/resolve"
 DATABASES = ("1.0.0", "1.2.0", "1.10.0", "2.0.0", "3.0.0-rc.1")
@@ -20,56 +20,61 @@ CACHES = ("0.1.0", "0.1.5", "0.2.0", "v1.0.0", "1.1.0+build.5")
 
 
 @pytest.fixture(scope="module")
-def web() -> Iterator[Web]:
-    with places.web() as one:
-        one.serve(*(("database", version, places.chart("database", version)) for version in DATABASES), folder="/a")
-        one.serve(*(("cache", version, places.chart("cache", version)) for version in CACHES), folder="/b")
+def web() -> Iterator[WebServer]:
+    with chart_servers.web_server() as one:
+        one.serve(
+            *(("database", version, chart_servers.chart_archive("database", version)) for version in DATABASES),
+            folder="/a",
+        )
+        one.serve(
+            *(("cache", version, chart_servers.chart_archive("cache", version)) for version in CACHES), folder="/b"
+        )
         yield one
 
 
 @pytest.fixture(scope="module")
-def inside() -> Iterator[Web]:
-    with places.web() as one:
+def inside() -> Iterator[WebServer]:
+    with chart_servers.web_server() as one:
         yield one
 
 
 @pytest.fixture(scope="module")
 def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("registry")
-    with places.registry(folder) as place:
+    with chart_servers.running_registry(folder) as place:
         for version in ("1.0.0", "1.1.0", "2.0.0-rc.1"):
-            (folder / "q.tgz").write_bytes(places.chart("queue", version))
-            places.run_helm(folder, "push", "--plain-http", "q.tgz", f"oci://{place}/charts")
+            (folder / "q.tgz").write_bytes(chart_servers.chart_archive("queue", version))
+            chart_servers.run_helm(folder, "push", "--plain-http", "q.tgz", f"oci://{place}/charts")
         yield place
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory, web: Web) -> Iterator[Server]:
-    security = FULL | {"allowed-hosts": [web.place]}
+def server(tmp_path_factory: pytest.TempPathFactory, web: WebServer) -> Iterator[Server]:
+    security = FULL | {"allowed-hosts": [web.host_port]}
     with running_server(tmp_path_factory.mktemp("server"), svc={"security": security}) as one:
-        assert post(one, "/repos", {"name": "aaa", "url": f"{web.url}/a"}).status == 201
+        assert post_json(one, "/repos", {"name": "aaa", "url": f"{web.url}/a"}).status == 201
         yield one
 
 
 _names = iter(range(10_000))
 
 
-def resolve(server: Server, web: Web, data: bytes) -> Answer:
+def resolve(server: Server, web: WebServer, data: bytes) -> Answer:
     """The lock of a chart that lies in a repository of its own."""
     name = f"own{next(_names)}"
     web.serve(("demo", "0.1.0", data), folder=f"/{name}")
-    assert post(server, "/repos", {"name": name, "url": f"{web.url}/{name}"}).status == 201
-    return post(server, "/dependencies/resolve", {"chartRef": f"{name}/demo"})
+    assert post_json(server, "/repos", {"name": name, "url": f"{web.url}/{name}"}).status == 201
+    return post_json(server, "/dependencies/resolve", {"chartRef": f"{name}/demo"})
 
 
-def by_helm(folder: Path, web: Web, dependencies: list[dict[str, Any]], *options: str) -> Any:
+def by_helm(folder: Path, web: WebServer, dependencies: list[dict[str, Any]], *options: str) -> Any:
     """What helm locks for a chart with these dependencies."""
     chart = folder / "demo"
     chart.mkdir()
     facts = {"apiVersion": "v2", "name": "demo", "version": "0.1.0", "dependencies": dependencies}
     (chart / "Chart.yaml").write_text(yaml.safe_dump(facts, sort_keys=False))
-    places.run_helm(folder, "repo", "add", "aaa", f"{web.url}/a")
-    places.run_helm(folder, "dependency", "update", *options, "demo")
+    chart_servers.run_helm(folder, "repo", "add", "aaa", f"{web.url}/a")
+    chart_servers.run_helm(folder, "dependency", "update", *options, "demo")
     return yaml.safe_load((chart / "Chart.lock").read_text())
 
 
@@ -100,9 +105,9 @@ CASES: dict[str, list[dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_lock_is_the_one_that_helm_writes(server: Server, web: Web, tmp_path: Path, name: str) -> None:
+def test_the_lock_is_the_one_that_helm_writes(server: Server, web: WebServer, tmp_path: Path, name: str) -> None:
     dependencies = [{**one, "repository": one["repository"].format(web.url)} for one in CASES[name]]
-    answer = resolve(server, web, places.chart(dependencies=dependencies))
+    answer = resolve(server, web, chart_servers.chart_archive(dependencies=dependencies))
     assert answer.status == 200, answer
     own, theirs = yaml.safe_load(answer.text), by_helm(tmp_path, web, dependencies)
     assert own["dependencies"] == theirs["dependencies"]
@@ -110,9 +115,9 @@ def test_the_lock_is_the_one_that_helm_writes(server: Server, web: Web, tmp_path
     assert list(own) == list(theirs) == ["dependencies", "digest", "generated"]
 
 
-def test_the_lock_is_a_document_of_its_own_kind(server: Server, web: Web) -> None:
+def test_the_lock_is_a_document_of_its_own_kind(server: Server, web: WebServer) -> None:
     dependencies = [{"name": "database", "version": "1.x", "repository": f"{web.url}/a"}]
-    answer = resolve(server, web, places.chart(dependencies=dependencies))
+    answer = resolve(server, web, chart_servers.chart_archive(dependencies=dependencies))
     assert answer.headers.get_all("Content-Type") == ["text/yaml"]
     assert answer.text.startswith(
         f"dependencies:\n- name: database\n  repository: {web.url}/a\n  version: 1.10.0\ndigest: sha256:"
@@ -120,42 +125,44 @@ def test_the_lock_is_a_document_of_its_own_kind(server: Server, web: Web) -> Non
     assert re.search(r"^generated: ['\"]\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z['\"]$", answer.text, re.MULTILINE)
 
 
-def test_registries_are_queried_as_well(tmp_path: Path, web: Web, registry: str) -> None:
+def test_registries_are_queried_as_well(tmp_path: Path, web: WebServer, registry: str) -> None:
     dependencies = [
         {"name": "queue", "version": "1.x", "repository": f"oci://{registry}/charts"},
         {"name": "queue", "version": "1.0.0", "repository": f"oci://{registry}/charts", "alias": "old"},
     ]
-    with running_server(tmp_path, svc={"security": FULL | {"allowed-hosts": [web.place, registry]}}) as server:
-        answer = resolve(server, web, places.chart(dependencies=dependencies))
+    with running_server(tmp_path, svc={"security": FULL | {"allowed-hosts": [web.host_port, registry]}}) as server:
+        answer = resolve(server, web, chart_servers.chart_archive(dependencies=dependencies))
     assert answer.status == 200, answer
     own, theirs = yaml.safe_load(answer.text), by_helm(tmp_path, web, dependencies, "--plain-http")
     assert [one["version"] for one in own["dependencies"]] == ["1.1.0", "1.0.0"]
     assert (own["dependencies"], own["digest"]) == (theirs["dependencies"], theirs["digest"])
 
 
-def test_an_old_chart_has_them_in_a_file_of_its_own(server: Server, web: Web, tmp_path: Path) -> None:
+def test_an_old_chart_has_them_in_a_file_of_its_own(server: Server, web: WebServer, tmp_path: Path) -> None:
     dependencies = [{"name": "database", "version": "1.x", "repository": f"{web.url}/a"}]
     text = yaml.safe_dump({"dependencies": dependencies})
-    answer = resolve(server, web, places.chart(apiVersion="v1", files={"requirements.yaml": text}))
+    answer = resolve(server, web, chart_servers.chart_archive(apiVersion="v1", files={"requirements.yaml": text}))
     assert yaml.safe_load(answer.text)["digest"] == by_helm(tmp_path, web, dependencies)["digest"]
 
 
-def test_what_a_chart_brings_with_it_needs_no_repository(server: Server, web: Web, tmp_path: Path) -> None:
+def test_what_a_chart_brings_with_it_needs_no_repository(server: Server, web: WebServer, tmp_path: Path) -> None:
     dependencies = [{"name": "local", "version": ">=0.1.0", "repository": ""}]
     local = "apiVersion: v2\nname: local\nversion: 0.2.0\n"
-    answer = resolve(server, web, places.chart(dependencies=dependencies, files={"charts/local/Chart.yaml": local}))
+    answer = resolve(
+        server, web, chart_servers.chart_archive(dependencies=dependencies, files={"charts/local/Chart.yaml": local})
+    )
     (tmp_path / "demo" / "charts" / "local").mkdir(parents=True)
     (tmp_path / "demo" / "charts" / "local" / "Chart.yaml").write_text(local)
     facts = {"apiVersion": "v2", "name": "demo", "version": "0.1.0", "dependencies": dependencies}
     (tmp_path / "demo" / "Chart.yaml").write_text(yaml.safe_dump(facts))
-    places.run_helm(tmp_path, "dependency", "update", "demo")
+    chart_servers.run_helm(tmp_path, "dependency", "update", "demo")
     theirs = yaml.safe_load((tmp_path / "demo" / "Chart.lock").read_text())
     own = yaml.safe_load(answer.text)
     assert (own["dependencies"], own["digest"]) == (theirs["dependencies"], theirs["digest"])
 
 
-def test_a_chart_without_any_has_an_empty_lock(server: Server, web: Web) -> None:
-    found = yaml.safe_load(resolve(server, web, places.chart()).text)
+def test_a_chart_without_any_has_an_empty_lock(server: Server, web: WebServer) -> None:
+    found = yaml.safe_load(resolve(server, web, chart_servers.chart_archive()).text)
     assert found["dependencies"] == []
     assert re.fullmatch("sha256:[0-9a-f]{64}", found["digest"])
 
@@ -181,18 +188,20 @@ def test_a_chart_without_any_has_an_empty_lock(server: Server, web: Web) -> None
     ],
 )
 def test_what_is_not_resolved(
-    server: Server, web: Web, inside: Web, dependency: dict[str, str], status: int, words: str
+    server: Server, web: WebServer, inside: WebServer, dependency: dict[str, str], status: int, words: str
 ) -> None:
-    inside.serve(("database", "1.0.0", places.chart("database", "1.0.0")))
+    inside.serve(("database", "1.0.0", chart_servers.chart_archive("database", "1.0.0")))
     result = {name: text.format(web.url, inside.url) for name, text in dependency.items()}
-    answer = resolve(server, web, places.chart(dependencies=[{"name": "database", **result}]))
-    assert words in problem(answer, status, PATH, dated=True)["detail"]
+    answer = resolve(server, web, chart_servers.chart_archive(dependencies=[{"name": "database", **result}]))
+    assert words in check_problem(answer, status, PATH, has_timestamp=True)["detail"]
     assert inside.seen == []
 
 
-def test_an_index_that_is_requested_again_is_fetched_once(server: Server, web: Web) -> None:
-    web.pages["/once/index.yaml"] = index(entry("database", "1.0.0"))
-    data = places.chart(dependencies=[{"name": "database", "version": "1.x", "repository": f"{web.url}/once"}])
+def test_an_index_that_is_requested_again_is_fetched_once(server: Server, web: WebServer) -> None:
+    web.pages["/once/index.yaml"] = index_file(index_entry("database", "1.0.0"))
+    data = chart_servers.chart_archive(
+        dependencies=[{"name": "database", "version": "1.x", "repository": f"{web.url}/once"}]
+    )
     web.seen.clear()
     assert [resolve(server, web, data).status for _ in range(3)] == [200] * 3
     assert web.paths().count("/once/index.yaml") == 1
@@ -211,5 +220,5 @@ def test_an_index_that_is_requested_again_is_fetched_once(server: Server, web: W
     ],
 )
 def test_the_chart_itself_must_be_there(server: Server, body: dict[str, str], status: int, words: str) -> None:
-    result = problem(post(server, "/dependencies/resolve", body), status, PATH, dated=True)
+    result = check_problem(post_json(server, "/dependencies/resolve", body), status, PATH, has_timestamp=True)
     assert words in result["detail"]

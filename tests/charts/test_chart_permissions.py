@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from charting import FULL
 from conftest import Serve, Server
-from talk import problem, running_server
+from http_checks import check_problem, running_server
+from small_charts import FULL
 
 from handlers.charts.handler import OPERATIONS
 from handlers.http.permissions import chart_access
@@ -80,7 +80,7 @@ def test_nothing_changes_while_changes_are_disabled(
     method, path = address(endpoint)
     answer = servers[mode].ask(method, path, b"" if method in ("POST", "PUT") else None, KEYS[key])
     if endpoint in GATED:
-        assert "svc.security" in problem(answer, 403, path, dated=True)["detail"]
+        assert "svc.security" in check_problem(answer, 403, path, has_timestamp=True)["detail"]
     else:
         assert answer.status not in (401, 403)
 
@@ -91,7 +91,7 @@ def test_with_a_key_changes_need_it(servers: dict[str, Server], key: str, endpoi
     method, path = address(endpoint)
     answer = servers["FULL with a key"].ask(method, path, b"" if method in ("POST", "PUT") else None, KEYS[key])
     if endpoint in GATED and key != "right":
-        assert "X-API-Key" in problem(answer, 401, path, dated=True)["detail"]
+        assert "X-API-Key" in check_problem(answer, 401, path, has_timestamp=True)["detail"]
         assert answer.headers["WWW-Authenticate"]
     else:
         assert answer.status not in (401, 403)
@@ -102,12 +102,12 @@ def test_what_is_gated_is_routed_without_a_cluster_as_well(servers: dict[str, Se
     """403, then 401, then 404; never 400 first."""
     method, path = address(endpoint)
     answer = servers["FULL with a key"].ask(method, path, b"{", KEYS["right"])
-    assert "no cluster" in problem(answer, 404, path, dated=True)["detail"]
+    assert "no cluster" in check_problem(answer, 404, path, has_timestamp=True)["detail"]
 
 
 @pytest.mark.parametrize("path", ["/releases", "/releases/r", "/releases/r/history", "/releases/upload"])
 def test_without_a_cluster_reads_of_releases_are_not_there(servers: dict[str, Server], path: str) -> None:
-    problem(servers["READ_ONLY"].get(f"/api/v1{path}"), 404, f"/api/v1{path}", dated=True)
+    check_problem(servers["READ_ONLY"].get(f"/api/v1{path}"), 404, f"/api/v1{path}", has_timestamp=True)
 
 
 def test_the_gate_comes_before_the_body(servers: dict[str, Server]) -> None:
@@ -187,7 +187,7 @@ def test_a_base_path_moves_every_chart_group_and_nothing_else(serve: Serve) -> N
     server = serve(svc={"rest": {"base-path": "/helm/v2"}})
     for base in ("", "/charts"):
         assert server.get(f"{base}/helm/v2/repos").status == 200
-        problem(
+        check_problem(
             server.get(f"{base}/helm/v2/releases/UPPER", Accept="text/html"),
             404,
             f"{base}/helm/v2/releases/UPPER",

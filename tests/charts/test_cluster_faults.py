@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from stored import secret, stored
+from release_secrets import made_release, release_secret
 
 from models.charts.kubeconfig import Access, Blob
 from models.errors import NotFound, TimedOut, Upstream
@@ -273,7 +273,7 @@ def test_a_list_that_the_cluster_forgets_is_begun_anew_once() -> None:
 
 def held(*releases: dict[str, Any], cached: int | None = None) -> Answering:
     """An API server that has these, and of which the memory has only the first few."""
-    there = {one["metadata"]["name"]: one for one in map(secret, releases)}
+    there = {one["metadata"]["name"]: one for one in map(release_secret, releases)}
     for index, (name, one) in enumerate(there.items()):
         one["metadata"] |= {"uid": name, "resourceVersion": str(index)}
 
@@ -292,7 +292,7 @@ def held(*releases: dict[str, Any], cached: int | None = None) -> Answering:
 
 
 def test_an_outdated_cache_misleads_no_caller() -> None:
-    revisions = [stored("a", "n", number) for number in range(1, 6)]
+    revisions = [made_release("a", "n", number) for number in range(1, 6)]
     for behind in range(6):
         with fake(held(*revisions, cached=behind)) as api:
 
@@ -306,7 +306,7 @@ def test_an_outdated_cache_misleads_no_caller() -> None:
 
 
 def test_a_listing_reads_each_release_once() -> None:
-    with fake(held(*(stored(f"r{index:02}", "n") for index in range(50)))) as api:
+    with fake(held(*(made_release(f"r{index:02}", "n") for index in range(50)))) as api:
 
         async def send_request(cluster: Cluster) -> None:
             native = Native(cluster)
@@ -320,7 +320,7 @@ def test_a_listing_reads_each_release_once() -> None:
 
 
 def test_more_revisions_than_are_requested_by_name() -> None:
-    with fake(held(*(stored("a", "n", number) for number in range(1, 61)))) as api:
+    with fake(held(*(made_release("a", "n", number) for number in range(1, 61)))) as api:
         rows = run(api.access, lambda cluster: Native(cluster).history("n", "a"))
     assert [row.revision for row in rows] == list(range(60, 0, -1))
 
@@ -334,7 +334,10 @@ def test_no_release_is_not_found() -> None:
 
 
 def test_a_manifest_beyond_the_bounds_of_yaml_is_reported() -> None:
-    with fake(held(stored("a", "n", manifest="[" * 501))) as api, pytest.raises(Upstream, match="more than 500 deep"):
+    with (
+        fake(held(made_release("a", "n", manifest="[" * 501))) as api,
+        pytest.raises(Upstream, match="more than 500 deep"),
+    ):
         run(api.access, lambda cluster: Native(cluster).resources("n", "a"))
 
 
@@ -342,7 +345,7 @@ def test_one_object_that_we_may_not_see_does_not_hide_the_others() -> None:
     manifest = "---\n".join(
         f"apiVersion: v1\nkind: {kind}\nmetadata: {{name: x}}\n" for kind in ("Secret", "Pod", "Node")
     )
-    releases = held(stored("a", "n", manifest=manifest))
+    releases = held(made_release("a", "n", manifest=manifest))
     kinds = [
         {"kind": "Secret", "name": "secrets", "namespaced": True},
         {"kind": "Pod", "name": "pods", "namespaced": True},

@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from charting import FULL, HELMS, KEY, MAP, chart, helm, send_json, upload
 from cluster import Cluster
 from cluster_proxy import BUSY, CUT, HALF, PASS, STALL, Choose, RequestProxy, StreamProxy, proxies
 from conftest import ROOT, Answer, Server
-from talk import problem
+from http_checks import check_problem
+from small_charts import FULL, HELMS, KEY, MAP, chart_archive, helm_path, post_chart, send_json
 
 API = "/api/v1"
-CHART = chart(values="colour: red\n", templates__map=MAP)
+CHART = chart_archive(values="colour: red\n", templates__map=MAP)
 IMPATIENT = f"""
 import runpy, sys
 sys.path.insert(0, {str(ROOT)!r})
@@ -40,7 +40,7 @@ class Place:
 
     def install(self, name: str, timeout: int = 60) -> Answer:
         request = {"releaseName": name, "namespace": self.namespace, "timeout": timeout}
-        return upload(self.server, f"{API}/releases/upload", KEY, chart=CHART, request=request)
+        return post_chart(self.server, f"{API}/releases/upload", KEY, chart=CHART, request=request)
 
     def uninstall(self, name: str) -> Answer:
         return send_json(self.server, "DELETE", f"{API}/releases/{name}?namespace={self.namespace}&timeout=1")
@@ -53,7 +53,7 @@ def both(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 
 def place(folder: Path, cluster: Cluster, program: str, kubeconfig: Path, *command: str) -> Iterator[Place]:
-    svc = {**FULL, "helm": {"binary": helm(program)}, "kube": {"kubeconfig": str(kubeconfig)}}
+    svc = {**FULL, "helm": {"binary": helm_path(program)}, "kube": {"kubeconfig": str(kubeconfig)}}
     server = Server(folder, {"svc": svc}, {}, list(command)).start()
     running = Place(server, cluster.namespace())
     assert running.install("kept").status == 201
@@ -81,7 +81,7 @@ def by_stream(
 def checked(answer: Answer, port: int, expected: Sequence[tuple[int, str]]) -> str:
     """The detail of a problem with one of these statuses and codes, in which no address is."""
     path = answer.json["instance"]
-    body = problem(answer, answer.status, path, dated=True)
+    body = check_problem(answer, answer.status, path, has_timestamp=True)
     assert (answer.status, body["code"]) in expected, answer
     assert not any(text in answer.text for text in ("127.0.0.1", "localhost", str(port), "https:")), answer
     return str(body["detail"])

@@ -17,7 +17,7 @@ import trustme
 import yaml
 from cluster import TOKEN, Cluster
 from conftest import ROOT, Answer, Serve, Server, wait_for
-from stored import chart, helms, keep, needs_helm, secret, stored
+from release_secrets import chart_folder, helm_programs, made_release, needs_helm, release_secret, store_release
 
 READS = ("", "/history", "/values", "/values?all=true", "/manifest", "/notes", "/hooks", "/resources")
 API = "/api/v1/releases"
@@ -79,10 +79,10 @@ def server(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A chart with a bit of everything."""
-    return chart(tmp_path_factory.mktemp("chart"), "plain", TEMPLATES)
+    return chart_folder(tmp_path_factory.mktemp("chart"), "plain", TEMPLATES)
 
 
-@pytest.fixture(scope="module", params=helms(), ids=[Path(one).name for one in helms()])
+@pytest.fixture(scope="module", params=helm_programs(), ids=[Path(one).name for one in helm_programs()])
 def lived(
     request: pytest.FixtureRequest, cluster: Cluster, plain: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Helm, str]:
@@ -94,7 +94,7 @@ def lived(
     given = plain.parent / f"given{helm.major}.yaml"
     given.write_text(json.dumps({"size": 2, "deep": {"a": None, "x": ["é"]}, "off": None, "inner": {"own": 7}}))
     broken = {"templates/x.yaml": "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: A_}"}
-    bad = chart(plain.parent, f"bad{helm.major}", broken)
+    bad = chart_folder(plain.parent, f"bad{helm.major}", broken)
 
     def web() -> None:
         helm("install", *own, "web", str(plain), "-f", str(given), "--description", "the first")
@@ -114,8 +114,8 @@ def lived(
     with cluster.attended(space), ThreadPoolExecutor(2) as both:
         for work in [both.submit(web), both.submit(others)]:
             work.result()
-    keep(cluster, stored("pending", space, status="pending-install"))
-    keep(cluster, stored("odd", space, number=4, status="superseded"))
+    store_release(cluster, made_release("pending", space, status="pending-install"))
+    store_release(cluster, made_release("odd", space, number=4, status="superseded"))
     return helm, space
 
 
@@ -220,7 +220,7 @@ OWN: list[Any] = [..., None, 2, {}, {"k": None}, {"k": 2, "m": 3}, {"k": {"x": 2
 
 
 @needs_helm
-@pytest.mark.parametrize("binary", helms(), ids=[Path(one).name for one in helms()])
+@pytest.mark.parametrize("binary", helm_programs(), ids=[Path(one).name for one in helm_programs()])
 def test_each_way_in_which_values_can_meet_ends_as_in_helm(
     server: Server, cluster: Cluster, binary: str, tmp_path: Path
 ) -> None:
@@ -232,9 +232,9 @@ def test_each_way_in_which_values_can_meet_ends_as_in_helm(
             continue  # a null over a null within a table: helm 3 drops it, helm 4 keeps it, and so do we
         given |= {f"v{index}": one} if one is not ... else {}
         own |= {f"v{index}": other} if other is not ... else {}
-    release = stored("met", space, config={**given, "deep": given, "deeper": {"still": given}})
+    release = made_release("met", space, config={**given, "deep": given, "deeper": {"still": given}})
     release["chart"]["values"] = {**own, "deep": own, "deeper": {"still": own}}
-    keep(cluster, release)
+    store_release(cluster, release)
     theirs = helm.json("get", "values", "-n", space, "--all", "met")
     assert yaml.safe_load(ok(server.get(f"{API}/met/values?namespace={space}&all=true")).text) == theirs
 
@@ -308,7 +308,7 @@ def test_helm_answers_the_same_where_the_kubeconfig_is_its_own_to_read(
 @needs_helm
 def test_helm_answers_where_releases_are_kept_elsewhere(cluster: Cluster, plain: Path, tmp_path: Path) -> None:
     space = cluster.namespace()
-    helm = Helm(helms()[0], cluster.kubeconfig, tmp_path)
+    helm = Helm(helm_programs()[0], cluster.kubeconfig, tmp_path)
     helm.environ["HELM_DRIVER"] = "configmap"
     helm("install", "-n", space, "mapped", str(plain), *(["--server-side=false"] if helm.major == 4 else []))
     server = base(tmp_path, cluster.kubeconfig, {"HELM_DRIVER": "configmap"})
@@ -327,7 +327,7 @@ def test_helm_answers_where_releases_are_kept_elsewhere(cluster: Cluster, plain:
 def test_what_was_written_a_moment_ago_is_reported(server: Server, cluster: Cluster) -> None:
     space = cluster.namespace()
     for number in range(1, 41):
-        keep(cluster, stored("busy", space, number))
+        store_release(cluster, made_release("busy", space, number))
         assert ok(server.get(f"{API}/busy?namespace={space}")).json["version"] == number
         assert ok(server.get(f"{API}?namespace={space}")).json[0]["revision"] == number
         assert ok(server.get(f"{API}/busy/history?namespace={space}")).json[0]["revision"] == number
@@ -336,9 +336,9 @@ def test_what_was_written_a_moment_ago_is_reported(server: Server, cluster: Clus
 
 def test_a_status_that_changed_a_moment_ago_is_reported(server: Server, cluster: Cluster) -> None:
     space = cluster.namespace()
-    keep(cluster, stored("moody", space))
+    store_release(cluster, made_release("moody", space))
     for status in ("uninstalling", "uninstalled", "failed", "deployed") * 3:
-        changed = secret(stored("moody", space, status=status))
+        changed = release_secret(made_release("moody", space, status=status))
         cluster.ask("PUT", f"{cluster.path(space, 'v1', 'Secret')}/{changed['metadata']['name']}", changed)
         assert ok(server.get(f"{API}/moody?namespace={space}")).json["info"]["status"] == status
         assert ok(server.get(f"{API}?namespace={space}")).json[0]["status"] == status
@@ -348,7 +348,7 @@ def test_a_status_that_changed_a_moment_ago_is_reported(server: Server, cluster:
 def test_gaps_in_the_history_hide_nothing(server: Server, cluster: Cluster) -> None:
     space = cluster.namespace()
     for number in (1, 7, 30):
-        keep(cluster, stored("gappy", space, number))
+        store_release(cluster, made_release("gappy", space, number))
         assert ok(server.get(f"{API}/gappy?namespace={space}")).json["version"] == number
     cluster.delete(space, "v1", "Secret", "sh.helm.release.v1.gappy.v30")
     assert ok(server.get(f"{API}/gappy?namespace={space}")).json["version"] == 7
@@ -361,8 +361,8 @@ def test_gaps_in_the_history_hide_nothing(server: Server, cluster: Cluster) -> N
 
 def test_a_release_is_that_of_its_namespace_and_default_is_the_default(server: Server, cluster: Cluster) -> None:
     space = cluster.namespace()
-    keep(cluster, stored("twin", space, 2))
-    keep(cluster, stored("twin", "default", 5))
+    store_release(cluster, made_release("twin", space, 2))
+    store_release(cluster, made_release("twin", "default", 5))
     assert ok(server.get(f"{API}/twin?namespace={space}")).json["version"] == 2
     assert ok(server.get(f"{API}/twin")).json["version"] == 5
     assert "twin" in [row["name"] for row in ok(server.get(API)).json]
@@ -374,8 +374,8 @@ def test_what_cannot_be_unpacked_is_left_out_of_the_list_and_reported_when_reque
     server: Server, cluster: Cluster
 ) -> None:
     space = cluster.namespace()
-    keep(cluster, stored("good", space))
-    broken = secret(stored("broken", space))
+    store_release(cluster, made_release("good", space))
+    broken = release_secret(made_release("broken", space))
     broken["data"]["release"] = "bm90IGEgcmVsZWFzZQ=="
     cluster.create(space, broken)
     assert [row["name"] for row in ok(server.get(f"{API}?namespace={space}")).json] == ["good"]
@@ -386,8 +386,8 @@ def test_what_cannot_be_unpacked_is_left_out_of_the_list_and_reported_when_reque
 
 def test_a_secret_that_only_bears_the_labels_hides_no_release(server: Server, cluster: Cluster) -> None:
     space = cluster.namespace()
-    keep(cluster, stored("real", space, 2))
-    other = secret(stored("real", space, 9))
+    store_release(cluster, made_release("real", space, 2))
+    other = release_secret(made_release("real", space, 9))
     other["metadata"]["name"] = "somebodys"
     cluster.create(space, other)
     assert [row["revision"] for row in ok(server.get(f"{API}?namespace={space}")).json] == [2]
@@ -397,7 +397,7 @@ def test_a_secret_that_only_bears_the_labels_hides_no_release(server: Server, cl
 def test_a_long_list_is_as_a_short_one(server: Server, cluster: Cluster) -> None:
     space = cluster.namespace()
     with ThreadPoolExecutor(8) as crowd:
-        list(crowd.map(lambda index: keep(cluster, stored(f"r{index:03}", space)), range(510)))
+        list(crowd.map(lambda index: store_release(cluster, made_release(f"r{index:03}", space)), range(510)))
     answer = ok(server.get(f"{API}?namespace={space}"))
     assert answer.headers["Content-Type"] == "application/json"
     assert [row["name"] for row in answer.json] == [f"r{index:03}" for index in range(510)]
@@ -410,7 +410,7 @@ def test_a_long_list_is_as_a_short_one(server: Server, cluster: Cluster) -> None
 def test_fifty_ask_at_once_and_all_are_answered_alike(server: Server, cluster: Cluster) -> None:
     space = cluster.namespace()
     for index in range(60):
-        keep(cluster, stored(f"r{index}", space))
+        store_release(cluster, made_release(f"r{index}", space))
     paths = [f"{API}?namespace={space}", *(f"{API}/r{index}?namespace={space}" for index in range(49))]
     with ThreadPoolExecutor(50) as crowd:
         first, second = list(crowd.map(server.get, paths)), list(crowd.map(server.get, [paths[0]] * 50))
@@ -455,7 +455,7 @@ def test_all_is_true_or_false(server: Server, word: str) -> None:
 
 def test_texts_are_yaml_where_that_is_requested(server: Server, cluster: Cluster) -> None:
     space = cluster.namespace()
-    keep(cluster, stored("texts", space, manifest="a: 1\n"))
+    store_release(cluster, made_release("texts", space, manifest="a: 1\n"))
     for read in ("values", "manifest", "notes"):
         path = f"{API}/texts/{read}?namespace={space}"
         assert ok(server.get(path)).headers["Content-Type"] == "text/plain; charset=utf-8"
@@ -597,7 +597,9 @@ def test_a_crowd_does_not_make_a_connection_each(server: Server, cluster: Cluste
 def test_each_read_takes_a_revision(cluster: Cluster, server: Server) -> None:
     space = cluster.namespace()
     for number, status in ((1, "superseded"), (2, "deployed")):
-        keep(cluster, stored("web", space, number, status, manifest=f"# {number}\n", config={"size": number}))
+        store_release(
+            cluster, made_release("web", space, number, status, manifest=f"# {number}\n", config={"size": number})
+        )
     for revision, number in (("", 2), ("&revision=1", 1), ("&revision=2", 2)):
         query = f"?namespace={space}{revision}"
         assert server.get(f"{API}/web{query}").json["version"] == number
@@ -613,8 +615,8 @@ def test_each_read_takes_a_revision(cluster: Cluster, server: Server) -> None:
 def test_the_releases_of_all_namespaces_are_listed_filtered_and_cut(cluster: Cluster, server: Server) -> None:
     spaces = sorted(cluster.namespace() for _ in range(2))
     for space in spaces:
-        keep(cluster, stored("all-b", space))
-        keep(cluster, stored("all-a", space, status="failed"))
+        store_release(cluster, made_release("all-b", space))
+        store_release(cluster, made_release("all-a", space, status="failed"))
 
     def listed(query: str) -> list[tuple[str, str]]:
         rows = server.get(f"{API}?allNamespaces=true&{query}").json

@@ -13,11 +13,11 @@ from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
-import places
+import chart_servers
 import pytest
 import trustme
+from chart_servers import Reply, WebServer
 from conftest import free_port
-from places import Reply, Web
 
 from models.config.settings import ChartSecurity, Fetch
 from models.errors import Invalid, Problem, TimedOut, Upstream
@@ -30,14 +30,14 @@ from supervisor.http.urls import Login
 
 
 @pytest.fixture
-def web() -> Iterator[Web]:
-    with places.web() as one:
+def web() -> Iterator[WebServer]:
+    with chart_servers.web_server() as one:
         yield one
 
 
 @pytest.fixture
-def other() -> Iterator[Web]:
-    with places.web() as one:
+def other() -> Iterator[WebServer]:
+    with chart_servers.web_server() as one:
         yield one
 
 
@@ -168,7 +168,7 @@ def test_a_name_is_refused_for_any_of_its_addresses() -> None:
         refused(fetcher(lookup=names(inside=answer)), "http://inside.example:1/")
 
 
-def test_a_name_that_resolves_differently_the_next_time_is_resolved_only_once(web: Web) -> None:
+def test_a_name_that_resolves_differently_the_next_time_is_resolved_only_once(web: WebServer) -> None:
     """DNS rebinding: the address that was checked is the one that is reached, and it is not this machine."""
     requested = []
     look = names(rebinding=["93.184.215.14", "127.0.0.1"])
@@ -187,7 +187,7 @@ def test_a_name_that_resolves_differently_the_next_time_is_resolved_only_once(we
     assert web.seen == []
 
 
-def test_the_address_that_was_checked_is_the_one_that_is_reached(web: Web) -> None:
+def test_the_address_that_was_checked_is_the_one_that_is_reached(web: WebServer) -> None:
     """An operator's exception of a name lets us see where the connection goes: to what the resolver said, once."""
     web.pages["/"] = b"here"
     one = fetcher(f"inside.example:{web.port}", lookup=names(inside=["127.0.0.1", "192.0.2.1"]))
@@ -208,35 +208,35 @@ def test_the_address_that_was_checked_is_the_one_that_is_reached(web: Web) -> No
         "http://me:pw@{}/",
     ],
 )
-def test_a_redirect_does_not_lead_it_inside(web: Web, other: Web, status: int, inside: str) -> None:
+def test_a_redirect_does_not_lead_it_inside(web: WebServer, other: WebServer, status: int, inside: str) -> None:
     other.pages["/secret"] = b"secret"
     web.pages["/"] = (status, {"Location": inside.format(other.port)}, b"")
-    refused(fetcher(web.place), f"{web.url}/")
+    refused(fetcher(web.host_port), f"{web.url}/")
     assert other.seen == []
 
 
-def test_each_redirect_is_resolved_and_checked_anew(web: Web) -> None:
+def test_each_redirect_is_resolved_and_checked_anew(web: WebServer) -> None:
     """The same name leads inside when it is asked for again."""
     web.pages["/a"] = (302, {"Location": "http://turning.example/b"}, b"")
     look = names(turning=["10.0.0.1", "127.0.0.1"])
     asyncio.run(_first(look))
-    refused(fetcher(web.place, lookup=_either(look, web)), f"{web.url}/a", "loopback")
+    refused(fetcher(web.host_port, lookup=_either(look, web)), f"{web.url}/a", "loopback")
 
 
 async def _first(look: Lookup) -> None:
     assert (await look("turning.example", 80))[0][1][0] == "10.0.0.1"
 
 
-def _either(look: Lookup, web: Web) -> Lookup:
+def _either(look: Lookup, web: WebServer) -> Lookup:
     async def found(host: str, port: int) -> list[tuple[int, Any]]:
         return [(socket.AF_INET, ("127.0.0.1", port))] if host == "127.0.0.1" else await look(host, port)
 
     return found
 
 
-def test_an_exception_is_of_a_host_and_a_port(web: Web, other: Web) -> None:
+def test_an_exception_is_of_a_host_and_a_port(web: WebServer, other: WebServer) -> None:
     web.pages["/"] = other.pages["/"] = b"yes"
-    one = fetcher(web.place)
+    one = fetcher(web.host_port)
     assert get(one, f"{web.url}/").body == b"yes"
     assert get(one, f"http://0x7f.1:{web.port}/").body == b"yes"
     refused(one, f"{other.url}/")
@@ -244,34 +244,36 @@ def test_an_exception_is_of_a_host_and_a_port(web: Web, other: Web) -> None:
     assert get(fetcher(f"localhost:{web.port}"), f"http://LocalHost.:{web.port}/").body == b"yes"
 
 
-def test_a_proxy_of_the_environment_is_not_contacted(web: Web, other: Web, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_proxy_of_the_environment_is_not_contacted(
+    web: WebServer, other: WebServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("http_proxy", "HTTP_PROXY", "https_proxy", "all_proxy"):
         monkeypatch.setenv(name, other.url)
     web.pages["/"] = b"direct"
-    assert get(fetcher(web.place), f"{web.url}/").body == b"direct"
+    assert get(fetcher(web.host_port), f"{web.url}/").body == b"direct"
     assert other.seen == []
 
 
 # Where it goes
 
 
-def test_it_follows_redirects_up_to_the_limit(web: Web) -> None:
+def test_it_follows_redirects_up_to_the_limit(web: WebServer) -> None:
     for number in range(4):
         web.pages[f"/{number}"] = (302, {"Location": f"{number + 1}"}, b"")
     web.pages["/4"] = b"there"
-    assert get(fetcher(web.place, max_redirects=4), f"{web.url}/0").body == b"there"
+    assert get(fetcher(web.host_port, max_redirects=4), f"{web.url}/0").body == b"there"
     with pytest.raises(Upstream, match="more than 3 redirects"):
-        get(fetcher(web.place, max_redirects=3), f"{web.url}/0")
+        get(fetcher(web.host_port, max_redirects=3), f"{web.url}/0")
     with pytest.raises(Upstream, match="more than 0 redirects"):
-        get(fetcher(web.place, max_redirects=0), f"{web.url}/0")
+        get(fetcher(web.host_port, max_redirects=0), f"{web.url}/0")
 
 
-def test_a_login_goes_to_its_own_origin_only(web: Web, other: Web) -> None:
+def test_a_login_goes_to_its_own_origin_only(web: WebServer, other: WebServer) -> None:
     login = Login("me", "secret")
     web.pages["/away"] = (302, {"Location": f"{other.url}/x"}, b"")
     web.pages["/near"] = (302, {"Location": "/x"}, b"")
     web.pages["/x"] = other.pages["/x"] = b"x"
-    one = fetcher(web.place, other.place)
+    one = fetcher(web.host_port, other.host_port)
     expected = "Basic " + base64.b64encode(b"me:secret").decode()
     get(one, f"{web.url}/near", login=login)
     assert [headers.get("authorization") for _, _, headers in web.seen] == [expected, expected]
@@ -283,10 +285,10 @@ def test_a_login_goes_to_its_own_origin_only(web: Web, other: Web) -> None:
     assert "authorization" not in other.seen[2][2]
 
 
-def test_what_comes_is_put_on_disk_and_measured(web: Web, tmp_path: Path) -> None:
+def test_what_comes_is_put_on_disk_and_measured(web: WebServer, tmp_path: Path) -> None:
     body = bytes(range(256)) * 4096
     web.pages["/file"] = body
-    found = get(fetcher(web.place), f"{web.url}/file", into=tmp_path / "file", max_bytes=len(body))
+    found = get(fetcher(web.host_port), f"{web.url}/file", into=tmp_path / "file", max_bytes=len(body))
     assert (tmp_path / "file").read_bytes() == body
     assert (found.size, found.body) == (len(body), b"")
 
@@ -302,13 +304,13 @@ def _endless(handler: BaseHTTPRequestHandler) -> Reply:
         raise
 
 
-def test_what_is_larger_than_its_bound_is_refused_as_it_comes(web: Web, tmp_path: Path) -> None:
+def test_what_is_larger_than_its_bound_is_refused_as_it_comes(web: WebServer, tmp_path: Path) -> None:
     web.pages |= {
         "/told": bytes(2000),
         "/endless": _endless,
         "/packed": (200, {"Content-Encoding": "gzip"}, gzip.compress(bytes(10**7))),
     }
-    one = fetcher(web.place)
+    one = fetcher(web.host_port)
     for path in ("/told", "/endless"):
         refused(one, f"{web.url}{path}", "larger than 1000 bytes", max_bytes=1000, into=tmp_path / "file")
         with pytest.raises(Upstream, match="larger than 1000 bytes"):
@@ -318,16 +320,16 @@ def test_what_is_larger_than_its_bound_is_refused_as_it_comes(web: Web, tmp_path
     assert (tmp_path / "file").stat().st_size <= 1000
 
 
-def test_a_compressed_answer_is_unpacked_only_where_it_was_requested(web: Web) -> None:
+def test_a_compressed_answer_is_unpacked_only_where_it_was_requested(web: WebServer) -> None:
     packed = gzip.compress(b"index")
     web.pages["/"] = (200, {"Content-Encoding": "gzip"}, packed)
-    one = fetcher(web.place)
+    one = fetcher(web.host_port)
     assert get(one, f"{web.url}/", unpack=True).body == b"index"
     assert get(one, f"{web.url}/").body == packed
     assert [headers.get("accept-encoding") for _, _, headers in web.seen] == ["gzip", None]
 
 
-def test_it_takes_no_longer_than_it_may(web: Web) -> None:
+def test_it_takes_no_longer_than_it_may(web: WebServer) -> None:
     stop = threading.Event()
 
     def slow(handler: BaseHTTPRequestHandler) -> Reply:
@@ -336,21 +338,21 @@ def test_it_takes_no_longer_than_it_may(web: Web) -> None:
 
     web.pages["/slow"] = slow
     with pytest.raises(TimedOut, match=r"svc\.fetch\.timeout"):
-        get(fetcher(web.place, timeout=Seconds(0.2)), f"{web.url}/slow")
+        get(fetcher(web.host_port, timeout=Seconds(0.2)), f"{web.url}/slow")
     stop.set()
 
 
-def test_the_time_is_that_of_all_redirects_together(web: Web) -> None:
+def test_the_time_is_that_of_all_redirects_together(web: WebServer) -> None:
     def loop(handler: BaseHTTPRequestHandler) -> Reply:
         threading.Event().wait(0.1)
         return 302, {"Location": "/"}, b""
 
     web.pages["/"] = loop
     with pytest.raises(TimedOut):
-        get(fetcher(web.place, timeout=Seconds(0.35), max_redirects=100), f"{web.url}/")
+        get(fetcher(web.host_port, timeout=Seconds(0.35), max_redirects=100), f"{web.url}/")
 
 
-def test_what_cannot_be_reached_is_reported(web: Web) -> None:
+def test_what_cannot_be_reached_is_reported(web: WebServer) -> None:
     port = free_port()
     with pytest.raises(Upstream, match="refused"):
         get(fetcher(f"127.0.0.1:{port}"), f"http://127.0.0.1:{port}/")
@@ -367,7 +369,7 @@ def test_what_cannot_be_reached_is_reported(web: Web) -> None:
 
     web.pages["/"] = cut
     with pytest.raises(Upstream, match="cannot be reached"):
-        get(fetcher(web.place), f"{web.url}/")
+        get(fetcher(web.host_port), f"{web.url}/")
 
 
 def test_what_speaks_no_http_is_reported() -> None:
@@ -394,8 +396,8 @@ def authority() -> trustme.CA:
 
 
 @pytest.fixture
-def secure(authority: trustme.CA) -> Iterator[Web]:
-    with places.web() as one:
+def secure(authority: trustme.CA) -> Iterator[WebServer]:
+    with chart_servers.web_server() as one:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         authority.issue_cert("charts.example").configure_cert(context)
         one.server.socket = context.wrap_socket(one.server.socket, server_side=True)
@@ -412,7 +414,7 @@ def _trusting(monkeypatch: pytest.MonkeyPatch, folder: Path, authority: trustme.
 
 
 def test_a_certificate_is_held_against_the_name_though_the_address_is_pinned(
-    secure: Web, authority: trustme.CA, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    secure: WebServer, authority: trustme.CA, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _trusting(monkeypatch, tmp_path, authority)
     secure.pages["/"] = b"safe"
@@ -424,7 +426,9 @@ def test_a_certificate_is_held_against_the_name_though_the_address_is_pinned(
     assert get(one, f"https://other.example:{secure.port}/", verify=False).body == b"safe"
 
 
-def test_an_untrusted_certificate_is_refused(secure: Web, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_an_untrusted_certificate_is_refused(
+    secure: WebServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     _trusting(monkeypatch, tmp_path, trustme.CA())
     one = fetcher(f"charts.example:{secure.port}", lookup=names(charts="127.0.0.1"))
     with pytest.raises(Upstream, match="certificate is not valid"):
@@ -434,11 +438,11 @@ def test_an_untrusted_certificate_is_refused(secure: Web, monkeypatch: pytest.Mo
 # Sending
 
 
-def test_a_file_is_sent_with_its_length(web: Web, tmp_path: Path) -> None:
+def test_a_file_is_sent_with_its_length(web: WebServer, tmp_path: Path) -> None:
     body = bytes(300_000)
     (tmp_path / "file").write_bytes(body)
     web.pages["/up"] = (201, {}, b"")
-    assert get(fetcher(web.place), f"{web.url}/up", method="PUT", body=tmp_path / "file").status == 201
+    assert get(fetcher(web.host_port), f"{web.url}/up", method="PUT", body=tmp_path / "file").status == 201
     assert web.bodies == [body]
     assert web.seen[0][2]["content-length"] == "300000"
 
@@ -462,7 +466,7 @@ def test_an_answer_that_comes_before_all_was_sent_is_taken(tmp_path: Path) -> No
         done.set()
 
 
-def test_what_is_given_up_leaves_no_connection(web: Web) -> None:
+def test_what_is_given_up_leaves_no_connection(web: WebServer) -> None:
     gone = threading.Event()
 
     def endless(handler: BaseHTTPRequestHandler) -> Reply:
@@ -475,7 +479,7 @@ def test_what_is_given_up_leaves_no_connection(web: Web) -> None:
 
     async def mark_failed() -> None:
         task = asyncio.create_task(
-            fetcher(web.place).fetch(Request(urls.parse(f"{web.url}/"), max_bytes=10**12, into=Path("/dev/null")))
+            fetcher(web.host_port).fetch(Request(urls.parse(f"{web.url}/"), max_bytes=10**12, into=Path("/dev/null")))
         )
         await asyncio.sleep(0.1)
         task.cancel()

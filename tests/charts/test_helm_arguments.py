@@ -6,8 +6,8 @@ import json
 from typing import Any
 
 import pytest
-from charting import HELMS, helm
 from conftest import ROOT
+from small_charts import HELMS, helm_path
 
 from models.charts import helm_args
 from models.charts.helm_args import Version
@@ -119,7 +119,7 @@ def test_both_helms_know_every_word(
     """Held against what `helm COMMAND --help` lists: the flags are real, in the version that we give them to."""
     version = THREE if name == "helm3" else FOUR
     command, *words = build(version, **options)
-    known = flags(helm(name), command)
+    known = flags(helm_path(name), command)
     assert {word.partition("=")[0] for word in words[: words.index("--")]} <= known
 
 

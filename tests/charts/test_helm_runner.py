@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import alive, wait_for
+from conftest import is_alive, wait_for
 
 from models.charts.helm_args import Version
 from models.config.settings import Helm as Settings
@@ -121,7 +121,7 @@ def test_a_reading_one_that_takes_too_long_is_ended_though_it_will_not_go(tmp_pa
     with pytest.raises(Unprocessable, match=r"0\.5 s \(the setting\)"):
         runner.once(Bounds(0.5, "the setting", Unprocessable))
     (pid,) = [int(file.read_text()) for file in tmp_path.glob("run*/pid")]
-    wait_for(lambda: not alive(pid))
+    wait_for(lambda: not is_alive(pid))
 
 
 def test_a_changing_helm_gets_sigterm_and_time_to_record_the_failure(tmp_path: Path) -> None:
@@ -156,7 +156,7 @@ def test_a_reading_helm_ends_when_no_caller_waits_for_it(tmp_path: Path) -> None
         began = time.monotonic()
         with pytest.raises(asyncio.CancelledError):
             await task
-        assert not alive(int(pids[0].read_text()))
+        assert not is_alive(int(pids[0].read_text()))
         return time.monotonic() - began
 
     assert runner.run(work) < 1

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-import places
+import chart_servers
 import pytest
+from chart_servers import WebServer
 from conftest import Server
-from places import Web
-from talk import problem, running_server
+from http_checks import check_problem, running_server
 
 PATH = "/api/v1/packages/search"
 SEARCH_PATH = "/api/v1/hub/search"
@@ -31,24 +31,24 @@ def package(name: str, **facts: Any) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def hub() -> Iterator[Web]:
-    with places.web() as one:
+def hub() -> Iterator[WebServer]:
+    with chart_servers.web_server() as one:
         yield one
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory, hub: Web) -> Iterator[Server]:
-    svc = {"hub": {"url": f"{hub.url}/"}, "security": {"allowed-hosts": [hub.place]}}
+def server(tmp_path_factory: pytest.TempPathFactory, hub: WebServer) -> Iterator[Server]:
+    svc = {"hub": {"url": f"{hub.url}/"}, "security": {"allowed-hosts": [hub.host_port]}}
     with running_server(tmp_path_factory.mktemp("server"), svc=svc) as one:
         yield one
 
 
-def answer(hub: Web, *packages: Any) -> None:
+def answer(hub: WebServer, *packages: Any) -> None:
     hub.pages[PATH] = json.dumps({"packages": packages}).encode()
     hub.seen.clear()
 
 
-def test_the_hub_is_queried_and_its_packages_are_returned(server: Server, hub: Web) -> None:
+def test_the_hub_is_queried_and_its_packages_are_returned(server: Server, hub: WebServer) -> None:
     answer(hub, package("redis"), package("valkey", repository={"name": "val", "url": "https://val.example"}))
     found = server.get(f"{SEARCH_PATH}?keyword=redis")
     assert (found.status, found.headers.get_all("Content-Type")) == (200, ["application/json"])
@@ -71,25 +71,25 @@ def test_the_hub_is_queried_and_its_packages_are_returned(server: Server, hub: W
     assert (requested["ts_query_web"], requested["kind"], requested["limit"]) == (["redis"], ["0"], ["20"])
 
 
-def test_what_is_looked_for_is_one_word_of_the_query(server: Server, hub: Web) -> None:
+def test_what_is_looked_for_is_one_word_of_the_query(server: Server, hub: WebServer) -> None:
     answer(hub)
     assert server.get(f"{SEARCH_PATH}?keyword=a%26limit%3D1%20%C3%BC%2Fb%23&maxResults=60").json == []
     requested = parse_qs(urlsplit(hub.paths()[0]).query)
     assert (requested["ts_query_web"], requested["limit"]) == (["a&limit=1 \u00fc/b#"], ["60"])
 
 
-def test_equal_searches_are_cached_for_a_while(server: Server, hub: Web) -> None:
+def test_equal_searches_are_cached_for_a_while(server: Server, hub: WebServer) -> None:
     answer(hub, package("once"))
     assert [len(server.get(f"{SEARCH_PATH}?keyword=once&maxResults={most}").json) for most in (1, 1, 2)] == [1, 1, 1]
     assert len(hub.seen) == 2
 
 
-def test_no_more_than_the_requested_number_are_returned(server: Server, hub: Web) -> None:
+def test_no_more_than_the_requested_number_are_returned(server: Server, hub: WebServer) -> None:
     answer(hub, *(package(f"p{number}") for number in range(10)))
     assert len(server.get(f"{SEARCH_PATH}?keyword=many&maxResults=3").json) == 3
 
 
-def test_missing_fields_of_a_package_are_empty(server: Server, hub: Web) -> None:
+def test_missing_fields_of_a_package_are_empty(server: Server, hub: WebServer) -> None:
     answer(hub, {"name": "bare"})
     assert server.get(f"{SEARCH_PATH}?keyword=bare").json == [
         {
@@ -101,13 +101,18 @@ def test_missing_fields_of_a_package_are_empty(server: Server, hub: Web) -> None
 
 @pytest.mark.parametrize("most", ["0", "61", "-1", "x", "1.5", "99999999999999999999", "1e1"])
 def test_how_many_must_be_a_number_from_1_to_60(server: Server, most: str) -> None:
-    result = problem(server.get(f"{SEARCH_PATH}?keyword=x&maxResults={most}"), 400, SEARCH_PATH, dated=True)
+    result = check_problem(
+        server.get(f"{SEARCH_PATH}?keyword=x&maxResults={most}"), 400, SEARCH_PATH, has_timestamp=True
+    )
     assert "maxResults" in result["detail"]
 
 
 @pytest.mark.parametrize("query", ["", "?keyword=", "?keyword=%20", "?maxResults=5"])
 def test_the_keyword_is_required(server: Server, query: str) -> None:
-    assert problem(server.get(f"{SEARCH_PATH}{query}"), 400, SEARCH_PATH, dated=True)["detail"] == "keyword is required"
+    assert (
+        check_problem(server.get(f"{SEARCH_PATH}{query}"), 400, SEARCH_PATH, has_timestamp=True)["detail"]
+        == "keyword is required"
+    )
 
 
 @pytest.mark.parametrize(
@@ -125,13 +130,15 @@ def test_the_keyword_is_required(server: Server, query: str) -> None:
         ((200, {}, b"[" * 5_000_000), 502),
     ],
 )
-def test_unexpected_responses_of_the_hub(server: Server, hub: Web, page: places.Reply, status: int) -> None:
+def test_unexpected_responses_of_the_hub(
+    server: Server, hub: WebServer, page: chart_servers.Reply, status: int
+) -> None:
     hub.pages[PATH] = page
     found = server.get(f"{SEARCH_PATH}?keyword=odd{abs(hash(repr(page)))}")
     assert found.status == status, found
 
 
-def test_a_hub_on_this_machine_must_be_allowed(tmp_path_factory: pytest.TempPathFactory, hub: Web) -> None:
+def test_a_hub_on_this_machine_must_be_allowed(tmp_path_factory: pytest.TempPathFactory, hub: WebServer) -> None:
     with running_server(tmp_path_factory.mktemp("strict"), svc={"hub": {"url": hub.url}}) as strict:
         hub.seen.clear()
         assert strict.get(f"{SEARCH_PATH}?keyword=x").status == 400

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from charting import FULL, HELMS, KEY, MAP, chart, helm, send_json, upload
 from cluster import Cluster
 from conftest import Answer, Server, wait_for
-from stored import keep, packed, stored
-from talk import problem, running_server
+from http_checks import check_problem, running_server
+from release_secrets import encoded_release, made_release, store_release
+from small_charts import FULL, HELMS, KEY, MAP, chart_archive, helm_path, post_chart, send_json
 
 from models.charts import releases
 from models.charts.releases import Change, marked_failed
@@ -25,7 +25,7 @@ API = "/api/v1"
 
 def hooked(*hooks: str) -> bytes:
     """A chart with a Pod as a hook, which nobody runs."""
-    return chart(
+    return chart_archive(
         values="colour: red\n",
         templates__map=MAP,
         templates__hook=f"""apiVersion: v1
@@ -49,11 +49,11 @@ class Place:
 
     def install(self, archive: bytes, **fields: Any) -> Answer:
         request = {"releaseName": "r", "namespace": self.namespace, **fields}
-        return upload(self.server, f"{API}/releases/upload", KEY, chart=archive, request=request)
+        return post_chart(self.server, f"{API}/releases/upload", KEY, chart=archive, request=request)
 
     def upgrade(self, archive: bytes, **fields: Any) -> Answer:
         path = f"{API}/releases/r/upgrade/upload?namespace={self.namespace}"
-        return upload(self.server, path, KEY, chart=archive, request=fields)
+        return post_chart(self.server, path, KEY, chart=archive, request=fields)
 
     @property
     def info(self) -> Any:
@@ -67,7 +67,7 @@ class Place:
 
 
 def settings(cluster: Cluster, program: str) -> dict[str, Any]:
-    return {**FULL, "helm": {"binary": helm(program)}, "kube": {"kubeconfig": str(cluster.kubeconfig)}}
+    return {**FULL, "helm": {"binary": helm_path(program)}, "kube": {"kubeconfig": str(cluster.kubeconfig)}}
 
 
 @pytest.fixture(scope="module", params=HELMS)
@@ -94,7 +94,7 @@ def test_a_rollback_whose_hook_takes_too_long_has_failed_and_can_be_upgraded(pla
     assert place.install(archive).status == 201
     assert place.upgrade(archive, values={"colour": "blue"}).status == 200
     answer = place.ask("POST", "/releases/r/rollback", {"revision": 1, "timeout": 1})
-    problem(answer, 504, f"{API}/releases/r/rollback", dated=True)
+    check_problem(answer, 504, f"{API}/releases/r/rollback", has_timestamp=True)
     assert place.info["status"] == "failed"
     assert place.info["description"].startswith('Rollback "r" failed: ')
     assert place.labels(3)["status"] == "failed"
@@ -111,7 +111,7 @@ def test_a_rollback_whose_hook_fails_has_failed_and_can_be_repeated(place: Place
     place.upgrade(archive)
     with place.cluster.attended(place.namespace, "Failed"):
         answer = place.ask("POST", "/releases/r/rollback", {"revision": 1, "timeout": 20})
-    problem(answer, 422, f"{API}/releases/r/rollback", dated=True)
+    check_problem(answer, 422, f"{API}/releases/r/rollback", has_timestamp=True)
     assert place.info["status"] == "failed"
     with place.cluster.attended(place.namespace):
         assert place.ask("POST", "/releases/r/rollback", {"revision": 1, "timeout": 20}).status == 204
@@ -122,7 +122,7 @@ def test_an_uninstall_whose_hook_takes_too_long_has_failed_and_can_be_upgraded(p
     archive = hooked("pre-delete")
     place.install(archive)
     answer = place.ask("DELETE", "/releases/r", query="&timeout=1")
-    problem(answer, 504, f"{API}/releases/r", dated=True)
+    check_problem(answer, 504, f"{API}/releases/r", has_timestamp=True)
     assert (place.info["status"], place.info["deleted"]) == ("failed", None)
     assert place.info["description"].startswith('Uninstall "r" failed: ')
     assert place.upgrade(archive).json["info"]["status"] == "deployed"
@@ -132,10 +132,10 @@ def test_what_another_has_under_way_stays_as_it_is(place: Place) -> None:
     """What is pending was written while ours ran, but helm said that it would not touch it."""
     place.install(hooked("pre-rollback"))
     now = time.strftime("%Y-%m-%dT%H:%M:%S.5Z", time.gmtime(time.time() + 1))
-    release = stored("r", place.namespace, 2, "pending-upgrade")
+    release = made_release("r", place.namespace, 2, "pending-upgrade")
     release["info"]["last_deployed"] = now
-    keep(place.cluster, release)
-    problem(place.upgrade(hooked("pre-rollback")), 409, f"{API}/releases/r/upgrade/upload", dated=True)
+    store_release(place.cluster, release)
+    check_problem(place.upgrade(hooked("pre-rollback")), 409, f"{API}/releases/r/upgrade/upload", has_timestamp=True)
     assert place.info["status"] == "pending-upgrade"
     assert notes(place.server) == []
 
@@ -245,12 +245,12 @@ def test_what_is_half_done_and_of_which_change(info: Any, is_left: bool) -> None
 
 
 def test_only_the_status_and_its_reason_change() -> None:
-    whole = stored("r", "space", 3, "uninstalling", config={"ä": [1.5, 10**20, None, "<&>"]}, odd={"x": 1})
+    whole = made_release("r", "space", 3, "uninstalling", config={"ä": [1.5, 10**20, None, "<&>"]}, odd={"x": 1})
     whole["info"]["deleted"] = at(1_000_001)
     secret: dict[str, Any] = {
         "metadata": {"name": "n", "resourceVersion": "7", "labels": {"owner": "helm", "status": "uninstalling"}},
         "type": "helm.sh/release.v1",
-        "data": {"release": packed(whole), "other": "y"},
+        "data": {"release": encoded_release(whole), "other": "y"},
     }
     made = marked_failed(secret, CHANGE, "why", 12.7)
     assert made is not None

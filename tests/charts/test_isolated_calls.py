@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 import pytest
 from conftest import wait_for
-from stored import packed, stored
+from release_secrets import encoded_release, made_release
 
 from models.charts.releases import BadRelease
 from models.charts.schema_refs import check_schema
@@ -111,9 +111,9 @@ def test_a_release_keeps_what_answers_need(padding: int, is_isolated: bool, monk
         return call_child(self, function, *arguments)
 
     monkeypatch.setattr(Isolation, "call", counted)
-    release = stored("a", "n", manifest="kind: x\n" * 10)
+    release = made_release("a", "n", manifest="kind: x\n" * 10)
     release["chart"] = {**release["chart"], "templates": [{"name": "x", "data": "y" * padding}]}
-    content = with_workers(lambda workers: unpacked(workers, {"data": {"release": packed(release)}}))
+    content = with_workers(lambda workers: unpacked(workers, {"data": {"release": encoded_release(release)}}))
     assert content["manifest"] == release["manifest"]
     assert content["chart"]["metadata"] == release["chart"]["metadata"]
     assert threads == ([True] if is_isolated else [])

@@ -14,11 +14,11 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-import places
+import chart_servers
 import pytest
-from conftest import PATIENCE, ROOT
-from places import Reply, Web
-from stored import WHEN, stored
+from chart_servers import Reply, WebServer
+from conftest import ROOT, TIMEOUT_SECONDS
+from release_secrets import TIMESTAMP, made_release
 from test_cluster_faults import fake, held, json_response, run
 
 from models.charts import releases, repositories, semver, yaml_values
@@ -38,13 +38,13 @@ from supervisor.http.client import Request
 
 
 @pytest.fixture
-def web() -> Iterator[Web]:
-    with places.web() as one:
+def web() -> Iterator[WebServer]:
+    with chart_servers.web_server() as one:
         yield one
 
 
-def fetcher(web: Web) -> Fetcher:
-    return Fetcher(Fetch(), ChartSecurity(allowed_hosts=(web.place,)))
+def fetcher(web: WebServer) -> Fetcher:
+    return Fetcher(Fetch(), ChartSecurity(allowed_hosts=(web.host_port,)))
 
 
 def nested(depth: int) -> Any:
@@ -61,11 +61,11 @@ def nested(depth: int) -> Any:
     "when", ["2026-13-45T00:00:00Z", "0000-01-01T00:00:00Z", "0001-01-01T00:00:00+05:00", "9999-12-31T23:59:59-23:00"]
 )
 def test_an_invalid_time_is_null(when: str) -> None:
-    release = stored("a", "n")
+    release = made_release("a", "n")
     release["info"]["last_deployed"] = when
     assert releases.list_row(release).updated is None
     assert releases.history_row(release).updated is None
-    assert releases.release(release).info.first_deployed == WHEN
+    assert releases.release(release).info.first_deployed == TIMESTAMP
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_an_invalid_time_is_null(when: str) -> None:
      [{"events": ["test", 3], "weight": None, "last_run": {"phase": 4}}]],
 )  # fmt: skip
 def test_invalid_hooks_are_reported_as_far_as_possible(hooks: Any) -> None:
-    release = stored("a", "n", hooks=hooks)
+    release = made_release("a", "n", hooks=hooks)
     assert all(one.weight == 0 and one.delete_policy == () for one in releases.hooks(release))
     assert all(one.status == "RUNNING" for one in releases.test_results(release, None))
 
@@ -113,7 +113,7 @@ def test_values_that_would_crash_the_reader_are_refused(text: str) -> None:
 )  # fmt: skip
 def test_an_object_that_cannot_be_requested_is_not_there_and_hides_no_other(about: str) -> None:
     objects = [f"apiVersion: v1\nkind: ConfigMap\nmetadata: {one}\n" for one in (about, "{name: x}")]
-    kept = held(stored("a", "n", manifest="---\n".join(objects)))
+    kept = held(made_release("a", "n", manifest="---\n".join(objects)))
 
     def answer(path: str, query: dict[str, list[str]], accept: str) -> tuple[int, bytes] | None:
         if path == "/api/v1":
@@ -156,7 +156,9 @@ def test_no_name_of_a_host_takes_for_ever() -> None:
 
 def quickly(program: str) -> str:
     """The kind of failure with which a program of Python ends, if any; it has half a minute."""
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE)
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT_SECONDS
+    )
     return done.stderr.strip().rpartition("\n")[2].partition(":")[0].rpartition(".")[2]
 
 
@@ -164,7 +166,7 @@ def quickly(program: str) -> str:
 
 
 @pytest.mark.parametrize("where", ["http://[zz", "//[", "https://[::1"])
-def test_a_link_that_cannot_be_read_is_refused(web: Web, where: str) -> None:
+def test_a_link_that_cannot_be_read_is_refused(web: WebServer, where: str) -> None:
     web.pages["/x"] = (302, {"Location": where}, b"")
     with pytest.raises(Invalid, match="is refused"):
         asyncio.run(fetcher(web).fetch(Request(urls.parse(f"{web.url}/x"))))
@@ -172,13 +174,13 @@ def test_a_link_that_cannot_be_read_is_refused(web: Web, where: str) -> None:
         urls.parse(web.url).below(where)
 
 
-def test_endless_headers_are_reported(web: Web) -> None:
+def test_endless_headers_are_reported(web: WebServer) -> None:
     web.pages["/x"] = (200, {"X": "y" * 70_000}, b"")
     with pytest.raises(Upstream, match="its headers are too long"):
         asyncio.run(fetcher(web).fetch(Request(urls.parse(f"{web.url}/x"))))
 
 
-def test_a_few_bytes_that_unpack_to_many_let_others_have_their_turn(web: Web, tmp_path: Path) -> None:
+def test_a_few_bytes_that_unpack_to_many_let_others_have_their_turn(web: WebServer, tmp_path: Path) -> None:
     size = 64 * 1024**2
     web.pages["/x"] = (200, {"Content-Encoding": "gzip"}, gzip.compress(bytes(size)))
 
@@ -201,10 +203,10 @@ def test_a_few_bytes_that_unpack_to_many_let_others_have_their_turn(web: Web, tm
     [("0.1.0-a || 0.2.0", "0.2.0"), ("0.1.0-a - 0.2", "0.2.0"), (">0.1 <0.2.0-b", "0.2.0-a"),
      ("0.2.0-a", "0.2.0-a"), ("0.2.0-a+b", "0.2.0-a+b")],
 )  # fmt: skip
-def test_a_range_may_begin_with_a_prerelease(web: Web, wanted: str, found: str) -> None:
+def test_a_range_may_begin_with_a_prerelease(web: WebServer, wanted: str, found: str) -> None:
     web.pages["/v2/x/demo/tags/list"] = json.dumps({"tags": ["0.1.0", "0.2.0", "0.2.0-a"]}).encode()
     registries = Registries(fetcher(web), RegistryLogins({}), Workers())
-    ref = ChartRef.parse(f"oci://{web.place}/x/demo", wanted)
+    ref = ChartRef.parse(f"oci://{web.host_port}/x/demo", wanted)
     assert asyncio.run(registries.version(ref)) == found
 
 
@@ -217,7 +219,7 @@ def test_an_index_that_is_replaced_while_a_version_is_looked_for(
         source, chosen = repositories.named("lab"), semver.chosen
 
         def replace() -> None:
-            catalogue.run_with_timeout(lambda: repositories.replace(source, [offered("1.1.0")]), PATIENCE)
+            catalogue.run_with_timeout(lambda: repositories.replace(source, [offered("1.1.0")]), TIMEOUT_SECONDS)
 
         def meanwhile(wanted: str, known: Iterable[str]) -> str | None:
             thread = threading.Thread(target=replace)
@@ -236,10 +238,12 @@ def offered(version: str) -> IndexChart:
     return IndexChart("demo", (IndexVersion(version, None, None, "demo.tgz", ""),))
 
 
-def test_a_list_of_tags_that_leads_nowhere_is_refused(web: Web) -> None:
+def test_a_list_of_tags_that_leads_nowhere_is_refused(web: WebServer) -> None:
     reply: Reply = (200, {"Link": '<http://[zz>; rel="next"'}, b'{"tags": []}')
     web.pages["/v2/x/demo/tags/list"] = reply
     with pytest.raises(Invalid, match="is refused"):
         asyncio.run(
-            Registries(fetcher(web), RegistryLogins({}), Workers()).version(ChartRef.parse(f"oci://{web.place}/x/demo"))
+            Registries(fetcher(web), RegistryLogins({}), Workers()).version(
+                ChartRef.parse(f"oci://{web.host_port}/x/demo")
+            )
         )

@@ -11,11 +11,11 @@ from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
-import places
+import chart_servers
 import pytest
+from chart_servers import FULL, Reply, WebServer, post_json, post_parts
 from conftest import Server
-from places import FULL, Reply, Web, post, upload
-from talk import running_server
+from http_checks import running_server
 
 CONFIG = "application/vnd.cncf.helm.config.v1+json"
 CONTENT = "application/vnd.cncf.helm.chart.content.v1.tar+gzip"
@@ -23,26 +23,26 @@ CONTENT = "application/vnd.cncf.helm.chart.content.v1.tar+gzip"
 
 @pytest.fixture(scope="module")
 def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with places.registry(tmp_path_factory.mktemp("registry")) as place:
+    with chart_servers.running_registry(tmp_path_factory.mktemp("registry")) as place:
         yield place
 
 
 @pytest.fixture(scope="module")
-def web() -> Iterator[Web]:
-    with places.web() as one:
+def web() -> Iterator[WebServer]:
+    with chart_servers.web_server() as one:
         yield one
 
 
 @pytest.fixture(scope="module")
-def elsewhere() -> Iterator[Web]:
+def elsewhere() -> Iterator[WebServer]:
     """A server that nobody has allowed."""
-    with places.web() as one:
+    with chart_servers.web_server() as one:
         yield one
 
 
 @pytest.fixture(scope="module")
-def lying(tmp_path_factory: pytest.TempPathFactory, web: Web) -> Iterator[Server]:
-    security = FULL | {"allowed-hosts": [web.place]}
+def lying(tmp_path_factory: pytest.TempPathFactory, web: WebServer) -> Iterator[Server]:
+    security = FULL | {"allowed-hosts": [web.host_port]}
     with running_server(tmp_path_factory.mktemp("lying"), svc={"security": security}) as server:
         yield server
 
@@ -56,12 +56,12 @@ def server(tmp_path_factory: pytest.TempPathFactory, registry: str) -> Iterator[
 
 def push_by_helm(folder: Path, registry: str, name: str, version: str, **facts: Any) -> None:
     file = folder / f"{name}-{version}.tgz"
-    file.write_bytes(places.chart(name, version, **facts))
-    places.run_helm(folder, "push", "--plain-http", file.name, f"oci://{registry}/theirs")
+    file.write_bytes(chart_servers.chart_archive(name, version, **facts))
+    chart_servers.run_helm(folder, "push", "--plain-http", file.name, f"oci://{registry}/theirs")
 
 
 def pull(server: Server, ref: str, version: str | None = None) -> bytes:
-    answer = post(server, "/repos/pull", {"chart": ref, "version": version})
+    answer = post_json(server, "/repos/pull", {"chart": ref, "version": version})
     assert answer.status == 200, answer
     return answer.body
 
@@ -102,11 +102,11 @@ def pushed(tmp_path_factory: pytest.TempPathFactory, registry: str) -> str:
 def test_what_helm_pushed_is_pulled(server: Server, pushed: str, tag: str, version: str | None, found: str) -> None:
     data = pull(server, pushed + tag, version)
     assert version_in(data) == found
-    assert data == places.chart("demo", found)
+    assert data == chart_servers.chart_archive("demo", found)
 
 
 def test_a_pulled_chart_is_named_after_what_is_in_it(server: Server, pushed: str) -> None:
-    answer = post(server, "/repos/pull", {"chart": f"{pushed}:0.3.0_build.7"})
+    answer = post_json(server, "/repos/pull", {"chart": f"{pushed}:0.3.0_build.7"})
     assert answer.headers["Content-Disposition"] == 'attachment; filename="demo-0.3.0+build.7.tgz"'
     assert answer.headers["Content-Type"] == "application/gzip"
 
@@ -121,7 +121,7 @@ def test_a_pulled_chart_is_named_after_what_is_in_it(server: Server, pushed: str
     ],
 )
 def test_what_is_missing_is_not_found(server: Server, pushed: str, body: dict[str, str], status: int) -> None:
-    assert post(server, "/repos/pull", {"chart": pushed} | body).status == status
+    assert post_json(server, "/repos/pull", {"chart": pushed} | body).status == status
     assert (
         server.get(f"/api/v1/charts/show?chartRef={pushed}&version={body['version'].replace('>', '%3E')}").status
         == status
@@ -129,12 +129,12 @@ def test_what_is_missing_is_not_found(server: Server, pushed: str, body: dict[st
 
 
 def test_a_repository_that_is_missing_is_not_found(server: Server, registry: str) -> None:
-    assert post(server, "/repos/pull", {"chart": f"oci://{registry}/nothing/demo"}).status == 404
-    assert post(server, "/repos/pull", {"chart": f"oci://{registry}/nothing/demo:1.0.0"}).status == 404
+    assert post_json(server, "/repos/pull", {"chart": f"oci://{registry}/nothing/demo"}).status == 404
+    assert post_json(server, "/repos/pull", {"chart": f"oci://{registry}/nothing/demo:1.0.0"}).status == 404
 
 
 def test_a_tag_and_another_version_contradict_each_other(server: Server, pushed: str) -> None:
-    answer = post(server, "/repos/pull", {"chart": f"{pushed}:0.1.0", "version": "0.2.0"})
+    answer = post_json(server, "/repos/pull", {"chart": f"{pushed}:0.1.0", "version": "0.2.0"})
     assert answer.status == 400
     assert "0.2.0" in answer.json["detail"]
 
@@ -149,13 +149,13 @@ def test_what_we_push_helm_pulls(server: Server, registry: str, tmp_path: Path) 
         "annotations": {"a": "b"},
         "dependencies": [{"name": "x", "version": "1", "repository": "https://x.example", "tags": ["t"]}],
     }
-    data = places.chart("mine", "1.2.3+b", **facts)
+    data = chart_servers.chart_archive("mine", "1.2.3+b", **facts)
     for _ in range(2):  # once more is as good
-        answer = upload(server, "/repos/push", {"chart": data, "remote": f"oci://{registry}/ours"})
+        answer = post_parts(server, "/repos/push", {"chart": data, "remote": f"oci://{registry}/ours"})
         assert (answer.status, answer.body) == (200, b""), answer
-    places.run_helm(tmp_path, "pull", "--plain-http", f"oci://{registry}/ours/mine", "--version=1.2.3+b")
+    chart_servers.run_helm(tmp_path, "pull", "--plain-http", f"oci://{registry}/ours/mine", "--version=1.2.3+b")
     assert [file.read_bytes() for file in tmp_path.glob("*.tgz")] == [data]
-    shown = places.run_helm(
+    shown = chart_servers.run_helm(
         tmp_path, "show", "chart", "--plain-http", f"oci://{registry}/ours/mine", "--version=1.2.3+b"
     ).stdout
     assert "description: Über" in shown
@@ -163,7 +163,12 @@ def test_what_we_push_helm_pulls(server: Server, registry: str, tmp_path: Path) 
 
 
 def test_what_is_pushed_to_the_top_of_a_registry(server: Server, registry: str) -> None:
-    assert upload(server, "/repos/push", {"chart": places.chart("top"), "remote": f"oci://{registry}"}).status == 200
+    assert (
+        post_parts(
+            server, "/repos/push", {"chart": chart_servers.chart_archive("top"), "remote": f"oci://{registry}"}
+        ).status
+        == 200
+    )
     assert pull(server, f"oci://{registry}/top")
 
 
@@ -182,15 +187,17 @@ def test_what_is_pushed_to_the_top_of_a_registry(server: Server, registry: str) 
     ],
 )
 def test_where_nothing_is_pushed_to(server: Server, registry: str, remote: str, detail: str) -> None:
-    answer = upload(server, "/repos/push", {"chart": places.chart(), "remote": remote.format(registry)})
+    answer = post_parts(
+        server, "/repos/push", {"chart": chart_servers.chart_archive(), "remote": remote.format(registry)}
+    )
     assert answer.status == 400, answer
     assert detail in answer.json["detail"]
 
 
 def test_what_is_no_chart_is_not_pushed(server: Server, registry: str) -> None:
-    answer = upload(server, "/repos/push", {"chart": b"no chart", "remote": f"oci://{registry}/ours"})
+    answer = post_parts(server, "/repos/push", {"chart": b"no chart", "remote": f"oci://{registry}/ours"})
     assert answer.status == 400
-    assert upload(server, "/repos/push", {"remote": f"oci://{registry}/ours"}).json["detail"] == "chart is required"
+    assert post_parts(server, "/repos/push", {"remote": f"oci://{registry}/ours"}).json["detail"] == "chart is required"
 
 
 def test_pushing_is_behind_the_gate(server: Server, registry: str) -> None:
@@ -208,37 +215,39 @@ def manifest(data: bytes, digest: str | None = None, kind: str = CONFIG, layers:
     ).encode()
 
 
-def offer(web: Web, path: str, data: bytes, result: bytes | None = None) -> str:
+def offer(web: WebServer, path: str, data: bytes, result: bytes | None = None) -> str:
     """A registry in which a chart lies at `path`; its reference."""
     digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
     web.pages[f"/v2/{path}/manifests/1.0.0"] = result or manifest(data)
     web.pages[f"/v2/{path}/blobs/{digest}"] = data
-    return f"oci://{web.place}/{path}:1.0.0"
+    return f"oci://{web.host_port}/{path}:1.0.0"
 
 
 def refusal(lying: Server, ref: str, status: int) -> str:
-    answer = post(lying, "/repos/pull", {"chart": ref})
+    answer = post_json(lying, "/repos/pull", {"chart": ref})
     assert answer.status == status, answer
     return str(answer.json["detail"])
 
 
-def test_a_blob_that_is_not_its_digest_is_refused(lying: Server, web: Web) -> None:
-    data = places.chart("demo", "1.0.0")
+def test_a_blob_that_is_not_its_digest_is_refused(lying: Server, web: WebServer) -> None:
+    data = chart_servers.chart_archive("demo", "1.0.0")
     ref = offer(web, "false/demo", data)
-    web.pages[f"/v2/false/demo/blobs/sha256:{hashlib.sha256(data).hexdigest()}"] = places.chart("demo", "6.6.6")
+    web.pages[f"/v2/false/demo/blobs/sha256:{hashlib.sha256(data).hexdigest()}"] = chart_servers.chart_archive(
+        "demo", "6.6.6"
+    )
     assert "digest" in refusal(lying, ref, 502)
 
 
-def test_a_manifest_that_is_not_its_digest_is_refused(lying: Server, web: Web) -> None:
-    ref = offer(web, "twisted/demo", places.chart("demo", "1.0.0"))
+def test_a_manifest_that_is_not_its_digest_is_refused(lying: Server, web: WebServer) -> None:
+    ref = offer(web, "twisted/demo", chart_servers.chart_archive("demo", "1.0.0"))
     body = web.pages["/v2/twisted/demo/manifests/1.0.0"]
     assert isinstance(body, bytes)
     web.pages["/v2/twisted/demo/manifests/1.0.0"] = (200, {"Docker-Content-Digest": f"sha256:{'0' * 64}"}, body)
     assert "digest" in refusal(lying, ref, 502)
 
 
-def test_what_is_no_chart_is_refused(lying: Server, web: Web) -> None:
-    data = places.chart()
+def test_what_is_no_chart_is_refused(lying: Server, web: WebServer) -> None:
+    data = chart_servers.chart_archive()
     kind = "application/vnd.oci.image.config.v1+json"
     assert "is not a chart" in refusal(lying, offer(web, "image/demo", data, manifest(data, kind=kind)), 400)
     assert "contains no chart" in refusal(lying, offer(web, "two/demo", data, manifest(data, layers=2)), 400)
@@ -251,8 +260,8 @@ def _challenge(realm: str) -> Reply:
     return 401, {"WWW-Authenticate": f'Bearer realm="{realm}",service="it",scope="repository:x:pull"'}, b""
 
 
-def test_a_token_is_requested_at_the_realm_that_the_registry_names(lying: Server, web: Web) -> None:
-    data = places.chart("demo", "1.0.0")
+def test_a_token_is_requested_at_the_realm_that_the_registry_names(lying: Server, web: WebServer) -> None:
+    data = chart_servers.chart_archive("demo", "1.0.0")
     ref = offer(web, "closed/demo", data)
     inner = dict(web.pages)
 
@@ -265,13 +274,13 @@ def test_a_token_is_requested_at_the_realm_that_the_registry_names(lying: Server
         web.pages[path] = guarded
     web.pages["/token"] = b'{"token": "the.token"}'
     web.seen.clear()
-    assert post(lying, "/repos/pull", {"chart": ref}).body == data
+    assert post_json(lying, "/repos/pull", {"chart": ref}).body == data
     requested = [path for path in web.paths() if path.startswith("/token")]
     assert requested == ["/token?service=it&scope=repository%3Ax%3Apull"]
 
 
-def test_a_missing_token_server_is_not_a_missing_chart(lying: Server, web: Web) -> None:
-    ref = offer(web, "barred/demo", places.chart("demo", "1.0.0"))
+def test_a_missing_token_server_is_not_a_missing_chart(lying: Server, web: WebServer) -> None:
+    ref = offer(web, "barred/demo", chart_servers.chart_archive("demo", "1.0.0"))
     web.pages["/v2/barred/demo/manifests/1.0.0"] = _challenge(f"{web.url}/no-tokens")
     assert refusal(lying, ref, 502).endswith("answered 404")
 
@@ -279,16 +288,16 @@ def test_a_missing_token_server_is_not_a_missing_chart(lying: Server, web: Web) 
 @pytest.mark.parametrize(
     "realm", ["{0}/token", "http://169.254.169.254/token", "file:///etc/passwd", "http://me:pw@{1}/token"]
 )
-def test_a_token_realm_does_not_lead_inside(lying: Server, web: Web, elsewhere: Web, realm: str) -> None:
-    ref = offer(web, "led/demo", places.chart("demo", "1.0.0"))
-    web.pages["/v2/led/demo/manifests/1.0.0"] = _challenge(realm.format(elsewhere.url, web.place))
+def test_a_token_realm_does_not_lead_inside(lying: Server, web: WebServer, elsewhere: WebServer, realm: str) -> None:
+    ref = offer(web, "led/demo", chart_servers.chart_archive("demo", "1.0.0"))
+    web.pages["/v2/led/demo/manifests/1.0.0"] = _challenge(realm.format(elsewhere.url, web.host_port))
     elsewhere.pages["/token"] = b'{"token": "x"}'
     assert "refused" in refusal(lying, ref, 400)
     assert elsewhere.seen == []
 
 
-def test_a_blob_does_not_lead_inside(lying: Server, web: Web, elsewhere: Web) -> None:
-    data = places.chart("demo", "1.0.0")
+def test_a_blob_does_not_lead_inside(lying: Server, web: WebServer, elsewhere: WebServer) -> None:
+    data = chart_servers.chart_archive("demo", "1.0.0")
     ref = offer(web, "moved/demo", data)
     elsewhere.pages["/blob"] = data
     digest = hashlib.sha256(data).hexdigest()
@@ -297,9 +306,9 @@ def test_a_blob_does_not_lead_inside(lying: Server, web: Web, elsewhere: Web) ->
     assert elsewhere.seen == []
 
 
-def test_a_token_is_not_sent_to_where_a_blob_leads(lying: Server, web: Web) -> None:
+def test_a_token_is_not_sent_to_where_a_blob_leads(lying: Server, web: WebServer) -> None:
     """The registry at one name hands out a place at another: both may be reached, the token is for the first."""
-    data = places.chart("demo", "1.0.0")
+    data = chart_servers.chart_archive("demo", "1.0.0")
     ref = offer(web, "cdn/demo", data)
     digest = hashlib.sha256(data).hexdigest()
     seen: list[str | None] = []
@@ -313,7 +322,7 @@ def test_a_token_is_not_sent_to_where_a_blob_leads(lying: Server, web: Web) -> N
         seen.append(handler.headers.get("Authorization"))
         return 200, {}, data
 
-    with places.web() as cdn:
+    with chart_servers.web_server() as cdn:
         cdn.pages["/blob"] = stored
         web.pages["/v2/cdn/demo/manifests/1.0.0"] = guarded
         web.pages["/t"] = b'{"access_token": "t"}'
@@ -321,16 +330,16 @@ def test_a_token_is_not_sent_to_where_a_blob_leads(lying: Server, web: Web) -> N
         assert "refused" in refusal(lying, ref, 400)
         web.pages["/blob"] = stored
         web.pages[f"/v2/cdn/demo/blobs/sha256:{digest}"] = (307, {"Location": f"http://0x7f.1:{web.port}/blob"}, b"")
-        assert post(lying, "/repos/pull", {"chart": ref}).body == data
+        assert post_json(lying, "/repos/pull", {"chart": ref}).body == data
     assert seen == ["Bearer t"]  # 127.0.0.1 spelled otherwise is the same origin
 
 
 def test_an_index_may_lead_to_a_registry(server: Server, registry: str, pushed: str, tmp_path: Path) -> None:
     """As those of large publishers do."""
-    data = places.chart("demo", "0.3.0+build.7")
-    with places.web() as shop:
+    data = chart_servers.chart_archive("demo", "0.3.0+build.7")
+    with chart_servers.web_server() as shop:
         (tmp_path / "shop").mkdir()
-        svc = {"security": FULL | {"allowed-hosts": [registry, shop.place]}}
+        svc = {"security": FULL | {"allowed-hosts": [registry, shop.host_port]}}
         with running_server(tmp_path / "shop", svc=svc) as one:
             for name, url, result, status in (
                 ("tagged", f"{pushed}:0.3.0_build.7", data, 200),
@@ -340,41 +349,45 @@ def test_an_index_may_lead_to_a_registry(server: Server, registry: str, pushed: 
                 ("inside", "oci://127.0.0.1:1/demo:0.3.0_build.7", None, 400),
                 ("odd", "oci://../demo", None, 400),
             ):
-                entry = places.entry("demo", "0.3.0+build.7", result, urls=[url])
-                shop.pages[f"/{name}/index.yaml"] = places.index(entry)
-                assert post(one, "/repos", {"name": name, "url": f"{shop.url}/{name}"}).status == 201
-                answer = post(one, "/repos/pull", {"chart": f"{name}/demo"})
+                entry = chart_servers.index_entry("demo", "0.3.0+build.7", result, urls=[url])
+                shop.pages[f"/{name}/index.yaml"] = chart_servers.index_file(entry)
+                assert post_json(one, "/repos", {"name": name, "url": f"{shop.url}/{name}"}).status == 201
+                answer = post_json(one, "/repos/pull", {"chart": f"{name}/demo"})
                 assert answer.status == status, (name, answer)
                 assert status != 200 or answer.body == data
 
 
-def test_an_upload_does_not_lead_inside(lying: Server, web: Web, elsewhere: Web) -> None:
+def test_an_upload_does_not_lead_inside(lying: Server, web: WebServer, elsewhere: WebServer) -> None:
     web.pages["/v2/ours/demo/blobs/uploads/"] = (202, {"Location": f"{elsewhere.url}/upload"}, b"")
-    answer = upload(lying, "/repos/push", {"chart": places.chart(), "remote": f"oci://{web.place}/ours"})
+    answer = post_parts(
+        lying, "/repos/push", {"chart": chart_servers.chart_archive(), "remote": f"oci://{web.host_port}/ours"}
+    )
     assert answer.status == 400
     assert "refused" in answer.json["detail"]
     assert elsewhere.seen == []
 
 
-def test_a_refusal_of_a_registry_is_reported_with_its_message(lying: Server, web: Web) -> None:
+def test_a_refusal_of_a_registry_is_reported_with_its_message(lying: Server, web: WebServer) -> None:
     result = json.dumps({"errors": [{"code": "DENIED", "message": "not for you"}]}).encode()
     web.pages["/v2/deny/demo/blobs/uploads/"] = (403, {}, result)
-    answer = upload(lying, "/repos/push", {"chart": places.chart(), "remote": f"oci://{web.place}/deny"})
+    answer = post_parts(
+        lying, "/repos/push", {"chart": chart_servers.chart_archive(), "remote": f"oci://{web.host_port}/deny"}
+    )
     assert (answer.status, answer.json["code"]) == (400, "registry-login-required")
-    assert f"the registry {web.place} requires a login for oci://{web.place}/deny/demo" in answer.json["detail"]
+    assert f"the registry {web.host_port} requires a login for oci://{web.host_port}/deny/demo" in answer.json["detail"]
     assert "DENIED: not for you" in answer.json["detail"]
 
 
-def test_a_token_realm_that_demands_a_login_is_reported_as_the_registry(lying: Server, web: Web) -> None:
+def test_a_token_realm_that_demands_a_login_is_reported_as_the_registry(lying: Server, web: WebServer) -> None:
     realm = f"{web.url}/denied-token"
     web.pages["/v2/private/demo/manifests/1.0.0"] = _challenge(realm)
     web.pages["/denied-token"] = (401, {}, b"{}")
-    answer = post(lying, "/repos/pull", {"chart": f"oci://{web.place}/private/demo:1.0.0"})
+    answer = post_json(lying, "/repos/pull", {"chart": f"oci://{web.host_port}/private/demo:1.0.0"})
     assert (answer.status, answer.json["code"]) == (400, "registry-login-required")
 
 
-def test_tags_come_page_by_page(lying: Server, web: Web) -> None:
-    data = places.chart("demo", "1.0.0")
+def test_tags_come_page_by_page(lying: Server, web: WebServer) -> None:
+    data = chart_servers.chart_archive("demo", "1.0.0")
     offer(web, "many/demo", data)
 
     def tags(handler: BaseHTTPRequestHandler) -> Reply:
@@ -383,12 +396,12 @@ def test_tags_come_page_by_page(lying: Server, web: Web) -> None:
         return 200, {"Link": '</v2/many/demo/tags/list?last=0.2.0&n=2>; rel="next"'}, b'{"tags": ["0.1.0", "0.2.0"]}'
 
     web.pages["/v2/many/demo/tags/list"] = tags
-    assert post(lying, "/repos/pull", {"chart": f"oci://{web.place}/many/demo"}).body == data
+    assert post_json(lying, "/repos/pull", {"chart": f"oci://{web.host_port}/many/demo"}).body == data
 
 
 @pytest.mark.parametrize("pages", [1, 100])
-def test_of_600_000_tags_only_an_exact_version_is_pulled(lying: Server, web: Web, pages: int) -> None:
-    data, path = places.chart("demo", "1.0.0"), f"crowd{pages}/demo"
+def test_of_600_000_tags_only_an_exact_version_is_pulled(lying: Server, web: WebServer, pages: int) -> None:
+    data, path = chart_servers.chart_archive("demo", "1.0.0"), f"crowd{pages}/demo"
     offer(web, path, data)
     count = 600_000 // pages
 
@@ -401,17 +414,17 @@ def test_of_600_000_tags_only_an_exact_version_is_pulled(lying: Server, web: Web
     web.pages[f"/v2/{path}/tags/list"] = tags
     web.seen.clear()
     for wanted in ("^0.1", ""):
-        result = post(lying, "/repos/pull", {"chart": f"oci://{web.place}/{path}", "version": wanted})
+        result = post_json(lying, "/repos/pull", {"chart": f"oci://{web.host_port}/{path}", "version": wanted})
         assert result.status == 400
         assert "more tags than svc.fetch.max-tags (20000): name an exact version" in result.json["detail"]
     lists = [requested for requested in web.paths() if "tags/list" in requested]
     assert len(lists) == 2 * (1 if pages == 1 else 4), "no page is read beyond the limit"
     web.seen.clear()
-    assert post(lying, "/repos/pull", {"chart": f"oci://{web.place}/{path}", "version": "1.0.0"}).body == data
+    assert post_json(lying, "/repos/pull", {"chart": f"oci://{web.host_port}/{path}", "version": "1.0.0"}).body == data
     assert not [requested for requested in web.paths() if "tags/list" in requested]
 
 
-def test_a_registry_that_is_not_allowed_is_not_contacted_in_plain_http(lying: Server, elsewhere: Web) -> None:
+def test_a_registry_that_is_not_allowed_is_not_contacted_in_plain_http(lying: Server, elsewhere: WebServer) -> None:
     elsewhere.pages["/v2/"] = b"{}"
-    assert post(lying, "/repos/pull", {"chart": f"oci://{elsewhere.place}/demo:1.0.0"}).status == 400
+    assert post_json(lying, "/repos/pull", {"chart": f"oci://{elsewhere.host_port}/demo:1.0.0"}).status == 400
     assert elsewhere.seen == []

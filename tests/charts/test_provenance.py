@@ -7,12 +7,12 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-import places
+import chart_servers
 import pytest
+from chart_servers import FULL, WebServer, post_json
 from conftest import Server
-from needs import need
-from places import FULL, Web, post
-from talk import running_server
+from http_checks import running_server
+from requirements import require
 
 
 class Signer:
@@ -34,7 +34,7 @@ class Signer:
         """The provenance that helm writes for a chart."""
         folder = self.folder / version
         folder.mkdir()
-        places.run_helm(folder, "create", "demo")
+        chart_servers.run_helm(folder, "create", "demo")
         command = (
             "package",
             "demo",
@@ -43,7 +43,7 @@ class Signer:
             f"--key={self.name}",
             f"--keyring={self.secret}",
         )
-        places.run_helm(folder, *command)
+        chart_servers.run_helm(folder, *command)
         self.data = (folder / f"demo-{version}.tgz").read_bytes()
         return (folder / f"demo-{version}.tgz.prov").read_bytes()
 
@@ -54,7 +54,7 @@ class Signer:
 @pytest.fixture(scope="module")
 def signers() -> Iterator[tuple[Signer, Signer]]:
     """One whom the operator trusts, and another. A short path: gpg's agent has a socket in it."""
-    need("gpg", "gpgconf")
+    require("gpg", "gpgconf")
     folder = Path(subprocess.run(["mktemp", "-d"], check=True, capture_output=True, text=True).stdout.strip())
     found = Signer(folder / "a", "alice"), Signer(folder / "b", "mallory")
     yield found
@@ -64,35 +64,37 @@ def signers() -> Iterator[tuple[Signer, Signer]]:
 
 
 @pytest.fixture(scope="module")
-def web(signers: tuple[Signer, Signer]) -> Iterator[Web]:
+def web(signers: tuple[Signer, Signer]) -> Iterator[WebServer]:
     alice, mallory = signers
-    with places.web() as one:
+    with chart_servers.web_server() as one:
         proofs = {}
         archives = []
         for signer, version in ((alice, "1.0.0"), (mallory, "2.0.0"), (alice, "3.0.0")):
             proofs[version] = signer.sign(b"", version)
             archives.append(("demo", version, signer.data))
-        archives[2] = ("demo", "3.0.0", places.chart("demo", "3.0.0"))
-        archives.append(("demo", "4.0.0", places.chart("demo", "4.0.0")))
+        archives[2] = ("demo", "3.0.0", chart_servers.chart_archive("demo", "3.0.0"))
+        archives.append(("demo", "4.0.0", chart_servers.chart_archive("demo", "4.0.0")))
         one.serve(*archives)
         one.pages |= {f"/demo-{version}.tgz.prov": proof for version, proof in proofs.items()}
         yield one
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory, web: Web, signers: tuple[Signer, Signer]) -> Iterator[Server]:
+def server(
+    tmp_path_factory: pytest.TempPathFactory, web: WebServer, signers: tuple[Signer, Signer]
+) -> Iterator[Server]:
     svc = {
-        "security": FULL | {"allowed-hosts": [web.place]},
+        "security": FULL | {"allowed-hosts": [web.host_port]},
         "fetch": {"keyring": str(signers[0].public)},
-        "helm": {"binary": places.helm()},
+        "helm": {"binary": chart_servers.helm_path()},
     }
     with running_server(tmp_path_factory.mktemp("server"), svc=svc) as one:
-        assert post(one, "/repos", {"name": "lab", "url": web.url}).status == 201
+        assert post_json(one, "/repos", {"name": "lab", "url": web.url}).status == 201
         yield one
 
 
 def test_what_a_trusted_key_has_signed_is_pulled(server: Server, signers: tuple[Signer, Signer]) -> None:
-    answer = post(server, "/repos/pull", {"chart": "lab/demo:1.0.0", "verify": True})
+    answer = post_json(server, "/repos/pull", {"chart": "lab/demo:1.0.0", "verify": True})
     assert answer.status == 200, answer
     assert answer.headers["Content-Disposition"] == 'attachment; filename="demo-1.0.0.tgz"'
 
@@ -106,22 +108,22 @@ def test_what_a_trusted_key_has_signed_is_pulled(server: Server, signers: tuple[
     ],
 )
 def test_what_it_has_not_signed_is_refused(server: Server, version: str, words: str) -> None:
-    answer = post(server, "/repos/pull", {"chart": f"lab/demo:{version}", "verify": True})
+    answer = post_json(server, "/repos/pull", {"chart": f"lab/demo:{version}", "verify": True})
     assert answer.status == 400, answer
     assert words in answer.json["detail"]
-    assert post(server, "/repos/pull", {"chart": f"lab/demo:{version}"}).status == 200
+    assert post_json(server, "/repos/pull", {"chart": f"lab/demo:{version}"}).status == 200
 
 
 def test_a_caller_cannot_name_a_keyring(server: Server, signers: tuple[Signer, Signer]) -> None:
     body = {"chart": "lab/demo:2.0.0", "verify": True, "keyring": str(signers[1].public)}
-    assert post(server, "/repos/pull", body).status == 400
+    assert post_json(server, "/repos/pull", body).status == 400
 
 
-def test_a_keyring_that_is_missing_is_reported(tmp_path: Path, web: Web) -> None:
-    svc = {"security": FULL | {"allowed-hosts": [web.place]}, "fetch": {"keyring": str(tmp_path / "none.gpg")}}
+def test_a_keyring_that_is_missing_is_reported(tmp_path: Path, web: WebServer) -> None:
+    svc = {"security": FULL | {"allowed-hosts": [web.host_port]}, "fetch": {"keyring": str(tmp_path / "none.gpg")}}
     with running_server(tmp_path, svc=svc) as one:
-        post(one, "/repos", {"name": "lab", "url": web.url})
-        answer = post(one, "/repos/pull", {"chart": "lab/demo:1.0.0", "verify": True})
+        post_json(one, "/repos", {"name": "lab", "url": web.url})
+        answer = post_json(one, "/repos/pull", {"chart": "lab/demo:1.0.0", "verify": True})
     assert answer.status == 400
     assert "svc.fetch.keyring" in answer.json["detail"]
     assert str(tmp_path) not in answer.text

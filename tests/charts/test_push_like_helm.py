@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from charting import FULL, HELMS, KEY, helm, packed, upload
+from chart_servers import running_registry as running_registry
 from conftest import Server
-from places import registry as running_registry
-from talk import running_server
+from http_checks import running_server
+from small_charts import FULL, HELMS, KEY, helm_path, post_chart, tar_archive
 
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 CREATED = re.compile(rb'"org.opencontainers.image.created":"[^"]+"')
@@ -208,13 +208,13 @@ def test_a_pushed_chart_is_the_one_that_helm_pushes(
     version = re.search(r'"?version"?: "?([^\s",]+)', text)
     assert version
     tag = version[1].replace("+", "_")
-    archive = packed({f"{name}/Chart.yaml": text, f"{name}/values.yaml": "a: 1\n"})
+    archive = tar_archive({f"{name}/Chart.yaml": text, f"{name}/values.yaml": "a: 1\n"})
     file = tmp_path / f"{name}-{version[1]}.tgz"
     file.write_bytes(archive)
-    command = [helm(program), "push", "--plain-http", file.name, f"oci://{registry}/{program}"]
+    command = [helm_path(program), "push", "--plain-http", file.name, f"oci://{registry}/{program}"]
     done = subprocess.run(command, cwd=tmp_path, env={"HOME": str(tmp_path)}, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    answer = upload(server, "/api/v1/repos/push", KEY, chart=archive, remote=f"oci://{registry}/ours")
+    answer = post_chart(server, "/api/v1/repos/push", KEY, chart=archive, remote=f"oci://{registry}/ours")
     assert answer.status == 200, answer
     theirs, own = manifest(registry, f"{program}/{name}", tag), manifest(registry, f"ours/{name}", tag)
     assert config(registry, f"ours/{name}", own) == config(registry, f"{program}/{name}", theirs)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import places
+import chart_servers
 import pytest
 
 from models.charts import refs, semver
@@ -126,12 +126,12 @@ RANGES = (
 def result(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """What helm takes for each range, of the versions above."""
     folder = tmp_path_factory.mktemp("ranges")
-    with places.web() as web:
-        web.serve(*(("demo", version, places.chart("demo", version)) for version in PUBLISHED))
-        places.run_helm(folder, "repo", "add", "lab", web.url)
+    with chart_servers.web_server() as web:
+        web.serve(*(("demo", version, chart_servers.chart_archive("demo", version)) for version in PUBLISHED))
+        chart_servers.run_helm(folder, "repo", "add", "lab", web.url)
         found = {}
         for text in RANGES:
-            done = places.run_helm(folder, "pull", f"--version={text}", "--", "lab/demo", ok=False)
+            done = chart_servers.run_helm(folder, "pull", f"--version={text}", "--", "lab/demo", ok=False)
             pulled = list(folder.glob("*.tgz"))
             found[text] = pulled[0].name if pulled else "improper" if "improper constraint" in done.stderr else "none"
             for path in pulled:

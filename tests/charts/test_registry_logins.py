@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import places
+import chart_servers
 import pytest
+from chart_servers import FULL, Reply, WebServer, post_json, post_parts
 from conftest import Server
-from places import FULL, Reply, Web, post, upload
 
 from supervisor.charts.registry_logins import RegistryLogins, read, shares_domain
 
@@ -28,10 +28,10 @@ def auth(name: str = PERSON, password: str = PASSWORD) -> str:
 class Lab:
     """A registry that asks for a login, a web server that acts as one, and a server of ours that may reach both."""
 
-    def __init__(self, folder: Path, registry: str, web: Web, other: Web) -> None:
+    def __init__(self, folder: Path, registry: str, web: WebServer, other: WebServer) -> None:
         self.registry, self.web, self.other = registry, web, other
         self.file = folder / "registry.json"
-        svc = {"security": FULL | {"allowed-hosts": [registry, web.place, other.place]}}
+        svc = {"security": FULL | {"allowed-hosts": [registry, web.host_port, other.host_port]}}
         environ = {"HELM_REGISTRY_CONFIG": str(self.file)}
         self.server = Server(folder, {"svc": svc}, environ, []).start()
 
@@ -42,36 +42,40 @@ class Lab:
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     folder = tmp_path_factory.mktemp("lab")
-    with places.registry(folder, KNOWN) as registry, places.web() as web, places.web() as other:
+    with (
+        chart_servers.running_registry(folder, KNOWN) as registry,
+        chart_servers.web_server() as web,
+        chart_servers.web_server() as other,
+    ):
         one = Lab(folder, registry, web, other)
         with contextlib.closing(one.server):
             yield one
 
 
 def test_what_helm_has_logged_in_to_is_pulled_from_and_pushed_to(lab: Lab, tmp_path: Path) -> None:
-    data = places.chart("demo", "1.2.3")
+    data = chart_servers.chart_archive("demo", "1.2.3")
     lab.file.unlink(missing_ok=True)
     for result in (
-        upload(lab.server, "/repos/push", {"chart": data, "remote": f"oci://{lab.registry}/ours"}),
-        post(lab.server, "/repos/pull", {"chart": f"oci://{lab.registry}/ours/demo", "version": "^1"}),
-        post(lab.server, "/dependencies/resolve", {"chartRef": f"oci://{lab.registry}/ours/demo:1.2.3"}),
+        post_parts(lab.server, "/repos/push", {"chart": data, "remote": f"oci://{lab.registry}/ours"}),
+        post_json(lab.server, "/repos/pull", {"chart": f"oci://{lab.registry}/ours/demo", "version": "^1"}),
+        post_json(lab.server, "/dependencies/resolve", {"chartRef": f"oci://{lab.registry}/ours/demo:1.2.3"}),
     ):
         assert (result.status, result.json["code"]) == (400, "registry-login-required")
         assert f"the registry {lab.registry} requires a login" in result.json["detail"]
         assert f"helm registry login {lab.registry}" in result.json["detail"]
     login = ("registry", "login", lab.registry, "--plain-http", f"-u={PERSON}", f"-p={PASSWORD}")
-    places.run_helm(tmp_path, *login)
+    chart_servers.run_helm(tmp_path, *login)
     (written,) = (tmp_path / "home" / "config").rglob("config.json")
     lab.file.write_bytes(written.read_bytes())
     for _ in range(2):
-        sent = upload(lab.server, "/repos/push", {"chart": data, "remote": f"oci://{lab.registry}/ours"})
+        sent = post_parts(lab.server, "/repos/push", {"chart": data, "remote": f"oci://{lab.registry}/ours"})
         assert sent.status == 200, sent
     ref = f"oci://{lab.registry}/ours/demo"
-    assert post(lab.server, "/repos/pull", {"chart": ref, "version": "^1"}).body == data
+    assert post_json(lab.server, "/repos/pull", {"chart": ref, "version": "^1"}).body == data
     assert lab.server.get(f"/api/v1/charts/show/chart?chartRef={ref}:1.2.3").status == 200
-    places.run_helm(tmp_path, "pull", "--plain-http", ref, "--version=1.2.3")
+    chart_servers.run_helm(tmp_path, "pull", "--plain-http", ref, "--version=1.2.3")
     lab.know(**{lab.registry: auth(password="another")})
-    answer = post(lab.server, "/repos/pull", {"chart": ref})
+    answer = post_json(lab.server, "/repos/pull", {"chart": ref})
     assert (answer.status, answer.json["code"]) == (400, "registry-login-refused")
     assert f"the registry {lab.registry} refuses its login" in answer.json["detail"]
     assert "another" not in answer.text
@@ -89,21 +93,21 @@ def test_a_login_is_for_the_registry_and_its_token_realm_alone(lab: Lab) -> None
         return reply
 
     challenge = {"WWW-Authenticate": f'Bearer realm="{lab.web.url}/token",service="it"'}
-    lab.know(**{lab.web.place: auth()})
+    lab.know(**{lab.web.host_port: auth()})
     lab.web.pages["/v2/a/demo/manifests/1.0.0"] = report("registry", (401, challenge, b""))
     lab.web.pages["/token"] = report("realm", (200, {}, b'{"token": "t"}'))
-    assert post(lab.server, "/repos/pull", {"chart": f"oci://{lab.web.place}/a/demo:1.0.0"}).status == 400
+    assert post_json(lab.server, "/repos/pull", {"chart": f"oci://{lab.web.host_port}/a/demo:1.0.0"}).status == 400
     assert seen == {"registry": [None, "Bearer t"], "realm": [f"Basic {auth()}"], "elsewhere": []}
 
     challenge["WWW-Authenticate"] = f'Bearer realm="{lab.other.url}/token"'
     lab.other.pages["/token"] = report("elsewhere", (200, {}, b'{"token": "t"}'))
-    post(lab.server, "/repos/pull", {"chart": f"oci://{lab.web.place}/a/demo:1.0.0"})
+    post_json(lab.server, "/repos/pull", {"chart": f"oci://{lab.web.host_port}/a/demo:1.0.0"})
     assert seen["elsewhere"] == [None], "a realm elsewhere is asked as nobody"
 
     away = {"Location": f"{lab.other.url}/blob"}
     lab.other.pages["/blob"] = report("elsewhere", (401, {"WWW-Authenticate": 'Basic realm="x"'}, b""))
     lab.web.pages["/v2/b/demo/manifests/1.0.0"] = report("registry", (307, away, b""))
-    assert post(lab.server, "/repos/pull", {"chart": f"oci://{lab.web.place}/b/demo:1.0.0"}).status == 502
+    assert post_json(lab.server, "/repos/pull", {"chart": f"oci://{lab.web.host_port}/b/demo:1.0.0"}).status == 502
     assert seen["elsewhere"] == [None, None], "nor where a redirect leads"
 
 

@@ -13,14 +13,28 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from charting import FULL, HELMS, KEY, MAP, TEST, chart, helm, multipart, packed, send_json, temporary, tint, upload
+from chart_servers import WebServer, web_server
 from cluster import Cluster
 from conftest import Answer, Server, wait_for
-from places import Web, web
-from talk import compact, problem, running_server
+from http_checks import check_problem, parse_compact, running_server
+from small_charts import (
+    FULL,
+    HELMS,
+    KEY,
+    MAP,
+    TEST,
+    chart_archive,
+    helm_path,
+    multipart,
+    post_chart,
+    sample_chart,
+    send_json,
+    tar_archive,
+    temporary_files,
+)
 
 API = "/api/v1"
-WAITING = chart(
+WAITING = chart_archive(
     templates__claim="""apiVersion: v1
 kind: PersistentVolumeClaim
 metadata: {name: {{ .Release.Name }}-claim}
@@ -33,7 +47,7 @@ spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Mi}}}
 class Place:
     """A server with a cluster and a repository behind it, and a namespace of its own for each test."""
 
-    def __init__(self, server: Server, cluster: Cluster, repository: Web, helm: str) -> None:
+    def __init__(self, server: Server, cluster: Cluster, repository: WebServer, helm: str) -> None:
         self.server, self.cluster, self.repository, self.helm = server, cluster, repository, helm
         self.namespace = ""
 
@@ -42,11 +56,11 @@ class Place:
 
     def install(self, name: str = "r", archive: bytes | None = None, **fields: Any) -> Answer:
         request = {"releaseName": name, "namespace": self.namespace, **fields}
-        return upload(self.server, f"{API}/releases/upload", KEY, chart=archive or tint(), request=request)
+        return post_chart(self.server, f"{API}/releases/upload", KEY, chart=archive or sample_chart(), request=request)
 
     def upgrade(self, name: str = "r", archive: bytes | None = None, **fields: Any) -> Answer:
         path = f"{API}/releases/{name}/upgrade/upload?namespace={self.namespace}"
-        return upload(self.server, path, KEY, chart=archive or tint(), request=fields)
+        return post_chart(self.server, path, KEY, chart=archive or sample_chart(), request=fields)
 
     def status(self, name: str = "r") -> Any:
         answer = self.ask("GET", f"/releases/{name}")
@@ -64,7 +78,7 @@ class Place:
         self.cluster.patch_status(self.namespace, "v1", "PersistentVolumeClaim", "r-claim", {"phase": "Bound"})
 
     def refused(self, answer: Answer, status: int, path: str) -> str:
-        return str(problem(answer, status, f"{API}{path}", dated=True)["detail"])
+        return str(check_problem(answer, status, f"{API}{path}", has_timestamp=True)["detail"])
 
 
 @pytest.fixture(scope="module", params=HELMS)
@@ -72,20 +86,20 @@ def runner_of(
     request: pytest.FixtureRequest, cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Place]:
     folder = tmp_path_factory.mktemp(request.param)
-    with web() as repository, contextlib.ExitStack() as stack:
-        repository.serve(("tint", "0.1.0", tint()), ("tint", "0.2.0", chart(version="0.2.0", values="colour: teal\n",
-                         templates__map=MAP)))  # fmt: skip
+    with web_server() as repository, contextlib.ExitStack() as stack:
+        newer = chart_archive(version="0.2.0", values="colour: teal\n", templates__map=MAP)
+        repository.serve(("tint", "0.1.0", sample_chart()), ("tint", "0.2.0", newer))
         svc = {
             **FULL,
-            "security": {**FULL["security"], "allowed-hosts": [repository.place]},
-            "helm": {"binary": helm(request.param), "lock-timeout": "1s"},
+            "security": {**FULL["security"], "allowed-hosts": [repository.host_port]},
+            "helm": {"binary": helm_path(request.param), "lock-timeout": "1s"},
             "rest": {"temp-dir": str(folder / "temp")},
             "kube": {"kubeconfig": str(cluster.kubeconfig)},
         }
         server = stack.enter_context(running_server(folder, svc=svc))
         assert send_json(server, "POST", f"{API}/repos", {"name": "lab", "url": repository.url}).status == 201
-        yield Place(server, cluster, repository, helm(request.param))
-        wait_for(lambda: not temporary(folder / "temp"), 5, "what requests have left to be gone")
+        yield Place(server, cluster, repository, helm_path(request.param))
+        wait_for(lambda: not temporary_files(folder / "temp"), 5, "what requests have left to be gone")
 
 
 @pytest.fixture
@@ -97,7 +111,7 @@ def place(runner_of: Place, cluster: Cluster) -> Place:
 def test_an_install_answers_with_the_release(place: Place) -> None:
     answer = place.install(values={"colour": "green"}, description="the first", labels={"team": "x"})
     assert answer.status == 201
-    release = compact(answer)
+    release = parse_compact(answer)
     assert set(release) == {"name", "namespace", "version", "info", "manifest"}
     assert set(release["info"]) == {"first_deployed", "last_deployed", "deleted", "description", "status", "notes"}
     assert (release["name"], release["namespace"], release["version"]) == ("r", place.namespace, 1)
@@ -159,12 +173,12 @@ def test_a_namespace_is_created_only_if_requested(place: Place) -> None:
 
 
 def test_values_that_break_the_chart_are_422(place: Place) -> None:
-    broken = chart(templates__a='{{ fail "cannot re-use a name that is still in use" }}')
+    broken = chart_archive(templates__a='{{ fail "cannot re-use a name that is still in use" }}')
     assert "cannot re-use" in place.refused(place.install(archive=broken), 422, "/releases/upload")
 
 
 def test_what_the_cluster_refuses_is_400(place: Place) -> None:
-    odd = chart(templates__a="apiVersion: odd.example/v1\nkind: Odd\nmetadata: {name: a}\n")
+    odd = chart_archive(templates__a="apiVersion: odd.example/v1\nkind: Odd\nmetadata: {name: a}\n")
     assert "Odd" in place.refused(place.install(archive=odd), 400, "/releases/upload")
 
 
@@ -244,7 +258,7 @@ def test_tests_that_pass_fail_or_are_none(place: Place) -> None:
     place.install()
     with place.cluster.attended(place.namespace):
         answer = place.ask("POST", "/releases/r/test", query="&timeoutSeconds=20")
-    assert (answer.status, compact(answer)) == (
+    assert (answer.status, parse_compact(answer)) == (
         200, [{"kind": "Pod", "name": "r-test", "status": "PASSED", "message": None}],
     )  # fmt: skip
     place.cluster.delete(place.namespace, "v1", "Pod", "r-test")
@@ -252,13 +266,13 @@ def test_tests_that_pass_fail_or_are_none(place: Place) -> None:
         (failed,) = place.ask("POST", "/releases/r/test").json
     assert failed["status"] == "FAILED"
     assert failed["message"]
-    place.install("s", chart(templates__map=MAP, values="colour: red\n"))
+    place.install("s", chart_archive(templates__map=MAP, values="colour: red\n"))
     assert place.ask("POST", "/releases/s/test").json == []
 
 
 def test_results_of_an_earlier_run_are_not_reported_for_a_test_that_did_not_run(place: Place) -> None:
     second = TEST.replace("-test", "-west").replace('hook": test', 'hook": test, "helm.sh/hook-weight": "1"')
-    place.install(archive=chart(templates__first=TEST, templates__second=second))
+    place.install(archive=chart_archive(templates__first=TEST, templates__second=second))
     with place.cluster.attended(place.namespace):
         both = place.ask("POST", "/releases/r/test", query="&timeoutSeconds=20").json
     assert [(one["name"], one["status"]) for one in both] == [("r-test", "PASSED"), ("r-west", "PASSED")]
@@ -327,21 +341,23 @@ def test_a_cluster_that_does_not_answer_is_502_after_wrong_input_is_400(
     cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = tmp_path_factory.mktemp("dead")
-    svc = {**FULL, "kube": {"kubeconfig": str(cluster.dead_config())}, "helm": {"binary": helm("helm")}}
+    svc = {**FULL, "kube": {"kubeconfig": str(cluster.dead_config())}, "helm": {"binary": helm_path("helm")}}
     with running_server(folder, svc=svc) as server:
-        wrong = upload(server, f"{API}/releases/upload", KEY, chart=tint(), request={"releaseName": "A"})
-        problem(wrong, 400, f"{API}/releases/upload", dated=True)
-        right = upload(server, f"{API}/releases/upload", KEY, chart=tint(), request={"releaseName": "r"})
-        result = problem(right, 502, f"{API}/releases/upload", dated=True)["detail"]
+        wrong = post_chart(server, f"{API}/releases/upload", KEY, chart=sample_chart(), request={"releaseName": "A"})
+        check_problem(wrong, 400, f"{API}/releases/upload", has_timestamp=True)
+        right = post_chart(server, f"{API}/releases/upload", KEY, chart=sample_chart(), request={"releaseName": "r"})
+        result = check_problem(right, 502, f"{API}/releases/upload", has_timestamp=True)["detail"]
         assert "127.0.0.1" not in result
-        problem(send_json(server, "DELETE", f"{API}/releases/r"), 502, f"{API}/releases/r", dated=True)
+        check_problem(send_json(server, "DELETE", f"{API}/releases/r"), 502, f"{API}/releases/r", has_timestamp=True)
 
 
 # Lint, of a chart that a repository has
 
-GOOD = chart(name="good", templates__map=MAP, values="colour: red\n")
-FAULTY = chart(name="faulty", templates__a="a: [", values="a: 1\n")
-ODD = chart(name="odd", templates__a="apiVersion: v1\nkind: ConfigMap\nmetadata: {name: A_B}\n", values="a: 1\n")
+GOOD = chart_archive(name="good", templates__map=MAP, values="colour: red\n")
+FAULTY = chart_archive(name="faulty", templates__a="a: [", values="a: 1\n")
+ODD = chart_archive(
+    name="odd", templates__a="apiVersion: v1\nkind: ConfigMap\nmetadata: {name: A_B}\n", values="a: 1\n"
+)
 
 
 @pytest.mark.parametrize(
@@ -366,7 +382,7 @@ def test_lint_reports_what_is_wrong(
     assert send_json(runner_of.server, "POST", f"{API}/repos", added).status == 201
     answer = runner_of.server.post(f"{API}/charts/lint", json.dumps({"chartRef": f"{name}/{name}", **fields}).encode())
     assert answer.status == 200, answer
-    result = compact(answer)
+    result = parse_compact(answer)
     assert set(result) == {"chartRef", "ok", "errors", "warnings", "infos"}
     assert result["infos"] == ["Chart.yaml: icon is recommended"]
     assert (result["chartRef"], result["ok"]) == (f"{name}/{name}", ok)
@@ -423,8 +439,8 @@ def test_lint_of_a_chart_at_fault_has_the_findings_of_helm(runner_of: Place, tmp
         (tmp_path / "demo" / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "demo" / path).write_text(text)
     for options, request in LINT_OPTIONS:
-        archive = packed({f"demo/{path}": text for path, text in files.items()})
-        answer = upload(runner_of.server, f"{API}/charts/lint/upload", chart=archive, request=request)
+        archive = tar_archive({f"demo/{path}": text for path, text in files.items()})
+        answer = post_chart(runner_of.server, f"{API}/charts/lint/upload", chart=archive, request=request)
         assert answer.status == 200, answer
         done = subprocess.run(
             [runner_of.helm, "lint", *options, str(tmp_path / "demo")], capture_output=True, text=True
@@ -437,13 +453,13 @@ def test_lint_of_a_chart_at_fault_has_the_findings_of_helm(runner_of: Place, tmp
 
 
 def test_lint_of_a_reference_has_the_findings_of_helm(runner_of: Place) -> None:
-    archive = packed({f"demo/{path}": text for path, text in BROKEN["no name"].items()})
+    archive = tar_archive({f"demo/{path}": text for path, text in BROKEN["no name"].items()})
     runner_of.repository.serve(("demo", "1.0.0", archive), folder="/broken")
     added = {"name": "broken", "url": f"{runner_of.repository.url}/broken"}
     assert send_json(runner_of.server, "POST", f"{API}/repos", added).status == 201
     by_reference = runner_of.server.post(f"{API}/charts/lint", b'{"chartRef":"broken/demo"}')
     assert by_reference.status == 200, by_reference
-    assert by_reference.json == upload(runner_of.server, f"{API}/charts/lint/upload", chart=archive).json | {
+    assert by_reference.json == post_chart(runner_of.server, f"{API}/charts/lint/upload", chart=archive).json | {
         "chartRef": "broken/demo"
     }
 
@@ -471,8 +487,8 @@ def findings_of(report: str) -> dict[str, list[str]]:
 @pytest.mark.parametrize("version", ["1", "--help", "1.31 ", "v1.31.x", "1,2", ""])
 def test_lint_for_no_version_of_kubernetes_is_400(runner_of: Place, version: str) -> None:
     path = f"{API}/charts/lint/upload"
-    answer = upload(runner_of.server, path, chart=GOOD, request={"kubeVersion": version or "x"})
-    assert problem(answer, 400, path, dated=True)["detail"].startswith("kubeVersion")
+    answer = post_chart(runner_of.server, path, chart=GOOD, request={"kubeVersion": version or "x"})
+    assert check_problem(answer, 400, path, has_timestamp=True)["detail"].startswith("kubeVersion")
 
 
 def test_a_template_is_rendered_for_a_version_and_apis_of_a_cluster(runner_of: Place) -> None:
@@ -481,23 +497,23 @@ has: {{ .Capabilities.APIVersions.Has "example.com/v1" }} {{ .Capabilities.APIVe
 """
     path = f"{API}/charts/template/upload"
     fields = {"kubeVersion": "1.31", "apiVersions": ["example.com/v1", "b.example/v1beta1/Kind"]}
-    answer = upload(runner_of.server, path, chart=chart(templates__a=text), request=fields)
+    answer = post_chart(runner_of.server, path, chart=chart_archive(templates__a=text), request=fields)
     assert answer.text.endswith("version: v1.31\nhas: true true\n"), answer
     for wrong in ({"apiVersions": ["a,b"]}, {"apiVersions": ["v1"] * 201}, {"apiVersions": ["--help"]}):
-        problem(upload(runner_of.server, path, chart=GOOD, request=wrong), 400, path, dated=True)
+        check_problem(post_chart(runner_of.server, path, chart=GOOD, request=wrong), 400, path, has_timestamp=True)
 
 
 @pytest.mark.parametrize(
     ("path", "text"), [("values.schema.json", '{"$ref": "file:///etc/passwd"}'), ("a/../b", ""), ("values.yaml/a", "")]
 )
 def test_lint_of_a_chart_that_is_not_safe_is_400(runner_of: Place, path: str, text: str) -> None:
-    archive = packed({"demo/values.yaml": "a: [", f"demo/{path}": text})
+    archive = tar_archive({"demo/values.yaml": "a: [", f"demo/{path}": text})
     name = f"unsafe{len(path)}"
     runner_of.repository.serve(("demo", "1.0.0", archive), folder=f"/{name}")
     added = {"name": name, "url": f"{runner_of.repository.url}/{name}"}
     assert send_json(runner_of.server, "POST", f"{API}/repos", added).status == 201
     answer = runner_of.server.post(f"{API}/charts/lint", json.dumps({"chartRef": f"{name}/demo"}).encode())
-    problem(answer, 400, f"{API}/charts/lint", dated=True)
+    check_problem(answer, 400, f"{API}/charts/lint", has_timestamp=True)
 
 
 def test_a_template_of_a_reference_is_rendered(runner_of: Place) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
-from stored import WHEN, packed, secret, stored
+from release_secrets import TIMESTAMP, encoded_release, made_release, release_secret
 
 from models.charts import releases, yaml_values
 from models.charts.releases import BadRelease, Revision, TooLarge
@@ -19,12 +19,15 @@ from models.charts.releases import BadRelease, Revision, TooLarge
 
 
 def test_a_secret_is_unpacked() -> None:
-    release = stored("web", "shop", 3)
-    assert releases.unpacked(secret(release)) == release
+    release = made_release("web", "shop", 3)
+    assert releases.unpacked(release_secret(release)) == release
 
 
 def test_what_an_old_helm_did_not_compress_is_read_too() -> None:
-    assert releases.unpacked({"data": {"release": packed(stored("a", "b"), is_zipped=False)}})["name"] == "a"
+    assert (
+        releases.unpacked({"data": {"release": encoded_release(made_release("a", "b"), is_zipped=False)}})["name"]
+        == "a"
+    )
 
 
 def twice(data: bytes) -> str:
@@ -85,7 +88,7 @@ def test_what_is_not_named_and_labelled_as_helm_does_is_no_revision(item: dict[s
 @pytest.mark.parametrize(
     ("text", "result"),
     [
-        (WHEN, WHEN),
+        (TIMESTAMP, TIMESTAMP),
         ("2026-11-21T12:47:45Z", "2026-11-21T12:47:45Z"),
         ("2026-11-21T12:47:45.100Z", "2026-11-21T12:47:45.1Z"),
         ("2026-11-21T01:00:00.5+02:00", "2026-11-20T23:00:00.5Z"),
@@ -107,12 +110,12 @@ def test_times_are_reported_in_utc_with_all_their_digits(text: object, result: s
 
 
 def test_a_release_is_reported_whole() -> None:
-    release = stored("web", "shop", 3, manifest="kind: X\n")
+    release = made_release("web", "shop", 3, manifest="kind: X\n")
     release["info"] |= {"notes": "read me", "deleted": "2026-11-21T13:00:00+01:00", "status": "uninstalled"}
     result = releases.release(release)
     assert (result.name, result.namespace, result.version, result.manifest) == ("web", "shop", 3, "kind: X\n")
     info = result.info
-    assert (info.first_deployed, info.last_deployed, info.deleted) == (WHEN, WHEN, "2026-11-21T12:00:00Z")
+    assert (info.first_deployed, info.last_deployed, info.deleted) == (TIMESTAMP, TIMESTAMP, "2026-11-21T12:00:00Z")
     assert (info.description, info.status, info.notes) == ("revision 3", "uninstalled", "read me")
 
 
@@ -131,9 +134,9 @@ def test_what_is_not_there_is_reported_as_nothing() -> None:
 
 
 def test_a_row_names_chart_and_version() -> None:
-    row = releases.list_row(stored("web", "shop", 3))
-    assert (row.chart, row.app_version, row.revision, row.updated) == ("made-1.2.3", "9", 3, WHEN)
-    assert releases.history_row(stored("web", "shop", 3)).description == "revision 3"
+    row = releases.list_row(made_release("web", "shop", 3))
+    assert (row.chart, row.app_version, row.revision, row.updated) == ("made-1.2.3", "9", 3, TIMESTAMP)
+    assert releases.history_row(made_release("web", "shop", 3)).description == "revision 3"
 
 
 def hook(name: str, *events: str, phase: str | None = None, **parts: Any) -> dict[str, Any]:
@@ -191,7 +194,7 @@ def test_what_a_test_came_to_before_is_not_what_it_came_to_now() -> None:
     ],
 )
 def test_what_was_given_lies_over_the_charts_own(given: Any, own: Any, all_of_them: Any) -> None:
-    release = stored("a", "b", config=given)
+    release = made_release("a", "b", config=given)
     release["chart"]["values"] = own
     before = json.dumps(release)
     assert releases.all_values(release) == all_of_them

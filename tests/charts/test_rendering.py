@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 import yaml
-from charting import HELMS, TEST, chart, helm, packed, temporary, tint, upload
-from conftest import Serve, Server, alive, marks, wait_for
-from talk import body, problem, running_server
+from conftest import Serve, Server, is_alive, tags_by_pid, wait_for
+from http_checks import check_problem, json_body, running_server
+from small_charts import HELMS, TEST, chart_archive, helm_path, post_chart, sample_chart, tar_archive, temporary_files
 
 TEMPLATE, LINT, CREATE = "/api/v1/charts/template/upload", "/api/v1/charts/lint", "/api/v1/charts/create"
 _MIB = 1024**2
@@ -32,17 +32,17 @@ TALKATIVE = 'a: {{ "x" | repeat 300000 }}'
 def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp(request.param)
     svc = {
-        "helm": {"binary": helm(request.param), "template-timeout": "5s", "max-output": "200K"},
+        "helm": {"binary": helm_path(request.param), "template-timeout": "5s", "max-output": "200K"},
         "rest": {"temp-dir": str(folder / "temp")},
         "kube": {"kubeconfig": str(folder / "none")},
     }
     with running_server(folder, svc=svc) as running:
         yield running
-        wait_for(lambda: not temporary(folder / "temp"), 5, "what requests have left to be gone")
+        wait_for(lambda: not temporary_files(folder / "temp"), 5, "what requests have left to be gone")
 
 
 def rendered(server: Server, archive: bytes, **request: Any) -> list[dict[str, Any]]:
-    answer = upload(server, TEMPLATE, chart=archive, request=request)
+    answer = post_chart(server, TEMPLATE, chart=archive, request=request)
     assert answer.status == 200, answer
     return [document for document in yaml.safe_load_all(answer.text) if document]
 
@@ -52,54 +52,56 @@ def names(documents: list[dict[str, Any]]) -> list[str]:
 
 
 def refused(server: Server, status: int, archive: bytes, **request: Any) -> str:
-    result = problem(upload(server, TEMPLATE, chart=archive, request=request), status, TEMPLATE, dated=True)["detail"]
+    result = check_problem(
+        post_chart(server, TEMPLATE, chart=archive, request=request), status, TEMPLATE, has_timestamp=True
+    )["detail"]
     assert "/temp/" not in result
     return str(result)
 
 
 def test_a_chart_is_rendered_with_its_own_values(server: Server) -> None:
-    documents = rendered(server, tint())
+    documents = rendered(server, sample_chart())
     assert names(documents) == ["ConfigMap release-name-map", "Pod release-name-test"]
     assert documents[0]["data"] == {"colour": "red"}
 
 
 def test_values_are_those_that_were_sent(server: Server) -> None:
     sent = {"colour": 'blue" \n{{ x }} é 10: null'}
-    assert rendered(server, tint(), values=sent, releaseName="r.1", namespace="n")[0]["data"] == sent
+    assert rendered(server, sample_chart(), values=sent, releaseName="r.1", namespace="n")[0]["data"] == sent
 
 
 def test_values_reach_the_chart_whatever_their_characters(server: Server) -> None:
     """Among them what YAML refuses, and what it takes for the end of a line."""
     odd = {"a": "\x7f\x80\x85\xa0\u2028\u2029\ufeff\uffff", "k\x7f\u2028.,{}": "\\u2028 😀 \t\n\r \\"}
-    archive = chart(templates__a="a: {{ .Values.odd | toJson | b64enc }}")
-    answer = upload(server, TEMPLATE, chart=archive, request={"values": {"odd": odd}})
+    archive = chart_archive(templates__a="a: {{ .Values.odd | toJson | b64enc }}")
+    answer = post_chart(server, TEMPLATE, chart=archive, request={"values": {"odd": odd}})
     assert answer.status == 200, answer
     assert json.loads(base64.b64decode(answer.text.rpartition("a: ")[2])) == odd
 
 
 def test_the_text_is_plain_or_yaml_as_requested(server: Server) -> None:
-    plain = upload(server, TEMPLATE, chart=tint())
+    plain = post_chart(server, TEMPLATE, chart=sample_chart())
     assert plain.headers["Content-Type"] == "text/plain; charset=utf-8"
-    requested = upload(server, TEMPLATE, {"Accept": "application/yaml"}, chart=tint())
+    requested = post_chart(server, TEMPLATE, {"Accept": "application/yaml"}, chart=sample_chart())
     assert requested.headers["Content-Type"] == "application/yaml"
     assert requested.body == plain.body
     assert requested.headers["Vary"] == plain.headers["Vary"] == "Accept, Accept-Encoding"
 
 
 def test_only_what_is_wanted(server: Server) -> None:
-    assert names(rendered(server, tint(), showOnly=["templates/map.yaml"])) == ["ConfigMap release-name-map"]
-    assert names(rendered(server, tint(), skipTests=True)) == ["ConfigMap release-name-map"]
-    upgraded = chart(templates__a="a: {{ .Release.IsUpgrade }}")
+    assert names(rendered(server, sample_chart(), showOnly=["templates/map.yaml"])) == ["ConfigMap release-name-map"]
+    assert names(rendered(server, sample_chart(), skipTests=True)) == ["ConfigMap release-name-map"]
+    upgraded = chart_archive(templates__a="a: {{ .Release.IsUpgrade }}")
     assert rendered(server, upgraded, isUpgrade=True) == [{"a": True}]
     crd = {"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": {"name": "x"}}
-    with_crd = tint(crds__x=json.dumps(crd))
+    with_crd = sample_chart(crds__x=json.dumps(crd))
     assert len(rendered(server, with_crd)) == 2
     assert len(rendered(server, with_crd, includeCrds=True)) == 3
 
 
 @pytest.mark.parametrize("file", ["templates/none.yaml", "/etc/passwd", "../x", "--debug"])
 def test_only_templates_of_the_chart_are_shown(server: Server, file: str) -> None:
-    refused(server, 400, tint(), showOnly=[file])
+    refused(server, 400, sample_chart(), showOnly=[file])
 
 
 @pytest.mark.parametrize(
@@ -114,33 +116,39 @@ def test_only_templates_of_the_chart_are_shown(server: Server, file: str) -> Non
     ],
 )
 def test_what_cannot_be_rendered_is_422(server: Server, template: str, words: str) -> None:
-    assert words in refused(server, 422, chart(templates__a=template))
+    assert words in refused(server, 422, chart_archive(templates__a=template))
 
 
 def test_values_against_the_schema_are_422(server: Server) -> None:
     schema = json.dumps({"type": "object", "properties": {"port": {"type": "integer"}}})
-    strict = packed({
+    strict = tar_archive({
         "tint/Chart.yaml": "apiVersion: v2\nname: tint\nversion: 0.1.0\n", "tint/values.schema.json": schema,
     })  # fmt: skip
     assert "integer" in refused(server, 422, strict, values={"port": "x"})
 
 
 def test_a_template_that_takes_for_ever_is_422_and_leaves_nothing_behind(server: Server) -> None:
-    assert "svc.helm.template-timeout" in refused(server, 422, chart(templates__a=FOREVER))
-    assert not [mark for mark in marks().values() if mark.startswith("\x01")]
+    assert "svc.helm.template-timeout" in refused(server, 422, chart_archive(templates__a=FOREVER))
+    assert not [mark for mark in tags_by_pid().values() if mark.startswith("\x01")]
 
 
 def test_a_template_that_eats_memory_is_422(server: Server) -> None:
-    assert "svc.helm.max-memory" in refused(server, 422, chart(templates__a=GREEDY))
+    assert "svc.helm.max-memory" in refused(server, 422, chart_archive(templates__a=GREEDY))
 
 
 def test_a_template_that_writes_too_much_is_422(server: Server) -> None:
-    assert "svc.helm.max-output" in refused(server, 422, chart(templates__a=TALKATIVE))
+    assert "svc.helm.max-output" in refused(server, 422, chart_archive(templates__a=TALKATIVE))
 
 
 @pytest.mark.parametrize(
     "archive",
-    [b"", b"no archive", packed({"a/values.yaml": ""}), packed({"../a/Chart.yaml": "name: a"}), tint()[:200]],
+    [
+        b"",
+        b"no archive",
+        tar_archive({"a/values.yaml": ""}),
+        tar_archive({"../a/Chart.yaml": "name: a"}),
+        sample_chart()[:200],
+    ],
     ids=["nothing", "text", "no Chart.yaml", "beside", "cut off"],
 )
 def test_what_is_no_chart_is_400(server: Server, archive: bytes) -> None:
@@ -148,7 +156,7 @@ def test_what_is_no_chart_is_400(server: Server, archive: bytes) -> None:
 
 
 def test_a_chart_that_lacks_a_dependency_is_400(server: Server) -> None:
-    lacking = chart(metadata="dependencies: [{name: b, version: 1.0.0, repository: 'https://e.example'}]\n")
+    lacking = chart_archive(metadata="dependencies: [{name: b, version: 1.0.0, repository: 'https://e.example'}]\n")
     assert "b" in refused(server, 400, lacking)
 
 
@@ -161,21 +169,21 @@ def test_a_chart_that_lacks_a_dependency_is_400(server: Server) -> None:
     ],
 )  # fmt: skip
 def test_wrong_fields_are_named(server: Server, fields: dict[str, Any], words: str) -> None:
-    assert words in refused(server, 400, tint(), **fields)
+    assert words in refused(server, 400, sample_chart(), **fields)
 
 
 # What comes as multipart
 
 
 def test_the_request_may_be_absent_bear_a_file_name_and_any_type(server: Server) -> None:
-    assert upload(server, TEMPLATE, chart=tint()).status == 200
-    answer = upload(server, TEMPLATE, chart=tint(), request=b'{"values": {"colour": "green"}}')
+    assert post_chart(server, TEMPLATE, chart=sample_chart()).status == 200
+    answer = post_chart(server, TEMPLATE, chart=sample_chart(), request=b'{"values": {"colour": "green"}}')
     assert "green" in answer.text
 
 
 def test_a_missing_chart_is_reported(server: Server) -> None:
-    answer = upload(server, TEMPLATE, request={})
-    assert problem(answer, 400, TEMPLATE, dated=True)["detail"] == "chart is required"
+    answer = post_chart(server, TEMPLATE, request={})
+    assert check_problem(answer, 400, TEMPLATE, has_timestamp=True)["detail"] == "chart is required"
 
 
 @pytest.mark.parametrize(
@@ -190,11 +198,11 @@ def test_a_missing_chart_is_reported(server: Server) -> None:
 )  # fmt: skip
 def test_what_is_no_multipart_is_reported(server: Server, kind: str | None, content: bytes, status: int) -> None:
     headers = {"Content-Type": kind} if kind else {}
-    problem(server.ask("POST", TEMPLATE, content, headers), status, TEMPLATE, dated=True)
+    check_problem(server.ask("POST", TEMPLATE, content, headers), status, TEMPLATE, has_timestamp=True)
 
 
 def test_multipart_where_json_is_required_is_415(server: Server) -> None:
-    problem(upload(server, LINT, chart=tint()), 415, LINT, dated=True)
+    check_problem(post_chart(server, LINT, chart=sample_chart()), 415, LINT, has_timestamp=True)
 
 
 def test_an_upload_beyond_its_limit_is_413(server: Server) -> None:
@@ -218,14 +226,16 @@ def test_a_client_that_leaves_in_the_middle_of_an_upload_leaves_nothing(server: 
     connection.putheader("Content-Length", "1000000")
     connection.endheaders()
     connection.send(b'--x\r\nContent-Disposition: form-data; name="chart"\r\n\r\n' + b"x" * 5000)
-    wait_for(lambda: temporary(temp))
+    wait_for(lambda: temporary_files(temp))
     connection.close()
-    wait_for(lambda: not temporary(temp))
+    wait_for(lambda: not temporary_files(temp))
 
 
 def helms(server: Server) -> list[int]:
     return [
-        pid for pid, mark in marks().items() if mark.endswith(":\x01helm") and alive(pid) and _belongs_to(pid, server)
+        pid
+        for pid, mark in tags_by_pid().items()
+        if mark.endswith(":\x01helm") and is_alive(pid) and _belongs_to(pid, server)
     ]
 
 
@@ -235,17 +245,19 @@ def _belongs_to(pid: int, server: Server) -> bool:
 
 
 def test_a_client_that_leaves_ends_its_helm(serve: Serve, tmp_path: Path) -> None:
-    from charting import multipart
+    from small_charts import multipart
 
     temp = tmp_path / "temp"
-    server = serve(svc={"helm": {"binary": helm("helm"), "template-timeout": "10m"}, "rest": {"temp-dir": str(temp)}})
-    content, headers = multipart(chart=chart(templates__a=FOREVER))
+    server = serve(
+        svc={"helm": {"binary": helm_path("helm"), "template-timeout": "10m"}, "rest": {"temp-dir": str(temp)}}
+    )
+    content, headers = multipart(chart=chart_archive(templates__a=FOREVER))
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
     connection.request("POST", TEMPLATE, content, headers)
     wait_for(lambda: helms(server))
     connection.close()
     wait_for(lambda: not helms(server))
-    wait_for(lambda: not temporary(temp))
+    wait_for(lambda: not temporary_files(temp))
 
 
 # Lint
@@ -253,7 +265,7 @@ def test_a_client_that_leaves_ends_its_helm(serve: Serve, tmp_path: Path) -> Non
 
 def test_lint_of_an_unknown_repository_is_404(server: Server) -> None:
     answer = server.post(LINT, b'{"chartRef":"nowhere/tint"}')
-    problem(answer, 404, LINT, dated=True)
+    check_problem(answer, 404, LINT, has_timestamp=True)
 
 
 @pytest.mark.parametrize(
@@ -261,13 +273,13 @@ def test_lint_of_an_unknown_repository_is_404(server: Server) -> None:
 )
 def test_a_reference_is_never_a_path_or_a_url(server: Server, ref: str) -> None:
     for path in (LINT, "/api/v1/charts/template"):
-        result = problem(server.post(path, json.dumps({"chartRef": ref}).encode()), 400, path, dated=True)
+        result = check_problem(server.post(path, json.dumps({"chartRef": ref}).encode()), 400, path, has_timestamp=True)
         assert "chartRef" in result["detail"]
 
 
 def test_a_version_in_two_places_must_be_the_same(server: Server) -> None:
     answer = server.post(LINT, b'{"chartRef":"a/b:1.2.3","version":"1.2.4"}')
-    problem(answer, 400, LINT, dated=True)
+    check_problem(answer, 400, LINT, has_timestamp=True)
 
 
 # Create
@@ -290,7 +302,9 @@ def test_a_new_chart_is_an_archive_that_can_be_rendered(server: Server) -> None:
 
 @pytest.mark.parametrize("name", ["../x", "a/b", ".hidden", "-x", "a b", "", None, "a" * 251, 'x"y'])
 def test_a_name_that_no_chart_can_have_is_400(server: Server, name: str | None) -> None:
-    result = problem(server.post(CREATE, json.dumps({"name": name}).encode()), 400, CREATE, dated=True)["detail"]
+    result = check_problem(server.post(CREATE, json.dumps({"name": name}).encode()), 400, CREATE, has_timestamp=True)[
+        "detail"
+    ]
     assert result == "name is required" if not name else result.startswith("name: ")
 
 
@@ -307,12 +321,12 @@ def test_json_needs_no_content_type(server: Server, kind: str | None) -> None:
     "content", [b"[]", b"nothing", b'{"name":1}', b'{"name":"a\\u0000"}', b'{"name":"\\ud800"}', b"\xff", b'{"a":NaN}']
 )
 def test_a_body_that_is_none_is_400(server: Server, content: bytes) -> None:
-    problem(server.post(CREATE, content), 400, CREATE, dated=True)
+    check_problem(server.post(CREATE, content), 400, CREATE, has_timestamp=True)
 
 
 def test_json_beyond_a_mebibyte_is_413(server: Server) -> None:
     content = b'{"name":"x"' + b" " * 1024**2 + b"}"
-    problem(server.post(CREATE, content), 413, CREATE, dated=True)
+    check_problem(server.post(CREATE, content), 413, CREATE, has_timestamp=True)
     assert server.post(CREATE, b'{"name":"x"' + b" " * (1024**2 - 100) + b"}").status == 200
 
 
@@ -322,27 +336,29 @@ def test_json_beyond_a_mebibyte_is_413(server: Server) -> None:
 def test_without_helm_wrong_input_is_400_and_right_input_503(serve: Serve, tmp_path: Path) -> None:
     server = serve(svc={"helm": {"binary": str(tmp_path / "none")}})
     assert server.get("/readyz").json["charts"]["helm"] is False
-    problem(server.post(CREATE, b'{"name":"../x"}'), 400, CREATE, dated=True)
-    result = problem(server.post(CREATE, b'{"name":"x"}'), 503, CREATE, dated=True)
+    check_problem(server.post(CREATE, b'{"name":"../x"}'), 400, CREATE, has_timestamp=True)
+    result = check_problem(server.post(CREATE, b'{"name":"x"}'), 503, CREATE, has_timestamp=True)
     assert "svc.helm.binary" in result["detail"]
-    problem(upload(server, TEMPLATE, chart=tint()), 503, TEMPLATE, dated=True)
-    assert body(server.get("/api/v1/repos")) == []
+    check_problem(post_chart(server, TEMPLATE, chart=sample_chart()), 503, TEMPLATE, has_timestamp=True)
+    assert json_body(server.get("/api/v1/repos")) == []
 
 
 def test_what_a_killed_server_leaves_is_gone_after_the_next_start(serve: Serve, tmp_path: Path) -> None:
-    from charting import multipart
+    from small_charts import multipart
 
     temp = tmp_path / "temp"
-    server = serve(svc={"helm": {"binary": helm("helm"), "template-timeout": "10m"}, "rest": {"temp-dir": str(temp)}})
-    content, headers = multipart(chart=chart(templates__a=FOREVER, templates__test=TEST))
+    server = serve(
+        svc={"helm": {"binary": helm_path("helm"), "template-timeout": "10m"}, "rest": {"temp-dir": str(temp)}}
+    )
+    content, headers = multipart(chart=chart_archive(templates__a=FOREVER, templates__test=TEST))
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
     connection.request("POST", TEMPLATE, content, headers)
     (left,) = wait_for(lambda: helms(server))
     server.kill()
-    assert alive(left)
-    assert temporary(temp)
+    assert is_alive(left)
+    assert temporary_files(temp)
     server.start()
-    wait_for(lambda: not alive(left))
-    wait_for(lambda: not temporary(temp))
+    wait_for(lambda: not is_alive(left))
+    wait_for(lambda: not temporary_files(temp))
     connection.close()
     os.kill(server.pid, signal.SIGTERM)

@@ -16,50 +16,50 @@ from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
-import places
+import chart_servers
 import pytest
 import trustme
 import yaml
+from chart_servers import FULL, KEY, Reply, WebServer, index_entry, index_file, post_json
 from conftest import Answer, Serve, Server, free_port
-from places import FULL, KEY, Reply, Web, entry, index, post
-from talk import problem, running_server
+from http_checks import check_problem, running_server
 
 
 @pytest.fixture(scope="module")
-def web() -> Iterator[Web]:
-    with places.web() as one:
+def web() -> Iterator[WebServer]:
+    with chart_servers.web_server() as one:
         yield one
 
 
 @pytest.fixture(scope="module")
-def second() -> Iterator[Web]:
-    with places.web() as one:
+def second() -> Iterator[WebServer]:
+    with chart_servers.web_server() as one:
         yield one
 
 
 @pytest.fixture(scope="module")
-def inside() -> Iterator[Web]:
+def inside() -> Iterator[WebServer]:
     """A server on this machine that nobody has allowed."""
-    with places.web() as one:
+    with chart_servers.web_server() as one:
         yield one
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory, web: Web, second: Web) -> Iterator[Server]:
-    security = FULL | {"allowed-hosts": [web.place, second.place]}
+def server(tmp_path_factory: pytest.TempPathFactory, web: WebServer, second: WebServer) -> Iterator[Server]:
+    security = FULL | {"allowed-hosts": [web.host_port, second.host_port]}
     fetch = {"timeout": "3s", "max-index": "1M", "max-archive": "1M"}
     with running_server(tmp_path_factory.mktemp("server"), svc={"security": security, "fetch": fetch}) as one:
         yield one
 
 
 @pytest.fixture
-def repository(server: Server, web: Web, request: pytest.FixtureRequest) -> str:
+def repository(server: Server, web: WebServer, request: pytest.FixtureRequest) -> str:
     """The folder at the web server, and the name, of a repository of this test alone."""
     return f"r{abs(hash(request.node.nodeid)) % 10**9}"
 
 
 def add(server: Server, name: str, url: str, **facts: Any) -> Answer:
-    return post(server, "/repos", {"name": name, "url": url, **facts})
+    return post_json(server, "/repos", {"name": name, "url": url, **facts})
 
 
 def remove(server: Server, name: str) -> Answer:
@@ -70,18 +70,20 @@ def urls_of(server: Server) -> dict[str, str]:
     return {one["name"]: one["url"] for one in server.get("/api/v1/repos").json}
 
 
-def test_a_repository_is_added_listed_and_removed(server: Server, web: Web, repository: str) -> None:
-    web.serve(("demo", "0.1.0", places.chart()), folder=f"/{repository}")
+def test_a_repository_is_added_listed_and_removed(server: Server, web: WebServer, repository: str) -> None:
+    web.serve(("demo", "0.1.0", chart_servers.chart_archive()), folder=f"/{repository}")
     answer = add(server, repository, f"{web.url}/{repository}")
     assert (answer.status, answer.body) == (201, b"")
     assert {"name": repository, "url": f"{web.url}/{repository}"} in server.get("/api/v1/repos").json
     answer = remove(server, repository)
     assert (answer.status, answer.body) == (204, b"")
     assert repository not in urls_of(server)
-    problem(remove(server, repository), 404, f"/api/v1/repos/{repository}", dated=True)
+    check_problem(remove(server, repository), 404, f"/api/v1/repos/{repository}", has_timestamp=True)
 
 
-def test_adding_the_same_again_is_fine_and_another_url_a_conflict(server: Server, web: Web, repository: str) -> None:
+def test_adding_the_same_again_is_fine_and_another_url_a_conflict(
+    server: Server, web: WebServer, repository: str
+) -> None:
     web.serve(folder=f"/{repository}")
     web.serve(folder=f"/{repository}/other")
     url = f"{web.url}/{repository}"
@@ -94,7 +96,7 @@ def test_adding_the_same_again_is_fine_and_another_url_a_conflict(server: Server
 
 
 def test_a_repository_is_replaced_by_force_though_its_url_is_the_same(
-    server: Server, web: Web, repository: str
+    server: Server, web: WebServer, repository: str
 ) -> None:
     web.serve(folder=f"/{repository}")
     url = f"{web.url}/{repository}"
@@ -103,7 +105,7 @@ def test_a_repository_is_replaced_by_force_though_its_url_is_the_same(
     assert "authorization" in web.seen[-1][2], "nothing was changed, and nothing asked"
     assert add(server, repository, url, forceUpdate=True).status == 201
     assert "authorization" not in web.seen[-1][2]
-    assert post(server, f"/repos/{repository}/update").status == 200
+    assert post_json(server, f"/repos/{repository}/update").status == 200
     assert "authorization" not in web.seen[-1][2], "its login is forgotten"
 
 
@@ -124,7 +126,7 @@ def test_a_repository_is_replaced_by_force_though_its_url_is_the_same(
     ],
 )
 def test_what_cannot_be_added(server: Server, body: dict[str, Any], detail: str) -> None:
-    result = problem(post(server, "/repos", body), 400, "/api/v1/repos", dated=True)
+    result = check_problem(post_json(server, "/repos", body), 400, "/api/v1/repos", has_timestamp=True)
     assert detail in result["detail"]
 
 
@@ -132,7 +134,9 @@ def test_what_cannot_be_added(server: Server, body: dict[str, Any], detail: str)
     "host",
     ["127.0.0.1", "localhost", "[::ffff:127.0.0.1]", "0x7f.1", "2130706433", "127.0.0.1.", "me:secret@127.0.0.1"],
 )
-def test_a_repository_on_this_machine_is_refused_and_nothing_is_stored(server: Server, inside: Web, host: str) -> None:
+def test_a_repository_on_this_machine_is_refused_and_nothing_is_stored(
+    server: Server, inside: WebServer, host: str
+) -> None:
     inside.serve()
     answer = add(server, "inner", f"http://{host}:{inside.port}")
     assert answer.status == 400
@@ -142,7 +146,7 @@ def test_a_repository_on_this_machine_is_refused_and_nothing_is_stored(server: S
     assert inside.seen == []
 
 
-def test_a_redirect_does_not_lead_inside(server: Server, web: Web, inside: Web, repository: str) -> None:
+def test_a_redirect_does_not_lead_inside(server: Server, web: WebServer, inside: WebServer, repository: str) -> None:
     inside.serve()
     web.pages[f"/{repository}/index.yaml"] = (302, {"Location": f"{inside.url}/index.yaml"}, b"")
     assert add(server, repository, f"{web.url}/{repository}").status == 400
@@ -174,7 +178,7 @@ def test_a_redirect_does_not_lead_inside(server: Server, web: Web, inside: Web, 
     ids=range(17),
 )
 def test_an_index_that_is_none_is_refused_and_nothing_is_stored(
-    server: Server, web: Web, repository: str, body: bytes
+    server: Server, web: WebServer, repository: str, body: bytes
 ) -> None:
     web.pages[f"/{repository}/index.yaml"] = body
     answer = add(server, repository, f"{web.url}/{repository}")
@@ -182,18 +186,18 @@ def test_an_index_that_is_none_is_refused_and_nothing_is_stored(
     assert repository not in urls_of(server)
 
 
-def test_a_bad_index_does_not_replace_a_good_one(server: Server, web: Web, repository: str) -> None:
-    web.serve(("demo", "0.1.0", places.chart()), folder=f"/{repository}")
+def test_a_bad_index_does_not_replace_a_good_one(server: Server, web: WebServer, repository: str) -> None:
+    web.serve(("demo", "0.1.0", chart_servers.chart_archive()), folder=f"/{repository}")
     add(server, repository, f"{web.url}/{repository}")
     before = server.get(f"/api/v1/repos/{repository}/charts").body
-    good = index(entry("new", "0.1.0"))
+    good = index_file(index_entry("new", "0.1.0"))
     for body in (
         b"<html>",
         good[: len(good) // 2] + b"[",
         b"apiVersion: v1\nentries:\n  a:\n  - version: 1.0.0\n  b: 7",
     ):
         web.pages[f"/{repository}/index.yaml"] = body
-        assert post(server, f"/repos/{repository}/update").status == 400
+        assert post_json(server, f"/repos/{repository}/update").status == 400
         assert server.get(f"/api/v1/repos/{repository}/charts").body == before
 
 
@@ -201,7 +205,7 @@ def test_a_bad_index_does_not_replace_a_good_one(server: Server, web: Web, repos
     ("status", "expected"), [(404, 400), (410, 400), (401, 502), (403, 502), (500, 502), (503, 502), (204, 400)]
 )
 def test_unexpected_responses_of_a_repository(
-    server: Server, web: Web, repository: str, status: int, expected: int
+    server: Server, web: WebServer, repository: str, status: int, expected: int
 ) -> None:
     web.pages[f"/{repository}/index.yaml"] = (status, {}, b"")
     assert add(server, repository, f"{web.url}/{repository}").status == expected
@@ -214,7 +218,7 @@ def test_what_cannot_be_reached_is_an_upstream_failure(serve: Serve) -> None:
     assert server.get("/api/v1/repos").json == []
 
 
-def test_a_server_that_never_ends_its_answer_is_given_up(server: Server, web: Web, repository: str) -> None:
+def test_a_server_that_never_ends_its_answer_is_given_up(server: Server, web: WebServer, repository: str) -> None:
     stop = threading.Event()
 
     def slow(handler: BaseHTTPRequestHandler) -> Reply:
@@ -232,10 +236,12 @@ def test_a_server_that_never_ends_its_answer_is_given_up(server: Server, web: We
 VERSIONS = ("0.9.0", "0.10.0", "1.0.0-rc.1", "0.2.0", "0.10.0-beta.2", "0.10.0-beta.10", "v0.3", "0.1.0+b")
 
 
-def test_the_chart_list_shows_the_newest_stable_and_the_versions_all(server: Server, web: Web, repository: str) -> None:
-    result = [entry("demo", one, description=f"it is {one}", appVersion="5") for one in VERSIONS]
-    web.pages[f"/{repository}/index.yaml"] = index(
-        *result, entry("Bare", "1.0.0"), entry("only-pre", "1.0.0-a"), entry("again", "2")
+def test_the_chart_list_shows_the_newest_stable_and_the_versions_all(
+    server: Server, web: WebServer, repository: str
+) -> None:
+    result = [index_entry("demo", one, description=f"it is {one}", appVersion="5") for one in VERSIONS]
+    web.pages[f"/{repository}/index.yaml"] = index_file(
+        *result, index_entry("Bare", "1.0.0"), index_entry("only-pre", "1.0.0-a"), index_entry("again", "2")
     )
     add(server, repository, f"{web.url}/{repository}")
     answer = server.get(f"/api/v1/repos/{repository}/charts")
@@ -254,13 +260,15 @@ def test_the_chart_list_shows_the_newest_stable_and_the_versions_all(server: Ser
     assert set(versions[0]) == {"name", "chartVersion", "appVersion", "description"}
 
 
-def test_what_is_no_version_or_stands_twice_is_left_out(server: Server, web: Web, repository: str) -> None:
+def test_what_is_no_version_or_stands_twice_is_left_out(server: Server, web: WebServer, repository: str) -> None:
     result = [
-        entry("demo", "1.0.0", description="first"),
-        entry("demo", "1.0.0", description="second"),
-        entry("demo", "latest"),
+        index_entry("demo", "1.0.0", description="first"),
+        index_entry("demo", "1.0.0", description="second"),
+        index_entry("demo", "latest"),
     ]
-    web.pages[f"/{repository}/index.yaml"] = index(*result, entry("../up", "1.0.0"), entry("a/b", "1.0.0"))
+    web.pages[f"/{repository}/index.yaml"] = index_file(
+        *result, index_entry("../up", "1.0.0"), index_entry("a/b", "1.0.0")
+    )
     add(server, repository, f"{web.url}/{repository}")
     assert [one["description"] for one in server.get(f"/api/v1/repos/{repository}/charts/demo/versions").json] == [
         "first"
@@ -271,14 +279,14 @@ def test_what_is_no_version_or_stands_twice_is_left_out(server: Server, web: Web
 @pytest.mark.parametrize(
     "path", ["/repos/nothing/charts", "/repos/nothing/charts/demo/versions", "/repos/{}/charts/nothing/versions"]
 )
-def test_what_is_missing_is_not_found(server: Server, web: Web, repository: str, path: str) -> None:
-    web.serve(("demo", "0.1.0", places.chart()), folder=f"/{repository}")
+def test_what_is_missing_is_not_found(server: Server, web: WebServer, repository: str, path: str) -> None:
+    web.serve(("demo", "0.1.0", chart_servers.chart_archive()), folder=f"/{repository}")
     add(server, repository, f"{web.url}/{repository}")
     path = f"/api/v1{path.format(repository)}"
-    problem(server.get(path), 404, path, dated=True)
+    check_problem(server.get(path), 404, path, has_timestamp=True)
 
 
-def test_an_index_may_be_json_compressed_or_full_of_anchors(server: Server, web: Web, repository: str) -> None:
+def test_an_index_may_be_json_compressed_or_full_of_anchors(server: Server, web: WebServer, repository: str) -> None:
     result = {
         "apiVersion": "v1",
         "entries": {
@@ -312,7 +320,7 @@ entries:
     ):
         web.pages[f"/{repository}/index.yaml"] = body
         assert add(server, repository, f"{web.url}/{repository}").status == 201
-        assert post(server, f"/repos/{repository}/update").status == 200
+        assert post_json(server, f"/repos/{repository}/update").status == 200
         found = server.get(f"/api/v1/repos/{repository}/charts/demo/versions").json
         assert {one["description"] for one in found} == {"\U0001f600 <ü>"}
         remove(server, repository)
@@ -321,8 +329,8 @@ entries:
 # Updates
 
 
-def test_an_update_checks_whether_anything_changed(server: Server, web: Web, repository: str) -> None:
-    state = {"tag": '"1"', "body": index(entry("demo", "0.1.0"))}
+def test_an_update_checks_whether_anything_changed(server: Server, web: WebServer, repository: str) -> None:
+    state = {"tag": '"1"', "body": index_file(index_entry("demo", "0.1.0"))}
 
     def page(handler: BaseHTTPRequestHandler) -> Reply:
         headers = {"ETag": str(state["tag"]), "Last-Modified": "Sat, 21 Nov 2026 10:00:00 GMT"}
@@ -333,69 +341,71 @@ def test_an_update_checks_whether_anything_changed(server: Server, web: Web, rep
     web.pages[f"/{repository}/index.yaml"] = page
     add(server, repository, f"{web.url}/{repository}")
     web.seen.clear()
-    answer = post(server, f"/repos/{repository}/update")
+    answer = post_json(server, f"/repos/{repository}/update")
     assert (answer.status, answer.body) == (200, b"")
     assert web.seen[0][2]["if-none-match"] == '"1"'
     assert web.seen[0][2]["if-modified-since"] == "Sat, 21 Nov 2026 10:00:00 GMT"
     assert len(server.get(f"/api/v1/repos/{repository}/charts").json) == 1
-    state |= {"tag": '"2"', "body": index(entry("demo", "0.2.0"), entry("more", "0.1.0"))}
-    assert post(server, f"/repos/{repository}/update").status == 200
+    state |= {"tag": '"2"', "body": index_file(index_entry("demo", "0.2.0"), index_entry("more", "0.1.0"))}
+    assert post_json(server, f"/repos/{repository}/update").status == 200
     assert [one["chartVersion"] for one in server.get(f"/api/v1/repos/{repository}/charts").json] == ["0.2.0", "0.1.0"]
 
 
 def test_an_update_of_what_is_missing_is_not_found(server: Server) -> None:
-    assert post(server, "/repos/nothing/update").status == 404
+    assert post_json(server, "/repos/nothing/update").status == 404
 
 
 def test_all_are_updated_and_those_that_fail_are_named(serve: Serve, tmp_path: Path) -> None:
-    with places.web() as web:
-        server = serve(svc={"security": FULL | {"allowed-hosts": [web.place]}})
-        answer = post(server, "/repos/update-all")
+    with chart_servers.web_server() as web:
+        server = serve(svc={"security": FULL | {"allowed-hosts": [web.host_port]}})
+        answer = post_json(server, "/repos/update-all")
         assert (answer.status, answer.body, answer.headers.get_all("Warning")) == (200, b"", None)
         for name in ("good", "bad", "worse"):
             web.serve(folder=f"/{name}")
             assert add(server, name, f"{web.url}/{name}").status == 201
-        assert post(server, "/repos/update-all").headers.get_all("Warning") is None
+        assert post_json(server, "/repos/update-all").headers.get_all("Warning") is None
         web.pages["/bad/index.yaml"] = b"<html>"
         web.pages["/worse/index.yaml"] = (500, {}, b"")
-        answer = post(server, "/repos/update-all")
+        answer = post_json(server, "/repos/update-all")
         warnings = answer.headers.get_all("Warning") or []
         assert (answer.status, answer.body, len(warnings)) == (200, b"", 2)
         assert any("bad:" in line for line in warnings)
         assert any("worse:" in line and "500" in line for line in warnings)
         web.pages["/good/index.yaml"] = (500, {}, b"")
-        result = problem(post(server, "/repos/update-all"), 502, "/api/v1/repos/update-all", dated=True)
+        result = check_problem(
+            post_json(server, "/repos/update-all"), 502, "/api/v1/repos/update-all", has_timestamp=True
+        )
         assert all(f"{name}: " in result["detail"] for name in ("good", "bad", "worse"))
 
 
 # Logins
 
 
-def test_a_login_goes_to_the_repository_alone_and_is_never_shown(serve: Serve, inside: Web) -> None:
-    data = places.chart()
+def test_a_login_goes_to_the_repository_alone_and_is_never_shown(serve: Serve, inside: WebServer) -> None:
+    data = chart_servers.chart_archive()
     expected = "Basic " + base64.b64encode(b"me:s3cret").decode()
-    with places.web() as web, places.web() as cdn:
-        server = serve(svc={"security": FULL | {"allowed-hosts": [web.place, cdn.place]}})
+    with chart_servers.web_server() as web, chart_servers.web_server() as cdn:
+        server = serve(svc={"security": FULL | {"allowed-hosts": [web.host_port, cdn.host_port]}})
         web.serve(("demo", "0.1.0", data))
         cdn.pages["/far.tgz"] = data
-        web.pages["/index.yaml"] = index(
-            entry("demo", "0.1.0", data), entry("demo", "0.2.0", urls=[f"{cdn.url}/far.tgz"])
+        web.pages["/index.yaml"] = index_file(
+            index_entry("demo", "0.1.0", data), index_entry("demo", "0.2.0", urls=[f"{cdn.url}/far.tgz"])
         )
         assert add(server, "own", web.url, username="me", password="s3cret").status == 201
-        assert add(server, "url", f"http://me:s3cret@{web.place}/").status == 201
+        assert add(server, "url", f"http://me:s3cret@{web.host_port}/").status == 201
         assert {headers.get("authorization") for _, _, headers in web.seen} == {expected}
-        assert post(server, "/repos/pull", {"chart": "own/demo:0.1.0"}).status == 200
+        assert post_json(server, "/repos/pull", {"chart": "own/demo:0.1.0"}).status == 200
         assert web.seen[-1][2]["authorization"] == expected
-        post(server, "/repos/pull", {"chart": "own/demo:0.2.0"})
+        post_json(server, "/repos/pull", {"chart": "own/demo:0.2.0"})
         assert "authorization" not in cdn.seen[-1][2]
         assert add(server, "passing", web.url, username="me", password="s3cret", passCredentials=True).status == 201
-        post(server, "/repos/pull", {"chart": "passing/demo:0.2.0"})
+        post_json(server, "/repos/pull", {"chart": "passing/demo:0.2.0"})
         assert cdn.seen[-1][2]["authorization"] == expected
         assert urls_of(server)["url"] == f"{web.url}/"
         assert "s3cret" not in server.get("/api/v1/repos").text
         assert "s3cret" not in server.log.read_text()
         web.pages["/index.yaml"] = (401, {}, b"")
-        answer = post(server, "/repos/url/update")
+        answer = post_json(server, "/repos/url/update")
         assert (answer.status, "s3cret" in answer.text) == (502, False)
         assert stat.S_IMODE((server.data / "charts.db").stat().st_mode) == 0o600
 
@@ -404,23 +414,23 @@ def test_a_login_goes_to_the_repository_alone_and_is_never_shown(serve: Serve, i
 
 
 def test_what_an_index_names_is_fetched_wherever_it_lies(
-    server: Server, web: Web, second: Web, repository: str
+    server: Server, web: WebServer, second: WebServer, repository: str
 ) -> None:
-    data = {one: places.chart("demo", one) for one in ("0.1.0", "0.2.0", "0.3.0", "0.4.0")}
+    data = {one: chart_servers.chart_archive("demo", one) for one in ("0.1.0", "0.2.0", "0.3.0", "0.4.0")}
     web.pages |= {
-        f"/{repository}/index.yaml": index(
-            entry("demo", "0.1.0", data["0.1.0"]),
-            entry("demo", "0.2.0", data["0.2.0"], urls=["sub/folder/x.tgz?a=b", "ignored"]),
-            entry(
+        f"/{repository}/index.yaml": index_file(
+            index_entry("demo", "0.1.0", data["0.1.0"]),
+            index_entry("demo", "0.2.0", data["0.2.0"], urls=["sub/folder/x.tgz?a=b", "ignored"]),
+            index_entry(
                 "demo",
                 "0.3.0",
                 data["0.3.0"],
                 urls=[f"{second.url}/far.tgz"],
-                digest="sha256:" + entry("", "", data["0.3.0"])["digest"],
+                digest="sha256:" + index_entry("", "", data["0.3.0"])["digest"],
             ),
-            entry("demo", "0.4.0", urls=["/at/the/top.tgz"]),
-            entry("demo", "0.5.0", urls=[]),
-            entry("demo", "0.6.0", urls=["not-there.tgz"]),
+            index_entry("demo", "0.4.0", urls=["/at/the/top.tgz"]),
+            index_entry("demo", "0.5.0", urls=[]),
+            index_entry("demo", "0.6.0", urls=["not-there.tgz"]),
         ),
         f"/{repository}/demo-0.1.0.tgz": data["0.1.0"],
         f"/{repository}/sub/folder/x.tgz": data["0.2.0"],
@@ -429,11 +439,11 @@ def test_what_an_index_names_is_fetched_wherever_it_lies(
     second.pages["/far.tgz"] = data["0.3.0"]
     add(server, repository, f"{web.url}/{repository}")
     for version, expected in data.items():
-        answer = post(server, "/repos/pull", {"chart": f"{repository}/demo", "version": version})
+        answer = post_json(server, "/repos/pull", {"chart": f"{repository}/demo", "version": version})
         assert (answer.status, answer.body) == (200, expected)
         assert answer.headers["Content-Disposition"] == f'attachment; filename="demo-{version}.tgz"'
-    assert post(server, "/repos/pull", {"chart": f"{repository}/demo:0.5.0"}).status == 400
-    assert post(server, "/repos/pull", {"chart": f"{repository}/demo:0.6.0"}).status == 404
+    assert post_json(server, "/repos/pull", {"chart": f"{repository}/demo:0.5.0"}).status == 400
+    assert post_json(server, "/repos/pull", {"chart": f"{repository}/demo:0.6.0"}).status == 404
 
 
 @pytest.mark.parametrize(
@@ -449,27 +459,31 @@ def test_what_an_index_names_is_fetched_wherever_it_lies(
         "http://[::ffff:127.0.0.1]:{0}/x.tgz",
     ],
 )
-def test_an_index_does_not_lead_inside(server: Server, web: Web, inside: Web, repository: str, url: str) -> None:
-    inside.pages["/x.tgz"] = web.pages["/x.tgz"] = places.chart()
-    web.pages[f"/{repository}/index.yaml"] = index(entry("demo", "0.1.0", urls=[url.format(inside.port, web.place)]))
+def test_an_index_does_not_lead_inside(
+    server: Server, web: WebServer, inside: WebServer, repository: str, url: str
+) -> None:
+    inside.pages["/x.tgz"] = web.pages["/x.tgz"] = chart_servers.chart_archive()
+    web.pages[f"/{repository}/index.yaml"] = index_file(
+        index_entry("demo", "0.1.0", urls=[url.format(inside.port, web.host_port)])
+    )
     add(server, repository, f"{web.url}/{repository}")
-    answer = post(server, "/repos/pull", {"chart": f"{repository}/demo"})
+    answer = post_json(server, "/repos/pull", {"chart": f"{repository}/demo"})
     assert answer.status == 400, answer
     assert inside.seen == []
 
 
-def test_an_archive_that_does_not_match_the_index_is_refused(server: Server, web: Web, repository: str) -> None:
+def test_an_archive_that_does_not_match_the_index_is_refused(server: Server, web: WebServer, repository: str) -> None:
     web.pages |= {
-        f"/{repository}/index.yaml": index(
-            entry("demo", "0.1.0", b"another"),
-            entry("demo", "0.2.0"),
-            entry("demo", "0.3.0", digest="nonsense"),
-            entry("demo", "0.4.0"),
+        f"/{repository}/index.yaml": index_file(
+            index_entry("demo", "0.1.0", b"another"),
+            index_entry("demo", "0.2.0"),
+            index_entry("demo", "0.3.0", digest="nonsense"),
+            index_entry("demo", "0.4.0"),
         ),
-        f"/{repository}/demo-0.1.0.tgz": places.chart(),
-        f"/{repository}/demo-0.2.0.tgz": places.chart("plain", "0.2.0"),
-        f"/{repository}/demo-0.3.0.tgz": places.chart("demo", "0.3.0"),
-        f"/{repository}/demo-0.4.0.tgz": places.chart("demo", "0.4.1"),
+        f"/{repository}/demo-0.1.0.tgz": chart_servers.chart_archive(),
+        f"/{repository}/demo-0.2.0.tgz": chart_servers.chart_archive("plain", "0.2.0"),
+        f"/{repository}/demo-0.3.0.tgz": chart_servers.chart_archive("demo", "0.3.0"),
+        f"/{repository}/demo-0.4.0.tgz": chart_servers.chart_archive("demo", "0.4.1"),
     }
     add(server, repository, f"{web.url}/{repository}")
     for version, words in (
@@ -478,7 +492,7 @@ def test_an_archive_that_does_not_match_the_index_is_refused(server: Server, web
         ("0.3.0", "does not match the digest"),
         ("0.4.0", "0.4.1"),
     ):
-        answer = post(server, "/repos/pull", {"chart": f"{repository}/demo", "version": version})
+        answer = post_json(server, "/repos/pull", {"chart": f"{repository}/demo", "version": version})
         assert answer.status == 502
         assert words in answer.json["detail"]
 
@@ -487,17 +501,21 @@ def test_an_archive_that_does_not_match_the_index_is_refused(server: Server, web
     "data",
     [
         b"no archive",
-        places.chart("demo", files={"values.schema.json": '{"$ref": "http://127.0.0.1/"}'}),
-        places.tar([("demo/Chart.yaml", b"apiVersion: v2\nname: demo\nversion: 0.1.0"), ("demo/../../x", b"")]),
+        chart_servers.chart_archive("demo", files={"values.schema.json": '{"$ref": "http://127.0.0.1/"}'}),
+        chart_servers.tar_archive(
+            [("demo/Chart.yaml", b"apiVersion: v2\nname: demo\nversion: 0.1.0"), ("demo/../../x", b"")]
+        ),
         bytes(2_000_000),
     ],
     ids=["noise", "schema", "leading out", "too large"],
 )  # fmt: skip
-def test_an_archive_that_may_not_be_used_is_refused(server: Server, web: Web, repository: str, data: bytes) -> None:
+def test_an_archive_that_may_not_be_used_is_refused(
+    server: Server, web: WebServer, repository: str, data: bytes
+) -> None:
     web.serve(("demo", "0.1.0", data), folder=f"/{repository}")
     add(server, repository, f"{web.url}/{repository}")
     for answer in (
-        post(server, "/repos/pull", {"chart": f"{repository}/demo"}),
+        post_json(server, "/repos/pull", {"chart": f"{repository}/demo"}),
         server.get(f"/api/v1/charts/show?chartRef={repository}/demo"),
     ):
         assert answer.status == 400, answer
@@ -516,13 +534,13 @@ def test_an_archive_that_may_not_be_used_is_refused(server: Server, web: Web, re
     ],
 )
 def test_a_range_finds_the_newest_that_fits(
-    server: Server, web: Web, repository: str, version: str | None, found: str
+    server: Server, web: WebServer, repository: str, version: str | None, found: str
 ) -> None:
-    web.serve(*(("demo", one, places.chart("demo", one)) for one in VERSIONS), folder=f"/{repository}")
+    web.serve(*(("demo", one, chart_servers.chart_archive("demo", one)) for one in VERSIONS), folder=f"/{repository}")
     add(server, repository, f"{web.url}/{repository}")
-    answer = post(server, "/repos/pull", {"chart": f"{repository}/demo", "version": version})
+    answer = post_json(server, "/repos/pull", {"chart": f"{repository}/demo", "version": version})
     assert answer.status == 200, answer
-    assert answer.body == places.chart("demo", found)
+    assert answer.body == chart_servers.chart_archive("demo", found)
 
 
 @pytest.mark.parametrize(
@@ -544,21 +562,23 @@ def test_a_range_finds_the_newest_that_fits(
     ],
 )
 def test_what_cannot_be_pulled(
-    server: Server, web: Web, repository: str, body: dict[str, Any], status: int, detail: str
+    server: Server, web: WebServer, repository: str, body: dict[str, Any], status: int, detail: str
 ) -> None:
-    web.serve(("demo", "0.1.0", places.chart()), folder=f"/{repository}")
+    web.serve(("demo", "0.1.0", chart_servers.chart_archive()), folder=f"/{repository}")
     add(server, repository, f"{web.url}/{repository}")
     requested = {name: value.format(repository) if isinstance(value, str) else value for name, value in body.items()}
-    result = problem(post(server, "/repos/pull", requested), status, "/api/v1/repos/pull", dated=True)
+    result = check_problem(
+        post_json(server, "/repos/pull", requested), status, "/api/v1/repos/pull", has_timestamp=True
+    )
     assert detail in result["detail"]
 
 
-def test_nothing_is_left_of_what_was_fetched(server: Server, web: Web, repository: str) -> None:
-    web.serve(("demo", "0.1.0", places.chart()), folder=f"/{repository}")
+def test_nothing_is_left_of_what_was_fetched(server: Server, web: WebServer, repository: str) -> None:
+    web.serve(("demo", "0.1.0", chart_servers.chart_archive()), folder=f"/{repository}")
     add(server, repository, f"{web.url}/{repository}")
-    post(server, "/repos/pull", {"chart": f"{repository}/demo"})
+    post_json(server, "/repos/pull", {"chart": f"{repository}/demo"})
     web.pages[f"/{repository}/index.yaml"] = b"<html>"
-    post(server, f"/repos/{repository}/update")
+    post_json(server, f"/repos/{repository}/update")
     left = [
         file for file in (server.data / "charts").rglob("*") if file.suffix in (".tgz", ".yaml") or "index" in file.name
     ]
@@ -572,9 +592,9 @@ def shown(server: Server, repository: str, what: str = "", **headers: str) -> An
     return server.get(f"/api/v1/charts/show{what}?chartRef={repository}/demo", **headers)
 
 
-def test_show_has_the_content_of_the_archive(server: Server, web: Web, repository: str) -> None:
+def test_show_has_the_content_of_the_archive(server: Server, web: WebServer, repository: str) -> None:
     files = {"README.md": "# Demo\n", "crds/a.yaml": "kind: A\n"}
-    web.serve(("demo", "0.1.0", places.chart(files=files)), folder=f"/{repository}")
+    web.serve(("demo", "0.1.0", chart_servers.chart_archive(files=files)), folder=f"/{repository}")
     add(server, repository, f"{web.url}/{repository}")
     parts = {what: shown(server, repository, f"/{what}").text for what in ("chart", "values", "readme", "crds")}
     assert parts == {
@@ -586,8 +606,8 @@ def test_show_has_the_content_of_the_archive(server: Server, web: Web, repositor
     assert shown(server, repository).text == "{chart}---\n{values}---\n{readme}{crds}".format(**parts)
 
 
-def test_show_is_text_or_yaml(server: Server, web: Web, repository: str) -> None:
-    web.serve(("demo", "0.1.0", places.chart()), folder=f"/{repository}")
+def test_show_is_text_or_yaml(server: Server, web: WebServer, repository: str) -> None:
+    web.serve(("demo", "0.1.0", chart_servers.chart_archive()), folder=f"/{repository}")
     add(server, repository, f"{web.url}/{repository}")
     for what in ("", "/chart", "/values", "/readme", "/crds"):
         assert shown(server, repository, what).headers.get_all("Content-Type") == ["text/plain; charset=utf-8"]
@@ -598,13 +618,15 @@ def test_show_is_text_or_yaml(server: Server, web: Web, repository: str) -> None
     assert (shown(server, repository, "/crds").status, shown(server, repository, "/crds").body) == (200, b"")
 
 
-def test_metadata_and_values_are_json_where_that_is_requested(server: Server, web: Web, repository: str) -> None:
+def test_metadata_and_values_are_json_where_that_is_requested(server: Server, web: WebServer, repository: str) -> None:
     facts: dict[str, Any] = {
         "appVersion": "1.10", "deprecated": True, "keywords": ["a"], "annotations": {"note": "1"}, "own": {"a": 1.0},
         "dependencies": [{"name": "sub", "version": "1.0"}],
     }  # fmt: skip
     values = "a: &a {n: 1e3, on: 2020-01-01, none: }\nb: *a\nc: [1.5, 'x', true]\n"
-    web.serve(("demo", "0.1.0", places.chart(files={"values.yaml": values}, **facts)), folder=f"/{repository}")
+    web.serve(
+        ("demo", "0.1.0", chart_servers.chart_archive(files={"values.yaml": values}, **facts)), folder=f"/{repository}"
+    )
     add(server, repository, f"{web.url}/{repository}")
     accept = {"Accept": "application/json"}
     metadata, answer = shown(server, repository, "/chart", **accept), shown(server, repository, "/values", **accept)
@@ -621,38 +643,43 @@ def test_metadata_and_values_are_json_where_that_is_requested(server: Server, we
         assert shown(server, repository, what, **accept).headers["Content-Type"] == "text/plain; charset=utf-8"
 
 
-def test_values_that_are_no_yaml_are_no_json(server: Server, web: Web, repository: str) -> None:
-    web.serve(("demo", "0.1.0", places.chart(files={"values.yaml": "a: ["})), folder=f"/{repository}")
+def test_values_that_are_no_yaml_are_no_json(server: Server, web: WebServer, repository: str) -> None:
+    web.serve(("demo", "0.1.0", chart_servers.chart_archive(files={"values.yaml": "a: ["})), folder=f"/{repository}")
     add(server, repository, f"{web.url}/{repository}")
     assert shown(server, repository, "/values").text == "a: ["
     path = "/api/v1/charts/show/values"
-    result = problem(shown(server, repository, "/values", Accept="application/json"), 400, path, dated=True)
+    result = check_problem(
+        shown(server, repository, "/values", Accept="application/json"), 400, path, has_timestamp=True
+    )
     assert result["detail"].startswith("the chart's values.yaml: not YAML")
 
 
 @pytest.mark.parametrize("what", ["", "/chart", "/values", "/readme", "/crds"])
 def test_show_needs_a_chart_that_is_there(server: Server, what: str) -> None:
     path = f"/api/v1/charts/show{what}"
-    assert problem(server.get(path), 400, path, dated=True)["detail"] == "chartRef is required"
-    assert problem(server.get(f"{path}?chartRef="), 400, path, dated=True)["detail"] == "chartRef is required"
-    problem(server.get(f"{path}?chartRef=none/demo"), 404, path, dated=True)
-    problem(server.get(f"{path}?chartRef=/etc/passwd"), 400, path, dated=True)
-    problem(server.get(f"{path}?chartRef=http://127.0.0.1/x.tgz"), 400, path, dated=True)
+    assert check_problem(server.get(path), 400, path, has_timestamp=True)["detail"] == "chartRef is required"
+    assert (
+        check_problem(server.get(f"{path}?chartRef="), 400, path, has_timestamp=True)["detail"]
+        == "chartRef is required"
+    )
+    check_problem(server.get(f"{path}?chartRef=none/demo"), 404, path, has_timestamp=True)
+    check_problem(server.get(f"{path}?chartRef=/etc/passwd"), 400, path, has_timestamp=True)
+    check_problem(server.get(f"{path}?chartRef=http://127.0.0.1/x.tgz"), 400, path, has_timestamp=True)
 
 
 # All at once
 
 
 def test_many_changes_at_once_lose_none(serve: Serve) -> None:
-    with places.web() as web, ThreadPoolExecutor(16) as many:
-        server = serve(svc={"security": FULL | {"allowed-hosts": [web.place]}})
+    with chart_servers.web_server() as web, ThreadPoolExecutor(16) as many:
+        server = serve(svc={"security": FULL | {"allowed-hosts": [web.host_port]}})
         names = [f"r{number}" for number in range(32)]
         for name in names:
-            web.serve((name, "0.1.0", places.chart(name)), folder=f"/{name}")
+            web.serve((name, "0.1.0", chart_servers.chart_archive(name)), folder=f"/{name}")
         jobs: list[Callable[[], Answer]] = [lambda name=name: add(server, name, f"{web.url}/{name}") for name in names]  # type: ignore[misc]
         assert {answer.status for answer in many.map(lambda job: job(), jobs)} == {201}
         jobs = [lambda name=name: remove(server, name) for name in names[:16]]  # type: ignore[misc]
-        jobs += [lambda name=name: post(server, f"/repos/{name}/update") for name in names[16:]]  # type: ignore[misc]
+        jobs += [lambda name=name: post_json(server, f"/repos/{name}/update") for name in names[16:]]  # type: ignore[misc]
         assert {answer.status for answer in many.map(lambda job: job(), jobs)} == {200, 204}
         assert sorted(urls_of(server)) == sorted(names[16:])
         server.kill()
@@ -666,17 +693,17 @@ def test_many_changes_at_once_lose_none(serve: Serve) -> None:
 
 
 def test_a_certificate_is_verified_unless_the_repository_disables_it(serve: Serve) -> None:
-    with places.web() as web:
+    with chart_servers.web_server() as web:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         trustme.CA().issue_cert("127.0.0.1").configure_cert(context)
         web.server.socket = context.wrap_socket(web.server.socket, server_side=True)
-        web.serve(("demo", "0.1.0", places.chart()))
-        url = f"https://{web.place}"
-        server = serve(svc={"security": FULL | {"allowed-hosts": [web.place]}})
+        web.serve(("demo", "0.1.0", chart_servers.chart_archive()))
+        url = f"https://{web.host_port}"
+        server = serve(svc={"security": FULL | {"allowed-hosts": [web.host_port]}})
         answer = add(server, "lab", url)
         assert (answer.status, "certificate" in answer.json["detail"]) == (502, True)
         assert add(server, "lab", url, insecureSkipTlsVerify=True).status == 201
-        assert post(server, "/repos/pull", {"chart": "lab/demo"}).status == 200
+        assert post_json(server, "/repos/pull", {"chart": "lab/demo"}).status == 200
 
 
 def test_a_store_that_is_none_stops_the_start_with_one_line(serve: Serve) -> None:
@@ -697,9 +724,9 @@ def test_the_loop_goes_on_while_a_large_index_is_read(serve: Serve) -> None:
         lines.append(f"  chart{chart}:")
         for number in range(chart, 12_000, 400):
             lines += [f"  - version: {number}.0.0", f"    description: {'x' * 400}", f"    urls: [a-{number}.tgz]"]
-    with places.web() as web, ThreadPoolExecutor(1) as other:
+    with chart_servers.web_server() as web, ThreadPoolExecutor(1) as other:
         web.pages["/index.yaml"] = "\n".join(lines).encode()
-        server = serve(svc={"security": FULL | {"allowed-hosts": [web.place]}})
+        server = serve(svc={"security": FULL | {"allowed-hosts": [web.host_port]}})
         adding = other.submit(add, server, "lab", web.url)
         answered = 0
         while not adding.done():

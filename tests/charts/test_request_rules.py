@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 from attrs import frozen
-from charting import send_json
 from conftest import Server
-from talk import problem, running_server
+from http_checks import check_problem, running_server
+from small_charts import send_json
 
 from models.charts import releases
 from models.charts.parameters import body, check_arguments, check_names, path, query, read
@@ -96,7 +96,7 @@ def test_unknown_and_doubled_names_are_400(
 ) -> None:
     running, is_refused = server
     answer = send_json(running, method, path, fields)
-    detail = problem(answer, 400, path.partition("?")[0], dated=True)["detail"]
+    detail = check_problem(answer, 400, path.partition("?")[0], has_timestamp=True)["detail"]
     assert (fault in detail) is is_refused
     assert json.loads(answer.text)["code"] == "bad-request"
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from cluster import Cluster
 from conftest import Server, wait_for
-from stored import keep, stored
-from talk import running_server
+from http_checks import running_server
+from release_secrets import made_release, store_release
 
 from models.charts.resources import ManifestObject, named, readiness
 
@@ -312,7 +312,10 @@ def test_an_object_becomes_ready_in_the_eyes_of_the_service(
     server: Server, cluster: Cluster, api_version: str, kind: str, spec: dict[str, Any], status: dict[str, Any] | None
 ) -> None:
     space = cluster.namespace()
-    keep(cluster, stored("rel", space, manifest=f"apiVersion: {api_version}\nkind: {kind}\nmetadata: {{name: x}}\n"))
+    store_release(
+        cluster,
+        made_release("rel", space, manifest=f"apiVersion: {api_version}\nkind: {kind}\nmetadata: {{name: x}}\n"),
+    )
     (missing,) = resources(server, space)
     assert list(missing) == ["kind", "name", "namespace", "ready", "message"]
     assert (missing["kind"], missing["name"], missing["namespace"], missing["ready"]) == (kind, "x", space, False)
@@ -353,7 +356,7 @@ kind: ConfigMap
 metadata: {{name: here}}
 """
     cluster.create(other, {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "there"}})
-    keep(cluster, stored("rel", space, manifest=manifest))
+    store_release(cluster, made_release("rel", space, manifest=manifest))
     result = [(one["kind"], one["namespace"], one["ready"]) for one in resources(server, space)]
     assert result == [
         ("Namespace", None, True),
@@ -369,7 +372,9 @@ metadata: {{name: here}}
 
 def test_a_kind_that_appears_later_is_found(server: Server, cluster: Cluster) -> None:
     space = cluster.namespace()
-    keep(cluster, stored("rel", space, manifest="apiVersion: later.example/v1\nkind: Late\nmetadata: {name: x}\n"))
+    store_release(
+        cluster, made_release("rel", space, manifest="apiVersion: later.example/v1\nkind: Late\nmetadata: {name: x}\n")
+    )
     assert not resources(server, space)[0]["ready"]
     schema = {"openAPIV3Schema": {"type": "object"}}
     cluster.ask(
@@ -390,7 +395,7 @@ def test_a_kind_that_appears_later_is_found(server: Server, cluster: Cluster) ->
 
 def test_a_release_without_a_manifest_has_no_resources(server: Server, cluster: Cluster) -> None:
     space = cluster.namespace()
-    keep(cluster, stored("rel", space))
+    store_release(cluster, made_release("rel", space))
     assert resources(server, space) == []
 
 
@@ -399,7 +404,7 @@ def test_a_document_at_fault_is_not_ready_and_the_others_are_shown(server: Serve
     cluster.ask("POST", f"/api/v1/namespaces/{space}/configmaps", {"metadata": {"name": "good"}})
     good = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: good}\n"
     twice = "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: twice\nkind: ConfigMap\n"
-    keep(cluster, stored("rel", space, manifest=f"{good}---\na: [\n---\n{twice}---\n{good}"))
+    store_release(cluster, made_release("rel", space, manifest=f"{good}---\na: [\n---\n{twice}---\n{good}"))
     found = [(one["kind"], one["name"], one["ready"], one["message"]) for one in resources(server, space)]
     assert found == [
         ("ConfigMap", "good", True, "ready"),
@@ -412,5 +417,5 @@ def test_a_document_at_fault_is_not_ready_and_the_others_are_shown(server: Serve
 def test_many_objects_are_all_reported(server: Server, cluster: Cluster) -> None:
     space = cluster.namespace()
     objects = [f"apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: m{index}}}\n" for index in range(150)]
-    keep(cluster, stored("rel", space, manifest="---\n".join(objects)))
+    store_release(cluster, made_release("rel", space, manifest="---\n".join(objects)))
     assert [one["name"] for one in resources(server, space)] == [f"m{index}" for index in range(150)]

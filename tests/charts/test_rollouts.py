@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from cluster import Cluster
 from conftest import ROOT, Server
-from needs import missing_part
-from stored import keep, stored
-from talk import running_server
+from http_checks import running_server
+from release_secrets import made_release, store_release
+from requirements import missing_part
 
 PODS = {"metadata": {"labels": {"app": "x"}}, "spec": {"containers": [{"name": "c", "image": "nothing:1"}]}}
 SPEC: dict[str, Any] = {"selector": {"matchLabels": {"app": "x"}}, "template": PODS}
@@ -103,7 +103,7 @@ def namespace(cluster: Cluster) -> str:
     documents = (
         f"apiVersion: apps/v1\nkind: {kind}\nmetadata: {{name: {name}}}\n" for name, ((kind, *_), _) in STATES.items()
     )
-    keep(cluster, stored("rel", space, manifest="---\n".join(documents)))
+    store_release(cluster, made_release("rel", space, manifest="---\n".join(documents)))
     return space
 
 

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from charting import HELMS, OLD_HELM, OLD_HELMS, helm, packed, upload
 from conftest import Server
-from talk import problem
+from http_checks import check_problem
+from small_charts import HELMS, OLD_HELM, OLD_HELMS, helm_path, post_chart, tar_archive
 
 TEMPLATE = "/api/v1/charts/template/upload"
 METASCHEMAS = [
@@ -111,7 +111,7 @@ class Listener:
 
     def archive(self, schema: Any) -> bytes:
         """A chart with this schema, in which `LISTENER` stands for this address."""
-        return packed({
+        return tar_archive({
             "demo/Chart.yaml": "apiVersion: v2\nname: demo\nversion: 1.0.0\n",
             "demo/values.yaml": "colour: red\n",
             "demo/values.schema.json": json.dumps(schema).replace("LISTENER", self.place),
@@ -149,7 +149,7 @@ class Lab:
 
 @pytest.fixture(scope="module", params=[*HELMS, *OLD_HELMS])
 def lab(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, listener: Listener) -> Iterator[Lab]:
-    lab = Lab(tmp_path_factory.mktemp(request.param), helm(request.param), listener, request.param == OLD_HELM)
+    lab = Lab(tmp_path_factory.mktemp(request.param), helm_path(request.param), listener, request.param == OLD_HELM)
     yield lab
     lab.server.close()
 
@@ -157,7 +157,7 @@ def lab(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 @pytest.mark.parametrize("schema", [*ALLOWED, *IDENTIFIED], ids=range(len(ALLOWED) + len(IDENTIFIED)))
 def test_an_allowed_form_is_rendered_and_nothing_is_fetched(lab: Lab, listener: Listener, schema: Any) -> None:
     renderings, connections = lab.renderings, listener.connections
-    answer = upload(lab.server, TEMPLATE, chart=listener.archive(schema))
+    answer = post_chart(lab.server, TEMPLATE, chart=listener.archive(schema))
     assert answer.status == 200, answer
     assert "colour: red" in answer.text
     assert (lab.renderings, listener.connections) == (renderings + 1, connections)
@@ -166,9 +166,9 @@ def test_an_allowed_form_is_rendered_and_nothing_is_fetched(lab: Lab, listener: 
 @pytest.mark.parametrize("schema", RECENT, ids=range(len(RECENT)))
 def test_a_recent_form_is_refused_for_a_helm_that_would_fetch_it(lab: Lab, listener: Listener, schema: Any) -> None:
     renderings, connections = lab.renderings, listener.connections
-    answer = upload(lab.server, TEMPLATE, chart=listener.archive(schema))
+    answer = post_chart(lab.server, TEMPLATE, chart=listener.archive(schema))
     if lab.is_old:
-        assert "helm 3.18" in problem(answer, 400, TEMPLATE, dated=True)["detail"]
+        assert "helm 3.18" in check_problem(answer, 400, TEMPLATE, has_timestamp=True)["detail"]
     assert (answer.status, lab.renderings - renderings) == ((400, 0) if lab.is_old else (200, 1))
     assert listener.connections == connections
 
@@ -183,14 +183,14 @@ def test_a_schema_with_identifiers_renders_as_by_helm(
         env={"PATH": os.environ["PATH"], "HOME": str(tmp_path), **listener.environment},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert upload(lab.server, TEMPLATE, chart=listener.archive(schema)).text == done.stdout
+    assert post_chart(lab.server, TEMPLATE, chart=listener.archive(schema)).text == done.stdout
 
 
 @pytest.mark.parametrize("schema", REFUSED, ids=range(len(REFUSED)))
 def test_a_refused_form_is_400_and_starts_no_helm(lab: Lab, listener: Listener, schema: Any) -> None:
     renderings, connections = lab.renderings, listener.connections
-    answer = upload(lab.server, TEMPLATE, chart=listener.archive(schema))
-    detail = problem(answer, 400, TEMPLATE, dated=True)["detail"]
+    answer = post_chart(lab.server, TEMPLATE, chart=listener.archive(schema))
+    detail = check_problem(answer, 400, TEMPLATE, has_timestamp=True)["detail"]
     assert detail.startswith("the chart's values.schema.json, /")
     assert (lab.renderings, listener.connections) == (renderings, connections)
 

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 import yaml
 from conftest import ROOT, Serve, Server
+from http_checks import running_server
 from run_streams import junit
-from talk import running_server
-from uploading import Done, upload
+from uploader import Outcome, run_upload
 
 from supervisor.cli import upload_request
 from supervisor.cli.upload_summary import code_span, summary
@@ -41,17 +41,17 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield server
 
 
-def shell(script: str, folder: Path, server: Server, environ: Mapping[str, str], *command: str) -> Done:
+def shell(script: str, folder: Path, server: Server, environ: Mapping[str, str], *command: str) -> Outcome:
     known = {
         "PATH": os.environ["PATH"], "HOME": str(folder), "PILOTHOUSE_URL": f"http://127.0.0.1:{server.port}", **environ,
     }  # fmt: skip
     done = subprocess.run(
         [*command, script], cwd=folder, env=known, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL
     )
-    return Done(done.returncode, done.stdout, done.stderr)
+    return Outcome(done.returncode, done.stdout, done.stderr)
 
 
-def action(folder: Path, server: Server, **inputs: str) -> Done:
+def action(folder: Path, server: Server, **inputs: str) -> Outcome:
     """The action as a step of a job calls it with these inputs."""
     described = yaml.safe_load((CI / "github-action" / "action.yml").read_text())
     assert described["runs"]["using"] == "composite"
@@ -173,10 +173,10 @@ def test_a_summary_names_new_failures_and_cuts_them() -> None:
 
 def test_a_summary_goes_to_a_file_or_to_standard_output(server: Server, folder: Path) -> None:
     known = ("--project", "summaries", "--junit", "TEST-good.xml", "--summary")
-    assert "### Gate passed: `summaries`" in upload(folder, server, *known).stdout
-    assert upload(folder, server, *known, "own.md").returncode == 0
+    assert "### Gate passed: `summaries`" in run_upload(folder, server, *known).stdout
+    assert run_upload(folder, server, *known, "own.md").returncode == 0
     assert (folder / "own.md").read_text().startswith("### Gate passed")
-    assert upload(folder, server, *known, "none/x.md").returncode == 2
+    assert run_upload(folder, server, *known, "none/x.md").returncode == 2
 
 
 def test_owners_and_the_files_of_the_repository_are_sent(server: Server, folder: Path) -> None:
@@ -185,9 +185,9 @@ def test_owners_and_the_files_of_the_repository_are_sent(server: Server, folder:
     (folder / ".github").mkdir()
     (folder / ".github" / "CODEOWNERS").write_text("* @all\n")
     known = ("--project", "owned", "--junit", "TEST-good.xml", "--branch", "main", "--codeowners")
-    done = upload(folder, server, *known, environ={"PATH": os.environ["PATH"]})
+    done = run_upload(folder, server, *known, environ={"PATH": os.environ["PATH"]})
     assert "codeowners was ignored: only uploads with a token of WRITE" in done.stderr
-    assert upload(folder, server, *known, "nowhere").returncode == 2
+    assert run_upload(folder, server, *known, "nowhere").returncode == 2
 
 
 def test_attachments_come_from_the_work_tree_alone(server: Server, folder: Path) -> None:
@@ -197,7 +197,7 @@ def test_attachments_come_from_the_work_tree_alone(server: Server, folder: Path)
     (tree / ".git" / "config").write_bytes(b"x")
     (tree / "link.png").symlink_to("/etc/passwd")
     files = [argument for name in ("shot.png", "link.png", ".git/config") for argument in ("--attachments", name)]
-    done = upload(tree, server, "--project", "files", "--junit", "../TEST-good.xml", *files)
+    done = run_upload(tree, server, "--project", "files", "--junit", "../TEST-good.xml", *files)
     assert done.returncode == 0, done
     assert [line.split(": ")[2] for line in done.stderr.splitlines()] == [
         "link.png is not a file of the work tree", ".git/config is not a file of the work tree",
@@ -218,7 +218,7 @@ def test_a_server_that_is_away_for_a_minute_loses_no_upload(
             server.start()
 
     monkeypatch.setattr(upload_request, "time", SimpleNamespace(sleep=sleep, monotonic=lambda: now[0]))
-    done = upload(folder, f"http://127.0.0.1:{server.port}", "--project", "away", "--junit", "TEST-good.xml")
+    done = run_upload(folder, f"http://127.0.0.1:{server.port}", "--project", "away", "--junit", "TEST-good.xml")
     assert done.returncode == 0, done
     assert 60 <= now[0] < 120
     assert only_run(server, "away")["total"] == 3

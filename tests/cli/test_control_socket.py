@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import PATIENCE, ROOT, Serve, Server, wait_for
-from people import bearer, token_of
+from conftest import ROOT, TIMEOUT_SECONDS, Serve, Server, wait_for
+from users import bearer, create_token
 
 SLEEP = {"command": "sleep 1000"}
 NOBODY = 65534
@@ -28,7 +28,7 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become an
 
 class Connection(http.client.HTTPConnection):
     def __init__(self, path: Path) -> None:
-        super().__init__("localhost", timeout=PATIENCE)
+        super().__init__("localhost", timeout=TIMEOUT_SECONDS)
         self.path = path
 
     def connect(self) -> None:
@@ -108,9 +108,9 @@ def test_a_token_wins_over_the_socket(serve: Serve) -> None:
     server = serve({"web": SLEEP}, supervisor={"security": {"local-control": "operator"}})
     path, target = control(server), "/api/v1/processes/start/web"
     assert send_request(path, "POST", target, bearer("plt_unknown"))[0] == 401
-    assert send_request(path, "POST", target, bearer(token_of(server.data, "bob")))[0] == 403
-    assert send_request(path, "POST", target, bearer(token_of(server.data, "ci", "INGEST", "ADMIN")))[0] == 403
-    assert send_request(path, "POST", target, bearer(token_of(server.data, "ann", "FULL", "ADMIN")))[0] == 200
+    assert send_request(path, "POST", target, bearer(create_token(server.data, "bob")))[0] == 403
+    assert send_request(path, "POST", target, bearer(create_token(server.data, "ci", "INGEST", "ADMIN")))[0] == 403
+    assert send_request(path, "POST", target, bearer(create_token(server.data, "ann", "FULL", "ADMIN")))[0] == 200
 
 
 def test_with_local_control_operator_changes_over_tcp_need_an_admin(serve: Serve) -> None:
@@ -120,9 +120,11 @@ def test_with_local_control_operator_changes_over_tcp_need_an_admin(serve: Serve
     assert refused.status == 401
     assert "local-control" in refused.json["message"]
     assert server.get("/api/v1/processes").status == 200
-    assert server.post(target, Authorization=f"Bearer {token_of(server.data, 'bob')}").status == 403
+    assert server.post(target, Authorization=f"Bearer {create_token(server.data, 'bob')}").status == 403
     assert send_request(control(server), "POST", target)[0] == 200
-    assert server.post(target, Authorization=f"Bearer {token_of(server.data, 'ann', 'FULL', 'ADMIN')}").status == 200
+    assert (
+        server.post(target, Authorization=f"Bearer {create_token(server.data, 'ann', 'FULL', 'ADMIN')}").status == 200
+    )
 
 
 @as_root
@@ -178,7 +180,7 @@ def test_a_socket_that_cannot_be_is_a_fault_of_the_configuration(
     settings = {"unix-socket": socket_settings, **({"address": address} if address else {})}
     (tmp_path / "pilothouse.yaml").write_text(json.dumps({"server": settings}))
     command = [sys.executable, str(ROOT / "run.py"), "check"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=TIMEOUT_SECONDS)
     assert done.returncode == 2
     assert fault in done.stderr
 

@@ -21,13 +21,13 @@ from typing import Any
 
 import pytest
 import trustme
-from conftest import PATIENCE, ROOT, Serve, Server, python, wait_for
-from needs import need
-from people import token_of
+from conftest import ROOT, TIMEOUT_SECONDS, Serve, Server, python_command, wait_for
+from requirements import require
+from users import create_token
 
 SLEEP = {"command": "sleep 1000"}
 LINES = {
-    "command": python(
+    "command": python_command(
         "print('one\\ntwo\\n\\x1b[31mred\\x1b[0m \\x1b]0;title\\x07', flush=True)\nimport time; time.sleep(1000)"
     )
 }
@@ -55,7 +55,7 @@ class Ctl:
     def __call__(self, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             self.command(*arguments), cwd=self.server.folder, env={**os.environ, **environ},
-            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PATIENCE,
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=TIMEOUT_SECONDS,
         )  # fmt: skip
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
@@ -139,7 +139,7 @@ def test_every_command_works_by_every_way(by_each_way: Ctl) -> None:
     assert "stopping" in changes.stdout.readline()
     for process in (followed, changes):
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=PATIENCE)
+        process.communicate(timeout=TIMEOUT_SECONDS)
         assert process.returncode == 130
 
 
@@ -192,7 +192,7 @@ def test_a_server_that_refuses_is_4_and_one_that_is_away_is_7_with_each_place(se
     assert Ctl(server, "--url", url)("groups").returncode == 4
     assert Ctl(server, "--url", url)("groups", PILOTHOUSE_TOKEN="plt_wrong").returncode == 4
     assert by_socket(server).done("status") == "web  not_started\n", "who may open the socket is an operator"
-    token = token_of(server.data, "ann", "FULL", "ADMIN")
+    token = create_token(server.data, "ann", "FULL", "ADMIN")
     (tmp_path / "token").write_text(f"{token}\n")
     assert Ctl(server, "--url", url, "--token-file", str(tmp_path / "token")).done("start", "web")
     socket = server.data / "control.sock"
@@ -223,7 +223,10 @@ def test_the_server_is_found_by_its_data_directory(serve: Serve, tmp_path: Path)
     elsewhere.write_text(f"server: {{data-dir: {server.data}}}")
     for config in (elsewhere, server.file):
         before = [sys.executable, str(ROOT / "run.py"), "--config", str(config), "ctl", "status"]
-        assert subprocess.run(before, capture_output=True, text=True, timeout=PATIENCE).stdout == "web  not_started\n"
+        assert (
+            subprocess.run(before, capture_output=True, text=True, timeout=TIMEOUT_SECONDS).stdout
+            == "web  not_started\n"
+        )
     url = f"unix://{server.data}/control.sock"
     by_variable = Ctl(server)("status", "--timeout", "5s", PILOTHOUSE_URL=url)
     assert (by_variable.stdout, by_variable.stderr) == ("web  not_started\n", "")
@@ -248,7 +251,7 @@ def test_a_tail_ends_with_7_when_the_server_dies(ctl: Ctl) -> None:
     assert process.stdout is not None
     assert process.stdout.readline() == "one\n"
     ctl.server.kill()
-    _, errors = process.communicate(timeout=PATIENCE)
+    _, errors = process.communicate(timeout=TIMEOUT_SECONDS)
     assert process.returncode == 7
     assert "the connection was lost" in errors
 
@@ -263,7 +266,7 @@ def test_events_go_on_after_a_restart_of_the_server_without_a_gap(ctl: Ctl) -> N
     ctl.done("stop", "web")
     later = [json.loads(process.stdout.readline()) for _ in range(2)]
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=PATIENCE)
+    process.communicate(timeout=TIMEOUT_SECONDS)
     assert [one["newStatus"] for one in [*first, *later]] == ["starting", "running", "stopping", "stopped"]
     assert len({one["id"] for one in [*first, *later]}) == 4
 
@@ -277,12 +280,12 @@ def test_wait_misses_no_change(serve: Serve) -> None:
     for _ in range(3):
         waiting = ctl.start("wait", "quick", "--for", "finished")
         server.do("start", "quick")
-        waiting.communicate(timeout=PATIENCE)
+        waiting.communicate(timeout=TIMEOUT_SECONDS)
         assert waiting.returncode == 0
     waiting = ctl.start("wait", "web", "checked", "--json")
     server.do("start", "checked")
     server.do("start", "web")
-    output, _ = waiting.communicate(timeout=PATIENCE)
+    output, _ = waiting.communicate(timeout=TIMEOUT_SECONDS)
     assert [one["status"] for one in json.loads(output)] == ["running", "healthy"]
     server.do("start", "fails")
     assert reading(ctl, "wait", "fails") == (1, "the state can no longer be reached: fails is failed\n")
@@ -318,7 +321,7 @@ def test_shutdown_ends_the_server_and_waits(serve: Serve) -> None:
     server.until("web", "running")
     assert Ctl(server, "--data-dir", str(server.data)).done("shutdown") == f"pilothouse (pid {server.pid}) has ended\n"
     assert server.process is not None
-    assert server.process.wait(PATIENCE) == 0
+    assert server.process.wait(TIMEOUT_SECONDS) == 0
     assert not (server.data / "control.sock").exists()
     assert not (server.data / "endpoint.json").exists()
     assert Ctl(server, "--data-dir", str(server.data))("shutdown").returncode == 7
@@ -363,7 +366,7 @@ def terminal(ctl: Ctl, *arguments: str, **environ: str) -> Iterator[tuple[subpro
 
 def read_until(master: int, pattern: bytes) -> bytes:
     """What comes from the terminal until the pattern is in it."""
-    end, seen = time.monotonic() + PATIENCE, b""
+    end, seen = time.monotonic() + TIMEOUT_SECONDS, b""
     while not re.search(pattern, seen):
         assert time.monotonic() < end, seen
         if select.select([master], [], [], 0.1)[0]:
@@ -388,7 +391,7 @@ def test_the_shell_completes_runs_and_remembers(ctl: Ctl, tmp_path: Path) -> Non
         os.write(master, b"stop 'web\n")
         read_until(master, b"No closing quotation")
         os.write(master, b"exit\n")
-        assert process.wait(PATIENCE) == 0
+        assert process.wait(TIMEOUT_SECONDS) == 0
     history = state / "pilothouse" / "ctl-history"
     assert history.read_text().splitlines()[0] == "start web "
     assert history.stat().st_mode & 0o777 == 0o600
@@ -397,12 +400,16 @@ def test_the_shell_completes_runs_and_remembers(ctl: Ctl, tmp_path: Path) -> Non
         os.write(master, b"\x1b[A")  # the last line
         read_until(master, b"exit")
         os.write(master, b"\n")
-        assert process.wait(PATIENCE) == 0
+        assert process.wait(TIMEOUT_SECONDS) == 0
 
 
 def test_the_shell_reads_a_pipe(ctl: Ctl) -> None:
     result = subprocess.run(
-        ctl.command("shell"), input="start web\nstatus web\nquit\n", capture_output=True, text=True, timeout=PATIENCE
+        ctl.command("shell"),
+        input="start web\nstatus web\nquit\n",
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_SECONDS,
     )
     assert result.returncode == 0
     assert re.fullmatch(r"web has been started \(pid \d+\)\nweb  running  pid \d+, uptime \d+s\n", result.stdout)
@@ -415,7 +422,7 @@ def test_top_redraws_until_q(ctl: Ctl) -> None:
         read_until(master, rb"web +running +\d+ +[\d.]+ % +[\d.]+ [KM]B")
         os.write(master, b"q")
         read_until(master, rb"\x1b\[\?1049l")
-        assert process.wait(PATIENCE) == 0
+        assert process.wait(TIMEOUT_SECONDS) == 0
 
 
 def test_a_terminal_gets_colours_of_logs_and_nothing_else_of_them(ctl: Ctl) -> None:
@@ -444,7 +451,7 @@ def test_statuses_are_coloured_on_a_terminal_only(ctl: Ctl, environ: dict[str, s
 def test_a_completion_script_completes(ctl: Ctl, tmp_path: Path, shell: str) -> None:
     script = ctl.done("completion", shell)
     assert "ctl names" in script
-    need(shell)
+    require(shell)
     (tmp_path / "script").write_text(script)
     (tmp_path / "pilothouse").write_text(f'#!/bin/sh\nshift\nexec {" ".join(ctl.command())} "$@"\n')
     (tmp_path / "pilothouse").chmod(0o755)
@@ -460,7 +467,9 @@ def test_a_completion_script_completes(ctl: Ctl, tmp_path: Path, shell: str) -> 
         }
         before = "compdef() { }; compadd() { print -l -- ${@:#--} }; " if shell == "zsh" else ""
         program = f"{before}source {tmp_path}/script; {programs[shell]}"
-        result = subprocess.run([shell, "-c", program], env=environ, capture_output=True, text=True, timeout=PATIENCE)
+        result = subprocess.run(
+            [shell, "-c", program], env=environ, capture_output=True, text=True, timeout=TIMEOUT_SECONDS
+        )
         return {word.strip() for word in result.stdout.splitlines() if word.startswith(words[-1])}
 
     assert completed("st") == {"start", "status", "stop"}
@@ -480,7 +489,11 @@ def test_status_needs_little_memory_and_no_module_of_the_server(ctl: Ctl) -> Non
         "print(next(line for line in open('/proc/self/status') if line.startswith('VmHWM')))"
     )
     result = subprocess.run(
-        [sys.executable, "-c", code, *ctl.options, "status"], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE
+        [sys.executable, "-c", code, *ctl.options, "status"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_SECONDS,
     )
     *_, loaded, memory, _, _ = result.stdout.split("\n")
     assert loaded == "[]", result

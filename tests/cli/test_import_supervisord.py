@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from conftest import PATIENCE, ROOT
+from conftest import ROOT, TIMEOUT_SECONDS
 
 from models.config.loader import load
 from models.supervision.process import LogMode, Restart
@@ -171,7 +171,7 @@ def test_every_documented_key_of_a_program_is_known(key: str) -> None:
 
 def imported(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(ROOT / "run.py"), "import-supervisord", *arguments]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=PATIENCE)
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=TIMEOUT_SECONDS)
 
 
 def test_exit_codes(tmp_path: Path, file: Path) -> None:

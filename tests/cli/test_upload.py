@@ -23,9 +23,9 @@ from typing import Any
 
 import pytest
 from conftest import ROOT, Serve, Server
-from run_streams import COVERAGE, NOW, junit, listen, next_event, people, store
-from talk import running_server
-from uploading import Done, upload
+from http_checks import running_server
+from run_streams import COVERAGE, NOW, create_accounts, junit, listen, next_event, open_store
+from uploader import Outcome, run_upload
 
 from models.accounts import accounts
 from supervisor.cli.attached_files import attached_files, source_archive
@@ -53,7 +53,7 @@ def reports(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def called(folder: Path, *arguments: str, **environ: str) -> Done:
+def called(folder: Path, *arguments: str, **environ: str) -> Outcome:
     """As a CI job calls it."""
     command = [sys.executable, str(ROOT / "run.py"), "upload", *arguments]
     kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
@@ -61,7 +61,7 @@ def called(folder: Path, *arguments: str, **environ: str) -> Done:
         command, cwd=folder, env={**kept, "PYTHONWARNINGS": "error", **environ}, capture_output=True, text=True,
         timeout=60, stdin=subprocess.DEVNULL,
     )  # fmt: skip
-    return Done(done.returncode, done.stdout, done.stderr)
+    return Outcome(done.returncode, done.stdout, done.stderr)
 
 
 JUNIT = ("--junit", "**/TEST-*.xml")
@@ -72,7 +72,7 @@ JUNIT = ("--junit", "**/TEST-*.xml")
 
 def test_all_reports_of_a_job_are_one_run(server: Server, reports: Path) -> None:
     stream = listen(server)
-    done = upload(
+    done = run_upload(
         reports, server, "--project", "shop", *JUNIT, "--junit", "a/target/TEST-one.xml",
         "--jacoco", "*/target/jacoco.xml",
         "--branch", "main", "--commit", SHA, "--flag", "api", "--gate",
@@ -94,23 +94,23 @@ def test_all_reports_of_a_job_are_one_run(server: Server, reports: Path) -> None
 @pytest.mark.parametrize("prefix", ["/tracker", "/tracker/"])
 def test_the_address_may_be_that_of_the_tracker_alone(server: Server, reports: Path, prefix: str) -> None:
     url = f"http://127.0.0.1:{server.port}{prefix}"
-    done = upload(reports, url, "--project", "prefixed", *JUNIT)
+    done = run_upload(reports, url, "--project", "prefixed", *JUNIT)
     assert (done.returncode, done.stderr) == (0, "")
     assert f"{url.rstrip('/')}/runs/" in done.stdout
 
 
 def test_the_address_and_the_token_come_from_the_environment(serve: Serve, reports: Path) -> None:
     server = serve(wait=False, tracker={"security": {"open-mode": False, "require-ingest-token": True}})
-    token = people(server.data, ["ci"])["ci"]
+    token = create_accounts(server.data, ["ci"])["ci"]
     server.start()
     url = f"http://127.0.0.1:{server.port}"
     done = called(reports, "--project", "closed", *JUNIT, "--gate", PILOTHOUSE_URL=url, PILOTHOUSE_TOKEN=token)
     assert (done.returncode, done.stderr) == (0, "")
     (reports / "token").write_text(f"{token}\n")
-    again = upload(reports, server, "--project", "closed", *JUNIT, "--token-file", "token")
+    again = run_upload(reports, server, "--project", "closed", *JUNIT, "--token-file", "token")
     assert (again.returncode, again.stderr) == (0, "")
     for wrong in ("plt_" + "x" * 43, ""):
-        refused = upload(reports, server, "--project", "closed", *JUNIT, environ={"PILOTHOUSE_TOKEN": wrong})
+        refused = run_upload(reports, server, "--project", "closed", *JUNIT, environ={"PILOTHOUSE_TOKEN": wrong})
         assert refused.returncode == 4
         assert "401" in refused.stderr
         assert wrong == "" or wrong not in refused.stderr + refused.stdout
@@ -118,15 +118,15 @@ def test_the_address_and_the_token_come_from_the_environment(serve: Serve, repor
 
 def test_a_faulty_configuration_of_a_server_is_none_of_its_business(server: Server, reports: Path) -> None:
     (reports / "pilothouse.yaml").write_text("nonsense: [")
-    assert upload(reports, server, "--project", "config", *JUNIT).returncode == 0
+    assert run_upload(reports, server, "--project", "config", *JUNIT).returncode == 0
 
 
 def test_two_calls_are_two_runs_and_two_of_one_key_are_one(server: Server, reports: Path) -> None:
     stream = listen(server)
     for _ in range(2):
-        assert upload(reports, server, "--project", "keys", *JUNIT).returncode == 0
+        assert run_upload(reports, server, "--project", "keys", *JUNIT).returncode == 0
     for junit_of in ("a/**/TEST*.xml", "b/**/TEST*.xml"):
-        assert upload(reports, server, "--project", "keys", "--junit", junit_of, "--run-key", "k").returncode == 0
+        assert run_upload(reports, server, "--project", "keys", "--junit", junit_of, "--run-key", "k").returncode == 0
     runs = [next_event(stream) for _ in range(4)]
     assert len({run["runId"] for run in runs}) == 3
     assert [run["totalTests"] for run in runs] == [6, 6, 3, 6]
@@ -138,16 +138,16 @@ def test_two_calls_are_two_runs_and_two_of_one_key_are_one(server: Server, repor
 
 def test_a_failed_gate_is_1_if_it_is_requested(server: Server, reports: Path) -> None:
     arguments = ["--project", "red", "--junit", "bad.xml", "--branch", "x"]
-    assert upload(reports, server, *arguments).returncode == 0
-    done = upload(reports, server, *arguments, "--gate")
+    assert run_upload(reports, server, *arguments).returncode == 0
+    done = run_upload(reports, server, *arguments, "--gate")
     assert (done.returncode, done.stderr) == (1, "")
     assert done.stdout.splitlines()[1:] == ["FAILED new-failures: 1 new failure(s): c badf0", "gate: FAILED"]
 
 
 def test_a_token_of_scope_ingest_shows_the_verdict_and_why_not_the_rules(serve: Serve, reports: Path) -> None:
     server = serve(wait=False, tracker={"security": {"open-mode": False}})
-    people(server.data, ["ci"])
-    with store(server.data):
+    create_accounts(server.data, ["ci"])
+    with open_store(server.data):
         user = accounts.user_named("ci")
         assert user
         token = accounts.create_token(user.id, "post", "INGEST", None, NOW)
@@ -155,7 +155,7 @@ def test_a_token_of_scope_ingest_shows_the_verdict_and_why_not_the_rules(serve: 
     environ = {"PILOTHOUSE_TOKEN": token}
     for reports_of, code, verdict in ((JUNIT, 0, "PASSED"), (("--junit", "bad.xml"), 1, "FAILED")):
         for option in ("--gate", "--wait"):
-            done = upload(reports, server, "--project", "p", *reports_of, option, environ=environ)
+            done = run_upload(reports, server, "--project", "p", *reports_of, option, environ=environ)
             assert (done.returncode, done.stderr) == (code, "")
             _, rules, gate = done.stdout.splitlines()
             assert rules == "(a token of scope FULL shows the rules too)"
@@ -181,7 +181,7 @@ def test_a_token_of_scope_ingest_shows_the_verdict_and_why_not_the_rules(serve: 
     ],
 )
 def test_what_cannot_be_meant_is_2(server: Server, reports: Path, arguments: list[str], word: str) -> None:
-    done = upload(reports, server, *arguments)
+    done = run_upload(reports, server, *arguments)
     assert done.returncode == 2
     assert word in done.stderr
     assert "secret" not in done.stderr
@@ -200,7 +200,7 @@ def test_a_server_that_cannot_be_reached_is_3(reports: Path) -> None:
 
 
 def test_a_server_that_speaks_no_tls_is_3_at_once(server: Server, reports: Path) -> None:
-    done = upload(reports, f"https://127.0.0.1:{server.port}", "--project", "p", *JUNIT)
+    done = run_upload(reports, f"https://127.0.0.1:{server.port}", "--project", "p", *JUNIT)
     assert done.returncode == 3
     assert "is it http?" in done.stderr
 
@@ -243,14 +243,14 @@ def test_a_background_job_that_ignores_ctrl_c_goes_on(reports: Path) -> None:
 
 
 def test_an_address_that_is_too_long_is_shown(server: Server, reports: Path) -> None:
-    done = upload(reports, f"http://127.0.0.1:{server.port}/api/v1", "--project", "p", *JUNIT)
+    done = run_upload(reports, f"http://127.0.0.1:{server.port}/api/v1", "--project", "p", *JUNIT)
     assert done.returncode == 4
     assert f"requested http://127.0.0.1:{server.port}/api/v1/api/v1/ingest" in done.stderr
 
 
 def test_what_the_server_refuses_is_4_in_its_own_words(server: Server, reports: Path) -> None:
     (reports / "broken.xml").write_bytes(b"<testsuite><testcase></testsuite>")
-    done = upload(reports, server, "--project", "p", "--junit", "broken.xml")
+    done = run_upload(reports, server, "--project", "p", "--junit", "broken.xml")
     assert done.returncode == 4
     assert "400" in done.stderr
     assert "broken.xml" in done.stderr
@@ -259,7 +259,7 @@ def test_what_the_server_refuses_is_4_in_its_own_words(server: Server, reports: 
 def test_a_refusal_in_the_middle_of_the_body_is_heard(serve: Serve, reports: Path) -> None:
     server = serve(server={"max-body": "64K"}, tracker={"limits": {"request": "32K"}})
     (reports / "large.xml").write_bytes(b"<testsuite>" + os.urandom(20_000_000).hex().encode() + b"</testsuite>")
-    done = upload(reports, server, "--project", "p", "--junit", "large.xml", "--no-gzip")
+    done = run_upload(reports, server, "--project", "p", "--junit", "large.xml", "--no-gzip")
     assert done.returncode == 4, done.stderr
     assert "413" in done.stderr
 
@@ -312,7 +312,7 @@ class Answering(http.server.BaseHTTPRequestHandler):
 @pytest.mark.parametrize("statuses", [(503, 502), (429,), (504, 429), (None, 503)])
 def test_what_may_pass_is_tried_again_with_the_same_key(reports: Path, statuses: tuple[int | None, ...]) -> None:
     with Fake(*statuses) as fake:
-        done = upload(reports, fake.url, "--project", "p", *JUNIT)
+        done = run_upload(reports, fake.url, "--project", "p", *JUNIT)
         assert done.returncode == 0
         assert done.stderr.count("trying again") == len(statuses)
         assert len(fake.bodies) == len(statuses) + 1
@@ -324,14 +324,14 @@ def test_what_may_pass_is_tried_again_with_the_same_key(reports: Path, statuses:
 
 def test_a_time_to_retry_after_that_is_no_number_is_ignored(reports: Path) -> None:
     with Fake(503, headers={"Retry-After": "\u00b2"}) as fake:  # a digit to isdigit(), but not to float()
-        done = upload(reports, fake.url, "--project", "p", *JUNIT)
+        done = run_upload(reports, fake.url, "--project", "p", *JUNIT)
     assert (done.returncode, done.stderr.count("trying again in")) == (0, 1)
 
 
 @pytest.mark.parametrize(("status", "code"), [(503, 3), (500, 3), (429, 4), (None, 3)])
 def test_it_gives_up_once_its_time_is_over(reports: Path, status: int | None, code: int) -> None:
     with Fake(*[status] * 1000) as fake:
-        done = upload(reports, fake.url, "--project", "p", *JUNIT, "--retry-for", "0.1")
+        done = run_upload(reports, fake.url, "--project", "p", *JUNIT, "--retry-for", "0.1")
         assert done.returncode == code
         assert len(fake.bodies) > 1
         assert status is None or f"{status}: not now" in done.stderr
@@ -340,7 +340,7 @@ def test_it_gives_up_once_its_time_is_over(reports: Path, status: int | None, co
 @pytest.mark.parametrize("status", [400, 401, 413])
 def test_a_refusal_is_not_tried_again(reports: Path, status: int) -> None:
     with Fake(status) as fake:
-        assert upload(reports, fake.url, "--project", "p", *JUNIT).returncode == 4
+        assert run_upload(reports, fake.url, "--project", "p", *JUNIT).returncode == 4
         assert len(fake.bodies) == 1
 
 
@@ -361,7 +361,7 @@ def test_a_restart_of_the_server_fails_no_job(reports: Path) -> None:
 def test_a_server_that_is_another_program_is_named_with_the_option_to_set(reports: Path) -> None:
     with Fake(200, 404, headers={}) as fake:
         for _ in range(2):
-            done = upload(reports, fake.url, "--project", "p", *JUNIT)
+            done = run_upload(reports, fake.url, "--project", "p", *JUNIT)
             assert done.returncode == 4
             assert f"the server at {fake.url} (BaseHTTP/" in done.stderr
             assert "--url" in done.stderr
@@ -369,7 +369,7 @@ def test_a_server_that_is_another_program_is_named_with_the_option_to_set(report
 
 def test_a_redirect_is_not_followed_with_a_token(reports: Path) -> None:
     with Fake() as elsewhere, Fake(302, headers={"Location": elsewhere.url}) as fake:
-        done = upload(reports, fake.url, "--project", "p", *JUNIT, environ={"PILOTHOUSE_TOKEN": "plt_secret"})
+        done = run_upload(reports, fake.url, "--project", "p", *JUNIT, environ={"PILOTHOUSE_TOKEN": "plt_secret"})
         assert done.returncode == 4
         assert elsewhere.url in done.stderr
         assert elsewhere.bodies == []
@@ -382,7 +382,7 @@ def test_files_are_packed_unless_they_are(reports: Path) -> None:
     size = (reports / "big.xml").stat().st_size
     with Fake() as fake:
         for more in ([], ["--no-gzip"]):
-            assert upload(reports, fake.url, "--project", "p", "--junit", "big.xml", *more).returncode == 0
+            assert run_upload(reports, fake.url, "--project", "p", "--junit", "big.xml", *more).returncode == 0
         packed, plain = (len(body) for _, body in fake.bodies)
     assert packed < size / 5
     assert plain > size
@@ -502,7 +502,7 @@ def test_what_is_given_wins_over_the_ci_system_and_a_flag_is_a_run_of_its_own(se
     stream = listen(server)
     environ = {"BUILDKITE": "true", "BUILDKITE_BRANCH": "theirs", "BUILDKITE_COMMIT": SHA, "BUILDKITE_BUILD_ID": "b"}
     for more in ([], ["--flag", "ui"], ["--branch", "mine"]):
-        assert upload(reports, server, "--project", "ci", *JUNIT, *more, environ=environ).returncode == 0
+        assert run_upload(reports, server, "--project", "ci", *JUNIT, *more, environ=environ).returncode == 0
     runs = [next_event(stream) for _ in range(3)]
     assert [run["flag"] for run in runs] == ["default", "ui", "default"]
     assert runs[0]["branch"] == "theirs"
@@ -515,7 +515,7 @@ def test_a_job_that_is_run_again_replaces_its_reports(server: Server, reports: P
     for attempt, reports_of in ((1, "bad.xml"), (2, "a/target/TEST-one.xml")):
         environ = {"GITHUB_ACTIONS": "true", "GITHUB_RUN_ID": "70", "GITHUB_JOB": "test", "RUNNER_TRACKING_ID": "t"}
         environ |= {"GITHUB_RUN_ATTEMPT": str(attempt)}
-        done = upload(reports, server, "--project", "rerun", "--junit", reports_of, environ=environ)
+        done = run_upload(reports, server, "--project", "rerun", "--junit", reports_of, environ=environ)
         assert (done.returncode, done.stderr) == (0, "")
     first, second = next_event(stream), next_event(stream)
     assert first["runId"] == second["runId"]
@@ -527,7 +527,7 @@ def test_legs_of_a_matrix_get_a_hint_about_the_option(server: Server, reports: P
     outcome = []
     for instance in ("a", "b"):
         environ = {"GITHUB_ACTIONS": "true", "GITHUB_RUN_ID": "71", "GITHUB_JOB": "t", "RUNNER_TRACKING_ID": instance}
-        done = upload(reports, server, "--project", "legs", *JUNIT, environ=environ)
+        done = run_upload(reports, server, "--project", "legs", *JUNIT, environ=environ)
         assert done.returncode == 0
         outcome.append("--job-key" in done.stderr)
     assert outcome == [False, True]
@@ -535,21 +535,21 @@ def test_legs_of_a_matrix_get_a_hint_about_the_option(server: Server, reports: P
 
 def test_finish_completes_the_run_and_wait_waits_for_that(server: Server, reports: Path) -> None:
     known = ("--project", "waited", "--run-key", "waited")
-    late = upload(reports, server, *known, *JUNIT, "--expect", "2", "--job-key", "a", "--wait", "0")
+    late = run_upload(reports, server, *known, *JUNIT, "--expect", "2", "--job-key", "a", "--wait", "0")
     assert late.returncode == 3
     assert "not complete" in late.stderr
-    finished = upload(reports, server, "finish", *known)
+    finished = run_upload(reports, server, "finish", *known)
     assert (finished.returncode, finished.stderr) == (0, "")
     assert "is complete; gate:" in finished.stdout
-    done = upload(reports, server, *known, "--junit", "bad.xml", "--job-key", "b", "--wait")
+    done = run_upload(reports, server, *known, "--junit", "bad.xml", "--job-key", "b", "--wait")
     assert done.returncode == 1, done.stderr
     assert done.stdout.splitlines()[-1] == "gate: FAILED"
-    assert upload(reports, server, "finish", "--project", "waited").returncode == 2
-    assert upload(reports, server, "finish", "--project", "waited", "--run-key", "x").returncode == 4
+    assert run_upload(reports, server, "finish", "--project", "waited").returncode == 2
+    assert run_upload(reports, server, "finish", "--project", "waited", "--run-key", "x").returncode == 4
 
 
 def test_a_run_of_one_upload_is_complete_at_once(server: Server, reports: Path) -> None:
-    assert upload(reports, server, "--project", "single", *JUNIT, "--wait", "0").returncode == 0
+    assert run_upload(reports, server, "--project", "single", *JUNIT, "--wait", "0").returncode == 0
 
 
 def git(folder: Path, *arguments: str) -> None:
@@ -583,7 +583,7 @@ def sent_part(body: bytes, name: str) -> bytes | None:
 
 def test_the_changed_lines_are_sent_as_ranges(repository: Path) -> None:
     with Fake() as fake:
-        done = upload(repository, fake.url, "--project", "p", *JUNIT, "--base-branch", "main", environ=GIT)
+        done = run_upload(repository, fake.url, "--project", "p", *JUNIT, "--base-branch", "main", environ=GIT)
         assert (done.returncode, done.stderr) == (0, "")
     diff = json.loads(sent_part(fake.bodies[0][1], "diff") or b"")
     assert diff["files"] == {"ä/x.py": [[2, 3]]}
@@ -609,7 +609,8 @@ def test_the_ranges_do_not_depend_on_the_settings_of_git(repository: Path) -> No
         git(repository, "config", name, value)
     with Fake() as fake:
         assert (
-            upload(repository, fake.url, "--project", "p", *JUNIT, "--base-branch", "before", environ=GIT).stderr == ""
+            run_upload(repository, fake.url, "--project", "p", *JUNIT, "--base-branch", "before", environ=GIT).stderr
+            == ""
         )
     assert json.loads(sent_part(fake.bodies[0][1], "diff") or b"")["files"] == {"sub/f.py": [[1, 1], [4, 4]]}
 
@@ -618,7 +619,7 @@ def test_the_files_of_the_repository_are_sent_with_coverage_without_a_base_too(r
     (repository / "cover.xml").write_text("<report name='r'/>")
     with Fake() as fake:
         for more in ((), ("--diff", "off"), ("--jacoco", "cover.xml", "--diff", "off"), ("--jacoco", "cover.xml")):
-            assert upload(repository, fake.url, "--project", "p", *JUNIT, *more, environ=GIT).returncode == 0
+            assert run_upload(repository, fake.url, "--project", "p", *JUNIT, *more, environ=GIT).returncode == 0
     sent = [sent_part(body, "paths") for _, body in fake.bodies]
     assert sent[:3] == [None] * 3
     assert "ä/x.py" in (sent[3] or b"").decode().splitlines()
@@ -632,7 +633,7 @@ def test_a_merge_that_ci_checked_out_is_compared_with_its_first_parent(repositor
     git(repository, "merge", "-q", "--no-edit", "topic")
     environ = GIT | {"GITHUB_ACTIONS": "true", "GITHUB_REF": "refs/pull/1/merge", "GITHUB_BASE_REF": "elsewhere"}
     with Fake() as fake:
-        assert upload(repository, fake.url, "--project", "p", *JUNIT, environ=environ).stderr == ""
+        assert run_upload(repository, fake.url, "--project", "p", *JUNIT, environ=environ).stderr == ""
     assert json.loads(sent_part(fake.bodies[0][1], "diff") or b"")["files"] == {"ä/x.py": [[2, 3]]}
 
 
@@ -641,18 +642,18 @@ def test_a_clone_without_the_base_is_a_warning_with_the_fix(repository: Path, tm
     git(tmp_path, "clone", "-q", "--depth", "1", "--branch", "topic", f"file://{repository}", str(shallow))
     with Fake() as fake:
         known = ("--project", "p", "--junit", "**/TEST-*.xml", "--base-branch", "main")
-        done = upload(shallow, fake.url, *known, environ=GIT)
+        done = run_upload(shallow, fake.url, *known, environ=GIT)
         assert done.returncode == 0
         assert "fetch-depth: 0" in done.stderr
-        assert upload(shallow, fake.url, *known, "--diff", "off", environ=GIT).stderr == ""
-        assert upload(shallow, fake.url, *known, "--diff", "none.diff", environ=GIT).returncode == 2
+        assert run_upload(shallow, fake.url, *known, "--diff", "off", environ=GIT).stderr == ""
+        assert run_upload(shallow, fake.url, *known, "--diff", "none.diff", environ=GIT).returncode == 2
     assert sent_part(fake.bodies[0][1], "diff") is None
 
 
 def test_a_diff_may_be_given_as_a_file(reports: Path) -> None:
     (reports / "my.diff").write_text("--- a/x.py\n+++ b/x.py\n@@ -1 +1 @@\n-a\n+b\n")
     with Fake() as fake:
-        assert upload(reports, fake.url, "--project", "p", *JUNIT, "--diff", "my.diff").returncode == 0
+        assert run_upload(reports, fake.url, "--project", "p", *JUNIT, "--diff", "my.diff").returncode == 0
     assert (sent_part(fake.bodies[0][1], "diff") or b"").startswith(b"--- a/x.py")
 
 
@@ -710,7 +711,7 @@ def test_attachments_of_playwright_arrive_with_their_test(server: Server, tmp_pa
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(b"\x89PNG\r\n\x1a\n%d" % number)
     (tmp_path / "results.xml").write_text(report)
-    done = upload(tmp_path, server, "--project", "playwright", "--junit", "results.xml", "--attachments")
+    done = run_upload(tmp_path, server, "--project", "playwright", "--junit", "results.xml", "--attachments")
     assert (done.returncode, done.stderr) == (0, "")
     run = re.search(r"/runs/(\d+)", done.stdout)
     assert run
@@ -723,14 +724,14 @@ def test_performance_reports_alone_are_a_run_of_their_own(server: Server, report
     (reports / "load.jtl").write_text("timeStamp,elapsed,label,success\n1700000000000,5,GET /,true\n")
     job = {"GITHUB_ACTIONS": "true", "GITHUB_RUN_ID": "77", "GITHUB_REF_NAME": "main"}
     options = ("--project", "perf", "--diff", "off")
-    assert upload(reports, server, *options, "--junit", "bad.xml", environ=job).returncode == 0
-    done = upload(reports, server, *options, "--perf", "*.jtl", environ=job)
+    assert run_upload(reports, server, *options, "--junit", "bad.xml", environ=job).returncode == 0
+    done = run_upload(reports, server, *options, "--perf", "*.jtl", environ=job)
     assert (done.returncode, done.stderr) == (0, "")
     run = re.search(r"/runs/(\d+)", done.stdout)
     assert run
     found = server.get(f"/api/v1/runs/{run[1]}/perf").json
     assert (found["flag"], [item["label"] for item in found["items"]]) == ("perf", ["GET /"])
-    assert upload(reports, server, *options).returncode == 2
+    assert run_upload(reports, server, *options).returncode == 2
 
 
 def test_source_files_of_the_work_tree_are_sent(server: Server, reports: Path, tmp_path: Path) -> None:
@@ -743,7 +744,7 @@ def test_source_files_of_the_work_tree_are_sent(server: Server, reports: Path, t
         ((name, archive),) = source_archive([*reports.glob("*.py"), *reports.glob(".git/*.py")])
     with tarfile.open(archive) as tar:
         assert (name, tar.getnames()) == ("source", ["a.py"])
-    done = upload(reports, server, "--project", "sources", "--junit", "bad.xml", "--source", "*.py")
+    done = run_upload(reports, server, "--project", "sources", "--junit", "bad.xml", "--source", "*.py")
     assert (done.returncode, done.stderr) == (
         0, "pilothouse upload: warning: the part source was ignored: tracker.source.mode is off\n"
     )  # fmt: skip

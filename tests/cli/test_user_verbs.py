@@ -15,7 +15,18 @@ from pathlib import Path
 
 import pytest
 from conftest import ROOT, Serve, Server, database_of, wait_for
-from people import PASSWORD, RAW_TOKEN, bearer, cookie, log_in, send, session_of, somebody, store, token_of
+from users import (
+    PASSWORD,
+    RAW_TOKEN,
+    bearer,
+    cookie,
+    create_session,
+    create_token,
+    ensure_user,
+    log_in,
+    open_accounts,
+    post_form,
+)
 
 import run as program
 from models.accounts import accounts
@@ -74,7 +85,7 @@ def refused(done: subprocess.CompletedProcess[str], code: int, *words: str) -> N
 
 
 def role(data: Path, name: str) -> str | None:
-    with store(data):
+    with open_accounts(data):
         known = accounts.user_named(name)
     return known.role if known else None
 
@@ -123,7 +134,7 @@ def test_all_verbs_work_while_the_server_runs(serve: Serve) -> None:
     assert user(server.data, "passwd", "bob", given="another password\nrest\n").returncode == 0
     assert server.ask("GET", ME, headers=cookie(server, session)).status == 401, "its sessions have ended"
     assert server.ask("GET", ME, headers=bearer(token)).status == 200
-    assert send(server, "/login", username="bob", password=PASSWORD).status == 401
+    assert post_form(server, "/login", username="bob", password=PASSWORD).status == 401
     assert log_in(server, "bob", "another password")
 
 
@@ -140,9 +151,9 @@ def test_a_token_has_a_name_a_scope_and_an_end(
     tmp_path: Path, here: Here, options: list[str], name: str, scope: str, length: int | None
 ) -> None:
     data = tmp_path / "data"
-    bob = somebody(data, "bob")
+    bob = ensure_user(data, "bob")
     assert here(data, "token", "bob", *options).returncode == 0
-    with store(data):
+    with open_accounts(data):
         (kept,) = accounts.tokens_of(bob.id)
     assert (kept.name, kept.scope) == (name, scope)
     assert (None if kept.expires_at is None else (kept.expires_at - kept.created_at) // 1_000_000) == length
@@ -169,7 +180,7 @@ def test_what_cannot_be_done_is_one_line_and_1(
     tmp_path: Path, here: Here, arguments: list[str], given: str | bytes, word: str
 ) -> None:
     data = tmp_path / "data"
-    somebody(data, "bob")
+    ensure_user(data, "bob")
     done = here(data, *arguments, given=given)
     refused(done, 1, word)
     if isinstance(given, str) and len(given) >= 8:
@@ -213,7 +224,7 @@ def test_a_store_that_cannot_be_opened_is_one_line(tmp_path: Path, what: str) ->
 @of_a_file
 def test_it_waits_for_who_writes(tmp_path: Path) -> None:
     data = tmp_path / "data"
-    somebody(data, "bob")
+    ensure_user(data, "bob")
     connection = sqlite3.connect(data / "tracker.db", isolation_level=None)
     connection.execute("BEGIN IMMEDIATE")
     process = subprocess.Popen(
@@ -242,7 +253,7 @@ def test_many_at_once_make_one_store(tmp_path: Path) -> None:
     with ThreadPoolExecutor(4) as callers:
         done = list(callers.map(lambda n: user(data, "add", f"user{n}", given=PASSWORD), range(4)))
     assert [one.returncode for one in done] == [0] * 4, done
-    with store(data):
+    with open_accounts(data):
         assert [one.username for one in accounts.list_users()] == [f"user{n}" for n in range(4)]
 
 
@@ -287,7 +298,7 @@ def until(terminal: int, words: str | None) -> str:
 
 def test_the_lock_of_a_running_server_is_left_alone(serve: Serve) -> None:
     server = serve()
-    session, token = session_of(server.data, "bob"), token_of(server.data, "bob")
+    session, token = create_session(server.data, "bob"), create_token(server.data, "bob")
     assert user(server.data, "add", "eve", given=PASSWORD).returncode == 0
     assert server.ask("GET", ME, headers=cookie(server, session)).status == 200
     assert server.ask("GET", ME, headers=bearer(token)).status == 200

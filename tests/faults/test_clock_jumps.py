@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import altered
+import changed_constants
 import pytest
 from conftest import Server, wait_for
-from people import bearer, cookie, session_of, token_of
-from posting import cases, rows, stored
-from trouble import API, SLEEPER, no_trace
+from fault_injection import API, SLEEPER, check_no_traceback
+from uploads import junit, query_store, upload
+from users import bearer, cookie, create_session, create_token
 
 from supervisor.clock import Clock
 
@@ -37,7 +37,7 @@ class Jumping:
             "supervisor": {"processes": {"web": SLEEPER, "crasher": CRASHER}, "events": {"retain-days": 30}},
             "tracker": {"retain-days": 30, "retain-runs": 3, "security": {"session-lifetime": "1d"}},
         }
-        command = altered.command(
+        command = changed_constants.server_command(
             clock=str(self._file), supervisor__services___PRUNE_SECONDS=0.2,
             supervisor__tracker__retention___PERIOD_SECONDS=0.2,
             supervisor__tracker__retention___DELAY_SECONDS=0.01,
@@ -54,11 +54,14 @@ class Jumping:
         """Waits until what is old would have been deleted: a run too many of another branch is."""
         number = random.randrange(10**9)
         for _ in range(4):
-            stored(
-                self.server, ("project", "clockwork"), ("branch", f"b{number}"), ("junit", cases(1, prefix=f"{number}"))
+            upload(
+                self.server,
+                ("project", "clockwork"),
+                ("branch", f"b{number}"),
+                ("junit", junit(1, prefix=f"{number}")),
             )
         query = "SELECT count(*) FROM run WHERE branch = ?"
-        wait_for(lambda: rows(self.server, query, f"b{number}") == [(3,)], about="the retention")
+        wait_for(lambda: query_store(self.server, query, f"b{number}") == [(3,)], about="the retention")
 
 
 @pytest.fixture
@@ -67,19 +70,22 @@ def runner(tmp_path: Path) -> Iterator[Jumping]:
     try:
         one.server.start()
         yield one
-        no_trace(one.server)
+        check_no_traceback(one.server)
     finally:
         one.server.close()
 
 
 def runs(server: Server) -> list[int]:
     return [
-        id for (id,) in rows(server, "SELECT r.id FROM run r JOIN project p ON p.id = project_id WHERE name = 'kept'")
+        id
+        for (id,) in query_store(
+            server, "SELECT r.id FROM run r JOIN project p ON p.id = project_id WHERE name = 'kept'"
+        )
     ]
 
 
 def post(server: Server, number: int) -> int:
-    return int(stored(server, ("project", "kept"), ("branch", "b"), ("junit", cases(1, prefix=f"n{number}")))["runId"])
+    return int(upload(server, ("project", "kept"), ("branch", "b"), ("junit", junit(1, prefix=f"n{number}")))["runId"])
 
 
 @pytest.mark.parametrize("jump", [3 * HOUR, YEAR, -3 * HOUR, -20 * YEAR], ids=["hours", "year", "back", "years-back"])
@@ -87,7 +93,7 @@ def test_a_clock_that_jumps_and_comes_back_deletes_nothing(runner: Jumping, jump
     server = runner.server
     server.do("start", "web")
     pid = server.info("web")["pid"]
-    session, token = session_of(server.data, "ann"), token_of(server.data, "bob")
+    session, token = create_session(server.data, "ann"), create_token(server.data, "bob")
     kept = [post(server, number) for number in range(2)]
     events = server.get(f"{API}/events/count").json["totalEvents"]
     runner.jump(jump)

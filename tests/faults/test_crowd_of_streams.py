@@ -11,9 +11,9 @@ import threading
 from pathlib import Path
 
 from conftest import wait_for
-from run_streams import junit, post
-from talk import running_server
-from trouble import API, SLEEPER, descriptors, memory, no_trace
+from fault_injection import API, SLEEPER, check_no_traceback, open_descriptors, resident_mib
+from http_checks import running_server
+from run_streams import junit, upload_files
 
 from benchmarks.listeners import Listeners
 
@@ -28,14 +28,14 @@ def test_streams_and_an_upload_at_once(tmp_path: Path) -> None:
     assert most > STREAMS + 500, f"{STREAMS} streams need descriptors: {most} are allowed here (PILOTHOUSE_STREAMS)"
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     with running_server(tmp_path, {"web": SLEEPER}, server={"max-streams": STREAMS + 10}) as server:
-        post(server, "before", ("junit", junit(CASES)))
-        before, had = descriptors(server), memory(server)
+        upload_files(server, "before", ("junit", junit(CASES)))
+        before, had = open_descriptors(server), resident_mib(server)
         with Listeners(server.port, "/tracker/api/v1/events", STREAMS) as listeners:
-            assert descriptors(server) >= before + STREAMS
+            assert open_descriptors(server) >= before + STREAMS
             listeners.expect()
             outcome = []
             uploading = threading.Thread(
-                target=lambda: outcome.append(post(server, "crowd", ("junit", junit(CASES, mark="c"))))
+                target=lambda: outcome.append(upload_files(server, "crowd", ("junit", junit(CASES, mark="c"))))
             )
             uploading.start()
             requested = 0
@@ -48,8 +48,8 @@ def test_streams_and_an_upload_at_once(tmp_path: Path) -> None:
             assert outcome[0]["tests"] == CASES
             assert requested > 0
             assert server.do("start", "web").status == 200
-            assert memory(server) - had < 10 + EACH * STREAMS
-        wait_for(lambda: descriptors(server) <= before + 3, about="the streams to be forgotten")
+            assert resident_mib(server) - had < 10 + EACH * STREAMS
+        wait_for(lambda: open_descriptors(server) <= before + 3, about="the streams to be forgotten")
         wait_for(lambda: "pilothouse_streams_open 0.0" in server.get("/metrics").text)
-        post(server, "after", ("junit", junit(1)))
-        no_trace(server)
+        upload_files(server, "after", ("junit", junit(1)))
+        check_no_traceback(server)

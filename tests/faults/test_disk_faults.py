@@ -6,54 +6,61 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from chart_servers import WebServer, web_server
 from conftest import Serve, Server, wait_for
-from places import Web, web
-from posting import rows
-from trouble import (
+from fault_injection import (
     PULL,
     SLEEPER,
     TEMPLATE,
     UPDATE,
     FailingDisk,
+    ParallelRequests,
     PreparedRequest,
-    SingleFlight,
-    answer_to,
-    charts_of,
-    clear,
-    fill,
-    fill_up,
-    no_trace,
-    reads_answer,
-    repo,
+    add_repository_request,
+    charts_settings,
+    check_failure,
+    check_no_traceback,
+    check_reads,
+    create_records,
+    fill_disk,
+    send_prepared,
     small_disk,
-    template_upload,
-    upload,
+    template_request,
+    upload_request,
 )  # fmt: skip
+from uploads import query_store
 
 
 @pytest.fixture
-def repository() -> Iterator[Web]:
-    with web() as one:
+def repository() -> Iterator[WebServer]:
+    with web_server() as one:
         yield one
 
 
-def writes(repository: Web) -> list[PreparedRequest]:
+def writes(repository: WebServer) -> list[PreparedRequest]:
     """What needs the disk, of each service."""
     start: PreparedRequest = ("POST", "/api/v1/processes/start/other", None, {})
-    return [upload("full", 3000), repo("other", repository), UPDATE, template_upload(200_000), PULL, TEMPLATE, start]
+    return [
+        upload_request("full", 3000),
+        add_repository_request("other", repository),
+        UPDATE,
+        template_request(200_000),
+        PULL,
+        TEMPLATE,
+        start,
+    ]
 
 
-def all_works(server: Server, repository: Web) -> None:
+def all_works(server: Server, repository: WebServer) -> None:
     """Without a restart."""
     wait_for(lambda: server.get("/readyz").status == 200)
     for request in writes(repository):
-        answer = answer_to(server, request)
+        answer = send_prepared(server, request)
         assert answer.status in (200, 201), (request[1], answer)
     assert server.do("stop", "web").status == 200
-    assert rows(server, "SELECT name, tests FROM run JOIN project ON project.id = project_id ORDER BY run.id")[0] == (
-        "before", 3,
-    )  # fmt: skip
-    no_trace(server)
+    query = "SELECT name, tests FROM run JOIN project ON project.id = project_id ORDER BY run.id"
+    assert query_store(server, query)[0] == ("before", 3)
+    check_no_traceback(server)
 
 
 def nothing_is_left(server: Server, temp: Path) -> None:
@@ -62,24 +69,24 @@ def nothing_is_left(server: Server, temp: Path) -> None:
 
 
 def test_on_a_full_disk_every_caller_gets_the_reason_and_acknowledged_data_stays(
-    serve: Serve, tmp_path: Path, repository: Web
+    serve: Serve, tmp_path: Path, repository: WebServer
 ) -> None:
     with small_disk(tmp_path / "disk", "3m") as disk:
         server = serve(
-            {"web": SLEEPER, "other": SLEEPER}, wait=False, svc=charts_of(repository, disk / "temp"),
+            {"web": SLEEPER, "other": SLEEPER}, wait=False, svc=charts_settings(repository, disk / "temp"),
             server={"data-dir": str(disk / "data")},
         )  # fmt: skip
         server.data = disk / "data"
         try:
-            fill(server.start(), repository)
-            filler = fill_up(disk)
+            create_records(server.start(), repository)
+            filler = fill_disk(disk)
             for request, answer in zip(
-                writes(repository), SingleFlight(server, writes(repository)).start().answers(), strict=True
+                writes(repository), ParallelRequests(server, writes(repository)).start().answers(), strict=True
             ):
-                words = clear(answer, 500, 503)
+                words = check_failure(answer, 500, 503)
                 assert "full" in words or "space" in words or "written" in words, (request[1], words)
             assert server.status("other") == "running"  # supervision goes on: it is the history that waits
-            reads_answer(server)
+            check_reads(server)
             assert server.get("/readyz").status == 503
             filler.unlink()
             nothing_is_left(server, disk / "temp")
@@ -90,28 +97,28 @@ def test_on_a_full_disk_every_caller_gets_the_reason_and_acknowledged_data_stays
 
 
 def test_a_disk_that_becomes_read_only_is_reported_and_all_is_there_when_it_is_fixed(
-    serve: Serve, tmp_path: Path, repository: Web
+    serve: Serve, tmp_path: Path, repository: WebServer
 ) -> None:
     disk = FailingDisk(tmp_path / "disk", tmp_path / "image")
-    server = serve({"web": SLEEPER, "other": SLEEPER}, wait=False, svc=charts_of(repository, disk.folder / "temp"),
-                   server={"shutdown-timeout": "1s"})  # fmt: skip
+    svc = charts_settings(repository, disk.folder / "temp")
+    server = serve({"web": SLEEPER, "other": SLEEPER}, wait=False, svc=svc, server={"shutdown-timeout": "1s"})
     server.data = disk.folder / "data"
     try:
-        fill(server.start(), repository)
+        create_records(server.start(), repository)
         disk.fail()
         for request, answer in zip(
-            writes(repository), SingleFlight(server, writes(repository)).start().answers(), strict=True
+            writes(repository), ParallelRequests(server, writes(repository)).start().answers(), strict=True
         ):
-            words = clear(answer, 500, 503).lower()
+            words = check_failure(answer, 500, 503).lower()
             assert "read-only" in words or "readonly" in words or "written" in words or "i/o" in words, (
                 request[1],
                 words,
             )
         assert server.status("other") == "running"
-        reads_answer(server)
+        check_reads(server)
         assert server.stop() == 0
         assert "the store cannot be written" in server.log.read_text()
-        disk.mend()
+        disk.repair()
         server.start()
         nothing_is_left(server, disk.folder / "temp")
         server.do("stop", "other")
@@ -133,7 +140,7 @@ def test_on_a_disk_that_is_read_only_from_the_start_it_reports_it_in_one_line(se
         assert [line for line in server.log.read_text().splitlines() if "cannot start" in line][-1].endswith(
             "the data directory cannot be written: Read-only file system"
         )
-        disk.mend()
+        disk.repair()
         server.start()
     finally:
         server.close()

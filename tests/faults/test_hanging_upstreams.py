@@ -10,40 +10,40 @@ import threading
 from pathlib import Path
 from typing import Any
 
-import altered
+import changed_constants
 import pytest
 import yaml
-from charting import FULL
+from chart_servers import web_server
 from conftest import Server, wait_for
-from needs import NAMESPACES, missing_part, need
-from places import web
-from talk import running_server
-from trouble import (
+from fault_injection import (
     API,
     SLEEPER,
     TEMPLATE,
     UPDATE,
+    ParallelRequests,
     PreparedRequest,
-    SingleFlight,
-    answer_to,
-    charts_of,
-    clear,
-    fill,
+    charts_settings,
+    check_failure,
+    check_no_traceback,
+    check_reads,
+    create_records,
     json_request,
-    memory,
-    no_trace,
-    reads_answer,
-    template_upload,
-    upload,
+    resident_mib,
+    send_prepared,
+    template_request,
+    upload_request,
 )  # fmt: skip
+from http_checks import running_server
+from requirements import NAMESPACES, missing_part, require
+from small_charts import FULL
 
 VERSION = '#!/bin/sh\nif [ "$1" = version ]; then echo v4.1.4; exit 0; fi\n'
 
 
 def others_go_on(server: Server, number: int = 0) -> None:
     """Meanwhile."""
-    reads_answer(server)
-    assert answer_to(server, upload(f"meanwhile {number}")).status == 201
+    check_reads(server)
+    assert send_prepared(server, upload_request(f"meanwhile {number}")).status == 201
     assert server.do("restart", "web").status == 200
 
 
@@ -84,7 +84,7 @@ def resolving(folder: Path, address: str) -> list[str]:
     file.write_text(f"nameserver {address}\noptions timeout:20 attempts:2\n")
     file.chmod(0o644)
     own = ["unshare", "--mount", "sh", "-c", f'mount --bind {file} /etc/resolv.conf && exec "$@"', "sh"]
-    need(NAMESPACES)
+    require(NAMESPACES)
     if subprocess.run([*own, "true"], capture_output=True).returncode:
         missing_part("the right to mount over /etc/resolv.conf")
     return own
@@ -93,8 +93,8 @@ def resolving(folder: Path, address: str) -> list[str]:
 def test_names_without_an_answer_delay_no_other_caller(tmp_path: Path) -> None:
     names = [f"chart{number}.example" for number in range(20)]
     dns = Silent("127.53.0.1")
-    with web() as repository, contextlib.closing(dns.socket):
-        svc = charts_of(repository, tmp_path / "temp", fetch={"timeout": "2s"})
+    with web_server() as repository, contextlib.closing(dns.socket):
+        svc = charts_settings(repository, tmp_path / "temp", fetch={"timeout": "2s"})
         svc["security"]["allowed-hosts"] += [f"{name}:{repository.port}" for name in names]
         adding = [json_request("POST", "/repos", {"name": name.partition(".")[0], "url": f"http://{name}:{repository.port}"})
                   for name in names]  # fmt: skip
@@ -102,17 +102,17 @@ def test_names_without_an_answer_delay_no_other_caller(tmp_path: Path) -> None:
             tmp_path, {"supervisor": {"processes": {"web": SLEEPER}}, "svc": svc}, {}, resolving(tmp_path, "127.53.0.1")
         )
         try:
-            fill(server.start(), repository)
-            waiting = SingleFlight(server, adding).start()
+            create_records(server.start(), repository)
+            waiting = ParallelRequests(server, adding).start()
             wait_for(lambda: dns.requests > 3)
-            assert answer_to(server, UPDATE).status == 200  # an address needs no name server
+            assert send_prepared(server, UPDATE).status == 200  # an address needs no name server
             others_go_on(server)
-            assert {"svc.fetch.timeout" in clear(answer, 504) for answer in waiting.answers()} == {True}
+            assert {"svc.fetch.timeout" in check_failure(answer, 504) for answer in waiting.answers()} == {True}
             assert server.stop() == 0  # while lookups still hang
             server.start()
             dns.answers = True
-            assert {answer.status for answer in SingleFlight(server, adding).start().answers()} == {201}
-            no_trace(server)
+            assert {answer.status for answer in ParallelRequests(server, adding).start().answers()} == {201}
+            check_no_traceback(server)
         finally:
             server.close()
 
@@ -156,25 +156,25 @@ def test_a_hanging_cluster_is_reported_to_many_callers_in_time(
 ) -> None:
     """Over TLS no handshake comes to an end: the first requests cannot connect, those behind them wait in vain."""
     callers = 100
-    with web() as repository, contextlib.closing(Hanging()) as hanging:
-        svc = charts_of(repository, tmp_path / "temp", kube={"kubeconfig": hanging.kubeconfig(tmp_path, scheme)})
+    with web_server() as repository, contextlib.closing(Hanging()) as hanging:
+        svc = charts_settings(repository, tmp_path / "temp", kube={"kubeconfig": hanging.kubeconfig(tmp_path, scheme)})
         svc["helm"] = {**svc["helm"], "max-concurrent": 2, "lock-timeout": "1s"}
         module = "supervisor__charts__kube__client__"
-        command = altered.command(**{f"{module}CONNECT_SECONDS": 2, f"{module}RESPONSE_SECONDS": 2})
+        command = changed_constants.server_command(**{f"{module}CONNECT_SECONDS": 2, f"{module}RESPONSE_SECONDS": 2})
         server = Server(tmp_path, {"supervisor": {"processes": {"web": SLEEPER}}, "svc": svc}, {}, command)
         try:
-            fill(server.start(), repository)
+            create_records(server.start(), repository)
             reads: list[PreparedRequest] = [
                 ("GET", f"{API}/releases/r{number}?namespace=n", None, {}) for number in range(callers)
             ]
-            waiting = SingleFlight(server, reads).start()
+            waiting = ParallelRequests(server, reads).start()
             wait_for(lambda: hanging.taken)
             others_go_on(server)
             for answer in waiting.answers():
-                assert "cluster" in clear(answer, *statuses)
+                assert "cluster" in check_failure(answer, *statuses)
             assert len(hanging.taken) < callers / 2  # most were not made to wait for their turn to wait
-            assert answer_to(server, TEMPLATE).status == 200
-            no_trace(server)
+            assert send_prepared(server, TEMPLATE).status == 200
+            check_no_traceback(server)
         finally:
             server.close()
 
@@ -207,19 +207,19 @@ def script(folder: Path, text: str) -> dict[str, Any]:
 def test_endless_helm_processes_are_ended_and_delay_no_other_caller(tmp_path: Path, text: str) -> None:
     svc = {**FULL, "rest": {"temp-dir": str(tmp_path / "temp")}, "helm": script(tmp_path, text)}
     with running_server(tmp_path, {"web": SLEEPER}, svc=svc) as server:
-        assert answer_to(server, upload("before")).status == 201
+        assert send_prepared(server, upload_request("before")).status == 201
         assert server.do("start", "web").status == 200
         sizes = []
         for _ in range(2):
-            waiting = SingleFlight(server, [template_upload() for _ in range(6)]).start()
+            waiting = ParallelRequests(server, [template_request() for _ in range(6)]).start()
             wait_for(lambda: "pilothouse_helm_running 2.0" in server.get("/metrics").text)
-            reads_answer(server, [f"{API}/processes", "/", "/projects/1", f"{API}/repos", "/healthz"])
+            check_reads(server, [f"{API}/processes", "/", "/projects/1", f"{API}/repos", "/healthz"])
             answers = waiting.answers()
             assert 422 in {answer.status for answer in answers} <= {422, 503}
-            assert all("helm" in clear(answer, 422, 503) for answer in answers)
+            assert all("helm" in check_failure(answer, 422, 503) for answer in answers)
             wait_for(lambda: "pilothouse_helm_running 0.0" in server.get("/metrics").text)
-            sizes.append(memory(server))
+            sizes.append(resident_mib(server))
         assert sizes[1] - sizes[0] < 8
         script(tmp_path, "echo 'kind: ConfigMap'\n")
-        assert answer_to(server, template_upload()).status == 200
-        no_trace(server)
+        assert send_prepared(server, template_request()).status == 200
+        check_no_traceback(server)

@@ -16,12 +16,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-from charting import FULL, HELMS, KEY, helm, send_json
+from chart_servers import web_server
 from cluster import Cluster
-from conftest import Serve, Server, children_of, mains, wait_for
-from mixed import API, BROKEN, NAMES, RELEASES, Ledger, Load, Shard
-from places import web
-from posting import rows
+from conftest import Serve, Server, children_of, session_leaders, wait_for
+from mixed_load import API, BROKEN, NAMES, RELEASES, Ledger, MixedLoad, Shard
+from small_charts import FULL, HELMS, KEY, helm_path, send_json
+from uploads import query_store
 
 ROUNDS = int(os.environ.get("PILOTHOUSE_MIXED_ROUNDS", "3"))
 FIRST = int(os.environ.get("PILOTHOUSE_FIRST_ROUND", "0"))
@@ -40,16 +40,16 @@ def test_nothing_acknowledged_is_lost_in_a_mixed_load_when_the_server_is_killed(
     processes[BROKEN] = {"command": "/nonexistent/program"}
     processes[NAMES[0]]["auto-start"] = True
     processes[NAMES[1]]["restart"] = "always"
-    with web() as repository:
+    with web_server() as repository:
         svc = {
             **FULL,
-            "security": {**FULL["security"], "allowed-hosts": [repository.place]},
-            "helm": {"binary": helm(HELM), "max-concurrent": 3},
+            "security": {**FULL["security"], "allowed-hosts": [repository.host_port]},
+            "helm": {"binary": helm_path(HELM), "max-concurrent": 3},
             "rest": {"temp-dir": str(temp)},
             "kube": {"kubeconfig": str(cluster.kubeconfig)},
         }
         server = serve(processes, svc=svc)
-        load = Load(server, repository, cluster.namespace())
+        load = MixedLoad(server, repository, cluster.namespace())
         load.publish()
         assert send_json(server, "POST", f"{API}/repos", {"name": "lab", "url": repository.url}).status == 201
         for number in range(FIRST, FIRST + ROUNDS):
@@ -65,7 +65,7 @@ def test_nothing_acknowledged_is_lost_in_a_mixed_load_when_the_server_is_killed(
         finish(load, temp)
 
 
-def check(load: Load, temp: Path, result: str) -> None:
+def check(load: MixedLoad, temp: Path, result: str) -> None:
     server, ledger = load.server, load.ledger
     assert ledger.faults == [], (result, ledger.faults)
     check_processes(server, ledger, result)
@@ -85,7 +85,7 @@ def check_processes(server: Server, ledger: Ledger, result: str) -> None:
     for id, event in ledger.events.items():
         assert server.get(f"{API}/events/{id}").json == event, result
     wait_for(lambda: set(children_of(server.data)) == known(server), 10, f"no strangers in {result}")
-    running = mains(server.data)
+    running = session_leaders(server.data)
     assert max(running.values(), default=0) <= 1, (result, running)
     listing = {one["name"]: one["status"] for one in server.get(f"{API}/processes").json}
     assert set(running) <= {name for name, status in listing.items() if status in ("running", "stopping")}, result
@@ -127,15 +127,15 @@ def check_uploads(server: Server, ledger: Ledger, result: str) -> None:
         "SELECT id, tests, passed + failed + errors + skipped, (SELECT count(*) FROM result WHERE run_id = run.id),"
     )
     totals += " uploads, (SELECT count(*) FROM report WHERE run_id = run.id AND kind = 'junit') FROM run"
-    for id, tests, parts, results, uploads, reports in rows(server, totals):
+    for id, tests, parts, results, uploads, reports in query_store(server, totals):
         assert tests == parts == results, (result, id)
         assert uploads >= reports > 0, (result, id)
-    for event in ledger.told_runs.values():
-        run = rows(server, "SELECT tests FROM run WHERE id = ?", event["runId"])
+    for event in ledger.streamed_runs.values():
+        run = query_store(server, "SELECT tests FROM run WHERE id = ?", event["runId"])
         assert run, (result, event)
         assert run[0][0] >= event["totalTests"], (result, event)
-    ids = [id for (id,) in rows(server, "SELECT id FROM run_event")]
-    assert set(ledger.told_runs) <= set(ids), result
+    ids = [id for (id,) in query_store(server, "SELECT id FROM run_event")]
+    assert set(ledger.streamed_runs) <= set(ids), result
 
 
 def stored(server: Server) -> dict[str, list[tuple[int, int]]]:
@@ -145,7 +145,7 @@ def stored(server: Server) -> dict[str, list[tuple[int, int]]]:
         " JOIN test t ON t.id = r.test_id GROUP BY 1, 2"
     )
     found: dict[str, list[tuple[int, int]]] = {}
-    for mark, run, count in rows(server, query):
+    for mark, run, count in query_store(server, query):
         found.setdefault(mark, []).append((run, count))
     return found
 
@@ -157,7 +157,7 @@ def helms(data: Path) -> set[int]:
     return set(children_of(data, with_helm=True)) - set(children_of(data))
 
 
-def check_releases(load: Load, result: str) -> None:
+def check_releases(load: MixedLoad, result: str) -> None:
     server, ledger, query = load.server, load.ledger, f"?namespace={load.namespace}"
     for name in RELEASES:
         answer = server.get(f"{API}/releases/{name}{query}", **KEY)
@@ -177,7 +177,7 @@ def check_releases(load: Load, result: str) -> None:
             assert answer.status == 200, (result, name, status, answer)
 
 
-def check_repositories(load: Load, result: str) -> None:
+def check_repositories(load: MixedLoad, result: str) -> None:
     server, ledger = load.server, load.ledger
     there = {one["name"] for one in server.get(f"{API}/repos").json}
     assert "lab" in there, result
@@ -214,7 +214,7 @@ def check_stores(server: Server, result: str) -> None:
             assert store.execute("PRAGMA foreign_key_check").fetchall() == [], (result, name)
 
 
-def finish(load: Load, temp: Path) -> None:
+def finish(load: MixedLoad, temp: Path) -> None:
     """What hung in the air is done again, after which everything must be there exactly."""
     server, ledger = load.server, load.ledger
     for shard in ledger.shards:
@@ -227,7 +227,7 @@ def finish(load: Load, temp: Path) -> None:
             by_key.setdefault(shard.key, []).append(shard)
     for key, shards in by_key.items():
         assert len({run for shard in shards for run in shard.runs}) == 1, (key, shards)
-        tests = rows(server, "SELECT tests FROM run WHERE id = ?", shards[0].runs[0])
+        tests = query_store(server, "SELECT tests FROM run WHERE id = ?", shards[0].runs[0])
         assert tests == [(sum(shard.count for shard in shards),)], (key, shards)
     assert all(len(found[shard.mark]) == 1 for shard in ledger.shards if shard.key is not None)
     assert ledger.done > 3 * ROUNDS

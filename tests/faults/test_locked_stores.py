@@ -6,90 +6,92 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from chart_servers import WebServer, web_server
 from conftest import Server, wait_for
-from people import cookie, session_of, token_of
-from places import Web, web
-from talk import running_server
-from trouble import (
+from fault_injection import (
     SLEEPER,
     UPDATE,
+    ParallelRequests,
     PreparedRequest,
-    SingleFlight,
-    answer_to,
-    charts_of,
-    clear,
-    fill,
-    locked,
-    no_trace,
-    reads_answer,
-    repo,
-    upload,
+    add_repository_request,
+    charts_settings,
+    check_failure,
+    check_no_traceback,
+    check_reads,
+    create_records,
+    locked_stores,
+    send_prepared,
+    upload_request,
 )  # fmt: skip
+from http_checks import running_server
+from users import cookie, create_session, create_token
 
 START: PreparedRequest = ("POST", "/api/v1/processes/start/other", None, {})
 
 
 @pytest.fixture(scope="module")
-def repository() -> Iterator[Web]:
-    with web() as one:
+def repository() -> Iterator[WebServer]:
+    with web_server() as one:
         yield one
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory, repository: Web) -> Iterator[Server]:
+def server(tmp_path_factory: pytest.TempPathFactory, repository: WebServer) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("locked")
-    with running_server(folder, {"web": SLEEPER, "other": SLEEPER}, svc=charts_of(repository, folder / "temp")) as one:
-        fill(one, repository)
+    with running_server(
+        folder, {"web": SLEEPER, "other": SLEEPER}, svc=charts_settings(repository, folder / "temp")
+    ) as one:
+        create_records(one, repository)
         yield one
-        no_trace(one)
+        check_no_traceback(one)
 
 
 def flaky(server: Server) -> PreparedRequest:
     """Somebody says of a test that it is flaky."""
-    token = token_of(server.data, "ann", role="ADMIN")
+    token = create_token(server.data, "ann", role="ADMIN")
     body = b'{"className": "A", "name": "c0", "status": "QUARANTINED"}'
     headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
     return "POST", "/api/v1/projects/1/flaky/status", body, headers
 
 
-def test_all_three_stores_at_once(server: Server, repository: Web) -> None:
-    session = session_of(server.data, "bob")
-    writes = [START, upload("locked"), flaky(server), repo("other", repository), UPDATE]
-    with locked(server):
-        waiting = SingleFlight(server, writes).start()
+def test_all_three_stores_at_once(server: Server, repository: WebServer) -> None:
+    session = create_session(server.data, "bob")
+    writes = [START, upload_request("locked"), flaky(server), add_repository_request("other", repository), UPDATE]
+    with locked_stores(server):
+        waiting = ParallelRequests(server, writes).start()
         wait_for(lambda: server.status("other") == "running")
-        reads_answer(server)
+        check_reads(server)
         assert server.ask("GET", "/api/v1/me", headers=cookie(server, session)).status == 200
         for request, answer in zip(writes, waiting.answers(), strict=True):
-            assert clear(answer, 503), request
+            assert check_failure(answer, 503), request
             assert answer.headers["Retry-After"]
     for request in writes:
-        assert answer_to(server, request).status in (200, 201, 202, 204), request
+        assert send_prepared(server, request).status in (200, 201, 202, 204), request
     wait_for(lambda: server.get("/readyz").status == 200)
-    assert server.moves("other") == ["starting", "running"]
+    assert server.new_statuses("other") == ["starting", "running"]
 
 
-def test_a_lock_that_passes_soon_is_not_noticed(server: Server, repository: Web) -> None:
-    writes = [upload("soon"), flaky(server), repo("soon", repository), UPDATE]
-    with locked(server) as unlock:
-        waiting = SingleFlight(server, writes).start()
+def test_a_lock_that_passes_soon_is_not_noticed(server: Server, repository: WebServer) -> None:
+    writes = [upload_request("soon"), flaky(server), add_repository_request("soon", repository), UPDATE]
+    with locked_stores(server) as unlock:
+        waiting = ParallelRequests(server, writes).start()
         wait_for(lambda: list((server.data / "incoming").iterdir()), about="an upload that waits")
         unlock()
         assert {answer.status for answer in waiting.answers()} <= {200, 201, 202}
 
 
-def test_it_starts_while_they_are_locked_and_works_when_they_are_not(tmp_path: Path, repository: Web) -> None:
+def test_it_starts_while_they_are_locked_and_works_when_they_are_not(tmp_path: Path, repository: WebServer) -> None:
     with running_server(
-        tmp_path, {"web": SLEEPER, "other": SLEEPER}, svc=charts_of(repository, tmp_path / "temp")
+        tmp_path, {"web": SLEEPER, "other": SLEEPER}, svc=charts_settings(repository, tmp_path / "temp")
     ) as server:
-        fill(server, repository)
+        create_records(server, repository)
         pid = server.info("web")["pid"]
         server.kill()
-        with locked(server):
+        with locked_stores(server):
             server.start()
             assert server.info("web")["pid"] == pid
-            reads_answer(server)
-        assert answer_to(server, upload("after")).status == 201
-        assert answer_to(server, repo("after", repository)).status == 201
+            check_reads(server)
+        assert send_prepared(server, upload_request("after")).status == 201
+        assert send_prepared(server, add_repository_request("after", repository)).status == 201
         assert server.do("stop", "web").status == 200
-        no_trace(server)
+        check_no_traceback(server)

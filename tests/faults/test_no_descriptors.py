@@ -8,40 +8,42 @@ import subprocess
 from collections.abc import Iterator
 
 import pytest
+from chart_servers import WebServer, web_server
 from conftest import Server, wait_for
-from places import Web, web
-from talk import running_server
-from trouble import (
+from fault_injection import (
     API,
     PULL,
     SLEEPER,
     TEMPLATE,
     UPDATE,
-    Kept,
+    PersistentConnection,
     PreparedRequest,
-    answer_to,
-    charts_of,
-    clear,
-    descriptors,
-    fill,
-    no_trace,
-    repo,
-    template_upload,
-    upload,
+    add_repository_request,
+    charts_settings,
+    check_failure,
+    check_no_traceback,
+    create_records,
+    open_descriptors,
+    send_prepared,
+    template_request,
+    upload_request,
 )  # fmt: skip
+from http_checks import running_server
 
 
 @pytest.fixture(scope="module")
-def repository() -> Iterator[Web]:
-    with web() as one:
+def repository() -> Iterator[WebServer]:
+    with web_server() as one:
         yield one
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory, repository: Web) -> Iterator[Server]:
+def server(tmp_path_factory: pytest.TempPathFactory, repository: WebServer) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("none")
-    with running_server(folder, {"web": SLEEPER, "other": SLEEPER}, svc=charts_of(repository, folder / "temp")) as one:
-        fill(one, repository)
+    with running_server(
+        folder, {"web": SLEEPER, "other": SLEEPER}, svc=charts_settings(repository, folder / "temp")
+    ) as one:
+        create_records(one, repository)
         yield one
 
 
@@ -49,14 +51,15 @@ def limited(server: Server, limit: int) -> None:
     subprocess.run(["prlimit", f"--pid={server.pid}", f"--nofile={limit}:"], check=True)
 
 
-def everything(repository: Web) -> list[PreparedRequest]:
+def everything(repository: WebServer) -> list[PreparedRequest]:
     """What opens something, of each service."""
     start: PreparedRequest = ("POST", f"{API}/processes/start/other", None, {})
     pages: list[PreparedRequest] = [
         ("GET", path, None, {}) for path in ("/projects/1", f"{API}/runs/1", "/badge/1/pass.svg")
     ]
     return [
-        start, upload("none"), repo("other", repository), UPDATE, PULL, TEMPLATE, template_upload(), *pages,
+        start, upload_request("none"), add_repository_request("other", repository), UPDATE, PULL, TEMPLATE,
+        template_request(), *pages,
         ("GET", f"{API}/events/by-status/running", None, {}), ("GET", "/metrics", None, {}),
         ("GET", f"{API}/supervisor/info", None, {}), ("GET", f"{API}/charts/show/values?chartRef=lab/tint", None, {}),
     ]  # fmt: skip
@@ -64,29 +67,29 @@ def everything(repository: Web) -> list[PreparedRequest]:
 
 @pytest.mark.parametrize("free", [0, 1, 2, 4, 7])
 def test_whatever_cannot_be_opened_is_reported_and_works_when_some_are_free(
-    server: Server, repository: Web, free: int
+    server: Server, repository: WebServer, free: int
 ) -> None:
-    with contextlib.closing(Kept(server)) as kept:
+    with contextlib.closing(PersistentConnection(server)) as kept:
         limited(server, max(map(int, os.listdir(f"/proc/{server.pid}/fd"))) + 1 + free)
         try:
             for request in everything(repository):
                 answer = kept.ask(request)
-                assert answer.status < 500 or clear(answer, 500, 502, 503), (request[1], answer)
+                assert answer.status < 500 or check_failure(answer, 500, 502, 503), (request[1], answer)
                 assert kept.ask(("GET", f"{API}/processes", None, {})).status == 200
                 assert kept.ask(("GET", "/healthz", None, {})).status == 200
         finally:
             limited(server, 20_000)
-    no_trace(server)
+    check_no_traceback(server)
     for request in everything(repository):
-        assert answer_to(server, request).status in (200, 201), request
+        assert send_prepared(server, request).status in (200, 201), request
     assert server.do("stop", "other").status == 200
     assert server.ask("DELETE", f"{API}/repos/other", headers={"X-API-Key": "open sesame"}).status == 204
     wait_for(lambda: not list((server.data / "incoming").iterdir()))
 
 
-def test_none_of_them_leaks(server: Server, repository: Web) -> None:
-    before = descriptors(server)
+def test_none_of_them_leaks(server: Server, repository: WebServer) -> None:
+    before = open_descriptors(server)
     for _ in range(3):
         for request in everything(repository)[3:]:
-            answer_to(server, request)
-    wait_for(lambda: descriptors(server) <= before + 2, about="descriptors to be closed")
+            send_prepared(server, request)
+    wait_for(lambda: open_descriptors(server) <= before + 2, about="descriptors to be closed")

@@ -9,26 +9,26 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import altered
+import changed_constants
 import pytest
 import trustme
+from chart_servers import WebServer, chart_archive, web_server
 from conftest import Server, wait_for
-from places import Web, chart, web
-from posting import FORM, INGEST, rows
-from trouble import (
+from fault_injection import (
     API,
     PULL,
     SLEEPER,
-    SingleFlight,
-    answer_to,
-    charts_of,
-    descriptors,
-    fill,
-    memory,
-    no_trace,
-    reads_answer,
-    upload,
+    ParallelRequests,
+    charts_settings,
+    check_no_traceback,
+    check_reads,
+    create_records,
+    open_descriptors,
+    resident_mib,
+    send_prepared,
+    upload_request,
 )  # fmt: skip
+from uploads import FORM, INGEST, query_store
 
 HEAD, BODY, UNREAD = 2.0, 3.0, 2.0
 """Seconds that a head, a body and an answer that nobody reads may take in these tests; 60, 600 and 300 else."""
@@ -36,24 +36,24 @@ MANY = 90
 
 
 @pytest.fixture(scope="module")
-def repository() -> Iterator[Web]:
-    with web() as one:
+def repository() -> Iterator[WebServer]:
+    with web_server() as one:
         yield one
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory, repository: Web) -> Iterator[Server]:
+def server(tmp_path_factory: pytest.TempPathFactory, repository: WebServer) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("slow")
-    config = {"supervisor": {"processes": {"web": SLEEPER}}, "svc": charts_of(repository, folder / "temp")}
-    command = altered.command(
+    config = {"supervisor": {"processes": {"web": SLEEPER}}, "svc": charts_settings(repository, folder / "temp")}
+    command = changed_constants.server_command(
         run___HEADERS_TIMEOUT_SECONDS=HEAD, run___BODY_TIMEOUT_SECONDS=BODY, handlers__listener___UNREAD_SECONDS=UNREAD
     )
     one = Server(folder, config, {}, command)
     try:
-        fill(one.start(), repository)
-        reads_answer(one)
+        create_records(one.start(), repository)
+        check_reads(one)
         yield one
-        no_trace(one)
+        check_no_traceback(one)
     finally:
         one.close()
 
@@ -106,26 +106,30 @@ PARTS = (
     ],
     ids=["silence", "head", "body", "upload"],
 )
-def test_who_sends_a_byte_now_and_then_is_hung_up_on(server: Server, repository: Web, begin: bytes, count: int) -> None:
-    before, had = descriptors(server), memory(server)
+def test_who_sends_a_byte_now_and_then_is_hung_up_on(
+    server: Server, repository: WebServer, begin: bytes, count: int
+) -> None:
+    before, had = open_descriptors(server), resident_mib(server)
     with connections(server, count, begin) as crowd:
-        wait_for(lambda: descriptors(server) >= before + count // 3)
-        reads_answer(server)
-        assert answer_to(server, upload("meanwhile")).status == 201
+        wait_for(lambda: open_descriptors(server) >= before + count // 3)
+        check_reads(server)
+        assert send_prepared(server, upload_request("meanwhile")).status == 201
         assert server.do("restart", "web").status == 200
         end = time.monotonic() + 30
-        trickle(crowd if begin else [], lambda: descriptors(server) >= before + count / 10 and time.monotonic() < end)
-        wait_for(lambda: descriptors(server) <= before + 4, about="the slow ones to be hung up on")
-    assert memory(server) - had < 25
+        trickle(
+            crowd if begin else [], lambda: open_descriptors(server) >= before + count / 10 and time.monotonic() < end
+        )
+        wait_for(lambda: open_descriptors(server) <= before + 4, about="the slow ones to be hung up on")
+    assert resident_mib(server) - had < 25
     wait_for(lambda: not list((server.data / "incoming").iterdir()))
-    assert rows(server, "SELECT 1 FROM project WHERE name = 'slow'") == []
+    assert query_store(server, "SELECT 1 FROM project WHERE name = 'slow'") == []
 
 
 @pytest.mark.parametrize("what", ["archive", "log", "pipelined"])
-def test_who_never_reads_an_answer_is_hung_up_on(server: Server, repository: Web, what: str) -> None:
+def test_who_never_reads_an_answer_is_hung_up_on(server: Server, repository: WebServer, what: str) -> None:
     if what == "archive":
         noise = random.Random(1).randbytes(8_000_000)
-        repository.serve(("tint", "0.1.0", chart("tint", "0.1.0", {"noise.bin": noise})))
+        repository.serve(("tint", "0.1.0", chart_archive("tint", "0.1.0", {"noise.bin": noise})))
         assert server.post(f"{API}/repos/lab/update", X_API_Key="open sesame").status == 200
         body = PULL[2] or b""
         begin = head("POST", PULL[1], len(body), "X-API-Key: open sesame", "Content-Type: application/json") + body
@@ -134,12 +138,12 @@ def test_who_never_reads_an_answer_is_hung_up_on(server: Server, repository: Web
         begin, count = head("GET", "/v3/api-docs", 0), 40
     else:
         begin, count = head("GET", f"{API}/processes", 0) * 2000, 10
-    before, had = descriptors(server), memory(server)
+    before, had = open_descriptors(server), resident_mib(server)
     with connections(server, count, begin, room=4096):
-        wait_for(lambda: descriptors(server) >= before + count // 3)
-        reads_answer(server)
-        wait_for(lambda: descriptors(server) <= before + 4, about="those who do not read to be hung up on")
-    assert memory(server) - had < 25
+        wait_for(lambda: open_descriptors(server) >= before + count // 3)
+        check_reads(server)
+        wait_for(lambda: open_descriptors(server) <= before + 4, about="those who do not read to be hung up on")
+    assert resident_mib(server) - had < 25
     temp = Path(str(server.folder / "temp"))
     wait_for(lambda: [file.name for own in temp.iterdir() for file in own.iterdir()] == [".lock"], about="the folder")
 
@@ -158,12 +162,12 @@ def test_who_reads_slowly_but_reads_gets_it_all(server: Server) -> None:
 
 def test_a_stream_without_a_reader_is_dropped_and_one_that_is_read_continues(server: Server) -> None:
     lines = ("Accept: text/event-stream",)
-    before = descriptors(server)
+    before = open_descriptors(server)
     with connections(server, 20, head("GET", f"{API}/processes/stream", 0, *lines), room=4096):
         stream = server.stream(f"{API}/processes/stream")
-        wait_for(lambda: descriptors(server) >= before + 15)
-        while descriptors(server) > before + 5:
-            SingleFlight(server, [("POST", f"{API}/processes/restart/web", None, {})] * 5).start().answers()
+        wait_for(lambda: open_descriptors(server) >= before + 15)
+        while open_descriptors(server) > before + 5:
+            ParallelRequests(server, [("POST", f"{API}/processes/restart/web", None, {})] * 5).start().answers()
             stream.next()
         assert server.do("stop", "web").status == 200
         while '"newStatus":"stopped"' not in stream.next()["data"]:
@@ -178,13 +182,15 @@ def test_a_handshake_that_never_ends_is_given_up(tmp_path: Path) -> None:
     pair.private_key_pem.write_to_path(tmp_path / "key.pem")
     (tmp_path / "cert.pem").write_bytes(b"".join(pem.bytes() for pem in pair.cert_chain_pems))
     tls = {"certificate": str(tmp_path / "cert.pem"), "key": str(tmp_path / "key.pem")}
-    server = Server(tmp_path, {"server": {"tls": tls}}, {}, altered.command(run___HEADERS_TIMEOUT_SECONDS=HEAD))
+    server = Server(
+        tmp_path, {"server": {"tls": tls}}, {}, changed_constants.server_command(run___HEADERS_TIMEOUT_SECONDS=HEAD)
+    )
     try:
         server.start()
-        before = descriptors(server)
+        before = open_descriptors(server)
         with connections(server, MANY, b"\x16\x03\x01\x02\x00\x01"):
-            wait_for(lambda: descriptors(server) >= before + MANY // 3)
-            wait_for(lambda: descriptors(server) <= before + 2, about="handshakes to be given up")
-        no_trace(server)
+            wait_for(lambda: open_descriptors(server) >= before + MANY // 3)
+            wait_for(lambda: open_descriptors(server) <= before + 2, about="handshakes to be given up")
+        check_no_traceback(server)
     finally:
         server.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from charting import helm
+from small_charts import helm_path
 
 from benchmarks.soak import document, helm_version, soak
 
@@ -14,7 +14,7 @@ GROWTH = 15.0
 
 
 def test_a_short_soak(tmp_path: Path) -> None:
-    helm("helm")
+    helm_path("helm")
     soaked = soak(tmp_path, SECONDS, with_cluster=False)
     assert soaked.faults(GROWTH) == []
     requested = set(soaked.tally.took)

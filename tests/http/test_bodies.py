@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 from conftest import Answer, Serve, Server
-from talk import answered, body, connect, error, problem, running_server, send_request
+from http_checks import check_error, check_problem, connect, json_body, read_response, running_server, send_request
 
 START = "/api/v1/processes/start/idle"
 STOP = "/api/v1/processes/stop/idle"
@@ -33,13 +33,13 @@ def send(server: Server, path: str, size: int, chunked: bool = False, lines: str
             connection.sendall(b"%x\r\n%s\r\n" % (len(data), data) if chunked else data)
         if chunked:
             connection.sendall(b"0\r\n\r\n")
-        return answered(connection)
+        return read_response(connection)
 
 
 @pytest.mark.parametrize("chunked", [False, True], ids=["announced", "chunked"])
 @pytest.mark.parametrize("size", [MIB + 1, 20 * MIB])
 def test_a_body_that_is_too_large_is_413_and_the_client_sees_it(server: Server, size: int, chunked: bool) -> None:
-    outcome = error(send(server, STOP, size, chunked), 413, STOP)
+    outcome = check_error(send(server, STOP, size, chunked), 413, STOP)
     assert str(MIB) in outcome["message"]
 
 
@@ -49,8 +49,8 @@ def test_a_body_of_exactly_the_limit_passes(server: Server, chunked: bool) -> No
 
 
 def test_a_request_with_a_too_large_body_changes_nothing(server: Server) -> None:
-    error(send(server, START, 2 * MIB), 413, START)
-    assert server.moves("idle") == []
+    check_error(send(server, START, 2 * MIB), 413, START)
+    assert server.new_statuses("idle") == []
 
 
 @pytest.mark.parametrize("chunked", [False, True], ids=["announced", "chunked"])
@@ -59,9 +59,9 @@ def test_a_hundred_megabytes_to_nowhere_are_404(server: Server, path: str, chunk
     answer = send(server, path, 100 * MIB, chunked)
     assert answer.status == 404
     if path.startswith("/api"):
-        error(answer, 404, path)
+        check_error(answer, 404, path)
     else:
-        problem(answer, 404, path, dated=path.startswith("/charts"))
+        check_problem(answer, 404, path, has_timestamp=path.startswith("/charts"))
 
 
 def test_dropping_a_large_body_costs_no_memory(server: Server) -> None:
@@ -89,7 +89,7 @@ def test_dropping_a_large_body_costs_no_memory(server: Server) -> None:
 def test_a_refusal_is_seen_after_its_body_whatever_that_is(
     server: Server, method: str, path: str, lines: str, status: int, form: str
 ) -> None:
-    error(send(server, path, 3 * MIB, lines=lines + form, method=method), status, path)
+    check_error(send(server, path, 3 * MIB, lines=lines + form, method=method), status, path)
 
 
 def test_a_foreign_host_with_a_body_is_421(server: Server) -> None:
@@ -98,16 +98,16 @@ def test_a_foreign_host_with_a_body_is_421(server: Server) -> None:
             b"POST %s HTTP/1.1\r\nHost: evil.example\r\nContent-Length: %d\r\n\r\n" % (STOP.encode(), 3 * MIB)
         )
         connection.sendall(b"x" * 3 * MIB)
-        error(answered(connection), 421, STOP)
+        check_error(read_response(connection), 421, STOP)
 
 
 def test_after_a_413_the_connection_goes_on(server: Server) -> None:
     with connect(server) as connection:
         connection.sendall(f"POST {STOP} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {2 * MIB}\r\n\r\n".encode())
         connection.sendall(b"x" * 2 * MIB)
-        error(answered(connection), 413, STOP)
+        check_error(read_response(connection), 413, STOP)
         connection.sendall(f"POST {STOP} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n".encode())
-        assert answered(connection).status == 200
+        assert read_response(connection).status == 200
 
 
 def test_a_client_that_waits_for_100_continue_receives_it(server: Server) -> None:
@@ -116,7 +116,7 @@ def test_a_client_that_waits_for_100_continue_receives_it(server: Server) -> Non
         connection.sendall(head.encode())
         assert connection.recv(100).startswith(b"HTTP/1.1 100")
         connection.sendall(b"abc")
-        assert answered(connection).status == 200
+        assert read_response(connection).status == 200
 
 
 def test_more_than_max_body_is_not_read_to_its_end(serve: Serve) -> None:
@@ -124,7 +124,7 @@ def test_more_than_max_body_is_not_read_to_its_end(serve: Serve) -> None:
     with connect(server) as connection:
         connection.sendall(b"POST /api/v1/nope HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000000000\r\n\r\n")
         connection.sendall(b"x" * (2 * MIB + 1))
-        error(answered(connection), 404, "/api/v1/nope")
+        check_error(read_response(connection), 404, "/api/v1/nope")
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_a_client_that_sends_no_body_costs_ten_seconds_and_is_answered(
     slow: dict[str, tuple[float, Answer]], path: str, framing: str, status: int
 ) -> None:
     took, answer = slow[path]
-    error(answer, status, path)
+    check_error(answer, status, path)
     assert took > 9
 
 
@@ -148,7 +148,7 @@ def test_a_slow_client_may_send_a_small_body_as_it_likes(server: Server) -> None
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for byte in f"POST {STOP} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n\r\nabcde".encode():
             connection.sendall(bytes([byte]))
-        assert answered(connection).status == 200
+        assert read_response(connection).status == 200
     assert server.get("/healthz").status == 200
 
 
@@ -156,7 +156,7 @@ def test_a_client_that_leaves_in_the_middle_of_its_body_hurts_no_caller(server: 
     for path in (STOP, "/api/v1/nope"):
         with connect(server) as connection:
             connection.sendall(f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\nabc".encode())
-    assert body(server.get("/healthz")) == {"status": "UP"}
+    assert json_body(server.get("/healthz")) == {"status": "UP"}
     assert "Traceback" not in server.log.read_text()
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 from conftest import Answer, Server, wait_for
-from talk import error, error_of, problem, running_server, send_request
+from http_checks import check_error, check_problem, check_service_error, running_server, send_request
 
 BROWSER = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"
 SERVICES = ["supervision", "charts", "tracker"]
@@ -53,17 +53,17 @@ def test_an_unknown_path_under_a_prefix_is_404_in_the_shape_of_that_service(
     server: Server, service: str, path: str, method: str
 ) -> None:
     path = f"/{service}{path}"
-    error_of(service, server.ask(method, path), 404, path.partition("?")[0])
+    check_service_error(service, server.ask(method, path), 404, path.partition("?")[0])
 
 
 @pytest.mark.parametrize("service", ["charts", "tracker"])
 @pytest.mark.parametrize("path", ["/api/v1/processes", "/api/v1/supervisor/info", "/api/v1/processes/info/idle"])
 def test_a_service_has_none_of_anothers_paths_under_its_prefix(server: Server, service: str, path: str) -> None:
-    error_of(service, server.get(f"/{service}{path}"), 404, f"/{service}{path}")
+    check_service_error(service, server.get(f"/{service}{path}"), 404, f"/{service}{path}")
 
 
 def test_the_charts_have_no_events(server: Server) -> None:
-    problem(server.get("/charts/api/v1/events"), 404, "/charts/api/v1/events", dated=True)
+    check_problem(server.get("/charts/api/v1/events"), 404, "/charts/api/v1/events", has_timestamp=True)
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_the_charts_have_no_events(server: Server) -> None:
 )
 @pytest.mark.parametrize("accept", ["*/*", BROWSER])
 def test_an_unknown_path_of_the_root_api_is_supervisions_404(server: Server, path: str, accept: str) -> None:
-    error(server.get(path, Accept=accept), 404, path)
+    check_error(server.get(path, Accept=accept), 404, path)
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_elsewhere_a_browser_gets_a_page(server: Server, path: str) -> None:
 
 @pytest.mark.parametrize("path", ["/nope", "//nope", "/processes.html"])
 def test_elsewhere_a_program_gets_an_error_response(server: Server, path: str) -> None:
-    error(server.get(path, Accept="*/*"), 404, path)
+    check_error(server.get(path, Accept="*/*"), 404, path)
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_elsewhere_a_program_gets_an_error_response(server: Server, path: str) -
 @pytest.mark.parametrize("prefix", ["", "/supervision"])
 def test_the_path_in_an_error_is_the_requested_path(server: Server, name: str, prefix: str) -> None:
     path = f"{prefix}/api/v1/processes/info/{name}"
-    error(send_request(server, "GET", f"{path}?secret=1&page=2"), 404, path, "PROCESS_NOT_FOUND")
+    check_error(send_request(server, "GET", f"{path}?secret=1&page=2"), 404, path, "PROCESS_NOT_FOUND")
 
 
 # 405, HEAD, OPTIONS
@@ -111,7 +111,7 @@ def test_what_is_read_is_not_changed(server: Server, method: str, path: str) -> 
     if method in ("GET", "HEAD"):
         assert answer.status == 200
         return
-    error(answer, 405, path)
+    check_error(answer, 405, path)
     assert answer.headers.get_all("Allow") == ["GET, HEAD, OPTIONS"]
 
 
@@ -124,7 +124,7 @@ def test_what_is_changed_is_not_read(server: Server, method: str, path: str) -> 
     assert answer.status == 405
     assert answer.headers.get_all("Allow") == ["POST, OPTIONS"]
     if method != "HEAD":
-        error(answer, 405, path)
+        check_error(answer, 405, path)
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_what_is_changed_is_not_read(server: Server, method: str, path: str) -> 
 )  # fmt: skip
 def test_a_wrong_method_has_the_shape_of_the_paths_service(server: Server, path: str, service: str) -> None:
     answer = server.ask("DELETE", path)
-    error_of(service, answer, 405, path)
+    check_service_error(service, answer, 405, path)
     assert answer.headers["Allow"] == "GET, HEAD, OPTIONS"
 
 
@@ -162,7 +162,7 @@ def test_options_is_204_with_allow(server: Server, path: str, allow: str) -> Non
 
 
 def test_options_of_an_unknown_path_is_404(server: Server) -> None:
-    error(server.ask("OPTIONS", "/api/v1/nope"), 404, "/api/v1/nope")
+    check_error(server.ask("OPTIONS", "/api/v1/nope"), 404, "/api/v1/nope")
 
 
 STEADY = [*(path for path in READS if not path.endswith("stream") and path != "/metrics"), "/", "/static/app.css"]
@@ -222,7 +222,7 @@ def test_supervision_answers_the_same_under_its_prefix(server: Server, path: str
 def test_an_accepted_language_of_errors_is_ours(server: Server) -> None:
     """An API path is never answered with HTML, whatever `Accept` says."""
     for accept in (BROWSER, "text/html", "image/png", "application/xml;q=0", "nonsense"):
-        error(
+        check_error(
             server.get("/api/v1/processes/info/nosuch", Accept=accept),
             404,
             "/api/v1/processes/info/nosuch",

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 from conftest import Answer, Server
-from talk import ERROR, PROBLEM, answered, body, connect, raw, running_server
+from http_checks import ERROR_FIELDS, PROBLEM_FIELDS, connect, json_body, read_response, running_server, send_raw
 
 SEED = 20
 EACH = 25
@@ -84,7 +84,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 def alive_after(server: Server) -> Iterator[None]:
     """Whatever a test did: the server lives, is well, and had no defect to tell its log of."""
     yield
-    assert body(server.get("/healthz")) == {"status": "UP"}
+    assert json_body(server.get("/healthz")) == {"status": "UP"}
     assert server.get("/api/v1/processes").status == 200
     assert "Traceback" not in server.log.read_text()
 
@@ -122,11 +122,11 @@ def check(method: str, path: str, answer: Answer) -> None:
     if path.startswith(("/charts/", "/tracker/")):
         assert media_type == "application/problem+json"
         dated = {"timestamp", "code"} if path.startswith("/charts/") else set()
-        assert set(outcome) == PROBLEM | dated
+        assert set(outcome) == PROBLEM_FIELDS | dated
         assert (outcome["instance"], outcome["status"]) == (path, answer.status)
     else:
         assert media_type == "application/json"
-        assert set(outcome) == ERROR
+        assert set(outcome) == ERROR_FIELDS
         assert outcome["path"] == path
 
 
@@ -136,7 +136,7 @@ def test_nonsense_is_answered_in_shape(server: Server, pattern: str) -> None:
     for _ in range(EACH):
         method, path, request = one_request(dice, pattern)
         try:
-            check(method, path, raw(server, request, method))
+            check(method, path, send_raw(server, request, method))
         except (AssertionError, ValueError, OSError, http.client.HTTPException) as failure:
             raise AssertionError(f"{request[:300]!r}: {failure!r}") from failure
 
@@ -149,7 +149,7 @@ def test_every_odd_name_is_answered_in_shape(server: Server, name: str, pattern:
     path = "/api/v1" + pattern.replace("{}", name, 1)
     method = "POST" if "start" in pattern else "GET"
     request = f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n"
-    check(method, path, raw(server, request.encode("latin-1"), method))
+    check(method, path, send_raw(server, request.encode("latin-1"), method))
 
 
 @pytest.mark.parametrize("query", ["size=0&size=5", "size=5&size=0", "page=1&page=x", "sortBy=pid&sortBy=nope"])
@@ -192,7 +192,7 @@ def test_what_is_no_http_is_refused_or_hung_up_on(server: Server, request_: byte
         connection.sendall(request_)
         connection.shutdown(1)
         try:
-            answer = answered(connection)
+            answer = read_response(connection)
         except (http.client.HTTPException, ConnectionError):
             return
         assert 400 <= answer.status < 500
@@ -217,7 +217,7 @@ def test_who_begins_with_tls_is_hung_up_on_at_once(server: Server) -> None:
 )
 @pytest.mark.parametrize("method", ["GET", "OPTIONS", "POST"])
 def test_an_odd_target_is_answered(server: Server, target: str, method: str) -> None:
-    answer = raw(server, f"{method} {target} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n", method)
+    answer = send_raw(server, f"{method} {target} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n", method)
     assert 200 <= answer.status < 500
 
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from inprocess import PATIENCE, application, fetch
-from talk import ERROR, PROBLEM
+from http_checks import ERROR_FIELDS, PROBLEM_FIELDS
+from in_process import TIMEOUT_SECONDS, application, fetch
 from tornado.httpclient import AsyncHTTPClient
 from tornado.ioloop import IOLoop
 
@@ -17,9 +17,9 @@ from handlers.app import Application
 BROWSER = "text/html,application/xhtml+xml,*/*;q=0.8"
 
 SHAPES = {
-    "supervision": ("application/json", ERROR),
-    "charts": ("application/problem+json", PROBLEM | {"timestamp", "code"}),
-    "tracker": ("application/problem+json", PROBLEM),
+    "supervision": ("application/json", ERROR_FIELDS),
+    "charts": ("application/problem+json", PROBLEM_FIELDS | {"timestamp", "code"}),
+    "tracker": ("application/problem+json", PROBLEM_FIELDS),
 }
 SERVICE_OF_SEGMENT = {
     "processes": "supervision", "supervisor": "supervision", "events": "supervision",
@@ -44,7 +44,7 @@ def app(io_loop: IOLoop, tmp_path: Path) -> Iterator[Application]:
         yield app
 
 
-@pytest.mark.gen_test(timeout=PATIENCE)
+@pytest.mark.gen_test(timeout=TIMEOUT_SECONDS)
 async def test_an_unrouted_path_has_the_error_shape_of_its_prefix_or_first_segment(
     http_client: AsyncHTTPClient, base_url: str
 ) -> None:
@@ -67,7 +67,7 @@ class TestWithABasePath:
         with application(io_loop, tmp_path, svc={"rest": {"base-path": "/helm"}}) as app:
             yield app
 
-    @pytest.mark.gen_test(timeout=PATIENCE)
+    @pytest.mark.gen_test(timeout=TIMEOUT_SECONDS)
     async def test_the_charts_errors_are_where_the_charts_are(
         self, http_client: AsyncHTTPClient, base_url: str
     ) -> None:

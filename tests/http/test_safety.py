@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from conftest import Serve, Server
-from talk import body, error, error_of, running_server, send_request
+from http_checks import check_error, check_service_error, json_body, running_server, send_request
 
 import run
 from models.config import loader
@@ -75,17 +75,17 @@ def test_an_allowed_host_passes(server: Server, host: str) -> None:
 )  # fmt: skip
 @pytest.mark.parametrize("path", [READ, "/healthz", "/api/v1/nope"])
 def test_an_unknown_host_is_421(server: Server, host: str, path: str) -> None:
-    error(send_request(server, "GET", path, host=host), 421, path)
+    check_error(send_request(server, "GET", path, host=host), 421, path)
 
 
 @pytest.mark.parametrize(("path", "service"), [("/charts/x", "charts"), ("/tracker/api/v1/events", "tracker")])
 def test_a_421_has_the_shape_of_the_paths_service(server: Server, path: str, service: str) -> None:
-    error_of(service, send_request(server, "GET", path, host="evil.example"), 421, path)
+    check_service_error(service, send_request(server, "GET", path, host="evil.example"), 421, path)
 
 
 def test_a_change_under_a_foreign_host_is_421_and_does_nothing(server: Server) -> None:
     path = "/api/v1/processes/start/idle"
-    error(send_request(server, "POST", path, ["Content-Length: 0"], host="evil.example"), 421, path)
+    check_error(send_request(server, "POST", path, ["Content-Length: 0"], host="evil.example"), 421, path)
     assert server.status("idle") == "not_started"
 
 
@@ -101,7 +101,7 @@ def test_beyond_loopback_allowed_hosts_are_the_only_names(serve: Serve) -> None:
     server = serve(IDLE, server={"address": "0.0.0.0", "allowed-hosts": ["box.example"]})
     assert send_request(server, "GET", READ, host="box.example").status == 200
     assert send_request(server, "GET", READ, host="10.1.2.3").status == 200
-    error(send_request(server, "GET", READ, host="evil.example"), 421, READ)
+    check_error(send_request(server, "GET", READ, host="evil.example"), 421, READ)
 
 
 # The other site
@@ -153,13 +153,13 @@ def test_only_our_own_pages_may_change_something(
     if passes:
         assert answer.status == 200
     else:
-        error(answer, 403, STOP)
+        check_error(answer, 403, STOP)
     assert server.ask("GET", READ, headers=headers).status == 200, "reading is for all"
 
 
 @pytest.mark.parametrize("path", CHANGES)
 def test_no_change_is_for_another_site(server: Server, path: str) -> None:
-    error(server.post(path, Sec_Fetch_Site="cross-site"), 403, path)
+    check_error(server.post(path, Sec_Fetch_Site="cross-site"), 403, path)
 
 
 def test_a_refused_change_changes_nothing(server: Server) -> None:
@@ -181,7 +181,7 @@ def test_a_refused_change_changes_nothing(server: Server) -> None:
 @pytest.mark.parametrize(("method", "path"), [("GET", READ), ("POST", STOP), ("GET", "/api/v1/events/1")])
 def test_a_bad_token_is_401_never_anonymous(server: Server, headers: dict[str, str], method: str, path: str) -> None:
     answer = server.ask(method, path, headers=headers)
-    error(answer, 401, path)
+    check_error(answer, 401, path)
     assert answer.headers["WWW-Authenticate"] == "Bearer"
     assert "plt_" not in answer.text
     assert "nonsense" not in answer.text
@@ -201,7 +201,9 @@ def test_other_credentials_are_ignored(server: Server, headers: dict[str, str]) 
 
 
 def test_a_401_has_the_shape_of_the_paths_service(server: Server) -> None:
-    error_of("tracker", server.get("/tracker/api/v1/events", X_Tracker_Token="x"), 401, "/tracker/api/v1/events")
+    check_service_error(
+        "tracker", server.get("/tracker/api/v1/events", X_Tracker_Token="x"), 401, "/tracker/api/v1/events"
+    )
 
 
 def test_a_token_never_reaches_the_log(server: Server) -> None:
@@ -216,7 +218,7 @@ def test_a_token_never_reaches_the_log(server: Server) -> None:
 @pytest.mark.parametrize("path", CHANGES)
 def test_a_server_beyond_loopback_requires_an_account(beyond: Server, path: str) -> None:
     answer = beyond.post(path)
-    error(answer, 401, path)
+    check_error(answer, 401, path)
     assert answer.headers["WWW-Authenticate"] == "Bearer"
     assert beyond.status("idle") == "not_started"
 
@@ -227,7 +229,7 @@ def test_beyond_loopback_what_may_be_read_is_open(beyond: Server, path: str) -> 
 
 
 def test_beyond_loopback_logs_are_not_open(beyond: Server) -> None:
-    error(beyond.get(LOGS), 401, LOGS)
+    check_error(beyond.get(LOGS), 401, LOGS)
 
 
 @pytest.mark.parametrize(
@@ -244,15 +246,15 @@ def test_beyond_loopback_logs_are_not_open(beyond: Server) -> None:
 )
 @pytest.mark.parametrize("value", ["127.0.0.1", "for=127.0.0.1", ""])
 def test_a_forwarded_request_is_never_local(server: Server, header: str, value: str) -> None:
-    error(server.ask("POST", STOP, b"", {header: value}), 401, STOP)
-    error(server.ask("GET", LOGS, headers={header: value}), 401, LOGS)
+    check_error(server.ask("POST", STOP, b"", {header: value}), 401, STOP)
+    check_error(server.ask("GET", LOGS, headers={header: value}), 401, LOGS)
     assert server.ask("GET", READ, headers={header: value}).status == 200
 
 
 def test_one_address_beyond_loopback_is_enough(serve: Serve) -> None:
     if not socket.has_ipv6:
         pytest.skip("two addresses on one port need IPv6 here")
-    error(serve(IDLE, server={"address": ["127.0.0.1", "::"]}).post(STOP), 401, STOP)
+    check_error(serve(IDLE, server={"address": ["127.0.0.1", "::"]}).post(STOP), 401, STOP)
 
 
 def test_anonymous_control_passes_where_it_is_allowed_and_the_log_warns(serve: Serve) -> None:
@@ -263,8 +265,8 @@ def test_anonymous_control_passes_where_it_is_allowed_and_the_log_warns(serve: S
     )
     assert server.post(STOP).status == 200
     assert server.ask("POST", STOP, b"", {"X-Forwarded-For": "10.0.0.1"}).status == 200
-    error(server.post(STOP, Sec_Fetch_Site="cross-site"), 403, STOP)
-    error(server.get(LOGS), 401, LOGS)
+    check_error(server.post(STOP, Sec_Fetch_Site="cross-site"), 403, STOP)
+    check_error(server.get(LOGS), 401, LOGS)
     assert "anybody who can reach" in server.log.read_text()
     assert "WARNING" in server.log.read_text().upper()
 
@@ -322,12 +324,12 @@ def test_the_warning_is_among_the_first_lines_of_the_log(server: Server) -> None
 )
 def test_in_closed_mode_every_api_path_requires_an_account(shut: Server, method: str, path: str) -> None:
     answer = shut.ask(method, path)
-    error(answer, 401, path)
+    check_error(answer, 401, path)
     assert answer.headers["WWW-Authenticate"] == "Bearer"
 
 
 def test_in_closed_mode_the_trackers_stream_requires_an_account(shut: Server) -> None:
-    error_of("tracker", shut.get("/tracker/api/v1/events"), 401, "/tracker/api/v1/events")
+    check_service_error("tracker", shut.get("/tracker/api/v1/events"), 401, "/tracker/api/v1/events")
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/readyz", "/static/app.css", "/tracker/healthz"])
@@ -402,4 +404,4 @@ def test_a_child_does_not_inherit_our_own_properties(serve: Serve) -> None:
     assert "very-secret-word" not in result
     assert {"KEPT=yes", "MINE=yes"} <= set(result.splitlines())
     assert "very-secret-word" not in server.log.read_text()
-    assert body(server.get(READ))[0]["name"] == "teller"
+    assert json_body(server.get(READ))[0]["name"] == "teller"

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import trustme
 from conftest import Serve, Server, wait_for
-from talk import answered, connect, error, running_server
+from http_checks import check_error, connect, read_response, running_server
 
 from handlers import listener
 from handlers.listener import Connection, UnfinishedRequests
@@ -81,7 +81,7 @@ def test_beyond_the_limit_the_oldest_unfinished_request_is_answered_408_and_clos
             connections.append(connection)
             server.get("/healthz")  # the server has read what came before
         wait_for(lambda: has_reply(connections[0]), about="the oldest request's response")
-        reply = answered(connections[0])
+        reply = read_response(connections[0])
         assert reply.status == 408
         assert reply.headers["Connection"] == "close"
         assert connections[0].recv(1) == b"", "closed"
@@ -121,7 +121,7 @@ def test_the_408_of_a_body_has_the_shape_of_its_service(server: Server) -> None:
         server.get("/healthz")
         for _ in range(ENOUGH):
             stack.enter_context(connect(server)).sendall(HEAD)
-        outcome = error(answered(oldest), 408, path, "REQUEST_TIMEOUT")
+        outcome = check_error(read_response(oldest), 408, path, "REQUEST_TIMEOUT")
         assert "not complete" in outcome["message"]
 
 
@@ -133,7 +133,7 @@ def test_a_body_that_is_streamed_to_disk_does_not_count(server: Server) -> None:
         lines = f"Host: 127.0.0.1\r\n{MULTIPART}Content-Length: {len(part) + size}\r\n"
         connection.sendall(f"POST /api/v1/ingest HTTP/1.1\r\n{lines}\r\n".encode() + part)
         connection.sendall(b"x" * size)
-        assert answered(connection).status == 400
+        assert read_response(connection).status == 400
 
 
 def test_a_body_that_is_dropped_does_not_count(server: Server) -> None:
@@ -141,7 +141,7 @@ def test_a_body_that_is_dropped_does_not_count(server: Server) -> None:
     with connect(server) as connection:
         connection.sendall(b"POST /nowhere HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: %d\r\n\r\n" % size)
         connection.sendall(b"x" * size)
-        assert answered(connection).status == 404
+        assert read_response(connection).status == 404
 
 
 def test_requests_that_are_complete_do_not_count_however_many_a_connection_sends(server: Server) -> None:
@@ -159,12 +159,12 @@ def test_a_half_sent_head_after_a_response_is_answered_408_too(server: Server) -
     with contextlib.ExitStack() as stack:
         oldest = stack.enter_context(connect(server))
         oldest.sendall(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
-        assert answered(oldest).status == 200
+        assert read_response(oldest).status == 200
         oldest.sendall(HEAD)
         server.get("/healthz")
         for _ in range(ENOUGH):
             stack.enter_context(connect(server)).sendall(HEAD)
-        assert answered(oldest).status == 408
+        assert read_response(oldest).status == 408
 
 
 def test_with_tls_the_oldest_is_answered_408_too(serve: Serve, tmp_path: Path) -> None:
@@ -181,4 +181,4 @@ def test_with_tls_the_oldest_is_answered_408_too(serve: Serve, tmp_path: Path) -
             connection = stack.enter_context(trusting.wrap_socket(connect(server), server_hostname="127.0.0.1"))
             connection.sendall(HEAD)
             connections.append(connection)
-        assert answered(connections[0]).status == 408
+        assert read_response(connections[0]).status == 408

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Serve, Server, alive, children_of, marks, python, wait_for
+from conftest import Serve, Server, children_of, is_alive, python_command, tags_by_pid, wait_for
 
 from models.supervision.process import Status
 
@@ -30,7 +30,7 @@ def stubborn(ready: Path) -> dict[str, Any]:
 
 def die(pid: int) -> None:
     os.kill(pid, signal.SIGKILL)
-    wait_for(lambda: not alive(pid))
+    wait_for(lambda: not is_alive(pid))
 
 
 def again(server: Server) -> Server:
@@ -40,7 +40,7 @@ def again(server: Server) -> Server:
 
 def settled(server: Server, name: str, status: str) -> Any:
     """Waits until a process has this status and the store knows it; returns its info."""
-    wait_for(lambda: server.moves(name)[-1:] == [status], about=f"{name} to be {status}")
+    wait_for(lambda: server.new_statuses(name)[-1:] == [status], about=f"{name} to be {status}")
     return server.until(name, status)
 
 
@@ -65,7 +65,7 @@ def start_unanswered(server: Server, name: str) -> None:
 
 
 def bearing(name: str, server: Server) -> list[int]:
-    return [pid for pid in children_of(server.data) if marks().get(pid, "").split(":", 2)[2:] == [name]]
+    return [pid for pid in children_of(server.data) if tags_by_pid().get(pid, "").split(":", 2)[2:] == [name]]
 
 
 @pytest.fixture
@@ -91,13 +91,13 @@ def test_a_child_is_found_again_with_its_pid_and_its_status(serve: Serve, tmp_pa
     server = serve({"web": SLEEPER | check})
     assert server.do("start", "web").status == 200
     before = settled(server, "web", status)
-    moves = server.moves("web")
+    moves = server.new_statuses("web")
 
     again(server)
     after = server.info("web")
     untouched = ("status", "pid", "startTime", "endTime", "exitCode")
     assert {key: after[key] for key in untouched} == {key: before[key] for key in untouched}
-    assert server.moves("web") == moves
+    assert server.new_statuses("web") == moves
     wait_for(lambda: bearing("web", server) == [before["pid"]], about="no probe beside it")
 
 
@@ -114,7 +114,7 @@ def test_the_health_of_a_child_that_was_found_again_is_watched_again(serve: Serv
     assert server.until("web", "unhealthy")["pid"] == pid
     flag.touch()
     assert server.until("web", "healthy")["pid"] == pid
-    assert server.moves("web") == ["starting", "running", "healthy", "unhealthy", "healthy"]
+    assert server.new_statuses("web") == ["starting", "running", "healthy", "unhealthy", "healthy"]
 
 
 def test_the_runtime_of_a_child_goes_on_through_the_death_of_its_supervisor(serve: Serve) -> None:
@@ -161,7 +161,7 @@ def test_processes_marked_auto_start_that_are_found_again_are_not_started_twice(
     server.until("new", "running")  # so auto-start is through with web, which comes before it
     assert server.info("web")["pid"] == pid
     assert bearing("web", server) == [pid]
-    assert server.moves("web") == ["starting", "running"]
+    assert server.new_statuses("web") == ["starting", "running"]
 
 
 def test_restarting_what_was_found_again_replaces_it(serve: Serve) -> None:
@@ -184,11 +184,11 @@ def test_a_child_that_was_found_again_is_stopped(serve: Serve) -> None:
     pid = server.info("web")["pid"]
     again(server)
     assert server.do("stop", "web").status == 200
-    assert not alive(pid)
+    assert not is_alive(pid)
     info = server.info("web")
     assert (info["status"], info["exitCode"], info["pid"]) == ("stopped", 143, None)
     assert info["endTime"] is not None
-    assert server.moves("web") == ["starting", "running", "stopping", "stopped"]
+    assert server.new_statuses("web") == ["starting", "running", "stopping", "stopped"]
     assert server.events("web")[-1]["pid"] == pid
 
 
@@ -200,7 +200,7 @@ def test_a_stubborn_child_that_was_found_again_is_killed_after_its_patience(serv
     pid = server.info("mule")["pid"]
     again(server)
     assert server.do("stop", "mule").status == 200
-    assert not alive(pid)
+    assert not is_alive(pid)
     info = server.info("mule")
     assert (info["status"], info["exitCode"]) == ("aborted", 137)
 
@@ -214,9 +214,9 @@ def test_what_a_child_that_was_found_again_has_started_is_ended_with_it(serve: S
     wait_for(note.exists)
     daemon = int(note.read_text())
     again(server)
-    assert alive(daemon)
+    assert is_alive(daemon)
     assert server.do("stop", "web").status == 200
-    assert not alive(daemon)
+    assert not is_alive(daemon)
 
 
 @pytest.fixture
@@ -239,7 +239,7 @@ def test_stopping_an_adopted_child_does_not_wait_until_it_is_reaped(serve: Serve
     again(server)
     assert server.do("stop", "web").status == 200
     assert Path(f"/proc/{pid}/stat").exists()
-    assert not alive(pid)
+    assert not is_alive(pid)
     assert server.status("web") == "stopped"
     assert "could not be ended" not in server.log.read_text()
     assert server.do("start", "web").status == 200
@@ -281,7 +281,7 @@ def test_the_exit_of_an_adopted_child_is_known(
     last = server.events("web")[-1]
     assert (last["newStatus"], last["oldStatus"], last["pid"], last["exitCode"]) == (status, "running", pid, code)
     if how == 3:
-        wait_for(lambda: server.moves("kept")[-3:] == ["failed", "starting", "running"])
+        wait_for(lambda: server.new_statuses("kept")[-3:] == ["failed", "starting", "running"])
 
 
 def test_a_child_that_died_while_no_server_watched_is_reported_once(serve: Serve) -> None:
@@ -293,12 +293,12 @@ def test_a_child_that_died_while_no_server_watched_is_reported_once(serve: Serve
     server.start()
     info = server.info("web")
     assert (info["status"], info["exitCode"], info["pid"]) == ("unknown", None, None)
-    assert server.moves("web") == ["starting", "running", "unknown"]
+    assert server.new_statuses("web") == ["starting", "running", "unknown"]
     assert server.events("web")[-1]["pid"] == pid
     again(server)
     assert server.stop() == 0
     server.start()
-    assert server.moves("web") == ["starting", "running", "unknown"]
+    assert server.new_statuses("web") == ["starting", "running", "unknown"]
     assert server.do("start", "web").status == 200
 
 
@@ -319,9 +319,9 @@ def test_a_child_that_died_while_no_server_watched_is_restarted_once_by_its_poli
     server.kill()
     die(old)
     server.start()
-    wait_for(lambda: server.moves("web") == moves, about=f"{moves}, not {server.moves('web')}")
+    wait_for(lambda: server.new_statuses("web") == moves, about=f"{moves}, not {server.new_statuses('web')}")
     again(server)
-    assert server.moves("web") == moves
+    assert server.new_statuses("web") == moves
     assert len(bearing("web", server)) == moves.count("running") - 1
 
 
@@ -332,7 +332,7 @@ def test_a_restart_that_was_due_is_taken_up(serve: Serve) -> None:
     settled(server, "web", "aborted")
     again(server)
     server.until("web", "running")
-    assert server.moves("web") == ["starting", "running", "aborted", "starting", "running"]
+    assert server.new_statuses("web") == ["starting", "running", "aborted", "starting", "running"]
     assert len(bearing("web", server)) == 1
 
 
@@ -344,7 +344,7 @@ def test_a_restart_that_was_called_off_is_not_taken_up(serve: Serve) -> None:
     assert server.do("stop", "web").status == 200
     again(server)
     assert server.post("/api/v1/processes/group/stop").status == 404  # nothing lives, and nothing is due
-    assert server.moves("web") == ["starting", "running", "aborted"]
+    assert server.new_statuses("web") == ["starting", "running", "aborted"]
 
 
 # Killed in the middle of something
@@ -369,11 +369,11 @@ def test_a_stop_that_was_begun_is_finished_by_the_next_start(serve: Serve, tmp_p
     pid = server.info("mule")["pid"]
     begin_to_stop(server, "mule")
     server.kill()
-    assert alive(pid)
+    assert is_alive(pid)
     server.start()
     assert server.until("mule", "aborted")["exitCode"] == 137
-    assert not alive(pid)
-    assert server.moves("mule") == ["starting", "running", "stopping", "aborted"]
+    assert not is_alive(pid)
+    assert server.new_statuses("mule") == ["starting", "running", "stopping", "aborted"]
 
 
 def test_a_child_that_went_while_it_was_being_stopped_and_no_server_watched_stays_down(
@@ -390,7 +390,7 @@ def test_a_child_that_went_while_it_was_being_stopped_and_no_server_watched_stay
     server.start()
     assert server.status("mule") == "unknown"
     assert server.post("/api/v1/processes/group/stop").status == 404
-    assert server.moves("mule") == ["starting", "running", "stopping", "unknown"]
+    assert server.new_statuses("mule") == ["starting", "running", "stopping", "unknown"]
 
 
 def test_a_child_that_was_starting_goes_on_starting_and_then_runs(serve: Serve) -> None:
@@ -432,7 +432,7 @@ def test_a_child_whose_pid_never_reached_the_store_is_found_by_its_mark(serve: S
     assert info["pid"] == pid
     assert info["startTime"] is not None
     assert bearing("web", server) == [pid]
-    assert server.moves("web") == ["starting", "running"]
+    assert server.new_statuses("web") == ["starting", "running"]
     again(server)
     assert server.info("web")["pid"] == pid
 
@@ -456,9 +456,9 @@ def test_a_child_whose_start_could_not_be_stored_at_all_is_found_by_its_mark(ser
     server.start()
     assert server.until("web", "running")["pid"] == pid
     assert bearing("web", server) == [pid]
-    assert server.moves("web")[-2:] == ["starting", "running"]
+    assert server.new_statuses("web")[-2:] == ["starting", "running"]
     assert server.do("restart", "web").status == 200
-    assert not alive(pid)
+    assert not is_alive(pid)
     assert len(bearing("web", server)) == 1
 
 
@@ -470,7 +470,7 @@ def test_a_child_that_died_before_its_start_was_stored_has_events_and_its_genera
     if stored == "the instance before":
         server.do("start", "web")
         server.do("stop", "web")
-    before = server.moves("web")
+    before = server.new_statuses("web")
     if stored == "the intent":
         server.do("start", "web")
         before = ["starting"]
@@ -490,15 +490,15 @@ def test_a_child_that_died_before_its_start_was_stored_has_events_and_its_genera
             server.kill()
             begin.join()
         pid = min(bearing("web", server), key=lambda pid: os.getsid(pid) != pid)
-    generation = int(marks()[pid].split(":")[1])
+    generation = int(tags_by_pid()[pid].split(":")[1])
     os.kill(pid, signal.SIGKILL)
     server.start()
     wait_for(lambda: not bearing("web", server))  # what it left running is ended
     new = ["unknown"] if stored == "the intent" else ["starting", "unknown"]
-    assert server.moves("web") == before + new
+    assert server.new_statuses("web") == before + new
     server.do("start", "web")
     pid = server.info("web")["pid"]
-    mark = wait_for(lambda: marks().get(pid))  # it has none while it executes another program
+    mark = wait_for(lambda: tags_by_pid().get(pid))  # it has none while it executes another program
     assert int(mark.split(":")[1]) == generation + 1
 
 
@@ -536,7 +536,7 @@ def test_a_server_that_dies_right_after_a_restart_of_its_own_accord_has_no_child
     server.start()
     assert server.until("web", "running")["pid"] == second
     assert bearing("web", server) == [second]
-    moves = server.moves("web")
+    moves = server.new_statuses("web")
     assert moves[:2] + moves[3:] == ["starting", "running", "starting", "running"]
     assert moves[2] in ("aborted", "unknown")
 
@@ -574,7 +574,7 @@ def test_a_child_that_the_store_knows_wrongly_is_not_left_beside_a_new_one(serve
     server.kill()
     edit(server, "UPDATE supervised SET start_ticks = start_ticks + 1")
     server.start()
-    wait_for(lambda: not alive(old))
+    wait_for(lambda: not is_alive(old))
     new = server.until("web", "running")["pid"]
     assert bearing("web", server) == [new]
 
@@ -586,11 +586,11 @@ def test_a_process_that_is_configured_no_more_is_ended_at_the_next_start(serve: 
     server.kill()
     server.configure({"supervisor": {"processes": {"web": SLEEPER}}})
     server.start()
-    wait_for(lambda: not alive(gone))
+    wait_for(lambda: not is_alive(gone))
     assert server.info("web")["pid"] == web
     assert [one["name"] for one in server.get("/api/v1/processes").json] == ["web"]
     assert server.get("/api/v1/events/by-process/gone").status == 200
-    assert server.moves("gone")[:2] == ["starting", "running"]
+    assert server.new_statuses("gone")[:2] == ["starting", "running"]
     assert server.get("/api/v1/processes/info/gone").status == 404
 
 
@@ -601,7 +601,7 @@ def test_a_process_that_comes_back_into_the_configuration_begins_anew(serve: Ser
     server.kill()
     server.configure({"supervisor": {"processes": {"web": SLEEPER}}})
     server.start()
-    wait_for(lambda: not alive(gone))
+    wait_for(lambda: not is_alive(gone))
     server.stop()
     server.configure({"supervisor": {"processes": {"web": SLEEPER, "gone": SLEEPER}}})
     server.start()
@@ -628,7 +628,7 @@ def test_daemons_of_a_generation_that_is_dead_are_ended_and_those_of_a_living_on
     serve: Serve, tmp_path: Path
 ) -> None:
     notes = {name: tmp_path / name for name in ("dead", "living")}
-    server = serve({name: {"command": python(FORKS), "args": [str(note)]} for name, note in notes.items()})
+    server = serve({name: {"command": python_command(FORKS), "args": [str(note)]} for name, note in notes.items()})
     server.post("/api/v1/processes/group/start")
     for note in notes.values():
         wait_for(note.exists)
@@ -636,14 +636,14 @@ def test_daemons_of_a_generation_that_is_dead_are_ended_and_those_of_a_living_on
     pid = server.info("dead")["pid"]
     server.kill()
     die(pid)
-    assert alive(daemons["dead"])
+    assert is_alive(daemons["dead"])
     server.start()
-    wait_for(lambda: not alive(daemons["dead"]))
+    wait_for(lambda: not is_alive(daemons["dead"]))
     assert server.status("dead") == "unknown"
     assert server.status("living") == "running"
-    assert alive(daemons["living"])
+    assert is_alive(daemons["living"])
     assert server.do("stop", "living").status == 200
-    assert not alive(daemons["living"])
+    assert not is_alive(daemons["living"])
 
 
 # Leaving and coming back
@@ -654,12 +654,12 @@ def test_children_that_are_left_are_found_again(serve: Serve) -> None:
     server.do("start", "web")
     pid = server.info("web")["pid"]
     assert server.stop() == 0
-    assert alive(pid)
+    assert is_alive(pid)
     server.start()
     assert server.info("web")["pid"] == pid
-    assert server.moves("web") == ["starting", "running"]
+    assert server.new_statuses("web") == ["starting", "running"]
     assert server.do("stop", "web").status == 200
-    assert server.moves("web") == ["starting", "running", "stopping", "stopped"]
+    assert server.new_statuses("web") == ["starting", "running", "stopping", "stopped"]
 
 
 def test_how_processes_ended_is_known_after_a_restart(serve: Serve) -> None:

@@ -21,8 +21,8 @@ from typing import Any
 
 import psutil
 import pytest
-from conftest import Answer, Serve, Server, alive, children_of, wait_for
-from needs import MOUNTING
+from conftest import Answer, Serve, Server, children_of, is_alive, wait_for
+from requirements import MOUNTING
 
 from models.config.loader import load
 from models.paging import Paging
@@ -104,7 +104,7 @@ def test_supervision_goes_on_while_another_program_locks_the_store(serve: Serve)
         before = whole_history(server)[-1]["id"]
         start = Asking(lambda: server.do("start", "web"))
         web = wait_for(lambda: server.info("web")["pid"])
-        assert alive(web)
+        assert is_alive(web)
         assert server.status("web") == "running"
         assert start.answer is None  # what it says is not in the store yet
         wait_for(lambda: server.get("/readyz").status == 503)
@@ -124,7 +124,7 @@ def test_supervision_goes_on_while_another_program_locks_the_store(serve: Serve)
     history = whole_history(server)
     assert is_a_chain(history)
     assert pids - {None} <= {event["pid"] for event in history}
-    assert server.moves("web") == ["starting", "running"]
+    assert server.new_statuses("web") == ["starting", "running"]
     last = server.get("/api/v1/events?size=1&sortBy=eventTime").json["content"][0]["id"]
     ids = list[int]()
     while not ids or ids[-1] < last:
@@ -141,7 +141,7 @@ def test_an_answer_that_depends_on_a_store_that_stays_locked_is_503(serve: Serve
         assert set(answer.json) == {"timestamp", "path", "error", "message", "code"}
         assert server.status("web") == "running"
     wait_for(lambda: server.get("/readyz").status == 200)
-    assert server.moves("web") == ["starting", "running"]
+    assert server.new_statuses("web") == ["starting", "running"]
     assert server.do("stop", "web").status == 200
 
 
@@ -155,7 +155,7 @@ def test_a_server_that_is_killed_while_the_store_is_locked_finds_its_children_ag
     server.start()
     assert server.until("web", "running")["pid"] == pid
     assert children_of(server.data) == [pid]
-    assert server.moves("web") == ["starting", "running"]
+    assert server.new_statuses("web") == ["starting", "running"]
 
 
 def test_a_server_that_starts_while_the_store_is_locked_finds_its_children_again(serve: Serve) -> None:
@@ -164,16 +164,16 @@ def test_a_server_that_starts_while_the_store_is_locked_finds_its_children_again
     pid, dead = server.info("web")["pid"], server.info("dead")["pid"]
     server.kill()
     os.kill(dead, signal.SIGKILL)
-    wait_for(lambda: not alive(dead))
+    wait_for(lambda: not is_alive(dead))
     with locked(server):
         server.start()
         assert server.info("web")["pid"] == pid
         assert server.status("dead") == "unknown"
-        assert server.moves("dead") == ["starting", "running"]
+        assert server.new_statuses("dead") == ["starting", "running"]
         wait_for(lambda: server.get("/readyz").status == 503)
     wait_for(lambda: server.get("/readyz").status == 200)
-    assert server.moves("dead") == ["starting", "running", "unknown"]
-    assert server.moves("web") == ["starting", "running"]
+    assert server.new_statuses("dead") == ["starting", "running", "unknown"]
+    assert server.new_statuses("web") == ["starting", "running"]
 
 
 class FullDisk:
@@ -241,7 +241,7 @@ def test_supervision_goes_on_while_the_disk_is_full(serve: Serve, disk: type[Ful
         history = whole_history(server)
         assert is_a_chain(history)
         assert pids - {None} <= {event["pid"] for event in history}
-        assert server.moves("web") == ["starting", "running"]
+        assert server.new_statuses("web") == ["starting", "running"]
         assert "Traceback" not in server.log.read_text()
         assert server.stop() == 0
     finally:
@@ -375,7 +375,7 @@ def test_a_start_that_lies_in_the_future_makes_no_negative_runtime(serve: Serve,
     server.kill()
     if not lives:
         os.kill(pid, signal.SIGKILL)
-        wait_for(lambda: not alive(pid))
+        wait_for(lambda: not is_alive(pid))
     with contextlib.closing(sqlite3.connect(server.data / "pilothouse.db")) as store, store:
         store.execute("UPDATE supervised SET start_time = start_time + ?", (365 * 24 * HOUR,))
     server.start()
@@ -412,8 +412,8 @@ def test_a_child_that_ignores_the_stop_signal_is_killed_when_the_server_ends(
     assert server.stop(number) == 0
     assert children_of(server.data) == []
     server.start()
-    assert server.moves("mule") == ["starting", "running", "stopping", "aborted"]
-    assert server.moves("web") == ["starting", "running", "stopping", "stopped"]
+    assert server.new_statuses("mule") == ["starting", "running", "stopping", "aborted"]
+    assert server.new_statuses("web") == ["starting", "running", "stopping", "stopped"]
     assert "Traceback" not in server.log.read_text()
 
 
@@ -479,8 +479,8 @@ def test_a_child_that_the_process_had_before_it_became_the_server_goes_on(tmp_pa
     sidecar, web = int((tmp_path / "sidecar").read_text()), server.info("web")["pid"]
     assert server.stop() == 0
     try:
-        assert alive(sidecar)
-        assert not alive(web)
+        assert is_alive(sidecar)
+        assert not is_alive(web)
     finally:
         os.kill(sidecar, signal.SIGKILL)
 
@@ -496,7 +496,7 @@ def test_the_server_does_not_wait_longer_than_its_shutdown_timeout(serve: Serve,
     assert "Traceback" not in server.log.read_text()
     server.configure({"supervisor": {"processes": {"mule": mule | {"stop-timeout": "200ms"}, "web": SLEEPER}}})
     server.start()
-    wait_for(lambda: not alive(pid))
+    wait_for(lambda: not is_alive(pid))
     assert server.until("mule", "aborted", "unknown")
     assert server.status("web") == "stopped"
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import psutil
 import pytest
-from conftest import Answer, Serve, Server, Stream, python, wait_for
+from conftest import Answer, Serve, Server, Stream, python_command, wait_for
 
 SLEEPER = {"command": "sleep 1000"}
 
@@ -105,7 +105,7 @@ def test_a_follower_is_given_every_line_once_across_rotations(serve: Serve, tmp_
     """Slow enough that hardly a line falls between copy and truncation."""
     out = tmp_path / "out"
     code = "import sys, time\nfor n in range(550): print(n, 'x' * 100, flush=True); time.sleep(0.01)\ntime.sleep(1000)"
-    spec = {"command": python(code), "stdout-logfile": str(out), "log-max-bytes": "10K", "log-backups": 3}
+    spec = {"command": python_command(code), "stdout-logfile": str(out), "log-max-bytes": "10K", "log-backups": 3}
     server = serve({"web": spec})
     server.do("start", "web")
     stream = follow(server, "web", "?lines=10000")
@@ -130,7 +130,7 @@ for number in range(1, 2561):
 open({str(largest)!r}, "w").write(str(largest))
 """
     limit = 16 * 1024 * 1024
-    spec = {"command": python(code), "stdout-logfile": str(out), "log-max-bytes": limit, "log-backups": 1}
+    spec = {"command": python_command(code), "stdout-logfile": str(out), "log-max-bytes": limit, "log-backups": 1}
     server = serve({"web": spec})
     server.do("start", "web")
     wait_for(lambda: largest.exists() and largest.read_text(), 60)

@@ -16,7 +16,7 @@ import time
 from typing import Any
 
 from attrs import define, field
-from conftest import Answer, Serve, Server, Stream, children_of, mains, wait_for
+from conftest import Answer, Serve, Server, Stream, children_of, session_leaders, wait_for
 
 ROUNDS = int(os.environ.get("PILOTHOUSE_ROUNDS", "25"))
 SEED = int(os.environ.get("PILOTHOUSE_SEED", "1"))
@@ -106,12 +106,12 @@ def test_nothing_acknowledged_is_lost_and_nothing_runs_twice_when_the_server_is_
         result = f"round {number} of seed {SEED}; the log is {server.log}"
         seen = one_round(server, chance)
         acknowledged += len(seen.acknowledged)
-        left = mains(server.data)
+        left = session_leaders(server.data)
         assert max(left.values(), default=0) <= 1, (result, left)
         server.start()
         check(server, seen)
         wait_for(lambda: set(children_of(server.data)) == known(server), 10, f"no strangers in {result}")
-        again = mains(server.data)
+        again = session_leaders(server.data)
         assert max(again.values(), default=0) <= 1, (result, again)
         assert set(left) <= {one["name"] for one in server.get("/api/v1/processes").json}
         assert min(seen.events, default=highest + 1) > highest, result

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from conftest import Serve, alive
+from conftest import Serve, is_alive
 
 
 def test_a_process_is_started_watched_and_stopped(serve: Serve) -> None:
@@ -14,9 +14,9 @@ def test_a_process_is_started_watched_and_stopped(serve: Serve) -> None:
     info = server.info("sleeper")
     assert info["status"] == "running"
     assert str(info["pid"]) in started.json["message"]
-    assert alive(info["pid"])
+    assert is_alive(info["pid"])
 
     assert server.do("stop", "sleeper").status == 200
-    assert not alive(info["pid"])
+    assert not is_alive(info["pid"])
     assert server.info("sleeper")["exitCode"] == 143
-    assert server.moves("sleeper") == ["starting", "running", "stopping", "stopped"]
+    assert server.new_statuses("sleeper") == ["starting", "running", "stopping", "stopped"]

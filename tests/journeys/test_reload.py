@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT, Answer, Serve, Server, alive, children_of, wait_for
+from conftest import ROOT, Answer, Serve, Server, children_of, is_alive, wait_for
 
 from models.config.settings import Config, Supervisor
 from models.config.settings import Server as ServerSettings
@@ -87,11 +87,11 @@ def test_each_process_gets_what_its_change_calls_for(serve: Serve, reload: Reloa
         "same": "running",
     }
     assert listing["same"]["pid"] == pids["same"]
-    assert server.moves("same") == ["starting", "running"]
+    assert server.new_statuses("same") == ["starting", "running"]
     assert command(listing["changed"]["pid"]) == ["sleep", "2000"]
-    assert server.moves("changed") == ["starting", "running", "stopping", "stopped", "starting", "running"]
-    assert not alive(pids["removed"])
-    assert server.moves("removed") == ["starting", "running", "stopping", "stopped"]
+    assert server.new_statuses("changed") == ["starting", "running", "stopping", "stopped", "starting", "running"]
+    assert not is_alive(pids["removed"])
+    assert server.new_statuses("removed") == ["starting", "running", "stopping", "stopped"]
     assert server.get("/api/v1/processes/info/removed").status == 404
     assert server.get("/api/v1/events/by-process/removed").status == 200
     assert server.get("/api/v1/events/by-process/removed-off").status == 404
@@ -257,7 +257,7 @@ def test_a_process_that_was_removed_and_comes_back_can_be_started(serve: Serve) 
     assert server.status("web") == "not_started"
     assert server.do("start", "web").status == 200
     assert len(children_of(server.data)) == 1
-    assert server.moves("web") == ["starting", "running", "stopping", "stopped", "starting", "running"]
+    assert server.new_statuses("web") == ["starting", "running", "stopping", "stopped", "starting", "running"]
 
 
 def test_a_removed_dependency_stops_no_process_that_no_longer_needs_it(serve: Serve) -> None:
@@ -297,8 +297,8 @@ def test_two_reloads_at_once_come_to_one_result(serve: Serve) -> None:
     assert [answer.status for answer in answers] == [200] * 4
     wait_for(lambda: server.log.read_text().count("reload: ") == 1)
     assert sum("web" in answer.json["restarted"] for answer in answers) <= 1
-    assert server.moves("web") == ["starting", "running", "stopping", "stopped", "starting", "running"]
-    assert server.moves("new") == ["starting", "running"]
+    assert server.new_statuses("web") == ["starting", "running", "stopping", "stopped", "starting", "running"]
+    assert server.new_statuses("new") == ["starting", "running"]
     assert len(children_of(server.data)) == 2
 
 
@@ -316,7 +316,7 @@ def test_a_reload_while_a_process_takes_its_time_to_stop_delays_no_other(serve: 
     assert server.status("mule") == "stopping"
     thread.join()
     assert server.get("/api/v1/processes/info/mule").status == 404
-    assert server.moves("mule")[-1] == "aborted"
+    assert server.new_statuses("mule")[-1] == "aborted"
 
 
 def test_of_two_reloads_at_once_the_newer_file_wins(tmp_path: Path) -> None:

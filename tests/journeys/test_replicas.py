@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from conftest import Serve, Server, mains, python, wait_for
+from conftest import Serve, Server, python_command, session_leaders, wait_for
 
-SHOWS = python("import os, time; print(os.environ['GREETING'], flush=True); time.sleep(1000)")
+SHOWS = python_command("import os, time; print(os.environ['GREETING'], flush=True); time.sleep(1000)")
 SECRET = "hunter2-in-a-file"
 
 
@@ -62,7 +62,7 @@ def test_replicas_are_adopted(serve: Serve) -> None:
     server.kill()
     server.start()
     assert running(server) == before
-    assert mains(server.data) == {"worker-0": 1, "worker-1": 1, "worker-2": 1}
+    assert session_leaders(server.data) == {"worker-0": 1, "worker-1": 1, "worker-2": 1}
 
 
 def test_an_environment_file_is_read_at_each_start_and_a_reload_restarts_where_it_changed(

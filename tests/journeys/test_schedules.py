@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT, Serve, Server, alive, python, wait_for
+from conftest import ROOT, Serve, Server, is_alive, python_command, wait_for
 
 PROGRAM = """
 import os, signal, sys
@@ -45,7 +45,7 @@ class Scheduled:
         command = ["sh", "-c", "echo $$ >> ran; exec sleep 1000"]
         schedule = {"cron": "0 * * * *", "timezone": "UTC"}
         self.server: Server = serve(
-            {"job": {"command": command, "schedule": schedule, **job}}, environ=environ, command=python(PROGRAM)
+            {"job": {"command": command, "schedule": schedule, **job}}, environ=environ, command=python_command(PROGRAM)
         )
 
     def set(self, moment: str) -> None:
@@ -114,7 +114,7 @@ def test_killed_after_the_spawn_the_child_is_adopted_and_its_run_stays_that_run(
     scheduled.set("2026-03-01T10:00:30")
     scheduled.start_again()
     (pid,) = wait_for(scheduled.started)
-    assert alive(pid)
+    assert is_alive(pid)
     assert scheduled.server.until("job", "running")["pid"] == pid
     (run,) = scheduled.runs()
     assert (run["id"], run["scheduledFor"], run["outcome"]) == (1, "2026-03-01T10:00:00.000000Z", None)
@@ -134,7 +134,7 @@ def test_what_ended_while_the_server_was_dead_is_unknown_and_the_hours_are_misse
     scheduled.is_killed()
     (pid,) = wait_for(scheduled.started)
     os.kill(pid, 9)
-    wait_for(lambda: not alive(pid))
+    wait_for(lambda: not is_alive(pid))
     scheduled.set("2026-03-01T13:30:00")
     scheduled.start_again()
     (run,) = scheduled.runs()
@@ -159,7 +159,7 @@ def test_a_queued_run_survives_kill_9_and_runs_once(serve: Serve, tmp_path: Path
     scheduled.server.kill()
     if not is_adopted:
         os.kill(first, 9)
-        wait_for(lambda: not alive(first))
+        wait_for(lambda: not is_alive(first))
     scheduled.start_again()
     if is_adopted:
         assert scheduled.started() == [first]

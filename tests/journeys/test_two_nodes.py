@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 from conftest import DATABASES, ROOT, Server, Stream, free_port, wait_for
-from needs import need
-from people import Browser, bearer, cookie, log_in, session_of, token_of
 from postgresql import PASSWORD, Postgresql, ask
-from run_streams import RUNS, junit, listen, next_event, post, posted
+from requirements import require
+from run_streams import RUNS, junit, listen, next_event, post_files, upload_files
+from users import FormClient, bearer, cookie, create_session, create_token, log_in
 
 from models.supervision import events, shared_events
 
@@ -102,12 +102,12 @@ def test_two_that_start_at_once_make_the_tables_and_the_first_admin_once(nodes: 
 
 
 def test_an_account_made_on_one_logs_in_on_the_other(nodes: Nodes) -> None:
-    browser = Browser(nodes.one, log_in(nodes.one, password=ADMIN))
+    browser = FormClient(nodes.one, log_in(nodes.one, password=ADMIN))
     made = browser.send("/users", "/users", username="vera", password="correct horse")
     assert made.status == 303, made
     session = log_in(nodes.two, "vera", "correct horse")
     assert nodes.one.ask("GET", "/tracker/api/v1/me", headers=cookie(nodes.one, session)).json["username"] == "vera"
-    assert Browser(nodes.one, session).send("/logout", "/profile").status == 303
+    assert FormClient(nodes.one, session).send("/logout", "/profile").status == 303
     assert nodes.two.ask("GET", "/tracker/api/v1/me", headers=cookie(nodes.two, session)).status == 401
 
 
@@ -115,7 +115,7 @@ def test_a_report_posted_to_one_node_is_streamed_and_shown_by_the_other(nodes: N
     streams = [nodes.hear(node) for node in nodes.all]
     ids, run = [], {}
     for number in range(6):
-        run = post(nodes.all[number % 2], "shop", ("junit", junit(1 + number, 1)), branch="main")
+        run = upload_files(nodes.all[number % 2], "shop", ("junit", junit(1 + number, 1)), branch="main")
         events = [next_event(stream) for stream in streams]
         assert events[0] == events[1]
         assert (events[0]["runId"], events[0]["totalTests"]) == (run["runId"], 2 + number)
@@ -130,15 +130,15 @@ def test_a_report_posted_to_one_node_is_streamed_and_shown_by_the_other(nodes: N
 
 
 def test_a_stream_of_a_private_project_ends_where_its_token_is_revoked_on_the_other(nodes: Nodes) -> None:
-    token = token_of(nodes.one.data, "tess")
+    token = create_token(nodes.one.data, "tess")
     stream = nodes.hear(nodes.two, token=token)
     path = "/tracker/api/v1/me"
     assert nodes.two.ask("GET", path, headers=bearer(token)).status == 200
-    session = session_of(nodes.one.data, "tess")
+    session = create_session(nodes.one.data, "tess")
     ((id,),) = ask(
         nodes.url, "SELECT id FROM token WHERE account_id = (SELECT id FROM account WHERE username = 'tess')"
     )
-    Browser(nodes.one, session).send(f"/profile/tokens/{id}/revoke", "/profile")
+    FormClient(nodes.one, session).send(f"/profile/tokens/{id}/revoke", "/profile")
     with pytest.raises(EOFError):
         stream.next()
     assert nodes.two.ask("GET", path, headers=bearer(token)).status == 401
@@ -167,7 +167,7 @@ def test_the_history_of_both_is_that_of_each(nodes: Nodes) -> None:
 @pytest.fixture
 def proxy(nodes: Nodes, tmp_path: Path) -> Iterator[Server]:
     """One address for both, as docs/operations.md has it; a server only to be talked to."""
-    need("nginx")
+    require("nginx")
     front = Server(tmp_path, {}, {}, [])
     front.port = free_port()
     DATABASES[front.data] = nodes.url
@@ -193,17 +193,17 @@ def reachable(server: Server) -> bool:
 
 
 def test_behind_one_address_they_are_one(nodes: Nodes, proxy: Server) -> None:
-    browser = Browser(proxy, log_in(proxy, password=ADMIN))
+    browser = FormClient(proxy, log_in(proxy, password=ADMIN))
     assert [browser.get("/tracker/api/v1/me").status for _ in range(6)] == [200] * 6
     assert browser.send("/users", "/users", username="otto", password="correct horse").status == 303
     streams = [nodes.hear(proxy) for _ in range(4)]
-    runs = [post(proxy, "fronted")["runId"] for _ in range(4)]
+    runs = [upload_files(proxy, "fronted")["runId"] for _ in range(4)]
     assert [[next_event(stream)["runId"] for _ in range(4)] for stream in streams] == [runs] * 4
     assert [proxy.get(f"/tracker/api/v1/runs/{run}").status for run in runs for _ in range(2)] == [200] * 8
 
 
 def test_kill_9_of_one_loses_nothing_that_was_acknowledged(nodes: Nodes) -> None:
-    run = post(nodes.one, "killed")
+    run = upload_files(nodes.one, "killed")
     assert nodes.one.do("start", "one-1").status == 200
     nodes.one.kill()
     assert nodes.two.get(f"/tracker/api/v1/runs/{run['runId']}").status == 200
@@ -218,7 +218,7 @@ def test_what_was_done_while_the_database_was_away_is_there_once_it_is_back(node
         assert nodes.two.do("start", "two-1").status == 200
         assert nodes.two.status("two-1") == "running"
         assert nodes.two.get(HISTORY).status == 503
-        refused = posted(nodes.two, "away")
+        refused = post_files(nodes.two, "away")
         assert refused.status == 503
         assert PASSWORD not in refused.text
         assert nodes.two.ask("GET", "/tracker/api/v1/me", headers=bearer("plt_unknown")).status == 503
@@ -233,12 +233,12 @@ def test_what_was_done_while_the_database_was_away_is_there_once_it_is_back(node
     assert len({id for id, _ in history(nodes.one, "two-1")}) == len(history(nodes.one, "two-1"))
     wait_for(lambda: nodes.one.get("/readyz").status == 200, about="the node to be in the balance again")
     stream = nodes.hear(nodes.one)
-    run = post(nodes.two, "back")
+    run = upload_files(nodes.two, "back")
     assert next_event(stream)["runId"] == run["runId"]
 
 
 def test_a_database_that_hangs_is_as_one_that_is_away(nodes: Nodes) -> None:
-    token = bearer(token_of(nodes.one.data, "hank"))
+    token = bearer(create_token(nodes.one.data, "hank"))
     assert nodes.one.ask("GET", "/tracker/api/v1/me", headers=token).status == 200
     stream = nodes.hear(nodes.two)
     with nodes.cluster.hung():
@@ -251,7 +251,7 @@ def test_a_database_that_hangs_is_as_one_that_is_away(nodes: Nodes) -> None:
         assert nodes.one.do("stop", "one-5").status == 200
     for node in nodes.all:
         wait_for(lambda: node.get("/readyz").status == 200, about="the node to be in the balance again")  # noqa: B023
-    run = wait_for(lambda: (answer := posted(nodes.one, "hung")).status == 201 and answer.json)  # 503 at first
+    run = wait_for(lambda: (answer := post_files(nodes.one, "hung")).status == 201 and answer.json)  # 503 at first
     assert next_event(stream)["runId"] == run["runId"]
     begun = ["starting", "running"]
     wait_for(lambda: [status for _, status in history(nodes.two, "one-5")][:2] == begun, about="it to be copied")
@@ -263,7 +263,7 @@ def test_a_database_that_restarts_under_load_is_a_503_and_then_all_is_well(nodes
 
     def upload(node: Server) -> None:
         while not over.is_set():
-            answer = posted(node, "load", ("junit", junit(3)))
+            answer = post_files(node, "load", ("junit", junit(3)))
             answers.add(answer.status)
             if answer.status == 201:
                 stored.append(answer.json["runId"])

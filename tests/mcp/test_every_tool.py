@@ -11,14 +11,27 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agents import CHANGING, FULL, KEY, READING, WAYS, names, over_http, over_sse, over_stdio, run, text, words
-from charting import chart, tint
+from chart_servers import WebServer, running_registry, web_server
 from cluster import Cluster
 from conftest import Answer, Server
+from http_checks import running_server
 from mcp.client.client import Client
-from places import Web, registry, web
-from posting import cases, stored
-from talk import running_server
+from mcp_clients import (
+    CHANGING,
+    FULL,
+    KEY,
+    READING,
+    TRANSPORTS,
+    error_text,
+    over_http,
+    over_sse,
+    over_stdio,
+    result_text,
+    run_client,
+    tool_names,
+)
+from small_charts import chart_archive, sample_chart
+from uploads import junit, upload
 
 API = "/api/v1"
 HUB = "/api/v1/packages/search"
@@ -26,14 +39,14 @@ PACKAGE = {
     "name": "redis", "version": "1.0.0", "app_version": "7", "description": "a store",
     "repository": {"name": "lab", "url": "https://lab.example"},
 }  # fmt: skip
-TINT = tint()
-NEXT = chart(version="0.2.0", values="colour: teal\n")
+TINT = sample_chart()
+NEXT = chart_archive(version="0.2.0", values="colour: teal\n")
 
 
 class Lab:
     """A server with all that its tools need: a cluster, a repository, a hub, a registry, a process and a run."""
 
-    def __init__(self, server: Server, cluster: Cluster, repository: Web, remote: str, run_id: str) -> None:
+    def __init__(self, server: Server, cluster: Cluster, repository: WebServer, remote: str, run_id: str) -> None:
         self.server, self.cluster, self.repository, self.remote, self.run_id = (
             server, cluster, repository, remote, run_id,
         )  # fmt: skip
@@ -46,17 +59,17 @@ def lab(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     log.write_text("one\ntwo\n")
     job = {"command": "true", "schedule": "@yearly", "auto-start": True}
     processes = {"web": {"command": "sleep 1000", "stdout-logfile": str(log)}, "job": job}
-    with web() as repository, registry(folder) as place:
+    with web_server() as repository, running_registry(folder) as place:
         repository.serve(("tint", "0.1.0", TINT), ("tint", "0.2.0", NEXT))
         repository.pages[HUB] = json.dumps({"packages": [PACKAGE]}).encode()
         svc = {
-            "security": {**FULL["security"], "allowed-hosts": [repository.place, place]},
+            "security": {**FULL["security"], "allowed-hosts": [repository.host_port, place]},
             "hub": {"url": repository.url},
             "kube": {"kubeconfig": str(cluster.kubeconfig)},
         }
         with running_server(folder, processes, svc=svc) as server:
-            report = ("project", "shop"), ("branch", "main"), ("commit", "c1"), ("junit", cases(2))
-            posted = stored(server, *report)
+            report = ("project", "shop"), ("branch", "main"), ("commit", "c1"), ("junit", junit(2))
+            posted = upload(server, *report)
             yield Lab(server, cluster, repository, f"oci://{place}/ours", posted["runId"])
 
 
@@ -72,12 +85,12 @@ class Agent:
         return await self.client.call_tool(tool, arguments)
 
     async def endpoints(self, tool: str, **arguments: Any) -> str:
-        return text(await self.result(tool, **arguments))
+        return result_text(await self.result(tool, **arguments))
 
     async def gives(self, tool: str, **arguments: Any) -> Any:
         """What its JSON says; an object comes as one too."""
         result = await self.result(tool, **arguments)
-        observed = json.loads(text(result))
+        observed = json.loads(result_text(result))
         assert result.structured_content == (observed if isinstance(observed, dict) else None)
         return observed
 
@@ -91,15 +104,15 @@ class Agent:
 
 @contextlib.asynccontextmanager
 async def agent(lab: Lab, way: str) -> AsyncIterator[Agent]:
-    async with WAYS[way](lab.server, **({} if way == "stdio" else KEY)) as client:
+    async with TRANSPORTS[way](lab.server, **({} if way == "stdio" else KEY)) as client:
         yield Agent(client)
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", TRANSPORTS)
 def test_every_tool_answers_over_every_transport(lab: Lab, way: str) -> None:
     async def work() -> None:
         async with agent(lab, way) as one:
-            assert await names(one.client) == READING | CHANGING
+            assert await tool_names(one.client) == READING | CHANGING
             await repositories(lab, one)
             await charts(lab, one)
             with lab.cluster.attended(namespace := lab.cluster.namespace()):
@@ -109,7 +122,7 @@ def test_every_tool_answers_over_every_transport(lab: Lab, way: str) -> None:
             await reports(lab, one)
             assert one.called == READING | CHANGING
 
-    run(work)
+    run_client(work)
     assert lab.server.get(f"{API}/repos").json == []
 
 
@@ -248,10 +261,10 @@ def test_a_failure_reads_as_that_of_rest(lab: Lab, way: str) -> None:
             for tool, arguments, method, path, body in FAILING:
                 answer = rest_answer(lab.server, method, path, body)
                 assert answer.status >= 400, (tool, answer)
-                pairs.append((tool, words(await one.result(tool, **arguments)), answer.json["message"]))
+                pairs.append((tool, error_text(await one.result(tool, **arguments)), answer.json["message"]))
         return pairs
 
-    for tool, observed, detail in run(work):
+    for tool, observed, detail in run_client(work):
         assert (tool, observed) == (tool, detail)
 
 
@@ -263,26 +276,30 @@ def test_arguments_are_taken_as_bodies_are(lab: Lab, way: str) -> None:
         async with agent(lab, way) as one:
             assert await one.gives("process_info", name="web", colour="red", lines=None)
             assert await one.gives("event_list", size=None)
-            assert words(await one.result("helm_repo_list", colour={"a": 1})).startswith('unknown field "colour"')
-            assert words(await one.result("process_info")) == "name is required"
-            assert words(await one.result("process_info", name=" ")) == "name is required"
-            assert words(await one.result("helm_status")) == "name is required"
-            assert words(await one.result("helm_push", remote="oci://x/y")) == "chart is required"
-            assert words(await one.result("helm_push", chart="no!", remote="oci://x/y")).startswith("chart: must be")
-            assert words(await one.result("helm_push", chart=7, remote="oci://x/y")).startswith("chart: must be")
-            assert "NUL" in words(await one.result("process_info", name="a\0b"))
-            assert "NUL" in words(await one.result("helm_create", name="a\0b"))
+            assert error_text(await one.result("helm_repo_list", colour={"a": 1})).startswith('unknown field "colour"')
+            assert error_text(await one.result("process_info")) == "name is required"
+            assert error_text(await one.result("process_info", name=" ")) == "name is required"
+            assert error_text(await one.result("helm_status")) == "name is required"
+            assert error_text(await one.result("helm_push", remote="oci://x/y")) == "chart is required"
+            assert error_text(await one.result("helm_push", chart="no!", remote="oci://x/y")).startswith(
+                "chart: must be"
+            )
+            assert error_text(await one.result("helm_push", chart=7, remote="oci://x/y")).startswith("chart: must be")
+            assert "NUL" in error_text(await one.result("process_info", name="a\0b"))
+            assert "NUL" in error_text(await one.result("helm_create", name="a\0b"))
             deep: Any = {}
             for _ in range(150):
                 deep = {"a": deep}
-            assert "too deeply" in words(await one.result("helm_template", chartRef="a/b", values=deep))
+            assert "too deeply" in error_text(await one.result("helm_template", chartRef="a/b", values=deep))
             large = "the body is larger than 1048576 bytes"
-            assert words(await one.result("helm_template", chartRef="a/b", values={"a": "x" * 1024 * 1024})) == large
-            assert words(await one.result("process_info", name="x" * 1024 * 1024)) == large
+            assert (
+                error_text(await one.result("helm_template", chartRef="a/b", values={"a": "x" * 1024 * 1024})) == large
+            )
+            assert error_text(await one.result("process_info", name="x" * 1024 * 1024)) == large
             archive = base64.b64encode(b"x" * 2 * 1024 * 1024).decode()
-            assert "archive" in words(await one.result("helm_push", chart=archive, remote="oci://x/y"))
+            assert "archive" in error_text(await one.result("helm_push", chart=archive, remote="oci://x/y"))
 
-    run(work)
+    run_client(work)
 
 
 def test_where_no_server_runs_the_tools_of_the_server_report_it(tmp_path: Path) -> None:
@@ -293,10 +310,10 @@ def test_where_no_server_runs_the_tools_of_the_server_report_it(tmp_path: Path) 
 
     async def work() -> None:
         async with over_stdio(other) as client:
-            assert "127.0.0.1:1" in words(await client.call_tool("process_list", {}))
-            assert text(await client.call_tool("helm_repo_list", {})) == "[]"
+            assert "127.0.0.1:1" in error_text(await client.call_tool("process_list", {}))
+            assert result_text(await client.call_tool("helm_repo_list", {})) == "[]"
 
-    run(work)
+    run_client(work)
 
 
 def test_many_agents_at_once_have_each_their_own_answers(lab: Lab) -> None:
@@ -305,9 +322,9 @@ def test_many_agents_at_once_have_each_their_own_answers(lab: Lab) -> None:
         async with way(lab.server, **KEY) as client:
             for turn in range(5):
                 name = f"agent-{number}-{turn}"
-                assert name in words(await client.call_tool("process_info", {"name": name}))
+                assert name in error_text(await client.call_tool("process_info", {"name": name}))
 
     async def work() -> None:
         await asyncio.gather(*(one(number) for number in range(12)))
 
-    run(work)
+    run_client(work)

@@ -8,10 +8,22 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from agents import CHANGING, FULL, KEY, READING, names, over_http, over_sse, over_stdio, run, text, words
 from conftest import ROOT, Answer, Serve, Server
+from http_checks import check_service_error, running_server
 from mcp.shared.exceptions import MCPError
-from talk import error_of, running_server
+from mcp_clients import (
+    CHANGING,
+    FULL,
+    KEY,
+    READING,
+    error_text,
+    over_http,
+    over_sse,
+    over_stdio,
+    result_text,
+    run_client,
+    tool_names,
+)
 
 from handlers.app import SERVICES
 from handlers.charts.handler import OPERATIONS
@@ -87,16 +99,16 @@ def test_an_agent_sees_what_the_mode_lets_it_see(serve: Serve, is_full: bool) ->
 
     async def work() -> None:
         async with over_http(server, **(KEY if is_full else {})) as client:
-            assert await names(client) == (READING | CHANGING if is_full else READING)
+            assert await tool_names(client) == (READING | CHANGING if is_full else READING)
             if is_full:
-                assert "started" in text(await client.call_tool("process_start", {"name": "web"}))
+                assert "started" in result_text(await client.call_tool("process_start", {"name": "web"}))
             else:
                 with pytest.raises(MCPError, match="there is no tool process_start: changes are disabled"):
                     await client.call_tool("process_start", {"name": "web"})
         async with over_stdio(server) as client:
-            assert await names(client) == (READING | CHANGING if is_full else READING)
+            assert await tool_names(client) == (READING | CHANGING if is_full else READING)
 
-    run(work)
+    run_client(work)
     assert server.status("web") == ("running" if is_full else "not_started")
 
 
@@ -111,7 +123,7 @@ def test_hints_describe_the_effects_of_a_tool(keyed: Server) -> None:
             "helm_install", "helm_test", "process_start", "process_start_selected",
         }  # fmt: skip
 
-    run(work)
+    run_client(work)
 
 
 @pytest.mark.parametrize(
@@ -122,7 +134,7 @@ def test_with_a_key_set_nothing_is_revealed_without_it(keyed: Server, path: str,
     prefix = path.split("/")[1]
     for headers in ({}, {"X-API-Key": "wrong"}, {"X-API-Key": " "}):
         answer = keyed.ask(method, path, b"{}" if method in ("POST", "PUT") else None, headers)
-        assert error_of(prefix if prefix in ("charts", "tracker") else "supervision", answer, 401, path)
+        assert check_service_error(prefix if prefix in ("charts", "tracker") else "supervision", answer, 401, path)
 
 
 @pytest.mark.parametrize("mode", ["FULL", "READ_ONLY"])
@@ -194,22 +206,22 @@ def test_in_closed_mode_a_token_or_the_key_is_needed(serve: Serve) -> None:
 
     async def with_token() -> None:
         async with over_http(server, **bearer) as client:
-            assert await names(client) == READING
-            assert json.loads(text(await client.call_tool("process_list", {})))[0]["name"] == "web"
+            assert await tool_names(client) == READING
+            assert json.loads(result_text(await client.call_tool("process_list", {})))[0]["name"] == "web"
         async with over_stdio(server, PILOTHOUSE_TOKEN=bearer["Authorization"].split()[1]) as client:
-            assert json.loads(text(await client.call_tool("process_list", {})))[0]["name"] == "web"
+            assert json.loads(result_text(await client.call_tool("process_list", {})))[0]["name"] == "web"
 
-    run(with_token)
+    run_client(with_token)
     other = serve(tracker=closed, svc={**FULL, **KUBE})
     assert hello(other, Authorization=f"Bearer {token(other, 'bob')}").status == 401
 
     async def with_key() -> None:
         async with over_http(other, **KEY) as client:
-            assert {name for name in READING | CHANGING if name.startswith("helm_")} == await names(client)
-            assert text(await client.call_tool("helm_repo_list", {})) == "[]"
-            assert "an account is needed" in words(await client.call_tool("project_list", {}))
+            assert {name for name in READING | CHANGING if name.startswith("helm_")} == await tool_names(client)
+            assert result_text(await client.call_tool("helm_repo_list", {})) == "[]"
+            assert "an account is needed" in error_text(await client.call_tool("project_list", {}))
 
-    run(with_key)
+    run_client(with_key)
 
 
 def test_a_session_cookie_is_no_account_of_an_agent(serve: Serve) -> None:
@@ -230,17 +242,17 @@ def test_beyond_loopback_processes_are_changed_by_an_admin_alone(serve: Serve) -
 
     async def work() -> None:
         async with over_http(server, **behind) as client:
-            assert await names(client) == (READING | CHANGING) - processes - {"process_logs"}
+            assert await tool_names(client) == (READING | CHANGING) - processes - {"process_logs"}
             detail = server.ask("POST", "/api/v1/processes/start/web", b"", behind).json["message"]
-            assert words(await client.call_tool("process_start", {"name": "web"})) == detail
+            assert error_text(await client.call_tool("process_start", {"name": "web"})) == detail
         async with over_http(server, **behind, Authorization=f"Bearer {other}") as client:
-            assert await names(client) == (READING | CHANGING) - processes
-            assert "ADMIN" in words(await client.call_tool("process_start", {"name": "web"}))
+            assert await tool_names(client) == (READING | CHANGING) - processes
+            assert "ADMIN" in error_text(await client.call_tool("process_start", {"name": "web"}))
         async with over_http(server, **behind, Authorization=f"Bearer {admin}") as client:
-            assert await names(client) == READING | CHANGING
-            assert "started" in text(await client.call_tool("process_start", {"name": "web"}))
+            assert await tool_names(client) == READING | CHANGING
+            assert "started" in result_text(await client.call_tool("process_start", {"name": "web"}))
 
-    run(work)
+    run_client(work)
 
 
 def test_the_sdk_is_imported_at_the_first_request_and_not_before(serve: Serve) -> None:

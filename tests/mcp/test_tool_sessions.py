@@ -18,11 +18,11 @@ from typing import Any
 
 import httpx2
 import pytest
-from agents import FULL, KEY, Way, over_http, over_sse, over_stdio, run, text, words
-from charting import temporary
+from chart_servers import web_server
 from conftest import ROOT, Answer, Serve, Server, wait_for
-from places import web
-from talk import running_server
+from http_checks import running_server
+from mcp_clients import FULL, KEY, Transport, error_text, over_http, over_sse, over_stdio, result_text, run_client
+from small_charts import temporary_files
 
 from handlers.mcp.results import MAX_RESULT_BYTES, of_response
 from handlers.mcp.sdk_server import CALLER_KEY, HttpTransports
@@ -191,9 +191,9 @@ def test_what_an_agent_has_requested_ends_when_it_leaves(serve: Serve, tmp_path:
         go.wait(60)
         return 404, {}, b""
 
-    with web() as place:
+    with web_server() as place:
         place.serve()
-        security = {**FULL["security"], "allowed-hosts": [place.place]}
+        security = {**FULL["security"], "allowed-hosts": [place.host_port]}
         rest = {"temp-dir": str(tmp_path / "temp")}
         server = serve(svc={"security": security, "rest": rest, **KUBE})
         assert server.post("/api/v1/repos", json.dumps({"name": "lab", "url": place.url}).encode(), **KEY).status == 201
@@ -203,20 +203,20 @@ def test_what_an_agent_has_requested_ends_when_it_leaves(serve: Serve, tmp_path:
             async with way_of(way)(server) as client:
                 call = asyncio.create_task(client.call_tool("helm_repo_update", {"name": "lab"}))
                 assert await asyncio.to_thread(requested.wait, 60)
-                assert temporary(tmp_path / "temp")
+                assert temporary_files(tmp_path / "temp")
                 call.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
                     await call
 
         try:
-            run(work)
-            wait_for(lambda: not temporary(tmp_path / "temp"), 15, "the request's folder to be gone")
+            run_client(work)
+            wait_for(lambda: not temporary_files(tmp_path / "temp"), 15, "the request's folder to be gone")
         finally:
             go.set()
     assert "Traceback" not in server.log.read_text()
 
 
-def way_of(word: str) -> Way:
+def way_of(word: str) -> Transport:
     if word == "stdio":
         return over_stdio
     if word == "sse":
@@ -232,9 +232,9 @@ def test_a_change_that_has_begun_is_let_finish(serve: Serve) -> None:
         go.wait(60)
         return 200, {}, b"apiVersion: v1\nentries: {}\n"
 
-    with web() as place:
+    with web_server() as place:
         place.pages["/index.yaml"] = stall
-        server = serve(svc={"security": {**FULL["security"], "allowed-hosts": [place.place]}, **KUBE})
+        server = serve(svc={"security": {**FULL["security"], "allowed-hosts": [place.host_port]}, **KUBE})
         message = {
             "jsonrpc": "2.0", "id": 2, "method": "tools/call",
             "params": {"name": "helm_repo_add", "arguments": {"name": "lab", "url": place.url}},
@@ -312,14 +312,14 @@ def test_it_needs_no_server_and_takes_no_lock(tmp_path: Path) -> None:
 
     async def work() -> None:
         async with over_stdio(server) as one, over_stdio(server) as other:
-            assert text(await one.call_tool("helm_repo_list", {})) == "[]"
-            assert text(await other.call_tool("helm_repo_list", {})) == "[]"
-            assert "requires the running server" in words(await one.call_tool("run_detail", {"id": "1"}))
+            assert result_text(await one.call_tool("helm_repo_list", {})) == "[]"
+            assert result_text(await other.call_tool("helm_repo_list", {})) == "[]"
+            assert "requires the running server" in error_text(await one.call_tool("run_detail", {"id": "1"}))
         with contextlib.closing(server.start()):
             async with over_stdio(server) as one:
-                assert text(await one.call_tool("process_list", {})) == "[]"
+                assert result_text(await one.call_tool("process_list", {})) == "[]"
 
-    run(work)
+    run_client(work)
 
 
 @pytest.mark.parametrize("kind", ["application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "text/plain"])

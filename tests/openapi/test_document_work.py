@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from inprocess import application
+from in_process import application
 from tornado.httpclient import AsyncHTTPClient
 from tornado.ioloop import IOLoop
 

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import posting
 import pytest
+import uploads
 from cluster import Cluster
-from contracting import CHART, KEY, RELEASE, REPOSITORY, Stage, stage
+from openapi_server import CHART, KEY, RELEASE, REPOSITORY, PreparedServer, prepared_server
 
 PACKAGE = "pilothouse_client"
 SETTINGS = """
@@ -28,13 +28,13 @@ Load = Callable[[str], Any]
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory, cluster: Cluster) -> Iterator[Stage]:
-    with stage(tmp_path_factory.mktemp("whole"), cluster.kubeconfig) as one:
+def whole(tmp_path_factory: pytest.TempPathFactory, cluster: Cluster) -> Iterator[PreparedServer]:
+    with prepared_server(tmp_path_factory.mktemp("whole"), cluster.kubeconfig) as one:
         yield one
 
 
 @pytest.fixture(scope="module")
-def load(whole: Stage, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Load]:
+def load(whole: PreparedServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Load]:
     """Makes the client; `load("api.tracker.gate_verdict")` is one of its modules."""
     folder = tmp_path_factory.mktemp("client")
     (folder / "settings.yaml").write_text(SETTINGS)
@@ -56,7 +56,7 @@ def load(whole: Stage, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loa
 
 
 @pytest.fixture
-def client(whole: Stage, load: Load) -> Iterator[Any]:
+def client(whole: PreparedServer, load: Load) -> Iterator[Any]:
     with load("client").Client(base_url=f"http://127.0.0.1:{whole.server.port}") as one:
         yield one
 
@@ -73,7 +73,7 @@ def test_it_starts_a_process(client: Any, load: Load) -> None:
     assert "idle" in load("api.supervision.process_start").sync("idle", client=client).message
 
 
-def test_it_asks_the_gate(whole: Stage, client: Any, load: Load) -> None:
+def test_it_asks_the_gate(whole: PreparedServer, client: Any, load: Load) -> None:
     verdict = load("api.tracker.gate_verdict").sync(client=client, project="shop", branch="main")
     assert (verdict.run_id, verdict.status, verdict.passed) == (whole.runs[1], "FAILED", False)
     assert [(rule.name, rule.passed) for rule in verdict.rules] == [("coverage-drop", False), ("new-failures", False)]
@@ -83,7 +83,7 @@ def test_it_asks_the_gate(whole: Stage, client: Any, load: Load) -> None:
 
 def test_it_posts_reports(client: Any, load: Load) -> None:
     file = load("types").File
-    reports = [file(io.BytesIO(posting.cases(2, prefix=name).encode()), f"{name}.xml") for name in "ab"]
+    reports = [file(io.BytesIO(uploads.junit(2, prefix=name).encode()), f"{name}.xml") for name in "ab"]
     body = load("models.ingest_body").IngestBody(project="posted", junit=reports, branch="main", pr_number=7)
     stored = load("api.tracker.ingest").sync(client=client, body=body)
     assert (stored.project, stored.tests, stored.status, stored.gate_status) == ("posted", 4, "PASSED", "PASSED")
@@ -103,7 +103,7 @@ def test_it_reads_text_and_files(client: Any, load: Load) -> None:
     assert made.payload.read(2) == b"\x1f\x8b"
 
 
-def test_with_the_key_it_may_change_releases(whole: Stage, client: Any, load: Load) -> None:
+def test_with_the_key_it_may_change_releases(whole: PreparedServer, client: Any, load: Load) -> None:
     body = load("models").HelmUpgradeBody(chart_ref=f"{REPOSITORY}/{CHART}", version="0.1.0", dry_run=True)
     refused = load("api.charts.helm_upgrade").sync(RELEASE, client=client, body=body)
     assert refused.status == 401
@@ -111,7 +111,7 @@ def test_with_the_key_it_may_change_releases(whole: Stage, client: Any, load: Lo
         assert load("api.charts.helm_upgrade").sync(RELEASE, client=known, body=body).name == RELEASE
 
 
-def test_with_a_token_it_knows_who_it_is(whole: Stage, load: Load) -> None:
+def test_with_a_token_it_knows_who_it_is(whole: PreparedServer, load: Load) -> None:
     known = load("client").AuthenticatedClient(f"http://127.0.0.1:{whole.server.port}", token=whole.admin)
     with known as client:
         account = load("api.tracker.account_info").sync(client=client)

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import yaml
 from conftest import Server
-from contracting import METHODS, operations, written
+from http_checks import running_server
+from openapi_server import METHODS, document_for, operations
 from openapi_spec_validator import OpenAPIV31SpecValidator
-from talk import running_server
 
 from handlers import app
 from handlers.base import methods
@@ -26,7 +26,7 @@ from handlers.routing import Route, Service
 from models.config.settings import AccessInterceptor, Config, Rest, Svc, Tracker, TrackerSecurity
 from models.config.settings import Server as Address
 
-DOCUMENT = written()
+DOCUMENT = document_for()
 EVERY = operations(DOCUMENT)
 COMMON = {"400", "401", "403", "408", "413", "421", "500", "503"}
 PREFIXES = ("", "/supervision", "/charts", "/tracker")
@@ -172,7 +172,7 @@ def test_the_charts_document_has_the_schema_that_the_seed_names(server: Server) 
 
 
 def test_what_needs_a_cluster_and_changes_nothing_is_left_out_without_one() -> None:
-    there, gone = ({result["operationId"] for _, _, result in operations(written(has))} for has in (True, False))
+    there, gone = ({result["operationId"] for _, _, result in operations(document_for(has))} for has in (True, False))
     reads = {one.identifier for one in OPERATIONS if one.needs == "cluster" and not one.mutating}
     assert there - gone == reads
     assert gone < there
@@ -184,7 +184,7 @@ def test_a_replaced_group_is_left_out() -> None:
 
 
 def test_the_base_path_of_the_charts_is_that_of_the_configuration() -> None:
-    paths = written(svc=Svc(rest=Rest(base_path="/helm/v2")))["paths"]
+    paths = document_for(svc=Svc(rest=Rest(base_path="/helm/v2")))["paths"]
     assert "/helm/v2/repos" in paths
     assert "/api/v1/repos" not in paths
     assert "/api/v1/processes" in paths
@@ -263,4 +263,4 @@ def test_in_closed_mode_it_requires_an_account(tmp_path: Path) -> None:
 def test_no_secret_of_the_configuration_is_in_it() -> None:
     from models.config.settings import ChartSecurity
 
-    assert "sesame" not in json.dumps(written(svc=Svc(security=ChartSecurity(mode="FULL", api_key="open sesame"))))
+    assert "sesame" not in json.dumps(document_for(svc=Svc(security=ChartSecurity(mode="FULL", api_key="open sesame"))))

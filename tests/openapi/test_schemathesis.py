@@ -8,10 +8,10 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import contracting
+import openapi_server
 import pytest
 from cluster import Cluster
-from contracting import CHART, KEY, RELEASE, REPOSITORY, STREAMS, Stage, stage
+from openapi_server import CHART, KEY, RELEASE, REPOSITORY, STREAMS, PreparedServer, prepared_server
 
 LEFT_OUT = ("positive_data_acceptance", "allow_header_conformance", "ensure_resource_availability")
 """Checks that fail where all is well: no schema can say that a chart or an archive must be a real one; a release may be
@@ -23,19 +23,19 @@ WITHIN = 240.0
 
 
 @pytest.fixture(scope="module")
-def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PreparedServer]:
     """Without a cluster."""
-    with stage(tmp_path_factory.mktemp("plain")) as one:
+    with prepared_server(tmp_path_factory.mktemp("plain")) as one:
         yield one
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory, cluster: Cluster) -> Iterator[Stage]:
-    with stage(tmp_path_factory.mktemp("whole"), cluster.kubeconfig) as one:
+def whole(tmp_path_factory: pytest.TempPathFactory, cluster: Cluster) -> Iterator[PreparedServer]:
+    with prepared_server(tmp_path_factory.mktemp("whole"), cluster.kubeconfig) as one:
         yield one
 
 
-def known(one: Stage) -> dict[str, list[str | int]]:
+def known(one: PreparedServer) -> dict[str, list[str | int]]:
     return {
         "processes": ["web", "idle"],
         "projects": ["shop"],
@@ -68,13 +68,13 @@ USED = {
 """Which words go where: a field, and the operations that have it."""
 
 
-def toml(one: Stage) -> str:
+def toml(one: PreparedServer) -> str:
     """The configuration of Schemathesis: what it may know, and what is no fault of ours."""
     lines = ["[checks.not_a_server_error]", 'expected-statuses = ["2xx", "3xx", "4xx", "502", "503", "504"]']
     lines += [f"[checks.{name}]\nenabled = false" for name in LEFT_OUT]
     for name, values in known(one).items():
         lines += [f'[dictionaries."{name}"]', f"values = {json.dumps(values)}"]
-    names = {result["operationId"] for _, _, result in contracting.operations(one.document())}
+    names = {result["operationId"] for _, _, result in openapi_server.operations(one.document())}
     for name in sorted(names):
         outcome = [
             f'parameters."{field}" = {{ dictionary = "{words}", probability = 0.7 }}'
@@ -88,7 +88,7 @@ def toml(one: Stage) -> str:
     return "\n".join(lines) + "\n"
 
 
-def run(one: Stage, folder: Path, tags: Sequence[str], *headers: str) -> None:
+def run(one: PreparedServer, folder: Path, tags: Sequence[str], *headers: str) -> None:
     """Fails with all that Schemathesis has found at the operations of these tags."""
     file = folder / "schemathesis.toml"
     file.write_text(toml(one))
@@ -103,18 +103,18 @@ def run(one: Stage, folder: Path, tags: Sequence[str], *headers: str) -> None:
     address = f"http://127.0.0.1:{one.server.port}/v3/api-docs"
     done = subprocess.run([*program, address], cwd=folder, capture_output=True, text=True, timeout=WITHIN)
     assert done.returncode == 0, done.stdout + done.stderr
-    named = [result for _, _, result in contracting.operations(one.document()) if set(tags) & set(result["tags"])]
+    named = [result for _, _, result in openapi_server.operations(one.document()) if set(tags) & set(result["tags"])]
     requested = [result for result in named if result["operationId"] not in STREAMS]
     assert f"Tested: {len(requested)}" in done.stdout, done.stdout
 
 
-def test_anonymous_requests(plain: Stage, tmp_path: Path) -> None:
+def test_anonymous_requests(plain: PreparedServer, tmp_path: Path) -> None:
     run(plain, tmp_path, ALL)
 
 
-def test_with_the_key_of_the_charts_and_a_cluster(whole: Stage, tmp_path: Path) -> None:
+def test_with_the_key_of_the_charts_and_a_cluster(whole: PreparedServer, tmp_path: Path) -> None:
     run(whole, tmp_path, ["charts"], f"X-API-Key: {KEY}")
 
 
-def test_with_a_token_of_an_admin(plain: Stage, tmp_path: Path) -> None:
+def test_with_a_token_of_an_admin(plain: PreparedServer, tmp_path: Path) -> None:
     run(plain, tmp_path, ["supervision", "tracker"], f"Authorization: Bearer {plain.admin}")

@@ -11,14 +11,14 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import charting
 import pytest
-from conftest import Answer, Serve, Server, python, wait_for
-from contracting import CHART, KEY, REPOSITORY, Stage, operations, stage, written
+import small_charts
+from conftest import Answer, Serve, Server, python_command, wait_for
 from openapi_schema_validator import OAS31Validator
-from people import bearer
+from openapi_server import CHART, KEY, REPOSITORY, PreparedServer, document_for, operations, prepared_server
+from users import bearer
 
-DOCUMENT = written(has_cluster=False)
+DOCUMENT = document_for(has_cluster=False)
 EVERY = [(result["operationId"], method.upper(), path) for path, method, result in operations(DOCUMENT)]
 UNGATED = {"ingest", "run_finish"}
 """What a token of scope INGEST is for."""
@@ -32,8 +32,8 @@ every = pytest.mark.parametrize(("name", "method", "path"), EVERY, ids=[name for
 
 
 @pytest.fixture(scope="module")
-def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    with stage(tmp_path_factory.mktemp("statuses")) as one:
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PreparedServer]:
+    with prepared_server(tmp_path_factory.mktemp("statuses")) as one:
         yield one
 
 
@@ -54,23 +54,23 @@ def fits(answer: Answer, status: int, method: str, path: str) -> Answer:
 
 
 @every
-def test_a_bad_token_is_401(plain: Stage, name: str, method: str, path: str) -> None:
+def test_a_bad_token_is_401(plain: PreparedServer, name: str, method: str, path: str) -> None:
     fits(plain.server.ask(method, address(path), headers=bearer("plt_unknown")), 401, method, path)
 
 
 @every
-def test_what_may_not_be_done_is_403(plain: Stage, name: str, method: str, path: str) -> None:
+def test_what_may_not_be_done_is_403(plain: PreparedServer, name: str, method: str, path: str) -> None:
     headers = {"Sec-Fetch-Site": "cross-site"} if name in UNGATED else bearer(plain.poster)
     fits(plain.server.ask(method, address(path), headers=headers), 403, method, path)
 
 
 @every
-def test_another_host_is_421(plain: Stage, name: str, method: str, path: str) -> None:
+def test_another_host_is_421(plain: PreparedServer, name: str, method: str, path: str) -> None:
     fits(plain.server.ask(method, address(path), headers={"Host": "elsewhere.example"}), 421, method, path)
 
 
 @every
-def test_a_body_that_is_too_large_is_413(plain: Stage, name: str, method: str, path: str) -> None:
+def test_a_body_that_is_too_large_is_413(plain: PreparedServer, name: str, method: str, path: str) -> None:
     body = bytes(UPLOADS.get(name, 1) * MIB + 1)
     kind = "multipart/form-data; boundary=b" if name in UPLOADS else "text/plain"
     headers = {"X-API-Key": KEY, "Content-Type": kind, **bearer(plain.admin)}
@@ -78,7 +78,9 @@ def test_a_body_that_is_too_large_is_413(plain: Stage, name: str, method: str, p
 
 
 @every
-def test_what_is_no_text_is_400_where_text_is_required(plain: Stage, name: str, method: str, path: str) -> None:
+def test_what_is_no_text_is_400_where_text_is_required(
+    plain: PreparedServer, name: str, method: str, path: str
+) -> None:
     result = DOCUMENT["paths"][path][method.lower()]
     if not [one for one in result["parameters"] if one["in"] != "header"]:
         return
@@ -89,7 +91,7 @@ def test_what_is_no_text_is_400_where_text_is_required(plain: Stage, name: str, 
 @pytest.mark.parametrize("body", [b"", b"{}", bytes(2 * MIB)], ids=["no body", "a small body", "a large body"])
 @pytest.mark.parametrize(("name", "method", "path"), [one for one in EVERY if "{" in one[2] and one[1] != "GET"])
 def test_a_path_that_is_no_text_is_refused_quietly(
-    plain: Stage, name: str, method: str, path: str, body: bytes
+    plain: PreparedServer, name: str, method: str, path: str, body: bytes
 ) -> None:
     headers = {"X-API-Key": KEY, **bearer(plain.admin)}
     answer = plain.server.ask(method, re.sub(r"\{\w+\}", "%ff", path), body, headers)
@@ -100,7 +102,7 @@ def test_a_path_that_is_no_text_is_refused_quietly(
 def test_while_it_stops_all_is_503(serve: Serve, tmp_path: Path) -> None:
     ready = tmp_path / "ready"
     code = f"import signal, time\nsignal.signal(15, signal.SIG_IGN)\nopen({str(ready)!r}, 'w')\ntime.sleep(1000)"
-    stubborn = {"command": python(code), "auto-start": True, "stop-timeout": "25s"}
+    stubborn = {"command": python_command(code), "auto-start": True, "stop-timeout": "25s"}
     security: dict[str, Any] = {"security": {"mode": "FULL", "api-key": KEY}}
     server = serve({"stubborn": stubborn}, svc=security)
     wait_for(ready.exists)
@@ -164,7 +166,7 @@ BODIES: dict[str, tuple[str, str, Any, int]] = {
 
 
 @pytest.mark.parametrize("what", BODIES)
-def test_errors_are_answered_as_documented(plain: Stage, what: str) -> None:
+def test_errors_are_answered_as_documented(plain: PreparedServer, what: str) -> None:
     method, path, body, status = BODIES[what]
     requested = path.replace("{name}", "none").replace("{processName}", "none").replace("{chart}", "none")
     requested = requested.replace("{metric}", "pass").replace("{projectId}", "999").replace("{id}", "999")
@@ -176,18 +178,18 @@ def test_errors_are_answered_as_documented(plain: Stage, what: str) -> None:
     fits(plain.server.ask(method, requested, raw, headers), status, method, path)
 
 
-def test_some_that_run_already_are_409(plain: Stage) -> None:
+def test_some_that_run_already_are_409(plain: PreparedServer) -> None:
     path = "/api/v1/processes/group/start"
     plain.server.post("/api/v1/processes/start/web")
     fits(plain.server.post(path), 409, "POST", path)
 
 
-def test_values_that_do_not_fit_are_422(plain: Stage) -> None:
-    charting.helm("helm")
+def test_values_that_do_not_fit_are_422(plain: PreparedServer) -> None:
+    small_charts.helm_path("helm")
     path = "/api/v1/charts/template"
     schema = json.dumps({"properties": {"colour": {"type": "integer"}}})
-    strict = charting.chart("strict", **{"values.schema": schema})
-    plain.web.serve((CHART, "0.1.0", charting.chart(CHART)), ("strict", "0.1.0", strict))
+    strict = small_charts.chart_archive("strict", **{"values.schema": schema})
+    plain.web.serve((CHART, "0.1.0", small_charts.chart_archive(CHART)), ("strict", "0.1.0", strict))
     headers = {"X-API-Key": KEY}
     assert plain.server.post(f"/api/v1/repos/{REPOSITORY}/update").status == 200
     body = json.dumps({"chartRef": f"{REPOSITORY}/strict", "values": {"colour": "red"}}).encode()
@@ -202,7 +204,7 @@ def test_values_that_do_not_fit_are_422(plain: Stage) -> None:
         ("POST", "/api/v1/repos/update-all", "/api/v1/repos/update-all"),
     ],
 )
-def test_what_others_get_wrong_is_502(plain: Stage, method: str, path: str, requested: str) -> None:
+def test_what_others_get_wrong_is_502(plain: PreparedServer, method: str, path: str, requested: str) -> None:
     pages = dict(plain.web.pages)
     plain.web.pages.clear()
     for place in pages:

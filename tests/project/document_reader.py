@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import yaml
 from conftest import ROOT, children_of, free_port, wait_for
-from needs import need
+from requirements import require
 
 BLOCK = re.compile(
     r"<!-- (run|serve|steps|client)(?:: ([a-z0-9 -]+))? -->\n```(?:sh|yaml|json)\n(.*?)```\n(?:```\n(.*?)```\n)?",
@@ -64,7 +64,7 @@ def blocks(text: str) -> list[Block]:
 class DocumentReader:
     def __init__(self, folder: Path, swaps: Mapping[str, str], environ: Mapping[str, str]) -> None:
         """`swaps`: texts of documents and their replacements on this machine; ports become free ones."""
-        need("curl")
+        require("curl")
         self.folder = folder
         self.swaps = {**swaps, "8080": str(free_port()), "9000": str(free_port())}
         self.url = f"http://127.0.0.1:{self.swaps['8080']}"

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 
-from conftest import ROOT, script
+from conftest import ROOT, load_script
 
 from models.supervision.process import STATUSES
 
 DOCUMENT = ROOT / "docs" / "api.md"
 SUPERVISION = (ROOT / "docs" / "supervision.md").read_text()
 
-tables = script(".ci/interface.py")
+tables = load_script(".ci/interface.py")
 
 
 def test_the_tables_equal_the_openapi_document() -> None:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import yaml
 from attrs import evolve
-from conftest import ROOT, script
-from needs import missing_part
+from conftest import ROOT, load_script
+from requirements import missing_part
 
 from models.config import loader
 from models.config.settings import Config
@@ -19,7 +19,7 @@ from models.supervision.process import HealthCheck, ProcessSpec
 DOCUMENT = ROOT / "docs" / "configuration.md"
 EXAMPLE = ROOT.parent / "shared" / "spec" / "example.yaml"
 
-tables = script(".ci/configuration.py")
+tables = load_script(".ci/configuration.py")
 
 
 def test_its_tables_are_those_of_the_code() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from conftest import ROOT
-from needs import need
+from requirements import require
 
 from packing.dist import TAKEN
 
@@ -22,7 +22,7 @@ EXPOSED = 25
 @pytest.fixture
 def units(tmp_path: Path) -> list[Path]:
     """The units, with a program that is there: systemd looks whether it is."""
-    need("systemd-analyze")
+    require("systemd-analyze")
     for name in UNITS:
         text = (ROOT / "examples" / name).read_text()
         (tmp_path / name).write_text(text.replace("/usr/local/bin/pilothouse", sys.executable))

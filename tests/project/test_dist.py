@@ -17,9 +17,9 @@ from collections.abc import Iterator
 from pathlib import Path, PurePath
 
 import pytest
-from conftest import ROOT, script, wait_for
-from needs import NAMESPACES, missing_part
+from conftest import ROOT, load_script, wait_for
 from PyInstaller.archive.readers import CArchiveReader
+from requirements import NAMESPACES, missing_part
 
 from models import VERSION
 
@@ -52,7 +52,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """
     if given := os.environ.get("PILOTHOUSE_DIST"):
         return Path(given)
-    if lacking := script("packing/dist.py").missing():
+    if lacking := load_script("packing/dist.py").missing():
         missing_part(", ".join(lacking))
     out = tmp_path_factory.mktemp("dist")
     run(sys.executable, ROOT / "packing" / "dist.py", "--out", out)

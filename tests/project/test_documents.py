@@ -22,11 +22,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
-import places
+import chart_servers
 import pytest
 from conftest import ROOT
 from document_reader import DocumentReader, blocks, matches, steps
-from needs import missing_part
+from requirements import missing_part
 from tornado.routing import PathMatches
 
 from handlers import app
@@ -65,10 +65,18 @@ def reader(name: str, tmp_path: Path, request: pytest.FixtureRequest) -> Iterato
 
 def reached(stack: ExitStack, folder: Path) -> Mapping[str, str]:
     """A repository and a registry of this machine, in the place of those that the documents name."""
-    registry, web = stack.enter_context(places.registry(folder)), stack.enter_context(places.web())
-    web.serve(*(("podinfo", version, places.chart("podinfo", version, PODINFO)) for version in ("6.7.1", "6.8.0")))
+    registry, web = (
+        stack.enter_context(chart_servers.running_registry(folder)),
+        stack.enter_context(chart_servers.web_server()),
+    )
+    web.serve(
+        *(
+            ("podinfo", version, chart_servers.chart_archive("podinfo", version, PODINFO))
+            for version in ("6.7.1", "6.8.0")
+        )
+    )
     return {
-        "HOSTS=localhost:5000": f"HOSTS={registry},{web.place}",
+        "HOSTS=localhost:5000": f"HOSTS={registry},{web.host_port}",
         "localhost:5000": registry,
         "https://stefanprodan.github.io/podinfo": web.url,
     }

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, Serve, Server, python
+from conftest import ROOT, Serve, Server, python_command
 
 from models.charts.repositories import catalogue
 from models.supervision.tables import database
@@ -66,13 +66,13 @@ def test_stores_of_the_first_version_are_taken_over_whole(serve: Serve) -> None:
     first_version(server.data)
     server.start()
     assert versions(server.data) == VERSIONS
-    assert server.moves("job") == ["starting", "running", "finished"]
+    assert server.new_statuses("job") == ["starting", "running", "finished"]
     assert server.info("job")["status"] == "finished"
     assert "FAILED" in server.get("/api/v1/gate?project=shop&branch=main").text
     assert server.get("/runs/1", Accept="text/html").status == 200
     assert not (server.data / "admin-password").exists(), "there is an ADMIN already"
     assert server.do("start", "job").status == 200
-    assert server.moves("job")[3:] == ["starting", "running"]
+    assert server.new_statuses("job")[3:] == ["starting", "running"]
     assert post(server) == 2
 
 
@@ -86,7 +86,7 @@ def upgraded(serve: Serve, tmp_path: Path) -> Server:
         with contextlib.closing(sqlite3.connect(server.data / f"{name}.db")) as store:
             store.execute("VACUUM INTO ?", (str(tmp_path / "backup" / f"{name}.db"),))
     server.stop()
-    server.command, server.environ = python(NEWER), {"PYTHONPATH": str(ROOT)}
+    server.command, server.environ = python_command(NEWER), {"PYTHONPATH": str(ROOT)}
     server.start()
     assert post(server) == 2
     server.stop()

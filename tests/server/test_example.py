@@ -23,5 +23,5 @@ def test_copies_with_ports_of_their_own_are_healthy_and_one_with_a_taken_port_ne
     same.until("web", "failed_to_start")
     other = example(serve, free_port())
     other.until("web", "healthy")
-    assert "healthy" not in same.moves("web")
+    assert "healthy" not in same.new_statuses("web")
     assert [server.status("web") for server in (first, other)] == ["healthy", "healthy"]

@@ -6,19 +6,19 @@ import re
 from collections.abc import Iterator, Sequence
 
 import pytest
-from charting import MAP, chart, helm, upload
 from conftest import ROOT, Server, wait_for
-from posting import cases, post, stored
+from http_checks import running_server
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
-from talk import running_server
+from small_charts import MAP, chart_archive, helm_path, post_chart
+from uploads import junit, post, upload
 
 DOCUMENT = ROOT / "docs" / "operations.md"
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    charts = {"svc": {"helm": {"binary": helm("helm")}}}
+    charts = {"svc": {"helm": {"binary": helm_path("helm")}}}
     with running_server(
         tmp_path_factory.mktemp("metrics"), {"logger": {"command": "true", "stdout-logfile": "l"}}, **charts
     ) as one:
@@ -44,8 +44,8 @@ def value(server: Server, name: str, word: str = "") -> float:
 def test_uploads_are_counted_by_what_became_of_them(server: Server) -> None:
     before = {word: value(server, "uploads_total", word) for word in ("stored", "refused", "failed")}
     for _ in range(2):
-        stored(server, ("project", "p"), ("junit", cases(1)))
-    for parts in ([("junit", cases(1))], [("project", "p"), ("junit", "<a")], [("project", "p")]):
+        upload(server, ("project", "p"), ("junit", junit(1)))
+    for parts in ([("junit", junit(1))], [("project", "p"), ("junit", "<a")], [("project", "p")]):
         assert post(server, *parts).status == 400
     after = {word: value(server, "uploads_total", word) for word in before}
     assert {word: after[word] - before[word] for word in before} == {"stored": 2, "refused": 3, "failed": 0}
@@ -84,7 +84,7 @@ def test_helms_are_counted_by_their_end(server: Server) -> None:
     wait_for(lambda: server.get("/readyz").json["charts"]["helm"], about="helm to have said its version")
     before = {word: value(server, "helm_runs_total", word) for word in ("ok", "failed")}
     for template, status in ((MAP, 200), ("{{ fail `no` }}", 422)):
-        answer = upload(server, "/api/v1/charts/template/upload", chart=chart(templates__map=template))
+        answer = post_chart(server, "/api/v1/charts/template/upload", chart=chart_archive(templates__map=template))
         assert answer.status == status, answer
     after = {word: value(server, "helm_runs_total", word) for word in before}
     assert {word: after[word] - before[word] for word in before} == {"ok": 1, "failed": 1}

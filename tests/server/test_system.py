@@ -12,8 +12,8 @@ from typing import Any
 import psutil
 import pytest
 from conftest import ROOT, Serve, Server
+from http_checks import STATUSES, SUPERVISOR_FIELDS, check_error, json_body, running_server
 from prometheus_client.parser import text_string_to_metric_families
-from talk import STATUSES, SUPERVISOR, body, error, running_server
 
 INFO, RELOAD = "/api/v1/supervisor/info", "/api/v1/supervisor/reload"
 SLEEP: dict[str, Any] = {"command": "sleep 1000"}
@@ -34,8 +34,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.mark.parametrize("prefix", ["", "/supervision"])
 def test_the_supervisor_reports_its_machine(server: Server, prefix: str) -> None:
-    info = body(server.get(prefix + INFO))
-    assert set(info) == SUPERVISOR
+    info = json_body(server.get(prefix + INFO))
+    assert set(info) == SUPERVISOR_FIELDS
     assert (info["nodeName"], info["description"]) == ("knoten ü", 'the "box"')
     assert MEMORY.fullmatch(info["physicalMemory"])
     assert MEMORY.fullmatch(info["availableMemory"])
@@ -45,7 +45,7 @@ def test_the_supervisor_reports_its_machine(server: Server, prefix: str) -> None
 
 
 def test_without_a_name_the_node_is_the_host(serve: Serve) -> None:
-    info = body(serve().get(INFO))
+    info = json_body(serve().get(INFO))
     assert (info["nodeName"], info["description"]) == (platform.node(), "")
 
 
@@ -53,7 +53,7 @@ def test_without_a_name_the_node_is_the_host(serve: Serve) -> None:
 def test_health_is_up(server: Server, path: str) -> None:
     answer = server.get(path)
     assert answer.status == 200
-    assert body(answer)["status"] == "UP"
+    assert json_body(answer)["status"] == "UP"
 
 
 # Metrics
@@ -96,7 +96,7 @@ def test_answers_are_counted_by_status(server: Server) -> None:
 
 @pytest.mark.parametrize("prefix", ["", "/supervision"])
 def test_a_reload_without_changes_reports_it(server: Server, prefix: str) -> None:
-    outcome = body(server.post(prefix + RELOAD))
+    outcome = json_body(server.post(prefix + RELOAD))
     assert set(outcome) == RELOADED
     assert all(outcome[name] == [] for name in RELOADED - {"message"})
     assert isinstance(outcome["message"], str)
@@ -116,7 +116,7 @@ def test_a_reload_lists_what_was_done(serve: Serve) -> None:
         "same": SLEEP,
     }
     server.configure({"supervisor": {"processes": processes}, "server": {"max-streams": 7}})
-    outcome = body(server.post(RELOAD))
+    outcome = json_body(server.post(RELOAD))
     assert set(outcome) == RELOADED
     assert {name: sorted(outcome[name]) for name in ("added", "removed", "started", "restarted", "changed")} == {
         "added": ["broken", "marked", "new"],
@@ -136,7 +136,7 @@ def test_a_reload_of_a_bad_file_changes_nothing_and_lists_its_faults(serve: Serv
     server = serve({"one": SLEEP})
     server.do("start", "one")
     server.configure({"supervisor": {"processes": {"one": {"commando": "x"}, "two": {**SLEEP, "order": "high"}}}})
-    outcome = error(server.post(RELOAD), 400, RELOAD)
+    outcome = check_error(server.post(RELOAD), 400, RELOAD)
     assert "supervisor.processes.one.commando" in outcome["message"]
     assert "supervisor.processes.two.order" in outcome["message"]
     assert [process["name"] for process in server.get("/api/v1/processes").json] == ["one"]
@@ -147,14 +147,14 @@ def test_a_reload_of_a_bad_file_changes_nothing_and_lists_its_faults(serve: Serv
 def test_a_reload_of_what_is_no_configuration_is_400(serve: Serve, text: str) -> None:
     server = serve({"one": SLEEP})
     server.file.write_text(text)
-    error(server.post(RELOAD), 400, RELOAD)
+    check_error(server.post(RELOAD), 400, RELOAD)
     assert server.status("one") == "not_started"
 
 
 def test_a_reload_of_a_file_that_is_gone_is_400(serve: Serve) -> None:
     server = serve({"one": SLEEP})
     server.file.unlink()
-    error(server.post(RELOAD), 400, RELOAD)
+    check_error(server.post(RELOAD), 400, RELOAD)
     assert server.status("one") == "not_started"
 
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import PATIENCE, ROOT, Serve, python, wait_for
+from conftest import ROOT, TIMEOUT_SECONDS, Serve, python_command, wait_for
 
 from supervisor.processes.service import inherited
 from supervisor.systemd import VARIABLES, Systemd, given_sockets
@@ -36,7 +36,7 @@ class Ear:
         self.name = name
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.socket.bind(f"\0{name[1:]}" if name.startswith("@") else name)
-        self.socket.settimeout(PATIENCE)
+        self.socket.settimeout(TIMEOUT_SECONDS)
 
     def hear(self) -> dict[str, str]:
         return dict(line.split("=", 1) for line in self.socket.recv(4096).decode().split("\n"))
@@ -48,7 +48,7 @@ class Ear:
         with contextlib.suppress(BlockingIOError):
             while self.hear():
                 found += 1
-        self.socket.settimeout(PATIENCE)
+        self.socket.settimeout(TIMEOUT_SECONDS)
         return found
 
     def hear_of(self, name: str) -> dict[str, str]:
@@ -80,7 +80,7 @@ def test_systemd_receives_the_lifecycle_of_the_server(serve: Serve, tmp_path: Pa
     os.kill(server.pid, signal.SIGHUP)
     result = ear.hear_of("RELOADING")
     assert result["RELOADING"] == "1"
-    assert 0 <= time.monotonic_ns() // 1000 - int(result["MONOTONIC_USEC"]) < PATIENCE * 1e6
+    assert 0 <= time.monotonic_ns() // 1000 - int(result["MONOTONIC_USEC"]) < TIMEOUT_SECONDS * 1e6
     assert ear.hear_of("READY") == {"READY": "1"}
 
     os.kill(server.pid, signal.SIGTERM)
@@ -150,7 +150,7 @@ def test_a_watchdog_of_another_process_is_ignored(mine: bool) -> None:
 
 
 def test_a_server_listens_on_the_socket_that_it_is_given(serve: Serve) -> None:
-    server = serve({"web": SAYS_ITS_ENVIRONMENT}, command=[*python(ACTIVATED)], server={"address": "0.0.0.0"})
+    server = serve({"web": SAYS_ITS_ENVIRONMENT}, command=[*python_command(ACTIVATED)], server={"address": "0.0.0.0"})
     assert "listening on http://127.0.0.1:" in server.log.read_text()
     assert server.get("/healthz").status == 200
     assert server.post("/api/v1/supervisor/reload").json["needRestart"] == []
@@ -168,7 +168,7 @@ def test_a_socket_that_does_not_listen_is_refused(tmp_path: Path) -> None:
 
     code = ACTIVATED.replace("socket.create_server(('127.0.0.1', 0))", "socket.socket()")
     done = subprocess.run(
-        [*python(code), sys.executable, str(ROOT / "run.py")], cwd=tmp_path, capture_output=True, timeout=60
+        [*python_command(code), sys.executable, str(ROOT / "run.py")], cwd=tmp_path, capture_output=True, timeout=60
     )
     assert done.returncode == 1
     assert b"is not a listening TCP socket" in done.stderr

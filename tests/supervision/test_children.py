@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Serve, Server, alive, marks, python, wait_for
-from needs import NAMESPACES, ROOT_USER, need
+from conftest import Serve, Server, is_alive, python_command, tags_by_pid, wait_for
+from requirements import NAMESPACES, ROOT_USER, require
 
 Teller = Callable[..., dict[str, Any]]
 
@@ -47,7 +47,9 @@ def teller(serve: Serve, tmp_path: Path) -> Callable[..., dict[str, Any]]:
     def report_of(environ: dict[str, str] | None = None, **spec: Any) -> dict[str, Any]:
         log = tmp_path / "told"
         key = {name.replace("_", "-"): value for name, value in spec.items()}
-        server = serve({"teller": {"command": python(TELL), "stdout-logfile": str(log), **key}}, environ=environ)
+        server = serve(
+            {"teller": {"command": python_command(TELL), "stdout-logfile": str(log), **key}}, environ=environ
+        )
         saw = logged_values(server, "teller", log)
         saw["server"] = server
         return saw
@@ -194,7 +196,7 @@ def test_output_goes_where_it_should(serve: Serve, tmp_path: Path) -> None:
 
 def test_a_child_that_closes_its_output_costs_nothing(serve: Serve) -> None:
     code = "import os, time\nfor fd in (0, 1, 2): os.close(fd)\ntime.sleep(1000)"
-    server = serve({"closed": {"command": python(code)}})
+    server = serve({"closed": {"command": python_command(code)}})
     server.do("start", "closed")
     wait_for(lambda: not os.listdir(f"/proc/{server.info('closed')['pid']}/fd"))
     before, begun = ticks(server.pid), time.monotonic()
@@ -244,7 +246,7 @@ while not os.path.exists(sys.argv[1]):
 def anyhow(request: pytest.FixtureRequest, serve: Serve) -> Serve:
     """Servers with and without a cgroup v2 tree: what is left behind is found either way."""
     if request.param.startswith("without"):
-        need(NAMESPACES)
+        require(NAMESPACES)
         return lambda *given, **more: serve(*given, command=NO_CGROUPS, **more)
     return serve
 
@@ -255,14 +257,14 @@ def pids(file: Path) -> list[int]:
 
 def test_a_daemon_is_gone_after_a_stop(anyhow: Serve, tmp_path: Path) -> None:
     file = tmp_path / "daemon"
-    server = anyhow({"forker": {"command": python(DAEMON + "time.sleep(1000)"), "args": [str(file)]}})
+    server = anyhow({"forker": {"command": python_command(DAEMON + "time.sleep(1000)"), "args": [str(file)]}})
     server.do("start", "forker")
     wait_for(file.exists)
     (daemon,) = pids(file)
-    assert alive(daemon)
+    assert is_alive(daemon)
     assert os.getsid(daemon) != server.info("forker")["pid"]
     assert server.do("stop", "forker").status == 200
-    assert not alive(daemon)
+    assert not is_alive(daemon)
 
 
 @pytest.mark.parametrize("restart", [{}, {"restart": "always", "restart-delay": 0, "restart-limit": 3}])
@@ -270,11 +272,11 @@ def test_a_daemon_is_gone_after_its_parent_ended_by_itself(
     anyhow: Serve, tmp_path: Path, restart: dict[str, Any]
 ) -> None:
     file = tmp_path / "daemon"
-    server = anyhow({"forker": {"command": python(DAEMON + "sys.exit(1)"), "args": [str(file)], **restart}})
+    server = anyhow({"forker": {"command": python_command(DAEMON + "sys.exit(1)"), "args": [str(file)], **restart}})
     server.do("start", "forker")
     lives = 4 if restart else 1
-    wait_for(lambda: server.moves("forker").count("failed") == lives)
-    wait_for(lambda: not any(alive(pid) for pid in pids(file)))
+    wait_for(lambda: server.new_statuses("forker").count("failed") == lives)
+    wait_for(lambda: not any(is_alive(pid) for pid in pids(file)))
     assert 1 <= len(pids(file)) <= lives  # one may be gone before it could write its pid
 
 
@@ -290,31 +292,31 @@ if os.fork() == 0:
 
 
 def test_a_daemon_that_cleared_its_environment_is_gone_after_a_stop(anyhow: Serve) -> None:
-    server = anyhow({"forker": {"command": python(HIDDEN + "time.sleep(1000)"), "stop-timeout": "300ms"}})
+    server = anyhow({"forker": {"command": python_command(HIDDEN + "time.sleep(1000)"), "stop-timeout": "300ms"}})
     server.do("start", "forker")
     file = server.folder / "hidden"
     wait_for(lambda: file.exists() and file.read_text())
     (daemon,) = pids(file)
     assert server.do("stop", "forker").status == 200
-    assert not alive(daemon)
+    assert not is_alive(daemon)
 
 
 @pytest.mark.parametrize("ends_first", [True, False])
 def test_no_daemon_is_left_when_the_server_stops(anyhow: Serve, ends_first: bool) -> None:
     """Also one that left its parent long ago, and one whose process has just ended and is being cleared."""
     wait = "while not os.path.exists('hidden'): time.sleep(0.01)\n"
-    server = anyhow({"forker": {"command": python(HIDDEN + (wait if ends_first else "time.sleep(1000)"))}})
+    server = anyhow({"forker": {"command": python_command(HIDDEN + (wait if ends_first else "time.sleep(1000)"))}})
     server.do("start", "forker")
     file = server.folder / "hidden"
     wait_for(lambda: file.exists() and file.read_text())
     (daemon,) = pids(file)
     assert server.stop() == 0
-    assert not alive(daemon)
+    assert not is_alive(daemon)
 
 
 def test_the_reason_is_reported_for_a_process_that_goes_to_the_background(serve: Serve, tmp_path: Path) -> None:
     file = tmp_path / "daemon"
-    server = serve({"forker": {"command": python(DAEMON + "sys.exit(0)"), "args": [str(file)]}})
+    server = serve({"forker": {"command": python_command(DAEMON + "sys.exit(0)"), "args": [str(file)]}})
     server.do("start", "forker")
     server.until("forker", "finished")
     wait_for(lambda: "run in the foreground" in (server.info("forker")["failedErrorLog"] or ""))
@@ -325,42 +327,41 @@ def test_the_reason_is_reported_for_a_process_that_goes_to_the_background(serve:
 def test_a_daemon_that_ignores_the_stop_is_killed(anyhow: Serve, tmp_path: Path) -> None:
     file = tmp_path / "daemon"
     code = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + DAEMON + "time.sleep(1000)"
-    server = anyhow({"forker": {"command": python(code), "args": [str(file)], "stop-timeout": "300ms"}})
+    server = anyhow({"forker": {"command": python_command(code), "args": [str(file)], "stop-timeout": "300ms"}})
     server.do("start", "forker")
     wait_for(file.exists)
     (daemon,) = pids(file)
     requested = time.monotonic()
     assert server.do("stop", "forker").status == 200
-    assert not alive(daemon)
+    assert not is_alive(daemon)
     assert time.monotonic() - requested >= 0.3
 
 
 def test_members_of_its_group_that_need_a_moment_to_finish_have_it(anyhow: Serve, tmp_path: Path) -> None:
     file = tmp_path / "member"
-    server = anyhow({"leader": {"command": python(MEMBER + "time.sleep(1000)"), "args": [str(file), "0.5"]}})
+    server = anyhow({"leader": {"command": python_command(MEMBER + "time.sleep(1000)"), "args": [str(file), "0.5"]}})
     server.do("start", "leader")
     wait_for(file.exists)
     (member,) = pids(file)
     requested = time.monotonic()
     assert server.do("stop", "leader").status == 200
     assert time.monotonic() - requested >= 0.5
-    assert not alive(member)
+    assert not is_alive(member)
     assert (tmp_path / "member.done").exists()
     assert server.status("leader") == "stopped"
 
 
 def test_but_no_longer_than_its_stop_timeout(anyhow: Serve, tmp_path: Path) -> None:
     file = tmp_path / "member"
-    server = anyhow({
-        "leader": {"command": python(MEMBER + "time.sleep(1000)"), "args": [str(file), "100"], "stop-timeout": "400ms"},
-    })  # fmt: skip
+    command = python_command(MEMBER + "time.sleep(1000)")
+    server = anyhow({"leader": {"command": command, "args": [str(file), "100"], "stop-timeout": "400ms"}})
     server.do("start", "leader")
     wait_for(file.exists)
     (member,) = pids(file)
     requested = time.monotonic()
     assert server.do("stop", "leader").status == 200
     assert time.monotonic() - requested >= 0.4
-    assert not alive(member)
+    assert not is_alive(member)
     assert not (tmp_path / "member.done").exists()
     assert server.status("leader") == "stopped"  # it was: only what it left had to be killed
 
@@ -372,7 +373,7 @@ def test_members_left_by_a_child_that_ended_by_itself_are_ended_before_the_next_
     code = MEMBER + "print(os.path.exists(sys.argv[1] + '.done'), flush=True)\n"
     server = anyhow({
         "leader": {
-            "command": python(f"import os, sys\nfirst = not os.path.exists(sys.argv[1])\nif not first:\n"
+            "command": python_command(f"import os, sys\nfirst = not os.path.exists(sys.argv[1])\nif not first:\n"
                               f"    print(os.path.exists(sys.argv[1] + '.done'))\n    sys.exit(0)\n{code}sys.exit(1)"),
             "args": [str(file), "0.3"], "restart": "on-failure", "restart-delay": 0,
             "stdout-logfile": str(tmp_path / "out"),
@@ -381,26 +382,26 @@ def test_members_left_by_a_child_that_ended_by_itself_are_ended_before_the_next_
     server.do("start", "leader")
     server.until("leader", "finished")
     assert (tmp_path / "out").read_text().split() == ["False", "True"]
-    assert not any(alive(pid) for pid in pids(file))
+    assert not any(is_alive(pid) for pid in pids(file))
 
 
 def test_what_another_process_started_is_left_alone(anyhow: Serve, tmp_path: Path) -> None:
     names = ("one", "two")
     server = anyhow({
-        name: {"command": python(DAEMON + "time.sleep(1000)"), "args": [str(tmp_path / name)]} for name in names
+        name: {"command": python_command(DAEMON + "time.sleep(1000)"), "args": [str(tmp_path / name)]} for name in names
     })  # fmt: skip
     assert server.post("/api/v1/processes/group/start").status == 200
     for name in names:
         wait_for((tmp_path / name).exists)
     (one,), (two,) = (pids(tmp_path / name) for name in names)
     server.do("stop", "one")
-    assert (alive(one), alive(two)) == (False, True)
+    assert (is_alive(one), is_alive(two)) == (False, True)
     assert (
-        sorted(mark.split(":")[2] for pid, mark in marks().items() if pid in (two, server.info("two")["pid"]))
+        sorted(mark.split(":")[2] for pid, mark in tags_by_pid().items() if pid in (two, server.info("two")["pid"]))
         == ["two"] * 2
     )
     server.do("stop", "two")
-    assert not alive(two)
+    assert not is_alive(two)
 
 
 def test_orphans_leave_no_zombies(serve: Serve) -> None:
@@ -413,11 +414,11 @@ if os.fork() == 0:
     os._exit(0)
 time.sleep(1000)
 """
-    server = serve({"breeder": {"command": python(code)}})
+    server = serve({"breeder": {"command": python_command(code)}})
     server.do("start", "breeder")
 
     def zombies() -> list[int]:
         children = Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split()
-        return [int(pid) for pid in children if not alive(int(pid))]
+        return [int(pid) for pid in children if not is_alive(int(pid))]
 
-    wait_for(lambda: not zombies(), patience=5)
+    wait_for(lambda: not zombies(), timeout=5)

@@ -89,7 +89,7 @@ def test_a_dependency_that_does_not_come_up_in_time_is_named(serve: Serve) -> No
         assert time.monotonic() - begun >= 0.2
         assert (answer.status, answer.json["code"]) == (500, "START_FAILED")
         assert needed in answer.json["message"]
-        assert server.moves(name) == ["starting", "failed_to_start"]
+        assert server.new_statuses(name) == ["starting", "failed_to_start"]
         assert needed in server.info(name)["failedErrorLog"]
     assert server.status("slow") == "starting"  # which goes on: it was asked for and has not failed
     assert server.do("stop", "slow").status == 200
@@ -110,7 +110,7 @@ def test_what_depends_on_a_failure_is_not_started(serve: Serve, base: dict[str, 
     assert (answer.status, answer.json["code"]) == (500, "START_FAILED")
     assert "base" in answer.json["message"]
     assert server.status("base") == status
-    assert server.moves("web") == ["starting", "failed_to_start"]
+    assert server.new_statuses("web") == ["starting", "failed_to_start"]
     assert "base" in server.info("web")["failedErrorLog"]
 
 
@@ -215,7 +215,7 @@ def test_a_dependency_that_crashed_and_comes_back_by_its_policy_is_waited_for(se
     os.kill(server.info("base")["pid"], signal.SIGKILL)
     server.until("base", "aborted")
     assert server.do("start", "web").status == 200
-    assert server.moves("base") == ["starting", "running", "aborted", "starting", "running"]
+    assert server.new_statuses("base") == ["starting", "running", "aborted", "starting", "running"]
 
 
 def test_a_dependency_that_crashes_does_not_take_its_dependents_along(serve: Serve) -> None:
@@ -234,7 +234,7 @@ def test_a_restart_by_policy_brings_up_what_it_depends_on_again(serve: Serve) ->
     server.do("start", "web")
     for name in ("base", "web"):
         os.kill(server.info(name)["pid"], signal.SIGKILL)
-    wait_for(lambda: server.moves("web").count("running") == 2)
+    wait_for(lambda: server.new_statuses("web").count("running") == 2)
     assert server.status("base") == "running"
 
 

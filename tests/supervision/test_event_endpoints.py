@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from conftest import Serve, Server
-from talk import EVENT, LENGTH, STATUSES, WHEN, body, error, running_server
+from http_checks import DURATION, EVENT_FIELDS, STATUSES, TIMESTAMP, check_error, json_body, running_server
 
 API = "/api/v1/events"
 INT64 = 2**63 - 1
@@ -32,17 +32,17 @@ def base(request: pytest.FixtureRequest) -> str:
 
 
 def test_one_event_is_found_by_its_id(server: Server, base: str) -> None:
-    event = body(server.get(f"{base}/4"))
-    assert set(event) == EVENT
+    event = json_body(server.get(f"{base}/4"))
+    assert set(event) == EVENT_FIELDS
     assert (event["id"], event["processName"]) == (4, "sleeper")
     assert (event["oldStatus"], event["newStatus"]) == ("stopping", "stopped")
-    assert all(WHEN.fullmatch(event[name]) for name in ("eventTime", "startTime", "endTime"))
+    assert all(TIMESTAMP.fullmatch(event[name]) for name in ("eventTime", "startTime", "endTime"))
     assert event["exitCode"] == 143
-    assert LENGTH.fullmatch(event["processUptime"])
+    assert DURATION.fullmatch(event["processUptime"])
 
 
 def test_ids_start_at_one_and_each_change_has_one_event(server: Server) -> None:
-    events = [body(server.get(f"{API}/{id}")) for id in range(1, 7)]
+    events = [json_body(server.get(f"{API}/{id}")) for id in range(1, 7)]
     assert [(event["oldStatus"], event["newStatus"]) for event in events] == [
         ("not_started", "starting"),
         ("starting", "running"),
@@ -67,14 +67,14 @@ def test_events_bear_the_pid_they_are_about_until_the_end(server: Server) -> Non
 
 def test_an_event_of_what_could_not_be_started_has_nulls(server: Server) -> None:
     failed = server.events("absent")[-1]
-    assert set(failed) == EVENT
+    assert set(failed) == EVENT_FIELDS
     assert [failed[name] for name in ("pid", "startTime", "endTime", "exitCode")] == [None] * 4
     assert failed["processUptime"] == "PT0S"
 
 
 @pytest.mark.parametrize("id", ["7", "0", "-1", str(INT64), str(-INT64), "0000007"])
 def test_an_unknown_event_is_404(server: Server, base: str, id: str) -> None:
-    error(server.get(f"{base}/{id}"), 404, f"{base}/{id}", "EVENT_NOT_FOUND")
+    check_error(server.get(f"{base}/{id}"), 404, f"{base}/{id}", "EVENT_NOT_FOUND")
 
 
 @pytest.mark.parametrize(
@@ -83,11 +83,11 @@ def test_an_unknown_event_is_404(server: Server, base: str, id: str) -> None:
     "9" * 5000],
 )  # fmt: skip
 def test_what_is_no_int64_is_400(server: Server, base: str, id: str) -> None:
-    error(server.get(f"{base}/{id}"), 400, f"{base}/{id}")
+    check_error(server.get(f"{base}/{id}"), 400, f"{base}/{id}")
 
 
 def test_the_count_has_the_total_and_the_statuses_that_occurred(server: Server, base: str) -> None:
-    counts = body(server.get(f"{base}/count"))
+    counts = json_body(server.get(f"{base}/count"))
     assert counts == {
         "totalEvents": 6,
         "running": 1,
@@ -104,29 +104,29 @@ def test_without_events_the_count_is_the_total_alone(serve: Serve) -> None:
 
 @pytest.mark.parametrize("status", STATUSES)
 def test_by_status_matches_the_new_status_alone(server: Server, base: str, status: str) -> None:
-    page = body(server.get(f"{base}/by-status/{status}"))
+    page = json_body(server.get(f"{base}/by-status/{status}"))
     occurred = {"running": [2], "stopping": [3], "stopped": [4], "starting": [5, 1], "failed_to_start": [6]}
     assert [event["id"] for event in page["content"]] == occurred.get(status, [])
 
 
 @pytest.mark.parametrize("status", ["nope", "RUNNING", "Running", "running%20", "totalEvents", "failed-to-start", "0"])
 def test_an_invalid_status_is_400(server: Server, base: str, status: str) -> None:
-    outcome = error(server.get(f"{base}/by-status/{status}"), 400, f"{base}/by-status/{status}")
+    outcome = check_error(server.get(f"{base}/by-status/{status}"), 400, f"{base}/by-status/{status}")
     assert "failed_to_start" in outcome["message"]
 
 
 def test_by_process_has_that_process_alone(server: Server, base: str) -> None:
-    page = body(server.get(f"{base}/by-process/absent"))
+    page = json_body(server.get(f"{base}/by-process/absent"))
     assert [event["id"] for event in page["content"]] == [6, 5]
 
 
 def test_by_process_of_one_without_history_is_an_empty_page(server: Server, base: str) -> None:
-    page = body(server.get(f"{base}/by-process/idle"))
+    page = json_body(server.get(f"{base}/by-process/idle"))
     assert (page["content"], page["totalElements"], page["empty"]) == ([], 0, True)
 
 
 def test_by_process_of_an_unknown_name_is_404(server: Server, base: str) -> None:
-    error(server.get(f"{base}/by-process/nosuch"), 404, f"{base}/by-process/nosuch", "PROCESS_NOT_FOUND")
+    check_error(server.get(f"{base}/by-process/nosuch"), 404, f"{base}/by-process/nosuch", "PROCESS_NOT_FOUND")
 
 
 def test_the_history_of_a_process_that_was_removed_is_still_found(serve: Serve) -> None:
@@ -135,7 +135,7 @@ def test_the_history_of_a_process_that_was_removed_is_still_found(serve: Serve) 
     server.configure({"supervisor": {"processes": {}}})
     assert server.post("/api/v1/supervisor/reload").status == 200
     assert server.get("/api/v1/processes/info/gone").status == 404
-    assert server.moves("gone") == ["starting", "running", "stopping", "stopped"]
+    assert server.new_statuses("gone") == ["starting", "running", "stopping", "stopped"]
 
 
 def test_ids_grow_across_restarts_of_the_server(serve: Serve) -> None:
@@ -172,7 +172,7 @@ def test_at_the_root_whoever_names_event_streams_gets_the_trackers(server: Serve
 )
 def test_at_the_root_any_other_gets_the_page(server: Server, accept: str | None) -> None:
     answer = server.ask("GET", API, headers={} if accept is None else {"Accept": accept})
-    assert body(answer)["totalElements"] == 6
+    assert json_body(answer)["totalElements"] == 6
     assert answer.headers["Vary"] == "Accept, Accept-Encoding"
     assert answer.headers["Link"] == '</tracker/api/v1/events>; rel="alternate"; type="text/event-stream"'
 
@@ -188,7 +188,7 @@ def test_under_the_tracker_it_is_always_the_stream(server: Server, accept: str) 
 @pytest.mark.parametrize("accept", ["*/*", "application/json", STREAM])
 def test_under_supervision_it_is_always_the_page(server: Server, accept: str) -> None:
     answer = server.get(f"/supervision{API}", Accept=accept)
-    assert body(answer)["totalElements"] == 6
+    assert json_body(answer)["totalElements"] == 6
     assert 'rel="alternate"' in answer.headers["Link"]
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Serve, Server, alive, wait_for
-from needs import ROOT_USER, need
+from conftest import Serve, Server, is_alive, wait_for
+from requirements import ROOT_USER, require
 
 SIGNALS = {
     "SIGTERM": ("stopped", 143),
@@ -61,7 +61,7 @@ def test_the_code_of_an_unrequested_exit_determines_the_status(server: Server, h
     name = f"{how}-{code}"
     assert server.do("start", name).status == 200
     assert server.until(name, "finished", "failed", "failed_to_start")["exitCode"] == code
-    assert server.moves(name) == ["starting", "running", CODES[code]]
+    assert server.new_statuses(name) == ["starting", "running", CODES[code]]
 
 
 @pytest.mark.parametrize("name", SIGNALS)
@@ -70,7 +70,7 @@ def test_a_signal_from_outside_ends_it_as_the_signal_means(server: Server, name:
     server.do("start", process)
     os.kill(server.info(process)["pid"], getattr(signal, name))
     assert server.until(process, status)["exitCode"] == code
-    assert server.moves(process) == ["starting", "running", status]
+    assert server.new_statuses(process) == ["starting", "running", status]
 
 
 @pytest.mark.parametrize("name", SIGNALS)
@@ -102,7 +102,7 @@ def test_what_goes_in_time_is_stopped_whatever_its_code(
     assert server.do("stop", "polite").status == 200
     info = server.info("polite")
     assert (info["status"], info["exitCode"], info["pid"]) == ("stopped", exit_code, None)
-    assert server.moves("polite") == ["starting", "running", "stopping", "stopped"]
+    assert server.new_statuses("polite") == ["starting", "running", "stopping", "stopped"]
 
 
 def test_what_ignores_its_stop_signal_is_killed_after_its_stop_timeout_and_not_before(
@@ -117,10 +117,10 @@ def test_what_ignores_its_stop_signal_is_killed_after_its_stop_timeout_and_not_b
     pid, requested = server.info("stubborn")["pid"], time.monotonic()
     assert server.do("stop", "stubborn").status == 200
     assert time.monotonic() - requested >= 0.3
-    assert not alive(pid)
+    assert not is_alive(pid)
     info = server.info("stubborn")
     assert (info["status"], info["exitCode"]) == ("aborted", 137)
-    assert server.moves("stubborn") == ["starting", "running", "stopping", "aborted"]
+    assert server.new_statuses("stubborn") == ["starting", "running", "stopping", "aborted"]
 
 
 def test_what_is_halted_by_sigstop_still_stops_politely(serve: Serve, tmp_path: Path) -> None:
@@ -184,7 +184,7 @@ def test_a_child_that_exits_before_it_is_watched_is_seen_each_time(serve: Serve)
             assert server.until(name, "finished")["exitCode"] == 0
     lives = server.get("/api/v1/events/count").json
     assert lives["starting"] == lives["running"] == lives["finished"] >= 300
-    assert all(server.moves(name) == ["starting", "running", "finished"] * 10 for name in names)
+    assert all(server.new_statuses(name) == ["starting", "running", "finished"] * 10 for name in names)
 
 
 # What cannot be executed
@@ -221,20 +221,20 @@ def test_a_command_that_cannot_be_executed_is_failed_to_start_and_reports_why(se
         info = server.info(name)
         assert reason in info["failedErrorLog"]
         assert [info[key] for key in ("status", "pid", "exitCode")] == ["failed_to_start", None, None]
-        assert server.moves(name) == ["starting", "failed_to_start"]
+        assert server.new_statuses(name) == ["starting", "failed_to_start"]
 
 
 @pytest.mark.parametrize("more", [{"limits": {"core": 0}}, {"nice": 5}, {"user": "nobody"}, {"start-seconds": "5s"}])
 def test_it_is_so_through_a_chain_too(serve: Serve, tmp_path: Path, more: dict[str, Any]) -> None:
     if "user" in more:
-        need(ROOT_USER)
+        require(ROOT_USER)
     names = [name for name in folder_of_programs(tmp_path) if name not in ("without-shebang", "empty")]
     server = serve({name: {"command": [str(tmp_path / name)], **more} for name in names})
     for name in names:
         answer = server.do("start", name)
         assert (answer.status, answer.json["code"]) == (500, "START_FAILED"), name
         assert str(tmp_path / name) in server.info(name)["failedErrorLog"]
-        assert server.moves(name) == ["starting", "failed_to_start"]
+        assert server.new_statuses(name) == ["starting", "failed_to_start"]
 
 
 @pytest.mark.parametrize(
@@ -257,7 +257,7 @@ def test_a_script_that_cannot_be_executed_has_the_same_reason_with_and_without_a
     answer = server.do("start", "web")
     assert (answer.status, answer.json["code"]) == (500, "START_FAILED")
     assert reason in server.info("web")["failedErrorLog"]
-    assert server.moves("web") == ["starting", "failed_to_start"]
+    assert server.new_statuses("web") == ["starting", "failed_to_start"]
 
 
 def test_the_reason_of_prlimit_reaches_the_failed_error_log(serve: Serve) -> None:
@@ -348,7 +348,7 @@ def test_a_death_within_start_seconds_is_failed_to_start_and_reports_the_last_ou
         assert (answer.status, answer.json["code"]) == (500, "START_FAILED")
         info = server.info(name)
         assert (info["status"], info["exitCode"], info["pid"]) == ("failed_to_start", exit_code, None)
-        assert server.moves(name) == ["starting", "failed_to_start"]
+        assert server.new_statuses(name) == ["starting", "failed_to_start"]
         assert server.events(name)[-1]["endTime"] is not None
         assert ("signal 9" if exit_code == 137 else f"exit code {exit_code}") in info["failedErrorLog"]
     words = server.info("weak")["failedErrorLog"]

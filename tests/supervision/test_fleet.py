@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
-from conftest import Answer, Serve, Server, marks, wait_for
+from conftest import Answer, Serve, Server, tags_by_pid, wait_for
 
 from models.supervision.process import Dependency, ProcessSpec
 from supervisor.processes.fleet import Fleet
@@ -68,7 +68,7 @@ def test_a_stop_of_all_overtakes_a_start_of_all(serve: Serve, path: str) -> None
             assert "stopped" in response.json["message"]
         assert not [
             mark
-            for mark in marks().values()
+            for mark in tags_by_pid().values()
             if mark.split(":", 2)[2] in specs and server.status(mark.split(":", 2)[2]) != "stopped"
         ]
     assert overtaken > 0
@@ -114,7 +114,7 @@ def test_a_first_start_without_its_directory_is_an_event_and_follows_the_policy(
     (server.folder / "here").mkdir()
     server.until("base", "running")
     server.until("web", "running")
-    moves = server.moves("base")
+    moves = server.new_statuses("base")
     assert moves[:2] == ["starting", "failed_to_start"]
     assert moves[-2:] == ["starting", "running"]
 
@@ -139,7 +139,7 @@ def test_a_dependency_that_is_late_makes_a_failed_start_that_is_retried(serve: S
                 "restart-delay": "50ms", "restart-max-delay": "50ms", "restart-limit": 0},
     })  # fmt: skip
     assert server.do("start", "web").status == 500
-    assert server.moves("web")[:2] == ["starting", "failed_to_start"]
+    assert server.new_statuses("web")[:2] == ["starting", "failed_to_start"]
     server.until("web", "running")
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from conftest import Serve, Server, alive
-from talk import body, error
+from conftest import Serve, Server, is_alive
+from http_checks import check_error, json_body
 
 SLEEP = {"command": "sleep 1000"}
 ABSENT = {"command": "no-such-program-anywhere"}
@@ -26,9 +26,9 @@ def test_all_are_started_restarted_and_stopped(serve: Serve, prefix: str) -> Non
     server = serve({"one": SLEEP, "two": SLEEP})
     for verb, status in (("start", "running"), ("restart", "running"), ("stop", "stopped")):
         answer = group(server, verb, prefix)
-        assert (answer.status, set(body(answer))) == (200, {"message"})
+        assert (answer.status, set(json_body(answer))) == (200, {"message"})
         assert statuses(server) == [status] * 2
-    assert server.moves("one") == ["starting", "running", "stopping", "stopped"] * 2
+    assert server.new_statuses("one") == ["starting", "running", "stopping", "stopped"] * 2
 
 
 def test_a_group_start_with_some_live_is_409_naming_them_and_starts_the_others(serve: Serve) -> None:
@@ -36,7 +36,7 @@ def test_a_group_start_with_some_live_is_409_naming_them_and_starts_the_others(s
     server.do("start", "early")
     pid = server.info("early")["pid"]
     path = "/api/v1/processes/group/start"
-    outcome = error(group(server, "start"), 409, path, "PROCESSES_ALREADY_RUNNING")
+    outcome = check_error(group(server, "start"), 409, path, "PROCESSES_ALREADY_RUNNING")
     assert "early" in outcome["message"]
     assert "third" not in outcome["message"]
     assert statuses(server) == ["running"] * 3
@@ -46,7 +46,7 @@ def test_a_group_start_with_some_live_is_409_naming_them_and_starts_the_others(s
 def test_a_failure_is_500_naming_it_and_wins_over_409(serve: Serve) -> None:
     server = serve({"live": SLEEP, "absent": ABSENT, "fine": SLEEP})
     server.do("start", "live")
-    outcome = error(group(server, "start"), 500, "/api/v1/processes/group/start", "START_FAILED")
+    outcome = check_error(group(server, "start"), 500, "/api/v1/processes/group/start", "START_FAILED")
     assert "absent" in outcome["message"]
     assert "fine" not in outcome["message"]
     assert statuses(server) == ["running", "failed_to_start", "running"]
@@ -70,8 +70,8 @@ def test_a_group_stop_stops_dependents_first(serve: Serve) -> None:
 def test_a_group_stop_with_nothing_live_is_404(serve: Serve) -> None:
     server = serve({"one": SLEEP})
     path = "/supervision/api/v1/processes/group/stop"
-    error(group(server, "stop", "/supervision"), 404, path, "NO_RUNNING_PROCESSES")
-    assert server.moves("one") == []
+    check_error(group(server, "stop", "/supervision"), 404, path, "NO_RUNNING_PROCESSES")
+    assert server.new_statuses("one") == []
 
 
 def test_a_group_stop_calls_off_what_waits_for_its_restart(serve: Serve) -> None:
@@ -79,7 +79,7 @@ def test_a_group_stop_calls_off_what_waits_for_its_restart(serve: Serve) -> None
     server.do("start", "crashes")
     server.until("crashes", "failed")
     assert group(server, "stop").status == 200
-    error(group(server, "stop"), 404, "/api/v1/processes/group/stop", "NO_RUNNING_PROCESSES")
+    check_error(group(server, "stop"), 404, "/api/v1/processes/group/stop", "NO_RUNNING_PROCESSES")
 
 
 def test_a_group_restart_starts_what_was_not_live_too(serve: Serve) -> None:
@@ -87,14 +87,14 @@ def test_a_group_restart_starts_what_was_not_live_too(serve: Serve) -> None:
     server.do("start", "live")
     pid = server.info("live")["pid"]
     assert group(server, "restart").status == 200
-    assert not alive(pid)
+    assert not is_alive(pid)
     assert statuses(server) == ["running", "running"]
-    assert server.moves("idle") == ["starting", "running"]
+    assert server.new_statuses("idle") == ["starting", "running"]
 
 
 def test_a_group_restart_that_fails_is_500_naming_the_failures(serve: Serve) -> None:
     server = serve({"fine": SLEEP, "absent": ABSENT, "homeless": {**SLEEP, "directory": "/nowhere/at/all"}})
-    outcome = error(group(server, "restart"), 500, "/api/v1/processes/group/restart", "START_FAILED")
+    outcome = check_error(group(server, "restart"), 500, "/api/v1/processes/group/restart", "START_FAILED")
     assert "absent" in outcome["message"]
     assert "homeless" in outcome["message"]
     assert "fine" not in outcome["message"]
@@ -105,4 +105,4 @@ def test_a_group_restart_that_fails_is_500_naming_the_failures(serve: Serve) -> 
 def test_an_empty_fleet_has_groups_too(serve: Serve, verb: str, status: int) -> None:
     answer = group(serve(), verb)
     assert answer.status == status
-    assert body(answer)["message"]
+    assert json_body(answer)["message"]

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Serve, alive, free_port, wait_for
+from conftest import Serve, free_port, is_alive, wait_for
 
 from models.supervision.process import ExecProbe, HealthCheck, HttpProbe, ProcessSpec, Seconds, TcpProbe
 from supervisor.children.child import TAG_VARIABLE, Children, Launch
@@ -149,7 +149,7 @@ def test_a_command_probe_that_is_too_slow_is_killed_with_all_its_group(tmp_path:
     file = tmp_path / "pids"
     command = ("sh", "-c", f"sleep 100 & echo $! $$ > {file}; wait")  # it exits with 0 unless it is killed
     assert not probe(HealthCheck(exec=ExecProbe(command), timeout=Seconds(0.3)))
-    wait_for(lambda: not any(alive(int(pid)) for pid in file.read_text().split()))
+    wait_for(lambda: not any(is_alive(int(pid)) for pid in file.read_text().split()))
 
 
 class Enough(BaseException):
@@ -212,7 +212,7 @@ def test_each_kind_makes_a_process_healthy(serve: Serve, port: int, kind: str) -
     server = serve({"watched": {**SLEEPER, "health-check": {kind: probes[kind], "interval": "20ms"}}})
     assert server.do("start", "watched").status == 200
     server.until("watched", "healthy")
-    assert server.moves("watched") == ["starting", "running", "healthy"]
+    assert server.new_statuses("watched") == ["starting", "running", "healthy"]
     assert server.do("start", "watched").json["message"].startswith("watched is already healthy")
     assert server.do("stop", "watched").status == 200
 
@@ -237,7 +237,7 @@ def test_an_unhealthy_process_is_restarted_only_if_configured(serve: Serve) -> N
     (server.folder / "well").touch()
     server.until("told", "healthy")
     assert server.info("told")["pid"] == pid
-    assert server.moves("told") == ["starting", "running", "unhealthy", "healthy"]
+    assert server.new_statuses("told") == ["starting", "running", "unhealthy", "healthy"]
 
 
 def test_an_unhealthy_process_is_restarted_where_that_is_wished_whatever_its_policy(serve: Serve) -> None:
@@ -248,8 +248,8 @@ def test_an_unhealthy_process_is_restarted_where_that_is_wished_whatever_its_pol
     wait_for(lambda: "is not restarted again" in server.log.read_text())
     cycle = ["starting", "running", "unhealthy", "stopping", "stopped"]
     assert server.status("ill") == "stopped"  # the log speaks before the commit, a status only after it
-    assert server.moves("ill") == cycle * 3
-    assert not alive(first)
+    assert server.new_statuses("ill") == cycle * 3
+    assert not is_alive(first)
 
 
 def test_a_stopped_unhealthy_process_is_not_restarted(serve: Serve) -> None:
@@ -261,9 +261,9 @@ def test_a_stopped_unhealthy_process_is_not_restarted(serve: Serve) -> None:
     server.do("start", "ill")
     server.until("ill", "stopping")  # by us: it is unhealthy
     assert server.do("stop", "ill").status == 200
-    before = server.moves("ill")
+    before = server.new_statuses("ill")
     time.sleep(0.3)
-    assert server.moves("ill") == before
+    assert server.new_statuses("ill") == before
 
 
 def test_a_start_while_an_unhealthy_process_is_stopped_starts_it_once(serve: Serve) -> None:
@@ -278,8 +278,8 @@ def test_a_start_while_an_unhealthy_process_is_stopped_starts_it_once(serve: Ser
     assert server.do("start", "ill").status == 200
     server.until("ill", "healthy")
     time.sleep(0.2)
-    assert server.moves("ill")[-3:] == ["starting", "running", "healthy"]
-    assert server.moves("ill").count("starting") == 2
+    assert server.new_statuses("ill")[-3:] == ["starting", "running", "healthy"]
+    assert server.new_statuses("ill").count("starting") == 2
     server.do("stop", "ill")
     assert server.do("stop", "ill").json["message"] == "ill is not running"
 
@@ -296,7 +296,15 @@ def test_a_late_answer_about_an_earlier_child_changes_nothing(serve: Serve) -> N
         assert server.status("watched") == "running"
     server.until("watched", "unhealthy")
     assert time.monotonic() - restarted >= 0.45
-    assert server.moves("watched") == ["starting", "running", "stopping", "stopped", "starting", "running", "unhealthy"]
+    assert server.new_statuses("watched") == [
+        "starting",
+        "running",
+        "stopping",
+        "stopped",
+        "starting",
+        "running",
+        "unhealthy",
+    ]
 
 
 def test_probes_end_with_the_process(serve: Serve) -> None:
@@ -308,7 +316,7 @@ def test_probes_end_with_the_process(serve: Serve) -> None:
 
     def left() -> list[int]:
         children = Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split()
-        return [int(pid) for pid in children if alive(int(pid))]
+        return [int(pid) for pid in children if is_alive(int(pid))]
 
     wait_for(lambda: not left())
     assert (server.folder / "probes").read_text() == "\n"

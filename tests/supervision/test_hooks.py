@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Answer, Server, alive, marks, wait_for
-from needs import ROOT_USER
+from conftest import Answer, Server, is_alive, tags_by_pid, wait_for
+from requirements import ROOT_USER
 
 KINDS = ("start-pre", "start-post", "stop-pre", "stop-post")
 
@@ -103,14 +103,14 @@ def test_a_process_whose_start_pre_fails_is_not_started(server: Server, name: st
     assert reason in answer.json["message"]
     info = server.info(name)
     assert (info["status"], info["pid"], info["failedErrorLog"]) == ("failed_to_start", None, reason)
-    assert server.moves(name) == ["starting", "failed_to_start"]
+    assert server.new_statuses(name) == ["starting", "failed_to_start"]
 
 
 def test_a_failure_of_another_hook_is_a_notice_and_no_more(server: Server) -> None:
     assert server.do("start", "clumsy").status == 200
     wait_for(lambda: len(notices(server, "clumsy")) == 1)
     assert server.do("stop", "clumsy").status == 200
-    assert server.moves("clumsy") == ["starting", "running", "stopping", "stopped"]
+    assert server.new_statuses("clumsy") == ["starting", "running", "stopping", "stopped"]
     found = notices(server, "clumsy")
     assert [notice["name"] for notice in found] == ["process.hook_failed"] * 3
     assert [notice["facts"]["hook"] for notice in found] == ["start-post", "stop-pre", "stop-post"]
@@ -166,7 +166,7 @@ def test_a_stop_ends_a_hook_with_all_that_it_has_started(server: Server, kind: s
         (details,) = server.get(f"/api/v1/processes/details?select={name}").json
         assert (details["status"], details["waitingFor"]) == ("starting", "start-pre")
     assert server.do("stop", name).status == 200
-    wait_for(lambda: not any(map(alive, pids)))
+    wait_for(lambda: not any(map(is_alive, pids)))
     assert server.status(name) == "stopped"
     assert notices(server, name) == []
 
@@ -176,17 +176,17 @@ def test_after_kill_9_in_each_hook_none_is_left(server: Server) -> None:
     server.until("in-stop-post", "stopped")  # else the exit may not be stored yet, and it is unknown
     server.kill()
     server.start()
-    wait_for(lambda: not any(alive(pid) for found in pids.values() for pid in found))
+    wait_for(lambda: not any(is_alive(pid) for found in pids.values() for pid in found))
     server.until("in-start-pre", "unknown")
     server.until("in-start-post", "running")
     server.until("in-stop-pre", "stopping", "stopped")
     server.until("in-stop-post", "stopped")
     for kind in KINDS:
         server.do("stop", f"in-{kind}")
-    assert [mark for mark in marks().values() if mark.partition(":")[2].startswith("0:in-")] == []
+    assert [mark for mark in tags_by_pid().values() if mark.partition(":")[2].startswith("0:in-")] == []
 
 
 def test_sigterm_of_the_server_ends_all_hooks(server: Server) -> None:
     pids = [pid for kind in KINDS for pid in begun(server, kind)]
     assert server.stop() == 0
-    assert not any(map(alive, pids))
+    assert not any(map(is_alive, pids))

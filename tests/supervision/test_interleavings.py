@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from attrs import frozen
-from conftest import Serve, Server, alive, marks, wait_for
+from conftest import Serve, Server, is_alive, tags_by_pid, wait_for
 
 from models.supervision.process import TRANSITIONS, UP, Status
 
@@ -128,7 +128,7 @@ def history(server: Server, name: str) -> list[dict[str, Any]]:
 
 
 def tagged_processes(name: str) -> list[int]:
-    return [pid for pid, mark in marks().items() if mark.split(":", 2)[2] == name]
+    return [pid for pid, mark in tags_by_pid().items() if mark.split(":", 2)[2] == name]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -224,10 +224,10 @@ def test_a_stop_holds_even_if_a_start_that_stood_before_it_failed(serve: Serve) 
     (server.folder / "on").unlink()
     result = at_once(server, "flaky", [("stop", 0), ("start", 0.05), ("stop", 0.1)])
     assert [one.status for one in result] == [200, 500, 200]
-    before = server.moves("flaky")
+    before = server.new_statuses("flaky")
     time.sleep(0.4)
-    assert server.moves("flaky") == before
-    assert alive(server.pid)
+    assert server.new_statuses("flaky") == before
+    assert is_alive(server.pid)
 
 
 def test_a_restart_that_was_due_is_not_made_after_another_caller_started_it(serve: Serve) -> None:
@@ -256,7 +256,7 @@ def test_a_restart_that_was_due_is_not_made_after_another_caller_started_it(serv
     (server.folder / "well").touch()
     requested.join(60)
     server.until("web", "finished")
-    before = server.moves("web")
+    before = server.new_statuses("web")
     time.sleep(1.0)
-    assert server.moves("web") == before
+    assert server.new_statuses("web") == before
     assert server.do("stop", "web").json["message"] == "web is not running"

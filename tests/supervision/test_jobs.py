@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import PATIENCE, ROOT, Server, wait_for
+from conftest import ROOT, TIMEOUT_SECONDS, Server, wait_for
 
 from models.children import Exit
 from models.supervision.process import ProcessSpec, Status, forbids_restart, status_after_exit
@@ -158,12 +158,12 @@ def test_what_needs_a_job_that_does_not_complete_fails_to_start_with_the_reason(
 
 def test_a_job_that_its_policy_repeats_is_waited_for(server: Server) -> None:
     assert server.do("start", "patient").status == 200
-    assert server.moves("second-time") == ["starting", "running", "failed", "starting", "running", "finished"]
+    assert server.new_statuses("second-time") == ["starting", "running", "failed", "starting", "running", "finished"]
 
 
 def test_a_plain_dependency_on_a_job_is_met_by_a_job_that_has_ended_already(server: Server) -> None:
     assert server.do("start", "beside").status == 200
-    assert server.moves("quick")[-2:] == ["running", "finished"]
+    assert server.new_statuses("quick")[-2:] == ["running", "finished"]
 
 
 def test_an_exit_code_that_forbids_a_restart_ends_it(server: Server) -> None:
@@ -175,7 +175,7 @@ def test_an_exit_code_that_forbids_a_restart_ends_it(server: Server) -> None:
 
 def ctl(server: Server, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(ROOT / "run.py"), "ctl", "--data-dir", str(server.data), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
+    return subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_SECONDS)
 
 
 @pytest.mark.parametrize(("selector", "code", "reported"), [("long", 0, ""), ("long,broken", 1, "broken is failed")])

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, cast
 
-import altered
+import changed_constants
 import pytest
-from conftest import Serve, Server, alive, wait_for
+from conftest import Serve, Server, is_alive, wait_for
 
 from models.supervision.process import Kind, ProcessSpec, Size, Status
 from supervisor.processes.instance import ProcessInstance
@@ -73,7 +73,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("limits")
     (folder / "input").write_text("from a file\n")
     os.mkfifo(folder / "fifo")
-    command = altered.command(supervisor__maintenance__INTERVAL_SECONDS=0.05)
+    command = changed_constants.server_command(supervisor__maintenance__INTERVAL_SECONDS=0.05)
     server = Server(folder, {"supervisor": {"processes": PROCESSES}}, {}, command)
     yield server.start()
     server.close()
@@ -99,7 +99,7 @@ def test_memory_counts_with_descendants_and_a_service_above_its_limit_is_restart
     wait_for(
         lambda: notices(server, "big") == ["process.memory_exceeded", "process.memory_exceeded", "process.gave_up"]
     )
-    assert server.moves("big") == ["starting", "running", "stopping", "stopped"] * 2
+    assert server.new_statuses("big") == ["starting", "running", "stopping", "stopped"] * 2
 
 
 def test_a_job_above_its_limit_is_aborted_and_its_action_runs(server: Server) -> None:
@@ -162,7 +162,7 @@ def test_an_action_is_ended_by_a_stop(server: Server) -> None:
     file = server.folder / "endless.pid"
     pid = int(wait_for(lambda: file.exists() and file.read_text()))
     server.do("stop", "endless")
-    wait_for(lambda: not alive(pid))
+    wait_for(lambda: not is_alive(pid))
 
 
 def test_a_process_reads_its_input_from_a_file_or_a_fifo(server: Server) -> None:

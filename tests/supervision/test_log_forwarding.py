@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import altered
+import changed_constants
 import pytest
 from conftest import Server, wait_for
 
@@ -233,7 +233,9 @@ def server(tmp_path_factory: pytest.TempPathFactory, udp: socket.socket) -> Iter
         "to-journal": {"command": ["sh", "-c", "echo hello; exec sleep 1000"], "log-forward": "journald"},
     }
     settings = {"syslog": f"udp://127.0.0.1:{udp.getsockname()[1]}"}
-    command = altered.command(supervisor__processes__log_sinks___JOURNAL_SOCKET=str(folder / "journal"))
+    command = changed_constants.server_command(
+        supervisor__processes__log_sinks___JOURNAL_SOCKET=str(folder / "journal")
+    )
     config = {"server": settings, "supervisor": {"log": "capture", "processes": processes}}
     server = Server(folder, config, {}, command)
     yield server.start()

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 from unittest.mock import Mock
 
 import pytest
-from browsing import Browser, address, page
+from browser_pages import Browser, get_page, url_of
 from conftest import Server, wait_for
-from talk import running_server
+from http_checks import running_server
 
 from handlers.supervision.process_metrics import Window, plots, sparkline
 from handlers.supervision.process_table import ProcessRows
@@ -224,14 +224,14 @@ def test_the_group_of_a_process_is_measured_with_those_it_started(server: Server
     wait_for(lambda: highest("family", "groupCpuMax") > highest("family", "cpuMax"))
     assert highest("family", "groupMemoryMax") > highest("family", "memoryMax") > 0
     assert highest("web", "groupMemoryMax") == highest("web", "memoryMax")
-    shown = page(server, "/processes/family?range=10m&step=1")
+    shown = get_page(server, "/processes/family?range=10m&step=1")
     assert "average of the process group" in shown.words
     assert "CPU of the group" in shown.words
-    assert "CPU of the group" not in page(server, "/processes/web?range=10m&step=1").words
+    assert "CPU of the group" not in get_page(server, "/processes/web?range=10m&step=1").words
 
 
 def test_other_windows_are_links_that_need_no_script(server: Server) -> None:
-    hour = page(server, "/processes/web?from=2026-01-01T00:00:00Z&to=2026-01-01T01:00:00Z")
+    hour = get_page(server, "/processes/web?from=2026-01-01T00:00:00Z&to=2026-01-01T01:00:00Z")
     links = [str(attributes.get("href")) for tag, attributes in hour.tags if tag == "a"]
     assert [link for link in links if "from=" in link and link.endswith("#metrics")] == [
         "/processes/web?from=2026-01-01T01:00:00Z&to=2026-01-01T02:00:00Z#metrics",
@@ -239,7 +239,7 @@ def test_other_windows_are_links_that_need_no_script(server: Server) -> None:
         "/processes/web?from=2025-12-31T23:30:00Z&to=2026-01-01T01:30:00Z#metrics",
     ]
     assert "There is no history in this time" in hour.words
-    future = page(server, "/processes/web?from=2126-01-01T00:00:00Z&to=2126-01-01T01:00:00Z")
+    future = get_page(server, "/processes/web?from=2126-01-01T00:00:00Z&to=2126-01-01T01:00:00Z")
     links = [str(attributes.get("href")) for tag, attributes in future.tags if tag == "a"]
     assert [link for link in links if "from=" in link and link.endswith("#metrics")] == [
         "/processes/web?from=2125-12-31T23:00:00Z&to=2126-01-01T00:00:00Z#metrics",
@@ -248,11 +248,11 @@ def test_other_windows_are_links_that_need_no_script(server: Server) -> None:
 
 
 def test_an_unknown_range_is_ignored_with_a_note(server: Server) -> None:
-    shown = page(server, "/processes/web?range=2w")
+    shown = get_page(server, "/processes/web?range=2w")
     assert "Ignored: range 2w." in shown.words
     current = [attributes for tag, attributes in shown.tags if tag == "a" and "aria-current" in attributes]
     assert "/processes/web?range=1h#metrics" in [attributes["href"] for attributes in current]
-    assert "Ignored" not in page(server, "/processes/web?range=6h").words
+    assert "Ignored" not in get_page(server, "/processes/web?range=6h").words
 
 
 def test_the_minutes_are_there_after_a_restart_of_the_server(server: Server) -> None:
@@ -266,14 +266,14 @@ def test_the_minutes_are_there_after_a_restart_of_the_server(server: Server) -> 
 
 
 def test_a_selector_chooses_the_rows_and_a_faulty_one_is_ignored_with_a_note(server: Server) -> None:
-    assert "idle" not in page(server, "/processes?select=w*").words
-    shown = page(server, "/processes?select=%40none").words
+    assert "idle" not in get_page(server, "/processes?select=w*").words
+    shown = get_page(server, "/processes?select=%40none").words
     assert "Ignored: select @none" in shown
     assert "idle" in shown
 
 
 def test_the_plots_are_read_by_keys_and_selected_rows_are_restarted(chromium: Browser, server: Server) -> None:
-    with chromium.page(address(server)) as tab:
+    with chromium.page(url_of(server)) as tab:
         tab.goto("/processes/web?range=10m")
         tab.locator("svg[data-values]").first.focus()
         tab.keyboard.press("ArrowLeft")

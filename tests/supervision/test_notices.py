@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from conftest import Serve, Server, wait_for
-from talk import error
+from http_checks import check_error
 
 CRASHES = {"command": "false", "restart": "on-failure", "restart-delay": "1ms", "restart-limit": 1}
 PATH = "/api/v1/processes/notices"
@@ -93,9 +93,9 @@ def test_the_oldest_notices_are_pruned_and_their_ids_not_given_again(serve: Serv
 
 @pytest.mark.parametrize("query", ["?page=-1", "?size=0", "?size=101", "?sortBy=colour", "?sortDirection=up"])
 def test_a_page_that_cannot_be_is_refused(serve: Serve, query: str) -> None:
-    error(serve().get(PATH + query), 400, PATH, "VALIDATION_ERROR")
+    check_error(serve().get(PATH + query), 400, PATH, "VALIDATION_ERROR")
 
 
 def test_a_stream_is_refused_a_choice_that_is_none(serve: Serve) -> None:
     path = "/api/v1/processes/stream"
-    error(serve().get(f"{path}?notices=maybe"), 400, path, "VALIDATION_ERROR")
+    check_error(serve().get(f"{path}?notices=maybe"), 400, path, "VALIDATION_ERROR")

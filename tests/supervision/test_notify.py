@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Answer, Server, alive, fact_of, wait_for
-from needs import ROOT_USER
+from conftest import Answer, Server, is_alive, stored_fact, wait_for
+from requirements import ROOT_USER
 
 from supervisor.processes.notify import MAX_STATUS_BYTES, Notification, address, parsed
 
@@ -157,7 +157,7 @@ def test_a_stop_before_ready_ends_it(server: Server) -> None:
     starting(server, "gated")
     pid = wait_for(lambda: server.info("gated")["pid"])
     assert server.do("stop", "gated").status == 200
-    assert (server.status("gated"), alive(pid)) == ("stopped", False)
+    assert (server.status("gated"), is_alive(pid)) == ("stopped", False)
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_a_process_that_does_not_become_ready_has_failed_to_start(server: Server
     answer = server.do("start", name)
     assert (answer.status, server.status(name)) == (500, "failed_to_start")
     assert reason in server.info(name)["failedErrorLog"]
-    assert server.moves(name) == ["starting", "failed_to_start"]
+    assert server.new_statuses(name) == ["starting", "failed_to_start"]
 
 
 def test_a_process_may_ask_for_more_time(server: Server) -> None:
@@ -189,7 +189,7 @@ def test_a_process_may_ask_for_more_time(server: Server) -> None:
 def test_ready_just_before_the_end_counts(server: Server) -> None:
     server.do("start", "parting")
     server.until("parting", "failed")
-    assert server.moves("parting") == ["starting", "running", "failed"]
+    assert server.new_statuses("parting") == ["starting", "running", "failed"]
 
 
 @pytest.mark.needs(ROOT_USER)
@@ -206,7 +206,7 @@ def test_messages_beyond_a_hundred_a_second_wait_and_descriptors_are_closed(serv
     assert (answers[0].status, details(server, "flood")["statusText"]) == (200, "149")
     own = server.folder / "passed"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as one, own.open("w") as file:
-        one.connect("\0" + address(fact_of(server), "flood")[1:])
+        one.connect("\0" + address(stored_fact(server), "flood")[1:])
         for _ in range(5):
             socket.send_fds(one, [b"FDSTORE=1"], [file.fileno()] * 3)
         one.send(b"STATUS=" + b"x" * 5000)
@@ -219,7 +219,7 @@ def test_messages_beyond_a_hundred_a_second_wait_and_descriptors_are_closed(serv
 
 def test_a_missed_watchdog_aborts_the_process_and_its_policy_restarts_it(server: Server) -> None:
     server.do("start", "hangs")
-    wait_for(lambda: server.moves("hangs")[:4] == ["starting", "running", "aborted", "starting"])
+    wait_for(lambda: server.new_statuses("hangs")[:4] == ["starting", "running", "aborted", "starting"])
     server.do("stop", "hangs")
     aborted = server.events("hangs")[2]
     assert aborted["exitCode"] == 134

@@ -9,7 +9,17 @@ from typing import Any
 
 import pytest
 from conftest import Serve, Server
-from talk import EVENT, PAGE, PAGEABLE, SORT, STATUSES, body, error, running_server, write_history
+from http_checks import (
+    EVENT_FIELDS,
+    PAGE_FIELDS,
+    PAGEABLE_FIELDS,
+    SORT_FIELDS,
+    STATUSES,
+    check_error,
+    json_body,
+    running_server,
+    write_history,
+)
 
 from models.supervision.events import Entry
 from models.supervision.process import STATUSES as ALL
@@ -88,7 +98,7 @@ def expected(path: str, sort: str, direction: str) -> list[int]:
 
 def ids(server: Server, path: str, **query: object) -> list[int]:
     requested = "&".join(f"{name}={value}" for name, value in query.items())
-    page = body(server.get(f"{path}?{requested}"))
+    page = json_body(server.get(f"{path}?{requested}"))
     return [event["id"] for event in page["content"]]
 
 
@@ -97,17 +107,17 @@ def ids(server: Server, path: str, **query: object) -> list[int]:
 
 @pytest.mark.parametrize("path", LISTS)
 def test_a_page_has_exactly_the_seeds_keys(server: Server, path: str) -> None:
-    page = body(server.get(path))
-    assert set(page) == PAGE
-    assert set(page["pageable"]) == PAGEABLE
-    assert set(page["sort"]) == set(page["pageable"]["sort"]) == SORT
-    assert all(set(event) == EVENT for event in page["content"])
+    page = json_body(server.get(path))
+    assert set(page) == PAGE_FIELDS
+    assert set(page["pageable"]) == PAGEABLE_FIELDS
+    assert set(page["sort"]) == set(page["pageable"]["sort"]) == SORT_FIELDS
+    assert all(set(event) == EVENT_FIELDS for event in page["content"])
 
 
 @pytest.mark.parametrize("path", LISTS)
 def test_by_default_it_is_the_newest_twenty(server: Server, path: str) -> None:
     total = len(chosen(path))
-    page = body(server.get(path))
+    page = json_body(server.get(path))
     assert [event["id"] for event in page["content"]] == expected(path, "eventTime", "desc")[:20]
     del page["content"]
     sort = {"unsorted": False, "sorted": True, "empty": False}
@@ -142,7 +152,7 @@ def test_by_default_it_is_the_newest_twenty(server: Server, path: str) -> None:
 def test_first_last_and_offset_fit_the_page(
     server: Server, number: int, size: int, length: int, first: bool, last: bool
 ) -> None:
-    page = body(server.get(f"{EVENTS}?page={number}&size={size}"))
+    page = json_body(server.get(f"{EVENTS}?page={number}&size={size}"))
     assert (page["number"], page["size"], page["numberOfElements"], len(page["content"])) == (
         number,
         size,
@@ -158,7 +168,7 @@ def test_first_last_and_offset_fit_the_page(
 @pytest.mark.parametrize("path", [EVENTS, "/api/v1/events/by-status/healthy", "/api/v1/events/by-process/idle"])
 @pytest.mark.parametrize("number", [0, 5])
 def test_when_there_is_nothing_there_are_no_pages(serve: Serve, path: str, number: int) -> None:
-    page = body(serve({"idle": {"command": "true"}}).get(f"{path}?page={number}"))
+    page = json_body(serve({"idle": {"command": "true"}}).get(f"{path}?page={number}"))
     assert (page["content"], page["totalPages"], page["totalElements"], page["numberOfElements"]) == ([], 0, 0, 0)
     assert (page["first"], page["last"], page["empty"]) == (number == 0, True, True)
 
@@ -194,7 +204,7 @@ def test_the_pages_together_are_the_whole_without_gap_or_double(server: Server) 
     "query", ["page=&size=&sortBy=&sortDirection=", "page", "unknown=1&PAGE=7", "size=20&page=0", "&&&=&"]
 )
 def test_empty_and_unknown_parameters_count_as_absent(server: Server, path: str, query: str) -> None:
-    assert body(server.get(f"{path}?{query}")) == body(server.get(path))
+    assert json_body(server.get(f"{path}?{query}")) == json_body(server.get(path))
 
 
 @pytest.mark.parametrize("path", LISTS)
@@ -211,26 +221,26 @@ def test_empty_and_unknown_parameters_count_as_absent(server: Server, path: str,
     ],
 )  # fmt: skip
 def test_a_bad_parameter_is_400_and_is_named(server: Server, path: str, name: str, value: str) -> None:
-    assert name in error(server.get(f"{path}?{name}={value}"), 400, path)["message"]
+    assert name in check_error(server.get(f"{path}?{name}={value}"), 400, path)["message"]
 
 
 @pytest.mark.parametrize("size", ["101", "1000", "2147483647"])
 def test_events_refuses_a_size_above_100(server: Server, size: str) -> None:
-    assert "size" in error(server.get(f"{EVENTS}?size={size}"), 400, EVENTS)["message"]
+    assert "size" in check_error(server.get(f"{EVENTS}?size={size}"), 400, EVENTS)["message"]
 
 
 @pytest.mark.parametrize("path", FILTERED)
 @pytest.mark.parametrize("size", ["101", "1000", "2147483647"])
 def test_the_other_lists_clamp_a_size_above_100(server: Server, path: str, size: str) -> None:
-    page = body(server.get(f"{path}?size={size}"))
+    page = json_body(server.get(f"{path}?size={size}"))
     assert page["size"] == page["pageable"]["pageSize"] == 100
     assert page["totalPages"] == -(-len(chosen(path)) // 100)
 
 
 @pytest.mark.parametrize("sort", sorted(set(FIELDS) - set(COMMON)))
 def test_events_sorts_by_the_seeds_five_alone(server: Server, sort: str) -> None:
-    assert "sortBy" in error(server.get(f"{EVENTS}?sortBy={sort}"), 400, EVENTS)["message"]
+    assert "sortBy" in check_error(server.get(f"{EVENTS}?sortBy={sort}"), 400, EVENTS)["message"]
 
 
 def test_thousands_of_parameters_are_read_like_a_few(server: Server) -> None:
-    assert body(server.get(f"{EVENTS}?{'a=1&' * 5000}size=1"))["size"] == 1
+    assert json_body(server.get(f"{EVENTS}?{'a=1&' * 5000}size=1"))["size"] == 1

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from conftest import Serve, Server, alive, python, wait_for
-from talk import LENGTH, PROCESS, UPTIME, WHEN, body, error, running_server
+from conftest import Serve, Server, is_alive, python_command, wait_for
+from http_checks import DURATION, PROCESS_FIELDS, TIMESTAMP, UPTIME, check_error, json_body, running_server
 
 API = "/api/v1/processes"
 ODD = ["two words", "a/b", "ünï-köde ☃", "100%", "a+b", "q?x=1&y", "..", ".", "a%2Fb", '"><script>', "start", "x" * 255]
@@ -26,11 +26,11 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         "homeless": {"command": "true", "directory": str(folder / "nowhere")},
         "nobody": {"command": "true", "user": "no-such-user-here"},
         "hasty": {
-            "command": python("import sys; sys.exit('my last words')"),
+            "command": python_command("import sys; sys.exit('my last words')"),
             "start-seconds": "30s",
             "stderr-logfile": str(folder / "hasty.log"),
         },
-        "five": {"command": python("raise SystemExit(5)")},
+        "five": {"command": python_command("raise SystemExit(5)")},
         "apple": {"command": "sleep 1000"},
         **{name: {"command": "sleep 1000"} for name in ODD},
     }
@@ -47,10 +47,10 @@ def base(request: pytest.FixtureRequest) -> str:
 
 
 def test_all_processes_are_listed_in_the_order_of_the_configuration(server: Server, base: str) -> None:
-    listed = body(server.get(base))
+    listed = json_body(server.get(base))
     names = [process["name"] for process in listed]
     assert names == ["zebra", "idle", "both", "absent", "homeless", "nobody", "hasty", "five", "apple", *ODD]
-    assert all(set(process) == PROCESS for process in listed)
+    assert all(set(process) == PROCESS_FIELDS for process in listed)
 
 
 def test_without_processes_the_list_is_empty(serve: Serve) -> None:
@@ -58,7 +58,7 @@ def test_without_processes_the_list_is_empty(serve: Serve) -> None:
 
 
 def test_a_process_that_was_never_started_has_nulls(server: Server, base: str) -> None:
-    assert body(server.get(f"{base}/info/apple")) == {
+    assert json_body(server.get(f"{base}/info/apple")) == {
         "name": "apple",
         "status": "not_started",
         "pid": None,
@@ -75,12 +75,12 @@ def test_a_process_that_was_never_started_has_nulls(server: Server, base: str) -
 
 def test_a_live_process_has_a_pid_and_no_end(server: Server, base: str) -> None:
     server.do("start", "zebra")
-    info = body(server.get(f"{base}/info/zebra"))
-    assert set(info) == PROCESS
-    assert alive(info["pid"])
-    assert WHEN.fullmatch(info["startTime"])
+    info = json_body(server.get(f"{base}/info/zebra"))
+    assert set(info) == PROCESS_FIELDS
+    assert is_alive(info["pid"])
+    assert TIMESTAMP.fullmatch(info["startTime"])
     assert (info["endTime"], info["exitCode"]) == (None, None)
-    assert LENGTH.fullmatch(info["processRuntime"])
+    assert DURATION.fullmatch(info["processRuntime"])
     assert UPTIME.fullmatch(info["processUptime"])
 
 
@@ -94,8 +94,8 @@ def test_a_process_that_ended_has_its_end_and_no_pid(server: Server) -> None:
     server.do("start", "five")
     info = server.until("five", "failed")
     assert (info["pid"], info["exitCode"]) == (None, 5)
-    assert WHEN.fullmatch(info["startTime"])
-    assert WHEN.fullmatch(info["endTime"])
+    assert TIMESTAMP.fullmatch(info["startTime"])
+    assert TIMESTAMP.fullmatch(info["endTime"])
     assert info["startTime"] <= info["endTime"]
     assert info["processRuntime"] == server.info("five")["processRuntime"]
     assert info["failedErrorLog"] is None
@@ -104,11 +104,11 @@ def test_a_process_that_ended_has_its_end_and_no_pid(server: Server) -> None:
 @pytest.mark.parametrize("name", ["zebra", "five", "apple", "idle", ODD[2]])
 def test_the_list_reports_the_same_as_the_single_process(server: Server, name: str) -> None:
     moving = {"processRuntime", "processUptime"}
-    listed = next(process for process in body(server.get(API)) if process["name"] == name)
+    listed = next(process for process in json_body(server.get(API)) if process["name"] == name)
     info = server.info(name)
     assert list(listed) == list(info)
-    assert {key: listed[key] for key in PROCESS - moving} == {key: info[key] for key in PROCESS - moving}
-    assert LENGTH.fullmatch(listed["processRuntime"])
+    assert {key: listed[key] for key in PROCESS_FIELDS - moving} == {key: info[key] for key in PROCESS_FIELDS - moving}
+    assert DURATION.fullmatch(listed["processRuntime"])
     assert listed["processUptime"] == "" or UPTIME.fullmatch(listed["processUptime"])
 
 
@@ -126,7 +126,7 @@ def test_a_process_with_an_odd_name_is_found_and_moved(server: Server, name: str
     assert server.info(name)["name"] == name
     assert server.do("start", name).status == 200
     assert server.do("stop", name).status == 200
-    assert server.moves(name) == ["starting", "running", "stopping", "stopped"]
+    assert server.new_statuses(name) == ["starting", "running", "stopping", "stopped"]
 
 
 # Start
@@ -135,7 +135,7 @@ def test_a_process_with_an_odd_name_is_found_and_moved(server: Server, name: str
 def test_a_start_reports_name_and_pid(server: Server, base: str) -> None:
     server.do("stop", "apple")
     answer = server.post(f"{base}/start/apple")
-    outcome = body(answer)
+    outcome = json_body(answer)
     assert (answer.status, set(outcome)) == (200, {"message"})
     assert "apple" in outcome["message"]
     assert str(server.info("apple")["pid"]) in outcome["message"]
@@ -144,16 +144,16 @@ def test_a_start_reports_name_and_pid(server: Server, base: str) -> None:
 
 def test_a_start_of_a_live_process_reports_it_and_writes_no_event(server: Server) -> None:
     server.do("start", "zebra")
-    pid, moves = server.info("zebra")["pid"], server.moves("zebra")
+    pid, moves = server.info("zebra")["pid"], server.new_statuses("zebra")
     answer = server.do("start", "zebra")
     assert answer.status == 200
-    assert "already" in body(answer)["message"]
-    assert str(pid) in body(answer)["message"]
-    assert server.moves("zebra") == moves
+    assert "already" in json_body(answer)["message"]
+    assert str(pid) in json_body(answer)["message"]
+    assert server.new_statuses("zebra") == moves
 
 
 def test_a_start_of_an_unknown_process_is_400(server: Server, base: str) -> None:
-    error(server.post(f"{base}/start/nosuch"), 400, f"{base}/start/nosuch", "PROCESS_NOT_FOUND")
+    check_error(server.post(f"{base}/start/nosuch"), 400, f"{base}/start/nosuch", "PROCESS_NOT_FOUND")
 
 
 @pytest.mark.parametrize(("name", "word"), [("homeless", "nowhere"), ("nobody", "no-such-user-here")])
@@ -161,25 +161,25 @@ def test_a_start_of_an_unknown_process_is_400(server: Server, base: str) -> None
 def test_a_configuration_that_cannot_be_run_is_400_and_moves_nothing(
     server: Server, name: str, word: str, verb: str
 ) -> None:
-    outcome = error(server.do(verb, name), 400, f"{API}/{verb}/{name}", "INVALID_PROCESS_CONFIGURATION")
+    outcome = check_error(server.do(verb, name), 400, f"{API}/{verb}/{name}", "INVALID_PROCESS_CONFIGURATION")
     assert word in outcome["message"]
     assert server.status(name) == "not_started"
-    assert server.moves(name) == []
+    assert server.new_statuses(name) == []
 
 
 @pytest.mark.parametrize("verb", ["start", "restart"])
 def test_a_command_that_is_missing_is_500(server: Server, verb: str) -> None:
-    outcome = error(server.do(verb, "absent"), 500, f"{API}/{verb}/absent", "START_FAILED")
+    outcome = check_error(server.do(verb, "absent"), 500, f"{API}/{verb}/absent", "START_FAILED")
     assert "absent" in outcome["message"]
     info = server.info("absent")
     assert (info["status"], info["pid"], info["exitCode"]) == ("failed_to_start", None, None)
     assert "no-such-program-anywhere" in info["failedErrorLog"]
     assert str(server.folder) in info["failedErrorLog"]
-    assert server.moves("absent")[-2:] == ["starting", "failed_to_start"]
+    assert server.new_statuses("absent")[-2:] == ["starting", "failed_to_start"]
 
 
 def test_a_death_within_start_seconds_is_500_with_its_last_output(server: Server) -> None:
-    error(server.do("start", "hasty"), 500, f"{API}/start/hasty", "START_FAILED")
+    check_error(server.do("start", "hasty"), 500, f"{API}/start/hasty", "START_FAILED")
     info = server.info("hasty")
     assert info["status"] == "failed_to_start"
     assert "my last words" in info["failedErrorLog"]
@@ -202,7 +202,7 @@ def test_a_start_with_start_seconds_answers_when_they_have_passed(serve: Serve) 
     began = time.monotonic()
     assert server.do("start", "slow").status == 200
     assert time.monotonic() - began >= 0.3
-    assert server.moves("slow") == ["starting", "running"]
+    assert server.new_statuses("slow") == ["starting", "running"]
 
 
 # Stop
@@ -212,20 +212,20 @@ def test_a_stop_reports_name_and_pid_when_the_process_is_gone(server: Server, ba
     server.do("start", "apple")
     pid = server.info("apple")["pid"]
     answer = server.post(f"{base}/stop/apple")
-    assert not alive(pid)
-    outcome = body(answer)
+    assert not is_alive(pid)
+    outcome = json_body(answer)
     assert (answer.status, set(outcome)) == (200, {"message"})
     assert "apple" in outcome["message"]
     assert str(pid) in outcome["message"]
 
 
 def test_a_stop_of_an_unknown_process_is_404(server: Server, base: str) -> None:
-    error(server.post(f"{base}/stop/nosuch"), 404, f"{base}/stop/nosuch", "PROCESS_NOT_FOUND")
+    check_error(server.post(f"{base}/stop/nosuch"), 404, f"{base}/stop/nosuch", "PROCESS_NOT_FOUND")
 
 
 def test_a_stop_of_what_is_not_live_is_200_and_writes_no_event(server: Server) -> None:
-    assert body(server.do("stop", "both"))["message"]
-    assert server.moves("both") == []
+    assert json_body(server.do("stop", "both"))["message"]
+    assert server.new_statuses("both") == []
     assert server.status("both") == "not_started"
 
 
@@ -238,33 +238,33 @@ def test_a_restart_reports_name_and_the_new_pid(server: Server, base: str) -> No
     answer = server.post(f"{base}/restart/zebra")
     new = server.info("zebra")["pid"]
     assert new != old
-    assert not alive(old)
-    assert (answer.status, set(body(answer))) == (200, {"message"})
-    assert "zebra" in body(answer)["message"]
-    assert str(new) in body(answer)["message"]
+    assert not is_alive(old)
+    assert (answer.status, set(json_body(answer))) == (200, {"message"})
+    assert "zebra" in json_body(answer)["message"]
+    assert str(new) in json_body(answer)["message"]
 
 
 def test_a_restart_of_what_is_not_live_starts_it(server: Server) -> None:
     server.do("stop", "apple")
     assert server.do("restart", "apple").status == 200
     assert server.status("apple") == "running"
-    assert server.moves("apple")[-2:] == ["starting", "running"]
+    assert server.new_statuses("apple")[-2:] == ["starting", "running"]
     server.do("stop", "apple")
 
 
 def test_a_restart_of_an_unknown_process_is_404(server: Server, base: str) -> None:
-    error(server.post(f"{base}/restart/nosuch"), 404, f"{base}/restart/nosuch", "PROCESS_NOT_FOUND")
+    check_error(server.post(f"{base}/restart/nosuch"), 404, f"{base}/restart/nosuch", "PROCESS_NOT_FOUND")
 
 
 def test_info_of_an_unknown_process_is_404(server: Server, base: str) -> None:
-    error(server.get(f"{base}/info/nosuch"), 404, f"{base}/info/nosuch", "PROCESS_NOT_FOUND")
+    check_error(server.get(f"{base}/info/nosuch"), 404, f"{base}/info/nosuch", "PROCESS_NOT_FOUND")
 
 
 # When the answer is sent
 
 
 def test_a_stop_that_takes_its_time_delays_no_other_caller(serve: Serve) -> None:
-    stubborn = python(
+    stubborn = python_command(
         "import signal, time; signal.signal(15, signal.SIG_IGN); print('up', flush=True); time.sleep(1000)"
     )
     log = "stubborn.log"
@@ -296,7 +296,7 @@ def test_calls_for_one_process_go_one_after_another(serve: Serve) -> None:
     for caller in callers:
         caller.join()
     assert answers == [200] * 5
-    assert server.moves("one") == ["starting", "running"] + ["stopping", "stopped", "starting", "running"] * 5
+    assert server.new_statuses("one") == ["starting", "running"] + ["stopping", "stopped", "starting", "running"] * 5
 
 
 # Logs
@@ -307,7 +307,7 @@ def logs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     code = "import sys; print(*range(1000), sep='\\n'); print('mist', file=sys.stderr)"
     files = {"stdout-logfile": "out.log", "stderr-logfile": "err.log"}
     processes = {
-        "talker": {"command": python(code), **files},
+        "talker": {"command": python_command(code), **files},
         "quiet": {"command": "true", "stdout-logfile": "quiet.log"},
         "merged": {"command": "true", "stdout-logfile": "merged.log", "redirect-stderr": True},
         "mute": {"command": "true"},
@@ -349,13 +349,13 @@ def test_a_log_of_what_was_never_started_is_empty(logs: Server) -> None:
     ],
 )  # fmt: skip
 def test_a_bad_question_for_a_log_is_400_and_names_the_parameter(logs: Server, query: str, name: str) -> None:
-    assert name in error(logs.get(f"{API}/logs/talker?{query}"), 400, f"{API}/logs/talker")["message"]
+    assert name in check_error(logs.get(f"{API}/logs/talker?{query}"), 400, f"{API}/logs/talker")["message"]
 
 
 @pytest.mark.parametrize("what", ["mute", "mute?stream=stderr", "quiet?stream=stderr", "merged?stream=stderr"])
 def test_a_process_without_such_a_file_has_no_log(logs: Server, what: str) -> None:
-    error(logs.get(f"{API}/logs/{what}"), 404, f"{API}/logs/{what.partition('?')[0]}")
+    check_error(logs.get(f"{API}/logs/{what}"), 404, f"{API}/logs/{what.partition('?')[0]}")
 
 
 def test_the_log_of_an_unknown_process_is_404(logs: Server) -> None:
-    error(logs.get(f"{API}/logs/nosuch"), 404, f"{API}/logs/nosuch", "PROCESS_NOT_FOUND")
+    check_error(logs.get(f"{API}/logs/nosuch"), 404, f"{API}/logs/nosuch", "PROCESS_NOT_FOUND")

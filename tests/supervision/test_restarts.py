@@ -182,14 +182,14 @@ def test_the_policy_decides_by_how_it_ended(server: Server, policy: str, cause: 
         program = server.folder / f"{name}.program"
         program.write_text("#!/bin/sh\nexec sleep 1000\n")
         program.chmod(0o755)
-    wait_for(lambda: CAUSES[cause] in server.moves(name))
+    wait_for(lambda: CAUSES[cause] in server.new_statuses(name))
     if cause in POLICIES[policy]:
         server.until(name, "running")
-        moves = server.moves(name)
+        moves = server.new_statuses(name)
         assert moves[moves.index(CAUSES[cause]) :][-2:] == ["starting", "running"]
     else:
         time.sleep(0.1)  # five times the delay: it may not come back
-        assert server.moves(name)[-1] == CAUSES[cause] == server.status(name)
+        assert server.new_statuses(name)[-1] == CAUSES[cause] == server.status(name)
 
 
 def test_it_waits_in_the_status_in_which_it_ended_and_longer_each_time(serve: Serve) -> None:
@@ -197,7 +197,7 @@ def test_it_waits_in_the_status_in_which_it_ended_and_longer_each_time(serve: Se
         "crashing": {"command": "false", "restart": "on-failure", "restart-delay": "100ms", "restart-limit": 3},
     })  # fmt: skip
     server.do("start", "crashing")
-    wait_for(lambda: server.moves("crashing").count("failed") == 4)
+    wait_for(lambda: server.new_statuses("crashing").count("failed") == 4)
     events = server.events("crashing")
     assert [event["newStatus"] for event in events] == ["starting", "running", "failed"] * 4
     waits = [
@@ -218,7 +218,7 @@ def test_at_the_limit_it_stays_as_it_ended_and_the_log_reports_it_until_a_caller
     for round in (1, 2):  # by hand it begins anew
         server.do("start", "crashing")
         wait_for(lambda: server.log.read_text().count("restart limit reached") == round)  # noqa: B023 (called at once)
-        assert server.moves("crashing").count("starting") == 6 * round
+        assert server.new_statuses("crashing").count("starting") == 6 * round
         assert server.status("crashing") == "failed"
     assert server.do("stop", "crashing").json["message"] == "crashing is not running"
 
@@ -258,7 +258,7 @@ def test_a_start_while_it_waits_starts_it_at_once_and_once(serve: Serve, verb: s
     server.until("waiting", "failed")
     (server.folder / "on").touch()
     assert server.do(verb, "waiting").status == 200
-    assert server.moves("waiting") == ["starting", "running", "failed", "starting", "running"]
+    assert server.new_statuses("waiting") == ["starting", "running", "failed", "starting", "running"]
 
 
 def test_a_group_start_starts_at_once_what_waits_and_is_no_conflict(serve: Serve) -> None:
@@ -276,9 +276,9 @@ def test_what_was_stopped_is_not_brought_back_by_its_policy(serve: Serve) -> Non
     server = serve({"kept": {"command": "sleep 1000", "restart": "always", "restart-delay": 0}})
     server.do("start", "kept")
     os.kill(server.info("kept")["pid"], signal.SIGTERM)
-    wait_for(lambda: server.moves("kept").count("running") == 2)
+    wait_for(lambda: server.new_statuses("kept").count("running") == 2)
     server.do("stop", "kept")
-    before = server.moves("kept")
+    before = server.new_statuses("kept")
     time.sleep(0.1)
-    assert server.moves("kept") == before
+    assert server.new_statuses("kept") == before
     assert before[-2:] == ["stopping", "stopped"]

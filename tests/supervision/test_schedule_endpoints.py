@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from conftest import ROOT, Server
-from talk import body, error
+from http_checks import check_error, json_body
 
 SCHEDULED = {"cron": "30 2 1 1 *", "timezone": "Europe/Berlin"}
 PROCESSES: dict[str, Any] = {
@@ -93,12 +93,12 @@ def test_runs_are_paged_newest_first(server: Server) -> None:
     ],
 )
 def test_what_does_not_fit_is_refused(server: Server, method: str, path: str, status: int, code: str) -> None:
-    error(server.ask(method, path, b"" if method == "POST" else None), status, path.partition("?")[0], code)
+    check_error(server.ask(method, path, b"" if method == "POST" else None), status, path.partition("?")[0], code)
 
 
 def test_a_pause_is_stored_and_ctl_shows_and_ends_it(server: Server) -> None:
     answer = server.post(f"{SCHEDULE}/backup?paused=true")
-    assert (answer.status, body(answer)) == (200, {"message": "the schedule of backup is paused"})
+    assert (answer.status, json_body(answer)) == (200, {"message": "the schedule of backup is paused"})
     server.kill()
     server.start()
     assert details(server, "backup")["schedule"]["paused"]

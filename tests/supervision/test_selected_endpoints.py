@@ -8,13 +8,13 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from conftest import Answer, Serve, Server, python, wait_for
-from talk import body, error
+from conftest import Answer, Serve, Server, python_command, wait_for
+from http_checks import check_error, json_body
 
 SLEEP = {"command": "sleep 1000"}
 ABSENT = {"command": "no-such-program-anywhere"}
 CRASHES = {"command": "false", "restart": "on-failure", "restart-delay": "1h", "restart-max-delay": "1h"}
-HEARS_HUP = python(
+HEARS_HUP = python_command(
     "import signal, time\nsignal.signal(signal.SIGHUP, lambda *_: print('heard', flush=True))\n"
     "print('ready', flush=True)\nwhile True: time.sleep(60)"
 )
@@ -40,7 +40,7 @@ def details(server: Server, query: str = "") -> dict[str, Any]:
 def test_selected_processes_are_started_stopped_and_restarted(serve: Serve) -> None:
     server = serve({"web": SLEEP, "w-1": SLEEP, "w-2": SLEEP})
     answer = post(server, "start", "w-*")
-    assert (answer.status, set(body(answer))) == (200, {"message", "results"})
+    assert (answer.status, set(json_body(answer))) == (200, {"message", "results"})
     assert outcomes(answer) == {"w-1": "started", "w-2": "started"}
     assert outcomes(post(server, "start", "all")) == {"web": "started", "w-1": "already", "w-2": "already"}
     before = server.info("w-1")["pid"]
@@ -57,10 +57,10 @@ def test_a_term_that_matches_nothing_does_nothing(serve: Serve, verb: str) -> No
     server.until("web", "running")
     before = server.events("web"), server.events("db")
     path = f"/api/v1/processes/{verb}"
-    result = error(post(server, verb, "web", "dbb", more="&signal=TERM"), 404, path, "PROCESS_NOT_FOUND")
+    result = check_error(post(server, verb, "web", "dbb", more="&signal=TERM"), 404, path, "PROCESS_NOT_FOUND")
     assert "'dbb'" in result["message"]
     for missing in ("", "?select=", "?select=!web"):
-        error(server.post(f"{path}{missing}"), 400, path, "INVALID_SELECTOR")
+        check_error(server.post(f"{path}{missing}"), 400, path, "INVALID_SELECTOR")
     assert (server.events("web"), server.events("db")) == before
 
 
@@ -107,15 +107,15 @@ def test_a_signal_reaches_the_main_process_and_is_no_stop(serve: Serve) -> None:
     server.do("start", "web")
     log = server.folder / "web.log"
     wait_for(lambda: log.exists() and "ready" in log.read_text())
-    before = server.moves("web")
+    before = server.new_statuses("web")
     answer = server.post("/api/v1/processes/signal/web?signal=HUP")
-    assert (answer.status, body(answer)["message"].startswith("SIGHUP has been sent to web")) == (200, True)
+    assert (answer.status, json_body(answer)["message"].startswith("SIGHUP has been sent to web")) == (200, True)
     wait_for(lambda: "heard" in log.read_text())
     assert outcomes(post(server, "signal", "all", more="&signal=sighup&to=group")) == {
         "web": "signalled", "idle": "not_running",
     }  # fmt: skip
     wait_for(lambda: log.read_text().count("heard") == 2)
-    assert server.moves("web") == before
+    assert server.new_statuses("web") == before
 
 
 def test_the_end_by_a_signal_is_judged_as_any_end(serve: Serve) -> None:
@@ -137,7 +137,7 @@ def test_the_end_by_a_signal_is_judged_as_any_end(serve: Serve) -> None:
 )
 def test_a_signal_that_cannot_be_sent_is_refused(serve: Serve, name: str, query: str, status: int, code: str) -> None:
     path = f"/api/v1/processes/signal/{name}"
-    error(serve({"web": SLEEP}).post(path + query), status, path, code)
+    check_error(serve({"web": SLEEP}).post(path + query), status, path, code)
 
 
 def test_details_have_groups_labels_and_usage(serve: Serve) -> None:

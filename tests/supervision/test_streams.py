@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from conftest import Serve, Server, Stream, python, wait_for
-from people import token_of
-from talk import EVENT, compact, error, problem, running_server, write_history
+from conftest import Serve, Server, Stream, python_command, wait_for
+from http_checks import EVENT_FIELDS, check_error, check_problem, parse_compact, running_server, write_history
+from users import create_token
 
 from models.supervision.events import Entry
 from models.supervision.process import Status
@@ -56,7 +56,7 @@ def changes(stream: Stream, count: int) -> list[dict[str, Any]]:
         assert result["event"] == "status"
         change = json.loads(result["data"])
         assert result["data"] == json.dumps(change, separators=(",", ":"), ensure_ascii=False)
-        assert set(change) == EVENT
+        assert set(change) == EVENT_FIELDS
         assert result["id"] == str(change["id"])
         found.append(change)
     return found
@@ -120,7 +120,7 @@ def test_every_change_is_streamed_as_the_history_reports_it(server: Server, path
     found = changes(stream, 4)
     assert [change["newStatus"] for change in found] == ["starting", "running", "stopping", "stopped"]
     for change in found:
-        assert compact(server.get(f"/api/v1/events/{change['id']}")) == change
+        assert parse_compact(server.get(f"/api/v1/events/{change['id']}")) == change
     stream.close()
 
 
@@ -198,8 +198,8 @@ def test_nothing_is_lost_or_doubled_while_things_change(serve: Serve) -> None:
 def test_the_last_streams_are_for_callers_with_an_account(serve: Serve) -> None:
     server = serve(IDLE, server={"max-streams": 10})
     streams = [server.stream(STATUS) for _ in range(9)]
-    error(server.get(STATUS, Accept="text/event-stream"), 503, STATUS)
-    token = token_of(server.data, "ulla")
+    check_error(server.get(STATUS, Accept="text/event-stream"), 503, STATUS)
+    token = create_token(server.data, "ulla")
     streams.append(server.stream(STATUS, Authorization=f"Bearer {token}"))
     assert streams[-1].status == 200
     for stream in streams:
@@ -211,10 +211,10 @@ def test_more_than_max_streams_is_503_with_retry_after(serve: Serve) -> None:
     streams = [server.stream(STATUS), server.stream(RUNS)]
     for path in (STATUS, f"/supervision{STATUS}", "/api/v1/processes/logs/idle"):
         answer = server.get(path, Accept="text/event-stream")
-        error(answer, 503, path)
+        check_error(answer, 503, path)
         assert int(answer.headers["Retry-After"]) > 0
     answer = server.get(RUNS)
-    problem(answer, 503, RUNS, dated=False)
+    check_problem(answer, 503, RUNS, has_timestamp=False)
     assert int(answer.headers["Retry-After"]) > 0
     assert server.get("/api/v1/processes").status == 200
     streams.pop().close()
@@ -290,7 +290,7 @@ print('four ü \\u2028 \\x0b five', flush=True)
 time.sleep(1000)
 """
     server = serve(
-        {"talker": {"command": python(code), "stdout-logfile": "talk.log", "environment": {"PYTHONUTF8": "1"}}}
+        {"talker": {"command": python_command(code), "stdout-logfile": "talk.log", "environment": {"PYTHONUTF8": "1"}}}
     )
     server.do("start", "talker")
     wait_for((server.folder / "talk.log").read_bytes)
@@ -330,6 +330,6 @@ def test_a_log_that_cannot_be_followed_is_an_error_response(
     server: Server, what: str, status: int, code: str | None
 ) -> None:
     path = f"/api/v1/processes/logs/{what.partition('?')[0]}"
-    error(server.get(f"/api/v1/processes/logs/{what}", Accept="text/event-stream"), status, path, code)
+    check_error(server.get(f"/api/v1/processes/logs/{what}", Accept="text/event-stream"), status, path, code)
     head = server.ask("HEAD", f"/api/v1/processes/logs/{what}", headers={"Accept": "text/event-stream"})
     assert (head.status, head.headers["Content-Type"], head.body) == (status, "application/json", b"")

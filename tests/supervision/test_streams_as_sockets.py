@@ -7,7 +7,7 @@ import socket
 from typing import Any
 
 import pytest
-from streampairs import BOUND, pair
+from stream_pairs import LIMIT_BYTES, stream_pair
 from tornado.iostream import StreamClosedError
 
 from handlers.http.sse_connection import IoStream, PlainStream, Stream
@@ -40,7 +40,7 @@ async def drained(client: socket.socket, size: int) -> bytes:
 
 def test_a_slow_client_gets_everything_once_and_in_order(kind: type[Stream]) -> None:
     async def check() -> None:
-        stream, client = pair(kind)
+        stream, client = stream_pair(kind)
         pieces = fill(stream, client, b"x" * 997)
         more = [bytes([65 + number]) * 500 for number in range(15)]
         for piece in more:
@@ -57,11 +57,11 @@ def test_a_slow_client_gets_everything_once_and_in_order(kind: type[Stream]) -> 
 
 def test_a_client_that_owes_more_than_the_bound_is_dropped_and_what_it_owed_is_let_go(kind: type[Stream]) -> None:
     async def check() -> None:
-        stream, client = pair(kind)
+        stream, client = stream_pair(kind)
         left: list[Stream] = []
         stream.when_closed(left.append)
         fill(stream, client, b"x" * 997)
-        for _ in range(BOUND // 1000 + 2):
+        for _ in range(LIMIT_BYTES // 1000 + 2):
             stream.send(b"y" * 1000)
         await asyncio.sleep(0.05)
         assert left == [stream]
@@ -77,7 +77,7 @@ def test_a_client_that_owes_more_than_the_bound_is_dropped_and_what_it_owed_is_l
 
 def test_what_is_owed_are_the_very_bytes_that_others_were_sent(kind: type[Stream]) -> None:
     async def check() -> None:
-        stream, client = pair(kind)
+        stream, client = stream_pair(kind)
         fill(stream, client, b"x" * 997)
         shared = b"one encoding for all"
         stream.send(shared)
@@ -90,7 +90,7 @@ def test_what_is_owed_are_the_very_bytes_that_others_were_sent(kind: type[Stream
 
 def test_a_callback_for_the_end_is_called_though_it_comes_late(kind: type[Stream]) -> None:
     async def check() -> None:
-        stream, client = pair(kind)
+        stream, client = stream_pair(kind)
         client.close()
         while not stream.is_closed:
             await asyncio.sleep(0.01)
@@ -105,7 +105,7 @@ def test_what_is_sent_slowly_is_not_overtaken(kind: type[Stream]) -> None:
     """A heartbeat in the middle of a long replay comes after what was already on its way."""
 
     async def check() -> None:
-        stream, client = pair(kind)
+        stream, client = stream_pair(kind)
         long = b"z" * 3_000_000
         sending = asyncio.ensure_future(stream.send_slowly(long))
         await asyncio.sleep(0.01)

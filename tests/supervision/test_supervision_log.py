@@ -13,13 +13,13 @@ def test_a_process_at_its_limit_is_not_brought_back_by_the_next_start(serve: Ser
     server = serve({"crasher": CRASHER})
     server.do("start", "crasher")
     wait_for(lambda: "restart limit reached" in server.log.read_text())
-    starts = server.moves("crasher").count("starting")
+    starts = server.new_statuses("crasher").count("starting")
     assert starts == 3
     server.kill()
     server.start()
     server.do("start", "crasher")  # by hand it may
     wait_for(lambda: server.log.read_text().count("restart limit reached") == 2)
-    assert server.moves("crasher").count("starting") == 2 * starts
+    assert server.new_statuses("crasher").count("starting") == 2 * starts
 
 
 def test_why_a_process_is_unhealthy_is_in_the_log(serve: Serve) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Serve, Server, alive, wait_for
+from conftest import Serve, Server, is_alive, wait_for
 
 from models.supervision.process import TRANSITIONS, Status
 
@@ -214,7 +214,7 @@ def test_what_ends_while_no_server_watches_is_unknown_and_can_be_started(scene: 
     server.kill()
     for pid in pids.values():
         os.killpg(pid, signal.SIGKILL)
-        wait_for(partial(lambda one: not alive(one), pid))
+        wait_for(partial(lambda one: not is_alive(one), pid))
     server.start()
 
     def is_last(name: str, move: tuple[str, str]) -> bool:
@@ -352,7 +352,7 @@ def test_why_it_could_not_be_started_is_reported_until_it_is_started_again(serve
     assert f"{program} x" in why
     assert str(tmp_path) in why
     assert why in answer.json["message"]
-    assert server.moves("late") == ["starting", "failed_to_start"]
+    assert server.new_statuses("late") == ["starting", "failed_to_start"]
 
     program.write_text("#!/bin/sh\nexec sleep 1000\n")
     program.chmod(0o755)

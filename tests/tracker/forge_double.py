@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 import jsonschema  # type: ignore[import-untyped]
-from places import Reply, Web
+from chart_servers import Reply, WebServer
 
 FACTS: Mapping[str, Any] = json.loads((Path(__file__).parent / "forge_facts.json").read_text())
 SHA = "9fceb02d0ae598e95dc970b74767f19372d61af8"
@@ -29,7 +29,7 @@ RAW = "application/vnd.github.raw+json"
 class Double:
     """The endpoints for one file of three forges. `answer` replaces the file."""
 
-    def __init__(self, web: Web) -> None:
+    def __init__(self, web: WebServer) -> None:
         self.web = web
         self.answer: Reply | None = None
         self.tokens = {TOKEN, OWN}

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from conftest import PATIENCE, wait_for
-from needs import POSTGRESQL, need
+from conftest import TIMEOUT_SECONDS, wait_for
+from requirements import POSTGRESQL, require
 
 from models.storage import dialect
 from models.tracker.tables import reports
@@ -39,7 +39,7 @@ _EMPTY = """
 
 def programs() -> Path:
     """Where Debian keeps the newest server's programs, which are not on the path."""
-    need(POSTGRESQL)
+    require(POSTGRESQL)
     found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda one: int(one.parts[-3]))
     return found[-1].parent
 
@@ -123,7 +123,7 @@ class Postgresql:
         """`fast` ends the sessions with a word, `immediate` without."""
         assert self._process is not None
         self._process.send_signal(signal.SIGINT if how == "fast" else signal.SIGQUIT)
-        self._process.wait(PATIENCE)
+        self._process.wait(TIMEOUT_SECONDS)
         self._process = None
 
     @contextlib.contextmanager

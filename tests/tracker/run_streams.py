@@ -1,4 +1,4 @@
-"""Helpers for tests of the run stream and of uploads: accounts, reports, posting and listening."""
+"""Helpers for tests of the run stream: accounts, reports, uploads and open streams."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ COVERAGE = b"""<?xml version="1.0"?><!DOCTYPE report PUBLIC "-//JACOCO//DTD Repo
 
 
 def junit(passed: int = 1, failed: int = 0, skipped: int = 0, mark: str = "t") -> bytes:
-    """A report; `mark` is in the tests' names, so that two of different marks are two files."""
+    """A JUnit report; `mark` is in the names of its tests, so that reports of different marks differ."""
     cases = [f'<testcase classname="c" name="{mark}p{n}" time="0.5"/>' for n in range(passed)]
     cases += [f'<testcase classname="c" name="{mark}f{n}"><failure message="no"/></testcase>' for n in range(failed)]
     cases += [f'<testcase classname="c" name="{mark}s{n}"><skipped/></testcase>' for n in range(skipped)]
     return f'<testsuite name="{mark}">{"".join(cases)}</testsuite>'.encode()
 
 
-def posted(server: Server, project: str, *files: tuple[str, bytes], token: str = "", **fields: str) -> Answer:
-    """The answer to an upload: `files` are pairs of part name and content, one green test where there are none."""
+def post_files(server: Server, project: str, *files: tuple[str, bytes], token: str = "", **fields: str) -> Answer:
+    """Uploads `files` (pairs of part name and content; by default one passed test); returns the response."""
     parts = [
         f'--b\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{value}\r\n'.encode()
         for name, value in {"project": project, **fields}.items()
@@ -51,15 +51,15 @@ def posted(server: Server, project: str, *files: tuple[str, bytes], token: str =
     return server.ask("POST", "/api/v1/ingest", b"".join(parts) + b"--b--\r\n", headers)
 
 
-def post(server: Server, project: str, *files: tuple[str, bytes], token: str = "", **fields: str) -> Any:
-    """As `posted`, for one that is taken: what its 201 says."""
-    answer = posted(server, project, *files, token=token, **fields)
+def upload_files(server: Server, project: str, *files: tuple[str, bytes], token: str = "", **fields: str) -> Any:
+    """As `posted`, which the server must accept; returns the JSON of its response."""
+    answer = post_files(server, project, *files, token=token, **fields)
     assert answer.status == 201, answer
     return answer.json
 
 
 def listen(server: Server, path: str = RUNS, token: str = "", **headers: str) -> Stream:
-    """A stream that is open and subscribed."""
+    """Opens a stream and waits until it is subscribed."""
     if token:
         headers["Authorization"] = f"Bearer {token}"
     stream = server.stream(path, **headers)
@@ -69,7 +69,7 @@ def listen(server: Server, path: str = RUNS, token: str = "", **headers: str) ->
 
 
 def next_event(stream: Stream) -> dict[str, Any]:
-    """The data of the next event, which is a run."""
+    """The data of the next event, which must be a run."""
     event = stream.next()
     assert event["event"] == "run", event
     data: dict[str, Any] = json.loads(event["data"])
@@ -83,8 +83,8 @@ def commits(stream: Stream, count: int) -> list[str]:
 
 
 @contextlib.contextmanager
-def store(data: Path) -> Iterator[None]:
-    """The tracker's store, before its server starts or beside it."""
+def open_store(data: Path) -> Iterator[None]:
+    """Opens the tracker's store, before its server starts or while it runs."""
     data.mkdir(mode=0o700, exist_ok=True)
     reports.open(data / "tracker.db", database_of(data))
     reports.set_lock_timeout(10)
@@ -94,8 +94,8 @@ def store(data: Path) -> Iterator[None]:
         reports.close_all()
 
 
-def people(data: Path, names: Sequence[str], admins: Sequence[str] = ()) -> Mapping[str, str]:
-    """Makes accounts that nobody can log in to; returns a token of each by name."""
-    with store(data):
+def create_accounts(data: Path, names: Sequence[str], admins: Sequence[str] = ()) -> Mapping[str, str]:
+    """Creates accounts without a password; returns a token for each name."""
+    with open_store(data):
         users = [accounts.create_user(name, "!", "ADMIN" if name in admins else "USER", NOW) for name in names]
         return {user.username: accounts.create_token(user.id, "t", "FULL", None, NOW) for user in users}

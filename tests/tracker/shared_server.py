@@ -6,25 +6,25 @@ import itertools
 from collections.abc import Iterator
 
 import pytest
-import written
+import records
 from conftest import Server
-from talk import running_server
+from http_checks import running_server
 
 _numbers = itertools.count()
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """One for all tests of a file."""
+    """One server for all tests of a file."""
     with running_server(tmp_path_factory.mktemp("shared")) as server:
         yield server
 
 
 @pytest.fixture(scope="module")
-def boss(server: Server) -> dict[str, str]:
-    """The header of an ADMIN."""
-    with written.store_of(server):
-        return written.token(written.user("boss", "ADMIN"))
+def admin_header(server: Server) -> dict[str, str]:
+    """The Authorization header of an ADMIN."""
+    with records.store_of(server):
+        return records.bearer(records.create_user("boss", "ADMIN"))
 
 
 @pytest.fixture

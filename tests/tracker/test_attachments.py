@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import http_checks
 import pytest
-import talk
-import written
+import records
 from conftest import Serve, Server, wait_for
-from posting import FORM, INGEST, body, cases, part, rows
+from uploads import FORM, INGEST, body, junit, part, query_store
 
 from models.config.settings import Attachments as Settings
 from models.tracker import attachments
@@ -36,11 +36,11 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     limits: dict[str, dict[str, Any]] = {"attachments": {"file": "4K", "per-run": "10K", "per-case": 2, "total": "24K"}}
     folder = tmp_path_factory.mktemp("attachments")
     limits["attachments"]["dir"] = str(folder / "data" / "attachments")
-    with talk.running_server(folder, tracker=limits) as server:
+    with http_checks.running_server(folder, tracker=limits) as server:
         yield server
 
 
-def junit(*paths: str, name: str = "broken", more: str = "") -> str:
+def report_with(*paths: str, name: str = "broken", more: str = "") -> str:
     """A failed case whose output names these files, as Playwright's reporter does."""
     marks = "\n\n".join(f"[[ATTACHMENT|{path}]]" for path in paths)
     return (
@@ -144,7 +144,7 @@ def test_outputs_name_attachments() -> None:
 
 def test_an_attachment_is_shown_with_its_test_and_served(server: Server) -> None:
     path = "test-results/a-broken/test-failed-1.png"
-    run = upload(server, "shown", junit(path), {path: PNG})
+    run = upload(server, "shown", report_with(path), {path: PNG})
     assert run["warnings"] == []
     (found,) = of_failure(server, run["runId"])
     assert (found["name"], found["type"], found["size"]) == (path, "image/png", len(PNG))
@@ -176,7 +176,7 @@ def test_an_attachment_is_shown_with_its_test_and_served(server: Server) -> None
     ],
 )
 def test_ranges(server: Server, requested: str, status: int, expected: bytes, range: str | None) -> None:
-    run = upload(server, "ranges", junit("a.png"), {"a.png": PNG}, {"runKey": "one"})
+    run = upload(server, "ranges", report_with("a.png"), {"a.png": PNG}, {"runKey": "one"})
     path = str(of_failure(server, run["runId"])[0]["path"])
     answer = server.get(path, Range=requested)
     assert (answer.status, answer.body, answer.headers["Content-Range"]) == (status, expected, range)
@@ -185,7 +185,7 @@ def test_ranges(server: Server, requested: str, status: int, expected: bytes, ra
 
 
 def test_a_page_that_calls_itself_a_picture_is_downloaded(server: Server) -> None:
-    run = upload(server, "html", junit("shot.png"), {"shot.png": b"<html><script>alert(1)</script></html>"})
+    run = upload(server, "html", report_with("shot.png"), {"shot.png": b"<html><script>alert(1)</script></html>"})
     answer = server.get(str(of_failure(server, run["runId"])[0]["path"]))
     assert answer.headers["Content-Type"] == OTHER
     assert answer.headers["Content-Disposition"].startswith('attachment; filename="shot.png"')
@@ -195,7 +195,7 @@ def test_a_name_is_a_label_and_never_a_path(server: Server, tmp_path: Path) -> N
     names = ["../../../etc/passwd", "/etc/passwd", "a/../../b\r\nX-Evil: 1.txt", 'quo"te;.txt', "..", "ü.txt"]
     before = sorted(path for path in server.data.parent.rglob("*") if "attachments" not in path.parts)
     for number, name in enumerate(names):
-        run = upload(server, f"names {number}", cases(1), {name.replace("\r\n", " "): f"content {number}".encode()})
+        run = upload(server, f"names {number}", junit(1), {name.replace("\r\n", " "): f"content {number}".encode()})
         (found,) = server.get(f"{API}/runs/{run['runId']}/attachments").json["items"]
         answer = server.get(found["path"])
         assert answer.body == f"content {number}".encode()
@@ -207,68 +207,68 @@ def test_a_name_is_a_label_and_never_a_path(server: Server, tmp_path: Path) -> N
 
 def test_the_same_content_is_stored_once_and_a_retry_adds_nothing(server: Server) -> None:
     files = {"a.png": PNG, "b.png": PNG}
-    first, second = (upload(server, "once", junit("a.png", "b.png"), files, {"runKey": "k"}) for _ in range(2))
+    first, second = (upload(server, "once", report_with("a.png", "b.png"), files, {"runKey": "k"}) for _ in range(2))
     assert first["runId"] == second["runId"]
     assert [found["name"] for found in of_failure(server, first["runId"])] == ["a.png", "b.png"]
     assert hashlib.sha256(PNG).hexdigest() in contents(server)
 
 
 def test_attachments_that_come_after_their_report_belong_to_its_test(server: Server) -> None:
-    first = upload(server, "late", junit("a.png"), None, {"runKey": "k"})
+    first = upload(server, "late", report_with("a.png"), None, {"runKey": "k"})
     assert first["warnings"] == ["attachments that the reports name were not uploaded: a.png"]
-    upload(server, "late", junit("a.png"), {"a.png": PNG}, {"runKey": "k"})
+    upload(server, "late", report_with("a.png"), {"a.png": PNG}, {"runKey": "k"})
     assert [found["name"] for found in of_failure(server, first["runId"])] == ["a.png"]
 
 
 def test_limits_are_warnings(server: Server) -> None:
-    run = upload(server, "large", junit("big.bin"), {"big.bin": b"x" * 5000, "c.txt": b"small"})
+    run = upload(server, "large", report_with("big.bin"), {"big.bin": b"x" * 5000, "c.txt": b"small"})
     assert run["warnings"] == [
         "the attachment big.bin was not stored: more than 4096 bytes",
         "attachments that the reports name were not uploaded: big.bin",
     ]
     names = [f"{number}.txt" for number in range(4)]
-    run = upload(server, "many", junit(*names), {name: f"many {name}".encode() for name in names})
+    run = upload(server, "many", report_with(*names), {name: f"many {name}".encode() for name in names})
     assert run["warnings"] == ["2 attachment(s) were not stored: more than 2 for one test"]
     assert len(of_failure(server, run["runId"])) == 2
     sized = {f"{number}.txt": f"{number}".encode() * 4000 for number in range(4)}
-    run = upload(server, "full run", cases(1), sized)
+    run = upload(server, "full run", junit(1), sized)
     assert run["warnings"] == ["2 attachment(s) were not stored: more than 10240 bytes for one run"]
 
 
 def test_over_the_total_the_oldest_go(server: Server) -> None:
-    oldest = upload(server, "oldest", junit("a.txt"), {"a.txt": b"the oldest of all"})
+    oldest = upload(server, "oldest", report_with("a.txt"), {"a.txt": b"the oldest of all"})
     (found,) = of_failure(server, oldest["runId"])
     for number in range(8):
-        upload(server, "newer", cases(1, prefix=f"n{number}"), {"a.txt": os.urandom(2000).hex().encode()})
+        upload(server, "newer", junit(1, prefix=f"n{number}"), {"a.txt": os.urandom(2000).hex().encode()})
     assert server.get(str(found["path"])).status == 404
     assert of_failure(server, oldest["runId"]) == []
     assert hashlib.sha256(b"the oldest of all").hexdigest() not in contents(server)
     sizes = [path.stat().st_size for path in (server.data / "attachments").glob("*/*")]
     assert sum(sizes) <= 24 * 1024
-    stored_hashes = {row[0] for row in rows(server, "SELECT hash FROM attachment")}
+    stored_hashes = {row[0] for row in query_store(server, "SELECT hash FROM attachment")}
     assert stored_hashes == contents(server)
 
 
 def test_attachments_go_with_their_run(server: Server) -> None:
-    run = upload(server, "deleted", junit("only.txt"), {"only.txt": b"only of this run"})
+    run = upload(server, "deleted", report_with("only.txt"), {"only.txt": b"only of this run"})
     name = hashlib.sha256(b"only of this run").hexdigest()
     assert name in contents(server)
-    with written.store_of(server):
-        admin = written.token(written.user("deleter", "ADMIN"))
+    with records.store_of(server):
+        admin = records.bearer(records.create_user("deleter", "ADMIN"))
     assert server.ask("DELETE", f"{API}/runs/{run['runId']}", headers=admin).status == 204
     assert name not in contents(server)
 
 
 def test_an_attachment_of_a_private_project_is_not_found(server: Server) -> None:
-    run = upload(server, "private", junit("a.txt"), {"a.txt": b"secret"})
+    run = upload(server, "private", report_with("a.txt"), {"a.txt": b"secret"})
     path = str(of_failure(server, run["runId"])[0]["path"])
-    with written.store_of(server):
-        project = written.project_named("private")
+    with records.store_of(server):
+        project = records.ensure_project("private")
         project.visibility = "PRIVATE"
         project.save()
-        reader = written.user("reader")
-        written.member(project, reader, "READ")
-        token, other = written.token(reader), written.token(written.user("outsider"))
+        reader = records.create_user("reader")
+        records.add_member(project, reader, "READ")
+        token, other = records.bearer(reader), records.bearer(records.create_user("outsider"))
     assert [server.get(path).status, server.get(path, **other).status, server.get(path, **token).status] == [
         404, 404, 200
     ]  # fmt: skip
@@ -279,7 +279,7 @@ def test_an_attachment_of_a_private_project_is_not_found(server: Server) -> None
 
 def test_no_file_without_a_row_remains_after_a_kill(serve: Serve, tmp_path: Path) -> None:
     server = serve(tracker={"attachments": {"dir": str(tmp_path / "server0" / "data" / "attachments")}})
-    upload(server, "kept", junit("a.txt"), {"a.txt": b"kept"})
+    upload(server, "kept", report_with("a.txt"), {"a.txt": b"kept"})
     folder = server.data / "attachments"
     stop = threading.Event()
 
@@ -287,7 +287,7 @@ def test_no_file_without_a_row_remains_after_a_kill(serve: Serve, tmp_path: Path
         number = 0
         while not stop.is_set():
             number += 1
-            parts = [part("project", "p"), part("junit", cases(1, prefix=f"n{number}"), "a.xml")]
+            parts = [part("project", "p"), part("junit", junit(1, prefix=f"n{number}"), "a.xml")]
             parts += [part("attachment", os.urandom(100), f"{file}.bin") for file in range(5)]
             try:
                 server.post(INGEST, body(parts), Content_Type=FORM)
@@ -305,7 +305,7 @@ def test_no_file_without_a_row_remains_after_a_kill(serve: Serve, tmp_path: Path
     (folder / "ab" / ("ab" * 32)).write_bytes(b"an orphan")
     server.start()
     wait_for(
-        lambda: {row[0] for row in rows(server, "SELECT hash FROM attachment")} == contents(server),
+        lambda: {row[0] for row in query_store(server, "SELECT hash FROM attachment")} == contents(server),
         about="the orphans to be removed",
     )
     assert Server.is_on_postgresql or not (folder / "incoming-0123").exists()  # another node may write it
@@ -324,7 +324,7 @@ def test_the_content_of_an_upload_that_failed_is_removed(tmp_path: Path) -> None
     folder.keep(staged)  # then the transaction failed
     made.discard([staged], is_stored=False)
     assert warnings == []
-    with written.opened(tmp_path / "tracker.db"):
+    with records.open_store(tmp_path / "tracker.db"):
         asyncio.run(made._delete_expired())
     assert not folder.place(staged.hash).exists()
 
@@ -332,14 +332,14 @@ def test_the_content_of_an_upload_that_failed_is_removed(tmp_path: Path) -> None
 def test_a_store_that_cannot_be_written_does_not_lose_the_reports(serve: Serve, tmp_path: Path) -> None:
     server = serve(tracker={"attachments": {"dir": str(tmp_path / "server0" / "data" / "attachments")}})
     (server.data / "attachments").write_bytes(b"no folder")
-    run = upload(server, "broken store", junit("a.txt"), {"a.txt": b"lost"})
+    run = upload(server, "broken store", report_with("a.txt"), {"a.txt": b"lost"})
     assert run["tests"] == 1
     assert "the attachment a.txt was not stored" in run["warnings"][0]
 
 
 def test_switched_off_no_attachment_is_stored(serve: Serve) -> None:
     server = serve(tracker={"attachments": {"enabled": False}})
-    run = upload(server, "off", junit("a.txt"), {"a.txt": b"x"})
+    run = upload(server, "off", report_with("a.txt"), {"a.txt": b"x"})
     assert run["warnings"] == ["attachments are not stored here (tracker.attachments.enabled)"]
     assert of_failure(server, run["runId"]) == []
 

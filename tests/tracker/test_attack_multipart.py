@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 from conftest import Answer, Server, wait_for
-from posting import BOUNDARY, body, cases, left, part, post, send
-from talk import running_server
+from http_checks import running_server
+from uploads import BOUNDARY, body, incoming_files, junit, part, post, send
 
 PROJECT = part("project", "odd")
-JUNIT = part("junit", cases(passed=1), "a.xml")
+JUNIT = part("junit", junit(passed=1), "a.xml")
 INNER = "inner-boundary"
 
 
@@ -25,7 +25,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 @pytest.fixture(autouse=True)
 def nothing_is_left(server: Server) -> Iterator[None]:
     yield
-    wait_for(lambda: not left(server), about="what came in to be removed")
+    wait_for(lambda: not incoming_files(server), about="what came in to be removed")
     assert "Traceback" not in server.log.read_text()
 
 
@@ -64,28 +64,28 @@ def test_a_part_without_a_name_is_nobodys(server: Server, head: str) -> None:
 
 
 def test_several_files_in_one_part_are_reports_each(server: Server) -> None:
-    files = [cases(passed=2, prefix=f"p{n}") for n in range(3)]
+    files = [junit(passed=2, prefix=f"p{n}") for n in range(3)]
     assert counted(send(server, body([PROJECT, mixed(*files), JUNIT]))) == 7
 
 
 def test_a_fault_in_one_of_several_files_names_it_and_leaves_nothing(server: Server) -> None:
-    answer = send(server, body([part("project", "none of it"), mixed(cases(passed=1), "<testsuite>")]))
+    answer = send(server, body([part("project", "none of it"), mixed(junit(passed=1), "<testsuite>")]))
     assert answer.status == 400
     assert answer.json["detail"].startswith("junit f1.xml: line 1, ")
     assert "none of it" not in [one["name"] for one in server.get("/api/v1/projects").json]
 
 
 def test_several_files_whose_end_is_missing_are_refused(server: Server) -> None:
-    assert send(server, body([PROJECT, mixed(cases(passed=1), end="")])).status == 400
+    assert send(server, body([PROJECT, mixed(junit(passed=1), end="")])).status == 400
 
 
 def test_several_files_without_a_boundary_are_refused(server: Server) -> None:
-    cut = mixed(cases(passed=1)).replace(f"; boundary={INNER}".encode(), b"")
+    cut = mixed(junit(passed=1)).replace(f"; boundary={INNER}".encode(), b"")
     assert send(server, body([PROJECT, cut])).status == 400
 
 
 def test_each_of_several_files_has_its_limit(server: Server) -> None:
-    answer = send(server, body([PROJECT, mixed(cases(passed=1), "x" * 5000)]))
+    answer = send(server, body([PROJECT, mixed(junit(passed=1), "x" * 5000)]))
     assert (answer.status, answer.json["detail"]) == (413, "junit f1.xml: the file is larger than 4096 bytes")
 
 
@@ -97,7 +97,7 @@ def test_a_file_that_is_too_large_is_named(server: Server) -> None:
 @pytest.mark.needs("curl")
 def test_curl_sends_several_files_in_one_part(server: Server, tmp_path: Path) -> None:
     for name in ("a.xml", "b.xml"):
-        (tmp_path / name).write_text(cases(passed=1, prefix=name))
+        (tmp_path / name).write_text(junit(passed=1, prefix=name))
     url = f"http://127.0.0.1:{server.port}/tracker/api/v1/ingest"
     command = ["curl", "-s", "-o", "/dev/null", "-w", "%{http_code}", "-F", "project=odd", "-F", "junit=@a.xml,b.xml"]
     done = subprocess.run([*command, url], cwd=tmp_path, capture_output=True, text=True, check=True)

@@ -8,17 +8,17 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-import written
+import records
 from conftest import Answer, Serve, Server, wait_for
-from posting import cases, jacoco, post, rows, stored
-from talk import problem
+from http_checks import check_problem
+from uploads import jacoco, junit, post, query_store, upload
 
 from models.tracker.tables import Run
 
 pytest_plugins = ["shared_server"]
 
 API = "/api/v1"
-DAY = 86_400 * written.SECOND
+DAY = 86_400 * records.SECOND
 
 
 def job(server: Server, project: str, report: str, key: str | None = "unit", attempt: int = 0, **parts: Any) -> Any:
@@ -27,7 +27,7 @@ def job(server: Server, project: str, report: str, key: str | None = "unit", att
     if key is not None:
         known |= {"jobKey": key, "attempt": attempt}
     texts = [(name, str(value)) for name, value in known.items() if value is not None]
-    return stored(server, ("project", project), ("junit", report), *texts)
+    return upload(server, ("project", project), ("junit", report), *texts)
 
 
 def attempts(server: Server, run: int) -> Any:
@@ -48,7 +48,7 @@ def send(server: Server, method: str, path: str, body: Any, **headers: str) -> A
     return server.ask(method, path, data, headers={"Content-Type": "application/json", **headers})
 
 
-RED, GREEN = cases(1, 1), cases(2)
+RED, GREEN = junit(1, 1), junit(2)
 
 
 # Attempts
@@ -58,7 +58,7 @@ RED, GREEN = cases(1, 1), cases(2)
 def test_a_later_attempt_replaces_the_reports_of_an_earlier_one(
     server: Server, project: str, order: Sequence[int]
 ) -> None:
-    job(server, project, cases(3, prefix="other"), "other")
+    job(server, project, junit(3, prefix="other"), "other")
     results = [job(server, project, RED if attempt == 1 else GREEN, attempt=attempt) for attempt in order]
     result = results[-1]
     assert (result["tests"], result["failures"], result["status"], result["warnings"]) == (5, 0, "PASSED", [])
@@ -68,7 +68,7 @@ def test_a_later_attempt_replaces_the_reports_of_an_earlier_one(
     ]  # fmt: skip
     old = server.get(f"{API}/runs/{listed[1]['runId']}").json
     assert (old["run"]["total"], old["failureCount"]) == (2, 1)
-    (project_id,) = {row[0] for row in rows(server, "SELECT project_id FROM run WHERE id = ?", result["runId"])}
+    (project_id,) = {row[0] for row in query_store(server, "SELECT project_id FROM run WHERE id = ?", result["runId"])}
     runs = server.get(f"{API}/projects/{project_id}/runs").json
     assert [run["id"] for run in runs] == [result["runId"]]
     flaky = server.get(f"{API}/projects/{project_id}/flaky").json
@@ -98,7 +98,7 @@ def test_an_upload_that_is_sent_again_changes_nothing(server: Server, project: s
 
 
 def test_attempts_at_once_leave_the_newest(server: Server, project: str) -> None:
-    reports = {attempt: cases(attempt, prefix=f"a{attempt}-") for attempt in range(1, 7)}
+    reports = {attempt: junit(attempt, prefix=f"a{attempt}-") for attempt in range(1, 7)}
     with ThreadPoolExecutor(6) as pool:
         done = [pool.submit(job, server, project, report, attempt=attempt) for attempt, report in reports.items()]
     (run,) = {answer.result()["runId"] for answer in done}
@@ -107,15 +107,15 @@ def test_attempts_at_once_leave_the_newest(server: Server, project: str) -> None
 
 def test_legs_of_a_matrix_without_keys_of_their_own_replace_nothing(server: Server, project: str) -> None:
     job(server, project, RED, jobInstance="a", attempt=1)
-    job(server, project, cases(1, prefix="b"), jobInstance="b", attempt=1)
-    result = job(server, project, cases(1, prefix="again"), jobInstance="c", attempt=2)
+    job(server, project, junit(1, prefix="b"), jobInstance="b", attempt=1)
+    result = job(server, project, junit(1, prefix="again"), jobInstance="c", attempt=2)
     assert (result["tests"], result["failures"]) == (4, 1), "it stays red"
     assert "--job-key" in result["warnings"][0]
 
 
 def test_the_page_of_a_run_names_the_ambiguous_keys(server: Server, project: str) -> None:
     legs = (("unit", "1"), ("unit", "2"), ("lint", "3"))
-    run = [job(server, project, cases(1, prefix=leg), key, jobInstance=leg)["runId"] for key, leg in legs][-1]
+    run = [job(server, project, junit(1, prefix=leg), key, jobInstance=leg)["runId"] for key, leg in legs][-1]
     page = server.get(f"/runs/{run}", Accept="text/html").text
     assert "the job key <code>unit</code>" in page
     assert "--job-key" in page
@@ -133,7 +133,7 @@ def test_the_last_outcome_of_a_repeated_test_counts_on_request(server: Server, p
 def test_a_key_that_turns_out_to_be_a_matrix_takes_back_what_it_replaced(server: Server, project: str) -> None:
     job(server, project, RED, jobInstance="a", attempt=1)
     assert job(server, project, GREEN, jobInstance="b", attempt=2)["failures"] == 0
-    late = job(server, project, cases(1, prefix="late"), jobInstance="c", attempt=1)
+    late = job(server, project, junit(1, prefix="late"), jobInstance="c", attempt=1)
     assert (late["tests"], late["failures"]) == (5, 1)
 
 
@@ -147,19 +147,19 @@ def test_coverage_of_a_replaced_attempt_does_not_count(server: Server, project: 
     for attempt, lines in ((1, {1: True, 2: True}), (2, {1: True, 2: False})):
         texts = {"runKey": "k", "jobKey": "j", "attempt": str(attempt)}
         parts = [("junit", GREEN), ("jacoco", jacoco({"A.java": lines})), *texts.items()]
-        percentages.append(stored(server, ("project", project), *parts)["lineCoveragePct"])
+        percentages.append(upload(server, ("project", project), *parts)["lineCoveragePct"])
     assert percentages == [100.0, 50.0]
 
 
 def test_deleting_a_run_deletes_its_replaced_attempts(server: Server, project: str) -> None:
     run = job(server, project, RED, attempt=1)["runId"]
     job(server, project, GREEN, attempt=2)
-    with written.store_of(server):
-        owner = written.user("owner-of-attempts")
-        written.member(written.project_named(project), owner, "OWNER")
-        token = written.token(owner)
+    with records.store_of(server):
+        owner = records.create_user("owner-of-attempts")
+        records.add_member(records.ensure_project(project), owner, "OWNER")
+        token = records.bearer(owner)
     assert send(server, "DELETE", f"{API}/runs/{run}", None, **token).status == 204
-    assert rows(server, "SELECT 1 FROM run WHERE id = ? OR superseded_by = ?", run, run) == []
+    assert query_store(server, "SELECT 1 FROM run WHERE id = ? OR superseded_by = ?", run, run) == []
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ def test_deleting_a_run_deletes_its_replaced_attempts(server: Server, project: s
 )  # fmt: skip
 def test_a_bad_part_is_400_and_named(server: Server, project: str, part: str, value: str) -> None:
     answer = post(server, ("project", project), ("junit", GREEN), (part, value))
-    assert problem(answer, 400, f"{API}/ingest", dated=False)["detail"].startswith(part)
+    assert check_problem(answer, 400, f"{API}/ingest", has_timestamp=False)["detail"].startswith(part)
 
 
 # Completeness
@@ -179,7 +179,7 @@ def test_a_bad_part_is_400_and_named(server: Server, project: str, part: str, va
 
 def test_a_run_is_complete_when_the_expected_uploads_came(server: Server, project: str) -> None:
     for number, state in ((1, "PENDING"), (1, "PENDING"), (2, "PENDING"), (3, "COMPLETE")):
-        result = job(server, project, cases(1, prefix=f"j{number}"), f"job {number}", expectedUploads=3)
+        result = job(server, project, junit(1, prefix=f"j{number}"), f"job {number}", expectedUploads=3)
         assert result["state"] == state
     found = gate(server, project, commit="c1")
     (rule,) = [rule for rule in found["rules"] if rule["name"] == "complete-run"]
@@ -197,7 +197,7 @@ def test_a_run_without_a_key_or_marked_as_complete_is_complete_at_once(server: S
     assert job(server, project, GREEN, None, runKey=None)["state"] == "COMPLETE"
     assert job(server, project, GREEN)["state"] == "PENDING"
     assert job(server, project, RED, complete="true")["state"] == "COMPLETE"
-    assert job(server, project, cases(7), "late")["state"] == "PENDING", "a later upload reopens it"
+    assert job(server, project, junit(7), "late")["state"] == "PENDING", "a later upload reopens it"
 
 
 def test_a_run_is_finished_by_request(server: Server, project: str) -> None:
@@ -220,9 +220,9 @@ def test_runs_settle_or_stay_incomplete(serve: Serve) -> None:
 
 
 def test_a_half_uploaded_run_is_no_baseline(server: Server, project: str) -> None:
-    whole = job(server, project, cases(0, 1), runKey="base 1", complete="true")["runId"]
+    whole = job(server, project, junit(0, 1), runKey="base 1", complete="true")["runId"]
     job(server, project, GREEN, runKey="base 2")
-    head = job(server, project, cases(0, 1), runKey="head", branch="topic", commit="c9")
+    head = job(server, project, junit(0, 1), runKey="head", branch="topic", commit="c9")
     assert head["gateStatus"] == "PASSED", "what fails failed in the complete baseline"
     verdict = server.get(f"{API}/runs/{head['runId']}/quality-gate").json
     assert verdict["baselineRunId"] == whole
@@ -235,7 +235,7 @@ def test_a_half_uploaded_run_is_no_baseline(server: Server, project: str) -> Non
 def test_a_commit_passes_if_the_newest_run_of_each_flag_does(
     server: Server, project: str, order: Sequence[str]
 ) -> None:
-    reports = {"unit": GREEN, "ui": cases(0, 1)}
+    reports = {"unit": GREEN, "ui": junit(0, 1)}
     ids = {flag: job(server, project, reports[flag], runKey=f"{project} {flag}", flag=flag)["runId"] for flag in order}
     found = gate(server, project, commit="c1")
     assert (found["status"], found["runId"], found["flag"]) == ("FAILED", ids[order[-1]], order[-1])
@@ -249,7 +249,7 @@ def test_a_commit_passes_if_the_newest_run_of_each_flag_does(
 
 def test_the_setting_restores_the_verdict_of_the_newest_run_alone(serve: Serve) -> None:
     server = serve(tracker={"quality-gate": {"aggregate-flags": False}})
-    job(server, "p", cases(0, 1), runKey="ui", flag="ui")
+    job(server, "p", junit(0, 1), runKey="ui", flag="ui")
     job(server, "p", GREEN, runKey="unit", flag="unit")
     assert gate(server, "p", commit="c1")["status"] == "PASSED"
 
@@ -262,14 +262,14 @@ def carrying(serve: Serve, **settings: Any) -> Server:
 
 def with_coverage(server: Server, **texts: str) -> Any:
     parts = [("junit", GREEN), ("jacoco", jacoco({"A.java": {1: True, 2: False}})), *texts.items()]
-    return stored(server, ("project", "p"), *parts)
+    return upload(server, ("project", "p"), *parts)
 
 
 def test_coverage_of_a_listed_flag_is_carried_forward_and_marked(serve: Serve) -> None:
     server = carrying(serve)
     lender = with_coverage(server, flag="unit", branch="main", commit="old")["runId"]
     with_coverage(server, flag="other", branch="main", commit="old")
-    stored(server, ("project", "p"), ("junit", GREEN), ("flag", "ui"), ("branch", "topic"), ("commit", "new"))
+    upload(server, ("project", "p"), ("junit", GREEN), ("flag", "ui"), ("branch", "topic"), ("commit", "new"))
     found = gate(server, "p", commit="new")
     carried, own = sorted(found["flags"], key=lambda flag: flag["carriedFrom"] is None)
     assert (carried["flag"], carried["runId"], carried["passed"], carried["lineCoveragePct"]) == (
@@ -286,10 +286,10 @@ def test_coverage_of_a_listed_flag_is_carried_forward_and_marked(serve: Serve) -
 def test_carried_coverage_expires(serve: Serve) -> None:
     server = carrying(serve, **{"carry-forward-max-age": "1h"})
     lender = with_coverage(server, flag="unit", branch="main", commit="old")["runId"]
-    with written.store_of(server):
+    with records.store_of(server):
         made = Run.get_by_id(lender)
-        Run.update(created_at=made.created_at - 2 * 3600 * written.SECOND).execute()
-    stored(server, ("project", "p"), ("junit", GREEN), ("flag", "ui"), ("branch", "main"), ("commit", "new"))
+        Run.update(created_at=made.created_at - 2 * 3600 * records.SECOND).execute()
+    upload(server, ("project", "p"), ("junit", GREEN), ("flag", "ui"), ("branch", "main"), ("commit", "new"))
     found = gate(server, "p", commit="new")
     assert [flag["flag"] for flag in found["flags"]] == ["ui"]
     assert found["status"] == "FAILED"
@@ -297,7 +297,7 @@ def test_carried_coverage_expires(serve: Serve) -> None:
 
 def test_missing_data_fails_where_a_setting_requires_it(serve: Serve) -> None:
     server = serve(tracker={"quality-gate": {"fail-on-no-tests": True}})
-    stored(server, ("project", "p"), ("junit", "<testsuites/>"), ("commit", "c1"))
+    upload(server, ("project", "p"), ("junit", "<testsuites/>"), ("commit", "c1"))
     found = gate(server, "p", commit="c1")
     (rule,) = [rule for rule in found["rules"] if not rule["passed"]]
     assert (rule["name"], rule["detail"]) == ("no-tests", "no tests were reported")
@@ -308,10 +308,10 @@ def test_missing_data_fails_where_a_setting_requires_it(serve: Serve) -> None:
 
 def test_settings_are_changed_by_patch_and_null_inherits(server: Server, project: str) -> None:
     job(server, project, GREEN)
-    with written.store_of(server):
-        made, owner = written.project_named(project), written.user(project.replace(" ", "-"))
-        written.member(made, owner, "OWNER")
-        token = written.token(owner)
+    with records.store_of(server):
+        made, owner = records.ensure_project(project), records.create_user(project.replace(" ", "-"))
+        records.add_member(made, owner, "OWNER")
+        token = records.bearer(owner)
     path = f"{API}/projects/{made.id}/settings"
     new = {"failOnNoTests": True, "carryForwardFlags": ["a", "b"], "minLineCoverage": 81.5, "aggregateFlags": False}
     answer = send(server, "PATCH", path, new, **token)
@@ -321,6 +321,6 @@ def test_settings_are_changed_by_patch_and_null_inherits(server: Server, project
     assert [cleared[name] for name in new] == [False, [], None, True]
     for bad in ({"minLineCoverage": 101}, {"failOnNoTests": 1}, {"carryForwardFlags": ["a,b"]}, {"minPatchLines": 1.5}):
         refused = send(server, "PATCH", path, bad, **token)
-        assert problem(refused, 400, path, dated=False)["detail"].startswith(next(iter(bad)))
+        assert check_problem(refused, 400, path, has_timestamp=False)["detail"].startswith(next(iter(bad)))
     assert "nonsense" in send(server, "PATCH", path, {"nonsense": 1}, **token).json["detail"]
     assert send(server, "PATCH", path, new).status == 401

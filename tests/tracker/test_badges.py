@@ -5,11 +5,11 @@ from __future__ import annotations
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 
+import http_checks
 import pytest
-import talk
-import written
+import records
 from conftest import Answer, Server
-from written import FAILED, NOW, PASSED, SECOND, SKIPPED
+from records import FAILED, NOW, PASSED, SECOND, SKIPPED
 
 from handlers.tracker.badges import GREEN, GREY, RED, YELLOW
 from models.tracker.tables import Project
@@ -19,13 +19,13 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with talk.running_server(tmp_path_factory.mktemp("badges")) as one, written.store_of(one):
+    with http_checks.running_server(tmp_path_factory.mktemp("badges")) as one, records.store_of(one):
         yield one
 
 
 @pytest.fixture
 def project(server: Server, request: pytest.FixtureRequest) -> Project:
-    return written.project(request.node.name)
+    return records.create_project(request.node.name)
 
 
 def badge(server: Server, project: Project, metric: str, query: str = "") -> Answer:
@@ -76,8 +76,8 @@ def test_without_data_the_badge_is_grey(server: Server, project: Project, metric
     ],
 )
 def test_coverage(server: Server, covered: tuple[int, int], words: str, colour: str) -> None:
-    project = written.project(f"coverage {covered}")
-    written.run(project, coverage=covered)
+    project = records.create_project(f"coverage {covered}")
+    records.create_run(project, coverage=covered)
     assert shown(server, project, "coverage") == (f"coverage: {words}", colour)
 
 
@@ -86,37 +86,37 @@ def test_coverage(server: Server, covered: tuple[int, int], words: str, colour: 
     [(3, 0, "100%", GREEN), (199, 1, "99%", YELLOW), (9, 1, "90%", YELLOW), (8, 2, "80%", RED), (0, 1, "0%", RED)],
 )
 def test_pass_rate(server: Server, passed: int, failed: int, words: str, colour: str) -> None:
-    project = written.project(f"pass {passed} {failed}")
+    project = records.create_project(f"pass {passed} {failed}")
     tests = {f"c.A p{number}": PASSED for number in range(passed)}
-    written.run(project, {**tests, **{f"c.A f{number}": FAILED for number in range(failed)}, "c.A s": SKIPPED})
+    records.create_run(project, {**tests, **{f"c.A f{number}": FAILED for number in range(failed)}, "c.A s": SKIPPED})
     assert shown(server, project, "pass") == (f"tests: {words}", colour)
 
 
 def test_a_run_of_skipped_tests_has_no_pass_rate(server: Server, project: Project) -> None:
-    written.run(project, {"c.A s": SKIPPED})
+    records.create_run(project, {"c.A s": SKIPPED})
     assert shown(server, project, "pass") == ("tests: n/a", GREY)
 
 
 @pytest.mark.parametrize(("number", "colour"), [(0, GREEN), (1, YELLOW), (3, YELLOW), (4, RED)])
 def test_flaky_tests_are_counted(server: Server, number: int, colour: str) -> None:
-    project = written.project(f"flaky {number}")
+    project = records.create_project(f"flaky {number}")
     for status in (PASSED, FAILED):
-        written.run(project, {f"c.A {one}": status for one in range(number)}, commit_sha="abc")
+        records.create_run(project, {f"c.A {one}": status for one in range(number)}, commit_sha="abc")
     assert shown(server, project, "flaky") == (f"flaky tests: {number}", colour)
 
 
 def test_the_base_branch_is_shown_else_whatever_there_is(server: Server, project: Project) -> None:
-    written.run(project, coverage=(1, 3), branch="x")
+    records.create_run(project, coverage=(1, 3), branch="x")
     assert shown(server, project, "coverage")[0] == "coverage: 25%"
-    written.run(project, coverage=(3, 1), created_at=NOW)
+    records.create_run(project, coverage=(3, 1), created_at=NOW)
     assert shown(server, project, "coverage")[0] == "coverage: 75%"
     Project.update(base_branch="x").where(Project.id == project.id).execute()
     assert shown(server, project, "coverage")[0] == "coverage: 25%"
 
 
 def test_a_branch_and_a_flag_may_be_requested(server: Server, project: Project) -> None:
-    written.run(project, coverage=(1, 3), branch="x", flag="unit")
-    written.run(project, coverage=(3, 1))
+    records.create_run(project, coverage=(1, 3), branch="x", flag="unit")
+    records.create_run(project, coverage=(3, 1))
     assert shown(server, project, "coverage", "?branch=x")[0] == "coverage: 25%"
     assert shown(server, project, "coverage", "?flag=unit")[0] == "coverage: 25%"
     assert shown(server, project, "coverage", "?branch=main&flag=")[0] == "coverage: 75%"
@@ -126,8 +126,8 @@ def test_a_branch_and_a_flag_may_be_requested(server: Server, project: Project) 
 
 
 def test_a_newer_run_without_coverage_does_not_hide_it(server: Server, project: Project) -> None:
-    written.run(project, coverage=(1, 1))
-    written.run(project, {"c.A a": PASSED}, flag="e2e")
+    records.create_run(project, coverage=(1, 1))
+    records.create_run(project, {"c.A a": PASSED}, flag="e2e")
     assert shown(server, project, "coverage")[0] == "coverage: 50%"
 
 
@@ -144,19 +144,22 @@ def test_head_and_methods(server: Server, project: Project) -> None:
 
 def test_closed_mode_leaves_badges_of_public_projects_open(tmp_path_factory: pytest.TempPathFactory) -> None:
     closed = {"security": {"open-mode": False}}
-    with talk.running_server(tmp_path_factory.mktemp("closed"), tracker=closed) as server, written.store_of(server):
-        public, secret = written.project("public"), written.project("secret", "PRIVATE")
+    with (
+        http_checks.running_server(tmp_path_factory.mktemp("closed"), tracker=closed) as server,
+        records.store_of(server),
+    ):
+        public, secret = records.create_project("public"), records.create_project("secret", "PRIVATE")
         for project in (public, secret):
-            written.run(project, coverage=(1, 1), created_at=NOW + SECOND)
+            records.create_run(project, coverage=(1, 1), created_at=NOW + SECOND)
         path = "/badge/{}/coverage.svg"
         assert server.get(path.format(public.id)).status == 200
         assert server.get(f"/tracker{path.format(public.id)}").status == 200
         hidden, missing = server.get(path.format(secret.id)), server.get(path.format(999))
         assert hidden.status == missing.status == 404
-        reader = written.user("reader")
-        written.member(secret, reader, "READ")
-        assert server.ask("GET", path.format(secret.id), headers=written.token(reader)).status == 200
-        assert server.ask("GET", path.format(secret.id), headers=written.session(reader, server)).status == 200
+        reader = records.create_user("reader")
+        records.add_member(secret, reader, "READ")
+        assert server.ask("GET", path.format(secret.id), headers=records.bearer(reader)).status == 200
+        assert server.ask("GET", path.format(secret.id), headers=records.cookie(reader, server)).status == 200
         assert server.get(path.format(public.id), Authorization="Bearer plt_wrong").status == 401
         assert server.get(f"/api/v1/projects/{public.id}").status == 401
         assert server.get(f"/projects/{public.id}").status == 302

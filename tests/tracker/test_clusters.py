@@ -8,9 +8,9 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 import pytest
-import written
+import records
 from conftest import Answer, Server
-from posting import rows, stored
+from uploads import query_store, upload
 
 from models.errors import Conflict, Invalid
 from models.tracker import clusters, failures, triage
@@ -21,7 +21,7 @@ from models.tracker.triage import TriageRule
 pytest_plugins = ["shared_server"]
 
 API = "/api/v1"
-DAY = 86_400 * written.SECOND
+DAY = 86_400 * records.SECOND
 
 
 def failing(**messages: str) -> str:
@@ -90,9 +90,9 @@ def test_a_signature_has_the_type_the_first_line_and_the_top_frame() -> None:
 
 
 def test_failures_of_one_signature_are_one_cluster_over_tests_and_runs(server: Server, project: str) -> None:
-    first = stored(server, ("project", project), ("branch", "main"), ("junit", failing(a="no 1", b="no 2", c="other")))
+    first = upload(server, ("project", project), ("branch", "main"), ("junit", failing(a="no 1", b="no 2", c="other")))
     assert counted(server, first) == [(2, 2, first["runId"], first["runId"]), (1, 1, first["runId"], first["runId"])]
-    last = stored(server, ("project", project), ("branch", "side"), ("junit", failing(b="no 5", d="no 6")))
+    last = upload(server, ("project", project), ("branch", "side"), ("junit", failing(b="no 5", d="no 6")))
     id = first["runId"]
     assert counted(server, first) == [(3, 4, id, last["runId"]), (1, 1, id, id)]
     assert counted(server, first, "?branch=main") == [(2, 2, id, id), (1, 1, id, id)]
@@ -108,9 +108,9 @@ def test_failures_of_one_signature_are_one_cluster_over_tests_and_runs(server: S
 
 def test_a_file_that_is_sent_again_is_not_counted_again(server: Server, project: str) -> None:
     parts = [("project", project), ("runKey", project), ("junit", failing(a="no", b="no"))]
-    stored(server, *parts)
-    run = stored(server, *parts)
-    shard = stored(server, *parts[:2], ("junit", failing(a="no", c="no")))
+    upload(server, *parts)
+    run = upload(server, *parts)
+    shard = upload(server, *parts[:2], ("junit", failing(a="no", c="no")))
     assert (shard["runId"], counted(server, run)) == (run["runId"], [(3, 4, run["runId"], run["runId"])])
 
 
@@ -119,25 +119,25 @@ def test_the_failures_of_a_superseded_attempt_do_not_count(
     server: Server, project: str, order: tuple[int, int]
 ) -> None:
     sent = {1: failing(a="no", b="no"), 2: failing(b="no")}
-    other = stored(server, ("project", project), ("runKey", project), ("jobKey", "lint"), ("junit", failing(z="other")))
+    other = upload(server, ("project", project), ("runKey", project), ("jobKey", "lint"), ("junit", failing(z="other")))
     for attempt in order:
         job = ("runKey", project), ("jobKey", "unit"), ("attempt", str(attempt))
-        stored(server, ("project", project), *job, ("junit", sent[attempt]))
+        upload(server, ("project", project), *job, ("junit", sent[attempt]))
     assert counted(server, other) == [(1, 1, other["runId"], other["runId"])] * 2
 
 
 def test_a_deleted_run_takes_its_failures_from_the_clusters(server: Server, project: str, boss: dict[str, str]) -> None:
-    first = stored(server, ("project", project), ("junit", failing(a="no", b="no", c="gone")))
-    last = stored(server, ("project", project), ("junit", failing(b="no")))
+    first = upload(server, ("project", project), ("junit", failing(a="no", b="no", c="gone")))
+    last = upload(server, ("project", project), ("junit", failing(b="no")))
     assert server.ask("DELETE", f"{API}/runs/{first['runId']}", headers=boss).status == 204
     assert counted(server, first) == [(1, 1, last["runId"], last["runId"])]
     assert server.ask("DELETE", f"{API}/runs/{last['runId']}", headers=boss).status == 204
-    assert rows(server, "SELECT count(*) FROM cluster WHERE project_id = ?", first["projectId"]) == [(0,)]
+    assert query_store(server, "SELECT count(*) FROM cluster WHERE project_id = ?", first["projectId"]) == [(0,)]
 
 
 def test_clusters_come_in_pages(server: Server, project: str) -> None:
     words = "abcdefg"
-    run = stored(server, ("project", project), ("junit", failing(**{name: f"{name} {name}" for name in words})))
+    run = upload(server, ("project", project), ("junit", failing(**{name: f"{name} {name}" for name in words})))
     path = f"projects/{run['projectId']}/clusters?limit=3"
     page = read(server, path)
     found = [row["id"] for row in page["items"]]
@@ -152,10 +152,10 @@ def test_clusters_come_in_pages(server: Server, project: str) -> None:
 
 def test_failures_of_an_earlier_version_are_counted_in_batches(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clusters, "_BACKFILL_BATCH", 2)
-    with written.store_of(server):
-        project = written.project("upgraded")
-        tests = {f"A t{n}": written.FAILED for n in range(5)}
-        run, retried = written.run(project, tests), written.run(project, tests)
+    with records.store_of(server):
+        project = records.create_project("upgraded")
+        tests = {f"A t{n}": records.FAILED for n in range(5)}
+        run, retried = records.create_run(project, tests), records.create_run(project, tests)
         last = reports.execute_sql("SELECT max(result_id) FROM failure").fetchone()[0]
         reports.execute_sql("INSERT INTO backfill (name, position) VALUES ('clusters', ?)", (last,))
         reports.execute_sql("UPDATE run SET superseded_by = ? WHERE id = ?", (run.id, retried.id))
@@ -210,7 +210,7 @@ def test_a_pattern_of_500_stars_takes_milliseconds() -> None:
 def test_triage_rules_are_added_tried_by_priority_and_deleted(
     server: Server, project: str, boss: dict[str, str]
 ) -> None:
-    run = stored(server, ("project", project), ("junit", failing(a="no route to host", b="assert 1")))
+    run = upload(server, ("project", project), ("junit", failing(a="no route to host", b="assert 1")))
     path = f"projects/{run['projectId']}/triage-rules"
     later = send(server, "POST", path, {"name": "all", "category": "bug", "pattern": "*"}, **boss)
     assert (later.status, later.json["field"], later.json["priority"]) == (201, "any", 100)
@@ -221,7 +221,7 @@ def test_triage_rules_are_added_tried_by_priority_and_deleted(
     assert {row["message"]: row["category"] for row in items} == {"no route to host": "network", "assert 1": "bug"}
     page = read(server, f"{path}?limit=1")
     assert [row["name"] for row in read(server, f"{path}?limit=1&cursor={page['nextCursor']}")["items"]] == ["all"]
-    other = stored(server, ("project", f"{project} other"), ("junit", failing(a="no")))
+    other = upload(server, ("project", f"{project} other"), ("junit", failing(a="no")))
     foreign = f"projects/{other['projectId']}/triage-rules/{later.json['id']}"
     assert send(server, "DELETE", foreign, None, **boss).status == 404
     assert send(server, "DELETE", f"{path}/{later.json['id']}", None).status == 401
@@ -249,8 +249,8 @@ def test_a_rule_that_is_not_valid_is_refused_by_field(change: dict[str, Any], me
 
 
 def test_a_project_has_at_most_200_rules(server: Server) -> None:
-    with written.store_of(server):
-        id = written.project("many rules").id
+    with records.store_of(server):
+        id = records.create_project("many rules").id
         for _ in range(triage.MAX_RULES):
             triage.add(id, triage.read(GOOD), 0)
         with pytest.raises(Conflict):
@@ -261,7 +261,7 @@ def test_a_project_has_at_most_200_rules(server: Server) -> None:
 
 
 def test_the_search_finds_tests_and_failures_by_words(server: Server, project: str) -> None:
-    run = stored(server, ("project", project), ("junit", failing(buy="card declined", sell="out of stock")))
+    run = upload(server, ("project", project), ("junit", failing(buy="card declined", sell="out of stock")))
     path = f"projects/{run['projectId']}/search"
     found = read(server, f"{path}?q=BU")
     assert found == {
@@ -291,7 +291,7 @@ def test_the_pages_show_clusters_tests_rules_owners_and_search(
     server: Server, project: str, boss: dict[str, str]
 ) -> None:
     evil = "&lt;script&gt;no 1"
-    run = stored(server, ("project", project), ("branch", "main"), ("junit", failing(a=evil, b=evil)))
+    run = upload(server, ("project", project), ("branch", "main"), ("junit", failing(a=evil, b=evil)))
     base = f"/projects/{run['projectId']}"
     rules = {"name": "net", "category": "network", "pattern": "script"}
     assert send(server, "POST", base[1:] + "/triage-rules", rules, **boss).status == 201
@@ -306,10 +306,10 @@ def test_the_pages_show_clusters_tests_rules_owners_and_search(
 
 
 def test_rules_and_owners_are_changed_by_forms(server: Server, project: str) -> None:
-    with written.store_of(server):
-        owner, user = written.project(project), written.user("writer")
-        written.member(owner, user, "WRITE")
-        token = written.token(user)
+    with records.store_of(server):
+        owner, user = records.create_project(project), records.create_user("writer")
+        records.add_member(owner, user, "WRITE")
+        token = records.bearer(user)
 
     def post(path: str, **fields: str) -> Answer:
         headers = {"Content-Type": "application/x-www-form-urlencoded", **token}

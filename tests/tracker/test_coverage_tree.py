@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from browsing import Text, page
+from browser_pages import PageText, get_page
 from conftest import Server
-from posting import cases, jacoco, stored
+from uploads import jacoco, junit, upload
 
 from models.tracker.coverage_tree import Entry, level, treemap
 
@@ -53,11 +53,11 @@ def test_the_areas_of_the_treemap_are_the_lines(counts: list[int]) -> None:
 def test_the_page_of_a_run_shows_coverage_by_folder(serve: object) -> None:
     server: Server = serve()  # type: ignore[operator]
     sources = {"com/shop/A.java": {1: True, 2: False}, "com/shop/inner/B.java": {1: True}, "C.java": {1: True}}
-    run = stored(server, ("project", "shop"), ("junit", cases(1)), ("jacoco", jacoco(sources)))["runId"]
-    top = page(server, f"/runs/{run}")
+    run = upload(server, ("project", "shop"), ("junit", junit(1)), ("jacoco", jacoco(sources)))["runId"]
+    top = get_page(server, f"/runs/{run}")
     links = [
         link for tag, attributes in top.tags if tag == "a" and (link := attributes.get("href")) and "folder=" in link
     ]
     assert links
-    assert isinstance(top, Text)
-    assert "inner" in page(server, str(links[0]).split("#")[0]).words
+    assert isinstance(top, PageText)
+    assert "inner" in get_page(server, str(links[0]).split("#")[0]).words

@@ -16,16 +16,16 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
 
-import places
+import chart_servers
+import http_checks
 import pytest
-import talk
-import written
+import records
 from attrs import evolve
+from chart_servers import Reply, WebServer
 from conftest import Answer, Server
 from forge_double import CODE, FACTS, OWN, PATH, RAW, SHA, TOKEN, Double, differing_request, example
-from places import Reply, Web
 from postgresql import Postgresql, ask
-from posting import FORM, INGEST, body, cases, jacoco, part
+from uploads import FORM, INGEST, body, jacoco, junit, part
 
 from models.config.settings import Config, Forge, Outbound, Source, Tracker
 from models.config.settings import Server as ServerSettings
@@ -45,13 +45,13 @@ API = "/api/v1"
 
 
 @pytest.fixture(scope="module")
-def web() -> Iterator[Web]:
-    with places.web() as one:
+def web() -> Iterator[WebServer]:
+    with chart_servers.web_server() as one:
         yield one
 
 
 @pytest.fixture
-def double(web: Web) -> Iterator[Double]:
+def double(web: WebServer) -> Iterator[Double]:
     web.seen.clear()
     double = Double(web)
     yield double
@@ -59,7 +59,7 @@ def double(web: Web) -> Iterator[Double]:
 
 
 @pytest.fixture(scope="module")
-def server(web: Web, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def server(web: WebServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     local = f"http://localhost:{web.port}"
     tracker = {
         "source": {"mode": "forge", "file": "4K"},
@@ -73,7 +73,7 @@ def server(web: Web, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve
     folder = tmp_path_factory.mktemp("forges")
     (folder / "key").write_text(base64.b64encode(secrets.token_bytes(32)).decode())
     settings = {"secret-key-file": str(folder / "key")}  # for PostgreSQL
-    with talk.running_server(folder, tracker=tracker, server=settings) as server:
+    with http_checks.running_server(folder, tracker=tracker, server=settings) as server:
         yield server
 
 
@@ -85,15 +85,19 @@ class Uploaded:
         texts = {"project": name, "commit": SHA} | ({} if repo is None else {"repoUrl": repo})
         parts = [part(field, value) for field, value in texts.items()]
         report = jacoco({"a b.py": {1: True, 2: False}})
-        parts += [part("junit", cases(1), "a.xml"), part("jacoco", report, "c.xml"), part("paths", PATH, "p")]
+        parts += [
+            part("junit", junit(1), "a.xml"),
+            part("jacoco", report, "c.xml"),
+            part("paths", PATH, "p"),
+        ]
         answer = server.post(INGEST, body(parts), Content_Type=FORM)
         assert answer.status == 201, answer
         self.run, self.id = answer.json["runId"], answer.json["projectId"]
-        with written.store_of(server):
-            user = written.user(f"owner-of-{name}".replace(" ", "-"))
-            written.member(written.project_named(name), user, "OWNER")
-            self.owner = written.token(user)
-            self.admin = written.token(written.user(f"admin-of-{name}".replace(" ", "-"), "ADMIN"))
+        with records.store_of(server):
+            user = records.create_user(f"owner-of-{name}".replace(" ", "-"))
+            records.add_member(records.ensure_project(name), user, "OWNER")
+            self.owner = records.bearer(user)
+            self.admin = records.bearer(records.create_user(f"admin-of-{name}".replace(" ", "-"), "ADMIN"))
         if confirmed is not None:
             assert self.patch(self.admin, forgeRepo=confirmed).status == 200
 
@@ -140,10 +144,10 @@ def test_a_member_sees_the_file_of_the_forge_once_fetched(server: Server, double
 def test_only_members_see_the_file_of_a_public_project(server: Server, double: Double) -> None:
     uploaded = Uploaded(server, "public", None, REPOSITORIES["github"].format(port=double.web.port))
     assert uploaded.shown()["source"] == CODE
-    with written.store_of(server):
-        other, member = written.user("no-member"), written.user("a-reader")
-        written.member(written.project_named("public"), member, "READ")
-        headers, reader = written.token(other), written.token(member)
+    with records.store_of(server):
+        other, member = records.create_user("no-member"), records.create_user("a-reader")
+        records.add_member(records.ensure_project("public"), member, "READ")
+        headers, reader = records.bearer(other), records.bearer(member)
     assert uploaded.shown(**reader)["source"] == CODE
     assert server.get(f"{API}{uploaded.file}", **reader).headers["Cache-Control"] == "private, no-store"
     double.web.seen.clear()
@@ -230,7 +234,7 @@ def test_a_token_of_the_project_is_written_and_never_shown(server: Server, doubl
     uploaded = Uploaded(server, "own token", url, url)
     detail = uploaded.patch(forgeToken=OWN).json
     assert detail["forgeToken"]["set"] is True
-    assert talk.WHEN.fullmatch(detail["forgeToken"]["updatedAt"])
+    assert http_checks.TIMESTAMP.fullmatch(detail["forgeToken"]["updatedAt"])
     assert uploaded.patch(minPatchLines=1).json["forgeToken"] == detail["forgeToken"], "left out it stays"
     assert uploaded.shown()["source"] == CODE
     assert [headers["authorization"] for _, _, headers in double.web.seen] == [f"token {OWN}"]
@@ -299,10 +303,10 @@ def test_an_owner_confirms_the_repository_on_the_page(server: Server, double: Do
     form = f"source_mode=&forge_repo={quote(url, safe='')}&forge_token=&remove_token=true".encode()
     assert server.ask("POST", f"/projects/{uploaded.id}/forge", form, headers).status == 303
     assert server.get(f"{API}/projects/{uploaded.id}", **uploaded.owner).json["forgeToken"]["set"] is False
-    with written.store_of(server):
-        writer = written.user("a-writer")
-        written.member(written.project_named("by page"), writer, "WRITE")
-        headers |= written.token(writer)
+    with records.store_of(server):
+        writer = records.create_user("a-writer")
+        records.add_member(records.ensure_project("by page"), writer, "WRITE")
+        headers |= records.bearer(writer)
     assert server.ask("POST", f"/projects/{uploaded.id}/forge", form, headers).status == 403
 
 
@@ -459,7 +463,7 @@ def test_equal_requests_are_one_and_the_cache_is_bounded(double: Double, tmp_pat
     assert unquote(double.web.seen[0][1]).endswith(f"{PATH}?ref={SHA}")
 
 
-def test_a_forge_that_does_not_answer_is_given_up(web: Web, tmp_path: Path) -> None:
+def test_a_forge_that_does_not_answer_is_given_up(web: WebServer, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
         forge = Forge("forgejo", url, token=TOKEN)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from urllib.parse import quote
 
+import http_checks
 import pytest
-import talk
-import written
+import records
 from conftest import Answer, Server
-from written import FAILED, NOW, PASSED
+from records import FAILED, NOW, PASSED
 
 from models.tracker.tables import Project
 
@@ -21,13 +21,13 @@ FIELDS = [
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with talk.running_server(tmp_path_factory.mktemp("gate")) as one, written.store_of(one):
+    with http_checks.running_server(tmp_path_factory.mktemp("gate")) as one, records.store_of(one):
         yield one
 
 
 @pytest.fixture
 def project(server: Server, request: pytest.FixtureRequest) -> Project:
-    return written.project(request.node.name)
+    return records.create_project(request.node.name)
 
 
 def gate_answer(server: Server, project: Project, query: str) -> Answer:
@@ -41,11 +41,11 @@ def found(server: Server, project: Project, query: str) -> int:
 
 
 def test_the_verdict_has_the_seeds_fields_in_their_order(server: Server, project: Project) -> None:
-    written.run(project, coverage=(80, 20))
-    run = written.run(project, {"c.A a": FAILED}, coverage=(70, 30), branch="x", commit_sha="abc", flag="unit")
-    written.run(project, coverage=(80, 20), flag="unit", created_at=NOW)
+    records.create_run(project, coverage=(80, 20))
+    run = records.create_run(project, {"c.A a": FAILED}, coverage=(70, 30), branch="x", commit_sha="abc", flag="unit")
+    records.create_run(project, coverage=(80, 20), flag="unit", created_at=NOW)
     answer = gate_answer(server, project, "commit=abc")
-    outcome = talk.body(answer)
+    outcome = http_checks.json_body(answer)
     assert list(outcome) == FIELDS
     assert outcome == {
         "project": project.name, "branch": "x", "commit": "abc", "flag": "unit", "runId": run.id, "status": "FAILED",
@@ -65,36 +65,36 @@ def test_the_verdict_has_the_seeds_fields_in_their_order(server: Server, project
 
 
 def test_a_shell_client_finds_the_verdict_by_its_text(server: Server, project: Project) -> None:
-    written.run(project, {"c.A a": PASSED})
+    records.create_run(project, {"c.A a": PASSED})
     text = gate_answer(server, project, "branch=main").text
     assert '"status":"PASSED"' in text
     assert text.index('"passed":true') < text.index('"rules"')
 
 
 def test_a_run_without_branch_commit_or_coverage_has_null_there(server: Server, project: Project) -> None:
-    written.run(project, branch=None, commit_sha="only")
+    records.create_run(project, branch=None, commit_sha="only")
     outcome = gate_answer(server, project, "commit=only").json
     assert (outcome["branch"], outcome["coverageDelta"]) == (None, None)
-    written.run(project)
+    records.create_run(project)
     assert gate_answer(server, project, "branch=main").json["commit"] is None
 
 
 def test_the_commit_wins_over_the_branch(server: Server, project: Project) -> None:
-    of_commit = written.run(project, branch="x", commit_sha="abc")
-    written.run(project, branch="y", commit_sha="def")
+    of_commit = records.create_run(project, branch="x", commit_sha="abc")
+    records.create_run(project, branch="y", commit_sha="def")
     assert found(server, project, "commit=abc&branch=y") == of_commit.id
     assert gate_answer(server, project, "commit=none&branch=y").status == 404
 
 
 def test_the_newest_run_is_judged_ties_by_id(server: Server, project: Project) -> None:
-    runs = [written.run(project, created_at=at, commit_sha="abc") for at in (NOW + 5, NOW + 9, NOW + 9, NOW + 1)]
+    runs = [records.create_run(project, created_at=at, commit_sha="abc") for at in (NOW + 5, NOW + 9, NOW + 9, NOW + 1)]
     assert found(server, project, "branch=main") == runs[2].id
     assert found(server, project, "commit=abc") == runs[2].id
 
 
 def test_without_a_flag_any_matches(server: Server, project: Project) -> None:
-    unit = written.run(project, flag="unit")
-    default = written.run(project)
+    unit = records.create_run(project, flag="unit")
+    default = records.create_run(project)
     assert found(server, project, "branch=main") == default.id
     assert found(server, project, "branch=main&flag=unit") == unit.id
     assert found(server, project, "branch=main&flag=default") == default.id
@@ -103,15 +103,15 @@ def test_without_a_flag_any_matches(server: Server, project: Project) -> None:
 
 @pytest.mark.parametrize("blank", ["", "%20", "%20%09"])
 def test_blank_counts_as_absent(server: Server, blank: str) -> None:
-    project = written.project(f"blanks-{quote(blank)}-")
-    run = written.run(project, commit_sha="abc")
+    project = records.create_project(f"blanks-{quote(blank)}-")
+    run = records.create_run(project, commit_sha="abc")
     assert found(server, project, f"commit={blank}&branch=main&flag={blank}") == run.id
     assert gate_answer(server, project, f"commit={blank}&branch={blank}").status == 400
     assert server.get(f"/api/v1/gate?project={blank}&branch=main").status == 400
 
 
 def test_values_are_trimmed(server: Server, project: Project) -> None:
-    run = written.run(project, commit_sha="abc")
+    run = records.create_run(project, commit_sha="abc")
     assert found(server, project, "commit=%20abc%20") == run.id
 
 
@@ -119,19 +119,19 @@ def test_values_are_trimmed(server: Server, project: Project) -> None:
 @pytest.mark.parametrize("prefix", ["", "/tracker"])
 def test_a_lookup_that_lacks_something_is_400(server: Server, prefix: str, query: str) -> None:
     path = f"{prefix}/api/v1/gate"
-    talk.problem(server.get(path + query), 400, path, dated=False)
+    http_checks.check_problem(server.get(path + query), 400, path, has_timestamp=False)
 
 
 @pytest.mark.parametrize("prefix", ["", "/tracker"])
 def test_nothing_found_is_404(server: Server, project: Project, prefix: str) -> None:
     path = f"{prefix}/api/v1/gate"
-    talk.problem(server.get(f"{path}?project=nothing&branch=main"), 404, path, dated=False)
+    http_checks.check_problem(server.get(f"{path}?project=nothing&branch=main"), 404, path, has_timestamp=False)
     name = quote(project.name, safe="")
-    talk.problem(server.get(f"{path}?project={name}&branch=main"), 404, path, dated=False)
+    http_checks.check_problem(server.get(f"{path}?project={name}&branch=main"), 404, path, has_timestamp=False)
 
 
 def test_names_are_compared_exactly(server: Server, project: Project) -> None:
-    written.run(project, commit_sha="abc")
+    records.create_run(project, commit_sha="abc")
     assert server.get(f"/api/v1/gate?project={project.name.upper()}&branch=main").status == 404
     assert gate_answer(server, project, "branch=Main").status == 404
     assert gate_answer(server, project, "commit=ab").status == 404
@@ -143,14 +143,14 @@ def test_what_is_no_text_is_400(server: Server, query: str) -> None:
 
 
 def test_a_verdict_is_computed_when_it_is_read(server: Server, project: Project) -> None:
-    written.run(project, {"c.A a": FAILED})
+    records.create_run(project, {"c.A a": FAILED})
     assert not gate_answer(server, project, "branch=main").json["passed"]
     Project.update(fail_on_new_failures=False).where(Project.id == project.id).execute()
     assert gate_answer(server, project, "branch=main").json["passed"]
 
 
 def test_head_answers_without_a_body_and_other_methods_are_405(server: Server, project: Project) -> None:
-    written.run(project)
+    records.create_run(project)
     answer = server.ask("HEAD", f"/api/v1/gate?project={project.name}&branch=main")
     assert (answer.status, answer.body) == (200, b"")
     refused = server.post("/api/v1/gate")

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import written
+import records
 from attrs import evolve
-from written import ERROR, FAILED, NOW, PASSED, SECOND, SKIPPED
+from records import ERROR, FAILED, NOW, PASSED, SECOND, SKIPPED
 
 from models.config.settings import QualityGate
 from models.tracker import flaky
@@ -24,8 +24,8 @@ RUNNER = QualityGate()
 
 @pytest.fixture
 def project(tmp_path: Path, database_url: str | None) -> Iterator[Project]:
-    with written.opened(tmp_path / "tracker.db", database_url):
-        yield written.project("demo")
+    with records.open_store(tmp_path / "tracker.db", database_url):
+        yield records.create_project("demo")
 
 
 def judged(run: Run, **settings: Any) -> dict[str, Rule]:
@@ -100,29 +100,31 @@ def test_the_first_five_failures_by_name_are_reported() -> None:
 
 
 def test_without_a_baseline_every_failure_is_new(project: Project) -> None:
-    run = written.run(project, {"c.A b": FAILED, "c.A a": ERROR, "c.A c": PASSED, "c.A d": SKIPPED})
+    run = records.create_run(project, {"c.A b": FAILED, "c.A a": ERROR, "c.A c": PASSED, "c.A d": SKIPPED})
     assert judged(run)["new-failures"] == Rule("new-failures", False, "2 new failure(s): c.A a, c.A b")
 
 
 def test_what_failed_before_is_not_new(project: Project) -> None:
-    written.run(project, {"c.A a": FAILED, "c.A b": PASSED})
-    run = written.run(project, {"c.A a": ERROR, "c.A b": PASSED}, branch="feature")
+    records.create_run(project, {"c.A a": FAILED, "c.A b": PASSED})
+    run = records.create_run(project, {"c.A a": ERROR, "c.A b": PASSED}, branch="feature")
     found = verdict(run, project, RUNNER)
     assert (run.status, found.status, found.passed) == ("FAILED", "PASSED", True)
-    assert judged(written.run(project, {"c.A a": FAILED, "c.A b": FAILED}))["new-failures"].detail.endswith(": c.A b")
+    assert judged(records.create_run(project, {"c.A a": FAILED, "c.A b": FAILED}))["new-failures"].detail.endswith(
+        ": c.A b"
+    )
 
 
 def test_the_same_name_in_another_class_is_another_test(project: Project) -> None:
-    written.run(project, {"c.A a": FAILED})
-    assert not judged(written.run(project, {"c.B a": FAILED}))["new-failures"].passed
+    records.create_run(project, {"c.A a": FAILED})
+    assert not judged(records.create_run(project, {"c.B a": FAILED}))["new-failures"].passed
 
 
 def test_a_test_without_a_class_is_reported_by_its_name(project: Project) -> None:
-    assert judged(written.run(project, {"alone": FAILED}))["new-failures"].detail == "1 new failure(s): alone"
+    assert judged(records.create_run(project, {"alone": FAILED}))["new-failures"].detail == "1 new failure(s): alone"
 
 
 def test_a_quarantined_test_does_not_gate_until_it_is_active_again(project: Project) -> None:
-    run = written.run(project, {"c.A a": FAILED})
+    run = records.create_run(project, {"c.A a": FAILED})
     for response_text, passes in ((Triage.QUARANTINED, True), (Triage.RESOLVED, False), (Triage.QUARANTINED, True)):
         flaky.set_triage(project.id, "c.A", "a", response_text, None, 1, NOW)
         assert judged(run)["new-failures"].passed is passes
@@ -131,17 +133,17 @@ def test_a_quarantined_test_does_not_gate_until_it_is_active_again(project: Proj
 
 
 def test_a_quarantine_is_of_one_project(project: Project) -> None:
-    other = written.project("other")
-    written.run(other, {"c.A a": FAILED})
+    other = records.create_project("other")
+    records.create_run(other, {"c.A a": FAILED})
     flaky.set_triage(other.id, "c.A", "a", Triage.QUARANTINED, None, 1, NOW)
-    assert not judged(written.run(project, {"c.A a": FAILED}))["new-failures"].passed
+    assert not judged(records.create_run(project, {"c.A a": FAILED}))["new-failures"].passed
 
 
 def test_a_suite_that_fails_without_a_case_is_a_failure_of_its_own_name(project: Project) -> None:
     def broken(name: str) -> Run:
-        run = written.run(project, {"c.A a": PASSED}, failed=2, status="FAILED")
+        run = records.create_run(project, {"c.A a": PASSED}, failed=2, status="FAILED")
         counts = {"tests": 3, "failed": 2, "errors": 0, "skipped": 0, "duration_ms": 0}
-        Suite.create(report=written.report_of(run), run_id=run.id, name=name, **counts)
+        Suite.create(report=records.report_of_run(run), run_id=run.id, name=name, **counts)
         return run
 
     assert judged(broken("by attributes"))["new-failures"].detail == "1 new failure(s): by attributes"
@@ -153,50 +155,53 @@ def test_a_suite_that_fails_without_a_case_is_a_failure_of_its_own_name(project:
 
 
 def test_the_baseline_is_the_newest_earlier_run_of_the_base_branch(project: Project) -> None:
-    written.run(project, coverage=(10, 90))
-    newest = written.run(project, coverage=(80, 20))
-    run = written.run(project, coverage=(70, 30), branch="feature")
-    written.run(project, coverage=(20, 80))
+    records.create_run(project, coverage=(10, 90))
+    newest = records.create_run(project, coverage=(80, 20))
+    run = records.create_run(project, coverage=(70, 30), branch="feature")
+    records.create_run(project, coverage=(20, 80))
     found = verdict(run, project, RUNNER)
     assert (found.baseline_id, found.coverage_delta) == (newest.id, -10.0)
 
 
 def test_a_run_of_the_base_branch_has_the_one_before_it_as_baseline(project: Project) -> None:
-    first = written.run(project)
-    second = written.run(project)
+    first = records.create_run(project)
+    second = records.create_run(project)
     assert verdict(second, project, RUNNER).baseline_id == first.id
     assert verdict(first, project, RUNNER).baseline_id is None
 
 
 def test_of_runs_of_one_moment_the_higher_id_is_the_newer(project: Project) -> None:
-    first, second, third = (written.run(project, created_at=NOW) for _ in range(3))
+    first, second, third = (records.create_run(project, created_at=NOW) for _ in range(3))
     assert verdict(second, project, RUNNER).baseline_id == first.id
     assert verdict(third, project, RUNNER).baseline_id == second.id
 
 
 def test_an_older_time_counts_before_a_lower_id(project: Project) -> None:
-    late = written.run(project, created_at=NOW + 9 * SECOND)
-    early = written.run(project, created_at=NOW)
-    run = written.run(project, created_at=NOW + 5 * SECOND, branch="feature")
+    late = records.create_run(project, created_at=NOW + 9 * SECOND)
+    early = records.create_run(project, created_at=NOW)
+    run = records.create_run(project, created_at=NOW + 5 * SECOND, branch="feature")
     assert verdict(run, project, RUNNER).baseline_id == early.id
     assert verdict(late, project, RUNNER).baseline_id == early.id
 
 
 def test_a_baseline_has_the_same_flag(project: Project) -> None:
-    unit = written.run(project, flag="unit")
-    written.run(project, flag="e2e")
-    assert verdict(written.run(project, flag="unit"), project, RUNNER).baseline_id == unit.id
-    assert verdict(written.run(project, flag="new"), project, RUNNER).baseline_id is None
+    unit = records.create_run(project, flag="unit")
+    records.create_run(project, flag="e2e")
+    assert verdict(records.create_run(project, flag="unit"), project, RUNNER).baseline_id == unit.id
+    assert verdict(records.create_run(project, flag="new"), project, RUNNER).baseline_id is None
 
 
 def test_a_baseline_is_of_the_same_project(project: Project) -> None:
-    written.run(written.project("other"))
-    assert verdict(written.run(project), project, RUNNER).baseline_id is None
+    records.create_run(records.create_project("other"))
+    assert verdict(records.create_run(project), project, RUNNER).baseline_id is None
 
 
 def test_the_base_branch_is_the_runs_own_else_the_projects_else_the_global_one(project: Project) -> None:
-    runs = {branch: written.run(project, branch=branch) for branch in ("main", "develop", "release")}
-    plain, own = written.run(project, branch="x"), written.run(project, branch="x", base_branch="release")
+    runs = {branch: records.create_run(project, branch=branch) for branch in ("main", "develop", "release")}
+    plain, own = (
+        records.create_run(project, branch="x"),
+        records.create_run(project, branch="x", base_branch="release"),
+    )
     assert verdict(plain, project, RUNNER).baseline_id == runs["main"].id
     assert verdict(plain, project, evolve(RUNNER, base_branch="develop")).baseline_id == runs["develop"].id
     project.base_branch = "develop"
@@ -209,26 +214,26 @@ def test_the_base_branch_is_the_runs_own_else_the_projects_else_the_global_one(p
 
 
 def test_without_coverage_on_either_side_there_is_no_delta_and_no_rule(project: Project) -> None:
-    written.run(project)
-    found = verdict(written.run(project, coverage=(1, 1)), project, RUNNER)
+    records.create_run(project)
+    found = verdict(records.create_run(project, coverage=(1, 1)), project, RUNNER)
     assert found.coverage_delta is None
     assert [rule.name for rule in found.rules] == ["new-failures"]
-    assert verdict(written.run(project), project, RUNNER).coverage_delta is None
+    assert verdict(records.create_run(project), project, RUNNER).coverage_delta is None
 
 
 def test_nothing_to_cover_is_no_coverage(project: Project) -> None:
-    written.run(project, coverage=(1, 1))
-    assert verdict(written.run(project, coverage=(0, 0)), project, RUNNER).coverage_delta is None
+    records.create_run(project, coverage=(1, 1))
+    assert verdict(records.create_run(project, coverage=(0, 0)), project, RUNNER).coverage_delta is None
 
 
 def test_a_delta_has_no_noise(project: Project) -> None:
-    written.run(project, coverage=(803, 197))
-    assert verdict(written.run(project, coverage=(800, 200)), project, RUNNER).coverage_delta == -0.3
+    records.create_run(project, coverage=(803, 197))
+    assert verdict(records.create_run(project, coverage=(800, 200)), project, RUNNER).coverage_delta == -0.3
 
 
 def test_a_project_overrides_each_threshold_by_itself(project: Project) -> None:
-    written.run(project, coverage=(80, 20))
-    run = written.run(project, {"c.A a": FAILED}, coverage=(75, 25))
+    records.create_run(project, coverage=(80, 20))
+    run = records.create_run(project, {"c.A a": FAILED}, coverage=(75, 25))
     assert {name: rule.passed for name, rule in judged(run, min_line_coverage=70.0).items()} == {
         "min-coverage": True, "coverage-drop": False, "new-failures": False,
     }  # fmt: skip
@@ -243,5 +248,5 @@ def test_a_project_overrides_each_threshold_by_itself(project: Project) -> None:
 
 
 def test_a_verdict_with_no_rule_passes(project: Project) -> None:
-    found = verdict(written.run(project, {"c.A a": FAILED}), project, evolve(RUNNER, fail_on_new_failures=False))
+    found = verdict(records.create_run(project, {"c.A a": FAILED}), project, evolve(RUNNER, fail_on_new_failures=False))
     assert (found.rules, found.passed, found.status) == ([], True, "PASSED")

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import written
-from written import PASSED
+import records
+from records import PASSED
 
 from models.tracker import search
 
@@ -15,13 +15,13 @@ from models.tracker import search
 @pytest.fixture
 def names(tmp_path: Path) -> Iterator[list[int]]:
     """Five runs, each with a test of its own; their ids."""
-    with written.store(tmp_path / "tracker.db"):
-        project = written.project("shop")
-        yield [written.run(project, {f"cart.Test{number} pays": PASSED}).id for number in range(5)]
+    with records.store_at(tmp_path / "tracker.db"):
+        project = records.create_project("shop")
+        yield [records.create_run(project, {f"cart.Test{number} pays": PASSED}).id for number in range(5)]
 
 
 def test_runs_and_tests_are_found_by_a_part_of_their_names(names: list[int]) -> None:
-    admin = written.user("boss", "ADMIN")
+    admin = records.create_user("boss", "ADMIN")
     assert [run.id for run in search.find_runs(admin, "mai", 10)] == names[::-1]
     assert [test.class_name for test in search.find_tests(admin, "test3 PAYS", 10)] == ["cart.Test3"]
     assert search.find_tests(admin, "pa", 10) == []
@@ -30,7 +30,7 @@ def test_runs_and_tests_are_found_by_a_part_of_their_names(names: list[int]) -> 
 def test_only_the_newest_are_read(names: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(search, "MAX_RUNS", 2)
     monkeypatch.setattr(search, "MAX_TESTS", 3)
-    admin = written.user("boss", "ADMIN")
+    admin = records.create_user("boss", "ADMIN")
     assert [run.id for run in search.find_runs(admin, "mai", 10)] == names[:2:-1]
     assert [run.id for run in search.find_runs(admin, str(names[0]), 10)] == names[:1]
     assert {test.class_name for test in search.find_tests(admin, "pays", 10)} == {

@@ -14,12 +14,23 @@ from typing import Any
 
 import pytest
 from conftest import Answer, Serve, Server, wait_for
-from needs import MOUNTING
-from posting import FORM, INGEST, cases, form, jacoco, left, post, rows, send, stored
+from http_checks import check_problem, running_server
+from requirements import MOUNTING
 from run_streams import listen, next_event
-from talk import problem, running_server
+from uploads import (
+    FORM,
+    INGEST,
+    form,
+    incoming_files,
+    jacoco,
+    junit,
+    post,
+    query_store,
+    send,
+    upload,
+)
 
-JUNIT = ("junit", cases(passed=1))
+JUNIT = ("junit", junit(passed=1))
 of_a_file = pytest.mark.skipif(Server.is_on_postgresql, reason="about the file; a database: test_on_postgresql.py")
 
 
@@ -47,25 +58,27 @@ LARGE = form([("project", "large"), ("junit", b"<testsuite>" + b" " * 3_000_000)
 def test_what_was_answered_is_there_after_kill_9(serve: Serve) -> None:
     server = serve()
     for number in range(3):
-        outcome = stored(
-            server, ("project", "kept"), ("runKey", str(number)), ("junit", cases(passed=50, failed=number))
+        outcome = upload(
+            server, ("project", "kept"), ("runKey", str(number)), ("junit", junit(passed=50, failed=number))
         )
         server.kill()
-        assert rows(server, "SELECT tests, failed FROM run WHERE id = ?", outcome["runId"]) == [(50 + number, number)]
+        assert query_store(server, "SELECT tests, failed FROM run WHERE id = ?", outcome["runId"]) == [
+            (50 + number, number)
+        ]
         server.start()
-        again = stored(server, ("project", "kept"), ("runKey", str(number)), ("junit", cases(passed=50, failed=number)))
+        again = upload(server, ("project", "kept"), ("runKey", str(number)), ("junit", junit(passed=50, failed=number)))
         assert again == outcome
 
 
 def test_what_was_coming_when_we_were_killed_is_swept(serve: Serve) -> None:
     server = serve()
     with begun(server, LARGE, 2_000_000):
-        wait_for(lambda: left(server))
+        wait_for(lambda: incoming_files(server))
         server.kill()
-    assert left(server)
+    assert incoming_files(server)
     server.start()
-    assert left(server) == []
-    assert rows(server, "SELECT count(*) FROM run") == [(0,)]
+    assert incoming_files(server) == []
+    assert query_store(server, "SELECT count(*) FROM run") == [(0,)]
     assert post(server, ("project", "p"), JUNIT).status == 201
 
 
@@ -75,7 +88,7 @@ def test_an_upload_that_is_being_stored_is_answered_during_a_stop(serve: Serve) 
         answers: list[Answer] = []
         poster = threading.Thread(target=lambda: answers.append(post(server, ("project", "p"), JUNIT)))
         poster.start()
-        wait_for(lambda: any((folder / "rows").exists() for folder in left(server)))
+        wait_for(lambda: any((folder / "rows").exists() for folder in incoming_files(server)))
         assert server.process is not None
         server.process.terminate()
         wait_for(lambda: "stopping" in server.log.read_text())
@@ -83,20 +96,20 @@ def test_an_upload_that_is_being_stored_is_answered_during_a_stop(serve: Serve) 
         poster.join(30)
     assert [answer.status for answer in answers] == [201]
     assert server.process.wait(30) == 0
-    assert rows(server, "SELECT count(*) FROM run") == [(1,)]
+    assert query_store(server, "SELECT count(*) FROM run") == [(1,)]
 
 
 def test_an_upload_that_still_arrives_during_a_stop_is_no_error_of_the_server(serve: Serve) -> None:
     server = serve()
     with begun(server, LARGE, 1_000_000) as connection:
-        wait_for(lambda: left(server))
+        wait_for(lambda: incoming_files(server))
         assert server.process is not None
         server.process.terminate()
         with contextlib.suppress(OSError):  # it may be closed already
             connection.sendall(LARGE[1_000_000:])
         assert server.process.wait(30) == 0
     assert "Traceback" not in server.log.read_text()
-    assert rows(server, "SELECT count(*) FROM run") == [(0,)]
+    assert query_store(server, "SELECT count(*) FROM run") == [(0,)]
 
 
 # Clients that leave
@@ -106,16 +119,16 @@ def test_an_upload_that_still_arrives_during_a_stop_is_no_error_of_the_server(se
 def test_a_client_that_leaves_in_the_middle_leaves_nothing(server: Server, upto: int) -> None:
     with begun(server, LARGE, upto):
         if upto > 300_000:
-            wait_for(lambda: left(server), about="something to be spooled")
-    wait_for(lambda: not left(server), about="what came in to be removed")
-    assert rows(server, "SELECT 1 FROM project WHERE name = 'large'") == []
+            wait_for(lambda: incoming_files(server), about="something to be spooled")
+    wait_for(lambda: not incoming_files(server), about="what came in to be removed")
+    assert query_store(server, "SELECT 1 FROM project WHERE name = 'large'") == []
 
 
 def test_a_client_that_only_stops_sending_leaves_nothing_either(server: Server) -> None:
     with begun(server, LARGE, 1_000_000) as connection:
-        wait_for(lambda: left(server))
+        wait_for(lambda: incoming_files(server))
         connection.shutdown(socket.SHUT_WR)
-        wait_for(lambda: not left(server))
+        wait_for(lambda: not incoming_files(server))
 
 
 @of_a_file
@@ -124,10 +137,12 @@ def test_what_came_whole_is_stored_though_its_client_leaves(server: Server) -> N
     sent = form([("project", "gone"), JUNIT])
     with locked(server) as unlock:
         with begun(server, sent, len(sent)):
-            wait_for(lambda: [path.name for folder in left(server) for path in folder.glob("*")] == ["rows"])
+            wait_for(lambda: [path.name for folder in incoming_files(server) for path in folder.glob("*")] == ["rows"])
         unlock()
-        wait_for(lambda: not left(server))
-    assert len(rows(server, "SELECT 1 FROM run r JOIN project p ON p.id = r.project_id WHERE p.name = 'gone'")) == 1
+        wait_for(lambda: not incoming_files(server))
+    assert (
+        len(query_store(server, "SELECT 1 FROM run r JOIN project p ON p.id = r.project_id WHERE p.name = 'gone'")) == 1
+    )
 
 
 def test_slow_uploads_cost_no_other_caller_anything(server: Server) -> None:
@@ -136,7 +151,7 @@ def test_slow_uploads_cost_no_other_caller_anything(server: Server) -> None:
             stack.enter_context(begun(server, LARGE, 500_000))
         assert post(server, ("project", "quick"), JUNIT).status == 201
         assert server.get("/healthz").status == 200
-    wait_for(lambda: not left(server))
+    wait_for(lambda: not incoming_files(server))
 
 
 # The store and the disk
@@ -157,7 +172,7 @@ def locked(server: Server) -> Iterator[Callable[[], None]]:
 def test_a_locked_store_is_waited_for(server: Server) -> None:
     with locked(server) as unlock, ThreadPoolExecutor(1) as one:
         answer = one.submit(post, server, ("project", "locked"), JUNIT)
-        wait_for(lambda: left(server))
+        wait_for(lambda: incoming_files(server))
         assert server.get("/healthz").status == 200
         unlock()
         assert answer.result().status == 201
@@ -167,10 +182,10 @@ def test_a_locked_store_is_waited_for(server: Server) -> None:
 def test_a_store_that_stays_locked_is_503_and_nothing_is_left(server: Server) -> None:
     with locked(server):
         answer = post(server, ("project", "stays locked"), JUNIT)
-    problem(answer, 503, INGEST, dated=False)
+    check_problem(answer, 503, INGEST, has_timestamp=False)
     assert answer.headers["Retry-After"]
-    wait_for(lambda: not left(server))
-    assert rows(server, "SELECT 1 FROM project WHERE name = 'stays locked'") == []
+    wait_for(lambda: not incoming_files(server))
+    assert query_store(server, "SELECT 1 FROM project WHERE name = 'stays locked'") == []
 
 
 def limited(server: Server, size: str) -> None:
@@ -181,15 +196,15 @@ def limited(server: Server, size: str) -> None:
 def test_where_files_cannot_grow_it_is_503_and_nothing_is_left(serve: Serve, size: str) -> None:
     """As a full disk: at the first byte, in the middle of a file, when rows are read, when they are stored."""
     server = serve()
-    file = ("junit", cases(passed=3000))
-    stored(server, ("project", "before"), JUNIT)
+    file = ("junit", junit(passed=3000))
+    upload(server, ("project", "before"), JUNIT)
     limited(server, size)
     answer = post(server, ("project", "full"), file)
-    problem(answer, 503, INGEST, dated=False)
-    wait_for(lambda: not left(server))
+    check_problem(answer, 503, INGEST, has_timestamp=False)
+    wait_for(lambda: not incoming_files(server))
     limited(server, "unlimited")
-    assert rows(server, "SELECT 1 FROM project WHERE name = 'full'") == []
-    assert stored(server, ("project", "full"), file)["tests"] == 3000
+    assert query_store(server, "SELECT 1 FROM project WHERE name = 'full'") == []
+    assert upload(server, ("project", "full"), file)["tests"] == 3000
 
 
 @pytest.mark.needs(MOUNTING)
@@ -199,12 +214,12 @@ def test_on_a_full_disk_it_is_503_and_then_goes_on(serve: Serve) -> None:
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(server.data)], check=True)
     try:
         server.start()
-        stored(server, ("project", "before"), JUNIT)
+        upload(server, ("project", "before"), JUNIT)
         large = "<testsuite>" + "<testcase name='x'/>" * 200_000 + "</testsuite>"
-        problem(post(server, ("project", "full"), ("junit", large)), 503, INGEST, dated=False)
-        wait_for(lambda: not left(server))
-        assert rows(server, "SELECT name FROM project") == [("before",)]
-        assert stored(server, ("project", "after"), JUNIT)["tests"] == 1
+        check_problem(post(server, ("project", "full"), ("junit", large)), 503, INGEST, has_timestamp=False)
+        wait_for(lambda: not incoming_files(server))
+        assert query_store(server, "SELECT name FROM project") == [("before",)]
+        assert upload(server, ("project", "after"), JUNIT)["tests"] == 1
         assert "Traceback" not in server.log.read_text()
     finally:
         server.close()
@@ -219,7 +234,7 @@ def test_shards_that_come_at_once_are_one_run_with_exact_totals(server: Server) 
         lines = {line: line % 20 == number for line in range(1, 101)}
         return [
             ("project", "shards"), ("runKey", "build 1"), ("branch", "main"),
-            ("junit", cases(passed=10, failed=1, skipped=2, prefix=f"s{number}-")),
+            ("junit", junit(passed=10, failed=1, skipped=2, prefix=f"s{number}-")),
             ("jacoco", jacoco({"Shared.java": lines, f"Own{number}.java": {1: True, 2: False}})),
         ]  # fmt: skip
 
@@ -230,11 +245,11 @@ def test_shards_that_come_at_once_are_one_run_with_exact_totals(server: Server) 
         answers = list(at_once.map(lambda number: post(server, *shard(number)), posts))
     assert {answer.status for answer in answers} == {201}
     assert len({answer.json["runId"] for answer in answers}) == 1
-    final = stored(server, *shard(0))
+    final = upload(server, *shard(0))
     assert (final["tests"], final["passed"], final["failed"], final["skipped"]) == (260, 200, 20, 40)
     assert final["lineCoveragePct"] == (100 + 20) * 100 / (100 + 40)
     assert final["uploads"] == 20
-    assert rows(server, "SELECT count(*) FROM result WHERE run_id = ?", final["runId"]) == [(260,)]
+    assert query_store(server, "SELECT count(*) FROM result WHERE run_id = ?", final["runId"]) == [(260,)]
     last: dict[str, Any] = {}
     while last.get("totalTests") != 260:
         last = next_event(stream)
@@ -252,28 +267,28 @@ def test_first_uploads_that_come_at_once_make_one_project(server: Server) -> Non
 
 def test_a_bad_shard_among_good_ones_changes_nothing(server: Server) -> None:
     def shard(number: int) -> Answer:
-        content = "<testsuite>" if number % 2 else cases(passed=5, prefix=f"s{number}-")
+        content = "<testsuite>" if number % 2 else junit(passed=5, prefix=f"s{number}-")
         return post(
-            server, ("project", "bad ones"), ("runKey", "k"), ("junit", cases(1, prefix="x")), ("junit", content)
+            server, ("project", "bad ones"), ("runKey", "k"), ("junit", junit(1, prefix="x")), ("junit", content)
         )
 
     with ThreadPoolExecutor(8) as at_once:
         answers = list(at_once.map(shard, range(8)))
     assert sorted(answer.status for answer in answers) == [201] * 4 + [400] * 4
-    final = stored(server, ("project", "bad ones"), ("runKey", "k"), ("junit", cases(1, prefix="x")))
+    final = upload(server, ("project", "bad ones"), ("runKey", "k"), ("junit", junit(1, prefix="x")))
     assert (final["tests"], final["uploads"]) == (21, 4)
 
 
 def test_a_hundred_thousand_cases_cost_little_memory_and_delay_no_caller(serve: Serve) -> None:
     server = serve()
-    stored(server, ("project", "warm"), JUNIT)
+    upload(server, ("project", "warm"), JUNIT)
     before = memory(server)
     case = (
         "<testcase classname='com.example.project.ClassName%d' name='does what it should %d' time='0.01'>%s</testcase>"
     )
     rest = "<system-out>" + "what it wrote; " * 20 + "</system-out>"
     many = "".join(case % (n // 50, n, rest if n % 3 == 0 else "") for n in range(100_000))
-    assert stored(server, ("project", "many"), ("junit", f"<testsuite name='s'>{many}</testsuite>"))["tests"] == 100_000
+    assert upload(server, ("project", "many"), ("junit", f"<testsuite name='s'>{many}</testsuite>"))["tests"] == 100_000
     assert memory(server) - before < 30 * 1024
 
 

@@ -11,13 +11,28 @@ from typing import Any
 
 import pytest
 from conftest import Server, wait_for
-from needs import need
-from posting import BOUNDARY, FORM, INGEST, RESULT, body, cases, form, jacoco, left, part, post, rows, send, stored
-from talk import compact, problem, raw, running_server
+from http_checks import check_problem, parse_compact, running_server, send_raw
+from requirements import require
+from uploads import (
+    BOUNDARY,
+    FORM,
+    INGEST,
+    RESULT_FIELDS,
+    body,
+    form,
+    incoming_files,
+    jacoco,
+    junit,
+    part,
+    post,
+    query_store,
+    send,
+    upload,
+)
 
 from models.paging import INT64
 
-JUNIT = ("junit", cases(passed=1))
+JUNIT = ("junit", junit(passed=1))
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +44,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 @pytest.fixture(autouse=True)
 def nothing_is_left(server: Server) -> Iterator[None]:
     yield
-    wait_for(lambda: not left(server), about="what came in to be removed")
+    wait_for(lambda: not incoming_files(server), about="what came in to be removed")
     assert "Traceback" not in server.log.read_text()
 
 
@@ -38,7 +53,7 @@ def run(server: Server, id: int) -> dict[str, Any]:
         "branch", "commit_sha", "flag", "run_key", "repo_url", "build_url", "build_name", "ci_provider", "base_branch",
         "pr_number",
     )  # fmt: skip
-    (row,) = rows(server, f"SELECT {', '.join(names)} FROM run WHERE id = ?", id)  # noqa: S608 (ours)
+    (row,) = query_store(server, f"SELECT {', '.join(names)} FROM run WHERE id = ?", id)  # noqa: S608 (ours)
     return dict(zip(names, row, strict=True))
 
 
@@ -48,13 +63,13 @@ def run(server: Server, id: int) -> dict[str, Any]:
 def test_the_answer_has_the_six_fields_of_the_seed_first_and_is_compact(server: Server) -> None:
     answer = post(
         server, ("project", "whole"), ("branch", "main"), ("commit", "abcdef0123"),
-        ("junit", cases(passed=5, failed=1, errors=2, skipped=3)),
+        ("junit", junit(passed=5, failed=1, errors=2, skipped=3)),
         ("jacoco", jacoco({"A.java": {1: True, 2: True, 3: False}})),
     )  # fmt: skip
     assert answer.status == 201
     assert answer.headers.get_all("Content-Type") == ["application/json"]
-    outcome = compact(answer)
-    assert tuple(outcome) == RESULT
+    outcome = parse_compact(answer)
+    assert tuple(outcome) == RESULT_FIELDS
     assert outcome == outcome | {
         "project": "whole", "tests": 11, "failures": 3, "skipped": 3, "lineCoveragePct": 2 * 100 / 3,
         "passed": 5, "failed": 1, "errors": 2, "status": "FAILED", "flag": "default", "branch": "main",
@@ -65,7 +80,7 @@ def test_the_answer_has_the_six_fields_of_the_seed_first_and_is_compact(server: 
 
 
 def test_without_coverage_it_is_null_and_what_was_not_said_is_null(server: Server) -> None:
-    outcome = stored(server, ("project", "bare"), JUNIT)
+    outcome = upload(server, ("project", "bare"), JUNIT)
     assert (outcome["lineCoveragePct"], outcome["branch"], outcome["commit"]) == (None, None, None)
     assert (outcome["status"], outcome["gateStatus"]) == ("PASSED", "PASSED")
 
@@ -77,9 +92,9 @@ def test_it_is_at_the_root_and_under_its_prefix(server: Server, prefix: str) -> 
 
 
 def test_numbers_are_those_of_the_run(server: Server) -> None:
-    first = stored(server, ("project", "merge"), ("runKey", "k"), ("junit", cases(passed=2)))
-    second = stored(server, ("project", "merge"), ("runKey", "k"), ("junit", cases(failed=1)))
-    again = stored(server, ("project", "merge"), ("runKey", "k"), ("junit", cases(failed=1)))
+    first = upload(server, ("project", "merge"), ("runKey", "k"), ("junit", junit(passed=2)))
+    second = upload(server, ("project", "merge"), ("runKey", "k"), ("junit", junit(failed=1)))
+    again = upload(server, ("project", "merge"), ("runKey", "k"), ("junit", junit(failed=1)))
     assert (first["tests"], first["status"], first["uploads"]) == (2, "PASSED", 1)
     assert (second["tests"], second["failures"], second["status"], second["uploads"]) == (3, 1, "FAILED", 2)
     assert second["runId"] == first["runId"]
@@ -87,14 +102,14 @@ def test_numbers_are_those_of_the_run(server: Server) -> None:
 
 
 def test_every_upload_without_a_key_is_a_run(server: Server) -> None:
-    assert len({stored(server, ("project", "keyless"), JUNIT)["runId"] for _ in range(3)}) == 3
+    assert len({upload(server, ("project", "keyless"), JUNIT)["runId"] for _ in range(3)}) == 3
 
 
 # Text parts
 
 
 def test_every_field_is_kept(server: Server) -> None:
-    outcome = stored(
+    outcome = upload(
         server, ("project", " every \r\n"), ("branch", "\tmain "), ("commit", "abc"), ("flag", "api"),
         ("runKey", "build 7"), ("repoUrl", "javascript:alert(1)"), ("buildUrl", "http://ci/7"), ("buildName", "#7"),
         ("ciProvider", "some ci"), ("baseBranch", "develop"), ("prNumber", "12"), ("module", "core"), JUNIT,
@@ -110,7 +125,7 @@ def test_every_field_is_kept(server: Server) -> None:
         "repo_url": "javascript:alert(1)", "build_url": "http://ci/7", "build_name": "#7", "ci_provider": "some ci",
         "base_branch": "develop", "pr_number": 12,
     }  # fmt: skip
-    assert rows(server, "SELECT module FROM report WHERE run_id = ?", outcome["runId"]) == [("core",)]
+    assert query_store(server, "SELECT module FROM report WHERE run_id = ?", outcome["runId"]) == [("core",)]
 
 
 def test_blank_is_absent(server: Server) -> None:
@@ -118,8 +133,8 @@ def test_blank_is_absent(server: Server) -> None:
         "branch", "commit", "flag", "runKey", "repoUrl", "buildUrl", "buildName", "ciProvider", "baseBranch",
         "prNumber", "module",
     ]  # fmt: skip
-    first = stored(server, ("project", "blank"), *((name, " \t\r\n") for name in fields), JUNIT)
-    second = stored(server, ("project", "blank"), *((name, "") for name in fields), JUNIT)
+    first = upload(server, ("project", "blank"), *((name, " \t\r\n") for name in fields), JUNIT)
+    second = upload(server, ("project", "blank"), *((name, "") for name in fields), JUNIT)
     assert first["runId"] != second["runId"], "a blank key is none"
     kept = run(server, first["runId"])
     assert kept.pop("flag") == first["flag"] == "default"
@@ -128,12 +143,12 @@ def test_blank_is_absent(server: Server) -> None:
 
 @pytest.mark.parametrize("name", ["p" * 255, "ü" * 255, "a b/c.d:e", "日本語 🎉", "<script>", "'; DROP TABLE run; --"])
 def test_names_of_projects(server: Server, name: str) -> None:
-    assert stored(server, ("project", f"  {name} "), JUNIT)["project"] == name
+    assert upload(server, ("project", f"  {name} "), JUNIT)["project"] == name
 
 
 @pytest.mark.parametrize("name", ["p" * 256, "a\nb", "a\x07b", "a\x7fb", "a\u200bb", "a\u2028b", "a\x00b"])
 def test_names_that_no_project_can_have(server: Server, name: str) -> None:
-    outcome = problem(post(server, ("project", name), JUNIT), 400, INGEST, dated=False)
+    outcome = check_problem(post(server, ("project", name), JUNIT), 400, INGEST, has_timestamp=False)
     assert "project" in outcome["detail"]
 
 
@@ -141,7 +156,7 @@ def test_names_that_no_project_can_have(server: Server, name: str) -> None:
     "parts", [[JUNIT], [("project", ""), JUNIT], [("project", "  \r\n"), JUNIT], [("Project", "p"), JUNIT]]
 )
 def test_a_project_is_required(server: Server, parts: list[tuple[str, str]]) -> None:
-    outcome = problem(post(server, *parts), 400, INGEST, dated=False)
+    outcome = check_problem(post(server, *parts), 400, INGEST, has_timestamp=False)
     assert outcome["detail"] == "project is required"
 
 
@@ -150,30 +165,32 @@ def test_a_project_is_required(server: Server, parts: list[tuple[str, str]]) -> 
     "value", [b"a\0b", b"\xed\xa0\x80", b"\xff", b"x" * 2001], ids=["nul", "surrogate", "bytes", "long"]
 )
 def test_text_that_cannot_be_is_400_and_names_its_part(server: Server, field: str, value: bytes) -> None:
-    outcome = problem(post(server, ("project", "text"), (field, value), JUNIT), 400, INGEST, dated=False)
+    outcome = check_problem(post(server, ("project", "text"), (field, value), JUNIT), 400, INGEST, has_timestamp=False)
     assert field in outcome["detail"]
-    assert rows(server, "SELECT 1 FROM project WHERE name = 'text'") == []
+    assert query_store(server, "SELECT 1 FROM project WHERE name = 'text'") == []
 
 
 @pytest.mark.parametrize(("number", "kept"), [("0", 0), (" 12 ", 12), ("007", 7), (str(INT64), INT64)])
 def test_numbers_of_pull_requests(server: Server, number: str, kept: int) -> None:
-    outcome = stored(server, ("project", "pr"), ("prNumber", number), JUNIT)
+    outcome = upload(server, ("project", "pr"), ("prNumber", number), JUNIT)
     assert run(server, outcome["runId"])["pr_number"] == kept
 
 
 @pytest.mark.parametrize("number", ["x", "1.5", "-1", "1e3", "0x10", "1 2", str(INT64 + 1), "9" * 400, "१२"])
 def test_what_is_no_number_of_a_pull_request(server: Server, number: str) -> None:
-    outcome = problem(post(server, ("project", "pr"), ("prNumber", number), JUNIT), 400, INGEST, dated=False)
+    outcome = check_problem(
+        post(server, ("project", "pr"), ("prNumber", number), JUNIT), 400, INGEST, has_timestamp=False
+    )
     assert "prNumber" in outcome["detail"]
 
 
 def test_of_a_part_that_comes_twice_the_last_counts(server: Server) -> None:
-    outcome = stored(server, ("project", "one"), ("branch", "a"), ("project", "last"), ("branch", "b"), JUNIT)
+    outcome = upload(server, ("project", "one"), ("branch", "a"), ("project", "last"), ("branch", "b"), JUNIT)
     assert (outcome["project"], outcome["branch"]) == ("last", "b")
 
 
 def test_unknown_parts_are_ignored_however_large(server: Server) -> None:
-    outcome = stored(
+    outcome = upload(
         server, ("project", "unknown"), ("perfFlag", "x"), ("sourceManifest", b"\xff\0" * 2_000_000), JUNIT,
         ("JUNIT", "no report"),
     )  # fmt: skip
@@ -181,7 +198,13 @@ def test_unknown_parts_are_ignored_however_large(server: Server) -> None:
 
 
 def test_a_part_is_known_by_its_name_with_or_without_a_file_name(server: Server) -> None:
-    sent = body([part("project", "named", "project.txt"), part("branch", "b", "x"), part("junit", cases(passed=4))])
+    sent = body(
+        [
+            part("project", "named", "project.txt"),
+            part("branch", "b", "x"),
+            part("junit", junit(passed=4)),
+        ]
+    )
     answer = send(server, sent)
     assert answer.status == 201, answer
     assert (answer.json["project"], answer.json["branch"], answer.json["tests"]) == ("named", "b", 4)
@@ -189,12 +212,12 @@ def test_a_part_is_known_by_its_name_with_or_without_a_file_name(server: Server)
 
 def test_text_may_name_its_encoding(server: Server) -> None:
     latin = part("project", "Grüße".encode("latin-1"), None, "Content-Type: text/plain; charset=ISO-8859-1")
-    answer = send(server, body([latin, part("junit", cases(passed=1), "a.xml")]))
+    answer = send(server, body([latin, part("junit", junit(passed=1), "a.xml")]))
     assert answer.status == 201, answer
     assert answer.json["project"] == "Grüße"
     for charset in ("nonsense", "rot13", "undefined"):
         odd = part("project", "p", None, f"Content-Type: text/plain; charset={charset}")
-        outcome = problem(send(server, body([odd, part("junit", cases(1))])), 400, INGEST, dated=False)
+        outcome = check_problem(send(server, body([odd, part("junit", junit(1))])), 400, INGEST, has_timestamp=False)
         assert charset in outcome["detail"]
 
 
@@ -202,42 +225,47 @@ def test_text_may_name_its_encoding(server: Server) -> None:
 
 
 def test_many_files_plain_or_gzipped_are_one_run(server: Server) -> None:
-    files = [cases(passed=1, failed=1, prefix=f"f{number}") for number in range(50)]
+    files = [junit(passed=1, failed=1, prefix=f"f{number}") for number in range(50)]
     parts = [("junit", gzip.compress(one.encode()) if place % 2 else one) for place, one in enumerate(files)]
-    outcome = stored(server, ("project", "fifty"), *parts)
+    outcome = upload(server, ("project", "fifty"), *parts)
     assert (outcome["tests"], outcome["failures"], outcome["uploads"]) == (100, 50, 1)
-    assert rows(server, "SELECT count(*) FROM report WHERE run_id = ?", outcome["runId"]) == [(50,)]
+    assert query_store(server, "SELECT count(*) FROM report WHERE run_id = ?", outcome["runId"]) == [(50,)]
 
 
 def test_a_gzipped_file_is_the_same_file(server: Server) -> None:
-    file = cases(passed=3)
-    outcome = stored(server, ("project", "same"), ("junit", file), ("junit", gzip.compress(file.encode())))
+    file = junit(passed=3)
+    outcome = upload(server, ("project", "same"), ("junit", file), ("junit", gzip.compress(file.encode())))
     assert outcome["tests"] == 3
 
 
 def test_empty_files_are_skipped(server: Server) -> None:
-    outcome = stored(server, ("project", "empty"), ("junit", ""), JUNIT, ("jacoco", ""), ("junit", ""))
+    outcome = upload(server, ("project", "empty"), ("junit", ""), JUNIT, ("jacoco", ""), ("junit", ""))
     assert (outcome["tests"], outcome["lineCoveragePct"]) == (1, None)
 
 
 @pytest.mark.parametrize(
     "parts",
-    [[], [("junit", "")], [("jacoco", jacoco({"A": {1: True}}))], [("jacoco", ""), ("junit", ""), ("other", "x")]],
+    [
+        [],
+        [("junit", "")],
+        [("jacoco", jacoco({"A": {1: True}}))],
+        [("jacoco", ""), ("junit", ""), ("other", "x")],
+    ],
 )
 def test_a_test_report_is_required(server: Server, parts: list[tuple[str, str]]) -> None:
-    outcome = problem(post(server, ("project", "none"), *parts), 400, INGEST, dated=False)
+    outcome = check_problem(post(server, ("project", "none"), *parts), 400, INGEST, has_timestamp=False)
     assert "junit" in outcome["detail"]
-    assert rows(server, "SELECT 1 FROM project WHERE name = 'none'") == []
+    assert query_store(server, "SELECT 1 FROM project WHERE name = 'none'") == []
 
 
 def test_a_part_of_a_wrong_name_is_shown(server: Server) -> None:
     parts = [("project", "p"), ("juint" + "\u0085" * 50, JUNIT[1])]
-    outcome = problem(send(server, form(parts)), 400, INGEST, dated=False)
+    outcome = check_problem(send(server, form(parts)), 400, INGEST, has_timestamp=False)
     assert outcome["detail"].endswith("(there is: project, juint" + "\ufffd" * 25 + ")")
 
 
 def test_several_coverage_reports_are_united(server: Server) -> None:
-    outcome = stored(
+    outcome = upload(
         server, ("project", "union"), JUNIT, ("jacoco", jacoco({"A.java": {1: True, 2: False}, "B.java": {1: True}})),
         ("jacoco", jacoco({"A.java": {1: False, 2: True, 3: False}})),
     )  # fmt: skip
@@ -249,31 +277,31 @@ def test_several_coverage_reports_are_united(server: Server) -> None:
     [
         ("junit", "<testsuite>\n<oops></testsuite>", "line 2"), ("jacoco", "<report>\n<oops></report>", "line 2"),
         *[(kind, bad, "") for kind in ("junit", "jacoco") for bad in ("no report", "<html/>", b"\x1f\x8bno gzip")],
-        ("junit", jacoco({"A": {1: True}}), ""), ("jacoco", cases(passed=1), ""),
+        ("junit", jacoco({"A": {1: True}}), ""), ("jacoco", junit(passed=1), ""),
     ],
 )  # fmt: skip
 def test_an_unreadable_report_is_400_with_file_and_reason(
     server: Server, kind: str, content: str | bytes, line: str
 ) -> None:
     bad = part(kind, content, "bad one.xml")
-    sent = body([part("project", "unread"), part("junit", cases(passed=5), "good.xml"), bad])
-    outcome = problem(send(server, sent), 400, INGEST, dated=False)
+    sent = body([part("project", "unread"), part("junit", junit(passed=5), "good.xml"), bad])
+    outcome = check_problem(send(server, sent), 400, INGEST, has_timestamp=False)
     assert outcome["detail"].startswith(f"{kind} bad one.xml: ")
     assert line in outcome["detail"]
-    assert rows(server, "SELECT 1 FROM project WHERE name = 'unread'") == []
+    assert query_store(server, "SELECT 1 FROM project WHERE name = 'unread'") == []
 
 
 def test_a_bad_last_file_leaves_a_run_as_it_was(server: Server) -> None:
-    before = stored(server, ("project", "whole or not"), ("runKey", "k"), JUNIT)
-    bad = post(server, ("project", "whole or not"), ("runKey", "k"), ("junit", cases(failed=3)), ("junit", "<a"))
-    problem(bad, 400, INGEST, dated=False)
-    assert stored(server, ("project", "whole or not"), ("runKey", "k"), JUNIT) == before
+    before = upload(server, ("project", "whole or not"), ("runKey", "k"), JUNIT)
+    bad = post(server, ("project", "whole or not"), ("runKey", "k"), ("junit", junit(failed=3)), ("junit", "<a"))
+    check_problem(bad, 400, INGEST, has_timestamp=False)
+    assert upload(server, ("project", "whole or not"), ("runKey", "k"), JUNIT) == before
 
 
 def test_a_file_without_a_name_and_one_with_an_odd_name_are_reported_as_text(server: Server) -> None:
     for file, result in ((None, "without a file name"), ("a\x07\u202eb.xml", "a\ufffd\ufffdb.xml")):
         sent = body([part("project", "odd"), part("junit", "<a", file)])
-        outcome = problem(send(server, sent), 400, INGEST, dated=False)
+        outcome = check_problem(send(server, sent), 400, INGEST, has_timestamp=False)
         assert outcome["detail"].startswith(f"junit {result}: ")
 
 
@@ -293,26 +321,28 @@ def test_a_file_without_a_name_and_one_with_an_odd_name_are_reported_as_text(ser
 )
 def test_another_media_type_is_415(server: Server, media_type: str) -> None:
     answer = send(server, form([("project", "p"), JUNIT]), Content_Type=media_type)
-    problem(answer, 415, INGEST, dated=False)
+    check_problem(answer, 415, INGEST, has_timestamp=False)
 
 
 def test_a_form_that_is_gzipped_as_a_whole_is_415_with_a_hint(server: Server) -> None:
     sent = form([("project", "p"), JUNIT])
-    outcome = problem(send(server, gzip.compress(sent), Content_Encoding="gzip"), 415, INGEST, dated=False)
+    outcome = check_problem(
+        send(server, gzip.compress(sent), Content_Encoding="gzip"), 415, INGEST, has_timestamp=False
+    )
     assert "compress its files" in outcome["detail"]
     assert send(server, sent, Content_Encoding="identity").status == 201
 
 
 def test_no_media_type_is_415_with_a_body_or_without(server: Server) -> None:
     for sent in (b"", b"x"):
-        problem(server.post(INGEST, sent), 415, INGEST, dated=False)
+        check_problem(server.post(INGEST, sent), 415, INGEST, has_timestamp=False)
 
 
 @pytest.mark.parametrize(
     "media_type", ["multipart/form-data", "multipart/form-data; boundary=", "multipart/form-data;x=y"]
 )
 def test_a_body_without_a_boundary_is_400(server: Server, media_type: str) -> None:
-    outcome = problem(send(server, form([JUNIT]), Content_Type=media_type), 400, INGEST, dated=False)
+    outcome = check_problem(send(server, form([JUNIT]), Content_Type=media_type), 400, INGEST, has_timestamp=False)
     assert "boundary" in outcome["detail"]
 
 
@@ -325,7 +355,7 @@ def test_a_body_without_a_boundary_is_400(server: Server, media_type: str) -> No
     ],
 )  # fmt: skip
 def test_a_body_that_is_no_multipart_or_is_cut_is_400(server: Server, sent: bytes) -> None:
-    problem(send(server, sent), 400, INGEST, dated=False)
+    check_problem(send(server, sent), 400, INGEST, has_timestamp=False)
 
 
 def test_the_boundary_may_be_quoted_and_the_media_type_of_any_case(server: Server) -> None:
@@ -334,24 +364,24 @@ def test_the_boundary_may_be_quoted_and_the_media_type_of_any_case(server: Serve
 
 
 def test_a_body_in_chunks_of_no_announced_length_is_taken(server: Server) -> None:
-    sent = form([("project", "chunked"), ("junit", cases(passed=50))])
+    sent = form([("project", "chunked"), ("junit", junit(passed=50))])
     pieces = b"".join(b"%x\r\n%s\r\n" % (len(sent[at : at + 7]), sent[at : at + 7]) for at in range(0, len(sent), 7))
     head = f"POST {INGEST} HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\nContent-Type: {FORM}\r\n\r\n"
-    answer = raw(server, head.encode() + pieces + b"0\r\n\r\n", "POST")
+    answer = send_raw(server, head.encode() + pieces + b"0\r\n\r\n", "POST")
     assert answer.status == 201, answer
     assert json.loads(answer.body)["tests"] == 50
 
 
 def test_a_large_body_of_several_pieces_is_taken(server: Server) -> None:
     large = "<testsuite><testcase name='one'><system-out>" + "x" * 3_000_000 + "</system-out></testcase></testsuite>"
-    outcome = stored(server, ("project", "large"), ("junit", large), ("branch", "after"))
+    outcome = upload(server, ("project", "large"), ("junit", large), ("branch", "after"))
     assert (outcome["tests"], outcome["branch"]) == (1, "after")
 
 
 @pytest.mark.parametrize("method", ["GET", "PUT", "DELETE"])
 def test_other_methods_are_405(server: Server, method: str) -> None:
     answer = server.ask(method, INGEST)
-    problem(answer, 405, INGEST, dated=False)
+    check_problem(answer, 405, INGEST, has_timestamp=False)
     assert answer.headers["Allow"] == "POST, OPTIONS"
 
 
@@ -364,7 +394,7 @@ def test_options_lists_the_methods(server: Server) -> None:
 
 
 def curl(server: Server, *arguments: str) -> tuple[int, Any]:
-    need("curl")
+    require("curl")
     done = subprocess.run(
         ["curl", "-sS", "-w", "\n%{http_code}", *arguments, f"http://127.0.0.1:{server.port}{INGEST}"],
         capture_output=True, text=True, check=True,
@@ -374,8 +404,8 @@ def curl(server: Server, *arguments: str) -> tuple[int, Any]:
 
 
 def test_curl_posts_reports(server: Server, tmp_path: Path) -> None:
-    (tmp_path / "a.xml").write_text(cases(passed=2))
-    (tmp_path / "b.xml.gz").write_bytes(gzip.compress(cases(failed=1).encode()))
+    (tmp_path / "a.xml").write_text(junit(passed=2))
+    (tmp_path / "b.xml.gz").write_bytes(gzip.compress(junit(failed=1).encode()))
     (tmp_path / "large.xml").write_text("<testsuite>" + "<testcase name='x'/>" * 100_000 + "</testsuite>")
     (tmp_path / "jacoco.xml").write_text(jacoco({"A": {1: True}}))
     files = [f"-Fjunit=@{tmp_path / name}" for name in ("a.xml", "b.xml.gz", "large.xml")]

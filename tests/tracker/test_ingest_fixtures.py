@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 from conftest import ROOT, Server
-from posting import INGEST, cases, post, stored
-from talk import problem, running_server
+from http_checks import check_problem, running_server
+from uploads import INGEST, junit, post, upload
 
 FIXTURES = ROOT.parent / "shared" / "fixtures"
 
@@ -49,7 +49,7 @@ def fixture(name: str) -> bytes:
 
 @pytest.mark.parametrize("name", TESTS)
 def test_totals_of_test_reports(server: Server, name: str) -> None:
-    outcome = stored(server, ("project", "tests"), ("junit", fixture(f"junit/{name}.xml")))
+    outcome = upload(server, ("project", "tests"), ("junit", fixture(f"junit/{name}.xml")))
     assert (outcome["tests"], outcome["failures"], outcome["skipped"]) == (
         TESTS[name] or (outcome["tests"], outcome["failures"], outcome["skipped"])
     )
@@ -58,14 +58,14 @@ def test_totals_of_test_reports(server: Server, name: str) -> None:
 
 @pytest.mark.parametrize("name", LINES)
 def test_totals_of_coverage_reports(server: Server, name: str) -> None:
-    outcome = stored(server, ("project", "lines"), ("junit", cases(passed=1)), ("jacoco", gzip.compress(fixture(name))))
+    outcome = upload(server, ("project", "lines"), ("junit", junit(passed=1)), ("jacoco", gzip.compress(fixture(name))))
     covered, missed = LINES[name]
     assert outcome["lineCoveragePct"] == covered * 100 / (covered + missed)
 
 
 def test_all_of_them_in_one_upload_are_their_sums(server: Server) -> None:
     result = {name: totals for name, totals in TESTS.items() if totals}
-    outcome = stored(server, ("project", "all"), *(("junit", fixture(f"junit/{name}.xml")) for name in result))
+    outcome = upload(server, ("project", "all"), *(("junit", fixture(f"junit/{name}.xml")) for name in result))
     sums = [sum(totals[place] for totals in result.values()) for place in range(3)]
     assert [outcome["tests"], outcome["failures"], outcome["skipped"]] == sums
 
@@ -73,14 +73,14 @@ def test_all_of_them_in_one_upload_are_their_sums(server: Server) -> None:
 @pytest.mark.parametrize("name", ["junit/pytest-corrupt.xml", "jacoco/empty-report.xml", "hostile/truncated.xml"])
 @pytest.mark.parametrize("kind", ["junit", "jacoco"])
 def test_what_cannot_be_read_is_400(server: Server, name: str, kind: str) -> None:
-    answer = post(server, ("project", "bad"), ("junit", cases(passed=1)), (kind, fixture(name)))
-    assert problem(answer, 400, INGEST, dated=False)["detail"].startswith(f"{kind} {kind}2.xml: ")
+    answer = post(server, ("project", "bad"), ("junit", junit(passed=1)), (kind, fixture(name)))
+    assert check_problem(answer, 400, INGEST, has_timestamp=False)["detail"].startswith(f"{kind} {kind}2.xml: ")
 
 
 def test_whatever_is_hostile_is_taken_or_told(server: Server) -> None:
     for file in sorted((FIXTURES / "hostile").iterdir()):
         for kind in ("junit", "jacoco"):
-            answer = post(server, ("project", "hostile"), ("junit", cases(passed=1)), (kind, file.read_bytes()))
+            answer = post(server, ("project", "hostile"), ("junit", junit(passed=1)), (kind, file.read_bytes()))
             if answer.status != 201:
-                problem(answer, 400, INGEST, dated=False)
+                check_problem(answer, 400, INGEST, has_timestamp=False)
     assert server.get("/healthz").status == 200

@@ -11,8 +11,20 @@ from pathlib import Path
 
 import pytest
 from conftest import Answer, Serve, Server, wait_for
-from posting import FORM, INGEST, body, cases, form, left, part, post, rows, send, stored
-from talk import answered, connect, problem, running_server
+from http_checks import check_problem, connect, read_response, running_server
+from uploads import (
+    FORM,
+    INGEST,
+    body,
+    form,
+    incoming_files,
+    junit,
+    part,
+    post,
+    query_store,
+    send,
+    upload,
+)
 
 from models.config.settings import Config
 from models.errors import TimedOut, Unavailable
@@ -38,7 +50,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 @pytest.fixture(autouse=True)
 def nothing_is_left(server: Server) -> Iterator[None]:
     yield
-    wait_for(lambda: not left(server), about="what came in to be removed")
+    wait_for(lambda: not incoming_files(server), about="what came in to be removed")
     assert "Traceback" not in server.log.read_text()
 
 
@@ -51,7 +63,7 @@ def silent(server: Server) -> Iterator[Future[Answer]]:
         with connect(server) as connection:
             head = f"POST {INGEST} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(sent)}\r\nContent-Type: {FORM}"
             connection.sendall(f"{head}\r\n\r\n".encode() + sent[: 600 * KIB])
-            return answered(connection)
+            return read_response(connection)
 
     with ThreadPoolExecutor(1) as one:
         yield one.submit(wait)
@@ -64,32 +76,32 @@ def sized(size: int) -> str:
 
 
 def refused(server: Server, status: int, *parts: tuple[str, str | bytes]) -> str:
-    outcome = problem(post(server, ("project", "limits"), *parts), status, INGEST, dated=False)
-    assert rows(server, "SELECT 1 FROM project WHERE name = 'limits'") == []
+    outcome = check_problem(post(server, ("project", "limits"), *parts), status, INGEST, has_timestamp=False)
+    assert query_store(server, "SELECT 1 FROM project WHERE name = 'limits'") == []
     return str(outcome["detail"])
 
 
 def test_a_file_of_exactly_the_limit_passes_and_a_byte_more_is_413(server: Server) -> None:
-    assert stored(server, ("project", "file"), ("junit", sized(100 * KIB)))["tests"] == 1
-    assert "junit" in refused(server, 413, ("junit", cases(passed=1)), ("junit", sized(100 * KIB + 1)))
-    assert "jacoco" in refused(server, 413, ("junit", cases(passed=1)), ("jacoco", "x" * (100 * KIB + 1)))
+    assert upload(server, ("project", "file"), ("junit", sized(100 * KIB)))["tests"] == 1
+    assert "junit" in refused(server, 413, ("junit", junit(passed=1)), ("junit", sized(100 * KIB + 1)))
+    assert "jacoco" in refused(server, 413, ("junit", junit(passed=1)), ("jacoco", "x" * (100 * KIB + 1)))
 
 
 @pytest.mark.parametrize("chunked", [False, True], ids=["announced", "chunked"])
 def test_a_request_over_its_limit_is_413(server: Server, chunked: bool) -> None:
-    sent = form([("project", "limits"), *[("junit", cases(passed=1, prefix="x" * 90_000))] * 12])
+    sent = form([("project", "limits"), *[("junit", junit(passed=1, prefix="x" * 90_000))] * 12])
     assert len(sent) > KIB * KIB
     with connect(server) as connection:
         framing = "Transfer-Encoding: chunked" if chunked else f"Content-Length: {len(sent)}"
         head = f"POST {INGEST} HTTP/1.1\r\nHost: localhost\r\n{framing}\r\nContent-Type: {FORM}\r\n\r\n"
         connection.sendall(head.encode())
         connection.sendall(b"%x\r\n%s\r\n0\r\n\r\n" % (len(sent), sent) if chunked else sent)
-        outcome = problem(answered(connection), 413, INGEST, dated=False)
+        outcome = check_problem(read_response(connection), 413, INGEST, has_timestamp=False)
     assert str(KIB * KIB) in outcome["detail"]
 
 
 def test_a_request_of_exactly_the_limit_passes(server: Server) -> None:
-    start = [part("project", "just"), part("junit", cases(passed=1), "a.xml")]
+    start = [part("project", "just"), part("junit", junit(passed=1), "a.xml")]
     rest = KIB * KIB - len(body([*start, *[part("other", "")] * 11]))
     others = [part("other", "x" * (rest // 11 + (rest % 11 if number == 0 else 0))) for number in range(11)]
     sent = body([*start, *others])
@@ -98,16 +110,16 @@ def test_a_request_of_exactly_the_limit_passes(server: Server) -> None:
 
 
 def test_what_a_report_inflates_to_is_bounded(server: Server) -> None:
-    assert stored(server, ("project", "inflated"), ("junit", gzip.compress(sized(200 * KIB).encode())))["tests"] == 1
+    assert upload(server, ("project", "inflated"), ("junit", gzip.compress(sized(200 * KIB).encode())))["tests"] == 1
     detail = refused(server, 413, ("junit", gzip.compress(sized(200 * KIB + 1).encode())))
     assert detail.startswith("junit junit1.xml: ")
     bomb = gzip.compress(b"<testsuite>" + b" " * 50_000_000)
-    refused(server, 413, ("junit", cases(passed=1)), ("jacoco", bomb))
+    refused(server, 413, ("junit", junit(passed=1)), ("jacoco", bomb))
 
 
 def test_the_number_of_parts_is_bounded(server: Server) -> None:
-    many = [("junit", cases(passed=1, prefix=f"f{number}")) for number in range(19)]
-    assert stored(server, ("project", "parts"), *many)["tests"] == 19
+    many = [("junit", junit(passed=1, prefix=f"f{number}")) for number in range(19)]
+    assert upload(server, ("project", "parts"), *many)["tests"] == 19
     assert "20 parts" in refused(server, 413, *many, ("other", ""))
 
 
@@ -115,15 +127,15 @@ def test_the_depth_of_a_report_is_bounded(server: Server) -> None:
     def nested(depth: int) -> str:
         return "<testsuite>" * (depth - 1) + "<testcase name='a'/>" + "</testsuite>" * (depth - 1)
 
-    assert stored(server, ("project", "depth"), ("junit", nested(10)))["tests"] == 1
+    assert upload(server, ("project", "depth"), ("junit", nested(10)))["tests"] == 1
     assert refused(server, 400, ("junit", nested(11))).startswith("junit junit1.xml: line 1, ")
 
 
 def test_what_a_case_wrote_is_cut_with_a_mark(server: Server) -> None:
     long = f"<testsuite><testcase name='a'><system-out>{'x' * 5000}</system-out></testcase></testsuite>"
-    run = stored(server, ("project", "output"), ("junit", long))["runId"]
+    run = upload(server, ("project", "output"), ("junit", long))["runId"]
     query = "SELECT out FROM output o JOIN result r ON r.id = o.result_id WHERE r.run_id = ?"
-    ((out,),) = rows(server, query, run)
+    ((out,),) = query_store(server, query, run)
     assert out.startswith("x" * 900)
     assert len(out) < 1200
     assert not out.endswith("x")
@@ -131,17 +143,22 @@ def test_what_a_case_wrote_is_cut_with_a_mark(server: Server) -> None:
 
 def test_long_names_are_cut_not_refused(server: Server) -> None:
     long = f"<testsuite name='{'s' * 9000}'><testcase classname='{'c' * 9000}' name='{'n' * 9000}'/></testsuite>"
-    run = stored(server, ("project", "names"), ("junit", long))["runId"]
+    run = upload(server, ("project", "names"), ("junit", long))["runId"]
     query = "SELECT class_name, t.name FROM test t JOIN result r ON r.test_id = t.id WHERE r.run_id = ?"
-    ((class_name, name),) = rows(server, query, run)
+    ((class_name, name),) = query_store(server, query, run)
     assert 100 < len(class_name) < 9000
     assert 100 < len(name) < 9000
 
 
 def test_text_parts_are_bounded_while_they_come(server: Server) -> None:
-    sent = form([("project", "limits"), ("branch", "x" * 900_000), ("junit", cases(passed=1))])
-    problem(send(server, sent), 400, INGEST, dated=False)
-    problem(send(server, form([("branch", "x" * 600_000), ("commit", "x" * 400_000)])), 400, INGEST, dated=False)
+    sent = form([("project", "limits"), ("branch", "x" * 900_000), ("junit", junit(passed=1))])
+    check_problem(send(server, sent), 400, INGEST, has_timestamp=False)
+    check_problem(
+        send(server, form([("branch", "x" * 600_000), ("commit", "x" * 400_000)])),
+        400,
+        INGEST,
+        has_timestamp=False,
+    )
 
 
 def test_a_refused_file_is_dropped_while_the_rest_still_comes(server: Server) -> None:
@@ -151,33 +168,38 @@ def test_a_refused_file_is_dropped_while_the_rest_still_comes(server: Server) ->
             f"POST {INGEST} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(sent)}\r\nContent-Type: {FORM}\r\n\r\n"
         )
         connection.sendall(head.encode() + sent[: 600 * KIB])
-        wait_for(lambda: server.get("/healthz").status == 200 and not left(server))
+        wait_for(lambda: server.get("/healthz").status == 200 and not incoming_files(server))
         connection.sendall(sent[600 * KIB :])
-        problem(answered(connection), 413, INGEST, dated=False)
+        check_problem(read_response(connection), 413, INGEST, has_timestamp=False)
         connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        assert answered(connection).status == 200, "the connection goes on"
+        assert read_response(connection).status == 200, "the connection goes on"
 
 
 def test_the_house_has_a_limit_of_its_own(serve: Serve) -> None:
     server = serve(server={"max-body": "10K"})
     sent = body([part("project", "p"), part("junit", sized(20 * KIB), "a.xml")])
-    problem(send(server, sent), 413, INGEST, dated=False)
-    assert send(server, form([("project", "p"), ("junit", cases(passed=1))])).status == 201
+    check_problem(send(server, sent), 413, INGEST, has_timestamp=False)
+    assert send(server, form([("project", "p"), ("junit", junit(passed=1))])).status == 201
 
 
 def test_ten_thousand_parts_are_taken_and_one_more_is_413(serve: Serve) -> None:
     server = serve()
-    files = [part("junit", cases(passed=1, prefix=f"f{number}"), f"{number}.xml") for number in range(200)]
+    files = [part("junit", junit(passed=1, prefix=f"f{number}"), f"{number}.xml") for number in range(200)]
     texts = [part("branch", str(number)) for number in range(9_799)]
     answer = send(server, body([part("project", "p"), *files, *texts]))
     assert answer.status == 201, answer
     assert (answer.json["tests"], answer.json["branch"]) == (200, "9798")
-    outcome = problem(send(server, body([part("project", "p"), *files, *texts, texts[0]])), 413, INGEST, dated=False)
+    outcome = check_problem(
+        send(server, body([part("project", "p"), *files, *texts, texts[0]])),
+        413,
+        INGEST,
+        has_timestamp=False,
+    )
     assert "10000 parts" in outcome["detail"]
 
 
 def test_who_is_refused_and_sends_no_more_is_answered_all_the_same(silent: Future[Answer]) -> None:
-    problem(silent.result(), 413, INGEST, dated=False)
+    check_problem(silent.result(), 413, INGEST, has_timestamp=False)
 
 
 def test_the_reports_of_a_request_together_have_a_limit_of_inflated_bytes(server: Server) -> None:
@@ -213,8 +235,8 @@ def test_parsing_ends_when_the_client_leaves(tmp_path: Path) -> None:
             head = f"POST {INGEST} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(sent)}\r\nContent-Type: {FORM}"
             connection.sendall(f"{head}\r\n\r\n".encode() + sent)
             wait_for(lambda: any(server.data.glob("incoming/*/rows")), about="the report to be parsed")
-        wait_for(lambda: not left(server), about="the upload to be removed")
-        assert rows(server, "SELECT 1 FROM project WHERE name = 'gone'") == []
+        wait_for(lambda: not incoming_files(server), about="the upload to be removed")
+        assert query_store(server, "SELECT 1 FROM project WHERE name = 'gone'") == []
 
 
 def test_parsing_ends_when_the_server_stops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

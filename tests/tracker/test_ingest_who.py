@@ -7,14 +7,23 @@ from collections.abc import Iterator, Mapping
 import pytest
 from attrs import frozen
 from conftest import Answer, Server, wait_for
-from posting import FORM, INGEST, cases, form, left, post, rows, stored
-from run_streams import NOW, people, store
-from talk import answered, connect, problem, running_server
+from http_checks import check_problem, connect, read_response, running_server
+from run_streams import NOW, create_accounts, open_store
+from uploads import (
+    FORM,
+    INGEST,
+    form,
+    incoming_files,
+    junit,
+    post,
+    query_store,
+    upload,
+)
 
 from models.accounts import accounts, permissions
 from models.tracker.tables import Project
 
-JUNIT = ("junit", cases(passed=1))
+JUNIT = ("junit", junit(passed=1))
 NAMES = ("owner", "writer", "reader", "stranger", "boss")
 
 
@@ -31,7 +40,7 @@ class Place:
         return post(self.server, ("project", project), JUNIT, **headers)
 
     def visibility(self, project: str) -> str | None:
-        found = rows(self.server, "SELECT visibility FROM project WHERE name = ?", project)
+        found = query_store(self.server, "SELECT visibility FROM project WHERE name = ?", project)
         return found[0][0] if found else None
 
     def members(self, project: str) -> list[tuple[str, str]]:
@@ -39,13 +48,13 @@ class Place:
             "SELECT a.username, m.role FROM membership m JOIN account a ON a.id = m.account_id"
             " JOIN project p ON p.id = m.project_id WHERE p.name = ?"
         )
-        return rows(self.server, query, project)
+        return query_store(self.server, query, project)
 
 
 def place(folder: pytest.TempPathFactory, security: dict[str, object]) -> Iterator[Place]:
     where = folder.mktemp("who")
-    tokens = dict(people(where / "data", NAMES, admins=["boss"]))
-    with store(where / "data"):
+    tokens = dict(create_accounts(where / "data", NAMES, admins=["boss"]))
+    with open_store(where / "data"):
         user = accounts.user_named("owner")
         assert user
         tokens["ci"] = accounts.create_token(user.id, "ci", "INGEST", None, NOW)
@@ -72,7 +81,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
 def private(opened: Place) -> Place:
     """There is a PRIVATE project of that name, with a member of each role."""
     assert opened.post("private", "owner").status == 201
-    with store(opened.server.data):
+    with open_store(opened.server.data):
         Project.update(visibility="PRIVATE").where(Project.name == "private").execute()
         for name, role in (("writer", "WRITE"), ("reader", "READ")):
             user = accounts.user_named(name)
@@ -82,7 +91,7 @@ def private(opened: Place) -> Place:
 
 
 def refused(answer: Answer, status: int) -> None:
-    problem(answer, status, INGEST, dated=False)
+    check_problem(answer, status, INGEST, has_timestamp=False)
     assert answer.headers["WWW-Authenticate"] == ("Bearer" if status == 401 else None)
 
 
@@ -105,13 +114,13 @@ def test_who_is_known_owns_the_project_that_he_makes(opened: Place, name: str) -
     [(None, 401), ("stranger", 403), ("reader", 403), ("writer", 201), ("owner", 201), ("ci", 201), ("boss", 201)],
 )
 def test_who_may_post_to_a_private_project(private: Place, name: str | None, status: int) -> None:
-    before = rows(private.server, "SELECT count(*) FROM run")
+    before = query_store(private.server, "SELECT count(*) FROM run")
     answer = private.post("private", name)
     if status == 201:
         assert answer.status == 201
     else:
         refused(answer, status)
-        assert rows(private.server, "SELECT count(*) FROM run") == before
+        assert query_store(private.server, "SELECT count(*) FROM run") == before
 
 
 @pytest.mark.parametrize("name", [None, "stranger"])
@@ -123,9 +132,9 @@ def test_the_largest_upload_to_a_private_project_is_refused_before_it_is_read(pr
             f"POST {INGEST} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(sent)}\r\n{token}Content-Type: {FORM}"
         )
         connection.sendall(f"{head}\r\n\r\n".encode() + sent[:2_000_000])
-        wait_for(lambda: private.server.get("/healthz").status == 200 and not left(private.server))
+        wait_for(lambda: private.server.get("/healthz").status == 200 and not incoming_files(private.server))
         connection.sendall(sent[2_000_000:])
-        refused(answered(connection), 403 if name else 401)
+        refused(read_response(connection), 403 if name else 401)
 
 
 def test_an_invalid_token_is_never_anonymous(opened: Place) -> None:
@@ -162,4 +171,4 @@ def test_where_a_token_is_required_no_other_caller_posts(guarded: Place) -> None
 def test_a_refusal_reveals_nothing_private_but_the_name(private: Place) -> None:
     outcome = private.post("private", "stranger").json
     assert "owner" not in str(outcome)
-    assert stored(private.server, ("project", "Private"), JUNIT)["projectId"] != 0, "names are told apart by case"
+    assert upload(private.server, ("project", "Private"), JUNIT)["projectId"] != 0, "names are told apart by case"

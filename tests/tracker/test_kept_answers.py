@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.parse import quote
 
+import http_checks
 import pytest
-import talk
-import written
+import records
 from conftest import Server
-from posting import cases, jacoco, stored
-from written import FAILED, PASSED
+from records import FAILED, PASSED
+from uploads import jacoco, junit, upload
 
 from models.accounts.accounts import User
 from models.tracker.kept_answers import Answer, KeptAnswers
@@ -24,13 +24,13 @@ from models.tracker.tables import Failure, Project, Run, reports
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with talk.running_server(tmp_path_factory.mktemp("kept")) as server, written.store_of(server):
+    with http_checks.running_server(tmp_path_factory.mktemp("kept")) as server, records.store_of(server):
         yield server
 
 
 @pytest.fixture(scope="module")
 def owner(server: Server) -> User:
-    return written.user("owner")
+    return records.create_user("owner")
 
 
 _names = itertools.count()
@@ -42,11 +42,11 @@ class Scene:
     def __init__(self, server: Server, owner: User) -> None:
         self.server = server
         self.name = f"kept {next(_names)}"
-        self.base = self.post(("commit", "b"), ("junit", cases(2)))["runId"]
-        self.run = self.post(("commit", "c"), ("runKey", "k"), ("junit", cases(1, 1)))["runId"]
+        self.base = self.post(("commit", "b"), ("junit", junit(2)))["runId"]
+        self.run = self.post(("commit", "c"), ("runKey", "k"), ("junit", junit(1, 1)))["runId"]
         self.project = Project.get(Project.name == self.name)
-        written.member(self.project, owner, "OWNER")
-        self.owner = written.token(owner)
+        records.add_member(self.project, owner, "OWNER")
+        self.owner = records.bearer(owner)
         self.paths = (
             f"/api/v1/runs/{self.run}",
             f"/api/v1/runs/{self.run}/quality-gate",
@@ -61,7 +61,7 @@ class Scene:
         )
 
     def post(self, *parts: tuple[str, str]) -> Any:
-        return stored(self.server, ("project", self.name), ("branch", "main"), *parts)
+        return upload(self.server, ("project", self.name), ("branch", "main"), *parts)
 
     def send(self, method: str, path: str, body: Any = None) -> None:
         data = None if body is None else json.dumps(body).encode()
@@ -74,11 +74,11 @@ class Scene:
 
 
 def late_report(scene: Scene) -> None:
-    scene.post(("commit", "c"), ("runKey", "k"), ("junit", cases(3, 2, prefix="late")))
+    scene.post(("commit", "c"), ("runKey", "k"), ("junit", junit(3, 2, prefix="late")))
 
 
 def late_coverage(scene: Scene) -> None:
-    scene.post(("commit", "c"), ("runKey", "k"), ("junit", cases(1)), ("jacoco", jacoco({"A.java": {1: True}})))
+    scene.post(("commit", "c"), ("runKey", "k"), ("junit", junit(1)), ("jacoco", jacoco({"A.java": {1: True}})))
 
 
 def triage(scene: Scene) -> None:
@@ -92,7 +92,7 @@ def settings(scene: Scene) -> None:
 
 def deleted_baseline(scene: Scene) -> None:
     """The run before it had the same failure."""
-    scene.post(("commit", "z"), ("junit", cases(2)))
+    scene.post(("commit", "z"), ("junit", junit(2)))
     scene.send("DELETE", f"/api/v1/runs/{scene.base}")
 
 
@@ -143,7 +143,7 @@ def test_an_answer_is_kept_and_has_an_etag(server: Server, owner: User) -> None:
     first = scene.answers()
     Failure.update(message="nothing of the project").execute()
     assert scene.answers() == first
-    written.run(written.project("another of kept"), {"a b": PASSED})
+    records.create_run(records.create_project("another of kept"), {"a b": PASSED})
     assert scene.answers() == first
     for path in scene.paths:
         tag = server.get(path).headers["ETag"]
@@ -156,7 +156,7 @@ def test_a_page_is_kept_for_each_caller_and_its_forms_have_the_token_of_the_requ
     server: Server, owner: User
 ) -> None:
     scene = Scene(server, owner)
-    session = written.session(owner, server)
+    session = records.cookie(owner, server)
     path = f"/runs/{scene.run}"
     pages = [server.get(path, **session) for _ in range(2)]
     first, second = ({*re.findall('name="_xsrf" value="([^"]+)"', page.text)} for page in pages)
@@ -167,8 +167,8 @@ def test_a_page_is_kept_for_each_caller_and_its_forms_have_the_token_of_the_requ
 
 
 def test_the_table_of_growing_tests_is_kept_until_a_run_changes(server: Server) -> None:
-    project = written.project("kept durations")
-    ids = [written.run(project, {"A slow": PASSED}, created_at=written.NOW + number).id for number in range(4)]
+    project = records.create_project("kept durations")
+    ids = [records.create_run(project, {"A slow": PASSED}, created_at=records.NOW + number).id for number in range(4)]
     path, title = f"/projects/{project.id}", "Slowest growing tests"
     first = server.get(path).text
     for number, id in enumerate(ids):
@@ -186,8 +186,8 @@ def test_the_page_of_a_project_has_the_commands_for_the_host_of_the_request(serv
 
 
 def test_a_client_that_accepts_gzip_gets_the_same_answer(server: Server) -> None:
-    project = written.project("kept and gzipped")
-    run = written.run(project, {f"class{number} test": FAILED for number in range(30)})
+    project = records.create_project("kept and gzipped")
+    run = records.create_run(project, {f"class{number} test": FAILED for number in range(30)})
     path = f"/api/v1/runs/{run.id}"
     plain = server.get(path)
     for _ in range(2):

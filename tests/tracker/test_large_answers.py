@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from inprocess import application, fetch
-from posting import FORM, INGEST, cases, form
+from in_process import application, fetch
 from tornado.httpclient import AsyncHTTPClient
 from tornado.ioloop import IOLoop
+from uploads import FORM, INGEST, form, junit
 
 from handlers.app import Application
 from handlers.http import compression
@@ -36,7 +36,7 @@ async def test_it_is_compressed_once_and_off_the_loop(
         return compression.compress(body)
 
     monkeypatch.setattr(base, "compress", compress)
-    reports = form([("project", "large"), ("junit", cases(20, 20))])
+    reports = form([("project", "large"), ("junit", junit(20, 20))])
     posted = await http_client.fetch(base_url + INGEST, method="POST", body=reports, headers={"Content-Type": FORM})
     assert posted.code == 201
     response = await http_client.fetch(

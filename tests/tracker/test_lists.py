@@ -10,10 +10,10 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-import written
+import records
 from conftest import Server
-from posting import FORM, INGEST, body, jacoco, part
 from test_run_tests import API, read
+from uploads import FORM, INGEST, body, jacoco, part
 
 from handlers.tracker.lists import csv_text
 from models.tracker import triage
@@ -55,15 +55,21 @@ def made(server: Server) -> Mapping[str, Any]:
     for number in range(2):
         for job in ("=unit", "@load"):
             parts = [part(name, text) for name, text in (*texts.items(), ("runKey", f"k{number}"), ("jobKey", job))]
-            parts += [part("jacoco", jacoco({"=a.java": {1: True, 2: False}}), "c.xml"), part("perf", PERF, "p.jtl")]
-            parts += [part("junit", TESTS.format(job), "a.xml"), part("attachment", f"of {job}", f"={job}.txt")]
+            parts += [
+                part("jacoco", jacoco({"=a.java": {1: True, 2: False}}), "c.xml"),
+                part("perf", PERF, "p.jtl"),
+            ]
+            parts += [
+                part("junit", TESTS.format(job), "a.xml"),
+                part("attachment", f"of {job}", f"={job}.txt"),
+            ]
             answer = server.post(INGEST, body(parts), Content_Type=FORM)
             assert answer.status == 201, answer
             runs.append(answer.json)
     id = runs[-1]["projectId"]
-    with written.store_of(server):
+    with records.store_of(server):
         for name in ("=rule", "-rule"):
-            triage.add(id, triage.read({"name": name, "category": "c", "pattern": "x"}), written.NOW)
+            triage.add(id, triage.read({"name": name, "category": "c", "pattern": "x"}), records.NOW)
         reports.execute_sql(
             "INSERT INTO owners (project_id, codeowners, rules, updated_at) VALUES (?, NULL, ?, 0)",
             (id, json.dumps([["B", "=owner"], ["A", "@other"]])),
@@ -171,13 +177,13 @@ def linked(server: Server, path: str, limit: int) -> list[Any]:
 
 
 def test_old_arrays_link_their_next_page(server: Server, project: str) -> None:
-    with written.store_of(server):
-        owner = written.project(project)
+    with records.store_of(server):
+        owner = records.create_project(project)
         for n in range(5):
-            run = written.run(owner, {"A a": written.PASSED}, created_at=written.NOW + n // 2)
+            run = records.create_run(owner, {"A a": records.PASSED}, created_at=records.NOW + n // 2)
             reports.execute_sql("UPDATE result SET flaky = 1 WHERE run_id = ?", (run.id,))
-            written.run(owner, {f"A b{n}": written.FAILED}, commit_sha=f"c{n}")
-            written.run(owner, {f"A b{n}": written.PASSED}, commit_sha=f"c{n}")
+            records.create_run(owner, {f"A b{n}": records.FAILED}, commit_sha=f"c{n}")
+            records.create_run(owner, {f"A b{n}": records.PASSED}, commit_sha=f"c{n}")
     base = f"projects/{owner.id}"
     runs = read(server, f"{base}/runs", limit=500)
     assert linked(server, f"{base}/runs", 4) == runs

@@ -12,7 +12,7 @@ from typing import Any
 
 import peewee
 import pytest
-import written
+import records
 import yaml
 from conftest import ROOT, wait_for
 from postgresql import PASSWORD, Postgresql, ask
@@ -91,7 +91,7 @@ def test_the_revision_of_a_project_counts_the_changes_of_its_runs() -> None:
     project = Project.create(name="p", visibility="PUBLIC", created_at=1)
     revisions = []
     for change in (
-        lambda: written.run(project),
+        lambda: records.create_run(project),
         lambda: tables.Run.update(status="FAILED").execute(),
         lambda: reports.execute_sql("INSERT INTO upload (run_id, job_key, job_instance, attempt, created_at)"
                                     " SELECT id, '', '', 0, 1 FROM run"),

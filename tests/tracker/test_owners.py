@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import written
+import records
 from conftest import Answer, Server
-from posting import body, part, send, stored
-from written import ERROR, FAILED, PASSED, SKIPPED
+from records import ERROR, FAILED, PASSED, SKIPPED
+from uploads import body, part, send, upload
 
 from models.errors import Invalid
 from models.tracker import codeowners, owners, queries
@@ -139,7 +139,7 @@ RED = (
 
 
 def test_owners_have_their_failing_and_flaky_tests(server: Server, project: str, boss: dict[str, str]) -> None:
-    run = stored(server, ("project", project), ("branch", "main"), ("junit", RED))
+    run = upload(server, ("project", project), ("branch", "main"), ("junit", RED))
     answer = put(server, run["projectId"], "src/ @a @b\n", **boss)
     assert answer.status == 200
     rules = [{"pattern": "WEB.*", "owner": "@web"}]
@@ -163,10 +163,10 @@ def test_owners_have_their_failing_and_flaky_tests(server: Server, project: str,
 def test_flaky_tests_are_counted_with_one_query(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def queries_for(tests: int) -> int:
         name = f"of {tests}"
-        with written.opened(tmp_path / "tracker.db"):
-            project = written.project(name)
+        with records.open_store(tmp_path / "tracker.db"):
+            project = records.create_project(name)
             for status in (PASSED, FAILED):
-                written.run(project, {f"A {number}": status for number in range(tests)}, commit_sha="c")
+                records.create_run(project, {f"A {number}": status for number in range(tests)}, commit_sha="c")
             with monkeypatch.context() as patched:
                 count, execute = itertools.count(), reports.obj.execute_sql
                 patched.setattr(reports.obj, "execute_sql", lambda *values: (next(count), execute(*values))[1])
@@ -197,7 +197,11 @@ def test_codeowners_come_with_trusted_uploads_of_the_base_branch(
     server: Server, project: str, boss: dict[str, str], facts: dict[str, str], is_trusted: bool, warning: str | None
 ) -> None:
     paths = "repo/src/a.py\nrepo/web/B.js\n"
-    files = [part("junit", RED, "r.xml"), part("codeowners", "repo/ @repo", "C"), part("paths", paths, "p")]
+    files = [
+        part("junit", RED, "r.xml"),
+        part("codeowners", "repo/ @repo", "C"),
+        part("paths", paths, "p"),
+    ]
     texts = [part(name, text) for name, text in {"project": project, **facts}.items()]
     answer = send(server, body([*texts, *files]), **(boss if is_trusted else {}))
     assert answer.status == 201
@@ -210,23 +214,24 @@ def test_codeowners_come_with_trusted_uploads_of_the_base_branch(
 
 
 def test_a_test_fails_since_the_first_run_of_its_series(server: Server, project: str) -> None:
-    with written.store_of(server):
-        owner = written.project(project, repo_url="git@github.com:o/r.git")
+    with records.store_of(server):
+        owner = records.create_project(project, repo_url="git@github.com:o/r.git")
         statuses = (FAILED, PASSED, SKIPPED, FAILED, ERROR)
         runs = [
-            written.run(owner, {"A a": status, "A b": PASSED}, commit_sha=f"c{n}") for n, status in enumerate(statuses)
+            records.create_run(owner, {"A a": status, "A b": PASSED}, commit_sha=f"c{n}")
+            for n, status in enumerate(statuses)
         ]
-        written.run(owner, {"A a": PASSED}, branch="side", created_at=runs[3].created_at + 1)
-        written.run(owner, {"A a": PASSED}, flag="other", created_at=runs[3].created_at + 2)
+        records.create_run(owner, {"A a": PASSED}, branch="side", created_at=runs[3].created_at + 1)
+        records.create_run(owner, {"A a": PASSED}, flag="other", created_at=runs[3].created_at + 2)
         found = first_failures(runs[-1], [queries.test_id(owner.id, "A", "a")])
     (series,) = found.values()
     assert (series.first_failing.id, series.last_passed.id if series.last_passed else None) == (runs[3].id, runs[1].id)
 
 
 def test_the_history_of_a_test_reports_since_when_it_fails(server: Server, project: str) -> None:
-    with written.store_of(server):
-        owner = written.project(project, repo_url="https://gitlab.example/g/s/r.git")
-        good, bad = (written.run(owner, {"A a": status}, commit_sha=status.value) for status in (PASSED, FAILED))
+    with records.store_of(server):
+        owner = records.create_project(project, repo_url="https://gitlab.example/g/s/r.git")
+        good, bad = (records.create_run(owner, {"A a": status}, commit_sha=status.value) for status in (PASSED, FAILED))
     path = f"{API}/projects/{owner.id}/tests?className=A&name=a"
     history = server.get(path).json
     assert (history["firstFailing"]["runId"], history["firstFailing"]["commit"]) == (bad.id, "FAILED")
@@ -235,8 +240,8 @@ def test_the_history_of_a_test_reports_since_when_it_fails(server: Server, proje
     page = server.get(f"/projects/{owner.id}/test?className=A&name=a", Accept="text/html").text
     assert "Failing since" in page
     assert history["compareUrl"] in page
-    with written.store_of(server):
-        written.run(owner, {"A a": PASSED})
+    with records.store_of(server):
+        records.create_run(owner, {"A a": PASSED})
     history = server.get(path).json
     assert (history["firstFailing"], history["lastPassed"], history["compareUrl"]) == (None, None, None)
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 from conftest import Serve, Server
-from posting import cases, jacoco, post, stored
-from talk import problem
+from http_checks import check_problem
+from uploads import jacoco, junit, post, upload
 
 from models.errors import Invalid
 from models.tracker import patch
@@ -21,7 +21,7 @@ from models.tracker.patch import Matcher, read_diff, read_paths
 pytest_plugins = ["shared_server"]
 
 API = "/api/v1"
-JUNIT = ("junit", cases(1))
+JUNIT = ("junit", junit(1))
 ONE_LINE = ("jacoco", jacoco({"A.java": {1: True}}))
 
 
@@ -31,7 +31,7 @@ def ranges(files: dict[str, list[list[int]]]) -> str:
 
 def measured(server: Server, project: str, *parts: tuple[str, str | bytes]) -> tuple[Any, Any]:
     """The answer of the upload, and the coverage of the changed lines."""
-    run = stored(server, ("project", project), JUNIT, *parts)
+    run = upload(server, ("project", project), JUNIT, *parts)
     answer = server.get(f"{API}/runs/{run['runId']}/patch")
     assert answer.status == 200, answer
     return run, answer.json
@@ -212,7 +212,7 @@ def test_the_files_come_in_pages(server: Server) -> None:
         cursor = page["nextCursor"]
     assert paths == [f"f{n}.py" for n in range(5)]
     path = f"{API}/runs/{run['runId']}/patch"
-    problem(server.get(f"{path}?cursor=x"), 400, path, dated=False)
+    check_problem(server.get(f"{path}?cursor=x"), 400, path, has_timestamp=False)
 
 
 def test_shards_and_flags_of_a_commit_are_united(server: Server) -> None:
@@ -355,4 +355,4 @@ def test_changed_lines_are_those_of_diff_cover(server: Server, tmp_path: Path, n
 
 def test_a_bad_diff_is_400(server: Server) -> None:
     answer = post(server, ("project", "bad"), JUNIT, ("diff", "{"))
-    assert "diff" in problem(answer, 400, f"{API}/ingest", dated=False)["detail"]
+    assert "diff" in check_problem(answer, 400, f"{API}/ingest", has_timestamp=False)["detail"]

@@ -14,11 +14,11 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote
 
+import http_checks
 import pytest
-import talk
-import written
+import records
 from conftest import Server
-from posting import FORM, INGEST, body, cases, part
+from uploads import FORM, INGEST, body, junit, part
 
 from models.tracker import perf
 from models.tracker.reports.base import BadReport, Limits, ReportTooLarge
@@ -330,7 +330,7 @@ def test_a_large_report_is_read_in_flat_memory() -> None:
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     gate = {"perf-max-latency-increase-pct": 10, "perf-max-throughput-drop-pct": 20, "perf-max-error-pct": 1,
             "fail-on-no-tests": True}  # fmt: skip
-    with talk.running_server(tmp_path_factory.mktemp("perf"), tracker={"quality-gate": gate}) as server:
+    with http_checks.running_server(tmp_path_factory.mktemp("perf"), tracker={"quality-gate": gate}) as server:
         yield server
 
 
@@ -391,8 +391,8 @@ def test_the_median_of_the_last_five_baselines_decides(server: Server) -> None:
     slow = upload(server, "median", jtl(100, seconds=20), branch="x")
     assert not rules(server, slow["runId"])["perf-throughput"][0]
     body = {"perfMaxLatencyIncreasePct": 50, "perfMaxErrorPct": 5}
-    with written.store_of(server):
-        admin = written.token(written.user("perf-admin", "ADMIN"))
+    with records.store_of(server):
+        admin = records.bearer(records.create_user("perf-admin", "ADMIN"))
     path = f"{API}/projects/{bad['projectId']}/settings"
     assert server.ask("PATCH", path, json.dumps(body).encode(), headers=admin).status == 200
     assert {name for name, (passed, _) in rules(server, bad["runId"]).items() if not passed} == set()
@@ -437,7 +437,7 @@ def test_the_history_of_a_flag_by_pages(server: Server) -> None:
 
 
 def test_a_report_of_tests_in_the_part_perf_is_refused(server: Server) -> None:
-    parts = [part("project", "wrong"), part("perf", cases(1), "a.xml")]
+    parts = [part("project", "wrong"), part("perf", junit(1), "a.xml")]
     answer = server.post(INGEST, body(parts), Content_Type=FORM)
     assert answer.status == 400
     reason = "perf a.xml: its root element is <testsuite>: JUnit is a test report, not a performance report"

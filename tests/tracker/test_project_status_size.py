@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from types import FrameType
 
-from written import project, store
+from records import create_project, store_at
 
 from models.config.settings import QualityGate
 from models.tracker import project_status
@@ -17,7 +17,7 @@ SUITES, EACH = 3000, 2
 
 def failed_everywhere() -> None:
     """A run of many suites, each of which says that something failed; only the first says what."""
-    one, count = project("large"), SUITES * EACH
+    one, count = create_project("large"), SUITES * EACH
     sums = {"tests": count, "passed": 0, "failed": count, "errors": 0, "skipped": 0, "flaky": 0, "duration_ms": 0}
     made = Run.create(
         project=one, branch="main", flag="default", status="FAILED", created_at=1, updated_at=1, uploads=1, **sums
@@ -41,7 +41,7 @@ def failed_everywhere() -> None:
 
 
 def test_many_failing_suites_are_judged_at_once(tmp_path: Path) -> None:
-    with store(tmp_path / "tracker.db"):
+    with store_at(tmp_path / "tracker.db"):
         failed_everywhere()
         calls = 0
 

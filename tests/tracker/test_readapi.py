@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import http_checks
 import pytest
-import talk
-import written
+import records
 from conftest import Server, wait_for
-from written import ERROR, FAILED, NOW, PASSED, SECOND, SKIPPED
+from records import ERROR, FAILED, NOW, PASSED, SECOND, SKIPPED
 
 from models.tracker import line_sets, tables, visibility
 from models.tracker.tables import Coverage, Failure, Output, Project, Report, Result, Run, Suite
@@ -28,35 +28,38 @@ FAILURE = {
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with talk.running_server(tmp_path_factory.mktemp("reads")) as one, written.store_of(one):
+    with http_checks.running_server(tmp_path_factory.mktemp("reads")) as one, records.store_of(one):
         yield one
 
 
 @pytest.fixture
 def project(server: Server, request: pytest.FixtureRequest) -> Project:
-    return written.project(request.node.name)
+    return records.create_project(request.node.name)
 
 
 @pytest.fixture(scope="module")
 def admin(server: Server) -> dict[str, str]:
-    return written.token(written.user("boss", "ADMIN"))
+    return records.bearer(records.create_user("boss", "ADMIN"))
 
 
 def read(server: Server, path: str) -> Any:
     answer = server.get(f"/api/v1/{path}")
     assert answer.status == 200, answer
     assert server.get(f"/tracker/api/v1/{path}").body == answer.body
-    return talk.body(answer)
+    return http_checks.json_body(answer)
 
 
 # Projects
 
 
 def test_the_listing_is_by_name_with_the_number_of_runs_and_the_newest(server: Server) -> None:
-    last, first = written.project("zz listed", repo_url="https://example.com/z"), written.project("aa listed")
-    written.run(last)
-    newest = written.run(last, {"c.A a": FAILED}, created_at=NOW + 9_000 * SECOND)
-    written.run(last, created_at=NOW)
+    last, first = (
+        records.create_project("zz listed", repo_url="https://example.com/z"),
+        records.create_project("aa listed"),
+    )
+    records.create_run(last)
+    newest = records.create_run(last, {"c.A a": FAILED}, created_at=NOW + 9_000 * SECOND)
+    records.create_run(last, created_at=NOW)
     rows = read(server, "projects")
     assert all(set(row) == PROJECT for row in rows)
     names = [row["name"] for row in rows]
@@ -80,17 +83,17 @@ def test_the_listing_checks_the_store_as_often_for_many_projects_as_for_one(serv
         tables.reports.connection().set_trace_callback(None)
         return len(seen)
 
-    written.run(written.project("first of many"))
+    records.create_run(records.create_project("first of many"))
     before = statements()
     for number in range(20):
-        written.run(written.project(f"many {number}"))
+        records.create_run(records.create_project(f"many {number}"))
     assert statements() == before
 
 
 def test_a_project_reports_its_thresholds_as_they_count_and_its_branches(server: Server) -> None:
-    project = written.project("thresholds", max_coverage_drop_pct=2.5)
+    project = records.create_project("thresholds", max_coverage_drop_pct=2.5)
     for branch in ("main", "b", None, "main"):
-        written.run(project, branch=branch)
+        records.create_run(project, branch=branch)
     found = read(server, f"projects/{project.id}")
     assert set(found) == PROJECT | {"qualityGate", "branches", "role", "forgeRepo", "forgeToken"}
     assert found["branches"] == ["b", "main"]
@@ -104,10 +107,10 @@ def test_a_project_reports_its_thresholds_as_they_count_and_its_branches(server:
 
 
 def test_a_project_has_the_role_of_the_caller(server: Server, project: Project, admin: dict[str, str]) -> None:
-    writer = written.user("w")
-    written.member(project, writer, "WRITE")
+    writer = records.create_user("w")
+    records.add_member(project, writer, "WRITE")
     path = f"/api/v1/projects/{project.id}"
-    assert server.ask("GET", path, headers=written.token(writer)).json["role"] == "WRITE"
+    assert server.ask("GET", path, headers=records.bearer(writer)).json["role"] == "WRITE"
     assert server.ask("GET", path, headers=admin).json["role"] == "OWNER"
 
 
@@ -115,7 +118,7 @@ def test_a_project_has_the_role_of_the_caller(server: Server, project: Project, 
 
 
 def test_a_run_has_its_metadata(server: Server, project: Project) -> None:
-    run = written.run(
+    run = records.create_run(
         project,
         {"c.A a": PASSED, "c.A b": PASSED, "c.A c": FAILED, "c.A d": ERROR, "c.A e": SKIPPED},
         coverage=(2, 1),
@@ -140,14 +143,16 @@ def test_a_run_has_its_metadata(server: Server, project: Project) -> None:
 
 
 def test_the_pass_rate_of_nothing_is_0_and_its_coverage_null(server: Server, project: Project) -> None:
-    written.run(project, {"c.A a": SKIPPED})
+    records.create_run(project, {"c.A a": SKIPPED})
     (found,) = read(server, f"projects/{project.id}/runs")
     assert (found["passRate"], found["lineCoveragePct"], found["branchCoveragePct"]) == (0, None, None)
 
 
 def test_runs_come_newest_first_by_branch_and_flag(server: Server, project: Project) -> None:
-    runs = [written.run(project, branch=branch, flag=flag) for branch in ("main", "x") for flag in ("unit", "e2e")]
-    late = written.run(project, created_at=NOW - SECOND)
+    runs = [
+        records.create_run(project, branch=branch, flag=flag) for branch in ("main", "x") for flag in ("unit", "e2e")
+    ]
+    late = records.create_run(project, created_at=NOW - SECOND)
 
     def ids(query: str) -> list[int]:
         return [run["id"] for run in read(server, f"projects/{project.id}/runs{query}")]
@@ -161,18 +166,18 @@ def test_runs_come_newest_first_by_branch_and_flag(server: Server, project: Proj
 
 
 def test_runs_of_one_moment_come_by_id(server: Server, project: Project) -> None:
-    ids = [written.run(project, created_at=NOW).id for _ in range(3)]
+    ids = [records.create_run(project, created_at=NOW).id for _ in range(3)]
     assert [run["id"] for run in read(server, f"projects/{project.id}/runs")] == ids[::-1]
 
 
 @pytest.mark.parametrize("limit", ["x", "1.5", "1e2", str(2**63)])
 def test_a_limit_is_a_number(server: Server, project: Project, limit: str) -> None:
     path = f"/api/v1/projects/{project.id}/runs"
-    talk.problem(server.get(f"{path}?limit={limit}"), 400, path, dated=False)
+    http_checks.check_problem(server.get(f"{path}?limit={limit}"), 400, path, has_timestamp=False)
 
 
 def test_a_limit_is_brought_to_1_to_500(server: Server, project: Project) -> None:
-    facts = dict(written.run(project).__data__)
+    facts = dict(records.create_run(project).__data__)
     del facts["id"]
     Run.insert_many([facts] * 500).execute()
     for limit, outcome in (
@@ -204,14 +209,14 @@ PATHS = [
 )
 def test_an_id_is_a_number(server: Server, path: str, id: str, status: int) -> None:
     path = f"/api/v1/{path.format(id)}"
-    talk.problem(server.get(path), status, path.partition("?")[0], dated=False)
+    http_checks.check_problem(server.get(path), status, path.partition("?")[0], has_timestamp=False)
 
 
 # One run
 
 
 def test_a_run_reports_its_failures_whole(server: Server, project: Project) -> None:
-    run = written.run(project, {"c.A a": PASSED, "c.A b": FAILED, "alone": ERROR})
+    run = records.create_run(project, {"c.A a": PASSED, "c.A b": FAILED, "alone": ERROR})
     found = read(server, f"runs/{run.id}")
     assert list(found) == [
         "run", "project", "gate", "suiteCount", "suites", "failureCount", "failures", "slowest", "coverage",
@@ -236,8 +241,8 @@ def test_a_run_reports_its_failures_whole(server: Server, project: Project) -> N
 
 
 def test_failures_suites_and_files_are_bounded_and_their_number_is_reported(server: Server, project: Project) -> None:
-    run = written.run(project, {f"c.A t{number}": FAILED for number in range(501)}, coverage=(1, 501))
-    report = written.report_of(run)
+    run = records.create_run(project, {f"c.A t{number}": FAILED for number in range(501)}, coverage=(1, 501))
+    report = records.report_of_run(run)
     counts = {"tests": 1, "failed": 0, "errors": 0, "skipped": 0, "duration_ms": 0}
     for number in range(501):
         Suite.create(report=report, run_id=run.id, name=f"s{number}", **counts)
@@ -249,7 +254,7 @@ def test_failures_suites_and_files_are_bounded_and_their_number_is_reported(serv
 
 
 def test_long_texts_are_cut_with_a_mark(server: Server, project: Project) -> None:
-    run = written.run(project, {"c.A a": FAILED})
+    run = records.create_run(project, {"c.A a": FAILED})
     (result,) = Result.select().where(Result.run_id == run.id)
     Failure.update(stack="first" + "s" * 9000 + "last").where(Failure.result == result.id).execute()
     Output.update(out="first" + "o" * 9000 + "last", err="e" * 8192).where(Output.result == result.id).execute()
@@ -263,10 +268,10 @@ def test_long_texts_are_cut_with_a_mark(server: Server, project: Project) -> Non
 
 
 def test_the_slowest_tests_come_first(server: Server, project: Project) -> None:
-    run = written.run(project)
-    report = written.report_of(run)
+    run = records.create_run(project)
+    report = records.report_of_run(run)
     for number in range(12):
-        written.result(project, run, report, f"c.A t{number:02}", PASSED, duration_ms=number * 7 % 12)
+        records.create_result(project, run, report, f"c.A t{number:02}", PASSED, duration_ms=number * 7 % 12)
     found = read(server, f"runs/{run.id}")["slowest"]
     assert [test["durationMs"] for test in found] == [11, 10, 9, 8, 7, 6, 5, 4, 3, 2]
     assert found[0] == {"className": "c.A", "name": "t05", "status": "PASSED", "durationMs": 11}
@@ -281,9 +286,9 @@ def cover(report: Report, path: str, counts: tuple[int, int], seen: tuple[set[in
 
 
 def test_coverage_by_file_has_the_most_missed_lines_first(server: Server, project: Project) -> None:
-    run = written.run(project, coverage=(5, 5), branch_covered=1, branch_missed=1)
+    run = records.create_run(project, coverage=(5, 5), branch_covered=1, branch_missed=1)
     for path, counts in (("good", (3, 0)), ("bad", (0, 4)), ("half", (1, 1)), ("empty", (0, 0))):
-        cover(written.report_of(run), path, counts)
+        cover(records.report_of_run(run), path, counts)
     found = read(server, f"runs/{run.id}")["coverage"]
     files = found.pop("files")
     assert found == {
@@ -296,8 +301,8 @@ def test_coverage_by_file_has_the_most_missed_lines_first(server: Server, projec
 
 
 def test_a_file_in_two_reports_is_the_union_of_its_lines(server: Server, project: Project) -> None:
-    run = written.run(project, coverage=(3, 1))
-    first = written.report_of(run)
+    run = records.create_run(project, coverage=(3, 1))
+    first = records.report_of_run(run)
     facts = {name: getattr(first, name) for name in first._meta.sorted_field_names if name not in ("id", "hash")}
     second = Report.create(hash="another", **facts)
     cover(first, "a", (2, 2), ({1, 2}, {3, 4}))
@@ -307,8 +312,8 @@ def test_a_file_in_two_reports_is_the_union_of_its_lines(server: Server, project
 
 
 def test_a_runs_verdict_names_its_baseline(server: Server, project: Project) -> None:
-    base = written.run(project, coverage=(1, 1))
-    run = written.run(project, {"c.A a": FAILED}, coverage=(1, 1), branch="x")
+    base = records.create_run(project, coverage=(1, 1))
+    run = records.create_run(project, {"c.A a": FAILED}, coverage=(1, 1), branch="x")
     assert read(server, f"runs/{run.id}/quality-gate") == {
         "runId": run.id, "status": "FAILED", "passed": False, "coverageDelta": 0.0, "baselineRunId": base.id,
         "rules": [
@@ -323,8 +328,8 @@ def test_a_runs_verdict_names_its_baseline(server: Server, project: Project) -> 
 
 
 def test_a_tests_history_is_newest_first(server: Server, project: Project) -> None:
-    runs = [written.run(project, {"c.A a": status}, commit_sha="abc") for status in (PASSED, FAILED, SKIPPED)]
-    written.run(project, {"c.B a": FAILED, "a": PASSED})
+    runs = [records.create_run(project, {"c.A a": status}, commit_sha="abc") for status in (PASSED, FAILED, SKIPPED)]
+    records.create_run(project, {"c.B a": FAILED, "a": PASSED})
     found = read(server, f"projects/{project.id}/tests?className=c.A&name=a")
     assert (found["className"], found["name"], found["status"]) == ("c.A", "a", "ACTIVE")
     assert [(one["runId"], one["status"]) for one in found["results"]] == [
@@ -337,13 +342,13 @@ def test_a_tests_history_is_newest_first(server: Server, project: Project) -> No
 
 def test_an_unknown_test_is_404_and_none_400(server: Server, project: Project) -> None:
     path = f"/api/v1/projects/{project.id}/tests"
-    talk.problem(server.get(f"{path}?className=c.A&name=a"), 404, path, dated=False)
-    talk.problem(server.get(f"{path}?className=c.A"), 400, path, dated=False)
+    http_checks.check_problem(server.get(f"{path}?className=c.A&name=a"), 404, path, has_timestamp=False)
+    http_checks.check_problem(server.get(f"{path}?className=c.A"), 400, path, has_timestamp=False)
 
 
 def test_a_test_name_keeps_its_spaces(server: Server, project: Project) -> None:
-    run = written.run(project)
-    written.result(project, run, written.report_of(run), "c.A ", PASSED)
+    run = records.create_run(project)
+    records.create_result(project, run, records.report_of_run(run), "c.A ", PASSED)
     tables.Test.update(name=" b ").where(tables.Test.project == project.id).execute()
     assert read(server, f"projects/{project.id}/tests?className=c.A&name=%20b%20")["name"] == " b "
 
@@ -352,9 +357,9 @@ def test_a_test_name_keeps_its_spaces(server: Server, project: Project) -> None:
 
 
 def test_two_runs_beside_each_other(server: Server, project: Project) -> None:
-    base = written.run(project, {"c.A new": PASSED, "c.A fixed": FAILED, "c.A still": FAILED, "c.A gone": FAILED,
+    base = records.create_run(project, {"c.A new": PASSED, "c.A fixed": FAILED, "c.A still": FAILED, "c.A gone": FAILED,
                                  "c.A skipped": FAILED}, coverage=(3, 1))  # fmt: skip
-    head = written.run(project, {"c.A new": ERROR, "c.A fixed": PASSED, "c.A still": ERROR, "c.A born": FAILED,
+    head = records.create_run(project, {"c.A new": ERROR, "c.A fixed": PASSED, "c.A still": ERROR, "c.A born": FAILED,
                                  "c.A skipped": SKIPPED}, coverage=(1, 1))  # fmt: skip
     Result.update(duration_ms=500).where(Result.run_id == head.id, Result.status == 0).execute()
     found = read(server, f"compare?base={base.id}&head={head.id}")
@@ -364,17 +369,17 @@ def test_two_runs_beside_each_other(server: Server, project: Project) -> None:
     for kind, expected in {
         "newFailures": ["c.A born", "c.A new"], "fixed": ["c.A fixed"], "stillFailing": ["c.A still"]
     }.items():  # fmt: skip
-        assert written.names(found[kind]["named"]) == expected
+        assert records.test_names(found[kind]["named"]) == expected
         assert found[kind]["count"] == len(expected)
     assert found["timings"] == [{"className": "c.A", "name": "fixed", "baseMs": 10, "headMs": 500}]
 
 
 def failed_suite(project: Project, *names: str, ok: str = "") -> Run:
     """A run of a passed test, and of suites that failed (`names`) or passed (`ok`) by their attributes."""
-    run = written.run(project, {"c.A a": PASSED}, failed=len(names), status="FAILED")
+    run = records.create_run(project, {"c.A a": PASSED}, failed=len(names), status="FAILED")
     for name in filter(None, (*names, ok)):
         counts = {"tests": 3, "failed": int(name != ok), "errors": 0, "skipped": 0, "duration_ms": 0}
-        Suite.create(report=written.report_of(run), run_id=run.id, name=name, **counts)
+        Suite.create(report=records.report_of_run(run), run_id=run.id, name=name, **counts)
     return run
 
 
@@ -388,16 +393,19 @@ def test_a_suites_own_failure_is_a_row_wherever_a_failed_test_is(server: Server,
     assert "without a failed test" in found["failures"][0]["failureMessage"]
     compared = read(server, f"compare?base={base.id}&head={head.id}")
     kinds = ("newFailures", "fixed", "stillFailing")
-    assert [written.names(compared[kind]["named"]) for kind in kinds] == [["new"], ["fixed"], ["still"]]
+    assert [records.test_names(compared[kind]["named"]) for kind in kinds] == [["new"], ["fixed"], ["still"]]
 
 
 @pytest.mark.parametrize("query", ["", "?base=1", "?head=1", "?base=x&head=1", "?base=&head="])
 def test_two_runs_must_be_named(server: Server, query: str) -> None:
-    talk.problem(server.get(f"/api/v1/compare{query}"), 400, "/api/v1/compare", dated=False)
+    http_checks.check_problem(server.get(f"/api/v1/compare{query}"), 400, "/api/v1/compare", has_timestamp=False)
 
 
 def test_runs_of_two_projects_are_not_compared(server: Server, project: Project) -> None:
-    one, other = written.run(project), written.run(written.project("another to compare"))
+    one, other = (
+        records.create_run(project),
+        records.create_run(records.create_project("another to compare")),
+    )
     assert server.get(f"/api/v1/compare?base={one.id}&head={other.id}").status == 400
 
 
@@ -409,12 +417,12 @@ def write_line(server: Server, project: Project, body: str, headers: dict[str, s
 
 
 def test_a_quarantine_flips_the_verdict_at_once(server: Server, project: Project, admin: dict[str, str]) -> None:
-    run = written.run(project, {"c.A a": FAILED})
+    run = records.create_run(project, {"c.A a": FAILED})
     assert not read(server, f"runs/{run.id}/quality-gate")["passed"]
     body = '{"className":"c.A","name":"a","status":"QUARANTINED","note":" known ","more":1}'
     answer = write_line(server, project, body, admin)
     assert answer.status == 202
-    assert talk.body(answer) == {"className": "c.A", "name": "a", "status": "QUARANTINED", "note": "known"}
+    assert http_checks.json_body(answer) == {"className": "c.A", "name": "a", "status": "QUARANTINED", "note": "known"}
     assert read(server, f"runs/{run.id}/quality-gate")["passed"]
     (listed,) = read(server, f"projects/{project.id}/flaky")
     assert (listed["status"], listed["note"], listed["flaky"], listed["failures"]) == ("QUARANTINED", "known", False, 1)
@@ -444,9 +452,9 @@ def test_a_quarantine_flips_the_verdict_at_once(server: Server, project: Project
 def test_the_triage_status_is_validated(
     server: Server, admin: dict[str, str], body: str, status: int, word: str
 ) -> None:
-    project = written.project_named("said")
+    project = records.ensure_project("said")
     if not Run.select().where(Run.project == project).count():
-        written.run(project, {"c.A a": PASSED, "alone": PASSED})
+        records.create_run(project, {"c.A a": PASSED, "alone": PASSED})
     answer = write_line(server, project, body, admin)
     assert answer.status == status, answer
     assert word in answer.text
@@ -456,9 +464,9 @@ def test_the_triage_status_is_validated(
 
 
 def test_a_deleted_run_is_gone_with_all_that_it_held(server: Server, project: Project, admin: dict[str, str]) -> None:
-    kept = written.run(project, {"c.A a": FAILED})
-    run = written.run(project, {"c.A a": FAILED, "c.A b": PASSED}, coverage=(1, 1))
-    cover(written.report_of(run), "a", (1, 1))
+    kept = records.create_run(project, {"c.A a": FAILED})
+    run = records.create_run(project, {"c.A a": FAILED, "c.A b": PASSED}, coverage=(1, 1))
+    cover(records.report_of_run(run), "a", (1, 1))
     answer = server.ask("DELETE", f"/api/v1/runs/{run.id}", headers=admin)
     assert (answer.status, answer.body) == (204, b"")
     assert server.get(f"/api/v1/runs/{run.id}").status == 404
@@ -470,10 +478,10 @@ def test_a_deleted_run_is_gone_with_all_that_it_held(server: Server, project: Pr
 
 
 def test_a_large_run_is_deleted_in_pieces(server: Server, project: Project, admin: dict[str, str]) -> None:
-    run = written.run(project)
-    report = written.report_of(run)
+    run = records.create_run(project)
+    report = records.report_of_run(run)
     with tables.reports.atomic():
         for number in range(4500):
-            written.result(project, run, report, f"c.A {number}", PASSED)
+            records.create_result(project, run, report, f"c.A {number}", PASSED)
     assert server.ask("DELETE", f"/api/v1/runs/{run.id}", headers=admin).status == 204
     wait_for(lambda: not Result.select().where(Result.run_id == run.id).count())

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import written
-from written import ERROR, FAILED, NOW, PASSED, SECOND, SKIPPED
+import records
+from records import ERROR, FAILED, NOW, PASSED, SECOND, SKIPPED
 
 from models.errors import NotFound
 from models.tracker import flaky
@@ -18,13 +18,13 @@ from models.tracker.tables import Project, Run
 
 @pytest.fixture
 def project(tmp_path: Path, database_url: str | None) -> Iterator[Project]:
-    with written.opened(tmp_path / "tracker.db", database_url):
-        yield written.project("demo")
+    with records.open_store(tmp_path / "tracker.db", database_url):
+        yield records.create_project("demo")
 
 
 def runs(project: Project, commit: str | None, *outcomes: CaseStatus) -> list[Run]:
     """A run of this commit for each outcome of the test `c.A a`."""
-    return [written.run(project, {"c.A a": outcome}, commit_sha=commit) for outcome in outcomes]
+    return [records.create_run(project, {"c.A a": outcome}, commit_sha=commit) for outcome in outcomes]
 
 
 def found(project: Project) -> list[str]:
@@ -64,30 +64,30 @@ def test_runs_without_a_commit_do_not_count(project: Project) -> None:
 def test_both_outcomes_within_one_run_are_not_flaky(project: Project) -> None:
     """A parametrized test may have results of one name."""
     (run,) = runs(project, "abc", PASSED)
-    written.result(project, run, written.report_of(run), "c.A a", FAILED)
-    written.run(project, {"c.A b": PASSED}, commit_sha="abc")
+    records.create_result(project, run, records.report_of_run(run), "c.A a", FAILED)
+    records.create_run(project, {"c.A b": PASSED}, commit_sha="abc")
     assert found(project) == []
 
 
 def test_what_failed_beside_another_of_its_name_in_every_run_is_not_flaky(project: Project) -> None:
     """On one of two systems it fails, each time."""
     for run in runs(project, "abc", PASSED, PASSED):
-        written.result(project, run, written.report_of(run), "c.A a", FAILED)
+        records.create_result(project, run, records.report_of_run(run), "c.A a", FAILED)
     assert found(project) == []
     runs(project, "abc", PASSED)
     assert found(project) == ["c.A a"]
 
 
 def test_what_a_report_calls_flaky_is(project: Project) -> None:
-    run = written.run(project, {"c.A b": PASSED}, flaky=1)
-    written.result(project, run, written.report_of(run), "c.A a", PASSED, flaky=True, reruns=1)
+    run = records.create_run(project, {"c.A b": PASSED}, flaky=1)
+    records.create_result(project, run, records.report_of_run(run), "c.A a", PASSED, flaky=True, reruns=1)
     (test,) = flaky.tests(project.id)
     assert (test.name, test.commits, test.failures, test.results) == ("a", 0, 0, 1)
     assert flaky.count(project.id) == 1
 
 
 def test_a_project_has_its_own(project: Project) -> None:
-    other = written.project("other")
+    other = records.create_project("other")
     runs(project, "abc", PASSED)
     runs(other, "abc", FAILED)
     assert found(project) == found(other) == []
@@ -104,7 +104,7 @@ def test_the_figures_are_of_all_newest_runs(project: Project) -> None:
 def test_those_that_failed_most_often_come_first(project: Project) -> None:
     for outcomes in ((FAILED, PASSED, FAILED), (PASSED, FAILED, FAILED), (FAILED, FAILED, PASSED), (PASSED,) * 3):
         tests = dict(zip(("c.A c", "c.A b", "c.A a"), outcomes, strict=True))
-        written.run(project, tests, commit_sha="abc")
+        records.create_run(project, tests, commit_sha="abc")
     runs(project, "def", FAILED)
     assert found(project) == ["c.A a", "c.A b", "c.A c"]
     assert [one.failures for one in flaky.tests(project.id)] == [3, 2, 2]
@@ -142,6 +142,6 @@ def test_the_triage_status_of_a_flaky_test_does_not_hide_it(project: Project) ->
 
 
 def test_the_status_of_an_unknown_test_cannot_be_set(project: Project) -> None:
-    runs(written.project("other"), None, PASSED)
+    runs(records.create_project("other"), None, PASSED)
     with pytest.raises(NotFound):
         flaky.set_triage(project.id, "c.A", "a", Triage.QUARANTINED, None, 1, NOW)

@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import unquote
 
+import http_checks
 import pytest
-import talk
-import written
+import records
 from attrs import frozen
 from conftest import Answer, Server
-from written import FAILED, PASSED
+from records import FAILED, PASSED
 
 from models.tracker.tables import Project, Run
 
@@ -97,19 +97,24 @@ class Place:
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    with talk.running_server(tmp_path_factory.mktemp("who")) as server, written.store_of(server):
-        projects = [written.project("open"), written.project("secret-name", "PRIVATE")]
+    with http_checks.running_server(tmp_path_factory.mktemp("who")) as server, records.store_of(server):
+        projects = [records.create_project("open"), records.create_project("secret-name", "PRIVATE")]
         for project in projects:
             for _ in range(40):  # enough for each change to have one to delete
-                written.run(project, {"c.A a": FAILED, "c.A b": PASSED}, coverage=(1, 1), commit_sha="abc")
+                records.create_run(project, {"c.A a": FAILED, "c.A b": PASSED}, coverage=(1, 1), commit_sha="abc")
         tokens: dict[str, dict[str, str]] = {"anonymous": {}}
         sessions: dict[str, dict[str, str]] = {"anonymous": {}}
         for name in KNOWN:
-            user = written.user(f"the-{name}" if name == "admin" else name, "ADMIN" if name == "admin" else "USER")
-            tokens[name], sessions[name] = written.token(user), written.session(user, server)
+            user = records.create_user(
+                f"the-{name}" if name == "admin" else name, "ADMIN" if name == "admin" else "USER"
+            )
+            tokens[name], sessions[name] = (
+                records.bearer(user),
+                records.cookie(user, server),
+            )
             for project in projects if name in ROLES else []:
-                written.member(project, user, ROLES[name])  # type: ignore[arg-type]
-        tokens["ingest"] = written.token(written.user("robot"), "INGEST")
+                records.add_member(project, user, ROLES[name])  # type: ignore[arg-type]
+        tokens["ingest"] = records.bearer(records.create_user("robot"), "INGEST")
         yield Place(server, projects[0], projects[1], tokens, sessions)
 
 

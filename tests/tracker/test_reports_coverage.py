@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from reported import covers
+from report_readers import read_coverage_report
 
 from models.tracker.reports.base import BadReport, CoverageReport, FileCoverage, Limits, ReportTooLarge
 
@@ -51,7 +51,9 @@ PARTLY = '<line nr="5" mi="1" ci="1" mb="0" cb="0"/>'
 
 
 def test_jacoco_has_its_files() -> None:
-    report, files = covers(jacoco(package(source("A.java", HIT + MISS + PARTLY, counter(2, 1))), counter(2, 1)))
+    report, files = read_coverage_report(
+        jacoco(package(source("A.java", HIT + MISS + PARTLY, counter(2, 1))), counter(2, 1))
+    )
     assert (report.format, totals(report)) == ("JaCoCo", (2, 1))
     file = files["com/x/A.java"]
     assert (file.line_covered, file.line_missed, file.branch_covered, file.branch_missed) == (2, 1, 1, 1)
@@ -80,18 +82,18 @@ JACOCO: dict[str, tuple[str, Totals]] = {
 @pytest.mark.parametrize("what", JACOCO)
 def test_the_total_of_jacoco(what: str) -> None:
     document, wanted = JACOCO[what]
-    assert totals(covers(document)[0]) == wanted
+    assert totals(read_coverage_report(document)[0]) == wanted
 
 
 def test_a_file_of_jacoco_without_lines_has_its_counters() -> None:
-    file = covers(jacoco(package(source("A", "", counter(3, 1), counter(2, 2, "BRANCH")))))[1]["com/x/A"]
+    file = read_coverage_report(jacoco(package(source("A", "", counter(3, 1), counter(2, 2, "BRANCH")))))[1]["com/x/A"]
     assert (file.line_covered, file.line_missed, file.branch_covered, file.lines) == (3, 1, 2, None)
 
 
 def test_the_same_file_in_two_groups_of_jacoco_is_two() -> None:
     modules = "".join(f'<group name="{name}">{package(source("A", HIT))}</group>' for name in ("m", "n"))
     same = f'<group name="n">{package(source("A", MISS))}</group>'
-    report, files = covers(jacoco(f'<group name="all">{modules}{same}</group>'))
+    report, files = read_coverage_report(jacoco(f'<group name="all">{modules}{same}</group>'))
     assert list(files) == ["com/x/A", "all/n/com/x/A", "all/n/com/x/A (2)"]
     assert totals(report) == (2, 1)
 
@@ -138,7 +140,7 @@ COBERTURA: dict[str, tuple[str, Totals]] = {
 @pytest.mark.parametrize("what", COBERTURA)
 def test_the_total_of_cobertura(what: str) -> None:
     document, wanted = COBERTURA[what]
-    report, _ = covers(document)
+    report, _ = read_coverage_report(document)
     assert (report.format, totals(report)) == ("Cobertura", wanted)
 
 
@@ -146,7 +148,7 @@ def test_cobertura_counts_each_file_once_with_its_branches() -> None:
     branches = (
         '<class filename="src\\a.cs"><lines><line number="7" hits="1" condition-coverage="50% (1/2)"/></lines></class>'
     )
-    report, files = covers(cobertura(branches, klass("src/a.cs", (8, 0)), klass("b", (1, 1))))
+    report, files = read_coverage_report(cobertura(branches, klass("src/a.cs", (8, 0)), klass("b", (1, 1))))
     assert sorted(files) == ["b", "src/a.cs"]
     file = files["src/a.cs"]
     assert (covered(file), missed(file), file.branch_covered, file.branch_missed) == ([7], [8], 1, 1)
@@ -179,13 +181,13 @@ LCOV: dict[str, tuple[str, Totals]] = {
 @pytest.mark.parametrize("what", LCOV)
 def test_the_total_of_lcov(what: str, size: int) -> None:
     document, wanted = LCOV[what]
-    report, _ = covers(document, at_once=size)
+    report, _ = read_coverage_report(document, at_once=size)
     assert (report.format, totals(report)) == ("LCOV", wanted)
 
 
 def test_lcov_counts_each_file_once() -> None:
     record = "SF:C:\\x\\a.c\nDA:1,{}\nDA:2,0\nBRDA:1,0,0,{}\nBRDA:1,0,1,-\nend_of_record\n"
-    _, files = covers(record.format(0, 0) + record.format(1, 2))
+    _, files = read_coverage_report(record.format(0, 0) + record.format(1, 2))
     file = files["C:/x/a.c"]
     assert (covered(file), missed(file), file.branch_covered, file.branch_missed) == ([1], [2], 1, 1)
 
@@ -225,12 +227,12 @@ OPENCOVER: dict[str, tuple[str, Totals]] = {
 @pytest.mark.parametrize("what", OPENCOVER)
 def test_the_total_of_opencover(what: str) -> None:
     document, wanted = OPENCOVER[what]
-    report, _ = covers(document)
+    report, _ = read_coverage_report(document)
     assert (report.format, totals(report)) == ("OpenCover", wanted)
 
 
 def test_a_point_of_opencover_reports_its_line() -> None:
-    _, files = covers(opencover(module(point(7, 9, 1), point(7, 30, 0))))
+    _, files = read_coverage_report(opencover(module(point(7, 9, 1), point(7, 30, 0))))
     assert [key >> 32 for key in files["C:/x/A.cs"].lines or ()] == [7, 7]
 
 
@@ -267,7 +269,7 @@ CLOVER: dict[str, tuple[str, Totals]] = {
 @pytest.mark.parametrize("what", CLOVER)
 def test_the_total_of_clover(what: str) -> None:
     document, wanted = CLOVER[what]
-    report, _ = covers(document)
+    report, _ = read_coverage_report(document)
     assert (report.format, totals(report)) == ("Clover", wanted)
 
 
@@ -280,7 +282,7 @@ def test_the_total_of_clover(what: str) -> None:
     ],
 )
 def test_the_path_of_a_file_of_clover(file: str, path: str) -> None:
-    report, files = covers(clover(f'<package name="com.x">{file}{STATEMENTS}{METRICS}</file></package>'))
+    report, files = read_coverage_report(clover(f'<package name="com.x">{file}{STATEMENTS}{METRICS}</file></package>'))
     assert list(files) == [path]
     assert (files[path].branch_covered, files[path].branch_missed) == (1, 3)
     assert report.branch_covered == 1
@@ -302,7 +304,7 @@ ONE = {
 @pytest.mark.parametrize("indent", [None, 1])
 def test_coverage_py(indent: int | None) -> None:
     result = json.loads(py({"a.b/c.py": ONE}, totals={"covered_lines": 2, "missing_lines": 1, "percent_covered": 50}))
-    report, files = covers(json.dumps(result, indent=indent))
+    report, files = read_coverage_report(json.dumps(result, indent=indent))
     assert (report.format, totals(report)) == ("coverage.py JSON", (2, 1))
     file = files["a.b/c.py"]
     assert (covered(file), missed(file), file.branch_covered, file.branch_missed) == ([1, 3], [2], 1, 2)
@@ -321,7 +323,7 @@ PY: dict[str, tuple[str, Totals]] = {
 @pytest.mark.parametrize("what", PY)
 def test_the_total_of_coverage_py(what: str) -> None:
     document, wanted = PY[what]
-    assert totals(covers(document)[0]) == wanted
+    assert totals(read_coverage_report(document)[0]) == wanted
 
 
 # --- Go ---
@@ -342,14 +344,14 @@ GO: dict[str, tuple[str, Totals]] = {
 @pytest.mark.parametrize("what", GO)
 def test_the_total_of_go(what: str, size: int) -> None:
     document, wanted = GO[what]
-    report, _ = covers(document, at_once=size)
+    report, _ = read_coverage_report(document, at_once=size)
     assert (report.format, totals(report)) == ("Go cover profile", wanted)
 
 
 def test_the_statements_of_two_go_profiles_unite() -> None:
     """As the store does it with the lines of two shards."""
-    one = covers("mode: set\na.go:1.1,9.2 3 1\na.go:10.1,12.2 2 0\n")[1]["a.go"]
-    other = covers("mode: set\na.go:1.1,9.2 3 0\na.go:10.1,12.2 2 1\na.go:13.1,14.2 4 0\n")[1]["a.go"]
+    one = read_coverage_report("mode: set\na.go:1.1,9.2 3 1\na.go:10.1,12.2 2 0\n")[1]["a.go"]
+    other = read_coverage_report("mode: set\na.go:1.1,9.2 3 0\na.go:10.1,12.2 2 1\na.go:13.1,14.2 4 0\n")[1]["a.go"]
     assert one.lines is not None
     assert other.lines is not None
     both = set(one.lines) | set(other.lines)
@@ -361,14 +363,14 @@ def test_the_statements_of_two_go_profiles_unite() -> None:
 @pytest.mark.parametrize("line", ["ok  x 0.1s coverage: 50%", "a.go:1.1,2.2 1", "a.go:1.1,2.2 99999 1", "a.go:1.1 1 1"])
 def test_a_broken_line_of_go_is_refused_with_its_number(line: str) -> None:
     with pytest.raises(BadReport, match="Go cover profile") as bad:
-        covers(f"mode: set\na.go:1.1,2.2 1 1\n{line}\n")
+        read_coverage_report(f"mode: set\na.go:1.1,2.2 1 1\n{line}\n")
     assert bad.value.line == 3
 
 
 def test_statements_of_go_are_bounded() -> None:
     blocks = "".join(f"a.go:{line}.1,{line}.2 65535 1\n" for line in range(1, 20))
     with pytest.raises(ReportTooLarge, match="statements"):
-        covers(f"mode: set\n{blocks}")
+        read_coverage_report(f"mode: set\n{blocks}")
 
 
 # --- all ---
@@ -384,9 +386,9 @@ def test_files_of_every_format_are_bounded() -> None:
         py({"a": ONE, "b": ONE}),
         "mode: set\na:1.1,2.2 1 1\nb:1.1,2.2 1 1\n",
     ):
-        covers(document, Limits(files=2))
+        read_coverage_report(document, Limits(files=2))
         with pytest.raises(ReportTooLarge, match="more than 1 source files"):
-            covers(document, Limits(files=1))
+            read_coverage_report(document, Limits(files=1))
 
 
 REFUSED = {
@@ -403,4 +405,4 @@ REFUSED = {
 def test_what_is_no_coverage_is_refused(what: str) -> None:
     document, why = REFUSED[what]
     with pytest.raises(BadReport, match=why):
-        covers(document)
+        read_coverage_report(document)

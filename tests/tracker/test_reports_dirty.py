@@ -10,7 +10,7 @@ import random
 import zlib
 
 import pytest
-from reported import Drip, counted, only, read, suite
+from report_readers import SmallReads, only_case, read_test_report, read_totals, suite
 
 from models.tracker.reports import byte_stream, xml_stream
 from models.tracker.reports.base import BadReport, Limits, ReportTooLarge
@@ -65,7 +65,7 @@ NAMES = {
 @pytest.mark.parametrize("what", NAMES)
 def test_a_name_is_read_whatever_its_bytes(what: str, size: int) -> None:
     data, wanted = NAMES[what]
-    assert only(read(data, at_once=size)[1]).name == wanted
+    assert only_case(read_test_report(data, at_once=size)[1]).name == wanted
 
 
 OUTPUTS = {
@@ -88,7 +88,7 @@ def test_text_is_read_whatever_its_bytes(what: str, size: int, monkeypatch: pyte
     data, wanted = OUTPUTS[what]
     monkeypatch.setattr(byte_stream, "CHUNK_BYTES", min(size, byte_stream.CHUNK_BYTES))
     monkeypatch.setattr(byte_stream, "HEAD_BYTES", min(size * 32, byte_stream.HEAD_BYTES))
-    assert only(read(output(data), at_once=size)[1]).out == wanted
+    assert only_case(read_test_report(output(data), at_once=size)[1]).out == wanted
 
 
 def test_pieces_may_end_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,12 +96,12 @@ def test_pieces_may_end_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     texts = "".join(f"a]]>&#0;é<![CDATA[ &#0; ]] {number} ]]>&#x1F600;]" for number in range(50))
     case = f"<testcase name='é&#27;😀'><failure>{texts}</failure></testcase>"
     data = b'<?xml version="1.0" encoding="utf-8"?>\n' + suite(*[case] * 5).encode()
-    wanted = read(data)
+    wanted = read_test_report(data)
     chance = random.Random(7)
     for _ in range(20):
         monkeypatch.setattr(byte_stream, "CHUNK_BYTES", chance.randint(1, 200))
         monkeypatch.setattr(byte_stream, "HEAD_BYTES", chance.randint(100, 1000))
-        assert read(data, at_once=chance.randint(1, 300)) == wanted
+        assert read_test_report(data, at_once=chance.randint(1, 300)) == wanted
 
 
 BAD = {
@@ -134,7 +134,7 @@ BAD = {
 def test_what_cannot_be_read_is_refused_with_its_place_and_reason(what: str, size: int) -> None:
     data, line, why = BAD[what]
     with pytest.raises(BadReport) as bad:
-        read(data, at_once=size)
+        read_test_report(data, at_once=size)
     assert why in str(bad.value)
     assert bad.value.line == line
     assert (f"line {line}, column {bad.value.column}: " in str(bad.value)) == (line is not None)
@@ -145,7 +145,7 @@ def test_the_place_of_a_fault_is_that_in_the_file() -> None:
     """However much was cleaned before it."""
     data = b'  <?xml version="1.0"\n encoding="utf-8"?>\n<testsuite>\n\x00\x1b&#0;]]>\n  </x></testsuite>'
     with pytest.raises(BadReport) as bad:
-        read(data)
+        read_test_report(data)
     assert (bad.value.line, bad.value.column) == (5, 5)
 
 
@@ -159,9 +159,9 @@ GZIPPED = {
 @pytest.mark.parametrize("what", GZIPPED)
 @pytest.mark.parametrize("size", [1 << 30, 3])
 def test_gzip_is_detected_by_content(what: str, size: int) -> None:
-    report, _ = read(GZIPPED[what], at_once=size)
+    report, _ = read_test_report(GZIPPED[what], at_once=size)
     assert report.totals.tests == 1
-    assert report == read(WHOLE)[0]  # the digest, too, is of what was in it
+    assert report == read_test_report(WHOLE)[0]  # the digest, too, is of what was in it
 
 
 @pytest.mark.parametrize(
@@ -178,28 +178,28 @@ def test_gzip_is_detected_by_content(what: str, size: int) -> None:
 )
 def test_a_broken_gzip_is_refused(data: bytes) -> None:
     with pytest.raises(BadReport, match="gzip"):
-        read(data)
+        read_test_report(data)
 
 
 def test_the_digest_is_of_the_inflated_content() -> None:
-    digest = read(WHOLE)[0].digest
+    digest = read_test_report(WHOLE)[0].digest
     assert digest == hashlib.sha256(WHOLE.encode()).hexdigest()
-    assert read(WHOLE + " ")[0].digest != digest
+    assert read_test_report(WHOLE + " ")[0].digest != digest
 
 
 @pytest.mark.parametrize("packed", [False, True])
 def test_a_report_that_is_too_large_when_inflated_has_its_own_error(packed: bool) -> None:
     data = WHOLE.encode() + b" " * 1_000_000
     limits = Limits(inflated=len(data))
-    assert read(gzip.compress(data) if packed else data, limits)[0].totals.tests == 1
+    assert read_test_report(gzip.compress(data) if packed else data, limits)[0].totals.tests == 1
     with pytest.raises(ReportTooLarge, match="larger than"):
-        read(gzip.compress(data + b" ") if packed else data + b" ", limits)
+        read_test_report(gzip.compress(data + b" ") if packed else data + b" ", limits)
 
 
 def test_a_bomb_is_not_inflated_to_its_end() -> None:
     packer = zlib.compressobj(9, wbits=31)
     bomb = packer.compress(WHOLE.encode()) + b"".join(packer.compress(b" " * 1_000_000) for _ in range(400))
-    file = Drip(bomb + packer.flush(), 4096)
+    file = SmallReads(bomb + packer.flush(), 4096)
     with pytest.raises(ReportTooLarge):
         read_tests(file, Limits(inflated=4_000_000), lambda case: None)
     assert file.tell() < len(bomb) / 10
@@ -215,33 +215,34 @@ def test_a_file_is_read_from_where_it_stands() -> None:
 def test_a_very_long_tag_is_refused_and_not_read_again_and_again() -> None:
     long = named("x" * (xml_stream.MAX_TOKEN_BYTES + 1_000_000))
     with pytest.raises(BadReport, match="longer than"):
-        read(b"<testsuites><testsuite/>" + long)
+        read_test_report(b"<testsuites><testsuite/>" + long)
     assert (
-        counted(b"<testsuites><testsuite/>" + named("x" * (xml_stream.MAX_TOKEN_BYTES // 2)) + b"</testsuites>")[0] == 1
+        read_totals(b"<testsuites><testsuite/>" + named("x" * (xml_stream.MAX_TOKEN_BYTES // 2)) + b"</testsuites>")[0]
+        == 1
     )
 
 
 def test_a_very_long_comment_is_refused() -> None:
     comment = b"<!--" + b"-x" * xml_stream.MAX_TOKEN_BYTES + b"-->"
     with pytest.raises(BadReport, match="longer than"):
-        read(b"<testsuite>" + comment + b"</testsuite>")
+        read_test_report(b"<testsuite>" + comment + b"</testsuite>")
 
 
 def test_many_different_names_are_refused() -> None:
     many = "".join(f"<a{number}/>" for number in range(xml_stream.MAX_XML_NAMES + 10_000))
     with pytest.raises(BadReport, match="different names"):
-        read(f"<testsuite>{many}</testsuite>")
+        read_test_report(f"<testsuite>{many}</testsuite>")
 
 
 def test_default_values_of_attributes_are_bounded() -> None:
     few = '<!DOCTYPE testcase [<!ATTLIST testcase classname CDATA "c">]>'
-    assert only(read(few + OK)[1]).class_name == "c"
+    assert only_case(read_test_report(few + OK)[1]).class_name == "c"
     many = "".join(
         f'<!ATTLIST testcase a{number} CDATA "c">' for number in range(xml_stream.MAX_ATTRIBUTE_DEFAULTS + 1)
     )
     for bad in (many, f'<!ATTLIST testcase a CDATA "{"c" * 2000}">'):
         with pytest.raises(BadReport, match="default values"):
-            read(f"<!DOCTYPE testcase [{bad}]>{OK}")
+            read_test_report(f"<!DOCTYPE testcase [{bad}]>{OK}")
 
 
 def test_a_failing_sink_ends_the_reading() -> None:
@@ -263,5 +264,5 @@ def test_no_bytes_make_anything_but_a_report_or_a_refusal() -> None:
             place = chance.randrange(len(data))
             data[place : place + chance.randint(0, 3)] = chance.randbytes(chance.randint(0, 3))
         with contextlib.suppress(BadReport):
-            report, cases = read(bytes(data))
+            report, cases = read_test_report(bytes(data))
             assert report.totals.tests <= len(cases)

@@ -8,7 +8,7 @@ import threading
 from typing import Any
 
 import pytest
-from reported import FIXTURES, counts, covers, read
+from report_readers import FIXTURES, read_coverage_report, read_test_report, totals_of
 
 from models.tracker.reports.base import BadReport
 
@@ -80,20 +80,20 @@ def test_a_junit_report_counts_by_its_manifest(name: str) -> None:
     if name in BAD:
         line, why = BAD[name]
         with pytest.raises(BadReport, match=why) as bad:
-            read(data)
+            read_test_report(data)
         assert bad.value.line == line
         return
     result = EXPECTED[f"junit/{name}"]
     wanted = JUDGED.get(name) or (result["tests"], result["failures"], result["errors"], result["skipped"])
-    report, cases = read(data)
-    assert counts(report)[:4] == wanted
+    report, cases = read_test_report(data)
+    assert totals_of(report)[:4] == wanted
     assert report.totals.flaky == {"surefire-flakyFailure.xml": 1}.get(name, 0)
     assert all(case.suite is None or case.suite < len(report.suites) for case in cases)
     assert all(case.duration_ms is None or case.duration_ms >= 0 for case in cases)
 
 
 def test_the_reruns_of_pytest_are_one_test_each() -> None:
-    report, cases = read((FIXTURES / "junit/gen-pytest-rerunfailures.xml").read_bytes())
+    report, cases = read_test_report((FIXTURES / "junit/gen-pytest-rerunfailures.xml").read_bytes())
     assert (len(cases), len(report.superseded)) == (26, 8)
     kept = [case.name for place, case in enumerate(cases) if place not in report.superseded]
     assert len(kept) == report.totals.tests
@@ -103,7 +103,7 @@ def test_the_reruns_of_pytest_are_one_test_each() -> None:
 
 @pytest.mark.parametrize("name", sorted(COVERED))
 def test_a_coverage_report_counts_by_its_manifest(name: str) -> None:
-    report, found = covers((FIXTURES / name).read_bytes())
+    report, found = read_coverage_report((FIXTURES / name).read_bytes())
     assert (report.line_covered, report.line_missed, report.branch_covered, report.branch_missed) == COVERED[name]
     assert found
 
@@ -116,23 +116,25 @@ def test_no_fixture_of_coverage_is_forgotten() -> None:
 
 def test_what_is_no_jacoco_report_is_refused_by_its_root() -> None:
     with pytest.raises(BadReport, match="<other>"):
-        covers((FIXTURES / "jacoco/empty-report.xml").read_bytes())
+        read_coverage_report((FIXTURES / "jacoco/empty-report.xml").read_bytes())
 
 
 @pytest.mark.parametrize("name", files("hostile"))
 def test_a_hostile_file_is_read_or_refused(name: str) -> None:
     data = (FIXTURES / "hostile" / name).read_bytes()
     if name in HOSTILE:
-        assert counts(read(data)[0])[:4] == HOSTILE[name]
+        assert totals_of(read_test_report(data)[0])[:4] == HOSTILE[name]
         return
     line, why = REFUSED[name]
     with pytest.raises(BadReport, match=why) as bad:
-        read(data)
+        read_test_report(data)
     assert bad.value.line == line
 
 
 def test_latin1_is_exact() -> None:
-    assert [case.name for case in read((FIXTURES / "hostile/latin1-declared.xml").read_bytes())[1]] == ["café"]
+    assert [case.name for case in read_test_report((FIXTURES / "hostile/latin1-declared.xml").read_bytes())[1]] == [
+        "café"
+    ]
 
 
 def test_a_doctype_is_not_fetched() -> None:
@@ -151,6 +153,6 @@ def test_a_doctype_is_not_fetched() -> None:
 
         thread = threading.Thread(target=listen)
         thread.start()
-        assert read(data)[0].totals.tests == 1
+        assert read_test_report(data)[0].totals.tests == 1
         thread.join()
         assert not requested.is_set()

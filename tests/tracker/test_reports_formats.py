@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from reported import counted, counts, only, read
+from report_readers import only_case, read_test_report, read_totals, totals_of
 
 from models.tracker.reports import gotest, json_stream
 from models.tracker.reports.base import BadReport, CaseStatus, Limits, ReportTooLarge
@@ -39,8 +39,8 @@ OUTCOMES = {
 
 @pytest.mark.parametrize("outcome", OUTCOMES)
 def test_the_outcomes_of_trx(outcome: str | None) -> None:
-    report, cases = read(trx(result(outcome)))
-    assert only(cases).status is OUTCOMES[outcome]
+    report, cases = read_test_report(trx(result(outcome)))
+    assert only_case(cases).status is OUTCOMES[outcome]
     assert (report.format, report.totals.duration_ms) == ("TRX", 1500)
 
 
@@ -48,7 +48,7 @@ def test_trx_knows_the_class_from_the_definition_that_comes_after() -> None:
     definitions = """<UnitTest name="T" id="1"><TestMethod codeBase="x.dll" className="A.B, x" name="T"/></UnitTest>
         <UnitTest name="A.C.U" id="2"><TestMethod className="A.C" name="U"/></UnitTest>"""
     results = [result("Passed"), result("Passed", "A.C.U", "2"), result("Passed", "V", "3")]
-    _, cases = read(trx(*results, definitions=definitions))
+    _, cases = read_test_report(trx(*results, definitions=definitions))
     assert [(case.class_name, case.name) for case in cases] == [("A.B", "T"), ("A.C", "U"), ("", "V")]
 
 
@@ -58,29 +58,29 @@ def test_tests_of_one_name_and_two_ids_are_two() -> None:
         return xunit(*(f'<test id="{id}" name="C.rows(x: ···)" type="C" result="{result}"/>' for id, result in pairs))
 
     for ids, wanted in ((("1", "2"), (2, 1, 0, 0, 0)), (("1", "1"), (1, 1, 0, 0, 0))):
-        assert counted(trx(result("Failed", id=ids[0]), result("Passed", id=ids[1]))) == wanted
-        assert counted(rows(*ids)) == wanted
+        assert read_totals(trx(result("Failed", id=ids[0]), result("Passed", id=ids[1]))) == wanted
+        assert read_totals(rows(*ids)) == wanted
 
 
 def test_the_fields_of_a_trx_failure() -> None:
     inside = """<Output><StdOut>said</StdOut><StdErr>warned</StdErr>
         <ErrorInfo><Message>expected 1</Message><StackTrace>at x</StackTrace></ErrorInfo></Output>"""
-    case = only(read(trx(result("Failed", inside=inside)))[1])
+    case = only_case(read_test_report(trx(result("Failed", inside=inside)))[1])
     assert (case.failure_message, case.stack, case.out, case.err) == ("expected 1", "at x", "said", "warned")
 
 
 def test_the_rows_of_a_test_count_and_their_sum_does_not() -> None:
     rows = result("Passed", "T (1)") + result("Failed", "T (2)")
-    assert counted(trx(result("Failed", inside=f"<InnerResults>{rows}</InnerResults>"))) == (2, 1, 0, 0, 0)
+    assert read_totals(trx(result("Failed", inside=f"<InnerResults>{rows}</InnerResults>"))) == (2, 1, 0, 0, 0)
 
 
 def test_a_run_of_trx_that_fell_over_is_an_error() -> None:
     info = '<RunInfos><RunInfo outcome="Error"><Text>the host crashed</Text></RunInfo></RunInfos>'
     summary = f'<ResultSummary outcome="Failed"><Counters total="0"/>{info}</ResultSummary>'
-    report, cases = read(trx(summary=summary))
-    assert counts(report) == (1, 0, 1, 0, 0)
-    assert only(cases).stack == "the host crashed"
-    assert counted(trx(result("Failed"), summary=summary)) == (1, 1, 0, 0, 0)
+    report, cases = read_test_report(trx(summary=summary))
+    assert totals_of(report) == (1, 0, 1, 0, 0)
+    assert only_case(cases).stack == "the host crashed"
+    assert read_totals(trx(result("Failed"), summary=summary)) == (1, 1, 0, 0, 0)
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_a_run_of_trx_that_fell_over_is_an_error() -> None:
 )
 def test_trx_without_results_counts_by_its_counters(counters: str, wanted: tuple[int, ...]) -> None:
     summary = f'<ResultSummary outcome="Failed"><Counters {counters}/></ResultSummary>'
-    assert counted(trx(summary=summary)) == wanted
+    assert read_totals(trx(summary=summary)) == wanted
 
 
 # --- xUnit v2 ---
@@ -108,7 +108,7 @@ def xunit(*tests: str, errors: str = "", attributes: str = "") -> str:
 
 
 def test_xunit_counts_its_tests() -> None:
-    report, cases = read(
+    report, cases = read_test_report(
         xunit(
             '<test name="N.C.ok" type="N.C" method="ok" time="0.25" result="Pass"/>',
             '<test name="N.C.no(x: 1)" type="N.C" method="no" time="0.5" result="Fail"><failure exception-type="E">'
@@ -117,7 +117,7 @@ def test_xunit_counts_its_tests() -> None:
             '<test name="N.C.never" type="N.C" result="NotRun"/>',
         )
     )
-    assert (report.format, counts(report), report.totals.duration_ms) == ("xUnit v2", (4, 1, 0, 2, 0), 750)
+    assert (report.format, totals_of(report), report.totals.duration_ms) == ("xUnit v2", (4, 1, 0, 2, 0), 750)
     assert [(suite.name, suite.totals.tests) for suite in report.suites] == [("C", 4)]
     assert [(case.class_name, case.name, case.status) for case in cases] == [
         ("N.C", "ok", PASSED),
@@ -132,13 +132,13 @@ def test_xunit_counts_its_tests() -> None:
 
 def test_the_errors_of_an_assembly_are_failed_tests() -> None:
     error = '<error type="test-class-cleanup" name="C"><failure><message>boom</message></failure></error>'
-    report, cases = read(xunit('<test name="a" result="Pass"/>', errors=error))
-    assert counts(report) == (2, 0, 1, 0, 0)
+    report, cases = read_test_report(xunit('<test name="a" result="Pass"/>', errors=error))
+    assert totals_of(report) == (2, 0, 1, 0, 0)
     assert (cases[0].class_name, cases[0].name, cases[0].failure_message) == ("test-class-cleanup", "C", "boom")
 
 
 def test_xunit_without_tests_counts_by_its_attributes() -> None:
-    assert counted('<assemblies><assembly name="a" total="3" failed="1" skipped="1" errors="1"/></assemblies>') == (
+    assert read_totals('<assemblies><assembly name="a" total="3" failed="1" skipped="1" errors="1"/></assemblies>') == (
         4, 1, 1, 1, 0,
     )  # fmt: skip
 
@@ -166,8 +166,8 @@ NUNIT = """<?xml version="1.0"?>
 
 
 def test_nunit_counts_its_cases() -> None:
-    report, cases = read(NUNIT)
-    assert (report.format, counts(report), report.totals.duration_ms) == ("NUnit 3", (6, 1, 1, 2, 0), 750)
+    report, cases = read_test_report(NUNIT)
+    assert (report.format, totals_of(report), report.totals.duration_ms) == ("NUnit 3", (6, 1, 1, 2, 0), 750)
     assert [(suite.name, suite.totals.tests) for suite in report.suites] == [("N.F", 6)]
     assert [case.class_name for case in cases] == ["N.F"] * 6
     assert (cases[1].name, cases[1].failure_message, cases[1].stack) == ("Bad(1)", "expected", "at x")
@@ -177,9 +177,9 @@ def test_nunit_counts_its_cases() -> None:
 def test_an_assembly_that_could_not_be_loaded_is_an_error() -> None:
     failure = "<failure><message>could not load</message><stack-trace>at y</stack-trace></failure>"
     suite = f'<test-suite type="Assembly" name="a.dll" total="0" result="Failed">{failure}</test-suite>'
-    report, cases = read(f'<test-run total="0" result="Failed">{suite}</test-run>')
-    assert counts(report) == (1, 0, 1, 0, 0)
-    assert (only(cases).class_name, only(cases).stack) == ("a.dll", "could not load")
+    report, cases = read_test_report(f'<test-run total="0" result="Failed">{suite}</test-run>')
+    assert totals_of(report) == (1, 0, 1, 0, 0)
+    assert (only_case(cases).class_name, only_case(cases).stack) == ("a.dll", "could not load")
 
 
 # --- CTRF ---
@@ -207,9 +207,9 @@ CTRF: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
 @pytest.mark.parametrize("what", CTRF)
 def test_ctrf_counts_its_tests(what: str) -> None:
     test, wanted = CTRF[what]
-    report, cases = read(ctrf({"name": "a", "duration": 5, **test}))
-    assert (report.format, counts(report), report.totals.duration_ms) == ("CTRF", wanted, 5)
-    assert (only(cases).name, only(cases).reruns) == ("a", test.get("retries", 0))
+    report, cases = read_test_report(ctrf({"name": "a", "duration": 5, **test}))
+    assert (report.format, totals_of(report), report.totals.duration_ms) == ("CTRF", wanted, 5)
+    assert (only_case(cases).name, only_case(cases).reruns) == ("a", test.get("retries", 0))
 
 
 @pytest.mark.parametrize("indent", [None, 2])
@@ -220,40 +220,42 @@ def test_the_fields_of_a_ctrf_test(indent: int | None, size: int) -> None:
         "trace": "at x", "stdout": ["one", "two\n"], "stderr": "warned", "extra": {"name": "no", "list": [1, [2]]},
     }  # fmt: skip
     document = json.dumps(json.loads(ctrf(test)), indent=indent, ensure_ascii=False)
-    case = only(read(document, at_once=size)[1])
+    case = only_case(read_test_report(document, at_once=size)[1])
     assert (case.class_name, case.name, case.duration_ms) == ("outer > inner", "é\ufffd😀", 2)
     assert (case.failure_message, case.stack, case.out, case.err) == ("m", "at x", "one\ntwo", "warned")
 
 
 def test_ctrf_without_tests_counts_by_its_summary() -> None:
     summary = {"tests": 6, "passed": 2, "failed": 1, "skipped": 1, "pending": 1, "other": 1}
-    assert counted(ctrf(summary=summary)) == (6, 1, 0, 3, 0)
-    assert counted(ctrf({"name": "a", "status": "passed"}, summary=summary)) == (1, 0, 0, 0, 0)
+    assert read_totals(ctrf(summary=summary)) == (6, 1, 0, 3, 0)
+    assert read_totals(ctrf({"name": "a", "status": "passed"}, summary=summary)) == (1, 0, 0, 0, 0)
 
 
 def test_numbers_of_ctrf_that_are_none_harm_nothing() -> None:
     many = [-1, 1e300, 10**30, True, "5", None, [], {}]
-    report, cases = read(ctrf(*({"name": str(n), "status": "passed", "duration": n, "retries": n} for n in many)))
+    report, cases = read_test_report(
+        ctrf(*({"name": str(n), "status": "passed", "duration": n, "retries": n} for n in many))
+    )
     assert [case.duration_ms for case in cases] == [None] * len(many)
     assert report.totals.duration_ms == 0
-    assert counted(ctrf(summary={"tests": -5, "failed": 10**12})) == (10**9, 10**9, 0, 0, 0)
+    assert read_totals(ctrf(summary={"tests": -5, "failed": 10**12})) == (10**9, 10**9, 0, 0, 0)
 
 
 def test_repeated_tests_of_ctrf_are_one_with_the_worst_outcome_unless_it_has_retries() -> None:
     failed, passed = {"name": "a", "status": "failed"}, {"name": "a", "status": "passed"}
-    report, _ = read(ctrf(failed, passed))
-    assert counts(report) == (1, 1, 0, 0, 0)
+    report, _ = read_test_report(ctrf(failed, passed))
+    assert totals_of(report) == (1, 1, 0, 0, 0)
     assert (report.superseded, report.flaky) == (frozenset({1}), frozenset())
-    report, _ = read(ctrf(failed, passed | {"retries": 1}))
-    assert counts(report) == (1, 0, 0, 0, 1)
+    report, _ = read_test_report(ctrf(failed, passed | {"retries": 1}))
+    assert totals_of(report) == (1, 0, 0, 0, 1)
     assert (report.superseded, report.flaky) == (frozenset({0}), frozenset({1}))
 
 
 @pytest.mark.parametrize("where", ["filePath", "browser"])
 def test_tests_of_one_name_in_two_files_or_browsers_of_ctrf_are_two(where: str) -> None:
     one, other = ({"name": "a", "status": status, where: status} for status in ("failed", "passed"))
-    assert counted(ctrf(one, other)) == (2, 1, 0, 0, 0)
-    assert counted(ctrf(one, {**one, "status": "passed"})) == (1, 1, 0, 0, 0)
+    assert read_totals(ctrf(one, other)) == (2, 1, 0, 0, 0)
+    assert read_totals(ctrf(one, {**one, "status": "passed"})) == (1, 1, 0, 0, 0)
 
 
 BAD_JSON = {
@@ -270,14 +272,14 @@ BAD_JSON = {
 def test_json_that_cannot_be_read_is_refused_with_its_line(what: str) -> None:
     document, line, why = BAD_JSON[what]
     with pytest.raises(BadReport, match=why) as bad:
-        read(document)
+        read_test_report(document)
     assert bad.value.line == line
 
 
 def test_json_comes_in_other_encodings_too() -> None:
     document = ctrf({"name": "é", "status": "passed"})
     for data in (b"\xef\xbb\xbf" + document.encode(), document.encode("utf-16"), document.encode("utf-16-le")):
-        assert only(read(data)[1]).name == "é"
+        assert only_case(read_test_report(data)[1]).name == "é"
 
 
 # --- go test -json ---
@@ -298,7 +300,7 @@ def go_output(output: str, test: str | None = None, package: str = "p") -> dict[
 
 
 def test_go_counts_tests_and_subtests() -> None:
-    report, cases = read(
+    report, cases = read_test_report(
         go(
             "go: downloading example.com/x v1.0.0",
             ran("start"),
@@ -321,7 +323,7 @@ def test_go_counts_tests_and_subtests() -> None:
             ran("fail", Elapsed=1.5),
         )
     )
-    assert (report.format, counts(report)) == ("go test -json", (4, 2, 0, 1, 0))
+    assert (report.format, totals_of(report)) == ("go test -json", (4, 2, 0, 1, 0))
     assert [(case.class_name, case.name, case.status) for case in cases] == [
         ("p", "TestA/sub", FAILED),
         ("p", "TestA", FAILED),
@@ -401,62 +403,71 @@ GO = {
 @pytest.mark.parametrize("what", GO)
 def test_go_counts(what: str, size: int) -> None:
     document, wanted = GO[what]
-    assert counts(read(document, at_once=size)[0]) == wanted
+    assert totals_of(read_test_report(document, at_once=size)[0]) == wanted
 
 
 def test_go_reports_why_a_package_does_not_build() -> None:
-    assert only(read(GO["a package that did not build"][0])[1]).stack == "x.go:1: no"
+    assert only_case(read_test_report(GO["a package that did not build"][0])[1]).stack == "x.go:1: no"
     fails = [ran("fail", None, package, FailedBuild="dep") for package in ("p", "q")]
-    _, cases = read(go({"ImportPath": "dep", "Action": "build-output", "Output": "y.go:1: no\n"}, *fails))
+    _, cases = read_test_report(go({"ImportPath": "dep", "Action": "build-output", "Output": "y.go:1: no\n"}, *fails))
     assert [(case.class_name, case.stack) for case in cases] == [("p", "y.go:1: no"), ("q", "y.go:1: no")]
 
 
 def test_the_last_outcome_of_a_go_test_counts_where_that_is_requested() -> None:
     for what in ("twice, first failed", "what failed runs again, as gotestsum does it"):
-        assert counts(read(GO[what][0], Limits(reruns="last"))[0])[1:] == (0, 0, 0, 1)
+        assert totals_of(read_test_report(GO[what][0], Limits(reruns="last"))[0])[1:] == (0, 0, 0, 1)
 
 
 def test_late_output_belongs_to_the_package() -> None:
     events = [ran("run", "T"), ran("pass", "T"), go_output("late\n", "T"), ran("fail")]
-    assert [(case.name, case.stack) for case in read(go(*events))[1]] == [("T", None), ("(package)", "late")]
+    assert [(case.name, case.stack) for case in read_test_report(go(*events))[1]] == [
+        ("T", None),
+        ("(package)", "late"),
+    ]
 
 
 def test_the_suite_of_events_without_a_package_is_that_of_the_caller() -> None:
     document = go({"Action": "run", "Test": "T"}, {"Action": "pass", "Test": "T"}, {"Action": "pass"})
-    report, cases = read(document, Limits(suite="unit-tests"))
-    assert (only(cases).class_name, report.suites[0].name) == ("unit-tests", "unit-tests")
+    report, cases = read_test_report(document, Limits(suite="unit-tests"))
+    assert (only_case(cases).class_name, report.suites[0].name) == ("unit-tests", "unit-tests")
 
 
 def test_a_log_without_any_event_of_go_is_refused() -> None:
     for line in ('{"Action": "pass", ', '{"Action":' * 5000, '{"Action": "pass"} {"x": 1}'):
         with pytest.raises(BadReport, match=r"go test -json, but no line of it is an event \(expected one of JUnit"):
-            read(go("make: nothing", line))
+            read_test_report(go("make: nothing", line))
 
 
 def test_a_line_of_go_is_bounded() -> None:
     with pytest.raises(BadReport, match="longer than"):
-        read(go(ran("run", "T")) + '{"Action": "output", "Output": "' + "x" * 9_000_000)
+        read_test_report(go(ran("run", "T")) + '{"Action": "output", "Output": "' + "x" * 9_000_000)
 
 
 def test_numbers_of_go_that_are_none_harm_nothing() -> None:
     document = go(ran("run", "T")) + '{"Action": "pass", "Package": "p", "Test": "T", "Elapsed": NaN}\n'
-    assert only(read(document)[1]).duration_ms is None
+    assert only_case(read_test_report(document)[1]).duration_ms is None
 
 
 def test_a_text_of_json_is_bounded() -> None:
     with pytest.raises(BadReport, match="longer than"):
-        read(ctrf({"name": "a", "status": "passed", "stdout": ["x" * (json_stream.MAX_TEXT_BYTES + 1_000_000)]}))
-    case = only(read(ctrf({"name": "a", "status": "passed", "stdout": ["x" * (json_stream.MAX_TEXT_BYTES // 2)]}))[1])
+        read_test_report(
+            ctrf({"name": "a", "status": "passed", "stdout": ["x" * (json_stream.MAX_TEXT_BYTES + 1_000_000)]})
+        )
+    case = only_case(
+        read_test_report(ctrf({"name": "a", "status": "passed", "stdout": ["x" * (json_stream.MAX_TEXT_BYTES // 2)]}))[
+            1
+        ]
+    )
     assert len(case.out or "") <= Limits().output
 
 
 def test_tests_of_go_that_run_at_once_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gotest, "MAX_RUNNING", 2)
-    assert counted(go(*(ran(action, f"T{at}") for at in range(5) for action in ("run", "pass"))))[0] == 5
+    assert read_totals(go(*(ran(action, f"T{at}") for at in range(5) for action in ("run", "pass"))))[0] == 5
     with pytest.raises(ReportTooLarge, match="at the same time"):
-        read(go(*(ran("run", f"T{at}") for at in range(5))))
+        read_test_report(go(*(ran("run", f"T{at}") for at in range(5))))
     with pytest.raises(ReportTooLarge, match="more than 2 packages"):
-        read(go(*(ran("pass", None, f"p{at}") for at in range(5))))
+        read_test_report(go(*(ran("pass", None, f"p{at}") for at in range(5))))
 
 
 def test_the_output_that_is_held_for_go_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -468,7 +479,7 @@ def test_the_output_that_is_held_for_go_is_bounded(monkeypatch: pytest.MonkeyPat
         go_output("c" * 80, "V"),
         ran("fail", "V"),
     )
-    _, cases = read(document + go(ran("fail", "U")))
+    _, cases = read_test_report(document + go(ran("fail", "U")))
     assert [case.stack for case in cases] == ["a" * 80, "c" * 80, "\n… cut: 80 characters"]
 
 
@@ -483,4 +494,4 @@ def test_tests_of_every_format_are_bounded() -> None:
         go(one, one),
     ):
         with pytest.raises(ReportTooLarge):
-            read(document, limits)
+            read_test_report(document, limits)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from reported import counted, counts, only, read, suite
+from report_readers import only_case, read_test_report, read_totals, suite, totals_of
 
 from models.tracker.reports import totals
 from models.tracker.reports.base import BadReport, CaseStatus, Limits, ReportTooLarge
@@ -58,7 +58,7 @@ COUNTED = {
 @pytest.mark.parametrize("what", COUNTED)
 def test_cases_are_counted(what: str) -> None:
     document, wanted = COUNTED[what]
-    assert counted(document) == wanted
+    assert read_totals(document) == wanted
 
 
 ATTRIBUTES = {
@@ -87,14 +87,14 @@ ATTRIBUTES = {
 @pytest.mark.parametrize("what", ATTRIBUTES)
 def test_a_suite_without_cases_counts_by_its_attributes_or_else_its_error(what: str) -> None:
     document, wanted = ATTRIBUTES[what]
-    assert counted(document) == wanted
+    assert read_totals(document) == wanted
 
 
 def test_the_error_of_a_suite_is_reported() -> None:
-    report, cases = read(
+    report, cases = read_test_report(
         suite('<error type="NoClassDefFound" message="x/Y">at a\nat b</error>', attributes='tests="1"')
     )
-    error = only(cases)
+    error = only_case(cases)
     assert (error.class_name, error.name, error.status, error.suite) == ("s", "(suite)", CaseStatus.ERROR, 0)
     assert (error.failure_type, error.failure_message, error.stack) == ("NoClassDefFound", "x/Y", "at a\nat b")
     assert report.suites[0].totals.errors == report.totals.errors == 1
@@ -125,8 +125,8 @@ REPEATED: dict[str, tuple[list[str], tuple[int, ...], set[int], set[int]]] = {
 @pytest.mark.parametrize("what", REPEATED)
 def test_a_test_that_passed_and_did_not_is_one_test_with_its_worst_outcome_unless_reruns_are_marked(what: str) -> None:
     outcomes, wanted, superseded, flaky = REPEATED[what]
-    report, cases = read(suite(*(case("same", outcome) for outcome in outcomes)))
-    assert counts(report) == wanted
+    report, cases = read_test_report(suite(*(case("same", outcome) for outcome in outcomes)))
+    assert totals_of(report) == wanted
     assert report.suites[0].totals == report.totals
     assert report.superseded == superseded
     assert report.flaky == flaky
@@ -141,12 +141,12 @@ def test_the_last_outcome_counts_where_that_is_requested() -> None:
         ((PASSED, FAILED, SKIPPED), (2, 1, 0, 1, 0)),
         ((FAILED, ERROR), (2, 1, 1, 0, 0)),
     ):
-        assert counts(read(suite(*(case("same", outcome) for outcome in outcomes)), last)[0]) == wanted
+        assert totals_of(read_test_report(suite(*(case("same", outcome) for outcome in outcomes)), last)[0]) == wanted
 
 
 def test_a_rerun_of_one_test_does_not_affect_another() -> None:
     others = case("other", FAILED) + case("other") + case("same", RERUN) + case("same")
-    assert counted(suite(others)) == (2, 1, 0, 0, 1)
+    assert read_totals(suite(others)) == (2, 1, 0, 0, 1)
 
 
 @pytest.mark.parametrize(
@@ -161,20 +161,20 @@ def test_a_rerun_of_one_test_does_not_affect_another() -> None:
     ],
 )
 def test_nameless_and_different_tests_count_each(cases: list[str]) -> None:
-    assert counted(suite(*cases)) == (2, 1, 0, 0, 0)
+    assert read_totals(suite(*cases)) == (2, 1, 0, 0, 0)
 
 
 def test_the_same_name_in_two_suites_is_two_tests() -> None:
     one, other = suite(case("same")), suite(case("same", FAILED))
-    assert counted(f"<testsuites>{one}{other}</testsuites>") == (2, 1, 0, 0, 0)
-    assert counted(suite(case("same"), suite(case("same", FAILED)))) == (2, 1, 0, 0, 0)
+    assert read_totals(f"<testsuites>{one}{other}</testsuites>") == (2, 1, 0, 0, 0)
+    assert read_totals(suite(case("same"), suite(case("same", FAILED)))) == (2, 1, 0, 0, 0)
 
 
 def test_repeated_names_are_found_however_many_cases_there_are() -> None:
     """More than are looked through at once."""
     many = [case(f"t{number}", FAILED) for number in range(70_000)]
-    report, _ = read(suite(*many, *(case(f"t{number}") for number in range(0, 70_000, 7000))))
-    assert counts(report) == (70_000, 70_000, 0, 0, 0)
+    report, _ = read_test_report(suite(*many, *(case(f"t{number}") for number in range(0, 70_000, 7000))))
+    assert totals_of(report) == (70_000, 70_000, 0, 0, 0)
     assert report.superseded == set(range(70_000, 70_010))
 
 
@@ -182,34 +182,38 @@ def test_the_fields_of_a_failed_case_are_kept() -> None:
     inside = """<failure message="expected 1" type="AssertionError"> at x
 at y </failure><failure message="second"/><system-out>said </system-out><system-out><![CDATA[<more>]]></system-out>
 <system-err>warned</system-err>"""
-    found = only(read(suite(case("a", inside, 'time="1.5"')))[1])
+    found = only_case(read_test_report(suite(case("a", inside, 'time="1.5"')))[1])
     assert (found.class_name, found.name, found.status, found.duration_ms) == ("c", "a", CaseStatus.FAILED, 1500)
     assert (found.failure_type, found.failure_message, found.stack) == ("AssertionError", "expected 1", "at x\nat y")
     assert (found.out, found.err) == ("said <more>", "warned")
 
 
 def test_the_error_is_reported_where_a_failure_stands_too() -> None:
-    found = only(read(suite(case("a", "<failure message='f'>f</failure><error message='e'>e</error>")))[1])
+    found = only_case(
+        read_test_report(suite(case("a", "<failure message='f'>f</failure><error message='e'>e</error>")))[1]
+    )
     assert (found.failure_message, found.stack) == ("e", "e")
-    found = only(read(suite(case("a", "<error message='e'>e</error><failure message='f'>f</failure>")))[1])
+    found = only_case(
+        read_test_report(suite(case("a", "<error message='e'>e</error><failure message='f'>f</failure>")))[1]
+    )
     assert (found.failure_message, found.stack) == ("e", "e")
 
 
 def test_the_retries_of_surefire_are_counted_and_not_mixed_into_the_outcome() -> None:
     retried = """<flakyFailure message="first" type="T"><stackTrace>at one</stackTrace><system-out>o1</system-out>
     </flakyFailure><flakyError message="second"><stackTrace>at two</stackTrace></flakyError>"""
-    found = only(read(suite(case("a", retried)))[1])
+    found = only_case(read_test_report(suite(case("a", retried)))[1])
     assert (found.status, found.flaky, found.reruns) == (CaseStatus.PASSED, True, 2)
     assert (found.failure_message, found.stack, found.out) == ("first", "at one", None)
     failed = """<failure message="last">at three</failure>
     <rerunFailure message="again"><stackTrace>at four</stackTrace><system-err>e</system-err></rerunFailure>"""
-    found = only(read(suite(case("a", failed)))[1])
+    found = only_case(read_test_report(suite(case("a", failed)))[1])
     assert (found.status, found.flaky, found.reruns) == (CaseStatus.FAILED, False, 1)
     assert (found.failure_message, found.stack, found.err) == ("last", "at three", None)
 
 
 def test_the_output_of_a_suite_is_no_output_of_its_cases() -> None:
-    assert only(read(suite(OK, "<system-out>all of it</system-out>"))[1]).out is None
+    assert only_case(read_test_report(suite(OK, "<system-out>all of it</system-out>"))[1]).out is None
 
 
 @pytest.mark.parametrize(
@@ -226,7 +230,7 @@ def test_the_output_of_a_suite_is_no_output_of_its_cases() -> None:
     ],
 )
 def test_the_names_of_a_case(attributes: str, class_name: str, name: str) -> None:
-    found = only(read(suite(f"<testcase {attributes}/>"))[1])
+    found = only_case(read_test_report(suite(f"<testcase {attributes}/>"))[1])
     assert (found.class_name, found.name) == (class_name, name)
 
 
@@ -234,7 +238,7 @@ def test_long_texts_are_cut_and_long_names_stay_different() -> None:
     long = "x" * 5000
     names = [f"{long}1", f"{long}2"]
     result = "".join(case(name, f'<failure message="{long}" type="{long}"/>') for name in names)
-    report, cases = read(f'<testsuite name="{long}">{result}</testsuite>')
+    report, cases = read_test_report(f'<testsuite name="{long}">{result}</testsuite>')
     assert [len(found.name) for found in cases] == [512, 512]
     assert cases[0].name != cases[1].name
     assert cases[0].name.startswith("x" * 500)
@@ -244,8 +248,10 @@ def test_long_texts_are_cut_and_long_names_stay_different() -> None:
 
 def test_output_is_cut_with_a_mark() -> None:
     limits = Limits(output=1000)
-    found = only(
-        read(suite(case("a", f"<system-out>{'ä' * 5000}</system-out><failure>{'y' * 999}</failure>")), limits)[1]
+    found = only_case(
+        read_test_report(
+            suite(case("a", f"<system-out>{'ä' * 5000}</system-out><failure>{'y' * 999}</failure>")), limits
+        )[1]
     )
     assert found.out is not None
     assert len(found.out.encode()) <= 1000
@@ -269,40 +275,40 @@ TIMES = {
 @pytest.mark.parametrize("text", TIMES)
 def test_the_time_of_a_case(text: str) -> None:
     assert duration_ms(text) == TIMES[text]
-    assert only(read(suite(f'<testcase name="a" time="{text}"/>'))[1]).duration_ms == TIMES[text]
+    assert only_case(read_test_report(suite(f'<testcase name="a" time="{text}"/>'))[1]).duration_ms == TIMES[text]
 
 
 def test_the_time_of_a_report_is_that_of_its_cases_or_else_of_its_suites() -> None:
     timed = suite(case("a", attributes='time="1"'), case("b", attributes='time="x"'), attributes='time="99"')
     untimed = suite(case("a"), attributes='time="2,000.5"')
-    report, _ = read(f'<testsuites time="5">{timed}{untimed}</testsuites>')
+    report, _ = read_test_report(f'<testsuites time="5">{timed}{untimed}</testsuites>')
     assert [one.totals.duration_ms for one in report.suites] == [1000, 2_000_500]
     assert report.totals.duration_ms == 2_001_500
-    assert read(f'<testsuites time="5">{suite(case("a"))}</testsuites>')[0].totals.duration_ms == 5000
+    assert read_test_report(f'<testsuites time="5">{suite(case("a"))}</testsuites>')[0].totals.duration_ms == 5000
 
 
 def test_suites_are_those_with_cases_or_counts() -> None:
     document = f"""<testsuites name="all"><testsuite name="outer"><testsuite name="inner">{OK}</testsuite>
     <testsuite name="empty"/><testsuite name="counts" tests="2"/></testsuite>{BAD}</testsuites>"""
-    report, cases = read(document)
+    report, cases = read_test_report(document)
     assert [(one.name, one.totals.tests) for one in report.suites] == [("inner", 1), ("counts", 2)]
     assert [found.suite for found in cases] == [0, None]
 
 
 def test_more_tests_than_a_report_may_have_are_refused() -> None:
     with pytest.raises(ReportTooLarge, match="more than 2 tests"):
-        read(suite(OK, OK, OK), Limits(tests=2))
-    assert counts(read(suite(OK, OK), Limits(tests=2))[0])[0] == 2
+        read_test_report(suite(OK, OK, OK), Limits(tests=2))
+    assert totals_of(read_test_report(suite(OK, OK), Limits(tests=2))[0])[0] == 2
 
 
 def test_more_suites_than_a_report_may_have_are_refused() -> None:
     with pytest.raises(ReportTooLarge, match="more than 5 suites"):
-        read("<testsuites>" + suite() * 5 + "</testsuites>", Limits(tests=5))
+        read_test_report("<testsuites>" + suite() * 5 + "</testsuites>", Limits(tests=5))
 
 
 def test_suites_beyond_those_that_are_listed_count_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(totals, "MAX_LISTED_SUITES", 2)
-    report, cases = read("<testsuites>" + suite(OK) * 3 + suite(attributes='tests="2"') + "</testsuites>")
+    report, cases = read_test_report("<testsuites>" + suite(OK) * 3 + suite(attributes='tests="2"') + "</testsuites>")
     assert (len(report.suites), report.totals.tests) == (2, 5)
     assert [found.suite for found in cases] == [0, 1, None]
 
@@ -311,11 +317,11 @@ def test_nesting_is_bounded() -> None:
     def nested(depth: int) -> str:
         return "<testsuite>" * depth + "</testsuite>" * depth
 
-    read(nested(200))
+    read_test_report(nested(200))
     with pytest.raises(BadReport, match="200 deep"):
-        read(nested(201))
+        read_test_report(nested(201))
     with pytest.raises(BadReport, match="200 deep"):
-        read(nested(50_000))
+        read_test_report(nested(50_000))
 
 
 def test_the_failures_of_one_case_share_the_room_of_one_output() -> None:
@@ -323,14 +329,14 @@ def test_the_failures_of_one_case_share_the_room_of_one_output() -> None:
     limits = Limits(output=1000)
     many = '<failure message="m" type="t">' + "x" * 600 + "</failure>"
     case_of_many = case("a", f"<system-out>{'o' * 900}</system-out>{many * 5000}<error>{'e' * 900}</error>")
-    found = only(read(suite(case_of_many), limits)[1])
+    found = only_case(read_test_report(suite(case_of_many), limits)[1])
     assert (found.status, found.stack, found.out) == (CaseStatus.ERROR, "e" * 900, "o" * 900)
-    found = only(read(suite(case("a", many * 5000)), limits)[1])
+    found = only_case(read_test_report(suite(case("a", many * 5000)), limits)[1])
     assert (found.status, found.failure_type, found.stack) == (CaseStatus.FAILED, "t", "x" * 600)
 
 
 def test_text_of_elements_that_are_not_read_is_left_out() -> None:
     inside = "<properties>p<property>q</property></properties>t<failure>f<b>g</b>h<properties>i</properties></failure>u"
-    assert only(read(suite(case("a", inside + "<x><failure>no</failure></x>")))[1]).stack == "fghi"
+    assert only_case(read_test_report(suite(case("a", inside + "<x><failure>no</failure></x>")))[1]).stack == "fghi"
     rerun = "<flakyFailure>a<system-out>b</system-out>c<stackTrace>d</stackTrace>e</flakyFailure>"
-    assert only(read(suite(case("a", rerun)))[1]).stack == "aced"
+    assert only_case(read_test_report(suite(case("a", rerun)))[1]).stack == "aced"

@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 import pytest
-from reported import Counts, counts, covers, only, read
+from report_readers import Totals, only_case, read_coverage_report, read_test_report, totals_of
 
 from models.tracker.reports import cucumber
 from models.tracker.reports.base import BadReport, CaseStatus, Limits
@@ -159,7 +159,7 @@ CUCUMBER = json.dumps(
     ]
 )  # fmt: skip
 
-SAMPLES: dict[str, tuple[str, Counts]] = {
+SAMPLES: dict[str, tuple[str, Totals]] = {
     "NUnit 2": (NUNIT2, (6, 1, 1, 3, 0)),
     "xUnit v1": (XUNIT1, (3, 1, 0, 1, 0)),
     "xUnit v3": (XUNIT3, (3, 1, 0, 1, 0)),
@@ -177,16 +177,16 @@ COVERED: dict[str, tuple[str, tuple[int, int, int | None, int | None]]] = {
 @pytest.mark.parametrize("format", SAMPLES)
 def test_a_test_report_is_counted_and_named_by_its_format(format: str, size: int) -> None:
     document, wanted = SAMPLES[format]
-    report, cases = read(document, at_once=size)
-    assert (report.format, counts(report), len(cases)) == (format, wanted, wanted[0])
-    assert read(gzip.compress(document.encode()))[0] == report
+    report, cases = read_test_report(document, at_once=size)
+    assert (report.format, totals_of(report), len(cases)) == (format, wanted, wanted[0])
+    assert read_test_report(gzip.compress(document.encode()))[0] == report
 
 
 @pytest.mark.parametrize("size", [1 << 30, 7])
 @pytest.mark.parametrize("format", COVERED)
 def test_a_coverage_report_is_counted_and_named_by_its_format(format: str, size: int) -> None:
     document, wanted = COVERED[format]
-    report, _ = covers(document, at_once=size)
+    report, _ = read_coverage_report(document, at_once=size)
     assert report.format == format
     assert (report.line_covered, report.line_missed, report.branch_covered, report.branch_missed) == wanted
 
@@ -195,12 +195,13 @@ def test_a_coverage_report_is_counted_and_named_by_its_format(format: str, size:
 def test_a_report_under_the_wrong_part_is_refused_by_its_name(format: str) -> None:
     document = (SAMPLES.get(format) or COVERED[format])[0]
     with pytest.raises(BadReport, match=f"{format} is a .*expected one of"):
-        _ = covers(document) if format in SAMPLES else read(document)
+        _ = read_coverage_report(document) if format in SAMPLES else read_test_report(document)
 
 
 def facts(document: str) -> list[tuple[Any, ...]]:
     return [
-        (case.class_name, case.name, case.status, case.duration_ms, case.failure_message) for case in read(document)[1]
+        (case.class_name, case.name, case.status, case.duration_ms, case.failure_message)
+        for case in read_test_report(document)[1]
     ]
 
 
@@ -213,7 +214,7 @@ def test_the_cases_of_nunit_2_have_the_class_in_their_name() -> None:
         ("N.F", "Generic", SKIPPED, None, None),
         ("N.F", "Dunno", SKIPPED, 0, None),
     ]
-    assert [(suite.name, suite.totals.tests) for suite in read(NUNIT2)[0].suites] == [("F", 6)]
+    assert [(suite.name, suite.totals.tests) for suite in read_test_report(NUNIT2)[0].suites] == [("F", 6)]
     assert [status for _, _, status, _, _ in facts(NUNIT24)] == [PASSED, FAILED, SKIPPED]
 
 
@@ -226,19 +227,19 @@ def test_suites_of_nunit_that_failed_without_cases_are_no_tests() -> None:
     case = '<test-case name="a" classname="c" result="{}"/>'
     empty = SUITE3.format(name="E", total=0, inside=FAILED_SUITE)
     red = SUITE3.format(name="R", total=2, inside=FAILED_SUITE + case.format("Failed") + case.format("Passed"))
-    report, _ = read(NUNIT3.format(failed=1, inside=empty * 3 + red + empty))
-    assert counts(report) == (1, 1, 0, 0, 0)  # the failed case and the passed one have one name
+    report, _ = read_test_report(NUNIT3.format(failed=1, inside=empty * 3 + red + empty))
+    assert totals_of(report) == (1, 1, 0, 0, 0)  # the failed case and the passed one have one name
     assert [suite.name for suite in report.suites] == ["R"]
     green = SUITE3.format(name="G", total=1, inside=case.format("Passed") + FAILED_SUITE)
-    report, cases = read(NUNIT3.format(failed=0, inside=green + empty))
-    assert counts(report) == (2, 0, 1, 0, 0)  # a run that failed is not green
+    report, cases = read_test_report(NUNIT3.format(failed=0, inside=green + empty))
+    assert totals_of(report) == (2, 0, 1, 0, 0)  # a run that failed is not green
     assert (cases[1].class_name, cases[1].name, cases[1].stack) == ("G", "(suite)", "OneTimeTearDown: boom")
     only_counts = '<test-run result="Failed" total="5" failed="2"><test-suite result="Failed"/></test-run>'
-    assert counts(read(only_counts)[0]) == (5, 2, 0, 0, 0)
+    assert totals_of(read_test_report(only_counts)[0]) == (5, 2, 0, 0, 0)
 
 
 def test_the_fields_of_an_xunit_v1_failure() -> None:
-    ok, no, later = read(XUNIT1)[1]
+    ok, no, later = read_test_report(XUNIT1)[1]
     assert (ok.class_name, ok.name, ok.out, ok.duration_ms) == ("N.C", "ok", "said", 16)
     assert (no.failure_type, no.failure_message, no.stack) == ("Xunit.Sdk.EqualException", "Assert.Equal()", "at N.C")
     assert later.failure_message == "not yet"
@@ -246,14 +247,14 @@ def test_the_fields_of_an_xunit_v1_failure() -> None:
 
 def test_the_file_of_sonar_is_the_class() -> None:
     assert facts(SONAR_TESTS)[2] == ("testx/ClassOneTest.xoo", "test3", FAILED, 100, "short")
-    assert read(SONAR_TESTS)[1][3].stack == "stacktrace"
+    assert read_test_report(SONAR_TESTS)[1][3].stack == "stacktrace"
 
 
 def test_the_lines_of_codecov_are_objects_or_arrays() -> None:
-    _, found = covers(CODECOV)
+    _, found = read_coverage_report(CODECOV)
     assert found["src/a.py"].lines == {1: True, 2: False, 3: True, 5: True, 6: False}
     assert found["src/b.py"].lines == {1: True, 2: False, 4: True}
-    _, found = covers('{"coverage": {"a": {"1": "3", "2": "0", "3": "-"}}}')
+    _, found = read_coverage_report('{"coverage": {"a": {"1": "3", "2": "0", "3": "-"}}}')
     assert found["a"].lines == {1: True, 2: False, 3: False}
 
 
@@ -265,8 +266,10 @@ def test_tap_has_diagnostics_skips_and_todos() -> None:
         ("", "unfinished", SKIPPED, None, "write it"),
         ("", "test 5", PASSED, None, None),
     ]
-    assert read(TAP13)[1][1].stack == ("duration_ms: 12.5\nmessage: 'expected 1'\nseverity: fail\nFailed test 'fails'")
-    assert read(TAP13, Limits(suite="unit"))[0].suites[0].name == "unit"
+    assert read_test_report(TAP13)[1][1].stack == (
+        "duration_ms: 12.5\nmessage: 'expected 1'\nseverity: fail\nFailed test 'fails'"
+    )
+    assert read_test_report(TAP13, Limits(suite="unit"))[0].suites[0].name == "unit"
 
 
 def test_a_test_point_that_sums_up_a_subtest_is_no_test() -> None:
@@ -302,7 +305,7 @@ TAP = {
 @pytest.mark.parametrize("what", TAP)
 def test_tap_counts(what: str) -> None:
     document, wanted = TAP[what]
-    assert counts(read(document)[0]) == wanted
+    assert totals_of(read_test_report(document)[0]) == wanted
 
 
 @pytest.mark.parametrize(
@@ -315,7 +318,7 @@ def test_tap_counts(what: str) -> None:
 )
 def test_the_message_of_a_test_point_of_tap(field: str, message: str) -> None:
     document = f"TAP version 14\nnot ok 1 - a\n  ---\n  {field}\n  code: 'E'\n  ...\n1..1\n"
-    assert only(read(document)[1]).failure_message == message
+    assert only_case(read_test_report(document)[1]).failure_message == message
 
 
 def steps(*results: dict[str, Any]) -> list[dict[str, Any]]:
@@ -328,7 +331,7 @@ GOOD, BAD = {"result": {"status": "passed", "duration": 2_000_000}}, {"result": 
 def test_the_name_of_a_feature_may_stand_behind_its_scenarios() -> None:
     scenarios = [{"id": f"f;{n}", "line": n, "name": "one", "steps": steps(GOOD), "type": "scenario"} for n in (3, 5)]
     features = [{"elements": scenarios, "keyword": "Feature", "name": name, "uri": f"{name}.feature"} for name in "fg"]
-    report, cases = read(json.dumps(features))
+    report, cases = read_test_report(json.dumps(features))
     found = [(case.class_name, case.name, case.file, case.duration_ms) for case in cases]
     assert found == [(name, "one", f"{name}.feature", 2) for name in "ffgg"]
     assert [suite.name for suite in report.suites] == ["f", "g"]
@@ -337,7 +340,7 @@ def test_the_name_of_a_feature_may_stand_behind_its_scenarios() -> None:
 def test_many_scenarios_do_not_wait_for_the_name_of_their_feature(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cucumber, "_MAX_WAITING", 10)
     scenarios = [{"name": f"s{n}", "steps": steps(GOOD)} for n in range(30)]
-    _, cases = read(json.dumps([{"keyword": "Feature", "name": "f", "elements": scenarios}]))
+    _, cases = read_test_report(json.dumps([{"keyword": "Feature", "name": "f", "elements": scenarios}]))
     assert [(case.class_name, case.name) for case in cases] == [("f", f"s{n}") for n in range(30)]
 
 
@@ -351,7 +354,7 @@ def test_many_scenarios_do_not_wait_for_the_name_of_their_feature(monkeypatch: p
 )
 def test_a_failed_hook_of_a_step_fails_the_scenario(hooks: dict[str, Any], status: Any, message: str | None) -> None:
     scenario = {"name": "s", "steps": steps(GOOD, {**hooks, **GOOD})}
-    case = only(read(json.dumps([{"keyword": "Feature", "name": "f", "elements": [scenario]}]))[1])
+    case = only_case(read_test_report(json.dumps([{"keyword": "Feature", "name": "f", "elements": [scenario]}]))[1])
     assert (case.status, case.failure_message) == (status, message)
 
 
@@ -383,13 +386,13 @@ LINES = {"result": {"status": "failed", "error_message": ["Assertion Failed: no"
 def test_a_scenario_of_behave(scenario: dict[str, Any], expected: tuple[Any, ...]) -> None:
     background = {"type": "background", "name": "", "location": "a.feature:1", "steps": steps({})}
     feature = {"keyword": "Feature", "name": "f", "location": "dir/a.feature:1", "elements": [background, scenario]}
-    case = only(read(json.dumps([feature]))[1])
+    case = only_case(read_test_report(json.dumps([feature]))[1])
     assert (case.status, case.duration_ms, case.failure_message) == expected
     assert (case.class_name, case.file) == ("f", "dir/a.feature")
 
 
 def test_a_scenario_of_cucumber_is_a_test() -> None:
-    report, cases = read(CUCUMBER)
+    report, cases = read_test_report(CUCUMBER)
     assert [(case.name, case.status) for case in cases] == [
         ("buys", FAILED), ("looks", PASSED), ("new", FAILED), ("off", SKIPPED),
     ]  # fmt: skip
@@ -425,13 +428,13 @@ EMPTY: dict[str, str] = {
 @pytest.mark.parametrize("format", EMPTY)
 def test_a_known_format_without_a_test_or_a_line_is_read(format: str) -> None:
     is_test = format in [known.name for known in TESTS]
-    report = read(EMPTY[format])[0] if is_test else covers(EMPTY[format])[0]
+    report = read_test_report(EMPTY[format])[0] if is_test else read_coverage_report(EMPTY[format])[0]
     assert (report.format, is_empty(report)) == (format, True)
 
 
 @pytest.mark.parametrize("document", ["TN:\n", "TN:a test\nend_of_record\n"])
 def test_a_tracefile_without_a_file_is_read(document: str) -> None:
-    assert is_empty(covers(document)[0])
+    assert is_empty(read_coverage_report(document)[0])
 
 
 UNKNOWN_TESTS = {
@@ -460,13 +463,13 @@ UNKNOWN_COVERAGE = {
 @pytest.mark.parametrize("what", UNKNOWN_TESTS)
 def test_an_unknown_test_report_is_refused_with_what_it_resembles(what: str) -> None:
     with pytest.raises(BadReport, match=r"(root element is <|it is not XML but |its beginning is that of ).*TAP\)$"):
-        read(UNKNOWN_TESTS[what])
+        read_test_report(UNKNOWN_TESTS[what])
 
 
 @pytest.mark.parametrize("what", UNKNOWN_COVERAGE)
 def test_an_unknown_coverage_report_is_refused_with_what_it_resembles(what: str) -> None:
     with pytest.raises(BadReport, match=r"(root element is <|it is not XML but |its beginning is that of ).*JSON\)$"):
-        covers(UNKNOWN_COVERAGE[what])
+        read_coverage_report(UNKNOWN_COVERAGE[what])
 
 
 def test_what_a_file_resembles_is_in_the_message() -> None:
@@ -478,15 +481,15 @@ def test_what_a_file_resembles_is_in_the_message() -> None:
         ("<testsuite><step/></testsuite>", "its beginning is that of JUnit, but .* first is <step>"),
     ):
         with pytest.raises(BadReport, match=resembled):
-            read(document)
+            read_test_report(document)
 
 
 def test_every_format_is_known_by_one_sample() -> None:
     """The formats of this file are tried on all samples: one sample, one format."""
     for document in [document for document, _ in SAMPLES.values()]:
-        assert read(document)[0].format in [format.name for format in TESTS]
+        assert read_test_report(document)[0].format in [format.name for format in TESTS]
     for document in [document for document, _ in COVERED.values()]:
-        assert covers(document)[0].format in [format.name for format in COVERAGE]
+        assert read_coverage_report(document)[0].format in [format.name for format in COVERAGE]
 
 
 def test_one_scenario_is_one_test() -> None:
@@ -497,6 +500,6 @@ def test_one_scenario_is_one_test() -> None:
         for line, status in ((5, "failed"), (6, "passed"))
     ]
     feature = {"keyword": "Feature", "name": "f", "uri": "a", "elements": rows}
-    assert counts(read(json.dumps([feature]))[0]) == (2, 1, 0, 0, 0)
+    assert totals_of(read_test_report(json.dumps([feature]))[0]) == (2, 1, 0, 0, 0)
     empty = {"type": "scenario", "name": "empty", "line": 1, "steps": []}
-    assert only(read(json.dumps([feature | {"elements": [empty]}]))[1]).status is SKIPPED
+    assert only_case(read_test_report(json.dumps([feature | {"elements": [empty]}]))[1]).status is SKIPPED

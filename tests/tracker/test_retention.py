@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-import posting
+import http_checks
 import pytest
-import talk
-import written
+import records
+import uploads
 from conftest import Server, wait_for
-from written import FAILED, NOW, PASSED, SECOND
+from records import FAILED, NOW, PASSED, SECOND
 
 from models.config.settings import QualityGate
 from models.tracker import flaky, retention, tables
@@ -23,8 +23,8 @@ NEVER = 0
 
 @pytest.fixture
 def project(tmp_path: Path, database_url: str | None) -> Iterator[Project]:
-    with written.opened(tmp_path / "tracker.db", database_url):
-        yield written.project("demo")
+    with records.open_store(tmp_path / "tracker.db", database_url):
+        yield records.create_project("demo")
 
 
 def expired(before: int = NEVER, keep: int = 0) -> list[int]:
@@ -54,7 +54,7 @@ def test_the_bytes_of_stored_contents_are_counted_as_rows_come_and_go(project: P
     def totals() -> tuple[int, int]:
         return stored_bytes("attachment_content"), stored_bytes("source_content")
 
-    first, second = written.run(project), written.run(project)
+    first, second = records.create_run(project), records.create_run(project)
     for name in ("a", "b"):
         add(first, name, "shared", 100)
     add(first, "c", "own", 10)
@@ -70,47 +70,50 @@ def test_the_bytes_of_stored_contents_are_counted_as_rows_come_and_go(project: P
 
 def test_off_nothing_expires(project: Project) -> None:
     for _ in range(3):
-        written.run(project, created_at=1)
+        records.create_run(project, created_at=1)
     assert expired() == []
 
 
 def test_runs_older_than_that_expire_oldest_first(project: Project) -> None:
-    second, first = written.run(project, created_at=NOW + 1), written.run(project, created_at=NOW)
-    written.run(project, created_at=NOW + 2)
-    written.run(project, created_at=NOW + 3)
+    second, first = (
+        records.create_run(project, created_at=NOW + 1),
+        records.create_run(project, created_at=NOW),
+    )
+    records.create_run(project, created_at=NOW + 2)
+    records.create_run(project, created_at=NOW + 3)
     assert expired(before=NOW + 2) == ids(first, second)
 
 
 def test_the_newest_run_of_a_project_is_kept_however_old(project: Project) -> None:
-    other = written.project("other")
-    old = written.run(project, created_at=NOW, branch="x")
-    written.run(project, created_at=NOW + 1, branch="y")
-    written.run(other, created_at=NOW - 5)
+    other = records.create_project("other")
+    old = records.create_run(project, created_at=NOW, branch="x")
+    records.create_run(project, created_at=NOW + 1, branch="y")
+    records.create_run(other, created_at=NOW - 5)
     assert expired(before=NOW + 99) == ids(old)
 
 
 def test_the_newest_of_each_flag_on_the_base_branch_is_kept(project: Project) -> None:
-    old = [written.run(project, flag=flag, created_at=NOW) for flag in ("unit", "e2e")]
+    old = [records.create_run(project, flag=flag, created_at=NOW) for flag in ("unit", "e2e")]
     for flag in ("unit", "e2e"):
-        written.run(project, flag=flag, created_at=NOW + 1)
-    feature = written.run(project, branch="x", created_at=NOW + 2)
-    written.run(project, branch="y", created_at=NOW + 3)
+        records.create_run(project, flag=flag, created_at=NOW + 1)
+    feature = records.create_run(project, branch="x", created_at=NOW + 2)
+    records.create_run(project, branch="y", created_at=NOW + 3)
     assert expired(before=NOW + 99) == ids(*old, feature)
     Project.update(base_branch="x").execute()
     assert feature.id not in expired(before=NOW + 99)
 
 
 def test_a_branch_keeps_its_newest_runs(project: Project) -> None:
-    runs = {branch: [written.run(project, branch=branch) for _ in range(4)] for branch in ("main", "x", None)}
-    written.run(written.project("other"))
+    runs = {branch: [records.create_run(project, branch=branch) for _ in range(4)] for branch in ("main", "x", None)}
+    records.create_run(records.create_project("other"))
     gone = [run for some in runs.values() for run in some[:2]]
     assert expired(keep=2) == ids(*gone)
     assert expired(keep=4) == []
 
 
 def test_flags_of_a_branch_are_counted_together(project: Project) -> None:
-    runs = [written.run(project, branch="x", flag=flag) for flag in ("unit", "e2e", "unit")]
-    written.run(project)
+    runs = [records.create_run(project, branch="x", flag=flag) for flag in ("unit", "e2e", "unit")]
+    records.create_run(project)
     assert expired(keep=2) == ids(runs[0])
 
 
@@ -123,11 +126,11 @@ def delete(run: Run, batch: int = 2) -> int:
 
 
 def test_nothing_of_a_deleted_run_stays(project: Project) -> None:
-    kept = written.run(project, {"c.A a": FAILED, "c.A p0": PASSED})
-    run = written.run(project, {"c.A a": FAILED, **{f"c.A p{number}": PASSED for number in range(5)}})
+    kept = records.create_run(project, {"c.A a": FAILED, "c.A p0": PASSED})
+    run = records.create_run(project, {"c.A a": FAILED, **{f"c.A p{number}": PASSED for number in range(5)}})
     counts = {"line_covered": 1, "line_missed": 0, "branch_covered": 0, "branch_missed": 0}
     for number in range(3):
-        Coverage.create(report=written.report_of(run), run_id=run.id, path=f"f{number}", **counts)
+        Coverage.create(report=records.report_of_run(run), run_id=run.id, path=f"f{number}", **counts)
     assert delete(run) == 3 + 2 + 1
     assert [one.id for one in Run.select()] == [kept.id]
     for table, number in ((Report, 1), (Suite, 1), (Result, 2), (Failure, 1), (Output, 1), (Coverage, 0)):
@@ -138,7 +141,7 @@ def test_nothing_of_a_deleted_run_stays(project: Project) -> None:
 
 def test_until_a_run_is_gone_its_failures_are_there(project: Project) -> None:
     """So no verdict on another run changes for a moment."""
-    run = written.run(project, {"c.A a": FAILED, "c.A b": PASSED, "c.A c": PASSED})
+    run = records.create_run(project, {"c.A a": FAILED, "c.A b": PASSED, "c.A c": PASSED})
     assert retention.delete_some(run.id, 1)
     assert retention.delete_some(run.id, 1)
     assert Result.select().where(Result.status == 1).count() == 1
@@ -148,14 +151,14 @@ def test_until_a_run_is_gone_its_failures_are_there(project: Project) -> None:
 
 
 def test_deleting_what_is_gone_does_nothing(project: Project) -> None:
-    written.run(project)
+    records.create_run(project)
     assert not retention.delete_some(999)
     assert Run.select().count() == 1
 
 
 def test_tests_without_a_run_are_deleted_except_marked_ones(project: Project) -> None:
-    run = written.run(project, {"c.A gone": PASSED, "c.A marked": PASSED, "c.A kept": PASSED})
-    written.run(project, {"c.A kept": PASSED})
+    run = records.create_run(project, {"c.A gone": PASSED, "c.A marked": PASSED, "c.A kept": PASSED})
+    records.create_run(project, {"c.A kept": PASSED})
     flaky.set_triage(project.id, "c.A", "marked", Triage.QUARANTINED, None, 1, NOW)
     delete(run)
     after: int | None = 0
@@ -172,21 +175,21 @@ def left(server: Server, project: Project) -> list[int]:
 
 
 def test_a_server_deletes_what_has_had_its_time(tmp_path: Path) -> None:
-    with talk.running_server(tmp_path, tracker={"retain-runs": 2}) as server:
-        with written.store_of(server):
-            project = written.project("demo")
-            runs = [written.run(project, {f"c.A {number}": PASSED}) for number in range(5)]
+    with http_checks.running_server(tmp_path, tracker={"retain-runs": 2}) as server:
+        with records.store_of(server):
+            project = records.create_project("demo")
+            runs = [records.create_run(project, {f"c.A {number}": PASSED}) for number in range(5)]
         server.stop()
         server.start()
         assert wait_for(lambda: len(found := left(server, project)) == 2 and found) == ids(runs[4], runs[3])
-        with written.store_of(server):
+        with records.store_of(server):
             wait_for(lambda: tables.Test.select().count() == 2)
 
 
 def test_a_run_that_comes_in_makes_the_oldest_of_its_branch_go(tmp_path: Path) -> None:
-    with talk.running_server(tmp_path, tracker={"retain-runs": 2}) as server:
+    with http_checks.running_server(tmp_path, tracker={"retain-runs": 2}) as server:
         made = [
-            posting.stored(server, ("project", "demo"), ("branch", "main"), ("junit", posting.cases(passed=1)))
+            uploads.upload(server, ("project", "demo"), ("branch", "main"), ("junit", uploads.junit(passed=1)))
             for _ in range(4)
         ]
         project = made[0]["projectId"]
@@ -196,11 +199,11 @@ def test_a_run_that_comes_in_makes_the_oldest_of_its_branch_go(tmp_path: Path) -
 
 
 def test_old_runs_go_by_their_days(tmp_path: Path) -> None:
-    with talk.running_server(tmp_path, tracker={"retain-days": 30}) as server:
-        with written.store_of(server):
-            project = written.project("demo")
-            written.run(project, created_at=SECOND)
-            today = written.run(project, created_at=2_000_000_000 * SECOND)
+    with http_checks.running_server(tmp_path, tracker={"retain-days": 30}) as server:
+        with records.store_of(server):
+            project = records.create_project("demo")
+            records.create_run(project, created_at=SECOND)
+            today = records.create_run(project, created_at=2_000_000_000 * SECOND)
         server.stop()
         server.start()
         assert wait_for(lambda: len(found := left(server, project)) == 1 and found) == ids(today)

@@ -14,9 +14,22 @@ from typing import Any, cast
 import pytest
 from attrs import frozen
 from conftest import Serve, Server, Stream, wait_for
-from run_streams import COVERAGE, NOW, RUN_EVENT, RUNS, commits, junit, listen, next_event, people, post, posted, store
-from streampairs import pair
-from talk import WHEN, problem, running_server
+from http_checks import TIMESTAMP, check_problem, running_server
+from run_streams import (
+    COVERAGE,
+    NOW,
+    RUN_EVENT,
+    RUNS,
+    commits,
+    create_accounts,
+    junit,
+    listen,
+    next_event,
+    open_store,
+    post_files,
+    upload_files,
+)
+from stream_pairs import stream_pair
 
 from handlers.tracker.stream import Runs
 from models.accounts import accounts, permissions
@@ -38,7 +51,7 @@ class Tracker:
 @pytest.fixture(scope="module")
 def tracker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tracker]:
     folder = tmp_path_factory.mktemp("runs")
-    tokens = people(folder / "data", ["owner", "member", "stranger", "boss"], admins=["boss"])
+    tokens = create_accounts(folder / "data", ["owner", "member", "stranger", "boss"], admins=["boss"])
     with running_server(folder) as server:
         yield Tracker(server, tokens)
 
@@ -49,7 +62,7 @@ def server(tracker: Tracker) -> Server:
 
 
 def make_private(server: Server, project: str, members: Mapping[str, permissions.ProjectRole]) -> None:
-    with store(server.data):
+    with open_store(server.data):
         one = Project.get(Project.name == project)
         reports.execute_sql("UPDATE project SET visibility = 'PRIVATE' WHERE id = ?", (one.id,))
         for name, role in members.items():
@@ -59,7 +72,7 @@ def make_private(server: Server, project: str, members: Mapping[str, permissions
 
 
 def drop_member(server: Server, project: str, name: str) -> None:
-    with store(server.data):
+    with open_store(server.data):
         user = accounts.user_named(name)
         assert user
         assert permissions.remove_member(Project.get(Project.name == project).id, user.id)
@@ -76,14 +89,20 @@ def ended(stream: Stream) -> bool:
 
 def test_a_run_is_reported_with_its_fields_in_their_order(server: Server) -> None:
     stream = listen(server)
-    made = post(
-        server, "fields ü", ("junit", junit(5, 2, 3)), ("jacoco", COVERAGE), branch="main", commit=SHA, flag="api"
+    made = upload_files(
+        server,
+        "fields ü",
+        ("junit", junit(5, 2, 3)),
+        ("jacoco", COVERAGE),
+        branch="main",
+        commit=SHA,
+        flag="api",
     )
     event = stream.next()
     assert list(event) == ["event", "id", "data"]
     data = json.loads(event["data"])
     assert list(data) == RUN_EVENT
-    assert WHEN.fullmatch(data.pop("createdAt"))
+    assert TIMESTAMP.fullmatch(data.pop("createdAt"))
     assert data == {
         "projectId": made["projectId"], "runId": made["runId"], "branch": "main", "flag": "api", "status": "FAILED",
         "totalTests": 10, "failed": 2, "skipped": 3, "passRatePct": 500 / 7, "lineCoveragePct": 50.0,
@@ -95,7 +114,7 @@ def test_a_run_is_reported_with_its_fields_in_their_order(server: Server) -> Non
 
 def test_missing_facts_of_an_upload_are_null_or_empty(server: Server) -> None:
     stream = listen(server)
-    post(server, "bare", ("junit", junit(0, 0, 2)))
+    upload_files(server, "bare", ("junit", junit(0, 0, 2)))
     data = next_event(stream)
     assert (data["branch"], data["lineCoveragePct"], data["shortSha"]) == (None, None, "")
     assert (data["flag"], data["status"], data["passRatePct"]) == ("default", "PASSED", 0)
@@ -105,8 +124,8 @@ def test_missing_facts_of_an_upload_are_null_or_empty(server: Server) -> None:
 
 def test_a_shard_reports_its_run_again_as_it_has_become(server: Server) -> None:
     stream = listen(server)
-    first = post(server, "shards", ("junit", junit(2, mark="a")), runKey="k")
-    second = post(server, "shards", ("junit", junit(3, 1, mark="b")), runKey="k")
+    first = upload_files(server, "shards", ("junit", junit(2, mark="a")), runKey="k")
+    second = upload_files(server, "shards", ("junit", junit(3, 1, mark="b")), runKey="k")
     found = [next_event(stream), next_event(stream)]
     assert first["runId"] == second["runId"] == found[0]["runId"] == found[1]["runId"]
     assert [(one["totalTests"], one["failed"], one["uploads"]) for one in found] == [(2, 0, 1), (6, 1, 2)]
@@ -116,8 +135,8 @@ def test_a_shard_reports_its_run_again_as_it_has_become(server: Server) -> None:
 
 def test_what_is_refused_is_not_reported(server: Server) -> None:
     stream = listen(server)
-    assert posted(server, "refused", ("junit", b"<nonsense")).status == 400
-    post(server, "taken")
+    assert post_files(server, "refused", ("junit", b"<nonsense")).status == 400
+    upload_files(server, "taken")
     assert next_event(stream)["project"] == "taken"
     stream.close()
 
@@ -128,7 +147,7 @@ def test_the_event_line_stands_first_in_every_block(server: Server) -> None:
         received = b""
         while received.count(b"\n\n") < 2:
             received += connection.recv(4096)
-        post(server, "blocks")
+        upload_files(server, "blocks")
         while received.count(b"\n\n") < 3:
             received += connection.recv(4096)
     blocks = received.partition(b"\r\n\r\n")[2].split(b"\n\n")[:3]
@@ -140,12 +159,12 @@ def test_the_event_line_stands_first_in_every_block(server: Server) -> None:
 
 def test_a_private_projects_runs_go_to_those_alone_who_may_read_it(tracker: Tracker) -> None:
     server, tokens = tracker.server, tracker.tokens
-    post(server, "secret")
+    upload_files(server, "secret")
     make_private(server, "secret", {"owner": "OWNER", "member": "READ"})
     readers = [listen(server, token=tokens[name]) for name in ("owner", "member", "boss")]
     others = [listen(server), listen(server, token=tokens["stranger"])]
-    secret = post(server, "secret", token=tokens["owner"], commit="5ec4e7")
-    post(server, "open to all", commit="0be")
+    secret = upload_files(server, "secret", token=tokens["owner"], commit="5ec4e7")
+    upload_files(server, "open to all", commit="0be")
     for stream in readers:
         assert next_event(stream)["runId"] == secret["runId"]
         assert commits(stream, 1) == ["0be"]
@@ -157,12 +176,12 @@ def test_a_private_projects_runs_go_to_those_alone_who_may_read_it(tracker: Trac
 
 def test_the_creator_of_a_private_project_gets_its_first_run(serve: Serve) -> None:
     server = serve(wait=False, tracker={"security": {"default-visibility": "PRIVATE"}})
-    tokens = people(server.data, ["creator", "other"])
+    tokens = create_accounts(server.data, ["creator", "other"])
     server.start()
     mine, theirs = (listen(server, token=tokens[name]) for name in ("creator", "other"))
-    post(server, "new", token=tokens["creator"], commit="abc")
+    upload_files(server, "new", token=tokens["creator"], commit="abc")
     assert commits(mine, 1) == ["abc"]
-    post(server, "newer", token=tokens["other"], commit="def")
+    upload_files(server, "newer", token=tokens["other"], commit="def")
     assert commits(theirs, 1) == ["def"]
     mine.close()
     theirs.close()
@@ -170,14 +189,14 @@ def test_the_creator_of_a_private_project_gets_its_first_run(serve: Serve) -> No
 
 def test_a_lost_membership_ends_what_is_seen(tracker: Tracker) -> None:
     server, tokens = tracker.server, tracker.tokens
-    post(server, "lost")
+    upload_files(server, "lost")
     make_private(server, "lost", {"owner": "OWNER", "member": "READ"})
     stream = listen(server, token=tokens["member"])
-    post(server, "lost", token=tokens["owner"], commit="1")
+    upload_files(server, "lost", token=tokens["owner"], commit="1")
     assert commits(stream, 1) == ["1"]
     drop_member(server, "lost", "member")
-    post(server, "lost", token=tokens["owner"], commit="2")
-    post(server, "open", commit="3")
+    upload_files(server, "lost", token=tokens["owner"], commit="2")
+    upload_files(server, "open", commit="3")
     assert commits(stream, 1) == ["3"]
     stream.close()
 
@@ -185,13 +204,13 @@ def test_a_lost_membership_ends_what_is_seen(tracker: Tracker) -> None:
 @pytest.mark.parametrize("how", ["revoked", "expired", "deleted"])
 def test_the_end_of_a_credential_ends_its_streams_and_no_others(tracker: Tracker, how: str) -> None:
     server = tracker.server
-    with store(server.data):
+    with open_store(server.data):
         user = accounts.create_user(how, "!", "USER", NOW)
         token, other = (accounts.create_token(user.id, "t", "FULL", None, NOW) for _ in range(2))
         id = accounts.tokens_of(user.id)[1].id
     streams = [listen(server, token=token) for _ in range(3)]
     kept = listen(server, token=other)
-    with store(server.data):
+    with open_store(server.data):
         if how == "revoked":
             accounts.revoke_token(user.id, id, NOW)
         elif how == "expired":
@@ -202,7 +221,7 @@ def test_the_end_of_a_credential_ends_its_streams_and_no_others(tracker: Tracker
     if how == "deleted":
         assert ended(kept)
     else:
-        post(server, "goes on", commit="60e5")
+        upload_files(server, "goes on", commit="60e5")
         assert commits(kept, 1) == ["60e5"]
     for stream in [*streams, kept]:
         stream.close()
@@ -210,29 +229,29 @@ def test_the_end_of_a_credential_ends_its_streams_and_no_others(tracker: Tracker
 
 def test_a_revoked_token_sees_nothing_more_of_a_private_project(tracker: Tracker) -> None:
     server, tokens = tracker.server, tracker.tokens
-    post(server, "private")
+    upload_files(server, "private")
     make_private(server, "private", {"owner": "OWNER"})
-    with store(server.data):
+    with open_store(server.data):
         user = accounts.user_named("owner")
         assert user
         token = accounts.create_token(user.id, "t", "FULL", None, NOW)
     stream = listen(server, token=token)
-    with store(server.data):
+    with open_store(server.data):
         accounts.revoke_token(user.id, accounts.tokens_of(user.id)[0].id, NOW)
-    post(server, "private", token=tokens["owner"])
+    upload_files(server, "private", token=tokens["owner"])
     assert ended(stream)
     stream.close()
 
 
 def test_the_end_of_a_session_ends_its_streams(tracker: Tracker) -> None:
     server = tracker.server
-    with store(server.data):
+    with open_store(server.data):
         user = accounts.create_user("visitor", "!", "USER", NOW)
         known = accounts.password_of("visitor")
         assert known
         raw = accounts.log_in(known, 10**15, NOW)
     stream = listen(server, Cookie=f"{server.cookie}={raw}")
-    with store(server.data):
+    with open_store(server.data):
         accounts.set_password(user.id, "!!")
     assert ended(stream)
     stream.close()
@@ -240,10 +259,10 @@ def test_the_end_of_a_session_ends_its_streams(tracker: Tracker) -> None:
 
 def test_in_closed_mode_streams_require_an_account(serve: Serve) -> None:
     server = serve(wait=False, tracker={"security": {"open-mode": False}})
-    tokens = people(server.data, ["reader"])
+    tokens = create_accounts(server.data, ["reader"])
     server.start()
     refused = server.get(RUNS)
-    problem(refused, 401, RUNS, dated=False)
+    check_problem(refused, 401, RUNS, has_timestamp=False)
     listen(server, token=tokens["reader"]).close()
 
 
@@ -258,13 +277,13 @@ def test_a_bad_token_is_no_anonymous_listener(server: Server) -> None:
 def past(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tracker]:
     """Ten runs, the even ones of a private project."""
     folder = tmp_path_factory.mktemp("past")
-    tokens = people(folder / "data", ["owner", "stranger"])
+    tokens = create_accounts(folder / "data", ["owner", "stranger"])
     with running_server(folder, server={"stream-replay": 8}) as server:
         for number in range(1, 11):
             if number == 3:
                 make_private(server, "even", {"owner": "OWNER"})
             name = "odd" if number % 2 else "even"
-            post(server, name, token=tokens["owner"], commit=f"{number:07}")
+            upload_files(server, name, token=tokens["owner"], commit=f"{number:07}")
         yield Tracker(server, tokens)
 
 
@@ -304,10 +323,10 @@ def test_a_last_event_id_that_is_none_counts_as_absent(past: Tracker, last: str)
 
 def test_after_a_reset_the_stream_goes_on(serve: Serve) -> None:
     server = serve(server={"stream-replay": 0})
-    post(server, "p", commit="1")
+    upload_files(server, "p", commit="1")
     first, second = listen(server, Last_Event_ID="0"), listen(server, Last_Event_ID="1")
     assert first.next() == {"event": "reset", "id": "1", "data": "{}"}
-    post(server, "p", commit="2")
+    upload_files(server, "p", commit="2")
     assert next_event(first)["id"] == next_event(second)["id"] == 2
     first.close()
     second.close()
@@ -315,11 +334,11 @@ def test_after_a_reset_the_stream_goes_on(serve: Serve) -> None:
 
 def test_events_survive_a_kill(serve: Serve) -> None:
     server = serve()
-    post(server, "p", commit="1")
-    post(server, "p", commit="2")
+    upload_files(server, "p", commit="1")
+    upload_files(server, "p", commit="2")
     server.kill()
     server.start()
-    post(server, "p", commit="3")
+    upload_files(server, "p", commit="3")
     stream = listen(server, Last_Event_ID="1")
     assert commits(stream, 2) == ["2", "3"]
     stream.close()
@@ -338,7 +357,7 @@ def test_nothing_is_lost_or_doubled_while_clients_come_and_go(serve: Serve) -> N
 
     def upload(number: int) -> None:
         for _ in range(total // 4):
-            post(server, f"p{number}")
+            upload_files(server, f"p{number}")
 
     threads = [threading.Thread(target=work, args=(n,), daemon=True) for work in (watch, upload) for n in range(4)]
     for thread in threads:
@@ -355,7 +374,7 @@ def test_a_stream_too_many_is_a_problem_with_retry_after(serve: Serve) -> None:
     server = serve(server={"max-streams": 1})
     stream = listen(server)
     refused = server.get(RUNS)
-    problem(refused, 503, RUNS, dated=False)
+    check_problem(refused, 503, RUNS, has_timestamp=False)
     assert int(refused.headers["Retry-After"]) > 0
     stream.close()
     wait_for(lambda: "pilothouse_streams_open 0" in server.get("/metrics").text)
@@ -371,7 +390,7 @@ def test_a_client_that_does_not_read_is_dropped_and_costs_others_nothing(serve: 
     fast = listen(server)
     wait_for(lambda: "pilothouse_streams_open 2" in server.get("/metrics").text)
     for last in range(1, 2000):
-        post(server, "flood", branch="b" * 255)
+        upload_files(server, "flood", branch="b" * 255)
         assert next_event(fast)["id"] == last
         if last % 20 == 0 and "pilothouse_streams_open 1" in server.get("/metrics").text:
             break
@@ -390,7 +409,7 @@ def test_runs_that_are_published_out_of_order_are_reported_in_the_order_of_their
 
         tracker = SimpleNamespace(last_update=0, read_fast=read_fast)
         runs = Runs(cast("service.Tracker", tracker), Clock())
-        stream, client = pair()
+        stream, client = stream_pair()
         runs.add(stream, None, 0)
         with reports.atomic():
             project = Project.create(name="p", visibility="PUBLIC", created_at=NOW)
@@ -407,6 +426,6 @@ def test_runs_that_are_published_out_of_order_are_reported_in_the_order_of_their
         with client:
             return client.recv(65536)
 
-    with store(tmp_path):
+    with open_store(tmp_path):
         lines = asyncio.run(tell()).decode().splitlines()
     assert [line for line in lines if line.startswith("id:")] == ["id: 1", "id: 2", "id: 3", "id: 4"]

@@ -13,9 +13,9 @@ from typing import Any
 from urllib.parse import urlencode
 
 import pytest
-import written
+import records
 from conftest import Server
-from posting import stored
+from uploads import upload
 
 from models.errors import Invalid
 from models.paging import decode_cursor, encode_cursor
@@ -72,8 +72,8 @@ FILTERS: dict[str, tuple[dict[str, Any], list[str]]] = {
 
 @pytest.fixture(scope="module")
 def run(server: Server) -> int:
-    run = stored(server, ("project", "filters"), ("junit", REPORT))
-    with written.store_of(server):
+    run = upload(server, ("project", "filters"), ("junit", REPORT))
+    with records.store_of(server):
         owners.store(run["projectId"], "*.py @all\nsrc/a.py @a @other", (), 0)
         reports.execute_sql(
             "INSERT INTO triage_rule (project_id, name, category, pattern, field, priority, created_at)"
@@ -144,7 +144,7 @@ def test_a_cursor_of_another_list_is_refused(cursor: str, kind: type) -> None:
 
 def test_an_export_has_all_rows_and_no_formula(server: Server, run: int, project: str) -> None:
     evil = "<testsuite name='=1+1'><testcase classname='@SUM' name='a,b&quot;c' time='1'/></testsuite>"
-    other = stored(server, ("project", project), ("junit", evil))["runId"]
+    other = upload(server, ("project", project), ("junit", evil))["runId"]
     answer = server.get(f"{API}/runs/{other}/tests?format=csv")
     assert answer.headers["Content-Type"] == "text/csv; charset=utf-8"
     assert f'filename="run-{other}-tests.csv"' in answer.headers["Content-Disposition"]
@@ -160,8 +160,8 @@ def test_an_export_has_all_rows_and_no_formula(server: Server, run: int, project
 
 
 def test_foreign_runs_and_projects_are_not_found(server: Server, run: int) -> None:
-    with written.store_of(server):
-        hidden = written.run(written.project("hidden", "PRIVATE"), {"A a": written.FAILED})
+    with records.store_of(server):
+        hidden = records.create_run(records.create_project("hidden", "PRIVATE"), {"A a": records.FAILED})
     for path in (f"runs/{hidden.id}/tests", f"runs/{hidden.id}/clusters", f"runs/{hidden.id}/tests?format=csv"):
         assert server.get(f"{API}/{path}").status == 404
     for kind in ("clusters", "triage-rules", "owners", "search?q=a"):
@@ -171,10 +171,10 @@ def test_foreign_runs_and_projects_are_not_found(server: Server, run: int) -> No
 @pytest.mark.parametrize("sort", [None, "name"])
 def test_all_tests_come_by_cursor_during_uploads_without_gap_or_repeat(server: Server, project: str, sort: Any) -> None:
     count = (200_000 if os.environ.get("PILOTHOUSE_PROOF") == "1" else 40_000) if sort is None else 10_000
-    run = stored(
+    run = upload(
         server, ("project", project), ("runKey", project), ("junit", "<testsuite><testcase name='x'/></testsuite>")
     )
-    with written.store_of(server):
+    with records.store_of(server):
         id, report = run["runId"], rows_of("SELECT max(id) FROM report")
         with reports.atomic():
             tests = ((run["projectId"], "c.K", f"t{n * 7919 % count:06}") for n in range(1, count))
@@ -189,8 +189,8 @@ def test_all_tests_come_by_cursor_during_uploads_without_gap_or_repeat(server: S
     for number in itertools.count():
         if number % 20 == 0:
             case = f"<testsuite><testcase classname='new' name='n{number}'/></testsuite>"
-            stored(server, ("project", project), ("runKey", project), ("junit", case))
-        with written.store_of(server):
+            upload(server, ("project", project), ("runKey", project), ("junit", case))
+        with records.store_of(server):
             page, cursor = run_tests.page(Run.get_by_id(id), TestFilter(sort=sort), owners.NO_OWNERS, (), cursor, 500)
         seen += [row.name for row in page if row.class_name == "c.K"]
         if cursor is None:
@@ -204,7 +204,7 @@ def rows_of(query: str) -> int:
 
 
 def test_a_page_of_a_large_run_takes_little_memory(server: Server) -> None:
-    with written.store_of(server):
+    with records.store_of(server):
         run = Run.get_by_id(rows_of("SELECT id FROM run ORDER BY tests DESC LIMIT 1"))
         tracemalloc.start()
         try:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from written import opened
+from records import open_store
 
 from models.accounts import accounts, permissions
 from models.accounts.accounts import Credential
@@ -34,7 +34,7 @@ PASSED, FAILED, ERROR, SKIPPED = CaseStatus
 
 @pytest.fixture(autouse=True)
 def store(tmp_path: Path, database_url: str | None) -> Iterator[None]:
-    with opened(tmp_path / "tracker.db", database_url):
+    with open_store(tmp_path / "tracker.db", database_url):
         yield
 
 

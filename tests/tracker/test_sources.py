@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote
 
+import http_checks
 import pytest
-import talk
-import written
+import records
 from conftest import Server
-from posting import FORM, INGEST, body, cases, jacoco, part, rows
+from uploads import FORM, INGEST, body, jacoco, junit, part, query_store
 
 from models.tracker import source_archive
 from models.tracker.forge_links import file_url, line_url
@@ -123,7 +123,7 @@ def test_links_lead_to_the_file_at_the_commit(repo: str | None, provider: str | 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     source = {"mode": "upload", "cache": "8K", "file": "4K"}
-    with talk.running_server(tmp_path_factory.mktemp("sources"), tracker={"source": source}) as server:
+    with http_checks.running_server(tmp_path_factory.mktemp("sources"), tracker={"source": source}) as server:
         yield server
 
 
@@ -135,7 +135,10 @@ def upload(server: Server, project: str, files: dict[str, bytes] | bytes, **text
     report = jacoco({"a.py": {1: True, 2: False, 4: True}})
     data = files if isinstance(files, bytes) else archive(files)
     parts = [part(name, value) for name, value in {"project": project, "commit": SHA, **texts}.items()]
-    parts += [part("junit", cases(1, prefix=project), "a.xml"), part("jacoco", report, "c.xml")]
+    parts += [
+        part("junit", junit(1, prefix=project), "a.xml"),
+        part("jacoco", report, "c.xml"),
+    ]
     parts += [part("source", data, "source.tar.gz"), part("diff", DIFF, "diff")]
     answer = server.post(INGEST, body(parts), Content_Type=FORM)
     assert answer.status == 201, answer
@@ -165,7 +168,7 @@ def test_a_file_is_shown_with_its_lines_and_markup_is_inert(server: Server) -> N
     assert '<tr id="L2" class="missed changed">' in page
     assert f'href="https://github.com/shop/shop/blob/{SHA}/src/main/com/x/a.py#L4"' in page
     assert f"/runs/{run['runId']}/coverage?path=" in server.get(f"/runs/{run['runId']}").text
-    assert rows(server, "SELECT path FROM source WHERE run_id = ?", run["runId"]) == [("src/main/com/x/a.py",)]
+    assert query_store(server, "SELECT path FROM source WHERE run_id = ?", run["runId"]) == [("src/main/com/x/a.py",)]
 
 
 def test_a_file_that_the_run_does_not_cover_is_not_found(server: Server) -> None:
@@ -184,8 +187,8 @@ def test_a_private_project_shows_nothing_to_others(server: Server) -> None:
     run = upload(server, "private", {"a.py": CODE})["runId"]
     path = f"{API}/runs/{run}/coverage?path={quote(path_of(server, run))}"
     assert server.get(path).json["source"]
-    with written.store_of(server):
-        project = written.project_named("private")
+    with records.store_of(server):
+        project = records.ensure_project("private")
         project.visibility = "PRIVATE"
         project.save()
     assert server.get(path).status == 404
@@ -193,18 +196,18 @@ def test_a_private_project_shows_nothing_to_others(server: Server) -> None:
 
 def test_sources_go_with_their_run(server: Server) -> None:
     run = upload(server, "gone", {"a.py": b"only of this run"})["runId"]
-    with written.store_of(server):
-        admin = written.token(written.user("source-admin", "ADMIN"))
-    before = rows(server, "SELECT count(*) FROM source_content")
+    with records.store_of(server):
+        admin = records.bearer(records.create_user("source-admin", "ADMIN"))
+    before = query_store(server, "SELECT count(*) FROM source_content")
     assert server.ask("DELETE", f"{API}/runs/{run}", headers=admin).status == 204
-    assert rows(server, "SELECT count(*) FROM source_content")[0][0] == before[0][0] - 1
+    assert query_store(server, "SELECT count(*) FROM source_content")[0][0] == before[0][0] - 1
 
 
 def test_what_cannot_be_stored_is_a_warning(server: Server) -> None:
     assert upload(server, "bad", b"no archive")["warnings"] == ["the part source was ignored: it is not a tar.gz"]
     upload(server, "off", {"a.py": CODE})
-    with written.store_of(server):
-        project = written.project_named("off")
+    with records.store_of(server):
+        project = records.ensure_project("off")
         project.source_mode = "off"
         project.save()
     run = upload(server, "off", {"a.py": CODE + b"2"})
@@ -225,5 +228,5 @@ def test_the_oldest_sources_go_first(server: Server) -> None:
     assert shown == sorted(shown)
     assert shown[-1]
     assert not shown[0]
-    (total,) = rows(server, "SELECT sum(size) FROM source_content")
+    (total,) = query_store(server, "SELECT sum(size) FROM source_content")
     assert total[0] <= 8 * 1024

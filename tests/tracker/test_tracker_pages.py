@@ -9,12 +9,12 @@ from html.parser import HTMLParser
 from typing import Any
 from urllib.parse import urlencode
 
+import http_checks
 import pytest
-import talk
-import written
+import records
 from conftest import Answer, Server
-from posting import jacoco, stored
-from written import ERROR, FAILED, NOW, PASSED
+from records import ERROR, FAILED, NOW, PASSED
+from uploads import jacoco, upload
 
 from handlers.web.layout import NOTHING
 from models.accounts import permissions
@@ -27,18 +27,18 @@ EVIL = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>&lt;"
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with talk.running_server(tmp_path_factory.mktemp("pages")) as one, written.store_of(one):
+    with http_checks.running_server(tmp_path_factory.mktemp("pages")) as one, records.store_of(one):
         yield one
 
 
 @pytest.fixture
 def project(server: Server, request: pytest.FixtureRequest) -> Project:
-    return written.project(request.node.name)
+    return records.create_project(request.node.name)
 
 
 @pytest.fixture(scope="module")
 def boss(server: Server) -> User:
-    return written.user("boss", "ADMIN")
+    return records.create_user("boss", "ADMIN")
 
 
 class Document(HTMLParser):
@@ -84,7 +84,7 @@ def page(server: Server, path: str, headers: dict[str, str] | None = None) -> Do
 def test_pages_answer_at_the_root_and_under_every_prefix_and_their_links_stay_there(
     server: Server, project: Project, prefix: str
 ) -> None:
-    run = written.run(project, {"c.A a": FAILED})
+    run = records.create_run(project, {"c.A a": FAILED})
     for path in ("/projects", f"/projects/{project.id}", f"/runs/{run.id}", f"/compare?base={run.id}&head={run.id}"):
         found = page(server, prefix + path)
         own = [link for link in found.all("href") if re.search(r"/(projects|runs|compare)\b", link)]
@@ -93,8 +93,10 @@ def test_pages_answer_at_the_root_and_under_every_prefix_and_their_links_stay_th
 
 
 def test_a_project_shows_its_runs_and_flaky_tests(server: Server, project: Project) -> None:
-    first = written.run(project, {"c.A wobbly": FAILED, "c.A b": PASSED}, commit_sha="0123456789", coverage=(3, 1))
-    second = written.run(project, {"c.A wobbly": PASSED}, commit_sha="0123456789", branch="feature")
+    first = records.create_run(
+        project, {"c.A wobbly": FAILED, "c.A b": PASSED}, commit_sha="0123456789", coverage=(3, 1)
+    )
+    second = records.create_run(project, {"c.A wobbly": PASSED}, commit_sha="0123456789", branch="feature")
     found = page(server, f"/projects/{project.id}")
     assert {f"/runs/{first.id}", f"/runs/{second.id}"} <= set(found.all("href"))
     for words in (project.name, "0123456", "75.0 %", "50.0 %", "feature", "c.A wobbly"):
@@ -104,12 +106,12 @@ def test_a_project_shows_its_runs_and_flaky_tests(server: Server, project: Proje
 
 
 def test_a_run_shows_failures_with_stack_and_output_before_all_else(server: Server, project: Project) -> None:
-    base = written.run(project, {"c.A fixed": FAILED, "c.A still": FAILED}, coverage=(9, 1))
-    run = written.run(
+    base = records.create_run(project, {"c.A fixed": FAILED, "c.A still": FAILED}, coverage=(9, 1))
+    run = records.create_run(
         project, {"c.A fixed": PASSED, "c.A still": FAILED, "c.A fresh": ERROR}, coverage=(1, 1), branch="x"
     )
     counts = {"line_covered": 1, "line_missed": 1, "branch_covered": 0, "branch_missed": 0}
-    tables.Coverage.create(report=written.report_of(run), run_id=run.id, path="src/a.py", **counts)
+    tables.Coverage.create(report=records.report_of_run(run), run_id=run.id, path="src/a.py", **counts)
     text = page(server, f"/runs/{run.id}").text
     order = ["c.A still", "still is broken", "at line 1", "still said this", "Newly failing: 1",
              "Fixed: 1", "Still failing: 1", "coverage-drop", "new-failures", "Slowest tests", "src/a.py"]  # fmt: skip
@@ -119,20 +121,20 @@ def test_a_run_shows_failures_with_stack_and_output_before_all_else(server: Serv
 
 
 def test_a_run_without_anything_is_a_page_too(server: Server, project: Project) -> None:
-    run = written.run(project, branch=None)
+    run = records.create_run(project, branch=None)
     assert "no earlier run" in page(server, f"/runs/{run.id}").text
 
 
 def test_a_test_is_shown_over_time(server: Server, project: Project) -> None:
-    runs = [written.run(project, {"c.A a": status}) for status in (PASSED, FAILED)]
+    runs = [records.create_run(project, {"c.A a": status}) for status in (PASSED, FAILED)]
     found = page(server, f"/projects/{project.id}/test?className=c.A&name=a")
     assert {f"/runs/{run.id}" for run in runs} <= set(found.all("href"))
     assert "a is broken" in found.text
 
 
 def test_two_runs_are_compared(server: Server, project: Project) -> None:
-    base = written.run(project, {"c.A a": PASSED, "c.A b": FAILED}, coverage=(1, 1))
-    head = written.run(project, {"c.A a": FAILED, "c.A b": PASSED}, coverage=(3, 1))
+    base = records.create_run(project, {"c.A a": PASSED, "c.A b": FAILED}, coverage=(1, 1))
+    head = records.create_run(project, {"c.A a": FAILED, "c.A b": PASSED}, coverage=(3, 1))
     text = page(server, f"/compare?base={base.id}&head={head.id}").text
     assert "Newly failing: 1 c.A a" in text
     assert "Fixed: 1 c.A b" in text
@@ -143,7 +145,7 @@ def test_the_list_has_sparklines_of_the_judged_branch(server: Server, project: P
     for cases, branch in (("a", "main"), ("ab", "main"), ("ab", "other"), ("abcd", "main")):
         tests = "".join(f"<testcase classname='c' name='{name}'/>" for name in cases[1:])
         report = f"<testsuite name='s'><testcase classname='c' name='bad'><failure/></testcase>{tests}</testsuite>"
-        stored(server, ("project", project.name), ("branch", branch), ("junit", report))
+        upload(server, ("project", project.name), ("branch", branch), ("junit", report))
     rows = server.get(f"/projects?q={project.name}").text.partition("<tbody>")[2].partition("</tbody>")[0]
     assert re.findall(r'<polyline points="([^"]*)"', rows) == ["0,19 45,7 90,1"]
 
@@ -153,7 +155,7 @@ def test_a_project_shows_its_plots_and_the_tests_that_grow(server: Server, proje
         cases = (
             f"<testcase classname='c.A' name='slow' time='{seconds}'/><testcase classname='c.A' name='even' time='5'/>"
         )
-        stored(server, ("project", project.name), ("junit", f"<testsuite name='s'>{cases}</testsuite>"))
+        upload(server, ("project", project.name), ("junit", f"<testsuite name='s'>{cases}</testsuite>"))
     found = page(server, f"/projects/{project.id}?range=60")
     assert "c.A slow 150 ms 1.0 s 850 ms" in found.text.partition("Slowest growing tests")[2]
     assert "c.A even" not in found.text.partition("Slowest growing tests")[2].partition("Recent runs")[0]
@@ -167,7 +169,7 @@ def test_a_project_shows_its_plots_and_the_tests_that_grow(server: Server, proje
 def test_a_comparison_shows_tests_files_and_suites_that_came_and_went(server: Server, project: Project) -> None:
     def posted(tests: str, covered: dict[str, dict[int, bool]], suite: str = "") -> Any:
         report = f"<testsuites><testsuite name='main' time='1'>{tests}</testsuite>{suite}</testsuites>"
-        return stored(server, ("project", project.name), ("junit", report), ("jacoco", jacoco(covered)))
+        return upload(server, ("project", project.name), ("junit", report), ("jacoco", jacoco(covered)))
 
     def case(name: str) -> str:
         return f"<testcase classname='c.A' name='{name}' time='0.5'/>"
@@ -197,7 +199,7 @@ def test_a_comparison_shows_what_got_worse_what_got_better_and_then_all_figures(
         cases = [f"<testcase name='{name}'><failure/></testcase>" for name in fails]
         cases += [f"<testcase name='{name}' time='{seconds.get(name, 1)}'/>" for name in passes]
         report = f"<testsuite name='s'>{''.join(cases)}</testsuite>"
-        run = stored(server, ("project", project.name), ("junit", report), ("jacoco", jacoco(covered)))
+        run = upload(server, ("project", project.name), ("junit", report), ("jacoco", jacoco(covered)))
         return int(run["runId"])
 
     base = posted("ab", "cd", {"d": 3}, {"up.py": {1: False}, "down.py": {1: True, 2: True, 3: True}})
@@ -216,8 +218,8 @@ def test_a_comparison_shows_what_got_worse_what_got_better_and_then_all_figures(
 
 
 def test_without_two_runs_the_page_offers_those_that_the_caller_may_read(server: Server, project: Project) -> None:
-    own = [written.run(project, {"a": PASSED}, branch="fresh").id for _ in range(2)]
-    hidden = written.run(written.project("hidden from all", visibility="PRIVATE"), {"a": PASSED})
+    own = [records.create_run(project, {"a": PASSED}, branch="fresh").id for _ in range(2)]
+    hidden = records.create_run(records.create_project("hidden from all", visibility="PRIVATE"), {"a": PASSED})
     found = page(server, "/compare")
     assert {"base", "head"} <= set(found.all("name"))
     assert f"run {own[1]} of {project.name}, fresh" in found.text
@@ -230,8 +232,8 @@ def test_without_two_runs_the_page_offers_those_that_the_caller_may_read(server:
 
 
 def test_runs_of_two_projects_are_not_compared_and_the_page_reports_it(server: Server, project: Project) -> None:
-    own = written.run(project, {"a": PASSED}).id
-    other = written.run(written.project("another one"), {"a": PASSED}).id
+    own = records.create_run(project, {"a": PASSED}).id
+    other = records.create_run(records.create_project("another one"), {"a": PASSED}).id
     answer = server.get(f"/compare?base={own}&head={other}", Accept="text/html")
     assert answer.status == 400
     assert f"only run {own} is one of {project.name}" in answer.text
@@ -249,12 +251,12 @@ def test_what_is_no_page_is_404(server: Server, path: str) -> None:
 
 
 def test_no_text_of_a_report_becomes_markup(server: Server, boss: User) -> None:
-    project = written.project(EVIL, repo_url=f"https://example.com/{EVIL}")
-    run = written.run(
+    project = records.create_project(EVIL, repo_url=f"https://example.com/{EVIL}")
+    run = records.create_run(
         project, {f"{EVIL.replace(' ', '')} {EVIL.replace(' ', '')}": FAILED}, branch=EVIL, flag=EVIL, commit_sha=EVIL,
         build_name=EVIL, build_url=f"https://example.com/{EVIL}", ci_provider=EVIL, base_branch=EVIL,
     )  # fmt: skip
-    written.run(project, {f"{EVIL.replace(' ', '')} {EVIL.replace(' ', '')}": PASSED}, commit_sha=EVIL)
+    records.create_run(project, {f"{EVIL.replace(' ', '')} {EVIL.replace(' ', '')}": PASSED}, commit_sha=EVIL)
     Failure.update(type=EVIL, message=EVIL, stack=EVIL).execute()
     Output.update(out=EVIL, err=EVIL).execute()
     tables.Suite.update(name=EVIL).where(tables.Suite.run_id == run.id).execute()
@@ -262,7 +264,7 @@ def test_no_text_of_a_report_becomes_markup(server: Server, boss: User) -> None:
         project=project, test=tables.Test.get(tables.Test.project == project), status="QUARANTINED", note=EVIL,
         created_at=NOW,
     )  # fmt: skip
-    session = written.session(boss, server)
+    session = records.cookie(boss, server)
     name = urlencode({"className": EVIL.replace(" ", ""), "name": EVIL.replace(" ", "")})
     for path in ("/projects", f"/projects/{project.id}", f"/runs/{run.id}", f"/projects/{project.id}/settings",
                  f"/compare?base={run.id}&head={run.id}", f"/projects/{project.id}/test?{name}"):  # fmt: skip
@@ -276,8 +278,8 @@ def test_no_text_of_a_report_becomes_markup(server: Server, boss: User) -> None:
     ["javascript:alert(1)", " javascript:alert(1)", "JaVaScRiPt:alert(1)", "data:text/html,x", "//evil.example/x"],
 )
 def test_only_http_addresses_become_links(server: Server, url: str) -> None:
-    project = written.project(f"link {url}", repo_url=url)
-    run = written.run(project, build_url=url)
+    project = records.create_project(f"link {url}", repo_url=url)
+    run = records.create_run(project, build_url=url)
     for path in (f"/projects/{project.id}", f"/runs/{run.id}"):
         found = page(server, path)
         assert url.strip() in found.text
@@ -285,26 +287,26 @@ def test_only_http_addresses_become_links(server: Server, url: str) -> None:
 
 
 def test_a_build_is_linked(server: Server, project: Project) -> None:
-    run = written.run(project, build_url="https://ci.example/1?a=1&b=2", build_name="number one")
+    run = records.create_run(project, build_url="https://ci.example/1?a=1&b=2", build_name="number one")
     found = page(server, f"/runs/{run.id}")
     assert "https://ci.example/1?a=1&b=2" in found.all("href")
     assert "number one" in found.text
 
 
 def test_forms_are_for_those_who_may(server: Server, project: Project) -> None:
-    run = written.run(project, {"c.A a": FAILED})
-    writer, reader = written.user("form-writer"), written.user("form-reader")
-    written.member(project, writer, "WRITE")
-    written.member(project, reader, "READ")
+    run = records.create_run(project, {"c.A a": FAILED})
+    writer, reader = records.create_user("form-writer"), records.create_user("form-reader")
+    records.add_member(project, writer, "WRITE")
+    records.add_member(project, reader, "READ")
 
     def actions(headers: dict[str, str], path: str) -> set[str]:
         return set(page(server, path, headers).all("action")) - {"/logout"}
 
     test = f"/projects/{project.id}/test?className=c.A&name=a"
-    for headers in ({}, written.session(reader, server)):
+    for headers in ({}, records.cookie(reader, server)):
         assert f"/runs/{run.id}/delete" not in actions(headers, f"/runs/{run.id}")
         assert not actions(headers, test)
-    session = written.session(writer, server)
+    session = records.cookie(writer, server)
     assert f"/runs/{run.id}/delete" in actions(session, f"/runs/{run.id}")
     assert f"/projects/{project.id}/flaky/status" in actions(session, test)
     assert actions(session, f"/projects/{project.id}/settings") == {f"/projects/{project.id}/settings"}
@@ -315,7 +317,7 @@ def test_forms_are_for_those_who_may(server: Server, project: Project) -> None:
 
 def change(server: Server, user: User, path: str, action: str, **fields: str) -> Answer:
     """Opens a page in a browser of `user` and sends one of its forms, with these fields."""
-    session = written.session(user, server)
+    session = records.cookie(user, server)
     opened = server.ask("GET", path, headers=session)
     assert opened.status == 200, opened
     document = Document(opened.text)
@@ -343,8 +345,8 @@ def set_to(server: Server, user: User, project: Project, **fields: str) -> Answe
 def test_settings_override_the_global_ones_and_blank_gives_those_back(
     server: Server, project: Project, boss: User
 ) -> None:
-    written.run(project, branch="develop", coverage=(9, 1))
-    run = written.run(project, {"c.A a": FAILED}, coverage=(1, 1), branch="x")
+    records.create_run(project, branch="develop", coverage=(9, 1))
+    run = records.create_run(project, {"c.A a": FAILED}, coverage=(1, 1), branch="x")
     answer = set_to(
         server, boss, project, base_branch=" develop ", min_line_coverage="55.5", max_coverage_drop_pct="0",
         fail_on_new_failures="false", repo_url="https://example.com/r",
@@ -383,7 +385,7 @@ def test_settings_override_the_global_ones_and_blank_gives_those_back(
     ],
 )
 def test_a_setting_that_cannot_be_is_400_and_names_the_field(server: Server, boss: User, field: str, text: str) -> None:
-    project = written.project_named("strict")
+    project = records.ensure_project("strict")
     answer = set_to(server, boss, project, **{field: text, "base_branch" if field != "base_branch" else "x": "kept"})
     assert answer.status == 400
     assert field in Document(answer.text).text
@@ -391,8 +393,8 @@ def test_a_setting_that_cannot_be_is_400_and_names_the_field(server: Server, bos
 
 
 def test_visibility_counts_at_once(server: Server, project: Project) -> None:
-    owner = written.user("shy")
-    written.member(project, owner, "OWNER")
+    owner = records.create_user("shy")
+    records.add_member(project, owner, "OWNER")
     settings = f"/projects/{project.id}/settings"
     path = f"/projects/{project.id}/visibility"
     assert change(server, owner, settings, path, visibility="PRIVATE").status == 303
@@ -407,8 +409,8 @@ def members(project: Project) -> dict[str, Any]:
 
 
 def test_members_come_change_and_go(server: Server, project: Project) -> None:
-    owner, other = written.user("mistress"), written.user("apprentice")
-    written.member(project, owner, "OWNER")
+    owner, other = records.create_user("mistress"), records.create_user("apprentice")
+    records.add_member(project, owner, "OWNER")
     settings = f"/projects/{project.id}/settings"
     add = f"/projects/{project.id}/members"
     for role in ("READ", "WRITE", "OWNER", "READ"):
@@ -421,18 +423,18 @@ def test_members_come_change_and_go(server: Server, project: Project) -> None:
 
 
 def test_a_member_is_removed_from_the_project_of_the_path_alone(server: Server, project: Project) -> None:
-    mine, his = written.user("mine"), written.user("his")
-    other = written.project("not mine")
-    written.member(project, mine, "OWNER")
-    written.member(other, his, "OWNER")
-    answer = server.ask("POST", f"/projects/{project.id}/members/{his.id}/remove", b"", written.token(mine))
+    mine, his = records.create_user("mine"), records.create_user("his")
+    other = records.create_project("not mine")
+    records.add_member(project, mine, "OWNER")
+    records.add_member(other, his, "OWNER")
+    answer = server.ask("POST", f"/projects/{project.id}/members/{his.id}/remove", b"", records.bearer(mine))
     assert answer.status == 404
     assert members(other) == {"his": "OWNER"}
 
 
 def test_only_an_admin_can_remove_the_last_owner(server: Server, project: Project, boss: User) -> None:
-    owner = written.user("last")
-    written.member(project, owner, "OWNER")
+    owner = records.create_user("last")
+    records.add_member(project, owner, "OWNER")
     settings, add = f"/projects/{project.id}/settings", f"/projects/{project.id}/members"
     assert change(server, owner, settings, f"{add}/{owner.id}/remove").status == 409
     assert change(server, owner, settings, add, username="last", role="READ").status == 409
@@ -442,9 +444,9 @@ def test_only_an_admin_can_remove_the_last_owner(server: Server, project: Projec
 
 
 def test_who_leaves_a_project_is_led_where_he_may_be(server: Server, project: Project) -> None:
-    one, other = written.user("leaver"), written.user("stayer")
+    one, other = records.create_user("leaver"), records.create_user("stayer")
     for user in (one, other):
-        written.member(project, user, "OWNER")
+        records.add_member(project, user, "OWNER")
     answer = change(
         server, one, f"/projects/{project.id}/settings", f"/projects/{project.id}/members/{one.id}/remove"
     )  # fmt: skip
@@ -452,7 +454,7 @@ def test_who_leaves_a_project_is_led_where_he_may_be(server: Server, project: Pr
 
 
 def test_a_test_is_quarantined_by_its_form(server: Server, project: Project, boss: User) -> None:
-    run = written.run(project, {"c.A a": FAILED})
+    run = records.create_run(project, {"c.A a": FAILED})
     path = f"/projects/{project.id}/test?className=c.A&name=a"
     action = f"/projects/{project.id}/flaky/status"
     fields = {"className": "c.A", "name": "a", "status": "QUARANTINED", "note": "it is late"}
@@ -464,8 +466,8 @@ def test_a_test_is_quarantined_by_its_form(server: Server, project: Project, bos
 
 @pytest.mark.parametrize("prefix", ["", "/tracker"])
 def test_a_run_is_deleted_by_its_form(server: Server, boss: User, prefix: str) -> None:
-    project = written.project_named("deleting")
-    run = written.run(project)
+    project = records.ensure_project("deleting")
+    run = records.create_run(project)
     answer = change(server, boss, f"{prefix}/runs/{run.id}", f"{prefix}/runs/{run.id}/delete")
     assert (answer.status, answer.headers["Location"]) == (303, f"{prefix}/projects/{project.id}")
     assert not Run.select().where(Run.id == run.id).count()
@@ -474,7 +476,7 @@ def test_a_run_is_deleted_by_its_form(server: Server, boss: User, prefix: str) -
 def test_a_token_needs_no_xsrf_field(server: Server, project: Project, boss: User) -> None:
     answer = server.ask(
         "POST", f"/projects/{project.id}/settings", b"base_branch=trunk",
-        {**written.token(boss), "Content-Type": "application/x-www-form-urlencoded"},
+        {**records.bearer(boss), "Content-Type": "application/x-www-form-urlencoded"},
     )  # fmt: skip
     assert answer.status == 303
     assert server.get(f"/api/v1/projects/{project.id}").json["qualityGate"]["baseBranch"] == "trunk"

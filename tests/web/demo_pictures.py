@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from conftest import ROOT, Server, wait_for
-from stored import keep, stored
+from release_secrets import made_release, store_release
 
 SIZE = {"width": 1280, "height": 800}
 THEMES = ("light", "dark")
@@ -77,7 +77,7 @@ def add_release(cluster: Any) -> str:
     """Stores a release of two revisions in a namespace of its own; returns the path of their difference."""
     space = cluster.namespace()
     for number, state in ((1, "superseded"), (2, "deployed")):
-        keep(cluster, stored("shop", space, number, state, manifest=_MANIFEST % number))
+        store_release(cluster, made_release("shop", space, number, state, manifest=_MANIFEST % number))
     return f"/releases/{space}/shop?show=manifest&to=1&of=2"
 
 

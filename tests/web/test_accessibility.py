@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import posting
 import pytest
-from browsing import Browser, address, tab_to, without_the_server
+import uploads
+from browser_pages import Browser, tab_to, url_of, without_the_server
 from conftest import Server, wait_for
-from talk import running_server
+from http_checks import running_server
 
 REPORT = """<testsuite name='s'><testcase classname='c.A' name='fine' time='0.5'/>
     <testcase classname='c.A' name='broken'><failure message='it broke'/></testcase></testsuite>"""
@@ -25,7 +25,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     }
     with running_server(tmp_path_factory.mktemp("access"), processes) as one:
         for report in (GREEN, REPORT):
-            posting.stored(one, ("project", "shop"), ("branch", "main"), ("junit", report))
+            uploads.upload(one, ("project", "shop"), ("branch", "main"), ("junit", report))
         one.until("broken", "failed_to_start")
         one.until("web", "running")
         yield one
@@ -37,7 +37,7 @@ def shown(page: Any, what: str) -> Any:
 
 
 def test_with_the_systems_colours_a_state_keeps_its_shape_and_word(server: Server, chromium: Browser) -> None:
-    with chromium.page(address(server), forced_colors="active") as page:
+    with chromium.page(url_of(server), forced_colors="active") as page:
         page.goto("/processes?status=failed_to_start")
         assert shown(page, "node.innerText") == "failed to start"
         shape = "getComputedStyle(node, '::before')"
@@ -58,7 +58,7 @@ def test_nothing_moves_for_who_wants_less_motion(server: Server, chromium: Brows
         const style = getComputedStyle(node);
         return style.animationName !== "none" || /[1-9]/.test(style.transitionDuration);
     }).length"""
-    with chromium.page(address(server), reduced_motion="reduce") as page:
+    with chromium.page(url_of(server), reduced_motion="reduce") as page:
         for path in ("/", "/processes", "/processes/web", "/projects/1", "/runs/2"):
             page.goto(path)
             page.evaluate("document.querySelector('main').insertAdjacentHTML('beforeend', '<p class=skeleton></p>')")
@@ -71,7 +71,7 @@ def test_nothing_moves_for_who_wants_less_motion(server: Server, chromium: Brows
 def test_the_focus_is_never_below_the_header(server: Server, chromium: Browser, width: int) -> None:
     covered = """() => document.activeElement.getBoundingClientRect().top
         < document.querySelector(".top").getBoundingClientRect().bottom"""
-    with chromium.page(address(server), viewport={"width": width, "height": 500}) as page:
+    with chromium.page(url_of(server), viewport={"width": width, "height": 500}) as page:
         page.goto("/processes")
         page.get_by_role("link", name="worker-29").focus()
         for _ in range(60):
@@ -87,7 +87,7 @@ def test_without_the_server_the_pages_report_it_and_offer_no_action(server: Serv
 
 
 def test_keys_and_the_palette_alone_start_filter_open_and_compare(server: Server, chromium: Browser) -> None:
-    with chromium.page(address(server)) as page:
+    with chromium.page(url_of(server)) as page:
         keys = page.keyboard
         page.goto("/")
         for key in ("g", "p"):

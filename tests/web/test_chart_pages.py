@@ -11,13 +11,22 @@ from typing import Any
 from urllib.parse import urlencode
 
 import pytest
-from browsing import Browser, Text, address, faults_everywhere, findings, page, tab_to, without_the_server
-from charting import MAP, TEST, chart, helm, tint
+from browser_pages import (
+    Browser,
+    PageText,
+    axe_findings,
+    faults_in_all_views,
+    get_page,
+    tab_to,
+    url_of,
+    without_the_server,
+)
+from chart_servers import WebServer, web_server
 from cluster import Cluster
 from conftest import Answer, Serve, Server, wait_for
 from forms import Forms
-from places import Web, web
-from talk import running_server
+from http_checks import running_server
+from small_charts import MAP, TEST, chart_archive, helm_path, sample_chart
 
 KEY = "open sesame"
 FORM = "application/x-www-form-urlencoded"
@@ -39,18 +48,18 @@ def send(server: Server, path: str, **fields: str) -> Answer:
 
 
 def words(answer: Answer) -> str:
-    return Text(answer.text).words
+    return PageText(answer.text).words
 
 
 @pytest.fixture(scope="module")
-def shop() -> Iterator[Web]:
+def shop() -> Iterator[WebServer]:
     """A repository of two versions of a chart, and a hub."""
-    with web() as one:
-        second = chart(
+    with web_server() as one:
+        second = chart_archive(
             version="0.2.0", values="colour: green\n", templates__map=MAP + MORE, templates__test=TEST,
             templates__NOTES="painted {{ .Values.colour }}\n",
         )  # fmt: skip
-        one.serve(("tint", "0.1.0", tint()), ("tint", "0.2.0", second))
+        one.serve(("tint", "0.1.0", sample_chart()), ("tint", "0.2.0", second))
         found = {
             "name": FORGED, "normalized_name": "odd", "version": "1.0.0", "app_version": "2", "description": FORGED,
             "repository": {"name": "elsewhere", "url": "javascript:alert(1)"},
@@ -60,11 +69,11 @@ def shop() -> Iterator[Web]:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory, cluster: Cluster, shop: Web) -> Iterator[Server]:
+def server(tmp_path_factory: pytest.TempPathFactory, cluster: Cluster, shop: WebServer) -> Iterator[Server]:
     svc: dict[str, Any] = {
-        "security": {"mode": "FULL", "api-key": KEY, "allowed-hosts": [shop.place]},
+        "security": {"mode": "FULL", "api-key": KEY, "allowed-hosts": [shop.host_port]},
         "kube": {"kubeconfig": str(cluster.kubeconfig)},
-        "helm": {"binary": helm("helm")},
+        "helm": {"binary": helm_path("helm")},
         "hub": {"url": shop.url},
     }
     with running_server(tmp_path_factory.mktemp("charts"), svc=svc) as one:
@@ -99,11 +108,11 @@ def paths(space: str) -> list[str]:
 
 
 def test_each_page_links_within_its_prefix_and_bears_no_script_of_its_own(
-    server: Server, paths: list[str], shop: Web
+    server: Server, paths: list[str], shop: WebServer
 ) -> None:
     for path in paths:
         for prefix in ("", "/charts"):
-            for tag, facts in page(server, prefix + path).tags:
+            for tag, facts in get_page(server, prefix + path).tags:
                 assert tag != "style"
                 assert tag != "script" or str(facts.get("src", "")).startswith("/static/")
                 assert not any(name.startswith("on") or name == "style" for name in facts)
@@ -112,24 +121,24 @@ def test_each_page_links_within_its_prefix_and_bears_no_script_of_its_own(
 
 
 def test_the_list_is_filtered_by_namespace_state_and_name(server: Server, space: str) -> None:
-    assert "wall" in page(server, f"/releases?namespace={space}").words
-    assert "tint-0.1.0" in page(server, f"/releases?namespace={space}&state=deployed&q=wa").words
-    assert "None of 1 releases matches" in page(server, f"/releases?namespace={space}&state=failed").words
-    assert "No release in the namespace nowhere" in page(server, "/releases?namespace=nowhere").words
+    assert "wall" in get_page(server, f"/releases?namespace={space}").words
+    assert "tint-0.1.0" in get_page(server, f"/releases?namespace={space}&state=deployed&q=wa").words
+    assert "None of 1 releases matches" in get_page(server, f"/releases?namespace={space}&state=failed").words
+    assert "No release in the namespace nowhere" in get_page(server, "/releases?namespace=nowhere").words
 
 
 def test_a_release_shows_all_that_rest_reports(server: Server, space: str) -> None:
     one = f"/releases/{space}/wall"
-    overview = page(server, one).words
+    overview = get_page(server, one).words
     assert all(word in overview for word in ("deployed", "tint-0.1.0", "wall-map", "1 of 1 ready", "painted red"))
-    history = page(server, f"{one}?show=history").words
+    history = get_page(server, f"{one}?show=history").words
     assert "Rollback to 1" in history
     assert history.index("Rollback to 1") < history.index("Upgrade complete")
-    assert "No values were given" in page(server, f"{one}?show=values").words
-    assert "colour: red" in page(server, f"{one}?show=values&all=true").words
-    assert 'colour: "red"' in page(server, f"{one}?show=manifest").words
-    assert 'colour: "blue"' in page(server, f"{one}?show=manifest&of=2").words
-    assert "wall-test" in page(server, f"{one}?show=hooks").words
+    assert "No values were given" in get_page(server, f"{one}?show=values").words
+    assert "colour: red" in get_page(server, f"{one}?show=values&all=true").words
+    assert 'colour: "red"' in get_page(server, f"{one}?show=manifest").words
+    assert 'colour: "blue"' in get_page(server, f"{one}?show=manifest&of=2").words
+    assert "wall-test" in get_page(server, f"{one}?show=hooks").words
 
 
 def test_the_search_finds_a_release_that_was_installed_after_its_last_look(server: Server, cluster: Cluster) -> None:
@@ -143,11 +152,11 @@ def test_the_search_finds_a_release_that_was_installed_after_its_last_look(serve
 
 
 def test_two_revisions_are_compared(server: Server, space: str) -> None:
-    found = page(server, f"/releases/{space}/wall?show=manifest&to=1&of=2").words
+    found = get_page(server, f"/releases/{space}/wall?show=manifest&to=1&of=2").words
     assert '-data: {colour: "red"}' in found
     assert '+data: {colour: "blue"}' in found
     assert "+metadata: {name: wall-more}" in found
-    assert "No differences" in page(server, f"/releases/{space}/wall?show=manifest&to=1&of=3").words
+    assert "No differences" in get_page(server, f"/releases/{space}/wall?show=manifest&to=1&of=3").words
 
 
 @pytest.mark.parametrize(
@@ -156,25 +165,25 @@ def test_two_revisions_are_compared(server: Server, space: str) -> None:
      ("/repositories/nobody", 404), ("/repositories/paint/nobody", 404)],
 )  # fmt: skip
 def test_a_missing_object_is_a_page_with_that_message(server: Server, path: str, status: int) -> None:
-    assert page(server, path, status).words
+    assert get_page(server, path, status).words
 
 
 def test_a_revision_that_is_missing_is_not_found(server: Server, space: str) -> None:
-    assert "has no revision 99" in page(server, f"/releases/{space}/wall?show=manifest&of=99", 404).words
+    assert "has no revision 99" in get_page(server, f"/releases/{space}/wall?show=manifest&of=99", 404).words
 
 
 def test_a_chart_shows_its_versions_and_texts(server: Server) -> None:
-    found = page(server, "/repositories/paint/tint?show=values").words
+    found = get_page(server, "/repositories/paint/tint?show=values").words
     assert "colour: green" in found
     assert all(version in found for version in ("0.2.0", "0.1.0"))
-    assert "colour: red" in page(server, "/repositories/paint/tint?show=values&version=0.1.0").words
-    assert "The chart has none" in page(server, "/repositories/paint/tint").words  # no README
-    assert "tint" in page(server, "/repositories/paint?q=TIN").words
-    assert "No chart has odd" in page(server, "/repositories/paint?q=odd").words
+    assert "colour: red" in get_page(server, "/repositories/paint/tint?show=values&version=0.1.0").words
+    assert "The chart has none" in get_page(server, "/repositories/paint/tint").words  # no README
+    assert "tint" in get_page(server, "/repositories/paint?q=TIN").words
+    assert "No chart has odd" in get_page(server, "/repositories/paint?q=odd").words
 
 
 def test_what_comes_from_outside_is_text_and_no_link(server: Server, space: str) -> None:
-    found = page(server, "/repositories?hub=odd")
+    found = get_page(server, "/repositories?hub=odd")
     assert FORGED in found.words
     assert FORGED not in server.get("/repositories?hub=odd").text
     assert not any("javascript:" in str(value) for _, facts in found.tags for value in facts.values())
@@ -184,7 +193,7 @@ def test_what_comes_from_outside_is_text_and_no_link(server: Server, space: str)
 
 
 def test_the_overview_counts_releases_by_state(server: Server, space: str) -> None:
-    words = wait_for(lambda: (found := page(server, "/").words) and "has not answered" not in found and found)
+    words = wait_for(lambda: (found := get_page(server, "/").words) and "has not answered" not in found and found)
     assert re.search(r"Releases\s*\d+\s*deployed\s*\d", words)
     assert f"wall in {space}" in words.partition("Latest changes")[2]
 
@@ -225,7 +234,7 @@ def test_the_key_may_come_in_the_header_and_is_never_shown_again(server: Server,
 
 def test_a_browsers_form_needs_our_token(server: Server, space: str) -> None:
     fields = urlencode({"key": KEY, "verb": "uninstall"}).encode()
-    own = address(server)
+    own = url_of(server)
     assert server.post(f"/releases/{space}/wall", fields, Content_Type=FORM, Origin=own).status == 403
     assert server.get(f"/releases/{space}/wall").status == 200
 
@@ -250,8 +259,8 @@ def test_a_preview_changes_nothing(server: Server, space: str) -> None:
     answer = send(server, "/releases/new", chartRef="paint/tint", releaseName="other", namespace=space, preview="yes")
     assert 'colour: "green"' in words(answer)
     assert server.get(f"/releases/{space}/other").status == 404
-    assert "Rollback to 1" in page(server, f"{one}?show=history").words
-    assert page(server, f"{one}?show=history").words.count("Upgrade complete") == 1
+    assert "Rollback to 1" in get_page(server, f"{one}?show=history").words
+    assert get_page(server, f"{one}?show=history").words.count("Upgrade complete") == 1
 
 
 def test_a_failure_shows_the_message_of_helm(server: Server, space: str) -> None:
@@ -272,7 +281,7 @@ def test_the_tests_of_a_release_are_run(server: Server, space: str, cluster: Clu
     assert re.search(r"wall-test\s*passed", words(answer))
 
 
-def test_a_repository_is_updated_added_and_removed(server: Server, shop: Web) -> None:
+def test_a_repository_is_updated_added_and_removed(server: Server, shop: WebServer) -> None:
     assert send(server, "/repositories", verb="update", key="").status == 303
     assert send(server, "/repositories/paint", verb="update", key="").status == 303
     answer = send(server, "/repositories", verb="add", name="paint", url=f"{shop.url}/other")
@@ -283,22 +292,22 @@ def test_a_repository_is_updated_added_and_removed(server: Server, shop: Web) ->
     assert server.get("/repositories/second").status == 404
 
 
-def test_repositories_are_found_with_their_charts_and_the_fault_of_an_index(server: Server, shop: Web) -> None:
+def test_repositories_are_found_with_their_charts_and_the_fault_of_an_index(server: Server, shop: WebServer) -> None:
     other = f"{shop.url}/other"
     shop.pages["/other/index.yaml"] = shop.pages["/index.yaml"]
     assert send(server, "/repositories", verb="add", name="other", url=other, username="jo", password="x").status == 303
     del shop.pages["/other/index.yaml"]
     assert send(server, "/repositories/other", verb="update").status == 400
-    found = page(server, "/repositories?q=TINT").words
+    found = get_page(server, "/repositories?q=TINT").words
     assert "No repository matches." in found
     assert "paint/tint" in found
-    listed = page(server, "/repositories?status=failed&sort=-name")
+    listed = get_page(server, "/repositories?status=failed&sort=-name")
     assert re.search(r"other.*jo.*failed.*since", listed.words, re.DOTALL)
     assert "No chart of a repository has" in listed.words
     assert ("th", {"scope": "col", "aria-sort": "descending"}) in listed.tags
     shop.pages["/other/index.yaml"] = shop.pages["/index.yaml"]
     assert send(server, "/repositories", verb="update").status == 303
-    assert "No repository matches." in page(server, "/repositories?status=failed").words
+    assert "No repository matches." in get_page(server, "/repositories?status=failed").words
     assert send(server, "/repositories/other", verb="remove").status == 303
 
 
@@ -306,7 +315,7 @@ def test_a_disabled_interceptor_requires_no_key(serve: Serve, cluster: Cluster, 
     server = serve(
         svc={"rest": {"access-interceptor": {"enabled": False}}, "kube": {"kubeconfig": str(cluster.kubeconfig)}}
     )
-    found = page(server, f"/releases/{space}/wall?show=change")
+    found = get_page(server, f"/releases/{space}/wall?show=change")
     assert not any(facts.get("name") == "key" for _, facts in found.tags)
     assert send(server, "/releases/default/nobody", verb="uninstall", key="").status == 404
     answer = server.post(
@@ -330,7 +339,7 @@ def test_in_closed_mode_the_pages_lead_to_the_login(serve: Serve) -> None:
     assert send(server, "/releases/a/b", verb="uninstall").headers["Location"].startswith("/login?")
 
 
-def test_a_search_ends_when_the_client_leaves(server: Server, shop: Web) -> None:
+def test_a_search_ends_when_the_client_leaves(server: Server, shop: WebServer) -> None:
     came, over, usual = threading.Event(), threading.Event(), shop.pages["/api/v1/packages/search"]
 
     def slow(_: Any) -> Any:
@@ -356,19 +365,19 @@ def test_a_search_ends_when_the_client_leaves(server: Server, shop: Web) -> None
 def test_without_a_cluster_the_page_reports_what_to_do(serve: Serve) -> None:
     home = {"HOME": "/nonexistent", "KUBECONFIG": ""}
     server = serve(environ=home)
-    assert "kubeconfig:" in page(server, "/releases").words
-    assert "No cluster is configured" in page(server, "/").words
-    assert page(server, "/releases/default/x", 404).words
-    assert "No repository yet" in page(server, "/repositories").words
+    assert "kubeconfig:" in get_page(server, "/releases").words
+    assert "No cluster is configured" in get_page(server, "/").words
+    assert get_page(server, "/releases/default/x", 404).words
+    assert "No repository yet" in get_page(server, "/repositories").words
 
 
 def test_read_only_hides_the_forms_and_reports_how_to_switch(serve: Serve, cluster: Cluster, space: str) -> None:
     server = serve(svc={"kube": {"kubeconfig": str(cluster.kubeconfig)}, "helm": {"binary": "/nonexistent/helm"}})
     for path in ("/releases/new", f"/releases/{space}/wall?show=change", "/repositories"):
-        found = page(server, path)
+        found = get_page(server, path)
         assert "mode: FULL" in found.words
         assert not any(facts.get("name") == "key" for _, facts in found.tags)
-    assert "svc.helm.binary" in page(server, "/releases").words
+    assert "svc.helm.binary" in get_page(server, "/releases").words
     assert send(server, "/releases/new", chartRef="a/b", releaseName="x").status == 403
     assert send(server, f"/releases/{space}/wall", verb="uninstall").status == 403
 
@@ -377,15 +386,15 @@ def test_a_cluster_that_does_not_answer_is_reported_and_does_not_delay_the_overv
     serve: Serve, cluster: Cluster
 ) -> None:
     server = serve(svc={"kube": {"kubeconfig": str(cluster.dead_config())}})
-    assert "The cluster does not answer" in page(server, "/releases").words
-    assert "The cluster does not answer" in wait_for(lambda: page(server, "/").words)
+    assert "The cluster does not answer" in get_page(server, "/releases").words
+    assert "The cluster does not answer" in wait_for(lambda: get_page(server, "/").words)
 
 
 def test_a_cluster_that_hangs_does_not_delay_the_overview(serve: Serve, cluster: Cluster) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         place = {"server": f"https://127.0.0.1:{silent.getsockname()[1]}", "insecure-skip-tls-verify": True}
         server = serve(svc={"kube": {"kubeconfig": str(cluster.config(cluster=place))}})
-        assert "The cluster has not answered yet" in page(server, "/").words  # and not that it took too long
+        assert "The cluster has not answered yet" in get_page(server, "/").words  # and not that it took too long
 
 
 def test_who_may_read_one_namespace_is_shown_that(serve: Serve, cluster: Cluster, space: str) -> None:
@@ -401,8 +410,8 @@ def test_who_may_read_one_namespace_is_shown_that(serve: Serve, cluster: Cluster
     }
     cluster.create(space, binding)
     server = serve(svc={"kube": {"kubeconfig": str(cluster.config({"token": "nobodys-token"}))}})
-    assert wait_for(lambda: "tint-0.1.0" in page(server, f"/releases?namespace={space}").words)
-    assert "does not authorize this read" in page(server, "/releases").words
+    assert wait_for(lambda: "tint-0.1.0" in get_page(server, f"/releases?namespace={space}").words)
+    assert "does not authorize this read" in get_page(server, "/releases").words
 
 
 # In a browser
@@ -414,10 +423,10 @@ def test_the_pages_are_accessible(server: Server, chromium: Browser, paths: list
                f"/releases?namespace={space}&q=none&state=odd", "/repositories?q=nothing",
                "/repositories/paint?q=odd", "/releases/default/nobody", "/repositories/paint/nobody",
                f"/releases/{space}/wall?show=manifest&of=99"]  # fmt: skip
-    with chromium.page(address(server), allow=("Failed to load",)) as one:
+    with chromium.page(url_of(server), allow=("Failed to load",)) as one:
         for path in [*paths, *without]:
             one.goto(path)
-            if found := faults_everywhere(one):
+            if found := faults_in_all_views(one):
                 faults[path] = found
     assert faults == {}
 
@@ -431,14 +440,15 @@ def test_without_the_server_the_pages_report_it_and_offer_no_action(
 
 
 def test_values_are_checked_against_the_schema_and_copied_from_the_chart(
-    server: Server, chromium: Browser, shop: Web
+    server: Server, chromium: Browser, shop: WebServer
 ) -> None:
     schema = json.dumps({"type": "object", "properties": {"replicas": {"type": "integer"}}})
     shop.serve(
-        ("strict", "1.0.0", chart("strict", "1.0.0", values="replicas: 1\n", **{"values.schema": schema})), folder="/s"
+        ("strict", "1.0.0", chart_archive("strict", "1.0.0", values="replicas: 1\n", **{"values.schema": schema})),
+        folder="/s",
     )
     assert send(server, "/repositories", verb="add", name="strict", url=f"{shop.url}/s").status == 303
-    with chromium.page(address(server), allow=("400", "404"), viewport={"width": 1280, "height": 900}) as one:
+    with chromium.page(url_of(server), allow=("400", "404"), viewport={"width": 1280, "height": 900}) as one:
         one.goto("/releases/new?chartRef=strict/strict")
         one.get_by_label("Values over").fill("replicas: many")
         one.get_by_text(re.compile("lint finds 1 fault")).wait_for()
@@ -451,7 +461,7 @@ def test_values_are_checked_against_the_schema_and_copied_from_the_chart(
         one.get_by_label("Default values of the chart").get_by_text("replicas: 1").wait_for()
         left, right = (one.locator(place).bounding_box() for place in (".editor", ".beside details"))
         assert left["y"] == pytest.approx(right["y"], abs=20)
-        assert findings(one) == []
+        assert axe_findings(one) == []
         one.get_by_label("Chart", exact=True).fill("strict/nobody")
         one.get_by_label("Version").focus()
         one.get_by_text("not checked against the chart").wait_for()
@@ -462,7 +472,7 @@ def test_a_release_is_installed_upgraded_compared_rolled_back_and_uninstalled(
     server: Server, chromium: Browser, cluster: Cluster
 ) -> None:
     space = cluster.namespace()
-    with chromium.page(address(server)) as one:
+    with chromium.page(url_of(server)) as one:
         one.on("dialog", lambda requested: requested.accept())
         one.goto("/repositories/paint/tint?version=0.1.0")
         one.get_by_role("link", name="Install 0.1.0").click()
@@ -495,7 +505,7 @@ def test_a_release_is_installed_upgraded_compared_rolled_back_and_uninstalled(
 
 
 def test_keys_alone_open_a_release_and_roll_it_back(server: Server, chromium: Browser, space: str) -> None:
-    with chromium.page(address(server)) as one:
+    with chromium.page(url_of(server)) as one:
         one.on("dialog", lambda requested: requested.accept())
         one.goto("/")
         for key in ("g", "r"):
@@ -523,12 +533,12 @@ def test_keys_alone_open_a_release_and_roll_it_back(server: Server, chromium: Br
 
 
 def test_long_work_shows_that_it_goes_on_and_can_be_left(
-    server: Server, chromium: Browser, cluster: Cluster, shop: Web
+    server: Server, chromium: Browser, cluster: Cluster, shop: WebServer
 ) -> None:
     space = cluster.namespace()
-    shop.serve(("slow", "1.0.0", chart("slow", "1.0.0", templates__deployment=DEPLOYMENT)), folder="/slow")
+    shop.serve(("slow", "1.0.0", chart_archive("slow", "1.0.0", templates__deployment=DEPLOYMENT)), folder="/slow")
     assert send(server, "/repositories", verb="add", name="slow", url=f"{shop.url}/slow").status == 303
-    with chromium.page(address(server)) as one:
+    with chromium.page(url_of(server)) as one:
         one.goto(f"/releases/new?chartRef=slow/slow&releaseName=slow&namespace={space}")
         one.get_by_label("Wait until all resources are ready").check()
         one.get_by_label("Timeout in seconds").fill("5")
@@ -539,7 +549,7 @@ def test_long_work_shows_that_it_goes_on_and_can_be_left(
         wait_for(lambda: server.get(f"/releases/{space}/slow").status == 200)
         one.get_by_role("button", name="Stop waiting").click()
         one.get_by_text("Stopped waiting").wait_for()
-        assert "not ready" in page(server, f"/releases/{space}/slow").words
+        assert "not ready" in get_page(server, f"/releases/{space}/slow").words
         one.goto(f"/releases/{space}/slow")
         one.get_by_text("0 of 1 ready").wait_for()
         cluster.ready_deployment(space, "slow")
@@ -547,7 +557,7 @@ def test_long_work_shows_that_it_goes_on_and_can_be_left(
 
 
 def test_the_key_is_kept_for_the_tab_alone_and_forgotten(server: Server, chromium: Browser) -> None:
-    with chromium.page(address(server), allow=("401",)) as one:
+    with chromium.page(url_of(server), allow=("401",)) as one:
         one.goto("/repositories")
         one.get_by_label("Name", exact=True).fill("x")
         one.get_by_label("Address").fill("http://127.0.0.1:1/")
@@ -570,7 +580,7 @@ def test_what_others_do_to_a_release_shows_without_a_reload(
     server: Server, chromium: Browser, cluster: Cluster
 ) -> None:
     space = cluster.namespace()
-    with chromium.page(address(server)) as one:
+    with chromium.page(url_of(server)) as one:
         one.goto(f"/releases?namespace={space}")
         one.get_by_text("No release in the namespace").wait_for()
         send(server, "/releases/new", chartRef="paint/tint", releaseName="late", namespace=space)
@@ -579,7 +589,7 @@ def test_what_others_do_to_a_release_shows_without_a_reload(
 
 
 def test_every_page_and_every_form_works_without_script(
-    server: Server, chromium: Browser, cluster: Cluster, shop: Web
+    server: Server, chromium: Browser, cluster: Cluster, shop: WebServer
 ) -> None:
     space = cluster.namespace()
     place = f"/releases/{space}/plain"
@@ -608,7 +618,7 @@ def test_every_page_and_every_form_works_without_script(
         (f"{place}?show=change", f"{place} uninstall yes", key, "nothing was changed"),
         (f"{place}?show=change", f"{place} uninstall", key, "Releases"),
     ]
-    with cluster.attended(space), chromium.page(address(server), java_script_enabled=False) as one:
+    with cluster.attended(space), chromium.page(url_of(server), java_script_enabled=False) as one:
         forms = Forms(one)
         for path in ["/releases", "/releases/new", "/repositories", "/repositories/paint", "/repositories/paint/tint"]:
             forms.visit(path)

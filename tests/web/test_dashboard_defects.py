@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from html import unescape
 
 import pytest
-from browsing import Browser, Text, address, page
-from conftest import Serve, Server, python, wait_for
-from posting import stored
-from talk import running_server
+from browser_pages import Browser, PageText, get_page, url_of
+from conftest import Serve, Server, python_command, wait_for
+from http_checks import running_server
+from uploads import upload
 
 PROCESSES = 120
-CRASHES = python("import sys; print('started'); print('panic: no such table', file=sys.stderr); sys.exit(3)")
+CRASHES = python_command("import sys; print('started'); print('panic: no such table', file=sys.stderr); sys.exit(3)")
 SUITE_FAILED = (
     "<testsuites><testsuite name='setup' tests='0' failures='1'/>"
     "<testsuite name='cases'>"
@@ -40,7 +40,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         **{f"worker-{number:03}": {"command": "sleep 1000"} for number in range(PROCESSES)},
     }
     with running_server(folder, processes) as one:
-        stored(one, ("project", "shop"), ("branch", "main"), ("junit", SUITE_FAILED))
+        upload(one, ("project", "shop"), ("branch", "main"), ("junit", SUITE_FAILED))
         one.do("start", "crash")
         one.until("crash", "failed")
         one.do("start", "sick")
@@ -60,7 +60,7 @@ def test_the_process_table_has_fifty_rows_on_a_page_and_few_nodes(server: Server
     answer = server.get("/processes")
     assert len(names(answer.text)) == 50
     assert len(answer.body) < 80_000
-    with chromium.page(address(server)) as tab:
+    with chromium.page(url_of(server)) as tab:
         tab.goto("/processes")
         assert tab.evaluate("document.querySelectorAll('*').length") < 2500
 
@@ -85,13 +85,13 @@ def test_the_process_table_is_searched_filtered_sorted_and_paged(
 
 @pytest.mark.parametrize("query", ["sort=colour", "status=angry", "size=7", "page=x"])
 def test_an_unknown_value_of_a_filter_is_ignored_with_a_note(server: Server, query: str) -> None:
-    found = page(server, f"/processes?{query}")
+    found = get_page(server, f"/processes?{query}")
     assert f"Ignored: {query.replace('=', ' ')}" in found.words
 
 
 @pytest.mark.parametrize("path", ["/", "/processes"])
 def test_each_count_links_to_the_filtered_list(server: Server, path: str) -> None:
-    links = [facts.get("href") for tag, facts in page(server, path).tags if tag == "a"]
+    links = [facts.get("href") for tag, facts in get_page(server, path).tags if tag == "a"]
     assert "/processes?status=failed" in links
 
 
@@ -102,7 +102,7 @@ def test_the_last_health_check_is_shown_and_served(server: Server) -> None:
     assert health["failures"] >= 1
     assert health["since"] <= health["checkedAt"]
     for path in ("/processes?q=sick", "/processes/sick"):
-        assert "Connection refused" in page(server, path).words
+        assert "Connection refused" in get_page(server, path).words
     unchecked = server.get("/api/v1/processes/health/worker-000").json
     assert {unchecked[name] for name in ("check", "message", "since", "checkedAt")} == {None}
     assert server.get("/api/v1/processes/health/nobody").status == 404
@@ -118,7 +118,7 @@ def test_the_failures_of_a_health_check_are_counted(server: Server) -> None:
 
 def test_the_log_of_a_failed_process_opens_on_stderr(server: Server) -> None:
     def opened(path: str) -> list[str | None]:
-        return [facts.get("href") for tag, facts in page(server, path).tags if facts.get("aria-current") == "page"]
+        return [facts.get("href") for tag, facts in get_page(server, path).tags if facts.get("aria-current") == "page"]
 
     assert "/processes/crash?log=stderr#log" in opened("/processes/crash")
     assert "/processes/crash?log=stdout#log" in opened("/processes/crash?log=stdout")
@@ -126,7 +126,7 @@ def test_the_log_of_a_failed_process_opens_on_stderr(server: Server) -> None:
 
 @pytest.mark.parametrize("width", [375, 768, 1440])
 def test_the_actions_of_a_row_are_reachable_at_every_width(server: Server, chromium: Browser, width: int) -> None:
-    with chromium.page(address(server), viewport={"width": width, "height": 900}) as tab:
+    with chromium.page(url_of(server), viewport={"width": width, "height": 900}) as tab:
         tab.goto("/processes?q=worker-000")
         menu = tab.get_by_role("button", name="Actions of worker-000")
         if width < 1024:
@@ -140,7 +140,7 @@ def test_the_actions_of_a_row_are_reachable_at_every_width(server: Server, chrom
 
 
 def test_a_long_reason_is_two_lines_with_the_rest_to_open(server: Server, chromium: Browser) -> None:
-    with chromium.page(address(server)) as tab:
+    with chromium.page(url_of(server)) as tab:
         tab.goto("/processes?q=long")
         reason = tab.locator("tr[data-key=long] details.reason")
         assert reason.bounding_box()["height"] < 60
@@ -173,7 +173,7 @@ def test_every_failure_of_a_run_can_be_reached(server: Server) -> None:
 
 
 def test_a_suite_that_failed_without_a_case_is_an_entry_and_all_counts_agree(server: Server) -> None:
-    found = Text(server.get("/runs/1").text).words
+    found = PageText(server.get("/runs/1").text).words
     assert re.search(r"Failures\s+61\b", found)
     assert "suite failed" in found
     assert "reports 1 failure, and no test case of it failed" in found
@@ -194,7 +194,7 @@ def test_the_failures_are_filtered(server: Server, query: str, count: int) -> No
 def test_the_largest_group_of_failures_is_first_with_its_first_tests(server: Server, query: str, title: str) -> None:
     text = server.get(f"/runs/1?{query}").text
     group = text.partition('<details class="group')[2].partition('<details class="group')[0]
-    assert title in Text(group).words.partition("60 failures")[0]
+    assert title in PageText(group).words.partition("60 failures")[0]
     assert re.findall(r"<b>shop\.Test (case_\d+)</b>", group) == [f"case_{number:03}" for number in range(3)]
     every = re.search(r'href="\?([^"#]+)[^>]*>All 60 failures<', group)
     assert every
@@ -203,7 +203,7 @@ def test_the_largest_group_of_failures_is_first_with_its_first_tests(server: Ser
 
 
 def test_values_that_mean_nothing_are_ignored_with_a_note(server: Server) -> None:
-    found = Text(server.get("/runs/1?group=odd&new=perhaps&page=-1&cause=x&size=7").text).words
+    found = PageText(server.get("/runs/1?group=odd&new=perhaps&page=-1&cause=x&size=7").text).words
     assert "Ignored: page -1, group odd, new perhaps, cause x." in found
     assert "60 failures" in found
 
@@ -228,7 +228,7 @@ def test_a_group_is_new_that_the_baseline_does_not_have(
             f"<testcase name='{name}'><failure message='{text}'/></testcase>" for name, text in failing.items()
         )
         report = f"<testsuite name='s'>{cases}<testcase name='fine'/></testsuite>"
-        return int(stored(server, ("project", project), ("branch", "main"), ("junit", report))["runId"])
+        return int(upload(server, ("project", project), ("branch", "main"), ("junit", report))["runId"])
 
     project = f"marks {fails} {query}"
     run(project, a="one")
@@ -241,14 +241,14 @@ def test_only_the_new_failures_are_shown_on_request(server: Server) -> None:
     one = "<testsuite name='s'>{}<testcase classname='c.A' name='fine'/></testsuite>"
     failing = "<testcase classname='c.A' name='{}'><failure message='broken'/></testcase>"
     facts = (("project", "bank"), ("branch", "main"))
-    stored(server, *facts, ("junit", one.format(failing.format("old"))))
-    run = stored(server, *facts, ("junit", one.format(failing.format("old") + failing.format("fresh"))))
+    upload(server, *facts, ("junit", one.format(failing.format("old"))))
+    run = upload(server, *facts, ("junit", one.format(failing.format("old") + failing.format("fresh"))))
     assert re.findall(r"<b>c\.A (\w+)</b>", server.get(f"/runs/{run['runId']}?new=true").text) == ["fresh"]
     assert sorted(re.findall(r"<b>c\.A (\w+)</b>", server.get(f"/runs/{run['runId']}").text)) == ["fresh", "old"]
 
 
 def test_a_duration_that_was_not_reported_is_a_dash(server: Server) -> None:
-    words = Text(server.get("/runs/1").text).words
+    words = PageText(server.get("/runs/1").text).words
     assert "0 ms" not in words
 
 
@@ -256,7 +256,7 @@ def test_a_duration_that_was_not_reported_is_a_dash(server: Server) -> None:
 
 
 def test_print_uses_the_light_tokens_in_the_dark_theme(server: Server, chromium: Browser) -> None:
-    with chromium.page(address(server), color_scheme="dark") as tab:
+    with chromium.page(url_of(server), color_scheme="dark") as tab:
         tab.goto("/processes/crash")
         tab.evaluate("document.documentElement.dataset.theme = 'dark'")
         tab.emulate_media(media="print")
@@ -265,7 +265,7 @@ def test_print_uses_the_light_tokens_in_the_dark_theme(server: Server, chromium:
 
 
 def test_the_name_of_a_link_begins_with_its_text(server: Server, chromium: Browser) -> None:
-    with chromium.page(address(server)) as tab:
+    with chromium.page(url_of(server)) as tab:
         for path in ("/", "/processes", "/processes/crash", "/projects/1", "/projects/2", "/runs/1"):
             tab.goto(path)
             wrong = tab.evaluate("""() => [...document.querySelectorAll("a[aria-label], button[aria-label]")]

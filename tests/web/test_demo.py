@@ -10,10 +10,10 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import people
-import posting
 import pytest
-from browsing import Browser
+import uploads
+import users
+from browser_pages import Browser
 from cluster import Cluster
 from conftest import ROOT, Server
 from demo_pictures import (
@@ -29,7 +29,7 @@ from demo_pictures import (
     sample_server,
     take,
 )
-from talk import running_server
+from http_checks import running_server
 
 import run as program
 from models.tracker.tables import reports
@@ -85,8 +85,8 @@ def test_the_board_has_projects_of_each_verdict(server: Server) -> None:
 
 def test_its_people_can_log_in_and_see_what_is_theirs(server: Server) -> None:
     password = (server.data / "demo-password").read_text().strip()
-    session = people.log_in(server, "rita", password)
-    assert "platform/ledger" in server.ask("GET", "/projects", headers=people.cookie(server, session)).text
+    session = users.log_in(server, "rita", password)
+    assert "platform/ledger" in server.ask("GET", "/projects", headers=users.cookie(server, session)).text
 
 
 def test_its_runs_have_what_uploads_have(server: Server) -> None:
@@ -102,12 +102,12 @@ def test_its_runs_have_what_uploads_have(server: Server) -> None:
     flaky = server.get(f"/api/v1/projects/{shop['id']}/flaky").json
     assert {"ACTIVE", "QUARANTINED"} == {test["status"] for test in flaky}
     duplicates = "SELECT count(*) FROM result GROUP BY run_id, test_id HAVING count(*) > 1"
-    assert posting.rows(server, duplicates) == []
+    assert uploads.query_store(server, duplicates) == []
 
 
 def test_a_store_with_projects_is_left_alone_unless_forced(tmp_path: Path) -> None:
     with running_server(tmp_path) as server:
-        posting.stored(server, ("project", "mine"), ("junit", posting.cases(passed=1)))
+        uploads.upload(server, ("project", "mine"), ("junit", uploads.junit(passed=1)))
         done = demo(tmp_path)
         assert done.returncode == 1
         assert re.fullmatch(r"run\.py demo: there are projects .*--force.*\n", done.stderr)

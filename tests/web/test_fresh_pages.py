@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import people
-import posting
 import pytest
-import written
+import records
+import uploads
+import users
 import yaml
-from browsing import Browser, address
-from conftest import Server, python, wait_for
-from talk import running_server
+from browser_pages import Browser, url_of
+from conftest import Server, python_command, wait_for
+from http_checks import running_server
 
 from models.tracker.tables import Project
 
@@ -35,12 +35,12 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     logs = {"stdout-logfile": str(folder / "out.log"), "stderr-logfile": str(folder / "err.log")}
     processes = {
         "web": {"command": "sleep 1000", "description": "as it was"},
-        "busy": {"command": python(BUSY), "auto-start": True},
-        "said": {"command": python(COLOURED), "auto-start": True, **logs},
+        "busy": {"command": python_command(BUSY), "auto-start": True},
+        "said": {"command": python_command(COLOURED), "auto-start": True, **logs},
     }
     with running_server(folder, processes) as one:
         for name in ("shop", "shop", "bank"):
-            posting.stored(one, ("project", name), ("branch", "main"), ("junit", GREEN))
+            uploads.upload(one, ("project", name), ("branch", "main"), ("junit", GREEN))
         yield one
 
 
@@ -80,45 +80,45 @@ def test_the_board_reports_each_change_at_once(server: Server) -> None:
         return server.get(path).text.partition(">bank</a>")[2].partition("</tr>")[0]
 
     assert "healthy" in row() == row()
-    run = posting.stored(server, ("project", "bank"), ("branch", "main"), ("junit", RED))
+    run = uploads.upload(server, ("project", "bank"), ("branch", "main"), ("junit", RED))
     assert f"run {run['runId']}" in row()
     assert "failing" in row()
     assert "failing" in row("/")
     assert f'"/runs/{run["runId"]}">bank, run' in server.get("/").text  # among what changed last
-    posting.stored(server, ("project", "bank"), ("branch", "main"), ("junit", GREEN))
+    uploads.upload(server, ("project", "bank"), ("branch", "main"), ("junit", GREEN))
     assert "healthy" in row()
-    with written.store_of(server):  # by another process
+    with records.store_of(server):  # by another process
         Project.update(visibility="PRIVATE").where(Project.name == "bank").execute()
     assert row() == row("/") == ""
-    owner = people.cookie(server, people.session_of(server.data, "root", "ADMIN"))
+    owner = users.cookie(server, users.create_session(server.data, "root", "ADMIN"))
     assert "private" in server.get("/projects", **owner).text
-    with written.store_of(server):
+    with records.store_of(server):
         Project.update(visibility="PUBLIC").where(Project.name == "bank").execute()
     assert "healthy" in row()
 
 
 def test_each_sees_his_own_board(server: Server) -> None:
-    token = people.token_of(server.data, "owner")
-    posting.stored(server, ("project", "hidden"), ("junit", GREEN), **people.bearer(token))
-    with written.store_of(server):
+    token = users.create_token(server.data, "owner")
+    uploads.upload(server, ("project", "hidden"), ("junit", GREEN), **users.bearer(token))
+    with records.store_of(server):
         Project.update(visibility="PRIVATE").where(Project.name == "hidden").execute()
     for path in ("/", "/projects"):
         for _ in range(2):
             for who, sees in (("owner", True), ("other", False), ("boss", True), (None, False)):
-                session = who and people.session_of(server.data, who, "ADMIN" if who == "boss" else "USER")
-                cookie = people.cookie(server, session) if session else {}
+                session = who and users.create_session(server.data, who, "ADMIN" if who == "boss" else "USER")
+                cookie = users.cookie(server, session) if session else {}
                 assert (">hidden" in server.get(path, **cookie).text) is sees, (who, path)
 
 
 def test_a_page_without_news_is_a_304(server: Server) -> None:
-    cookie = people.cookie(server, people.session_of(server.data, "owner"))
+    cookie = users.cookie(server, users.create_session(server.data, "owner"))
     first = server.get("/projects", **cookie)
     assert first.headers["Etag"].startswith('W/"')
     again = server.get("/projects", If_None_Match=first.headers["Etag"], **cookie)
     assert (again.status, again.body) == (304, b"")  # though its forms bear another token each time
     assert "no-store" in again.headers["Cache-Control"]
     assert server.get("/projects", If_None_Match=first.headers["Etag"]).status == 200  # it is not for somebody else
-    posting.stored(server, ("project", "shop"), ("branch", "main"), ("junit", GREEN))
+    uploads.upload(server, ("project", "shop"), ("branch", "main"), ("junit", GREEN))
     assert server.get("/projects", If_None_Match=first.headers["Etag"], **cookie).status == 200
     assert "Etag" not in server.get("/projects/999999").headers
 
@@ -136,32 +136,32 @@ def test_what_a_process_takes_is_known_at_the_first_look(server: Server) -> None
 
 
 def test_many_news_are_few_requests(server: Server, chromium: Browser) -> None:
-    with chromium.page(address(server)) as one:
+    with chromium.page(url_of(server)) as one:
         live(one, "/projects")
         requested, began = asked_for(one, "/projects"), time.monotonic()
-        runs = [posting.stored(server, ("project", "shop"), ("branch", "main"), ("junit", GREEN)) for _ in range(25)]
+        runs = [uploads.upload(server, ("project", "shop"), ("branch", "main"), ("junit", GREEN)) for _ in range(25)]
         one.locator(f"a[href='/runs/{runs[-1]['runId']}']").wait_for()
         assert 1 <= len(requested) <= 2 + (time.monotonic() - began)
 
 
 def test_news_of_another_project_can_wait(server: Server, chromium: Browser) -> None:
-    with chromium.page(address(server)) as one:
+    with chromium.page(url_of(server)) as one:
         live(one, "/projects/1")
         one.evaluate("delete document.documentElement.dataset.refreshIn")
-        posting.stored(server, ("project", "bank"), ("branch", "main"), ("junit", GREEN))
+        uploads.upload(server, ("project", "bank"), ("branch", "main"), ("junit", GREEN))
         wait_for(lambda: one.evaluate("document.documentElement.dataset.refreshIn"))
         assert int(one.evaluate("document.documentElement.dataset.refreshIn")) > 5000
-        run = posting.stored(server, ("project", "shop"), ("branch", "main"), ("junit", GREEN))
+        run = uploads.upload(server, ("project", "shop"), ("branch", "main"), ("junit", GREEN))
         one.locator(f"[data-key='run {run['runId']}']").first.wait_for(timeout=4000)
 
 
 def test_who_does_not_look_is_not_served_until_he_does(server: Server, chromium: Browser) -> None:
-    with chromium.page(address(server)) as one:
+    with chromium.page(url_of(server)) as one:
         one.add_init_script(HIDDEN)
         live(one, "/projects")
         requested = asked_for(one, "/projects")
         one.evaluate("window.unseen = true")
-        run = posting.stored(server, ("project", "shop"), ("branch", "main"), ("junit", GREEN))
+        run = uploads.upload(server, ("project", "shop"), ("branch", "main"), ("junit", GREEN))
         wait_for(lambda: one.evaluate("document.documentElement.dataset.missed") == "true")
         assert requested == []
         one.evaluate("window.unseen = false; document.dispatchEvent(new Event('visibilitychange'))")
@@ -169,14 +169,14 @@ def test_who_does_not_look_is_not_served_until_he_does(server: Server, chromium:
 
 
 def test_what_is_open_chosen_and_scrolled_stays(server: Server, chromium: Browser) -> None:
-    with chromium.page(address(server), viewport={"width": 650, "height": 700}) as one:
+    with chromium.page(url_of(server), viewport={"width": 650, "height": 700}) as one:
         live(one, "/projects/1")
         one.locator("#list details summary").first.click()
         link = one.locator("#list table.runs a").first
         link.focus()
         key = link.get_attribute("data-key")
         one.locator("#list .wide:has(.runs)").evaluate("part => { part.scrollLeft = 40; part.stayed = true; }")
-        run = posting.stored(server, ("project", "shop"), ("branch", "main"), ("junit", GREEN))
+        run = uploads.upload(server, ("project", "shop"), ("branch", "main"), ("junit", GREEN))
         one.locator(f"[data-key='run {run['runId']}']").first.wait_for()
         assert one.evaluate("document.activeElement.dataset.key") == key
         assert one.locator("#list details").first.evaluate("part => part.open")
@@ -185,7 +185,7 @@ def test_what_is_open_chosen_and_scrolled_stays(server: Server, chromium: Browse
 
 def test_who_uses_the_keyboard_stays_in_the_row(server: Server, chromium: Browser) -> None:
     server.do("stop", "web")
-    with chromium.page(address(server)) as one:
+    with chromium.page(url_of(server)) as one:
         one.goto("/processes")
         one.get_by_role("button", name="Start web").press("Enter")
         one.get_by_role("button", name="Stop web").wait_for()
@@ -195,7 +195,7 @@ def test_who_uses_the_keyboard_stays_in_the_row(server: Server, chromium: Browse
 
 def test_a_link_with_the_focus_leads_on_to_where_it_led(server: Server, chromium: Browser) -> None:
     server.do("stop", "web")
-    with chromium.page(address(server)) as one:
+    with chromium.page(url_of(server)) as one:
         live(one, "/history")
         link = one.locator("#history tbody a").last
         link.focus()
@@ -208,7 +208,7 @@ def test_a_link_with_the_focus_leads_on_to_where_it_led(server: Server, chromium
 
 def test_a_button_that_others_took_away_leaves_the_focus_in_its_row(server: Server, chromium: Browser) -> None:
     server.do("start", "web")
-    with chromium.page(address(server)) as one:
+    with chromium.page(url_of(server)) as one:
         live(one, "/processes")
         one.get_by_role("button", name="Stop web").focus()
         server.do("stop", "web")
@@ -217,7 +217,7 @@ def test_a_button_that_others_took_away_leaves_the_focus_in_its_row(server: Serv
 
 
 def test_a_page_that_is_refused_for_a_while_reports_it(server: Server, chromium: Browser) -> None:
-    with chromium.page(address(server), allow=("503", "Failed to load")) as one:
+    with chromium.page(url_of(server), allow=("503", "Failed to load")) as one:
         live(one, "/processes")
         one.route("**/processes", lambda route: route.fulfill(status=503), times=1)
         server.do("stop" if server.status("web") == "running" else "start", "web")
@@ -226,7 +226,7 @@ def test_a_page_that_is_refused_for_a_while_reports_it(server: Server, chromium:
 
 
 def test_the_logs_of_a_process_are_text_without_colours(server: Server, chromium: Browser) -> None:
-    with chromium.page(address(server)) as one:
+    with chromium.page(url_of(server)) as one:
         one.goto("/processes/said")
         one.locator(".log", has_text="red <b>").wait_for()
         one.get_by_role("link", name="Standard error").click()
@@ -234,7 +234,7 @@ def test_the_logs_of_a_process_are_text_without_colours(server: Server, chromium
 
 
 def test_on_a_phone_a_process_is_started_without_scrolling_aside(server: Server, chromium: Browser) -> None:
-    with chromium.page(address(server), viewport={"width": 375, "height": 700}) as one:
+    with chromium.page(url_of(server), viewport={"width": 375, "height": 700}) as one:
         one.goto("/processes")
         one.get_by_role("button", name="Actions of web").click()
         place = one.get_by_role("button", name="Start web").bounding_box()
@@ -249,7 +249,7 @@ def test_on_a_phone_a_process_is_started_without_scrolling_aside(server: Server,
 
 def test_a_stream_that_was_refused_is_requested_again(tmp_path: Path, chromium: Browser) -> None:
     with running_server(tmp_path, server={"max-streams": 1}) as small:
-        base, taken = address(small), small.stream("/tracker/api/v1/events")
+        base, taken = url_of(small), small.stream("/tracker/api/v1/events")
         with chromium.page(base, allow=("503", "Failed to load")) as one:
             one.goto("/projects")
             one.get_by_text("connection lost").wait_for()

@@ -9,16 +9,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from browsing import Browser, address, findings, page
+from browser_pages import Browser, axe_findings, get_page, url_of
 from conftest import Server
-from contracting import written
-from people import log_in
-from talk import running_server
+from http_checks import running_server
+from openapi_server import document_for
+from users import log_in
 
 from handlers.openapi import reference
 
 CLOSED = {"security": {"open-mode": False, "admin-password": "correct horse battery"}}
-DOCUMENT = written()
+DOCUMENT = document_for()
 OPERATIONS = reference.operations(DOCUMENT)
 MAX_NODES = 2500
 
@@ -69,18 +69,18 @@ def test_a_schema_is_described_in_text(schema: dict[str, object], text: str) -> 
     ],
 )
 def test_it_lists_the_operations_of_its_prefix(server: Server, prefix: str, shown: str, other: str | None) -> None:
-    found = page(server, f"{prefix}/swagger-ui.html")
+    found = get_page(server, f"{prefix}/swagger-ui.html")
     assert shown in found.words
     assert other is None or other not in found.words.split()
     assert len(found.tags) < MAX_NODES
 
 
 def test_it_is_searched_and_shows_one_operation_without_script(server: Server) -> None:
-    assert "/api/v1/gate" not in page(server, "/swagger-ui.html?q=GET+info").words
-    found = page(server, "/swagger-ui.html?operation=process_info&q=info").words
+    assert "/api/v1/gate" not in get_page(server, "/swagger-ui.html?q=GET+info").words
+    found = get_page(server, "/swagger-ui.html?operation=process_info&q=info").words
     assert "ProcessStatusInfo {" in found
     assert "one of" not in found
-    assert page(server, "/swagger-ui.html?operation=nothing", 404)
+    assert get_page(server, "/swagger-ui.html?operation=nothing", 404)
 
 
 def test_the_example_command_works(server: Server) -> None:
@@ -93,7 +93,7 @@ def test_the_example_command_works(server: Server) -> None:
 
 
 def test_an_operation_can_be_sent(chromium: Browser, server: Server) -> None:
-    with chromium.page(address(server)) as tab:
+    with chromium.page(url_of(server)) as tab:
         tab.goto("/supervision/swagger-ui.html")
         tab.get_by_label("Path, name or summary contains").fill("processes/info")
         tab.get_by_role("link", name="/api/v1/processes/info/{name}").click()
@@ -106,9 +106,9 @@ def test_an_operation_can_be_sent(chromium: Browser, server: Server) -> None:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_it_has_no_fault_of_accessibility(chromium: Browser, server: Server, scheme: str) -> None:
-    with chromium.page(address(server), color_scheme=scheme) as tab:
+    with chromium.page(url_of(server), color_scheme=scheme) as tab:
         tab.goto("/swagger-ui.html?operation=ingest")
-        assert findings(tab) == []
+        assert axe_findings(tab) == []
 
 
 def test_in_closed_mode_it_requires_an_account(chromium: Browser, tmp_path: Path) -> None:
@@ -116,8 +116,8 @@ def test_in_closed_mode_it_requires_an_account(chromium: Browser, tmp_path: Path
         refused = server.get("/swagger-ui.html")
         assert (refused.status, refused.headers["Location"]) == (302, "/login?next=%2Fswagger-ui.html")
         assert server.get("/v3/api-docs").status == 401
-        cookie = {"name": f"pilothouse_{server.port}", "value": log_in(server), "url": address(server)}
-        with chromium.page(address(server)) as tab:
+        cookie = {"name": f"pilothouse_{server.port}", "value": log_in(server), "url": url_of(server)}
+        with chromium.page(url_of(server)) as tab:
             tab.context.add_cookies([cookie])
             tab.goto("/swagger-ui.html")
             tab.get_by_role("link", name="/api/v1/processes/info/{name}").wait_for()

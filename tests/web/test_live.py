@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import people
 import pytest
-import written
-from conftest import Answer, Serve, Server, Stream, alive, wait_for
-from posting import stored
-from talk import running_server
+import records
+import users
+from conftest import Answer, Serve, Server, Stream, is_alive, wait_for
+from http_checks import running_server
+from uploads import upload
 
 from models.tracker.tables import Project
 
@@ -57,11 +57,11 @@ def test_a_topic_brings_its_events_until_it_is_removed(server: Server) -> None:
     assert choose(server, id, ["status", "runs"]).status == 204
     server.do("start", "odd name / ü")
     assert until(stream, "status")["processName"] == "odd name / ü"
-    stored(server, ("project", "shop"), ("junit", GREEN))
+    upload(server, ("project", "shop"), ("junit", GREEN))
     assert until(stream, "runs")["runId"]
     assert choose(server, id, remove=["status"]).status == 204
     server.do("stop", "odd name / ü")
-    stored(server, ("project", "shop"), ("junit", GREEN))
+    upload(server, ("project", "shop"), ("junit", GREEN))
     events: list[str] = []
     while not events or events[-1] != "runs":
         events.append(stream.next()["event"])
@@ -117,7 +117,7 @@ def test_an_exit_while_the_server_was_away_is_marked_too(serve: Serve, tmp_path:
     wait_for(lambda: (tmp_path / "l").read_text() == "begun\n")
     one.kill()
     os.killpg(pid, signal.SIGKILL)
-    wait_for(lambda: not alive(pid))
+    wait_for(lambda: not is_alive(pid))
     for _ in range(2):  # the second start finds an end that is marked already
         one.start()
         stream, id = opened(one)
@@ -181,10 +181,10 @@ def test_a_topic_that_does_not_exist_is_refused_and_nothing_is_added(server: Ser
 
 def test_an_unknown_id_and_the_id_of_another_are_not_found(server: Server) -> None:
     assert choose(server, "unknown", ["status"]).status == 404
-    token = people.token_of(server.data, "owner")
-    stream, id = opened(server, **people.bearer(token))
+    token = users.create_token(server.data, "owner")
+    stream, id = opened(server, **users.bearer(token))
     assert choose(server, id, ["status"]).status == 404
-    assert choose(server, id, ["status"], **people.bearer(token)).status == 204
+    assert choose(server, id, ["status"], **users.bearer(token)).status == 204
     stream.close()
 
 
@@ -205,13 +205,13 @@ def test_logs_need_the_permission_of_logs(serve: Serve, tmp_path: Path) -> None:
 
 
 def test_runs_of_a_private_project_are_for_those_who_may_read_it(server: Server) -> None:
-    token = people.token_of(server.data, "owner")
-    stored(server, ("project", "hidden"), ("junit", GREEN), **people.bearer(token))
-    with written.store_of(server):
+    token = users.create_token(server.data, "owner")
+    upload(server, ("project", "hidden"), ("junit", GREEN), **users.bearer(token))
+    with records.store_of(server):
         Project.update(visibility="PRIVATE").where(Project.name == "hidden").execute()
     stream, id = opened(server)
     assert choose(server, id, ["runs"]).status == 204
-    stored(server, ("project", "hidden"), ("junit", GREEN), **people.bearer(token))
-    public = stored(server, ("project", "shop"), ("junit", GREEN))
+    upload(server, ("project", "hidden"), ("junit", GREEN), **users.bearer(token))
+    public = upload(server, ("project", "shop"), ("junit", GREEN))
     assert until(stream, "runs")["runId"] == public["runId"]
     stream.close()

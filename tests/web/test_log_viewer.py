@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from browsing import Browser, address, findings
+from browser_pages import Browser, axe_findings, url_of
 from conftest import Server, wait_for
-from talk import running_server
+from http_checks import running_server
 
 LINES = [
     "plain before any level",
@@ -112,13 +112,13 @@ def shown(page: Any) -> list[str]:
 
 
 def test_colours_are_classes_and_other_sequences_are_removed(server: Server, chromium: Browser) -> None:
-    with chromium.page(address(server)) as page:
+    with chromium.page(url_of(server)) as page:
         page.goto("/processes/words")
         page.locator("#log-count", has_text="8 lines").wait_for()
         assert page.locator(".ansi-1.ansi-bold").inner_text() == "red"
         assert page.locator(".ansi-46").inner_text() == "green"
         assert "red green  <b>" in page.locator(".log .line").nth(2).inner_text()
-        assert findings(page) == []
+        assert axe_findings(page) == []
 
 
 COLOURS = """async () => {
@@ -165,7 +165,7 @@ def test_true_colours_are_rounded_to_256_which_all_have_contrast(server: Server,
         "48;2;1;2;3;1": "ansi-bold",
         "4:3;2": "ansi-underline ansi-dim",
     }
-    with chromium.page(address(server)) as page:
+    with chromium.page(url_of(server)) as page:
         page.goto("/processes/words")
         assert page.evaluate(CLASSES, list(classes)) == list(classes.values())
         for theme in ("light", "dark"):
@@ -180,7 +180,7 @@ def test_true_colours_are_rounded_to_256_which_all_have_contrast(server: Server,
     [("0", [3, 4, 6]), ("1", [3, 4, 5, 6]), ("2", [1, 2, 3, 4, 5, 6])],
 )
 def test_lines_are_filtered_by_level(server: Server, chromium: Browser, level: str, lines: list[int]) -> None:
-    with chromium.page(address(server)) as page:
+    with chromium.page(url_of(server)) as page:
         page.goto("/processes/words")
         page.locator("#log-count", has_text="8 lines").wait_for()
         page.locator("#log-level").select_option(level)
@@ -189,7 +189,7 @@ def test_lines_are_filtered_by_level(server: Server, chromium: Browser, level: s
 
 
 def test_matches_are_highlighted_and_visited(server: Server, chromium: Browser) -> None:
-    with chromium.page(address(server)) as page:
+    with chromium.page(url_of(server)) as page:
         page.goto("/processes/many")
         page.locator("#log-count", has_text="500 lines").wait_for()
         page.get_by_label("Search").fill("LINE 27")
@@ -203,7 +203,7 @@ def test_matches_are_highlighted_and_visited(server: Server, chromium: Browser) 
 
 def test_many_lines_are_few_nodes_and_the_ring_is_bounded(server: Server, chromium: Browser) -> None:
     log = server.folder / "many.log"
-    with chromium.page(address(server)) as page:
+    with chromium.page(url_of(server)) as page:
         page.goto("/processes/many")
         page.locator("#log-count", has_text="lines").wait_for()
         for start in range(3000, 63_000, 20_000):  # each write is less than one chunk of the stream
@@ -217,7 +217,7 @@ def test_many_lines_are_few_nodes_and_the_ring_is_bounded(server: Server, chromi
 
 def test_scrolled_up_the_view_stays_and_counts_the_new_lines(server: Server, chromium: Browser) -> None:
     log = server.folder / "many.log"
-    with chromium.page(address(server)) as page:
+    with chromium.page(url_of(server)) as page:
         page.goto("/processes/many")
         page.locator("#log-count", has_text="500 lines").wait_for()
         page.locator(".log").evaluate("box => { box.scrollTop = 0; }")
@@ -233,7 +233,7 @@ def test_scrolled_up_the_view_stays_and_counts_the_new_lines(server: Server, chr
 
 
 def test_starts_and_exits_are_shown_at_their_place(server: Server, chromium: Browser) -> None:
-    with chromium.page(address(server)) as page:
+    with chromium.page(url_of(server)) as page:
         page.goto("/processes/brief")
         page.locator("#log-count", has_text="no lines yet").wait_for()
         for _ in range(2):
@@ -244,13 +244,13 @@ def test_starts_and_exits_are_shown_at_their_place(server: Server, chromium: Bro
         for _ in range(2):
             assert [re.sub(r"\d{3,}", "N", line) for line in shown(page)] == 2 * once
             assert page.locator("#log-count").inner_text() == "4 lines"
-            assert findings(page) == []
+            assert axe_findings(page) == []
             page.reload()
             page.locator(".log .line").nth(7).wait_for()
 
 
 def test_a_link_opens_the_log_at_its_line(server: Server, chromium: Browser) -> None:
-    with chromium.page(address(server)) as page:
+    with chromium.page(url_of(server)) as page:
         text = (server.folder / "plain.log").read_bytes()
         page.goto(f"/processes/plain#at={text.index('ünder 77'.encode())}")
         page.locator(".log .current", has_text="ünder 77").wait_for()
@@ -265,7 +265,7 @@ def test_a_link_opens_the_log_at_its_line(server: Server, chromium: Browser) -> 
 
 
 def test_a_search_takes_text_or_a_regular_expression_which_may_take_a_second(server: Server, chromium: Browser) -> None:
-    with chromium.page(address(server)) as page:
+    with chromium.page(url_of(server)) as page:
         page.goto("/processes/plain")
         search, count = page.get_by_label("Search"), page.locator("#log-count")
         page.locator("#log-count", has_text="500 lines").wait_for()
@@ -319,7 +319,7 @@ def test_a_flood_is_shown_whole_over_rotations_and_a_lost_connection(server: Ser
 
 
 def test_twelve_tabs_with_logs_hold_one_connection(server: Server, chromium: Browser) -> None:
-    with chromium.page(address(server)) as page:
+    with chromium.page(url_of(server)) as page:
         tabs = [page, *(page.context.new_page() for _ in range(11))]
         for tab in tabs:
             tab.goto("/processes/many")
@@ -332,7 +332,7 @@ def test_twelve_tabs_with_logs_hold_one_connection(server: Server, chromium: Bro
 
 
 def test_an_action_is_confirmed_by_a_toast_that_closes(server: Server, chromium: Browser) -> None:
-    with chromium.page(address(server)) as page:
+    with chromium.page(url_of(server)) as page:
         page.clock.install()
         page.goto("/processes/words")
         page.get_by_role("button", name="Start", exact=True).click()
@@ -345,7 +345,7 @@ def test_an_action_is_confirmed_by_a_toast_that_closes(server: Server, chromium:
 
 
 def test_typing_filters_the_table_without_a_history_entry(server: Server, chromium: Browser) -> None:
-    with chromium.page(address(server)) as page:
+    with chromium.page(url_of(server)) as page:
         page.goto("/processes")
         length = page.evaluate("history.length")
         page.get_by_label("Name or description contains").press_sequentially("man")
@@ -356,7 +356,7 @@ def test_typing_filters_the_table_without_a_history_entry(server: Server, chromi
 
 
 def test_errors_of_the_connection_are_cleared_when_the_server_is_back(server: Server, chromium: Browser) -> None:
-    with chromium.page(address(server), allow=("503", "ERR_", "Failed to load")) as page:
+    with chromium.page(url_of(server), allow=("503", "ERR_", "Failed to load")) as page:
         page.goto("/processes")
         page.locator("#live[data-is=on]").wait_for()
         page.route("**/processes**", lambda route: route.abort())

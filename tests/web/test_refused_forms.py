@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterator
 from html import unescape
 
-import people
-import posting
 import pytest
+import uploads
+import users
 from conftest import Answer, Server
-from talk import running_server
+from http_checks import running_server
 
 GREEN = "<testsuite name='s'><testcase classname='c.A' name='fine'/></testsuite>"
 
@@ -18,13 +18,13 @@ GREEN = "<testsuite name='s'><testcase classname='c.A' name='fine'/></testsuite>
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     with running_server(tmp_path_factory.mktemp("refused")) as one:
-        posting.stored(one, ("project", "shop"), ("junit", GREEN))
+        uploads.upload(one, ("project", "shop"), ("junit", GREEN))
         yield one
 
 
 @pytest.fixture(scope="module")
-def admin(server: Server) -> people.Browser:
-    return people.Browser(server, people.session_of(server.data, "admin", "ADMIN"))
+def admin(server: Server) -> users.FormClient:
+    return users.FormClient(server, users.create_session(server.data, "admin", "ADMIN"))
 
 
 def why(answer: Answer, status: int) -> str:
@@ -43,7 +43,7 @@ def shown(answer: Answer, name: str) -> str:
 
 
 def test_a_login_keeps_the_name_and_not_the_password(server: Server) -> None:
-    answer = people.Browser(server).send(
+    answer = users.FormClient(server).send(
         "/login", "/login", username='<b>"jo"</b>', password="secret words", next="/users"
     )
     assert "not right" in why(answer, 401)
@@ -52,27 +52,27 @@ def test_a_login_keeps_the_name_and_not_the_password(server: Server) -> None:
     assert "secret words" not in answer.text
 
 
-def test_a_profile_keeps_what_was_typed(admin: people.Browser) -> None:
+def test_a_profile_keeps_what_was_typed(admin: users.FormClient) -> None:
     answer = admin.send("/profile", "/profile", displayName="x" * 300, email="jo@example.org")
     assert why(answer, 400)
     assert (shown(answer, "displayName"), shown(answer, "email")) == ("x" * 300, "jo@example.org")
     assert shown(admin.get("/profile"), "email") == ""
 
 
-def test_a_token_keeps_its_name_and_scope(admin: people.Browser) -> None:
+def test_a_token_keeps_its_name_and_scope(admin: users.FormClient) -> None:
     answer = admin.send("/profile/tokens", "/profile", name="ci", scope="INGEST", expiresDays="forever")
     assert "expiresDays" in why(answer, 400)
     assert (shown(answer, "name"), shown(answer, "expiresDays")) == ("ci", "forever")
     assert '<option value="INGEST" selected>' in answer.text
 
 
-def test_a_password_that_is_refused_is_not_shown(admin: people.Browser) -> None:
+def test_a_password_that_is_refused_is_not_shown(admin: users.FormClient) -> None:
     answer = admin.send("/profile/password", "/profile", currentPassword="not this one", newPassword="but this one")
     assert why(answer, 400)
     assert "this one" not in answer.text.partition('id="password"')[2].partition("</section>")[0]
 
 
-def test_a_new_user_keeps_name_and_role(admin: people.Browser) -> None:
+def test_a_new_user_keeps_name_and_role(admin: users.FormClient) -> None:
     answer = admin.send("/users", "/users", username="jo", password="qwxz", role="ADMIN")
     assert why(answer, 400)
     assert shown(answer, "username") == "jo"
@@ -80,7 +80,7 @@ def test_a_new_user_keeps_name_and_role(admin: people.Browser) -> None:
     assert "qwxz" not in answer.text
 
 
-def test_the_page_shows_why_an_account_cannot_be_deleted(admin: people.Browser) -> None:
+def test_the_page_shows_why_an_account_cannot_be_deleted(admin: users.FormClient) -> None:
     users = admin.get("/users").text
     assert "jo" not in re.findall(r'<th scope="row">([a-z]+)', users)
     answer = admin.send("/users/1/role", "/users", role="USER")
@@ -88,7 +88,7 @@ def test_the_page_shows_why_an_account_cannot_be_deleted(admin: people.Browser) 
     assert "<option>USER</option><option>ADMIN</option></select></div>" in answer.text  # of the form beside it
 
 
-def test_settings_keep_what_was_typed(admin: people.Browser) -> None:
+def test_settings_keep_what_was_typed(admin: users.FormClient) -> None:
     typed = {"repo_url": "https://example.org/", "base_branch": "trunk", "min_line_coverage": "a lot"}
     answer = admin.send("/projects/1/settings", "/projects/1/settings", **typed, fail_on_new_failures="false")
     assert why(answer, 400)
@@ -97,7 +97,7 @@ def test_settings_keep_what_was_typed(admin: people.Browser) -> None:
     assert shown(admin.get("/projects/1/settings"), "base_branch") == ""
 
 
-def test_a_member_that_is_missing_stays_in_the_field(admin: people.Browser) -> None:
+def test_a_member_that_is_missing_stays_in_the_field(admin: users.FormClient) -> None:
     answer = admin.send("/projects/1/members", "/projects/1/settings", username="nobody", role="OWNER")
     assert "nobody" in why(answer, 400)
     assert shown(answer, "username") == "nobody"
@@ -105,8 +105,8 @@ def test_a_member_that_is_missing_stays_in_the_field(admin: people.Browser) -> N
 
 
 def test_who_may_not_is_not_shown_the_page(server: Server) -> None:
-    outsider = people.Browser(server, people.session_of(server.data, "stranger"))
+    outsider = users.FormClient(server, users.create_session(server.data, "stranger"))
     token = outsider.xsrf("/profile")
-    answer = people.send(server, "/projects/1/settings", outsider._headers(), _xsrf=token, base_branch="trunk")
+    answer = users.post_form(server, "/projects/1/settings", outsider._headers(), _xsrf=token, base_branch="trunk")
     assert answer.status == 403
     assert "trunk" not in answer.text

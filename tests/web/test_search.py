@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote
 
-import people
-import posting
 import pytest
-from browsing import Browser, address, findings, page
+import uploads
+import users
+from browser_pages import Browser, axe_findings, get_page, url_of
 from conftest import Server, wait_for
-from talk import running_server
+from http_checks import running_server
 
 from models.tracker.tables import Project
 
@@ -25,15 +25,15 @@ PROCESSES = {
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     with running_server(tmp_path_factory.mktemp("search"), PROCESSES) as one:
-        posting.stored(
+        uploads.upload(
             one,
             ("project", "shop/web"),
             ("branch", "fix-web"),
             ("commit", "abcdef0123"),
-            ("junit", posting.cases(2, 1)),
+            ("junit", uploads.junit(2, 1)),
         )
-        posting.stored(one, ("project", "secret-web"), ("branch", "secret-web"), ("junit", posting.cases(1, 0)))
-        with people.store(one.data):
+        uploads.upload(one, ("project", "secret-web"), ("branch", "secret-web"), ("junit", uploads.junit(1, 0)))
+        with users.open_accounts(one.data):
             Project.update(visibility="PRIVATE").where(Project.name == "secret-web").execute()
         yield one
 
@@ -74,7 +74,7 @@ def test_a_wildcard_of_the_store_is_plain_text(server: Server) -> None:
 
 def test_nothing_of_a_private_project_is_found_without_permission(server: Server) -> None:
     assert not [title for _, title in found(server, "secret")]
-    token = people.token_of(server.data, "boss2", role="ADMIN")
+    token = users.create_token(server.data, "boss2", role="ADMIN")
     assert {kind for kind, _ in found(server, "secret", Authorization=f"Bearer {token}")} == {"project", "run"}
 
 
@@ -84,12 +84,12 @@ def test_a_limit_out_of_range_is_refused(server: Server, limit: str) -> None:
 
 
 def test_without_script_it_is_a_page(server: Server) -> None:
-    assert "web-worker" in page(server, "/search?q=worker").words
-    assert "Nothing that you may read matches" in page(server, "/supervision/search?q=zzz").words
+    assert "web-worker" in get_page(server, "/search?q=worker").words
+    assert "Nothing that you may read matches" in get_page(server, "/supervision/search?q=zzz").words
 
 
 def test_one_escape_closes_the_palette_with_text_in_it(chromium: Browser, server: Server) -> None:
-    with chromium.page(address(server)) as tab:
+    with chromium.page(url_of(server)) as tab:
         tab.goto("/processes")
         tab.keyboard.press("Control+k")
         tab.keyboard.type("web")
@@ -99,12 +99,12 @@ def test_one_escape_closes_the_palette_with_text_in_it(chromium: Browser, server
 
 
 def test_the_palette_opens_by_keys_and_restarts_a_process_after_a_question(chromium: Browser, server: Server) -> None:
-    with chromium.page(address(server)) as tab:
+    with chromium.page(url_of(server)) as tab:
         tab.goto("/")
         tab.keyboard.press("Control+k")
         tab.get_by_role("combobox", name="Search everything").fill("worker")
         tab.get_by_role("option", name="web-worker").wait_for()
-        assert findings(tab) == []
+        assert axe_findings(tab) == []
         tab.keyboard.press("Enter")
         tab.wait_for_url("**/processes/web-worker")
         tab.on("dialog", lambda dialog: dialog.accept())
@@ -116,7 +116,7 @@ def test_the_palette_opens_by_keys_and_restarts_a_process_after_a_question(chrom
 
 
 def test_keys_move_through_pages_and_rows_but_not_while_typing(chromium: Browser, server: Server) -> None:
-    with chromium.page(address(server)) as tab:
+    with chromium.page(url_of(server)) as tab:
         tab.goto("/")
         tab.keyboard.press("g")
         tab.keyboard.press("p")
@@ -144,10 +144,10 @@ def test_keys_move_through_pages_and_rows_but_not_while_typing(chromium: Browser
     [("", True), ("?q=SHOP", True), ("?q=none", False), ("?status=healthy", False), ("?sort=-name&size=25", True)],
 )
 def test_the_table_of_projects_is_filtered_by_its_address(server: Server, query: str, shown: bool) -> None:
-    found = page(server, f"/projects{query}")
+    found = get_page(server, f"/projects{query}")
     assert ("/projects/1" in [attributes.get("href") for _, attributes in found.tags]) is shown
     assert "Ignored" not in found.words
 
 
 def test_an_unknown_value_of_the_table_of_projects_is_ignored_with_a_note(server: Server) -> None:
-    assert "Ignored: status x, sort y, page z." in page(server, "/projects?status=x&sort=y&page=z").words
+    assert "Ignored: status x, sort y, page z." in get_page(server, "/projects?status=x&sort=y&page=z").words

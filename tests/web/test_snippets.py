@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from html import unescape
 from pathlib import Path
 
-import people
-import posting
 import pytest
+import uploads
+import users
 from conftest import Serve, Server
-from talk import running_server
+from http_checks import running_server
 
 NAMES = [
     "shop",
@@ -24,7 +24,7 @@ NAMES = [
     "-x",
     "!!",
 ]
-REPORT = posting.cases(passed=1)
+REPORT = uploads.junit(passed=1)
 SHOWN = 'curl() { printf "%s\\n" "$@" END; }; git() { echo "of-$1"; }; grep() { cat; }\n'
 """Programs that say what they were called with."""
 
@@ -48,7 +48,7 @@ def called(commands: str, folder: Path) -> list[list[str]]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_shell_gives_curl_the_name_as_it_is(server: Server, tmp_path: Path, name: str) -> None:
-    project = posting.stored(server, ("project", name), ("junit", REPORT))["projectId"]
+    project = uploads.upload(server, ("project", name), ("junit", REPORT))["projectId"]
     post, gate = called(snippet(server.get(f"/projects/{project}").text), tmp_path)
     base = f"http://127.0.0.1:{server.port}/api/v1"
     assert post == [
@@ -61,7 +61,7 @@ def test_a_shell_gives_curl_the_name_as_it_is(server: Server, tmp_path: Path, na
 
 
 def test_under_the_trackers_prefix_it_posts_there(server: Server) -> None:
-    posting.stored(server, ("project", "shop"), ("junit", REPORT))
+    uploads.upload(server, ("project", "shop"), ("junit", REPORT))
     assert f"http://127.0.0.1:{server.port}/tracker/api/v1/ingest" in snippet(server.get("/tracker/projects/1").text)
     assert f"http://127.0.0.1:{server.port}/api/v1/ingest" in snippet(server.get("/charts/projects/1").text)
 
@@ -70,6 +70,6 @@ def test_a_token_is_shown_where_one_is_needed(serve: Serve, server: Server) -> N
     assert "TOKEN" not in snippet(server.get("/projects/1").text)
     asking = serve({}, tracker={"security": {"require-ingest-token": True}})
     assert "Bearer $PILOTHOUSE_TOKEN" in snippet(asking.get("/projects").text)
-    token = people.token_of(asking.data, "ci")
-    posting.stored(asking, ("project", "shop"), ("junit", REPORT), **people.bearer(token))
+    token = users.create_token(asking.data, "ci")
+    uploads.upload(asking, ("project", "shop"), ("junit", REPORT), **users.bearer(token))
     assert "Bearer $PILOTHOUSE_TOKEN" in snippet(asking.get("/projects/1").text)

@@ -8,14 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browsing import Browser, Text, address, faults_everywhere, findings, page
-from conftest import Serve, Server, python, wait_for
-from talk import running_server
+from browser_pages import Browser, PageText, axe_findings, faults_in_all_views, get_page, url_of
+from conftest import Serve, Server, python_command, wait_for
+from http_checks import running_server
 
 from handlers.supervision.pages import _settings
 from models.supervision.process import Kind, ProcessSpec
 
-COUNTING = python("import itertools, time\nfor i in itertools.count(): print('line', i, flush=True); time.sleep(0.05)")
+COUNTING = python_command(
+    "import itertools, time\nfor i in itertools.count(): print('line', i, flush=True); time.sleep(0.05)"
+)
 FORGED = "<script>document.title = 'forged'</script>"
 FORM = "application/x-www-form-urlencoded"
 PAGES = ["/", "/processes", "/processes/web", "/processes/nightly", "/history"]
@@ -43,7 +45,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 @pytest.mark.parametrize("prefix", ["", "/supervision", "/tracker", "/charts"])
 @pytest.mark.parametrize("path", PAGES)
 def test_a_page_is_there_under_each_prefix_and_links_within_it(server: Server, prefix: str, path: str) -> None:
-    found = page(server, prefix + path)
+    found = get_page(server, prefix + path)
     links = [facts["href"] for tag, facts in found.tags if tag == "a"]
     assert all(link and link.startswith((f"{prefix}/", "#")) for link in links), links
     assert ("html", {"lang": "en"}) in found.tags
@@ -51,21 +53,21 @@ def test_a_page_is_there_under_each_prefix_and_links_within_it(server: Server, p
 
 @pytest.mark.parametrize("path", PAGES)
 def test_a_page_bears_no_script_or_style_of_its_own(server: Server, path: str) -> None:
-    for tag, facts in page(server, path).tags:
+    for tag, facts in get_page(server, path).tags:
         assert tag != "style"
         assert tag != "script" or facts.get("src", "").startswith("/static/")  # type: ignore[union-attr]
         assert not any(name.startswith("on") or name == "style" for name in facts)
 
 
 def test_what_comes_from_outside_is_text(server: Server) -> None:
-    assert FORGED in page(server, "/processes").words
+    assert FORGED in get_page(server, "/processes").words
     assert FORGED not in server.get("/processes").text
 
 
 def test_secrets_of_a_configuration_are_hidden(server: Server) -> None:
     for path in PAGES:
         assert "hunter" not in server.get(path).text
-    assert "GREETING=hello" in page(server, "/processes/web").words
+    assert "GREETING=hello" in get_page(server, "/processes/web").words
 
 
 def test_a_process_is_started_and_stopped_by_a_form_without_script(server: Server) -> None:
@@ -78,7 +80,7 @@ def test_a_process_is_started_and_stopped_by_a_form_without_script(server: Serve
 
 
 def test_a_browsers_form_needs_our_token(server: Server) -> None:
-    own = address(server)
+    own = url_of(server)
     answer = server.post("/processes/db", b"verb=start", Content_Type=FORM, Origin=own, Accept="text/html")
     assert answer.status == 403
     assert server.status("db") in ("not_started", "stopped")
@@ -98,14 +100,14 @@ def test_a_process_that_is_missing_has_no_page(server: Server) -> None:
 def test_a_start_that_fails_reports_why(server: Server) -> None:
     answer = server.post("/processes/broken", b"verb=start", Content_Type=FORM)
     assert answer.status == 500
-    assert "No such file" in Text(answer.text).words
-    assert "/nonexistent/<b>program</b>" in page(server, "/").words  # the overview names what is in trouble
+    assert "No such file" in PageText(answer.text).words
+    assert "/nonexistent/<b>program</b>" in get_page(server, "/").words  # the overview names what is in trouble
 
 
 def test_a_name_with_anything_in_it_has_a_page(server: Server) -> None:
-    hrefs = [facts["href"] for tag, facts in page(server, "/processes").tags if tag == "a"]
+    hrefs = [facts["href"] for tag, facts in get_page(server, "/processes").tags if tag == "a"]
     href = next(href for href in hrefs if href and "odd" in href)
-    assert "odd name / ü" in page(server, href).words
+    assert "odd name / ü" in get_page(server, href).words
 
 
 @pytest.mark.parametrize(
@@ -122,23 +124,26 @@ def test_the_history_has_the_query_of_every_table(server: Server) -> None:
     for verb in ("start", "stop"):
         server.do(verb, "db")
         server.do(verb, "web")
-    found = page(server, "/history?q=D&status=stopped&sort=processName&size=25")
+    found = get_page(server, "/history?q=D&status=stopped&sort=processName&size=25")
     rows = [facts["data-key"] for tag, facts in found.tags if tag == "a" and "entry" in (facts.get("data-key") or "")]
     assert rows
     assert "web" not in found.words.partition("changes of status")[2]
     heads = [facts.get("href") for tag, facts in found.tags if (facts.get("data-key") or "").startswith("sort ")]
     assert "/history?q=D&status=stopped&sort=-processName&size=25" in heads
-    assert "Ignored: status odd, sort nothing, page x." in page(server, "/history?status=odd&sort=nothing&page=x").words
-    assert "Statuses of web over time" in str(page(server, "/history").tags)
-    assert "No change matches." in page(server, "/history?process=gone&status=running").words
-    old = page(server, "/history?sortBy=pid&sortDirection=asc")
+    assert (
+        "Ignored: status odd, sort nothing, page x."
+        in get_page(server, "/history?status=odd&sort=nothing&page=x").words
+    )
+    assert "Statuses of web over time" in str(get_page(server, "/history").tags)
+    assert "No change matches." in get_page(server, "/history?process=gone&status=running").words
+    old = get_page(server, "/history?sortBy=pid&sortDirection=asc")
     assert ("th", {"scope": "col", "aria-sort": "ascending"}) in old.tags
 
 
 def test_a_page_is_small(server: Server) -> None:
     own = len(server.get("/").body)
     parts = [
-        facts.get("src") or facts.get("href") for tag, facts in page(server, "/").tags if tag in ("script", "link")
+        facts.get("src") or facts.get("href") for tag, facts in get_page(server, "/").tags if tag in ("script", "link")
     ]
     assert own + sum(len(server.get(part).body) for part in parts if part) < 100_000
 
@@ -148,16 +153,16 @@ def test_a_page_is_small(server: Server) -> None:
 
 def test_the_pages_are_accessible(server: Server, chromium: Browser) -> None:
     faults = {}
-    with chromium.page(address(server), allow=("Failed to load",)) as one:
+    with chromium.page(url_of(server), allow=("Failed to load",)) as one:
         for path in [*PAGES, "/processes?q=nothing&status=odd", "/processes/nobody", "/history?process=gone"]:
             one.goto(path)
-            if found := faults_everywhere(one):
+            if found := faults_in_all_views(one):
                 faults[path] = found
     assert faults == {}
 
 
 def test_a_process_is_started_and_its_log_watched(server: Server, chromium: Browser) -> None:
-    with chromium.page(address(server)) as one:
+    with chromium.page(url_of(server)) as one:
         one.goto("/processes")
         one.get_by_role("button", name="Start web").click()
         one.get_by_role("button", name="Stop web").wait_for()
@@ -183,16 +188,16 @@ def test_a_log_without_a_line_reports_it(serve: Serve, chromium: Browser, tmp_pa
     quiet = {"command": "sleep 1000", "auto-start": True, "stdout-logfile": str(tmp_path / "quiet.log")}
     server = serve({"quiet": quiet})
     server.until("quiet", "running")
-    with chromium.page(address(server)) as one:
+    with chromium.page(url_of(server)) as one:
         one.goto("/processes/quiet")
         one.get_by_text("no lines yet").wait_for()
         assert one.locator(".log .line").all_inner_texts() == [f"started, pid {server.info('quiet')['pid']}"]
-        assert findings(one) == []
+        assert axe_findings(one) == []
 
 
 def test_a_failure_is_seen_wherever_the_page_was_scrolled_to(serve: Serve, chromium: Browser) -> None:
     server = serve({f"c{number}": {"command": "/nonexistent/program"} for number in range(60)})
-    with chromium.page(address(server), allow=("500",)) as one:
+    with chromium.page(url_of(server), allow=("500",)) as one:
         one.goto("/processes?size=100")
         one.get_by_role("button", name="Start c59").click()
         result = one.get_by_text("c59 failed to start")
@@ -202,7 +207,7 @@ def test_a_failure_is_seen_wherever_the_page_was_scrolled_to(serve: Serve, chrom
 
 
 def test_what_others_do_shows_without_a_reload(server: Server, chromium: Browser) -> None:
-    with chromium.page(address(server)) as one:
+    with chromium.page(url_of(server)) as one:
         one.goto("/processes")
         one.locator("#live[data-is=on]").wait_for()
         server.do("start", "db")
@@ -213,7 +218,7 @@ def test_what_others_do_shows_without_a_reload(server: Server, chromium: Browser
 
 def test_a_page_reports_that_the_server_is_gone_and_catches_up(serve: Serve, chromium: Browser, tmp_path: Path) -> None:
     server = serve({"db": {"command": "sleep 1000"}}, supervisor={"on-exit": "leave"})
-    with chromium.page(address(server), allow=("ERR_", "Failed to load")) as one:
+    with chromium.page(url_of(server), allow=("ERR_", "Failed to load")) as one:
         one.goto("/processes")
         one.locator("#live[data-is=on]").wait_for()
         server.kill()
@@ -229,7 +234,7 @@ def test_a_page_reports_that_the_server_does_not_answer_though_its_connections_s
 ) -> None:
     server = serve({"db": {"command": "sleep 1000"}})
     assert server.process is not None
-    with chromium.page(address(server)) as one:
+    with chromium.page(url_of(server)) as one:
         one.clock.install()
         one.goto("/history")  # only the stream tells of news here
         one.locator("#live[data-is=on]").wait_for()
@@ -244,7 +249,7 @@ def test_a_page_reports_that_the_server_does_not_answer_though_its_connections_s
 
 
 def test_a_page_is_live_without_a_worker(server: Server, chromium: Browser) -> None:
-    with chromium.page(address(server), allow=("Failed to load", "ERR_FAILED")) as one:
+    with chromium.page(url_of(server), allow=("Failed to load", "ERR_FAILED")) as one:
         one.context.route("**/worker.js*", lambda route: route.abort())
         one.goto("/history")
         one.locator("#live[data-is=on]").wait_for()
@@ -268,7 +273,7 @@ def test_a_hidden_tab_does_not_follow_its_log_and_shows_every_line_once_afterwar
         server.do("start", "web")
     hidden = "Object.defineProperty(document, 'hidden', { get: () => window.unseen === true })"
     log = server.folder / "web.log"
-    with chromium.page(address(server)) as one:
+    with chromium.page(url_of(server)) as one:
         one.add_init_script(hidden)
         one.goto("/processes/web")
         one.locator(".log", has_text="line").wait_for()
@@ -289,7 +294,7 @@ def count_of(page: Any) -> str:
 def test_what_is_selected_in_a_log_stays(server: Server, chromium: Browser) -> None:
     if server.status("web") != "running":
         server.do("start", "web")
-    with chromium.page(address(server)) as one:
+    with chromium.page(url_of(server)) as one:
         one.goto("/processes/web")
         one.locator(".log .line").first.wait_for()
         chosen = one.evaluate("""() => {
@@ -306,7 +311,7 @@ def test_a_log_follows_again_when_the_stream_was_refused(serve: Serve, chromium:
     process = {"command": COUNTING, "auto-start": True, "stdout-logfile": str(tmp_path / "web.log")}
     server = serve({"web": process}, server={"max-streams": 1})
     taken = server.stream("/tracker/api/v1/events")
-    with chromium.page(address(server), allow=("503", "Failed to load")) as one:
+    with chromium.page(url_of(server), allow=("503", "Failed to load")) as one:
         one.goto("/processes/web")
         one.get_by_text("connection lost").wait_for()
         taken.close()
@@ -322,7 +327,7 @@ def test_the_plot_of_a_process_shows_the_values_of_its_table(server: Server) -> 
 
 
 def test_the_theme_that_was_chosen_stays(server: Server, chromium: Browser) -> None:
-    with chromium.page(address(server), color_scheme="light") as one:
+    with chromium.page(url_of(server), color_scheme="light") as one:
         one.goto("/")
         one.get_by_role("button", name="Switch theme").click()
         one.goto("/history")
@@ -330,7 +335,7 @@ def test_the_theme_that_was_chosen_stays(server: Server, chromium: Browser) -> N
 
 
 def test_without_script_all_can_be_read_and_done(server: Server, chromium: Browser) -> None:
-    with chromium.page(address(server), java_script_enabled=False) as one:
+    with chromium.page(url_of(server), java_script_enabled=False) as one:
         one.goto("/processes/web")
         assert one.locator("[data-needs-script]").count() > 0
         assert one.locator("[data-needs-script]:visible").count() == 0

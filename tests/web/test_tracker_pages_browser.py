@@ -7,18 +7,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import people
-import posting
 import pytest
-import written
-from browsing import Browser, address, faults_everywhere
+import records
+import uploads
+import users
+from browser_pages import Browser, faults_in_all_views, url_of
 from conftest import Serve, Server
-from talk import running_server
+from http_checks import running_server
 
 from models.accounts.tables import Session
 from models.tracker.tables import Project
 
-ADMIN = {"tracker": {"security": {"admin-password": people.PASSWORD}}}
+ADMIN = {"tracker": {"security": {"admin-password": users.PASSWORD}}}
 FORGED = "<img src=x onerror=document.title='forged'>"
 REPORT = f"""<testsuite name='s'>
     <testcase classname='c.A' name='fine' time='0.5'/>
@@ -26,7 +26,7 @@ REPORT = f"""<testsuite name='s'>
     <properties><property name='attachment' value='shot.txt'/></properties>
     <failure message='it broke'>at line 1</failure><system-out>said so</system-out></testcase></testsuite>"""
 GREEN = "<testsuite name='s'><testcase classname='c.A' name='fine' time='0.2'/></testsuite>"
-COVERED = posting.jacoco({"a.py": {1: True, 2: False}})
+COVERED = uploads.jacoco({"a.py": {1: True, 2: False}})
 PAGES = ["/", "/projects", "/projects/1", "/runs/2", "/compare",
          "/compare?base=1&head=2", "/projects/1/test?className=c.A&name=fine", "/projects/1/settings", "/login",
          "/profile", "/users", "/runs/2/coverage?path=", "/runs/2/tests", "/projects/1/clusters",
@@ -44,21 +44,27 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     with running_server(tmp_path_factory.mktemp("tracker-pages"), **ADMIN) as one:
         facts = (("project", "shop"), ("branch", "main"), ("buildUrl", "javascript:alert(1)"))
         for report in (GREEN, REPORT):
-            parts = [posting.part(name, text) for name, text in (*facts, ("commit", "abc123"))]
-            parts += [posting.part("junit", report, "j.xml"), posting.part("jacoco", COVERED, "c.xml")]
-            parts += [posting.part("perf", JTL, "load.jtl"), posting.part("attachment", "a line\n", "shot.txt")]
-            assert posting.send(one, posting.body(parts)).status == 201
+            parts = [uploads.part(name, text) for name, text in (*facts, ("commit", "abc123"))]
+            parts += [
+                uploads.part("junit", report, "j.xml"),
+                uploads.part("jacoco", COVERED, "c.xml"),
+            ]
+            parts += [
+                uploads.part("perf", JTL, "load.jtl"),
+                uploads.part("attachment", "a line\n", "shot.txt"),
+            ]
+            assert uploads.send(one, uploads.body(parts)).status == 201
         yield one
 
 
 @pytest.fixture(scope="module")
 def session(server: Server) -> str:
-    return people.session_of(server.data, "admin", "ADMIN")
+    return users.create_session(server.data, "admin", "ADMIN")
 
 
 def enter(page: Any, server: Server, session: str) -> None:
     """Gives the browser somebody's session."""
-    cookie = {"name": f"pilothouse_{server.port}", "value": session, "url": address(server), "httpOnly": True}
+    cookie = {"name": f"pilothouse_{server.port}", "value": session, "url": url_of(server), "httpOnly": True}
     page.context.add_cookies([cookie])
 
 
@@ -76,12 +82,12 @@ def place_of(server: Server, path: str) -> str:
 
 def test_the_pages_are_accessible(server: Server, chromium: Browser, session: str) -> None:
     faults = {}
-    with chromium.page(address(server), allow=("Failed to load",)) as one:
+    with chromium.page(url_of(server), allow=("Failed to load",)) as one:
         enter(one, server, session)
         for path, status in [*((path, 200) for path in PAGES), *STATES]:
             assert one.goto(place_of(server, path)).status == status
             assert one.title() != "forged"
-            if found := faults_everywhere(one):
+            if found := faults_in_all_views(one):
                 faults[path] = found
     assert faults == {}
 
@@ -93,10 +99,10 @@ def test_names_without_end_widen_neither_a_page_nor_its_tables(server: Server, c
         f"<testsuite name='{name}'><testcase classname='{name}' name='{name}'><failure message='{name}'/></testcase>"
     )
     parts = [(part, name) for part in ("project", "branch", "commit", "buildName")]
-    runs = [posting.stored(server, *parts, ("junit", f"{report}</testsuite>")) for _ in range(2)]
+    runs = [uploads.upload(server, *parts, ("junit", f"{report}</testsuite>")) for _ in range(2)]
     project, pair = runs[0]["projectId"], [run["runId"] for run in runs]
     test = f"/projects/{project}/test?className={name}&name={name}"
-    with chromium.page(address(server), viewport={"width": width, "height": 700}) as one:
+    with chromium.page(url_of(server), viewport={"width": width, "height": 700}) as one:
         for path in ("/", "/projects", f"/projects/{project}", f"/runs/{pair[1]}", test,
                      "/compare?base={}&head={}".format(*pair)):  # fmt: skip
             one.goto(path)
@@ -108,7 +114,7 @@ def test_names_without_end_widen_neither_a_page_nor_its_tables(server: Server, c
 
 
 def test_arrow_keys_read_a_run_in_all_plots_of_a_project(server: Server, chromium: Browser) -> None:
-    with chromium.page(address(server)) as one:
+    with chromium.page(url_of(server)) as one:
         one.goto("/projects/1")
         one.locator("svg.plot").first.focus()
         one.keyboard.press("ArrowRight")
@@ -121,7 +127,7 @@ def test_arrow_keys_read_a_run_in_all_plots_of_a_project(server: Server, chromiu
 
 
 def test_a_page_can_be_walked_by_the_keyboard(server: Server, chromium: Browser) -> None:
-    with chromium.page(address(server)) as one:
+    with chromium.page(url_of(server)) as one:
         one.goto("/projects")
         one.keyboard.press("Tab")
         assert one.evaluate("document.activeElement.textContent") == "Skip to content"
@@ -134,14 +140,14 @@ def test_a_page_can_be_walked_by_the_keyboard(server: Server, chromium: Browser)
 
 
 def test_a_script_address_is_no_link(server: Server, chromium: Browser) -> None:
-    with chromium.page(address(server)) as one:
+    with chromium.page(url_of(server)) as one:
         one.goto("/runs/2")
         assert one.get_by_text("javascript:alert(1)").count() == 1
         assert one.locator("a[href^='javascript']").count() == 0
 
 
 def test_a_picture_has_the_values_of_its_table_as_text(server: Server, chromium: Browser) -> None:
-    with chromium.page(address(server)) as one:
+    with chromium.page(url_of(server)) as one:
         one.goto("/projects/1")
         picture = one.get_by_role("img", name=re.compile("Tests of the last"))
         assert "failed" in picture.locator("desc").text_content()
@@ -156,17 +162,17 @@ def test_a_picture_has_the_values_of_its_table_as_text(server: Server, chromium:
 
 
 def test_log_in_make_a_token_and_see_what_it_posts_without_a_reload(server: Server, chromium: Browser) -> None:
-    with chromium.page(address(server)) as one:
+    with chromium.page(url_of(server)) as one:
         one.goto("/profile")  # which needs a login, and comes after it
         one.get_by_label("User name").fill("admin")
-        one.get_by_label("Password").fill(people.PASSWORD)
+        one.get_by_label("Password").fill(users.PASSWORD)
         one.get_by_role("button", name="Log in").click()
         one.get_by_role("heading", name="Profile of admin").wait_for()
         one.get_by_label("Name", exact=True).fill("ci")
         one.get_by_label("Scope").select_option("INGEST")
         one.get_by_role("button", name="Make a token").click()
         token = one.locator("#token").inner_text()
-        assert people.RAW_TOKEN.fullmatch(token)
+        assert users.RAW_TOKEN.fullmatch(token)
         one.context.grant_permissions(["clipboard-read", "clipboard-write"])
         one.get_by_role("button", name="Copy the token").click()
         one.get_by_role("button", name="copied").wait_for()
@@ -175,7 +181,7 @@ def test_log_in_make_a_token_and_see_what_it_posts_without_a_reload(server: Serv
         one.locator("#live[data-is=on]").wait_for()
         one.evaluate("window.stayed = true")
         parts = ("project", "fresh from ci"), ("branch", "main"), ("junit", GREEN)
-        posting.stored(server, *parts, **people.bearer(token))
+        uploads.upload(server, *parts, **users.bearer(token))
         one.get_by_role("link", name="fresh from ci").wait_for()
         assert one.evaluate("window.stayed")
         one.goto("/profile")
@@ -183,7 +189,7 @@ def test_log_in_make_a_token_and_see_what_it_posts_without_a_reload(server: Serv
 
 
 def test_a_wrong_password_is_reported_in_the_form(server: Server, chromium: Browser) -> None:
-    with chromium.page(address(server), allow=("401",)) as one:
+    with chromium.page(url_of(server), allow=("401",)) as one:
         one.goto("/login")
         one.get_by_label("User name").fill("admin")
         one.get_by_label("Password").fill("wrong password")
@@ -192,51 +198,51 @@ def test_a_wrong_password_is_reported_in_the_form(server: Server, chromium: Brow
 
 
 def test_a_run_of_many_uploads_grows_on_its_open_page(server: Server, chromium: Browser) -> None:
-    first = posting.stored(server, ("project", "sharded"), ("runKey", "1"), ("junit", GREEN))
-    with chromium.page(address(server)) as one:
+    first = uploads.upload(server, ("project", "sharded"), ("runKey", "1"), ("junit", GREEN))
+    with chromium.page(url_of(server)) as one:
         one.goto(first["runPath"])
         one.locator("#live[data-is=on]").wait_for()
-        posting.stored(server, ("project", "sharded"), ("runKey", "1"), ("junit", REPORT))
+        uploads.upload(server, ("project", "sharded"), ("runKey", "1"), ("junit", REPORT))
         one.locator("#failures").wait_for()
         one.locator("summary", has_text=FORGED).wait_for()
 
 
 def test_an_empty_server_reports_what_to_do(serve: Serve, chromium: Browser) -> None:
     server = serve({})
-    with chromium.page(address(server)) as one:
+    with chromium.page(url_of(server)) as one:
         one.goto("/projects")
         commands = one.locator("#snippet").inner_text()
-        assert f"{address(server)}/api/v1/ingest" in commands
+        assert f"{url_of(server)}/api/v1/ingest" in commands
         one.locator("#live[data-is=on]").wait_for()
-        posting.stored(server, ("project", "first"), ("junit", GREEN))
+        uploads.upload(server, ("project", "first"), ("junit", GREEN))
         one.get_by_role("link", name="first").wait_for()
 
 
 def test_a_private_project_stays_unseen_by_another_user(server: Server, chromium: Browser) -> None:
-    owner = people.token_of(server.data, "owner")
-    posting.stored(server, ("project", "secret"), ("branch", "main"), ("junit", GREEN), **people.bearer(owner))
-    id = posting.rows(server, "SELECT id FROM project WHERE name = 'secret'")[0][0]
-    with chromium.page(address(server)) as one:
-        enter(one, server, people.session_of(server.data, "owner"))
+    owner = users.create_token(server.data, "owner")
+    uploads.upload(server, ("project", "secret"), ("branch", "main"), ("junit", GREEN), **users.bearer(owner))
+    id = uploads.query_store(server, "SELECT id FROM project WHERE name = 'secret'")[0][0]
+    with chromium.page(url_of(server)) as one:
+        enter(one, server, users.create_session(server.data, "owner"))
         one.goto(f"/projects/{id}/settings")
         one.get_by_label("Visible to").select_option("PRIVATE")
         one.locator("form[action$=visibility] button").click()
         one.goto(f"/projects/{id}")
         assert "PILOTHOUSE_TOKEN" in one.locator("#snippet").inner_text()
-    with chromium.page(address(server), allow=("404",)) as one:
-        enter(one, server, people.session_of(server.data, "other"))
+    with chromium.page(url_of(server), allow=("404",)) as one:
+        enter(one, server, users.create_session(server.data, "other"))
         one.goto("/projects")
         one.locator("#live[data-is=on]").wait_for()
-        posting.stored(server, ("project", "secret"), ("junit", REPORT), **people.bearer(owner))
-        posting.stored(server, ("project", "open to all"), ("junit", REPORT))
+        uploads.upload(server, ("project", "secret"), ("junit", REPORT), **users.bearer(owner))
+        uploads.upload(server, ("project", "open to all"), ("junit", REPORT))
         one.get_by_role("link", name="open to all").wait_for()
         assert "secret" not in one.content()
         assert one.goto(f"/projects/{id}").status == 404
 
 
 def test_a_test_is_quarantined_and_a_run_deleted_by_forms(server: Server, chromium: Browser, session: str) -> None:
-    run = posting.stored(server, ("project", "forms"), ("branch", "main"), ("junit", REPORT))
-    with chromium.page(address(server)) as one:
+    run = uploads.upload(server, ("project", "forms"), ("branch", "main"), ("junit", REPORT))
+    with chromium.page(url_of(server)) as one:
         enter(one, server, session)
         one.goto(run["runPath"])
         one.get_by_role("link", name="This test over time").click()
@@ -255,40 +261,40 @@ def test_a_page_reports_that_the_server_is_gone_and_shows_what_was_missed(
     serve: Serve, chromium: Browser, tmp_path: Path
 ) -> None:
     server = serve({})
-    posting.stored(server, ("project", "shop"), ("junit", GREEN))
-    with chromium.page(address(server), allow=("ERR_", "Failed to load")) as one:
+    uploads.upload(server, ("project", "shop"), ("junit", GREEN))
+    with chromium.page(url_of(server), allow=("ERR_", "Failed to load")) as one:
         one.goto("/projects/1")
         one.locator("#live[data-is=on]").wait_for()
         server.kill()
         one.get_by_text("connection lost").wait_for()
         server.start()
-        run = posting.stored(server, ("project", "shop"), ("junit", REPORT))
+        run = uploads.upload(server, ("project", "shop"), ("junit", REPORT))
         one.locator(f"[data-key='run {run['runId']}']").wait_for()
 
 
 def test_who_is_logged_out_elsewhere_stops_seeing_what_is_private(server: Server, chromium: Browser) -> None:
-    hal, token = people.somebody(server.data, "hal"), people.token_of(server.data, "hal")
-    posting.stored(server, ("project", "hidden"), ("junit", GREEN), **people.bearer(token))
-    with written.store_of(server):
+    hal, token = users.ensure_user(server.data, "hal"), users.create_token(server.data, "hal")
+    uploads.upload(server, ("project", "hidden"), ("junit", GREEN), **users.bearer(token))
+    with records.store_of(server):
         Project.update(visibility="PRIVATE").where(Project.name == "hidden").execute()
-    id = posting.rows(server, "SELECT id FROM project WHERE name = 'hidden'")[0][0]
-    with chromium.page(address(server)) as one:
-        session = people.session_of(server.data, "hal")
+    id = uploads.query_store(server, "SELECT id FROM project WHERE name = 'hidden'")[0][0]
+    with chromium.page(url_of(server)) as one:
+        session = users.create_session(server.data, "hal")
         enter(one, server, session)
         one.goto(f"/projects/{id}")
         one.locator("#live[data-is=on]").wait_for()
-        with written.store_of(server):
+        with records.store_of(server):
             Session.delete().where(Session.account == hal.id).execute()
-        posting.stored(server, ("project", "shop"), ("junit", GREEN))
+        uploads.upload(server, ("project", "shop"), ("junit", GREEN))
         one.wait_for_url("**/login?next=*")
 
 
 def test_without_script_all_can_be_read_and_forms_work(server: Server, chromium: Browser) -> None:
-    people.somebody(server.data, "nora", "ADMIN")
-    with chromium.page(address(server), java_script_enabled=False) as one:
+    users.ensure_user(server.data, "nora", "ADMIN")
+    with chromium.page(url_of(server), java_script_enabled=False) as one:
         one.goto("/login?next=/runs/2")
         one.get_by_label("User name").fill("nora")
-        one.get_by_label("Password").fill(people.PASSWORD)
+        one.get_by_label("Password").fill(users.PASSWORD)
         one.get_by_role("button", name="Log in").click()
         assert "at line 1" in one.content()
         assert one.locator("button[data-copy]:visible").count() == 0
@@ -300,7 +306,7 @@ def test_without_script_all_can_be_read_and_forms_work(server: Server, chromium:
         one.locator("form[action$='/settings'] button").click()
         one.goto("/users")
         one.locator("#new ~ form input[name=username]").fill("made")
-        one.locator("#new ~ form input[name=password]").fill(people.PASSWORD)
+        one.locator("#new ~ form input[name=password]").fill(users.PASSWORD)
         one.get_by_role("button", name="Make the account").click()
         row = one.locator("tr", has=one.get_by_role("rowheader", name="made"))
         row.locator("summary").click()
@@ -310,7 +316,7 @@ def test_without_script_all_can_be_read_and_forms_work(server: Server, chromium:
 
 
 def test_the_overview_is_small_and_names_what_fails(server: Server, chromium: Browser) -> None:
-    with chromium.page(address(server)) as one:
+    with chromium.page(url_of(server)) as one:
         sizes: list[int] = []
         one.on("response", lambda answer: sizes.append(len(answer.body())))
         one.goto("/")

@@ -6,10 +6,10 @@ import re
 import time
 from collections.abc import Iterator
 
-import people
 import pytest
+import users
 from conftest import Answer, Server
-from talk import running_server
+from http_checks import running_server
 
 from models.accounts import accounts
 
@@ -20,16 +20,16 @@ PEOPLE = 119
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server of the ADMIN `admin` and so many more."""
     with running_server(tmp_path_factory.mktemp("users")) as one:
-        people.session_of(one.data, "admin", "ADMIN")
-        with people.store(one.data):
+        users.create_session(one.data, "admin", "ADMIN")
+        with users.open_accounts(one.data):
             for number in range(PEOPLE):
                 accounts.create_user(f"person-{number:03}", "none", "USER", time.time_ns() // 1000)
         yield one
 
 
 @pytest.fixture(scope="module")
-def admin(server: Server) -> people.Browser:
-    return people.Browser(server, people.session_of(server.data, "admin", "ADMIN"))
+def admin(server: Server) -> users.FormClient:
+    return users.FormClient(server, users.create_session(server.data, "admin", "ADMIN"))
 
 
 def names(answer: Answer) -> list[str]:
@@ -41,7 +41,7 @@ def links(answer: Answer) -> list[str]:
     return re.findall(r'href="([^"]+page=[^"]*)"', answer.text)
 
 
-def test_accounts_are_listed_fifty_on_a_page(admin: people.Browser) -> None:
+def test_accounts_are_listed_fifty_on_a_page(admin: users.FormClient) -> None:
     pages = [admin.get(f"/users?page={number}") for number in range(3)]
     assert [len(names(page)) for page in pages] == [50, 50, 20]
     assert [name for page in pages for name in names(page)] == [
@@ -55,7 +55,7 @@ def test_accounts_are_listed_fifty_on_a_page(admin: people.Browser) -> None:
     assert names(admin.get("/users")) == names(pages[0])
 
 
-def test_accounts_are_found_sorted_and_filtered_by_role(admin: people.Browser) -> None:
+def test_accounts_are_found_sorted_and_filtered_by_role(admin: users.FormClient) -> None:
     assert names(admin.get("/users?q=PERSON-11")) == [f"person-{number}" for number in range(110, PEOPLE)]
     assert names(admin.get("/users?role=ADMIN")) == ["admin"]
     assert names(admin.get("/users?sort=-name&size=25"))[0] == f"person-{PEOPLE - 1:03}"
@@ -66,12 +66,12 @@ def test_accounts_are_found_sorted_and_filtered_by_role(admin: people.Browser) -
     assert answer.headers["Location"] == "/users?q=person-11&size=25"
 
 
-def test_behind_the_last_page_is_the_last_and_what_is_no_page_is_ignored(admin: people.Browser) -> None:
+def test_behind_the_last_page_is_the_last_and_what_is_no_page_is_ignored(admin: users.FormClient) -> None:
     assert names(admin.get("/users?page=99"))[-1] == f"person-{PEOPLE - 1:03}"
     assert "Ignored: role ROOT, page x." in admin.get("/users?page=x&role=ROOT").text
 
 
-def test_a_form_leads_back_to_the_page_that_it_stood_on(server: Server, admin: people.Browser) -> None:
+def test_a_form_leads_back_to_the_page_that_it_stood_on(server: Server, admin: users.FormClient) -> None:
     page = admin.get("/tracker/users?page=1")
     action = re.findall(r'action="([^"]+/role\?page=1)"', page.text)[0]
     answer = admin.send(action, on="/users", role="USER")
@@ -81,7 +81,7 @@ def test_a_form_leads_back_to_the_page_that_it_stood_on(server: Server, admin: p
     assert f"{PEOPLE} accounts" in admin.get(answer.headers["Location"]).text
 
 
-def test_a_form_that_is_refused_leads_back(admin: people.Browser) -> None:
+def test_a_form_that_is_refused_leads_back(admin: users.FormClient) -> None:
     answer = admin.send("/tracker/users", on="/users", username="jo", password="correct horse", _xsrf="none of ours")
     assert answer.status == 403
     assert '<a href="/tracker/users">Back</a>' in answer.text

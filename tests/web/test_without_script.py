@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import people
-import posting
 import pytest
-from browsing import Browser, address
+import uploads
+import users
+from browser_pages import Browser, url_of
 from conftest import Server
 from forms import Forms
-from talk import running_server
+from http_checks import running_server
 
 REPORT = """<testsuite name='s'><testcase classname='c.A' name='fine' time='0.5'/>
     <testcase classname='c.A' name='broken'><failure message='it broke'/></testcase></testsuite>"""
@@ -27,7 +27,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     with running_server(tmp_path_factory.mktemp("without-script"), {"web": {"command": "sleep 1000"}}) as one:
         for _ in range(2):
             facts = (("project", "shop"), ("branch", "main"), ("commit", "abc123"), ("junit", REPORT))
-            posting.stored(one, *facts, ("jacoco", posting.jacoco({"a.py": {1: True, 2: False}})), ("perf", JTL))
+            uploads.upload(one, *facts, ("jacoco", uploads.jacoco({"a.py": {1: True, 2: False}})), ("perf", JTL))
         yield one
 
 
@@ -55,11 +55,11 @@ STEPS: list[tuple[str, str, dict[str, str], str]] = [
     ("/profile", "/profile/tokens", {"name": "ci", "scope": "INGEST"}, "Copy the token"),
     ("/profile", "/profile/tokens/N/revoke", {}, "revoked"),
     ("/profile", "/profile/sessions/N/end", {}, "this one"),
-    ("/users", "/users", {"username": "zoe", "password": people.PASSWORD}, "zoe"),
+    ("/users", "/users", {"username": "zoe", "password": users.PASSWORD}, "zoe"),
     ("/users", "/users/N/role", {"role": "ADMIN"}, "zoe"),
     ("/users", "/users/N/password", {"password": "quite another one"}, "zoe"),
     ("/users", "/users/N/delete", {}, "jo"),
-    ("/profile", "/profile/password", {"currentPassword": people.PASSWORD, "newPassword": "fresh secret"}, "Root of"),
+    ("/profile", "/profile/password", {"currentPassword": users.PASSWORD, "newPassword": "fresh secret"}, "Root of"),
     ("/", "/logout", {}, "Log in"),
     ("/login", "/login", {"username": "root", "password": "fresh secret"}, "Log out"),
 ]  # fmt: skip
@@ -67,10 +67,10 @@ STEPS: list[tuple[str, str, dict[str, str], str]] = [
 
 
 def test_every_page_and_every_form_works_without_script(server: Server, chromium: Browser) -> None:
-    people.somebody(server.data, "jo")
-    sessions = [people.session_of(server.data, "root", "ADMIN") for _ in range(2)]
-    with chromium.page(address(server), java_script_enabled=False) as page:
-        cookie = {"name": f"pilothouse_{server.port}", "value": sessions[1], "url": address(server)}
+    users.ensure_user(server.data, "jo")
+    sessions = [users.create_session(server.data, "root", "ADMIN") for _ in range(2)]
+    with chromium.page(url_of(server), java_script_enabled=False) as page:
+        cookie = {"name": f"pilothouse_{server.port}", "value": sessions[1], "url": url_of(server)}
         page.context.add_cookies([cookie])
         forms = Forms(page)
         for path in PAGES:

@@ -1,4 +1,4 @@
-"""A stream and its client, with the smallest buffers that there are between them."""
+"""Connected streams with small socket buffers, which fill quickly."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from tornado.iostream import IOStream
 
 from handlers.http.sse_connection import IoStream, PlainStream, Poll, Stream, take_over
 
-BOUND = 10_000
+LIMIT_BYTES = 10_000
 
 
-def pair(kind: type[Stream] = PlainStream, bound: int = BOUND) -> tuple[Any, socket.socket]:
-    """A stream, and its client with the smallest buffers that there are."""
+def stream_pair(kind: type[Stream] = PlainStream, bound: int = LIMIT_BYTES) -> tuple[Any, socket.socket]:
+    """Returns a stream and the socket of its client, with the smallest socket buffers."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
         client = socket.socket()

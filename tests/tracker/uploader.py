@@ -1,4 +1,4 @@
-"""Calls of the uploader within the process of a test."""
+"""Runs the uploader in the process of the test."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from supervisor.cli import upload_request
 
 
 @frozen
-class Done:
+class Outcome:
     returncode: int
     stdout: str
     stderr: str
 
 
-def upload(folder: Path, url: Server | str, *arguments: str, environ: Mapping[str, str] | None = None) -> Done:
-    """One call in `folder`, with nothing of the CI system that the tests themselves may run in."""
+def run_upload(folder: Path, url: Server | str, *arguments: str, environ: Mapping[str, str] | None = None) -> Outcome:
+    """Runs the uploader in `folder`, without the environment of the CI system that runs the tests."""
     url = url if isinstance(url, str) else f"http://127.0.0.1:{url.port}"
     out, err = io.StringIO(), io.StringIO()
     with (
@@ -38,4 +38,4 @@ def upload(folder: Path, url: Server | str, *arguments: str, environ: Mapping[st
             code = run.main(["upload", "--url", url, *arguments])
         except SystemExit as end:
             code = int(end.code or 0)
-    return Done(code, out.getvalue(), err.getvalue())
+    return Outcome(code, out.getvalue(), err.getvalue())

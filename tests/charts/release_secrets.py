@@ -1,4 +1,4 @@
-"""Releases as helm stores them, made by hand: for states that helm does not leave behind on demand."""
+"""Secrets of releases in helm's format, for states that helm cannot be made to leave."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from typing import Any
 
 import pytest
 from conftest import ROOT
-from needs import HELM
+from requirements import HELM
 
-WHEN = "2026-11-21T12:47:45.081663072Z"
+TIMESTAMP = "2026-11-21T12:47:45.081663072Z"
 
 
-def stored(name: str, namespace: str, number: int = 1, status: str = "deployed", **parts: Any) -> dict[str, Any]:
-    """The JSON of one revision; `parts` replace what is at its top."""
+def made_release(name: str, namespace: str, number: int = 1, status: str = "deployed", **parts: Any) -> dict[str, Any]:
+    """The JSON of one revision; `parts` replace its top-level fields."""
     return {
         "name": name,
         "namespace": namespace,
         "version": number,
         "info": {
-            "first_deployed": WHEN,
-            "last_deployed": WHEN,
+            "first_deployed": TIMESTAMP,
+            "last_deployed": TIMESTAMP,
             "deleted": "",
             "description": f"revision {number}",
             "status": status,
@@ -34,13 +34,13 @@ def stored(name: str, namespace: str, number: int = 1, status: str = "deployed",
     }
 
 
-def packed(what: Any, is_zipped: bool = True) -> str:
+def encoded_release(what: Any, is_zipped: bool = True) -> str:
     """The value of a Secret's key `release`."""
     plain = json.dumps(what).encode()
     return base64.b64encode(base64.b64encode(gzip.compress(plain) if is_zipped else plain)).decode()
 
 
-def secret(release: dict[str, Any], **labels: str) -> dict[str, Any]:
+def release_secret(release: dict[str, Any], **labels: str) -> dict[str, Any]:
     name, number = release["name"], str(release["version"])
     marks = {"owner": "helm", "name": name, "version": number, "status": release["info"]["status"], **labels}
     return {
@@ -48,23 +48,23 @@ def secret(release: dict[str, Any], **labels: str) -> dict[str, Any]:
         "kind": "Secret",
         "metadata": {"name": f"sh.helm.release.v1.{name}.v{number}", "labels": marks},
         "type": "helm.sh/release.v1",
-        "data": {"release": packed(release)},
+        "data": {"release": encoded_release(release)},
     }
 
 
-def keep(cluster: Any, release: dict[str, Any]) -> None:
-    """Stores a revision as helm would."""
-    cluster.create(release["namespace"], secret(release))
+def store_release(cluster: Any, release: dict[str, Any]) -> None:
+    """Creates the Secret of a revision in the cluster."""
+    cluster.create(release["namespace"], release_secret(release))
 
 
-def helms() -> list[str]:
+def helm_programs() -> list[str]:
     """The helm programs of this checkout, or the one on PATH: helm 4 and, where it was fetched, helm 3."""
     found = [str(path) for name in ("helm", "helm3") if (path := ROOT / ".tools" / name).exists()]
     return found or ["helm"]
 
 
-def chart(folder: Path, name: str, files: dict[str, str], **about: Any) -> Path:
-    """A chart as a folder: its templates and other files by their path."""
+def chart_folder(folder: Path, name: str, files: dict[str, str], **about: Any) -> Path:
+    """Writes a chart as a folder; `files` maps paths to texts."""
     whole = {"apiVersion": "v2", "name": name, "version": "0.1.0", "appVersion": "1.0", **about}
     for path, text in {"Chart.yaml": json.dumps(whole), **files}.items():
         (folder / name / path).parent.mkdir(parents=True, exist_ok=True)

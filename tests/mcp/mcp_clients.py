@@ -1,4 +1,4 @@
-"""Agents as the tests have them: the SDK's own client, over each of the three transports."""
+"""Clients of the MCP SDK over each of the three transports."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.client.streamable_http import streamable_http_client
 
 Result = TypeVar("Result")
-Way = Callable[..., contextlib.AbstractAsyncContextManager[Client]]
+Transport = Callable[..., contextlib.AbstractAsyncContextManager[Client]]
 
 READING = {
     "helm_list", "helm_status", "helm_history", "helm_get_values", "helm_get_manifest", "helm_get_notes",
@@ -43,7 +43,7 @@ FULL: dict[str, Any] = {"security": {"mode": "FULL", "api-key": "open sesame"}}
 @contextlib.asynccontextmanager
 async def over_http(server: Server, path: str = "/mcp", mode: str = "auto", **headers: str) -> AsyncIterator[Client]:
     async with (
-        httpx2.AsyncClient(headers=_named(headers), timeout=60) as http,
+        httpx2.AsyncClient(headers=_header_names(headers), timeout=60) as http,
         Client(streamable_http_client(f"http://127.0.0.1:{server.port}{path}", http_client=http), mode=mode) as client,
     ):
         yield client
@@ -51,14 +51,14 @@ async def over_http(server: Server, path: str = "/mcp", mode: str = "auto", **he
 
 @contextlib.asynccontextmanager
 async def over_sse(server: Server, path: str = "/sse", **headers: str) -> AsyncIterator[Client]:
-    transport = sse_client(f"http://127.0.0.1:{server.port}{path}", headers=_named(headers), timeout=60)
+    transport = sse_client(f"http://127.0.0.1:{server.port}{path}", headers=_header_names(headers), timeout=60)
     async with Client(transport, mode="legacy") as client:
         yield client
 
 
 @contextlib.asynccontextmanager
 async def over_stdio(server: Server, mode: str = "auto", **environ: str) -> AsyncIterator[Client]:
-    """The configuration's own port may be any; the server's is told as an agent's configuration would."""
+    """Starts the stdio server, with the port of the running server as an argument, as in an agent's configuration."""
     arguments = ["--config", str(server.file), "--port", str(server.port), "--data-dir", str(server.data), "mcp"]
     started = StdioServerParameters(
         command=sys.executable,
@@ -71,15 +71,15 @@ async def over_stdio(server: Server, mode: str = "auto", **environ: str) -> Asyn
             yield client
 
 
-WAYS: dict[str, Way] = {"http": over_http, "sse": over_sse, "stdio": over_stdio}
+TRANSPORTS: dict[str, Transport] = {"http": over_http, "sse": over_sse, "stdio": over_stdio}
 
 
-def _named(headers: Mapping[str, str]) -> dict[str, str]:
+def _header_names(headers: Mapping[str, str]) -> dict[str, str]:
     return {name.replace("_", "-"): value for name, value in headers.items()}
 
 
-def run(work: Callable[[], Awaitable[Result]]) -> Result:
-    """Runs a test's agent to its end."""
+def run_client(work: Callable[[], Awaitable[Result]]) -> Result:
+    """Runs a client, for at most two minutes."""
 
     async def within() -> Result:
         async with asyncio.timeout(120):
@@ -88,18 +88,18 @@ def run(work: Callable[[], Awaitable[Result]]) -> Result:
     return asyncio.run(within())
 
 
-async def names(client: Client) -> set[str]:
+async def tool_names(client: Client) -> set[str]:
     return {tool.name for tool in (await client.list_tools()).tools}
 
 
-def text(result: Any) -> str:
-    """What a call that succeeded says."""
+def result_text(result: Any) -> str:
+    """The text of a successful call."""
     assert not result.is_error, result
     return str(result.content[0].text)
 
 
-def words(result: Any) -> str:
-    """Why a call failed: one text and nothing else."""
+def error_text(result: Any) -> str:
+    """The message of a failed call, which is its only content."""
     assert result.is_error, result
     assert len(result.content) == 1
     assert result.structured_content is None

@@ -21,31 +21,31 @@ STATUSES = (
     "not_started", "running", "finished", "unknown", "failed", "failed_to_start",
     "stopped", "stopping", "aborted", "starting", "healthy", "unhealthy",
 )  # fmt: skip
-"""In the seed's order."""
+"""In the order of the specification."""
 
-PROCESS = {
+PROCESS_FIELDS = {
     "name", "status", "pid", "startTime", "endTime", "exitCode", "processRuntime", "processUptime",
     "stdoutLogfile", "stderrLogfile", "failedErrorLog",
 }  # fmt: skip
-EVENT = {
+EVENT_FIELDS = {
     "id", "pid", "eventTime", "processName", "startTime", "endTime", "exitCode", "newStatus", "oldStatus",
     "processUptime",
 }  # fmt: skip
-PAGE = {
+PAGE_FIELDS = {
     "content", "totalPages", "totalElements", "first", "last", "empty", "numberOfElements", "size", "number",
     "pageable", "sort",
 }  # fmt: skip
-PAGEABLE = {"pageSize", "pageNumber", "offset", "paged", "unpaged", "sort"}
-SORT = {"unsorted", "sorted", "empty"}
-SUPERVISOR = {"nodeName", "description", "physicalMemory", "physicalCpu", "operatingSystem", "availableMemory"}
-ERROR = {"timestamp", "path", "error", "message", "code"}
-PROBLEM = {"type", "title", "status", "detail", "instance", "message"}
+PAGEABLE_FIELDS = {"pageSize", "pageNumber", "offset", "paged", "unpaged", "sort"}
+SORT_FIELDS = {"unsorted", "sorted", "empty"}
+SUPERVISOR_FIELDS = {"nodeName", "description", "physicalMemory", "physicalCpu", "operatingSystem", "availableMemory"}
+ERROR_FIELDS = {"timestamp", "path", "error", "message", "code"}
+PROBLEM_FIELDS = {"type", "title", "status", "detail", "instance", "message"}
 
-WHEN = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?Z")
-LENGTH = re.compile(r"PT(?=\d)(\d+H)?([1-5]?\dM)?([1-5]?\d(\.\d{0,5}[1-9])?S)?")
+TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?Z")
+DURATION = re.compile(r"PT(?=\d)(\d+H)?([1-5]?\dM)?([1-5]?\d(\.\d{0,5}[1-9])?S)?")
 UPTIME = re.compile(r"\d\ds|\ds|(\d+d 1?\dh |\d+d 2[0-3]h |1?\dh |2[0-3]h )?[1-5]?\dm")
 
-CODES = {
+ERROR_CODES = {
     400: "VALIDATION_ERROR",
     401: "UNAUTHORIZED",
     403: "FORBIDDEN",
@@ -60,7 +60,7 @@ CODES = {
 
 @contextlib.contextmanager
 def running_server(folder: Path, processes: dict[str, Any] | None = None, **sections: Any) -> Iterator[Server]:
-    """A running server, which several tests may share."""
+    """Starts a server that several tests may share."""
     config = {**sections, "supervisor": {"processes": processes or {}, **sections.get("supervisor", {})}}
     server = Server(folder, config, {}, [])
     try:
@@ -70,7 +70,7 @@ def running_server(folder: Path, processes: dict[str, Any] | None = None, **sect
 
 
 def write_history(data: Path, entries: Sequence[Entry]) -> None:
-    """Writes a history into the data directory of a server that is not running."""
+    """Writes events into the data directory of a stopped server."""
     data.mkdir(mode=0o700, exist_ok=True)
     database.open(data / "pilothouse.db")
     with database.atomic():
@@ -78,52 +78,52 @@ def write_history(data: Path, entries: Sequence[Entry]) -> None:
     database.close()
 
 
-def body(answer: Answer) -> Any:
-    """The value of a JSON response, which must be compact UTF-8 with a media type without parameters."""
+def json_body(answer: Answer) -> Any:
+    """Returns the value of a JSON response: compact UTF-8, its media type without parameters."""
     assert answer.headers.get_all("Content-Type") == ["application/json"], answer.headers
-    return compact(answer)
+    return parse_compact(answer)
 
 
-def compact(answer: Answer) -> Any:
+def parse_compact(answer: Answer) -> Any:
     value = json.loads(answer.body)
     assert answer.body == json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode(), "not compact"
     return value
 
 
-def error(answer: Answer, status: int, path: str, code: str | None = None) -> Any:
+def check_error(answer: Answer, status: int, path: str, code: str | None = None) -> Any:
     """Checks all fields of supervision's ErrorResponse and returns it."""
     assert answer.status == status, answer
-    value = body(answer)
-    assert set(value) == ERROR
-    assert WHEN.fullmatch(value["timestamp"])
+    value = json_body(answer)
+    assert set(value) == ERROR_FIELDS
+    assert TIMESTAMP.fullmatch(value["timestamp"])
     assert value["path"] == path
-    assert value["error"] == reason(status)
+    assert value["error"] == reason_phrase(status)
     assert value["message"]
-    assert value["code"] == (code or CODES[status])
+    assert value["code"] == (code or ERROR_CODES[status])
     return value
 
 
-def problem(answer: Answer, status: int, path: str, dated: bool) -> Any:
-    """Checks all fields of a problem document and returns it: that of charts is dated, the tracker's is not."""
+def check_problem(answer: Answer, status: int, path: str, has_timestamp: bool) -> Any:
+    """Checks all fields of a problem document and returns it. Only those of charts have a timestamp."""
     assert answer.status == status, answer
     assert answer.headers.get_all("Content-Type") == ["application/problem+json"]
-    value = compact(answer)
-    assert set(value) == (PROBLEM | {"timestamp", "code"} if dated else PROBLEM)
-    assert not dated or WHEN.fullmatch(value["timestamp"])
-    assert (value["type"], value["status"], value["title"]) == ("about:blank", status, reason(status))
+    value = parse_compact(answer)
+    assert set(value) == (PROBLEM_FIELDS | {"timestamp", "code"} if has_timestamp else PROBLEM_FIELDS)
+    assert not has_timestamp or TIMESTAMP.fullmatch(value["timestamp"])
+    assert (value["type"], value["status"], value["title"]) == ("about:blank", status, reason_phrase(status))
     assert value["instance"] == path
     assert value["message"] == value["detail"] != ""
     return value
 
 
-def error_of(service: str, answer: Answer, status: int, path: str) -> Any:
-    """The error shape of a service, by its name."""
+def check_service_error(service: str, answer: Answer, status: int, path: str) -> Any:
+    """Checks an error response in the format of this service."""
     if service == "supervision":
-        return error(answer, status, path)
-    return problem(answer, status, path, dated=service == "charts")
+        return check_error(answer, status, path)
+    return check_problem(answer, status, path, has_timestamp=service == "charts")
 
 
-def reason(status: int) -> str:
+def reason_phrase(status: int) -> str:
     return {413: "Content Too Large", 422: "Unprocessable Content"}.get(status) or HTTPStatus(status).phrase
 
 
@@ -131,23 +131,23 @@ def connect(server: Server, timeout: float = 30.0) -> socket.socket:
     return socket.create_connection(("127.0.0.1", server.port), timeout=timeout)
 
 
-def answered(connection: socket.socket, method: str = "GET") -> Answer:
-    """The next response on a connection. Raises `http.client.HTTPException` or `OSError` if there is none."""
+def read_response(connection: socket.socket, method: str = "GET") -> Answer:
+    """Reads the next response on a connection. Raises `http.client.HTTPException` or `OSError` if there is none."""
     response = http.client.HTTPResponse(connection, method=method)
     response.begin()
     streams = response.headers.get("Content-Type") == "text/event-stream" and method != "HEAD"
     return Answer(response.status, response.headers, b"" if streams else response.read())
 
 
-def raw(server: Server, request: str | bytes, method: str = "GET") -> Answer:
+def send_raw(server: Server, request: str | bytes, method: str = "GET") -> Answer:
     """Sends a request that a client library would refuse, and reads the response."""
     with connect(server) as connection:
         connection.sendall(request.encode() if isinstance(request, str) else request)
-        return answered(connection, method)
+        return read_response(connection, method)
 
 
 def send_request(server: Server, method: str, path: str, lines: Sequence[str] = (), host: str | None = None) -> Answer:
     """Sends a request with unchanged path and headers, and reads the response."""
     host = f"127.0.0.1:{server.port}" if host is None else host
     head = "\r\n".join([f"{method} {path} HTTP/1.1", f"Host: {host}", *lines])
-    return raw(server, f"{head}\r\n\r\n", method)
+    return send_raw(server, f"{head}\r\n\r\n", method)

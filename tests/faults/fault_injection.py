@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from attrs import Factory, define, field
-from charting import FULL, KEY, helm, multipart, tint
+from chart_servers import WebServer
 from conftest import Answer, Server, wait_for
-from needs import MOUNTING, missing_part, need
-from places import Web
-from posting import FORM, cases, form
+from requirements import MOUNTING, missing_part, require
+from small_charts import FULL, KEY, helm_path, multipart, sample_chart
+from uploads import FORM, form, junit
 
 API = "/api/v1"
 SLEEPER = {"command": "sleep 1000"}
@@ -29,21 +29,21 @@ PreparedRequest = tuple[str, str, bytes | None, Mapping[str, str]]
 """A request: method, path, body, headers."""
 
 
-def charts_of(repository: Web, temp: Path, **more: Any) -> dict[str, Any]:
-    """`svc` of a configuration with a repository that may be reached."""
+def charts_settings(repository: WebServer, temp: Path, **more: Any) -> dict[str, Any]:
+    """`svc` of a configuration that allows this repository."""
     return {
         **FULL,
-        "security": {**FULL["security"], "allowed-hosts": [repository.place]},
-        "helm": {"binary": helm("helm")},
+        "security": {**FULL["security"], "allowed-hosts": [repository.host_port]},
+        "helm": {"binary": helm_path("helm")},
         "rest": {"temp-dir": str(temp)},
         **more,
     }
 
 
-def fill(server: Server, repository: Web, project: str = "before") -> None:
-    """Something of everything: a repository, a run, a process that runs."""
-    repository.serve(("tint", "0.1.0", tint()))
-    for method, path, body, headers in (repo("lab", repository), upload(project)):
+def create_records(server: Server, repository: WebServer, project: str = "before") -> None:
+    """Creates a repository and a run, and starts a process."""
+    repository.serve(("tint", "0.1.0", sample_chart()))
+    for method, path, body, headers in (add_repository_request("lab", repository), upload_request(project)):
         assert server.ask(method, path, body, dict(headers)).status == 201
     assert server.do("start", "web").status == 200
 
@@ -52,16 +52,23 @@ def json_request(method: str, path: str, what: Any) -> PreparedRequest:
     return method, f"{API}{path}", json.dumps(what).encode(), {**KEY, **JSON}
 
 
-def repo(name: str, repository: Web) -> PreparedRequest:
+def add_repository_request(name: str, repository: WebServer) -> PreparedRequest:
     return json_request("POST", "/repos", {"name": name, "url": repository.url})
 
 
-def upload(project: str, count: int = 3) -> PreparedRequest:
-    return "POST", f"{API}/ingest", form([("project", project), ("junit", cases(passed=count))]), {"Content-Type": FORM}
+def upload_request(project: str, count: int = 3) -> PreparedRequest:
+    return (
+        "POST",
+        f"{API}/ingest",
+        form([("project", project), ("junit", junit(passed=count))]),
+        {"Content-Type": FORM},
+    )
 
 
-def template_upload(padding: int = 0) -> PreparedRequest:
-    body, headers = multipart(chart=tint(padding="x" * padding) if padding else tint(), request={"releaseName": "r"})
+def template_request(padding: int = 0) -> PreparedRequest:
+    body, headers = multipart(
+        chart=sample_chart(padding="x" * padding) if padding else sample_chart(), request={"releaseName": "r"}
+    )
     return "POST", f"{API}/charts/template/upload", body, {**KEY, **headers}
 
 
@@ -73,39 +80,39 @@ READS = (
     "/projects/1", f"{API}/runs/1", f"{API}/runs/1/quality-gate", "/badge/1/pass.svg", f"{API}/repos",
     f"{API}/repos/lab/charts", "/metrics",
 )  # fmt: skip
-"""One at least of each service."""
+"""At least one path of each service."""
 
 
-def answer_to(server: Server, request: PreparedRequest, timeout: float = 60) -> Answer:
+def send_prepared(server: Server, request: PreparedRequest, timeout: float = 60) -> Answer:
     method, path, body, headers = request
     return server.ask(method, path, body, dict(headers), timeout)
 
 
-def reads_answer(server: Server, paths: Sequence[str] = READS) -> None:
+def check_reads(server: Server, paths: Sequence[str] = READS) -> None:
     for path in paths:
         answer = server.get(path)
         assert answer.status == 200, (path, answer)
 
 
-def clear(answer: Answer, *statuses: int) -> str:
-    """Why it failed, as its own service says it; it must be one of these statuses, and have words."""
+def check_failure(answer: Answer, *statuses: int) -> str:
+    """Returns the message of a failed request, whose status must be one of `statuses`. It is no internal error."""
     assert answer.status in (statuses or (500, 502, 503, 504)), answer
     is_page = str(answer.headers["Content-Type"]).startswith("text/")
-    words = answer.text if is_page else str(answer.json.get("detail") or answer.json["message"])
-    assert "internal error" not in words, answer
-    return words
+    message = answer.text if is_page else str(answer.json.get("detail") or answer.json["message"])
+    assert "internal error" not in message, answer
+    return message
 
 
 @define
-class SingleFlight:
-    """Requests that are asked at once, each with a thread; `answers` waits for them."""
+class ParallelRequests:
+    """Sends requests at the same time, each in a thread; `answers` waits for their responses."""
 
     server: Server
     requests: Sequence[PreparedRequest]
     _answers: dict[int, Answer | Exception] = field(init=False, default=Factory(dict))
     _threads: list[threading.Thread] = field(init=False, default=Factory(list))
 
-    def start(self) -> SingleFlight:
+    def start(self) -> ParallelRequests:
         self._threads = [threading.Thread(target=self._ask, args=(number,)) for number in range(len(self.requests))]
         for thread in self._threads:
             thread.start()
@@ -113,7 +120,7 @@ class SingleFlight:
 
     def _ask(self, number: int) -> None:
         try:
-            self._answers[number] = answer_to(self.server, self.requests[number])
+            self._answers[number] = send_prepared(self.server, self.requests[number])
         except (OSError, http.client.HTTPException) as error:
             self._answers[number] = error
 
@@ -125,8 +132,8 @@ class SingleFlight:
         return [one for one in found if isinstance(one, Answer)]
 
 
-class Kept:
-    """One connection that is kept, for a server that can take no other."""
+class PersistentConnection:
+    """One open connection, for a server that cannot accept another."""
 
     def __init__(self, server: Server) -> None:
         self._connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
@@ -143,8 +150,8 @@ class Kept:
 
 
 @contextlib.contextmanager
-def locked(server: Server, *names: str) -> Iterator[Callable[[], None]]:
-    """Another program has taken these stores for itself, until it ends or is told to let go."""
+def locked_stores(server: Server, *names: str) -> Iterator[Callable[[], None]]:
+    """Holds exclusive locks on these stores. Calling the yielded function releases them."""
     with contextlib.ExitStack() as stack:
         held = []
         for name in names or STORES:
@@ -161,7 +168,7 @@ def locked(server: Server, *names: str) -> Iterator[Callable[[], None]]:
         yield unlock
 
 
-def _mounted(folder: Path, *arguments: str) -> None:
+def _mount(folder: Path, *arguments: str) -> None:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     done = subprocess.run(["mount", *arguments, str(folder)], capture_output=True, text=True)
     if done.returncode:
@@ -170,16 +177,16 @@ def _mounted(folder: Path, *arguments: str) -> None:
 
 @contextlib.contextmanager
 def small_disk(folder: Path, size: str) -> Iterator[Path]:
-    """A file system of its own at `folder`. For root; in CI it must be possible."""
-    _mounted(folder, "-t", "tmpfs", "-o", f"size={size},mode=0700", "tmpfs")
+    """Mounts a small file system at `folder`. Needs root; in CI it must be possible."""
+    _mount(folder, "-t", "tmpfs", "-o", f"size={size},mode=0700", "tmpfs")
     try:
         yield folder
     finally:
         subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
-def fill_up(disk: Path) -> Path:
-    """Takes all that is left of a disk; returns what takes it."""
+def fill_disk(disk: Path) -> Path:
+    """Fills a disk with one file, and returns that file."""
     filler = disk / "filler"
     with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
         while True:
@@ -188,10 +195,10 @@ def fill_up(disk: Path) -> Path:
 
 
 class FailingDisk:
-    """A disk that the kernel makes read-only while files are open on it, as it does with one that begins to fail."""
+    """A disk that the kernel remounts read-only while files are open on it, as it does after an I/O error."""
 
     def __init__(self, folder: Path, image: Path) -> None:
-        need("mkfs.ext4", "losetup", "e2fsck", MOUNTING)
+        require("mkfs.ext4", "losetup", "e2fsck", MOUNTING)
         with image.open("wb") as file:
             file.truncate(24 * 1024**2)
         subprocess.run(["mkfs.ext4", "-q", str(image)], check=True)
@@ -200,17 +207,17 @@ class FailingDisk:
         folder.chmod(0o700)
 
     def _mount(self) -> None:
-        _mounted(self.folder, "-o", "loop,errors=remount-ro", str(self._image))
+        _mount(self.folder, "-o", "loop,errors=remount-ro", str(self._image))
 
     def fail(self) -> None:
-        """What was written in the last seconds may be lost by that, as with a power cut: here nothing was."""
+        """Makes the disk read-only. Syncs first: unwritten data would be lost, as in a power cut."""
         subprocess.run(["sync", "-f", str(self.folder)], check=True)
         lines = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
         device = next(words[0] for words in lines if words[1] == str(self.folder))
         Path(f"/sys/fs/ext4/{Path(device).name}/trigger_fs_error").write_text("1")
 
-    def mend(self) -> None:
-        """As an operator would: nobody uses it, it is looked over, and mounted again."""
+    def repair(self) -> None:
+        """Unmounts the disk, checks it with e2fsck and mounts it again, as an operator would."""
         subprocess.run(["umount", str(self.folder)], check=True)
         wait_for(lambda: not subprocess.run(["losetup", "-j", str(self._image)], capture_output=True).stdout)
         assert subprocess.run(["e2fsck", "-p", "-f", str(self._image)], capture_output=True).returncode in (0, 1)
@@ -220,15 +227,15 @@ class FailingDisk:
         subprocess.run(["umount", "-l", str(self.folder)], check=True)
 
 
-def memory(server: Server) -> float:
-    """What it has in memory now, in MiB."""
+def resident_mib(server: Server) -> float:
+    """The server's resident memory in MiB."""
     with open(f"/proc/{server.pid}/status") as status:
         return next(int(line.split()[1]) for line in status if line.startswith("VmRSS")) / 1024
 
 
-def descriptors(server: Server) -> int:
+def open_descriptors(server: Server) -> int:
     return len(os.listdir(f"/proc/{server.pid}/fd"))
 
 
-def no_trace(server: Server) -> None:
+def check_no_traceback(server: Server) -> None:
     assert "Traceback" not in server.log.read_text(), server.log.read_text()[-6000:]

@@ -29,8 +29,8 @@ def now() -> int:
 
 
 @contextlib.contextmanager
-def store(data: Path) -> Iterator[None]:
-    """The accounts of a data directory."""
+def open_accounts(data: Path) -> Iterator[None]:
+    """Opens the accounts of a data directory."""
     data.mkdir(mode=0o700, exist_ok=True)
     open_store(data / "tracker.db", database_of(data))
     reports.set_lock_timeout(20)
@@ -40,23 +40,25 @@ def store(data: Path) -> Iterator[None]:
         reports.close_all()
 
 
-def somebody(data: Path, name: str, role: Role = "USER", password: str = PASSWORD) -> User:
-    """An account; its password is hashed quickly."""
-    with store(data):
+def ensure_user(data: Path, name: str, role: Role = "USER", password: str = PASSWORD) -> User:
+    """Returns the account of this name; creates it, with a fast password hash, if it is missing."""
+    with open_accounts(data):
         known = accounts.user_named(name)
         return known or accounts.create_user(name, passwords.hash_password(password, is_random=True), role, now())
 
 
-def token_of(data: Path, name: str, scope: Scope = "FULL", role: Role = "USER", expires_at: int | None = None) -> str:
-    user = somebody(data, name, role)
-    with store(data):
+def create_token(
+    data: Path, name: str, scope: Scope = "FULL", role: Role = "USER", expires_at: int | None = None
+) -> str:
+    user = ensure_user(data, name, role)
+    with open_accounts(data):
         return accounts.create_token(user.id, "ci", scope, expires_at, now())
 
 
-def session_of(data: Path, name: str, role: Role = "USER", lifetime: int = LIFETIME) -> str:
-    """A session's id."""
-    somebody(data, name, role)
-    with store(data):
+def create_session(data: Path, name: str, role: Role = "USER", lifetime: int = LIFETIME) -> str:
+    """Creates a session and returns its id."""
+    ensure_user(data, name, role)
+    with open_accounts(data):
         known = accounts.password_of(name)
         assert known is not None
         raw = accounts.log_in(known, lifetime, now())
@@ -72,24 +74,24 @@ def bearer(token: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {token}"}
 
 
-def send(server: Server, path: str, headers: dict[str, str] | None = None, /, **fields: str) -> Answer:
+def post_form(server: Server, path: str, headers: dict[str, str] | None = None, /, **fields: str) -> Answer:
     """Posts a form."""
     return server.ask("POST", path, urlencode(fields).encode(), {"Content-Type": FORM, **(headers or {})})
 
 
 def log_in(server: Server, name: str = "admin", password: str = PASSWORD, path: str = "/login") -> str:
-    """A session's id, by the form."""
-    answer = send(server, path, username=name, password=password)
+    """Logs in with the form; returns the id of the session."""
+    answer = post_form(server, path, username=name, password=password)
     assert answer.status == 303, answer
-    return cookies(answer)[server.cookie].partition(";")[0]
+    return cookies_of(answer)[server.cookie].partition(";")[0]
 
 
-def cookies(answer: Answer) -> dict[str, str]:
-    """What an answer sets: name -> value with its attributes."""
+def cookies_of(answer: Answer) -> dict[str, str]:
+    """The cookies that a response sets: name -> value with its attributes."""
     return dict(line.split("=", 1) for line in answer.headers.get_all("Set-Cookie") or [])
 
 
-class Browser:
+class FormClient:
     """Keeps cookies, and posts forms as a browser does."""
 
     def __init__(self, server: Server, session: str | None = None) -> None:
@@ -102,7 +104,7 @@ class Browser:
         return {"Sec-Fetch-Site": "same-origin", "Origin": origin, **({"Cookie": pairs} if pairs else {})}
 
     def _kept(self, answer: Answer) -> Answer:
-        for name, value in cookies(answer).items():
+        for name, value in cookies_of(answer).items():
             value = value.partition(";")[0].strip('"')
             if value:
                 self.jar[name] = value
@@ -122,4 +124,4 @@ class Browser:
     def send(self, path: str, on: str, **fields: str) -> Answer:
         """Posts the form of the page `on`."""
         fields = {"_xsrf": self.xsrf(on), **fields}
-        return self._kept(send(self.server, path, self._headers(), **fields))
+        return self._kept(post_form(self.server, path, self._headers(), **fields))

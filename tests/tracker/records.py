@@ -1,4 +1,4 @@
-"""Projects, runs and accounts for tests, written directly into the store of a running server."""
+"""Creates projects, runs and accounts directly in the database of a running server."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ LATER = 4_000_000_000 * SECOND
 PASSED, FAILED, ERROR, SKIPPED = CaseStatus.PASSED, CaseStatus.FAILED, CaseStatus.ERROR, CaseStatus.SKIPPED
 
 Tests = Mapping[str, CaseStatus]
-"""`class name` -> what became of it; without a space the test has no class."""
+"""`class name` -> status; a key without a space is a test without a class."""
 
 
 @contextlib.contextmanager
-def opened(path: Path, url: str | None = None) -> Iterator[None]:
-    """The tracker's store, in a file or in the database at `url`, for as long as this lasts."""
+def open_store(path: Path, url: str | None = None) -> Iterator[None]:
+    """Opens the tracker's store in a file, or in the database at `url`."""
     reports.open(path, url)
     try:
         reports.set_lock_timeout(10)
@@ -38,27 +38,29 @@ def opened(path: Path, url: str | None = None) -> Iterator[None]:
         reports.close_all()
 
 
-def store(path: Path) -> contextlib.AbstractContextManager[None]:
-    """The tracker's store of a server. It waits for the server's own writes."""
-    return opened(path, database_of(path.parent))
+def store_at(path: Path) -> contextlib.AbstractContextManager[None]:
+    """Opens the tracker's store of a server. Writes wait for those of the server."""
+    return open_store(path, database_of(path.parent))
 
 
 def store_of(server: Server) -> contextlib.AbstractContextManager[None]:
-    return store(server.data / "tracker.db")
+    return store_at(server.data / "tracker.db")
 
 
-def project(name: str, visibility: str = "PUBLIC", **settings: Any) -> Project:
+def create_project(name: str, visibility: str = "PUBLIC", **settings: Any) -> Project:
     made: Project = Project.create(name=name, visibility=visibility, created_at=NOW, **settings)
     return made
 
 
-def project_named(name: str) -> Project:
-    """The one that several tests share."""
-    return Project.get_or_none(Project.name == name) or project(name)
+def ensure_project(name: str) -> Project:
+    """Returns the project of this name, which several tests may share; creates it if it is missing."""
+    return Project.get_or_none(Project.name == name) or create_project(name)
 
 
-def run(project: Project, tests: Tests | None = None, coverage: tuple[int, int] | None = None, **facts: Any) -> Run:
-    """A run of these tests, a second later than the one before; `coverage` is lines covered and missed."""
+def create_run(
+    project: Project, tests: Tests | None = None, coverage: tuple[int, int] | None = None, **facts: Any
+) -> Run:
+    """Creates a run of these tests, a second after the one before; `coverage` is lines covered and missed."""
     tests = tests or {}
     counts = {one: sum(status is one for status in tests.values()) for one in CaseStatus}
     sums = {
@@ -78,11 +80,11 @@ def run(project: Project, tests: Tests | None = None, coverage: tuple[int, int] 
         skipped=counts[SKIPPED], duration_ms=10 * len(tests),
     )  # fmt: skip
     for name, status_of in tests.items():
-        result(project, made, report, name, status_of, suite_id=suite.id)
+        create_result(project, made, report, name, status_of, suite_id=suite.id)
     return made
 
 
-def result(project: Project, run: Run, report: Report, name: str, status: CaseStatus, **facts: Any) -> Result:
+def create_result(project: Project, run: Run, report: Report, name: str, status: CaseStatus, **facts: Any) -> Result:
     class_name, _, plain = name.rpartition(" ")
     known = (Test.project == project) & (Test.class_name == class_name) & (Test.name == plain)
     test = Test.get_or_none(known) or Test.create(project=project, class_name=class_name, name=plain)
@@ -94,30 +96,30 @@ def result(project: Project, run: Run, report: Report, name: str, status: CaseSt
     return made
 
 
-def report_of(run: Run) -> Report:
+def report_of_run(run: Run) -> Report:
     report: Report = Report.get(Report.run == run)
     return report
 
 
-def user(name: str, role: accounts.Role = "USER") -> User:
+def create_user(name: str, role: accounts.Role = "USER") -> User:
     return accounts.create_user(name, "no password fits this", role, NOW)
 
 
-def token(user: User, scope: Scope = "FULL") -> dict[str, str]:
-    """The header by which `user` is known."""
+def bearer(user: User, scope: Scope = "FULL") -> dict[str, str]:
+    """Creates a token of `user`; returns the Authorization header with it."""
     return {"Authorization": f"Bearer {accounts.create_token(user.id, 'test', scope, None, NOW)}"}
 
 
-def session(user: User, server: Server) -> dict[str, str]:
-    """The cookie by which `user` is known to a server."""
+def cookie(user: User, server: Server) -> dict[str, str]:
+    """Creates a session of `user`; returns the Cookie header with it."""
     raw = secrets.token_urlsafe(32)
     Session.create(hash=accounts.digest(raw), account=user.id, created_at=NOW, expires_at=LATER)
     return {"Cookie": f"{server.cookie}={raw}"}
 
 
-def member(project: Project, user: User, role: ProjectRole) -> None:
+def add_member(project: Project, user: User, role: ProjectRole) -> None:
     permissions.grant(project.id, user.id, role, NOW)
 
 
-def names(tests: Sequence[Mapping[str, Any]]) -> list[str]:
+def test_names(tests: Sequence[Mapping[str, Any]]) -> list[str]:
     return [f"{one['className']} {one['name']}".strip() for one in tests]

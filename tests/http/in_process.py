@@ -1,4 +1,4 @@
-"""The application within the test's own process and loop, for pytest-tornado's `app` fixture."""
+"""The application in the test's own process and loop, for pytest-tornado's `app` fixture."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from handlers.app import Application
 from models.config import loader
 from supervisor.services import Services, open_services
 
-PATIENCE = 60.0
-"""Seconds; for `gen_test`, whose own five a busy machine may exceed."""
+TIMEOUT_SECONDS = 60.0
+"""For `gen_test`, whose default of five seconds a busy machine may exceed."""
 _PR_SET_CHILD_SUBREAPER = 36
 
 
 @contextlib.contextmanager
 def application(io_loop: IOLoop, folder: Path, **sections: Any) -> Iterator[Application]:
-    """The whole application, with services and stores of its own, as long as the test."""
+    """Opens the whole application with its own services and stores, and closes it after the test."""
     file = folder / "pilothouse.yaml"
     file.write_text(
         json.dumps({**sections, "server": {"data-dir": str(folder / "data"), **sections.get("server", {})}})
@@ -40,7 +40,7 @@ def application(io_loop: IOLoop, folder: Path, **sections: Any) -> Iterator[Appl
         await app.tools.close()
         await stack.aclose()
 
-    app = io_loop.run_sync(lambda: _made(start))
+    app = io_loop.run_sync(lambda: _application_with(start))
     try:
         yield app
     finally:
@@ -49,7 +49,7 @@ def application(io_loop: IOLoop, folder: Path, **sections: Any) -> Iterator[Appl
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
 
 
-async def _made(start: Any) -> Application:
+async def _application_with(start: Any) -> Application:
     return Application(await start())
 
 
@@ -65,5 +65,5 @@ async def fetch(
         body=body if method in ("POST", "PUT", "DELETE") else None,
         allow_nonstandard_methods=True,
         follow_redirects=False,
-        request_timeout=PATIENCE,
+        request_timeout=TIMEOUT_SECONDS,
     )

@@ -1,4 +1,4 @@
-"""A server with data of every kind, to be compared with its OpenAPI document."""
+"""A server with data of every service, whose responses are compared with its OpenAPI document."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import charting
-import people
-import places
-import posting
+import chart_servers
+import small_charts
+import uploads
+import users
 from attrs import frozen
-from conftest import ROOT, Server, python
-from talk import running_server
+from conftest import ROOT, Server, python_command
+from http_checks import running_server
 
 from handlers.app import served
 from handlers.openapi.document import Document
@@ -23,22 +23,24 @@ from models.config.settings import Config
 
 KEY = "the-key-of-the-charts"
 REPOSITORY, CHART, RELEASE = "here", "tint", "painted"
-CHARTED = charting.chart(CHART, values="colour: red\n", templates__map=charting.MAP, templates__NOTES="painted\n")
-"""A chart without tests, which would run until their time is over: nothing runs a Pod here."""
+CHART_ARCHIVE = small_charts.chart_archive(
+    CHART, values="colour: red\n", templates__map=small_charts.MAP, templates__NOTES="painted\n"
+)
+"""A chart without tests: the cluster runs no Pods, so they would last until their timeout."""
 
 METHODS = ("get", "post", "put", "patch", "delete")
 STREAMS = ("process_stream", "run_stream", "live_stream")
-"""They do not end by themselves."""
+"""Endpoints whose responses do not end."""
 
 Json = dict[str, Any]
 
 
 @frozen
-class Stage:
-    """A server, and what is on it: processes, a repository with charts, a project with runs, and a cluster or none."""
+class PreparedServer:
+    """A server with processes, a repository with charts, a project with runs, and a cluster or none."""
 
     server: Server
-    web: places.Web
+    web: chart_servers.WebServer
     admin: str
     """A token of an ADMIN."""
     poster: str
@@ -51,31 +53,31 @@ class Stage:
 
 
 def operations(document: Json) -> list[tuple[str, str, Json]]:
-    """Path, method and operation, of all."""
+    """All operations: path, method, operation."""
     return [(path, method, result) for path, methods in document["paths"].items() for method, result in methods.items()]
 
 
-def written(has_cluster: bool = True, **settings: Any) -> Json:
-    """The document of a server that does not run, with a configuration of these sections."""
+def document_for(has_cluster: bool = True, **settings: Any) -> Json:
+    """The document for a configuration with these sections, without a server."""
     config = Config(**settings)
     services = served(config)
     return Document(config, [*services, shared_endpoints(services[0])], has_cluster).write()
 
 
 @contextlib.contextmanager
-def stage(folder: Path, kubeconfig: Path | None = None) -> Iterator[Stage]:
-    """A prepared server. Its hub is a page of the tests that has one package."""
-    with places.web() as web:
-        web.serve((CHART, "0.1.0", CHARTED), (CHART, "0.2.0", charting.chart(CHART, "0.2.0")))
+def prepared_server(folder: Path, kubeconfig: Path | None = None) -> Iterator[PreparedServer]:
+    """Runs a server with data. Its hub is a web server of the test."""
+    with chart_servers.web_server() as web:
+        web.serve((CHART, "0.1.0", CHART_ARCHIVE), (CHART, "0.2.0", small_charts.chart_archive(CHART, "0.2.0")))
         web.pages["/api/v1/packages/search"] = json.dumps({"packages": []}).encode()
         binary = ROOT / ".tools" / "helm"
         svc = {
-            "security": {"mode": "FULL", "api-key": KEY, "allowed-hosts": [web.place]},
+            "security": {"mode": "FULL", "api-key": KEY, "allowed-hosts": [web.host_port]},
             "hub": {"url": web.url},
             "kube": {"kubeconfig": str(kubeconfig or folder / "none")},
             "helm": {"timeout": "20s", **({"binary": str(binary)} if binary.exists() else {})},
         }
-        talking = {"command": python("print('here', flush=True); import time; time.sleep(1000)")}
+        talking = {"command": python_command("print('here', flush=True); import time; time.sleep(1000)")}
         processes = {
             "web": {**talking, "stdout-logfile": str(folder / "web.log"), "auto-start": True},
             "idle": {"command": ["true"]},
@@ -89,7 +91,7 @@ def stage(folder: Path, kubeconfig: Path | None = None) -> Iterator[Stage]:
             assert "Traceback" not in server.log.read_text()
 
 
-def _prepared(server: Server, web: places.Web, has_cluster: bool) -> Stage:
+def _prepared(server: Server, web: chart_servers.WebServer, has_cluster: bool) -> PreparedServer:
     key = {"X-API-Key": KEY}
     added = server.ask("POST", "/api/v1/repos", json.dumps({"name": REPOSITORY, "url": web.url}).encode(), key)
     assert added.status == 201, added
@@ -98,16 +100,16 @@ def _prepared(server: Server, web: places.Web, has_cluster: bool) -> Stage:
         installed = server.ask("POST", "/api/v1/releases", json.dumps(requested).encode(), key)
         assert installed.status == 201, installed
     runs = [
-        posting.stored(
+        uploads.upload(
             server,
             ("project", "shop"),
             ("branch", "main"),
             ("commit", f"c{number}"),
-            ("junit", posting.cases(2, number)),
-            ("jacoco", posting.jacoco({"A.java": {1: True, 2: number == 0}})),
+            ("junit", uploads.junit(2, number)),
+            ("jacoco", uploads.jacoco({"A.java": {1: True, 2: number == 0}})),
         )
         for number in range(2)
     ]
-    admin = people.token_of(server.data, "boss", role="ADMIN")
-    poster = people.token_of(server.data, "ci", scope="INGEST")
-    return Stage(server, web, admin, poster, runs[0]["projectId"], [run["runId"] for run in runs])
+    admin = users.create_token(server.data, "boss", role="ADMIN")
+    poster = users.create_token(server.data, "ci", scope="INGEST")
+    return PreparedServer(server, web, admin, poster, runs[0]["projectId"], [run["runId"] for run in runs])

@@ -1,8 +1,8 @@
-"""The server with some of its constants altered, for what would take minutes to see, and with a clock that jumps.
+"""Runs the server with changed constants (for timeouts of minutes) or with an offset of its wall clock.
 
-    python altered.py '{"run._BODY_TIMEOUT_SECONDS": 1, "clock": "FILE"}' PYTHON run.py options of run.py
+    python changed_constants.py '{"run._BODY_TIMEOUT_SECONDS": 1, "clock": "FILE"}' PYTHON run.py options of run.py
 
-`clock` names a file: the seconds in it are added to the wall clock whenever somebody asks what time it is.
+`clock` names a file: the seconds in it are added to the wall clock at each reading.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))  # it is run as a program
 
 
-def jumping(file: Path) -> None:
-    """Makes the wall clock jump by what the file says."""
+def add_clock_offset(file: Path) -> None:
+    """Adds the seconds in the file to the wall clock."""
     from supervisor.clock import Clock
 
     now = Clock.now
@@ -28,10 +28,10 @@ def jumping(file: Path) -> None:
     Clock.now = jumped  # type: ignore[method-assign]
 
 
-def alter(changes: dict[str, Any]) -> None:
+def change_constants(changes: dict[str, Any]) -> None:
     for name, value in changes.items():
         if name == "clock":
-            jumping(Path(value))
+            add_clock_offset(Path(value))
             continue
         module, _, constant = name.rpartition(".")
         found = importlib.import_module(module)
@@ -39,7 +39,7 @@ def alter(changes: dict[str, Any]) -> None:
         setattr(found, constant, value)
 
 
-def command(**changes: Any) -> list[str]:
+def server_command(**changes: Any) -> list[str]:
     """For `serve(command=...)`; two underscores in a name stand for a dot."""
     names = {name.replace("__", "."): value for name, value in changes.items()}
     return [sys.executable, str(Path(__file__).resolve()), json.dumps(names)]
@@ -48,5 +48,5 @@ def command(**changes: Any) -> list[str]:
 if __name__ == "__main__":
     import run
 
-    alter(json.loads(sys.argv[1]))
+    change_constants(json.loads(sys.argv[1]))
     sys.exit(run.main(sys.argv[4:]))

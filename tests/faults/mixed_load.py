@@ -1,7 +1,6 @@
-"""A mixed load on all three services, and what its clients were told: the measure of what may not be lost.
+"""A mixed load on all three services, and a record of what was acknowledged, which a crash may not lose.
 
-Each client keeps a ledger of what was acknowledged and of what hangs in the air: a request whose answer never came may
-have been done or not, but nothing in between.
+A request without a response may have been executed or not, but never in part.
 """
 
 from __future__ import annotations
@@ -16,13 +15,13 @@ from functools import partial
 from typing import Any
 
 from attrs import Factory, define
-from charting import KEY, send_json, tint
+from chart_servers import WebServer, chart_archive
 from conftest import Answer, Server, Stream
-from places import Web, chart
-from posting import cases, form, jacoco, send
+from small_charts import KEY, sample_chart, send_json
+from uploads import form, jacoco, junit, send
 
-GONE = (OSError, http.client.HTTPException, EOFError, ValueError)
-"""What a client sees of a server that was killed."""
+CONNECTION_ERRORS = (OSError, http.client.HTTPException, EOFError, ValueError)
+"""What a client of a killed server gets."""
 
 API = "/api/v1"
 NAMES = [f"p{number:02}" for number in range(12)]
@@ -33,20 +32,20 @@ SHARDS = 6
 
 @define
 class Shard:
-    """One upload. `key` is its run's, `mark` what its tests and its commit are called by."""
+    """One upload. `key` is the key of its run; `mark` is in the names of its tests and its commit."""
 
     mark: str
     count: int
     key: str | None
     has_coverage: bool
     runs: list[int] = Factory(list)
-    """The run of each delivery that was acknowledged."""
+    """The run of each acknowledged upload."""
     tried: int = 0
 
     def parts(self) -> list[tuple[str, str]]:
         parts = [("project", "load"), ("branch", "main"), ("commit", self.mark)]
         parts += [("runKey", self.key)] if self.key else []
-        parts += [("junit", cases(passed=self.count - 1, failed=1, prefix=f"{self.mark}-"))]
+        parts += [("junit", junit(passed=self.count - 1, failed=1, prefix=f"{self.mark}-"))]
         lines = {number: number % 3 > 0 for number in range(1, 31)}
         return parts + ([("jacoco", jacoco({f"{self.mark}.java": lines}))] if self.has_coverage else [])
 
@@ -60,58 +59,60 @@ class Shard:
 
 @define
 class Ledger:
-    """What all clients of all rounds were told."""
+    """What was acknowledged to all clients in all rounds."""
 
     calls: list[tuple[str, str, Answer]] = Factory(list)
-    """Of processes, of this round: verb, name, answer."""
+    """Changes of processes in this round: verb, name, response."""
     events: dict[int, dict[str, Any]] = Factory(dict)
     """Status changes that were streamed in this round."""
-    told_runs: dict[int, dict[str, Any]] = Factory(dict)
+    streamed_runs: dict[int, dict[str, Any]] = Factory(dict)
     """Runs that were streamed in this round, by the id of the event."""
     shards: list[Shard] = Factory(list)
     releases: dict[str, str | None] = Factory(dict)
-    """The colour of each release as it was acknowledged last; None: there is none; missing: nobody knows."""
+    """The last acknowledged colour of each release; None if it is uninstalled; missing if unknown."""
     repositories: dict[str, bool] = Factory(dict)
-    """Whether a repository is there; missing: nobody knows."""
+    """Whether a repository exists; missing if unknown."""
     versions: int = 0
     """How many versions the repository had when its last update was acknowledged."""
     faults: list[str] = Factory(list)
-    """Answers that nobody should have got."""
+    """Responses that violate the contract."""
     done: int = 0
     """Acknowledged requests of all kinds."""
 
     def begin(self) -> None:
-        self.calls, self.events, self.told_runs = [], {}, {}
+        self.calls, self.events, self.streamed_runs = [], {}, {}
 
 
 @define
-class Load:
-    """The clients. One round of them: `run`, then the server dies, then `join`."""
+class MixedLoad:
+    """The clients. One round is `run`, a kill of the server, `join`."""
 
     server: Server
-    repository: Web
+    repository: WebServer
     namespace: str
     ledger: Ledger = Factory(Ledger)
     _threads: list[threading.Thread] = Factory(list)
     _streams: list[Stream] = Factory(list)
     _published: int = 0
-    _archives: list[tuple[str, str, bytes]] = Factory(lambda: [("tint", "0.1.0", tint())])
+    _archives: list[tuple[str, str, bytes]] = Factory(lambda: [("tint", "0.1.0", sample_chart())])
     _colours: int = 0
-    _over: threading.Event = Factory(threading.Event)
+    _stopped: threading.Event = Factory(threading.Event)
 
     def publish(self) -> None:
-        """One more version of the chart in the repository."""
+        """Adds a version of the chart to the repository."""
         self._published += 1
-        self._archives.append(("more", f"1.0.{self._published - 1}", chart("more", f"1.0.{self._published - 1}")))
+        self._archives.append(
+            ("more", f"1.0.{self._published - 1}", chart_archive("more", f"1.0.{self._published - 1}"))
+        )
         self.repository.serve(self._archives[0], *self._archives[1:][-30:])
 
     def run(self, chance: random.Random) -> None:
-        """All clients begin; each has randomness of its own, so that a seed means the same load again."""
+        """Starts all clients. Each has its own random generator, so that a seed repeats the load."""
         self.ledger.begin()
-        self._over.clear()
+        self._stopped.clear()
         self.publish()
-        self._listen("/api/v1/processes/stream", self._heard)
-        self._listen("/tracker/api/v1/events", self._heard_run)
+        self._listen("/api/v1/processes/stream", self._on_status)
+        self._listen("/tracker/api/v1/events", self._on_run)
         clients: list[Callable[[random.Random], None]] = [
             self._supervise, self._supervise, self._upload, self._upload, self._read, self._update,
         ]  # fmt: skip
@@ -123,8 +124,8 @@ class Load:
 
     def _begin(self, client: Callable[[random.Random], None], chance: random.Random) -> None:
         def work() -> None:
-            with contextlib.suppress(*GONE):
-                while not self._over.is_set():
+            with contextlib.suppress(*CONNECTION_ERRORS):
+                while not self._stopped.is_set():
                     client(chance)
 
         self._threads.append(threading.Thread(target=work))
@@ -135,7 +136,7 @@ class Load:
         self._streams.append(stream)
 
         def work() -> None:
-            with contextlib.suppress(*GONE):
+            with contextlib.suppress(*CONNECTION_ERRORS):
                 while True:
                     received(stream.next())
 
@@ -143,8 +144,8 @@ class Load:
         self._threads[-1].start()
 
     def join(self) -> None:
-        """After the server has died."""
-        self._over.set()
+        """Ends the round, after the server was killed."""
+        self._stopped.set()
         for stream in self._streams:
             with contextlib.suppress(OSError):
                 stream.socket.shutdown(2)
@@ -166,7 +167,7 @@ class Load:
         may_fail = name in (BROKEN, "group") or (verb != "stop" and "was stopped" in answer.text)
         self._count(answer, {200, 404, 409, *([500] if may_fail else [])}, path)
 
-    def _heard(self, event: dict[str, str]) -> None:
+    def _on_status(self, event: dict[str, str]) -> None:
         self.ledger.events[int(event["id"])] = json.loads(event["data"])
 
     # The tracker
@@ -185,14 +186,14 @@ class Load:
         shard.deliver(self.server)
         self.ledger.done += 1
 
-    def _heard_run(self, event: dict[str, str]) -> None:
+    def _on_run(self, event: dict[str, str]) -> None:
         if event["event"] == "run":
-            self.ledger.told_runs[int(event["id"])] = json.loads(event["data"])
+            self.ledger.streamed_runs[int(event["id"])] = json.loads(event["data"])
 
     # Charts
 
     def _change(self, name: str, chance: random.Random) -> None:
-        """One change of one release: each has one client, so that what was acknowledged last is what must be there."""
+        """Changes one release. Each release has one client, so its last acknowledged state must be its state."""
         ledger, there = self.ledger, self.ledger.releases.get(name)
         verb = chance.choice(["upgrade", "upgrade", "rollback", "uninstall"] if there else ["upgrade"])
         ledger.releases.pop(name, None)
@@ -201,35 +202,35 @@ class Load:
         query = f"?namespace={self.namespace}"
         fields = {"chartRef": "lab/tint:0.1.0", "values": {"colour": colour}}
         if verb == "upgrade" and name not in ledger.releases and chance.random() < 0.5:
-            answer = self._said("PUT", f"/releases/{name}{query}", {**fields, "install": True})
+            answer = self._send("PUT", f"/releases/{name}{query}", {**fields, "install": True})
         elif verb == "upgrade" and not there:
             whole = {**fields, "releaseName": name, "namespace": self.namespace}
-            answer = self._said("POST", "/releases", whole)
+            answer = self._send("POST", "/releases", whole)
         elif verb == "upgrade":
-            answer = self._said("PUT", f"/releases/{name}{query}", fields)
+            answer = self._send("PUT", f"/releases/{name}{query}", fields)
         elif verb == "rollback":
-            answer = self._said("POST", f"/releases/{name}/rollback{query}", {"revision": 1})
+            answer = self._send("POST", f"/releases/{name}/rollback{query}", {"revision": 1})
         else:
-            answer = self._said("DELETE", f"/releases/{name}{query}")
+            answer = self._send("DELETE", f"/releases/{name}{query}")
         if answer.status in (200, 201):
             ledger.releases[name] = colour
         elif answer.status == 204:
             ledger.releases[name] = None if verb == "uninstall" else "*"
-        # a rollback to a revision that failed, or an install where a kill left something, may be refused
+        # a rollback to a failed revision, or an install over the rest of a killed one, may be refused
         self._count(answer, {200, 201, 204, 404, 409, 400}, f"{verb} {name}")
 
     def _read(self, chance: random.Random) -> None:
         kind = chance.choice(["template", "pull", "list", "show", "status"])
         if kind == "template":
-            answer = self._said("POST", "/charts/template", {"chartRef": "lab/tint", "values": {"colour": "x"}})
+            answer = self._send("POST", "/charts/template", {"chartRef": "lab/tint", "values": {"colour": "x"}})
         elif kind == "pull":
-            answer = self._said("POST", "/repos/pull", {"chart": "lab/tint"})
+            answer = self._send("POST", "/repos/pull", {"chart": "lab/tint"})
         elif kind == "list":
-            answer = self._said("GET", f"/releases?namespace={self.namespace}")
+            answer = self._send("GET", f"/releases?namespace={self.namespace}")
         elif kind == "show":
-            answer = self._said("GET", "/charts/show/values?chartRef=lab/tint")
+            answer = self._send("GET", "/charts/show/values?chartRef=lab/tint")
         else:
-            answer = self._said("GET", f"/releases/{chance.choice(RELEASES)}?namespace={self.namespace}")
+            answer = self._send("GET", f"/releases/{chance.choice(RELEASES)}?namespace={self.namespace}")
         self._count(answer, {200, *([404] if kind == "status" else [])}, kind)
 
     def _update(self, chance: random.Random) -> None:
@@ -237,7 +238,7 @@ class Load:
         ledger, name = self.ledger, chance.choice(["one", "two"])
         if kind == "update":
             published = self._published
-            answer = self._said("POST", "/repos/lab/update")
+            answer = self._send("POST", "/repos/lab/update")
             if answer.status == 200:
                 ledger.versions = max(ledger.versions, published)
             self._count(answer, {200}, kind)
@@ -245,13 +246,13 @@ class Load:
             return
         was = ledger.repositories.pop(name, None)
         if kind == "add":
-            answer = self._said("POST", "/repos", {"name": name, "url": self.repository.url})
+            answer = self._send("POST", "/repos", {"name": name, "url": self.repository.url})
         else:
-            answer = self._said("DELETE", f"/repos/{name}")
+            answer = self._send("DELETE", f"/repos/{name}")
         self._count(answer, {201, 204, *([404] if was is not True else [])}, kind)
         ledger.repositories[name] = kind == "add"
 
-    def _said(self, method: str, path: str, fields: Any = None) -> Answer:
+    def _send(self, method: str, path: str, fields: Any = None) -> Answer:
         return send_json(self.server, method, f"{API}{path}", fields, **KEY)
 
     def _count(self, answer: Answer, may: set[int], what: str) -> None:

@@ -1,5 +1,5 @@
-"""What tests of repositories and registries reach: archives made here, a web server that says what it is told to, a
-real registry (Debian's docker-registry).
+"""Repositories and registries for tests: archives, a web server with configurable responses, and a real registry
+(Debian's docker-registry).
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from typing import Any
 
 import yaml
 from conftest import ROOT, Answer, Server, free_port, wait_for
-from needs import missing_part, need
+from requirements import missing_part, require
 
 Reply = tuple[int, dict[str, str], bytes]
 KEY = "the-key"
 FULL = {"mode": "FULL", "api-key": KEY}
 
 
-def tar(entries: list[tuple[tarfile.TarInfo | str, bytes]]) -> bytes:
-    """An archive with these entries, as they are given."""
+def tar_archive(entries: list[tuple[tarfile.TarInfo | str, bytes]]) -> bytes:
+    """A gzipped tar archive with exactly these entries."""
     raw = io.BytesIO()
     with tarfile.open(fileobj=raw, mode="w", format=tarfile.GNU_FORMAT) as file:
         for entry, data in entries:
@@ -40,7 +40,7 @@ def tar(entries: list[tuple[tarfile.TarInfo | str, bytes]]) -> bytes:
     return gzip.compress(raw.getvalue(), 1, mtime=0)
 
 
-def chart(
+def chart_archive(
     name: str = "demo", version: str = "0.1.0", files: Mapping[str, str | bytes] | None = None, **facts: Any
 ) -> bytes:
     """A chart's archive; `facts` go into its Chart.yaml, `files` are added to it or replace what is there."""
@@ -51,26 +51,28 @@ def chart(
         "templates/map.yaml": f"apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: {name}\n",
         **(files or {}),
     }
-    return tar([(f"{name}/{path}", data.encode() if isinstance(data, str) else data) for path, data in content.items()])
+    return tar_archive(
+        [(f"{name}/{path}", data.encode() if isinstance(data, str) else data) for path, data in content.items()]
+    )
 
 
-def entry(name: str, version: str, data: bytes | None = None, **facts: Any) -> dict[str, Any]:
-    """What an index says of a version."""
+def index_entry(name: str, version: str, data: bytes | None = None, **facts: Any) -> dict[str, Any]:
+    """The entry of a version in a repository index."""
     result: dict[str, Any] = {"apiVersion": "v2", "name": name, "version": version, "urls": [f"{name}-{version}.tgz"]}
     if data is not None:
         result["digest"] = hashlib.sha256(data).hexdigest()
     return result | facts
 
 
-def index(*entries: dict[str, Any]) -> bytes:
+def index_file(*entries: dict[str, Any]) -> bytes:
     by_name: dict[str, list[dict[str, Any]]] = {}
     for one in entries:
         by_name.setdefault(one["name"], []).append(one)
     return yaml.safe_dump({"apiVersion": "v1", "entries": by_name}).encode()
 
 
-class Web:
-    """A web server on loopback. `pages` is path -> what it answers, or who answers; what was asked is in `seen`."""
+class WebServer:
+    """A web server on loopback. `pages` maps paths to responses or their functions; `seen` has the requests."""
 
     def __init__(self, host: str = "127.0.0.1") -> None:
         self.pages: dict[str, Reply | bytes | Callable[[BaseHTTPRequestHandler], Reply]] = {}
@@ -112,18 +114,20 @@ class Web:
 
         self.server = Quiet((host, 0), Handler)
         self.port = int(self.server.server_address[1])
-        self.place = f"127.0.0.1:{self.port}"
-        self.url = f"http://{self.place}"
+        self.host_port = f"127.0.0.1:{self.port}"
+        self.url = f"http://{self.host_port}"
         threading.Thread(target=self.server.serve_forever, args=(0.02,), daemon=True).start()
 
     def paths(self) -> list[str]:
         return [path for _, path, _ in self.seen]
 
     def serve(self, *archives: tuple[str, str, bytes], folder: str = "") -> None:
-        """An index and the archives in it."""
+        """Serves archives and a repository index of them."""
         for name, version, data in archives:
             self.pages[f"{folder}/{name}-{version}.tgz"] = data
-        self.pages[f"{folder}/index.yaml"] = index(*(entry(name, version, data) for name, version, data in archives))
+        self.pages[f"{folder}/index.yaml"] = index_file(
+            *(index_entry(name, version, data) for name, version, data in archives)
+        )
 
     def close(self) -> None:
         self.server.shutdown()
@@ -131,16 +135,16 @@ class Web:
 
 
 @contextlib.contextmanager
-def web() -> Iterator[Web]:
-    one = Web()
+def web_server() -> Iterator[WebServer]:
+    one = WebServer()
     try:
         yield one
     finally:
         one.close()
 
 
-def helm() -> str:
-    """The helm that tests compare with."""
+def helm_path() -> str:
+    """The helm program that tests compare with."""
     found = shutil.which("helm") or str(ROOT / ".tools" / "helm")
     if not Path(found).exists():
         missing_part("helm")
@@ -148,21 +152,21 @@ def helm() -> str:
 
 
 def run_helm(folder: Path, *arguments: str, ok: bool = True) -> subprocess.CompletedProcess[str]:
-    """helm, with homes of its own in `folder`."""
+    """Runs helm with its own cache, configuration and data folders in `folder`."""
     homes = {f"HELM_{kind}_HOME": str(folder / "home" / kind.lower()) for kind in ("CACHE", "CONFIG", "DATA")}
     environment = {"PATH": os.environ["PATH"], "HOME": str(folder), "TZ": "UTC", **homes}
-    done = subprocess.run([helm(), *arguments], cwd=folder, env=environment, capture_output=True, text=True)
+    done = subprocess.run([helm_path(), *arguments], cwd=folder, env=environment, capture_output=True, text=True)
     assert not ok or done.returncode == 0, done.stderr
     return done
 
 
 @contextlib.contextmanager
-def registry(folder: Path, *people: str) -> Iterator[str]:
-    """A real registry on loopback, over plain http; its host and port. Skipped without one, except in CI.
+def running_registry(folder: Path, *users: str) -> Iterator[str]:
+    """Runs a real registry on loopback, over plain http; yields its host and port. Skips without the program.
 
-    With `people`, lines of a htpasswd file, it is for them alone.
+    `users` are lines of an htpasswd file: with them it requires a login.
     """
-    need("docker-registry")
+    require("docker-registry")
     port = free_port()
     settings: dict[str, Any] = {
         "version": "0.1",
@@ -170,9 +174,9 @@ def registry(folder: Path, *people: str) -> Iterator[str]:
         "storage": {"filesystem": {"rootdirectory": str(folder / "registry")}},
         "http": {"addr": f"127.0.0.1:{port}", "secret": "not one"},
     }
-    if people:
-        (folder / "people").write_text("\n".join(people))
-        settings["auth"] = {"htpasswd": {"realm": "the lab", "path": str(folder / "people")}}
+    if users:
+        (folder / "users").write_text("\n".join(users))
+        settings["auth"] = {"htpasswd": {"realm": "the lab", "path": str(folder / "users")}}
     file = folder / "registry.yml"
     file.write_text(json.dumps(settings))
     with (folder / "registry.log").open("wb") as log:
@@ -193,14 +197,14 @@ def _listens(port: int) -> bool:
     return True
 
 
-def post(server: Server, path: str, body: Any = None, **more: Any) -> Answer:
-    """A POST of JSON with the key."""
+def post_json(server: Server, path: str, body: Any = None, **more: Any) -> Answer:
+    """Posts JSON with the API key."""
     raw = b"" if body is None else json.dumps(body).encode()
     return server.ask("POST", f"/api/v1{path}", raw, {"X-API-Key": KEY, "Content-Type": "application/json"}, **more)
 
 
-def upload(server: Server, path: str, parts: Mapping[str, bytes | str]) -> Answer:
-    """A POST of several parts with the key; bytes go as a file."""
+def post_parts(server: Server, path: str, parts: Mapping[str, bytes | str]) -> Answer:
+    """Posts several parts with the API key; bytes are sent as a file."""
     lines: list[bytes] = []
     for name, content in parts.items():
         is_file = isinstance(content, bytes)

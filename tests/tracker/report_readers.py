@@ -1,4 +1,4 @@
-"""Reports as tests write them: inline, and read through the front door."""
+"""Reads inline reports through the functions that detect the format."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from models.tracker.reports.detect import read_coverage, read_tests
 
 FIXTURES = Path(__file__).parent.parent.parent.parent / "shared" / "fixtures"
 
-Counts = tuple[int, int, int, int, int]
+Totals = tuple[int, int, int, int, int]
 """Tests, failed, errors, skipped, flaky."""
 
 
-class Drip(io.BytesIO):
-    """A file that gives so many bytes at once, and no more."""
+class SmallReads(io.BytesIO):
+    """A file whose reads return at most `size` bytes."""
 
     def __init__(self, data: bytes, size: int) -> None:
         super().__init__(data)
@@ -26,36 +26,38 @@ class Drip(io.BytesIO):
         return super().read(self._at_once if size is None or size < 0 else min(size, self._at_once))
 
 
-def raw(data: str | bytes) -> bytes:
+def as_bytes(data: str | bytes) -> bytes:
     return data.encode() if isinstance(data, str) else data
 
 
-def read(data: str | bytes, limits: Limits | None = None, at_once: int = 1 << 30) -> tuple[TestReport, list[Case]]:
+def read_test_report(
+    data: str | bytes, limits: Limits | None = None, at_once: int = 1 << 30
+) -> tuple[TestReport, list[Case]]:
     cases: list[Case] = []
-    return read_tests(Drip(raw(data), at_once), limits or Limits(), cases.append), cases
+    return read_tests(SmallReads(as_bytes(data), at_once), limits or Limits(), cases.append), cases
 
 
-def covers(
+def read_coverage_report(
     data: str | bytes, limits: Limits | None = None, at_once: int = 1 << 30
 ) -> tuple[CoverageReport, dict[str, FileCoverage]]:
     files: list[FileCoverage] = []
-    report = read_coverage(Drip(raw(data), at_once), limits or Limits(), files.append)
+    report = read_coverage(SmallReads(as_bytes(data), at_once), limits or Limits(), files.append)
     found = {file.path: file for file in files}
-    assert len(found) == len(files), "a path was told twice"
+    assert len(found) == len(files), "a path was reported twice"
     return report, found
 
 
-def counts(report: TestReport) -> Counts:
+def totals_of(report: TestReport) -> Totals:
     t = report.totals
     assert t.passed == t.tests - t.failed - t.errors - t.skipped >= 0
     return t.tests, t.failed, t.errors, t.skipped, t.flaky
 
 
-def counted(data: str | bytes) -> Counts:
-    return counts(read(data)[0])
+def read_totals(data: str | bytes) -> Totals:
+    return totals_of(read_test_report(data)[0])
 
 
-def only(cases: Iterable[Case]) -> Case:
+def only_case(cases: Iterable[Case]) -> Case:
     (case,) = cases
     return case
 

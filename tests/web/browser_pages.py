@@ -10,13 +10,13 @@ from html.parser import HTMLParser
 from typing import Any
 
 from conftest import Server
-from needs import missing_part
+from requirements import missing_part
 
 _AXE = {"resultTypes": ["violations"], "preload": False, "rules": {"target-size": {"enabled": True}}}
 _RULES_OF_COLOUR = ("color-contrast", "link-in-text-block")
-"""What a theme changes."""
+"""The rules whose result depends on the theme."""
 WIDTHS = (375, 768, 1440)
-_OUTSIDE = """() => {
+_FIND_OVERFLOW = """() => {
     const name = (node) => `${node.tagName.toLowerCase()}${node.id && `#${node.id}`}.${node.classList}`
         + ` ${JSON.stringify(node.textContent.trim().slice(0, 40))}`;
     const scrolls = (node) => node && (["auto", "scroll", "hidden"].includes(getComputedStyle(node).overflowX)
@@ -33,11 +33,11 @@ _OUTSIDE = """() => {
     });
     return [...wide.map((node) => `too wide: ${name(node)}`), ...cut.map((node) => `cut: ${name(node)}`)];
 }"""
-_COLOURED = """() => [...document.querySelectorAll("main :is(a, .state, .up, .down, td, dd)")].filter((node) => {
+_FIND_COLOURED = """() => [...document.querySelectorAll("main :is(a, .state, .up, .down, td, dd)")].filter((node) => {
     const [red, green, blue] = getComputedStyle(node).color.match(/\\d+/g).map(Number);
     return Math.max(red, green, blue) - Math.min(red, green, blue) > 40;
 }).map((node) => node.outerHTML)"""
-"""Values in another colour than the grey of a page without its server."""
+"""Finds values that still have a colour on a page that has lost its server."""
 PROGRAM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
@@ -84,8 +84,8 @@ def browser() -> Iterator[Browser]:
             chromium.close()
 
 
-def findings(page: Any, **options: Any) -> list[str]:
-    """All findings of axe on the page as it is, with their elements; none is too small to count."""
+def axe_findings(page: Any, **options: Any) -> list[str]:
+    """All findings of axe on the page, of any impact, with their elements."""
     if not page.evaluate("'axe' in window"):
         from axe_playwright_python.sync_playwright import Axe
 
@@ -94,25 +94,25 @@ def findings(page: Any, **options: Any) -> list[str]:
     return [f"{rule['id']}: {[node['target'] for node in rule['nodes']]}" for rule in found["violations"]]
 
 
-def faults_everywhere(page: Any) -> dict[str, list[str]]:
-    """What is wrong with the page in both themes and all widths, and with text of twice the size, by the view."""
+def faults_in_all_views(page: Any) -> dict[str, list[str]]:
+    """Faults of the page by view: both themes and all widths, and text at 200 %."""
     found = {}
     for width in WIDTHS:
         page.set_viewport_size({"width": width, "height": 800})
         for theme, options in (("light", {}), ("dark", {"runOnly": list(_RULES_OF_COLOUR)})):
             page.emulate_media(color_scheme=theme, reduced_motion="reduce")
-            found[f"{theme}, {width}"] = findings(page, **options)
-        found[f"{width}"] = outside(page)
+            found[f"{theme}, {width}"] = axe_findings(page, **options)
+        found[f"{width}"] = overflowing_elements(page)
         page.evaluate("document.documentElement.style.fontSize = '200%'")
-        found[f"text 200 %, {width}"] = outside(page)
+        found[f"text 200 %, {width}"] = overflowing_elements(page)
         page.evaluate("document.documentElement.style.fontSize = ''")
     return {view: faults for view, faults in found.items() if faults}
 
 
 def without_the_server(server: Server, chromium: Browser, paths: Sequence[str]) -> dict[str, dict[str, list[str]]]:
-    """Opens the pages, kills the server, and returns what is wrong with them until it is back, by path and view."""
+    """Opens the pages, kills the server and starts it again; returns the faults meanwhile by path and view."""
     faults = {}
-    with chromium.page(address(server), allow=("ERR_", "Failed to load")) as first:
+    with chromium.page(url_of(server), allow=("ERR_", "Failed to load")) as first:
         tabs = {path: first.context.new_page() for path in paths}
         for path, tab in tabs.items():
             tab.goto(path)
@@ -121,10 +121,10 @@ def without_the_server(server: Server, chromium: Browser, paths: Sequence[str]) 
         for path, tab in tabs.items():
             tab.bring_to_front()
             tab.get_by_text(re.compile(r"^disconnected since \d\d:\d\d$")).wait_for()
-            assert tab.evaluate(_COLOURED) == [], path
+            assert tab.evaluate(_FIND_COLOURED) == [], path
             enabled = tab.locator("form[method=post] button:enabled")
             assert enabled.count() == 0, path
-            if found := faults_everywhere(tab):
+            if found := faults_in_all_views(tab):
                 faults[path] = found
         server.start()
         for path, tab in tabs.items():
@@ -144,16 +144,16 @@ def tab_to(page: Any, name: str, within: str = "main") -> None:
     raise AssertionError(f"no Tab leads to {name}")
 
 
-def outside(page: Any) -> list[str]:
+def overflowing_elements(page: Any) -> list[str]:
     """The elements that make the page wider than its window, and those whose text is cut off."""
-    return list(page.evaluate(_OUTSIDE))
+    return list(page.evaluate(_FIND_OVERFLOW))
 
 
-def address(server: Server) -> str:
+def url_of(server: Server) -> str:
     return f"http://127.0.0.1:{server.port}"
 
 
-class Text(HTMLParser):
+class PageText(HTMLParser):
     """The tags of a page and its text."""
 
     def __init__(self, html: str) -> None:
@@ -169,9 +169,9 @@ class Text(HTMLParser):
         self.words += data
 
 
-def page(server: Server, path: str, status: int = 200) -> Text:
+def get_page(server: Server, path: str, status: int = 200) -> PageText:
     """Gets a page without a browser."""
     answer = server.get(path)
     assert answer.status == status, answer
     assert answer.headers["Content-Type"] == "text/html; charset=utf-8"
-    return Text(answer.text)
+    return PageText(answer.text)

@@ -1,4 +1,4 @@
-"""How the tests post reports: multipart bodies byte by byte, and small reports to put into them."""
+"""Uploads of reports: multipart bodies and small reports to put into them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from postgresql import ask
 INGEST = "/api/v1/ingest"
 BOUNDARY = "----boundary7MA4YWxkTrZu0gW"
 FORM = f"multipart/form-data; boundary={BOUNDARY}"
-RESULT = (
+RESULT_FIELDS = (
     "runId", "project", "tests", "failures", "skipped", "lineCoveragePct", "projectId", "passed", "failed", "errors",
     "status", "flag", "branch", "commit", "uploads", "gateStatus", "runPath",
     "state", "warnings", "patchCoveragePct",
@@ -24,7 +24,7 @@ Parts = Sequence[tuple[str, str | bytes]]
 
 
 def part(name: str, content: str | bytes, file: str | None = None, *lines: str) -> bytes:
-    """One part with its head; `file` is its file name, `lines` more lines of its head."""
+    """One part. `file` is its file name, `lines` are further header lines."""
     about = f'form-data; name="{name}"' + ("" if file is None else f'; filename="{file}"')
     head = "\r\n".join([f"Content-Disposition: {about}", *lines])
     data = content.encode() if isinstance(content, str) else content
@@ -36,7 +36,7 @@ def body(parts: Iterable[bytes]) -> bytes:
 
 
 def form(parts: Parts) -> bytes:
-    """Parts as curl makes them: junit and jacoco are files, named by their number, the rest is text."""
+    """A body like curl's: junit and jacoco are files named by their number, other parts are text."""
     return body(
         part(name, content, f"{name}{number}.xml" if name in ("junit", "jacoco") else None)
         for number, (name, content) in enumerate(parts)
@@ -51,15 +51,15 @@ def post(server: Server, *parts: tuple[str, str | bytes], **headers: str) -> Ans
     return send(server, form(parts), **headers)
 
 
-def stored(server: Server, *parts: tuple[str, str | bytes], **headers: str) -> Any:
-    """Posts what is good; returns what the answer says."""
+def upload(server: Server, *parts: tuple[str, str | bytes], **headers: str) -> Any:
+    """Uploads parts, which the server must accept; returns the JSON of its response."""
     answer = post(server, *parts, **headers)
     assert answer.status == 201, answer
     return answer.json
 
 
-def cases(passed: int = 0, failed: int = 0, errors: int = 0, skipped: int = 0, prefix: str = "c") -> str:
-    """A JUnit report of so many cases."""
+def junit(passed: int = 0, failed: int = 0, errors: int = 0, skipped: int = 0, prefix: str = "c") -> str:
+    """A JUnit report with these numbers of test cases."""
     ends = {"": passed, "<failure message='why'/>": failed, "<error/>": errors, "<skipped/>": skipped}
     found = [inner for inner, count in ends.items() for _ in range(count)]
     rows = "".join(f"<testcase classname='A' name='{prefix}{n}' time='0.5'>{x}</testcase>" for n, x in enumerate(found))
@@ -67,7 +67,7 @@ def cases(passed: int = 0, failed: int = 0, errors: int = 0, skipped: int = 0, p
 
 
 def jacoco(files: dict[str, dict[int, bool]]) -> str:
-    """A JaCoCo report of source files and their lines, with counters that fit."""
+    """A JaCoCo report of source files and their lines, with matching counters."""
     sources, total = "", [0, 0]
     for name, lines in files.items():
         rows = "".join(
@@ -81,14 +81,14 @@ def jacoco(files: dict[str, dict[int, bool]]) -> str:
     return f"<report name='r'><package name='com/x'>{sources}</package>{counter}</report>"
 
 
-def rows(server: Server, query: str, *values: Any) -> list[Any]:
-    """What the store of a server holds."""
+def query_store(server: Server, query: str, *values: Any) -> list[Any]:
+    """Runs a query on the tracker's database of a server."""
     if url := database_of(server.data):
         return ask(url, query, values)
     with closing(sqlite3.connect(server.data / "tracker.db", timeout=30)) as store:
         return store.execute(query, values).fetchall()
 
 
-def left(server: Server) -> list[Path]:
-    """What lies where uploads come in."""
+def incoming_files(server: Server) -> list[Path]:
+    """The files in the folder for incoming uploads."""
     return list((server.data / "incoming").iterdir())

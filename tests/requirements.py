@@ -1,4 +1,4 @@
-"""Parts of the machine that some tests need. A test without its part is skipped by name; where CI=true it fails.
+"""Parts of the machine that some tests need. A test without its part is skipped with a reason; with CI=true it fails.
 
 `@pytest.mark.needs("curl", MOUNTING)` names them for a test; `need("curl")` does so in a fixture or a helper.
 """
@@ -21,20 +21,20 @@ HELM, MOUNTING, NAMESPACES, POSTGRESQL, ROOT_USER = (
 
 
 def missing_part(part: str) -> NoReturn:
-    """Skips the test that runs. Where CI=true it fails: CI installs everything."""
+    """Skips the current test. With CI=true fails it: CI installs everything."""
     if os.environ.get("CI") == "true":
         pytest.fail(f"missing: {part}", pytrace=False)
     pytest.skip(f"missing: {part}")
 
 
-def need(*parts: str | Path) -> None:
-    """Each of `parts` is one of the names above, a program that is looked for on PATH, or a path that must exist."""
+def require(*parts: str | Path) -> None:
+    """Requires parts: each is one of the names above, a program on PATH, or a path that must exist."""
     for part in parts:
-        if not is_here(part):
+        if not is_available(part):
             missing_part(str(part))
 
 
-def is_here(part: str | Path) -> bool:
+def is_available(part: str | Path) -> bool:
     if isinstance(part, Path):
         return part.exists()
     return _CHECKS[part]() if part in _CHECKS else shutil.which(part) is not None

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from conftest import ROOT, Answer, Server
-from needs import missing_part
+from requirements import missing_part
 
 KEY = {"X-API-Key": "open sesame"}
 FULL: dict[str, Any] = {"security": {"mode": "FULL", "api-key": "open sesame"}}
@@ -38,8 +38,8 @@ OLD_HELM = "helm3.14"
 OLD_HELMS = [OLD_HELM] if "PILOTHOUSE_OLD_HELM" in os.environ else []
 
 
-def helm(name: str) -> str:
-    """`helm` (4, or whatever the host has) or `helm3`: `make test` puts them into .tools. In CI both must be there."""
+def helm_path(name: str) -> str:
+    """The path of `helm` (4, or the one on PATH) or `helm3`. `make test` installs both in .tools; CI requires both."""
     if name == OLD_HELM:
         return os.environ["PILOTHOUSE_OLD_HELM"]
     found = ROOT / ".tools" / name
@@ -49,16 +49,16 @@ def helm(name: str) -> str:
     return path
 
 
-def chart(name: str = "tint", version: str = "0.1.0", metadata: str = "", **files: str) -> bytes:
-    """The archive of a chart; a file's name is its path with __ for / and no suffix: .yaml, or .txt for NOTES."""
+def chart_archive(name: str = "tint", version: str = "0.1.0", metadata: str = "", **files: str) -> bytes:
+    """The archive of a chart. A keyword is a file's path with __ for /, without its suffix (.yaml; .txt for NOTES)."""
     contents = {"Chart.yaml": f"apiVersion: v2\nname: {name}\nversion: {version}\nappVersion: '7'\n{metadata}"}
     for word, text in files.items():
         path = word.replace("__", "/")
         contents[path + (".txt" if path.endswith("NOTES") else ".json" if "schema" in path else ".yaml")] = text
-    return packed({f"{name}/{path}": text for path, text in contents.items()})
+    return tar_archive({f"{name}/{path}": text for path, text in contents.items()})
 
 
-def packed(contents: Mapping[str, str]) -> bytes:
+def tar_archive(contents: Mapping[str, str]) -> bytes:
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w:gz") as archive:
         for path, text in contents.items():
@@ -68,16 +68,16 @@ def packed(contents: Mapping[str, str]) -> bytes:
     return out.getvalue()
 
 
-def tint(**more: str) -> bytes:
+def sample_chart(**more: str) -> bytes:
     """A chart with one ConfigMap, notes and a test."""
-    return chart(
+    return chart_archive(
         values="colour: red\n", templates__map=MAP, templates__NOTES="painted {{ .Values.colour }}\n",
         templates__test=TEST, **more,
     )  # fmt: skip
 
 
 def multipart(**parts: bytes | str | dict[str, Any]) -> tuple[bytes, dict[str, str]]:
-    """A body of these parts and its headers; bytes go as a file, a dict as JSON."""
+    """A multipart body and its headers; bytes are sent as a file, a dict as JSON."""
     body = b""
     for name, value in parts.items():
         file = f'; filename="{name}.tgz"' if isinstance(value, bytes) else ""
@@ -90,7 +90,7 @@ def multipart(**parts: bytes | str | dict[str, Any]) -> tuple[bytes, dict[str, s
     return body + b"--limit--\r\n", {"Content-Type": "multipart/form-data; boundary=limit"}
 
 
-def upload(server: Server, path: str, headers: Mapping[str, str] | None = None, **parts: Any) -> Answer:
+def post_chart(server: Server, path: str, headers: Mapping[str, str] | None = None, **parts: Any) -> Answer:
     body, own = multipart(**parts)
     return server.ask("POST", path, body, {**own, **(headers or {})})
 
@@ -101,8 +101,8 @@ def send_json(server: Server, method: str, path: str, fields: Any = None, **head
     return server.ask(method, path, body, {**KEY, **headers})
 
 
-def temporary(folder: Path) -> list[Path]:
-    """What is left of requests in the temporary folder of a server."""
+def temporary_files(folder: Path) -> list[Path]:
+    """The files of requests in the temporary folder of a server."""
     left: list[Path] = []
     for own in folder.glob("pilothouse-*"):
         with suppress(FileNotFoundError):  # a server removes what another has left, this folder too
