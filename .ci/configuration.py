@@ -1,6 +1,6 @@
-"""The tables of docs/configuration.md: all columns are the code's but the last, which is the document's own.
+"""Generates the tables of docs/configuration.md, except the last column (the meaning), which it keeps.
 
-Without arguments it writes them anew; a property that has no meaning yet gets an empty one, which a test refuses.
+A new property gets an empty meaning, which a test refuses.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ SECTIONS: Mapping[str, tuple[type, str]] = {
     "schedule": (Schedule, ""),
     "forge": (Forge, ""),
 }
-"""The table's name -> whose properties it lists, and what stands before them."""
+"""Name of a table -> the class whose properties it lists, and their prefix."""
 
 _SEPARATE = (HealthCheck, Schedule)
-"""Sections of a process that have tables of their own."""
+"""Sections of a process with a separate table."""
 
 _HEAD = "| Property | Type | Default | Variable | Meaning |\n|---|---|---|---|---|\n"
 _TABLE = re.compile(r"(<!-- properties: ([a-z-]+) -->\n)(.*?)(?=\n\n|\Z)", re.DOTALL)
@@ -113,12 +113,12 @@ def _default(value: Any, base: Any) -> str:
     value = value.factory() if hasattr(value, "factory") else value
     if value is None or value in ((), {}):
         return "none"
-    text = _time(value) if base is Seconds else _size(value) if base is Size else _written(value)
+    text = _time(value) if base is Seconds else _size(value) if base is Size else _as_yaml(value)
     return f"`{text}`" if text else "empty"
 
 
-def _written(value: Any) -> str:
-    """As YAML would have it."""
+def _as_yaml(value: Any) -> str:
+    """Returns a default as YAML."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, Signals):
@@ -130,8 +130,8 @@ def _written(value: Any) -> str:
     return str(value)
 
 
-def written(text: str) -> str:
-    """The document with its tables as the code has them."""
+def with_tables(text: str) -> str:
+    """Returns the document with generated tables."""
     return _TABLE.sub(lambda found: found[1] + _HEAD + _rows(found[2], found[3]), text)
 
 
@@ -142,7 +142,7 @@ def _rows(table: str, before: str) -> str:
 
 
 def _time(seconds: float) -> str:
-    """In the largest unit that leaves no rest."""
+    """Returns a duration in the largest unit that divides it."""
     unit, length = next((unit, n) for unit, n in _LENGTHS.items() if (seconds >= n and seconds % n == 0) or unit == "s")
     return f"{seconds / length:g}{unit}"
 
@@ -153,4 +153,4 @@ def _size(number: int) -> str:
 
 
 if __name__ == "__main__":
-    FILE.write_text(written(FILE.read_text()))
+    FILE.write_text(with_tables(FILE.read_text()))

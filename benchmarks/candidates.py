@@ -30,8 +30,8 @@ TAG_VARIABLE = "PILOTHOUSE_BENCH_SCENE"
 
 
 @dataclass(frozen=True)
-class Scene:
-    """One launch: its directory, the number of children, and the command of each."""
+class Setup:
+    """What a supervisor is to run: its directory, the number of children, and their command."""
 
     directory: Path
     children: int
@@ -58,8 +58,8 @@ class Candidate(ABC):
     rest: ClassVar[float] = 0.0
     notes: ClassVar[Sequence[str]] = ()
 
-    def __init__(self, scene: Scene) -> None:
-        self.scene = scene
+    def __init__(self, setup: Setup) -> None:
+        self.setup = setup
         self.process: subprocess.Popen[bytes] | None = None
 
     @classmethod
@@ -109,11 +109,11 @@ class Candidate(ABC):
         return self.process.pid
 
     def spawn(self, *command: str | Path, **environment: str) -> None:
-        with (self.scene.directory / "supervisor.logging").open("ab") as log:
+        with (self.setup.directory / "supervisor.logging").open("ab") as log:
             self.process = subprocess.Popen(
                 [str(argument) for argument in command],
-                cwd=self.scene.directory,
-                env=self.scene.environment(**environment),
+                cwd=self.setup.directory,
+                env=self.setup.environment(**environment),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -126,7 +126,7 @@ class Candidate(ABC):
             raise RuntimeError(f"it ended with {self.process.returncode}")
 
     def close(self) -> None:
-        """Ends the supervisor and its remaining processes, found by this scene's tag."""
+        """Ends the supervisor and its remaining processes, found by the tag of this setup."""
         if self.process and self.process.poll() is None:
             self.process.terminate()
             try:
@@ -135,7 +135,7 @@ class Candidate(ABC):
                 self.process.kill()
                 self.process.wait()
         for _ in range(50):
-            remaining = procfs.tagged_processes(self.scene.tag)
+            remaining = procfs.tagged_processes(self.setup.tag)
             for pid in remaining:
                 try:
                     os.kill(pid, signal.SIGKILL)
@@ -164,8 +164,8 @@ def until(done: Callable[[], bool], seconds: float, what: str) -> None:
 class Pilothouse(Candidate):
     name = PILOTHOUSE
 
-    def __init__(self, scene: Scene) -> None:
-        super().__init__(scene)
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(setup)
         self.port = free_port()
         self.settings: dict[str, object] = {}
 
@@ -178,11 +178,11 @@ class Pilothouse(Candidate):
         return f"this tree, Tornado {importlib.metadata.version('tornado')}"
 
     def launch(self) -> None:
-        process = {"command": list(self.scene.command), "auto-start": True, "restart": "always", "restart-delay": 0}
-        processes = {name: {**process, "restart-limit": 0} for name in self.scene.names}
-        config = self.scene.directory / "config.yaml"
+        process = {"command": list(self.setup.command), "auto-start": True, "restart": "always", "restart-delay": 0}
+        processes = {name: {**process, "restart-limit": 0} for name in self.setup.names}
+        config = self.setup.directory / "config.yaml"
         config.write_text(json.dumps({"supervisor": {"processes": processes, **self.settings}}))  # JSON is YAML
-        data = self.scene.directory / "data"
+        data = self.setup.directory / "data"
         self.spawn(sys.executable, ROOT / "run.py", "--config", config, "--port", str(self.port), "--data-dir", data)
 
     def connect(self) -> None:
@@ -226,4 +226,4 @@ class Pilothouse(Candidate):
         return Target.get(self.port, "/api/v1/processes")
 
     def target_one(self) -> Target:
-        return Target.get(self.port, f"/api/v1/processes/info/{self.scene.names[0]}")
+        return Target.get(self.port, f"/api/v1/processes/info/{self.setup.names[0]}")

@@ -186,7 +186,7 @@ def with_cluster(fill_it: Callable[[Cluster], None], **svc: Any) -> Iterator[tup
 
 
 @contextmanager
-def staged(helm: str, releases: int, revisions: int) -> Iterator[tuple[Side, Cluster]]:
+def prepared_side(helm: str, releases: int, revisions: int) -> Iterator[tuple[Side, Cluster]]:
     def fill_it(cluster: Cluster) -> None:
         fill(cluster, SMALL, 1, 1)
         fill(cluster, LARGE, releases, revisions)
@@ -249,7 +249,7 @@ def compared(options: argparse.Namespace) -> tuple[list[str], list[Claim]]:
     )
     version = output.stdout.strip().removeprefix("v")
     calls = measured_calls(int(version.partition(".")[0]), options.releases)
-    with staged(options.helm, options.releases, options.revisions) as (side, cluster):
+    with prepared_side(options.helm, options.releases, options.revisions) as (side, cluster):
         found = measure(side, calls, options.runs)
         concurrent = (
             concurrent_calls(side.server, f"?namespace={LARGE}"),

@@ -16,15 +16,15 @@ SHELL_CHILD = '#!/bin/sh\necho $$ >"$1"\n[ "$2" = once ] || exec sleep infinity\
 
 
 @dataclass(frozen=True)
-class Word:
-    """A child's announcement: its pid and the second (as `time.monotonic`) in which it began to execute."""
+class StartReport:
+    """Sent by a child at its start: its pid and the second (as `time.monotonic`) in which it began to execute."""
 
     pid: int
     at: float
 
 
 def build(directory: Path) -> tuple[Path, str]:
-    """The child's program and what it is: static C where a compiler is there, else a shell script and `sleep`."""
+    """Builds the child: C, if possible static; without a compiler a shell script. Returns its path and kind."""
     program = directory / "child"
     for compiler in filter(None, map(shutil.which, ("cc", "gcc", "clang"))):
         for static in (["-static"], []):
@@ -36,8 +36,8 @@ def build(directory: Path) -> tuple[Path, str]:
     return program, "shell and sleep (no compiler: start times are those of our reading)"
 
 
-class Words:
-    """The FIFO on which the children announce themselves. We hold it open both ways, so no child waits for a reader."""
+class StartReports:
+    """The FIFO to which children report their start. It is open for writing too, so no child waits for a reader."""
 
     def __init__(self, path: Path) -> None:
         os.mkfifo(path)
@@ -46,40 +46,42 @@ class Words:
             fcntl.fcntl(self._fd, fcntl.F_SETPIPE_SZ, 1 << 20)
         self._rest = b""
 
-    def collect(self, count: int, seconds: float, check: Callable[[], None] | None = None) -> list[Word]:
-        """The next `count` announcements; TimeoutError has their number. `check` is called now and then and
-        raises where it is of no use to wait any longer."""
-        words: list[Word] = []
+    def collect(self, count: int, seconds: float, check: Callable[[], None] | None = None) -> list[StartReport]:
+        """Returns the next `count` reports; TimeoutError has their number.
+
+        `check` is called every half second; it raises if waiting is useless.
+        """
+        reports: list[StartReport] = []
         end = time.monotonic() + seconds
-        while len(words) < count:
-            left = end - time.monotonic()
-            if left <= 0:
-                raise TimeoutError(f"{len(words)} of {count} children ran within {seconds:g} s")
-            if select.select([self._fd], [], [], min(left, 0.5))[0]:
-                words += self._read()
+        while len(reports) < count:
+            remaining = end - time.monotonic()
+            if remaining <= 0:
+                raise TimeoutError(f"{len(reports)} of {count} children ran within {seconds:g} s")
+            if select.select([self._fd], [], [], min(remaining, 0.5))[0]:
+                reports += self._read()
             elif check:
                 check()
-        return words
+        return reports
 
-    def pending(self) -> list[Word]:
-        """Announcements that were not collected: children that were started too often."""
+    def pending(self) -> list[StartReport]:
+        """Reports that were not collected: of children that were started too often."""
         return self._read() if select.select([self._fd], [], [], 0)[0] else []
 
-    def _read(self) -> list[Word]:
+    def _read(self) -> list[StartReport]:
         now = time.monotonic()
         *lines, self._rest = (self._rest + os.read(self._fd, 1 << 16)).split(b"\n")
-        return [self._word(line.split(), now) for line in lines]
+        return [self._report(line.split(), now) for line in lines]
 
     @staticmethod
-    def _word(fields: list[bytes], now: float) -> Word:
-        return Word(int(fields[0]), int(fields[1]) / 1e9 if len(fields) > 1 else now)
+    def _report(fields: list[bytes], now: float) -> StartReport:
+        return StartReport(int(fields[0]), int(fields[1]) / 1e9 if len(fields) > 1 else now)
 
     def close(self) -> None:
         os.close(self._fd)
 
 
-class Gone:
-    """Pidfds of `pids`: `wait` returns the moment at which the last of them had ended."""
+class EndWatch:
+    """Watches `pids`; `wait` returns the second in which the last of them had ended."""
 
     def __init__(self, pids: Iterable[int]) -> None:
         self._poll = select.poll()
@@ -94,10 +96,10 @@ class Gone:
         end = time.monotonic() + seconds
         try:
             while self._open:
-                left = end - time.monotonic()
-                if left <= 0:
-                    raise TimeoutError(f"{len(self._open)} children still there after {seconds:g} s")
-                for fd, _ in self._poll.poll(left * 1000):
+                remaining = end - time.monotonic()
+                if remaining <= 0:
+                    raise TimeoutError(f"{len(self._open)} children still run after {seconds:g} s")
+                for fd, _ in self._poll.poll(remaining * 1000):
                     self._forget(fd)
             return time.monotonic()
         finally:

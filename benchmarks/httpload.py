@@ -1,9 +1,9 @@
 """An HTTP load generator that is not the bottleneck: raw sockets, one epoll loop, in a process of its own.
 
-As a module: `hammer` (a number of keep-alive clients, each asking again as soon as it has its answer) and `Probe` (one
-client that asks at fixed times; a late answer makes the following ones late too and all of them count, as they would
-for users).
-As a program it is the other end of both: one JSON line in, one JSON line out.
+As a module: `hammer` (keep-alive clients, each sending its next request after the response) and `Probe` (one
+client that sends at fixed times; a late response delays the following ones, and all of them count, as they would for
+users).
+As a program: the separate process of both; it reads one JSON line and writes one.
 """
 
 import json

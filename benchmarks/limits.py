@@ -18,7 +18,7 @@ from pathlib import Path
 import tornado.web
 
 from benchmarks.candidates import ROOT, free_port, until
-from benchmarks.children import Gone, Words
+from benchmarks.children import EndWatch, StartReports
 from benchmarks.httpload import Target, hammer
 
 Record = Callable[[str, float], None]
@@ -27,14 +27,14 @@ PATIENCE = 30.0
 
 def measure(directory: Path, program: Path, children: int, seconds: float, record: Record) -> None:
     """Spawns and kills children in bulk, watches single ones, and calls two servers."""
-    words = Words(directory / "limit-words")
+    reports = StartReports(directory / "limit-words")
     command = [str(program), str(directory / "limit-words")]
     try:
-        _bulk(words, command, children, record)
-        record("exit_notice", 1e6 * statistics.median(_exit_notices(words, command, 60)))
-        record("respawn", 1e3 * statistics.median(_respawns(words, command, 30)))
+        _bulk(reports, command, children, record)
+        record("exit_notice", 1e6 * statistics.median(_exit_notices(reports, command, 60)))
+        record("respawn", 1e3 * statistics.median(_respawns(reports, command, 30)))
     finally:
-        words.close()
+        reports.close()
     for name in ("hello", "bare"):
         _serve(name, seconds, record)
 
@@ -43,24 +43,24 @@ def _spawn(command: list[str]) -> "subprocess.Popen[bytes]":
     return subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
 
 
-def _bulk(words: Words, command: list[str], children: int, record: Record) -> None:
-    crowd: list[subprocess.Popen[bytes]] = []
+def _bulk(reports: StartReports, command: list[str], children: int, record: Record) -> None:
+    processes: list[subprocess.Popen[bytes]] = []
     begin = time.monotonic()
     try:
-        crowd += [_spawn(command) for _ in range(children)]
+        processes += [_spawn(command) for _ in range(children)]
         record("spawn_rate", children / (time.monotonic() - begin))
-        record("spawn_all", max(word.at for word in words.collect(children, PATIENCE)) - begin)
-        gone = Gone(child.pid for child in crowd)
+        record("spawn_all", max(word.at for word in reports.collect(children, PATIENCE)) - begin)
+        end_watch = EndWatch(child.pid for child in processes)
         begin = time.monotonic()
-        for child in crowd:
+        for child in processes:
             os.killpg(child.pid, signal.SIGTERM)
-        record("kill_all", gone.wait(PATIENCE) - begin)
+        record("kill_all", end_watch.wait(PATIENCE) - begin)
     finally:
-        _end(crowd)
+        _end(processes)
 
 
-def _end(crowd: list["subprocess.Popen[bytes]"]) -> None:
-    for child in crowd:
+def _end(processes: list["subprocess.Popen[bytes]"]) -> None:
+    for child in processes:
         child.kill()
         child.wait()
 
@@ -83,7 +83,7 @@ async def _exit(pid: int) -> float:
         os.close(fd)
 
 
-def _exit_notices(words: Words, command: list[str], count: int) -> list[float]:
+def _exit_notices(reports: StartReports, command: list[str], count: int) -> list[float]:
     """Seconds from the child's last act to the callback."""
 
     async def notices() -> list[float]:
@@ -92,20 +92,20 @@ def _exit_notices(words: Words, command: list[str], count: int) -> list[float]:
             child = _spawn([*command, "once"])
             called = await _exit(child.pid)
             child.wait()
-            found.append(called - words.collect(1, PATIENCE)[0].at)
+            found.append(called - reports.collect(1, PATIENCE)[0].at)
         return found
 
     return asyncio.run(notices())
 
 
-def _respawns(words: Words, command: list[str], count: int) -> list[float]:
-    """Seconds from kill -9 over the callback to the replacement's first act: a restart without anything around it."""
+def _respawns(reports: StartReports, command: list[str], count: int) -> list[float]:
+    """Seconds from kill -9 over the callback to the replacement's first act: a restart and nothing else."""
 
     async def respawns() -> list[float]:
         found = []
         child = _spawn(command)
         try:
-            words.collect(1, PATIENCE)
+            reports.collect(1, PATIENCE)
             for _ in range(count):
                 watched = asyncio.create_task(_exit(child.pid))
                 await asyncio.sleep(0.003)
@@ -114,7 +114,7 @@ def _respawns(words: Words, command: list[str], count: int) -> list[float]:
                 await watched
                 old, child = child, _spawn(command)
                 old.wait()
-                found.append(words.collect(1, PATIENCE)[0].at - begin)
+                found.append(reports.collect(1, PATIENCE)[0].at - begin)
         finally:
             _end([child])
         return found

@@ -1,6 +1,6 @@
 """Many open event streams in a separate process with one epoll loop: the times at which they receive the next event.
 
-As a module: `Listeners`. As a program it is the other end of it: a JSON line in, a JSON line out.
+As a module: `Listeners`. As a program: the separate process; it reads and writes JSON lines.
 """
 
 import json
@@ -18,8 +18,8 @@ HEAD_ENDS = b"\r\n\r\n"
 
 
 @dataclass(frozen=True)
-class Heard:
-    """The times (monotonic clock, seconds) at which the first and the last stream had one more event."""
+class Received:
+    """The times (monotonic clock, seconds) at which the first and the last stream received one more event."""
 
     first: float
     last: float
@@ -48,9 +48,9 @@ class Listeners:
         self._tell("expect")
         self._answer()
 
-    def heard(self) -> Heard:
+    def received(self) -> Received:
         """Waits until all streams have received the event."""
-        return Heard(**self._answer())
+        return Received(**self._answer())
 
     def _tell(self, line: str) -> None:
         assert self._process.stdin
@@ -66,7 +66,7 @@ class Listeners:
         return answer
 
 
-class Crowd:
+class Streams:
     """All sockets in the separate process, with the number of events that each has received."""
 
     def __init__(self, port: int, path: str, count: int) -> None:
@@ -103,7 +103,7 @@ class Crowd:
             for fd, _ in ready:
                 self._sockets[fd].recv(65536)
 
-    def wait(self) -> Heard:
+    def wait(self) -> Received:
         """Reads the next event of every socket, which must arrive in one piece."""
         missing = set(self._sockets)
         first, last, clock = 0.0, 0.0, time.monotonic
@@ -118,8 +118,8 @@ class Crowd:
                     first = first or last
                     missing.discard(fd)
             if clock() > end:
-                raise RuntimeError(f"{len(missing)} streams heard nothing")
-        return Heard(first, last)
+                raise RuntimeError(f"{len(missing)} streams received nothing")
+        return Received(first, last)
 
 
 def _reply(**answer: Any) -> None:
@@ -128,12 +128,12 @@ def _reply(**answer: Any) -> None:
 
 def main() -> None:
     begin = time.monotonic()
-    crowd = Crowd(**json.loads(sys.stdin.readline()))
+    crowd = Streams(**json.loads(sys.stdin.readline()))
     _reply(seconds=time.monotonic() - begin)
     for _ in sys.stdin:
         _reply(ready=1)
-        heard = crowd.wait()
-        _reply(first=heard.first, last=heard.last)
+        received = crowd.wait()
+        _reply(first=received.first, last=received.last)
 
 
 if __name__ == "__main__":

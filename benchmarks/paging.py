@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks import report
-from benchmarks.candidates import ROOT, Pilothouse, Scene
+from benchmarks.candidates import ROOT, Pilothouse, Setup
 from benchmarks.httpload import Target, hammer
 
 if TYPE_CHECKING:
@@ -104,10 +104,10 @@ def measure(sizes: Sequence[int], seconds: float = 0.4) -> list[Row]:
 def _served(size: int) -> Iterator[int]:
     """Starts Pilothouse without processes on a history of `size` events; yields its port."""
     with tempfile.TemporaryDirectory(prefix="ph-bench-", ignore_cleanup_errors=True) as name:
-        scene = Scene(Path(name), 0, ())
-        filler = [sys.executable, "-m", "benchmarks.paging", str(scene.directory / "data"), str(size)]
+        setup = Setup(Path(name), 0, ())
+        filler = [sys.executable, "-m", "benchmarks.paging", str(setup.directory / "data"), str(size)]
         subprocess.run(filler, check=True, timeout=120, cwd=ROOT)
-        server = Pilothouse(scene)
+        server = Pilothouse(setup)
         server.settings = {"events": {"retain-rows": 10 * size, "retain-days": 3650}}
         try:
             server.launch()

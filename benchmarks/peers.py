@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.candidates import CACHE, Candidate, Scene
+from benchmarks.candidates import CACHE, Candidate, Setup
 from benchmarks.httpload import Answers, Target, summary
 
 
@@ -51,14 +51,14 @@ class Supervisord(Candidate):
         return _output(cls.home / "bin/supervisord", "--version")
 
     def launch(self) -> None:
-        here = self.scene.directory
+        here = self.setup.directory
         (here / "supervisord.conf").write_text(
             f"[unix_http_server]\nfile={here}/s\n"
             f"[supervisord]\nlogfile=/dev/null\nlogfile_maxbytes=0\npidfile={here}/pid\nminfds={_file_limit()}\n"
             f"[supervisorctl]\nserverurl=unix://{here}/s\n"
             "[rpcinterface:supervisor]\n"
             "supervisor.rpcinterface_factory = supervisor.rpcinterface:make_main_rpcinterface\n"
-            f"[program:child]\ncommand={' '.join(self.scene.command)}\nnumprocs={self.scene.children}\n"
+            f"[program:child]\ncommand={' '.join(self.setup.command)}\nnumprocs={self.setup.children}\n"
             "process_name=c%(process_num)04d\nautostart=true\nautorestart=true\nstartsecs=0\n"
             "stdout_logfile=NONE\nstderr_logfile=NONE\n"
         )
@@ -72,7 +72,7 @@ class Supervisord(Candidate):
         )
 
     def _call(self, method: str) -> None:
-        connection = _UnixConnection(f"{self.scene.directory}/s")
+        connection = _UnixConnection(f"{self.setup.directory}/s")
         try:
             connection.request("POST", "/RPC2", self._body(method), {"Content-Type": "text/xml"})
             answer = connection.getresponse()
@@ -91,7 +91,7 @@ class Supervisord(Candidate):
     def _target(self, method: str, *names: str) -> Target:
         body = self._body(method, *names)
         head = f"POST /RPC2 HTTP/1.1\r\nHost: x\r\nContent-Type: text/xml\r\nContent-Length: {len(body)}\r\n\r\n"
-        return Target(f"{self.scene.directory}/s", head + body)
+        return Target(f"{self.setup.directory}/s", head + body)
 
     def target_all(self) -> Target:
         return self._target("getAllProcessInfo")
@@ -122,16 +122,16 @@ class Runit(Candidate):
 
     @property
     def services(self) -> list[str]:
-        return [str(self.scene.directory / "sv" / name) for name in self.scene.names]
+        return [str(self.setup.directory / "sv" / name) for name in self.setup.names]
 
     def launch(self) -> None:
-        script = f"#!{' '.join(self.scene.command)}\n"  # the kernel passes the FIFO on: no shell comes between
+        script = f"#!{' '.join(self.setup.command)}\n"  # the kernel passes the FIFO on: no shell comes between
         for service in self.services:
             Path(service).mkdir(parents=True)
             run = Path(service) / "run"
             run.write_text(script)
             run.chmod(0o755)
-        self.spawn("runsvdir", self.scene.directory / "sv")
+        self.spawn("runsvdir", self.setup.directory / "sv")
 
     def _sv(self, verb: str) -> None:
         subprocess.run(["sv", verb, *self.services], check=True, stdout=subprocess.DEVNULL, timeout=60)
@@ -196,8 +196,8 @@ class Pm2(Candidate):
     def most_runs(cls, children: int) -> int:
         return 1 if children > 50 else 2
 
-    def __init__(self, scene: Scene) -> None:
-        super().__init__(scene)
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(setup)
         self.client: subprocess.Popen[str] | None = None
 
     @classmethod
@@ -229,18 +229,18 @@ class Pm2(Candidate):
             "out_file": "/dev/null",
             "error_file": "/dev/null",
         }
-        script, *words = self.scene.command
-        apps = [{"name": name, "script": script, "args": words, **settings} for name in self.scene.names]
-        config = self.scene.directory / "ecosystem.json"
+        script, *words = self.setup.command
+        apps = [{"name": name, "script": script, "args": words, **settings} for name in self.setup.names]
+        config = self.setup.directory / "ecosystem.json"
         config.write_text(json.dumps({"apps": apps}))
-        self.spawn("node", self.package / "bin/pm2", "start", config, PM2_HOME=str(self.scene.directory / "pm2"))
+        self.spawn("node", self.package / "bin/pm2", "start", config, PM2_HOME=str(self.setup.directory / "pm2"))
 
     def connect(self) -> None:
         assert self.process
         self.process.wait(60)  # that was the command; the daemon goes on
         self.client = subprocess.Popen(
             ["node", "-e", PM2_CLIENT, str(self.package)],
-            env=self.scene.environment(PM2_HOME=str(self.scene.directory / "pm2")),
+            env=self.setup.environment(PM2_HOME=str(self.setup.directory / "pm2")),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -249,7 +249,7 @@ class Pm2(Candidate):
         self._ask("list")
 
     def root(self) -> int:
-        return int((self.scene.directory / "pm2/pm2.pid").read_text())
+        return int((self.setup.directory / "pm2/pm2.pid").read_text())
 
     def _ask(self, *words: object) -> dict[str, Any]:
         assert self.client

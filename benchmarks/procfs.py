@@ -13,7 +13,7 @@ MIB = 1024 * 1024
 def memory(pids: Iterable[int]) -> tuple[float, float]:
     """PSS and RSS in MiB. PSS shares a page among its users, so it is the fair sum over many small processes.
 
-    One that has ended meanwhile (a reader of reports, say) has none.
+    Processes that have ended meanwhile count as 0.
     """
     totals = {"Pss": 0, "Rss": 0}
     for pid in pids:
@@ -50,7 +50,7 @@ def threads(pids: Iterable[int]) -> int:
 
 
 def family(root: int, without: Iterable[int]) -> list[int]:
-    """`root` and all that it started, less the supervised children: runit has one supervisor process for each child."""
+    """`root` and all that it started, without the supervised children. runit has one supervisor process for each."""
     try:
         members = psutil.Process(root).children(recursive=True)
     except psutil.NoSuchProcess:

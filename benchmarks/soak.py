@@ -79,7 +79,7 @@ class Watch:
 
 
 @dataclass
-class Soaked:
+class SoakResult:
     """The results of a run."""
 
     seconds: float
@@ -113,7 +113,7 @@ class Soaked:
 
 
 @contextmanager
-def staged(place: Path, with_cluster: bool) -> Iterator[tuple[Server, bool]]:
+def prepared_server(place: Path, with_cluster: bool) -> Iterator[tuple[Server, bool]]:
     with ExitStack() as stack:
         repository = stack.enter_context(web_server())
         repository.serve(("tint", "0.1.0", sample_chart()))
@@ -145,9 +145,9 @@ def staged(place: Path, with_cluster: bool) -> Iterator[tuple[Server, bool]]:
         yield server, with_cluster
 
 
-def soak(place: Path, seconds: float, with_cluster: bool) -> Soaked:
+def soak(place: Path, seconds: float, with_cluster: bool) -> SoakResult:
     tally, over = Tally(), threading.Event()
-    with staged(place, with_cluster) as (server, has_cluster):
+    with prepared_server(place, with_cluster) as (server, has_cluster):
         watch = Watch(server.pid)
         crowd = [threading.Thread(target=one.run, args=(over,)) for one in clients(server.port, tally, has_cluster)]
         crowd.append(threading.Thread(target=watch.run, args=(over,)))
@@ -161,7 +161,7 @@ def soak(place: Path, seconds: float, with_cluster: bool) -> Soaked:
                 for thread in crowd:
                     thread.join()
             lag = [1000 * one for one in probe.latencies()]
-        return Soaked(seconds, tally, watch, lag, server.log.read_text(), has_cluster)
+        return SoakResult(seconds, tally, watch, lag, server.log.read_text(), has_cluster)
 
 
 def percentile(ordered: Sequence[float], part: float) -> float:
@@ -187,35 +187,35 @@ def histogram(lag: Sequence[float]) -> str:
     return report.table(["/healthz, requested every 20 ms: ms", "responses", "share"], rows)
 
 
-def growth(soaked: Soaked) -> str:
+def growth(result: SoakResult) -> str:
     titles = {"rss": "RSS, MiB", "pss": "PSS, MiB", "descriptors": "descriptors", "threads": "threads"}
     rows = [
         [titles[name], f"{first:.1f}", f"{last:.1f}", f"{slope:+.2f}"]
-        for name, (slope, first, last) in soaked.grown().items()
+        for name, (slope, first, last) in result.grown().items()
     ]
     return report.table(["", "after the warm-up", "at the end", "slope per hour"], rows)
 
 
-def document(soaked: Soaked, helm: str) -> str:
-    tally, faults = soaked.tally, soaked.faults()
-    lag, waited = sorted(soaked.lag), soaked.watch.waited
+def document(result: SoakResult, helm: str) -> str:
+    tally, faults = result.tally, result.faults()
+    lag, waited = sorted(result.lag), result.watch.waited
     verdict = "**passed**: no error, no growth" if not faults else f"**failed**: {'; '.join(faults)}"
-    with_what = f"{helm}, with a Kubernetes API server" if soaked.has_cluster else f"{helm}, without a cluster"
+    with_what = f"{helm}, with a Kubernetes API server" if result.has_cluster else f"{helm}, without a cluster"
     return "\n".join([
         "# Soak test", "",
         f"{report.machine()}. Pilothouse {VERSION}, Tornado {tornado.version}, SQLite {sqlite3.sqlite_version}, "
-        f"{with_what}. {soaked.seconds:.0f} s of mixed traffic: {tally.count} requests "
-        f"({tally.count / soaked.seconds:.0f} a second), {tally.events} events of streams. The clients share the "
+        f"{with_what}. {result.seconds:.0f} s of mixed traffic: {tally.count} requests "
+        f"({tally.count / result.seconds:.0f} a second), {tally.events} events of streams. The clients share the "
         "machine and one interpreter, so their durations are longer than those of the server.", "",
         f"Errors: {len(tally.errors)}. Verdict: {verdict}.", "",
         *(f"- `{one}`" for one in tally.errors[:10]), "",
         "## Memory, descriptors, threads", "",
         f"Medians of the first and the last quarter after a warm-up of {100 * WARM_UP:.0f} %; the slope is that "
-        "of a line through all samples between them.", "", growth(soaked), "",
+        "of a line through all samples between them.", "", growth(result), "",
         "## Delay of the event loop", "",
         f"Measured by a separate process; a late response delays the following ones, and all count. p50 "
         f"{percentile(lag, 0.5):.1f} ms, p99 {percentile(lag, 0.99):.1f} ms, worst {lag[-1]:.1f} ms. For "
-        f"{waited:.0f} s ({100 * waited / soaked.seconds:.1f} %) the loop was ready to run, but no processor was "
+        f"{waited:.0f} s ({100 * waited / result.seconds:.1f} %) the loop was ready to run, but no processor was "
         "free (helm processes, the API server, the clients and other programs share the processors).", "",
         histogram(lag), "", "## Operations", "", endpoints(tally), "",
     ])  # fmt: skip
@@ -234,12 +234,12 @@ def main() -> int:
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="ph-soak-") as place:
-        soaked = soak(Path(place), options.seconds, bool(os.environ.get("KUBEBUILDER_ASSETS")))
-    text = document(soaked, helm_version())
+        result = soak(Path(place), options.seconds, bool(os.environ.get("KUBEBUILDER_ASSETS")))
+    text = document(result, helm_version())
     print(text)
     if options.out:
         options.out.write_text(text)
-    return 1 if soaked.faults() else 0
+    return 1 if result.faults() else 0
 
 
 if __name__ == "__main__":

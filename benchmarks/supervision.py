@@ -33,11 +33,11 @@ class Benchmark:
     """All runs of all candidates; the results are in `figures` and `failures`."""
 
     def __init__(
-        self, kinds: Sequence[type[Candidate]], sizes: Sequence[int], effort: trial.Effort, place: Path
+        self, kinds: Sequence[type[Candidate]], sizes: Sequence[int], limits: trial.SampleLimits, place: Path
     ) -> None:
         self.kinds = kinds
         self.sizes = sizes
-        self.effort = effort
+        self.limits = limits
         self.place = place
         self.program, self.child = children.build(place)
         self.figures = Figures()
@@ -57,7 +57,7 @@ class Benchmark:
             self.figures.put(number, metric, 0, "limit", value)
 
         with tempfile.TemporaryDirectory(prefix="ph-bench-") as name:
-            limits.measure(Path(name), self.program, max(self.sizes), self.effort.many_clients, record)
+            limits.measure(Path(name), self.program, max(self.sizes), self.limits.many_clients, record)
 
     def _trial(self, number: int, kind: type[Candidate], size: int) -> None:
         def record(metric: str, value: float) -> None:
@@ -65,8 +65,8 @@ class Benchmark:
 
         begin = time.monotonic()
         try:
-            with trial.staged(kind, self.program, size) as stage:
-                trial.measure(stage, self.effort, record)
+            with trial.launched_trial(kind, self.program, size) as stage:
+                trial.measure(stage, self.limits, record)
         except Exception as problem:
             self._failed(kind, f"run {number + 1}, {size} children", problem)
         say(f"run {number + 1}: {kind.name}, {size} children: {time.monotonic() - begin:.1f} s")
@@ -77,7 +77,7 @@ class Benchmark:
             with ExitStack() as stack:
                 stages = [stage for kind in self.kinds if (stage := self._resting(stack, kind, size))]
                 time.sleep(1)
-                for stage, (processor, wakeups) in zip(stages, trial.idle(stages, self.effort.idle), strict=True):
+                for stage, (processor, wakeups) in zip(stages, trial.idle(stages, self.limits.idle), strict=True):
                     name = stage.candidate.name
                     self.figures.put(0, "idle_cpu", size, name, processor)
                     self.figures.put(0, "idle_wakeups", size, name, wakeups)
@@ -85,7 +85,7 @@ class Benchmark:
 
     def _resting(self, stack: ExitStack, kind: type[Candidate], size: int) -> trial.Trial | None:
         try:
-            stage = stack.enter_context(trial.staged(kind, self.program, size))
+            stage = stack.enter_context(trial.launched_trial(kind, self.program, size))
             stage.launch()
         except Exception as problem:
             self._failed(kind, f"idle, {size} children", problem)
@@ -206,7 +206,7 @@ def main() -> int:
     kinds = [kind for kind in wanted if not kind.missing()]
     absent = [(kind.name, kind.missing()) for kind in wanted if kind.missing()]
     with tempfile.TemporaryDirectory(prefix="ph-bench-") as name:
-        benchmark = Benchmark(kinds, sizes, trial.QUICK if options.quick else trial.Effort(), Path(name))
+        benchmark = Benchmark(kinds, sizes, trial.QUICK if options.quick else trial.SampleLimits(), Path(name))
         for number in range(runs):
             benchmark.run(number)
         benchmark.idle()

@@ -19,7 +19,7 @@ from benchmarks import children, claims, report
 from benchmarks.candidates import ROOT, Pilothouse
 from benchmarks.claims import Claim
 from benchmarks.peers import Supervisord
-from benchmarks.trial import Trial, staged
+from benchmarks.trial import Trial, launched_trial
 
 LAUNCHER = """
 import os, sys, time
@@ -32,12 +32,12 @@ print(os.waitstatus_to_exitcode(status), time.monotonic() - begin, usage.ru_maxr
 
 
 def ctl(trial: Trial, *words: str) -> list[str]:
-    data = trial.candidate.scene.directory / "data"
+    data = trial.candidate.setup.directory / "data"
     return [sys.executable, str(ROOT / "run.py"), "ctl", "--data-dir", str(data), *words]
 
 
 def supervisorctl(trial: Trial, *words: str) -> list[str]:
-    configuration = trial.candidate.scene.directory / "supervisord.conf"
+    configuration = trial.candidate.setup.directory / "supervisord.conf"
     return [str(Supervisord.home / "bin/supervisorctl"), "-c", str(configuration), *words]
 
 
@@ -80,8 +80,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="ph-bench-") as place:
         program, _ = children.build(Path(place))
         with (
-            staged(Pilothouse, program, options.processes) as pilothouse,
-            staged(Supervisord, program, options.processes) as supervisord,
+            launched_trial(Pilothouse, program, options.processes) as pilothouse,
+            launched_trial(Supervisord, program, options.processes) as supervisord,
         ):
             for trial in (pilothouse, supervisord):
                 trial.launch()

@@ -1,4 +1,4 @@
-"""One trial: one supervisor with N children in a directory of its own, measured from its launch until all is gone."""
+"""One trial: a supervisor with N children in its own directory, measured from its launch until all have ended."""
 
 import contextlib
 import os
@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks import procfs
-from benchmarks.candidates import Candidate, Scene
-from benchmarks.children import Gone, Word, Words
+from benchmarks.candidates import Candidate, Setup
+from benchmarks.children import EndWatch, StartReport, StartReports
 from benchmarks.httpload import Probe, summary
 
 Record = Callable[[str, float], None]
@@ -22,8 +22,8 @@ FEW = 50  # fewer children are stopped and started too soon to ask anything mean
 
 
 @dataclass(frozen=True)
-class Effort:
-    """How much is measured: samples and seconds bound each part, whichever comes first."""
+class SampleLimits:
+    """Limits of each part, in samples and seconds; the part ends at the first of both."""
 
     crashes: int = 60
     crash_seconds: float = 3.0
@@ -34,15 +34,15 @@ class Effort:
     idle: float = 10.0
 
 
-QUICK = Effort(crashes=20, crash_seconds=2.5, one_client=0.4, many_clients=0.6, rounds=2, idle=4.0)
+QUICK = SampleLimits(crashes=20, crash_seconds=2.5, one_client=0.4, many_clients=0.6, rounds=2, idle=4.0)
 
 
 class Trial:
     """A launched supervisor and its children."""
 
     def __init__(self, kind: type[Candidate], directory: Path, program: Path, children: int) -> None:
-        self.words = Words(directory / "words")
-        self.candidate = kind(Scene(directory, children, (str(program), str(directory / "words"))))
+        self.reports = StartReports(directory / "start-reports")
+        self.candidate = kind(Setup(directory, children, (str(program), str(directory / "start-reports"))))
         self.children = children
         self.alive: dict[int, float] = {}
 
@@ -55,13 +55,13 @@ class Trial:
         return last - begin
 
     def _expect(self, count: int) -> float:
-        words = self.words.collect(count, PATIENCE, self.candidate.check)
-        self.alive.update({word.pid: word.at for word in words})
-        return max(word.at for word in words)
+        reports = self.reports.collect(count, PATIENCE, self.candidate.check)
+        self.alive.update({report.pid: report.at for report in reports})
+        return max(report.at for report in reports)
 
     def verify(self) -> None:
         """Checks that every child runs once, and that the supervisor reports the same."""
-        extra: list[Word] = self.words.pending()
+        extra: list[StartReport] = self.reports.pending()
         if extra or len(self.alive) != self.children:
             raise RuntimeError(f"{len(self.alive) + len(extra)} children started for {self.children}")
         self.candidate.verify(set(self.alive))
@@ -79,12 +79,12 @@ class Trial:
         return self._expect(1) - begin
 
     def stop_all(self) -> float:
-        """Seconds until the last child is gone; returns when the supervisor has answered as well."""
-        gone, self.alive = Gone(self.alive), {}
+        """Seconds until the last child has ended; returns after the supervisor's response."""
+        end_watch, self.alive = EndWatch(self.alive), {}
         with ThreadPoolExecutor(1) as pool:
             begin = time.monotonic()
             answer = pool.submit(self.candidate.stop_all)
-            end = gone.wait(PATIENCE)
+            end = end_watch.wait(PATIENCE)
             answer.result(PATIENCE)
         return end - begin
 
@@ -94,7 +94,7 @@ class Trial:
         return self._expect(self.children) - begin
 
     def rest(self, least: float = 0.0) -> None:
-        """Until every child has lived long enough for its stop and restart not to be throttled."""
+        """Waits until all children have run long enough for an immediate stop and restart."""
         youngest = max(self.alive.values(), default=0.0)
         time.sleep(max(least, youngest + self.candidate.rest - time.monotonic()))
 
@@ -102,12 +102,12 @@ class Trial:
         try:
             self.candidate.close()
         finally:
-            self.words.close()
+            self.reports.close()
 
 
 @contextlib.contextmanager
-def staged(kind: type[Candidate], program: Path, children: int) -> Iterator[Trial]:
-    """A trial in a directory that is removed afterwards, with everything that was started in it ended."""
+def launched_trial(kind: type[Candidate], program: Path, children: int) -> Iterator[Trial]:
+    """A trial in a temporary directory; all its processes are ended afterwards."""
     with tempfile.TemporaryDirectory(prefix="ph-bench-", ignore_cleanup_errors=True) as name:
         trial = Trial(kind, Path(name), program, children)
         try:
@@ -123,7 +123,7 @@ def _tail(log: Path) -> str:
     return "\n".join(log.read_text(errors="replace").splitlines()[-8:]) if log.exists() else ""
 
 
-def measure(trial: Trial, effort: Effort, record: Record) -> None:
+def measure(trial: Trial, limits: SampleLimits, record: Record) -> None:
     """Measures everything except the idle state; each figure is recorded as soon as it is known."""
     record("launch", trial.launch())
     trial.rest(0.3)
@@ -131,44 +131,44 @@ def measure(trial: Trial, effort: Effort, record: Record) -> None:
     pss, rss = procfs.memory(trial.own_pids)
     record("pss", pss)
     record("rss", rss)
-    _crashes(trial, effort, record)
-    _status(trial, effort, record)
+    _crashes(trial, limits, record)
+    _status(trial, limits, record)
     trial.rest(0.3)
     trial.verify()
     record("stop", trial.stop_all())
     record("start", trial.start_all())
-    _busy(trial, effort, record)
+    _busy(trial, limits, record)
     trial.verify()
     record("threads", procfs.threads(trial.own_pids))
     record("rss_after", procfs.memory(trial.own_pids)[1])
 
 
-def _crashes(trial: Trial, effort: Effort, record: Record) -> None:
+def _crashes(trial: Trial, limits: SampleLimits, record: Record) -> None:
     latencies: list[float] = []
-    end = time.monotonic() + effort.crash_seconds
-    while len(latencies) < effort.crashes and (len(latencies) < 3 or time.monotonic() < end):
+    end = time.monotonic() + limits.crash_seconds
+    while len(latencies) < limits.crashes and (len(latencies) < 3 or time.monotonic() < end):
         latencies.append(trial.crash() * 1000)
     record("crash", statistics.median(latencies))
     record("crash_worst", max(latencies))
 
 
-def _status(trial: Trial, effort: Effort, record: Record) -> None:
-    one = trial.candidate.status_load(1, effort.one_client)
+def _status(trial: Trial, limits: SampleLimits, record: Record) -> None:
+    one = trial.candidate.status_load(1, limits.one_client)
     if one:
         record("status_one", one.median)
-    many = trial.candidate.status_load(8, effort.many_clients)
+    many = trial.candidate.status_load(8, limits.many_clients)
     if many:
         record("status_many", many.rate)
 
 
-def _busy(trial: Trial, effort: Effort, record: Record) -> None:
+def _busy(trial: Trial, limits: SampleLimits, record: Record) -> None:
     """The status of one child, requested 250 times a second while all are stopped and started several times."""
     target = trial.candidate.target_one()
     if not target or trial.children < FEW:
         return
     begin, rounds = time.monotonic(), 0
     latencies: list[float] = []
-    while not rounds or (rounds < effort.rounds and time.monotonic() - begin < effort.round_seconds):
+    while not rounds or (rounds < limits.rounds and time.monotonic() - begin < limits.round_seconds):
         trial.rest(0.3)
         with Probe(target) as probe:
             trial.stop_all()
@@ -182,7 +182,7 @@ def _busy(trial: Trial, effort: Effort, record: Record) -> None:
 
 
 def idle(trials: Sequence[Trial], seconds: float) -> list[tuple[float, float]]:
-    """Processor % and wakeups a second of each, all in the same window: at rest they don't disturb one another."""
+    """Processor % and wakeups a second of each, all in the same window: idle supervisors do not disturb each other."""
     families = [trial.own_pids for trial in trials]
     before = [(procfs.processor_seconds(pids), procfs.wakeups(pids)) for pids in families]
     begin = time.monotonic()

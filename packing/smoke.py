@@ -1,11 +1,10 @@
-"""What a copy that was installed, packed or put into a container must do, asked of it from outside.
+"""Checks that an installed, packed or containerized copy works, from outside.
 
     python packing/smoke.py [--helm FILE] [--without-tools] [--bare] COMMAND...
 
-COMMAND serves: `pilothouse`, `dist/pilothouse-…`, `podman run … pilothouse`. With `--bare` it is one file, and is run
-where nothing is but that file, the C library and a program to supervise: in a root of its own, which needs root's
-rights.
-It uses nothing but Python's own library, and nothing of ours.
+COMMAND starts the server: `pilothouse`, `dist/pilothouse-…`, `podman run … pilothouse`. With `--bare` it is one file,
+which runs in a root directory with nothing else but the C library and a program to supervise; this needs root's
+rights. Uses only the standard library.
 """
 
 from __future__ import annotations
@@ -52,8 +51,8 @@ class Answer(NamedTuple):
         return json.loads(self.body)
 
 
-class Copy:
-    """The copy that is looked at, with a folder of its own. `root` is what it takes for `/`."""
+class InstalledCopy:
+    """The copy under test and its working folder. `root` is its root directory."""
 
     def __init__(self, command: Sequence[str], root: Path, folder: Path, helm: str | None) -> None:
         self._command, self._root, self.folder = command, root, folder
@@ -88,7 +87,7 @@ class Copy:
         return printed.decode()
 
     def serve(self) -> float:
-        """Starts the server; returns after how many seconds it answered."""
+        """Starts the server; returns the seconds until its first response."""
         begins = self.log.stat().st_size if self.log.exists() else 0
         before = time.monotonic()
         self.process = self.start()
@@ -152,14 +151,14 @@ def is_alive(pid: int) -> bool:
 # What it must do
 
 
-def the_interface_document(copy: Copy, asked: argparse.Namespace) -> None:
+def the_interface_document(copy: InstalledCopy, asked: argparse.Namespace) -> None:
     document = copy.get("/v3/api-docs").json
     assert document["openapi"].startswith("3.")
     for part in ("/processes", "/charts", "/ingest"):
         assert any(part in path for path in document["paths"]), part
 
 
-def pages_with_their_files(copy: Copy, asked: argparse.Namespace) -> None:
+def pages_with_their_files(copy: InstalledCopy, asked: argparse.Namespace) -> None:
     for page in ("/", "/login", "/projects", "/charts/", "/swagger-ui.html"):
         answer = copy.get(page, Accept="text/html")
         assert answer.status == 200, (page, answer)
@@ -168,7 +167,7 @@ def pages_with_their_files(copy: Copy, asked: argparse.Namespace) -> None:
             assert (found.status, bool(found.body)) == (200, True), (page, file)
 
 
-def a_process_started_and_stopped(copy: Copy, asked: argparse.Namespace) -> None:
+def a_process_started_and_stopped(copy: InstalledCopy, asked: argparse.Namespace) -> None:
     assert copy.ask("POST", "/api/v1/processes/start/sleeper").status == 200
     pid = copy.until("running")["pid"]
     file = Path(f"/proc/{pid}/environ")
@@ -181,7 +180,7 @@ def a_process_started_and_stopped(copy: Copy, asked: argparse.Namespace) -> None
     assert not is_alive(pid)
 
 
-def a_report_and_its_verdict(copy: Copy, asked: argparse.Namespace) -> None:
+def a_report_and_its_verdict(copy: InstalledCopy, asked: argparse.Namespace) -> None:
     told = copy.upload("/api/v1/ingest", project=b"smoke", branch=b"main", junit=REPORT)
     assert (told.status, told.json["failures"]) == (201, 1), told
     verdict = copy.get("/api/v1/gate?project=smoke&branch=main")
@@ -189,14 +188,14 @@ def a_report_and_its_verdict(copy: Copy, asked: argparse.Namespace) -> None:
     assert copy.get(told.json["runPath"], Accept="text/html").status == 200
 
 
-def an_account(copy: Copy, asked: argparse.Namespace) -> None:
+def an_account(copy: InstalledCopy, asked: argparse.Namespace) -> None:
     copy.verb("user", "add", "ann", "--admin", words="a long enough password\n")
     token = copy.verb("user", "token", "ann").strip()
     assert copy.get("/users", Authorization=f"Bearer {token}", Accept="text/html").status == 200
     assert copy.get("/healthz", Authorization="Bearer plt_wrong").status in (200, 401)
 
 
-def charts(copy: Copy, asked: argparse.Namespace) -> None:
+def charts(copy: InstalledCopy, asked: argparse.Namespace) -> None:
     assert copy.get("/api/v1/repos").json == []
     if asked.helm is None:
         assert copy.ask("POST", "/api/v1/charts/create", b'{"name":"web"}').status == 503
@@ -207,7 +206,7 @@ def charts(copy: Copy, asked: argparse.Namespace) -> None:
     assert (shown.status, b"kind: Deployment" in shown.body) == (200, True), shown
 
 
-def tools_for_agents(copy: Copy, asked: argparse.Namespace) -> None:
+def tools_for_agents(copy: InstalledCopy, asked: argparse.Namespace) -> None:
     headers = {"Content_Type": "application/json", "Accept": "application/json, text/event-stream"}
     hello = copy.ask("POST", "/mcp", json.dumps(HELLO).encode(), **headers)
     if asked.without_tools:
@@ -220,7 +219,7 @@ def tools_for_agents(copy: Copy, asked: argparse.Namespace) -> None:
     assert (listed.status, b"inputSchema" in listed.body) == (200, True), listed
 
 
-def kill_9_and_adoption(copy: Copy, asked: argparse.Namespace) -> None:
+def kill_9_and_adoption(copy: InstalledCopy, asked: argparse.Namespace) -> None:
     copy.ask("POST", "/api/v1/processes/start/sleeper")
     pid = copy.until("running")["pid"]
     copy.process.kill()
@@ -235,7 +234,7 @@ def kill_9_and_adoption(copy: Copy, asked: argparse.Namespace) -> None:
     assert not is_alive(pid)
 
 
-LOOKS: tuple[Callable[[Copy, argparse.Namespace], None], ...] = (
+LOOKS: tuple[Callable[[InstalledCopy, argparse.Namespace], None], ...] = (
     the_interface_document,
     pages_with_their_files,
     a_process_started_and_stopped,
@@ -247,7 +246,7 @@ LOOKS: tuple[Callable[[Copy, argparse.Namespace], None], ...] = (
 )
 
 
-def look_at(copy: Copy, asked: argparse.Namespace) -> None:
+def look_at(copy: InstalledCopy, asked: argparse.Namespace) -> None:
     print(copy.verb("--version").strip())
     try:
         first, again = copy.serve(), 0.0
@@ -269,7 +268,7 @@ def look_at(copy: Copy, asked: argparse.Namespace) -> None:
 
 
 def bare(root: Path, program: str, helm: str | None) -> list[str]:
-    """Puts the least into `root`; returns the command that runs the program there."""
+    """Installs the minimum into `root`; returns the command that runs the program there."""
     for name in ("bin", "dev", "proc", "tmp", "smoke"):
         (root / name).mkdir()
     shutil.copy2(program, root / "pilothouse")
@@ -283,7 +282,7 @@ def bare(root: Path, program: str, helm: str | None) -> list[str]:
 
 
 def put(root: Path, program: str) -> None:
-    """A program of this machine, with the libraries that it takes, and all of the C library."""
+    """Copies a program of this machine with its libraries, and the whole C library."""
     found = shutil.which(program)
     assert found is not None, program
     shutil.copy2(found, root / "bin" / program)
@@ -305,9 +304,9 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="smoke-") as folder:
         if asked.bare:
             command = bare(Path(folder), asked.command[0], asked.helm)
-            look_at(Copy(command, Path(folder), Path(folder) / "smoke", asked.helm and "/bin/helm"), asked)
+            look_at(InstalledCopy(command, Path(folder), Path(folder) / "smoke", asked.helm and "/bin/helm"), asked)
         else:
-            look_at(Copy(asked.command, Path("/"), Path(folder), asked.helm), asked)
+            look_at(InstalledCopy(asked.command, Path("/"), Path(folder), asked.helm), asked)
     return 0
 
 

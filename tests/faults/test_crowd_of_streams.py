@@ -43,7 +43,7 @@ def test_streams_and_an_upload_at_once(tmp_path: Path) -> None:
                 assert server.get(f"{API}/processes").status == 200
                 requested += 1
             uploading.join()
-            received = listeners.heard()
+            received = listeners.received()
             assert received.last >= received.first > 0
             assert outcome[0]["tests"] == CASES
             assert requested > 0

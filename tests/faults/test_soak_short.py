@@ -15,9 +15,9 @@ GROWTH = 15.0
 
 def test_a_short_soak(tmp_path: Path) -> None:
     helm_path("helm")
-    soaked = soak(tmp_path, SECONDS, with_cluster=False)
-    assert soaked.faults(GROWTH) == []
-    requested = set(soaked.tally.took)
+    result = soak(tmp_path, SECONDS, with_cluster=False)
+    assert result.faults(GROWTH) == []
+    requested = set(result.tally.took)
     assert {
         "processes",
         "page: home",
@@ -29,7 +29,7 @@ def test_a_short_soak(tmp_path: Path) -> None:
         "stream opened",
         "pull",
     } <= requested
-    text = document(soaked, helm_version())
+    text = document(result, helm_version())
     assert "Errors: 0." in text
     assert all(f"| {name} |" in text for name in requested)
-    assert len(soaked.lag) > 20 * SECONDS
+    assert len(result.lag) > 20 * SECONDS

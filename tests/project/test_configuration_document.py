@@ -24,7 +24,7 @@ tables = load_script(".ci/configuration.py")
 
 def test_its_tables_are_those_of_the_code() -> None:
     text = DOCUMENT.read_text()
-    assert tables.written(text) == text, "python .ci/configuration.py writes them anew"
+    assert tables.with_tables(text) == text, "python .ci/configuration.py writes them anew"
 
 
 def test_it_has_a_table_for_each_section() -> None:
@@ -48,7 +48,7 @@ def test_what_the_code_has_more_or_otherwise_is_noticed() -> None:
     for before, after in ((r"\| `svc.hub.url` .*\n", ""), ("`30d` [|]", "`31d` |"), ("SERVER_PORT`", "PORT`")):
         changed = re.sub(before, after, text, count=1)
         assert changed != text
-        assert tables.written(changed) != changed
+        assert tables.with_tables(changed) != changed
 
 
 def test_the_chart_properties_in_the_tried_example_are_there_with_their_defaults(tmp_path: Path) -> None:
@@ -112,10 +112,10 @@ def test_its_process_has_our_properties_and_defaults(tmp_path: Path, example: st
 def test_its_health_checks_have_exactly_our_properties_and_defaults(tmp_path: Path, example: str) -> None:
     file, found = tmp_path / "example.yaml", set()
     for line in re.findall(r"# (health-check: \{.*\})", example):
-        written = yaml.safe_load(line)["health-check"]
-        found |= paths(written)
+        with_tables = yaml.safe_load(line)["health-check"]
+        found |= paths(with_tables)
         file.write_text(
-            yaml.safe_dump({"supervisor": {"processes": {"web": {"command": "true", "health-check": written}}}})
+            yaml.safe_dump({"supervisor": {"processes": {"web": {"command": "true", "health-check": with_tables}}}})
         )
         read = loader.load(file, {}).supervisor.processes["web"].health_check
         assert read is not None
