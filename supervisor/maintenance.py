@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from models.supervision.tables import database
@@ -57,6 +58,8 @@ class Maintenance:
         self._wal_written = 0
         self._commits = 0
         self._round_end: asyncio.Future[None] | None = None
+        self.executor = ThreadPoolExecutor(1, "periodic")
+        """For what is read in each round. Idle threads of the shared pool would wake each other for each call."""
 
     @property
     def is_stalled(self) -> bool:
@@ -68,6 +71,9 @@ class Maintenance:
         if self._round_end is None:
             self._round_end = asyncio.get_running_loop().create_future()
         await asyncio.shield(self._round_end)
+
+    def close(self) -> None:
+        self.executor.shutdown(wait=False, cancel_futures=True)
 
     async def watch(self) -> None:
         """Runs a round every two and a half seconds."""
@@ -91,9 +97,9 @@ class Maintenance:
         if rounds % _REAP_EVERY_ROUNDS == 0:
             self._orphans.reap()
         if rounds % _ROTATE_EVERY_ROUNDS == 0:
-            await self._log_growth.rotate_all()
+            await self._log_growth.rotate_all(self.executor)
         if rounds % _MEMORY_EVERY_ROUNDS == 0:
-            await self._memory_limits.check()
+            await self._memory_limits.check(self.executor)
         if self._is_due(rounds, self._event_writer.commits):
             self._commits = self._event_writer.commits = 0
             await asyncio.to_thread(database.checkpoint, begin=True)

@@ -144,8 +144,9 @@ class Services:
             self.sharing.listen()
         await self.supervision.start(records, self._tasks)
         self._tasks.start(self.maintenance.watch(), "beat")
-        metrics = self.supervision.metrics.watch(INTERVAL_SECONDS, self.maintenance.round_end)
-        self._tasks.start(metrics, "metrics")
+        maintenance, metrics = self.maintenance, self.supervision.metrics
+        sampling = metrics.watch(INTERVAL_SECONDS, maintenance.round_end, maintenance.executor)
+        self._tasks.start(sampling, "metrics")
         self._tasks.start(self._prune(), "prune")
         self.tracker.start(self._tasks)
         self._tasks.start(self.charts.start(), "charts")
@@ -161,6 +162,7 @@ class Services:
         context.closing = True
         self.supervision.scheduler.close()
         self._tasks.cancel()
+        self.maintenance.close()
         await self.supervision.stop(end)
         await self.tracker.close(seconds_until(end))
         await self.accounts.close()

@@ -236,11 +236,11 @@ class Logs:
         """How often a file was rotated in this run of the server."""
         return self._rotations[path]
 
-    async def rotate(self) -> list[Rotated]:
+    async def rotate(self, executor: Executor | None = None) -> list[Rotated]:
         """Rotates all files that are larger than their limit; returns what was done to each."""
         if not (files := [file for file in self._files() if file.max_bytes]):
             return []
-        return await self.rotate_in(None, lambda: [rotate(file) for file in files])
+        return await self.rotate_in(executor, lambda: [rotate(file) for file in files])
 
     async def rotate_in(self, executor: Executor | None, work: Callable[[], list[Rotated]]) -> list[Rotated]:
         """Runs work that rotates files in a thread; returns what it returns. Followers wait meanwhile."""

@@ -18,7 +18,7 @@ import struct
 import threading
 import time
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from queue import Empty, SimpleQueue
 
 from attrs import define, evolve
@@ -67,10 +67,10 @@ class LogGrowth:
         if self._new:
             self._wake()
 
-    async def rotate_all(self) -> None:
+    async def rotate_all(self, executor: Executor | None = None) -> None:
         """Rotates what is too large, whether or not its growth was noticed, and watches what is not watched yet."""
         self._files.clear()  # before the rotation, so that what a spawn adds meanwhile stays
-        results = await self._logs.rotate()
+        results = await self._logs.rotate(executor)
         self.add(each.file for each in results if each.result not in (Rotation.MISSING, Rotation.FAILED))
 
     async def watch(self) -> None:

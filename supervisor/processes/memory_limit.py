@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Iterable
+from concurrent.futures import Executor
+from functools import partial
 
 from models.supervision.process import UP
 from supervisor.children.orphans import descendants
@@ -17,7 +19,7 @@ class MemoryLimits:
     def __init__(self, processes: Iterable[Process]) -> None:
         self._processes = processes
 
-    async def check(self) -> None:
+    async def check(self, executor: Executor | None = None) -> None:
         """Reports the memory of each running process that has a limit."""
         limited = [
             (process, instance)
@@ -26,7 +28,8 @@ class MemoryLimits:
         ]
         if limited:
             pids = [instance.child.pid for _, instance in limited]
-            sizes = await asyncio.to_thread(lambda: [tree_bytes(pid) for pid in pids])
+            read = partial(list[int], map(tree_bytes, pids))
+            sizes = await asyncio.get_running_loop().run_in_executor(executor, read)
             for (process, instance), size in zip(limited, sizes, strict=True):
                 process.on_memory(instance, size)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Set
+from concurrent.futures import Executor
 
 import peewee
 import psutil
@@ -88,8 +89,10 @@ class MetricsHistory:
             raise Unavailable(f"the metrics cannot be read: {error}") from None
         return self.of(name).points(start, end, step, older), starts
 
-    async def watch(self, round_seconds: float, round_end: Callable[[], Awaitable[None]]) -> None:
-        """Samples until it is cancelled.
+    async def watch(
+        self, round_seconds: float, round_end: Callable[[], Awaitable[None]], executor: Executor | None = None
+    ) -> None:
+        """Samples until it is cancelled, in a thread of `executor`.
 
         `round_end` returns every `round_seconds`, when the server wakes anyway; an interval of a multiple uses it.
         """
@@ -98,7 +101,7 @@ class MetricsHistory:
             settings = self._settings()
             try:
                 if settings.interval and settings.keep:
-                    await self.sample()
+                    await self.sample(executor)
                 self._store_soon()
             except Exception as error:
                 log.warning("a sample failed: %s", error)
@@ -109,10 +112,10 @@ class MetricsHistory:
                 for _ in range(int(interval / round_seconds)):
                     await round_end()
 
-    async def sample(self) -> None:
+    async def sample(self, executor: Executor | None = None) -> None:
         """Takes one sample of everything that is live."""
         processes = list(self._fleet)
-        usage = await self._meter.sample(processes)
+        usage = await self._meter.sample(processes, executor)
         worked, passed, memory = _read_host()
         now = self._clock.now() / _MICROS_PER_SECOND
         if self._host_times is not None and passed > self._host_times[1]:

@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Set
+from concurrent.futures import Executor
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -88,14 +89,19 @@ class Meter:
                     self._keep(process, generation, one, now)
         return {process.name: last.usage for process in live if (last := self._last(process)) is not None}
 
-    async def sample(self, processes: Iterable[Process]) -> Mapping[str, tuple[Usage, Usage]]:
+    async def sample(
+        self, processes: Iterable[Process], executor: Executor | None = None
+    ) -> Mapping[str, tuple[Usage, Usage]]:
         """The usage of all that are live and of their process groups, by name, since the call before.
 
-        Uses a worker only where a process is live.
+        Uses a thread of `executor` only where a process is live.
         """
         instances = _instances(process for process in processes if process.live)
         leaders, before, clock = {pid for _, pid, _ in instances}, self._reading, self._clock
-        reading = await asyncio.to_thread(read_groups, leaders, before, clock) if instances else Reading()
+        reading = Reading()
+        if instances:
+            loop = asyncio.get_running_loop()
+            reading = await loop.run_in_executor(executor, read_groups, leaders, before, clock)
         self._reading = reading
         usage = dict[str, tuple[Usage, Usage]]()
         for process, pid, generation in instances:

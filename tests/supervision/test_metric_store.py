@@ -7,6 +7,7 @@ import contextlib
 import logging
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Executor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -48,7 +49,9 @@ class FixedMeter(Meter):
         super().__init__(clock)
         self._clock = clock
 
-    async def sample(self, processes: Iterable[Process]) -> Mapping[str, tuple[Usage, Usage]]:
+    async def sample(
+        self, processes: Iterable[Process], executor: Executor | None = None
+    ) -> Mapping[str, tuple[Usage, Usage]]:
         number = cast("HandSetClock", self._clock).minute % 100
         usage = Usage(number, number * 4096)
         return {process.name: (usage, Usage(2 * number, number * 8192)) for process in processes}

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
-from collections.abc import Callable, Iterator
-from unittest.mock import Mock
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from unittest.mock import Mock, patch
 
 import pytest
 from browser_pages import Browser, get_page, url_of
@@ -156,28 +157,20 @@ def leader() -> Iterator[subprocess.Popen[bytes]]:
 
 
 @pytest.mark.parametrize("is_live", [False, True])
-def test_a_sample_uses_a_worker_only_where_a_process_is_live(
-    monkeypatch: pytest.MonkeyPatch, leader: subprocess.Popen[bytes], is_live: bool
-) -> None:
-    clock, workers = Clock(), list[object]()
+def test_a_sample_uses_a_thread_only_if_a_process_is_live(leader: subprocess.Popen[bytes], is_live: bool) -> None:
+    clock = Clock()
     web = Process(ProcessSpec("web", ("x",)), Mock(), Mock())
     if is_live:
         web.instance, web.record = Mock(), Record("web", pid=leader.pid)
-    to_thread = asyncio.to_thread
-
-    async def counted(work: Callable[..., object], *arguments: object) -> object:
-        workers.append(work)
-        return await to_thread(work, *arguments)
-
-    monkeypatch.setattr(asyncio, "to_thread", counted)
     history = MetricsHistory([web], Meter(clock), clock, lambda: Metrics())
 
-    async def work() -> None:
-        await history.sample()
-        await history.sample()
+    async def work(executor: ThreadPoolExecutor) -> None:
+        await history.sample(executor)
+        await history.sample(executor)
 
-    asyncio.run(work())
-    assert len(workers) == 2 * is_live
+    with ThreadPoolExecutor(1) as executor, patch.object(executor, "submit", wraps=executor.submit) as submit:
+        asyncio.run(work(executor))
+    assert submit.call_count == 2 * is_live
     assert bool(history.of("web").points(0, START * 2, 1)) == is_live
 
 
