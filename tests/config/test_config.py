@@ -64,7 +64,7 @@ def at(config: object, path: str) -> object:
 
 
 def web(properties: str, *others: str) -> str:
-    """A file with the process web, in flow style, and others that have a command only."""
+    """A file with the process web in flow style; other processes have a command only."""
     lines = [f"  web: {{command: [run], {properties}}}", *(f"  {name}: {{command: [run]}}" for name in others)]
     return "supervisor.processes:\n" + "\n".join(lines)
 
@@ -294,7 +294,7 @@ def test_values_are_frozen() -> None:
         load(None, {}).server.port = 1  # type: ignore[misc]
 
 
-# -- values that fit
+# -- values
 
 FITTING = [
     ("server.address", "0.0.0.0", ("0.0.0.0",)),
@@ -369,7 +369,7 @@ def test_a_value_is_read_by_the_type_of_its_property(read: Read, path: str, text
         ("36500d", 3153600000),
     ],
 )
-def test_a_length_of_time_has_many_forms(read: Read, text: str, seconds: float) -> None:
+def test_durations_have_many_forms(read: Read, text: str, seconds: float) -> None:
     assert read(f"server.shutdown-timeout: {text}").server.shutdown_timeout == pytest.approx(seconds, abs=1e-9)
 
 
@@ -384,7 +384,7 @@ def test_an_invalid_duration_is_reported(faults: Faults, text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["36501d", "9" * 400])
-def test_a_length_of_time_ends_at_a_hundred_years(faults: Faults, text: str) -> None:
+def test_durations_are_at_most_a_hundred_years(faults: Faults, text: str) -> None:
     (fault,) = faults(f"server.shutdown-timeout: '{text}'")
     assert fault.endswith(" is longer than 36500d")
 
@@ -488,7 +488,7 @@ TAKEN += ["search", "healthz", "readyz", "metrics", "static", "mcp", "sse", "v3"
 
 @pytest.mark.parametrize("name", TAKEN)
 @pytest.mark.parametrize("below", ["", "/x"])
-def test_a_base_path_leaves_what_is_served_already(faults: Faults, name: str, below: str) -> None:
+def test_a_base_path_may_not_hide_other_paths(faults: Faults, name: str, below: str) -> None:
     expected = f"svc.rest.base-path: '/{name}{below}' collides with /{name}"
     assert faults(f"svc.rest.base-path: /{name}{below}") == (expected,)
 
@@ -717,7 +717,7 @@ def test_a_command_begins_with_a_program(faults: Faults, text: str) -> None:
     assert faults(f"supervisor.processes.web.command: {text}") == (expected,)
 
 
-def test_a_process_that_is_no_mapping_is_one_fault(faults: Faults) -> None:
+def test_a_process_that_is_not_a_mapping_is_one_error(faults: Faults) -> None:
     assert faults("supervisor.processes: {web: run}") == ("supervisor.processes.web: a mapping is expected, not text",)
 
 
@@ -739,17 +739,17 @@ def test_a_process_name_has_1_to_255_characters_and_no_control_character(faults:
     assert fault.isprintable()
 
 
-def test_processes_stand_in_the_order_of_the_file(read: Read) -> None:
+def test_processes_keep_the_order_of_the_file(read: Read) -> None:
     config = read("supervisor.processes: {z: {command: a}, a: {command: a}, m: {command: a}}")
     assert list(config.supervisor.processes) == ["z", "a", "m"]
 
 
-def test_a_circle_of_dependencies_is_reported_step_by_step(faults: Faults) -> None:
+def test_a_dependency_cycle_is_reported_step_by_step(faults: Faults) -> None:
     lines = [f"supervisor.processes.{a}: {{command: [run], depends-on: {b}}}" for a, b in ("ab", "bc", "ca")]
     assert faults("\n".join(lines)) == ("supervisor.processes.a.depends-on: a -> b -> c -> a is a circle",)
 
 
-def test_a_dependency_on_itself_does_not_hide_a_circle(faults: Faults) -> None:
+def test_a_dependency_on_itself_does_not_hide_a_cycle(faults: Faults) -> None:
     lines = [f"supervisor.processes.{a}: {{command: [run], depends-on: [{b}]}}" for a, b in ("aa", "bc", "cb")]
     assert faults("\n".join(lines)) == (
         "supervisor.processes.a.depends-on: a process cannot depend on itself",
@@ -757,7 +757,7 @@ def test_a_dependency_on_itself_does_not_hide_a_circle(faults: Faults) -> None:
     )
 
 
-def test_circles_are_all_found_in_one_round(faults: Faults) -> None:
+def test_all_dependency_cycles_are_reported_together(faults: Faults) -> None:
     needed = {"a": "[b, c]", "b": "a", "c": "a", "d": "e", "e": "d"}
     lines = [f"supervisor.processes.{name}: {{command: [run], depends-on: {on}}}" for name, on in needed.items()]
     found = sorted(fault.split(": ")[1] for fault in faults("\n".join(lines)))
@@ -766,7 +766,7 @@ def test_circles_are_all_found_in_one_round(faults: Faults) -> None:
     ]  # fmt: skip
 
 
-def test_a_fault_hides_no_other_one(faults: Faults) -> None:
+def test_an_error_hides_no_other_error(faults: Faults) -> None:
     assert faults(
         """
         supervisor.processes:
@@ -810,16 +810,16 @@ def test_a_healthy_dependency_on_a_process_with_a_health_check_is_fine(read: Rea
         ("{command: [run], health-check: {}}", "health-check: exactly one of http, tcp, exec must be given"),
     ],
 )
-def test_what_could_not_be_read_is_not_blamed_on_its_dependents_too(faults: Faults, db: str, below: str) -> None:
+def test_an_invalid_process_is_not_reported_again_for_its_dependents(faults: Faults, db: str, below: str) -> None:
     text = web("depends-on: [{process: db, condition: healthy}]") + f"\n  db: {db}"
     assert faults(text) == (f"supervisor.processes.db.{below}",)
 
 
-def test_half_a_certificate_that_could_not_be_read_is_one_fault(faults: Faults) -> None:
+def test_an_unreadable_certificate_without_a_key_is_one_error(faults: Faults) -> None:
     assert faults("server.tls: {certificate: '', key: k}") == ("server.tls.certificate: must not be empty",)
 
 
-# -- the shape of a file
+# -- the structure of a file
 
 
 @pytest.mark.parametrize(
@@ -889,7 +889,7 @@ def test_the_parts_of_a_process_may_be_dotted_too(read: Read) -> None:
         ),
     ],
 )
-def test_a_property_given_nested_and_dotted_is_a_fault(faults: Faults, text: str, path: str) -> None:
+def test_a_property_given_nested_and_dotted_is_an_error(faults: Faults, text: str, path: str) -> None:
     assert faults(text) == (f"{path}: is given twice",)
 
 
@@ -996,7 +996,7 @@ def test_invalid_yaml_is_reported_in_one_line_with_its_place(
     assert faults(text)[0] == f"{tmp_path / 'pilothouse.yaml'}{fault}"
 
 
-def test_a_file_of_aliases_of_aliases_is_read_in_no_time(faults: Faults) -> None:
+def test_nested_yaml_aliases_are_not_expanded(faults: Faults) -> None:
     lines = ["a0: &a0 {x: 1}", *(f"a{n}: &a{n} {{p: *a{n - 1}, q: *a{n - 1}}}" for n in range(1, 40))]
     assert len(faults("\n".join(lines))) < 1000
 
@@ -1133,12 +1133,12 @@ def test_errors_of_the_environment_are_reported_without_a_file_too(tmp_path: Pat
         "{x: &hunter2 a, y: &hunter2 a}",
     ],
 )
-def test_no_fault_shows_a_secret(faults: Faults, path: str, text: str) -> None:
+def test_no_error_shows_a_secret(faults: Faults, path: str, text: str) -> None:
     assert "hunter2" not in "\n".join(faults(f"{path}: {text}"))
 
 
 @pytest.mark.parametrize("variable", ["SVC_SECURITY_API_KEY", "TRACKER_SECURITY_ADMIN_PASSWORD", "SERVER_DATABASE_URL"])
-def test_no_fault_of_a_variable_shows_a_secret(faults: Faults, variable: str) -> None:
+def test_no_error_of_a_variable_shows_a_secret(faults: Faults, variable: str) -> None:
     (fault,) = faults("", {variable: "hunter2\udc80"})
     assert variable in fault
     assert "hunter2" not in fault
@@ -1240,7 +1240,7 @@ def test_a_forge_is_read_with_its_defaults(read: Read, tmp_path: Path) -> None:
         ("{type: github, url: https://a.example, app: 1}", "tracker.forges.x.app: unknown property"),
     ],
 )
-def test_a_fault_of_a_forge_is_reported_without_its_secret(read: Read, forge: str, fault: str) -> None:
+def test_an_error_of_a_forge_is_reported_without_its_secret(read: Read, forge: str, fault: str) -> None:
     with pytest.raises(BadConfig) as caught:
         read(f"tracker: {{forges: {{x: {forge}}}}}")
     assert [fault in line for line in caught.value.faults] == [True]
@@ -1248,7 +1248,7 @@ def test_a_fault_of_a_forge_is_reported_without_its_secret(read: Read, forge: st
 
 
 @pytest.mark.parametrize("content", ["", "c2hvcnQ=", "not base64 at all", "A" * 64])
-def test_a_key_file_that_holds_no_key_is_reported(read: Read, tmp_path: Path, content: str) -> None:
+def test_a_key_file_without_a_key_is_reported(read: Read, tmp_path: Path, content: str) -> None:
     (tmp_path / "key").write_text(content)
     with pytest.raises(BadConfig) as caught:
         read(f"server: {{secret-key-file: {tmp_path / 'key'}}}")

@@ -63,13 +63,13 @@ def test_a_schedule_is_read(tmp_path: Path, written: str, schedule: Schedule | N
         ("max-runtime: 500ms", "max-runtime: '0.5s' must be 1s or more"),
     ],
 )
-def test_a_fault_names_the_property_and_the_reason(tmp_path: Path, written: str, fault: str) -> None:
+def test_an_error_names_the_property_and_the_reason(tmp_path: Path, written: str, fault: str) -> None:
     with pytest.raises(BadConfig) as caught:
         job(tmp_path, written)
     assert [line for line in caught.value.faults if not line.startswith(f"{AT}.{fault}")] == []
 
 
-def test_a_change_of_the_schedule_or_of_the_longest_run_restarts_nothing(tmp_path: Path) -> None:
+def test_a_change_of_schedule_or_max_runtime_restarts_nothing(tmp_path: Path) -> None:
     plain = job(tmp_path, "max-runtime: 1m")
     assert plain.max_runtime == Seconds(60)
     assert not needs_restart(plain, job(tmp_path, "schedule: '@daily', max-runtime: 1h"))

@@ -38,7 +38,7 @@ def faults(read: Read, text: str, **files: str) -> list[str]:
 # Replicas
 
 
-def test_a_template_stands_for_its_replicas(read: Read) -> None:
+def test_a_template_is_expanded_to_its_replicas(read: Read) -> None:
     config = read("""
         supervisor:
           groups: {all-workers: [worker], web-and: ["web", "worker-1*"]}
@@ -82,7 +82,7 @@ def test_one_replica_is_a_template_too_and_its_name_can_be_chosen(read: Read) ->
         ("args: ['${{ env.SVC_SECURITY_API_KEY }}']", "SVC_SECURITY_API_KEY sets a property of pilothouse"),
     ],
 )
-def test_a_template_that_cannot_be_is_one_fault(read: Read, properties: str, fault: str) -> None:
+def test_an_invalid_template_is_one_error(read: Read, properties: str, fault: str) -> None:
     processes = f"{{other0: {{command: run}}, w: {{command: run, {properties}}}}}"
     (line,) = faults(read, f"supervisor: {{processes: {processes}}}")
     assert fault in line
@@ -130,7 +130,7 @@ def test_variables_are_expanded_once_in_every_text(read: Read, tmp_path: Path) -
     assert web.health_check.http.url == "http://127.0.0.1:9000/"
 
 
-def test_the_node_and_the_data_directory_are_those_that_count(read: Read) -> None:
+def test_node_and_data_directory_in_variables_are_the_effective_ones(read: Read) -> None:
     text = 'supervisor: {node-name: here, processes: {web: {command: "run ${{ node }} ${{ data-dir }}"}}}'
     environ = {"SERVER_DATA_DIR": "/elsewhere"}
     assert read(text, environ).supervisor.processes["web"].command == ("run", "here", "/elsewhere")
@@ -177,7 +177,7 @@ def test_a_glob_may_match_nothing_but_a_path_must_exist(read: Read) -> None:
         ("supervisor.groups: {g: [nope]}\n", "conf.d/a.yaml:1: supervisor.groups.g: 'nope' is not a process"),
     ],
 )
-def test_a_fault_of_an_included_file_names_the_file_and_the_line(read: Read, content: str, fault: str) -> None:
+def test_an_error_in_an_included_file_names_the_file_and_the_line(read: Read, content: str, fault: str) -> None:
     lines = faults(read, MAIN, a=content)
     assert any(line.startswith(fault) for line in lines), lines
 
@@ -187,7 +187,7 @@ def test_a_process_in_two_files_is_reported_with_both_places(read: Read, tmp_pat
     assert f"{tmp_path}/pilothouse.yaml:2 and conf.d/a.yaml:3" in line
 
 
-def test_without_includes_faults_have_no_lines(read: Read) -> None:
+def test_errors_have_no_lines_without_includes(read: Read) -> None:
     assert faults(read, "supervisor: {processes: {web: {}}}") == ["supervisor.processes.web.command: is required"]
 
 
@@ -233,7 +233,9 @@ def test_every_form_of_an_environment_file_is_read(tmp_path: Path, text: str, va
         (b"#" * (1024 * 1024 + 1), ": is larger than 1 MiB"),
     ],
 )
-def test_a_fault_of_an_environment_file_names_the_line_and_no_value(tmp_path: Path, content: bytes, fault: str) -> None:
+def test_an_error_in_an_environment_file_names_the_line_and_no_value(
+    tmp_path: Path, content: bytes, fault: str
+) -> None:
     file = tmp_path / "env"
     file.write_bytes(content)
     with pytest.raises(EnvFileError) as caught:
@@ -242,7 +244,7 @@ def test_a_fault_of_an_environment_file_names_the_line_and_no_value(tmp_path: Pa
     assert "secret" not in str(caught.value)
 
 
-def test_a_later_file_wins_and_one_that_may_be_missing_may_be_missing(tmp_path: Path) -> None:
+def test_later_environment_files_win_and_optional_ones_may_be_missing(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("A=1\nB=1")
     (tmp_path / "b").write_text("B=2")
     assert env_files.read([str(tmp_path / "a"), f"-{tmp_path}/none", f"-{tmp_path}/b"]) == {"A": "1", "B": "2"}
@@ -250,7 +252,7 @@ def test_a_later_file_wins_and_one_that_may_be_missing_may_be_missing(tmp_path: 
         env_files.read([str(tmp_path / "none")])
 
 
-def test_the_contents_of_environment_files_count_in_what_a_child_was_started_by(read: Read, tmp_path: Path) -> None:
+def test_the_contents_of_environment_files_are_launch_settings(read: Read, tmp_path: Path) -> None:
     file = tmp_path / "secrets"
     text = f"supervisor: {{processes: {{web: {{command: run, env-file: '{file}'}}, db: {{command: run}}}}}}"
     seen = []

@@ -23,7 +23,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 def send(server: Server, path: str, size: int, chunked: bool = False, lines: str = "", method: str = "POST") -> Answer:
-    """Sends a whole body before it looks for the answer, as a simple client does; fails where it may not."""
+    """Sends the whole body before reading the response, as a simple client does; fails if it cannot."""
     with connect(server) as connection:
         framing = "Transfer-Encoding: chunked" if chunked else f"Content-Length: {size}"
         connection.sendall(f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n{framing}\r\n{lines}\r\n".encode())
@@ -55,7 +55,7 @@ def test_a_request_with_a_too_large_body_changes_nothing(server: Server) -> None
 
 @pytest.mark.parametrize("chunked", [False, True], ids=["announced", "chunked"])
 @pytest.mark.parametrize("path", ["/api/v1/nope", "/charts/api/v1/nope", "/tracker/api/v1/nope"])
-def test_a_hundred_megabytes_to_nowhere_are_404(server: Server, path: str, chunked: bool) -> None:
+def test_a_hundred_megabytes_to_an_unknown_path_are_404(server: Server, path: str, chunked: bool) -> None:
     answer = send(server, path, 100 * MIB, chunked)
     assert answer.status == 404
     if path.startswith("/api"):
@@ -64,7 +64,7 @@ def test_a_hundred_megabytes_to_nowhere_are_404(server: Server, path: str, chunk
         check_problem(answer, 404, path, has_timestamp=path.startswith("/charts"))
 
 
-def test_dropping_a_large_body_costs_no_memory(server: Server) -> None:
+def test_a_discarded_large_body_needs_no_memory(server: Server) -> None:
     send(server, "/api/v1/nope", 100 * MIB)
     with open(f"/proc/{server.pid}/status") as status:
         peak = next(int(line.split()[1]) for line in status if line.startswith("VmHWM"))
@@ -86,7 +86,7 @@ def test_dropping_a_large_body_costs_no_memory(server: Server) -> None:
 @pytest.mark.parametrize(
     "form", ["", "Content-Type: multipart/form-data; boundary=abc\r\n", "Content-Type: application/json\r\n"]
 )
-def test_a_refusal_is_seen_after_its_body_whatever_that_is(
+def test_a_refusal_is_readable_after_any_body(
     server: Server, method: str, path: str, lines: str, status: int, form: str
 ) -> None:
     check_error(send(server, path, 3 * MIB, lines=lines + form, method=method), status, path)
@@ -101,7 +101,7 @@ def test_a_foreign_host_with_a_body_is_421(server: Server) -> None:
         check_error(read_response(connection), 421, STOP)
 
 
-def test_after_a_413_the_connection_goes_on(server: Server) -> None:
+def test_the_connection_is_kept_after_a_413(server: Server) -> None:
     with connect(server) as connection:
         connection.sendall(f"POST {STOP} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {2 * MIB}\r\n\r\n".encode())
         connection.sendall(b"x" * 2 * MIB)
@@ -135,7 +135,7 @@ def test_more_than_max_body_is_not_read_to_its_end(serve: Serve) -> None:
         ("/api/v1/processes", "Transfer-Encoding: chunked", 405),
     ],
 )
-def test_a_client_that_sends_no_body_costs_ten_seconds_and_is_answered(
+def test_a_client_that_never_sends_its_body_is_answered_after_ten_seconds(
     slow: dict[str, tuple[float, Answer]], path: str, framing: str, status: int
 ) -> None:
     took, answer = slow[path]
@@ -143,7 +143,7 @@ def test_a_client_that_sends_no_body_costs_ten_seconds_and_is_answered(
     assert took > 9
 
 
-def test_a_slow_client_may_send_a_small_body_as_it_likes(server: Server) -> None:
+def test_a_slow_client_may_send_a_small_body_in_pieces(server: Server) -> None:
     with connect(server) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for byte in f"POST {STOP} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n\r\nabcde".encode():
@@ -152,7 +152,7 @@ def test_a_slow_client_may_send_a_small_body_as_it_likes(server: Server) -> None
     assert server.get("/healthz").status == 200
 
 
-def test_a_client_that_leaves_in_the_middle_of_its_body_hurts_no_caller(server: Server) -> None:
+def test_a_client_that_disconnects_during_its_body_affects_no_other(server: Server) -> None:
     for path in (STOP, "/api/v1/nope"):
         with connect(server) as connection:
             connection.sendall(f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\nabc".encode())
@@ -170,18 +170,18 @@ def test_a_client_that_leaves_in_the_middle_of_its_body_hurts_no_caller(server: 
         ("multipart/form-data", b"x"), ("multipart/form-data; boundary=a", b"--b\r\n\r\nx"),
     ],
 )  # fmt: skip
-def test_a_body_where_none_is_used_changes_nothing(server: Server, content_type: str | None, sent: bytes) -> None:
+def test_an_unexpected_body_is_ignored(server: Server, content_type: str | None, sent: bytes) -> None:
     headers = {} if content_type is None else {"Content-Type": content_type}
     assert server.ask("POST", STOP, sent, headers).status == 200
 
 
-def test_a_body_that_comes_with_a_get_is_ignored(server: Server) -> None:
+def test_the_body_of_a_get_is_ignored(server: Server) -> None:
     assert server.ask("GET", "/api/v1/processes", b"[1,2,3]").status == 200
 
 
 @pytest.fixture(scope="module")
 def slow(server: Server) -> dict[str, tuple[float, Answer]]:
-    """The answers to clients that announce a body and never send it, all asked at once."""
+    """The responses to simultaneous clients that announce a body and never send it."""
     answers: dict[str, tuple[float, Answer]] = {}
 
     def wait(path: str, framing: str) -> None:

@@ -1,4 +1,4 @@
-"""Unknown paths, wrong methods, HEAD and OPTIONS: each in the error shape of the service that owns the path."""
+"""Unknown paths, wrong methods, HEAD and OPTIONS: each error in the format of the service of the path."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("method", ["GET", "POST", "DELETE"])
-def test_an_unknown_path_under_a_prefix_is_404_in_the_shape_of_that_service(
+def test_an_unknown_path_under_a_prefix_is_404_in_the_format_of_that_service(
     server: Server, service: str, path: str, method: str
 ) -> None:
     path = f"/{service}{path}"
@@ -58,7 +58,7 @@ def test_an_unknown_path_under_a_prefix_is_404_in_the_shape_of_that_service(
 
 @pytest.mark.parametrize("service", ["charts", "tracker"])
 @pytest.mark.parametrize("path", ["/api/v1/processes", "/api/v1/supervisor/info", "/api/v1/processes/info/idle"])
-def test_a_service_has_none_of_anothers_paths_under_its_prefix(server: Server, service: str, path: str) -> None:
+def test_a_prefix_has_no_paths_of_other_services(server: Server, service: str, path: str) -> None:
     check_service_error(service, server.get(f"/{service}{path}"), 404, f"/{service}{path}")
 
 
@@ -70,7 +70,7 @@ def test_the_charts_have_no_events(server: Server) -> None:
     "path", ["/api/v1/nope", "/api/v1/", "/api/v1/processes/nope", "/api/v1/events/1/2", "/api/v2/x"]
 )
 @pytest.mark.parametrize("accept", ["*/*", BROWSER])
-def test_an_unknown_path_of_the_root_api_is_supervisions_404(server: Server, path: str, accept: str) -> None:
+def test_an_unknown_path_of_the_root_api_is_a_404_of_supervision(server: Server, path: str, accept: str) -> None:
     check_error(server.get(path, Accept=accept), 404, path)
 
 
@@ -81,14 +81,14 @@ def test_an_unknown_path_of_the_root_api_is_supervisions_404(server: Server, pat
         "/tracker/nope", "/static/nope.css",
     ],
 )  # fmt: skip
-def test_elsewhere_a_browser_gets_a_page(server: Server, path: str) -> None:
+def test_an_unknown_path_outside_the_api_is_a_page_for_browsers(server: Server, path: str) -> None:
     answer = server.get(path, Accept=BROWSER)
     assert (answer.status, answer.headers["Content-Type"]) == (404, "text/html; charset=utf-8")
     assert "Not Found" in answer.text
 
 
 @pytest.mark.parametrize("path", ["/nope", "//nope", "/processes.html"])
-def test_elsewhere_a_program_gets_an_error_response(server: Server, path: str) -> None:
+def test_an_unknown_path_outside_the_api_is_an_error_response_for_programs(server: Server, path: str) -> None:
     check_error(server.get(path, Accept="*/*"), 404, path)
 
 
@@ -106,7 +106,7 @@ def test_the_path_in_an_error_is_the_requested_path(server: Server, name: str, p
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("path", READS)
-def test_what_is_read_is_not_changed(server: Server, method: str, path: str) -> None:
+def test_read_endpoints_refuse_methods_of_changes(server: Server, method: str, path: str) -> None:
     answer = send_request(server, method, path)
     if method in ("GET", "HEAD"):
         assert answer.status == 200
@@ -117,7 +117,7 @@ def test_what_is_read_is_not_changed(server: Server, method: str, path: str) -> 
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("path", CHANGES)
-def test_what_is_changed_is_not_read(server: Server, method: str, path: str) -> None:
+def test_change_endpoints_refuse_get(server: Server, method: str, path: str) -> None:
     if method == "POST":
         return
     answer = send_request(server, method, path)
@@ -134,14 +134,14 @@ def test_what_is_changed_is_not_read(server: Server, method: str, path: str) -> 
         ("/supervision/healthz", "supervision"), ("/charts/healthz", "charts"), ("/tracker/metrics", "tracker"),
     ],
 )  # fmt: skip
-def test_a_wrong_method_has_the_shape_of_the_paths_service(server: Server, path: str, service: str) -> None:
+def test_a_405_has_the_format_of_the_service_of_its_path(server: Server, path: str, service: str) -> None:
     answer = server.ask("DELETE", path)
     check_service_error(service, answer, 405, path)
     assert answer.headers["Allow"] == "GET, HEAD, OPTIONS"
 
 
 @pytest.mark.parametrize("path", ["/", "/static/app.css"])
-def test_a_wrong_method_for_a_page_has_allow_too(server: Server, path: str) -> None:
+def test_a_405_of_a_page_has_allow(server: Server, path: str) -> None:
     answer = server.post(path)
     assert answer.status == 405
     assert answer.headers["Allow"] == "GET, HEAD, OPTIONS"
@@ -178,7 +178,7 @@ def test_head_answers_as_get_without_a_body(server: Server, path: str) -> None:
 
     def send_request() -> tuple[Answer, Answer] | None:
         before, between, after = server.get(path), server.ask("HEAD", path), server.get(path)
-        return (before, between) if kept(before) == kept(after) else None  # home tells of the memory of the host
+        return (before, between) if kept(before) == kept(after) else None  # the home page shows the memory of the host
 
     get, head = wait_for(send_request, about=f"{path} to say the same twice")
     assert head.body == b""
@@ -207,7 +207,7 @@ def test_a_connection_is_kept_through_refusals(server: Server) -> None:
 
 
 @pytest.mark.parametrize("service", SERVICES)
-def test_each_service_is_whole_under_its_prefix(server: Server, service: str) -> None:
+def test_all_endpoints_of_a_service_are_served_under_its_prefix(server: Server, service: str) -> None:
     for path in ("/healthz", "/readyz", "/metrics", "", "/"):
         assert server.get(f"/{service}{path}").status == 200, path
 
@@ -215,12 +215,12 @@ def test_each_service_is_whole_under_its_prefix(server: Server, service: str) ->
 @pytest.mark.parametrize("path", [path for path in READS if path.startswith("/api") and not path.endswith("stream")])
 def test_supervision_answers_the_same_under_its_prefix(server: Server, path: str) -> None:
     if path.endswith("/info"):
-        return  # memory moves
+        return  # the memory of the host changes
     assert server.get(path).body == server.get(f"/supervision{path}").body
 
 
-def test_an_accepted_language_of_errors_is_ours(server: Server) -> None:
-    """An API path is never answered with HTML, whatever `Accept` says."""
+def test_api_errors_are_json_whatever_accept_says(server: Server) -> None:
+    """`Accept` cannot select HTML for an API path."""
     for accept in (BROWSER, "text/html", "image/png", "application/xml;q=0", "nonsense"):
         check_error(
             server.get("/api/v1/processes/info/nosuch", Accept=accept),

@@ -1,4 +1,4 @@
-"""Nonsense against every route: never a 500, never a hang, always an answer in its shape, and the server lives on."""
+"""Random requests to every route: no 500, no hang, every error in the format of its service, and no traceback."""
 
 from __future__ import annotations
 
@@ -81,8 +81,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 @pytest.fixture(autouse=True)
-def alive_after(server: Server) -> Iterator[None]:
-    """Whatever a test did: the server lives, is well, and had no defect to tell its log of."""
+def check_server_after(server: Server) -> Iterator[None]:
+    """After each test: the server runs, is healthy, and has logged no traceback."""
     yield
     assert json_body(server.get("/healthz")) == {"status": "UP"}
     assert server.get("/api/v1/processes").status == 200
@@ -90,7 +90,7 @@ def alive_after(server: Server) -> Iterator[None]:
 
 
 def one_request(dice: random.Random, pattern: str) -> tuple[str, str, bytes]:
-    """A request of nonsense: its method, its path, its bytes."""
+    """A random request: its method, its path, its bytes."""
     method = dice.choice(METHODS)
     path = dice.choice(PREFIXES) + "/api/v1" + pattern
     while "{}" in path:
@@ -109,7 +109,7 @@ def one_request(dice: random.Random, pattern: str) -> tuple[str, str, bytes]:
 
 
 def check(method: str, path: str, answer: Answer) -> None:
-    """It is no failure of ours, and if it is an error it is told in the shape of the path's service."""
+    """The response is not a 500; an error has the format of the service of its path."""
     assert 200 <= answer.status < 500
     media_type = answer.headers.get("Content-Type")
     if method == "HEAD" or answer.status == 204 or media_type == "text/event-stream":
@@ -131,7 +131,7 @@ def check(method: str, path: str, answer: Answer) -> None:
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
-def test_nonsense_is_answered_in_shape(server: Server, pattern: str) -> None:
+def test_random_requests_get_responses_in_the_format_of_their_service(server: Server, pattern: str) -> None:
     dice = random.Random(f"{SEED}{pattern}")
     for _ in range(EACH):
         method, path, request = one_request(dice, pattern)
@@ -145,7 +145,7 @@ def test_nonsense_is_answered_in_shape(server: Server, pattern: str) -> None:
 @pytest.mark.parametrize(
     "pattern", ["/processes/info/{}", "/processes/start/{}", "/events/{}", "/events/by-process/{}"]
 )
-def test_every_odd_name_is_answered_in_shape(server: Server, name: str, pattern: str) -> None:
+def test_odd_names_get_responses_in_the_format_of_their_service(server: Server, name: str, pattern: str) -> None:
     path = "/api/v1" + pattern.replace("{}", name, 1)
     method = "POST" if "start" in pattern else "GET"
     request = f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n"
@@ -153,8 +153,8 @@ def test_every_odd_name_is_answered_in_shape(server: Server, name: str, pattern:
 
 
 @pytest.mark.parametrize("query", ["size=0&size=5", "size=5&size=0", "page=1&page=x", "sortBy=pid&sortBy=nope"])
-def test_a_doubled_parameter_is_read_one_way(server: Server, query: str) -> None:
-    """The last one counts, so an answer is never made of both."""
+def test_the_last_of_two_equal_parameters_counts(server: Server, query: str) -> None:
+    """A response never mixes both values."""
     last = query.split("&")[-1]
     assert server.get(f"/api/v1/events?{query}").status == server.get(f"/api/v1/events?{last}").status
 
@@ -187,7 +187,7 @@ def test_a_long_query_is_answered(server: Server, length: int, shape: str) -> No
     ],
     ids=lambda request: repr(request[:60]),
 )  # fmt: skip
-def test_what_is_no_http_is_refused_or_hung_up_on(server: Server, request_: bytes) -> None:
+def test_bytes_that_are_not_http_are_refused_or_closed(server: Server, request_: bytes) -> None:
     with connect(server, timeout=10) as connection:
         connection.sendall(request_)
         connection.shutdown(1)
@@ -198,7 +198,7 @@ def test_what_is_no_http_is_refused_or_hung_up_on(server: Server, request_: byte
         assert 400 <= answer.status < 500
 
 
-def test_who_begins_with_tls_is_hung_up_on_at_once(server: Server) -> None:
+def test_a_tls_handshake_on_the_http_port_is_closed(server: Server) -> None:
     with connect(server, timeout=10) as connection:  # the head of a request may take a minute
         connection.sendall(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03")
         assert connection.recv(1) == b""

@@ -1,4 +1,4 @@
-"""Files of a multipart body where the disk takes no more of them."""
+"""Files of a multipart body on a full disk."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ TAIL = b"\r\n--b--\r\n"
 
 
 @contextmanager
-def files_of_at_most(size: int) -> Iterator[None]:
-    """As a disk with so much room."""
+def file_size_limit(size: int) -> Iterator[None]:
+    """Limits the size of files, like a disk with that much free space."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:
@@ -30,22 +30,22 @@ def chart(folder: Path) -> Parts:
     return Parts("multipart/form-data; boundary=b", lambda name: name == "chart", folder)
 
 
-def test_a_file_that_is_cut_when_it_is_closed_does_not_go_unseen(tmp_path: Path) -> None:
-    """So small that it waits in a buffer until then."""
+def test_a_write_error_at_close_is_reported(tmp_path: Path) -> None:
+    """The content is so small that it is in a buffer until then."""
     parts = chart(tmp_path)
-    with files_of_at_most(100), pytest.raises(OSError, match="File too large"):
+    with file_size_limit(100), pytest.raises(OSError, match="File too large"):
         parts.feed(HEAD + b"x" * 200 + TAIL)
 
 
-def test_a_file_that_is_cut_while_it_comes_does_not_go_unseen(tmp_path: Path) -> None:
+def test_a_write_error_during_the_upload_is_reported(tmp_path: Path) -> None:
     parts = chart(tmp_path)
-    with files_of_at_most(100), pytest.raises(OSError, match="File too large"):
+    with file_size_limit(100), pytest.raises(OSError, match="File too large"):
         parts.feed(HEAD + b"x" * 1_000_000)  # more than a buffer: 128 KiB from Python 3.14 on
 
 
-def test_with_room_it_is_whole(tmp_path: Path) -> None:
+def test_a_file_is_complete_if_the_disk_has_room(tmp_path: Path) -> None:
     parts = chart(tmp_path)
-    with files_of_at_most(200):
+    with file_size_limit(200):
         parts.feed(HEAD + b"x" * 200 + TAIL)
         parts.end()
     found = parts.last("chart")
@@ -54,9 +54,9 @@ def test_with_room_it_is_whole(tmp_path: Path) -> None:
     assert found.file.read_bytes() == b"x" * 200
 
 
-def test_what_is_given_up_is_given_up_quietly(tmp_path: Path) -> None:
-    """Its client has left: nobody asks for it any more."""
+def test_an_abandoned_upload_reports_no_error(tmp_path: Path) -> None:
+    """Its client has disconnected."""
     parts = chart(tmp_path)
-    with files_of_at_most(100):
+    with file_size_limit(100):
         parts.feed(HEAD + b"x" * 200)
         parts.close()

@@ -1,4 +1,4 @@
-"""Paths below /api/v1 that match no route: their errors have the shape of the service they belong to."""
+"""Paths below /api/v1 that match no route: their errors have the format of the service they belong to."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ async def test_an_unrouted_path_has_the_error_shape_of_its_prefix_or_first_segme
 
 
 class TestWithABasePath:
-    """`svc.rest.base-path` moves the charts; what is left at /api/v1 is no longer theirs."""
+    """`svc.rest.base-path` moves the charts; /api/v1 then belongs to other services."""
 
     @pytest.fixture
     def app(self, io_loop: IOLoop, tmp_path: Path) -> Iterator[Application]:
@@ -68,9 +68,7 @@ class TestWithABasePath:
             yield app
 
     @pytest.mark.gen_test(timeout=TIMEOUT_SECONDS)
-    async def test_the_charts_errors_are_where_the_charts_are(
-        self, http_client: AsyncHTTPClient, base_url: str
-    ) -> None:
+    async def test_errors_of_charts_follow_the_base_path(self, http_client: AsyncHTTPClient, base_url: str) -> None:
         for path, service in {
             "/helm/releases/a/b/c/d/e": "charts",
             "/charts/helm/nope": "charts",

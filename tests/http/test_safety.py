@@ -41,7 +41,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def beyond(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """It listens on every address; we still call it through loopback."""
+    """A server that listens on every address; the tests call it through loopback."""
     with running_server(tmp_path_factory.mktemp("beyond"), IDLE, server={"address": "0.0.0.0"}) as server:
         yield server
 
@@ -79,7 +79,7 @@ def test_an_unknown_host_is_421(server: Server, host: str, path: str) -> None:
 
 
 @pytest.mark.parametrize(("path", "service"), [("/charts/x", "charts"), ("/tracker/api/v1/events", "tracker")])
-def test_a_421_has_the_shape_of_the_paths_service(server: Server, path: str, service: str) -> None:
+def test_a_421_has_the_format_of_the_service_of_its_path(server: Server, path: str, service: str) -> None:
     check_service_error(service, send_request(server, "GET", path, host="evil.example"), 421, path)
 
 
@@ -89,7 +89,7 @@ def test_a_change_under_a_foreign_host_is_421_and_does_nothing(server: Server) -
     assert server.status("idle") == "not_started"
 
 
-def test_static_files_are_not_for_foreign_hosts_either(server: Server) -> None:
+def test_static_files_are_421_for_unknown_hosts(server: Server) -> None:
     assert send_request(server, "GET", "/static/app.css", host="evil.example").status == 421
 
 
@@ -104,7 +104,7 @@ def test_beyond_loopback_allowed_hosts_are_the_only_names(serve: Serve) -> None:
     check_error(send_request(server, "GET", READ, host="evil.example"), 421, READ)
 
 
-# The other site
+# Cross-site requests
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_beyond_loopback_allowed_hosts_are_the_only_names(serve: Serve) -> None:
         (None, "chrome-extension://127.0.0.1:{port}", False),
     ],
 )
-def test_only_our_own_pages_may_change_something(
+def test_only_same_origin_requests_may_change_something(
     server: Server, site: str | None, origin: str | None, passes: bool
 ) -> None:
     headers = {} if site is None else {"Sec-Fetch-Site": site}
@@ -158,7 +158,7 @@ def test_only_our_own_pages_may_change_something(
 
 
 @pytest.mark.parametrize("path", CHANGES)
-def test_no_change_is_for_another_site(server: Server, path: str) -> None:
+def test_cross_site_changes_are_refused(server: Server, path: str) -> None:
     check_error(server.post(path, Sec_Fetch_Site="cross-site"), 403, path)
 
 
@@ -200,7 +200,7 @@ def test_other_credentials_are_ignored(server: Server, headers: dict[str, str]) 
     assert server.ask("POST", STOP, b"", headers).status == 200
 
 
-def test_a_401_has_the_shape_of_the_paths_service(server: Server) -> None:
+def test_a_401_has_the_format_of_the_service_of_its_path(server: Server) -> None:
     check_service_error(
         "tracker", server.get("/tracker/api/v1/events", X_Tracker_Token="x"), 401, "/tracker/api/v1/events"
     )
@@ -224,11 +224,11 @@ def test_a_server_beyond_loopback_requires_an_account(beyond: Server, path: str)
 
 
 @pytest.mark.parametrize("path", OPEN)
-def test_beyond_loopback_what_may_be_read_is_open(beyond: Server, path: str) -> None:
+def test_reading_needs_no_account_beyond_loopback(beyond: Server, path: str) -> None:
     assert beyond.get(path).status == 200
 
 
-def test_beyond_loopback_logs_are_not_open(beyond: Server) -> None:
+def test_logs_require_an_account_beyond_loopback(beyond: Server) -> None:
     check_error(beyond.get(LOGS), 401, LOGS)
 
 
@@ -257,7 +257,7 @@ def test_one_address_beyond_loopback_is_enough(serve: Serve) -> None:
     check_error(serve(IDLE, server={"address": ["127.0.0.1", "::"]}).post(STOP), 401, STOP)
 
 
-def test_anonymous_control_passes_where_it_is_allowed_and_the_log_warns(serve: Serve) -> None:
+def test_allowed_anonymous_control_works_and_logs_a_warning(serve: Serve) -> None:
     server = serve(
         IDLE,
         server={"address": "0.0.0.0"},
@@ -271,13 +271,13 @@ def test_anonymous_control_passes_where_it_is_allowed_and_the_log_warns(serve: S
     assert "WARNING" in server.log.read_text().upper()
 
 
-def test_on_loopback_control_needs_nothing_and_the_log_is_quiet(server: Server) -> None:
+def test_control_on_loopback_needs_no_account_and_logs_no_warning(server: Server) -> None:
     assert server.post(STOP).status == 200
     assert server.get(LOGS).status == 200
     assert "anybody who can reach" not in server.log.read_text()
 
 
-# Root
+# A server that runs as root
 
 
 @pytest.mark.parametrize(
@@ -341,7 +341,7 @@ def test_in_closed_mode_health_and_static_files_stay_open(shut: Server, path: st
 @pytest.mark.parametrize(
     ("path", "login"), [("/", "/login"), ("/tracker/", "/tracker/login"), ("/charts", "/charts/login")]
 )
-def test_in_closed_mode_every_page_leads_to_the_login(shut: Server, path: str, login: str, accept: str) -> None:
+def test_every_page_redirects_to_the_login_in_closed_mode(shut: Server, path: str, login: str, accept: str) -> None:
     answer = shut.get(path, Accept=accept)
     assert answer.status == 302
     assert answer.headers["Location"].partition("?")[0] == login
@@ -352,7 +352,7 @@ def test_in_closed_mode_every_page_leads_to_the_login(shut: Server, path: str, l
 
 
 @pytest.mark.parametrize(("path", "status"), [("/", 200), ("/tracker/", 200), ("/nope", 404)])
-def test_every_page_bears_the_security_headers(server: Server, path: str, status: int) -> None:
+def test_every_page_has_the_security_headers(server: Server, path: str, status: int) -> None:
     answer = server.get(path, Accept="text/html")
     assert answer.status == status
     policy = answer.headers["Content-Security-Policy"]
@@ -380,17 +380,17 @@ def test_a_page_does_not_execute_script_in_a_path(server: Server) -> None:
 @pytest.mark.parametrize(
     "path", ["/static/../run.py", "/static/%2e%2e/run.py", "/static/..%2frun.py", "/static//etc/passwd", "/static/"]
 )
-def test_static_files_are_those_of_static_alone(server: Server, path: str) -> None:
+def test_only_files_of_the_static_folder_are_served(server: Server, path: str) -> None:
     answer = send_request(server, "GET", path)
     assert answer.status in (403, 404)
     assert b"import" not in answer.body
     assert b"root:" not in answer.body
 
 
-# What children see
+# The environment of children
 
 
-def test_a_child_does_not_inherit_our_own_properties(serve: Serve) -> None:
+def test_a_child_does_not_inherit_the_environment_variables_of_the_server(serve: Serve) -> None:
     processes = {"teller": {"command": "env", "stdout-logfile": "env.log", "environment": {"MINE": "yes"}}}
     environ = {
         "SVC_SECURITY_API_KEY": "very-secret-word",

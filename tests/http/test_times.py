@@ -1,4 +1,4 @@
-"""Times in queries: by RFC 3339, read in one place."""
+"""Times in query parameters, by RFC 3339."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_a_time_is_read_in_microseconds(text: str, expected: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "yesterday", "10:00", "2026-13-01T00:00:00Z", "0001-01-01T00:00:00+23:59x"])
-def test_what_is_no_time_is_refused_by_the_name_of_its_parameter(text: str) -> None:
+def test_an_invalid_time_is_refused_with_the_name_of_its_parameter(text: str) -> None:
     with pytest.raises(Invalid, match="since must be a time by RFC 3339"):
         read_rfc3339("since", text, zone_needed=False)
 

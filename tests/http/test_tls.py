@@ -1,4 +1,4 @@
-"""The same over TLS."""
+"""Responses and streams over TLS."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def certificate(tmp_path: Path) -> tuple[trustme.CA, Path, Path]:
     return authority, chain, key
 
 
-def test_answers_come_over_tls(serve: Serve, certificate: tuple[trustme.CA, Path, Path]) -> None:
+def test_responses_are_sent_over_tls(serve: Serve, certificate: tuple[trustme.CA, Path, Path]) -> None:
     authority, chain, key = certificate
     server = serve({"sleeper": {"command": "sleep 100"}}, server={"tls": {"certificate": str(chain), "key": str(key)}})
     context = ssl.create_default_context()
@@ -37,7 +37,7 @@ def test_answers_come_over_tls(serve: Serve, certificate: tuple[trustme.CA, Path
     assert f"https://127.0.0.1:{server.port}" in server.log.read_text()
 
 
-def test_a_stream_comes_over_tls(serve: Serve, certificate: tuple[trustme.CA, Path, Path]) -> None:
+def test_a_stream_is_sent_over_tls(serve: Serve, certificate: tuple[trustme.CA, Path, Path]) -> None:
     authority, chain, key = certificate
     server = serve(server={"tls": {"certificate": str(chain), "key": str(key)}})
     context = ssl.create_default_context()
@@ -50,7 +50,7 @@ def test_a_stream_comes_over_tls(serve: Serve, certificate: tuple[trustme.CA, Pa
 
 
 @pytest.mark.parametrize("content", ["", "no certificate"])
-def test_a_file_that_is_no_certificate_is_one_line(serve: Serve, tmp_path: Path, content: str) -> None:
+def test_an_invalid_certificate_file_is_an_error_of_one_line(serve: Serve, tmp_path: Path, content: str) -> None:
     file = tmp_path / "chain.pem"
     file.write_text(content)
     server = serve(server={"tls": {"certificate": str(file), "key": str(file)}}, wait=False).launch()

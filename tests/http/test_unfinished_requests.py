@@ -22,7 +22,7 @@ from handlers.listener import Connection, UnfinishedRequests
 LIMIT = 1024 * 1024
 PIECE = 50_000
 ENOUGH = LIMIT // PIECE + 3
-"""So many unfinished requests are more than the limit."""
+"""The number of unfinished requests that exceeds the limit."""
 MULTIPART = "Content-Type: multipart/form-data; boundary=b\r\n"
 HEAD = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Filler: " + b"x" * PIECE
 
@@ -113,7 +113,7 @@ def test_memory_is_returned_to_the_system_when_many_unfinished_requests_have_end
     asyncio.run(work())
 
 
-def test_the_408_of_a_body_has_the_shape_of_its_service(server: Server) -> None:
+def test_the_408_of_a_body_has_the_format_of_its_service(server: Server) -> None:
     path = "/api/v1/processes/stop/idle"
     with contextlib.ExitStack() as stack:
         oldest = stack.enter_context(connect(server))

@@ -1,4 +1,4 @@
-"""Pages by keys alone, with the colours of the system, with less motion, and without their server."""
+"""Keyboard use, forced colours, reduced motion, and pages that have lost their server."""
 
 from __future__ import annotations
 
@@ -31,18 +31,20 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield one
 
 
-def shown(page: Any, what: str) -> Any:
+def computed_style(page: Any, what: str) -> Any:
     """A computed style of the first state that failed."""
     return page.locator(".state.bad").first.evaluate(f"node => {what}")
 
 
-def test_with_the_systems_colours_a_state_keeps_its_shape_and_word(server: Server, chromium: Browser) -> None:
+def test_states_keep_shape_and_text_in_forced_colours(server: Server, chromium: Browser) -> None:
     with chromium.page(url_of(server), forced_colors="active") as page:
         page.goto("/processes?status=failed_to_start")
-        assert shown(page, "node.innerText") == "failed to start"
+        assert computed_style(page, "node.innerText") == "failed to start"
         shape = "getComputedStyle(node, '::before')"
-        assert shown(page, f"{shape}.clipPath").startswith("polygon")
-        assert shown(page, f"{shape}.backgroundColor") != shown(page, "getComputedStyle(node).backgroundColor")
+        assert computed_style(page, f"{shape}.clipPath").startswith("polygon")
+        assert computed_style(page, f"{shape}.backgroundColor") != computed_style(
+            page, "getComputedStyle(node).backgroundColor"
+        )
         page.get_by_role("link", name="broken", exact=True).focus()
         page.keyboard.press("Tab")
         assert page.locator(":focus").evaluate("node => getComputedStyle(node).outline").endswith("solid 2px")
@@ -53,7 +55,7 @@ def test_with_the_systems_colours_a_state_keeps_its_shape_and_word(server: Serve
         assert other.evaluate("node => getComputedStyle(node).outlineStyle") == "none"
 
 
-def test_nothing_moves_for_who_wants_less_motion(server: Server, chromium: Browser) -> None:
+def test_nothing_is_animated_with_reduced_motion(server: Server, chromium: Browser) -> None:
     moving = """() => [...document.body.querySelectorAll("*")].filter((node) => {
         const style = getComputedStyle(node);
         return style.animationName !== "none" || /[1-9]/.test(style.transitionDuration);
@@ -81,12 +83,12 @@ def test_the_focus_is_never_below_the_header(server: Server, chromium: Browser, 
             assert not page.evaluate(covered), page.evaluate("document.activeElement.outerHTML")
 
 
-def test_without_the_server_the_pages_report_it_and_offer_no_action(server: Server, chromium: Browser) -> None:
+def test_pages_report_a_lost_server_and_disable_actions(server: Server, chromium: Browser) -> None:
     paths = ["/", "/processes", "/processes/web", "/history", "/projects/1", "/runs/2", "/compare?base=1&head=2"]
     assert without_the_server(server, chromium, paths) == {}
 
 
-def test_keys_and_the_palette_alone_start_filter_open_and_compare(server: Server, chromium: Browser) -> None:
+def test_keyboard_and_palette_start_filter_open_and_compare(server: Server, chromium: Browser) -> None:
     with chromium.page(url_of(server)) as page:
         keys = page.keyboard
         page.goto("/")

@@ -43,7 +43,7 @@ TABS = ["", "?show=history", "?show=values", "?show=values&all=true", "?show=man
 
 
 def send(server: Server, path: str, **fields: str) -> Answer:
-    """A form as a program sends it, with the key in its field."""
+    """Posts a form with the API key in its field."""
     return server.post(path, urlencode({"key": KEY, **fields}).encode(), Content_Type=FORM)
 
 
@@ -95,7 +95,7 @@ def space(server: Server, cluster: Cluster) -> str:
 
 @pytest.fixture(scope="module")
 def paths(space: str) -> list[str]:
-    """Every page there is."""
+    """The paths of all chart pages."""
     return [
         "/", "/releases", f"/releases?namespace={space}", "/releases/new",
         *(f"/releases/{space}/wall{tab}" for tab in TABS), f"/releases/{space}/wall?show=manifest&to=2&of=3",
@@ -104,10 +104,10 @@ def paths(space: str) -> list[str]:
     ]  # fmt: skip
 
 
-# What is shown
+# Contents
 
 
-def test_each_page_links_within_its_prefix_and_bears_no_script_of_its_own(
+def test_pages_link_within_their_prefix_and_have_no_inline_script(
     server: Server, paths: list[str], shop: WebServer
 ) -> None:
     for path in paths:
@@ -141,7 +141,7 @@ def test_a_release_shows_all_that_rest_reports(server: Server, space: str) -> No
     assert "wall-test" in get_page(server, f"{one}?show=hooks").words
 
 
-def test_the_search_finds_a_release_that_was_installed_after_its_last_look(server: Server, cluster: Cluster) -> None:
+def test_the_search_finds_a_release_installed_after_the_last_search(server: Server, cluster: Cluster) -> None:
     def found() -> list[str]:
         return [one["title"] for one in server.get("/api/v1/search?q=sought").json if one["kind"] == "release"]
 
@@ -182,7 +182,7 @@ def test_a_chart_shows_its_versions_and_texts(server: Server) -> None:
     assert "No chart has odd" in get_page(server, "/repositories/paint?q=odd").words
 
 
-def test_what_comes_from_outside_is_text_and_no_link(server: Server, space: str) -> None:
+def test_texts_of_charts_are_escaped_and_not_linked(server: Server, space: str) -> None:
     found = get_page(server, "/repositories?hub=odd")
     assert FORGED in found.words
     assert FORGED not in server.get("/repositories?hub=odd").text
@@ -198,7 +198,7 @@ def test_the_overview_counts_releases_by_state(server: Server, space: str) -> No
     assert f"wall in {space}" in words.partition("Latest changes")[2]
 
 
-# The gate
+# Permissions
 
 
 def test_a_form_is_refused_without_the_key_and_keeps_what_was_typed(server: Server, space: str) -> None:
@@ -232,7 +232,7 @@ def test_the_key_may_come_in_the_header_and_is_never_shown_again(server: Server,
     assert not any(name == "Set-Cookie" and KEY in value for name, value in answer.headers.items())
 
 
-def test_a_browsers_form_needs_our_token(server: Server, space: str) -> None:
+def test_a_form_of_a_browser_requires_the_xsrf_token(server: Server, space: str) -> None:
     fields = urlencode({"key": KEY, "verb": "uninstall"}).encode()
     own = url_of(server)
     assert server.post(f"/releases/{space}/wall", fields, Content_Type=FORM, Origin=own).status == 403
@@ -243,7 +243,7 @@ def test_a_browsers_form_needs_our_token(server: Server, space: str) -> None:
     ("values", "why"),
     [("a: [", "not YAML"), ("- a", "a mapping is expected"), ("a: &x 1\nb: *x", "aliases"), ("a: .inf", "not finite")],
 )
-def test_values_that_cannot_be_are_refused_with_the_reason(server: Server, values: str, why: str) -> None:
+def test_invalid_values_are_refused_with_the_reason(server: Server, values: str, why: str) -> None:
     answer = send(server, "/releases/new", chartRef="paint/tint", releaseName="x", values=values)
     assert answer.status == 400
     assert why in words(answer)
@@ -292,7 +292,7 @@ def test_a_repository_is_updated_added_and_removed(server: Server, shop: WebServ
     assert server.get("/repositories/second").status == 404
 
 
-def test_repositories_are_found_with_their_charts_and_the_fault_of_an_index(server: Server, shop: WebServer) -> None:
+def test_repositories_are_listed_with_charts_and_index_errors(server: Server, shop: WebServer) -> None:
     other = f"{shop.url}/other"
     shop.pages["/other/index.yaml"] = shop.pages["/index.yaml"]
     assert send(server, "/repositories", verb="add", name="other", url=other, username="jo", password="x").status == 303
@@ -321,10 +321,10 @@ def test_a_disabled_interceptor_requires_no_key(serve: Serve, cluster: Cluster, 
     answer = server.post(
         "/releases/default/nobody", b"verb=uninstall", Content_Type=FORM, X_Forwarded_For="203.0.113.9"
     )
-    assert answer.status == 401  # beyond loopback it takes an ADMIN
+    assert answer.status == 401  # beyond loopback an ADMIN is required
 
 
-def test_in_closed_mode_the_pages_lead_to_the_login(serve: Serve) -> None:
+def test_pages_redirect_to_the_login_in_closed_mode(serve: Serve) -> None:
     server = serve(svc={"security": {"mode": "FULL", "api-key": KEY}}, tracker={"security": {"open-mode": False}})
     for path in (
         "/releases",
@@ -362,7 +362,7 @@ def test_a_search_ends_when_the_client_leaves(server: Server, shop: WebServer) -
 # Without a cluster, without helm, read only
 
 
-def test_without_a_cluster_the_page_reports_what_to_do(serve: Serve) -> None:
+def test_a_page_without_a_cluster_explains_what_to_do(serve: Serve) -> None:
     home = {"HOME": "/nonexistent", "KUBECONFIG": ""}
     server = serve(environ=home)
     assert "kubeconfig:" in get_page(server, "/releases").words
@@ -371,7 +371,9 @@ def test_without_a_cluster_the_page_reports_what_to_do(serve: Serve) -> None:
     assert "No repository yet" in get_page(server, "/repositories").words
 
 
-def test_read_only_hides_the_forms_and_reports_how_to_switch(serve: Serve, cluster: Cluster, space: str) -> None:
+def test_read_only_mode_hides_the_forms_and_explains_how_to_change_it(
+    serve: Serve, cluster: Cluster, space: str
+) -> None:
     server = serve(svc={"kube": {"kubeconfig": str(cluster.kubeconfig)}, "helm": {"binary": "/nonexistent/helm"}})
     for path in ("/releases/new", f"/releases/{space}/wall?show=change", "/repositories"):
         found = get_page(server, path)
@@ -382,9 +384,7 @@ def test_read_only_hides_the_forms_and_reports_how_to_switch(serve: Serve, clust
     assert send(server, f"/releases/{space}/wall", verb="uninstall").status == 403
 
 
-def test_a_cluster_that_does_not_answer_is_reported_and_does_not_delay_the_overview(
-    serve: Serve, cluster: Cluster
-) -> None:
+def test_an_unreachable_cluster_is_reported_without_delaying_the_overview(serve: Serve, cluster: Cluster) -> None:
     server = serve(svc={"kube": {"kubeconfig": str(cluster.dead_config())}})
     assert "The cluster does not answer" in get_page(server, "/releases").words
     assert "The cluster does not answer" in wait_for(lambda: get_page(server, "/").words)
@@ -397,7 +397,7 @@ def test_a_cluster_that_hangs_does_not_delay_the_overview(serve: Serve, cluster:
         assert "The cluster has not answered yet" in get_page(server, "/").words  # and not that it took too long
 
 
-def test_who_may_read_one_namespace_is_shown_that(serve: Serve, cluster: Cluster, space: str) -> None:
+def test_releases_of_the_only_readable_namespace_are_shown(serve: Serve, cluster: Cluster, space: str) -> None:
     rule = {"apiGroups": [""], "resources": ["secrets"], "verbs": ["get", "list"]}
     role = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": {"name": "r"}, "rules": [rule]}
     cluster.create(space, role)
@@ -431,9 +431,7 @@ def test_the_pages_are_accessible(server: Server, chromium: Browser, paths: list
     assert faults == {}
 
 
-def test_without_the_server_the_pages_report_it_and_offer_no_action(
-    server: Server, chromium: Browser, space: str
-) -> None:
+def test_chart_pages_report_a_lost_server_and_disable_actions(server: Server, chromium: Browser, space: str) -> None:
     paths = ["/releases", "/releases/new", f"/releases/{space}/wall", f"/releases/{space}/wall?show=change",
              "/repositories", "/repositories/paint"]  # fmt: skip
     assert without_the_server(server, chromium, paths) == {}
@@ -504,7 +502,7 @@ def test_a_release_is_installed_upgraded_compared_rolled_back_and_uninstalled(
         assert server.get(f"/releases/{space}/door").status == 404
 
 
-def test_keys_alone_open_a_release_and_roll_it_back(server: Server, chromium: Browser, space: str) -> None:
+def test_the_keyboard_opens_a_release_and_rolls_it_back(server: Server, chromium: Browser, space: str) -> None:
     with chromium.page(url_of(server)) as one:
         one.on("dialog", lambda requested: requested.accept())
         one.goto("/")
@@ -532,7 +530,7 @@ def test_keys_alone_open_a_release_and_roll_it_back(server: Server, chromium: Br
         one.get_by_text("Rollback to 2").wait_for()
 
 
-def test_long_work_shows_that_it_goes_on_and_can_be_left(
+def test_a_long_change_shows_progress_and_continues_after_leaving(
     server: Server, chromium: Browser, cluster: Cluster, shop: WebServer
 ) -> None:
     space = cluster.namespace()
@@ -556,7 +554,7 @@ def test_long_work_shows_that_it_goes_on_and_can_be_left(
         one.get_by_text("1 of 1 ready").wait_for()
 
 
-def test_the_key_is_kept_for_the_tab_alone_and_forgotten(server: Server, chromium: Browser) -> None:
+def test_the_api_key_is_kept_in_the_tab_only_and_can_be_removed(server: Server, chromium: Browser) -> None:
     with chromium.page(url_of(server), allow=("401",)) as one:
         one.goto("/repositories")
         one.get_by_label("Name", exact=True).fill("x")
@@ -576,7 +574,7 @@ def test_the_key_is_kept_for_the_tab_alone_and_forgotten(server: Server, chromiu
         assert all(KEY not in cookie["value"] for cookie in one.context.cookies())
 
 
-def test_what_others_do_to_a_release_shows_without_a_reload(
+def test_changes_of_a_release_by_others_show_without_a_reload(
     server: Server, chromium: Browser, cluster: Cluster
 ) -> None:
     space = cluster.namespace()
@@ -588,7 +586,7 @@ def test_what_others_do_to_a_release_shows_without_a_reload(
         assert one.locator("#live[data-is=on]").count()
 
 
-def test_every_page_and_every_form_works_without_script(
+def test_every_chart_page_and_form_works_without_script(
     server: Server, chromium: Browser, cluster: Cluster, shop: WebServer
 ) -> None:
     space = cluster.namespace()

@@ -1,4 +1,4 @@
-"""Defects that a browser found with many processes and large runs: each stays fixed."""
+"""Defects that were found in a browser with many processes and large runs."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def test_the_actions_of_a_row_are_reachable_at_every_width(server: Server, chrom
         assert 0 <= box["x"] <= width - box["width"]
 
 
-def test_a_long_reason_is_two_lines_with_the_rest_to_open(server: Server, chromium: Browser) -> None:
+def test_a_long_reason_is_cut_to_two_lines_and_can_be_opened(server: Server, chromium: Browser) -> None:
     with chromium.page(url_of(server)) as tab:
         tab.goto("/processes?q=long")
         reason = tab.locator("tr[data-key=long] details.reason")
@@ -154,7 +154,7 @@ def test_the_title_and_the_icon_show_the_state(server: Server) -> None:
     assert "icon-failing.svg" in text
 
 
-def test_the_icons_are_there(serve: Serve) -> None:
+def test_the_icons_are_served(serve: Serve) -> None:
     fresh = serve()
     assert fresh.get("/favicon.ico").body.startswith(b"\0\0\1\0")
     html = fresh.get("/").text
@@ -202,7 +202,7 @@ def test_the_largest_group_of_failures_is_first_with_its_first_tests(server: Ser
     assert ("suite failed" in text) == ("q=" not in query)
 
 
-def test_values_that_mean_nothing_are_ignored_with_a_note(server: Server) -> None:
+def test_unknown_query_values_are_ignored_with_a_note(server: Server) -> None:
     found = PageText(server.get("/runs/1?group=odd&new=perhaps&page=-1&cause=x&size=7").text).words
     assert "Ignored: page -1, group odd, new perhaps, cause x." in found
     assert "60 failures" in found
@@ -220,7 +220,7 @@ def test_values_that_mean_nothing_are_ignored_with_a_note(server: Server) -> Non
         ({"b": "two"}, "group=suite", [("1 failure", True)]),
     ],
 )
-def test_a_group_is_new_that_the_baseline_does_not_have(
+def test_a_failure_group_missing_in_the_baseline_is_new(
     server: Server, fails: dict[str, str], query: str, marks: list[tuple[str, bool]]
 ) -> None:
     def run(project: str, **failing: str) -> int:

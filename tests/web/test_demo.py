@@ -50,8 +50,8 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     return folder, done.stdout
 
 
-def test_it_waits_for_another_writer_up_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It was refused with "database is locked", and left a store that a second attempt refused."""
+def test_the_demo_waits_for_another_writer_of_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It used to fail with "database is locked", and left a store that a second attempt refused."""
     timeouts: list[int] = []
     monkeypatch.setattr(sample, "_PROJECTS", (sample.ProjectPlan("acme/tiny", runs=2, tests=5),))
     monkeypatch.setattr(sample, "_configure", lambda *_: timeouts.append(reports.pragma("busy_timeout")))
@@ -65,11 +65,11 @@ def server(result: tuple[Path, str]) -> Iterator[Server]:
         yield one
 
 
-def test_it_reports_what_to_look_at(result: tuple[Path, str]) -> None:
+def test_the_demo_prints_the_urls_of_its_pages(result: tuple[Path, str]) -> None:
     assert "http://127.0.0.1:8080/projects" in result[1]
 
 
-def test_its_password_is_in_a_file_for_us_alone_and_not_in_what_others_may_read(result: tuple[Path, str]) -> None:
+def test_the_demo_password_is_in_a_private_file_and_not_in_the_output(result: tuple[Path, str]) -> None:
     folder, response_text = result
     file = folder / "data" / "demo-password"
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
@@ -77,19 +77,19 @@ def test_its_password_is_in_a_file_for_us_alone_and_not_in_what_others_may_read(
     assert file.read_text().strip() not in response_text
 
 
-def test_the_board_has_projects_of_each_verdict(server: Server) -> None:
+def test_the_demo_has_projects_of_each_verdict(server: Server) -> None:
     board = server.get("/projects").text
     assert [word for word in ("failing", "at risk", "healthy") if f">{word}</span>" not in board] == []
     assert "platform/ledger" not in board  # it is private
 
 
-def test_its_people_can_log_in_and_see_what_is_theirs(server: Server) -> None:
+def test_the_demo_users_can_log_in_and_see_their_projects(server: Server) -> None:
     password = (server.data / "demo-password").read_text().strip()
     session = users.log_in(server, "rita", password)
     assert "platform/ledger" in server.ask("GET", "/projects", headers=users.cookie(server, session)).text
 
 
-def test_its_runs_have_what_uploads_have(server: Server) -> None:
+def test_the_demo_runs_have_the_fields_of_uploaded_runs(server: Server) -> None:
     shop = next(one for one in server.get("/api/v1/projects").json if one["name"] == "acme/shop")
     assert shop["runCount"] >= 40
     runs = server.get(f"/api/v1/projects/{shop['id']}/runs?limit=100").json
@@ -105,7 +105,7 @@ def test_its_runs_have_what_uploads_have(server: Server) -> None:
     assert uploads.query_store(server, duplicates) == []
 
 
-def test_a_store_with_projects_is_left_alone_unless_forced(tmp_path: Path) -> None:
+def test_the_demo_refuses_a_store_with_projects_unless_forced(tmp_path: Path) -> None:
     with running_server(tmp_path) as server:
         uploads.upload(server, ("project", "mine"), ("junit", uploads.junit(passed=1)))
         done = demo(tmp_path)
@@ -116,7 +116,7 @@ def test_a_store_with_projects_is_left_alone_unless_forced(tmp_path: Path) -> No
         assert len(server.get("/api/v1/projects").json) > 5  # beside a server that runs, and it sees them
 
 
-def test_the_pictures_of_the_sample_data_are_those_of_any_server_and_of_the_documents(
+def test_screenshots_are_equal_on_two_servers_and_in_the_documents(
     tmp_path_factory: pytest.TempPathFactory, chromium: Browser, cluster: Cluster
 ) -> None:
     data, release, taken = make_sample(tmp_path_factory.mktemp("sample")), add_release(cluster), []

@@ -44,8 +44,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield one
 
 
-def asked_for(page: Any, path: str) -> list[str]:
-    """The requests for a page of ours from now on."""
+def page_requests(page: Any, path: str) -> list[str]:
+    """Collects the requests for a page from now on."""
     seen: list[str] = []
     page.on("request", lambda requested: seen.append(requested.url) if requested.url.endswith(path) else None)
     return seen
@@ -56,10 +56,10 @@ def live(page: Any, path: str) -> None:
     page.locator("#live[data-is=on]").wait_for()
 
 
-# What is kept changes with what it is made of
+# Cached pages change with their data
 
 
-def test_a_row_of_a_process_reports_each_change_at_once(server: Server) -> None:
+def test_a_process_row_shows_each_change_immediately(server: Server) -> None:
     assert "Start<span" in server.get("/processes").text.partition("web</a>")[2].partition("</tr>")[0]
     server.do("start", "web")
     pid = server.info("web")["pid"]
@@ -75,7 +75,7 @@ def test_a_row_of_a_process_reports_each_change_at_once(server: Server) -> None:
     assert "/tracker" not in server.get("/processes").text
 
 
-def test_the_board_reports_each_change_at_once(server: Server) -> None:
+def test_the_project_table_shows_each_change_immediately(server: Server) -> None:
     def row(path: str = "/projects") -> str:
         return server.get(path).text.partition(">bank</a>")[2].partition("</tr>")[0]
 
@@ -97,7 +97,7 @@ def test_the_board_reports_each_change_at_once(server: Server) -> None:
     assert "healthy" in row()
 
 
-def test_each_sees_his_own_board(server: Server) -> None:
+def test_each_user_sees_their_own_projects(server: Server) -> None:
     token = users.create_token(server.data, "owner")
     uploads.upload(server, ("project", "hidden"), ("junit", GREEN), **users.bearer(token))
     with records.store_of(server):
@@ -110,41 +110,41 @@ def test_each_sees_his_own_board(server: Server) -> None:
                 assert (">hidden" in server.get(path, **cookie).text) is sees, (who, path)
 
 
-def test_a_page_without_news_is_a_304(server: Server) -> None:
+def test_an_unchanged_page_is_304(server: Server) -> None:
     cookie = users.cookie(server, users.create_session(server.data, "owner"))
     first = server.get("/projects", **cookie)
     assert first.headers["Etag"].startswith('W/"')
     again = server.get("/projects", If_None_Match=first.headers["Etag"], **cookie)
-    assert (again.status, again.body) == (304, b"")  # though its forms bear another token each time
+    assert (again.status, again.body) == (304, b"")  # although its forms have another token each time
     assert "no-store" in again.headers["Cache-Control"]
-    assert server.get("/projects", If_None_Match=first.headers["Etag"]).status == 200  # it is not for somebody else
+    assert server.get("/projects", If_None_Match=first.headers["Etag"]).status == 200  # another caller gets the page
     uploads.upload(server, ("project", "shop"), ("branch", "main"), ("junit", GREEN))
     assert server.get("/projects", If_None_Match=first.headers["Etag"], **cookie).status == 200
     assert "Etag" not in server.get("/projects/999999").headers
 
 
-def test_what_a_process_takes_is_known_at_the_first_look(server: Server) -> None:
+def test_the_usage_of_a_process_is_shown_on_the_first_request(server: Server) -> None:
     def cpu() -> float:
         words = server.get("/processes").text.partition("busy</a>")[2].partition("</tr>")[0]
         return float(words.partition(" %")[0].rpartition(">")[2])
 
-    cpu()  # is a number, though there is one sample only
+    cpu()  # a number even after the first sample
     assert wait_for(lambda: cpu() > 1)
 
 
 # In a browser
 
 
-def test_many_news_are_few_requests(server: Server, chromium: Browser) -> None:
+def test_many_changes_cause_few_requests(server: Server, chromium: Browser) -> None:
     with chromium.page(url_of(server)) as one:
         live(one, "/projects")
-        requested, began = asked_for(one, "/projects"), time.monotonic()
+        requested, began = page_requests(one, "/projects"), time.monotonic()
         runs = [uploads.upload(server, ("project", "shop"), ("branch", "main"), ("junit", GREEN)) for _ in range(25)]
         one.locator(f"a[href='/runs/{runs[-1]['runId']}']").wait_for()
         assert 1 <= len(requested) <= 2 + (time.monotonic() - began)
 
 
-def test_news_of_another_project_can_wait(server: Server, chromium: Browser) -> None:
+def test_changes_of_other_projects_are_delayed(server: Server, chromium: Browser) -> None:
     with chromium.page(url_of(server)) as one:
         live(one, "/projects/1")
         one.evaluate("delete document.documentElement.dataset.refreshIn")
@@ -155,11 +155,11 @@ def test_news_of_another_project_can_wait(server: Server, chromium: Browser) -> 
         one.locator(f"[data-key='run {run['runId']}']").first.wait_for(timeout=4000)
 
 
-def test_who_does_not_look_is_not_served_until_he_does(server: Server, chromium: Browser) -> None:
+def test_a_hidden_tab_is_not_updated_until_it_is_visible(server: Server, chromium: Browser) -> None:
     with chromium.page(url_of(server)) as one:
         one.add_init_script(HIDDEN)
         live(one, "/projects")
-        requested = asked_for(one, "/projects")
+        requested = page_requests(one, "/projects")
         one.evaluate("window.unseen = true")
         run = uploads.upload(server, ("project", "shop"), ("branch", "main"), ("junit", GREEN))
         wait_for(lambda: one.evaluate("document.documentElement.dataset.missed") == "true")
@@ -168,7 +168,7 @@ def test_who_does_not_look_is_not_served_until_he_does(server: Server, chromium:
         one.locator(f"a[href='/runs/{run['runId']}']").wait_for()
 
 
-def test_what_is_open_chosen_and_scrolled_stays(server: Server, chromium: Browser) -> None:
+def test_open_elements_selection_and_scroll_position_are_kept(server: Server, chromium: Browser) -> None:
     with chromium.page(url_of(server), viewport={"width": 650, "height": 700}) as one:
         live(one, "/projects/1")
         one.locator("#list details summary").first.click()
@@ -183,7 +183,7 @@ def test_what_is_open_chosen_and_scrolled_stays(server: Server, chromium: Browse
         assert one.locator("#list .wide:has(.runs)").evaluate("part => part.stayed && part.scrollLeft") == 40
 
 
-def test_who_uses_the_keyboard_stays_in_the_row(server: Server, chromium: Browser) -> None:
+def test_the_keyboard_focus_stays_in_its_row(server: Server, chromium: Browser) -> None:
     server.do("stop", "web")
     with chromium.page(url_of(server)) as one:
         one.goto("/processes")
@@ -193,7 +193,7 @@ def test_who_uses_the_keyboard_stays_in_the_row(server: Server, chromium: Browse
         assert one.evaluate("document.activeElement.closest('tr').dataset.key") == "web"
 
 
-def test_a_link_with_the_focus_leads_on_to_where_it_led(server: Server, chromium: Browser) -> None:
+def test_a_focused_link_keeps_its_target(server: Server, chromium: Browser) -> None:
     server.do("stop", "web")
     with chromium.page(url_of(server)) as one:
         live(one, "/history")
@@ -206,7 +206,7 @@ def test_a_link_with_the_focus_leads_on_to_where_it_led(server: Server, chromium
         assert one.evaluate("[document.activeElement.dataset.key, document.activeElement.href]") == was
 
 
-def test_a_button_that_others_took_away_leaves_the_focus_in_its_row(server: Server, chromium: Browser) -> None:
+def test_the_focus_stays_in_the_row_when_its_button_is_removed(server: Server, chromium: Browser) -> None:
     server.do("start", "web")
     with chromium.page(url_of(server)) as one:
         live(one, "/processes")
@@ -216,7 +216,7 @@ def test_a_button_that_others_took_away_leaves_the_focus_in_its_row(server: Serv
         assert one.evaluate("document.activeElement.textContent") == "web"  # its link, which does nothing by mistake
 
 
-def test_a_page_that_is_refused_for_a_while_reports_it(server: Server, chromium: Browser) -> None:
+def test_a_page_reports_a_temporary_refusal(server: Server, chromium: Browser) -> None:
     with chromium.page(url_of(server), allow=("503", "Failed to load")) as one:
         live(one, "/processes")
         one.route("**/processes", lambda route: route.fulfill(status=503), times=1)
@@ -233,7 +233,7 @@ def test_the_logs_of_a_process_are_text_without_colours(server: Server, chromium
         one.locator(".log", has_text="gone wrong").wait_for()
 
 
-def test_on_a_phone_a_process_is_started_without_scrolling_aside(server: Server, chromium: Browser) -> None:
+def test_a_process_is_started_on_a_phone_without_horizontal_scrolling(server: Server, chromium: Browser) -> None:
     with chromium.page(url_of(server), viewport={"width": 375, "height": 700}) as one:
         one.goto("/processes")
         one.get_by_role("button", name="Actions of web").click()

@@ -68,14 +68,16 @@ def test_a_schema_is_described_in_text(schema: dict[str, object], text: str) -> 
         ("/supervision", "/api/v1/events/count", "/api/v1/gate"),
     ],
 )
-def test_it_lists_the_operations_of_its_prefix(server: Server, prefix: str, shown: str, other: str | None) -> None:
+def test_the_api_page_lists_the_operations_of_its_prefix(
+    server: Server, prefix: str, shown: str, other: str | None
+) -> None:
     found = get_page(server, f"{prefix}/swagger-ui.html")
     assert shown in found.words
     assert other is None or other not in found.words.split()
     assert len(found.tags) < MAX_NODES
 
 
-def test_it_is_searched_and_shows_one_operation_without_script(server: Server) -> None:
+def test_the_api_page_is_searched_and_shows_one_operation_without_script(server: Server) -> None:
     assert "/api/v1/gate" not in get_page(server, "/swagger-ui.html?q=GET+info").words
     found = get_page(server, "/swagger-ui.html?operation=process_info&q=info").words
     assert "ProcessStatusInfo {" in found
@@ -105,13 +107,13 @@ def test_an_operation_can_be_sent(chromium: Browser, server: Server) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_it_has_no_fault_of_accessibility(chromium: Browser, server: Server, scheme: str) -> None:
+def test_the_api_page_is_accessible(chromium: Browser, server: Server, scheme: str) -> None:
     with chromium.page(url_of(server), color_scheme=scheme) as tab:
         tab.goto("/swagger-ui.html?operation=ingest")
         assert axe_findings(tab) == []
 
 
-def test_in_closed_mode_it_requires_an_account(chromium: Browser, tmp_path: Path) -> None:
+def test_the_api_page_requires_an_account_in_closed_mode(chromium: Browser, tmp_path: Path) -> None:
     with running_server(tmp_path, tracker=CLOSED) as server:
         refused = server.get("/swagger-ui.html")
         assert (refused.status, refused.headers["Location"]) == (302, "/login?next=%2Fswagger-ui.html")

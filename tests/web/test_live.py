@@ -45,20 +45,20 @@ def choose(server: Server, id: str, add: Any = (), remove: Any = (), **headers: 
     return server.post(f"/api/v1/live/{id}", body, Content_Type="application/json", **headers)
 
 
-def until(stream: Stream, event: str) -> Any:
+def next_event(stream: Stream, event: str) -> Any:
     """The data of the next event with this name."""
     while (found := stream.next())["event"] != event:
         pass
     return json.loads(found["data"])
 
 
-def test_a_topic_brings_its_events_until_it_is_removed(server: Server) -> None:
+def test_a_topic_sends_events_until_it_is_removed(server: Server) -> None:
     stream, id = opened(server)
     assert choose(server, id, ["status", "runs"]).status == 204
     server.do("start", "odd name / ü")
-    assert until(stream, "status")["processName"] == "odd name / ü"
+    assert next_event(stream, "status")["processName"] == "odd name / ü"
     upload(server, ("project", "shop"), ("junit", GREEN))
-    assert until(stream, "runs")["runId"]
+    assert next_event(stream, "runs")["runId"]
     assert choose(server, id, remove=["status"]).status == 204
     server.do("stop", "odd name / ü")
     upload(server, ("project", "shop"), ("junit", GREEN))
@@ -69,11 +69,11 @@ def test_a_topic_brings_its_events_until_it_is_removed(server: Server) -> None:
     stream.close()
 
 
-def test_a_log_comes_with_offsets_and_without_a_gap(server: Server) -> None:
+def test_a_log_is_sent_with_offsets_and_without_a_gap(server: Server) -> None:
     log = server.folder / "web.log"
     stream, id = opened(server)
     assert choose(server, id, ["log/web/stdout?lines=10"]).status == 204
-    first = until(stream, "log/web/stdout")
+    first = next_event(stream, "log/web/stdout")
     assert first["text"] == "".join(f"line {number}\n" for number in range(990, 1000))
     assert (first["to"], first["dropped"]) == (log.stat().st_size, 0)
     text, end = "", first["to"]
@@ -81,7 +81,7 @@ def test_a_log_comes_with_offsets_and_without_a_gap(server: Server) -> None:
         for number in range(2000):
             file.write(f"more {number}\n")
     while not text.endswith("more 1999\n"):
-        chunk = until(stream, "log/web/stdout")
+        chunk = next_event(stream, "log/web/stdout")
         assert chunk["from"] == end
         assert chunk["to"] - chunk["from"] == len(chunk["text"].encode())
         text, end = text + chunk["text"], chunk["to"]
@@ -95,13 +95,13 @@ def test_a_flood_of_lines_is_cut_and_the_lines_are_counted(serve: Serve, tmp_pat
     one = serve({"flood": {"command": "sleep 1000", "stdout-logfile": str(log)}})
     stream, id = opened(one)
     assert choose(one, id, ["log/flood/stdout"]).status == 204
-    assert until(stream, "log/flood/stdout")["text"] == ""
-    lines = 60_000  # more than is sent late
+    assert next_event(stream, "log/flood/stdout")["text"] == ""
+    lines = 60_000  # more than are sent late
     with log.open("a") as file:
         file.write("".join(f"{number:099}\n" for number in range(lines)))
     shown, dropped, last = 0, 0, ""
     while shown + dropped < lines:
-        chunk = until(stream, "log/flood/stdout")
+        chunk = next_event(stream, "log/flood/stdout")
         assert len(chunk["text"]) <= 256 * 1024
         shown, dropped, last = shown + chunk["text"].count("\n"), dropped + chunk["dropped"], chunk["text"]
     assert shown + dropped == lines
@@ -110,7 +110,7 @@ def test_a_flood_of_lines_is_cut_and_the_lines_are_counted(serve: Serve, tmp_pat
     stream.close()
 
 
-def test_an_exit_while_the_server_was_away_is_marked_too(serve: Serve, tmp_path: Path) -> None:
+def test_an_exit_while_no_server_was_running_is_marked(serve: Serve, tmp_path: Path) -> None:
     one = serve({"job": {"command": ["sh", "-c", "echo begun; sleep 1000"], "stdout-logfile": str(tmp_path / "l")}})
     one.do("start", "job")
     pid = one.until("job", "running")["pid"]
@@ -122,7 +122,7 @@ def test_an_exit_while_the_server_was_away_is_marked_too(serve: Serve, tmp_path:
         one.start()
         stream, id = opened(one)
         assert choose(one, id, ["log/job/stdout"]).status == 204
-        marks = until(stream, "log/job/stdout")["marks"]
+        marks = next_event(stream, "log/job/stdout")["marks"]
         assert [(mark["kind"], mark["at"], mark["pid"]) for mark in marks] == [("started", 0, pid), ("exited", 6, pid)]
         assert marks[1]["exitCode"] is None
         stream.close()
@@ -139,7 +139,7 @@ def test_starts_and_exits_stay_in_the_log_after_a_restart(serve: Serve, tmp_path
     one.start()
     stream, id = opened(one)
     assert choose(one, id, ["log/job/stdout"]).status == 204
-    chunk = until(stream, "log/job/stdout")
+    chunk = next_event(stream, "log/job/stdout")
     started, exited = chunk["marks"]
     assert (started["kind"], started["at"]) == ("started", 0)
     assert (exited["kind"], exited["at"], exited["exitCode"]) == ("exited", 5, 4)
@@ -147,7 +147,7 @@ def test_starts_and_exits_stay_in_the_log_after_a_restart(serve: Serve, tmp_path
     assert (chunk["text"], chunk["lengths"], chunk["beginning"]) == ("done\nb\ufffd\n", [5, 3], True)
     assert choose(one, id, remove=["log/job/stdout"]).status == 204
     assert choose(one, id, [f"log/job/stdout?after={chunk['cursor']}"]).status == 204
-    assert until(stream, "log/job/stdout")["text"] == ""
+    assert next_event(stream, "log/job/stdout")["text"] == ""
     stream.close()
 
 
@@ -155,7 +155,7 @@ def test_starts_and_exits_stay_in_the_log_after_a_restart(serve: Serve, tmp_path
 def test_metrics_are_sent(server: Server, topic: str) -> None:
     stream, id = opened(server)
     assert choose(server, id, [topic]).status == 204
-    assert until(stream, topic)
+    assert next_event(stream, topic)
     stream.close()
 
 
@@ -179,7 +179,7 @@ def test_a_topic_that_does_not_exist_is_refused_and_nothing_is_added(server: Ser
     stream.close()
 
 
-def test_an_unknown_id_and_the_id_of_another_are_not_found(server: Server) -> None:
+def test_an_unknown_stream_id_and_that_of_another_caller_are_not_found(server: Server) -> None:
     assert choose(server, "unknown", ["status"]).status == 404
     token = users.create_token(server.data, "owner")
     stream, id = opened(server, **users.bearer(token))
@@ -204,7 +204,7 @@ def test_logs_need_the_permission_of_logs(serve: Serve, tmp_path: Path) -> None:
     stream.close()
 
 
-def test_runs_of_a_private_project_are_for_those_who_may_read_it(server: Server) -> None:
+def test_runs_of_a_private_project_are_sent_to_its_readers_only(server: Server) -> None:
     token = users.create_token(server.data, "owner")
     upload(server, ("project", "hidden"), ("junit", GREEN), **users.bearer(token))
     with records.store_of(server):
@@ -213,5 +213,5 @@ def test_runs_of_a_private_project_are_for_those_who_may_read_it(server: Server)
     assert choose(server, id, ["runs"]).status == 204
     upload(server, ("project", "hidden"), ("junit", GREEN), **users.bearer(token))
     public = upload(server, ("project", "shop"), ("junit", GREEN))
-    assert until(stream, "runs")["runId"] == public["runId"]
+    assert next_event(stream, "runs")["runId"] == public["runId"]
     stream.close()

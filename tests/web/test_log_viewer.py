@@ -42,7 +42,7 @@ while number < {LINES_PER_SECOND} * int(sys.argv[1]):
 
 
 class Relay:
-    """Passes connections on to a server; `cut` ends all of them."""
+    """Forwards connections to a server; `cut` closes all of them."""
 
     def __init__(self, port: int) -> None:
         self._loop = asyncio.new_event_loop()
@@ -201,7 +201,7 @@ def test_matches_are_highlighted_and_visited(server: Server, chromium: Browser) 
         assert page.locator(".log .current").inner_text() == "line 2799"
 
 
-def test_many_lines_are_few_nodes_and_the_ring_is_bounded(server: Server, chromium: Browser) -> None:
+def test_many_lines_need_few_nodes_and_the_buffer_is_bounded(server: Server, chromium: Browser) -> None:
     log = server.folder / "many.log"
     with chromium.page(url_of(server)) as page:
         page.goto("/processes/many")
@@ -264,7 +264,7 @@ def test_a_link_opens_the_log_at_its_line(server: Server, chromium: Browser) -> 
         page.locator(".log .current", has_text="last (one)").wait_for()
 
 
-def test_a_search_takes_text_or_a_regular_expression_which_may_take_a_second(server: Server, chromium: Browser) -> None:
+def test_a_search_by_text_or_a_regular_expression_with_a_time_limit(server: Server, chromium: Browser) -> None:
     with chromium.page(url_of(server)) as page:
         page.goto("/processes/plain")
         search, count = page.get_by_label("Search"), page.locator("#log-count")
@@ -294,7 +294,7 @@ def test_a_download_has_the_whole_file_and_its_backups(server: Server) -> None:
     assert server.get("/api/v1/processes/logs/plain?download=yes").status == 400
 
 
-def test_a_flood_is_shown_whole_over_rotations_and_a_lost_connection(server: Server, chromium: Browser) -> None:
+def test_a_flood_is_shown_without_gaps_across_rotations_and_reconnects(server: Server, chromium: Browser) -> None:
     relay = Relay(server.port)
     try:
         with chromium.page(f"http://127.0.0.1:{relay.port}", allow=("ERR_",)) as page:
@@ -369,7 +369,7 @@ def test_errors_of_the_connection_are_cleared_when_the_server_is_back(server: Se
 
 
 @pytest.mark.parametrize("path", ["/processes", "/v3/api-docs", "/v3/api-docs.yaml"])
-def test_text_is_compressed_for_who_accepts_it(server: Server, path: str) -> None:
+def test_text_is_compressed_if_the_client_accepts_it(server: Server, path: str) -> None:
     plain = server.get(path)
     packed = server.get(path, Accept_Encoding="gzip, br")
     assert packed.headers["Content-Encoding"] == "gzip"
@@ -380,7 +380,7 @@ def test_text_is_compressed_for_who_accepts_it(server: Server, path: str) -> Non
     assert "Content-Encoding" not in server.get(path, Accept_Encoding="gzip;q=0").headers
 
 
-def test_small_answers_and_streams_are_not_compressed(server: Server) -> None:
+def test_small_responses_and_streams_are_not_compressed(server: Server) -> None:
     assert "Content-Encoding" not in server.get("/healthz", Accept_Encoding="gzip").headers
     stream = server.stream("/api/v1/live", Accept_Encoding="gzip")
     assert stream.next()["event"] == "hello"

@@ -43,8 +43,8 @@ def contrast(one: Colour, other: Colour) -> float:
     return (high + 0.05) / (low + 0.05)
 
 
-def seen(colour: Colour, vision: str) -> tuple[float, float, float]:
-    """A colour in CIELAB as somebody with this vision sees it."""
+def perceived(colour: Colour, vision: str) -> tuple[float, float, float]:
+    """A colour in CIELAB as perceived with this colour vision."""
     red, green, blue = (
         min(1.0, max(0.0, sum(a * b for a, b in zip(row, colour, strict=True)))) for row in VISION[vision]
     )
@@ -87,14 +87,14 @@ def test_the_formula_of_the_difference_gives_the_published_values() -> None:
 
 @pytest.mark.parametrize("theme", THEMES)
 @pytest.mark.parametrize("vision", VISION)
-def test_any_two_states_differ_in_every_vision(theme: str, vision: str) -> None:
-    colours = {state: seen(token(state, theme), vision) for state in STATES}
+def test_any_two_states_differ_for_every_kind_of_colour_vision(theme: str, vision: str) -> None:
+    colours = {state: perceived(token(state, theme), vision) for state in STATES}
     near = {(one, other): difference(colours[one], colours[other]) for one, other in itertools.combinations(STATES, 2)}
     assert {pair: found for pair, found in near.items() if found < MIN_DIFFERENCE} == {}
 
 
 @pytest.mark.parametrize("theme", THEMES)
-def test_text_is_readable_on_every_ground(theme: str) -> None:
+def test_text_has_enough_contrast_on_every_background(theme: str) -> None:
     pairs = [(ink, ground) for ink in ("ink", "faint", "accent", *STATES) for ground in GROUNDS]
     pairs += [(state, f"{state}-wash") for state in STATES] + [("on-accent", "accent")]
     pairs += [("ink", f"{state}-wash") for state in STATES]

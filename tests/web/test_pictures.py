@@ -38,19 +38,19 @@ def test_parts_are_as_tall_as_their_amounts() -> None:
     assert heights(picture, "bad") == [25]
 
 
-def test_one_failure_of_ten_thousand_is_seen_and_nothing_grows_out_of_the_picture() -> None:
+def test_one_failure_of_ten_thousand_is_visible_within_the_picture() -> None:
     picture = drawn(Bar([("good", 9_999), ("rest", 1), ("bad", 1)], "one"))
     assert min(heights(picture, "bad") + heights(picture, "rest")) >= 3
     tops = [float(one.get("y", "")) for one in picture.iterfind(".//s:g/s:rect", NAMESPACE)]
     assert min(tops) >= 0
 
 
-def test_what_is_nothing_has_no_part() -> None:
+def test_an_amount_of_zero_has_no_part() -> None:
     assert heights(drawn(Bar([("good", 5), ("bad", 0)], "one")), "bad") == []
 
 
 @pytest.mark.parametrize("bars", [(), (Bar([], "nothing"),), (Bar([("good", 0)], "zero"),)])
-def test_a_picture_of_nothing_is_a_picture(bars: tuple[Bar, ...]) -> None:
+def test_a_picture_without_values_is_valid(bars: tuple[Bar, ...]) -> None:
     assert heights(drawn(*bars), "good") == []
 
 
@@ -72,7 +72,7 @@ def test_the_axis_fits_the_values_and_is_at_least_five_points_high(
     assert pictures.axis_of(values) == axis
 
 
-def test_it_is_named_and_described_by_what_it_holds() -> None:
+def test_a_picture_has_a_name_and_a_description_of_its_values() -> None:
     picture = drawn(Bar([("good", 1)], "<run 1>"), title="a & b", description="<b>")
     ids = {one.get("id"): one.text for one in picture.iter() if one.get("id")}
     assert [ids[id] for id in picture.get("aria-labelledby", "").split()] == ["a & b", "<b>"]
@@ -80,6 +80,6 @@ def test_it_is_named_and_described_by_what_it_holds() -> None:
     assert picture.findtext("s:g/s:title", namespaces=NAMESPACE) == "<run 1>"
 
 
-def test_what_failed_is_washed_whole() -> None:
+def test_a_failed_run_has_a_full_background() -> None:
     picture = drawn(Bar([("bad", 1)], "one", bad=True), Bar([("good", 1)], "two"))
     assert heights(picture, "wash") == [100]

@@ -27,16 +27,16 @@ def admin(server: Server) -> users.FormClient:
     return users.FormClient(server, users.create_session(server.data, "admin", "ADMIN"))
 
 
-def why(answer: Answer, status: int) -> str:
-    """The reason, as it stands at the top of the page that was sent again."""
+def reason(answer: Answer, status: int) -> str:
+    """The reason at the top of the page that is shown again."""
     assert answer.status == status, answer
     found = re.search(r'class="note bad" role="alert"><span id="reason">([^<]+)<', answer.text)
     assert found, answer.text
     return unescape(found[1])
 
 
-def shown(answer: Answer, name: str) -> str:
-    """What a text field shows."""
+def field_value(answer: Answer, name: str) -> str:
+    """The value of a text field."""
     tag = re.search(rf'<input[^>]* name="{name}"[^>]*>', answer.text)
     assert tag, name
     return unescape(tag[0].partition(' value="')[2].partition('"')[0])
@@ -46,36 +46,36 @@ def test_a_login_keeps_the_name_and_not_the_password(server: Server) -> None:
     answer = users.FormClient(server).send(
         "/login", "/login", username='<b>"jo"</b>', password="secret words", next="/users"
     )
-    assert "not right" in why(answer, 401)
-    assert (shown(answer, "username"), shown(answer, "password")) == ('<b>"jo"</b>', "")
-    assert shown(answer, "next") == "/users"
+    assert "not right" in reason(answer, 401)
+    assert (field_value(answer, "username"), field_value(answer, "password")) == ('<b>"jo"</b>', "")
+    assert field_value(answer, "next") == "/users"
     assert "secret words" not in answer.text
 
 
-def test_a_profile_keeps_what_was_typed(admin: users.FormClient) -> None:
+def test_a_refused_profile_keeps_the_entered_values(admin: users.FormClient) -> None:
     answer = admin.send("/profile", "/profile", displayName="x" * 300, email="jo@example.org")
-    assert why(answer, 400)
-    assert (shown(answer, "displayName"), shown(answer, "email")) == ("x" * 300, "jo@example.org")
-    assert shown(admin.get("/profile"), "email") == ""
+    assert reason(answer, 400)
+    assert (field_value(answer, "displayName"), field_value(answer, "email")) == ("x" * 300, "jo@example.org")
+    assert field_value(admin.get("/profile"), "email") == ""
 
 
 def test_a_token_keeps_its_name_and_scope(admin: users.FormClient) -> None:
     answer = admin.send("/profile/tokens", "/profile", name="ci", scope="INGEST", expiresDays="forever")
-    assert "expiresDays" in why(answer, 400)
-    assert (shown(answer, "name"), shown(answer, "expiresDays")) == ("ci", "forever")
+    assert "expiresDays" in reason(answer, 400)
+    assert (field_value(answer, "name"), field_value(answer, "expiresDays")) == ("ci", "forever")
     assert '<option value="INGEST" selected>' in answer.text
 
 
 def test_a_password_that_is_refused_is_not_shown(admin: users.FormClient) -> None:
     answer = admin.send("/profile/password", "/profile", currentPassword="not this one", newPassword="but this one")
-    assert why(answer, 400)
+    assert reason(answer, 400)
     assert "this one" not in answer.text.partition('id="password"')[2].partition("</section>")[0]
 
 
 def test_a_new_user_keeps_name_and_role(admin: users.FormClient) -> None:
     answer = admin.send("/users", "/users", username="jo", password="qwxz", role="ADMIN")
-    assert why(answer, 400)
-    assert shown(answer, "username") == "jo"
+    assert reason(answer, 400)
+    assert field_value(answer, "username") == "jo"
     assert "<option selected>ADMIN</option></select></div>" in answer.text
     assert "qwxz" not in answer.text
 
@@ -84,27 +84,27 @@ def test_the_page_shows_why_an_account_cannot_be_deleted(admin: users.FormClient
     users = admin.get("/users").text
     assert "jo" not in re.findall(r'<th scope="row">([a-z]+)', users)
     answer = admin.send("/users/1/role", "/users", role="USER")
-    assert why(answer, 409)
+    assert reason(answer, 409)
     assert "<option>USER</option><option>ADMIN</option></select></div>" in answer.text  # of the form beside it
 
 
-def test_settings_keep_what_was_typed(admin: users.FormClient) -> None:
+def test_refused_settings_keep_the_entered_values(admin: users.FormClient) -> None:
     typed = {"repo_url": "https://example.org/", "base_branch": "trunk", "min_line_coverage": "a lot"}
     answer = admin.send("/projects/1/settings", "/projects/1/settings", **typed, fail_on_new_failures="false")
-    assert why(answer, 400)
-    assert {name: shown(answer, name) for name in typed} == typed
+    assert reason(answer, 400)
+    assert {name: field_value(answer, name) for name in typed} == typed
     assert '<option value="false" selected>' in answer.text
-    assert shown(admin.get("/projects/1/settings"), "base_branch") == ""
+    assert field_value(admin.get("/projects/1/settings"), "base_branch") == ""
 
 
 def test_a_member_that_is_missing_stays_in_the_field(admin: users.FormClient) -> None:
     answer = admin.send("/projects/1/members", "/projects/1/settings", username="nobody", role="OWNER")
-    assert "nobody" in why(answer, 400)
-    assert shown(answer, "username") == "nobody"
+    assert "nobody" in reason(answer, 400)
+    assert field_value(answer, "username") == "nobody"
     assert "<option selected>OWNER</option>" in answer.text
 
 
-def test_who_may_not_is_not_shown_the_page(server: Server) -> None:
+def test_a_caller_without_permission_does_not_get_the_page(server: Server) -> None:
     outsider = users.FormClient(server, users.create_session(server.data, "stranger"))
     token = outsider.xsrf("/profile")
     answer = users.post_form(server, "/projects/1/settings", outsider._headers(), _xsrf=token, base_branch="trunk")

@@ -58,7 +58,7 @@ def found(server: Server, q: str, **headers: str) -> list[tuple[str, str]]:
         ("hist", ("page", "History")),
     ],
 )
-def test_everything_is_found_by_a_part_of_its_name(server: Server, q: str, expected: tuple[str, str]) -> None:
+def test_items_are_found_by_a_part_of_their_name(server: Server, q: str, expected: tuple[str, str]) -> None:
     assert expected in found(server, q)
 
 
@@ -68,7 +68,7 @@ def test_a_test_is_found_by_its_name_and_links_its_page(server: Server) -> None:
     assert server.get(hit["href"]).status == 200
 
 
-def test_a_wildcard_of_the_store_is_plain_text(server: Server) -> None:
+def test_sql_wildcards_are_plain_text(server: Server) -> None:
     assert not [kind for kind, _ in found(server, "___") if kind in ("run", "test", "project")]
 
 
@@ -83,7 +83,7 @@ def test_a_limit_out_of_range_is_refused(server: Server, limit: str) -> None:
     assert server.get(f"/api/v1/search?limit={limit}").status == 400
 
 
-def test_without_script_it_is_a_page(server: Server) -> None:
+def test_the_search_is_a_page_without_script(server: Server) -> None:
     assert "web-worker" in get_page(server, "/search?q=worker").words
     assert "Nothing that you may read matches" in get_page(server, "/supervision/search?q=zzz").words
 
@@ -98,7 +98,7 @@ def test_one_escape_closes_the_palette_with_text_in_it(chromium: Browser, server
         assert not tab.locator("dialog.palette").is_visible()
 
 
-def test_the_palette_opens_by_keys_and_restarts_a_process_after_a_question(chromium: Browser, server: Server) -> None:
+def test_the_palette_opens_by_keys_and_restarts_a_process_after_confirmation(chromium: Browser, server: Server) -> None:
     with chromium.page(url_of(server)) as tab:
         tab.goto("/")
         tab.keyboard.press("Control+k")
@@ -143,11 +143,11 @@ def test_keys_move_through_pages_and_rows_but_not_while_typing(chromium: Browser
     ("query", "shown"),
     [("", True), ("?q=SHOP", True), ("?q=none", False), ("?status=healthy", False), ("?sort=-name&size=25", True)],
 )
-def test_the_table_of_projects_is_filtered_by_its_address(server: Server, query: str, shown: bool) -> None:
+def test_the_project_table_is_filtered_by_the_query(server: Server, query: str, shown: bool) -> None:
     found = get_page(server, f"/projects{query}")
     assert ("/projects/1" in [attributes.get("href") for _, attributes in found.tags]) is shown
     assert "Ignored" not in found.words
 
 
-def test_an_unknown_value_of_the_table_of_projects_is_ignored_with_a_note(server: Server) -> None:
+def test_an_unknown_filter_of_the_project_table_is_ignored_with_a_note(server: Server) -> None:
     assert "Ignored: status x, sort y, page z." in get_page(server, "/projects?status=x&sort=y&page=z").words

@@ -26,7 +26,7 @@ NAMES = [
 ]
 REPORT = uploads.junit(passed=1)
 SHOWN = 'curl() { printf "%s\\n" "$@" END; }; git() { echo "of-$1"; }; grep() { cat; }\n'
-"""Programs that say what they were called with."""
+"""Programs that print their arguments."""
 
 
 @pytest.fixture(scope="module")
@@ -39,17 +39,17 @@ def snippet(text: str) -> str:
     return unescape(text.partition('<pre id="snippet"')[2].partition(">")[2].partition("</pre>")[0])
 
 
-def called(commands: str, folder: Path) -> list[list[str]]:
-    """What the programs get that a shell starts for these commands."""
+def program_arguments(commands: str, folder: Path) -> list[list[str]]:
+    """The arguments of the programs that a shell starts for these commands."""
     done = subprocess.run(["bash", "-c", SHOWN + commands], capture_output=True, text=True, cwd=folder, check=True)
     assert done.stderr == ""
     return [one.strip("\n").split("\n") for one in done.stdout.split("END\n") if one]
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_shell_gives_curl_the_name_as_it_is(server: Server, tmp_path: Path, name: str) -> None:
+def test_a_shell_passes_the_name_to_curl_unchanged(server: Server, tmp_path: Path, name: str) -> None:
     project = uploads.upload(server, ("project", name), ("junit", REPORT))["projectId"]
-    post, gate = called(snippet(server.get(f"/projects/{project}").text), tmp_path)
+    post, gate = program_arguments(snippet(server.get(f"/projects/{project}").text), tmp_path)
     base = f"http://127.0.0.1:{server.port}/api/v1"
     assert post == [
         "-fsS", "--form-string", f"project={name}", "-F", "branch=of-branch", "-F", "commit=of-rev-parse",
@@ -60,13 +60,13 @@ def test_a_shell_gives_curl_the_name_as_it_is(server: Server, tmp_path: Path, na
     assert "no project" not in answer.json["detail"]  # only this commit is unknown
 
 
-def test_under_the_trackers_prefix_it_posts_there(server: Server) -> None:
+def test_the_command_uses_the_tracker_prefix_of_the_page(server: Server) -> None:
     uploads.upload(server, ("project", "shop"), ("junit", REPORT))
     assert f"http://127.0.0.1:{server.port}/tracker/api/v1/ingest" in snippet(server.get("/tracker/projects/1").text)
     assert f"http://127.0.0.1:{server.port}/api/v1/ingest" in snippet(server.get("/charts/projects/1").text)
 
 
-def test_a_token_is_shown_where_one_is_needed(serve: Serve, server: Server) -> None:
+def test_the_command_has_a_token_if_one_is_required(serve: Serve, server: Server) -> None:
     assert "TOKEN" not in snippet(server.get("/projects/1").text)
     asking = serve({}, tracker={"security": {"require-ingest-token": True}})
     assert "Bearer $PILOTHOUSE_TOKEN" in snippet(asking.get("/projects").text)

@@ -1,4 +1,4 @@
-"""The pages of supervision, as a browser without script sees them, and as Chromium does."""
+"""The pages of supervision, with and without script."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.mark.parametrize("prefix", ["", "/supervision", "/tracker", "/charts"])
 @pytest.mark.parametrize("path", PAGES)
-def test_a_page_is_there_under_each_prefix_and_links_within_it(server: Server, prefix: str, path: str) -> None:
+def test_pages_are_served_under_each_prefix_and_link_within_it(server: Server, prefix: str, path: str) -> None:
     found = get_page(server, prefix + path)
     links = [facts["href"] for tag, facts in found.tags if tag == "a"]
     assert all(link and link.startswith((f"{prefix}/", "#")) for link in links), links
@@ -52,14 +52,14 @@ def test_a_page_is_there_under_each_prefix_and_links_within_it(server: Server, p
 
 
 @pytest.mark.parametrize("path", PAGES)
-def test_a_page_bears_no_script_or_style_of_its_own(server: Server, path: str) -> None:
+def test_pages_have_no_inline_script_or_style(server: Server, path: str) -> None:
     for tag, facts in get_page(server, path).tags:
         assert tag != "style"
         assert tag != "script" or facts.get("src", "").startswith("/static/")  # type: ignore[union-attr]
         assert not any(name.startswith("on") or name == "style" for name in facts)
 
 
-def test_what_comes_from_outside_is_text(server: Server) -> None:
+def test_names_and_outputs_are_escaped(server: Server) -> None:
     assert FORGED in get_page(server, "/processes").words
     assert FORGED not in server.get("/processes").text
 
@@ -79,7 +79,7 @@ def test_a_process_is_started_and_stopped_by_a_form_without_script(server: Serve
     assert server.status("db") == "stopped"
 
 
-def test_a_browsers_form_needs_our_token(server: Server) -> None:
+def test_a_form_of_a_browser_requires_the_xsrf_token(server: Server) -> None:
     own = url_of(server)
     answer = server.post("/processes/db", b"verb=start", Content_Type=FORM, Origin=own, Accept="text/html")
     assert answer.status == 403
@@ -87,13 +87,13 @@ def test_a_browsers_form_needs_our_token(server: Server) -> None:
 
 
 @pytest.mark.parametrize(("form", "status"), [(b"verb=shout", 400), (b"", 400)])
-def test_a_verb_that_is_missing_is_refused(server: Server, form: bytes, status: int) -> None:
+def test_a_form_without_a_verb_is_refused(server: Server, form: bytes, status: int) -> None:
     answer = server.post("/processes/db", form, Content_Type=FORM)
     assert answer.status == status
     assert "start, stop, restart, pause or resume" in answer.text
 
 
-def test_a_process_that_is_missing_has_no_page(server: Server) -> None:
+def test_an_unknown_process_is_404(server: Server) -> None:
     assert server.get("/processes/nobody").status == 404
 
 
@@ -101,10 +101,10 @@ def test_a_start_that_fails_reports_why(server: Server) -> None:
     answer = server.post("/processes/broken", b"verb=start", Content_Type=FORM)
     assert answer.status == 500
     assert "No such file" in PageText(answer.text).words
-    assert "/nonexistent/<b>program</b>" in get_page(server, "/").words  # the overview names what is in trouble
+    assert "/nonexistent/<b>program</b>" in get_page(server, "/").words  # the overview lists failed processes
 
 
-def test_a_name_with_anything_in_it_has_a_page(server: Server) -> None:
+def test_a_process_name_with_special_characters_has_a_page(server: Server) -> None:
     hrefs = [facts["href"] for tag, facts in get_page(server, "/processes").tags if tag == "a"]
     href = next(href for href in hrefs if href and "odd" in href)
     assert "odd name / ü" in get_page(server, href).words
@@ -161,7 +161,7 @@ def test_the_pages_are_accessible(server: Server, chromium: Browser) -> None:
     assert faults == {}
 
 
-def test_a_process_is_started_and_its_log_watched(server: Server, chromium: Browser) -> None:
+def test_a_process_is_started_and_its_log_followed(server: Server, chromium: Browser) -> None:
     with chromium.page(url_of(server)) as one:
         one.goto("/processes")
         one.get_by_role("button", name="Start web").click()
@@ -195,7 +195,7 @@ def test_a_log_without_a_line_reports_it(serve: Serve, chromium: Browser, tmp_pa
         assert axe_findings(one) == []
 
 
-def test_a_failure_is_seen_wherever_the_page_was_scrolled_to(serve: Serve, chromium: Browser) -> None:
+def test_a_failure_is_visible_on_a_scrolled_page(serve: Serve, chromium: Browser) -> None:
     server = serve({f"c{number}": {"command": "/nonexistent/program"} for number in range(60)})
     with chromium.page(url_of(server), allow=("500",)) as one:
         one.goto("/processes?size=100")
@@ -206,7 +206,7 @@ def test_a_failure_is_seen_wherever_the_page_was_scrolled_to(serve: Serve, chrom
         assert 0 <= result.bounding_box()["y"] < one.viewport_size["height"]
 
 
-def test_what_others_do_shows_without_a_reload(server: Server, chromium: Browser) -> None:
+def test_changes_by_others_show_without_a_reload(server: Server, chromium: Browser) -> None:
     with chromium.page(url_of(server)) as one:
         one.goto("/processes")
         one.locator("#live[data-is=on]").wait_for()
@@ -216,7 +216,7 @@ def test_what_others_do_shows_without_a_reload(server: Server, chromium: Browser
         one.get_by_role("button", name="Start db").wait_for()
 
 
-def test_a_page_reports_that_the_server_is_gone_and_catches_up(serve: Serve, chromium: Browser, tmp_path: Path) -> None:
+def test_a_page_reports_a_lost_server_and_catches_up(serve: Serve, chromium: Browser, tmp_path: Path) -> None:
     server = serve({"db": {"command": "sleep 1000"}}, supervisor={"on-exit": "leave"})
     with chromium.page(url_of(server), allow=("ERR_", "Failed to load")) as one:
         one.goto("/processes")
@@ -229,14 +229,12 @@ def test_a_page_reports_that_the_server_is_gone_and_catches_up(serve: Serve, chr
         one.locator("#live[data-is=on]").wait_for()
 
 
-def test_a_page_reports_that_the_server_does_not_answer_though_its_connections_stay(
-    serve: Serve, chromium: Browser
-) -> None:
+def test_a_page_reports_a_hung_server_whose_connections_stay_open(serve: Serve, chromium: Browser) -> None:
     server = serve({"db": {"command": "sleep 1000"}})
     assert server.process is not None
     with chromium.page(url_of(server)) as one:
         one.clock.install()
-        one.goto("/history")  # only the stream tells of news here
+        one.goto("/history")  # this page is updated by the stream only
         one.locator("#live[data-is=on]").wait_for()
         server.process.send_signal(signal.SIGSTOP)
         try:
@@ -248,14 +246,14 @@ def test_a_page_reports_that_the_server_does_not_answer_though_its_connections_s
         one.locator("#live[data-is=on]").wait_for()
 
 
-def test_a_page_is_live_without_a_worker(server: Server, chromium: Browser) -> None:
+def test_a_page_is_live_without_a_shared_worker(server: Server, chromium: Browser) -> None:
     with chromium.page(url_of(server), allow=("Failed to load", "ERR_FAILED")) as one:
         one.context.route("**/worker.js*", lambda route: route.abort())
         one.goto("/history")
         one.locator("#live[data-is=on]").wait_for()
 
 
-def test_a_button_that_wants_an_account_leads_to_the_login(serve: Serve, chromium: Browser, tmp_path: Path) -> None:
+def test_a_button_that_requires_an_account_leads_to_the_login(serve: Serve, chromium: Browser, tmp_path: Path) -> None:
     logged = {"command": "sleep 1000", "stdout-logfile": str(tmp_path / "db.log")}
     beyond = serve({"db": logged}, server={"address": ["0.0.0.0"]})
     with chromium.page(f"http://127.0.0.1:{beyond.port}") as one:
@@ -278,7 +276,7 @@ def test_a_hidden_tab_does_not_follow_its_log_and_shows_every_line_once_afterwar
         one.goto("/processes/web")
         one.locator(".log", has_text="line").wait_for()
         one.evaluate("window.unseen = true; document.dispatchEvent(new Event('visibilitychange'))")
-        one.wait_for_timeout(1000)  # what was on its way arrives
+        one.wait_for_timeout(1000)  # for messages in transit
         before, size = count_of(one), log.stat().st_size
         wait_for(lambda: log.stat().st_size > size + 200)
         assert count_of(one) == before
@@ -291,7 +289,7 @@ def count_of(page: Any) -> str:
     return str(page.locator("#log-count").inner_text())
 
 
-def test_what_is_selected_in_a_log_stays(server: Server, chromium: Browser) -> None:
+def test_the_selection_in_a_log_is_kept(server: Server, chromium: Browser) -> None:
     if server.status("web") != "running":
         server.do("start", "web")
     with chromium.page(url_of(server)) as one:
@@ -307,7 +305,7 @@ def test_what_is_selected_in_a_log_stays(server: Server, chromium: Browser) -> N
         assert one.evaluate("getSelection().toString()") == chosen != ""
 
 
-def test_a_log_follows_again_when_the_stream_was_refused(serve: Serve, chromium: Browser, tmp_path: Path) -> None:
+def test_a_log_is_followed_again_after_a_refused_stream(serve: Serve, chromium: Browser, tmp_path: Path) -> None:
     process = {"command": COUNTING, "auto-start": True, "stdout-logfile": str(tmp_path / "web.log")}
     server = serve({"web": process}, server={"max-streams": 1})
     taken = server.stream("/tracker/api/v1/events")
@@ -326,7 +324,7 @@ def test_the_plot_of_a_process_shows_the_values_of_its_table(server: Server) -> 
     assert text.count("<rect") == text.partition("<tbody>")[2].partition("</tbody>")[0].count("<tr>") == 15
 
 
-def test_the_theme_that_was_chosen_stays(server: Server, chromium: Browser) -> None:
+def test_the_chosen_theme_is_kept(server: Server, chromium: Browser) -> None:
     with chromium.page(url_of(server), color_scheme="light") as one:
         one.goto("/")
         one.get_by_role("button", name="Switch theme").click()
@@ -334,7 +332,7 @@ def test_the_theme_that_was_chosen_stays(server: Server, chromium: Browser) -> N
         assert one.evaluate("document.documentElement.dataset.theme") == "dark"
 
 
-def test_without_script_all_can_be_read_and_done(server: Server, chromium: Browser) -> None:
+def test_pages_and_actions_work_without_script(server: Server, chromium: Browser) -> None:
     with chromium.page(url_of(server), java_script_enabled=False) as one:
         one.goto("/processes/web")
         assert one.locator("[data-needs-script]").count() > 0

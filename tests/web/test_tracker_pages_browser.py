@@ -62,16 +62,16 @@ def session(server: Server) -> str:
     return users.create_session(server.data, "admin", "ADMIN")
 
 
-def enter(page: Any, server: Server, session: str) -> None:
-    """Gives the browser somebody's session."""
+def log_in_as(page: Any, server: Server, session: str) -> None:
+    """Sets the session of a user in the browser."""
     cookie = {"name": f"pilothouse_{server.port}", "value": session, "url": url_of(server), "httpOnly": True}
     page.context.add_cookies([cookie])
 
 
-# For everybody
+# All pages
 
 
-def place_of(server: Server, path: str) -> str:
+def path_of(server: Server, path: str) -> str:
     """The path of a page; the one of a file's coverage is linked from the page of its run."""
     if not path.endswith("path="):
         return path
@@ -83,9 +83,9 @@ def place_of(server: Server, path: str) -> str:
 def test_the_pages_are_accessible(server: Server, chromium: Browser, session: str) -> None:
     faults = {}
     with chromium.page(url_of(server), allow=("Failed to load",)) as one:
-        enter(one, server, session)
+        log_in_as(one, server, session)
         for path, status in [*((path, 200) for path in PAGES), *STATES]:
-            assert one.goto(place_of(server, path)).status == status
+            assert one.goto(path_of(server, path)).status == status
             assert one.title() != "forged"
             if found := faults_in_all_views(one):
                 faults[path] = found
@@ -93,7 +93,7 @@ def test_the_pages_are_accessible(server: Server, chromium: Browser, session: st
 
 
 @pytest.mark.parametrize("width", [375, 1280])
-def test_names_without_end_widen_neither_a_page_nor_its_tables(server: Server, chromium: Browser, width: int) -> None:
+def test_very_long_names_do_not_widen_pages_or_tables(server: Server, chromium: Browser, width: int) -> None:
     name = "x" * 250
     report = (
         f"<testsuite name='{name}'><testcase classname='{name}' name='{name}'><failure message='{name}'/></testcase>"
@@ -126,7 +126,7 @@ def test_arrow_keys_read_a_run_in_all_plots_of_a_project(server: Server, chromiu
         one.wait_for_url("**/runs/1")
 
 
-def test_a_page_can_be_walked_by_the_keyboard(server: Server, chromium: Browser) -> None:
+def test_a_page_is_navigated_by_keyboard(server: Server, chromium: Browser) -> None:
     with chromium.page(url_of(server)) as one:
         one.goto("/projects")
         one.keyboard.press("Tab")
@@ -139,7 +139,7 @@ def test_a_page_can_be_walked_by_the_keyboard(server: Server, chromium: Browser)
         one.get_by_role("heading", name="shop", level=1).wait_for()
 
 
-def test_a_script_address_is_no_link(server: Server, chromium: Browser) -> None:
+def test_a_javascript_url_is_not_linked(server: Server, chromium: Browser) -> None:
     with chromium.page(url_of(server)) as one:
         one.goto("/runs/2")
         assert one.get_by_text("javascript:alert(1)").count() == 1
@@ -161,7 +161,7 @@ def test_a_picture_has_the_values_of_its_table_as_text(server: Server, chromium:
 # Journeys
 
 
-def test_log_in_make_a_token_and_see_what_it_posts_without_a_reload(server: Server, chromium: Browser) -> None:
+def test_an_upload_with_a_new_token_shows_without_a_reload(server: Server, chromium: Browser) -> None:
     with chromium.page(url_of(server)) as one:
         one.goto("/profile")  # which needs a login, and comes after it
         one.get_by_label("User name").fill("admin")
@@ -218,19 +218,19 @@ def test_an_empty_server_reports_what_to_do(serve: Serve, chromium: Browser) -> 
         one.get_by_role("link", name="first").wait_for()
 
 
-def test_a_private_project_stays_unseen_by_another_user(server: Server, chromium: Browser) -> None:
+def test_a_private_project_is_hidden_from_other_users(server: Server, chromium: Browser) -> None:
     owner = users.create_token(server.data, "owner")
     uploads.upload(server, ("project", "secret"), ("branch", "main"), ("junit", GREEN), **users.bearer(owner))
     id = uploads.query_store(server, "SELECT id FROM project WHERE name = 'secret'")[0][0]
     with chromium.page(url_of(server)) as one:
-        enter(one, server, users.create_session(server.data, "owner"))
+        log_in_as(one, server, users.create_session(server.data, "owner"))
         one.goto(f"/projects/{id}/settings")
         one.get_by_label("Visible to").select_option("PRIVATE")
         one.locator("form[action$=visibility] button").click()
         one.goto(f"/projects/{id}")
         assert "PILOTHOUSE_TOKEN" in one.locator("#snippet").inner_text()
     with chromium.page(url_of(server), allow=("404",)) as one:
-        enter(one, server, users.create_session(server.data, "other"))
+        log_in_as(one, server, users.create_session(server.data, "other"))
         one.goto("/projects")
         one.locator("#live[data-is=on]").wait_for()
         uploads.upload(server, ("project", "secret"), ("junit", REPORT), **users.bearer(owner))
@@ -243,7 +243,7 @@ def test_a_private_project_stays_unseen_by_another_user(server: Server, chromium
 def test_a_test_is_quarantined_and_a_run_deleted_by_forms(server: Server, chromium: Browser, session: str) -> None:
     run = uploads.upload(server, ("project", "forms"), ("branch", "main"), ("junit", REPORT))
     with chromium.page(url_of(server)) as one:
-        enter(one, server, session)
+        log_in_as(one, server, session)
         one.goto(run["runPath"])
         one.get_by_role("link", name="This test over time").click()
         one.get_by_label("Status").select_option("QUARANTINED")
@@ -257,9 +257,7 @@ def test_a_test_is_quarantined_and_a_run_deleted_by_forms(server: Server, chromi
         one.get_by_text("No runs yet").wait_for()
 
 
-def test_a_page_reports_that_the_server_is_gone_and_shows_what_was_missed(
-    serve: Serve, chromium: Browser, tmp_path: Path
-) -> None:
+def test_a_page_reports_a_lost_server_and_shows_missed_runs(serve: Serve, chromium: Browser, tmp_path: Path) -> None:
     server = serve({})
     uploads.upload(server, ("project", "shop"), ("junit", GREEN))
     with chromium.page(url_of(server), allow=("ERR_", "Failed to load")) as one:
@@ -272,7 +270,7 @@ def test_a_page_reports_that_the_server_is_gone_and_shows_what_was_missed(
         one.locator(f"[data-key='run {run['runId']}']").wait_for()
 
 
-def test_who_is_logged_out_elsewhere_stops_seeing_what_is_private(server: Server, chromium: Browser) -> None:
+def test_private_pages_are_hidden_after_a_logout_in_another_tab(server: Server, chromium: Browser) -> None:
     hal, token = users.ensure_user(server.data, "hal"), users.create_token(server.data, "hal")
     uploads.upload(server, ("project", "hidden"), ("junit", GREEN), **users.bearer(token))
     with records.store_of(server):
@@ -280,7 +278,7 @@ def test_who_is_logged_out_elsewhere_stops_seeing_what_is_private(server: Server
     id = uploads.query_store(server, "SELECT id FROM project WHERE name = 'hidden'")[0][0]
     with chromium.page(url_of(server)) as one:
         session = users.create_session(server.data, "hal")
-        enter(one, server, session)
+        log_in_as(one, server, session)
         one.goto(f"/projects/{id}")
         one.locator("#live[data-is=on]").wait_for()
         with records.store_of(server):
@@ -289,7 +287,7 @@ def test_who_is_logged_out_elsewhere_stops_seeing_what_is_private(server: Server
         one.wait_for_url("**/login?next=*")
 
 
-def test_without_script_all_can_be_read_and_forms_work(server: Server, chromium: Browser) -> None:
+def test_pages_and_forms_work_without_script(server: Server, chromium: Browser) -> None:
     users.ensure_user(server.data, "nora", "ADMIN")
     with chromium.page(url_of(server), java_script_enabled=False) as one:
         one.goto("/login?next=/runs/2")

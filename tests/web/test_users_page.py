@@ -1,4 +1,4 @@
-"""The list of accounts, for an ADMIN: by pages, as the other lists are."""
+"""The list of accounts for an ADMIN: pages, search, order and forms."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PEOPLE = 119
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server of the ADMIN `admin` and so many more."""
+    """A server with the ADMIN `admin` and many other accounts."""
     with running_server(tmp_path_factory.mktemp("users")) as one:
         users.create_session(one.data, "admin", "ADMIN")
         with users.open_accounts(one.data):
@@ -41,7 +41,7 @@ def links(answer: Answer) -> list[str]:
     return re.findall(r'href="([^"]+page=[^"]*)"', answer.text)
 
 
-def test_accounts_are_listed_fifty_on_a_page(admin: users.FormClient) -> None:
+def test_accounts_are_listed_in_pages_of_fifty(admin: users.FormClient) -> None:
     pages = [admin.get(f"/users?page={number}") for number in range(3)]
     assert [len(names(page)) for page in pages] == [50, 50, 20]
     assert [name for page in pages for name in names(page)] == [
@@ -66,12 +66,12 @@ def test_accounts_are_found_sorted_and_filtered_by_role(admin: users.FormClient)
     assert answer.headers["Location"] == "/users?q=person-11&size=25"
 
 
-def test_behind_the_last_page_is_the_last_and_what_is_no_page_is_ignored(admin: users.FormClient) -> None:
+def test_a_page_beyond_the_last_is_the_last_and_an_invalid_page_is_ignored(admin: users.FormClient) -> None:
     assert names(admin.get("/users?page=99"))[-1] == f"person-{PEOPLE - 1:03}"
     assert "Ignored: role ROOT, page x." in admin.get("/users?page=x&role=ROOT").text
 
 
-def test_a_form_leads_back_to_the_page_that_it_stood_on(server: Server, admin: users.FormClient) -> None:
+def test_a_form_redirects_to_its_own_page_of_the_list(server: Server, admin: users.FormClient) -> None:
     page = admin.get("/tracker/users?page=1")
     action = re.findall(r'action="([^"]+/role\?page=1)"', page.text)[0]
     answer = admin.send(action, on="/users", role="USER")
@@ -81,7 +81,7 @@ def test_a_form_leads_back_to_the_page_that_it_stood_on(server: Server, admin: u
     assert f"{PEOPLE} accounts" in admin.get(answer.headers["Location"]).text
 
 
-def test_a_form_that_is_refused_leads_back(admin: users.FormClient) -> None:
+def test_a_refused_form_links_back_to_its_page(admin: users.FormClient) -> None:
     answer = admin.send("/tracker/users", on="/users", username="jo", password="correct horse", _xsrf="none of ours")
     assert answer.status == 403
     assert '<a href="/tracker/users">Back</a>' in answer.text

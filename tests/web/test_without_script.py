@@ -63,7 +63,7 @@ STEPS: list[tuple[str, str, dict[str, str], str]] = [
     ("/", "/logout", {}, "Log in"),
     ("/login", "/login", {"username": "root", "password": "fresh secret"}, "Log out"),
 ]  # fmt: skip
-"""The page, the kind of form, its fields, and what the page after it has."""
+"""The page, the kind of form, its fields, and a text of the next page."""
 
 
 def test_every_page_and_every_form_works_without_script(server: Server, chromium: Browser) -> None:
