@@ -52,7 +52,7 @@ def shell(script: str, folder: Path, server: Server, environ: Mapping[str, str],
 
 
 def action(folder: Path, server: Server, **inputs: str) -> Outcome:
-    """The action as a step of a job calls it with these inputs."""
+    """Runs the action like a step of a job with these inputs."""
     described = yaml.safe_load((CI / "github-action" / "action.yml").read_text())
     assert described["runs"]["using"] == "composite"
     (step,) = described["runs"]["steps"]
@@ -112,7 +112,7 @@ def test_the_github_action_refuses_another_uploader(server: Server, folder: Path
     assert server.get("/api/v1/projects?name=pinned").json == []
 
 
-def test_the_github_action_may_leave_the_gate_alone_and_takes_options(server: Server, folder: Path) -> None:
+def test_the_github_action_can_ignore_the_gate_and_takes_options(server: Server, folder: Path) -> None:
     options = "--branch\nside\n--no-gzip\n"
     done = action(folder, server, project="options", junit="bad.xml", gate="false", flag="api", arguments=options)
     assert done.returncode == 0, done
@@ -179,7 +179,7 @@ def test_a_summary_goes_to_a_file_or_to_standard_output(server: Server, folder: 
     assert run_upload(folder, server, *known, "none/x.md").returncode == 2
 
 
-def test_owners_and_the_files_of_the_repository_are_sent(server: Server, folder: Path) -> None:
+def test_owners_and_paths_of_the_repository_are_sent(server: Server, folder: Path) -> None:
     for arguments in (["init", "-q"], ["add", "TEST-good.xml"]):
         subprocess.run(["git", *arguments], cwd=folder, check=True)
     (folder / ".github").mkdir()
@@ -190,7 +190,7 @@ def test_owners_and_the_files_of_the_repository_are_sent(server: Server, folder:
     assert run_upload(folder, server, *known, "nowhere").returncode == 2
 
 
-def test_attachments_come_from_the_work_tree_alone(server: Server, folder: Path) -> None:
+def test_attachments_are_files_of_the_work_tree_only(server: Server, folder: Path) -> None:
     tree = folder / "tree"
     (tree / ".git").mkdir(parents=True)
     (tree / "shot.png").write_bytes(b"x")
@@ -204,10 +204,8 @@ def test_attachments_come_from_the_work_tree_alone(server: Server, folder: Path)
     ]  # fmt: skip
 
 
-def test_a_server_that_is_away_for_a_minute_loses_no_upload(
-    serve: Serve, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The pauses are not waited for; the server is started again once a minute of them has passed."""
+def test_an_outage_of_a_minute_loses_no_upload(serve: Serve, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pauses are skipped; the server is started again after a minute of pauses."""
     server = serve()
     server.stop()
     now = [0.0]

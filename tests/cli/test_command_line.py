@@ -27,7 +27,7 @@ SECRET = "hunter2-is-no-secret"
 def pilothouse(
     folder: Path, *arguments: str, config: dict[str, Any] | None = None, **environ: str
 ) -> subprocess.CompletedProcess[str]:
-    """Runs it to its end, in `folder`, with a configuration of the default name where one is given."""
+    """Runs the program in `folder`, with the given configuration under the default name; returns when it has ended."""
     if config is not None:
         (folder / "pilothouse.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
     return subprocess.run(
@@ -37,8 +37,8 @@ def pilothouse(
     )  # fmt: skip
 
 
-def refused(done: subprocess.CompletedProcess[str], *words: str) -> list[str]:
-    """It ended with a code, said why, and nothing else; returns the lines."""
+def check_refused(done: subprocess.CompletedProcess[str], *words: str) -> list[str]:
+    """Checks that it ended with this code and a message only; returns the lines."""
     assert done.returncode not in (0, -signal.SIGTERM), done
     assert "Traceback" not in done.stderr
     assert done.stdout == ""
@@ -51,7 +51,7 @@ def refused(done: subprocess.CompletedProcess[str], *words: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", ["run.py", "pilothouse"])
-def test_it_calls_itself_what_it_was_called(
+def test_the_usage_has_the_name_of_the_called_program(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("sys.argv", [f"/opt/{name}"])
@@ -60,12 +60,12 @@ def test_it_calls_itself_what_it_was_called(
     assert capsys.readouterr().err.startswith(f"usage: {name} ")
 
 
-def test_it_reports_its_version(tmp_path: Path) -> None:
+def test_version_is_printed(tmp_path: Path) -> None:
     done = pilothouse(tmp_path, "--version")
     assert (done.returncode, done.stdout) == (0, f"pilothouse {program.VERSION}\n")
 
 
-def test_a_good_configuration_is_called_good_and_nothing_is_made(tmp_path: Path) -> None:
+def test_check_accepts_a_valid_configuration_and_creates_nothing(tmp_path: Path) -> None:
     done = pilothouse(tmp_path, "check", config={"supervisor": {"processes": {"web": SLEEPER, "db": SLEEPER}}})
     assert (done.returncode, done.stderr) == (0, "")
     assert "processes: 2\n" in done.stdout
@@ -73,7 +73,7 @@ def test_a_good_configuration_is_called_good_and_nothing_is_made(tmp_path: Path)
 
 
 @pytest.mark.parametrize("content", [None, "", "{}\n", "# nothing\n"])
-def test_without_a_configuration_there_is_an_empty_fleet(tmp_path: Path, content: str | None) -> None:
+def test_a_server_without_a_configuration_has_no_processes(tmp_path: Path, content: str | None) -> None:
     if content is not None:
         (tmp_path / "pilothouse.yaml").write_text(content)
     done = pilothouse(tmp_path, "check")
@@ -81,7 +81,7 @@ def test_without_a_configuration_there_is_an_empty_fleet(tmp_path: Path, content
     assert "processes: 0\n" in done.stdout
 
 
-def test_a_configuration_of_another_name_is_read_when_it_is_named(tmp_path: Path) -> None:
+def test_config_names_the_file_of_the_configuration(tmp_path: Path) -> None:
     (tmp_path / "other.yaml").write_text(yaml.safe_dump({"supervisor": {"processes": {"web": SLEEPER}}}))
     assert "processes: 1\n" in pilothouse(tmp_path, "--config", "other.yaml", "check").stdout
     assert "processes: 1\n" in pilothouse(tmp_path, "check", "--config", "other.yaml").stdout
@@ -90,21 +90,19 @@ def test_a_configuration_of_another_name_is_read_when_it_is_named(tmp_path: Path
 
 @pytest.mark.parametrize("verb", [["check"], []], ids=["check", "serve"])
 @pytest.mark.parametrize("name", ["missing.yaml", "pilothouse.yaml", "folder"])
-def test_a_configuration_that_was_named_and_cannot_be_read_is_a_fault(
-    tmp_path: Path, name: str, verb: list[str]
-) -> None:
+def test_an_unreadable_named_configuration_is_an_error(tmp_path: Path, name: str, verb: list[str]) -> None:
     (tmp_path / "folder").mkdir()
-    assert len(refused(pilothouse(tmp_path, "--config", name, *verb), name)) == 1
+    assert len(check_refused(pilothouse(tmp_path, "--config", name, *verb), name)) == 1
 
 
 @pytest.mark.parametrize("verb", [["check"], []], ids=["check", "serve"])
-def test_every_fault_of_a_configuration_is_one_line(tmp_path: Path, verb: list[str]) -> None:
+def test_every_error_of_a_configuration_is_one_line(tmp_path: Path, verb: list[str]) -> None:
     config = {
         "server": {"prot": 1, "max-body": "large"},
         "supervisor": {"processes": {"web": {"command": "sleep 1", "restart": "sometimes"}, "db": {}}},
         "svc": {"security": {"mode": "HALF"}},
     }
-    lines = refused(pilothouse(tmp_path, *verb, config=config))
+    lines = check_refused(pilothouse(tmp_path, *verb, config=config))
     assert len(lines) == 5
     for path in ("server.prot", "server.max-body", "processes.web.restart", "processes.db", "svc.security.mode"):
         assert sum(path in line for line in lines) == 1, lines
@@ -113,7 +111,7 @@ def test_every_fault_of_a_configuration_is_one_line(tmp_path: Path, verb: list[s
 
 
 @pytest.mark.parametrize("arguments", [["serv"], ["--prot", "1"], ["check", "check"]])
-def test_what_it_does_not_know_is_refused_with_its_usage(tmp_path: Path, arguments: list[str]) -> None:
+def test_unknown_arguments_are_refused_with_the_usage(tmp_path: Path, arguments: list[str]) -> None:
     done = pilothouse(tmp_path, *arguments)
     assert done.returncode == 2
     assert "usage:" in done.stderr
@@ -127,15 +125,15 @@ def test_what_it_does_not_know_is_refused_with_its_usage(tmp_path: Path, argumen
         (["--address", "nowhere at all"], "server.address"),
     ],
 )
-def test_an_option_that_does_not_fit_is_reported_like_any_fault(
+def test_an_invalid_option_is_reported_like_an_error_of_the_configuration(
     tmp_path: Path, arguments: list[str], result: str
 ) -> None:
-    assert len(refused(pilothouse(tmp_path, *arguments), result)) == 1
+    assert len(check_refused(pilothouse(tmp_path, *arguments), result)) == 1
 
 
-def test_a_variable_that_does_not_fit_is_reported_by_its_name_and_its_property(tmp_path: Path) -> None:
+def test_an_invalid_variable_is_reported_with_its_name_and_property(tmp_path: Path) -> None:
     done = pilothouse(tmp_path, "check", SERVER_PORT="high", SERVER_COLOUR="red", TRACKER_LIMITS_DEPTH="")
-    assert len(refused(done, "SERVER_PORT", "server.port")) == 1
+    assert len(check_refused(done, "SERVER_PORT", "server.port")) == 1
 
 
 # Why it cannot start
@@ -196,24 +194,24 @@ def a_certificate_that_is_not_there(folder: Path) -> list[str]:
         (a_certificate_that_is_not_there, "no.pem"),
     ],
 )
-def test_what_keeps_it_from_starting_is_one_clear_line(
+def test_a_failed_start_is_reported_in_one_line(
     tmp_path: Path, hindrance: Callable[[Path], list[str]], result: str
 ) -> None:
     arguments = hindrance(tmp_path)
-    lines = refused(pilothouse(tmp_path, "--port", "0", *arguments), result)
+    lines = check_refused(pilothouse(tmp_path, "--port", "0", *arguments), result)
     assert len(lines) == 1, lines
     assert "cannot start" in lines[0]
 
 
-def test_a_port_that_is_taken_keeps_it_from_starting(tmp_path: Path) -> None:
+def test_a_port_in_use_fails_the_start(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        lines = refused(pilothouse(tmp_path, "--port", str(port)), f"127.0.0.1:{port}", "--port takes another")
+        lines = check_refused(pilothouse(tmp_path, "--port", str(port)), f"127.0.0.1:{port}", "--port takes another")
     assert len(lines) == 1
     assert not (tmp_path / "data").exists()
 
 
-def test_ctrl_c_while_it_starts_ends_it_without_a_trace(tmp_path: Path) -> None:
+def test_ctrl_c_during_the_start_prints_no_traceback(tmp_path: Path) -> None:
     command = [sys.executable, str(ROOT / "run.py"), "--port", "0"]
     with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as server:
         wait_for(lambda: "_ssl" in Path(f"/proc/{server.pid}/maps").read_text())  # in the midst of the imports
@@ -226,12 +224,12 @@ def test_ctrl_c_while_it_starts_ends_it_without_a_trace(tmp_path: Path) -> None:
     assert "Traceback" not in result
 
 
-def test_a_second_copy_on_the_same_data_directory_is_refused_and_the_first_goes_on(serve: Serve) -> None:
+def test_a_second_server_on_a_data_directory_is_refused(serve: Serve) -> None:
     server = serve({"web": SLEEPER})
     server.do("start", "web")
     pid = server.info("web")["pid"]
     done = pilothouse(server.folder, "--port", "0", "--data-dir", str(server.data))
-    assert len(refused(done, "another pilothouse", str(server.data), f"(pid {server.pid})")) == 1
+    assert len(check_refused(done, "another pilothouse", str(server.data), f"(pid {server.pid})")) == 1
     assert server.info("web")["pid"] == pid
     assert int((server.data / "lock").read_text()) == server.pid
 
@@ -240,7 +238,7 @@ def test_a_second_copy_on_the_same_data_directory_is_refused_and_the_first_goes_
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["TERM", "INT"])
-def test_a_signal_ends_it_with_code_zero(serve: Serve, number: int) -> None:
+def test_sigterm_and_sigint_end_the_server_with_code_zero(serve: Serve, number: int) -> None:
     server = serve({"web": SLEEPER | {"auto-start": True}})
     server.until("web", "running")
     assert server.stop(number) == 0
@@ -257,7 +255,7 @@ def test_the_data_directory_is_private(serve: Serve) -> None:
     assert modes == {one: 0o700 if one.is_dir() else 0o600 for one in modes}
 
 
-def test_the_log_is_json_where_that_is_requested(serve: Serve) -> None:
+def test_the_log_can_be_json(serve: Serve) -> None:
     server = serve({"web": SLEEPER, "bad": {"command": "/nonexistent/a\nb"}}, server={"log-format": "json"})
     server.do("start", "web")
     server.do("start", "bad")
@@ -268,7 +266,7 @@ def test_the_log_is_json_where_that_is_requested(serve: Serve) -> None:
     assert {line["level"] for line in lines} >= {"INFO", "ERROR"}
 
 
-def test_one_happening_is_one_line_of_the_log(serve: Serve) -> None:
+def test_each_log_record_is_one_line(serve: Serve) -> None:
     server = serve({"bad": {"command": ["/nonexistent/a\nFORGED"]}})
     server.do("start", "bad")
     assert server.stop() == 0
@@ -300,12 +298,12 @@ def test_a_variable_overrides_the_file_and_an_option_overrides_both(serve: Serve
 def test_a_secret_of_a_wrong_type_is_not_in_its_error(tmp_path: Path, value: object, verb: list[str]) -> None:
     config = {"svc": {"security": {"api-key": value}}, "tracker": {"security": {"admin-password": value}}}
     done = pilothouse(tmp_path, *verb, config=config)
-    refused(done, "svc.security.api-key", "tracker.security.admin-password")
+    check_refused(done, "svc.security.api-key", "tracker.security.admin-password")
     assert SECRET not in done.stderr
 
 
 @pytest.mark.parametrize("given", ["file", "environment"])
-def test_secrets_are_neither_in_the_log_nor_on_the_wire_nor_with_children(serve: Serve, given: str) -> None:
+def test_secrets_are_not_in_the_log_responses_or_children(serve: Serve, given: str) -> None:
     secrets = {"svc": {"security": {"api-key": SECRET}}, "tracker": {"security": {"admin-password": SECRET}}}
     variables = {"SVC_SECURITY_API_KEY": SECRET, "TRACKER_SECURITY_ADMIN_PASSWORD": SECRET}
     server = serve({"web": SLEEPER}, **({"environ": variables} if given == "environment" else secrets))
@@ -324,7 +322,7 @@ def test_secrets_are_neither_in_the_log_nor_on_the_wire_nor_with_children(serve:
     assert SECRET not in server.log.read_text()
 
 
-def test_a_child_inherits_what_is_ignored_and_nothing_else(serve: Serve) -> None:
+def test_a_child_inherits_ignored_signals_only(serve: Serve) -> None:
     environ = {
         "SERVER_LOG_FORMAT": "text",
         "SVC_SECURITY_API_KEY": SECRET,
@@ -346,7 +344,7 @@ def test_a_child_inherits_what_is_ignored_and_nothing_else(serve: Serve) -> None
     assert os.readlink(f"/proc/{pid}/fd/0") == os.devnull
 
 
-def test_it_starts_again_at_once_on_the_port_that_it_had(serve: Serve) -> None:
+def test_a_restarted_server_can_bind_its_port_immediately(serve: Serve) -> None:
     server = serve({"web": SLEEPER})
     port = server.port
     stream = server.stream("/api/v1/processes/stream")
@@ -357,7 +355,7 @@ def test_it_starts_again_at_once_on_the_port_that_it_had(serve: Serve) -> None:
     stream.close()
 
 
-def test_what_only_a_verb_needs_is_not_loaded_by_the_server() -> None:
+def test_the_server_does_not_import_modules_of_verbs() -> None:
     look = "import sys, run; print([name for name, _ in run.VERBS.values() if name in sys.modules])"
     done = subprocess.run(
         [sys.executable, "-c", look], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60
@@ -372,7 +370,7 @@ def test_each_verb_prints_its_usage(verb: str, tmp_path: Path) -> None:
     assert done.stdout.startswith(f"usage: run.py {verb}")
 
 
-def test_the_start_reports_which_configuration_it_has(serve: Serve) -> None:
+def test_the_start_logs_the_path_of_the_configuration(serve: Serve) -> None:
     server = serve(processes={"one": SLEEPER, "two": SLEEPER})
     (line,) = [line for line in server.log.read_text().splitlines() if " server: configuration: " in line]
     assert line.endswith("; processes: 2"), line

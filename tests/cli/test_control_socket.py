@@ -84,7 +84,7 @@ def test_the_socket_has_mode_0600_and_is_replaced_after_a_crash(serve: Serve) ->
     assert not control(server).exists()
 
 
-def test_a_caller_by_the_socket_is_an_operator_in_closed_mode_too(serve: Serve) -> None:
+def test_a_caller_of_the_socket_is_an_operator_also_in_closed_mode(serve: Serve) -> None:
     server = serve({"web": {**SLEEP, "stdout-logfile": "web.log"}}, tracker=CLOSED)
     path = control(server)
     assert send_request(path, "POST", "/api/v1/processes/start/web")[0] == 200
@@ -99,7 +99,7 @@ def test_a_caller_by_the_socket_is_an_operator_in_closed_mode_too(serve: Serve) 
 
 
 @pytest.mark.parametrize("header", ["X-Forwarded-For", "Forwarded", "X-Real-IP"])
-def test_a_forwarding_header_takes_the_right_away(serve: Serve, header: str) -> None:
+def test_a_forwarding_header_removes_the_permission(serve: Serve, header: str) -> None:
     server = serve({"web": SLEEP}, tracker=CLOSED)
     assert send_request(control(server), "GET", "/api/v1/processes", {header: "192.0.2.1"})[0] == 401
 
@@ -147,7 +147,7 @@ def test_another_user_is_refused_unless_the_group_lets_it(
 
 
 @as_root
-def test_another_user_learns_nothing_from_the_data_directory(serve: Serve, folder: Path) -> None:
+def test_another_user_cannot_read_the_data_directory(serve: Serve, folder: Path) -> None:
     data = folder / "data"
     server = serve({"web": SLEEP}, wait=False)
     server.data = data
@@ -174,7 +174,7 @@ def test_another_user_learns_nothing_from_the_data_directory(serve: Serve, folde
         ({}, "none,127.0.0.1", "server.address: none cannot be combined with an address"),
     ],
 )
-def test_a_socket_that_cannot_be_is_a_fault_of_the_configuration(
+def test_an_invalid_socket_path_is_a_configuration_error(
     tmp_path: Path, socket_settings: dict[str, str], address: str | None, fault: str
 ) -> None:
     settings = {"unix-socket": socket_settings, **({"address": address} if address else {})}
@@ -185,7 +185,7 @@ def test_a_socket_that_cannot_be_is_a_fault_of_the_configuration(
     assert fault in done.stderr
 
 
-def test_the_socket_can_be_off(serve: Serve) -> None:
+def test_the_socket_can_be_disabled(serve: Serve) -> None:
     server = serve({"web": SLEEP}, server={"unix-socket": {"path": "none"}})
     assert not control(server).exists()
     assert json.loads((server.data / "endpoint.json").read_text())["socket"] is None
@@ -199,7 +199,7 @@ def test_a_default_path_that_is_too_long_is_a_warning(serve: Serve, folder: Path
     server.stop()
 
 
-def test_what_is_no_socket_or_is_in_use_is_not_replaced(serve: Serve, folder: Path) -> None:
+def test_other_files_and_sockets_in_use_are_not_replaced(serve: Serve, folder: Path) -> None:
     path = folder / "control.sock"
     path.write_text("precious")
     server = serve(server={"unix-socket": {"path": str(path)}}, wait=False).launch()
@@ -216,7 +216,7 @@ def test_what_is_no_socket_or_is_in_use_is_not_replaced(serve: Serve, folder: Pa
     assert send_request(path, "GET", "/healthz")[0] == 200
 
 
-def test_without_tcp_the_socket_is_the_only_way(serve: Serve) -> None:
+def test_a_server_without_tcp_is_reachable_by_the_socket(serve: Serve) -> None:
     server = serve({"web": SLEEP}, server={"address": "none"}, wait=False).launch()
     wait_for(lambda: "control socket: " in server.log.read_text() and (server.data / "endpoint.json").exists())
     assert send_request(control(server), "POST", "/api/v1/processes/start/web")[0] == 200
@@ -234,7 +234,7 @@ def test_without_tcp_the_socket_is_the_only_way(serve: Serve) -> None:
         ({"server": {"address": "0.0.0.0"}}, False),
     ],
 )
-def test_root_is_warned_that_every_local_user_is_as_root(
+def test_a_server_of_root_warns_of_access_for_every_local_user(
     serve: Serve, sections: dict[str, Any], is_warned: bool
 ) -> None:
     warning = "any local user can control processes as root (supervisor.security.local-control)"

@@ -43,7 +43,7 @@ PROCESSES: dict[str, Any] = {
 
 
 class Ctl:
-    """`ctl` with the options that lead to one server."""
+    """`ctl` with the options for one server."""
 
     def __init__(self, server: Server, *options: str) -> None:
         self.server = server
@@ -103,7 +103,7 @@ def by_each_way(request: pytest.FixtureRequest, serve: Serve, tmp_path: Path) ->
     return Ctl(server, "--url", f"https://127.0.0.1:{server.port}", "--ca", str(tmp_path / "ca.pem"))
 
 
-def test_every_command_works_by_every_way(by_each_way: Ctl) -> None:
+def test_every_command_works_over_every_transport(by_each_way: Ctl) -> None:
     ctl = by_each_way
     assert re.fullmatch(
         r"web has been started \(pid \d+\)\ndb has been started \(pid \d+\)\n", ctl.done("start", "web", "db")
@@ -179,14 +179,14 @@ def test_exit_codes(ctl: Ctl, arguments: list[str], code: int) -> None:
     assert "Traceback" not in result.stderr
 
 
-def test_options_stand_before_or_after_the_command(serve: Serve) -> None:
+def test_options_are_accepted_before_and_after_the_command(serve: Serve) -> None:
     server = serve({"web": SLEEP})
     way = ["--url", f"http://127.0.0.1:{server.port}"]
     assert Ctl(server)("--url", "ftp://x", "status").returncode == 2
     assert Ctl(server).done(*way, "status") == Ctl(server).done("status", *way) == "web  not_started\n"
 
 
-def test_a_server_that_refuses_is_4_and_one_that_is_away_is_7_with_each_place(serve: Serve, tmp_path: Path) -> None:
+def test_a_refusal_is_4_and_an_unreachable_server_is_7(serve: Serve, tmp_path: Path) -> None:
     server = serve({"web": SLEEP}, tracker={"security": {"open-mode": False}})
     url = f"http://127.0.0.1:{server.port}"
     assert Ctl(server, "--url", url)("groups").returncode == 4
@@ -237,7 +237,7 @@ def test_the_server_is_found_by_its_data_directory(serve: Serve, tmp_path: Path)
     assert "no server runs on it" in Ctl(server)("status").stderr
 
 
-def test_a_data_directory_of_another_user_is_not_believed(serve: Serve) -> None:
+def test_a_data_directory_of_another_user_is_not_trusted(serve: Serve) -> None:
     if os.geteuid() != 0:
         pytest.skip("needs root, to give a file to another user")
     server = serve({"web": SLEEP})
@@ -256,7 +256,7 @@ def test_a_tail_ends_with_7_when_the_server_dies(ctl: Ctl) -> None:
     assert "the connection was lost" in errors
 
 
-def test_events_go_on_after_a_restart_of_the_server_without_a_gap(ctl: Ctl) -> None:
+def test_events_continue_without_a_gap_after_a_server_restart(ctl: Ctl) -> None:
     ctl.done("start", "web")
     process = ctl.start("events", "-f", "-n", "2", "web", "--json")
     assert process.stdout is not None
@@ -272,7 +272,7 @@ def test_events_go_on_after_a_restart_of_the_server_without_a_gap(ctl: Ctl) -> N
 
 
 def test_wait_misses_no_change(serve: Serve) -> None:
-    """It subscribes before it reads: whatever happens between, it ends."""
+    """`wait` subscribes before it reads the status, so no change between is lost."""
     quick = {"command": "true"}
     checked = {**SLEEP, "health-check": {"exec": {"command": "true"}, "interval": "50ms"}}
     server = serve({"quick": quick, "web": SLEEP, "checked": checked, "fails": {"command": "false"}})
@@ -294,7 +294,7 @@ def test_wait_misses_no_change(serve: Serve) -> None:
     assert ctl("wait", "web", "--for", "ended", "--timeout", "0.1s").returncode == 124
 
 
-def test_a_restart_that_is_due_is_shown_and_waited_for(serve: Serve) -> None:
+def test_a_scheduled_restart_is_shown_and_awaited(serve: Serve) -> None:
     crashes = {"command": "false", "restart": "on-failure", "restart-delay": "1h", "restart-max-delay": "1h"}
     ctl = by_socket(serve({"crashes": {**crashes, "auto-start": True}}))
     ctl.server.until("crashes", "failed")
@@ -302,7 +302,7 @@ def test_a_restart_that_is_due_is_shown_and_waited_for(serve: Serve) -> None:
     assert ctl("wait", "crashes", "--timeout", "100ms").returncode == 124
 
 
-def test_several_logs_have_prefixes_and_a_pipe_gets_the_bytes(ctl: Ctl) -> None:
+def test_several_logs_have_prefixes_and_one_log_is_written_raw(ctl: Ctl) -> None:
     ctl.done("start", "lines", "db")
     wait_for(lambda: "red" in ctl.done("tail", "lines"))
     assert ctl.done("tail", "-n", "1", "lines") == "\x1b[31mred\x1b[0m \x1b]0;title\x07\n"
@@ -310,7 +310,7 @@ def test_several_logs_have_prefixes_and_a_pipe_gets_the_bytes(ctl: Ctl) -> None:
     assert reading(ctl, "tail", "web")[1].startswith("web has no file of its own")
 
 
-def test_json_of_a_failure_is_the_servers(ctl: Ctl) -> None:
+def test_json_output_of_a_failure_is_the_response_of_the_server(ctl: Ctl) -> None:
     result = ctl("start", "web", "absent", "--json")
     assert result.returncode == 1
     assert [one["outcome"] for one in json.loads(result.stdout)["results"]] == ["started", "failed"]
@@ -365,7 +365,7 @@ def terminal(ctl: Ctl, *arguments: str, **environ: str) -> Iterator[tuple[subpro
 
 
 def read_until(master: int, pattern: bytes) -> bytes:
-    """What comes from the terminal until the pattern is in it."""
+    """Reads from the terminal until the pattern matches."""
     end, seen = time.monotonic() + TIMEOUT_SECONDS, b""
     while not re.search(pattern, seen):
         assert time.monotonic() < end, seen
@@ -378,7 +378,7 @@ def read_until(master: int, pattern: bytes) -> bytes:
     return seen
 
 
-def test_the_shell_completes_runs_and_remembers(ctl: Ctl, tmp_path: Path) -> None:
+def test_the_shell_has_completion_and_history(ctl: Ctl, tmp_path: Path) -> None:
     state = tmp_path / "state"
     with terminal(ctl, "shell", XDG_STATE_HOME=str(state)) as (process, master):
         read_until(master, b"pilothouse> ")
@@ -425,7 +425,7 @@ def test_top_redraws_until_q(ctl: Ctl) -> None:
         assert process.wait(TIMEOUT_SECONDS) == 0
 
 
-def test_a_terminal_gets_colours_of_logs_and_nothing_else_of_them(ctl: Ctl) -> None:
+def test_a_terminal_gets_only_colour_sequences_of_logs(ctl: Ctl) -> None:
     ctl.done("start", "lines")
     wait_for(lambda: "red" in ctl.done("tail", "lines"))
     with terminal(ctl, "tail", "lines") as (_, master):
@@ -479,7 +479,7 @@ def test_a_completion_script_completes(ctl: Ctl, tmp_path: Path, shell: str) -> 
     assert completed("completion", "z") == {"zsh"}
 
 
-def test_status_needs_little_memory_and_no_module_of_the_server(ctl: Ctl) -> None:
+def test_status_imports_no_module_of_the_server(ctl: Ctl) -> None:
     code = (
         "import sys; sys.argv[:] = ['run.py', 'ctl', *sys.argv[1:]]\n"
         "from supervisor.cli.ctl.main import main\n"

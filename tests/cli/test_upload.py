@@ -53,8 +53,8 @@ def reports(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def called(folder: Path, *arguments: str, **environ: str) -> Outcome:
-    """As a CI job calls it."""
+def upload_as_a_job(folder: Path, *arguments: str, **environ: str) -> Outcome:
+    """Runs `upload` like a CI job."""
     command = [sys.executable, str(ROOT / "run.py"), "upload", *arguments]
     kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
     done = subprocess.run(
@@ -92,19 +92,19 @@ def test_all_reports_of_a_job_are_one_run(server: Server, reports: Path) -> None
 
 
 @pytest.mark.parametrize("prefix", ["/tracker", "/tracker/"])
-def test_the_address_may_be_that_of_the_tracker_alone(server: Server, reports: Path, prefix: str) -> None:
+def test_the_url_may_have_the_prefix_of_the_tracker(server: Server, reports: Path, prefix: str) -> None:
     url = f"http://127.0.0.1:{server.port}{prefix}"
     done = run_upload(reports, url, "--project", "prefixed", *JUNIT)
     assert (done.returncode, done.stderr) == (0, "")
     assert f"{url.rstrip('/')}/runs/" in done.stdout
 
 
-def test_the_address_and_the_token_come_from_the_environment(serve: Serve, reports: Path) -> None:
+def test_url_and_token_are_read_from_the_environment(serve: Serve, reports: Path) -> None:
     server = serve(wait=False, tracker={"security": {"open-mode": False, "require-ingest-token": True}})
     token = create_accounts(server.data, ["ci"])["ci"]
     server.start()
     url = f"http://127.0.0.1:{server.port}"
-    done = called(reports, "--project", "closed", *JUNIT, "--gate", PILOTHOUSE_URL=url, PILOTHOUSE_TOKEN=token)
+    done = upload_as_a_job(reports, "--project", "closed", *JUNIT, "--gate", PILOTHOUSE_URL=url, PILOTHOUSE_TOKEN=token)
     assert (done.returncode, done.stderr) == (0, "")
     (reports / "token").write_text(f"{token}\n")
     again = run_upload(reports, server, "--project", "closed", *JUNIT, "--token-file", "token")
@@ -116,7 +116,7 @@ def test_the_address_and_the_token_come_from_the_environment(serve: Serve, repor
         assert wrong == "" or wrong not in refused.stderr + refused.stdout
 
 
-def test_a_faulty_configuration_of_a_server_is_none_of_its_business(server: Server, reports: Path) -> None:
+def test_upload_does_not_read_the_configuration_of_a_server(server: Server, reports: Path) -> None:
     (reports / "pilothouse.yaml").write_text("nonsense: [")
     assert run_upload(reports, server, "--project", "config", *JUNIT).returncode == 0
 
@@ -144,7 +144,7 @@ def test_a_failed_gate_is_1_if_it_is_requested(server: Server, reports: Path) ->
     assert done.stdout.splitlines()[1:] == ["FAILED new-failures: 1 new failure(s): c badf0", "gate: FAILED"]
 
 
-def test_a_token_of_scope_ingest_shows_the_verdict_and_why_not_the_rules(serve: Serve, reports: Path) -> None:
+def test_a_token_of_scope_ingest_shows_the_verdict_without_rules(serve: Serve, reports: Path) -> None:
     server = serve(wait=False, tracker={"security": {"open-mode": False}})
     create_accounts(server.data, ["ci"])
     with open_store(server.data):
@@ -180,7 +180,7 @@ def test_a_token_of_scope_ingest_shows_the_verdict_and_why_not_the_rules(serve: 
         (["--project", "p", *JUNIT, "--timeout", "0"], "--timeout"),
     ],
 )
-def test_what_cannot_be_meant_is_2(server: Server, reports: Path, arguments: list[str], word: str) -> None:
+def test_invalid_arguments_are_2(server: Server, reports: Path, arguments: list[str], word: str) -> None:
     done = run_upload(reports, server, *arguments)
     assert done.returncode == 2
     assert word in done.stderr
@@ -188,24 +188,24 @@ def test_what_cannot_be_meant_is_2(server: Server, reports: Path, arguments: lis
     assert "Traceback" not in done.stderr
 
 
-def test_a_server_that_cannot_be_reached_is_3(reports: Path) -> None:
+def test_an_unreachable_server_is_3(reports: Path) -> None:
     with socket.socket() as no_account:
         no_account.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{no_account.getsockname()[1]}"
-        done = called(reports, "--url", url, "--retry-for", "0", "--project", "p", *JUNIT)
+        done = upload_as_a_job(reports, "--url", url, "--retry-for", "0", "--project", "p", *JUNIT)
     assert done.returncode == 3
     assert "cannot be reached" in done.stderr
     assert "--url" in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_a_server_that_speaks_no_tls_is_3_at_once(server: Server, reports: Path) -> None:
+def test_a_server_without_tls_is_3_without_retries(server: Server, reports: Path) -> None:
     done = run_upload(reports, f"https://127.0.0.1:{server.port}", "--project", "p", *JUNIT)
     assert done.returncode == 3
     assert "is it http?" in done.stderr
 
 
-def test_ctrl_c_ends_it_at_once_and_without_a_trace(reports: Path) -> None:
+def test_ctrl_c_ends_upload_without_a_traceback(reports: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         silent.settimeout(60)
         command = [sys.executable, str(ROOT / "run.py"), "upload", "--project", "p", *JUNIT]
@@ -220,7 +220,7 @@ def test_ctrl_c_ends_it_at_once_and_without_a_trace(reports: Path) -> None:
                 job.kill()
 
 
-def test_a_background_job_that_ignores_ctrl_c_goes_on(reports: Path) -> None:
+def test_a_background_job_that_ignores_sigint_continues(reports: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         silent.settimeout(60)
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
@@ -242,13 +242,13 @@ def test_a_background_job_that_ignores_ctrl_c_goes_on(reports: Path) -> None:
                 job.kill()
 
 
-def test_an_address_that_is_too_long_is_shown(server: Server, reports: Path) -> None:
+def test_a_too_long_url_is_reported(server: Server, reports: Path) -> None:
     done = run_upload(reports, f"http://127.0.0.1:{server.port}/api/v1", "--project", "p", *JUNIT)
     assert done.returncode == 4
     assert f"requested http://127.0.0.1:{server.port}/api/v1/api/v1/ingest" in done.stderr
 
 
-def test_what_the_server_refuses_is_4_in_its_own_words(server: Server, reports: Path) -> None:
+def test_a_refusal_is_4_with_the_message_of_the_server(server: Server, reports: Path) -> None:
     (reports / "broken.xml").write_bytes(b"<testsuite><testcase></testsuite>")
     done = run_upload(reports, server, "--project", "p", "--junit", "broken.xml")
     assert done.returncode == 4
@@ -256,7 +256,7 @@ def test_what_the_server_refuses_is_4_in_its_own_words(server: Server, reports: 
     assert "broken.xml" in done.stderr
 
 
-def test_a_refusal_in_the_middle_of_the_body_is_heard(serve: Serve, reports: Path) -> None:
+def test_a_refusal_during_the_body_is_read(serve: Serve, reports: Path) -> None:
     server = serve(server={"max-body": "64K"}, tracker={"limits": {"request": "32K"}})
     (reports / "large.xml").write_bytes(b"<testsuite>" + os.urandom(20_000_000).hex().encode() + b"</testsuite>")
     done = run_upload(reports, server, "--project", "p", "--junit", "large.xml", "--no-gzip")
@@ -268,7 +268,7 @@ def test_a_refusal_in_the_middle_of_the_body_is_heard(serve: Serve, reports: Pat
 
 
 class Fake(http.server.ThreadingHTTPServer):
-    """A server that answers uploads with these statuses in turn, then with 201; None: it hangs up."""
+    """A server that responds to uploads with these statuses in turn, then with 201. None closes the connection."""
 
     def __init__(self, *statuses: int | None, headers: Mapping[str, str] | None = None, port: int = 0) -> None:
         super().__init__(("127.0.0.1", port), Answering)
@@ -306,11 +306,11 @@ class Answering(http.server.BaseHTTPRequestHandler):
         self.wfile.write(json.dumps({**run, **more} if status == 201 else {"message": "not now"}).encode())
 
     def log_message(self, *_: object) -> None:
-        """Tests are quiet."""
+        """Logs nothing."""
 
 
 @pytest.mark.parametrize("statuses", [(503, 502), (429,), (504, 429), (None, 503)])
-def test_what_may_pass_is_tried_again_with_the_same_key(reports: Path, statuses: tuple[int | None, ...]) -> None:
+def test_temporary_failures_are_retried_with_the_same_key(reports: Path, statuses: tuple[int | None, ...]) -> None:
     with Fake(*statuses) as fake:
         done = run_upload(reports, fake.url, "--project", "p", *JUNIT)
         assert done.returncode == 0
@@ -322,14 +322,14 @@ def test_what_may_pass_is_tried_again_with_the_same_key(reports: Path, statuses:
         assert len(key[1]) >= 32
 
 
-def test_a_time_to_retry_after_that_is_no_number_is_ignored(reports: Path) -> None:
+def test_an_invalid_retry_after_is_ignored(reports: Path) -> None:
     with Fake(503, headers={"Retry-After": "\u00b2"}) as fake:  # a digit to isdigit(), but not to float()
         done = run_upload(reports, fake.url, "--project", "p", *JUNIT)
     assert (done.returncode, done.stderr.count("trying again in")) == (0, 1)
 
 
 @pytest.mark.parametrize(("status", "code"), [(503, 3), (500, 3), (429, 4), (None, 3)])
-def test_it_gives_up_once_its_time_is_over(reports: Path, status: int | None, code: int) -> None:
+def test_retries_end_after_the_time_limit(reports: Path, status: int | None, code: int) -> None:
     with Fake(*[status] * 1000) as fake:
         done = run_upload(reports, fake.url, "--project", "p", *JUNIT, "--retry-for", "0.1")
         assert done.returncode == code
@@ -338,7 +338,7 @@ def test_it_gives_up_once_its_time_is_over(reports: Path, status: int | None, co
 
 
 @pytest.mark.parametrize("status", [400, 401, 413])
-def test_a_refusal_is_not_tried_again(reports: Path, status: int) -> None:
+def test_a_refusal_is_not_retried(reports: Path, status: int) -> None:
     with Fake(status) as fake:
         assert run_upload(reports, fake.url, "--project", "p", *JUNIT).returncode == 4
         assert len(fake.bodies) == 1
@@ -348,7 +348,7 @@ def test_a_restart_of_the_server_fails_no_job(reports: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     with ThreadPoolExecutor(1) as one:
-        job = one.submit(called, reports, "--url", f"http://127.0.0.1:{port}", "--project", "p", *JUNIT)
+        job = one.submit(upload_as_a_job, reports, "--url", f"http://127.0.0.1:{port}", "--project", "p", *JUNIT)
         with socket.create_server(("127.0.0.1", port)) as dying:
             dying.settimeout(60)
             dying.accept()[0].close()
@@ -358,7 +358,7 @@ def test_a_restart_of_the_server_fails_no_job(reports: Path) -> None:
     assert "trying again in 1 s" in done.stderr
 
 
-def test_a_server_that_is_another_program_is_named_with_the_option_to_set(reports: Path) -> None:
+def test_a_response_of_another_program_names_the_option_to_set(reports: Path) -> None:
     with Fake(200, 404, headers={}) as fake:
         for _ in range(2):
             done = run_upload(reports, fake.url, "--project", "p", *JUNIT)
@@ -377,7 +377,7 @@ def test_a_redirect_is_not_followed_with_a_token(reports: Path) -> None:
         assert "plt_secret" not in done.stderr
 
 
-def test_files_are_packed_unless_they_are(reports: Path) -> None:
+def test_files_are_compressed_unless_they_already_are(reports: Path) -> None:
     (reports / "big.xml").write_bytes(junit(BIG // 50))
     size = (reports / "big.xml").stat().st_size
     with Fake() as fake:
@@ -481,11 +481,11 @@ def test_files_are_packed_unless_they_are(reports: Path) -> None:
     ],
     ids=["none", "only CI", "false", "github", "gitlab", "jenkins", "circleci", "buildkite", "azure"],
 )  # fmt: skip
-def test_a_ci_system_is_understood(environ: dict[str, str], found: dict[str, str]) -> None:
+def test_the_variables_of_ci_systems_are_read(environ: dict[str, str], found: dict[str, str]) -> None:
     assert facts(environ) == found
 
 
-def test_a_pull_request_on_github_is_of_the_commit_that_was_pushed(tmp_path: Path) -> None:
+def test_a_github_pull_request_has_the_pushed_commit(tmp_path: Path) -> None:
     event = tmp_path / "event.json"
     event.write_text(json.dumps({"pull_request": {"head": {"sha": SHA}}}))
     environ = {
@@ -498,7 +498,7 @@ def test_a_pull_request_on_github_is_of_the_commit_that_was_pushed(tmp_path: Pat
     assert facts(environ) == {**wanted, "commit": "merge"}
 
 
-def test_what_is_given_wins_over_the_ci_system_and_a_flag_is_a_run_of_its_own(server: Server, reports: Path) -> None:
+def test_options_win_over_the_ci_system_and_a_flag_is_a_separate_run(server: Server, reports: Path) -> None:
     stream = listen(server)
     environ = {"BUILDKITE": "true", "BUILDKITE_BRANCH": "theirs", "BUILDKITE_COMMIT": SHA, "BUILDKITE_BUILD_ID": "b"}
     for more in ([], ["--flag", "ui"], ["--branch", "mine"]):
@@ -660,7 +660,7 @@ def test_a_diff_may_be_given_as_a_file(reports: Path) -> None:
 # The stand-alone file
 
 
-def test_the_server_hands_out_the_uploader_as_one_file(serve: Serve, reports: Path) -> None:
+def test_the_server_serves_the_uploader_as_one_file(serve: Serve, reports: Path) -> None:
     server = serve(tracker={"security": {"open-mode": False, "require-ingest-token": True}})
     answer = server.get("/upload.py")
     assert answer.status == 200
@@ -672,7 +672,7 @@ def test_the_server_hands_out_the_uploader_as_one_file(serve: Serve, reports: Pa
 
 
 def _runs(program: str) -> bool:
-    """Whether it is a Python here; a version manager's stand-in for one that is not installed is none."""
+    """Whether this Python is installed; a shim of a version manager may be there without it."""
     return (
         shutil.which(program) is not None and subprocess.run([program, "-c", ""], capture_output=True).returncode == 0
     )
@@ -703,7 +703,7 @@ def test_the_one_file_uploads_without_an_installation(server: Server, reports: P
     assert done.stdout.splitlines()[-1] == "gate: PASSED"
 
 
-def test_attachments_of_playwright_arrive_with_their_test(server: Server, tmp_path: Path) -> None:
+def test_attachments_of_playwright_are_stored_with_their_test(server: Server, tmp_path: Path) -> None:
     """The report is one of Playwright 1.65; its retry has attachments too."""
     report = (ROOT / "tests/tracker/playwright.xml").read_text()
     names = re.findall(r"\[\[ATTACHMENT\|([^]]+)\]\]", report)

@@ -37,8 +37,8 @@ Here = Callable[..., "subprocess.CompletedProcess[str]"]
 of_a_file = pytest.mark.skipif(Server.is_on_postgresql, reason="about the file; a database: test_on_postgresql.py")
 
 
-def where(data: Path) -> dict[str, str]:
-    """What tells a command of the database in place of a data directory's file, if it has one."""
+def database_arguments(data: Path) -> dict[str, str]:
+    """The arguments for the database that replaces the file of a data directory, if it has one."""
     url = database_of(data)
     return {"SERVER_DATABASE_URL": url} if url else {}
 
@@ -48,19 +48,19 @@ def user(data: Path, *arguments: str, given: str | bytes | None = None) -> subpr
     raw = given.encode() if isinstance(given, str) else given
     done = subprocess.run(
         [sys.executable, str(ROOT / "run.py"), "--data-dir", str(data), "user", *arguments],
-        cwd=data.parent, env={**os.environ, **where(data), "PYTHONWARNINGS": "error"}, input=raw or b"",
+        cwd=data.parent, env={**os.environ, **database_arguments(data), "PYTHONWARNINGS": "error"}, input=raw or b"",
         capture_output=True, timeout=60,
     )  # fmt: skip
     return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Here:
-    """Runs the verb in this process: the same, without the start of another one."""
+def run_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Here:
+    """Runs the verb in this process."""
 
     def run(data: Path, *arguments: str, given: str | bytes = b"") -> subprocess.CompletedProcess[str]:
         monkeypatch.chdir(tmp_path)
-        for name, value in where(data).items():
+        for name, value in database_arguments(data).items():
             monkeypatch.setenv(name, value)
         raw = given.encode() if isinstance(given, str) else given
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(raw), encoding="utf-8"))
@@ -90,29 +90,29 @@ def role(data: Path, name: str) -> str | None:
     return known.role if known else None
 
 
-def test_a_user_is_added_where_there_is_nothing_yet(tmp_path: Path) -> None:
+def test_a_user_is_added_to_a_new_data_directory(tmp_path: Path) -> None:
     data = tmp_path / "deep" / "data"
     (tmp_path / "deep").mkdir()
     done = user(data, "add", "bob", given=f"{PASSWORD}\n")
     assert done.returncode == 0
-    assert done.stderr == ("" if where(data) else f"run.py user: {data} had no store, so one was created\n")
+    assert done.stderr == (
+        "" if database_arguments(data) else f"run.py user: {data} had no store, so one was created\n"
+    )
     assert role(data, "bob") == "USER"
     assert stat.S_IMODE(data.stat().st_mode) == 0o700
     assert {stat.S_IMODE(one.stat().st_mode) for one in data.iterdir()} <= {0o600}
-    assert any(data.iterdir()) == (not where(data)), "a file is only where there is no database"
+    assert any(data.iterdir()) == (not database_arguments(data)), "a file is only where there is no database"
 
 
 @of_a_file
 @pytest.mark.parametrize("arguments", [["passwd", "bob"], ["token", "bob"]])
-def test_a_folder_that_is_no_data_directory_is_reported_and_left_as_it_is(
-    tmp_path: Path, here: Here, arguments: list[str]
-) -> None:
-    refused(here(tmp_path / "data", *arguments, given=PASSWORD), 1, "there is no store in", "--data-dir")
-    refused(here(tmp_path / ("x" * 300), *arguments, given=PASSWORD), 1, "File name too long")
+def test_another_folder_is_reported_and_not_changed(tmp_path: Path, run_here: Here, arguments: list[str]) -> None:
+    refused(run_here(tmp_path / "data", *arguments, given=PASSWORD), 1, "there is no store in", "--data-dir")
+    refused(run_here(tmp_path / ("x" * 300), *arguments, given=PASSWORD), 1, "File name too long")
     assert not (tmp_path / "data").exists()
 
 
-def test_what_was_added_before_the_first_start_logs_in_after_it(serve: Serve) -> None:
+def test_a_user_added_before_the_first_start_can_log_in(serve: Serve) -> None:
     server = serve(wait=False)
     server.data.mkdir(mode=0o700)
     assert user(server.data, "add", "root", "--admin", given=f"{PASSWORD}\r\n").returncode == 0
@@ -147,12 +147,12 @@ def test_all_verbs_work_while_the_server_runs(serve: Serve) -> None:
         (["--expires=PT1H"], "ci", "FULL", 3600),
     ],
 )
-def test_a_token_has_a_name_a_scope_and_an_end(
-    tmp_path: Path, here: Here, options: list[str], name: str, scope: str, length: int | None
+def test_a_token_has_a_name_a_scope_and_an_expiry(
+    tmp_path: Path, run_here: Here, options: list[str], name: str, scope: str, length: int | None
 ) -> None:
     data = tmp_path / "data"
     bob = ensure_user(data, "bob")
-    assert here(data, "token", "bob", *options).returncode == 0
+    assert run_here(data, "token", "bob", *options).returncode == 0
     with open_accounts(data):
         (kept,) = accounts.tokens_of(bob.id)
     assert (kept.name, kept.scope) == (name, scope)
@@ -176,12 +176,12 @@ def test_a_token_has_a_name_a_scope_and_an_end(
         (["token", "bob", "--name", "a\nb"], "", "name"),
     ],
 )
-def test_what_cannot_be_done_is_one_line_and_1(
-    tmp_path: Path, here: Here, arguments: list[str], given: str | bytes, word: str
+def test_a_failed_verb_prints_one_line_and_exits_with_1(
+    tmp_path: Path, run_here: Here, arguments: list[str], given: str | bytes, word: str
 ) -> None:
     data = tmp_path / "data"
     ensure_user(data, "bob")
-    done = here(data, *arguments, given=given)
+    done = run_here(data, *arguments, given=given)
     refused(done, 1, word)
     if isinstance(given, str) and len(given) >= 8:
         assert given.strip() not in done.stderr
@@ -195,19 +195,19 @@ def test_what_cannot_be_done_is_one_line_and_1(
         ["token", "bob", "--expires", "soon"], ["token", "bob", "--expires", "0"], ["add", "bob", "--root"],
     ],
 )  # fmt: skip
-def test_what_it_does_not_know_is_2_with_the_usage(tmp_path: Path, here: Here, arguments: list[str]) -> None:
-    refused(here(tmp_path / "data", *arguments), 2, "usage:")
+def test_unknown_arguments_are_2_with_the_usage(tmp_path: Path, run_here: Here, arguments: list[str]) -> None:
+    refused(run_here(tmp_path / "data", *arguments), 2, "usage:")
     assert not (tmp_path / "data").exists()
 
 
-def test_a_configuration_at_fault_is_2(tmp_path: Path, here: Here) -> None:
+def test_an_invalid_configuration_is_2(tmp_path: Path, run_here: Here) -> None:
     (tmp_path / "pilothouse.yaml").write_text("server: {prot: 1}\n")
-    refused(here(tmp_path / "data", "add", "bob", given=PASSWORD), 2, "server.prot")
+    refused(run_here(tmp_path / "data", "add", "bob", given=PASSWORD), 2, "server.prot")
 
 
 @of_a_file
 @pytest.mark.parametrize("what", ["file", "database", "newer"])
-def test_a_store_that_cannot_be_opened_is_one_line(tmp_path: Path, what: str) -> None:
+def test_an_unreadable_store_is_reported_in_one_line(tmp_path: Path, what: str) -> None:
     data = tmp_path / "data"
     if what == "file":
         data.write_text("x")
@@ -222,7 +222,7 @@ def test_a_store_that_cannot_be_opened_is_one_line(tmp_path: Path, what: str) ->
 
 
 @of_a_file
-def test_it_waits_for_who_writes(tmp_path: Path) -> None:
+def test_user_verbs_wait_for_other_writers(tmp_path: Path) -> None:
     data = tmp_path / "data"
     ensure_user(data, "bob")
     connection = sqlite3.connect(data / "tracker.db", isolation_level=None)
@@ -247,9 +247,9 @@ def open_files(pid: int) -> list[str]:
         return []
 
 
-def test_many_at_once_make_one_store(tmp_path: Path) -> None:
+def test_concurrent_user_verbs_create_one_store(tmp_path: Path) -> None:
     data = tmp_path / "data"
-    where(data)
+    database_arguments(data)
     with ThreadPoolExecutor(4) as callers:
         done = list(callers.map(lambda n: user(data, "add", f"user{n}", given=PASSWORD), range(4)))
     assert [one.returncode for one in done] == [0] * 4, done
@@ -258,19 +258,19 @@ def test_many_at_once_make_one_store(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("second", "code"), [(PASSWORD, 0), ("something else", 1)])
-def test_at_a_terminal_the_password_is_read_twice_and_not_shown(tmp_path: Path, second: str, code: int) -> None:
+def test_a_terminal_reads_the_password_twice_without_echo(tmp_path: Path, second: str, code: int) -> None:
     data = tmp_path / "data"
-    environ = {**os.environ, **where(data)}
+    environ = {**os.environ, **database_arguments(data)}
     pid, terminal = pty.fork()
     if pid == 0:
         os.chdir(tmp_path)
         arguments = [sys.executable, str(ROOT / "run.py"), "--data-dir", str(data), "user", "add", "bob"]
         os.execve(sys.executable, arguments, environ)  # noqa: S606 (in a terminal of its own)
-    seen = until(terminal, "password of bob: ")
+    seen = read_until(terminal, "password of bob: ")
     os.write(terminal, f"{PASSWORD}\n".encode())
-    seen += until(terminal, "repeat it: ")
+    seen += read_until(terminal, "repeat it: ")
     os.write(terminal, f"{second}\n".encode())
-    seen += until(terminal, None)
+    seen += read_until(terminal, None)
     _, status = os.waitpid(pid, 0)
     os.close(terminal)
     assert os.waitstatus_to_exitcode(status) == code, seen
@@ -285,8 +285,8 @@ def test_a_store_whose_existence_cannot_be_determined_is_not_taken_for_missing(t
     assert not users._exists(tmp_path / "missing")
 
 
-def until(terminal: int, words: str | None) -> str:
-    """What comes, up to `words`, or to the end."""
+def read_until(terminal: int, words: str | None) -> str:
+    """Reads from the terminal up to `words`, or to the end."""
     seen = ""
     while words is None or words not in seen:
         try:
@@ -296,7 +296,7 @@ def until(terminal: int, words: str | None) -> str:
     return seen
 
 
-def test_the_lock_of_a_running_server_is_left_alone(serve: Serve) -> None:
+def test_the_lock_of_a_running_server_is_not_changed(serve: Serve) -> None:
     server = serve()
     session, token = create_session(server.data, "bob"), create_token(server.data, "bob")
     assert user(server.data, "add", "eve", given=PASSWORD).returncode == 0

@@ -44,7 +44,7 @@ NEXT = chart_archive(version="0.2.0", values="colour: teal\n")
 
 
 class Lab:
-    """A server with all that its tools need: a cluster, a repository, a hub, a registry, a process and a run."""
+    """A server with a cluster, a repository, a hub, a registry, a process and a run."""
 
     def __init__(self, server: Server, cluster: Cluster, repository: WebServer, remote: str, run_id: str) -> None:
         self.server, self.cluster, self.repository, self.remote, self.run_id = (
@@ -74,7 +74,7 @@ def lab(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 
 class Agent:
-    """One client, and which tools it has called."""
+    """A client and the tools that it has called."""
 
     def __init__(self, client: Client) -> None:
         self.client = client
@@ -87,8 +87,8 @@ class Agent:
     async def endpoints(self, tool: str, **arguments: Any) -> str:
         return result_text(await self.result(tool, **arguments))
 
-    async def gives(self, tool: str, **arguments: Any) -> Any:
-        """What its JSON says; an object comes as one too."""
+    async def json_of(self, tool: str, **arguments: Any) -> Any:
+        """The value of the JSON text of a result, which must equal its structured content."""
         result = await self.result(tool, **arguments)
         observed = json.loads(result_text(result))
         assert result.structured_content == (observed if isinstance(observed, dict) else None)
@@ -128,16 +128,16 @@ def test_every_tool_answers_over_every_transport(lab: Lab, way: str) -> None:
 
 async def repositories(lab: Lab, one: Agent) -> None:
     assert await one.endpoints("helm_repo_add", name="lab", url=lab.repository.url) == "done"
-    assert await one.gives("helm_repo_list") == [{"name": "lab", "url": lab.repository.url}]
+    assert await one.json_of("helm_repo_list") == [{"name": "lab", "url": lab.repository.url}]
     assert await one.endpoints("helm_repo_update", name="lab") == "done"
     assert await one.endpoints("helm_repo_update_all") == "done"
-    assert (await one.gives("helm_repo_charts", name="lab"))[0]["chartVersion"] == "0.2.0"
-    versions = await one.gives("helm_repo_versions", name="lab", chart="tint")
+    assert (await one.json_of("helm_repo_charts", name="lab"))[0]["chartVersion"] == "0.2.0"
+    versions = await one.json_of("helm_repo_versions", name="lab", chart="tint")
     assert [row["chartVersion"] for row in versions] == ["0.2.0", "0.1.0"]
     assert await one.file("helm_pull", chart="lab/tint", version="0.1.0") == TINT
     assert await one.endpoints("helm_push", chart=base64.b64encode(TINT).decode(), remote=lab.remote) == "done"
     assert await one.file("helm_pull", chart=f"{lab.remote}/tint:0.1.0") == TINT
-    assert (await one.gives("helm_search_hub", keyword="redis", maxResults=1))[0]["name"] == "redis"
+    assert (await one.json_of("helm_search_hub", keyword="redis", maxResults=1))[0]["name"] == "redis"
 
 
 async def charts(lab: Lab, one: Agent) -> None:
@@ -149,61 +149,61 @@ async def charts(lab: Lab, one: Agent) -> None:
     shown = await one.endpoints("helm_show_all", **old)
     assert shown == lab.server.get(f"{API}/charts/show?chartRef=lab/tint&version=0.1.0").text
     assert "colour: " in await one.endpoints("helm_template", **old, values={"colour": "blue"})
-    assert (await one.gives("helm_lint", **old))["ok"]
+    assert (await one.json_of("helm_lint", **old))["ok"]
     assert (await one.file("helm_create", name="fresh")).startswith(b"\x1f\x8b")
     assert "digest:" in await one.endpoints("helm_dependency_resolve", **old)
 
 
 async def releases(one: Agent, this: dict[str, str]) -> None:
     old = {"chartRef": "lab/tint", "version": "0.1.0"}
-    installed = await one.gives("helm_install", **old, releaseName="r", namespace=this["namespace"])
+    installed = await one.json_of("helm_install", **old, releaseName="r", namespace=this["namespace"])
     assert installed["info"]["status"] == "deployed"
-    assert [row["name"] for row in await one.gives("helm_list", namespace=this["namespace"])] == ["r"]
-    assert await one.gives("helm_status", **this) == installed
+    assert [row["name"] for row in await one.json_of("helm_list", namespace=this["namespace"])] == ["r"]
+    assert await one.json_of("helm_status", **this) == installed
     assert "colour: red" in await one.endpoints("helm_get_values", **this, all=True)
     assert "ConfigMap" in await one.endpoints("helm_get_manifest", **this)
     assert "painted red" in await one.endpoints("helm_get_notes", **this)
-    assert (await one.gives("helm_get_hooks", **this))[0]["kind"] == "Pod"
-    assert (await one.gives("helm_get_resources", **this))[0]["ready"]
-    assert (await one.gives("helm_test", **this, timeoutSeconds=30))[0]["status"] == "PASSED"
-    upgraded = await one.gives("helm_upgrade", **this, **old, values={"colour": "green"})
+    assert (await one.json_of("helm_get_hooks", **this))[0]["kind"] == "Pod"
+    assert (await one.json_of("helm_get_resources", **this))[0]["ready"]
+    assert (await one.json_of("helm_test", **this, timeoutSeconds=30))[0]["status"] == "PASSED"
+    upgraded = await one.json_of("helm_upgrade", **this, **old, values={"colour": "green"})
     assert upgraded["version"] == 2
     assert await one.endpoints("helm_rollback", **this, revision=1) == "done"
-    assert [row["revision"] for row in await one.gives("helm_history", **this)] == [3, 2, 1]
+    assert [row["revision"] for row in await one.json_of("helm_history", **this)] == [3, 2, 1]
     assert await one.endpoints("helm_uninstall", **this) == "done"
 
 
 async def processes(one: Agent) -> None:
-    assert (await one.gives("process_start", name="web"))["message"].startswith("web has been started")
-    assert (await one.gives("process_restart", name="web"))["message"]
-    assert (await one.gives("process_list", select="web"))[0]["status"] == "running"
-    assert (await one.gives("process_details", select="w*"))[0]["restarts"] == 0
-    assert await one.gives("process_groups") == []
-    assert (await one.gives("process_notices", process="web"))["totalElements"] == 0
-    assert [run["trigger"] for run in (await one.gives("process_runs", name="job"))["content"]] == ["auto"]
-    assert "is paused" in (await one.gives("process_schedule", name="job", paused="true"))["message"]
-    assert (await one.gives("process_details", select="job"))[0]["schedule"]["paused"]
-    assert (await one.gives("process_signal", name="web", signal="CONT"))["message"].startswith("SIGCONT")
+    assert (await one.json_of("process_start", name="web"))["message"].startswith("web has been started")
+    assert (await one.json_of("process_restart", name="web"))["message"]
+    assert (await one.json_of("process_list", select="web"))[0]["status"] == "running"
+    assert (await one.json_of("process_details", select="w*"))[0]["restarts"] == 0
+    assert await one.json_of("process_groups") == []
+    assert (await one.json_of("process_notices", process="web"))["totalElements"] == 0
+    assert [run["trigger"] for run in (await one.json_of("process_runs", name="job"))["content"]] == ["auto"]
+    assert "is paused" in (await one.json_of("process_schedule", name="job", paused="true"))["message"]
+    assert (await one.json_of("process_details", select="job"))[0]["schedule"]["paused"]
+    assert (await one.json_of("process_signal", name="web", signal="CONT"))["message"].startswith("SIGCONT")
     for verb, outcome in (("start", "already"), ("signal", "signalled"), ("restart", "restarted"), ("stop", "stopped")):
         arguments = {"select": "web", "signal": "CONT"} if verb == "signal" else {"select": "web"}
-        (done,) = (await one.gives(f"process_{verb}_selected", **arguments))["results"]
+        (done,) = (await one.json_of(f"process_{verb}_selected", **arguments))["results"]
         assert (done["name"], done["outcome"]) == ("web", outcome)
-    assert (await one.gives("process_stop", name="web"))["message"]
-    assert (await one.gives("process_info", name="web"))["status"] == "stopped"
+    assert (await one.json_of("process_stop", name="web"))["message"]
+    assert (await one.json_of("process_info", name="web"))["status"] == "stopped"
     assert (await one.endpoints("process_logs", name="web", lines=1)).endswith("two\n")
-    assert len((await one.gives("event_list", size=3, sortDirection="desc"))["content"]) == 3
+    assert len((await one.json_of("event_list", size=3, sortDirection="desc"))["content"]) == 3
 
 
 async def reports(lab: Lab, one: Agent) -> None:
-    (project,) = await one.gives("project_list")
+    (project,) = await one.json_of("project_list")
     assert project["name"] == "shop"
-    assert len(await one.gives("run_list", id=str(project["id"]), limit=5)) == 1
-    assert (await one.gives("run_detail", id=lab.run_id))["run"]["id"] == lab.run_id
-    assert (await one.gives("gate_verdict", project="shop", branch="main"))["status"] == "PASSED"
-    assert await one.gives("flaky_tests", id=str(project["id"])) == []
-    assert len((await one.gives("run_tests", id=lab.run_id, status="passed"))["items"]) == 2
-    assert (await one.gives("failure_clusters", id=str(project["id"])))["items"] == []
-    assert len((await one.gives("project_search", id=str(project["id"]), q="c1"))["items"]) == 1
+    assert len(await one.json_of("run_list", id=str(project["id"]), limit=5)) == 1
+    assert (await one.json_of("run_detail", id=lab.run_id))["run"]["id"] == lab.run_id
+    assert (await one.json_of("gate_verdict", project="shop", branch="main"))["status"] == "PASSED"
+    assert await one.json_of("flaky_tests", id=str(project["id"])) == []
+    assert len((await one.json_of("run_tests", id=lab.run_id, status="passed"))["items"]) == 2
+    assert (await one.json_of("failure_clusters", id=str(project["id"])))["items"] == []
+    assert len((await one.json_of("project_search", id=str(project["id"]), q="c1"))["items"]) == 1
 
 
 LONG = "x" * 70
@@ -254,7 +254,7 @@ def rest_answer(server: Server, method: str, path: str, body: Any) -> Answer:
 
 
 @pytest.mark.parametrize("way", ["http", "stdio"])
-def test_a_failure_reads_as_that_of_rest(lab: Lab, way: str) -> None:
+def test_the_message_of_a_failure_is_that_of_rest(lab: Lab, way: str) -> None:
     async def work() -> list[tuple[str, str, str]]:
         pairs = []
         async with agent(lab, way) as one:
@@ -269,13 +269,13 @@ def test_a_failure_reads_as_that_of_rest(lab: Lab, way: str) -> None:
 
 
 @pytest.mark.parametrize("way", ["http", "stdio"])
-def test_arguments_are_taken_as_bodies_are(lab: Lab, way: str) -> None:
-    """Chart tools refuse unknown ones, the others ignore them; null is absent, a missing part of the path is named."""
+def test_arguments_are_checked_like_bodies_of_rest(lab: Lab, way: str) -> None:
+    """Chart tools refuse unknown arguments, others ignore them; null is absent; a missing path parameter is named."""
 
     async def work() -> None:
         async with agent(lab, way) as one:
-            assert await one.gives("process_info", name="web", colour="red", lines=None)
-            assert await one.gives("event_list", size=None)
+            assert await one.json_of("process_info", name="web", colour="red", lines=None)
+            assert await one.json_of("event_list", size=None)
             assert error_text(await one.result("helm_repo_list", colour={"a": 1})).startswith('unknown field "colour"')
             assert error_text(await one.result("process_info")) == "name is required"
             assert error_text(await one.result("process_info", name=" ")) == "name is required"
@@ -302,8 +302,8 @@ def test_arguments_are_taken_as_bodies_are(lab: Lab, way: str) -> None:
     run_client(work)
 
 
-def test_where_no_server_runs_the_tools_of_the_server_report_it(tmp_path: Path) -> None:
-    """The chart tools of the process itself go on."""
+def test_tools_of_a_server_report_that_none_is_running(tmp_path: Path) -> None:
+    """The chart tools, which need no server, work."""
 
     other = Server(tmp_path, {"svc": {"kube": {"kubeconfig": "/nonexistent"}}}, {}, [])
     other.port = 1
@@ -316,7 +316,7 @@ def test_where_no_server_runs_the_tools_of_the_server_report_it(tmp_path: Path) 
     run_client(work)
 
 
-def test_many_agents_at_once_have_each_their_own_answers(lab: Lab) -> None:
+def test_concurrent_clients_get_their_own_results(lab: Lab) -> None:
     async def one(number: int) -> None:
         way = over_sse if number % 2 else over_http
         async with way(lab.server, **KEY) as client:

@@ -1,4 +1,4 @@
-"""The bridge to the SDK: a session that another request has ended is not there, and that is no defect."""
+"""The bridge to the SDK: a session that another request has ended is 404 and logs no error."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from models.errors import NotFound
 
 
 class Handler:
-    """Stands for the handler of a request, of which the bridge uses a few methods."""
+    """A double of the request handler, of which the bridge uses a few methods."""
 
     def __init__(self) -> None:
         self.request = HTTPServerRequest(
@@ -35,7 +35,7 @@ class Handler:
 
 
 @pytest.mark.parametrize(("error", "result"), [(ClosedResourceError, False), (ValueError, True)])
-def test_only_faults_of_the_sdk_come_into_the_log(
+def test_only_faults_of_the_sdk_are_logged(
     error: type[Exception], result: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert sdk_server
@@ -48,7 +48,7 @@ def test_only_faults_of_the_sdk_come_into_the_log(
 
 
 @pytest.mark.parametrize("begun", [False, True], ids=["before its answer", "after it began"])
-def test_a_session_that_ended_meanwhile_is_not_there(begun: bool) -> None:
+def test_a_session_that_ended_meanwhile_is_404(begun: bool) -> None:
     async def application(scope: Any, receive: Any, send: Any) -> None:
         if begun:
             await send({"type": "http.response.start", "status": 202, "headers": []})

@@ -27,7 +27,7 @@ ASKED: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("from_a_file", [False, True], ids=["a pipe", "a file"])
-def test_every_answer_comes_before_the_end(from_a_file: bool, tmp_path: Path) -> None:
+def test_all_pending_requests_are_answered_before_the_exit(from_a_file: bool, tmp_path: Path) -> None:
     lines = "".join(json.dumps({"jsonrpc": "2.0", **one}) + "\n" for one in ASKED).encode()
     (tmp_path / "asked").write_bytes(lines)
     command = [sys.executable, str(ROOT / "run.py"), "--data-dir", str(tmp_path / "data"), "mcp"]
@@ -42,7 +42,7 @@ def test_every_answer_comes_before_the_end(from_a_file: bool, tmp_path: Path) ->
     assert answers[5]["error"]["code"] == -32601
 
 
-def test_what_was_cancelled_is_not_waited_for() -> None:
+def test_cancelled_requests_do_not_delay_the_exit() -> None:
     async def work() -> list[str]:
         async def lines() -> AsyncIterator[str]:
             yield '{"id": 1, "method": "tools/list"}'

@@ -1,4 +1,4 @@
-"""Permissions of the tool server: the callers that it admits and the tools that they see."""
+"""Permissions of the tool server: which callers it accepts and which tools they see."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ HELLO = {
 }  # fmt: skip
 
 
-def hello(server: Server, path: str = "/mcp", **headers: str) -> Answer:
-    """The first word of an agent."""
+def initialize(server: Server, path: str = "/mcp", **headers: str) -> Answer:
+    """Sends the first message of a client."""
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     return server.ask("POST", path, json.dumps(HELLO).encode(), {**HEAD, **named})
 
@@ -78,9 +78,7 @@ POSTURES: list[tuple[ChartSecurity, bool]] = [
 @pytest.mark.parametrize(
     ("security", "may_change"), POSTURES, ids=["default", "read-only-key", "full", "blank-key", "full-key"]
 )
-def test_what_changes_something_is_there_only_in_full_with_a_key(
-    security: ChartSecurity, may_change: bool, is_gated: bool
-) -> None:
+def test_changing_tools_require_full_mode_and_a_key(security: ChartSecurity, may_change: bool, is_gated: bool) -> None:
     config = Config(svc=Svc(security=security, rest=Rest(access_interceptor=AccessInterceptor(enabled=is_gated))))
     tools = [*chart_tools(OPERATIONS), *rest_tools(SERVICES)]
     toolbox = Toolbox(lambda: config, tools, lambda: pytest.fail("no chart is asked for"))
@@ -92,8 +90,8 @@ def test_what_changes_something_is_there_only_in_full_with_a_key(
 
 
 @pytest.mark.parametrize("is_full", [False, True], ids=["read-only", "full"])
-def test_an_agent_sees_what_the_mode_lets_it_see(serve: Serve, is_full: bool) -> None:
-    """Also where the interceptor of REST is off."""
+def test_the_mode_decides_which_tools_are_listed(serve: Serve, is_full: bool) -> None:
+    """Also if the interceptor of REST is disabled."""
     rest = {"access-interceptor": {"enabled": False}}
     server = serve({"web": SLEEPER}, svc={**(FULL if is_full else {}), "rest": rest, **KUBE})
 
@@ -130,7 +128,7 @@ def test_hints_describe_the_effects_of_a_tool(keyed: Server) -> None:
     "path", [*PATHS, "/%6dcp", "/m%63p", "/%73se", "/sse%2Fmessages", "/mcp/", "/mcp/any", "/sse/x"]
 )
 @pytest.mark.parametrize("method", ["GET", "POST", "DELETE", "PUT"])
-def test_with_a_key_set_nothing_is_revealed_without_it(keyed: Server, path: str, method: str) -> None:
+def test_a_configured_key_is_required_for_every_request(keyed: Server, path: str, method: str) -> None:
     prefix = path.split("/")[1]
     for headers in ({}, {"X-API-Key": "wrong"}, {"X-API-Key": " "}):
         answer = keyed.ask(method, path, b"{}" if method in ("POST", "PUT") else None, headers)
@@ -138,7 +136,7 @@ def test_with_a_key_set_nothing_is_revealed_without_it(keyed: Server, path: str,
 
 
 @pytest.mark.parametrize("mode", ["FULL", "READ_ONLY"])
-def test_the_key_is_required_also_where_the_tools_are_off(serve: Serve, mode: str) -> None:
+def test_the_key_is_required_also_if_the_tools_are_disabled(serve: Serve, mode: str) -> None:
     server = serve(svc={"security": {"mode": mode, "api-key": "open sesame"}, "mcp": {"enabled": False}})
     for path in (*PATHS, "/%6dcp"):
         assert server.get(path).status == 401
@@ -146,9 +144,9 @@ def test_the_key_is_required_also_where_the_tools_are_off(serve: Serve, mode: st
     assert "svc.mcp.enabled" in server.get("/mcp", **KEY).json["message"]
 
 
-def test_the_key_opens_every_path(keyed: Server) -> None:
+def test_the_key_is_accepted_on_every_path(keyed: Server) -> None:
     for path in ("/mcp", "/charts/mcp", "/%6dcp", "/supervision/mcp", "/tracker/mcp"):
-        assert hello(keyed, path, **KEY).status == 200
+        assert initialize(keyed, path, **KEY).status == 200
     assert keyed.post("/sse/messages", b"{}", **KEY).status == 400
     assert keyed.get("/mcp/any", **KEY).status == 404
     assert keyed.ask("PUT", "/mcp", b"", KEY).status == 405
@@ -156,7 +154,7 @@ def test_the_key_opens_every_path(keyed: Server) -> None:
     assert keyed.ask("OPTIONS", "/sse").headers["Allow"] == "GET, HEAD, OPTIONS"
 
 
-def test_a_path_that_only_looks_like_one_is_none(keyed: Server) -> None:
+def test_similar_paths_are_not_tool_endpoints(keyed: Server) -> None:
     for path in ("/mcpx", "/ssex", "/api/v1/mcp", "/mc%70p", "/%25mcp"):
         assert keyed.get(path).status == 404
 
@@ -171,18 +169,18 @@ def test_a_page_of_another_origin_is_refused(reading: Server, path: str, method:
 
 
 def test_a_page_of_the_same_origin_is_admitted(reading: Server) -> None:
-    assert hello(reading, Origin=f"http://127.0.0.1:{reading.port}").status == 200
-    assert hello(reading, Host="evil.example").status == 421
+    assert initialize(reading, Origin=f"http://127.0.0.1:{reading.port}").status == 200
+    assert initialize(reading, Host="evil.example").status == 421
 
 
-def test_an_invalid_token_is_never_anonymous(reading: Server) -> None:
-    assert hello(reading, Authorization="Bearer wrong").status == 401
-    assert hello(reading, X_Tracker_Token="wrong").status == 401
-    assert hello(reading, Authorization="Basic YTpi").status == 200
+def test_an_invalid_token_is_refused_not_anonymous(reading: Server) -> None:
+    assert initialize(reading, Authorization="Bearer wrong").status == 401
+    assert initialize(reading, X_Tracker_Token="wrong").status == 401
+    assert initialize(reading, Authorization="Basic YTpi").status == 200
 
 
 def token(server: Server, name: str, *more: str) -> str:
-    """A token of an account, which is made where it is not there."""
+    """A token of an account, which is created if it is missing."""
 
     program = [
         sys.executable,
@@ -198,10 +196,10 @@ def token(server: Server, name: str, *more: str) -> str:
     return made.stdout.strip()
 
 
-def test_in_closed_mode_a_token_or_the_key_is_needed(serve: Serve) -> None:
+def test_closed_mode_requires_a_token_or_the_key(serve: Serve) -> None:
     closed = {"security": {"open-mode": False}}
     server = serve({"web": SLEEPER}, tracker=closed, svc=KUBE)
-    assert hello(server).status == 401
+    assert initialize(server).status == 401
     bearer = {"Authorization": f"Bearer {token(server, 'ann')}"}
 
     async def with_token() -> None:
@@ -213,7 +211,7 @@ def test_in_closed_mode_a_token_or_the_key_is_needed(serve: Serve) -> None:
 
     run_client(with_token)
     other = serve(tracker=closed, svc={**FULL, **KUBE})
-    assert hello(other, Authorization=f"Bearer {token(other, 'bob')}").status == 401
+    assert initialize(other, Authorization=f"Bearer {token(other, 'bob')}").status == 401
 
     async def with_key() -> None:
         async with over_http(other, **KEY) as client:
@@ -224,17 +222,17 @@ def test_in_closed_mode_a_token_or_the_key_is_needed(serve: Serve) -> None:
     run_client(with_key)
 
 
-def test_a_session_cookie_is_no_account_of_an_agent(serve: Serve) -> None:
+def test_a_session_cookie_is_not_accepted(serve: Serve) -> None:
     server = serve(tracker={"security": {"open-mode": False, "admin-password": "a long password"}}, svc=KUBE)
     login = server.post(
         "/login", b"username=admin&password=a+long+password", Content_Type="application/x-www-form-urlencoded"
     )
     cookie = login.headers["Set-Cookie"].partition(";")[0]
     assert server.get("/api/v1/processes", Cookie=cookie).status == 200
-    assert hello(server, Cookie=cookie).status == 401
+    assert initialize(server, Cookie=cookie).status == 401
 
 
-def test_beyond_loopback_processes_are_changed_by_an_admin_alone(serve: Serve) -> None:
+def test_only_an_admin_changes_processes_beyond_loopback(serve: Serve) -> None:
     server = serve({"web": SLEEPER}, svc={**FULL, **KUBE})
     admin, other = (token(server, *who) for who in (("ann", "--admin"), ("bob",)))
     processes = {name for name in CHANGING if name.startswith("process_")}
@@ -265,11 +263,11 @@ def test_the_sdk_is_imported_at_the_first_request_and_not_before(serve: Serve) -
     assert server.get("/mcp").status == 401
     assert server.get("/v3/api-docs").status == 200
     assert not has_it()
-    assert hello(server, **KEY).status == 200
+    assert initialize(server, **KEY).status == 200
     assert has_it()
 
 
-def test_off_it_is_not_served_over_stdio(serve: Serve) -> None:
+def test_disabled_tools_are_not_served_over_stdio(serve: Serve) -> None:
 
     server = serve(svc={"mcp": {"enabled": False}})
     program = [sys.executable, str(ROOT / "run.py"), "--config", str(server.file), "mcp"]
@@ -278,7 +276,7 @@ def test_off_it_is_not_served_over_stdio(serve: Serve) -> None:
     assert "svc.mcp.enabled" in done.stderr
 
 
-def test_without_the_extra_there_are_no_tools_and_they_cannot_be_required(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tools_need_the_extra_mcp(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(handler, "is_installed", lambda: False)
     wanted, unasked = (Config(svc=Svc(mcp=Mcp(enabled=one))) for one in (True, None))
     assert "pip install" in str(handler.why_disabled(unasked))

@@ -1,4 +1,4 @@
-"""Sessions of agents: their limit, their end, and the calls that end with them."""
+"""Sessions of MCP clients: their limit, their end, and the calls that end with them."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ class Listener:
         self.status = self._response.status
 
     def endpoint(self) -> str:
-        """Where the first event says that messages are posted to."""
+        """The path for messages, from the first event."""
         lines = iter(self._response.readline, b"")
         return next(line for line in lines if line.startswith(b"data: ")).decode().split()[1]
 
-    def rest(self) -> bytes:
-        """What comes until the server closes it, which it may do in the middle."""
+    def read_to_end(self) -> bytes:
+        """Reads until the server closes the stream, possibly within an event."""
         try:
             return self._response.read()
         except http.client.IncompleteRead as cut:
@@ -71,16 +71,16 @@ class Listener:
         self._connection.close()
 
 
-def opened(server: Server) -> str:
-    """The id of a new session."""
+def new_session(server: Server) -> str:
+    """Opens a session and returns its id."""
     answer = send(server, HELLO)
     assert answer.status == 200, answer
     return str(answer.headers["Mcp-Session-Id"])
 
 
-def test_there_are_as_many_sessions_as_may_be_streams(serve: Serve) -> None:
+def test_the_limit_of_streams_is_that_of_sessions(serve: Serve) -> None:
     server = serve(server={"max-streams": 2}, svc=KUBE)
-    sessions = [opened(server), opened(server)]
+    sessions = [new_session(server), new_session(server)]
     assert send(server, HELLO).status == 503
     streams = [Listener(server), Listener(server)]
     assert all(stream.endpoint() for stream in streams)
@@ -89,7 +89,7 @@ def test_there_are_as_many_sessions_as_may_be_streams(serve: Serve) -> None:
     assert server.ask("DELETE", "/mcp", None, {**HEAD, "Mcp-Session-Id": sessions[0]}).status == 200
     assert send(server, {"jsonrpc": "2.0", "id": 2, "method": "tools/list"}, sessions[0]).status == 404
     assert send(server, {"jsonrpc": "2.0", "id": 2, "method": "tools/list"}, sessions[1]).status == 200
-    opened(server)
+    new_session(server)
     streams[0].close()
 
     def has_room() -> Listener | None:
@@ -104,8 +104,8 @@ def test_there_are_as_many_sessions_as_may_be_streams(serve: Serve) -> None:
     assert not any(session in server.log.read_text() for session in sessions)
 
 
-def test_a_session_that_is_not_used_is_over() -> None:
-    """With the transport itself, whose patience is half an hour in the server."""
+def test_an_idle_session_ends() -> None:
+    """Uses the transport directly; in the server its timeout is half an hour."""
 
     async def work() -> None:
         serving = HttpTransports(Toolbox(Config, [], lambda: pytest.fail("no chart is asked for")), 1024, 1, 0.3)
@@ -130,14 +130,14 @@ def test_a_session_that_is_not_used_is_over() -> None:
     asyncio.run(work())
 
 
-def test_a_stop_waits_for_no_agent(serve: Serve) -> None:
+def test_the_stop_of_the_server_waits_for_no_client(serve: Serve) -> None:
     server = serve(svc=KUBE)
-    session = opened(server)
+    session = new_session(server)
     streams = [Listener(server), Listener(server, "/mcp", **{"Mcp-Session-Id": session})]
     assert [stream.status for stream in streams] == [200, 200]
     assert server.stop() == 0
     for stream in streams:
-        assert b"Traceback" not in stream.rest()
+        assert b"Traceback" not in stream.read_to_end()
         stream.close()
     log = server.log.read_text()
     assert "Traceback" not in log
@@ -157,7 +157,7 @@ def test_a_message_that_is_too_large_is_refused(server: Server) -> None:
     assert server.ask("POST", "/mcp", b" " * (large - 1), HEAD).status == 400
 
 
-def test_what_is_no_message_is_reported_and_traces_nothing(serve: Serve) -> None:
+def test_an_invalid_message_is_reported_without_a_traceback(serve: Serve) -> None:
     server = serve(svc=KUBE)
     assert server.ask("POST", "/mcp", b"{", HEAD).status == 400
     assert server.ask("POST", "/mcp", b"[]", HEAD).status == 400
@@ -173,7 +173,7 @@ def test_what_is_no_message_is_reported_and_traces_nothing(serve: Serve) -> None
     assert "Traceback" not in server.log.read_text()
 
 
-def test_an_answer_has_a_bound() -> None:
+def test_results_have_a_size_limit() -> None:
     assert of_response(200, "text/plain", b"x" * MAX_RESULT_BYTES).text
     with pytest.raises(TooLarge, match="REST returns all of it"):
         of_response(200, "text/plain", b"x" * (MAX_RESULT_BYTES + 1))
@@ -183,7 +183,7 @@ def test_an_answer_has_a_bound() -> None:
 
 
 @pytest.mark.parametrize("way", ["http-modern", "http-legacy", "sse", "stdio"])
-def test_what_an_agent_has_requested_ends_when_it_leaves(serve: Serve, tmp_path: Path, way: str) -> None:
+def test_calls_of_a_disconnected_client_are_cancelled(serve: Serve, tmp_path: Path, way: str) -> None:
     requested, go = threading.Event(), threading.Event()
 
     def stall(_: Any) -> tuple[int, dict[str, str], bytes]:
@@ -194,8 +194,8 @@ def test_what_an_agent_has_requested_ends_when_it_leaves(serve: Serve, tmp_path:
     with web_server() as place:
         place.serve()
         security = {**FULL["security"], "allowed-hosts": [place.host_port]}
-        rest = {"temp-dir": str(tmp_path / "temp")}
-        server = serve(svc={"security": security, "rest": rest, **KUBE})
+        read_to_end = {"temp-dir": str(tmp_path / "temp")}
+        server = serve(svc={"security": security, "rest": read_to_end, **KUBE})
         assert server.post("/api/v1/repos", json.dumps({"name": "lab", "url": place.url}).encode(), **KEY).status == 201
         place.pages["/index.yaml"] = stall
 
@@ -224,7 +224,7 @@ def way_of(word: str) -> Transport:
     return lambda server: over_http(server, mode="auto" if word == "http-modern" else "legacy", **KEY)
 
 
-def test_a_change_that_has_begun_is_let_finish(serve: Serve) -> None:
+def test_a_change_that_has_begun_is_finished(serve: Serve) -> None:
     requested, go = threading.Event(), threading.Event()
 
     def stall(_: Any) -> tuple[int, dict[str, str], bytes]:
@@ -268,7 +268,7 @@ def exchange(process: subprocess.Popen[bytes], message: Any) -> Any:
 
 
 @pytest.mark.parametrize("end", ["closed", signal.SIGTERM, signal.SIGINT])
-def test_over_standard_streams_it_ends_with_them_or_with_a_signal(serve: Serve, end: Any) -> None:
+def test_the_stdio_server_ends_at_eof_or_by_a_signal(serve: Serve, end: Any) -> None:
     process = started(serve(svc=KUBE))
     with process:
         assert exchange(process, HELLO)["result"]["serverInfo"]["name"] == "pilothouse"
@@ -285,7 +285,7 @@ def test_over_standard_streams_it_ends_with_them_or_with_a_signal(serve: Serve, 
     assert b"Traceback" not in errors
 
 
-def test_standard_output_is_for_the_protocol_alone(serve: Serve) -> None:
+def test_standard_output_has_protocol_messages_only(serve: Serve) -> None:
     server = serve({"web": {"command": "true"}}, svc={**FULL, **KUBE})
     with started(server, env={**os.environ, "SERVER_LOG_FORMAT": "json"}) as process:
         exchange(process, HELLO)
@@ -307,7 +307,7 @@ def test_standard_output_is_for_the_protocol_alone(serve: Serve) -> None:
             answered.add(message.get("id") or 0)
 
 
-def test_it_needs_no_server_and_takes_no_lock(tmp_path: Path) -> None:
+def test_the_stdio_server_needs_no_server_and_no_lock(tmp_path: Path) -> None:
     server = Server(tmp_path, {"svc": KUBE}, {}, [])
 
     async def work() -> None:
@@ -323,6 +323,6 @@ def test_it_needs_no_server_and_takes_no_lock(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "text/plain"])
-def test_a_body_that_is_no_json_is_not_read(server: Server, kind: str) -> None:
+def test_a_body_that_is_not_json_is_not_read(server: Server, kind: str) -> None:
     assert server.ask("POST", "/mcp", json.dumps(HELLO).encode(), {**HEAD, "Content-Type": kind}).status == 400
     assert server.ask("POST", "/sse/messages", b"{}", {**HEAD, "Content-Type": kind}).status == 400

@@ -25,7 +25,7 @@ def app(io_loop: IOLoop, tmp_path: Path) -> Iterator[Application]:
 
 @pytest.mark.gen_test
 @pytest.mark.parametrize(("path", "most"), [("/v3/api-docs", 2), ("/v3/api-docs.yaml", 2), ("/swagger-ui.html", 8)])
-async def test_the_loop_does_not_write_it(
+async def test_the_document_is_not_written_on_the_loop(
     http_client: AsyncHTTPClient, base_url: str, monkeypatch: pytest.MonkeyPatch, path: str, most: int
 ) -> None:
     threads: list[threading.Thread] = []

@@ -35,7 +35,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory, cluster: Cluster) -> Iterato
 
 @pytest.fixture(scope="module")
 def load(whole: PreparedServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Load]:
-    """Makes the client; `load("api.tracker.gate_verdict")` is one of its modules."""
+    """Generates the client; `load("api.tracker.gate_verdict")` imports one of its modules."""
     folder = tmp_path_factory.mktemp("client")
     (folder / "settings.yaml").write_text(SETTINGS)
     (folder / "document.json").write_text(json.dumps(whole.document()))
@@ -61,7 +61,7 @@ def client(whole: PreparedServer, load: Load) -> Iterator[Any]:
         yield one
 
 
-def test_it_lists_processes(client: Any, load: Load) -> None:
+def test_a_generated_client_lists_processes(client: Any, load: Load) -> None:
     found = load("api.supervision.process_list").sync(client=client)
     assert [one.name for one in found] == ["web", "idle"]
     assert found[0].status == "running"
@@ -69,11 +69,11 @@ def test_it_lists_processes(client: Any, load: Load) -> None:
     assert found[1].pid is None
 
 
-def test_it_starts_a_process(client: Any, load: Load) -> None:
+def test_a_generated_client_starts_a_process(client: Any, load: Load) -> None:
     assert "idle" in load("api.supervision.process_start").sync("idle", client=client).message
 
 
-def test_it_asks_the_gate(whole: PreparedServer, client: Any, load: Load) -> None:
+def test_a_generated_client_reads_the_gate(whole: PreparedServer, client: Any, load: Load) -> None:
     verdict = load("api.tracker.gate_verdict").sync(client=client, project="shop", branch="main")
     assert (verdict.run_id, verdict.status, verdict.passed) == (whole.runs[1], "FAILED", False)
     assert [(rule.name, rule.passed) for rule in verdict.rules] == [("coverage-drop", False), ("new-failures", False)]
@@ -81,7 +81,7 @@ def test_it_asks_the_gate(whole: PreparedServer, client: Any, load: Load) -> Non
     assert (missing.status, missing.title) == (404, "Not Found")
 
 
-def test_it_posts_reports(client: Any, load: Load) -> None:
+def test_a_generated_client_uploads_reports(client: Any, load: Load) -> None:
     file = load("types").File
     reports = [file(io.BytesIO(uploads.junit(2, prefix=name).encode()), f"{name}.xml") for name in "ab"]
     body = load("models.ingest_body").IngestBody(project="posted", junit=reports, branch="main", pr_number=7)
@@ -91,19 +91,19 @@ def test_it_posts_reports(client: Any, load: Load) -> None:
     assert [(run.id, run.pr_number) for run in runs] == [(stored.run_id, 7)]
 
 
-def test_it_lists_releases(client: Any, load: Load) -> None:
+def test_a_generated_client_lists_releases(client: Any, load: Load) -> None:
     found = load("api.charts.helm_list").sync(client=client)
     assert [(one.name, one.chart, one.status) for one in found] == [(RELEASE, f"{CHART}-0.1.0", "deployed")]
 
 
-def test_it_reads_text_and_files(client: Any, load: Load) -> None:
+def test_a_generated_client_reads_text_and_files(client: Any, load: Load) -> None:
     shown = load("api.charts.helm_show_values").sync(client=client, chart_ref=f"{REPOSITORY}/{CHART}", version="0.1.0")
     assert shown == "colour: red\n"
     made = load("api.charts.helm_create").sync(client=client, body=load("models").HelmCreateBody(name="fresh"))
     assert made.payload.read(2) == b"\x1f\x8b"
 
 
-def test_with_the_key_it_may_change_releases(whole: PreparedServer, client: Any, load: Load) -> None:
+def test_a_generated_client_with_the_key_changes_releases(whole: PreparedServer, client: Any, load: Load) -> None:
     body = load("models").HelmUpgradeBody(chart_ref=f"{REPOSITORY}/{CHART}", version="0.1.0", dry_run=True)
     refused = load("api.charts.helm_upgrade").sync(RELEASE, client=client, body=body)
     assert refused.status == 401
@@ -111,7 +111,7 @@ def test_with_the_key_it_may_change_releases(whole: PreparedServer, client: Any,
         assert load("api.charts.helm_upgrade").sync(RELEASE, client=known, body=body).name == RELEASE
 
 
-def test_with_a_token_it_knows_who_it_is(whole: PreparedServer, load: Load) -> None:
+def test_a_generated_client_with_a_token_reads_its_account(whole: PreparedServer, load: Load) -> None:
     known = load("client").AuthenticatedClient(f"http://127.0.0.1:{whole.server.port}", token=whole.admin)
     with known as client:
         account = load("api.tracker.account_info").sync(client=client)

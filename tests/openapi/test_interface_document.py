@@ -67,16 +67,16 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield one
 
 
-def refs(value: Any) -> Iterator[str]:
-    """All that is referred to."""
+def references(value: Any) -> Iterator[str]:
+    """All references."""
     if isinstance(value, Mapping):
         if "$ref" in value:
             yield value["$ref"]
         for one in value.values():
-            yield from refs(one)
+            yield from references(one)
     elif isinstance(value, list):
         for one in value:
-            yield from refs(one)
+            yield from references(one)
 
 
 def served_routes() -> list[tuple[Service, Route]]:
@@ -85,7 +85,7 @@ def served_routes() -> list[tuple[Service, Route]]:
 
 
 @pytest.mark.parametrize("prefix", PREFIXES)
-def test_a_validator_takes_it_whole_and_by_service(server: Server, prefix: str) -> None:
+def test_a_validator_accepts_the_document_and_that_of_each_service(server: Server, prefix: str) -> None:
     answer = server.get(f"{prefix}/v3/api-docs")
     assert answer.headers.get_all("Content-Type") == ["application/json"]
     OpenAPIV31SpecValidator(answer.json).validate()
@@ -100,7 +100,7 @@ def test_yaml_has_the_same_content(server: Server, prefix: str) -> None:
     assert yaml.safe_load(answer.body) == server.get(f"{prefix}/v3/api-docs").json
 
 
-def test_under_a_prefix_it_is_of_that_service_and_the_house(server: Server) -> None:
+def test_the_document_of_a_prefix_has_that_service_and_shared_endpoints(server: Server) -> None:
     for prefix in PREFIXES[1:]:
         tags = {tag for _, _, result in operations(server.get(f"{prefix}/v3/api-docs").json) for tag in result["tags"]}
         assert tags == {prefix[1:], "server"}
@@ -109,7 +109,7 @@ def test_under_a_prefix_it_is_of_that_service_and_the_house(server: Server) -> N
 
 
 @pytest.mark.parametrize(("service", "route"), served_routes(), ids=lambda one: getattr(one, "name", "") or one[0])
-def test_every_method_of_every_route_is_in_it(service: Service, route: Route) -> None:
+def test_every_method_of_every_route_is_documented(service: Service, route: Route) -> None:
     paths = {re.sub(r"\{\w+\}", "([^/]+)", path): result for path, result in DOCUMENT["paths"].items()}
     pattern = (service.base + route[0]).replace("\\.", ".")
     handler: Any = route[1]
@@ -119,20 +119,20 @@ def test_every_method_of_every_route_is_in_it(service: Service, route: Route) ->
         assert method.lower() in paths[pattern], f"{method} {pattern}"
 
 
-def test_it_has_no_path_that_is_not_served(server: Server) -> None:
+def test_every_documented_path_is_served(server: Server) -> None:
     for path, method, _ in operations(server.get("/v3/api-docs").json):
         allowed = server.ask("OPTIONS", re.sub(r"\{\w+\}", "1", path)).headers["Allow"]
         assert method.upper() in allowed, path
 
 
 @pytest.mark.parametrize("line", SEED.strip().splitlines())
-def test_it_has_what_the_seeds_document(line: str) -> None:
+def test_the_operations_of_the_specification_are_documented(line: str) -> None:
     method, path, *statuses = line.split()
     assert set(statuses) <= set(DOCUMENT["paths"][path][method.lower()]["responses"])
 
 
 @pytest.mark.parametrize(("path", "method", "result"), EVERY, ids=[result["operationId"] for _, _, result in EVERY])
-def test_every_operation_is_whole(path: str, method: str, result: dict[str, Any]) -> None:
+def test_every_operation_is_complete(path: str, method: str, result: dict[str, Any]) -> None:
     assert re.fullmatch(r"[a-z]+(_[a-z]+)*", result["operationId"])
     assert result["summary"]
     assert set(result["responses"]) > COMMON
@@ -150,7 +150,7 @@ EMPTY = {"helm_repo_add", "helm_repo_update", "helm_repo_update_all", "helm_push
 """Their success has no body."""
 
 
-def test_operations_have_names_of_their_own() -> None:
+def test_operation_ids_are_unique() -> None:
     names = [result["operationId"] for _, _, result in EVERY]
     assert len(set(names)) == len(names)
 
@@ -161,36 +161,36 @@ def test_tools_and_operations_have_the_same_names() -> None:
     assert {"process_list", "gate_verdict", "project_list", "run_list", "run_detail", "flaky_tests"} <= names
 
 
-def test_all_that_is_referred_to_is_there_and_nothing_else() -> None:
-    found = {ref.rpartition("/")[2] for ref in refs(DOCUMENT)}
+def test_all_components_are_defined_and_used() -> None:
+    found = {ref.rpartition("/")[2] for ref in references(DOCUMENT)}
     assert found == set(DOCUMENT["components"]["schemas"])
 
 
-def test_the_charts_document_has_the_schema_that_the_seed_names(server: Server) -> None:
+def test_the_schema_of_charts_has_the_specified_name(server: Server) -> None:
     assert "ProblemDetail" in server.get("/charts/v3/api-docs").json["components"]["schemas"]
     assert "PageProcessEventEntry" in server.get("/supervision/v3/api-docs").json["components"]["schemas"]
 
 
-def test_what_needs_a_cluster_and_changes_nothing_is_left_out_without_one() -> None:
+def test_read_operations_of_a_cluster_are_omitted_without_one() -> None:
     there, gone = ({result["operationId"] for _, _, result in operations(document_for(has))} for has in (True, False))
     reads = {one.identifier for one in OPERATIONS if one.needs == "cluster" and not one.mutating}
     assert there - gone == reads
     assert gone < there
 
 
-def test_a_replaced_group_is_left_out() -> None:
+def test_a_replaced_group_is_omitted() -> None:
     each = app.served(Config(), {"hub": []})
     assert not [one for one in each[1].routes if one[0].startswith("/hub")]
 
 
-def test_the_base_path_of_the_charts_is_that_of_the_configuration() -> None:
+def test_charts_have_the_configured_base_path() -> None:
     paths = document_for(svc=Svc(rest=Rest(base_path="/helm/v2")))["paths"]
     assert "/helm/v2/repos" in paths
     assert "/api/v1/repos" not in paths
     assert "/api/v1/processes" in paths
 
 
-def test_one_path_is_a_page_and_a_stream() -> None:
+def test_one_path_can_be_a_page_and_a_stream() -> None:
     result = DOCUMENT["paths"]["/api/v1/events"]["get"]
     assert set(result["responses"]["200"]["content"]) == {"application/json", "text/event-stream"}
     assert {one["name"] for one in result["parameters"]} >= {"page", "size", "sortBy", "sortDirection", "Last-Event-ID"}
@@ -221,7 +221,7 @@ def test_null_and_missing_are_distinguished() -> None:
     assert message["properties"] == {"message": {"type": "string"}, "error": {"type": "string"}}
 
 
-def test_a_type_without_a_schema_is_a_fault() -> None:
+def test_a_type_without_a_schema_is_an_error() -> None:
     with pytest.raises(TypeError, match="has no schema"):
         Components().of(object)
 
@@ -229,8 +229,8 @@ def test_a_type_without_a_schema_is_a_fault() -> None:
 OPEN = {"token", "trackerToken", "session"}
 
 
-def asked_for(gate: permissions.Permission, **sections: Any) -> set[str]:
-    """The schemes that one of is asked for; `-`: or none."""
+def security_schemes(gate: permissions.Permission, **sections: Any) -> set[str]:
+    """The accepted security schemes; `-` if none is required."""
     return {next(iter(one), "-") for one in security(gate, Config(**sections))}
 
 
@@ -239,28 +239,28 @@ def test_credentials_are_described_by_the_permissions() -> None:
     token = {"tracker": Tracker(security=TrackerSecurity(require_ingest_token=True))}
     beyond = {"server": Address(address=("0.0.0.0",))}
     off = {"svc": Svc(rest=Rest(access_interceptor=AccessInterceptor(enabled=False)))}
-    assert asked_for(permissions.READ) == {"-", *OPEN}
-    assert asked_for(permissions.READ, **closed) == OPEN
-    assert asked_for(permissions.PUBLIC, **closed) == {"-", *OPEN}
-    assert asked_for(permissions.SIGNED_IN) == OPEN
-    assert asked_for(permissions.POST_REPORTS) == {"-", *OPEN}
-    assert asked_for(permissions.POST_REPORTS, **token) == {"token", "trackerToken"}
-    assert asked_for(permissions.READ_CHARTS, **closed) == {*OPEN, "chartKey"}
-    assert asked_for(permissions.CHANGE_CHARTS) == {"chartKey"}
-    assert asked_for(permissions.CHANGE_CHARTS, **off) == {"-", *OPEN}
-    assert asked_for(permissions.CHANGE_CHARTS, **off, **beyond) == OPEN
-    assert asked_for(permissions.CONTROL_PROCESSES) == {"-", *OPEN}
-    assert asked_for(permissions.CONTROL_PROCESSES, **beyond) == OPEN
-    assert asked_for(permissions.READ_LOGS, **beyond) == OPEN
+    assert security_schemes(permissions.READ) == {"-", *OPEN}
+    assert security_schemes(permissions.READ, **closed) == OPEN
+    assert security_schemes(permissions.PUBLIC, **closed) == {"-", *OPEN}
+    assert security_schemes(permissions.SIGNED_IN) == OPEN
+    assert security_schemes(permissions.POST_REPORTS) == {"-", *OPEN}
+    assert security_schemes(permissions.POST_REPORTS, **token) == {"token", "trackerToken"}
+    assert security_schemes(permissions.READ_CHARTS, **closed) == {*OPEN, "chartKey"}
+    assert security_schemes(permissions.CHANGE_CHARTS) == {"chartKey"}
+    assert security_schemes(permissions.CHANGE_CHARTS, **off) == {"-", *OPEN}
+    assert security_schemes(permissions.CHANGE_CHARTS, **off, **beyond) == OPEN
+    assert security_schemes(permissions.CONTROL_PROCESSES) == {"-", *OPEN}
+    assert security_schemes(permissions.CONTROL_PROCESSES, **beyond) == OPEN
+    assert security_schemes(permissions.READ_LOGS, **beyond) == OPEN
 
 
-def test_in_closed_mode_it_requires_an_account(tmp_path: Path) -> None:
+def test_the_document_requires_an_account_in_closed_mode(tmp_path: Path) -> None:
     with running_server(tmp_path, tracker={"security": {"open-mode": False}}) as one:
         for path in ("/v3/api-docs", "/charts/v3/api-docs.yaml"):
             assert one.get(path).status == 401
 
 
-def test_no_secret_of_the_configuration_is_in_it() -> None:
+def test_the_document_has_no_secret_of_the_configuration() -> None:
     from models.config.settings import ChartSecurity
 
     assert "sesame" not in json.dumps(document_for(svc=Svc(security=ChartSecurity(mode="FULL", api_key="open sesame"))))

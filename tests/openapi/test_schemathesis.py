@@ -24,7 +24,7 @@ WITHIN = 240.0
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PreparedServer]:
-    """Without a cluster."""
+    """A server without a cluster."""
     with prepared_server(tmp_path_factory.mktemp("plain")) as one:
         yield one
 
@@ -69,7 +69,7 @@ USED = {
 
 
 def toml(one: PreparedServer) -> str:
-    """The configuration of Schemathesis: what it may know, and what is no fault of ours."""
+    """The configuration of Schemathesis: credentials, and checks that do not apply."""
     lines = ["[checks.not_a_server_error]", 'expected-statuses = ["2xx", "3xx", "4xx", "502", "503", "504"]']
     lines += [f"[checks.{name}]\nenabled = false" for name in LEFT_OUT]
     for name, values in known(one).items():
@@ -89,7 +89,7 @@ def toml(one: PreparedServer) -> str:
 
 
 def run(one: PreparedServer, folder: Path, tags: Sequence[str], *headers: str) -> None:
-    """Fails with all that Schemathesis has found at the operations of these tags."""
+    """Runs Schemathesis on the operations of these tags; fails with its findings."""
     file = folder / "schemathesis.toml"
     file.write_text(toml(one))
     arguments = [

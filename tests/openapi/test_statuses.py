@@ -41,8 +41,8 @@ def address(path: str) -> str:
     return re.sub(r"\{\w+\}", "1", path)
 
 
-def fits(answer: Answer, status: int, method: str, path: str) -> Answer:
-    """Holds an answer against what the document says of this operation."""
+def check_documented(answer: Answer, status: int, method: str, path: str) -> Answer:
+    """Checks a response against the document of this operation."""
     assert answer.status == status, answer
     result = DOCUMENT["paths"][path][method.lower()]["responses"][str(status)]
     media = (answer.headers["Content-Type"] or "").partition(";")[0]
@@ -55,18 +55,18 @@ def fits(answer: Answer, status: int, method: str, path: str) -> Answer:
 
 @every
 def test_a_bad_token_is_401(plain: PreparedServer, name: str, method: str, path: str) -> None:
-    fits(plain.server.ask(method, address(path), headers=bearer("plt_unknown")), 401, method, path)
+    check_documented(plain.server.ask(method, address(path), headers=bearer("plt_unknown")), 401, method, path)
 
 
 @every
-def test_what_may_not_be_done_is_403(plain: PreparedServer, name: str, method: str, path: str) -> None:
+def test_an_operation_without_permission_is_403(plain: PreparedServer, name: str, method: str, path: str) -> None:
     headers = {"Sec-Fetch-Site": "cross-site"} if name in UNGATED else bearer(plain.poster)
-    fits(plain.server.ask(method, address(path), headers=headers), 403, method, path)
+    check_documented(plain.server.ask(method, address(path), headers=headers), 403, method, path)
 
 
 @every
-def test_another_host_is_421(plain: PreparedServer, name: str, method: str, path: str) -> None:
-    fits(plain.server.ask(method, address(path), headers={"Host": "elsewhere.example"}), 421, method, path)
+def test_an_unknown_host_is_421(plain: PreparedServer, name: str, method: str, path: str) -> None:
+    check_documented(plain.server.ask(method, address(path), headers={"Host": "elsewhere.example"}), 421, method, path)
 
 
 @every
@@ -74,32 +74,32 @@ def test_a_body_that_is_too_large_is_413(plain: PreparedServer, name: str, metho
     body = bytes(UPLOADS.get(name, 1) * MIB + 1)
     kind = "multipart/form-data; boundary=b" if name in UPLOADS else "text/plain"
     headers = {"X-API-Key": KEY, "Content-Type": kind, **bearer(plain.admin)}
-    fits(plain.server.ask(method, address(path), body, headers), 413, method, path)
+    check_documented(plain.server.ask(method, address(path), body, headers), 413, method, path)
 
 
 @every
-def test_what_is_no_text_is_400_where_text_is_required(
-    plain: PreparedServer, name: str, method: str, path: str
-) -> None:
+def test_bytes_that_are_not_text_are_400(plain: PreparedServer, name: str, method: str, path: str) -> None:
     result = DOCUMENT["paths"][path][method.lower()]
     if not [one for one in result["parameters"] if one["in"] != "header"]:
         return
     requested = re.sub(r"\{\w+\}", "%00", path) if "{" in path else f"{path}?{result['parameters'][0]['name']}=%00"
-    fits(plain.server.ask(method, requested, headers={"X-API-Key": KEY, **bearer(plain.admin)}), 400, method, path)
+    check_documented(
+        plain.server.ask(method, requested, headers={"X-API-Key": KEY, **bearer(plain.admin)}), 400, method, path
+    )
 
 
 @pytest.mark.parametrize("body", [b"", b"{}", bytes(2 * MIB)], ids=["no body", "a small body", "a large body"])
 @pytest.mark.parametrize(("name", "method", "path"), [one for one in EVERY if "{" in one[2] and one[1] != "GET"])
-def test_a_path_that_is_no_text_is_refused_quietly(
+def test_a_path_that_is_not_text_is_refused_without_a_traceback(
     plain: PreparedServer, name: str, method: str, path: str, body: bytes
 ) -> None:
     headers = {"X-API-Key": KEY, **bearer(plain.admin)}
     answer = plain.server.ask(method, re.sub(r"\{\w+\}", "%ff", path), body, headers)
-    fits(answer, 400, method, path)
+    check_documented(answer, 400, method, path)
     assert "Traceback" not in plain.server.log.read_text()
 
 
-def test_while_it_stops_all_is_503(serve: Serve, tmp_path: Path) -> None:
+def test_a_stopping_server_responds_503(serve: Serve, tmp_path: Path) -> None:
     ready = tmp_path / "ready"
     code = f"import signal, time\nsignal.signal(15, signal.SIG_IGN)\nopen({str(ready)!r}, 'w')\ntime.sleep(1000)"
     stubborn = {"command": python_command(code), "auto-start": True, "stop-timeout": "25s"}
@@ -113,7 +113,7 @@ def test_while_it_stops_all_is_503(serve: Serve, tmp_path: Path) -> None:
         server.process.send_signal(signal.SIGTERM)
         wait_for(lambda: exchange(connection, "GET", "/healthz").status == 503)
         for _, method, path in EVERY:
-            fits(exchange(connection, method, address(path)), 503, method, path)
+            check_documented(exchange(connection, method, address(path)), 503, method, path)
     server.kill()
 
 
@@ -166,7 +166,7 @@ BODIES: dict[str, tuple[str, str, Any, int]] = {
 
 
 @pytest.mark.parametrize("what", BODIES)
-def test_errors_are_answered_as_documented(plain: PreparedServer, what: str) -> None:
+def test_error_responses_are_documented(plain: PreparedServer, what: str) -> None:
     method, path, body, status = BODIES[what]
     requested = path.replace("{name}", "none").replace("{processName}", "none").replace("{chart}", "none")
     requested = requested.replace("{metric}", "pass").replace("{projectId}", "999").replace("{id}", "999")
@@ -175,16 +175,16 @@ def test_errors_are_answered_as_documented(plain: PreparedServer, what: str) -> 
     raw = b"" if body in (None, UPLOADED) else json.dumps(body).encode()
     kind = f"{UPLOADED}; boundary=b" if body == UPLOADED else "application/json"
     headers = {"X-API-Key": KEY, "Content-Type": kind, **bearer(plain.admin)}
-    fits(plain.server.ask(method, requested, raw, headers), status, method, path)
+    check_documented(plain.server.ask(method, requested, raw, headers), status, method, path)
 
 
-def test_some_that_run_already_are_409(plain: PreparedServer) -> None:
+def test_a_group_start_with_running_processes_is_409(plain: PreparedServer) -> None:
     path = "/api/v1/processes/group/start"
     plain.server.post("/api/v1/processes/start/web")
-    fits(plain.server.post(path), 409, "POST", path)
+    check_documented(plain.server.post(path), 409, "POST", path)
 
 
-def test_values_that_do_not_fit_are_422(plain: PreparedServer) -> None:
+def test_invalid_values_are_422(plain: PreparedServer) -> None:
     small_charts.helm_path("helm")
     path = "/api/v1/charts/template"
     schema = json.dumps({"properties": {"colour": {"type": "integer"}}})
@@ -193,7 +193,7 @@ def test_values_that_do_not_fit_are_422(plain: PreparedServer) -> None:
     headers = {"X-API-Key": KEY}
     assert plain.server.post(f"/api/v1/repos/{REPOSITORY}/update").status == 200
     body = json.dumps({"chartRef": f"{REPOSITORY}/strict", "values": {"colour": "red"}}).encode()
-    fits(plain.server.ask("POST", path, body, headers), 422, "POST", path)
+    check_documented(plain.server.ask("POST", path, body, headers), 422, "POST", path)
 
 
 @pytest.mark.parametrize(
@@ -204,22 +204,22 @@ def test_values_that_do_not_fit_are_422(plain: PreparedServer) -> None:
         ("POST", "/api/v1/repos/update-all", "/api/v1/repos/update-all"),
     ],
 )
-def test_what_others_get_wrong_is_502(plain: PreparedServer, method: str, path: str, requested: str) -> None:
+def test_a_bad_response_of_another_server_is_502(plain: PreparedServer, method: str, path: str, requested: str) -> None:
     pages = dict(plain.web.pages)
     plain.web.pages.clear()
     for place in pages:
         plain.web.pages[place] = (500, {}, b"broken")
     try:
-        fits(plain.server.ask(method, requested), 502, method, path)
+        check_documented(plain.server.ask(method, requested), 502, method, path)
     finally:
         plain.web.pages.update(pages)
 
 
-def test_what_cannot_be_started_is_500(serve: Serve) -> None:
+def test_a_process_that_cannot_be_started_is_500(serve: Serve) -> None:
     server = serve({"none": {"command": "/nonexistent/program"}})
     for path in ("/api/v1/processes/start/{name}", "/api/v1/processes/restart/{name}", "/api/v1/processes/group/start",
                  "/api/v1/processes/group/restart"):  # fmt: skip
-        fits(server.post(path.replace("{name}", "none")), 500, "POST", path)
+        check_documented(server.post(path.replace("{name}", "none")), 500, "POST", path)
 
 
 def test_a_log_that_cannot_be_read_is_500(serve: Serve, tmp_path: Path) -> None:
@@ -227,17 +227,17 @@ def test_a_log_that_cannot_be_read_is_500(serve: Serve, tmp_path: Path) -> None:
     (tmp_path / "other.log").write_text("somebody else's\n")
     (tmp_path / "link.log").symlink_to(tmp_path / "other.log")
     server: Server = serve({"odd": {"command": "true", "stdout-logfile": str(tmp_path / "link.log")}})
-    fits(server.get(path.replace("{name}", "odd")), 500, "GET", path)
+    check_documented(server.get(path.replace("{name}", "odd")), 500, "GET", path)
 
 
 def test_a_bad_configuration_is_400_and_changes_nothing(serve: Serve) -> None:
     path = "/api/v1/supervisor/reload"
     server = serve()
     server.file.write_text("supervisor: {processes: {a: {}}}")
-    fits(server.post(path), 400, "POST", path)
+    check_documented(server.post(path), 400, "POST", path)
 
 
-def test_without_helm_what_needs_it_is_503(serve: Serve, tmp_path: Path) -> None:
+def test_operations_that_need_helm_are_503_without_it(serve: Serve, tmp_path: Path) -> None:
     server = serve(environ={"PATH": str(tmp_path)}, svc={"helm": {"binary": str(tmp_path / "none")}})
     body = json.dumps({"name": "fresh"}).encode()
-    fits(server.post("/api/v1/charts/create", body), 503, "POST", "/api/v1/charts/create")
+    check_documented(server.post("/api/v1/charts/create", body), 503, "POST", "/api/v1/charts/create")
