@@ -97,4 +97,4 @@ def decode_cursor(cursor: str, *kinds: type) -> tuple[Any, ...]:
 def _is_storable(value: str | int) -> bool:
     if isinstance(value, int):
         return -INT64 <= value <= INT64
-    return value.encode("utf-8", "ignore").decode() == value  # JSON may have half a character
+    return "\0" not in value and value.encode("utf-8", "ignore").decode() == value  # JSON may have half a character

@@ -16,6 +16,7 @@ from test_run_tests import API, read
 from uploads import FORM, INGEST, body, jacoco, part
 
 from handlers.tracker.lists import csv_text
+from models.paging import encode_cursor
 from models.tracker import triage
 from models.tracker.tables import reports
 
@@ -128,7 +129,7 @@ def test_the_pages_of_a_list_are_the_list(server: Server, made: Mapping[str, Any
     for limit in ("x", "1.5", "1e2", "0x10", str(2**63)):
         message = read(server, f"{address}{separator}limit={limit}", 400)["message"]
         assert message.startswith("limit must be ")
-    for cursor in ("x", "W10", "WzEsMl0x", "W251bGxd", quote("Ä")):
+    for cursor in ("x", "W10", "WzEsMl0x", "W251bGxd", encode_cursor("\0"), quote("Ä")):
         message = read(server, f"{address}{separator}cursor={cursor}", 400)["message"]
         assert message == "cursor is not one of this list"
 
