@@ -26,12 +26,13 @@ from handlers.http.permissions import READ, READ_LOGS, admit
 from handlers.http.sse import RETRY_MILLISECONDS, Streams, block
 from handlers.http.sse_connection import Stream
 from handlers.http.stream_handler import Streaming
-from handlers.openapi.describe import EVENT_STREAM, Endpoint
+from handlers.openapi.describe import EVENT_STREAM, Body, Endpoint, Field
 from handlers.routing import Route
 from handlers.supervision.streams import log_file
 from handlers.tracker.stream import Runs, key_of
 from models.accounts import accounts
 from models.errors import Invalid, NotFound
+from models.json_format import json_object
 from models.paging import whole
 from models.supervision.log_marks import LogMark
 from supervisor import host
@@ -271,6 +272,13 @@ class LiveStream(Streaming):
         stream.send(block("hello", json.dumps({"id": id}), retry=RETRY_MILLISECONDS))
 
 
+_TOPICS_SCHEMA = {"type": "array", "items": {"type": "string"}, "maxItems": MAX_TOPICS}
+_CHANGES = (
+    Field("add", "The topics to subscribe to", {**_TOPICS_SCHEMA, "examples": [["status", "log/web/stdout"]]}),
+    Field("remove", "The topics to leave", {**_TOPICS_SCHEMA, "examples": [["status"]]}),
+)
+
+
 class LiveTopics(Base):
     """Changes the topics of a live stream of the same caller."""
 
@@ -281,6 +289,7 @@ class LiveTopics(Base):
             "Change the topics of a live stream",
             None,
             path=["id"],
+            body=Body("application/json", _CHANGES, required=False),
             fails=[400, 403, 404],
             name="live_topics",
             status=204,
@@ -294,17 +303,14 @@ class LiveTopics(Base):
         self.set_status(204)
 
     def _topics(self) -> tuple[list[str], list[str]]:
-        try:
-            body = json.loads(self.request.body or b"{}")
-        except ValueError:
-            raise Invalid("the body is not JSON") from None
-        if not isinstance(body, dict):
-            raise Invalid("the body must be a JSON object")
+        body = json_object(self.request.body)
         return _topic_list(body, "add"), _topic_list(body, "remove")
 
 
 def _topic_list(body: dict[str, Any], name: str) -> list[str]:
-    topics = body.get(name, [])
+    topics = body.get(name)
+    if topics is None:
+        return []
     if not isinstance(topics, list) or not all(isinstance(topic, str) for topic in topics):
         raise Invalid(f"{name} must be a list of topics")
     if len(topics) > MAX_TOPICS:

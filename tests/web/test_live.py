@@ -165,7 +165,7 @@ def test_metrics_are_sent(server: Server, topic: str) -> None:
         (["nothing"], 400), (["status/x"], 400), (["log/web/stdin"], 400), (["log/web/stdout?lines=x"], 400),
         (["log/web/stdout?after=x"], 400), (["log/web/stdout?at=-1"], 400), (["log/web/stdout?from=1"], 400),
         (["log/nobody/stdout"], 404), (["metrics/nobody"], 404), (["status", "nothing"], 400),
-        ([f"metrics/{number}" for number in range(65)], 400), ([7], 400), ("status", 400),
+        ([f"metrics/{number}" for number in range(65)], 400), ([7], 400), ("status", 400), (["\ud800"], 400),
     ],
 )  # fmt: skip
 def test_a_topic_that_does_not_exist_is_refused_and_nothing_is_added(server: Server, topics: Any, status: int) -> None:
@@ -177,6 +177,18 @@ def test_a_topic_that_does_not_exist_is_refused_and_nothing_is_added(server: Ser
     assert choose(server, id, ["metrics/host"]).status == 204
     assert stream.next()["event"] == "metrics/host"
     stream.close()
+
+
+@pytest.mark.parametrize("body", [b"", b"{}", b'{"add":null}', b'{"add":["runs"],"remove":null}'])
+def test_a_list_of_topics_that_is_null_counts_as_absent(server: Server, body: bytes) -> None:
+    stream, id = opened(server)
+    assert server.post(f"/api/v1/live/{id}", body, Content_Type="application/json").status == 204
+    stream.close()
+
+
+def test_a_body_that_is_nested_too_deeply_is_refused(server: Server) -> None:
+    answer = server.post("/api/v1/live/unknown", b"[" * 60_000, Content_Type="application/json")
+    assert (answer.status, answer.json["message"]) == (400, "the body is nested too deeply")
 
 
 def test_an_unknown_stream_id_and_that_of_another_caller_are_not_found(server: Server) -> None:
