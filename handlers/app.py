@@ -32,6 +32,7 @@ from handlers.http.credentials import (
 from handlers.http.origin import SAFE_METHODS, check_host, check_origin
 from handlers.http.permissions import admit
 from handlers.http.sse import Broadcast, Streams
+from handlers.http.stream_credentials import StreamCredentials
 from handlers.mcp import handler as mcp
 from handlers.openapi import pages as openapi_pages
 from handlers.routing import API, ErrorDetails, Route, Service, StreamPath, owner, rule
@@ -219,6 +220,7 @@ class Application(tornado.web.Application):
             live=live.Live(services, self.streams, runs),
             tools=self.tools,
             notice_stream=notice_stream,
+            stream_credentials=StreamCredentials(services.accounts),
         )
 
     def get_handler_delegate(

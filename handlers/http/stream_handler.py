@@ -7,6 +7,7 @@ from handlers.http.credentials import session_cookie
 from handlers.http.permissions import READ
 from handlers.http.sse import STREAM_HEADERS
 from handlers.http.sse_connection import Stream
+from handlers.http.stream_credentials import StreamCredentials
 from handlers.openapi.describe import Parameter
 
 LAST_EVENT_ID = Parameter(
@@ -26,7 +27,11 @@ class Streaming(Base):
             self.set_header(name, value)
 
     def open(self) -> Stream:
-        """Takes the connection over. Raises `Unavailable`."""
+        """Takes the connection over, until the caller's credential ends. Raises `Unavailable`."""
         self.streams.check(self.caller.is_authenticated)
         dead = f'{session_cookie(self.services)}=""; Max-Age=0; Path=/' if self.caller.has_expired_session else ""
-        return self.streams.open(self.detach(), self.kind, dead)
+        stream = self.streams.open(self.detach(), self.kind, dead)
+        if self.caller.credential is not None:
+            credentials: StreamCredentials = self.settings["stream_credentials"]
+            credentials.add(stream, self.caller.credential)
+        return stream

@@ -18,6 +18,7 @@ from tornado.iostream import StreamClosedError
 
 from handlers.http.sse import RETRY_MILLISECONDS, block
 from handlers.http.sse_connection import Stream
+from handlers.http.stream_credentials import key_of
 from handlers.http.stream_handler import LAST_EVENT_ID, Streaming
 from handlers.openapi.describe import EVENT_STREAM, Endpoint, free_text
 from handlers.routing import Route
@@ -38,10 +39,6 @@ _BATCH_EVENTS = 100
 _MAX_ID_DIGITS = 18
 _GROUPS_PER_QUERY = 50
 _SLICE_SECONDS = 0.002
-_MIN_CHECK_SECONDS = 2.0
-_MAX_CHECK_SECONDS = 10.0
-_CHECK_TIME_RATIO = 10.0
-"""Credentials are checked every two seconds, or less often so that the checks take at most a tenth of the time."""
 
 
 _LAST = free_text("lastEventId", "As the header Last-Event-ID, for clients that cannot send it", "17")
@@ -86,11 +83,6 @@ class Readable:
         return self._public | {id for id, project in self._others.items() if permissions.may_read(now.user, project)}
 
 
-def key_of(credential: Credential | None) -> tuple[str, int] | None:
-    """The identity of a credential, whatever else of it changes."""
-    return None if credential is None else (credential.kind, credential.id)
-
-
 @define(eq=False)
 class Group:
     """All streams opened with one credential (None: anonymous), and the last id sent to each."""
@@ -128,7 +120,6 @@ class Runs:
         self._waiting: dict[int, RunUpdate] = {}
         self._last_sent: int | None = None
         self._sending: asyncio.Task[None] | None = None
-        self._watching: asyncio.Task[None] | None = None
 
     def publish(self, update: RunUpdate) -> None:
         """Queues an event. Never waits and never fails."""
@@ -151,10 +142,6 @@ class Runs:
         group = self._groups.setdefault(key_of(credential), Group(credential, self._is_empty))
         group.streams[stream] = max(after, self.last_sent)
         stream.when_closed(group.leave)
-        if credential is not None and self._watching is None:
-            self._watching = asyncio.get_running_loop().create_task(
-                self._watch_credentials(), name="credentials of streams"
-            )
 
     def _is_empty(self, group: Group) -> None:
         if self._groups.get(group.key) is group:
@@ -216,38 +203,6 @@ class Runs:
                 stream.send(data)
             if pace.is_over:
                 await pace.pause()
-
-    async def _watch_credentials(self) -> None:
-        """Ends the streams of credentials that were revoked or have expired, also while no run arrives."""
-        spent = 0.0
-        try:
-            while any(group.credential is not None for group in self._groups.values()):
-                await asyncio.sleep(min(max(_MIN_CHECK_SECONDS, spent * _CHECK_TIME_RATIO), _MAX_CHECK_SECONDS))
-                begin = time.monotonic()
-                try:
-                    await self._end_expired()
-                except (peewee.PeeweeException, Problem) as error:
-                    log.error("the credentials of streams could not be checked: %s", error)
-                spent = time.monotonic() - begin
-        finally:
-            self._watching = None
-
-    async def _end_expired(self) -> None:
-        pace, groups = Pace(), [group for group in self._groups.values() if group.credential is not None]
-        for first in range(0, len(groups), _GROUPS_PER_QUERY):
-            some = groups[first : first + _GROUPS_PER_QUERY]
-            alive = await self._tracker.read_fast(partial(self._live, some))
-            for group, lives in zip(some, alive, strict=True):
-                if not lives:
-                    group.close()
-            if pace.is_over:
-                await pace.pause()
-
-    def _live(self, groups: Sequence[Group]) -> Sequence[bool]:
-        """Whether the credential of each group is still valid."""
-        now = self._clock.now()
-        credentials = (group.credential for group in groups)
-        return [credential is None or accounts.refresh(credential, now) is not None for credential in credentials]
 
 
 class Joined:

@@ -25,12 +25,12 @@ from handlers.http.credentials import Caller
 from handlers.http.permissions import READ, READ_LOGS, admit
 from handlers.http.sse import RETRY_MILLISECONDS, Streams, block
 from handlers.http.sse_connection import Stream
+from handlers.http.stream_credentials import key_of
 from handlers.http.stream_handler import Streaming
 from handlers.openapi.describe import EVENT_STREAM, Body, Endpoint, Field
 from handlers.routing import Route
 from handlers.supervision.streams import log_file
-from handlers.tracker.stream import Runs, key_of
-from models.accounts import accounts
+from handlers.tracker.stream import Runs
 from models.errors import Invalid, NotFound
 from models.json_format import json_object
 from models.paging import whole
@@ -43,7 +43,6 @@ MAX_TOPICS = 64
 _MAX_LOG_LINES = 10_000
 _MAX_OFFSET = 2**53
 _METRICS_SECONDS = 5.0
-_CREDENTIAL_CHECK_SECONDS = 5.0
 _RUN_EVENT, _RUNS_EVENT = b"event: run\n", b"event: runs\n"
 
 
@@ -105,8 +104,6 @@ class Live:
         self._connections[id] = connection
         stream.when_closed(connection.close)
         stream.when_closed(lambda _: self._connections.pop(id, None))
-        if caller.credential is not None:
-            self._run(connection, "credential", self._check_credential(connection))
         return id
 
     def find(self, id: str, caller: Caller) -> Connection:
@@ -217,16 +214,6 @@ class Live:
                 self._run(connection, topic, follow(connection, topic, connection.followers[topic]))
 
         return start
-
-    async def _check_credential(self, connection: Connection) -> None:
-        """Closes the connection when its token is revoked or its session ends."""
-        credential = connection.caller.credential
-        assert credential is not None
-        while True:
-            await asyncio.sleep(_CREDENTIAL_CHECK_SECONDS)
-            now = self._services.clock.now()
-            if await self._services.tracker.read_fast(lambda now=now: accounts.refresh(credential, now)) is None:  # type: ignore[misc]
-                connection.stream.close()
 
 
 def _beginning(query: str) -> Beginning:

@@ -7,7 +7,7 @@ import logging
 import os
 import secrets
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
@@ -77,6 +77,11 @@ class Accounts:
     async def find_credential_remotely(self, presented: PresentedCredential) -> Credential | None:
         """As `find_credential`, for any store. Raises `Unavailable`, `TimedOut`."""
         return self._record_use(await self._read_fast(lambda: self._stored(presented)))
+
+    async def are_valid(self, credentials: Sequence[Credential]) -> Sequence[bool]:
+        """Returns for each credential whether it has not ended. Raises `Unavailable`, `TimedOut`."""
+        now = self._clock.now()
+        return await self._read_fast(lambda: [accounts.refresh(one, now) is not None for one in credentials])
 
     def _stored(self, presented: PresentedCredential) -> Credential | None:
         by = accounts.by_token if presented.kind == "token" else accounts.by_session

@@ -10,13 +10,15 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+import changed_constants
 import pytest
 from conftest import Serve, Server, Stream, python_command, wait_for
 from http_checks import EVENT_FIELDS, check_error, check_problem, parse_compact, running_server, write_history
-from users import create_token
+from users import bearer, create_token, open_accounts
 
 from models.supervision.events import Entry
 from models.supervision.process import Status
+from models.tracker.tables import reports
 
 STATUS = "/api/v1/processes/stream"
 RUNS = "/tracker/api/v1/events"
@@ -93,7 +95,37 @@ def test_the_head_of_a_stream_lets_no_client_keep_it(server: Server, path: str) 
     stream.close()
 
 
-@pytest.mark.parametrize("path", [STATUS, RUNS, "/api/v1/events", "/api/v1/processes/logs/idle"])
+STREAMS = [STATUS, RUNS, "/api/v1/events", "/api/v1/live", "/api/v1/processes/logs/idle"]
+
+
+@pytest.mark.parametrize("path", STREAMS)
+def test_a_stream_ends_when_its_token_is_revoked(server: Server, path: str) -> None:
+    stream = server.stream(path, **bearer(create_token(server.data, "leaver")))
+    assert stream.status == 200
+    with open_accounts(server.data):
+        reports.execute_sql("UPDATE token SET revoked_at = 1")
+    with contextlib.suppress(EOFError):
+        while True:
+            stream.next()
+    stream.close()
+
+
+def test_a_stream_ends_with_its_token_also_after_the_store_could_not_be_read(serve: Serve) -> None:
+    one = serve(command=changed_constants.server_command(handlers__http__stream_credentials___MIN_CHECK_SECONDS=0.05))
+    stream = one.stream(STATUS, **bearer(create_token(one.data, "leaver")))
+    with open_accounts(one.data):
+        reports.execute_sql("ALTER TABLE token RENAME TO away")
+    wait_for(lambda: "the credentials of streams could not be checked" in one.log.read_text())
+    with open_accounts(one.data):
+        reports.execute_sql("UPDATE away SET revoked_at = 1")
+        reports.execute_sql("ALTER TABLE away RENAME TO token")
+    with contextlib.suppress(EOFError):
+        while True:
+            stream.next()
+    stream.close()
+
+
+@pytest.mark.parametrize("path", STREAMS)
 def test_head_of_a_stream_ends(server: Server, path: str) -> None:
     answer = server.ask("HEAD", path, headers={"Accept": "text/event-stream"})
     assert (answer.status, answer.body) == (200, b"")
