@@ -9,6 +9,7 @@ export class Connection {
   #retry = null;
   #wanted = new Map(); // topic without its query -> { topic, listeners }
   #state = "waiting";
+  #opened = 0;
   #base;
   #onState;
   #changes = Promise.resolve();
@@ -40,6 +41,7 @@ export class Connection {
   #open() {
     clearTimeout(this.#retry);
     this.#become("waiting");
+    this.#opened = Date.now();
     this.#source = new EventSource(`${this.#base}/api/v1/live`);
     this.#source.addEventListener("hello", (event) => {
       this.#id = JSON.parse(event.data).id;
@@ -59,6 +61,15 @@ export class Connection {
     this.#source = null;
     clearTimeout(this.#retry);
     this.#retry = setTimeout(() => { if (this.#wanted.size) this.#open(); }, RETRY_MS);
+  }
+
+  // The stream is another caller's: somebody has logged in or out in another tab.
+  #renew(id) {
+    if (id !== this.#id) return;
+    this.#id = "";
+    if (Date.now() - this.#opened < RETRY_MS) { this.#become("off"); this.#reopen(); return; }
+    this.#source?.close();
+    this.#open();
   }
 
   #close() {
@@ -98,6 +109,7 @@ export class Connection {
     try {
       const response = await fetch(`${this.#base}/api/v1/live/${id}`, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) });
       if (response.ok || id !== this.#id) return;
+      if (response.status === 404 && (await response.json().catch(() => ({}))).code === "STREAM_NOT_FOUND") { this.#renew(id); return; }
       if (response.status === 404 && !body.add?.length) return;
       if (body.add?.length > 1) { for (const topic of body.add) await this.#send(id, { add: [topic] }); return; }
       const name = body.add?.[0]?.split("?")[0];

@@ -40,6 +40,8 @@ from supervisor.processes.log_follower import Beginning, Chunk, Follower, read_c
 from supervisor.services import Services
 
 MAX_TOPICS = 64
+STREAM_NOT_FOUND = "STREAM_NOT_FOUND"
+"""The code of an unknown id; a browser opens another stream then."""
 _MAX_LOG_LINES = 10_000
 _MAX_OFFSET = 2**53
 _METRICS_SECONDS = 5.0
@@ -110,7 +112,7 @@ class Live:
         """The connection with this id that the same credential opened. Raises `NotFound`."""
         connection = self._connections.get(id)
         if connection is None or key_of(connection.caller.credential) != key_of(caller.credential):
-            raise NotFound("there is no live stream with this id")
+            raise NotFound("there is no live stream with this id", STREAM_NOT_FOUND)
         return connection
 
     def change(self, connection: Connection, caller: Caller, add: list[str], remove: list[str]) -> None:

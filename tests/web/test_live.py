@@ -192,10 +192,10 @@ def test_a_body_that_is_nested_too_deeply_is_refused(server: Server) -> None:
 
 
 def test_an_unknown_stream_id_and_that_of_another_caller_are_not_found(server: Server) -> None:
-    assert choose(server, "unknown", ["status"]).status == 404
+    assert choose(server, "unknown", ["status"]).json["code"] == "STREAM_NOT_FOUND"
     token = users.create_token(server.data, "owner")
     stream, id = opened(server, **users.bearer(token))
-    assert choose(server, id, ["status"]).status == 404
+    assert choose(server, id, ["status"]).json["code"] == "STREAM_NOT_FOUND"
     assert choose(server, id, ["status"], **users.bearer(token)).status == 204
     stream.close()
 

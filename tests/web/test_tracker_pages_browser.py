@@ -287,6 +287,24 @@ def test_private_pages_are_hidden_after_a_logout_in_another_tab(server: Server, 
         one.wait_for_url("**/login?next=*")
 
 
+def test_a_login_in_one_tab_leaves_the_other_tabs_live(server: Server, chromium: Browser) -> None:
+    users.ensure_user(server.data, "ines")
+    refused = "the server responded with a status of 404"  # the stream of the anonymous caller
+    with chromium.page(url_of(server), allow=(refused,)) as one:
+        one.goto("/projects")
+        one.locator("#live[data-is=on]").wait_for()
+        other = one.context.new_page()
+        other.goto("/login?next=/projects")
+        other.get_by_label("User name").fill("ines")
+        other.get_by_label("Password").fill(users.PASSWORD)
+        other.get_by_role("button", name="Log in").click()
+        other.wait_for_url("**/projects")
+        uploads.upload(server, ("project", "made-after-the-login"), ("junit", GREEN))
+        for page in (one, other):
+            page.locator("#list", has_text="made-after-the-login").wait_for()
+            page.locator("#live[data-is=on]").wait_for()
+
+
 def test_pages_and_forms_work_without_script(server: Server, chromium: Browser) -> None:
     users.ensure_user(server.data, "nora", "ADMIN")
     with chromium.page(url_of(server), java_script_enabled=False) as one:
