@@ -25,6 +25,7 @@ class Streaming(Base):
     async def head(self, *arguments: str) -> None:
         for name, value in STREAM_HEADERS.items():
             self.set_header(name, value)
+        await self.flush()  # `finish` would add a Content-Length of 0, which a stream does not have
 
     def open(self) -> Stream:
         """Takes the connection over, until the caller's credential ends. Raises `Unavailable`."""

@@ -149,6 +149,7 @@ class ToolHandler(Base):
 
     async def head(self, *arguments: str) -> None:
         self.set_header("Content-Type", "text/event-stream")
+        await self.flush()  # `finish` would add a Content-Length of 0
 
     def on_connection_close(self) -> None:
         super().on_connection_close()

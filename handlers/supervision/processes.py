@@ -248,6 +248,7 @@ class Logs(Base):
         self.set_header("Content-Disposition", f'attachment; filename="{name}"')
         self.set_header("Vary", "Accept")
         if self.request.method == "HEAD":
+            await self.flush()  # `finish` would add a Content-Length of 0
             return
         try:
             async for piece in self.supervision.logs.content(file, with_backups):

@@ -125,11 +125,13 @@ def test_a_stream_ends_with_its_token_also_after_the_store_could_not_be_read(ser
     stream.close()
 
 
-@pytest.mark.parametrize("path", STREAMS)
-def test_head_of_a_stream_ends(server: Server, path: str) -> None:
-    answer = server.ask("HEAD", path, headers={"Accept": "text/event-stream"})
+@pytest.mark.parametrize("path", [*STREAMS, "/sse", "/api/v1/processes/logs/idle?download=true"])
+def test_head_of_a_stream_ends_and_has_no_length(server: Server, path: str) -> None:
+    answer = server.ask("HEAD", path, headers={"Accept": "text/event-stream"} if "?" not in path else {})
     assert (answer.status, answer.body) == (200, b"")
-    assert answer.headers["Content-Type"] == "text/event-stream"
+    assert answer.headers["Content-Type"] == ("text/event-stream" if "?" not in path else "text/plain; charset=utf-8")
+    assert "Content-Length" not in answer.headers
+    assert server.get("/healthz").status == 200
 
 
 def test_the_first_event_of_the_trackers_stream_is_connected_and_its_event_line_stands_first(server: Server) -> None:
