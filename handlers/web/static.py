@@ -10,12 +10,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tornado.web import StaticFileHandler
+from tornado.web import HTTPError, StaticFileHandler
 
 from handlers.base import Base
 from handlers.http.compression import accepts_gzip, compress
 from handlers.http.permissions import PUBLIC
 from handlers.routing import Route
+from models.errors import NotFound
 
 _COMPRESSED = (".js", ".css", ".svg")
 _DIGEST = re.compile(r"[0-9a-f]{16}/")
@@ -48,6 +49,12 @@ class StaticFiles(StaticFileHandler, Base):  # type: ignore[misc]
     @classmethod
     def make_static_url(cls, settings: dict[str, Any], path: str, include_version: bool = True) -> str:
         return f"/static/{digest(settings['static_path'])}/{path}"
+
+    def validate_absolute_path(self, root: str, absolute_path: str) -> str | None:
+        try:
+            return super().validate_absolute_path(root, absolute_path)
+        except HTTPError:  # a folder, or outside of `root`, is 403 in Tornado
+            raise NotFound("no such file") from None
 
     def parse_url_path(self, url_path: str) -> str:
         return _DIGEST.sub("", url_path, count=1) if _DIGEST.match(url_path) else url_path

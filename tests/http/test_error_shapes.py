@@ -78,7 +78,7 @@ def test_an_unknown_path_of_the_root_api_is_a_404_of_supervision(server: Server,
     "path",
     [
         "/nope", "/apiary", "/processes.html", "//", "//nope", "/supervisionx", "/supervision/nope", "/charts/x/y",
-        "/tracker/nope", "/static/nope.css",
+        "/tracker/nope", "/static/nope.css", "/static/", "/static/../run.py",
     ],
 )  # fmt: skip
 def test_an_unknown_path_outside_the_api_is_a_page_for_browsers(server: Server, path: str) -> None:
