@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import quote
 
 from attrs import frozen
 from tornado.escape import xhtml_escape
@@ -78,6 +79,7 @@ def template_helpers() -> dict[str, Any]:
         "figure": figure,
         "symbol": symbol,
         "reason_html": reason_html,
+        "path_segment": path_segment,
     }
     return {**helpers, "duration": serializers.duration_text}
 
@@ -119,6 +121,11 @@ def link(url: str | None, text: str | None = None) -> str:
     if not url.lower().startswith(("http://", "https://")):
         return label
     return f'<a href="{xhtml_escape(url)}" rel="noopener noreferrer nofollow">{label}</a>'
+
+
+def path_segment(text: str) -> str:
+    """Returns a text as one segment of a path; Tornado's `url_escape` would leave a slash."""
+    return quote(text, safe="")
 
 
 def figure(value: float | None, unit: str = "", digits: int = 1) -> str:

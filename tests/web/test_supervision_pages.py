@@ -13,6 +13,7 @@ from conftest import Serve, Server, python_command, wait_for
 from http_checks import running_server
 
 from handlers.supervision.pages import _settings
+from handlers.supervision.process_table import process_url
 from models.supervision.process import Kind, ProcessSpec
 
 COUNTING = python_command(
@@ -35,7 +36,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         },
         "db": {"command": "sleep 1000"},
         "broken": {"command": ["/nonexistent/<b>program</b>"]},
-        "odd name / ü": {"command": "sleep 1000"},
+        "odd name / ü": {"command": "sleep 1000", "stdout-logfile": str(folder / "odd.log")},
         "nightly": {"command": "true", "schedule": "@daily", "auto-start": True},
     }
     with running_server(folder, processes) as one:
@@ -107,7 +108,20 @@ def test_a_start_that_fails_reports_why(server: Server) -> None:
 def test_a_process_name_with_special_characters_has_a_page(server: Server) -> None:
     hrefs = [facts["href"] for tag, facts in get_page(server, "/processes").tags if tag == "a"]
     href = next(href for href in hrefs if href and "odd" in href)
-    assert "odd name / ü" in get_page(server, href).words
+    found = get_page(server, href)
+    assert "odd name / ü" in found.words
+    links = [facts["href"] for tag, facts in found.tags if tag == "a" and "odd" in (facts.get("href") or "")]
+    topics = [facts["data-topic"] for _, facts in found.tags if facts.get("data-topic")]
+    assert topics == ["log/odd%20name%20%2F%20%C3%BC/stdout"]
+    for link in links:
+        assert server.get(str(link).partition("#")[0]).status == 200
+
+
+def test_the_history_links_a_process_name_with_special_characters(server: Server) -> None:
+    server.do("start", "odd name / ü")
+    server.do("stop", "odd name / ü")
+    hrefs = {facts["href"] for tag, facts in get_page(server, "/history").tags if tag == "a" and facts.get("data-key")}
+    assert process_url("odd name / ü") in hrefs
 
 
 @pytest.mark.parametrize(
