@@ -34,11 +34,21 @@ _TRIM_DELAY_SECONDS = 1.0
 """The buffers are freed shortly after their connections close."""
 _TLS_HANDSHAKE = b"\x16"
 _TLS_FAULTS = {"KEY_VALUES_MISMATCH": "the key does not belong to the certificate"}
-_REQUEST_TIMEOUT_TEXT = b"408 Request Timeout: the server needs the memory of unfinished requests\n"
-_REQUEST_TIMEOUT = (
-    b"HTTP/1.1 408 Request Timeout\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n"
-    b"Content-Length: %d\r\n\r\n%s" % (len(_REQUEST_TIMEOUT_TEXT), _REQUEST_TIMEOUT_TEXT)
-)
+_MAX_HEAD_BYTES = 64 * 1024
+"""Tornado's default: it closes the connection of a longer head."""
+_MAX_DRAINED_BYTES = 1024 * 1024
+
+
+def _response(status: bytes, reason: bytes) -> bytes:
+    text = b"%s: %s\n" % (status, reason)
+    return (
+        b"HTTP/1.1 %s\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s"
+        % (status, len(text), text)
+    )
+
+
+_REQUEST_TIMEOUT = _response(b"408 Request Timeout", b"the server needs the memory of unfinished requests")
+_HEAD_TOO_LARGE = _response(b"431 Request Header Fields Too Large", b"the URL and the headers have more than 64 KiB")
 
 
 class UnfinishedRequests:
@@ -69,6 +79,9 @@ class UnfinishedRequests:
             size = min(size, self._held[connection])
             self._held[connection] -= size
             self._total -= size
+
+    def held(self, connection: Connection) -> int:
+        return self._held.get(connection, 0)
 
     def remove(self, connection: Connection) -> None:
         """The request is complete, or its connection closed."""
@@ -119,10 +132,23 @@ class Connection(socket.socket):
             self.unfinished.remove(self)
 
     def close(self) -> None:
-        self.on_expired = None
         if self.unfinished is not None:
+            if self.on_expired is None and self.unfinished.held(self) > _MAX_HEAD_BYTES:
+                self._refuse_head()
             self.unfinished.remove(self)
+        self.on_expired = None
         super().close()
+
+    def _refuse_head(self) -> None:
+        """Responds before Tornado closes the connection of a head that is too long.
+
+        The client would see a reset instead of the response if the kernel held bytes that were not read.
+        """
+        with contextlib.suppress(OSError):  # the client has left, or has sent no more yet
+            self.send(_HEAD_TOO_LARGE)
+            drained = 0
+            while drained < _MAX_DRAINED_BYTES and (size := len(self.recv(_MAX_HEAD_BYTES))):
+                drained += size
 
 
 class PlainConnection(Connection):

@@ -167,6 +167,24 @@ def test_a_half_sent_head_after_a_response_is_answered_408_too(server: Server) -
         assert read_response(oldest).status == 408
 
 
+@pytest.mark.parametrize("size", [70_000, 500_000])
+def test_a_head_that_is_too_long_is_answered_431(server: Server, size: int) -> None:
+    with connect(server) as connection:
+        with contextlib.suppress(OSError):  # the server may close it before all is sent
+            connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nCookie: a=" + b"x" * size + b"\r\n\r\n")
+        answer = read_response(connection)
+    assert answer.status == 431
+    assert answer.text == "431 Request Header Fields Too Large: the URL and the headers have more than 64 KiB\n"
+
+
+def test_a_head_and_a_body_in_one_piece_are_no_long_head(server: Server) -> None:
+    with connect(server) as connection:
+        for _ in range(2):
+            connection.sendall(b"POST /api/v1/processes/stop/idle HTTP/1.1\r\nHost: 127.0.0.1\r\n")
+            connection.sendall(b"Content-Length: 400000\r\n\r\n" + b"x" * 400_000)
+            assert read_response(connection).status == 200
+
+
 def test_with_tls_the_oldest_is_answered_408_too(serve: Serve, tmp_path: Path) -> None:
     authority, chain, key = trustme.CA(), tmp_path / "chain.pem", tmp_path / "key.pem"
     issued = authority.issue_cert("127.0.0.1")
