@@ -61,6 +61,7 @@ _PHRASES = {413: "Content Too Large", 422: "Unprocessable Content"}
 """The phrases of RFC 9110 where Python's versions differ."""
 
 _OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+_ERROR_PAGE = "web/error.html"
 _METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 _PAGE_HEADERS = {
     "Content-Security-Policy": "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'",
@@ -219,7 +220,7 @@ class Base(CompressingHandler):
 
     def _write_error_page(self, details: ErrorDetails) -> None:
         try:
-            write_page(self, "web/error.html", details=details)
+            write_page(self, _ERROR_PAGE, details=details)
         except OSError:  # no descriptor is free for the template
             self.send(f"{details.status} {details.reason}: {details.message}\n".encode(), "text/plain; charset=utf-8")
 
@@ -277,6 +278,11 @@ class Page(Base):
         return (
             errors.NotFound(message) if self.caller.is_authenticated else self.login_needed(self.request, self.prefix)
         )
+
+    @property
+    def address(self) -> str:
+        """The URL of the page that a form shows, for a form whose own URL has no GET."""
+        return self.prefix + self.back
 
     async def again(self, *arguments: str) -> None:
         """Shows the page with the form, for a `post` that is `shown_again`."""
@@ -358,7 +364,9 @@ def rendered(handler: Base, template: str, values: dict[str, Any]) -> bytes:
     caller, request = handler.caller, handler.request
     path = request.path.removeprefix(handler.prefix) or "/"
     user = caller.user.username if caller.user else None
-    page_frame = Frame(path, request.uri or "/", user, caller.is_admin, _is_failing(handler.services))
+    has_get = "GET" in methods(type(handler)) or template == _ERROR_PAGE
+    address = handler.address if isinstance(handler, Page) and not has_get else None
+    page_frame = Frame(path, request.uri or "/", user, caller.is_admin, _is_failing(handler.services), address)
     frame = {"frame": page_frame, "base": handler.prefix, "icon": partial(layout.icon, handler.static_url("icons.svg"))}
     frame["refusal"] = handler.why if isinstance(handler, Page) else ""
     return handler.render_string(template, **template_helpers(), **frame, **values)

@@ -6,6 +6,9 @@ import { openPalette } from "./palette.js";
 import { updateTimes } from "./times.js";
 
 const TIMES_MS = 20000;
+const { address } = document.body.dataset;
+
+if (address) history.replaceState(null, "", address); // a reload, a refresh and Back need a GET, not the form once more
 
 function copy(button) {
   const place = document.getElementById(button.dataset.copy);

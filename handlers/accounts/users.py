@@ -31,6 +31,12 @@ class UserForm(Page):
         path = f"{self.prefix}/users"
         return read_table(path, self.query(), _SORTS, _ROLES, status_name="role", status_label="Role")
 
+    @property
+    def address(self) -> str:
+        """The page of the list that had the form."""
+        table = self.table()
+        return table.url(page=table.page)
+
     async def again(self, *arguments: str) -> None:
         users = await self.services.accounts.in_store(accounts.list_users)
         wanted = self.table()
@@ -95,9 +101,7 @@ class UserDelete(UserForm):
 
 
 def _redirect_to_list(handler: UserForm) -> None:
-    """Redirects to the page of the list that had the form."""
-    table = handler.table()
-    handler.redirect(table.url(page=table.page), status=303)
+    handler.redirect(handler.address, status=303)
 
 
 def _role(handler: Page) -> Role:

@@ -67,6 +67,10 @@ class Form(TrackedPage):
 class SettingsForm(Form):
     """A form of the settings page."""
 
+    @property
+    def address(self) -> str:
+        return f"{self.prefix}/projects/{self.path_args[0]}/settings"
+
     async def again(self, *arguments: str) -> None:
         values = await self.query_store(lambda: self._values(arguments[0]))
         write_page(self, "tracker/project_settings.html", roles=PROJECT_ROLES, **values)

@@ -41,6 +41,8 @@ class Frame:
     is_admin: bool
     is_failing: bool = False
     """Whether a process is in trouble: the icon of the page gets a dot."""
+    address: str | None = None
+    """The URL of the page, if that of the request is a form's, which has no GET."""
     version: str = VERSION
 
     @property

@@ -188,6 +188,31 @@ def test_an_upload_with_a_new_token_shows_without_a_reload(server: Server, chrom
         assert token not in one.content()
 
 
+def test_a_form_without_a_page_of_its_own_is_not_sent_again_by_reload_or_back(
+    server: Server, chromium: Browser
+) -> None:
+    admin = users.create_session(server.data, "admin", "ADMIN")
+    with chromium.page(url_of(server), allow=("the server responded with a status of 400",)) as one:
+        log_in_as(one, server, admin)
+        one.goto("/profile")
+        one.locator("form[action$='/tokens'] [name=name]").fill("made-once")
+        one.get_by_role("button", name="Make a token").click()
+        one.locator("#token", has_text="plt_").wait_for()
+        assert one.url == f"{url_of(server)}/profile"
+        one.reload()
+        assert one.get_by_role("rowheader", name="made-once").count() == 1
+        one.goto("/projects")
+        one.go_back()
+        assert one.get_by_role("rowheader", name="made-once").count() == 1
+        one.goto("/users?sort=-name")
+        password = one.locator("form[action*='/password'] [name=password]").first
+        password.evaluate("field => field.removeAttribute('minlength')")
+        password.fill("short")
+        one.locator("form[action*='/password'] button").first.click()
+        one.locator("#reason").wait_for()
+        assert one.url == f"{url_of(server)}/users?sort=-name"
+
+
 def test_a_wrong_password_is_reported_in_the_form(server: Server, chromium: Browser) -> None:
     with chromium.page(url_of(server), allow=("401",)) as one:
         one.goto("/login")
