@@ -20,6 +20,8 @@ from models.json_format import rfc3339
 
 _DAY_MICROSECONDS = 86_400 * 1_000_000
 _LOCAL = re.compile(r"/(?![/\\])[!-\[\]-~]{0,2000}")  # printable ASCII without backslashes
+_LOGIN = re.compile(r"(?:/(?:supervision|charts|tracker))?/log(?:in|out)(?:[?#]|$)")
+"""The page itself, which has a link to the login like every page, and the form that ends a session."""
 _WRONG = "The user name or the password is not right."
 
 
@@ -162,8 +164,8 @@ def field(handler: Page, name: str, strip: bool = True) -> str:
 
 
 def local_path(path: str) -> str:
-    """Returns the target of a login if it is a local path, else the start page."""
-    return path if _LOCAL.fullmatch(path) else "/"
+    """Returns the target of a login if it is the local path of a page, else the start page."""
+    return path if _LOCAL.fullmatch(path) and not _LOGIN.match(path) else "/"
 
 
 def _credential(handler: Base) -> Credential:

@@ -174,11 +174,17 @@ def test_wrong_methods_are_405(server: Server) -> None:
 
 @pytest.mark.parametrize(
     "path",
-    ["/", "/profile", "/runs/5", "/projects/1?branch=a%2Fb&x=1", "/tracker/profile", "/a//b", "/x#y", "/?next=//evil"],
-)
+    ["/", "/profile", "/runs/5", "/projects/1?branch=a%2Fb&x=1", "/tracker/profile", "/a//b", "/x#y", "/?next=//evil",
+     "/processes/login"],
+)  # fmt: skip
 def test_a_login_leads_to_a_local_path(server: Server, path: str) -> None:
     assert f'name="next" value="{escape(path)}"' in server.get(f"/login?next={quote(path, safe='')}").text
     assert local_path(path) == path
+
+
+@pytest.mark.parametrize("path", ["/login", "/login?next=%2Fprofile", "/tracker/login", "/logout", "/charts/logout#x"])
+def test_a_login_does_not_redirect_to_the_login_or_the_logout(path: str) -> None:
+    assert local_path(path) == "/"
 
 
 @pytest.mark.parametrize("where", ["body", "query"])
