@@ -7,6 +7,8 @@ const ICONS = document.body.dataset.icons;
 const base = document.body.dataset.base;
 let dialog = null;
 let results = [];
+let query = null; // that of the results
+let entered = null; // the Enter that was pressed before the results of its text were there
 let chosen = 0;
 let request = null;
 let timer = null;
@@ -20,8 +22,9 @@ function build() {
     + '<ul id="palette-results" role="listbox" aria-label="Results"></ul><p class="faint" role="status"></p>';
   document.body.append(dialog);
   const field = dialog.querySelector("input");
-  field.addEventListener("input", () => { clearTimeout(timer); timer = setTimeout(find, SEARCH_MS); });
+  field.addEventListener("input", () => { entered = null; clearTimeout(timer); timer = setTimeout(find, SEARCH_MS); });
   field.addEventListener("keydown", onKey);
+  dialog.addEventListener("close", () => { entered = null; });
   dialog.addEventListener("click", (event) => {
     const item = event.target.closest("[role=option]");
     if (item) open(Number(item.dataset.index), event);
@@ -39,22 +42,25 @@ export function openPalette(text = "") {
   find();
 }
 
+const typed = () => dialog.querySelector("input").value.trim();
+
 async function find() {
   request?.abort();
   request = new AbortController();
-  const query = dialog.querySelector("input").value.trim();
+  const text = typed();
   const status = dialog.querySelector("[role=status]");
   try {
-    const response = await fetch(`${base}/api/v1/search?${new URLSearchParams({ q: query })}`, { headers: { Accept: "application/json" }, signal: request.signal });
+    const response = await fetch(`${base}/api/v1/search?${new URLSearchParams({ q: text })}`, { headers: { Accept: "application/json" }, signal: request.signal });
     const body = await response.json();
     if (!response.ok) throw new Error(body.message || body.detail || response.statusText);
-    results = body;
-    chosen = 0;
+    [results, query, chosen] = [body, text, 0];
     render();
     status.textContent = results.length ? `${results.length} results` : "Nothing matches.";
+    if (entered) open(0, entered);
+    entered = null;
   } catch (error) {
     if (error.name === "AbortError") return;
-    results = [];
+    [results, query, entered] = [[], null, null];
     render();
     status.textContent = `The search failed: ${error.message}`;
   }
@@ -86,10 +92,19 @@ function choose(index) {
   dialog.querySelector("input").setAttribute("aria-activedescendant", item.id);
 }
 
+// Opens the chosen result, or the first one of a text that is not searched yet.
+function enter(event) {
+  if (query === typed()) { open(chosen, event); return; }
+  clearTimeout(timer);
+  entered = event;
+  find();
+}
+
 function onKey(event) {
+  if (event.isComposing) return; // Enter ends the input of a composed character
   if (event.key === "ArrowDown") choose(chosen + 1);
   else if (event.key === "ArrowUp") choose(chosen - 1);
-  else if (event.key === "Enter") open(chosen, event);
+  else if (event.key === "Enter") enter(event);
   else if (event.key === "Escape") dialog.close(); // the browser would only empty the field
   else return;
   event.preventDefault();

@@ -98,6 +98,20 @@ def test_one_escape_closes_the_palette_with_text_in_it(chromium: Browser, server
         assert not tab.locator("dialog.palette").is_visible()
 
 
+def test_enter_opens_the_result_of_the_text_and_not_of_an_earlier_one(chromium: Browser, server: Server) -> None:
+    held: list[Any] = []
+    with chromium.page(url_of(server)) as tab:
+        tab.goto("/")
+        tab.keyboard.press("Control+k")
+        tab.get_by_role("option").first.wait_for()
+        tab.route("**/api/v1/search?*", lambda route: held.append(route))
+        with tab.expect_request("**/api/v1/search?q=web-worker"):
+            tab.keyboard.type("web-worker")
+            tab.keyboard.press("Enter")
+        held[-1].continue_()
+        tab.wait_for_url("**/processes/web-worker")
+
+
 def test_the_palette_opens_by_keys_and_restarts_a_process_after_confirmation(chromium: Browser, server: Server) -> None:
     with chromium.page(url_of(server)) as tab:
         tab.goto("/")
