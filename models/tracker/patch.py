@@ -11,7 +11,7 @@ from typing import Any, Literal
 from attrs import frozen
 
 from models.errors import Invalid, TooLarge
-from models.tracker.line_sets import unpack
+from models.tracker.line_sets import source_lines
 from models.tracker.tables import reports
 
 MAX_DIFF_BYTES = 5 * 1024 * 1024
@@ -256,8 +256,8 @@ def _line_data(run_ids: Collection[int], matcher: Matcher) -> tuple[dict[str, Li
         extensions.add(_extension(path))
         changed = matcher.match(path, module)
         if changed is not None and covered is not None:
-            lines[changed][0].update(unpack(bytes(covered)))
-            lines[changed][1].update(unpack(bytes(missed)))
+            lines[changed][0].update(source_lines(covered))
+            lines[changed][1].update(source_lines(missed))
     return lines, extensions
 
 

@@ -15,7 +15,7 @@ from models.config.settings import Source as Settings
 from models.errors import NotFound
 from models.tracker import patch
 from models.tracker.forge_links import file_url
-from models.tracker.line_sets import unpack
+from models.tracker.line_sets import source_lines
 from models.tracker.patch import Ranges
 from models.tracker.source_archive import MAX_ARCHIVE_BYTES, BadArchive, text_files
 from models.tracker.staging import StagedRows
@@ -25,9 +25,6 @@ Mode = Literal["off", "upload", "forge"]
 
 MAX_LINES = 20_000
 """Lines shown of one file."""
-_LAST_LINE = 2**20
-_UNIT_BITS = 32
-"""Keys above `_LAST_LINE` are units smaller than a line; their line is in the high bits."""
 
 _COVERED = """
     SELECT c.path, r.module, c.covered, c.missed, c.line_covered, c.line_missed, c.repository_path FROM coverage c
@@ -117,8 +114,8 @@ def covered_file(run: Run, project: Project, path: str, settings: Settings) -> C
         raise NotFound(f"run {run.id} has no coverage of {path}", "FILE_NOT_FOUND")
     covered, missed = set[int](), set[int]()
     for _, _, hit, lost, _, _, _ in rows:
-        covered |= _lines(hit)
-        missed |= _lines(lost)
+        covered |= source_lines(hit)
+        missed |= source_lines(lost)
     modules = sorted({row[1] for row in rows if row[1]})
     changed_path, changed = _changed(run.id, path, modules)
     stored = _stored(run.id, path) if mode_of(project, settings) == "upload" else None
@@ -134,12 +131,6 @@ def covered_file(run: Run, project: Project, path: str, settings: Settings) -> C
         text=stored[1].split("\n") if stored else None,
         url=file_url(run.repo_url or project.repo_url, run.commit_sha, in_repository, run.ci_provider),
     )
-
-
-def _lines(packed: bytes | None) -> set[int]:
-    if packed is None:
-        return set()
-    return {key if key <= _LAST_LINE else key >> _UNIT_BITS for key in unpack(bytes(packed))}
 
 
 def _changed(run_id: int, path: str, modules: Iterable[str]) -> tuple[str | None, Ranges]:

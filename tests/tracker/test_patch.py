@@ -168,6 +168,26 @@ def test_changed_lines_are_covered_missed_or_not_coverable(server: Server) -> No
     assert server.get(f"{API}/runs/{run['runId']}").json["run"]["patchCoveragePct"] == pytest.approx(pct)
 
 
+GO = "mode: set\nexample.com/m/pkg/a.go:3.10,8.2 2 1\nexample.com/m/pkg/a.go:10.10,14.3 3 0\n"
+POINTS = "".join(
+    f'<SequencePoint vc="{vc}" sl="{sl}" sc="1" el="{el}" ec="2"/>' for vc, sl, el in ((1, 3, 7), (0, 10, 14))
+)
+OPENCOVER = f"""<CoverageSession><Modules><Module><Files><File uid="1" fullPath="C:\\ci\\pkg\\a.go"/></Files><Classes>
+    <Class><Methods><Method><FileRef uid="1"/><SequencePoints>{POINTS}</SequencePoints></Method></Methods></Class>
+    </Classes></Module></Modules></CoverageSession>"""
+
+
+@pytest.mark.parametrize("report", [GO, OPENCOVER], ids=["Go", "OpenCover"])
+def test_a_changed_line_within_a_block_is_covered_as_the_block_is(server: Server, report: str) -> None:
+    diff = ranges({"pkg/a.go": [[6, 6], [9, 9], [12, 13]]})
+    run, found = measured(server, f"units {len(report)}", ("jacoco", report), ("diff", diff), ("paths", "pkg/a.go\n"))
+    assert (found["covered"], found["missed"], found["files"][0]["missedRanges"]) == (1, 2, [[12, 13]])
+    shown = server.get(
+        f"{API}/runs/{run['runId']}/coverage?path={'C:/ci/' if report == OPENCOVER else 'example.com/m/'}pkg/a.go"
+    )
+    assert (shown.json["coveredRanges"], shown.json["missedRanges"]) == ([[3, 7]], [[10, 14]])
+
+
 @pytest.mark.parametrize("paths", ["src/f.py\n" * 50_001, "x" * (16 * 1024 * 1024 + 1)])
 def test_too_many_paths_are_left_out_and_do_not_cost_the_upload(server: Server, paths: str) -> None:
     report = jacoco({"A.java": {1: True, 2: False}})

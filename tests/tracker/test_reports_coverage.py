@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from report_readers import read_coverage_report
 
+from models.tracker.line_sets import pack, source_lines
 from models.tracker.reports.base import BadReport, CoverageReport, FileCoverage, Limits, ReportTooLarge
 
 Totals = tuple[int | None, int | None]
@@ -233,7 +234,7 @@ def test_the_total_of_opencover(what: str) -> None:
 
 def test_a_point_of_opencover_reports_its_line() -> None:
     _, files = read_coverage_report(opencover(module(point(7, 9, 1), point(7, 30, 0))))
-    assert [key >> 32 for key in files["C:/x/A.cs"].lines or ()] == [7, 7]
+    assert source_lines(pack(list(files["C:/x/A.cs"].lines or ()))) == {7}
 
 
 # --- Clover ---
@@ -357,7 +358,23 @@ def test_the_statements_of_two_go_profiles_unite() -> None:
     both = set(one.lines) | set(other.lines)
     hit = {*covered(one), *covered(other)}
     assert (len(hit), len(both)) == (5, 9)
-    assert max(both) < 2**53
+    assert max(both) < 2**62
+
+
+@pytest.mark.parametrize(
+    ("blocks", "lines"),
+    [
+        (["3.10,8.4"], {3, 4, 5, 6, 7, 8}),
+        (["3.10,8.2"], {3, 4, 5, 6, 7}),  # the last line has only the closing brace of the function
+        (["3.10,3.2", "3.10,1.9"], {3}),
+        (["3.10,5.4", "4.1,9.9", "4.2,4.9"], set(range(3, 10))),
+        (["1048576.1,1048576.2"], {1048576}),
+        (["7.1,9999.9"], set(range(7, 7 + 512))),
+    ],
+)
+def test_a_block_of_go_has_the_lines_from_its_beginning_to_its_end(blocks: list[str], lines: set[int]) -> None:
+    _, files = read_coverage_report("mode: set\n" + "".join(f"a.go:{block} 2 1\n" for block in blocks))
+    assert source_lines(pack(list(files["a.go"].lines or ()))) == lines
 
 
 @pytest.mark.parametrize("line", ["ok  x 0.1s coverage: 50%", "a.go:1.1,2.2 1", "a.go:1.1,2.2 99999 1", "a.go:1.1 1 1"])

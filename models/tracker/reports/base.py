@@ -116,7 +116,7 @@ class FileCoverage:
     """One source file, once in a report. `lines` maps a line number to whether it is covered; None without line data.
 
     A format may count units smaller than a line (a Go statement, a sequence point). Then a key is the place of the
-    unit, a stable number below 2^53, so that reports can be united. A line number is 0 to 2^20.
+    unit, a stable number below 2^62, so that reports can be united. A line number is 0 to 2^20.
     """
 
     path: str

@@ -8,11 +8,9 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterable, Mapping
 
+from models.tracker.line_sets import MAX_LINE_NUMBER
 from models.tracker.reports.base import CoverageReport, FileCoverage, Limits, ReportTooLarge
 from models.tracker.reports.text_cleaning import clean_name
-
-MAX_LINE_NUMBER = 1 << 20
-"""Higher numbers are no lines: generated code is marked with 0xFEEFEE, for example."""
 
 MAX_PATH_CHARACTERS = 1024
 
@@ -39,7 +37,7 @@ class CoverageFiles:
         self._size = 0
 
     def add_lines(self, path: str, lines: Mapping[int, bool]) -> None:
-        """Adds lines of a file; a key is 0 to 2^52. Raises ReportTooLarge."""
+        """Adds lines of a file; a key is 0 to 2^61. Raises ReportTooLarge."""
         units = self._units.get(path)
         if units is None:
             if len(self._units) >= self._limits.files:
@@ -95,7 +93,7 @@ def _lines(units: Iterable[int]) -> dict[int, bool]:
 
 
 def line_number(text: str | None) -> int | None:
-    """A line number; None for a text that is none."""
+    """A line number; None for a text that is none. Generated code is marked with 0xFEEFEE, for example."""
     if not text or len(text) > 20 or not text.isascii() or not text.isdigit():
         return None
     line = int(text)
@@ -108,8 +106,3 @@ def is_hit(text: str | None) -> bool:
         return float((text or "0")[:40]) > 0
     except ValueError:
         return False
-
-
-def unit_key(line: int, column: int) -> int:
-    """The key of a unit that is smaller than a line: its place. The low 16 bits are free."""
-    return line << 32 | min(column, 0xFFFF) << 16

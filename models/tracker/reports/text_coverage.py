@@ -6,23 +6,25 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from models.tracker.line_sets import MAX_LINE_NUMBER, unit_key
 from models.tracker.reports.base import BadReport, CoverageReport, FileCoverage, Limits, ReportTooLarge, UnknownFormat
 from models.tracker.reports.byte_stream import lines
 from models.tracker.reports.file_coverage import (
-    MAX_LINE_NUMBER,
     CoverageCounts,
     CoverageFiles,
     clean_path,
     coverage_report,
     is_hit,
     line_number,
-    unit_key,
 )
 from models.tracker.reports.json_stream import CLOSED, ITEM, OPENED, count, json_values, number
 from models.tracker.reports.text_cleaning import MAX_COUNT
 
 _HITS = re.compile(r"-?\d+(?:\.\d*)?(?:[eE][+-]?\d{1,3})?", re.ASCII)
-_BLOCK = re.compile(rb"(.+):(\d{1,9})\.(\d{1,9}),\d{1,9}\.\d{1,9} (\d{1,9}) (\d{1,30})")
+_BLOCK = re.compile(rb"(.+):(\d{1,9})\.(\d{1,9}),(\d{1,9})\.(\d{1,9}) (\d{1,9}) (\d{1,30})")
+_MAX_BRACE_COLUMN = 2
+"""Where a block ends whose last line has only the closing brace of a function."""
+
 _MAX_STATEMENTS = 0xFFFF
 """Statements of a block."""
 
@@ -96,12 +98,13 @@ class GoCover:
                 raise BadReport(
                     "this is no line of a Go cover profile (file:line.column,line.column statements count)", at
                 )
-            first, column, statements = int(match[2]), int(match[3]), int(match[4])
+            first, column, last, end, statements = map(int, match.groups()[1:6])
             if first > MAX_LINE_NUMBER or statements > _MAX_STATEMENTS:
                 raise BadReport("a block of a Go cover profile cannot be that large", at)
             if statements:
                 path = clean_path(match[1].decode("utf-8", "replace"))
-                self._files.add_lines(path, {unit_key(first, column) | statements: match[5].strip(b"0") != b""})
+                key = unit_key(first, column, last - (end <= _MAX_BRACE_COLUMN))
+                self._files.add_lines(path, {key | statements: match[7].strip(b"0") != b""})
 
     def report(self, digest: str) -> CoverageReport:
         return coverage_report("Go cover profile", digest, *self._files.emit(self._sink, _statements))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+from models.tracker.line_sets import unit_key
 from models.tracker.reports.base import CoverageReport, FileCoverage, Limits, ReportTooLarge
 from models.tracker.reports.file_coverage import (
     CoverageCounts,
@@ -13,7 +14,6 @@ from models.tracker.reports.file_coverage import (
     coverage_report,
     is_hit,
     line_number,
-    unit_key,
 )
 from models.tracker.reports.text_cleaning import count
 from models.tracker.reports.xml_stream import Attributes, XmlReader
@@ -203,7 +203,7 @@ class OpenCover(XmlReader):
         line = line_number(attributes.get("sl"))
         if not line:
             return
-        key = unit_key(line, count(attributes.get("sc")) or 0)
+        key = unit_key(line, count(attributes.get("sc")) or 0, line_number(attributes.get("el")))
         points = self._points.setdefault(attributes.get("fileid") or self._file, {})
         points[key] = is_hit(attributes.get("vc")) or points.get(key, False)
         if len(points) > _MAX_POINTS:
