@@ -11,6 +11,7 @@ from typing import Any, Literal
 from attrs import frozen
 
 from models.errors import Invalid, TooLarge
+from models.json_format import check_text
 from models.tracker.line_sets import source_lines
 from models.tracker.tables import reports
 
@@ -20,6 +21,7 @@ MAX_DIFF_RANGES = 200_000
 MAX_PATHS = 50_000
 MAX_PATHS_BYTES = 16 * 1024 * 1024
 _MAX_LINE = 2**31
+_MAX_COMMIT_CHARACTERS = 2000
 
 TOO_LARGE = "the diff is too large"
 _NO_DIFF = 'diff is neither a unified diff nor {"base","head","files":{PATH:[[FIRST,LAST]]}}'
@@ -127,8 +129,12 @@ def _from_json(data: bytes) -> Diff:
         base, head = (values.get(name) for name in ("base", "head"))
     except (ValueError, TypeError, AttributeError, RecursionError):
         raise Invalid(_NO_DIFF) from None
-    if not isinstance(base, str | None) or not isinstance(head, str | None):
-        raise Invalid("diff: base and head must be text")
+    if any(not isinstance(commit, str | None) or len(commit or "") > _MAX_COMMIT_CHARACTERS for commit in (base, head)):
+        raise Invalid(f"diff: base and head must be text of at most {_MAX_COMMIT_CHARACTERS} characters")
+    try:
+        check_text({"base": base, "head": head, "files": list(files)})
+    except Invalid as problem:
+        raise Invalid(f"diff: {problem.message}") from None
     return Diff(files, base, head)
 
 

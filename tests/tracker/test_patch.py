@@ -110,6 +110,10 @@ def test_the_files_of_a_repository_as_git_lists_them(listing: bytes) -> None:
         '{"files":{"a":[[1]]}}',
         '{"files":{"a":[["1",2]]}}',
         '{"base":1}',
+        json.dumps({"base": "x" * 2001}),
+        '{"head":"a\\u0000"}',
+        '{"base":"\\ud800"}',
+        '{"files":{"a\\ud800.py":[[1,2]]}}',
     ],
 )
 def test_a_diff_that_is_none_is_refused(text: str) -> None:
