@@ -24,9 +24,12 @@ _MAX_LINE = 2**31
 _MAX_COMMIT_CHARACTERS = 2000
 
 TOO_LARGE = "the diff is too large"
+COMBINED = "the diff is a combined diff of a merge; compare two commits with git diff BASE HEAD"
 _NO_DIFF = 'diff is neither a unified diff nor {"base","head","files":{PATH:[[FIRST,LAST]]}}'
 _UNIFIED = re.compile(rb"^(?:diff |--- |\+\+\+ |Index: |Binary files |Only in )", re.MULTILINE)
 """How a line of a unified diff begins, also of one without a changed line."""
+_COMBINED = re.compile(rb"^diff --(?:cc|combined) ", re.MULTILINE)
+"""How a file begins in a diff of a merge and all its parents. Its lines are not those that the merge adds to one."""
 
 
 Ranges = list[tuple[int, int]]
@@ -105,6 +108,8 @@ def read_diff(data: bytes) -> Diff:
     data = _utf8(data)
     if data.lstrip()[:1] == b"{":
         diff = _from_json(data)
+    elif _COMBINED.search(data):
+        diff = Diff({}, problem=COMBINED)
     elif not data.strip() or _UNIFIED.search(data):
         diff = Diff(_from_unified(data))
     else:

@@ -128,6 +128,13 @@ def test_a_diff_that_is_too_large_is_not_judged(server: Server, monkeypatch: pyt
     assert (found["reason"], run["warnings"]) == ("the diff is too large", ["the diff is too large"])
 
 
+@pytest.mark.parametrize("kind", ["cc", "combined"])
+def test_a_combined_diff_of_a_merge_is_named_and_not_judged(server: Server, kind: str) -> None:
+    diff = f"diff --{kind} A.java\nindex 1,2..3\n--- a/A.java\n+++ b/A.java\n@@@ -1,1 -1,1 +1,2 @@@\n  a\n++b\n"
+    run, found = measured(server, f"combined {kind}", ONE_LINE, ("diff", diff))
+    assert (found["reason"], run["warnings"]) == (patch.COMBINED, [patch.COMBINED])
+
+
 # Paths
 
 
