@@ -24,6 +24,7 @@ _NEWEST_OF_FLAGS = """
 _CARRIED = """
     SELECT id, flag FROM run WHERE project_id = :project AND branch = :branch AND state = 'COMPLETE'
     AND superseded_by IS NULL AND line_covered + line_missed > 0 AND created_at >= :since
+    AND (created_at, id) < (:until, :newest)
     AND (commit_sha IS NULL OR commit_sha <> :commit) ORDER BY created_at DESC, id DESC"""
 
 
@@ -89,11 +90,12 @@ def _runs_of_commit(newest: Run) -> list[Run]:
 
 
 def _carried(newest: Run, project: Project, limits: Thresholds, present: set[str]) -> list[Run]:
-    """Runs that lend coverage to flags without a run of the commit: of its branch, else of the base branch."""
+    """Earlier runs that lend coverage to flags without a run of the commit: of its branch, else of the base branch."""
     listed = set(limits.carry_forward_flags)
     if not listed or newest.commit_sha is None:
         return []
     values: dict[str, Any] = {"project": project.id, "commit": newest.commit_sha}
+    values |= {"until": newest.created_at, "newest": newest.id}
     values["since"] = newest.created_at - round(limits.carry_forward_max_age * _SECOND)
     lenders: dict[str, int] = {}
     for branch in dict.fromkeys((newest.branch, newest.base_branch or limits.base_branch)):

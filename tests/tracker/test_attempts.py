@@ -295,6 +295,15 @@ def test_carried_coverage_expires(serve: Serve) -> None:
     assert found["status"] == "FAILED"
 
 
+def test_coverage_of_a_later_run_is_not_carried_back(serve: Serve) -> None:
+    server = carrying(serve)
+    upload(server, ("project", "p"), ("junit", GREEN), ("flag", "ui"), ("branch", "main"), ("commit", "old"))
+    before = gate(server, "p", commit="old")
+    assert before["status"] == "FAILED"
+    with_coverage(server, flag="unit", branch="main", commit="new")
+    assert gate(server, "p", commit="old") == before
+
+
 def test_missing_data_fails_where_a_setting_requires_it(serve: Serve) -> None:
     server = serve(tracker={"quality-gate": {"fail-on-no-tests": True}})
     upload(server, ("project", "p"), ("junit", "<testsuites/>"), ("commit", "c1"))
