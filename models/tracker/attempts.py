@@ -22,7 +22,8 @@ MICROSECONDS = 1_000_000
 
 _REGISTER = """
     INSERT INTO upload (run_id, job_key, job_instance, attempt, created_at) VALUES (?, ?, ?, ?, ?)
-    ON CONFLICT (run_id, job_key, job_instance, attempt) DO UPDATE SET created_at = upload.created_at RETURNING id"""
+    ON CONFLICT (run_id, job_key, job_instance, attempt) DO UPDATE SET created_at = upload.created_at
+    RETURNING id, created_at"""
 _EQUAL_EARLIER = """
     SELECT r.id, r.run_id FROM report r JOIN upload u ON u.id = r.upload_id
     JOIN reports s ON s.kind = r.kind AND s.hash = r.hash
@@ -71,10 +72,11 @@ class Attempt:
     failures: int
 
 
-def register(run: Run, job_key: str | None, job_instance: str | None, attempt: int, now: int) -> int:
-    """Records that an upload of a job came; returns its id."""
+def register(run: Run, job_key: str | None, job_instance: str | None, attempt: int, now: int) -> tuple[int, bool]:
+    """Records that an upload of a job came. Returns its id, and whether it is the first of this job and attempt."""
     values = (run.id, job_key or "", job_instance or "", attempt, now)
-    return int(reports.execute_sql(_REGISTER, values).fetchone()[0])
+    id, created_at = reports.execute_sql(_REGISTER, values).fetchone()
+    return int(id), created_at == now
 
 
 def adopt_equal_reports(run: Run, job_key: str, attempt: int, upload_id: int) -> bool:

@@ -252,9 +252,9 @@ def _run(project: Project, upload: Upload, now: int) -> Run:
 def _add(run: Run, upload: Upload, now: int) -> Sequence[str]:
     """Adds an upload to its run: reports, totals, superseded attempts, completeness. Returns warnings."""
     job = upload.job_key
-    upload_id, has_moved = None, False
+    upload_id, is_first, has_moved = None, True, False
     if run.run_key is not None:
-        upload_id = attempts.register(run, job, upload.job_instance, upload.attempt, now)
+        upload_id, is_first = attempts.register(run, job, upload.job_instance, upload.attempt, now)
         if job is not None:
             has_moved = attempts.adopt_equal_reports(run, job, upload.attempt, upload_id)
     is_new = _copy(run, upload, upload_id, now)
@@ -269,7 +269,7 @@ def _add(run: Run, upload: Upload, now: int) -> Sequence[str]:
     if is_new or job is not None:
         _sum_up(run)
     _measure_patch(run, upload.diff)
-    _complete(run, upload, is_new)
+    _complete(run, upload, is_new, is_first)
     problem = upload.diff.problem if upload.diff else None
     return [text for text in (*upload.warnings, warning, problem) if text]
 
@@ -285,11 +285,17 @@ def _measure_patch(run: Run, diff: Diff | None) -> None:
     _set(run, patch_reason=found.reason, **counts)
 
 
-def _complete(run: Run, upload: Upload, is_new: bool) -> None:
+def _complete(run: Run, upload: Upload, is_new: bool, is_first: bool) -> None:
+    """Sets the state of the run. An upload that is sent again reopens nothing.
+
+    `is_new`: it had a report that the run did not have. `is_first`: it is the first of its job and attempt.
+    """
+    reopens = is_new
     if upload.expected_uploads is not None:
+        reopens |= is_first or upload.expected_uploads != run.expected_uploads
         _set(run, expected_uploads=upload.expected_uploads)
     state = attempts.state_after(run, upload.complete)
-    if state != run.state and (is_new or state == "COMPLETE" or upload.expected_uploads is not None):
+    if state != run.state and (reopens or state == "COMPLETE"):
         _set(run, state=state)
 
 

@@ -200,6 +200,16 @@ def test_a_run_without_a_key_or_marked_as_complete_is_complete_at_once(server: S
     assert job(server, project, junit(7), "late")["state"] == "PENDING", "a later upload reopens it"
 
 
+def test_an_upload_that_is_sent_again_does_not_reopen_a_run(server: Server, project: str) -> None:
+    for _ in range(2):
+        job(server, project, GREEN, "one", expectedUploads=3)
+    assert send(server, "POST", f"{API}/runs/finish", {"project": project, "runKey": f"{project} run"}).status == 200
+    assert job(server, project, GREEN, "one", expectedUploads=3)["state"] == "COMPLETE"
+    assert job(server, project, GREEN, "two", expectedUploads=3)["state"] == "PENDING", (
+        "another job, of an equal report"
+    )
+
+
 def test_a_run_is_finished_by_request(server: Server, project: str) -> None:
     run = job(server, project, GREEN, flag="ui")["runId"]
     body = {"project": project, "runKey": f"{project} run", "flag": "ui"}
