@@ -271,7 +271,19 @@ def _add(run: Run, upload: Upload, now: int) -> Sequence[str]:
     _measure_patch(run, upload.diff)
     _complete(run, upload, is_new, is_first)
     problem = upload.diff.problem if upload.diff else None
-    return [text for text in (*upload.warnings, warning, problem) if text]
+    return [text for text in (*upload.warnings, *_ignored_facts(run, upload), warning, problem) if text]
+
+
+def _ignored_facts(run: Run, upload: Upload) -> list[str]:
+    """Warnings about facts of an upload that the run of its key has otherwise. Flag and commit decide what is gated."""
+    flag = upload.flag if upload.flag != upload.perf_flag else None  # not that of performance reports, a default
+    facts = (("flag", flag, run.flag), ("branch", upload.branch, run.branch), ("commit", upload.commit, run.commit_sha))
+    return [
+        f"{name} {value} was ignored: the run of this key has the {name} {kept}"
+        + ("; use a key for each flag" if name == "flag" else "")
+        for name, value, kept in facts
+        if value not in (None, kept)
+    ]
 
 
 def _measure_patch(run: Run, diff: Diff | None) -> None:

@@ -210,6 +210,17 @@ def test_an_upload_that_is_sent_again_does_not_reopen_a_run(server: Server, proj
     )
 
 
+def test_an_upload_of_another_flag_or_commit_warns_that_the_run_keeps_its_own(server: Server, project: str) -> None:
+    assert job(server, project, GREEN, flag="unit", branch="main", commit="a")["warnings"] == []
+    other = job(server, project, RED, flag="ui", branch="topic", commit="a")
+    assert (other["flag"], other["branch"]) == ("unit", "main")
+    assert other["warnings"] == [
+        "flag ui was ignored: the run of this key has the flag unit; use a key for each flag",
+        "branch topic was ignored: the run of this key has the branch main",
+    ]
+    assert len(job(server, project, junit(9), commit="b")["warnings"]) == 1
+
+
 def test_a_run_is_finished_by_request(server: Server, project: str) -> None:
     run = job(server, project, GREEN, flag="ui")["runId"]
     body = {"project": project, "runKey": f"{project} run", "flag": "ui"}
