@@ -116,6 +116,8 @@ def cobertura(*classes: str, attributes: str = "") -> str:
 METHOD = '<method name="m"><lines><line number="1" hits="1"/><line number="9" hits="0"/></lines></method>'
 COBERTURA: dict[str, tuple[str, Totals]] = {
     "lines": (cobertura(klass("a.py", (1, 1), (2, 0), (3, 5))), (2, 1)),
+    "a version alone": (cobertura(klass("a.py", (1, 1))).replace('line-rate="0.5"', 'version="1.9"'), (1, 0)),
+    "no sources": ('<coverage version="1"><packages>' + klass("a.py", (1, 1)) + "</packages></coverage>", (1, 0)),
     "the root wins": (cobertura(klass("a.py", (1, 1)), attributes='lines-covered="44" lines-valid="53"'), (44, 9)),
     "a root of nothing": (cobertura(klass("a.py", (1, 1)), attributes='lines-covered="0" lines-valid="0"'), (1, 0)),
     "a root that cannot be": (cobertura(klass("a.py", (1, 1)), attributes='lines-covered="9" lines-valid="3"'), (1, 0)),

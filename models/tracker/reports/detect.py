@@ -74,15 +74,18 @@ def _is_clover(head: Head) -> bool:
     )
 
 
+_COBERTURA_ELEMENTS = ("sources", "packages", "classes")
+
+
 def _is_cobertura(head: Head) -> bool:
     attributes = {"line-rate", "lines-valid", "branch-rate"}
-    return head.root == "coverage" and (
-        head.first in ("sources", "packages", "classes") or not attributes.isdisjoint(head.attributes)
-    )
+    return head.root == "coverage" and (head.first in _COBERTURA_ELEMENTS or not attributes.isdisjoint(head.attributes))
 
 
 def _is_sonar_coverage(head: Head) -> bool:
-    return head.root == "coverage" and (head.first == "file" or set(head.attributes) == {"version"})
+    return head.root == "coverage" and (
+        head.first == "file" or (set(head.attributes) == {"version"} and head.first not in _COBERTURA_ELEMENTS)
+    )
 
 
 def _is_xunit(version: str) -> Callable[[Head], bool]:
