@@ -35,6 +35,15 @@ COUNTED = {
     "googletest did not run it": (suite(case(attributes='status="notrun" result="suppressed"')), (1, 0, 0, 1, 0)),
     "googletest skipped it": (suite(case(attributes='status="run" result="skipped"')), (1, 0, 0, 1, 0)),
     "googletest completed it": (suite(case(attributes='status="run" result="completed"')), (1, 0, 0, 0, 0)),
+    "failed by attribute": (
+        suite(*(case(name, attributes=f'status="{name}"') for name in ("failed", "FAIL", "failure", "Error"))),
+        (4, 3, 1, 0, 0),
+    ),
+    "error by attribute, but failed": (suite(case(inside="<failure/>", attributes='status="error"')), (1, 1, 0, 0, 0)),
+    "failed by attribute, but skipped": (suite(case(inside="<skipped/>", attributes='result="fail"')), (1, 0, 0, 1, 0)),
+    "failed by attribute, but lucky": (
+        suite(case(inside="<flakyFailure/>", attributes='status="failed"')), (1, 0, 0, 0, 1)
+    ),
     "disabled by attribute": (suite(case(attributes='disabled="true"')), (1, 0, 0, 1, 0)),
     "not disabled by attribute": (suite(case(attributes='disabled="false"')), (1, 0, 0, 0, 0)),
     "notrun, but it failed": (suite(case(inside="<failure/>", attributes='status="notrun"')), (1, 1, 0, 0, 0)),
@@ -184,7 +193,11 @@ at y </failure><failure message="second"/><system-out>said </system-out><system-
 <system-err>warned</system-err>"""
     found = only_case(read_test_report(suite(case("a", inside, 'time="1.5"')))[1])
     assert (found.class_name, found.name, found.status, found.duration_ms) == ("c", "a", CaseStatus.FAILED, 1500)
-    assert (found.failure_type, found.failure_message, found.stack) == ("AssertionError", "expected 1", "at x\nat y")
+    assert (found.failure_type, found.failure_message, found.stack) == (
+        "AssertionError",
+        "expected 1",
+        "at x\nat y \n\nsecond",
+    )
     assert (found.out, found.err) == ("said <more>", "warned")
 
 
@@ -332,7 +345,22 @@ def test_the_failures_of_one_case_share_the_room_of_one_output() -> None:
     found = only_case(read_test_report(suite(case_of_many), limits)[1])
     assert (found.status, found.stack, found.out) == (CaseStatus.ERROR, "e" * 900, "o" * 900)
     found = only_case(read_test_report(suite(case("a", many * 5000)), limits)[1])
-    assert (found.status, found.failure_type, found.stack) == (CaseStatus.FAILED, "t", "x" * 600)
+    assert (found.status, found.failure_type, (found.stack or "")[:605]) == (
+        CaseStatus.FAILED,
+        "t",
+        "x" * 600 + "\n\nxxx",
+    )
+    assert len(found.stack or "") <= 1000
+    assert "\n… cut: 59" in (found.stack or "")
+
+
+def test_the_text_of_a_failed_case_has_each_of_its_failures() -> None:
+    inside = (
+        '<failure message="m1">one</failure><failure message="two"/><failure/><failure message="m3">three</failure>'
+    )
+    found = only_case(read_test_report(suite(case("a", inside)))[1])
+    assert (found.failure_message, found.stack) == ("m1", "one\n\ntwo\n\nthree")
+    assert only_case(read_test_report(suite(case("a", "<skipped>x</skipped><skipped>y</skipped>")))[1]).stack == "x"
 
 
 def test_text_of_elements_that_are_not_read_is_left_out() -> None:

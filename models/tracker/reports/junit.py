@@ -13,7 +13,7 @@ from functools import partial
 from models.tracker.reports.base import Case, Limits, TestReport
 from models.tracker.reports.text_cleaning import Memo, count, duration_ms
 from models.tracker.reports.totals import CaseBuilder, DeclaredCounts, OpenSuite, Severity, TotalsCounter
-from models.tracker.reports.xml_stream import Attributes, Item, XmlReader, parts
+from models.tracker.reports.xml_stream import DROPPED, Attributes, Item, XmlReader, parts
 
 _RESULTS = {
     "error": Severity.ERROR,
@@ -26,9 +26,15 @@ _RESULTS = {
     "flakyFailure": Severity.RETRIED,
     "flakyError": Severity.RETRIED,
 }
+_HAS_TEXT = {"#text", DROPPED}
+_BETWEEN: Item = {"#text": "\n\n"}
 _RERUN_STACK = frozenset(("stackTrace",))
 _NOT_RUN = {"notrun", "not run", "skipped", "suppressed", "disabled", "ignored", "pending"}
 _SKIPPED_BY = (("@status", _NOT_RUN), ("@result", _NOT_RUN), ("@disabled", {"true", "1", "yes"}))
+_FAILED_BY = {
+    "fail": Severity.FAILED, "failed": Severity.FAILED, "failure": Severity.FAILED,
+    "error": Severity.ERROR, "errored": Severity.ERROR,
+}  # fmt: skip
 _DURATIONS = Memo(duration_ms)
 _DOTTED = re.compile(r"([^\W\d][\w$]*(?:\.[^\W\d][\w$]*)*)\.([^\W\d][\w$]*)")
 
@@ -87,7 +93,17 @@ class JUnit(XmlReader):
                 for property in parts(case, "properties", "property")
                 if property.get("@name") == "attachment"
             ]
+        if builder.severity is Severity.NONE and ("@status" in case or "@result" in case):
+            self._read_status(case, builder)
         self._totals.add(self._suites[-1], builder)
+
+    @staticmethod
+    def _read_status(case: Item, builder: CaseBuilder) -> None:
+        """Reads the outcome of a case without an element that has it."""
+        for name in ("status", "result"):
+            value = case.get(f"@{name}", "")
+            if severity := _FAILED_BY.get(value.lower()):
+                builder.set_result(severity, message=f"the {name} of the test is {value}")
 
     def _read_results(self, case: Item, builder: CaseBuilder) -> None:
         for name, severity in _RESULTS.items():
@@ -98,8 +114,17 @@ class JUnit(XmlReader):
                 builder.reruns += len(results)
                 builder.flaky |= severity is Severity.RETRIED
             first = results[0]
-            stack = None if severity is Severity.RERUN else self.join((first, *parts(first, "stackTrace")))
+            stack = None if severity is Severity.RERUN else self._stack(results, severity)
             builder.set_result(severity, first.get("@type"), first.get("@message"), stack)
+
+    def _stack(self, results: list[Item], severity: Severity) -> str | None:
+        """The text of a result. It has the texts of all failures of a case (googletest, soft assertions)."""
+        first, *others = results
+        pieces = [first, *parts(first, "stackTrace")]
+        for other in others if severity in (Severity.FAILED, Severity.ERROR) else ():
+            text = other if set(other) & _HAS_TEXT else {"#text": other.get("@message", "")}
+            pieces += [_BETWEEN, text] if text.get("#text") else [text]
+        return self.join(pieces)
 
     def _suite_failure(self, name: str, failure: Item) -> None:
         if self.path[-1:] in (["testsuite"], ["testsuites"]):

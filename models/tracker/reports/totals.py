@@ -60,7 +60,7 @@ class CaseBuilder:
     the source file alone.
     """
 
-    severity = 0
+    severity = Severity.NONE
     type: str | None = None
     message: str | None = None
     stack: str | None = None

@@ -36,7 +36,7 @@ _TRAILING_CONTENT = {
     for name in ("JUNK_AFTER_DOC_ELEMENT", "MISPLACED_XML_PI")
 }
 
-_WRAPPER, _DROPPED = "#item", "#dropped"
+_WRAPPER, DROPPED = "#item", "#dropped"
 """Names of no XML element: the one around an item with text, and the number of characters that its text lost."""
 
 Attributes = dict[str, str]
@@ -92,9 +92,9 @@ class _ItemBuilder:
         """Adds a text to the open element."""
         self.CharacterDataHandler(text.joined)
         if text.dropped:
-            self.StartElementHandler(_DROPPED, {})
+            self.StartElementHandler(DROPPED, {})
             self.CharacterDataHandler(str(text.dropped))
-            self.EndElementHandler(_DROPPED)
+            self.EndElementHandler(DROPPED)
 
 
 class XmlReader:
@@ -150,8 +150,8 @@ class XmlReader:
         text = Text(self.limits.output)
         for element in elements:
             text.add(element.get("#text", ""))
-            if _DROPPED in element:
-                text.dropped += int(element[_DROPPED]["#text"])
+            if DROPPED in element:
+                text.dropped += int(element[DROPPED]["#text"])
         return text.value
 
     def is_format(self, root: str, first: str) -> bool:
