@@ -28,6 +28,18 @@ _EQUAL_EARLIER = """
     SELECT r.id, r.run_id FROM report r JOIN upload u ON u.id = r.upload_id
     JOIN reports s ON s.kind = r.kind AND s.hash = r.hash
     WHERE u.run_id = :run AND u.job_key = :job_key AND u.attempt < :attempt"""
+_REPEAT = """
+    INSERT INTO repeated_report (upload_id, kind, hash) SELECT :upload, s.kind, s.hash FROM reports s
+    JOIN report r ON r.run_id = :run AND r.kind = s.kind AND r.hash = s.hash
+    WHERE r.upload_id IS NULL OR r.upload_id <> :upload ON CONFLICT DO NOTHING"""
+_HEIRS = """
+    SELECT r.id, min(u.id) FROM upload u JOIN repeated_report x ON x.upload_id = u.id
+    JOIN report r ON r.run_id = u.run_id AND r.kind = x.kind AND r.hash = x.hash
+    WHERE u.run_id = :run AND u.job_key <> :job_key AND r.id IN (SELECT value FROM json_each(:ids))
+    AND (u.job_key = '' OR u.attempt = (SELECT max(n.attempt) FROM upload n WHERE n.run_id = u.run_id
+        AND n.job_key = u.job_key) OR EXISTS (SELECT 1 FROM upload n WHERE n.run_id = u.run_id
+        AND n.job_key = u.job_key GROUP BY n.attempt HAVING count(DISTINCT n.job_instance) > 1))
+    GROUP BY r.id"""
 _ATTEMPTS = """
     SELECT attempt, count(DISTINCT job_instance) FROM upload WHERE run_id = ? AND job_key = ? GROUP BY attempt"""
 _REPORTS_OF_JOB = """
@@ -94,6 +106,20 @@ def adopt_equal_reports(run: Run, job_key: str, attempt: int, upload_id: int) ->
     return has_moved
 
 
+def record_repeated(run: Run, upload_id: int) -> None:
+    """Records the staged reports that the run has from another upload. They stay when that one is superseded."""
+    reports.execute_sql(_REPEAT, {"run": run.id, "upload": upload_id})
+
+
+def _leave_to_others(run: Run, job_key: str, report_ids: Sequence[int]) -> Collection[int]:
+    """Of superseded reports, those that another job sent too become its reports. Returns their ids."""
+    values = {"run": run.id, "job_key": job_key, "ids": json.dumps(list(report_ids))}
+    heirs = dict(reports.execute_sql(_HEIRS, values).fetchall())
+    for report, upload in heirs.items():
+        reports.execute_sql("UPDATE report SET upload_id = ? WHERE id = ?", (upload, report))
+    return heirs
+
+
 def supersede(run: Run, job_key: str) -> tuple[Collection[int], str | None]:
     """Moves the reports of a job between the run and its superseded attempts.
 
@@ -109,7 +135,8 @@ def supersede(run: Run, job_key: str) -> tuple[Collection[int], str | None]:
         if holder != target:
             moves.setdefault((holder, target), []).append(report)
     for (holder, target), ids in moves.items():
-        _move(ids, holder, target)
+        left = _leave_to_others(run, job_key, ids) if holder == run.id else ()
+        _move([id for id in ids if id not in left], holder, target)
     changed = {id for pair in moves for id in pair if id != run.id}
     warning = (
         f"the job key {job_key} is used by several jobs of one attempt, so retries of it replace nothing;"

@@ -258,6 +258,8 @@ def _add(run: Run, upload: Upload, now: int) -> Sequence[str]:
         if job is not None:
             has_moved = attempts.adopt_equal_reports(run, job, upload.attempt, upload_id)
     is_new = _copy(run, upload, upload_id, now)
+    if upload_id is not None:
+        attempts.record_repeated(run, upload_id)
     changed, warning = attempts.supersede(run, job) if job is not None else ((), None)
     if has_moved or changed:
         clusters.recount(run)

@@ -262,6 +262,14 @@ STEPS.append(
 )
 """The token itself is a secret (`project_secrets.py`); its host is that of the repository it was set for."""
 
+STEPS.append(
+    [
+        "CREATE TABLE repeated_report (upload_id INTEGER NOT NULL REFERENCES upload ON DELETE CASCADE,"
+        " kind TEXT NOT NULL, hash TEXT NOT NULL, PRIMARY KEY (upload_id, kind, hash)) WITHOUT ROWID",
+    ]
+)
+"""Reports that an upload had too, although the run had them from another one. No response reads them."""
+
 
 class Flag(peewee.BooleanField):
     """Stored as 0 or 1."""

@@ -105,6 +105,28 @@ def test_attempts_at_once_leave_the_newest(server: Server, project: str) -> None
     assert server.get(f"{API}/runs/{run}").json["run"]["total"] == 6
 
 
+@pytest.mark.parametrize("order", [("unit", "ui"), ("ui", "unit")])
+def test_a_report_that_another_job_sent_too_stays_when_one_of_them_is_retried(
+    server: Server, project: str, order: tuple[str, str]
+) -> None:
+    for key in order:
+        job(server, project, RED, key, attempt=1)
+    result = job(server, project, junit(5, prefix="g"), "unit", attempt=2)
+    assert (result["tests"], result["failures"]) == (7, 1), "the report of the job ui"
+    result = job(server, project, junit(3, prefix="h"), "ui", attempt=2)
+    assert (result["tests"], result["failures"]) == (8, 0)
+    listed = attempts(server, result["runId"])["items"]
+    assert [(row["jobKey"], row["attempt"]) for row in listed if row["superseded"]] == [("ui", 1), ("unit", 1)]
+    result = job(server, project, RED, "unit", attempt=1)
+    assert (result["tests"], result["failures"]) == (8, 0), "sent again, it is still superseded"
+
+
+def test_a_report_stays_that_an_upload_without_a_job_sent_too(server: Server, project: str) -> None:
+    job(server, project, RED, attempt=1)
+    job(server, project, RED, None)
+    assert job(server, project, GREEN, attempt=2)["failures"] == 1
+
+
 def test_legs_of_a_matrix_without_keys_of_their_own_replace_nothing(server: Server, project: str) -> None:
     job(server, project, RED, jobInstance="a", attempt=1)
     job(server, project, junit(1, prefix="b"), jobInstance="b", attempt=1)
