@@ -317,8 +317,8 @@ def history_of(project: ProjectRow, class_name: str, name: str, limit: int, curs
     test = Test.get_by_id(queries.test_id(project.id, class_name, name))
     run, result = decode_cursor(cursor, int, int) if cursor else (INT64, INT64)
     outcomes = queries.outcomes(test.id, limit + 1, (run, result))
-    newest = outcomes[:1] if cursor is None else queries.outcomes(test.id, 1)
-    first = first_failures.first_failures(newest[0].run, [test.id]).get(test.id) if newest else None
+    newest = queries.newest_run_of(test.id)
+    first = first_failures.first_failures(newest, [test.id]).get(test.id) if newest else None
     owner = owners.of_project(project.id).of(test.file, class_name)
     return serializers.test_history(test, flaky.triage(project.id, test.id).value, outcomes, limit, owner, first)
 

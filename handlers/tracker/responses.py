@@ -71,6 +71,8 @@ class RunInfo:
     run_path: str
     state: State
     patch_coverage_pct: float | None
+    superseded_by: int | None
+    """The run whose later attempt of the same job superseded these reports."""
 
 
 @http_message
@@ -439,11 +441,16 @@ class OutcomeInfo:
     duration_ms: int | None
     failure_message: str | None
     attachments: Sequence[AttachmentInfo]
+    superseded_by: int | None
+    """The run whose later attempt of the same job superseded this result."""
 
 
 @http_message
 class TestHistory:
-    """A test over its runs. The last four fields are null unless its newest result is a failure."""
+    """A test over its runs.
+
+    The last four fields are null unless its newest result that is not superseded is a failure.
+    """
 
     class_name: str
     name: str

@@ -94,6 +94,7 @@ def run_info(run: Run) -> RunInfo:
         run_path=run_path(run),
         state=state(run),
         patch_coverage_pct=percent(run.patch_covered, run.patch_missed),
+        superseded_by=run.superseded_by,
     )
 
 
@@ -393,6 +394,7 @@ def _outcome(outcome: Outcome) -> OutcomeInfo:
         duration_ms=outcome.duration_ms,
         failure_message=outcome.message,
         attachments=[attachment_info(found) for found in outcome.attachments],
+        superseded_by=outcome.run.superseded_by,
     )
 
 

@@ -306,6 +306,17 @@ def outcomes(test: int, limit: int, after: tuple[int, int] = (INT64, INT64)) -> 
     ]
 
 
+_NEWEST_OF_TEST = """
+    SELECT r.run_id FROM result r JOIN run ON run.id = r.run_id WHERE r.test_id = ? AND run.superseded_by IS NULL
+    ORDER BY r.run_id DESC LIMIT 1"""
+
+
+def newest_run_of(test: int) -> Run | None:
+    """The newest run with a result of a test. Superseded attempts have higher ids than the attempt that counts."""
+    row = reports.execute_sql(_NEWEST_OF_TEST, (test,)).fetchone()
+    return None if row is None else runs_by_id([row[0]]).get(row[0])
+
+
 MAX_BRANCHES = 50
 
 _BRANCHES = """

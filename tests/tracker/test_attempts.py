@@ -173,6 +173,28 @@ def test_coverage_of_a_replaced_attempt_does_not_count(server: Server, project: 
     assert percentages == [100.0, 50.0]
 
 
+def test_superseded_results_are_marked_and_are_not_the_newest(server: Server, project: str) -> None:
+    """The runs of superseded attempts are made later, so that their ids are higher."""
+    job(server, project, RED, attempt=1)
+    run = job(server, project, GREEN, attempt=2)
+    (superseded,) = {row["runId"] for row in attempts(server, run["runId"])["items"] if row["superseded"]}
+    assert server.get(f"{API}/runs/{superseded}").json["run"]["supersededBy"] == run["runId"]
+    page = server.get(f"/runs/{superseded}", Accept="text/html").text
+    assert f"Run {run['runId']}</a> has those that count" in page
+    assert "has those that count" not in server.get(run["runPath"], Accept="text/html").text
+    path = f"projects/{run['projectId']}"
+    history = server.get(f"{API}/{path}/tests?className=A&name=c1").json
+    assert [(one["status"], one["supersededBy"]) for one in history["results"]] == [
+        ("FAILED", run["runId"]),
+        ("PASSED", None),
+    ]
+    assert history["firstFailing"] is None
+    page = server.get(f"/{path}/test?className=A&name=c1", Accept="text/html").text
+    heading = page[page.index("<h1>c1</h1>") :][:200]
+    assert "passed" in heading
+    assert "failed" not in heading
+
+
 def test_deleting_a_run_deletes_its_replaced_attempts(server: Server, project: str) -> None:
     run = job(server, project, RED, attempt=1)["runId"]
     job(server, project, GREEN, attempt=2)

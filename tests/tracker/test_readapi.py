@@ -18,6 +18,7 @@ RUN = {
     "id", "projectId", "branch", "flag", "commit", "buildUrl", "buildName", "ciProvider", "baseBranch", "prNumber",
     "createdAt", "total", "passed", "failed", "errors", "skipped", "flaky", "durationMs", "status", "passRate",
     "lineCoveragePct", "branchCoveragePct", "uploads", "runPath", "state", "patchCoveragePct",
+    "supersededBy",
 }  # fmt: skip
 PROJECT = {"id", "name", "repoUrl", "visibility", "createdAt", "runCount", "latestRun"}
 FAILURE = {
@@ -137,7 +138,7 @@ def test_a_run_has_its_metadata(server: Server, project: Project) -> None:
         "createdAt": "2025-11-13T02:13:20.000000Z", "total": 5, "passed": 2, "failed": 1, "errors": 1, "skipped": 1,
         "flaky": 0, "durationMs": 50, "status": "FAILED", "passRate": 50.0, "lineCoveragePct": 200 / 3,
         "branchCoveragePct": 25.0, "uploads": 1, "runPath": f"/runs/{run.id}",
-        "state": "COMPLETE", "patchCoveragePct": None,
+        "state": "COMPLETE", "patchCoveragePct": None, "supersededBy": None,
     }  # fmt: skip
     assert read(server, f"runs/{run.id}")["run"] == found
 
