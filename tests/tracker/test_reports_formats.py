@@ -81,6 +81,11 @@ def test_a_run_of_trx_that_fell_over_is_an_error() -> None:
     assert totals_of(report) == (1, 0, 1, 0, 0)
     assert only_case(cases).stack == "the host crashed"
     assert read_totals(trx(result("Failed"), summary=summary)) == (1, 1, 0, 0, 0)
+    report, cases = read_test_report(trx(result("Passed"), result("Passed", "U"), summary=summary))
+    assert totals_of(report) == (3, 0, 1, 0, 0), "the tests that ran before it passed"
+    assert (cases[-1].name, cases[-1].stack) == ("(run)", "the host crashed")
+    assert read_totals(trx(result("Passed"), summary='<ResultSummary outcome="Aborted"/>')) == (2, 0, 1, 0, 0)
+    assert read_totals(trx(result("Passed"), summary='<ResultSummary outcome="Completed"/>')) == (1, 0, 0, 0, 0)
 
 
 @pytest.mark.parametrize(

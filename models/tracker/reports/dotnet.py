@@ -285,7 +285,8 @@ class Trx(XmlReader):
         self._suite = self._totals.open("", listed=False)
         self._has_inner: list[bool] = []
         """For each open result, whether it has inner results."""
-        self._failed = False
+        self._failure: CaseBuilder | None = None
+        """The failure of the run as a whole."""
         self.starts = {
             **dict.fromkeys(_TRX_RESULTS, self._open_result),
             "Counters": self._counters,
@@ -294,6 +295,11 @@ class Trx(XmlReader):
         self.items = {**dict.fromkeys(_TRX_RESULTS, self._result), "RunInfo": self._run_info}
 
     def report(self, digest: str) -> TestReport:
+        if self._failure and not self._totals.has_failures(self._suite):
+            if self._suite.cases:
+                self._totals.add(self._suite, self._failure)
+            elif self._failure.stack:  # else the counters alone count
+                self._suite.failure = self._failure
         self._totals.close(self._suite)
         return self._totals.report("TRX", digest)
 
@@ -329,10 +335,12 @@ class Trx(XmlReader):
         self._suite.declared = DeclaredCounts(total, counts.get("failed"), errors, skipped)
 
     def _summary(self, attributes: Attributes) -> None:
-        self._failed = attributes.get("outcome", "").lower() in ("failed", "error", "aborted", "timeout")
+        outcome = attributes.get("outcome", "")
+        if outcome.lower() in ("failed", "error", "aborted", "timeout"):
+            self._failure = CaseBuilder("", "(run)")
+            self._failure.set_result(Severity.ERROR, message=f"the outcome of the run is {outcome}")
 
     def _run_info(self, info: Item) -> None:
         """Reads why a run failed as a whole: it is an error where no test failed."""
-        if self._failed and info.get("@outcome", "").lower() == "error" and self._suite.failure is None:
-            self._suite.failure = CaseBuilder("", "(run)")
-            self._suite.failure.set_result(Severity.ERROR, stack=self.join(parts(info, "Text")))
+        if self._failure and info.get("@outcome", "").lower() == "error" and self._failure.stack is None:
+            self._failure.stack = self.join(parts(info, "Text"))
