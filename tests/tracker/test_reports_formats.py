@@ -352,6 +352,12 @@ GO = {
     ),
     "a test that never ended": (go(ran("run", "T"), go_output("panic: x\n", "T"), ran("fail")), (1, 0, 1, 0, 0)),
     "a log that was cut off": (go(ran("run", "T"), ran("run", "U"), ran("pass", "T")), (2, 0, 1, 0, 0)),
+    "a log that was cut off between two tests": (
+        go(ran("start"), ran("run", "T"), ran("pass", "T"), ran("start", None, "q"), ran("pass", None, "q")),
+        (2, 0, 1, 0, 0),
+    ),
+    "cut off in a failed package": (go(ran("start"), ran("run", "T"), ran("fail", "T")), (1, 1, 0, 0, 0)),
+    "one that began and did not build": (go(ran("start"), "FAIL\tp [build failed]"), (1, 0, 1, 0, 0)),
     "twice, both passed": (go(*[ran("run", "T"), ran("pass", "T")] * 2, ran("pass")), (2, 0, 0, 0, 0)),
     "twice, first failed": (
         go(ran("run", "T"), ran("fail", "T"), ran("run", "T"), ran("pass", "T"), ran("pass")), (1, 1, 0, 0, 0),

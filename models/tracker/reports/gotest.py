@@ -42,6 +42,7 @@ class _Package:
         self.tests: dict[str, Text] = {}
         self.running: set[str] = set()
         self.output: Text | None = None
+        self.has_start = False
         self.failed = False
 
 
@@ -49,7 +50,7 @@ class GoTest:
     """Tests are those that ended, subtests and the tests around them alike.
 
     A test that began and never ended is an error. So is a package that failed without a failed test: it did not
-    build, it was killed, or it panicked outside of any test.
+    build, it was killed, or it panicked outside of any test. So is one that has a start and no end (Go 1.20 and later).
     """
 
     def __init__(self, limits: Limits, sink: Callable[[Case], None]) -> None:
@@ -92,6 +93,7 @@ class GoTest:
         elif action in _ACTIONS:
             package = self._package(name)
             test = text(event.get("Test"))
+            package.has_start |= action == "start"
             if action == "output":
                 self._on_output(package, test, text(event.get("Output")) or "")
             elif action == "run" and test:
@@ -178,8 +180,9 @@ class GoTest:
             package.output = self._hold(package.output, output.joined)
         if failed:
             self._unbuilt.pop(name, None)
-        if failed and not package.failed:
-            message = "the package failed without a failed test"
+        has_no_end = severity is None and package.has_start and name not in self._unbuilt
+        if (failed or has_no_end) and not package.failed:
+            message = "the package failed without a failed test" if failed else "the log ends before the package does"
             self._add_package_error(package.suite, name, duration_ms, message, build_output or package.output)
         self._release(package.output)
 
