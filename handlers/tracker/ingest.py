@@ -24,6 +24,7 @@ from models.errors import Invalid, Problem, TooLarge, Unsupported
 from models.paging import INT64, whole
 from models.tracker import codeowners, patch, quality_gate, runs, visibility
 from models.tracker.coverage import line_coverage, percent
+from models.tracker.forge_links import without_login
 from models.tracker.runs import Stored, Upload
 from models.tracker.source_archive import MAX_ARCHIVE_BYTES
 from models.tracker.tables import reports
@@ -148,6 +149,9 @@ class Arrival:
             values["complete"] = _BOOLEANS[complete.lower()]
         if values.get("reruns") not in (None, *_RERUNS):
             raise Invalid(f"reruns must be one of {', '.join(_RERUNS)}")
+        for field in ("repo_url", "build_url"):
+            if values.get(field) is not None:
+                values[field] = without_login(values[field])
         values |= self._repository_facts()
         return Upload(**{field: value for field, value in values.items() if value is not None})
 

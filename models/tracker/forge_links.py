@@ -8,6 +8,7 @@ from urllib.parse import quote, urlsplit
 from attrs import frozen
 
 _SCP = re.compile(r"[\w.+-]+@([\w.-]+):(?!//)(\S+)")
+_LOGIN = re.compile(r"([a-z][a-z0-9+.-]*)://([^/?#\s]*)@", re.IGNORECASE)
 _FILES = {
     "github": "/blob/{commit}/{path}",
     "gitlab": "/-/blob/{commit}/{path}",
@@ -37,6 +38,17 @@ class Repository:
         """The URL of its page."""
         port = "" if self.port in (None, _PORTS[self.scheme]) else f":{self.port}"
         return f"{self.scheme}://{self.host}{port}/{quote(self.path)}"
+
+
+def without_login(url: str) -> str:
+    """The URL without the user and password in it: clone URLs of CI systems have tokens. ssh keeps the user."""
+
+    def replaced(match: re.Match[str]) -> str:
+        scheme, login = match.groups()
+        user = login.partition(":")[0] + "@" if scheme.lower() in ("ssh", "git+ssh") else ""
+        return f"{scheme}://{user}"
+
+    return _LOGIN.sub(replaced, url)
 
 
 def repository(url: str | None) -> Repository | None:

@@ -10,7 +10,7 @@ from models.accounts.accounts import User
 from models.accounts.permissions import PROJECT_ROLES
 from models.config import parsers, secret_files
 from models.errors import Conflict, Invalid, NotFound
-from models.tracker.forge_links import repository
+from models.tracker.forge_links import repository, without_login
 from models.tracker.tables import Project, reports
 
 MAX_CHARACTERS = {"base_branch": 255, "repo_url": 1024, "forge_repo": 1024}
@@ -106,7 +106,7 @@ def _line(name: str, text: str) -> str:
 
 def _url(name: str, text: str) -> str:
     try:
-        return parsers.url(_line(name, text))
+        return without_login(parsers.url(_line(name, text)))
     except parsers.ValidationError as error:
         raise Invalid(f"{name} {error}") from None
 

@@ -427,3 +427,21 @@ def test_curl_sees_why_it_was_refused(server: Server, tmp_path: Path) -> None:
     assert (status, outcome["status"]) == (400, 400)
     status, outcome = curl(server, "-d", "project=p")
     assert (status, outcome["title"]) == (415, "Unsupported Media Type")
+
+
+@pytest.mark.parametrize(
+    ("url", "kept"),
+    [
+        ("https://gitlab-ci-token:s3cret@git.example/g/p.git", "https://git.example/g/p.git"),
+        ("HTTPS://s3cret@git.example:8443/p?a=b@c#d", "HTTPS://git.example:8443/p?a=b@c#d"),
+        ("https://user:s3@cret@git.example/p", "https://git.example/p"),
+        ("https://git.example/p@1?x=y@z", "https://git.example/p@1?x=y@z"),
+        ("ssh://git:s3cret@git.example/p", "ssh://git@git.example/p"),
+        ("git@git.example:g/p.git", "git@git.example:g/p.git"),
+    ],
+)
+def test_no_password_of_a_url_is_kept(server: Server, url: str, kept: str) -> None:
+    project = f"login {url}"
+    run = upload(server, ("project", project), ("junit", junit(1)), ("repoUrl", url), ("buildUrl", url))
+    assert server.get(f"/api/v1/projects/{run['projectId']}").json["repoUrl"] == kept
+    assert server.get(f"/api/v1/runs/{run['runId']}").json["run"]["buildUrl"] == kept
