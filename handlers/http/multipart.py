@@ -193,8 +193,8 @@ class Parts:
             self._content += data[start:end]
             return
         if (limit := self._cut.get(part.name)) is not None:
-            if part.size <= limit:
-                self._writing.write(data[start:end])
+            room = max(0, limit - (part.size - (end - start)))
+            self._writing.write(data[start : min(end, start + room)])
             return
         if self._most_of_file is not None and part.size > self._most_of_file:
             raise TooLarge(f"{_label(part)}: the file is larger than {self._most_of_file} bytes")

@@ -79,6 +79,15 @@ _TEXTS = {
 _JOB = {"type": "string", "maxLength": _MAX_JOB_CHARACTERS}
 
 
+_CUT = {
+    "source": MAX_ARCHIVE_BYTES + 1,
+    "diff": patch.MAX_DIFF_BYTES + 1,
+    "paths": patch.MAX_PATHS_BYTES + 1,
+    "codeowners": codeowners.MAX_BYTES + 1,
+}
+"""How many bytes of a part are written to disk. Beyond its limit a part is ignored with a warning, not refused."""
+
+
 class Arrival:
     """The part of a request's body that has arrived. `take` and `discard` run in workers, perhaps at the same time."""
 
@@ -94,7 +103,7 @@ class Arrival:
             folder,
             most_parts=_NO_LIMIT,
             most_of_file=limits.file,
-            cut={"attachment": attachments.file if attachments.enabled else 0, "source": MAX_ARCHIVE_BYTES + 1},
+            cut=_CUT | {"attachment": attachments.file if attachments.enabled else 0},
         )
 
     def take(self, data: bytes, is_end: bool = False) -> None:

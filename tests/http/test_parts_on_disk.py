@@ -54,6 +54,20 @@ def test_a_file_is_complete_if_the_disk_has_room(tmp_path: Path) -> None:
     assert found.file.read_bytes() == b"x" * 200
 
 
+@pytest.mark.parametrize("piece", [1, 7, 1000])
+def test_a_file_that_is_cut_on_purpose_has_all_bytes_up_to_its_limit(tmp_path: Path, piece: int) -> None:
+    kind = "multipart/form-data; boundary=b"
+    parts = Parts(kind, lambda name: name == "chart", tmp_path, most_of_file=50, cut={"chart": 100})
+    body = HEAD + bytes(range(200)) + TAIL
+    for start in range(0, len(body), piece):
+        parts.feed(body[start : start + piece])
+    parts.end()
+    found = parts.last("chart")
+    assert found is not None
+    assert found.file is not None
+    assert (found.size, found.file.read_bytes()) == (200, bytes(range(100)))
+
+
 def test_an_abandoned_upload_reports_no_error(tmp_path: Path) -> None:
     """Its client has disconnected."""
     parts = chart(tmp_path)

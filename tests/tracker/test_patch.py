@@ -135,6 +135,16 @@ def test_a_combined_diff_of_a_merge_is_named_and_not_judged(server: Server, kind
     assert (found["reason"], run["warnings"]) == (patch.COMBINED, [patch.COMBINED])
 
 
+@pytest.mark.parametrize("name", ["diff", "paths", "codeowners"])
+def test_facts_beyond_the_limit_of_a_file_do_not_cost_the_upload(serve: Serve, name: str) -> None:
+    server = serve(tracker={"limits": {"file": "6M"}})
+    text = "+++ b/x\n@@ -0,0 +1,9999999 @@\n" + "+aaaaaaaaaaaaaaa\n" * 500_000
+    run = upload(server, ("project", "p"), ("branch", "main"), JUNIT, (name, text))
+    assert len(run["warnings"]) == 1, run
+    refused = post(server, ("project", "p"), ("junit", "x" * (6 * 1024**2 + 1)))  # the server reads no more of it
+    assert check_problem(refused, 413, "/api/v1/ingest", False)["detail"].startswith("junit "), refused
+
+
 # Paths
 
 
