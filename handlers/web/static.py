@@ -50,12 +50,6 @@ class StaticFiles(StaticFileHandler, Base):  # type: ignore[misc]
     def make_static_url(cls, settings: dict[str, Any], path: str, include_version: bool = True) -> str:
         return f"/static/{digest(settings['static_path'])}/{path}"
 
-    def validate_absolute_path(self, root: str, absolute_path: str) -> str | None:
-        try:
-            return super().validate_absolute_path(root, absolute_path)
-        except HTTPError:  # a folder, or outside of `root`, is 403 in Tornado
-            raise NotFound("no such file") from None
-
     def parse_url_path(self, url_path: str) -> str:
         return _DIGEST.sub("", url_path, count=1) if _DIGEST.match(url_path) else url_path
 
@@ -68,6 +62,14 @@ class StaticFiles(StaticFileHandler, Base):  # type: ignore[misc]
             self.set_header("Vary", "Accept-Encoding")
 
     async def get(self, path: str, include_body: bool = True) -> None:
+        try:
+            await self._send_file(path, include_body)
+        except HTTPError as error:
+            if error.status_code != 403:
+                raise
+            raise NotFound("no such file") from None  # a folder, or outside of `static/`
+
+    async def _send_file(self, path: str, include_body: bool) -> None:
         if not path.endswith(_COMPRESSED) or "Range" in self.request.headers or not accepts_gzip(self):
             await super().get(path, include_body)
             return
