@@ -162,12 +162,14 @@ def _identity(text: bytes, path: str, is_safe_only: bool) -> list[tuple[str, str
 
 
 def _mapping(text: bytes, path: str) -> dict[str, Any]:
-    """Parses a metadata file with every scalar as helm's text. Raises `Invalid`, `_Malformed` if it is no mapping."""
+    """Parses the first document of a metadata file, with every scalar as helm's text.
+
+    Raises `Invalid`, and `_Malformed` if it is no mapping.
+    """
     if len(text) > _MAX_METADATA_BYTES:
         raise Invalid(f"the chart's {path} is larger than {_MAX_METADATA_BYTES} bytes")
     try:
-        yaml_values.check(text, yaml_values.Metadata, f"the chart's {path}")
-        facts = yaml.load(text, yaml_values.Metadata)  # noqa: S506 (makes nothing but texts, lists and mappings)
+        facts = yaml_values.load_first(text, yaml_values.Metadata, f"the chart's {path}")
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         where = getattr(error, "problem_mark", None)
         raise _Malformed(f"the chart's {path} is not YAML{f' (line {where.line + 1})' if where else ''}") from None

@@ -115,8 +115,10 @@ class _Counter:
             raise Invalid(f"{self._where}: its aliases expand to too much")
 
 
-def check_events(text: str | bytes, loader: Any, where: str) -> Iterator[yaml.Event]:
+def check_events(text: str | bytes, loader: Any, where: str, is_first_only: bool = False) -> Iterator[yaml.Event]:
     """Yields the events of a text that is about to be loaded. Raises `Invalid` naming `where`, and `yaml.YAMLError`.
+
+    With `is_first_only` what follows the first document is not read.
 
     libyaml's loader crashes the process on a text that is nested too deeply, and its aliases can stand for far more
     than was written; its event parser only reads.
@@ -127,13 +129,25 @@ def check_events(text: str | bytes, loader: Any, where: str) -> Iterator[yaml.Ev
             checkpoint()
         counter.count(event)
         yield event
+        if is_first_only and isinstance(event, yaml.DocumentEndEvent):
+            break
     counter.check_aliases()
 
 
-def check(text: str | bytes, loader: Any, where: str) -> None:
+def check(text: str | bytes, loader: Any, where: str, is_first_only: bool = False) -> None:
     """Checks a text without building anything of it. Raises as `check_events`."""
-    for _ in check_events(text, loader, where):
+    for _ in check_events(text, loader, where, is_first_only):
         pass
+
+
+def load_first(text: str | bytes, loader: Any, where: str) -> Any:
+    """Loads the first document of a text, as helm reads metadata. Raises as `check_events`."""
+    check(text, loader, where, is_first_only=True)
+    reader = loader(text)
+    try:
+        return reader.get_data()
+    finally:
+        reader.dispose()
 
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
