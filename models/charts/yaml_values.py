@@ -7,7 +7,7 @@ import math
 import re
 import struct
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import yaml
 
@@ -154,27 +154,58 @@ _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _MAX_TEXT_CHARACTERS = 512 * 1024
 _MAX_VALUE_DEPTH = 100
 
-_NUMBERS = {
-    "int": (r"[-+]?(?:0b[01_]+|0x[0-9a-fA-F_]+|0o?[0-7_]+|0|[1-9][0-9_]*)\Z", "-+0123456789"),
+_IMPLICIT = {
+    "int": (r"[-+]?(?:0[bB][01_]+|0[xX][0-9a-fA-F_]+|0[oO]?[0-7_]+|0|[1-9][0-9_]*)\Z", "-+0123456789"),
     "float": (
         r"[-+]?(?:(?:[0-9][0-9_]*(?:\.[0-9_]*)?|\.[0-9][0-9_]*)(?:[eE][-+]?[0-9]+)?|\.(?:inf|Inf|INF))\Z"
         r"|\.(?:nan|NaN|NAN)\Z",
         "-+0123456789.",
     ),
+    "bool": (r"[yYnN]\Z", "yYnN"),
 }
 
 
 class _Values(_Loader):  # type: ignore[misc]
-    """Numbers as in helm's YAML (1e3 is a number, 1:30 is not); a date is text."""
+    """Scalars as in helm's YAML: 1e3 is a number, y is true; 1:30, a date and = are text. Unknown tags are ignored."""
+
+    bool_values: ClassVar = {**yaml.SafeLoader.bool_values, "y": True, "n": False}
+
+    def whole_number(self, node: yaml.ScalarNode) -> float | str:
+        """A number that is too large for an integer of Go is a float, or text."""
+        text = str(self.construct_scalar(node))
+        digits = text.replace("_", "")
+        if len(digits) <= _MAX_GO_NUMBER_CHARACTERS:
+            integer = _integer(digits)
+            if _MIN_GO_INTEGER <= integer <= _MAX_GO_INTEGER:
+                return integer
+            if _GO_FLOAT.fullmatch(digits):
+                return float(digits)
+        return text
+
+    def number(self, node: yaml.ScalarNode) -> float | str:
+        """A number that is too large for a float is text."""
+        text = str(self.construct_scalar(node))
+        number = float(self.construct_yaml_float(node))
+        return text if math.isinf(number) and not text.lower().endswith(".inf") else number
+
+    def untagged(self, node: yaml.Node) -> Any:
+        if isinstance(node, yaml.ScalarNode):
+            return self.construct_scalar(node)
+        return self.construct_yaml_map(node) if isinstance(node, yaml.MappingNode) else self.construct_yaml_seq(node)
 
 
-_OTHERS = {"tag:yaml.org,2002:int", "tag:yaml.org,2002:float", "tag:yaml.org,2002:timestamp"}
+_OTHERS = {"tag:yaml.org,2002:int", "tag:yaml.org,2002:float", "tag:yaml.org,2002:timestamp", "tag:yaml.org,2002:value"}
 _Values.yaml_implicit_resolvers = {
     first: [(tag, pattern) for tag, pattern in found if tag not in _OTHERS]
     for first, found in _Loader.yaml_implicit_resolvers.items()
 }
-for _name, (_pattern, _first) in _NUMBERS.items():
+for _name, (_pattern, _first) in _IMPLICIT.items():
     _Values.add_implicit_resolver(f"tag:yaml.org,2002:{_name}", re.compile(_pattern), list(_first))
+_Values.add_constructor("tag:yaml.org,2002:int", _Values.whole_number)
+_Values.add_constructor("tag:yaml.org,2002:float", _Values.number)
+for _unknown in (None, "tag:yaml.org,2002:merge", "tag:yaml.org,2002:set", "tag:yaml.org,2002:omap",
+                 "tag:yaml.org,2002:pairs"):  # fmt: skip
+    _Values.add_constructor(_unknown, _Values.untagged)
 
 
 class Metadata(getattr(yaml, "CBaseLoader", yaml.BaseLoader)):  # type: ignore[misc]
@@ -209,15 +240,21 @@ def _go_text(plain: str) -> str | None:
     if len(number) > _MAX_GO_NUMBER_CHARACTERS:
         return plain
     if _GO_INTEGER.fullmatch(number):
-        digits = number.lower().lstrip("+-")
-        base = {"0x": 16, "0b": 2, "0o": 8}.get(digits[:2]) or (8 if digits.startswith("0") else 10)
-        integer = int(digits, base) * (-1 if number.startswith("-") else 1)
-        if -(2**63) <= integer < 2**64:
+        integer = _integer(number)
+        if _MIN_GO_INTEGER <= integer <= _MAX_GO_INTEGER:
             return str(integer)
     return _go_float(float(number)) if _GO_FLOAT.fullmatch(number) else plain
 
 
 _MAX_GO_NUMBER_CHARACTERS = 100
+_MIN_GO_INTEGER, _MAX_SIGNED_GO_INTEGER, _MAX_GO_INTEGER = -(2**63), 2**63 - 1, 2**64 - 1
+
+
+def _integer(text: str) -> int:
+    """Converts a whole number in any notation of Go's YAML. Raises `ValueError`."""
+    digits = text.lower().lstrip("+-")
+    base = {"0x": 16, "0b": 2, "0o": 8}.get(digits[:2]) or (8 if digits.startswith("0") else 10)
+    return int(digits, base) * (-1 if text.startswith("-") else 1)
 
 
 def _go_float(number: float) -> str:
@@ -257,13 +294,16 @@ def load(text: str, where: str, takes_aliases: bool = True) -> dict[str, Any]:
         for event in check_events(text, _Values, where):
             if not takes_aliases and isinstance(event, yaml.AliasEvent):
                 raise Invalid(f"{where}: aliases (*name) are not supported here")
-        value = yaml.load(text, _Values)  # noqa: S506 (a safe loader)
+        documents = list(yaml.load_all(text, _Values))
     except yaml.YAMLError as fault:
         mark = getattr(fault, "problem_mark", None)
         at = f" (line {mark.line + 1}, column {mark.column + 1})" if mark else ""
         raise Invalid(f"{where}: not YAML: {getattr(fault, 'problem', None) or 'it cannot be parsed'}{at}") from None
     except (RecursionError, ValueError):
         raise Invalid(f"{where}: nested too deeply, or a number is too large") from None
+    if any(document is not None for document in documents[1:]):
+        raise Invalid(f"{where}: more than one document")
+    value = documents[0] if documents else None
     if value is not None and not isinstance(value, dict):
         raise Invalid(f"{where}: a mapping is expected (name: value)")
     return dict(_plain(value or {}, where, 0))
@@ -281,14 +321,23 @@ def _plain(value: Any, where: str, depth: int) -> Any:
         raise Invalid(f"{where}: a number is not finite")
     if value is None or isinstance(value, str | bool | int | float):
         return value
+    if isinstance(value, bytes):  # !!binary
+        return value.decode("utf-8", "replace")
     raise Invalid(f"{where}: {type(value).__name__} is not a type that helm accepts")
 
 
 def _key(key: Any, where: str) -> str:
+    """A name as helm has it: 1.0 is 1, y is true. Raises `Invalid`."""
     if isinstance(key, str):
         return key
     if isinstance(key, bool):
         return "true" if key else "false"
-    if key is None or not isinstance(key, int | float):
+    if isinstance(key, int) and _MIN_GO_INTEGER <= key <= _MAX_SIGNED_GO_INTEGER:
+        return str(key)
+    if not isinstance(key, int | float) or _MAX_SIGNED_GO_INTEGER < key <= _MAX_GO_INTEGER:
         raise Invalid(f"{where}: a name must be text")
-    return str(key)
+    if math.isnan(key):
+        return ".nan"
+    if math.isinf(key):
+        return ".inf" if key > 0 else "-.inf"
+    return {"+Inf": ".inf", "-Inf": "-.inf"}.get(text := _go_float(float(key)), text)

@@ -1,14 +1,56 @@
-"""YAML as helm reads it, compared with helm."""
+"""YAML as helm reads it: values that are typed or shown as JSON, and Chart.yaml, compared with helm."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import chart_servers
 import pytest
+import yaml
 
-from models.charts import archive, metadata
+from models.charts import archive, metadata, yaml_values
+from models.errors import Invalid
+
+SCALARS = (
+    "y", "Y", "n", "N", "yes", "off", "True", "tRUE", "~", "", "0x1F", "0X1F", "0o17", "0O17", "017", "08", "0b11",
+    "0B11", "-0x1f", "1_000", "1e3", "5.", "-.5", "1e400", "1:30", "2020-01-01", "12345678901234567890",
+    "123456789012345678901234", "-9223372036854775809", "100000000000000000000.0", "=", "<<", "!!binary aGk=", "!own x",
+    "!own [a]", "!own {a: y}", "!!set {a, b}", "!!float 3", "'y'",
+)  # fmt: skip
+KEYS = (
+    "y", "N", "0X1F", "08", "1e3", "2.0", "5.", ".inf", "-.Inf", ".nan", "1e400", "0.1", "-9223372036854775809",
+)  # fmt: skip
+SHOW_VALUES = "values: {{ toJson .Values | quote }}\n"
+
+
+def by_helm(folder: Path, values: str) -> Any:
+    """The values of a chart as its templates have them; numbers are floats, as helm hands them on."""
+    file = folder / "chart.tgz"
+    file.write_bytes(chart_servers.chart_archive(files={"values.yaml": values, "templates/map.yaml": SHOW_VALUES}))
+    manifest = yaml.safe_load(chart_servers.run_helm(folder, "template", "one", str(file)).stdout)
+    return json.loads(manifest["values"], parse_int=float)
+
+
+def test_scalars_and_names_are_those_of_helm(tmp_path: Path) -> None:
+    lines = [f"v{number}: {text}" for number, text in enumerate(SCALARS)]
+    text = "\n".join([*lines, "names:", *(f"  {name}: {number}" for number, name in enumerate(KEYS)), ""])
+    wanted = by_helm(tmp_path, text)
+    found = json.loads(json.dumps(yaml_values.load(text, "values")), parse_int=float)
+    assert found == wanted
+    assert [type(found[name]) is bool for name in wanted] == [type(value) is bool for value in wanted.values()]
+
+
+@pytest.mark.parametrize("end", ["---\n", "...\n", "---\n# nothing\n---\n"])
+def test_an_empty_document_after_the_values_counts_for_nothing(tmp_path: Path, end: str) -> None:
+    assert yaml_values.load(f"a: 1\n{end}", "values") == by_helm(tmp_path, f"a: 1\n{end}") == {"a": 1}
+
+
+def test_a_second_document_of_values_is_refused() -> None:
+    """helm 4 merges it, and helm 3 ignores it."""
+    with pytest.raises(Invalid, match="values: more than one document"):
+        yaml_values.load("a: 1\n---\nb: 2\n", "values")
 
 
 @pytest.mark.parametrize("rest", ["---\n", "---\nname: other\nversion: 9.9.9\n", "--- not: [yaml\n", "...\n"])
