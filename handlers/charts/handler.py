@@ -17,7 +17,7 @@ from handlers.charts.operations import JSON, TEXT, ClientLeft, Operation, Warned
 from handlers.http.multipart import Parts
 from handlers.http.permissions import CHANGE_CHARTS, READ_CHARTS, Permission, check_charts_open
 from handlers.routing import Route, accepts
-from models.charts.parameters import check_names, read
+from models.charts.parameters import REQUEST_PART, check_names, check_parts, read
 from models.charts.responses import Download
 from models.config.settings import Config
 from models.errors import Failed, Invalid, Problem, TooLarge, Unsupported
@@ -159,7 +159,7 @@ class ChartHandler(Base):
             self._check_names(body)
             return read(self.operation.request_type, path, self._query(), body)
         self.parts.end()
-        request = self.parts.last("request")
+        request = self.parts.last(REQUEST_PART)
         body = await self._json(request.content, "request") if request is not None else {}
         form_names = {declared.json_name for declared in self.operation.inputs if declared.source == "form"}
         form, files = {}, {}
@@ -168,12 +168,13 @@ class ChartHandler(Base):
                 files[part.name] = part.file
             elif part.name in form_names:
                 form[part.name] = _text(part.name, part.content)
-        self._check_names(body, *form_names, *files)
+        self._check_names(body, [part.name for part in self.parts.all])
         return read(self.operation.request_type, path, self._query(), body, form, files)
 
-    def _check_names(self, body: Mapping[str, Any], *parts: str) -> None:
-        """Raises `Invalid` for an unknown or doubled parameter, and for an unknown field of the body."""
+    def _check_names(self, body: Mapping[str, Any], parts: Sequence[str] = ()) -> None:
+        """Raises `Invalid` for an unknown or doubled parameter or part, and for an unknown field of the body."""
         if self.config.svc.rest.unknown_fields == "REFUSE":
+            check_parts(self.operation.request_type, [name for name in parts if name])
             check_names(self.operation.request_type, self.request.query_arguments, body)
             lists = {declared.json_name for declared in self.operation.inputs if declared.type is tuple}
             for name, values in self.request.query_arguments.items():

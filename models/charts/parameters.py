@@ -11,7 +11,7 @@ import json
 import re
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -216,6 +216,21 @@ def check_names(request_type: Any, query: Mapping[str, Any], body: Mapping[str, 
         raise Invalid("; ".join(faults))
 
 
+REQUEST_PART = "request"
+"""The part of a multipart body that has the fields of a body."""
+
+
+def check_parts(request_type: Any, names: Sequence[str]) -> None:
+    """Raises `Invalid` for a part of a multipart body that is unknown or given more than once."""
+    declared = inputs(request_type)
+    known = {REQUEST_PART, *(each.json_name for each in declared if each.source in ("form", "file"))}
+    fields = {each.json_name for each in declared if each.source == "body"}
+    faults = [_unknown(name, "part", known, fields) for name in dict.fromkeys(names) if name not in known]
+    faults += [f"{name} is given more than once" for name in sorted(known) if names.count(name) > 1]
+    if faults:
+        raise Invalid("; ".join(faults))
+
+
 def check_arguments(request_type: Any, arguments: Mapping[str, Any]) -> None:
     """Raises `Invalid` for an argument of a tool that the request type does not declare."""
     known = {declared.json_name for declared in inputs(request_type)}
@@ -224,11 +239,17 @@ def check_arguments(request_type: Any, arguments: Mapping[str, Any]) -> None:
         raise Invalid("; ".join(faults))
 
 
+_ELSEWHERE = {
+    "field": "a query parameter",
+    "parameter": "a field of the body or path",
+    "part": f"a field of the part {REQUEST_PART}",
+}
+
+
 def _unknown(name: str, what: str, known: set[str], elsewhere: set[str]) -> str:
     shown = json.dumps(name[:_MAX_SUGGESTED_CHARACTERS])
     if name in elsewhere:
-        place = "a query parameter" if what == "field" else "a field of the body or path"
-        return f"unknown {what} {shown}; it is {place}"
+        return f"unknown {what} {shown}; it is {_ELSEWHERE[what]}"
     near = [(distance, each) for each in known if (distance := _distance(name, each)) <= _MAX_DISTANCE]
     return f"unknown {what} {shown}" + (f'; did you mean "{min(near)[1]}"?' if near else "")
 

@@ -101,6 +101,25 @@ def test_unknown_and_doubled_names_are_400(
     assert json.loads(answer.text)["code"] == "bad-request"
 
 
+@pytest.mark.parametrize(
+    ("parts", "fault"),
+    [
+        (["chart", "values"], 'unknown part "values"; it is a field of the part request'),
+        (["chart", "reqest"], 'unknown part "reqest"; did you mean "request"?'),
+        (["chart", "more"], 'unknown part "more"'),
+        (["chart", "chart"], "chart is given more than once"),
+        (["chart", "request", "request"], "request is given more than once"),
+    ],
+)
+def test_unknown_and_doubled_parts_are_400(server: tuple[Server, bool], parts: list[str], fault: str) -> None:
+    running, is_refused = server
+    head = '--limit\r\nContent-Disposition: form-data; name="{}"\r\n\r\n{{}}\r\n'
+    body = "".join(map(head.format, parts)).encode() + b"--limit--\r\n"
+    path = "/api/v1/charts/template/upload"
+    answer = running.ask("POST", path, body, {"Content-Type": "multipart/form-data; boundary=limit"})
+    assert (fault in check_problem(answer, 400, path, has_timestamp=True)["detail"]) is is_refused
+
+
 # The list
 
 
