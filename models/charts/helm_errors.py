@@ -73,10 +73,20 @@ _TEMPLATE = _kind(
     prefix="the templates cannot be rendered: ",
 )
 
+_BAD_VALUES = _kind(
+    "bad-values", Unprocessable, r"\Avalues don't meet the specifications of the schema",
+    prefix="the values do not fit the chart: ",
+)  # fmt: skip
+_QUOTED_VALUE = re.compile(
+    r"^([ \t]*- at '(?:[^'\\]|\\.)*': )'(?:[^'\\]|\\.)*"
+    r"(?:' (?P<what>does not match pattern|is not valid [^:\n]*)(?:: .*)?|\\?\Z)",
+    re.MULTILINE,
+)
+"""A value in a finding of a schema, perhaps cut off. It may be a password, and the log has the message."""
+
 KINDS = (
     _TEMPLATE,
-    _kind("bad-values", Unprocessable, r"\Avalues don't meet the specifications of the schema",
-          prefix="the values do not fit the chart: "),
+    _BAD_VALUES,
     # faults of the cluster, by status: 502, 504, 409, 400
     _kind("cluster-connection-lost", Upstream, r"stream error: .*received from peer", r"http2: client connection lost",
           rf"{_REQUEST}[^\n]*(?:GOAWAY|connection reset|broken pipe|unexpected EOF)",
@@ -178,6 +188,9 @@ _ADDRESSED = (
 )
 """Addresses of the API server, of webhooks and of etcd."""
 
+_PATH = re.compile(r"(?P<pointer>- at '(?:[^'\\]|\\.)*')|(?<![\w:/.])/(?:[^\s/:\"'()]+/)+(?P<file>[^\s/:\"'()]*)")
+"""A local path, of which the last part is kept; the JSON pointer of a schema's finding is none."""
+
 _NOISE = re.compile(
     r"(?:time=\S+ )?level=|walk\.go:|\w+\.go:\d+:|WARNING|Warning:|Pulled:|Digest:|W\d{4} |I\d{4} |E\d{4} "
 )
@@ -209,6 +222,8 @@ def kind_of(stderr: str, stdout: str = "") -> Kind:
 def problem_from_output(stderr: str, stdout: str = "") -> Problem:
     """Converts a failure of helm to the problem that the caller gets."""
     kind, text = kind_of(stderr, stdout), _error_text(stderr)
+    if kind is _BAD_VALUES:
+        text = _QUOTED_VALUE.sub(lambda found: f"{found[1]}the value {found['what'] or '...'}", text)
     if kind.quoted:
         return kind.build(clean(kind.prefix + text) if text else "helm failed without a message")
     if kind.subject is not None:
@@ -235,7 +250,7 @@ def clean(text: str) -> str:
     text = re.sub(r"Use --debug flag to render out invalid YAML|\(try 'helm repo update'\)\.?", "", text)
     text = re.sub(r", error found in #\d+ byte of .*", "", text)  # the rest quotes the object, which may be a Secret
     text = re.sub(r"((?<![a-z0-9+.-])[a-z][a-z0-9+.-]*://)[^/\s\"'@]*@", r"\1", text, flags=re.IGNORECASE)
-    text = re.sub(r"(?<![\w:/.])/(?:[^\s/:\"'()]+/)+([^\s/:\"'()]*)", r"\1", text)
+    text = _PATH.sub(lambda found: found["pointer"] or found["file"], text)
     text = re.sub(_ADDRESSED, "", text, flags=re.IGNORECASE)
     lines = [line.strip() for line in text.splitlines() if line.strip()][:_MAX_MESSAGE_LINES]
     joined = re.sub(r"[\x00-\x1f\x7f]", " ", " ".join(lines))

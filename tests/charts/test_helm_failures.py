@@ -200,3 +200,23 @@ def test_a_failure_without_words_has_some() -> None:
 )
 def test_want_of_memory_is_known_by_how_helm_ends(stderr: str, exit: Exit, expected: bool) -> None:
     assert helm_errors.is_out_of_memory(stderr, exit) is expected
+
+
+FINDINGS = r"""Error: values don't meet the specifications of the schema(s) in the following chart(s):
+odd:
+- at '/a/it\'s': 'hunter2 \n \'x' does not match pattern '^x: '
+- at '/b': 'oneOf' failed, none matched
+  - at '/b': 'hunter2' does not match pattern '^z'
+- at '/c': 'http://hunter2:pw@x:y' is not valid uri: parse "http://hunter2:pw@x:y": invalid port ":y" after host
+- at '/d': value must be 'x'
+"""
+
+
+def test_the_values_of_a_caller_are_not_in_the_message_of_a_schema() -> None:
+    assert helm_errors.problem_from_output(FINDINGS).message == (
+        "the values do not fit the chart: values don't meet the specifications of the schema(s) in the following chart(s): odd: "
+        r"- at '/a/it\'s': the value does not match pattern '^x: ' - at '/b': 'oneOf' failed, none matched "
+        "- at '/b': the value does not match pattern '^z' - at '/c': the value is not valid uri - at '/d': value must be 'x'"
+    )
+    cut = f"{FINDINGS}- at '/e': '{'hunter2' * 1000}' does not match pattern '^x'\n"
+    assert "hunter2" not in helm_errors.problem_from_output(cut).message
