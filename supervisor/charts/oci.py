@@ -22,7 +22,7 @@ from supervisor.charts.fetcher import Fetcher
 from supervisor.charts.registry_logins import RegistryLogins, shares_domain
 from supervisor.charts.workers import Workers
 from supervisor.http import urls
-from supervisor.http.client import Request, Response
+from supervisor.http.client import TLS_FAILED, Request, Response
 from supervisor.http.urls import Login, Url
 
 CONFIG = "application/vnd.cncf.helm.config.v1+json"
@@ -166,14 +166,19 @@ class _RegistrySession:
 
     @staticmethod
     async def base(fetcher: Fetcher, ref: ChartRef) -> Url:
-        """The registry's base URL: https; plain http only for a host in `allowed-hosts` that does not speak TLS."""
+        """The registry's base URL: https; plain http only for a host in `allowed-hosts` that does not support TLS.
+
+        Raises `Upstream` if TLS fails, because a login would be sent without encryption otherwise.
+        """
         base = urls.parse(f"https://{ref.repository}/v2/", "the registry")
         plain = urls.parse(f"http://{ref.repository}/v2/", "the registry")
         if not fetcher.policy.is_allowed(plain.host, plain.port):
             return base
         try:
             await fetcher.fetch(Request(base))
-        except Upstream:
+        except Upstream as problem:
+            if problem.code == TLS_FAILED:
+                raise
             return plain
         return base
 

@@ -342,10 +342,17 @@ class _CheckedResolver(Resolver):
         return await self._fetcher.addresses(self._url)
 
 
+TLS_FAILED = "tls-failed"
+"""The code of an `Upstream` for a server that speaks TLS, but not to us: its certificate is not valid, for example."""
+
+
 def _failure(url: Url, error: BaseException | None) -> Problem:
+    reason = _reason(error)
+    if isinstance(error, ssl.SSLError):
+        return Upstream(f"{url} cannot be reached: {reason}", None if reason == _NO_TLS else TLS_FAILED)
     if isinstance(error, OSError) and error.errno in _LOCAL_ERRORS:
-        return Unavailable(f"{url} cannot be fetched now: {_reason(error)}")
-    return Upstream(f"{url} cannot be reached: {_reason(error)}")
+        return Unavailable(f"{url} cannot be fetched now: {reason}")
+    return Upstream(f"{url} cannot be reached: {reason}")
 
 
 @cache
@@ -366,9 +373,17 @@ def _parameters(request: Request) -> HTTP1ConnectionParameters:
     )
 
 
+_NO_TLS = "it does not support TLS"
+_NO_TLS_REASONS = ("wrong version number", "http request", "record layer failure", "unexpected eof while reading")
+"""What OpenSSL reports of a server that answers in plain text, or closes the connection."""
+
+
 def _reason(error: BaseException | None) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not valid: {error.verify_message}"
+    if isinstance(error, ssl.SSLError):
+        reason = (error.reason or "").lower().replace("_", " ")
+        return _NO_TLS if reason in _NO_TLS_REASONS else f"TLS failed: {reason or 'no reason given'}"
     if isinstance(error, socket.gaierror):
         return "the host does not exist"
     if isinstance(error, UnsatisfiableReadError):

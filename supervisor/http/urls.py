@@ -59,13 +59,13 @@ class Url:
     def below(self, reference: str) -> Url:
         """Resolves a reference of an index at this URL as helm does: below this path, with this query."""
         folder = f"{self.scheme}://{self.authority}{self.path.rstrip('/')}/"
-        joined = _join(folder, reference)
+        joined = _join(folder, reference, f"a URL in the index of {self}")
         is_absolute = re.match(r"[a-z][a-z0-9+.-]*:", reference, re.IGNORECASE) is not None
         return joined if is_absolute else evolve(joined, query=self.query)
 
     def linked(self, reference: str) -> Url:
         """Resolves a link or redirect found at this URL. Raises `Invalid`, also if it contains a login."""
-        joined = _join(str(self), reference)
+        joined = _join(str(self), reference, f"the redirect or link of {self}")
         if joined.login:
             raise Invalid(f"{joined} is refused: a redirect may not contain a login")
         return joined
@@ -84,12 +84,12 @@ def parse(text: str, what: str = "url") -> Url:
         raise Invalid(f"{what} is refused: {error}") from None
 
 
-def _join(base: str, reference: str) -> Url:
+def _join(base: str, reference: str, what: str) -> Url:
     """Raises `Invalid`."""
     try:
-        return parse(urljoin(base, reference))
+        return parse(urljoin(base, reference), what)
     except ValueError:
-        raise Invalid("url is refused: the reference cannot be parsed") from None
+        raise Invalid(f"{what} is refused: it cannot be parsed") from None
 
 
 def _parse(text: str) -> Url:
