@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
-import json
 import logging
 from collections.abc import AsyncIterator, Callable
 from typing import Any, cast
@@ -179,18 +178,15 @@ class PendingRequests:
         self._changed = asyncio.Event()
 
     def add(self, line: str) -> None:
-        """Reads a line of input; the SDK reports lines that are no message."""
+        """Reads a line of input as the SDK does, which answers nothing to a line that is no message."""
         try:
-            message = json.loads(line)
+            message = types.jsonrpc_message_adapter.validate_json(line, by_name=False)
         except ValueError:
             return
-        if not isinstance(message, dict) or "method" not in message:
-            return
-        params = message.get("params")
-        if isinstance(id := message.get("id"), int | str):
-            self._ids.add(id)
-        elif message["method"] == "notifications/cancelled" and isinstance(params, dict):
-            self._remove(params.get("requestId"))  # it gets no response
+        if isinstance(message, types.JSONRPCRequest):
+            self._ids.add(message.id)
+        elif isinstance(message, types.JSONRPCNotification) and message.method == "notifications/cancelled":
+            self._remove((message.params or {}).get("requestId"))  # it gets no response
 
     def _remove(self, id: Any) -> None:
         if isinstance(id, int | str):

@@ -42,15 +42,35 @@ def test_all_pending_requests_are_answered_before_the_exit(from_a_file: bool, tm
     assert answers[5]["error"]["code"] == -32601
 
 
-def test_cancelled_requests_do_not_delay_the_exit() -> None:
+NOT_ANSWERED = (
+    "no message",
+    '["no", "message"]',
+    '{"id": 2, "method": "ping"}',
+    '{"jsonrpc": "2.0", "id": 3, "method": 5}',
+    '{"jsonrpc": "2.0", "id": true, "method": "ping"}',
+    '{"jsonrpc": "2.0", "id": 4, "method": "ping", "params": []}',
+    '{"jsonrpc": "2.0", "id": 5, "method": "ping", "params": {"a": "\\ud800"}}',
+    f'{{"jsonrpc": "2.0", "id": 6, "method": "ping", "params": {{"a": {"[" * 900}{"]" * 900}}}}}',
+)
+"""Lines with an id, to which the SDK answers nothing."""
+
+
+def test_cancelled_and_malformed_requests_do_not_delay_the_exit() -> None:
     async def work() -> list[str]:
         async def lines() -> AsyncIterator[str]:
-            yield '{"id": 1, "method": "tools/list"}'
-            yield "no message"
-            yield '["no", "message"]'
-            yield '{"method": "notifications/cancelled", "params": {"requestId": 1}}'
+            yield '{"jsonrpc": "2.0", "id": 1, "method": "tools/list"}'
+            for line in NOT_ANSWERED:
+                yield line
+            yield '{"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}}'
 
         async with asyncio.timeout(10):
             return [line async for line in PendingRequests().until_answered(lines())]
 
-    assert len(asyncio.run(work())) == 4
+    assert len(asyncio.run(work())) == len(NOT_ANSWERED) + 2
+
+
+def test_a_malformed_request_does_not_keep_the_process(tmp_path: Path) -> None:
+    lines = "\n".join([*NOT_ANSWERED, '{"jsonrpc": "2.0", "id": "last", "method": "ping"}', ""]).encode()
+    command = [sys.executable, str(ROOT / "run.py"), "--data-dir", str(tmp_path / "data"), "mcp"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, timeout=60, check=True, input=lines)
+    assert [json.loads(line)["id"] for line in done.stdout.splitlines()] == ["last"]
