@@ -15,6 +15,7 @@ from attrs import frozen
 from models.children import Exit
 from models.errors import Conflict, Failed, Invalid, NotFound, Problem, TimedOut, Unprocessable, Upstream
 
+RELEASE_NOT_FOUND = "release-not-found"
 _MAX_MESSAGE_CHARACTERS = 1500
 _MAX_MATCHED_CHARACTERS = 4000
 """A template can make helm print any text of any length."""
@@ -139,7 +140,7 @@ KINDS = (
           r"already exists, please specify a different name", r"another operation .* is in progress",
           r"cannot be imported into the current release", r"because it is being terminated",
           r"conflict occurred while applying", r"the object has been modified", r"already exists\b"),
-    _kind("release-not-found", NotFound, r"release: not found", r"has no deployed releases",
+    _kind(RELEASE_NOT_FOUND, NotFound, r"release: not found", r"has no deployed releases",
           r"release has no \S+ version", r"no revision for release", r"release: already deleted|is already deleted"),
     _kind("repo-not-found", NotFound, r"\brepo .*not found", r"no repo named", r"no repositories (?:configured|found)",
           r"no repository definition for", r"no repositories to show"),

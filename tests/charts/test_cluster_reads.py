@@ -299,8 +299,14 @@ def test_helm_answers_the_same_where_the_kubeconfig_is_its_own_to_read(
                 assert yaml.safe_load(own_one.text) == yaml.safe_load(theirs.text)
             else:
                 assert own_one.body == theirs.body, path
-        for read in ("", "/history", "/values?all=true", "/resources"):
-            assert other.get(f"{API}/nobody{read}").status == 404
+        for read in ("nobody", "nobody/history", "nobody/values?all=true", "nobody/resources", "web?revision=99",
+                     "web/values?all=true&revision=99", "web/resources?revision=99"):  # fmt: skip
+            path = f"{API}/{read}{'&' if '?' in read else '?'}namespace={space}"
+            own_one, theirs = server.get(path), other.get(path)
+            assert (own_one.status, theirs.status) == (404, 404)
+            assert [theirs.json[name] for name in ("detail", "code")] == [
+                own_one.json[name] for name in ("detail", "code")
+            ]
     finally:
         other.close()
 

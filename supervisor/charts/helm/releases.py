@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+import contextlib
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any
 
-from models.charts import releases
+from models.charts import helm_errors, releases
 from models.charts.releases import Brief, Stored
 from models.charts.resources import ManifestObject, named
 from models.charts.responses import HistoryRow, ListRow, Resource
-from models.errors import Upstream
+from models.errors import NotFound, Upstream
 from supervisor.charts.kube.cluster import describe_live
+from supervisor.charts.kube.releases import unknown_release
 from supervisor.charts.workers import Workers
 
 RunHelm = Callable[[list[str]], Awaitable[str]]
@@ -41,7 +43,8 @@ class ByHelm:
         return [releases.row_of_brief(brief) for brief in briefs]
 
     async def revision(self, namespace: str, name: str, number: int) -> Stored:
-        stored = await self._json(["status", f"--revision={number}", f"--namespace={namespace}"], name)
+        with _found(namespace, name, number):
+            stored = await self._json(["status", f"--revision={number}", f"--namespace={namespace}"], name)
         if not isinstance(stored, dict):
             raise Upstream("helm did not return a release")
         return stored
@@ -66,13 +69,15 @@ class ByHelm:
 
     async def newest(self, namespace: str, name: str) -> Stored:
         """The newest revision as stored, without the chart."""
-        stored = await self._json(["status", f"--namespace={namespace}"], name)
+        with _found(namespace, name):
+            stored = await self._json(["status", f"--namespace={namespace}"], name)
         if not isinstance(stored, dict):
             raise Upstream("helm did not return a release")
         return stored
 
     async def history(self, namespace: str, name: str) -> list[HistoryRow]:
-        revisions = await self._json(["history", f"--max={_MAX_HISTORY}", f"--namespace={namespace}"], name)
+        with _found(namespace, name):
+            revisions = await self._json(["history", f"--max={_MAX_HISTORY}", f"--namespace={namespace}"], name)
         rows = [
             HistoryRow(
                 revision=int(row["revision"]),
@@ -87,14 +92,15 @@ class ByHelm:
         return sorted(rows, key=lambda row: row.revision, reverse=True)
 
     async def all_values(self, namespace: str, name: str, revision: int | None = None) -> dict[str, Any]:
-        return (
-            await self._json(["get", "values", "--all", *_revision(revision), f"--namespace={namespace}"], name) or {}
-        )
+        flags = ["--all", *_revision(revision), f"--namespace={namespace}"]
+        with _found(namespace, name, revision):
+            return await self._json(["get", "values", *flags], name) or {}
 
     async def resources(self, namespace: str, name: str, revision: int | None = None) -> list[Resource]:
         """As helm finds them: missing objects are left out by helm."""
         flags = ["--show-resources"] if self._major == 3 else []
-        stored = await self._json(["status", *flags, *_revision(revision), f"--namespace={namespace}"], name)
+        with _found(namespace, name, revision):
+            stored = await self._json(["status", *flags, *_revision(revision), f"--namespace={namespace}"], name)
         live = _live(stored)
         resources_ = []
         for named_object in await self._workers.run(named, releases.manifest(stored)):
@@ -113,6 +119,17 @@ class ByHelm:
             return await self._workers.parse_json(output)
         except (ValueError, RecursionError):
             raise Upstream("helm did not return JSON") from None
+
+
+@contextlib.contextmanager
+def _found(namespace: str, name: str, revision: int | None = None) -> Iterator[None]:
+    """Names the release or the revision that helm did not find, as `Native` does."""
+    try:
+        yield
+    except NotFound as problem:
+        if problem.code != helm_errors.RELEASE_NOT_FOUND:
+            raise
+        raise unknown_release(namespace, name, revision) from None
 
 
 def _revision(revision: int | None) -> list[str]:

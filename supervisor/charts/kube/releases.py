@@ -230,7 +230,7 @@ class Native:
         """All revisions of a release, newest first."""
         rows = await self._history(namespace, name)
         if not rows:
-            raise _unknown(namespace, name)
+            raise unknown_release(namespace, name)
         return sorted(rows, key=lambda row: row.revision, reverse=True)
 
     async def _stored(self, namespace: str, name: str, revision: int | None) -> Stored:
@@ -257,7 +257,7 @@ class Native:
         """One revision as stored. Raises `NotFound`."""
         secret = await secret_of(self.cluster, namespace, releases.key(name, number))
         if secret is None:
-            raise NotFound(f"release {name} in namespace {namespace} has no revision {number}")
+            raise unknown_release(namespace, name, number)
         return await self._unpacked(secret, name)
 
     async def mark_failed(self, change: Change, description: str) -> bool:
@@ -281,7 +281,7 @@ class Native:
     async def _newest(self, namespace: str, name: str) -> Stored:
         secret = await self._newest_secret(namespace, name)
         if secret is None:
-            raise _unknown(namespace, name)
+            raise unknown_release(namespace, name)
         return await self._unpacked(secret, name)
 
     async def _newest_secret(self, namespace: str, name: str) -> Mapping[str, Any] | None:
@@ -389,5 +389,8 @@ def _selector(name: str) -> str:
     return f"{releases.SELECTOR},name={name}"
 
 
-def _unknown(namespace: str, name: str) -> NotFound:
+def unknown_release(namespace: str, name: str, revision: int | None = None) -> NotFound:
+    """The problem of a release, or of a revision of it, that does not exist."""
+    if revision is not None:
+        return NotFound(f"release {name} in namespace {namespace} has no revision {revision}")
     return NotFound(f"there is no release {name} in namespace {namespace}")
