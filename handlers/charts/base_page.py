@@ -115,6 +115,7 @@ class ChartPage(Page):
     def show(self, template: str, **values: Any) -> None:
         config = self.config
         helpers = {
+            "api": self.prefix + config.svc.rest.base_path,
             "moment": moment,
             "release_state": release_state,
             "closed": self.closed,
