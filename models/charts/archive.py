@@ -181,6 +181,7 @@ def _mapping(text: bytes, path: str) -> dict[str, Any]:
 
 
 def _metadata(files: Mapping[str, bytes]) -> dict[str, Any]:
+    """Chart.yaml, with the dependencies of requirements.yaml, which replace its own as in helm. Raises `_Malformed`."""
     metadata = _mapping(files.get("Chart.yaml", b""), "Chart.yaml")
     metadata.setdefault("apiVersion", "v1")  # charts of helm 2 have no apiVersion
     for name in ("apiVersion", "name", "version"):
@@ -194,6 +195,9 @@ def _metadata(files: Mapping[str, bytes]) -> dict[str, Any]:
         raise _Malformed("the chart's version is not a semantic version")
     if _text(metadata, "type") not in ("", "application", "library"):
         raise _Malformed("the chart's type must be application or library")
+    if "requirements.yaml" in files:
+        requirements = _mapping(files["requirements.yaml"], "requirements.yaml")
+        metadata |= {name: value for name, value in requirements.items() if name == "dependencies"}
     return metadata
 
 
@@ -204,12 +208,10 @@ def _text(facts: Mapping[str, Any], name: str) -> str:
 
 
 def _dependencies(metadata: Mapping[str, Any], files: Mapping[str, bytes]) -> tuple[Dependency, ...]:
-    """The declared dependencies; charts of apiVersion v1 declare them in requirements.yaml."""
-    facts, path = metadata, "Chart.yaml"
-    if metadata["apiVersion"] == "v1" and "requirements.yaml" in files:
-        facts, path = _mapping(files["requirements.yaml"], "requirements.yaml"), "requirements.yaml"
-    listed = facts.get("dependencies") or []
+    """The declared dependencies."""
+    listed = metadata.get("dependencies") or []
     if not isinstance(listed, list) or not all(isinstance(entry, dict) and _text(entry, "name") for entry in listed):
+        path = "requirements.yaml" if "requirements.yaml" in files else "Chart.yaml"
         raise _Malformed(f"the chart's {path} must list its dependencies, each with a name")
     return tuple(
         Dependency(entry["name"], _text(entry, "version"), _text(entry, "repository"), entry) for entry in listed

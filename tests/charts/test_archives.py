@@ -447,7 +447,8 @@ def test_an_old_chart_declares_dependencies_in_a_separate_file(tmp_path: Path) -
     files = {"requirements.yaml": "dependencies:\n- name: redis\n  version: 1.x\n  repository: https://r.example\n"}
     old = checked(tmp_path, chart_servers.chart_archive(apiVersion="v1", files=files))
     assert [one.name for one in old.dependencies] == ["redis"]
-    assert checked(tmp_path, chart_servers.chart_archive(files=files)).dependencies == ()
+    newer = checked(tmp_path, chart_servers.chart_archive(files=files, dependencies=[{"name": "x", "version": "1"}]))
+    assert [one.name for one in newer.dependencies] == ["redis"]  # as in helm, with a warning
 
 
 # What show says

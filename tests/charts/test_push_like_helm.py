@@ -173,6 +173,13 @@ keywords:
 """,
 }  # fmt: skip
 
+REQUIREMENTS = {
+    "old": "dependencies:\n- {name: a, version: 1.0.0, repository: https://charts.example, condition: a.on}\n",
+    "smallest": "dependencies:\n- {name: b, version: ~1, alias: c, import-values: [d]}\n",
+    "lists": "dependencies: []\n",
+}
+"""The requirements.yaml of some charts."""
+
 
 @pytest.fixture(scope="module")
 def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
@@ -208,7 +215,10 @@ def test_a_pushed_chart_is_the_one_that_helm_pushes(
     version = re.search(r'"?version"?: "?([^\s",]+)', text)
     assert version
     tag = version[1].replace("+", "_")
-    archive = tar_archive({f"{name}/Chart.yaml": text, f"{name}/values.yaml": "a: 1\n"})
+    files = {"Chart.yaml": text, "values.yaml": "a: 1\n"}
+    if name in REQUIREMENTS:
+        files["requirements.yaml"] = REQUIREMENTS[name]
+    archive = tar_archive({f"{name}/{path}": content for path, content in files.items()})
     file = tmp_path / f"{name}-{version[1]}.tgz"
     file.write_bytes(archive)
     command = [helm_path(program), "push", "--plain-http", file.name, f"oci://{registry}/{program}"]
