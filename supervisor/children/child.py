@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import fcntl
 import logging
 import os
 import re
@@ -18,7 +17,6 @@ import resource
 import shutil
 import signal
 import stat as stat_module
-import struct
 import subprocess
 from collections import deque
 from collections.abc import Callable, Iterator, KeysView, Mapping
@@ -29,6 +27,7 @@ from attrs import Factory, define, evolve, frozen
 
 from models.children import Exit, Limits
 from models.errors import Failed
+from supervisor.children.proc import Identity, adopted_wait_status, boot_id, exit_of, is_running, stat, tracer
 from supervisor.scheduling import call_later
 
 log = logging.getLogger("children")
@@ -40,24 +39,14 @@ FINGERPRINT_VARIABLE = "PILOTHOUSE_SPEC"
 """The variable that holds `ProcessSpec.launch_fingerprint`."""
 
 _EXIT_SLICE_SECONDS = 0.001
-_MAX_STAT_BYTES = 4096
 _CHAIN = ("prlimit", "nice", "setpriv")
 _FIRST_EXEC_POLL_SECONDS, _LAST_EXEC_POLL_SECONDS = 0.0005, 0.1
 _SPARE_DESCRIPTORS = 64
 _CHAIN_ERROR_SECONDS, _MAX_CHAIN_ERROR_BYTES = 5.0, 4096
 _EXIT_CODE_SECONDS, _EXIT_CODE_POLL_SECONDS = 1.0, 0.01
-_PIDFD_GET_INFO, _PIDFD_INFO_BYTES, _PIDFD_INFO_EXIT, _PIDFD_STATUS_OFFSET = 0xC040FF0B, 64, 8, 60
+_TRACED_POLL_SECONDS = 0.1
 _SHEBANG_BYTES = 256
 _BINFMT = Path("/proc/sys/fs/binfmt_misc")
-
-
-@frozen
-class Identity:
-    """One process of one boot: a pid alone may be reused."""
-
-    pid: int
-    start_ticks: int
-    boot_id: str
 
 
 @frozen
@@ -104,25 +93,6 @@ class Launch:
 def _tool(name: str) -> str:
     """Returns the path of a tool on the server's PATH, which the child's PATH may lack."""
     return shutil.which(name) or name
-
-
-def boot_id() -> str:
-    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-
-
-def stat(pid: int) -> tuple[str, int, int, int] | None:
-    """State letter, parent, session and start (in ticks since boot) of a process; `None` if there is none."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:  # noqa: PTH123 (half the time of a Path: each start)
-            text = file.read(_MAX_STAT_BYTES)
-    except OSError:
-        return None
-    fields = text[text.rindex(b")") + 2 :].split()
-    return fields[0].decode(), int(fields[1]), int(fields[3]), int(fields[19])
-
-
-def ticks_per_second() -> int:
-    return os.sysconf("SC_CLK_TCK")
 
 
 @define(eq=False)
@@ -256,7 +226,7 @@ class Children:
         except OSError:
             return None
         facts = stat(identity.pid)
-        if facts is None or facts[3] != identity.start_ticks or facts[0] in "ZX":
+        if facts is None or facts[3] != identity.start_ticks or not is_running(identity.pid, facts[0]):
             os.close(pidfd)
             return None
         return Child(identity, pidfd, None, asyncio.get_running_loop().create_future())
@@ -283,7 +253,7 @@ class Children:
                 if child.is_adopted:
                     self._finish_adopted(child, on_exit, asyncio.get_running_loop().time() + _EXIT_CODE_SECONDS)
                 else:
-                    self._finish(child, on_exit, self._reap(child))
+                    self._reap(child, on_exit)
             except Exception:
                 log.exception("unexpected error while handling the exit of pid %d", child.pid)
         self._is_handling = bool(self._ended)
@@ -300,25 +270,33 @@ class Children:
         """Reports the exit of a process that is another one's child: from its zombie, or from its pidfd once reaped."""
         if child.pid not in self._watched:
             return  # the server stopped watching meanwhile
-        status, is_final = adopted_wait_status(child)
+        status, is_final = adopted_wait_status(child.identity, child.pidfd)
         loop = asyncio.get_running_loop()
         if status is None and not is_final and loop.time() < deadline:
             loop.call_later(_EXIT_CODE_POLL_SECONDS, self._finish_adopted, child, on_exit, deadline)
         else:
             self._finish(child, on_exit, None if status is None else exit_of(status))
 
-    def _reap(self, child: Child) -> Exit | None:
+    def _reap(self, child: Child, on_exit: Callable[[Exit | None], None], is_retry: bool = False) -> None:
+        """Reads the exit status and reports it. Until a debugger has read the status, the kernel hides it: a blocking
+        call would stop the server for as long."""
+        if self._watched.get(child.pid) is not child:
+            return  # the server stopped watching meanwhile
         child.read_chain()
         try:
-            result = os.waitid(os.P_PIDFD, child.pidfd, os.WEXITED)
+            result = os.waitid(os.P_PIDFD, child.pidfd, os.WEXITED | os.WNOHANG)
         except ChildProcessError:
-            return None
+            self._finish(child, on_exit, None)
+            return
         if result is None:
-            return None
+            if not is_retry:
+                log.warning("pid %d has ended, but the debugger pid %d holds it", child.pid, tracer(child.pid))
+            asyncio.get_running_loop().call_later(_TRACED_POLL_SECONDS, self._reap, child, on_exit, True)
+            return
         exit = Exit(code=result.si_status) if result.si_code == os.CLD_EXITED else Exit(signal=result.si_status)
         if child.popen is not None:
             child.popen.returncode = exit.exit_code
-        return exit
+        self._finish(child, on_exit, exit)
 
     async def chain_error(self, launch: Launch) -> str:
         """What `prlimit`, `nice` or `setpriv` print when they fail: they are run again, with `true` as the command."""
@@ -344,51 +322,6 @@ class Children:
             if child.popen is not None:
                 child.popen.returncode = 0
         self._watched.clear()
-
-
-def exit_of(status: int) -> Exit:
-    """The exit for a wait status as `waitpid` returns it."""
-    return Exit(signal=os.WTERMSIG(status)) if os.WIFSIGNALED(status) else Exit(code=os.WEXITSTATUS(status))
-
-
-def adopted_wait_status(child: Child) -> tuple[int | None, bool]:
-    """The wait status of an ended process that is not a child of the server, and whether a retry is useless.
-
-    The `stat` file of a zombie holds it (0 where it may not be read). After its parent has reaped it, Linux 6.15 and
-    later return it through the pidfd.
-    """
-    status = _zombie_status(child.identity)
-    if status is not None:
-        return status, True
-    info = bytearray(_PIDFD_INFO_BYTES)
-    struct.pack_into("Q", info, 0, _PIDFD_INFO_EXIT)
-    try:
-        fcntl.ioctl(child.pidfd, _PIDFD_GET_INFO, info)
-    except OSError:
-        return None, not _exists(child.identity)
-    if struct.unpack_from("Q", info, 0)[0] & _PIDFD_INFO_EXIT:
-        return int(struct.unpack_from("i", info, _PIDFD_STATUS_OFFSET)[0]), True
-    return None, False
-
-
-def _exists(identity: Identity) -> bool:
-    facts = stat(identity.pid)
-    return facts is not None and facts[3] == identity.start_ticks
-
-
-def _zombie_status(identity: Identity) -> int | None:
-    try:
-        directory = f"/proc/{identity.pid}"
-        with open(f"{directory}/stat", "rb", buffering=0) as file:  # noqa: PTH123 (as `stat`)
-            text = file.read(_MAX_STAT_BYTES)
-        owner = os.stat(directory).st_uid  # noqa: PTH116 (as above)
-    except OSError:
-        return None
-    fields = text[text.rindex(b")") + 2 :].split()
-    if fields[0] not in (b"Z", b"X") or int(fields[19]) != identity.start_ticks:
-        return None
-    status = int(fields[49])
-    return status if status or os.geteuid() in (0, owner) else None
 
 
 def raise_file_limit() -> tuple[int, int]:

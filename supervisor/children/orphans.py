@@ -20,7 +20,9 @@ from pathlib import Path
 
 from attrs import frozen
 
-from supervisor.children.child import FINGERPRINT_VARIABLE, TAG_VARIABLE, Child, Children, Identity, boot_id, stat
+from supervisor.children import proc
+from supervisor.children.child import FINGERPRINT_VARIABLE, TAG_VARIABLE, Child, Children
+from supervisor.children.proc import Identity, boot_id, is_running, stat
 
 log = logging.getLogger("orphans")
 
@@ -51,13 +53,13 @@ class TaggedProcess:
 def tagged_process(server_id: str, pid: int) -> TaggedProcess | None:
     """The tag of a process; `None` if it has none of this server, is a zombie, or may not be read."""
     try:
-        environment = Path(f"/proc/{pid}/environ").read_bytes()
+        environment = proc.environment(pid)
     except OSError:
         return None
     variables = environment.split(b"\0")
     tag = _value(variables, f"{TAG_VARIABLE}={server_id}:")
     facts = stat(pid)
-    if tag is None or facts is None or facts[0] in "ZX":
+    if tag is None or facts is None or not is_running(pid, facts[0]):
         return None
     generation, _, name = tag.partition(":")
     if not generation.isdigit():
@@ -135,7 +137,7 @@ class ProcessTree:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 signal.pidfd_send_signal(pidfd, 0)
                 facts = stat(pid)
-                if facts is not None and facts[0] not in "ZX":
+                if facts is not None and is_running(pid, facts[0]):
                     living.add(pid)
         return living
 
@@ -360,8 +362,9 @@ async def end(pids: set[int], timeout: float) -> None:
     """Sends SIGTERM to each, and SIGKILL to those that are running after `timeout` seconds."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout
+    begun = {_with_start(pid) for pid in pids}
     _send(pids, signal.SIGTERM)
-    while (pids := _living(pids)) and loop.time() < deadline:
+    while (pids := {pid for pid in _living(pids) if _with_start(pid) in begun}) and loop.time() < deadline:
         await _any_end(pids, deadline - loop.time())
     _send(pids, signal.SIGKILL)
 
@@ -375,7 +378,7 @@ async def _wait_until_ended(pids: set[int]) -> None:
 
 
 def _living(pids: Iterable[int]) -> set[int]:
-    return {pid for pid in pids if (facts := stat(pid)) and facts[0] not in "ZX"}
+    return {pid for pid in pids if (facts := stat(pid)) and is_running(pid, facts[0])}
 
 
 def _send(pids: set[int], number: int) -> None:
@@ -410,7 +413,7 @@ def _group_lives(group: int) -> bool:
 def _is_more_than_zombies(group: int) -> bool:
     for pid in _all_pids():
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            if os.getpgid(pid) == group and (facts := stat(pid)) and facts[0] not in "ZX":
+            if os.getpgid(pid) == group and (facts := stat(pid)) and is_running(pid, facts[0]):
                 return True
     return False
 

@@ -17,8 +17,9 @@ from attrs import frozen
 from models.supervision.process import ENDED, ProcessSpec, Status
 from models.supervision.record import Record
 from supervisor.children import orphans
-from supervisor.children.child import Child, Identity
+from supervisor.children.child import Child
 from supervisor.children.orphans import TaggedProcess
+from supervisor.children.proc import Identity
 from supervisor.processes.context import SupervisionContext, variables_of_files
 from supervisor.processes.fleet import Fleet
 from supervisor.processes.process import Process

@@ -18,6 +18,7 @@ from models.supervision.process import Kind, ProcessSpec
 from models.supervision.runs import Cause
 from supervisor.children.child import Child, Launch
 from supervisor.children.orphans import ProcessTree
+from supervisor.children.proc import tracer
 from supervisor.processes.context import SupervisionContext
 from supervisor.processes.log_files import tail
 from supervisor.processes.notify import NotifySocket
@@ -178,7 +179,9 @@ class ProcessInstance:
                 self.kill()
                 await asyncio.wait({child.exited}, timeout=_KILL_TIMEOUT_SECONDS)
             if not child.exited.done():
-                raise Failed(f"{self.spec.name} (pid {child.pid}) was killed but is still running", "STOP_FAILED")
+                debugger = tracer(child.pid)
+                why = f"the debugger pid {debugger} holds it" if debugger else "is still running"
+                raise Failed(f"{self.spec.name} (pid {child.pid}) was killed but {why}", "STOP_FAILED")
             await self.clear(max(end - clock.since_boot(), 0), tree)
 
     def kill(self) -> None:

@@ -16,7 +16,8 @@ from models.errors import Conflict, Invalid, Problem
 from models.supervision.process import ENDED, ProcessSpec, Status
 from models.supervision.record import Record
 from models.supervision.runs import Cause
-from supervisor.children.child import TAG_VARIABLE, Child, Launch, ticks_per_second
+from supervisor.children.child import TAG_VARIABLE, Child, Launch
+from supervisor.children.proc import ticks_per_second
 from supervisor.processes.instance import Phase, ProcessInstance, StartAttempt, StartCalledOff, next_request
 from supervisor.processes.lifecycle import InstanceLifecycle
 from supervisor.processes.log_files import log_sizes

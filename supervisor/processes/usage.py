@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 
 from attrs import Factory, frozen
 
-from supervisor.children.child import ticks_per_second
+from supervisor.children.proc import ticks_per_second
 from supervisor.clock import Clock
 from supervisor.processes.process import Process
 

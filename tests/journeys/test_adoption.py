@@ -129,6 +129,28 @@ def test_the_runtime_of_a_child_goes_on_through_the_death_of_its_supervisor(serv
     assert server.info("web")["processRuntime"].startswith("PT")
 
 
+# A process whose first thread has ended is a zombie to /proc, although it runs.
+WITHOUT_FIRST_THREAD = python_command(
+    "import ctypes, threading, time\n"
+    "threading.Thread(target=time.sleep, args=(1000,)).start()\n"
+    "ctypes.CDLL(None).pthread_exit(None)"
+)
+
+
+@pytest.mark.parametrize("is_stored", [True, False])
+def test_a_child_whose_first_thread_has_ended_is_found_again(serve: Serve, is_stored: bool) -> None:
+    server = serve({"web": {"command": WITHOUT_FIRST_THREAD, "auto-start": True}})
+    pid = server.until("web", "running")["pid"]
+    wait_for(lambda: not is_alive(pid), about="the end of the first thread")
+    server.kill()
+    if not is_stored:
+        edit(server, "UPDATE supervised SET pid = NULL, status = ? WHERE name = 'web'", Status.STARTING.rank)
+    server.start()
+    assert server.until("web", "running")["pid"] == pid
+    assert server.do("stop", "web").status == 200
+    assert not Path(f"/proc/{pid}").exists() or not os.listdir(f"/proc/{pid}/task")[1:]
+
+
 def test_a_child_is_found_again_as_often_as_its_supervisor_is_killed(serve: Serve) -> None:
     server = serve({"web": SLEEPER, "db": SLEEPER})
     assert server.post("/api/v1/processes/group/start").status == 200

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.children.child import Child, Identity
+from supervisor.children.child import Child
 from supervisor.children.orphans import Cgroups
+from supervisor.children.proc import Identity
 
 
 @pytest.mark.parametrize("there", [True, False])

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -370,3 +372,32 @@ def test_last_output_that_cannot_be_read_again_delays_no_other(serve: Serve, std
     assert server.status("weak") == "failed_to_start"
     assert server.do("start", "other").status == 200
     assert server.do("stop", "other").status == 200
+
+
+TRACER = """
+import ctypes, os, sys
+pid = int(sys.argv[1])
+print(ctypes.CDLL(None).ptrace(16, pid, 0, 0) or (os.waitpid(pid, 0x40000000) and 0), flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_process_that_ended_in_a_debugger_holds_up_nothing_else(serve: Serve) -> None:
+    server = serve({"web": {"command": "sleep 1000"}, "db": {"command": "sleep 1000"}})
+    server.do("start", "web")
+    pid = server.info("web")["pid"]
+    with subprocess.Popen(
+        [sys.executable, "-c", TRACER, str(pid)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as tracer:
+        assert tracer.stdin is not None
+        assert tracer.stdout is not None
+        if tracer.stdout.readline() != b"0\n":
+            pytest.skip("this process may not trace another")
+        os.kill(pid, signal.SIGKILL)
+        wait_for(lambda: not is_alive(pid))
+        assert server.do("start", "db").status == 200
+        line = f"pid {pid} has ended, but the debugger pid {tracer.pid} holds it"
+        wait_for(lambda: line in server.log.read_text(), about="the line of the log")
+        assert server.info("web")["status"] == "running"
+        tracer.stdin.close()
+    assert server.until("web", "aborted")["exitCode"] == 137

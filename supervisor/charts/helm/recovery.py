@@ -24,8 +24,8 @@ from supervisor.charts.helm.runner import PROCESS_NAME
 from supervisor.charts.kube.config import Place
 from supervisor.charts.kube.releases import Native
 from supervisor.charts.release_reads import Clusters
-from supervisor.children.child import boot_id, stat
 from supervisor.children.orphans import tagged_processes
+from supervisor.children.proc import boot_id, is_running, stat
 from supervisor.clock import Clock
 
 log = logging.getLogger("charts")
@@ -81,7 +81,7 @@ class _Record:
         """Whether the server that wrote it is alive."""
         pid, started, boot = self.owner
         facts = stat(pid)
-        return boot == boot_id() and facts is not None and facts[3] == started and facts[0] not in "ZX"
+        return boot == boot_id() and facts is not None and facts[3] == started and is_running(pid, facts[0])
 
     def has_helm(self) -> bool:
         """Whether a helm process with its tag, older than this server, is alive."""
