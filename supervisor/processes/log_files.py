@@ -18,6 +18,7 @@ import stat
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from concurrent.futures import Executor
+from io import FileIO
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
@@ -109,15 +110,25 @@ def log_sizes(files: Iterable[LogFile]) -> dict[str, int]:
 
 
 def _opened(path: Path) -> BinaryIO:
-    """Opens a log file for reading. Raises `FileNotFoundError` for anything but a regular file.
+    """Opens a log file for reading. Raises `OSError` as `_handle`."""
+    return os.fdopen(_handle(path, os.O_RDONLY), "rb")
+
+
+def _writable(path: Path) -> FileIO:
+    """Opens a log file or a backup for writing at its end. Raises `OSError` as `_handle`."""
+    return FileIO(_handle(path, os.O_WRONLY | os.O_APPEND), "ab")
+
+
+def _handle(path: Path, flags: int) -> int:
+    """Opens a regular file. Raises `OSError` for anything else.
 
     The owner of the folder could have put a link to another file there, or a pipe on which a read would block.
     """
-    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    handle = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
         raise FileNotFoundError(errno.ENOENT, "no regular file", str(path))
-    return os.fdopen(handle, "rb")
+    return handle
 
 
 def backup(path: Path, number: int) -> Path:
@@ -140,7 +151,8 @@ def rotate(file: LogFile) -> Rotated:
         is_copied = bool(file.backups) and _copy_to_backup(path, file.backups)
         if is_copied:
             _copy_rest(path, backup(path, 1))
-        os.truncate(path, 0)
+        with _writable(path) as emptied:
+            emptied.truncate(0)
     except OSError as error:
         with contextlib.suppress(OSError):
             backup(path, 0).unlink(missing_ok=True)
@@ -191,8 +203,8 @@ def _copy(source: Path, target: Path) -> None:
 
 def _copy_rest(source: Path, target: Path) -> None:
     """Copies what was added while the backups moved on. Where the disk is full, that is lost."""
-    with contextlib.suppress(OSError), _opened(source) as reader, target.open("ab", buffering=0) as writer:
-        at = writer.tell()
+    with contextlib.suppress(OSError), _opened(source) as reader, _writable(target) as writer:
+        at = writer.seek(0, os.SEEK_END)
         for _ in range(_MAX_REST_READS):
             if not (text := os.pread(reader.fileno(), _MAX_READ_BYTES, at)):
                 return

@@ -164,6 +164,29 @@ def test_what_is_written_while_the_backups_move_on_is_copied_too(
     assert backups(path) == {"log": b"", "log.1": b"first\nlater\n"}
 
 
+@pytest.mark.parametrize("name", ["web.log", "web.log.1"])
+def test_a_link_that_is_put_in_place_of_a_file_during_a_rotation_is_not_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """A server that runs as root rotates files in folders of other users."""
+    path, secret = tmp_path / "web.log", tmp_path / "secret"
+    path.write_bytes(b"x" * 100)
+    secret.write_bytes(b"kept")
+    copy = log_files._copy_to_backup
+
+    def swap(source: Path, backups: int) -> bool:
+        is_copied = copy(source, backups)
+        with path.open("ab") as file:
+            file.write(b"added meanwhile")
+        (tmp_path / name).unlink()
+        (tmp_path / name).symlink_to(secret)
+        return is_copied
+
+    monkeypatch.setattr(log_files, "_copy_to_backup", swap)
+    rotate(LogFile(str(path), 100, 3))
+    assert secret.read_bytes() == b"kept"
+
+
 def test_a_full_disk_costs_the_oldest_backups_first_and_then_the_content(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
