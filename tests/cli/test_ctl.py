@@ -1,83 +1,22 @@
-"""`run.py ctl` against real servers: over the control socket, TCP and TLS, on pipes and on a terminal."""
+"""`run.py ctl` against real servers: over the control socket, TCP and TLS."""
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import json
 import os
-import pty
 import re
-import select
 import signal
-import struct
+import socket
 import subprocess
 import sys
-import termios
-import time
-from collections.abc import Iterator
+import threading
 from pathlib import Path
-from typing import Any
 
 import pytest
 import trustme
-from conftest import ROOT, TIMEOUT_SECONDS, Serve, Server, python_command, wait_for
-from requirements import require
+from conftest import ROOT, TIMEOUT_SECONDS, Serve, wait_for
+from ctl_runs import PROCESSES, SLEEP, Ctl, by_socket, reading
 from users import create_token
-
-SLEEP = {"command": "sleep 1000"}
-LINES = {
-    "command": python_command(
-        "print('one\\ntwo\\n\\x1b[31mred\\x1b[0m \\x1b]0;title\\x07', flush=True)\nimport time; time.sleep(1000)"
-    )
-}
-PROCESSES: dict[str, Any] = {
-    "web": {**SLEEP, "groups": ["front"], "labels": ["env=test"], "description": "pages"},
-    "db": {**SLEEP, "stdout-logfile": "db.log"},
-    "--help": SLEEP,
-    "a*": SLEEP,
-    "abc": SLEEP,
-    "absent": {"command": "no-such-program-anywhere"},
-    "lines": {**LINES, "stdout-logfile": "lines.log", "stderr-logfile": "errors.log"},
-}  # fmt: skip
-
-
-class Ctl:
-    """`ctl` with the options for one server."""
-
-    def __init__(self, server: Server, *options: str) -> None:
-        self.server = server
-        self.options = options
-
-    def command(self, *arguments: str) -> list[str]:
-        return [sys.executable, str(ROOT / "run.py"), "ctl", *self.options, *arguments]
-
-    def __call__(self, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            self.command(*arguments), cwd=self.server.folder, env={**os.environ, **environ},
-            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=TIMEOUT_SECONDS,
-        )  # fmt: skip
-
-    def start(self, *arguments: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            self.command(*arguments), cwd=self.server.folder, stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
-
-    def done(self, *arguments: str) -> str:
-        """The output of a command that must succeed."""
-        result = self(*arguments)
-        assert result.returncode == 0, result
-        return result.stdout
-
-
-def reading(ctl: Ctl, *arguments: str) -> tuple[int, str]:
-    result = ctl(*arguments)
-    return result.returncode, result.stdout + result.stderr
-
-
-def by_socket(server: Server) -> Ctl:
-    return Ctl(server, "--socket", str(server.data / "control.sock"))
 
 
 @pytest.fixture
@@ -163,6 +102,9 @@ def test_names_that_look_like_options_and_globs_are_names(ctl: Ctl) -> None:
         (["wait", "web", "--for", "nonsense"], 2),
         (["tail", "-n", "0", "web"], 2),
         (["--timeout", "soon", "status"], 2),
+        (["--timeout", "0", "status"], 2),
+        (["top", "-d", "0"], 2),
+        (["tail", "-f", "web", "a*"], 1),
         (["start", "absent"], 1),
         (["tail", "web"], 1),
         (["pid", "web"], 1),
@@ -177,6 +119,24 @@ def test_exit_codes(ctl: Ctl, arguments: list[str], code: int) -> None:
     assert result.returncode == code, result
     assert bool(result.stderr) == (code not in (0, 3))
     assert "Traceback" not in result.stderr
+
+
+def test_a_redirect_names_its_destination(ctl: Ctl) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as proxy:
+
+        def redirect() -> None:
+            for _ in range(3):
+                connection, _ = proxy.accept()
+                with connection:
+                    connection.recv(65536)
+                    connection.sendall(b"HTTP/1.1 302 Found\r\nLocation: /login\x1b[2J\r\nContent-Length: 0\r\n\r\n")
+
+        threading.Thread(target=redirect, daemon=True).start()
+        to_proxy = Ctl(ctl.server, "--url", f"http://127.0.0.1:{proxy.getsockname()[1]}")
+        for arguments, code in ((["status"], 4), (["stop", "web"], 1), (["events", "-f"], 1)):
+            result = to_proxy(*arguments)
+            assert (result.returncode, result.stdout) == (code, "")
+            assert "the server redirects to /login\\x1b[2J" in result.stderr
 
 
 def test_options_are_accepted_before_and_after_the_command(serve: Serve) -> None:
@@ -195,10 +155,10 @@ def test_a_refusal_is_4_and_an_unreachable_server_is_7(serve: Serve, tmp_path: P
     token = create_token(server.data, "ann", "FULL", "ADMIN")
     (tmp_path / "token").write_text(f"{token}\n")
     assert Ctl(server, "--url", url, "--token-file", str(tmp_path / "token")).done("start", "web")
-    socket = server.data / "control.sock"
+    path = server.data / "control.sock"
     server.stop()
     for arguments, code in ((["groups"], 7), (["status"], 4), (["start", "web"], 7), (["names"], 5)):
-        assert Ctl(server, "--socket", str(socket))(*arguments).returncode == code
+        assert Ctl(server, "--socket", str(path))(*arguments).returncode == code
     nowhere = Ctl(server)("groups")
     assert nowhere.returncode == 7
     assert "data directory data: No such file or directory" in nowhere.stderr
@@ -310,6 +270,16 @@ def test_several_logs_have_prefixes_and_one_log_is_written_raw(ctl: Ctl) -> None
     assert reading(ctl, "tail", "web")[1].startswith("web has no file of its own")
 
 
+def test_a_missing_log_does_not_keep_others_from_being_followed(ctl: Ctl) -> None:
+    ctl.done("start", "lines")
+    with ctl.start("tail", "-f", "web", "lines") as tail:
+        assert tail.stdout is not None
+        assert tail.stderr is not None
+        assert tail.stdout.readline() == "lines | one\n"
+        tail.terminate()
+        assert "web" in tail.stderr.read()
+
+
 def test_json_output_of_a_failure_is_the_response_of_the_server(ctl: Ctl) -> None:
     result = ctl("start", "web", "absent", "--json")
     assert result.returncode == 1
@@ -339,162 +309,9 @@ def test_a_reload_that_needs_a_restart_reports_it_and_a_dry_run_does_nothing(ctl
     assert len(server.get("/api/v1/processes").json) == len(PROCESSES)
     assert "started: new" in ctl.done("reload")
     assert server.status("new") == "running"
+    server.configure({"supervisor": {"processes": {"bad": {"command": "no-such-program", "auto-start": True}}}})
+    result = ctl("--json", "reload")
+    assert (result.returncode, len(json.loads(result.stdout)["failed"])) == (1, 1)
     server.file.write_text("supervisor: {processes: {a: {}}}")
     code, text = reading(ctl, "reload", "--dry-run")
     assert (code, "supervisor.processes.a.command: is required" in text) == (1, True)
-
-
-# A terminal
-
-
-@contextlib.contextmanager
-def terminal(ctl: Ctl, *arguments: str, **environ: str) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
-    master, slave = pty.openpty()
-    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
-    process = subprocess.Popen(
-        ctl.command(*arguments), stdin=slave, stdout=slave, stderr=slave, cwd=ctl.server.folder,
-        env={**os.environ, "TERM": "xterm", **environ}, start_new_session=True,
-    )  # fmt: skip
-    os.close(slave)
-    try:
-        yield process, master
-    finally:
-        process.kill()
-        process.wait()
-        os.close(master)
-
-
-def read_until(master: int, pattern: bytes) -> bytes:
-    """Reads from the terminal until the pattern matches."""
-    end, seen = time.monotonic() + TIMEOUT_SECONDS, b""
-    while not re.search(pattern, seen):
-        assert time.monotonic() < end, seen
-        if select.select([master], [], [], 0.1)[0]:
-            try:
-                seen += os.read(master, 65536)
-            except OSError:
-                break  # the other end has closed
-    assert re.search(pattern, seen), seen
-    return seen
-
-
-def test_the_shell_has_completion_and_history(ctl: Ctl, tmp_path: Path) -> None:
-    state = tmp_path / "state"
-    with terminal(ctl, "shell", XDG_STATE_HOME=str(state)) as (process, master):
-        read_until(master, b"pilothouse> ")
-        os.write(master, b"start we\t\n")
-        read_until(master, rb"web has been started \(pid \d+\)")
-        os.write(master, b"status none\n")
-        read_until(master, b"no process matches 'none'")
-        os.write(master, b"status --nonsense\n")
-        read_until(master, b"unrecognized arguments")
-        os.write(master, b"stop 'web\n")
-        read_until(master, b"No closing quotation")
-        os.write(master, b"exit\n")
-        assert process.wait(TIMEOUT_SECONDS) == 0
-    history = state / "pilothouse" / "ctl-history"
-    assert history.read_text().splitlines()[0] == "start web "
-    assert history.stat().st_mode & 0o777 == 0o600
-    with terminal(ctl, "shell", XDG_STATE_HOME=str(state)) as (process, master):
-        read_until(master, b"pilothouse> ")
-        os.write(master, b"\x1b[A")  # the last line
-        read_until(master, b"exit")
-        os.write(master, b"\n")
-        assert process.wait(TIMEOUT_SECONDS) == 0
-
-
-def test_the_shell_reads_a_pipe(ctl: Ctl) -> None:
-    result = subprocess.run(
-        ctl.command("shell"),
-        input="start web\nstatus web\nquit\n",
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_SECONDS,
-    )
-    assert result.returncode == 0
-    assert re.fullmatch(r"web has been started \(pid \d+\)\nweb  running  pid \d+, uptime \d+s\n", result.stdout)
-
-
-def test_top_redraws_until_q(ctl: Ctl) -> None:
-    with terminal(ctl, "top", "-d", "100ms") as (process, master):
-        read_until(master, rb"\x1b\[\?1049h(?s:.*)web +not_started")
-        ctl.server.do("start", "web")
-        read_until(master, rb"web +running +\d+ +[\d.]+ % +[\d.]+ [KM]B")
-        os.write(master, b"q")
-        read_until(master, rb"\x1b\[\?1049l")
-        assert process.wait(TIMEOUT_SECONDS) == 0
-
-
-def test_a_terminal_gets_only_colour_sequences_of_logs(ctl: Ctl) -> None:
-    ctl.done("start", "lines")
-    wait_for(lambda: "red" in ctl.done("tail", "lines"))
-    with terminal(ctl, "tail", "lines") as (_, master):
-        seen = read_until(master, b"title")
-    assert b"\x1b[31mred\x1b[0m \\x1b]0;title" in seen
-    with terminal(ctl, "tail", "--raw", "lines") as (_, master):
-        assert b"\x1b]0;title\x07" in read_until(master, b"title\x07")
-
-
-@pytest.mark.parametrize(("environ", "is_coloured"), [({}, True), ({"NO_COLOR": "1"}, False)])
-def test_statuses_are_coloured_on_a_terminal_only(ctl: Ctl, environ: dict[str, str], is_coloured: bool) -> None:
-    ctl.done("start", "web")
-    assert "\x1b" not in ctl.done("status")
-    assert "\x1b[32mrunning" in ctl.done("status", "--color", "always")
-    with terminal(ctl, "status", "web", **environ) as (_, master):
-        assert (b"\x1b[32m" in read_until(master, b"uptime")) == is_coloured
-
-
-# Completion
-
-
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_a_completion_script_completes(ctl: Ctl, tmp_path: Path, shell: str) -> None:
-    script = ctl.done("completion", shell)
-    assert "ctl names" in script
-    require(shell)
-    (tmp_path / "script").write_text(script)
-    (tmp_path / "pilothouse").write_text(f'#!/bin/sh\nshift\nexec {" ".join(ctl.command())} "$@"\n')
-    (tmp_path / "pilothouse").chmod(0o755)
-    environ = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
-
-    def completed(*words: str) -> set[str]:
-        line, given = " ".join(("pilothouse", "ctl", *words)), " ".join(f"'{word}'" for word in words)
-        programs = {
-            "bash": f"COMP_WORDS=(pilothouse ctl {given}); COMP_CWORD={len(words) + 1}; _pilothouse; "
-            "printf '%s\\n' \"${COMPREPLY[@]}\"",
-            "fish": f"complete -C '{line}' | cut -f 1",
-            "zsh": f"words=(pilothouse ctl {given}); CURRENT={len(words) + 2}; PREFIX='{words[-1]}'; _pilothouse",
-        }
-        before = "compdef() { }; compadd() { print -l -- ${@:#--} }; " if shell == "zsh" else ""
-        program = f"{before}source {tmp_path}/script; {programs[shell]}"
-        result = subprocess.run(
-            [shell, "-c", program], env=environ, capture_output=True, text=True, timeout=TIMEOUT_SECONDS
-        )
-        return {word.strip() for word in result.stdout.splitlines() if word.startswith(words[-1])}
-
-    assert completed("st") == {"start", "status", "stop"}
-    assert completed("start", "w") == {"web"}
-    assert completed("start", "@") == {"@front"}
-    assert "--dry-run" in completed("reload", "--d")
-    assert completed("completion", "z") == {"zsh"}
-
-
-def test_status_imports_no_module_of_the_server(ctl: Ctl) -> None:
-    code = (
-        "import sys; sys.argv[:] = ['run.py', 'ctl', *sys.argv[1:]]\n"
-        "from supervisor.cli.ctl.main import main\n"
-        "main(sys.argv[2:])\n"
-        "theirs = {'tornado', 'attrs', 'attr', 'cattrs', 'yaml', 'peewee', 'psutil', 'handlers', 'models'}\n"
-        "print(sorted(theirs & {name.split('.')[0] for name in sys.modules}))\n"
-        "print(next(line for line in open('/proc/self/status') if line.startswith('VmHWM')))"
-    )
-    result = subprocess.run(
-        [sys.executable, "-c", code, *ctl.options, "status"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_SECONDS,
-    )
-    *_, loaded, memory, _, _ = result.stdout.split("\n")
-    assert loaded == "[]", result
-    assert int(memory.split()[1]) < 30 * 1024

@@ -14,6 +14,7 @@ from urllib.parse import quote, urlencode, urlsplit
 
 from supervisor.cli.ctl.discovery import Address, Options, Place, places
 from supervisor.cli.ctl.errors import FAILED, REFUSED, UNKNOWN, USAGE, CtlError, ServerAway
+from supervisor.cli.ctl.terminal import plain
 
 API = "/api/v1"
 _CONNECT_SECONDS = 10.0
@@ -144,9 +145,9 @@ class Client:
         return connection
 
     def _checked(self, reply: Reply, tolerated: Iterable[int] = ()) -> Reply:
-        if reply.status < 400 or reply.status in tolerated:
+        if reply.status < 300 or reply.status in tolerated:
             return reply
-        raise refusal(reply.status, reply.body)
+        raise refusal(reply.status, reply.body, reply.headers["Location"])
 
     @property
     def _prefix(self) -> str:
@@ -166,7 +167,7 @@ class EventStream:
         if response.status != 200:
             body = response.read(64 * 1024)
             connection.close()
-            raise refusal(response.status, body)
+            raise refusal(response.status, body, response.headers["Location"])
 
     def limit(self, seconds: float | None) -> None:
         """How long to wait for more before `TimeoutError` is raised."""
@@ -196,8 +197,10 @@ class EventStream:
         self._connection.close()
 
 
-def refusal(status: int, body: bytes) -> CtlError:
-    """The error for a status above 399, with the server's message."""
+def refusal(status: int, body: bytes, location: str | None = None) -> CtlError:
+    """The error for a status above 299, with the server's message, or with where it redirects to."""
+    if status < 400 and location:
+        return CtlError(f"the server redirects to {plain(location)}: name the address of pilothouse itself")
     try:
         content = json.loads(body)
         message, code = str(content.get("message") or content.get("detail") or status), str(content.get("code"))

@@ -82,10 +82,10 @@ def reload(client: Client, arguments: Namespace) -> int:
     body = client.post("/supervisor/reload", query).json
     if arguments.json:
         print_json(body)
-        return OK
-    print(plain(body["message"]))
-    if body["needRestart"]:
-        print(f"these need a restart of pilothouse: {', '.join(body['needRestart'])}")
+    else:
+        print(plain(body["message"]))
+        if body["needRestart"]:
+            print(f"these need a restart of pilothouse: {', '.join(body['needRestart'])}")
     return FAILED if body["failed"] else OK
 
 

@@ -65,7 +65,11 @@ _pilothouse() {
         esac
     fi
 }
-compdef _pilothouse pilothouse
+if [[ ${funcstack[1]} == _pilothouse ]]; then
+    _pilothouse "$@"  # autoloaded from fpath by the first completion
+else
+    compdef _pilothouse pilothouse
+fi
 """
 
 _FISH = """\

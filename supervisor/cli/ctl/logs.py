@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from supervisor.cli.ctl.client import Client
 from supervisor.cli.ctl.commands import selection
-from supervisor.cli.ctl.errors import FAILED, OK, CtlError
+from supervisor.cli.ctl.errors import FAILED, OK, CtlError, ServerAway
 from supervisor.cli.ctl.terminal import plain, shown_log
 
 _QUIET_SECONDS = 75.0
@@ -42,17 +42,26 @@ def _path(name: str) -> str:
 
 
 def _follow(client: Client, names: list[str], query: list[tuple[str, str]], output: LogOutput) -> int:
-    """Follows until it is interrupted. Raises `CtlError` where a log cannot be read or the server goes away."""
+    """Follows until it is interrupted; 1 where none has a log. Raises `CtlError` where the server goes away."""
     pieces: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
+    followed = 0
     for name in names:
-        stream = client.stream(_path(name), query)
+        try:
+            stream = client.stream(_path(name), query)
+        except ServerAway:
+            raise
+        except CtlError as error:
+            print(error, file=sys.stderr)
+            continue
+        followed += 1
         stream.limit(_QUIET_SECONDS)
         threading.Thread(target=_read, args=(name, stream, pieces), daemon=True).start()
-    while True:
+    while followed:
         name, piece = pieces.get()
         if isinstance(piece, CtlError):
             raise piece
         output.write(name, piece)
+    return FAILED
 
 
 def _read(name: str, stream: Any, pieces: queue.SimpleQueue[tuple[str, Any]]) -> None:

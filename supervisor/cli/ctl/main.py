@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from supervisor.cli.ctl import commands
 from supervisor.cli.ctl.client import Client, read_token
 from supervisor.cli.ctl.discovery import Options, unused_place
-from supervisor.cli.ctl.errors import AWAY, OK, UNKNOWN, CtlError
+from supervisor.cli.ctl.errors import AWAY, OK, USAGE, CtlError
 from supervisor.cli.ctl.options import parser
 
 _NAMES_SECONDS = 0.5
@@ -38,8 +38,7 @@ def run(arguments: Namespace) -> int:
         return _dispatch(arguments)
     except CtlError as error:
         print(f"pilothouse ctl: {error}", file=sys.stderr)
-        is_status = arguments.command == "status"
-        return _NO_ANSWER if is_status and error.code in (AWAY, UNKNOWN) else error.code
+        return _NO_ANSWER if arguments.command == "status" and error.code != USAGE else error.code
     except TimeoutError:
         print("pilothouse ctl: the server did not answer in time", file=sys.stderr)
         return AWAY

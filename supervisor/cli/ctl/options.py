@@ -16,6 +16,7 @@ A token is read from --token-file or PILOTHOUSE_TOKEN.
 Exit codes: 0 done; 1 failed; 2 usage; 4 refused; 5 no such process; 7 no server.
 `status`: 0 all run; 3 one does not; 4 unknown, or no answer. `wait`: 124 timeout.
 """
+_MIN_DELAY_SECONDS = 0.1
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "": 1.0}
 
 _AddCommand = Callable[..., argparse.ArgumentParser]
@@ -34,6 +35,20 @@ def seconds(text: str) -> float:
     if found is None:
         raise argparse.ArgumentTypeError(f"{text!r} is not a length of time such as 500ms, 5s or 2m")
     return float(found[1]) * _UNITS[found[2]]
+
+
+def some_seconds(text: str) -> float:
+    """A length of time that is not zero."""
+    if not (length := seconds(text)):
+        raise argparse.ArgumentTypeError("must be more than 0")
+    return length
+
+
+def delay(text: str) -> float:
+    """A length of time that does not keep the server busy."""
+    if (length := seconds(text)) < _MIN_DELAY_SECONDS:
+        raise argparse.ArgumentTypeError("must be 100ms or more")
+    return length
 
 
 def lines(text: str) -> int:
@@ -107,7 +122,7 @@ def _add_reading(command: _AddCommand) -> None:
     command("pid", "show the pids of processes", "+")
     command("groups", "show groups and their members")
     top = command("top", "show the use of processors and memory", "*")
-    top.add_argument("-d", "--delay", type=seconds, default=2.0, metavar="TIME", help="(2s)")
+    top.add_argument("-d", "--delay", type=delay, default=2.0, metavar="TIME", help="(2s)")
 
 
 def _common(is_default: bool, has_timeout: bool = True) -> Parser:
@@ -124,7 +139,7 @@ def _common(is_default: bool, has_timeout: bool = True) -> Parser:
     option("--token-file", metavar="FILE", help="a file with a token")
     option("--ca", metavar="FILE", help="certificates to trust, for https")
     if has_timeout:
-        option("--timeout", type=seconds, default=10.0, metavar="TIME", help="for what only reads (10s)")
+        option("--timeout", type=some_seconds, default=10.0, metavar="TIME", help="for what only reads (10s)")
     option("--json", action="store_true", default=False, help="JSON instead of text")
     option("--color", choices=("auto", "always", "never"), default="auto", help="(auto)")
     return added

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import select
 import shutil
 import sys
@@ -18,6 +19,7 @@ from supervisor.cli.ctl.terminal import columns, duration, instant, plain, size
 
 _ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
 _HOME, _CLEAR_LINE, _CLEAR_BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
+_MAX_KEYS_BYTES = 1024
 _HEAD = ("NAME", "STATUS", "PID", "CPU", "MEMORY", "UPTIME", "RESTARTS")
 
 
@@ -56,8 +58,10 @@ def _redraw(client: Client, arguments: Namespace) -> None:
         sys.stdout.write(f"{_HOME}{drawn}{_CLEAR_BELOW}")
         sys.stdout.flush()
         ready, _, _ = select.select([sys.stdin], [], [], arguments.delay)
-        if ready and sys.stdin.read(1) in ("q", "Q", ""):
-            return
+        if ready:
+            keys = os.read(sys.stdin.fileno(), _MAX_KEYS_BYTES)  # a buffer would keep part of an arrow key
+            if not keys or b"q" in keys.lower():
+                return
 
 
 def _read(client: Client, arguments: Namespace) -> tuple[list[dict[str, Any]], float | None]:
