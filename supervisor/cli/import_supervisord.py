@@ -24,6 +24,7 @@ _EXPRESSION = re.compile(r"%%|%\((\w+)\)(0?[0-9]*)[sdi]")
 _VARIABLES = {"program_name": "name", "process_num": "num", "numprocs": "numprocs", "host_node_name": "node"}
 _RESTART = {"true": "always", "unexpected": "on-failure", "false": "never"}
 _NO_FILES = ("AUTO", "NONE", "SYSLOG")
+_DEFAULT_PRIORITY = 999
 _TRUE = ("true", "yes", "on", "1")
 
 _SAME = {"command": "command", "directory": "directory", "user": "user", "umask": "umask", "numprocs": "numprocs",
@@ -53,18 +54,18 @@ class Import:
         """Reads the file and those it includes. Raises `configparser.Error`, `OSError`, `UnicodeDecodeError`."""
         self.left_out: list[str] = []
         self._here = path.parent.absolute()
-        self._sections = self._read(path)
+        self._sections = _sections(path)
+        for pattern in shlex.split(self._sections.pop("include", {}).get("files", "")):
+            for file in sorted(glob.glob(str(self._here / pattern))):  # noqa: PTH207 (absolute patterns too)
+                self._add(_sections(Path(file)), file)
 
-    def _read(self, path: Path) -> dict[str, dict[str, str]]:
-        parser = configparser.RawConfigParser(inline_comment_prefixes=(";", "#"), strict=False)
-        parser.optionxform = str  # type: ignore[assignment, method-assign]
-        parser.read_string(path.read_text(), str(path))
-        sections = {name: dict(parser.items(name)) for name in parser.sections()}
-        for pattern in shlex.split(sections.pop("include", {}).get("files", "")):
-            where = str(self._here / pattern.replace("%(here)s", str(self._here)))
-            for file in sorted(glob.glob(where)):  # noqa: PTH207 (absolute patterns too)
-                sections |= self._read(Path(file))
-        return sections
+    def _add(self, sections: Mapping[str, dict[str, str]], file: str) -> None:
+        """Adds those of an included file. Supervisord follows no `include` of it."""
+        for name, keys in sections.items():
+            if name == "include":
+                self._omit("include", "", f"of the included file {file}, as supervisord does")
+            else:
+                self._sections.setdefault(name, {}).update(keys)
 
     def tree(self) -> dict[str, Any]:
         """The configuration as YAML has it."""
@@ -84,6 +85,9 @@ class Import:
                 self._omit(section, "", "follow /api/v1/processes/stream?notices=true" if kind[0] == "e" else "")
             elif kind not in ("supervisord", "supervisorctl", "unix_http_server", "inet_http_server", "rpcinterface"):
                 self._omit(section, "", "is not known")
+        if any("order" in process for process in processes.values()):
+            for process in processes.values():
+                process.setdefault("order", _DEFAULT_PRIORITY)
         supervisor |= {"groups": groups} if groups else {}
         supervisor["processes"] = processes
         return {**({"server": server} if server else {}), "supervisor": supervisor}
@@ -201,13 +205,25 @@ class Import:
         name, width = found.groups()
         if found[0] == "%%":
             return "%"
-        if name == "here":
-            return str(self._here)
         if name.startswith("ENV_"):
             return f"${{{{ env.{name.removeprefix('ENV_')} }}}}"
         if name == "group_name":
             return "${{ name }}"
         return f"${{{{ {_VARIABLES.get(name, name)}{f':{width}d' if width else ''} }}}}"
+
+
+def _sections(path: Path) -> dict[str, dict[str, str]]:
+    """The sections of one file. `%(here)s` is the folder of the file, of an included one too.
+
+    Raises `configparser.Error`, `OSError`, `UnicodeDecodeError`.
+    """
+    parser = configparser.RawConfigParser(inline_comment_prefixes=(";", "#"), strict=False)
+    parser.optionxform = str  # type: ignore[assignment, method-assign]
+    parser.read_string(path.read_text(), str(path))
+    here = str(path.parent.absolute())
+    return {
+        name: {key: value.replace("%(here)s", here) for key, value in parser.items(name)} for name in parser.sections()
+    }
 
 
 def written(path: Path) -> tuple[str, list[str]]:

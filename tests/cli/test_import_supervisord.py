@@ -84,6 +84,26 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
+def test_an_included_file_is_read_as_supervisord_reads_it(file: Path) -> None:
+    """Its `%(here)s` is its own folder, its sections add to those of the same name, and its `include` is ignored."""
+    more = file.parent / "conf.d" / "more.ini"
+    more.write_text(
+        "[program:more]\ncommand=%(here)s/run\n[program:plain]\ndirectory=%(here)s\n[include]\nfiles=*.ini\n"
+    )
+    text, left_out = written(file)
+    programs = yaml.safe_load(text)["supervisor"]["processes"]
+    assert programs["more"]["command"] == f"{more.parent}/run"
+    assert (programs["plain"]["command"], programs["plain"]["directory"]) == ("/bin/cat", str(more.parent))
+    assert f"[include]: left out (of the included file {more}, as supervisord does)" in left_out
+
+
+def test_programs_without_a_priority_come_last(file: Path) -> None:
+    programs = yaml.safe_load(written(file)[0])["supervisor"]["processes"]
+    assert [int(programs[name]["order"]) for name in ("web", "plain", "more")] == [5, 999, 999]
+    file.write_text("[program:plain]\ncommand=/bin/cat\n")
+    assert "order" not in written(file)[0]
+
+
 def test_a_configuration_is_translated(file: Path, tmp_path: Path) -> None:
     text, left_out = written(file)
     (tmp_path / "pilothouse.yaml").write_text(text)
