@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import os
 import random
 import re
@@ -15,7 +17,10 @@ import pytest
 from attrs import frozen
 from conftest import Serve, Server, is_alive, tags_by_pid, wait_for
 
+from models.errors import Failed
 from models.supervision.process import TRANSITIONS, UP, Status
+from models.supervision.runs import Cause
+from supervisor.processes.instance import StartAttempt, StartCalledOff, next_request
 
 ROUNDS = 32
 VERBS = ("start", "stop", "restart")
@@ -260,3 +265,25 @@ def test_a_restart_that_was_due_is_not_made_after_another_caller_started_it(serv
     time.sleep(1.0)
     assert server.new_statuses("web") == before
     assert server.do("stop", "web").json["message"] == "web is not running"
+
+
+def test_a_start_that_fails_as_it_is_called_off_leaves_no_unhandled_error() -> None:
+    unhandled: list[dict[str, Any]] = []
+
+    async def call_off_and_fail(attempt: StartAttempt) -> None:
+        attempt.call_off()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:  # as `gather`, where one of several has just failed
+            raise Failed("db was stopped", "START_FAILED") from None
+
+    async def start() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: unhandled.append(context))
+        attempt = StartAttempt("web", next_request(), Cause())
+        with pytest.raises(StartCalledOff):
+            await attempt.unless_called_off(call_off_and_fail(attempt))
+        await asyncio.sleep(0)
+
+    asyncio.run(start())
+    gc.collect()
+    assert unhandled == []
