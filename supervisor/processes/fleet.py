@@ -277,8 +277,10 @@ class Fleet:
     ) -> list[tuple[Process, str | BaseException]]:
         """Runs the operation for all, those of equal `order` concurrently; returns a message or exception for each."""
         done: list[tuple[Process, str | BaseException]] = []
-        for order in sorted({process.spec.order for process in processes}, reverse=reverse):
-            batch = [process for process in processes if process.spec.order == order]
+        batches: dict[int, list[Process]] = {}  # made before anything is awaited: a reload may change the orders
+        for process in processes:
+            batches.setdefault(process.spec.order, []).append(process)
+        for _, batch in sorted(batches.items(), reverse=reverse):
             results = await asyncio.gather(*await _begin_all(batch, do), return_exceptions=True)
             done += zip(batch, results, strict=True)
         return done

@@ -10,11 +10,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
+from attrs import evolve
 from conftest import Answer, Serve, Server, tags_by_pid, wait_for
 
 from models.supervision.process import Dependency, ProcessSpec
 from supervisor.processes.fleet import Fleet
 from supervisor.processes.instance import StartCalledOff, next_request
+from supervisor.processes.process import Process
 
 if TYPE_CHECKING:
     from supervisor.processes.context import SupervisionContext
@@ -156,3 +158,19 @@ def test_a_dependency_that_was_stopped_since_the_request_is_not_started_for_it()
             await fleet._start_dependencies("web", request)
 
     asyncio.run(start())
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_a_reload_that_changes_orders_meanwhile_leaves_out_no_process(reverse: bool) -> None:
+    specs = {name: ProcessSpec(name, ("true",), order=order) for name, order in (("a", 1), ("b", 2), ("c", 3))}
+    fleet = Fleet(specs, cast("SupervisionContext", None), {})  # nothing is started
+    seen: list[str] = []
+
+    async def start(process: Process) -> str:
+        seen.append(process.name)
+        for other in fleet:
+            other.spec = evolve(other.spec, order=2 if other.name == "a" else 1)
+        return "done"
+
+    results = asyncio.run(fleet.results(list(fleet), start, reverse))
+    assert seen == [process.name for process, _ in results] == (["c", "b", "a"] if reverse else ["a", "b", "c"])
