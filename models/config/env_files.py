@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import os
 import re
+import select
+import stat
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 MAX_BYTES = 1024 * 1024
+_PIPE_SECONDS = 10.0
 
 _KEY = re.compile(r"(?:export[ \t]+)?([A-Za-z_][A-Za-z0-9_.]*)[ \t]*=[ \t]*")
 _SINGLE = re.compile(r"'([^']*)'")
@@ -21,27 +27,27 @@ class EnvFileError(Exception):
     """An environment file cannot be used; the message names the file and the line, never a value."""
 
 
-def read(paths: Sequence[str]) -> dict[str, str]:
+def read(paths: Sequence[str], waits: bool = True) -> dict[str, str]:
     """The variables of the files in their order; a later file wins. Raises `EnvFileError`.
 
-    A path that begins with `-` may be missing.
+    A path that begins with `-` may be missing. With `waits` a pipe is read until its writer closes it.
     """
     found: dict[str, str] = {}
     for path in paths:
-        content = _content(path)
+        content = _content(path, waits)
         if content is not None:
             found |= parse(path.removeprefix("-"), content)
     return found
 
 
 def digest(paths: Sequence[str]) -> str:
-    """A text that changes when the contents of the files do; empty without files."""
+    """A text that changes when the contents of the files do; empty without files. A pipe has none here."""
     if not paths:
         return ""
     hashed = hashlib.sha256()
     for path in paths:
         try:
-            content = _content(path)
+            content = _content(path, waits=False)
         except EnvFileError:
             content = None
         hashed.update(b"-" if content is None else b"+%d:" % len(content) + content)
@@ -54,11 +60,16 @@ def readable_by_others(paths: Sequence[str]) -> list[str]:
     return [name for name in names if Path(name).exists() and Path(name).stat().st_mode & 0o004]
 
 
-def _content(path: str) -> bytes | None:
+def _content(path: str, waits: bool) -> bytes | None:
     name = path.removeprefix("-")
     try:
-        with open(name, "rb") as file:  # noqa: PTH123
-            content = file.read(MAX_BYTES + 1)
+        with open(name, "rb", opener=_open_at_once) as file:
+            if not stat.S_ISFIFO(os.fstat(file.fileno()).st_mode):
+                content = file.read(MAX_BYTES + 1)
+            elif waits:
+                content = _from_pipe(name, file.fileno())
+            else:
+                raise EnvFileError(f"env-file {name}: is a pipe")
     except FileNotFoundError:
         if path.startswith("-"):
             return None
@@ -67,6 +78,25 @@ def _content(path: str) -> bytes | None:
         raise EnvFileError(f"env-file {name}: {error.strerror}") from None
     if len(content) > MAX_BYTES:
         raise EnvFileError(f"env-file {name}: is larger than 1 MiB")
+    return content
+
+
+def _open_at_once(name: str, flags: int) -> int:
+    """Opens a pipe without waiting for its writer."""
+    return os.open(name, flags | os.O_NONBLOCK)
+
+
+def _from_pipe(name: str, pipe: int) -> bytes:
+    """All that is written to a pipe, until its writer closes it. Raises `EnvFileError` where that takes too long."""
+    content, end, ready = b"", time.monotonic() + _PIPE_SECONDS, select.poll()
+    ready.register(pipe, select.POLLIN)
+    while len(content) <= MAX_BYTES:
+        if not ready.poll(max(0.0, end - time.monotonic()) * 1000):
+            raise EnvFileError(f"env-file {name}: is a pipe that nobody wrote to and closed within {_PIPE_SECONDS:g} s")
+        with contextlib.suppress(BlockingIOError):
+            if not (piece := os.read(pipe, MAX_BYTES)):
+                break
+            content += piece
     return content
 
 

@@ -105,16 +105,16 @@ def variables_of_files(specs: Iterable[ProcessSpec]) -> dict[str, Mapping[str, s
     variables: dict[str, Mapping[str, str] | None] = {}
     for spec in specs:
         try:
-            variables[spec.name] = _from_files(spec)
+            variables[spec.name] = _from_files(spec, waits=False)
         except Invalid:
             variables[spec.name] = None
     return variables
 
 
-def _from_files(spec: ProcessSpec) -> dict[str, str]:
+def _from_files(spec: ProcessSpec, waits: bool = True) -> dict[str, str]:
     """The variables of the environment files. Raises `Invalid`."""
     try:
-        variables = env_files.read(spec.env_file)
+        variables = env_files.read(spec.env_file, waits)
     except env_files.EnvFileError as error:
         raise _invalid(spec, str(error)) from None
     for path in env_files.readable_by_others(spec.env_file):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import platform
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -36,6 +38,25 @@ def faults(read: Read, text: str, **files: str) -> list[str]:
 
 
 # Replicas
+
+
+def test_a_pipe_is_read_until_it_is_closed_and_not_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+
+    def write() -> None:
+        with path.open("wb", buffering=0) as pipe:
+            pipe.write(b"A=1\n")
+            pipe.write(b"B=2\n")
+
+    with ThreadPoolExecutor(1) as threads:
+        writer = threads.submit(write)
+        assert env_files.read([str(path)]) == {"A": "1", "B": "2"}
+        writer.result()
+    monkeypatch.setattr(env_files, "_PIPE_SECONDS", 0.05)
+    with pytest.raises(EnvFileError, match=r"is a pipe that nobody wrote to and closed within 0\.05 s"):
+        env_files.read([str(path)])
+    assert env_files.digest([str(path)]) == env_files.digest([f"{path}.missing"])
 
 
 def test_a_template_is_expanded_to_its_replicas(read: Read) -> None:

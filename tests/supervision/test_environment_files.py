@@ -56,6 +56,21 @@ def test_the_server_answers_while_an_environment_file_is_read(slow: tuple[Server
     wait_for(lambda: (tmp_path / "said").exists() and (tmp_path / "said").read_text() == "2\n", about="the variable")
 
 
+def test_a_pipe_is_read_at_starts_only(serve: Callable[..., Server], tmp_path: Path) -> None:
+    file = tmp_path / "variables"
+    os.mkfifo(file)
+    server = serve({"slow": {"command": "sleep 1000", "env-file": str(file)}})
+    with ThreadPoolExecutor(1) as threads:
+        start = threads.submit(server.post, f"{PROCESSES}/start/slow")
+        os.close(wait_for(lambda: is_open_for_reading(file), about="the environment file to be opened"))
+        assert start.result().status == 200
+    assert server.post("/api/v1/supervisor/reload").status == 200
+    pid = server.info("slow")["pid"]
+    server.kill()
+    server.start()
+    assert server.info("slow")["pid"] == pid
+
+
 def test_a_stop_overtakes_a_start_that_reads_its_environment_file(slow: tuple[Server, Path]) -> None:
     server, file = slow
     with ThreadPoolExecutor(2) as threads:
@@ -83,9 +98,9 @@ def test_the_environment_files_of_adopted_children_are_read_in_a_worker(
     good, bad = (adoptable(name, tmp_path / file) for name, file in (("good", "variables"), ("bad", "missing")))
     read, threads = env_files.read, list[object]()
 
-    def counted(paths: tuple[str, ...]) -> dict[str, str]:
+    def counted(paths: tuple[str, ...], waits: bool) -> dict[str, str]:
         threads.append(threading.current_thread())
-        return read(paths)
+        return read(paths, waits)
 
     monkeypatch.setattr(env_files, "read", counted)
     monkeypatch.setattr(orphans, "tagged_processes", lambda _: [Mock()])
