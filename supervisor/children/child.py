@@ -393,6 +393,8 @@ def _open_process(launch: Launch, chain: list[str], **options: Any) -> subproces
         return subprocess.Popen(chain, **options)
     except OSError as error:
         path = _executable(launch)
+        if path is None and error.errno == errno.EACCES and error.filename == launch.argv[0]:
+            raise _permission_problem(launch) from None
         raise (script_problem(path) if path is not None else None) or error from None
 
 
@@ -408,9 +410,21 @@ def _must_be_executable(launch: Launch) -> None:
     command, path = launch.argv[0], _executable(launch)
     if path is None:
         exists = "/" in command and (Path(launch.directory or ".") / command).exists()
-        raise PermissionError(13, os.strerror(13), command) if exists else FileNotFoundError(2, os.strerror(2), command)
+        raise _permission_problem(launch) if exists else FileNotFoundError(2, os.strerror(2), command)
     if problem := script_problem(path):
         raise problem
+
+
+def _permission_problem(launch: Launch) -> PermissionError:
+    """The error for a command that exists and may not be executed, with the reason where its file shows it."""
+    command, reason = launch.argv[0], os.strerror(errno.EACCES)
+    with contextlib.suppress(OSError):
+        mode = (Path(launch.directory or ".") / command).stat().st_mode
+        if stat_module.S_ISDIR(mode):
+            reason += ": it is a directory"
+        elif not mode & 0o111:
+            reason += ": it is not executable (chmod +x)"
+    return PermissionError(errno.EACCES, reason, command)
 
 
 def script_problem(path: str) -> OSError | None:

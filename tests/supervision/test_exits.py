@@ -205,11 +205,11 @@ def folder_of_programs(folder: Path) -> dict[str, str]:
     (folder / "circle").symlink_to("circle")
     return {
         "missing": "No such file or directory",
-        "not-executable": "Permission denied",
+        "not-executable": "Permission denied: it is not executable (chmod +x)",
         "without-shebang": "Exec format error",
         "bad-interpreter": "No such file or directory",
         "empty": "Exec format error",
-        "directory": "Permission denied",
+        "directory": "Permission denied: it is a directory",
         "circle": "Too many levels of symbolic links",
     }
 
@@ -230,12 +230,14 @@ def test_a_command_that_cannot_be_executed_is_failed_to_start_and_reports_why(se
 def test_it_is_so_through_a_chain_too(serve: Serve, tmp_path: Path, more: dict[str, Any]) -> None:
     if "user" in more:
         require(ROOT_USER)
-    names = [name for name in folder_of_programs(tmp_path) if name not in ("without-shebang", "empty")]
+    reasons = folder_of_programs(tmp_path)
+    names = [name for name in reasons if name not in ("without-shebang", "empty")]
     server = serve({name: {"command": [str(tmp_path / name)], **more} for name in names})
     for name in names:
         answer = server.do("start", name)
         assert (answer.status, answer.json["code"]) == (500, "START_FAILED"), name
         assert str(tmp_path / name) in server.info(name)["failedErrorLog"]
+        assert name not in ("not-executable", "directory") or reasons[name] in server.info(name)["failedErrorLog"]
         assert server.new_statuses(name) == ["starting", "failed_to_start"]
 
 
