@@ -65,7 +65,7 @@ class Fleet:
         self, specs: Mapping[str, ProcessSpec], context: SupervisionContext, records: Mapping[str, Record]
     ) -> None:
         self._context = context
-        self._specs, self._needed = dict(specs), needed_by(specs)
+        self._needed = needed_by(specs)
         self._processes = {name: self._make(spec, records.get(name)) for name, spec in specs.items()}
         self._starts: dict[Process, tuple[int, asyncio.Future[str]]] = {}
         self._waiting_dependents: set[asyncio.Future[list[str]]] = set()
@@ -331,15 +331,14 @@ class Fleet:
 
     def preview(self, specs: Mapping[str, ProcessSpec], auto_start: bool) -> Reload:
         """Returns what `reload` would do, and does nothing."""
-        changed = [name for name, spec in specs.items() if name in self._specs and self._specs[name] != spec]
+        old = {name: process.spec for name, process in self._processes.items()}  # with what could not be removed
+        changed = [name for name, spec in specs.items() if name in old and old[name] != spec]
         added = [name for name in specs if name not in self._processes]
         return Reload(
             added=added,
             removed=[name for name in self._processes if name not in specs],
             started=[name for name in added if auto_start and specs[name].auto_start],
-            restarted=[
-                name for name in changed if self._processes[name].live and needs_restart(self._specs[name], specs[name])
-            ],
+            restarted=[one for one in changed if self._processes[one].live and needs_restart(old[one], specs[one])],
             changed=changed,
         )
 
@@ -356,7 +355,7 @@ class Fleet:
             process.retired = name not in specs
         for name in changed:
             self._processes[name].take_over(specs[name])
-        self._specs, self._needed = dict(specs), needed_by(specs)
+        self._needed = needed_by(specs)
         kept = self._processes
         retired = {name: process for name, process in kept.items() if process.retired}  # until they are gone
         self._processes = {name: kept.get(name) or self._make(spec) for name, spec in specs.items()} | retired

@@ -160,6 +160,15 @@ def test_a_dependency_that_was_stopped_since_the_request_is_not_started_for_it()
     asyncio.run(start())
 
 
+def test_a_process_that_could_not_be_removed_and_comes_back_takes_its_new_configuration() -> None:
+    """Its stop failed, so it is still there, although it was not configured meanwhile."""
+    old, new = ProcessSpec("web", ("old",)), ProcessSpec("web", ("new",))
+    fleet = Fleet({"web": old}, cast("SupervisionContext", None), {})  # nothing is started
+    fleet._take_over({}, [])
+    plan = fleet.preview({"web": new}, auto_start=True)
+    assert (plan.added, plan.changed) == ([], ["web"])
+
+
 @pytest.mark.parametrize("reverse", [False, True])
 def test_a_reload_that_changes_orders_meanwhile_leaves_out_no_process(reverse: bool) -> None:
     specs = {name: ProcessSpec(name, ("true",), order=order) for name, order in (("a", 1), ("b", 2), ("c", 3))}
