@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Any
 
 from attrs import frozen
 
+from models.charts import requests
 from models.errors import Invalid
 
 STRATEGIES = {
@@ -21,8 +22,6 @@ STRATEGIES = {
     "REUSE": "--reuse-values",
     "RESET_THEN_REUSE": "--reset-then-reuse-values",
 }
-Strategy = Literal["DEFAULT", "RESET", "REUSE", "RESET_THEN_REUSE"]
-Cascade = Literal["background", "foreground", "orphan"]
 
 
 @frozen
@@ -46,180 +45,114 @@ def values(overrides: Mapping[str, Any] | None) -> bytes:
     return _ESCAPED_FOR_YAML.sub(lambda character: f"\\u{ord(character[0]):04x}", text).encode()
 
 
-def install(
-    helm: Version,
-    name: str,
-    namespace: str,
-    chart: str,
-    *,
-    dry_run: bool = False,
-    description: str | None = None,
-    labels: Mapping[str, str] | None = None,
-    wait: bool = False,
-    timeout: int,
-    create_namespace: bool = False,
-    atomic: bool = False,
-) -> list[str]:
+def install(helm: Version, request: requests.Install | requests.InstallUpload, chart: str, timeout: int) -> list[str]:
     return [
         "install",
-        f"--namespace={namespace}",
+        f"--namespace={request.namespace}",
         "--output=json",
         "--values=-",
         f"--timeout={timeout}s",
-        *_dry_run_flag(dry_run),
-        *_text_option("--description", description),
-        *_label_options(labels),
-        *_wait_flag(helm, wait),
-        *_atomic_flag(helm, atomic),
-        *_flag("--create-namespace", create_namespace),
+        *_dry_run_flag(request.dry_run),
+        *_text_option("--description", request.description),
+        *_label_options(request.labels),
+        *_wait_flag(helm, request.wait),
+        *_atomic_flag(helm, request.atomic),
+        *_flag("--create-namespace", request.create_namespace),
         "--",
-        name,
+        request.release_name,
         chart,
     ]
 
 
-def upgrade(
-    helm: Version,
-    name: str,
-    namespace: str,
-    chart: str,
-    *,
-    dry_run: bool = False,
-    strategy: Strategy = "DEFAULT",
-    install: bool = False,
-    wait: bool = False,
-    timeout: int,
-    atomic: bool = False,
-    description: str | None = None,
-) -> list[str]:
-    flag = STRATEGIES[strategy]
+def upgrade(helm: Version, request: requests.Upgrade | requests.UpgradeUpload, chart: str, timeout: int) -> list[str]:
+    flag = STRATEGIES[request.value_strategy]
     return [
         "upgrade",
-        f"--namespace={namespace}",
+        f"--namespace={request.namespace}",
         "--output=json",
         "--values=-",
         f"--timeout={timeout}s",
-        *_dry_run_flag(dry_run),
+        *_dry_run_flag(request.dry_run),
         *([flag] if flag else []),
-        *_flag("--install", install),
-        *_text_option("--description", description),
-        *_wait_flag(helm, wait),
-        *_atomic_flag(helm, atomic),
+        *_flag("--install", request.install),
+        *_text_option("--description", request.description),
+        *_wait_flag(helm, request.wait),
+        *_atomic_flag(helm, request.atomic),
         "--",
-        name,
+        request.name,
         chart,
     ]
 
 
-def uninstall(
-    helm: Version,
-    name: str,
-    namespace: str,
-    *,
-    no_hooks: bool = False,
-    keep_history: bool = False,
-    dry_run: bool = False,
-    wait: bool = False,
-    timeout: int,
-    cascade: Cascade | None = None,
-    description: str | None = None,
-) -> list[str]:
+def uninstall(helm: Version, request: requests.Uninstall, timeout: int) -> list[str]:
     return [
         "uninstall",
-        f"--namespace={namespace}",
+        f"--namespace={request.namespace}",
         f"--timeout={timeout}s",
-        *_flag("--no-hooks", no_hooks),
-        *_flag("--keep-history", keep_history),
-        *_flag("--dry-run", dry_run),
-        *_wait_flag(helm, wait),
-        *_text_option("--cascade", cascade),
-        *_text_option("--description", description),
+        *_flag("--no-hooks", request.no_hooks),
+        *_flag("--keep-history", request.keep_history),
+        *_flag("--dry-run", request.dry_run),
+        *_wait_flag(helm, request.wait),
+        *_text_option("--cascade", request.cascade),
+        *_text_option("--description", request.description),
         "--",
-        name,
+        request.name,
     ]
 
 
-def rollback(
-    helm: Version,
-    name: str,
-    namespace: str,
-    revision: int,
-    *,
-    no_hooks: bool = False,
-    max_history: int | None = None,
-    dry_run: bool = False,
-    force: bool = False,
-    cleanup_on_fail: bool = False,
-    wait: bool = False,
-    wait_for_jobs: bool = False,
-    timeout: int,
-) -> list[str]:
+def rollback(helm: Version, request: requests.Rollback, timeout: int) -> list[str]:
     return [
         "rollback",
-        f"--namespace={namespace}",
+        f"--namespace={request.namespace}",
         f"--timeout={timeout}s",
-        *_flag("--no-hooks", no_hooks),
-        *([] if max_history is None else [f"--history-max={max_history}"]),
-        *([] if not dry_run else ["--dry-run"] if helm.major == 3 else ["--dry-run=server"]),
-        *_force_flags(helm, force),
-        *_flag("--cleanup-on-fail", cleanup_on_fail),
-        *_wait_flag(helm, wait or wait_for_jobs),
-        *_flag("--wait-for-jobs", wait_for_jobs),
+        *_flag("--no-hooks", request.no_hooks),
+        *([] if request.max_history is None else [f"--history-max={request.max_history}"]),
+        *([] if not request.dry_run else ["--dry-run"] if helm.major == 3 else ["--dry-run=server"]),
+        *_force_flags(helm, request.force),
+        *_flag("--cleanup-on-fail", request.cleanup_on_fail),
+        *_wait_flag(helm, request.wait or request.wait_for_jobs),
+        *_flag("--wait-for-jobs", request.wait_for_jobs),
         "--",
-        name,
-        str(revision),
+        request.name,
+        str(request.revision),
     ]
 
 
-def test(helm: Version, name: str, namespace: str, *, timeout: int) -> list[str]:
-    return ["test", f"--namespace={namespace}", f"--timeout={timeout}s", "--", name]
+def test(request: requests.Test) -> list[str]:
+    return ["test", f"--namespace={request.namespace}", f"--timeout={request.timeout_seconds}s", "--", request.name]
 
 
-def template(
-    helm: Version,
-    name: str,
-    namespace: str,
-    chart: str,
-    *,
-    show_only: Sequence[str] = (),
-    skip_tests: bool = False,
-    include_crds: bool = False,
-    is_upgrade: bool = False,
-    kube_version: str | None = None,
-    api_versions: Sequence[str] = (),
-) -> list[str]:
+def template(request: requests.Template | requests.TemplateUpload, chart: str) -> list[str]:
     return [
         "template",
-        f"--namespace={namespace}",
+        f"--namespace={request.namespace}",
         "--values=-",
-        *_text_option("--kube-version", kube_version),
-        *(f"--api-versions={version}" for version in api_versions),
-        *(f"--show-only={file}" for file in show_only),
-        *_flag("--skip-tests", skip_tests),
-        *_flag("--include-crds", include_crds),
-        *_flag("--is-upgrade", is_upgrade),
+        *_text_option("--kube-version", request.kube_version),
+        *(f"--api-versions={version}" for version in request.api_versions),
+        *(f"--show-only={file}" for file in request.show_only),
+        *_flag("--skip-tests", request.skip_tests),
+        *_flag("--include-crds", request.include_crds),
+        *_flag("--is-upgrade", request.is_upgrade),
         "--",
-        name,
+        request.release_name,
         chart,
     ]
 
 
-def lint(
-    helm: Version, chart: str, *, strict: bool = False, kube_version: str | None = None, with_subcharts: bool = False
-) -> list[str]:
+def lint(request: requests.Lint | requests.LintUpload, chart: str) -> list[str]:
     return [
         "lint",
         "--values=-",
-        *_flag("--strict", strict),
-        *_text_option("--kube-version", kube_version),
-        *_flag("--with-subcharts", with_subcharts),
+        *_flag("--strict", request.strict),
+        *_text_option("--kube-version", request.kube_version),
+        *_flag("--with-subcharts", request.with_subcharts),
         "--",
         chart,
     ]
 
 
-def create(helm: Version, name: str) -> list[str]:
-    return ["create", "--", name]
+def create(request: requests.Create) -> list[str]:
+    return ["create", "--", request.name]
 
 
 def _flag(name: str, is_set: bool) -> list[str]:

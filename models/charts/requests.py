@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from models.charts import refs
-from models.charts.helm_args import Cascade, Strategy
 from models.charts.parameters import body, file, path, query
 from models.charts.refs import check_version
 from models.json_format import http_message
 
 _TIMEOUT: dict[str, Any] = {"low": 1, "high": 3600}
-_CASCADES = ("background", "foreground", "orphan")
 
 
 def _labels(labels: Any) -> None:
@@ -78,7 +76,7 @@ class _UpgradeOptions:
     name: str = _name()
     namespace: str = _namespace()
     values: dict[str, Any] | None = _values()
-    value_strategy: Strategy = body(
+    value_strategy: Literal["DEFAULT", "RESET", "REUSE", "RESET_THEN_REUSE"] = body(
         "how new values combine with the stored ones; DEFAULT keeps the stored ones if none are given", "DEFAULT"
     )
     dry_run: bool = body("render against the cluster, change nothing", False)
@@ -109,7 +107,7 @@ class Uninstall:
     dry_run: bool = query("change nothing", False)
     wait: bool = query("wait until every object is deleted", False)
     timeout: int | None = query("seconds that helm may take; `svc.helm.timeout` by default", **_TIMEOUT)
-    cascade: Cascade | None = query("deletion of dependents", choices=_CASCADES)
+    cascade: Literal["background", "foreground", "orphan"] | None = query("deletion of dependents")
     description: str | None = query("description stored in the history")
 
 

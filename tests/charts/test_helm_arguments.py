@@ -9,7 +9,7 @@ import pytest
 from conftest import ROOT
 from small_charts import HELMS, helm_path
 
-from models.charts import helm_args
+from models.charts import helm_args, requests
 from models.charts.helm_args import Version
 from models.errors import Invalid
 
@@ -18,24 +18,33 @@ INSTALL = ["install", "--namespace=ns", "--output=json", "--values=-", "--timeou
 UPGRADE = ["upgrade", *INSTALL[1:]]
 
 
+RELEASE: dict[str, Any] = {"name": "r", "namespace": "ns"}
+TEST = requests.Test(**RELEASE, timeout_seconds=9)
+NEW: dict[str, Any] = {"release_name": "r", "namespace": "ns", "chart_ref": "repo/c"}
+
+
 def install(version: Version, **options: Any) -> list[str]:
-    return helm_args.install(version, "r", "ns", "/c.tgz", timeout=9, **options)
+    return helm_args.install(version, requests.Install(**NEW, **options), "/c.tgz", 9)
 
 
 def upgrade(version: Version, **options: Any) -> list[str]:
-    return helm_args.upgrade(version, "r", "ns", "/c.tgz", timeout=9, **options)
+    return helm_args.upgrade(version, requests.Upgrade(**RELEASE, chart_ref="repo/c", **options), "/c.tgz", 9)
 
 
 def uninstall(version: Version, **options: Any) -> list[str]:
-    return helm_args.uninstall(version, "r", "ns", timeout=9, **options)
+    return helm_args.uninstall(version, requests.Uninstall(**RELEASE, **options), 9)
 
 
 def rollback(version: Version, **options: Any) -> list[str]:
-    return helm_args.rollback(version, "r", "ns", 2, timeout=9, **options)
+    return helm_args.rollback(version, requests.Rollback(**RELEASE, revision=2, **options), 9)
 
 
-def template(version: Version, **options: Any) -> list[str]:
-    return helm_args.template(version, "r", "ns", "/c.tgz", **options)
+def template(_: Version, **options: Any) -> list[str]:
+    return helm_args.template(requests.Template(**NEW, **options), "/c.tgz")
+
+
+def lint(**options: Any) -> list[str]:
+    return helm_args.lint(requests.Lint(chart_ref="repo/c", **options), "/c.tgz")
 
 
 CASES: list[tuple[Any, dict[str, Any], list[str], list[str] | None]] = [
@@ -46,9 +55,9 @@ CASES: list[tuple[Any, dict[str, Any], list[str], list[str] | None]] = [
     (install, {"atomic": True}, ["--atomic"], ["--rollback-on-failure"]),
     (install, {"create_namespace": True}, ["--create-namespace"], None),
     (upgrade, {"dry_run": True}, ["--dry-run=server"], None),
-    (upgrade, {"strategy": "RESET"}, ["--reset-values"], None),
-    (upgrade, {"strategy": "REUSE"}, ["--reuse-values"], None),
-    (upgrade, {"strategy": "RESET_THEN_REUSE"}, ["--reset-then-reuse-values"], None),
+    (upgrade, {"value_strategy": "RESET"}, ["--reset-values"], None),
+    (upgrade, {"value_strategy": "REUSE"}, ["--reuse-values"], None),
+    (upgrade, {"value_strategy": "RESET_THEN_REUSE"}, ["--reset-then-reuse-values"], None),
     (upgrade, {"install": True}, ["--install"], None),
     (upgrade, {"description": "d"}, ["--description=d"], None),
     (upgrade, {"wait": True}, ["--wait"], ["--wait=watcher"]),
@@ -89,11 +98,11 @@ def test_an_option_adds_its_text_and_no_others(
         (upgrade(THREE), [*UPGRADE, "--", "r", "/c.tgz"]),
         (uninstall(THREE), ["uninstall", "--namespace=ns", "--timeout=9s", "--", "r"]),
         (rollback(FOUR), ["rollback", "--namespace=ns", "--timeout=9s", "--", "r", "2"]),
-        (helm_args.test(THREE, "r", "ns", timeout=9), ["test", "--namespace=ns", "--timeout=9s", "--", "r"]),
+        (helm_args.test(TEST), ["test", "--namespace=ns", "--timeout=9s", "--", "r"]),
         (template(FOUR), ["template", "--namespace=ns", "--values=-", "--", "r", "/c.tgz"]),
-        (helm_args.lint(FOUR, "/c.tgz"), ["lint", "--values=-", "--", "/c.tgz"]),
-        (helm_args.lint(THREE, "/c.tgz", strict=True), ["lint", "--values=-", "--strict", "--", "/c.tgz"]),
-        (helm_args.create(FOUR, "-x"), ["create", "--", "-x"]),
+        (lint(), ["lint", "--values=-", "--", "/c.tgz"]),
+        (lint(strict=True), ["lint", "--values=-", "--strict", "--", "/c.tgz"]),
+        (helm_args.create(requests.Create(name="-x")), ["create", "--", "-x"]),
     ],
 )
 def test_what_a_caller_names_comes_after_the_options(arguments: list[str], expected: list[str]) -> None:

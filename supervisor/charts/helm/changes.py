@@ -31,19 +31,7 @@ _DIES_OF_SIGTERM = ("rollback", "uninstall")
 
 async def install(work: Work, request: requests.Install | requests.InstallUpload) -> Release:
     helm, chart = await prepare_chart(work, request)
-    arguments = helm_args.install(
-        helm,
-        request.release_name,
-        request.namespace,
-        str(chart),
-        dry_run=request.dry_run,
-        description=request.description,
-        labels=request.labels,
-        wait=request.wait,
-        timeout=_seconds(work, request.timeout),
-        create_namespace=request.create_namespace,
-        atomic=request.atomic,
-    )
+    arguments = helm_args.install(helm, request, str(chart), _seconds(work, request.timeout))
     output = await _change(
         work, request.namespace, request.release_name, arguments, request.timeout, request.values, request.atomic
     )
@@ -52,19 +40,7 @@ async def install(work: Work, request: requests.Install | requests.InstallUpload
 
 async def upgrade(work: Work, request: requests.Upgrade | requests.UpgradeUpload) -> Release:
     helm, chart = await prepare_chart(work, request)
-    arguments = helm_args.upgrade(
-        helm,
-        request.name,
-        request.namespace,
-        str(chart),
-        dry_run=request.dry_run,
-        strategy=request.value_strategy,
-        install=request.install,
-        wait=request.wait,
-        timeout=_seconds(work, request.timeout),
-        atomic=request.atomic,
-        description=request.description,
-    )
+    arguments = helm_args.upgrade(helm, request, str(chart), _seconds(work, request.timeout))
     output = await _change(
         work, request.namespace, request.name, arguments, request.timeout, request.values, request.atomic
     )
@@ -72,36 +48,14 @@ async def upgrade(work: Work, request: requests.Upgrade | requests.UpgradeUpload
 
 
 async def uninstall(work: Work, request: requests.Uninstall) -> None:
-    arguments = helm_args.uninstall(
-        await work.charts.helm.version(),
-        request.name,
-        request.namespace,
-        no_hooks=request.no_hooks,
-        keep_history=request.keep_history,
-        dry_run=request.dry_run,
-        wait=request.wait,
-        timeout=_seconds(work, request.timeout),
-        cascade=request.cascade,
-        description=request.description,
-    )
+    helm = await work.charts.helm.version()
+    arguments = helm_args.uninstall(helm, request, _seconds(work, request.timeout))
     await _change(work, request.namespace, request.name, arguments, request.timeout)
 
 
 async def rollback(work: Work, request: requests.Rollback) -> None:
-    arguments = helm_args.rollback(
-        await work.charts.helm.version(),
-        request.name,
-        request.namespace,
-        request.revision,
-        no_hooks=request.no_hooks,
-        max_history=request.max_history,
-        dry_run=request.dry_run,
-        force=request.force,
-        cleanup_on_fail=request.cleanup_on_fail,
-        wait=request.wait,
-        wait_for_jobs=request.wait_for_jobs,
-        timeout=_seconds(work, request.timeout),
-    )
+    helm = await work.charts.helm.version()
+    arguments = helm_args.rollback(helm, request, _seconds(work, request.timeout))
     await _change(work, request.namespace, request.name, arguments, request.timeout)
 
 
@@ -110,13 +64,10 @@ async def test(work: Work, request: requests.Test) -> list[TestResult]:
 
     helm stops at the first failure, so the stored results of later tests are from an earlier run.
     """
-    arguments = helm_args.test(
-        await work.charts.helm.version(), request.name, request.namespace, timeout=request.timeout_seconds
-    )
     bounds = Bounds(request.timeout_seconds + _TEST_GRACE_SECONDS, "timeoutSeconds", TimedOut, work.begin)
     began, reason = datetime.fromtimestamp(work.charts.clock.now() / 1_000_000, UTC), ""
     try:
-        output = await _run_exclusively(work, request.namespace, request.name, arguments, bounds)
+        output = await _run_exclusively(work, request.namespace, request.name, helm_args.test(request), bounds)
     except TimedOut:
         timed_out = True
     else:

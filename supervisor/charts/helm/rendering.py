@@ -23,19 +23,8 @@ _END = re.compile(r"==> |\d+ chart\(s\) linted")
 
 async def template(work: Work, request: requests.Template | requests.TemplateUpload) -> bytes:
     """The rendered manifests as YAML."""
-    helm, chart = await prepare_chart(work, request)
-    arguments = helm_args.template(
-        helm,
-        request.release_name,
-        request.namespace,
-        str(chart),
-        show_only=request.show_only,
-        skip_tests=request.skip_tests,
-        include_crds=request.include_crds,
-        is_upgrade=request.is_upgrade,
-        kube_version=request.kube_version,
-        api_versions=request.api_versions,
-    )
+    _, chart = await prepare_chart(work, request)
+    arguments = helm_args.template(request, str(chart))
     output = await _bounded(work, arguments, helm_args.values(request.values))
     if not output.ok:
         raise helm_errors.problem_from_output(output.stderr)
@@ -44,15 +33,9 @@ async def template(work: Work, request: requests.Template | requests.TemplateUpl
 
 async def lint(work: Work, request: requests.Lint | requests.LintUpload) -> Lint:
     """helm's findings. helm gets a folder, because it does not unpack the archive of a malformed chart."""
-    helm, chart = await prepare_chart(work, request, is_for_lint=True)
+    _, chart = await prepare_chart(work, request, is_for_lint=True)
     folder = await work.charts.workers.run(archive.unpack, chart, work.subfolder("unpacked"))
-    arguments = helm_args.lint(
-        helm,
-        str(folder),
-        strict=request.strict,
-        kube_version=request.kube_version,
-        with_subcharts=request.with_subcharts,
-    )
+    arguments = helm_args.lint(request, str(folder))
     output = await _bounded(work, arguments, helm_args.values(request.values))
     report = output.stdout.decode("utf-8", "replace")
     if "==> Linting" not in report:
@@ -64,8 +47,7 @@ async def lint(work: Work, request: requests.Lint | requests.LintUpload) -> Lint
 
 async def create(work: Work, request: requests.Create) -> Download:
     """A new chart as helm creates it, as an archive."""
-    helm = await work.charts.helm.version()
-    output = await _bounded(work, helm_args.create(helm, request.name), None)
+    output = await _bounded(work, helm_args.create(request), None)
     if not output.ok:
         raise helm_errors.problem_from_output(output.stderr)
     file = work.folder / "made.tgz"
