@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from models.storage.sqlite import storable
 from models.supervision.process import STATUSES, Status
-from models.supervision.tables import Supervised, database
+from models.supervision.tables import database
 
 _COLUMNS = (
     "name, status, wanted, generation, pid, start_ticks, boot_id, start_time, end_time, exit_code, uptime, failed_log,"
@@ -63,5 +63,4 @@ def load() -> dict[str, Record]:
 
 def forget(names: Collection[str]) -> None:
     """Deletes the records of processes that are no longer configured; their events stay. For use within `atomic()`."""
-    if names:
-        Supervised.delete().where(Supervised.name.in_(list(names))).execute()
+    database.write_many("DELETE FROM supervised WHERE name = ?", [(name,) for name in names])

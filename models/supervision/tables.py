@@ -66,63 +66,14 @@ database = SqliteStore(
 """The history and the records of the processes."""
 
 
-class Table(peewee.Model):
-    """The base of every table."""
-
-    class Meta:
-        database = database
-
-
-class Event(Table):
-    """One status change. Times are microseconds since 1970 (UTC), `uptime` is a length in microseconds.
-
-    Statuses are stored by their rank in the seed's order, which is how they sort.
-    """
-
-    id = peewee.IntegerField(primary_key=True)
-    event_time = peewee.BigIntegerField()
-    process = peewee.TextField()
-    pid = peewee.IntegerField(null=True)
-    start_time = peewee.BigIntegerField(null=True)
-    end_time = peewee.BigIntegerField(null=True)
-    exit_code = peewee.IntegerField(null=True)
-    new_status = peewee.SmallIntegerField()
-    old_status = peewee.SmallIntegerField()
-    uptime = peewee.BigIntegerField()
-
-    class Meta:
-        table_name = "event"
-
-
-class Supervised(Table):
-    """The record of a process (`models/supervision/record.py`)."""
-
-    name = peewee.TextField(primary_key=True)
-    status = peewee.SmallIntegerField()
-    wanted = peewee.BooleanField()
-    generation = peewee.IntegerField()
-    pid = peewee.IntegerField(null=True)
-    start_ticks = peewee.BigIntegerField(null=True)
-    boot_id = peewee.TextField(null=True)
-    start_time = peewee.BigIntegerField(null=True)
-    end_time = peewee.BigIntegerField(null=True)
-    exit_code = peewee.IntegerField(null=True)
-    uptime = peewee.BigIntegerField()
-    failed_log = peewee.TextField(null=True)
-    period = peewee.IntegerField()
-    held = peewee.BooleanField()
-
-    class Meta:
-        table_name = "supervised"
-
-
-class StoreFact(Table):
+class StoreFact(peewee.Model):
     """A fact about the whole store, for example its instance id."""
 
     key = peewee.TextField(primary_key=True)
     value = peewee.TextField()
 
     class Meta:
+        database = database
         table_name = "house"  # the name in existing files
 
 
