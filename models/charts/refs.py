@@ -81,7 +81,6 @@ def template_file(text: str) -> None:
 OCI = "oci://"
 
 _WORD = r"[A-Za-z0-9][A-Za-z0-9._-]*"
-_NAME = re.compile(_WORD)
 _REPOSITORY_CHART = re.compile(rf"({_WORD})/({_WORD})(?::(.+))?", re.DOTALL)
 _COMPONENT = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
 _OCI_PATH = re.compile(rf"{_COMPONENT}(?:/{_COMPONENT})*")

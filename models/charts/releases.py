@@ -299,10 +299,6 @@ def _merge_values(overrides: Mapping[str, Any], defaults: Mapping[str, Any], is_
     return merged
 
 
-NEWEST_SELECTOR = f"{SELECTOR},status!=superseded"
-"""The newest revision of a release never has the status superseded."""
-
-
 @frozen
 class Brief:
     """A release's newest revision. `row` is its list row if that has been read already."""

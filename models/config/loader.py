@@ -38,7 +38,7 @@ from models.supervision.schedule import MAX_INTERVAL_SECONDS, MAX_JITTER_SECONDS
 
 Check: TypeAlias = Callable[[Any], Any]
 _AMOUNT: TypeAlias = Annotated[str, parsers.amount]
-_MAX_CIRCLES, _MAX_UNKNOWN_NAMES = 20, 20
+_MAX_UNKNOWN_NAMES = 20
 
 
 @frozen

@@ -11,10 +11,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from supervisor.charts import registry_logins
 from supervisor.charts.kube.config import Stamp, stamp
 from supervisor.http.urls import Login, Url
 
+log = logging.getLogger("charts")
+
+_MAX_FILE_BYTES = 1024**2
 _DOCKER_HUB = "index.docker.io"
 _ALSO_DOCKER_HUB = ("docker.io", "registry-1.docker.io")
 _HOST_OF_ENTRY = re.compile(r"(?:https?://)?(?P<place>[^/\s]+)(?:/.*)?")
@@ -65,18 +67,13 @@ def shares_domain(registry: str, realm: str) -> bool:
     return realm == registry or (is_name and (realm == domain or realm.endswith(f".{domain}")))
 
 
-log = logging.getLogger("charts")
-
-_MAX_FILE_BYTES = 1024**2
-
-
 class RegistryLogins:
     """Reads the file again after it has changed, so that a new login counts at once."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self.file = _file(environ)
         self._stamp: Stamp | None = None
-        self._found: registry_logins.Logins = {}
+        self._found: Logins = {}
 
     def of(self, registry: Url) -> Login | None:
         """The login for a registry, by host and port."""
@@ -86,10 +83,10 @@ class RegistryLogins:
         login = self._found.get(f"{registry.host}:{registry.port}") or self._found.get(registry.authority)
         return Login(*login) if login else None
 
-    def _read(self) -> registry_logins.Logins:
+    def _read(self) -> Logins:
         try:
             with self.file.open("rb") as file:
-                return registry_logins.read(file.read(_MAX_FILE_BYTES))
+                return read(file.read(_MAX_FILE_BYTES))
         except FileNotFoundError:
             return {}
         except OSError as error:

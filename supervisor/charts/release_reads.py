@@ -207,7 +207,6 @@ class Reads:
             raise TimedOut(f"the cluster took longer than {_READ_TIMEOUT_SECONDS:g} s", "timeout") from None
 
 
-_MAX_CLUSTERS = 16
 _FRESH_SECONDS = 1.0
 _STALE_SECONDS = 10.0
 _PAGE_WAIT_SECONDS = 0.015

@@ -112,8 +112,6 @@ class Folders:
                 os.close(handle)
 
 
-log = logging.getLogger("charts")
-
 _READ_TIMEOUT_SECONDS = 50.0
 _DETECTION_DELAY_SECONDS = 3.0
 """Supervised processes start first."""

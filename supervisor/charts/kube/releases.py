@@ -25,6 +25,8 @@ from supervisor.single_flight import SingleFlight
 log = logging.getLogger("charts")
 
 Item = TypeVar("Item")
+Key = TypeVar("Key")
+Value = TypeVar("Value")
 
 _MAX_CACHED_ROWS = 10_000
 _MAX_KNOWN_NAMESPACES = 1000
@@ -34,7 +36,10 @@ _MAX_INLINE_BYTES = 64 * 1024
 _MAX_INLINE_INFLATED_BYTES = 256 * 1024
 _MAX_THREAD_INFLATED_BYTES = 8 * 1024**2
 _MAX_INLINE_ITEMS = 32
+_PAGE_SIZE = 20
+_MAX_WRITE_ATTEMPTS = 3
 _NOT_SUPERSEDED = f"{releases.SELECTOR},status!={releases.SUPERSEDED}"
+"""The newest revision of a release never has the status superseded."""
 
 
 class Rows:
@@ -169,16 +174,6 @@ def secrets(namespace: str) -> str:
 
 def _slices(items: list[Item], size: int) -> Iterable[list[Item]]:
     return (items[start : start + size] for start in range(0, len(items), size))
-
-
-Key = TypeVar("Key")
-Value = TypeVar("Value")
-
-_MAX_CACHED_ROWS = 10_000
-_MAX_INLINE_BYTES = 64 * 1024
-_MAX_INLINE_ITEMS = 32
-_PAGE_SIZE = 20
-_MAX_WRITE_ATTEMPTS = 3
 
 
 class Native:
