@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, cast
 
 import peewee
-from attrs import evolve, field, frozen
+from attrs import asdict, evolve, field, frozen
 
 from models.charts import semver
 from models.charts.repository_index import IndexChart, IndexVersion
@@ -126,42 +126,29 @@ class FoundVersion:
     digest: str
 
 
-def _source(row: Repository) -> Source:
-    return Source(
-        name=row.name,
-        url=row.url,
-        username=row.username,
-        password=row.password,
-        insecure=row.insecure,
-        pass_login=row.pass_login,
-        etag=row.etag,
-        modified=row.modified,
-        fetched_at=row.fetched_at,
-        id=row.id,
-    )
-
-
-_SETTING_COLUMNS = [column for name, column in Repository._meta.fields.items() if name != "listing"]
+def _sources() -> Any:
+    """A query for all columns but the listing; its rows are made `Source`."""
+    columns = (column for name, column in Repository._meta.fields.items() if name != "listing")
+    return Repository.select(*columns).objects(Source)
 
 
 def all_named() -> list[Source]:
     """The configured repositories in the order in which they were added."""
-    query = Repository.select(*_SETTING_COLUMNS).where(Repository.name.is_null(False)).order_by(Repository.id)
-    return [_source(row) for row in query]
+    return list(_sources().where(Repository.name.is_null(False)).order_by(Repository.id))
 
 
 def named(name: str) -> Source:
     """The configured repository with this name. Raises `NotFound`."""
-    row = Repository.select(*_SETTING_COLUMNS).where(Repository.name == name).first()
-    if row is None:
+    source: Source | None = _sources().where(Repository.name == name).first()
+    if source is None:
         raise NotFound(f"there is no repository {name}")
-    return _source(row)
+    return source
 
 
 def unnamed(url: str) -> Source | None:
     """The repository of this URL that is not configured, if its index is stored."""
-    row = Repository.select(*_SETTING_COLUMNS).where(Repository.name.is_null() & (Repository.url == url)).first()
-    return _source(row) if row else None
+    source: Source | None = _sources().where(Repository.name.is_null() & (Repository.url == url)).first()
+    return source
 
 
 def listing(name: str, max_bytes: int | None = None) -> bytes | None:
@@ -274,11 +261,7 @@ def _item(source: Source, chart: IndexChart, version: IndexVersion) -> str:
 
 def _put(source: Source, whole: bytes) -> int:
     """Writes the repository's row and returns its id."""
-    values = {
-        "name": source.name, "url": source.url, "username": source.username, "password": source.password,
-        "insecure": source.insecure, "pass_login": source.pass_login, "etag": source.etag, "modified": source.modified,
-        "fetched_at": source.fetched_at, "listing": whole,
-    }  # fmt: skip
+    values = {**asdict(source, filter=lambda field, _: field.name != "id"), "listing": whole}
     if not source.id:
         return int(Repository.insert(**values).execute())
     if not Repository.update(**values).where(Repository.id == source.id).execute():
