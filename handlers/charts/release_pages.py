@@ -136,7 +136,7 @@ class OneRelease(ChartPage):
 
     async def _manifest(self, namespace: str, name: str, revision: int) -> str:
         work = self.charts.work(self.request)
-        return await work.reads.manifest_of(namespace, name, revision)
+        return await work.reads.manifest(namespace, name, revision)
 
     # The page
 

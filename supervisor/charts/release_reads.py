@@ -186,15 +186,8 @@ class Reads:
         """The list rows of these releases."""
         return await self._within(lambda source: source.described(briefs))
 
-    async def manifest_of(self, namespace: str, name: str, number: int) -> str:
-        """The manifest of one revision. Raises `NotFound`."""
-        return releases.manifest(await self._within(lambda source: source.revision(namespace, name, number)))
-
     async def _stored(self, namespace: str, name: str, revision: int | None) -> Stored:
-        """A revision, by default the newest. Raises `NotFound`."""
-        if revision is None:
-            return await self._within(lambda source: source.newest(namespace, name))
-        return await self._within(lambda source: source.revision(namespace, name, revision))
+        return await self._within(lambda source: source.stored(namespace, name, revision))
 
     async def _within(self, read: Callable[[Native | ByHelm], Awaitable[Result]]) -> Result:
         timeout = asyncio.timeout(_READ_TIMEOUT_SECONDS)

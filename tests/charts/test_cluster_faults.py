@@ -298,7 +298,7 @@ def test_an_outdated_cache_misleads_no_caller() -> None:
 
             async def send_request(cluster: Cluster) -> None:
                 native = Native(cluster)
-                assert (await native.newest("n", "a"))["version"] == 5
+                assert (await native.stored("n", "a"))["version"] == 5
                 assert [row.revision for row in await native.history("n", "a")] == [5, 4, 3, 2, 1]
                 assert [row.revision for row in await native.rows("n")] == [5]
 
@@ -327,7 +327,7 @@ def test_more_revisions_than_are_requested_by_name() -> None:
 
 def test_no_release_is_not_found() -> None:
     with fake(held()) as api:
-        for method in ("newest", "history", "all_values", "resources"):
+        for method in ("stored", "history", "all_values", "resources"):
             with pytest.raises(NotFound):
                 run(api.access, lambda cluster, method=method: getattr(Native(cluster), method)("n", "a"))  # type: ignore[misc]
         assert run(api.access, lambda cluster: Native(cluster).rows("n")) == []

@@ -42,13 +42,6 @@ class ByHelm:
     async def described(self, briefs: list[Brief]) -> list[ListRow]:
         return [releases.row_of_brief(brief) for brief in briefs]
 
-    async def revision(self, namespace: str, name: str, number: int) -> Stored:
-        with _found(namespace, name, number):
-            stored = await self._json(["status", f"--revision={number}", f"--namespace={namespace}"], name)
-        if not isinstance(stored, dict):
-            raise Upstream("helm did not return a release")
-        return stored
-
     async def _rows(self, namespace_flag: str, selector: str | None = None) -> list[ListRow]:
         all_flag = ["--all"] if self._major == 3 else []
         rows = await self._json(
@@ -67,10 +60,10 @@ class ByHelm:
             for row in rows or []
         ]
 
-    async def newest(self, namespace: str, name: str) -> Stored:
-        """The newest revision as stored, without the chart."""
-        with _found(namespace, name):
-            stored = await self._json(["status", f"--namespace={namespace}"], name)
+    async def stored(self, namespace: str, name: str, revision: int | None = None) -> Stored:
+        """A revision as stored, the newest by default, without the chart."""
+        with _found(namespace, name, revision):
+            stored = await self._json(["status", *_revision(revision), f"--namespace={namespace}"], name)
         if not isinstance(stored, dict):
             raise Upstream("helm did not return a release")
         return stored

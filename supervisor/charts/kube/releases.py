@@ -217,10 +217,6 @@ class Native:
         """The list rows of these releases; a release that is gone is described by its labels."""
         return await self._rows.described(briefs)
 
-    async def newest(self, namespace: str, name: str) -> Stored:
-        """The newest revision of a release as stored."""
-        return await self._reading.run((namespace, name), lambda: self._newest(namespace, name))
-
     async def history(self, namespace: str, name: str) -> list[HistoryRow]:
         """All revisions of a release, newest first."""
         rows = await self._history(namespace, name)
@@ -228,16 +224,20 @@ class Native:
             raise unknown_release(namespace, name)
         return sorted(rows, key=lambda row: row.revision, reverse=True)
 
-    async def _stored(self, namespace: str, name: str, revision: int | None) -> Stored:
+    async def stored(self, namespace: str, name: str, revision: int | None = None) -> Stored:
+        """A revision as stored, the newest by default. Raises `NotFound`."""
         if revision is None:
-            return await self.newest(namespace, name)
-        return await self.revision(namespace, name, revision)
+            return await self._reading.run((namespace, name), lambda: self._newest(namespace, name))
+        secret = await secret_of(self.cluster, namespace, releases.key(name, revision))
+        if secret is None:
+            raise unknown_release(namespace, name, revision)
+        return await self._unpacked(secret, name)
 
     async def all_values(self, namespace: str, name: str, revision: int | None = None) -> dict[str, Any]:
-        return releases.all_values(await self._stored(namespace, name, revision))
+        return releases.all_values(await self.stored(namespace, name, revision))
 
     async def resources(self, namespace: str, name: str, revision: int | None = None) -> list[Resource]:
-        manifest = releases.manifest(await self._stored(namespace, name, revision))
+        manifest = releases.manifest(await self.stored(namespace, name, revision))
         try:
             objects = (
                 await self.cluster.workers.run(named, manifest)
@@ -247,13 +247,6 @@ class Native:
         except ValueError as error:
             raise Upstream(f"release {name}: {error}") from None
         return await resources(self.cluster, objects, namespace)
-
-    async def revision(self, namespace: str, name: str, number: int) -> Stored:
-        """One revision as stored. Raises `NotFound`."""
-        secret = await secret_of(self.cluster, namespace, releases.key(name, number))
-        if secret is None:
-            raise unknown_release(namespace, name, number)
-        return await self._unpacked(secret, name)
 
     async def mark_failed(self, change: Change, description: str) -> bool:
         """Marks a release's newest revision as failed if the change left it pending; returns whether it did."""
