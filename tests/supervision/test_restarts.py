@@ -20,7 +20,7 @@ from models.config.settings import Server as ServerSettings
 from models.supervision.process import ProcessSpec, Restart, Seconds
 from supervisor.children.child import Child, Children, Launch
 from supervisor.processes.event_writer import EventWriter
-from supervisor.processes.restart_policy import Backoff, delay
+from supervisor.processes.state import RestartPolicy, delay
 from supervisor.services import open_services
 
 # How long it waits: pure
@@ -63,8 +63,8 @@ def test_the_delay_doubles_with_up_to_a_quarter_of_chance_and_is_capped(
 
 
 def test_a_long_uptime_resets_the_delays_and_a_short_one_does_not() -> None:
-    backoff, rule = Backoff(), spec(1, 1000, limit=0)
-    waits = [backoff.next_delay(rule, lived, now) for now, lived in enumerate([0, 1, 29.9, 30, 0, 1000])]
+    policy, rule = RestartPolicy(), spec(1, 1000, limit=0)
+    waits = [policy.next_delay(rule, lived, now) for now, lived in enumerate([0, 1, 29.9, 30, 0, 1000])]
     assert [
         wait is not None and 2**power <= wait <= 1.25 * 2**power
         for wait, power in zip(waits, (0, 1, 2, 0, 1, 0), strict=True)
@@ -83,12 +83,12 @@ def test_a_long_uptime_resets_the_delays_and_a_short_one_does_not() -> None:
 def test_no_more_restarts_are_granted_within_the_window_than_the_limit(
     limit: int, window: float, at: Any, granted: tuple[bool, ...]
 ) -> None:
-    backoff = Backoff()
-    assert tuple(backoff.next_delay(spec(limit=limit, window=window), 0, now) is not None for now in at) == granted
+    policy = RestartPolicy()
+    assert tuple(policy.next_delay(spec(limit=limit, window=window), 0, now) is not None for now in at) == granted
 
 
 def test_a_fleet_that_fell_together_does_not_rise_together() -> None:
-    assert len({Backoff().next_delay(spec(), 0, 0) for _ in range(50)}) > 40
+    assert len({RestartPolicy().next_delay(spec(), 0, 0) for _ in range(50)}) > 40
 
 
 def test_every_spawn_waits_until_the_intent_is_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
