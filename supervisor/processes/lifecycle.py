@@ -21,13 +21,13 @@ from supervisor.children.child import Launch
 from supervisor.processes.hooks import START_POST, STOP_PRE
 from supervisor.processes.instance import Phase, ProcessInstance, StartAttempt, next_request, stopped_before_start
 from supervisor.processes.log_files import log_sizes
-from supervisor.processes.notified_process import NotifiedProcess
 from supervisor.processes.notify import NotifySocket
+from supervisor.processes.reactions import ProcessReactions
 
 log = logging.getLogger("supervision")
 
 
-class InstanceLifecycle(NotifiedProcess):
+class InstanceLifecycle(ProcessReactions):
     """The instance: spawned, running, probed, ended."""
 
     _runtime_limit: asyncio.Task[None] | None = None
