@@ -14,9 +14,8 @@ from models.accounts import accounts
 from models.config.settings import TrackerSecurity
 from models.errors import Throttled, Unavailable
 from supervisor.accounts import passwords
-from supervisor.accounts.logins import Accounts
+from supervisor.accounts.logins import MAX_KEYS, Accounts, Throttle, Window
 from supervisor.accounts.passwords import HashingQueue, hash_password, is_current, verify_password
-from supervisor.accounts.throttle import MAX_KEYS, Throttle, Window
 from supervisor.clock import Clock
 
 

@@ -23,7 +23,7 @@ from models.supervision import metrics
 from models.tracker import queries, visibility
 from supervisor import logging as our_log
 from supervisor import maintenance
-from supervisor.accounts import passwords, throttle
+from supervisor.accounts import logins, passwords
 from supervisor.charts import hub, isolated_child, repositories, sources, workers
 from supervisor.charts.helm import runner
 from supervisor.charts.kube import client
@@ -55,7 +55,7 @@ CODE: dict[str, tuple[float, ...]] = {
     "a query": (store.MAX_QUERY_SECONDS,),
     "health probes over HTTP at once": (health._MAX_CONCURRENT_PROBES,),
     "standard error reported for a process that failed to start": (instance._MAX_STDERR_BYTES / 1024,),
-    "names and addresses kept for that": (throttle.MAX_KEYS,),
+    "names and addresses kept for that": (logins.MAX_KEYS,),
     "logins checked at once; waiting; of one address": (
         passwords.MAX_CONCURRENT_LOGINS,
         passwords.MAX_WAITING_LOGINS,
