@@ -1,4 +1,4 @@
-"""The program of a child process of `isolated.py`. It imports nothing of the server but the function that it calls."""
+"""The program of a child process of `workers.py`. It imports nothing of the server but the function that it calls."""
 
 from __future__ import annotations
 

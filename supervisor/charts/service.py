@@ -29,14 +29,13 @@ from supervisor.charts.helm.releases import ByHelm
 from supervisor.charts.helm.runner import Bounds
 from supervisor.charts.helm.slots import Helm
 from supervisor.charts.hub import Hub
-from supervisor.charts.isolated import Isolation
 from supervisor.charts.kube.config import Kube, Place
 from supervisor.charts.oci import Registries
 from supervisor.charts.registry_logins import RegistryLogins
 from supervisor.charts.release_reads import Clusters, Overview, Reads
 from supervisor.charts.repositories import Repositories
 from supervisor.charts.sources import Dependencies, Sources
-from supervisor.charts.workers import Workers
+from supervisor.charts.workers import Isolation, Workers
 from supervisor.children.child import Children
 from supervisor.clock import Clock
 

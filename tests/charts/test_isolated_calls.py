@@ -23,11 +23,10 @@ from models.charts.schema_refs import check_schema
 from models.config.settings import Work
 from models.errors import Invalid, Unprocessable
 from models.supervision.process import Seconds
-from supervisor.charts import isolated
-from supervisor.charts.isolated import Isolation
+from supervisor.charts import workers as charts_workers
 from supervisor.charts.isolated_child import MAX_MEMORY_BYTES
 from supervisor.charts.kube.releases import unpacked
-from supervisor.charts.workers import MAX_C_CALL_BYTES, Workers
+from supervisor.charts.workers import MAX_C_CALL_BYTES, Isolation, Workers
 from supervisor.children.child import Children
 
 
@@ -75,7 +74,7 @@ def test_a_child_that_needs_too_much_memory_or_dies_is_a_clear_error() -> None:
 @pytest.mark.parametrize("how", ["deadline", "cancel", "close", "seconds"])
 def test_a_child_is_killed_with_the_work_that_waits_for_it(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if how == "seconds":
-        monkeypatch.setattr(isolated, "MAX_SECONDS", 0.05)
+        monkeypatch.setattr(charts_workers, "MAX_SECONDS", 0.05)
 
     async def work(workers: Workers) -> None:
         task = asyncio.create_task(workers.run(workers.isolated, signal.pause))
