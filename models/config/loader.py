@@ -19,10 +19,10 @@ from attrs import NOTHING, evolve, frozen
 
 from models.config import parsers
 from models.config.cross_checks import PROCESSES, CrossChecks, with_templates
-from models.config.includes import Origins, read_files
 from models.config.parsers import Count, Count0, Filled, Host, Raw, Span, Token, Url, ValidationError, Words
 from models.config.settings import BadConfig, Config
 from models.config.templates import Expansion
+from models.config.yaml_text import Origins, read_files
 from models.supervision.process import (
     Dependency,
     ExecProbe,
