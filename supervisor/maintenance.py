@@ -17,7 +17,7 @@ from models.tracker.tables import reports
 from supervisor.children.orphans import Orphans
 from supervisor.processes.event_writer import EventWriter
 from supervisor.processes.log_growth import LogGrowth
-from supervisor.processes.memory_limit import MemoryLimits
+from supervisor.processes.usage import MemoryLimits
 
 log = logging.getLogger("server")
 

@@ -34,8 +34,8 @@ from supervisor.clock import Clock
 from supervisor.maintenance import INTERVAL_SECONDS, Maintenance
 from supervisor.processes.fleet import Reload
 from supervisor.processes.history import History, OwnHistory
-from supervisor.processes.memory_limit import MemoryLimits
 from supervisor.processes.service import Supervision
+from supervisor.processes.usage import MemoryLimits
 from supervisor.pubsub import PubSub
 from supervisor.scheduling import BackgroundTasks, seconds_until
 from supervisor.systemd import Systemd

@@ -1,4 +1,4 @@
-"""CPU and memory of processes and of their process groups, read from /proc off the loop."""
+"""CPU and memory of processes and of their process groups, read from /proc off the loop, and `max-memory`."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Set
 from concurrent.futures import Executor
+from functools import partial
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 from attrs import Factory, frozen
 
+from models.supervision.process import UP
+from supervisor.children.orphans import descendants
 from supervisor.children.proc import ticks_per_second
 from supervisor.clock import Clock
 from supervisor.processes.process import Process
@@ -204,3 +207,37 @@ def group_ticks(before: Mapping[int, ProcessTimes], after: Mapping[int, ProcessT
 def _same(times: ProcessTimes | None, start: int) -> ProcessTimes | None:
     """The times, unless the pid was reused."""
     return times if times is not None and times.start == start else None
+
+
+class MemoryLimits:
+    """`max-memory`: the resident memory of a process with all its descendants."""
+
+    def __init__(self, processes: Iterable[Process]) -> None:
+        self._processes = processes
+
+    async def check(self, executor: Executor | None = None) -> None:
+        """Reports the memory of each running process that has a limit."""
+        limited = [
+            (process, instance)
+            for process in self._processes
+            if process.spec.max_memory is not None and process.status in UP and (instance := process.instance)
+        ]
+        if limited:
+            pids = [instance.child.pid for _, instance in limited]
+            read = partial(list[int], map(tree_bytes, pids))
+            sizes = await asyncio.get_running_loop().run_in_executor(executor, read)
+            for (process, instance), size in zip(limited, sizes, strict=True):
+                process.on_memory(instance, size)
+
+
+def tree_bytes(pid: int) -> int:
+    """The resident memory of a process and its descendants. What several of them share counts for each."""
+    return sum(_resident_bytes(one) for one in (pid, *descendants(pid)))
+
+
+def _resident_bytes(pid: int) -> int:
+    try:
+        with open(f"/proc/{pid}/statm", "rb", buffering=0) as file:  # noqa: PTH123 (for each process of each tree)
+            return int(file.readall().split()[1]) * _PAGE_BYTES
+    except (OSError, IndexError):
+        return 0

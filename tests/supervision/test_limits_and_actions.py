@@ -15,8 +15,8 @@ from conftest import Serve, Server, is_alive, wait_for
 
 from models.supervision.process import Kind, ProcessSpec, Size, Status
 from supervisor.processes.instance import ProcessInstance
-from supervisor.processes.memory_limit import tree_bytes
 from supervisor.processes.process import Process
+from supervisor.processes.usage import tree_bytes
 
 BLOCK = "block = bytearray(40 * 1024 * 1024)"
 FORKS = f"import os, time\nif not os.fork():\n    os.setsid()\n    {BLOCK}\ntime.sleep(1000)"
