@@ -6,13 +6,14 @@ import http.client
 import json
 import os
 import socket
+from argparse import Namespace
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode, urlsplit
 
-from supervisor.cli.ctl.discovery import Address, Options, Place, places
+from supervisor.cli.ctl.discovery import Address, Place, places
 from supervisor.cli.ctl.errors import FAILED, REFUSED, UNKNOWN, USAGE, CtlError, ServerAway
 from supervisor.cli.ctl.terminal import plain
 
@@ -53,11 +54,11 @@ class _SocketConnection(http.client.HTTPConnection):
 class Client:
     """One server. The first request finds it; the others go to the same address."""
 
-    def __init__(self, options: Options, timeout: float, token: str = "", ca: str | None = None) -> None:
+    def __init__(self, options: Namespace, timeout: float) -> None:
+        """Reads the token. Raises `CtlError`."""
         self._options = options
         self._timeout = timeout
-        self._token = token
-        self._ca = ca
+        self._token = read_token(options.token_file, os.environ)
         self._address: Address | None = None
 
     def get(self, path: str, query: Sequence[tuple[str, str]] = (), **headers: str) -> Reply:
@@ -135,7 +136,7 @@ class Client:
             if parts.scheme == "https":
                 import ssl  # only where it is needed: it takes 15 ms
 
-                context = ssl.create_default_context(cafile=self._ca)
+                context = ssl.create_default_context(cafile=self._options.ca)
                 connection = http.client.HTTPSConnection(
                     parts.hostname or "", parts.port, timeout=limit, context=context
                 )

@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import quote
 
 from supervisor.cli.ctl.client import Client, Reply
-from supervisor.cli.ctl.discovery import Options, data_dirs, lock_holder
+from supervisor.cli.ctl.discovery import data_dirs, lock_holder
 from supervisor.cli.ctl.errors import FAILED, NOT_RUNNING, OK, UNKNOWN, CtlError, ServerAway
 from supervisor.cli.ctl.terminal import UP, about, coloured, columns, plain, wants_colour
 
@@ -150,7 +150,7 @@ def schedule(client: Client, arguments: Namespace) -> int:
     return OK
 
 
-def shutdown(options: Options) -> int:
+def shutdown(options: Namespace) -> int:
     """Sends SIGTERM to the server that holds the lock of the data directory, and waits until it has ended."""
     folders = data_dirs(options)
     for folder in folders:

@@ -6,6 +6,7 @@ import errno
 import fcntl
 import json
 import os
+from argparse import Namespace
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -37,16 +38,7 @@ class Place(NamedTuple):
     problem: str = ""
 
 
-class Options(NamedTuple):
-    """The options that locate the server."""
-
-    url: str | None = None
-    socket: str | None = None
-    config: str | None = None
-    data_dir: str | None = None
-
-
-def places(options: Options, environ: Mapping[str, str]) -> Iterator[Place]:
+def places(options: Namespace, environ: Mapping[str, str]) -> Iterator[Place]:
     """The places to try, in order. A place that was named is the only one. Raises `CtlError`."""
     if options.socket:
         yield Place(f"--socket {options.socket}", (Address(socket=options.socket),))
@@ -62,14 +54,14 @@ def places(options: Options, environ: Mapping[str, str]) -> Iterator[Place]:
         yield Place(DEFAULT_URL, (Address(url=DEFAULT_URL),))
 
 
-def unused_place(options: Options, environ: Mapping[str, str]) -> str:
+def unused_place(options: Namespace, environ: Mapping[str, str]) -> str:
     """The option that PILOTHOUSE_URL takes precedence over, or an empty text."""
     if options.socket or options.url or not environ.get("PILOTHOUSE_URL"):
         return ""
     return "--data-dir" if options.data_dir else "--config" if options.config else ""
 
 
-def data_dirs(options: Options) -> list[Path]:
+def data_dirs(options: Namespace) -> list[Path]:
     """The data directories to look into, for what needs one. Raises `CtlError`."""
     if options.data_dir or options.config:
         return [Path(options.data_dir or data_dir_of(Path(options.config or "")))]

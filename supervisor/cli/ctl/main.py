@@ -8,8 +8,8 @@ from argparse import Namespace
 from collections.abc import Sequence
 
 from supervisor.cli.ctl import commands
-from supervisor.cli.ctl.client import Client, read_token
-from supervisor.cli.ctl.discovery import Options, unused_place
+from supervisor.cli.ctl.client import Client
+from supervisor.cli.ctl.discovery import unused_place
 from supervisor.cli.ctl.errors import AWAY, OK, USAGE, CtlError
 from supervisor.cli.ctl.options import parser
 
@@ -45,10 +45,9 @@ def run(arguments: Namespace) -> int:
 
 
 def _dispatch(arguments: Namespace) -> int:
-    options = Options(arguments.url, arguments.socket, arguments.config, arguments.data_dir)
     command = arguments.command
     if command == "shutdown":
-        return commands.shutdown(options)
+        return commands.shutdown(arguments)
     if command == "completion":
         from supervisor.cli.ctl.completion import script
 
@@ -59,9 +58,9 @@ def _dispatch(arguments: Namespace) -> int:
 
         return shell(arguments, run)
     timeout = _NAMES_SECONDS if command == "names" else arguments.timeout
-    if command != "names" and (unused := unused_place(options, os.environ)):
+    if command != "names" and (unused := unused_place(arguments, os.environ)):
         print(f"pilothouse ctl: PILOTHOUSE_URL is set, so {unused} is not used", file=sys.stderr)
-    client = Client(options, timeout, read_token(arguments.token_file, os.environ), arguments.ca)
+    client = Client(arguments, timeout)
     if command in ("start", "stop", "restart", "signal"):
         return _change(client, arguments)
     if command == "names":

@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from supervisor.cli.ctl.client import Client, read_token
-from supervisor.cli.ctl.discovery import Options
+from supervisor.cli.ctl.client import Client
 from supervisor.cli.ctl.errors import OK, CtlError
 from supervisor.cli.ctl.options import parser
 
@@ -118,8 +117,7 @@ class _Completer:
     """Completes commands as the first word, names of processes and groups behind it."""
 
     def __init__(self, arguments: Namespace, readline: Any) -> None:
-        options = Options(arguments.url, arguments.socket, arguments.config, arguments.data_dir)
-        self._client = Client(options, _NAMES_SECONDS, read_token(arguments.token_file, os.environ), arguments.ca)
+        self._client = Client(arguments, _NAMES_SECONDS)
         self._readline = readline
         self._found: list[str] = []
 
