@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import platform
-from typing import ClassVar
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
 
 from tornado.web import RequestHandler
 
@@ -12,11 +14,15 @@ from handlers.base import Base
 from handlers.http import serializers
 from handlers.http.origin import SAFE_METHODS
 from handlers.http.permissions import CONTROL_PROCESSES, PUBLIC, READ
+from handlers.http.sse import Streams
 from handlers.openapi.describe import Endpoint, choice
 from handlers.routing import Route
-from handlers.server.metrics import Collector
 from models.errors import Invalid, Unavailable
+from models.supervision import events
+from models.supervision.events import Filter
+from models.supervision.process import STATUSES
 from supervisor import host
+from supervisor.services import Services
 
 log = logging.getLogger("http")
 
@@ -84,6 +90,82 @@ class Ready(Base):
         if self.services.maintenance.is_stalled:
             raise Unavailable("the event loop was delayed by more than a second")
         self.reply(serializers.Readiness(charts=self.charts.groups()))
+
+
+class Collector:
+    """Collects the metrics of one application (docs/operations.md) at each scrape; prometheus_client renders them."""
+
+    def __init__(self, services: Services, streams: Streams) -> None:
+        self._services = services
+        self._streams = streams
+
+    def collect(self) -> Iterator[Any]:
+        yield from self._server()
+        yield from self._supervision()
+        yield from self._charts()
+        yield from self._tracker()
+
+    def _server(self) -> Iterator[Any]:
+        event_writer, responses = self._services.supervision.event_writer, sorted(self._services.answered.items())
+        yield _gauge("loop_lag_seconds", "Delay of the event loop at its last check.", self._services.maintenance.lag)
+        yield _gauge("streams_open", "Open event streams.", len(self._streams))
+        yield _gauge("streams", "Open event streams by kind.", self._streams.by_kind(), "kind")
+        yield _gauge("store_failing", "1 while the store cannot be written.", int(event_writer.failing))
+        waiting = event_writer.waiting + (self._services.sharing.history.waiting if self._services.sharing else 0)
+        yield _gauge("store_waiting_events", "Status changes that are not in the store yet.", waiting)
+        codes = {str(code): number for code, number in responses}
+        yield _counter("http_responses", "Responses by status code.", codes, "code")
+        failed = self._services.accounts.failed_logins
+        yield _counter("logins_failed", "Logins with a wrong name or password.", failed)
+
+    def _supervision(self) -> Iterator[Any]:
+        fleet = list(self._services.supervision.fleet)
+        yield _gauge("events_stored", "Status changes in the history.", events.count(Filter()))
+        now = Counter(process.status for process in fleet)
+        states = {status.value: now[status] for status in STATUSES}
+        yield _gauge("processes", "Processes by status.", states, "status")
+        live = {process.name: int(process.live) for process in fleet}
+        yield _gauge("process_up", "1 while the process is live.", live, "process")
+        restarts = {process.name: process.restarts for process in fleet}
+        yield _counter("process_restarts", "Restarts by policy.", restarts, "process")
+
+    def _charts(self) -> Iterator[Any]:
+        helm = self._services.charts.helm
+        yield _gauge("helm_running", "Running helm processes.", helm.runner.running)
+        ended = {outcome: helm.runner.ended[outcome] for outcome in ("ok", "failed")}
+        yield _counter("helm_runs", "Ended helm processes: ok (exit code 0) or failed.", ended, "outcome")
+
+    def _tracker(self) -> Iterator[Any]:
+        ingest = self._services.tracker.ingest
+        yield _gauge("uploads_waiting", "Uploads received and not stored yet.", ingest.waiting)
+        if (forwarder := self._services.supervision.process_logs.forwarder) is not None:
+            yield _counter("log_lines_lost", "Lines of logs that could not be forwarded.", forwarder.lost, "process")
+            rotated_away = "Bytes of logs that were rotated away before they were forwarded."
+            yield _counter("log_bytes_lost", rotated_away, forwarder.lost_bytes, "process")
+        uploads = {outcome: ingest.answered[outcome] for outcome in ("stored", "refused", "failed")}
+        yield _counter("uploads", "Uploads of reports by outcome.", uploads, "outcome")
+
+
+def _gauge(name: str, about: str, value: float | Mapping[str, float], label: str = "") -> Any:
+    from prometheus_client.core import GaugeMetricFamily  # imported at the first scrape
+
+    return _family(GaugeMetricFamily, name, about, value, label)
+
+
+def _counter(name: str, about: str, value: float | Mapping[str, float], label: str = "") -> Any:
+    from prometheus_client.core import CounterMetricFamily
+
+    return _family(CounterMetricFamily, name, about, value, label)
+
+
+def _family(kind: Any, name: str, about: str, value: float | Mapping[str, float], label: str) -> Any:
+    """A family with one value, or with a value for each text of a label."""
+    if not isinstance(value, Mapping):
+        return kind(f"pilothouse_{name}", about, value=value)
+    family = kind(f"pilothouse_{name}", about, labels=[label])
+    for text, number in value.items():
+        family.add_metric([text], number)
+    return family
 
 
 class Metrics(Base):
