@@ -189,6 +189,13 @@ class Base(CompressingHandler):
         """Returns the query parameters, the last value of each."""
         return {name: self.get_query_argument(name) for name in self.request.query_arguments}
 
+    def flag(self, name: str, default: str = "false") -> bool:
+        """Returns a query parameter that is true or false. Raises `Invalid`."""
+        value = self.query().get(name) or default
+        if value not in ("true", "false"):
+            raise errors.Invalid(f"{name} must be true or false")
+        return value == "true"
+
     def reply(self, response: Any) -> None:
         """Sends a response object as JSON."""
         self.send(serializers.encoded(response), "application/json")

@@ -17,7 +17,7 @@ from handlers.http.permissions import CONTROL_PROCESSES, PUBLIC, READ
 from handlers.http.sse import Streams
 from handlers.openapi.describe import Endpoint, choice
 from handlers.routing import Route
-from models.errors import Invalid, Unavailable
+from models.errors import Unavailable
 from models.supervision import events
 from models.supervision.events import Filter
 from models.supervision.process import STATUSES
@@ -52,11 +52,9 @@ class Reload(Base):
     }
 
     async def post(self) -> None:
-        dry_run = self.query().get("dry-run") or "false"
-        if dry_run not in ("true", "false"):
-            raise Invalid("dry-run must be true or false")
-        done, need = await self.services.reload(dry_run == "true")
-        self.reply(serializers.reload_result(done, need, dry_run == "true"))
+        dry_run = self.flag("dry-run")
+        done, need = await self.services.reload(dry_run)
+        self.reply(serializers.reload_result(done, need, dry_run))
 
 
 class Health(Base):

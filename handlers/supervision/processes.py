@@ -21,7 +21,7 @@ from handlers.openapi.describe import EVENT_STREAM, Endpoint, choice
 from handlers.routing import Route, StreamPath
 from handlers.supervision.selection import SELECT, selected_names
 from handlers.supervision.streams import LOG_PARAMETERS, LogStream, StatusStream, log_file, requested_log
-from models.errors import Failed, Invalid
+from models.errors import Failed
 from models.supervision.process import ProcessSpec
 from models.supervision.record import Record
 from supervisor.processes import group_calls
@@ -224,7 +224,7 @@ class Logs(Base):
 
     async def get(self, name: str) -> None:
         path, lines = requested_log(self, name)
-        is_download, with_backups = self._flag("download"), self._flag("backups")
+        is_download, with_backups = self.flag("download"), self.flag("backups")
         if is_download:
             await self._download(log_file(self.supervision, name, self.query().get("stream") or "stdout"), with_backups)
             return
@@ -234,12 +234,6 @@ class Logs(Base):
             raise Failed(f"{path} cannot be read: {error.strerror}") from None
         self.set_header("Vary", "Accept")
         self.send(text, "text/plain; charset=utf-8")
-
-    def _flag(self, name: str) -> bool:
-        value = self.query().get(name) or "false"
-        if value not in ("true", "false"):
-            raise Invalid(f"{name} must be true or false")
-        return value == "true"
 
     async def _download(self, file: LogFile, with_backups: bool) -> None:
         """Sends the file as fast as the client reads; only pieces of it are in memory."""

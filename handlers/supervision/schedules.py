@@ -14,7 +14,6 @@ from handlers.openapi.describe import whole as whole_number
 from handlers.routing import Route
 from handlers.supervision import details
 from handlers.supervision.details import ProcessRun
-from models.errors import Invalid
 from models.paging import MAX_PAGE_SIZE, paging
 
 _DIRECTION = {"type": "string", "pattern": "^([Aa][Ss][Cc]|[Dd][Ee][Ss][Cc])?$", "default": "desc"}
@@ -62,10 +61,8 @@ class ScheduleState(Base):
     }
 
     async def post(self, name: str) -> None:
-        paused = self.query().get("paused", "")
-        if paused not in ("true", "false"):
-            raise Invalid("paused must be true or false")
-        self.reply(ResponseMessage(await self.supervision.scheduler.pause(name, paused == "true")))
+        paused = self.flag("paused", default="")
+        self.reply(ResponseMessage(await self.supervision.scheduler.pause(name, paused)))
 
 
 routes: list[Route] = [

@@ -51,11 +51,9 @@ class StatusStream(Streaming):
 
     async def get(self) -> None:
         last = self.request.headers.get("Last-Event-ID", "")
-        notices = self.query().get("notices") or "false"
-        if notices not in ("true", "false"):
-            raise Invalid("notices must be true or false")
+        with_notices = self.flag("notices")
         stream = self.open()
-        if notices == "true":
+        if with_notices:
             self.settings["notice_stream"].add(stream, self.supervision.notices.last_id)
         stream.send(f"retry: {RETRY_MILLISECONDS}\n: status changes\n\n".encode())
         seen = self._history.last_published
