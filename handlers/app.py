@@ -39,7 +39,6 @@ from handlers.routing import API, ErrorDetails, Route, Service, StreamPath, owne
 from handlers.server import system
 from handlers.supervision import (
     events,
-    notices,
     process_metrics,
     process_table,
     processes,
@@ -104,7 +103,6 @@ SUPERVISION = Service(
         *processes.routes,
         *selection.routes,
         *schedules.routes,
-        *notices.routes,
         *events.routes,
         *system.routes,
         *live.routes,

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from attrs import Factory, frozen
 
-from models.paging import INT32, INT64
+from models.paging import INT32, INT64, MAX_PAGE_SIZE
 
 Where = Literal["path", "query", "header"]
 
@@ -106,3 +106,14 @@ def choice(name: str, about: str, choices: Sequence[str], default: str | None = 
     """Returns a query parameter that is one of `choices`."""
     schema: dict[str, Any] = {"type": "string", "enum": list(choices)}
     return Parameter(name, about, schema | ({} if default is None else {"default": default}))
+
+
+def paged(*sort: Parameter, most: int = MAX_PAGE_SIZE) -> list[Parameter]:
+    """Returns the parameters that `models.paging.paging` reads; `sort` is the one of the sort key, if there is one."""
+    direction = {"type": "string", "pattern": "^([Aa][Ss][Cc]|[Dd][Ee][Ss][Cc])?$", "default": "desc"}
+    return [
+        whole("page", "The page number, from 0", 0),
+        whole("size", "The page size", 20, 1, most),
+        *sort,
+        Parameter("sortDirection", "asc or desc, in any case", direction),
+    ]

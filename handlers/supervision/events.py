@@ -1,4 +1,4 @@
-"""The history of status changes, in pages."""
+"""The history of status changes, and notices, in pages."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from typing import ClassVar
 from handlers.base import Base
 from handlers.http import serializers
 from handlers.http.permissions import READ
-from handlers.http.serializers import PageOf, ProcessEventEntry
-from handlers.openapi.describe import Endpoint, Parameter, choice, number
-from handlers.openapi.describe import whole as whole_number
+from handlers.http.serializers import PageOf, ProcessEventEntry, ProcessNotice
+from handlers.openapi.describe import Endpoint, Parameter, choice, free_text, number, paged
 from handlers.routing import Route
 from models.errors import Invalid, NotFound
 from models.paging import INT32, INT64, MAX_PAGE_SIZE, paging, whole
@@ -20,16 +19,8 @@ from models.supervision.process import STATUSES, Status
 _STREAM = '</tracker/api/v1/events>; rel="alternate"; type="text/event-stream"'
 
 
-_DIRECTION = {"type": "string", "pattern": "^([Aa][Ss][Cc]|[Dd][Ee][Ss][Cc])?$", "default": "desc"}
-
-
-def _page_of(sorts: Mapping[str, str], most: int) -> tuple[Parameter, ...]:
-    return (
-        whole_number("page", "The page number, from 0", 0),
-        whole_number("size", "The page size", 20, 1, most),
-        choice("sortBy", "The sort key", list(sorts), "eventTime"),
-        Parameter("sortDirection", "asc or desc, in any case", _DIRECTION),
-    )
+def _page_of(sorts: Mapping[str, str], most: int) -> list[Parameter]:
+    return paged(choice("sortBy", "The sort key", list(sorts), "eventTime"), most=most)
 
 
 _PAGE = PageOf[ProcessEventEntry]
@@ -127,7 +118,31 @@ class Event(Base):
         self.reply(serializers.event_entry(await self.supervision.history.get(whole("id", id, -INT64, INT64))))
 
 
+class Notices(Base):
+    permission = READ
+    endpoints: ClassVar = {
+        "GET": Endpoint(
+            "List notices, newest first, in pages",
+            PageOf[ProcessNotice],
+            query=[
+                *paged(),
+                free_text("name", "Only notices of this name", "process.gave_up"),
+                free_text("process", "Only notices about this process", "web"),
+            ],
+            fails=[504],
+            tool="process_notices",
+        )
+    }
+
+    async def get(self) -> None:
+        query = self.query()
+        requested = paging({"sortBy": "time", **query}, {"time": "time"})
+        name, process = query.get("name") or None, query.get("process") or None
+        self.reply(serializers.notice_page(await self.supervision.notices.page(requested, name, process)))
+
+
 routes: list[Route] = [
+    (r"/processes/notices", Notices),
     (r"/events", Events),
     (r"/events/count", Count),
     (r"/events/by-status/([^/]+)", ByStatus),

@@ -9,14 +9,12 @@ from attrs import evolve
 from handlers.base import Base
 from handlers.http.permissions import CONTROL_PROCESSES, READ
 from handlers.http.serializers import PageOf, ResponseMessage
-from handlers.openapi.describe import Endpoint, Parameter, choice
-from handlers.openapi.describe import whole as whole_number
+from handlers.openapi.describe import Endpoint, choice, paged
 from handlers.routing import Route
 from handlers.supervision import details
 from handlers.supervision.details import ProcessRun
-from models.paging import MAX_PAGE_SIZE, paging
+from models.paging import paging
 
-_DIRECTION = {"type": "string", "pattern": "^([Aa][Ss][Cc]|[Dd][Ee][Ss][Cc])?$", "default": "desc"}
 _PAUSED = evolve(choice("paused", "true pauses the schedule, false resumes it", ["true", "false"]), required=True)
 
 
@@ -27,11 +25,7 @@ class Runs(Base):
             "List the runs of a job, newest first, in pages",
             PageOf[ProcessRun],
             path=["name"],
-            query=[
-                whole_number("page", "The page number, from 0", 0),
-                whole_number("size", "The page size", 20, 1, MAX_PAGE_SIZE),
-                Parameter("sortDirection", "asc or desc, in any case", _DIRECTION),
-            ],
+            query=paged(),
             fails=[404, 504],
             tool="process_runs",
         )
