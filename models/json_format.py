@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar, dataclass_transform, overload
 
@@ -107,3 +107,27 @@ def check_text(value: Any) -> None:
                 waiting += [(key, safe, depth + 1), (item, safe, depth + 1)]
         elif isinstance(child, list):
             waiting += [(child, name, depth + 1) for child in child]
+
+
+def part_of(value: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """The object of that name; empty where there is none."""
+    part = value.get(name)
+    return part if isinstance(part, dict) else {}
+
+
+def list_of(value: Mapping[str, Any], name: str) -> list[Any]:
+    """The list of that name; empty where there is none."""
+    items = value.get(name)
+    return items if isinstance(items, list) else []
+
+
+def text_of(value: Mapping[str, Any], name: str) -> str:
+    """The text of that name; empty where there is none."""
+    text = value.get(name)
+    return text if isinstance(text, str) else ""
+
+
+def number_of(value: Mapping[str, Any], name: str, default: int = 0) -> int:
+    """The whole number of that name."""
+    number = value.get(name)
+    return number if isinstance(number, int) else default

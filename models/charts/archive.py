@@ -21,6 +21,7 @@ from models.charts.schema_refs import Reference, check_schema
 from models.charts.semver import version
 from models.charts.tar_reader import ArchiveLimits, Budget, Member, Tarball
 from models.errors import Failed, Invalid
+from models.json_format import text_of
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 _READMES = ("readme.md", "readme.txt", "readme")
@@ -158,7 +159,7 @@ def _identity(text: bytes, path: str, is_safe_only: bool) -> list[tuple[str, str
         if not is_safe_only:
             raise
         return []
-    return [(_text(facts, "name"), _text(facts, "version"))]
+    return [(text_of(facts, "name"), text_of(facts, "version"))]
 
 
 def _mapping(text: bytes, path: str) -> dict[str, Any]:
@@ -185,7 +186,7 @@ def _metadata(files: Mapping[str, bytes]) -> dict[str, Any]:
     metadata = _mapping(files.get("Chart.yaml", b""), "Chart.yaml")
     metadata.setdefault("apiVersion", "v1")  # charts of helm 2 have no apiVersion
     for name in ("apiVersion", "name", "version"):
-        if not _text(metadata, name):
+        if not text_of(metadata, name):
             raise _Malformed(f"the chart's Chart.yaml must have {name}")
     if metadata["apiVersion"] not in ("v1", "v2"):
         raise _Malformed("the chart's Chart.yaml must have apiVersion v1 or v2")
@@ -193,7 +194,7 @@ def _metadata(files: Mapping[str, bytes]) -> dict[str, Any]:
         raise _Malformed("the chart's name must be letters, digits, '.', '_' and '-'")
     if version(metadata["version"]) is None:
         raise _Malformed("the chart's version is not a semantic version")
-    if _text(metadata, "type") not in ("", "application", "library"):
+    if text_of(metadata, "type") not in ("", "application", "library"):
         raise _Malformed("the chart's type must be application or library")
     if "requirements.yaml" in files:
         requirements = _mapping(files["requirements.yaml"], "requirements.yaml")
@@ -201,20 +202,14 @@ def _metadata(files: Mapping[str, bytes]) -> dict[str, Any]:
     return metadata
 
 
-def _text(facts: Mapping[str, Any], name: str) -> str:
-    """A field that is text; YAML's null is an empty text."""
-    value = facts.get(name)
-    return value if isinstance(value, str) else ""
-
-
 def _dependencies(metadata: Mapping[str, Any], files: Mapping[str, bytes]) -> tuple[Dependency, ...]:
     """The declared dependencies."""
     listed = metadata.get("dependencies") or []
-    if not isinstance(listed, list) or not all(isinstance(entry, dict) and _text(entry, "name") for entry in listed):
+    if not isinstance(listed, list) or not all(isinstance(entry, dict) and text_of(entry, "name") for entry in listed):
         path = "requirements.yaml" if "requirements.yaml" in files else "Chart.yaml"
         raise _Malformed(f"the chart's {path} must list its dependencies, each with a name")
     return tuple(
-        Dependency(entry["name"], _text(entry, "version"), _text(entry, "repository"), entry) for entry in listed
+        Dependency(entry["name"], text_of(entry, "version"), text_of(entry, "repository"), entry) for entry in listed
     )
 
 

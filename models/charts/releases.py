@@ -23,6 +23,7 @@ from attrs import frozen
 
 from models.charts.responses import HistoryRow, Hook, ListRow, Release, ReleaseInfo, TestResult
 from models.errors import Invalid
+from models.json_format import list_of, number_of, part_of, text_of
 
 MAX_INFLATED_BYTES = 64 * 1024**2
 """Limit of an inflated release; helm's Secret holds at most 1 MiB of compressed data."""
@@ -110,7 +111,7 @@ def without_chart_files(secret: Mapping[str, Any]) -> Stored:
     Raises `BadRelease`.
     """
     stored = unpacked(secret)
-    chart = {key: value for key, value in _part(stored, "chart").items() if key not in _CHART_FILES}
+    chart = {key: value for key, value in part_of(stored, "chart").items() if key not in _CHART_FILES}
     return {**stored, "chart": chart}
 
 
@@ -147,14 +148,14 @@ def release(stored: Stored) -> Release:
     info = _info(stored)
     return Release(
         name=stored["name"],
-        namespace=_text(stored, "namespace"),
+        namespace=text_of(stored, "namespace"),
         version=number(stored),
         info=ReleaseInfo(
             first_deployed=instant(info.get("first_deployed")),
             last_deployed=instant(info.get("last_deployed")),
             deleted=instant(info.get("deleted")),
-            description=_text(info, "description"),
-            status=_text(info, "status"),
+            description=text_of(info, "description"),
+            status=text_of(info, "status"),
             notes=notes(stored),
         ),
         manifest=manifest(stored),
@@ -165,12 +166,12 @@ def list_row(stored: Stored) -> ListRow:
     info = _info(stored)
     return ListRow(
         name=stored["name"],
-        namespace=_text(stored, "namespace"),
+        namespace=text_of(stored, "namespace"),
         revision=number(stored),
         updated=instant(info.get("last_deployed")),
-        status=_text(info, "status"),
+        status=text_of(info, "status"),
         chart=_chart(stored),
-        app_version=_text(_metadata(stored), "appVersion"),
+        app_version=text_of(_metadata(stored), "appVersion"),
     )
 
 
@@ -179,33 +180,33 @@ def history_row(stored: Stored) -> HistoryRow:
     return HistoryRow(
         revision=number(stored),
         updated=instant(info.get("last_deployed")),
-        status=_text(info, "status"),
+        status=text_of(info, "status"),
         chart=_chart(stored),
-        app_version=_text(_metadata(stored), "appVersion"),
-        description=_text(info, "description"),
+        app_version=text_of(_metadata(stored), "appVersion"),
+        description=text_of(info, "description"),
     )
 
 
 def number(stored: Stored) -> int:
     """The revision."""
-    return _number(stored, "version")
+    return number_of(stored, "version")
 
 
 def manifest(stored: Stored) -> str:
-    return _text(stored, "manifest")
+    return text_of(stored, "manifest")
 
 
 def notes(stored: Stored) -> str:
-    return _text(_info(stored), "notes")
+    return text_of(_info(stored), "notes")
 
 
 def hooks(stored: Stored) -> list[Hook]:
     return [
         Hook(
-            kind=_text(hook, "kind"),
-            name=_text(hook, "name"),
+            kind=text_of(hook, "kind"),
+            name=text_of(hook, "name"),
             phases=_texts(hook, "events"),
-            weight=_number(hook, "weight"),
+            weight=number_of(hook, "weight"),
             delete_policy=_texts(hook, "delete_policies"),
         )
         for hook in _hooks(stored)
@@ -217,11 +218,11 @@ def test_results(stored: Stored, since: datetime | None) -> list[TestResult]:
     results = []
     for hook in _hooks(stored):
         if _TEST_EVENT in _texts(hook, "events"):
-            run = _part(hook, "last_run")
-            phase = _text(run, "phase") if since is None or _is_since(run, since) else ""
+            run = part_of(hook, "last_run")
+            phase = text_of(run, "phase") if since is None or _is_since(run, since) else ""
             status = _TEST_STATUSES.get(phase, "RUNNING")
             message = None if status == "PASSED" else f"the test is {phase.lower() or 'not finished'}"
-            results.append(TestResult(_text(hook, "kind"), _text(hook, "name"), status, message))  # type: ignore[arg-type]
+            results.append(TestResult(text_of(hook, "kind"), text_of(hook, "name"), status, message))  # type: ignore[arg-type]
     return results
 
 
@@ -232,43 +233,23 @@ def _is_since(run: Mapping[str, Any], since: datetime) -> bool:
 
 def _chart(stored: Stored) -> str:
     metadata = _metadata(stored)
-    return f"{_text(metadata, 'name')}-{_text(metadata, 'version')}" if metadata else "MISSING"  # as helm prints it
+    return f"{text_of(metadata, 'name')}-{text_of(metadata, 'version')}" if metadata else "MISSING"  # as helm prints it
 
 
 def _info(stored: Stored) -> Mapping[str, Any]:
-    return _part(stored, "info")
+    return part_of(stored, "info")
 
 
 def _metadata(stored: Stored) -> Mapping[str, Any]:
-    return _part(_part(stored, "chart"), "metadata")
+    return part_of(part_of(stored, "chart"), "metadata")
 
 
 def _hooks(stored: Stored) -> list[Mapping[str, Any]]:
-    return [hook for hook in _list(stored, "hooks") if isinstance(hook, dict)]
-
-
-def _part(of: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    part = of.get(name)
-    return part if isinstance(part, dict) else {}
-
-
-def _text(of: Mapping[str, Any], name: str) -> str:
-    value = of.get(name)
-    return value if isinstance(value, str) else ""
-
-
-def _number(of: Mapping[str, Any], name: str) -> int:
-    value = of.get(name)
-    return value if isinstance(value, int) else 0
-
-
-def _list(of: Mapping[str, Any], name: str) -> list[Any]:
-    value = of.get(name)
-    return value if isinstance(value, list) else []
+    return [hook for hook in list_of(stored, "hooks") if isinstance(hook, dict)]
 
 
 def _texts(of: Mapping[str, Any], name: str) -> tuple[str, ...]:
-    return tuple(text for text in _list(of, name) if isinstance(text, str))
+    return tuple(text for text in list_of(of, name) if isinstance(text, str))
 
 
 # Values
@@ -276,13 +257,13 @@ def _texts(of: Mapping[str, Any], name: str) -> tuple[str, ...]:
 
 def values(stored: Stored) -> dict[str, Any]:
     """The values that the user supplied."""
-    return dict(_part(stored, "config"))
+    return dict(part_of(stored, "config"))
 
 
 def all_values(stored: Stored) -> dict[str, Any]:
     """The supplied values merged over the chart's own as helm merges them."""
     supplied = values(stored)
-    return _merge_values(supplied, _part(_part(stored, "chart"), "values"), is_top=True)
+    return _merge_values(supplied, part_of(part_of(stored, "chart"), "values"), is_top=True)
 
 
 def _merge_values(overrides: Mapping[str, Any], defaults: Mapping[str, Any], is_top: bool) -> dict[str, Any]:

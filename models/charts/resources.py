@@ -12,6 +12,7 @@ from attrs import frozen
 
 from models.charts import yaml_values
 from models.errors import Invalid
+from models.json_format import number_of, part_of
 
 Live = Mapping[str, Any]
 """An object as the cluster returns it."""
@@ -104,8 +105,7 @@ def _named(document: Any, depth: int) -> Iterator[ManifestObject]:
         for item in document["items"]:
             yield from _named(item, depth + 1)
         return
-    metadata = document.get("metadata")
-    metadata = metadata if isinstance(metadata, dict) else {}
+    metadata = part_of(document, "metadata")
     yield ManifestObject(
         api_version, kind, str(metadata.get("name") or ""), str(metadata.get("namespace") or "") or None
     )
@@ -113,7 +113,7 @@ def _named(document: Any, depth: int) -> Iterator[ManifestObject]:
 
 def readiness(live: Live) -> tuple[bool, str]:
     """Whether a live object is ready, with a message."""
-    if _part(live, "metadata").get("deletionTimestamp"):
+    if part_of(live, "metadata").get("deletionTimestamp"):
         return False, "being deleted"
     group = str(live.get("apiVersion") or "").rpartition("/")[0]
     rule = _RULES.get((group, str(live.get("kind"))))
@@ -124,36 +124,36 @@ _NOT_OBSERVED = (False, "waiting for rollout")
 
 
 def _deployment(live: Live) -> tuple[bool, str]:
-    spec, status = _part(live, "spec"), _part(live, "status")
+    spec, status = part_of(live, "spec"), part_of(live, "status")
     if not _is_observed(live):
         return _NOT_OBSERVED
     progressing = _condition_of(status, "Progressing")
     if progressing.get("reason") == "ProgressDeadlineExceeded":
         return False, "the rollout exceeded its progress deadline"
-    wanted, updated = _number(spec, "replicas", 1), _number(status, "updatedReplicas")
+    wanted, updated = number_of(spec, "replicas", 1), number_of(status, "updatedReplicas")
     if updated < wanted:
         return False, f"{updated}/{wanted} replicas updated"
-    if (old := _number(status, "replicas") - updated) > 0:
+    if (old := number_of(status, "replicas") - updated) > 0:
         return False, f"{old} old replicas are pending termination"
-    return _counted(_number(status, "availableReplicas"), updated, "replicas available")
+    return _counted(number_of(status, "availableReplicas"), updated, "replicas available")
 
 
 def _replica_set(live: Live) -> tuple[bool, str]:
     if not _is_observed(live):
         return _NOT_OBSERVED
-    wanted = _number(_part(live, "spec"), "replicas", 1)
-    return _counted(_number(_part(live, "status"), "readyReplicas"), wanted, "replicas ready")
+    wanted = number_of(part_of(live, "spec"), "replicas", 1)
+    return _counted(number_of(part_of(live, "status"), "readyReplicas"), wanted, "replicas ready")
 
 
 def _stateful_set(live: Live) -> tuple[bool, str]:
-    spec, status = _part(live, "spec"), _part(live, "status")
+    spec, status = part_of(live, "spec"), part_of(live, "status")
     if not _is_observed(live):
         return _NOT_OBSERVED
-    wanted, strategy = _number(spec, "replicas", 1), _part(spec, "updateStrategy")
-    is_ready, message = _counted(_number(status, "readyReplicas"), wanted, "replicas ready")
+    wanted, strategy = number_of(spec, "replicas", 1), part_of(spec, "updateStrategy")
+    is_ready, message = _counted(number_of(status, "readyReplicas"), wanted, "replicas ready")
     if not is_ready or strategy.get("type", "RollingUpdate") != "RollingUpdate":
         return is_ready, message
-    partition, updated = _part(strategy, "rollingUpdate").get("partition"), _number(status, "updatedReplicas")
+    partition, updated = part_of(strategy, "rollingUpdate").get("partition"), number_of(status, "updatedReplicas")
     if isinstance(partition, int):  # the API server fills in 0
         return _counted(updated, wanted - partition, "replicas updated")
     if (revision := status.get("updateRevision")) != status.get("currentRevision"):
@@ -162,31 +162,31 @@ def _stateful_set(live: Live) -> tuple[bool, str]:
 
 
 def _daemon_set(live: Live) -> tuple[bool, str]:
-    spec, status = _part(live, "spec"), _part(live, "status")
+    spec, status = part_of(live, "spec"), part_of(live, "status")
     if not _is_observed(live):
         return _NOT_OBSERVED
-    wanted, updated = _number(status, "desiredNumberScheduled"), _number(status, "updatedNumberScheduled")
-    if _part(spec, "updateStrategy").get("type", "RollingUpdate") == "RollingUpdate" and updated < wanted:
+    wanted, updated = number_of(status, "desiredNumberScheduled"), number_of(status, "updatedNumberScheduled")
+    if part_of(spec, "updateStrategy").get("type", "RollingUpdate") == "RollingUpdate" and updated < wanted:
         return False, f"{updated}/{wanted} updated"
-    return _counted(_number(status, "numberAvailable"), wanted, "available")
+    return _counted(number_of(status, "numberAvailable"), wanted, "available")
 
 
 def _service(live: Live) -> tuple[bool, str]:
-    spec = _part(live, "spec")
+    spec = part_of(live, "spec")
     if spec.get("type") == "ExternalName":
         return True, "ready"
     if not spec.get("clusterIP"):
         return False, "it has no cluster IP"
-    has_address = spec.get("externalIPs") or _part(_part(live, "status"), "loadBalancer").get("ingress")
+    has_address = spec.get("externalIPs") or part_of(part_of(live, "status"), "loadBalancer").get("ingress")
     if spec.get("type") == "LoadBalancer" and not has_address:
         return False, "the load balancer has no address yet"
     return True, "ready"
 
 
 def _job(live: Live) -> tuple[bool, str]:
-    spec, status = _part(live, "spec"), _part(live, "status")
-    done, failed = _number(status, "succeeded"), _number(status, "failed")
-    wanted = _number(spec, "completions", 1)
+    spec, status = part_of(live, "spec"), part_of(live, "status")
+    done, failed = number_of(status, "succeeded"), number_of(status, "failed")
+    wanted = number_of(spec, "completions", 1)
     if _condition(status, "Complete") or done >= wanted:
         return True, "complete"
     if _condition(status, "Failed"):
@@ -198,7 +198,7 @@ def _job(live: Live) -> tuple[bool, str]:
 
 
 def _pod(live: Live) -> tuple[bool, str]:
-    status = _part(live, "status")
+    status = part_of(live, "status")
     phase = str(status.get("phase") or "Unknown")
     if phase == "Succeeded" or (phase == "Running" and _condition(status, "Ready")):
         return True, "ready"
@@ -210,21 +210,21 @@ def _pod(live: Live) -> tuple[bool, str]:
 
 def _container(container: Mapping[str, Any]) -> tuple[int, str] | None:
     """How bad a container's state is, with its description; `None` if it runs or has succeeded."""
-    waiting = _part(_part(container, "state"), "waiting")
-    ended = _part(_part(container, "state"), "terminated") or _part(_part(container, "lastState"), "terminated")
-    reason = waiting.get("reason") or (ended.get("reason") if _number(ended, "exitCode") else None)
+    waiting = part_of(part_of(container, "state"), "waiting")
+    ended = part_of(part_of(container, "state"), "terminated") or part_of(part_of(container, "lastState"), "terminated")
+    reason = waiting.get("reason") or (ended.get("reason") if number_of(ended, "exitCode") else None)
     if not reason:
         return None
     texts = [str(reason)]
-    if restarts := _number(container, "restartCount"):
+    if restarts := number_of(container, "restartCount"):
         texts.append(f"{restarts} {'restart' if restarts == 1 else 'restarts'}")
     if ended:
-        texts.append(f"exit code {_number(ended, 'exitCode')}")
+        texts.append(f"exit code {number_of(ended, 'exitCode')}")
     return restarts + (1000 if ended else 0), ", ".join(texts)
 
 
 def _claim(live: Live) -> tuple[bool, str]:
-    phase = str(_part(live, "status").get("phase") or "Pending")
+    phase = str(part_of(live, "status").get("phase") or "Pending")
     return (True, "ready") if phase == "Bound" else (False, phase)
 
 
@@ -237,13 +237,13 @@ def _api_service(live: Live) -> tuple[bool, str]:
 
 
 def _conditions(live: Live, *kinds: str) -> tuple[bool, str]:
-    missing = [kind for kind in kinds if not _condition(_part(live, "status"), kind)]
+    missing = [kind for kind in kinds if not _condition(part_of(live, "status"), kind)]
     return (False, f"not yet {', '.join(missing)}") if missing else (True, "ready")
 
 
 def _other(live: Live) -> tuple[bool, str]:
     """Ready once it exists, unless it has a condition `Ready` that is False."""
-    ready = _condition_of(_part(live, "status"), "Ready")
+    ready = _condition_of(part_of(live, "status"), "Ready")
     if ready.get("status") == "False":
         return False, str(ready.get("message") or ready.get("reason") or "not ready")
     return True, "ready"
@@ -266,7 +266,9 @@ _RULES: dict[tuple[str, str], Callable[[Live], tuple[bool, str]]] = {
 
 def _is_observed(live: Live) -> bool:
     """Whether the controller has seen the current generation."""
-    return _number(_part(live, "status"), "observedGeneration") >= _number(_part(live, "metadata"), "generation")
+    return number_of(part_of(live, "status"), "observedGeneration") >= number_of(
+        part_of(live, "metadata"), "generation"
+    )
 
 
 def _counted(actual: int, wanted: int, what: str) -> tuple[bool, str]:
@@ -285,13 +287,3 @@ def _condition_of(status: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
         if isinstance(condition, dict) and condition.get("type") == kind:
             return condition
     return {}
-
-
-def _part(of: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    part = of.get(name)
-    return part if isinstance(part, dict) else {}
-
-
-def _number(of: Mapping[str, Any], name: str, default: int = 0) -> int:
-    value = of.get(name)
-    return value if isinstance(value, int) else default

@@ -11,6 +11,7 @@ from attrs import evolve
 
 from models.charts.responses import HubItem
 from models.errors import Upstream
+from models.json_format import text_of
 from supervisor.charts.fetcher import Fetcher
 from supervisor.clock import Clock
 from supervisor.http import urls
@@ -73,18 +74,13 @@ class Hub:
 
 def _item(package: dict[str, Any], base: Url) -> HubItem:
     repository = package.get("repository") or {}
-    name, repository_name = _text(package, "normalized_name") or _text(package, "name"), _text(repository, "name")
+    name, repository_name = text_of(package, "normalized_name") or text_of(package, "name"), text_of(repository, "name")
     return HubItem(
-        name=_text(package, "name"),
-        version=_text(package, "version"),
-        app_version=_text(package, "app_version"),
+        name=text_of(package, "name"),
+        version=text_of(package, "version"),
+        app_version=text_of(package, "app_version"),
         repo_name=repository_name,
-        repo_url=_text(repository, "url"),
-        description=_text(package, "description"),
+        repo_url=text_of(repository, "url"),
+        description=text_of(package, "description"),
         url=f"{str(base).rstrip('/')}/packages/helm/{quote(repository_name, safe='')}/{quote(name, safe='')}",
     )
-
-
-def _text(facts: dict[str, Any], name: str) -> str:
-    value = facts.get(name)
-    return value if isinstance(value, str) else ""
