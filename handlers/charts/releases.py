@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any
 
 from handlers.charts.operations import CHANGE_ERRORS, TEXT, Operation, Warned
@@ -15,47 +16,48 @@ from models.charts.responses import HistoryRow, Hook, ListRow, Release, Resource
 from models.errors import Invalid
 from models.json_format import http_message
 from supervisor.charts.helm import changes
+from supervisor.charts.release_reads import Reads
 from supervisor.charts.service import Work
 
 _INSTALL_ERRORS = (*CHANGE_ERRORS, 413)
 _UPLOAD_ERRORS = (*_INSTALL_ERRORS, 415)
 
+_change = partial(Operation, mutating=True, needs="cluster")
+
 CHANGES: list[Operation] = [
-    Operation(
+    _change(
         "helm_install", "POST", "/releases", "Install a chart from a reference", requests.Install, changes.install,
-        Release, status=201, mutating=True, needs="cluster", error_statuses=_INSTALL_ERRORS,
+        Release, status=201, error_statuses=_INSTALL_ERRORS,
     ),
-    Operation(
+    _change(
         None, "POST", "/releases/upload", "Install an uploaded chart", requests.InstallUpload, changes.install,
-        Release, status=201, mutating=True, needs="cluster", error_statuses=_UPLOAD_ERRORS, name="helm_install_upload",
+        Release, status=201, error_statuses=_UPLOAD_ERRORS, name="helm_install_upload",
     ),
-    Operation(
+    _change(
         "helm_upgrade", "PUT", "/releases/{name}", "Upgrade a release from a reference", requests.Upgrade,
-        changes.upgrade, Release, mutating=True, needs="cluster", error_statuses=_INSTALL_ERRORS,
+        changes.upgrade, Release, error_statuses=_INSTALL_ERRORS,
     ),
-    Operation(
+    _change(
         None, "POST", "/releases/{name}/upgrade/upload", "Upgrade a release from an uploaded chart",
-        requests.UpgradeUpload, changes.upgrade, Release, mutating=True, needs="cluster", error_statuses=_UPLOAD_ERRORS,
-        name="helm_upgrade_upload",
+        requests.UpgradeUpload, changes.upgrade, Release, error_statuses=_UPLOAD_ERRORS, name="helm_upgrade_upload",
     ),
-    Operation(
+    _change(
         "helm_uninstall", "DELETE", "/releases/{name}", "Uninstall a release", requests.Uninstall, changes.uninstall,
-        None, status=204, mutating=True, needs="cluster", error_statuses=CHANGE_ERRORS,
+        None, status=204, error_statuses=CHANGE_ERRORS,
     ),
-    Operation(
+    _change(
         "helm_rollback", "POST", "/releases/{name}/rollback", "Roll back to an earlier revision", requests.Rollback,
-        changes.rollback, None, status=204, mutating=True, needs="cluster", error_statuses=(*CHANGE_ERRORS, 413),
+        changes.rollback, None, status=204, error_statuses=_INSTALL_ERRORS,
     ),
-    Operation(
+    _change(
         "helm_test", "POST", "/releases/{name}/test", "Run the tests of a release; 200 even if some fail",
-        requests.Test, changes.test, list[TestResult], mutating=True, needs="cluster", error_statuses=CHANGE_ERRORS,
+        requests.Test, changes.test, list[TestResult], error_statuses=CHANGE_ERRORS,
     ),
 ]  # fmt: skip
 
 
 _MAX_INLINE_ROWS = 500
 """Longer lists are encoded in a worker."""
-_READ_ERRORS = (400, 404, 500, 502, 503, 504)
 
 
 @http_message
@@ -108,8 +110,13 @@ async def listing(work: Work, request: ListRequest) -> Warned:
     return Warned(body, headers={"X-Total-Count": str(len(found))})
 
 
-async def status(work: Work, request: RevisionRequest) -> Release:
-    return await work.reads.release(request.namespace, request.name, request.revision)
+def _of_revision(
+    read: Callable[[Reads, str, str, int | None], Coroutine[Any, Any, Any]],
+) -> Callable[[Work, RevisionRequest], Coroutine[Any, Any, Any]]:
+    async def call(work: Work, request: RevisionRequest) -> Any:
+        return await read(work.reads, request.namespace, request.name, request.revision)
+
+    return call
 
 
 async def history(work: Work, request: ReleaseRequest) -> list[HistoryRow]:
@@ -133,56 +140,39 @@ async def _values(work: Work, request: ValuesRequest, dump: Callable[[Any], str]
     return dump(values_) if yaml_values.is_fast(values_) else await work.charts.workers.run(dump, values_)
 
 
-async def manifest(work: Work, request: RevisionRequest) -> str:
-    return await work.reads.manifest(request.namespace, request.name, request.revision)
-
-
-async def notes(work: Work, request: RevisionRequest) -> str:
-    return await work.reads.notes(request.namespace, request.name, request.revision)
-
-
-async def hooks(work: Work, request: RevisionRequest) -> list[Hook]:
-    return await work.reads.hooks(request.namespace, request.name, request.revision)
-
-
-async def resources(work: Work, request: RevisionRequest) -> list[Resource]:
-    return await work.reads.resources(request.namespace, request.name, request.revision)
-
+_read = partial(Operation, needs="cluster", error_statuses=(400, 404, 500, 502, 503, 504))
 
 READS: list[Operation] = [
-    Operation(
-        "helm_list", "GET", "/releases", "List releases with their newest revision",
-        ListRequest, listing,
-        list[ListRow], needs="cluster", error_statuses=_READ_ERRORS,
-        headers={"X-Total-Count": "The number of releases without limit and offset"},
+    _read(
+        "helm_list", "GET", "/releases", "List releases with their newest revision", ListRequest, listing,
+        list[ListRow], headers={"X-Total-Count": "The number of releases without limit and offset"},
     ),
-    Operation(
-        "helm_status", "GET", "/releases/{name}", "Get a release", RevisionRequest, status, Release,
-        needs="cluster", error_statuses=_READ_ERRORS,
+    _read(
+        "helm_status", "GET", "/releases/{name}", "Get a release", RevisionRequest, _of_revision(Reads.release),
+        Release,
     ),
-    Operation(
+    _read(
         "helm_history", "GET", "/releases/{name}/history", "List the revisions of a release, newest first",
-        ReleaseRequest, history, list[HistoryRow], needs="cluster", error_statuses=_READ_ERRORS,
+        ReleaseRequest, history, list[HistoryRow],
     ),
-    Operation(
+    _read(
         "helm_get_values", "GET", "/releases/{name}/values", "Get the supplied values, or all values, as YAML",
-        ValuesRequest, values, TEXT, needs="cluster", error_statuses=_READ_ERRORS, json_call=values_json,
+        ValuesRequest, values, TEXT, json_call=values_json,
     ),
-    Operation(
+    _read(
         "helm_get_manifest", "GET", "/releases/{name}/manifest", "Get the rendered manifest of a release",
-        RevisionRequest, manifest, TEXT, needs="cluster", error_statuses=_READ_ERRORS,
+        RevisionRequest, _of_revision(Reads.manifest), TEXT,
     ),
-    Operation(
+    _read(
         "helm_get_notes", "GET", "/releases/{name}/notes", "Get the notes of a release; empty if there are none",
-        RevisionRequest, notes, TEXT, needs="cluster", error_statuses=_READ_ERRORS,
+        RevisionRequest, _of_revision(Reads.notes), TEXT,
     ),
-    Operation(
-        "helm_get_hooks", "GET", "/releases/{name}/hooks", "Get the hooks of a release", RevisionRequest, hooks,
-        list[Hook], needs="cluster", error_statuses=_READ_ERRORS,
+    _read(
+        "helm_get_hooks", "GET", "/releases/{name}/hooks", "Get the hooks of a release", RevisionRequest,
+        _of_revision(Reads.hooks), list[Hook],
     ),
-    Operation(
-        "helm_get_resources", "GET", "/releases/{name}/resources",
-        "Get the live state of each object in the manifest", RevisionRequest, resources, list[Resource],
-        needs="cluster", error_statuses=_READ_ERRORS,
+    _read(
+        "helm_get_resources", "GET", "/releases/{name}/resources", "Get the live state of each object in the manifest",
+        RevisionRequest, _of_revision(Reads.resources), list[Resource],
     ),
 ]  # fmt: skip
