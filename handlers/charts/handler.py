@@ -12,7 +12,7 @@ from tornado.iostream import StreamClosedError
 from tornado.web import stream_request_body
 
 from handlers.base import Base
-from handlers.charts import charts, releases, repositories
+from handlers.charts import charts, releases
 from handlers.charts.operations import JSON, TEXT, ClientLeft, Operation, Warned, helm_caller, run
 from handlers.http.multipart import Parts
 from handlers.http.permissions import CHANGE_CHARTS, READ_CHARTS, Permission, check_charts_open
@@ -29,7 +29,7 @@ OPERATIONS: list[Operation] = [
     *releases.READS,
     *charts.RENDERING,
     *charts.PACKAGES,
-    *repositories.operations,
+    *charts.REPOSITORIES,
     *charts.HUB,
     *charts.DEPENDENCIES,
 ]
