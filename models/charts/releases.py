@@ -17,6 +17,7 @@ import re
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from operator import itemgetter
 from typing import Any
 
 from attrs import frozen
@@ -300,15 +301,20 @@ class Brief:
 
 def briefs(items: Iterable[Mapping[str, Any]]) -> list[Brief]:
     """The newest revision of each release in a list of Secrets' metadata, sorted by namespace and name."""
-    newest: dict[tuple[str, str], Brief] = {}
+    newest = sorted(_newest(items).items(), key=itemgetter(0))
+    return [Brief(namespace, revision, _updated(metadata)) for (namespace, _), (revision, metadata) in newest]
+
+
+def _newest(items: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], tuple[Revision, Mapping[str, Any]]]:
+    """The newest revision of each release, with its metadata, by namespace and name."""
+    newest: dict[tuple[str, str], tuple[Revision, Mapping[str, Any]]] = {}
     for item in items:
         metadata = item.get("metadata") or {}
-        namespace = str(metadata.get("namespace") or "")
         for revision in revisions([item]):
-            key_ = (namespace, revision.release)
-            if key_ not in newest or newest[key_].revision.number < revision.number:
-                newest[key_] = Brief(namespace, revision, _updated(metadata))
-    return [newest[key_] for key_ in sorted(newest)]
+            place = str(metadata.get("namespace") or ""), revision.release
+            if place not in newest or newest[place][0].number < revision.number:
+                newest[place] = revision, metadata
+    return newest
 
 
 def brief_of_row(row: ListRow) -> Brief:
@@ -427,14 +433,8 @@ def is_selected(labels: Mapping[str, str], selector: str) -> bool:
 
 def selected(items: Iterable[Mapping[str, Any]], selector: str) -> set[tuple[str, str]]:
     """Namespace and name of the releases whose newest revision has labels that meet a selector."""
-    newest: dict[tuple[str, str], tuple[int, bool]] = {}
-    for item in items:
-        metadata = item.get("metadata") or {}
-        for revision in revisions([item]):
-            place = str(metadata.get("namespace") or ""), revision.release
-            if place not in newest or newest[place][0] < revision.number:
-                newest[place] = revision.number, is_selected(metadata.get("labels") or {}, selector)
-    return {place for place, (_, is_match) in newest.items() if is_match}
+    newest = _newest(items).items()
+    return {place for place, (_, metadata) in newest if is_selected(metadata.get("labels") or {}, selector)}
 
 
 def select_rows(rows: list[ListRow], filter: str | None, statuses: Sequence[str], sort: str) -> list[ListRow]:
