@@ -270,7 +270,7 @@ class Fleet:
     ) -> list[str]:
         """Runs the operation for all, those of equal `order` concurrently; returns the failures."""
         results = await self.results(processes, do, reverse)
-        return [_failure(process, result) for process, result in results if _is_failure(process, result)]
+        return [failure_message(process, result) for process, result in results if isinstance(result, BaseException)]
 
     async def results(
         self, processes: Sequence[Process], do: Callable[[Process], Awaitable[str]], reverse: bool = False
@@ -436,13 +436,9 @@ def _has_ended(process: ProcessState) -> bool:
     return not process.live and not process.waits_for_restart and process.status in ENDED | {Status.NOT_STARTED}
 
 
-def _is_failure(process: Process, result: object) -> bool:
-    """Whether an operation ended in an exception. One that is no `Problem` is a bug, and is logged with a trace."""
-    if isinstance(result, Exception) and not isinstance(result, Problem):
-        log.error("%s: %s", process.name, result, exc_info=result)
-    return isinstance(result, BaseException)
-
-
-def _failure(process: Process, result: object) -> str:
-    message = str(result)
+def failure_message(process: Process, error: BaseException) -> str:
+    """The message of what an operation has raised. What is no `Problem` is a bug, and is logged with a trace."""
+    if isinstance(error, Exception) and not isinstance(error, Problem):
+        log.error("%s: %s", process.name, error, exc_info=error)
+    message = str(error)
     return message if process.name in message else f"{process.name}: {message}"

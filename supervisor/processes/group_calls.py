@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import signal
 from collections.abc import Mapping, Sequence
 from typing import Literal
@@ -10,12 +9,10 @@ from typing import Literal
 from attrs import frozen
 
 from models.errors import Conflict, Failed, NotFound, Problem
-from supervisor.processes.fleet import Fleet, announced
+from supervisor.processes.fleet import Fleet, announced, failure_message
 from supervisor.processes.instance import next_request
 from supervisor.processes.process import Process
 from supervisor.processes.scheduler import Scheduler
-
-log = logging.getLogger("supervision")
 
 Outcome = Literal["started", "already", "stopped", "not_running", "restarted", "signalled", "failed"]
 Results = Mapping[Process, str | BaseException]
@@ -208,9 +205,6 @@ def _unchanged(process: Process, outcome: Outcome) -> CallResult:
 
 
 def _result(process: Process, result: str | BaseException, outcome: Outcome) -> CallResult:
-    if not isinstance(result, BaseException):
-        return CallResult(process.name, outcome, result)
-    if not isinstance(result, Problem):
-        log.error("%s: %s", process.name, result, exc_info=result)
-    message = str(result)
-    return CallResult(process.name, "failed", message if process.name in message else f"{process.name}: {message}")
+    if isinstance(result, BaseException):
+        return CallResult(process.name, "failed", failure_message(process, result))
+    return CallResult(process.name, outcome, result)
