@@ -48,16 +48,19 @@ _MTIME_SLACK_SECONDS = 0.1
 """File times lag behind the clock by up to a tick of the kernel."""
 
 
-class Processes(Page):
-    """The table of all processes, and start, stop and restart of all."""
+class ControlPage(Page):
+    """A page with forms that control processes."""
 
+    permission = READ
     back = "/processes"
 
     @classmethod
     def permission_of(cls, method: str) -> Permission:
         return READ if method in SAFE_METHODS else CONTROL_PROCESSES
 
-    permission = READ
+
+class Processes(ControlPage):
+    """The table of all processes, and start, stop and restart of all."""
 
     async def get(self) -> None:
         await self.supervision.event_writer.stored_soon()
@@ -112,16 +115,8 @@ class Processes(Page):
             raise Failed("; ".join(failures))
 
 
-class ProcessPage(Page):
+class ProcessPage(ControlPage):
     """One process: status, history, log and configuration."""
-
-    back = "/processes"
-
-    @classmethod
-    def permission_of(cls, method: str) -> Permission:
-        return READ if method in SAFE_METHODS else CONTROL_PROCESSES
-
-    permission = READ
 
     async def get(self, name: str) -> None:
         await self.supervision.event_writer.stored_soon(name)
