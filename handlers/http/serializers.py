@@ -431,14 +431,8 @@ def page_of(page: Page[Any], content: Sequence[Item]) -> PageOf[Item]:
 def reload_result(done: Reload, need: Sequence[str], dry_run: bool = False) -> ReloadResult:
     return ReloadResult(
         message=f"{'a reload would do this' if dry_run else 'the configuration has been read'}: {done}",
-        added=done.added,
-        removed=done.removed,
-        started=done.started,
-        restarted=done.restarted,
-        changed=done.changed,
-        failed=done.failed,
-        settings=done.settings,
         need_restart=need,
+        **attrs.asdict(done),
     )
 
 
