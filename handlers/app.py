@@ -13,7 +13,7 @@ from tornado.httputil import HTTPMessageDelegate, HTTPServerRequest
 from tornado.routing import Rule
 from tornado.web import RequestHandler
 
-from handlers.accounts import account, users
+from handlers.accounts import account
 from handlers.base import Base, Page, Refusal, methods
 from handlers.charts import release_list, release_pages, repository_pages
 from handlers.charts.handler import OPERATIONS
@@ -172,7 +172,7 @@ def rules(services: Services, streams: Streams, replaced: Replaced | None = None
     shared = [
         rule(prefix, route, service=service, **arguments)
         for prefix, service in [("", SUPERVISION), *((service.prefix, service) for service in mounted)]
-        for route in [*system.common_routes, *PAGES, *account.pages, *users.pages, *tracker, *mcp.routes]
+        for route in [*system.common_routes, *PAGES, *account.pages, *tracker, *mcp.routes]
     ]
     return [
         rule(API, ("/events", RunStream, StreamPath), service=TRACKER, **arguments),

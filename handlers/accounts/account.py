@@ -1,20 +1,22 @@
-"""The caller's own account: login, logout, profile, tokens, and `/me` for programs."""
+"""The caller's own account: login, logout, profile, tokens, and `/me` for programs; all accounts for an ADMIN."""
 
 from __future__ import annotations
 
 import re
-from typing import ClassVar
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 from tornado.web import RequestHandler
 
-from handlers.base import Base, Page, shown_again, write_page
+from handlers.base import Base, Page, shown_again, write_long_page, write_page
 from handlers.http import serializers
 from handlers.http.credentials import session_cookie
-from handlers.http.permissions import PUBLIC, SIGNED_IN
+from handlers.http.permissions import ADMINISTER, PUBLIC, SIGNED_IN
 from handlers.openapi.describe import Endpoint
 from handlers.routing import Route
+from handlers.web.table import TableQuery, page_of, read_table
 from models.accounts import accounts
-from models.accounts.accounts import Credential, Scope, User
+from models.accounts.accounts import Credential, Role, Scope, User
 from models.errors import Invalid
 from models.json_format import rfc3339
 
@@ -23,6 +25,12 @@ _LOCAL = re.compile(r"/(?![/\\])[!-\[\]-~]{0,2000}")  # printable ASCII without 
 _LOGIN = re.compile(r"(?:/(?:supervision|charts|tracker))?/log(?:in|out)(?:[?#]|$)")
 """The page itself, which has a link to the login like every page, and the form that ends a session."""
 _WRONG = "The user name or the password is not right."
+_ROLES = ("ADMIN", "USER")
+_SORTS: dict[str, Callable[[User], Any]] = {
+    "name": lambda user: user.username.lower(),
+    "email": lambda user: (user.email or "").lower(),
+    "role": lambda user: user.role,
+}
 
 
 class Me(Base):
@@ -194,6 +202,96 @@ def _days(raw: str) -> int | None:
     return int(raw)
 
 
+class UserForm(Page):
+    permission = ADMINISTER
+    back = "/users"
+
+    def table(self) -> TableQuery:
+        """Returns the query of the list."""
+        path = f"{self.prefix}/users"
+        return read_table(path, self.query(), _SORTS, _ROLES, status_name="role", status_label="Role")
+
+    @property
+    def address(self) -> str:
+        """The page of the list that had the form."""
+        table = self.table()
+        return table.url(page=table.page)
+
+    async def again(self, *arguments: str) -> None:
+        users = await self.services.accounts.in_store(accounts.list_users)
+        wanted = self.table()
+        matches = [user for user in users if _matches(user, wanted)]
+        table, shown = page_of(wanted, matches, _SORTS)
+        roles = [(role, role, sum(user.role == role for user in users)) for role in _ROLES]
+        own = self.caller.user
+        query = table.url(page=table.page).removeprefix(table.path)
+        await write_long_page(
+            self, "accounts/users.html", users=shown, own=own, table=table, table_statuses=roles, query=query
+        )
+
+
+def _matches(user: User, table: TableQuery) -> bool:
+    text = f"{user.username} {user.display_name or ''} {user.email or ''}".lower()
+    return table.q.lower() in text and table.status in ("", user.role)
+
+
+class Users(UserForm):
+    async def get(self) -> None:
+        await self.again()
+
+    @shown_again
+    async def post(self) -> None:
+        """Creates an account."""
+        name, password, role = field(self, "username"), field(self, "password", strip=False), _role(self)
+        await self.services.accounts.create(name, password, role)
+        _redirect_to_list(self)
+
+
+class UserRole(UserForm):
+    @shown_again
+    async def post(self, user: str) -> None:
+        role = _role(self)
+
+        def change() -> None:
+            accounts.user_by_id(int(user))
+            accounts.set_role(int(user), role)
+
+        await self.services.accounts.in_store(change)
+        _redirect_to_list(self)
+
+
+class UserPassword(UserForm):
+    @shown_again
+    async def post(self, user: str) -> None:
+        password = field(self, "password", strip=False)
+        account = await self.services.accounts.in_store(lambda: accounts.user_by_id(int(user)))
+        await self.services.accounts.set_password(account, password)
+        _redirect_to_list(self)
+
+
+class UserDelete(UserForm):
+    @shown_again
+    async def post(self, user: str) -> None:
+        def delete() -> None:
+            accounts.user_by_id(int(user))
+            accounts.delete_user(int(user))
+
+        await self.services.accounts.in_store(delete)
+        _redirect_to_list(self)
+
+
+def _redirect_to_list(handler: UserForm) -> None:
+    handler.redirect(handler.address, status=303)
+
+
+def _role(handler: Page) -> Role:
+    """Raises `Invalid`."""
+    raw = field(handler, "role")
+    if raw not in ("", "ADMIN", "USER"):
+        raise Invalid("role is ADMIN or USER")
+    return "ADMIN" if raw == "ADMIN" else "USER"
+
+
 routes: list[Route] = [(r"/me", Me)]
 
 pages: list[Route] = [
@@ -204,4 +302,8 @@ pages: list[Route] = [
     (r"/profile/tokens", ProfileTokens),
     (r"/profile/tokens/([0-9]{1,18})/revoke", ProfileTokenRevoke),
     (r"/profile/sessions/([0-9]{1,18})/end", ProfileSessionEnd),
+    (r"/users", Users),
+    (r"/users/([0-9]{1,18})/role", UserRole),
+    (r"/users/([0-9]{1,18})/password", UserPassword),
+    (r"/users/([0-9]{1,18})/delete", UserDelete),
 ]
