@@ -23,6 +23,7 @@ services.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ipaddress
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, Literal
@@ -140,7 +141,7 @@ async def run(
     `respond` converts the result while the request's files exist. Raises kinds of `Problem`, and `ClientLeft` after
     `work.leave()`.
     """
-    async with work:
+    async with contextlib.aclosing(work):
         operation.check_cluster(work)
         caller = None if operation.mutating else work.caller
         try:

@@ -15,7 +15,6 @@ import tempfile
 from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from threading import Lock
-from types import TracebackType
 from typing import Any
 
 from attrs import frozen
@@ -237,7 +236,7 @@ class Charts:
         return {"helm": self.helm.is_there, "releases": self.has_cluster(Target()), **own}
 
     def work(self, request: Any = None) -> Work:
-        """The context of one request: `async with charts.work(request) as work:`."""
+        """The context of one request; it has to be closed."""
         return Work(self, self.choose(request) if self.choose else Target())
 
 
@@ -284,10 +283,6 @@ class Work:
         finally:
             self._task = None
 
-    @property
-    def is_running(self) -> bool:
-        return self._task is not None
-
     def leave(self) -> None:
         """The client has left: cancels the operation unless a change has begun."""
         if self._task is not None and not self.begun:
@@ -304,15 +299,7 @@ class Work:
         made.mkdir()
         return made
 
-    async def __aenter__(self) -> Work:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
-
-    async def close(self) -> None:
+    async def aclose(self) -> None:
         """Removes the folder in a worker, which continues if this call is cancelled."""
         if self.begun and (place := self.charts.clusters.kube.place(self.target.kubeconfig, self.target.context)):
             self.charts.overview.forget(place)
