@@ -185,22 +185,20 @@ async def resources(cluster: Cluster, objects: list[ManifestObject], namespace: 
 
 
 async def _resource(cluster: Cluster, named_object: ManifestObject, namespace: str) -> Resource:
+    place = named_object.namespace or namespace
     if named_object.fault:
-        return _describe_missing(named_object, named_object.namespace or namespace, named_object.fault)
+        return _describe_missing(named_object, place, named_object.fault)
     try:
         kind = await cluster.kind(named_object.api_version, named_object.kind)
         if kind is None:
-            return _describe_missing(
-                named_object,
-                named_object.namespace or namespace,
-                f"the cluster has no kind {named_object.kind} in {named_object.api_version}",
-            )
-        place = (named_object.namespace or namespace) if kind.is_namespaced else None
-        return _describe(named_object, place, await _live(cluster, kind, named_object, place))
+            lacks = f"the cluster has no kind {named_object.kind} in {named_object.api_version}"
+            return _describe_missing(named_object, place, lacks)
+        own_place = place if kind.is_namespaced else None
+        return _describe(named_object, own_place, await _live(cluster, kind, named_object, own_place))
     except Upstream as problem:
         if problem.code != DENIED:
             raise
-        return _describe_missing(named_object, named_object.namespace or namespace, problem.message)
+        return _describe_missing(named_object, place, problem.message)
 
 
 async def _live(cluster: Cluster, kind: Kind, named_object: ManifestObject, namespace: str | None) -> Live | None:
