@@ -91,7 +91,6 @@ class Comparison:
 class Range:
     """The set of allowed versions."""
 
-    text: str
     groups: tuple[tuple[Comparison, ...], ...]
 
     def allows(self, version: Version) -> bool:
@@ -109,7 +108,7 @@ def range_of(text: str) -> Range:
     if len(text) > _MAX_CHARACTERS:
         raise Invalid(f"version: longer than {_MAX_CHARACTERS} characters")
     plain = _HYPHEN.sub(r">= \1, <= \2 ", text) if text.strip() else "*"
-    return Range(text, tuple(_group(group) for group in plain.split("||")))
+    return Range(tuple(_group(group) for group in plain.split("||")))
 
 
 def _group(text: str) -> tuple[Comparison, ...]:
