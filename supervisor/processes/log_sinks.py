@@ -16,9 +16,12 @@ import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import Any
 from urllib.parse import urlsplit
 
 from attrs import frozen
+
+from models.json_format import rfc3339
 
 MAX_LINE_BYTES = 64 * 1024
 _JOURNAL_SOCKET = "/run/systemd/journal/socket"
@@ -127,7 +130,7 @@ class Journald(_Datagrams):
     """The native protocol of journald."""
 
     def _connected(self) -> socket.socket:
-        return _unix_socket(_JOURNAL_SOCKET)
+        return _connected(socket.AF_UNIX, _JOURNAL_SOCKET)
 
     def _message(self, origin: Origin, line: bytes) -> bytes:
         priority, text = _with_priority(line)
@@ -151,31 +154,23 @@ class Syslog(_Datagrams):
 
     def _connected(self) -> socket.socket:
         if self._address.startswith("/"):
-            return _unix_socket(self._address)
+            return _connected(socket.AF_UNIX, self._address)
         parts = urlsplit(self._address)
-        family, _, _, _, place = socket.getaddrinfo(parts.hostname, parts.port or _SYSLOG_PORT, type=socket.SOCK_DGRAM)[
-            0
-        ]
-        sender = socket.socket(family, socket.SOCK_DGRAM)
-        try:
-            sender.connect(place)
-        except OSError:
-            sender.close()
-            raise
-        return sender
+        found = socket.getaddrinfo(parts.hostname, parts.port or _SYSLOG_PORT, type=socket.SOCK_DGRAM)
+        family, _, _, _, place = found[0]
+        return _connected(family, place)
 
     def _message(self, origin: Origin, line: bytes) -> bytes:
         priority, text = _with_priority(line)
-        now = time.time()
-        at = f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(now))}.{int(now % 1 * 1_000_000):06d}Z"
-        name = _printable(origin.process, 48)
+        at, name = rfc3339(time.time_ns() // 1000), _printable(origin.process, 48)
         return f"<{_FACILITY * 8 + priority}>1 {at} {self._host} {name} - {origin.stream} - ".encode() + text
 
 
-def _unix_socket(path: str) -> socket.socket:
-    sender = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+def _connected(family: int, place: Any) -> socket.socket:
+    """A datagram socket. Raises `OSError`."""
+    sender = socket.socket(family, socket.SOCK_DGRAM)
     try:
-        sender.connect(path)
+        sender.connect(place)
     except OSError:
         sender.close()
         raise
