@@ -6,7 +6,7 @@ Response types are attrs classes. Their fields become camelCase, in the order wr
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Generic, Literal, NewType, TypeVar
 
 import attrs
@@ -36,6 +36,7 @@ Int32 = Annotated[int, "int32"]
 """A number of 32 bits."""
 
 Item = TypeVar("Item")
+Stored = TypeVar("Stored")
 
 LEFT_OUT = {"left_out": True}
 """Metadata of a field that is omitted where it has no value; others are null."""
@@ -404,24 +405,16 @@ def notice(entry: Notice) -> ProcessNotice:
     return ProcessNotice(entry.id, Instant(entry.at), entry.name, entry.process, entry.message, entry.facts)
 
 
-def event_page(page: Page[Entry]) -> PageOf[ProcessEventEntry]:
-    return page_of(page, [event_entry(entry) for entry in page.content])
-
-
-def notice_page(page: Page[Notice]) -> PageOf[ProcessNotice]:
-    return page_of(page, [notice(entry) for entry in page.content])
-
-
-def page_of(page: Page[Any], content: Sequence[Item]) -> PageOf[Item]:
+def page_of(page: Page[Stored], serialize: Callable[[Stored], Item]) -> PageOf[Item]:
     paging = page.paging
     return PageOf(
-        content=content,
+        content=[serialize(one) for one in page.content],
         total_pages=page.pages,
         total_elements=page.total,
         first=paging.number == 0,
         last=paging.number + 1 >= page.pages,
-        empty=not content,
-        number_of_elements=len(content),
+        empty=not page.content,
+        number_of_elements=len(page.content),
         size=paging.size,
         number=paging.number,
         pageable=Pageable(paging.size, paging.number, paging.offset),

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from handlers.http.serializers import Instant, Int32, PageOf, instant, page_of
+from handlers.http.serializers import Instant, Int32, instant
 from models.json_format import http_message
-from models.paging import Page
 from models.supervision.process import Status
 from models.supervision.runs import Outcome, Run, Trigger
 from supervisor.processes.process import Process
@@ -114,7 +113,3 @@ def process_run(run: Run) -> ProcessRun:
         exit_code=run.exit_code,
         outcome=run.outcome,
     )
-
-
-def run_page(page: Page[Run]) -> PageOf[ProcessRun]:
-    return page_of(page, [process_run(run) for run in page.content])

@@ -35,7 +35,8 @@ class Listing(Base):
 
     async def answer(self, sorts: Mapping[str, str], which: Filter | None = None, clamp: bool = False) -> None:
         requested = paging(self.query(), sorts, clamp)
-        self.reply(serializers.event_page(await self.supervision.history.page(requested, which)))
+        page = await self.supervision.history.page(requested, which)
+        self.reply(serializers.page_of(page, serializers.event_entry))
 
 
 class Events(Listing):
@@ -138,7 +139,8 @@ class Notices(Base):
         query = self.query()
         requested = paging({"sortBy": "time", **query}, {"time": "time"})
         name, process = query.get("name") or None, query.get("process") or None
-        self.reply(serializers.notice_page(await self.supervision.notices.page(requested, name, process)))
+        page = await self.supervision.notices.page(requested, name, process)
+        self.reply(serializers.page_of(page, serializers.notice))
 
 
 routes: list[Route] = [

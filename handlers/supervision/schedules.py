@@ -8,7 +8,7 @@ from attrs import evolve
 
 from handlers.base import Base
 from handlers.http.permissions import CONTROL_PROCESSES, READ
-from handlers.http.serializers import PageOf, ResponseMessage
+from handlers.http.serializers import PageOf, ResponseMessage, page_of
 from handlers.openapi.describe import Endpoint, choice, paged
 from handlers.routing import Route
 from handlers.supervision import details
@@ -36,7 +36,7 @@ class Runs(Base):
         page = await self.supervision.context.runs.page(name, requested)
         if not page.total:
             self.supervision.fleet.get(name)  # raises NotFound
-        self.reply(details.run_page(page))
+        self.reply(page_of(page, details.process_run))
 
 
 class ScheduleState(Base):
