@@ -228,14 +228,6 @@ def _claim(live: Live) -> tuple[bool, str]:
     return (True, "ready") if phase == "Bound" else (False, phase)
 
 
-def _definition(live: Live) -> tuple[bool, str]:
-    return _conditions(live, "Established", "NamesAccepted")
-
-
-def _api_service(live: Live) -> tuple[bool, str]:
-    return _conditions(live, "Available")
-
-
 def _conditions(live: Live, *kinds: str) -> tuple[bool, str]:
     missing = [kind for kind in kinds if not _condition(part_of(live, "status"), kind)]
     return (False, f"not yet {', '.join(missing)}") if missing else (True, "ready")
@@ -258,8 +250,10 @@ _RULES: dict[tuple[str, str], Callable[[Live], tuple[bool, str]]] = {
     ("", "Pod"): _pod,
     ("", "PersistentVolumeClaim"): _claim,
     ("", "Service"): _service,
-    ("apiextensions.k8s.io", "CustomResourceDefinition"): _definition,
-    ("apiregistration.k8s.io", "APIService"): _api_service,
+    ("apiextensions.k8s.io", "CustomResourceDefinition"): lambda live: _conditions(
+        live, "Established", "NamesAccepted"
+    ),
+    ("apiregistration.k8s.io", "APIService"): lambda live: _conditions(live, "Available"),
 }
 """By group and kind."""
 
