@@ -189,7 +189,7 @@ class Services:
             if dry_run:
                 done = self.supervision.preview(new.supervisor)
             else:
-                self.config = _live(self.config, new)
+                self.config = evolve(self.config, supervisor=new.supervisor)  # the rest applies after a restart
                 done = await self.supervision.reload(new.supervisor)
             settings = [path for path in changed if path.startswith("supervisor.") and "processes." not in path]
             return evolve(done, settings=settings), [path for path in changed if not path.startswith("supervisor.")]
@@ -295,8 +295,3 @@ def _maintenance(supervision: Supervision, reports_wal: Path) -> Maintenance:
         supervision.scheduler.check_clock,
         reports_wal,
     )
-
-
-def _live(old: Config, new: Config) -> Config:
-    """Returns the configuration after a reload: `supervisor` applies at once, the rest after a restart."""
-    return evolve(old, supervisor=new.supervisor)
