@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # it is run as 
 
 from benchmarks import claims, report
 from benchmarks.claims import Claim
-from models.supervision import metric_store
+from models.supervision import metrics
 from models.supervision.metrics import Minute
 from models.supervision.tables import database
 from supervisor.clock import Clock
@@ -61,7 +61,7 @@ def minute_of(processes: int, number: int, chance: random.Random) -> dict[str, l
 def store(batch: dict[str, list[Minute]], number: int, keep: int) -> None:
     """Stores a minute as the server does: on a connection of its own."""
     last = _FIRST_MINUTE + number
-    database.run_with_timeout(lambda: metric_store.write(batch, last - keep + 1, last), _TIMEOUT_SECONDS)
+    database.run_with_timeout(lambda: metrics.write(batch, last - keep + 1, last), _TIMEOUT_SECONDS)
 
 
 def spent(work: Callable[[], object]) -> float:
@@ -97,7 +97,7 @@ def measure(processes: int, keep: int, runs: int) -> Cost:
             minutes.append(spent(lambda: store(batch, number, keep)))  # noqa: B023 (called at once)
         database.checkpoint(truncate=True)
         first, last = _FIRST_MINUTE + runs, _FIRST_MINUTE + keep + runs
-        read = [spent(lambda: metric_store.of_process("process-000", first, last)) for _ in range(runs)]
+        read = [spent(lambda: metrics.of_process("process-000", first, last)) for _ in range(runs)]
         rows = int(database.execute_sql("SELECT count(*) FROM metric_minute").fetchone()[0])
         size = path.stat().st_size - empty
         database.close()

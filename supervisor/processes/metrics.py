@@ -17,7 +17,7 @@ import psutil
 from models.config.settings import Metrics
 from models.errors import Problem, Unavailable
 from models.storage.store import MAX_QUERY_SECONDS
-from models.supervision import events, metric_store
+from models.supervision import events, metrics
 from models.supervision.metrics import MEMORY_MINUTES, Minute, Point, Series
 from models.supervision.tables import database
 from supervisor import host
@@ -80,7 +80,7 @@ class MetricsHistory:
 
         def read() -> tuple[list[Minute], list[int]]:
             since, until = start * _MICROS_PER_SECOND, end * _MICROS_PER_SECOND
-            older = metric_store.of_process(name, first, last) if first <= last else []
+            older = metrics.of_process(name, first, last) if first <= last else []
             return older, events.starts(name, since, until, MAX_STARTS)
 
         try:
@@ -137,9 +137,9 @@ class MetricsHistory:
 
         def read() -> tuple[dict[str, Series], set[str]]:
             found = dict[str, Series]()
-            for name, minute, values in metric_store.between(since, now):
+            for name, minute, values in metrics.between(since, now):
                 found.setdefault(name, Series()).restore(minute, values)
-            return found, metric_store.names()
+            return found, metrics.names()
 
         self._stored_until = now - 1
         try:
@@ -193,7 +193,7 @@ class MetricsHistory:
 
     def _write(self, batch: Mapping[str, Sequence[Minute]], first: int, last: int) -> None:
         """Stores minutes. Runs in a worker."""
-        database.run_with_timeout(lambda: metric_store.write(batch, first, last), MAX_QUERY_SECONDS)
+        database.run_with_timeout(lambda: metrics.write(batch, first, last), MAX_QUERY_SECONDS)
         self._commits += 1
         if self._commits >= _CHECKPOINT_COMMITS:
             self._commits = 0
@@ -211,7 +211,7 @@ class MetricsHistory:
 
 
 def _forget(removed: Set[str]) -> None:
-    database.run_with_timeout(lambda: metric_store.forget(removed), MAX_QUERY_SECONDS)
+    database.run_with_timeout(lambda: metrics.forget(removed), MAX_QUERY_SECONDS)
     database.checkpoint()
 
 

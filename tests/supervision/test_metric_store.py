@@ -15,7 +15,7 @@ from typing import Any, cast
 import pytest
 
 from models.config.settings import Metrics
-from models.supervision import events, metric_store
+from models.supervision import events, metrics
 from models.supervision.events import Entry
 from models.supervision.metrics import MEMORY_MINUTES, Point
 from models.supervision.process import Seconds, Status
@@ -166,8 +166,8 @@ def test_the_rows_of_a_removed_process_disappear_and_those_of_others_stay() -> N
         seen = list[set[str]]()
 
         def look(number: int) -> None:
-            assert metric_store.names() == {name for name, _ in rows()}
-            seen.append(metric_store.names())
+            assert metrics.names() == {name for name, _ in rows()}
+            seen.append(metrics.names())
             if number == 1:
                 del server.fleet[1]
 
@@ -203,13 +203,13 @@ def test_a_store_that_fails_is_reported_once_and_gets_the_minutes_when_it_is_bac
 
 @pytest.mark.usefixtures("store")
 def test_a_disk_that_hangs_delays_no_sample(monkeypatch: pytest.MonkeyPatch) -> None:
-    write, hangs = metric_store.write, threading.Event()
+    write, hangs = metrics.write, threading.Event()
 
     def wait_and_write(*arguments: Any) -> None:
         hangs.wait(30)
         write(*arguments)
 
-    monkeypatch.setattr(metric_store, "write", wait_and_write)
+    monkeypatch.setattr(metrics, "write", wait_and_write)
 
     async def work() -> None:
         server = Server(START, "web")
