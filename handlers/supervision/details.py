@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from attrs import asdict
+
 from handlers.http.serializers import Instant, Int32, instant
 from models.json_format import http_message
 from models.supervision.process import Status
@@ -92,14 +94,9 @@ def process_details(
 
 def process_schedule(report: ScheduleReport, last: Run | None) -> ProcessSchedule:
     return ProcessSchedule(
-        expression=report.expression,
-        timezone=report.timezone,
-        next_run=instant(report.next_run),
         last_run=None if last is None else instant(last.start),
         last_outcome=None if last is None else last.outcome,
-        paused=report.paused,
-        missed=report.missed,
-        skipped=report.skipped,
+        **asdict(report),
     )
 
 
