@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import quote
 
 from handlers.charts.base_page import ChartPage
-from handlers.charts.releases import ListRequest
+from handlers.charts.releases import STATUSES, ListRequest
 from handlers.routing import Route
 from handlers.web.table import page_of, read_table
 from models.charts import releases
@@ -26,10 +26,6 @@ _SORTS: dict[str, Callable[[Brief], Any]] = {
     "revision": lambda release: release.revision.number,
     "updated": lambda release: release.updated or "",
 }
-_STATES = (
-    "deployed", "failed", "pending-install", "pending-rollback", "pending-upgrade", "superseded", "uninstalled",
-    "uninstalling", "unknown",
-)  # fmt: skip
 
 
 def release_url(namespace: str, name: str) -> str:
@@ -49,7 +45,7 @@ class Releases(ChartPage):
         known, problem = await self._list(reads, namespace)
         in_namespace = [release for release in known if not namespace or release.namespace == namespace]
         states = Counter(release.status for release in in_namespace)
-        wanted = read_table(f"{self.prefix}/releases", query, _SORTS, _STATES, ("namespace",), "state")
+        wanted = read_table(f"{self.prefix}/releases", query, _SORTS, sorted(STATUSES), ("namespace",), "state")
         text = wanted.q.lower()
         matches = [one for one in in_namespace if text in one.name and wanted.status in ("", one.status)]
         table, shown = page_of(wanted, matches, _SORTS)

@@ -67,7 +67,7 @@ class ReleaseRequest:
 
 
 _REVISION = "The revision; the newest by default."
-_STATUSES = (
+STATUSES = (
     "unknown", "deployed", "uninstalled", "superseded", "failed", "uninstalling", "pending-install", "pending-upgrade",
     "pending-rollback",
 )  # fmt: skip
@@ -83,7 +83,7 @@ class ListRequest:
     namespace: str | None = query("The namespace of the releases; `default` by default.", check=refs.namespace)
     all_namespaces: bool = query("List the releases of all namespaces.", False)
     filter: str | None = query("Part of the name, with `^`, `$`, `.*` and `|`.", check=check_filter)
-    status: tuple[str, ...] = query("Only releases with one of these statuses.", (), choices=_STATUSES)
+    status: tuple[str, ...] = query("Only releases with one of these statuses.", (), choices=STATUSES)
     selector: str | None = query("Labels of the release: `a=b,c!=d`.", check=check_selector)
     sort: str = query("The order.", "name", choices=("name", "updated", "-updated"))
     limit: int | None = query("The number of releases; all by default.", low=1, high=1000)
