@@ -60,7 +60,7 @@ class OwnHistory:
     async def page(self, paging: Paging, which: Filter | None = None) -> Page[Entry]:
         if events.is_near_newest(paging, which):
             return events.page(paging, which)
-        return await _off_loop(lambda: events.page(paging, which))
+        return await off_loop(lambda: events.page(paging, which))
 
     async def count(self, which: Filter) -> int:
         return events.count(which)
@@ -75,7 +75,7 @@ class OwnHistory:
         return events.since(id, limit)
 
     async def prune(self, before: int, most: int) -> int:
-        return await _off_loop(lambda: events.prune(before, most))
+        return await off_loop(lambda: events.prune(before, most))
 
 
 class SharedHistory:
@@ -183,9 +183,10 @@ class SharedHistory:
 
     async def prune(self, before: int, most: int) -> int:
         """Prunes the shared history and the file of this host."""
-        own = await _off_loop(lambda: events.prune(before, most))
+        own = await off_loop(lambda: events.prune(before, most))
         return own + await self._query(lambda: events.prune(before, most, store=self._store))
 
 
-async def _off_loop(query: Callable[[], Result]) -> Result:
+async def off_loop(query: Callable[[], Result]) -> Result:
+    """Runs a query on the file of this host in a worker. Raises `TimedOut`, `peewee.PeeweeException`."""
     return await asyncio.to_thread(database.run_with_timeout, query, MAX_QUERY_SECONDS)

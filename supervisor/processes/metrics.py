@@ -22,6 +22,7 @@ from models.supervision.metrics import MEMORY_MINUTES, Minute, Point, Series
 from models.supervision.tables import database
 from supervisor import host
 from supervisor.clock import Clock
+from supervisor.processes.history import off_loop
 from supervisor.processes.process import Process
 from supervisor.processes.usage import Meter
 
@@ -84,7 +85,7 @@ class MetricsHistory:
             return older, events.starts(name, since, until, MAX_STARTS)
 
         try:
-            older, starts = await asyncio.to_thread(database.run_with_timeout, read, MAX_QUERY_SECONDS)
+            older, starts = await off_loop(read)
         except peewee.PeeweeException as error:
             raise Unavailable(f"the metrics cannot be read: {error}") from None
         return self.of(name).points(start, end, step, older), starts
@@ -143,9 +144,7 @@ class MetricsHistory:
 
         self._stored_until = now - 1
         try:
-            self._processes, self._stored_names = await asyncio.to_thread(
-                database.run_with_timeout, read, MAX_QUERY_SECONDS
-            )
+            self._processes, self._stored_names = await off_loop(read)
         except (peewee.PeeweeException, Problem) as error:
             log.error("stored metrics cannot be read (%s): the plots begin now", error)
 

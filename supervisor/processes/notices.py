@@ -11,11 +11,10 @@ from typing import Any
 import peewee
 
 from models.paging import Page, Paging
-from models.storage.store import MAX_QUERY_SECONDS
 from models.supervision import notices
 from models.supervision.notices import Notice
-from models.supervision.tables import database
 from supervisor.clock import Clock
+from supervisor.processes.history import off_loop
 from supervisor.pubsub import PubSub
 
 log = logging.getLogger("notices")
@@ -48,13 +47,11 @@ class Notices:
     async def page(self, paging: Paging, name: str | None, process: str | None) -> Page[Notice]:
         """Returns one page, including all notices posted until now. Raises `TimedOut`."""
         self.write()
-        return await asyncio.to_thread(
-            database.run_with_timeout, lambda: notices.page(paging, name, process), MAX_QUERY_SECONDS
-        )
+        return await off_loop(lambda: notices.page(paging, name, process))
 
     async def prune(self, most: int) -> int:
         """Deletes some of the oldest beyond `most`; returns how many. Raises `peewee.PeeweeException`, `TimedOut`."""
-        return await asyncio.to_thread(database.run_with_timeout, lambda: notices.prune(most), MAX_QUERY_SECONDS)
+        return await off_loop(lambda: notices.prune(most))
 
     def _flush_later(self, seconds: float) -> None:
         if self._flush is None:

@@ -9,16 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from models.config.settings import Server
-from models.storage.store import MAX_QUERY_SECONDS
 from models.supervision import log_marks
 from models.supervision.captured_logs import remove_old
 from models.supervision.log_marks import LogMark
 from models.supervision.process import ProcessSpec
 from models.supervision.record import Record
-from models.supervision.tables import database
 from supervisor.clock import Clock
 from supervisor.processes.event_writer import EventWriter
 from supervisor.processes.fleet import Fleet
+from supervisor.processes.history import off_loop
 from supervisor.processes.log_files import LogFile, Logs, log_sizes
 from supervisor.processes.log_growth import LogGrowth
 from supervisor.processes.notices import Notices
@@ -100,9 +99,7 @@ class ProcessLogs:
         """The marks of a file as it is now. Raises `TimedOut`."""
         await self._event_writer.stored_soon()
         rotation = self.files.rotations(path)
-        found = await asyncio.to_thread(
-            database.run_with_timeout, lambda: log_marks.of_file(path, rotation), MAX_QUERY_SECONDS
-        )
+        found = await off_loop(lambda: log_marks.of_file(path, rotation))
         size = log_sizes([LogFile(path, 0, 0)]).get(path, 0)
         return [mark for mark in found if mark.position <= size]  # another program may have truncated it
 

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 
 from attrs import evolve
 
 from models.paging import Page, Paging
-from models.storage.store import MAX_QUERY_SECONDS
 from models.supervision import runs
 from models.supervision.process import ENDED, ProcessSpec, Status
 from models.supervision.record import Record
 from models.supervision.runs import Cause, Outcome, Run
-from models.supervision.tables import database
 from supervisor.clock import Clock
 from supervisor.processes.event_writer import EventWriter
+from supervisor.processes.history import off_loop
 from supervisor.processes.notices import Notices
 
 _FAILURES = frozenset({"failure", "timeout"})
@@ -43,7 +41,7 @@ class RunRecorder:
     async def page(self, name: str, paging: Paging) -> Page[Run]:
         """One page of the runs of a job, with those until now. Raises `TimedOut`."""
         await self._event_writer.stored_soon()
-        return await asyncio.to_thread(database.run_with_timeout, lambda: runs.page(name, paging), MAX_QUERY_SECONDS)
+        return await off_loop(lambda: runs.page(name, paging))
 
     def begin(self, record: Record, cause: Cause) -> None:
         """A new instance of a job is `starting`."""
