@@ -25,7 +25,7 @@ from attrs import define
 from models.config.settings import Work as Settings
 from models.deadline import Deadline, applied, checkpoint
 from models.errors import Unavailable, Unprocessable
-from supervisor.charts.helm.runner import PROCESS_NAME
+from supervisor.charts.helm.runner import PROCESS_NAME, memory_file
 from supervisor.charts.isolated_child import FROZEN_ARGUMENT, MAX_MEMORY_BYTES, MAX_SECONDS
 from supervisor.children.child import TAG_VARIABLE, Child, Children, Launch
 
@@ -76,10 +76,7 @@ class Isolation:
     async def _run(self, request: bytes) -> bytes:
         """The child's answer. A child that does not answer is killed."""
         with contextlib.ExitStack() as files:
-            given, answered = (_memory_file(name, files) for name in ("request", "answer"))
-            with os.fdopen(os.dup(given), "wb") as file:
-                file.write(request)
-            os.lseek(given, 0, os.SEEK_SET)
+            given, answered = memory_file("request", files, request), memory_file("answer", files)
             launch = Launch(_command(), self._environment, "/", stdin=given, stdout=answered, stderr=answered)
             try:
                 child = self._children.spawn(launch)
@@ -102,12 +99,6 @@ async def _kill(child: Child) -> None:
     if not child.exited.done():
         child.send(signal.SIGKILL)
         await asyncio.wait({child.exited}, timeout=_KILL_WAIT_SECONDS)
-
-
-def _memory_file(name: str, files: contextlib.ExitStack) -> int:
-    handle = os.memfd_create(name)
-    files.callback(os.close, handle)
-    return handle
 
 
 def _command() -> list[str]:

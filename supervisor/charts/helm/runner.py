@@ -89,7 +89,7 @@ class Runner:
                     _Pipe(self.settings.max_output, resources, outlives_server),
                     _Pipe(_MAX_STDERR_BYTES, resources, outlives_server),
                 )
-                stdin = _content(values, resources)
+                stdin = None if values is None else memory_file("values", resources, values)
             launch = Launch(
                 [binary, *arguments],
                 environment,
@@ -236,12 +236,10 @@ class _Pipe:
             os.close(self.write_end)
 
 
-def _content(values: bytes | None, resources: contextlib.ExitStack) -> int | None:
+def memory_file(name: str, resources: contextlib.ExitStack, content: bytes = b"") -> int:
     """A memory file with these bytes: nothing touches the disk and no writer has to wait."""
-    if values is None:
-        return None
-    handle = os.memfd_create("values")
+    handle = os.memfd_create(name)
     resources.callback(os.close, handle)
-    os.write(handle, values)
+    os.write(handle, content)
     os.lseek(handle, 0, os.SEEK_SET)
     return handle
