@@ -42,7 +42,6 @@ from handlers.supervision import (
     process_metrics,
     process_table,
     processes,
-    schedules,
     selection,
 )
 from handlers.supervision import pages as process_pages
@@ -102,7 +101,6 @@ SUPERVISION = Service(
     [
         *processes.routes,
         *selection.routes,
-        *schedules.routes,
         *events.routes,
         *system.routes,
         *live.routes,

@@ -1,4 +1,4 @@
-"""Operations on selected processes, their details and groups."""
+"""Details and groups of processes, operations on selected ones, runs of jobs and their schedules."""
 
 from __future__ import annotations
 
@@ -7,22 +7,27 @@ from collections import Counter
 from collections.abc import Awaitable, Sequence
 from typing import ClassVar
 
+from attrs import evolve
+
 from handlers.base import Base
 from handlers.http.permissions import CONTROL_PROCESSES, READ
 from handlers.http.serializers import (
     ErrorResponseWithResults,
     Instant,
+    PageOf,
     ProcessGroup,
     ProcessResult,
     ProcessResults,
     ResponseMessage,
+    page_of,
 )
-from handlers.openapi.describe import Endpoint, Parameter, choice
+from handlers.openapi.describe import Endpoint, Parameter, choice, paged
 from handlers.routing import Route
 from handlers.supervision import details
-from handlers.supervision.details import ProcessDetails
+from handlers.supervision.details import ProcessDetails, ProcessRun
 from models.config import parsers
 from models.errors import Invalid
+from models.paging import paging
 from models.supervision.selectors import Group, groups_of, select
 from supervisor.processes import group_calls
 from supervisor.processes.group_calls import CallResult
@@ -38,6 +43,7 @@ _SIGNAL = Parameter(
     "signal", "A name or a number: HUP, SIGUSR1, 15", {"type": "string", "examples": ["HUP"]}, required=True
 )
 _TO = choice("to", "The main process alone, or its whole process group", ["main", "group"], "main")
+_PAUSED = evolve(choice("paused", "true pauses the schedule, false resumes it", ["true", "false"]), required=True)
 
 
 def groups(handler: Base) -> dict[str, Group]:
@@ -197,6 +203,47 @@ def _signal(handler: Base) -> tuple[signal.Signals, bool]:
     return number, to == "group"
 
 
+class Runs(Base):
+    permission = READ
+    endpoints: ClassVar = {
+        "GET": Endpoint(
+            "List the runs of a job, newest first, in pages",
+            PageOf[ProcessRun],
+            path=["name"],
+            query=paged(),
+            fails=[404, 504],
+            tool="process_runs",
+        )
+    }
+
+    async def get(self, name: str) -> None:
+        requested = paging({"sortBy": "id", **self.query()}, {"id": "id"})
+        page = await self.supervision.context.runs.page(name, requested)
+        if not page.total:
+            self.supervision.fleet.get(name)  # raises NotFound
+        self.reply(page_of(page, details.process_run))
+
+
+class ScheduleState(Base):
+    """Pauses and resumes the schedule of one process; its run, if any, continues."""
+
+    permission = CONTROL_PROCESSES
+    endpoints: ClassVar = {
+        "POST": Endpoint(
+            "Pause or resume the schedule of one process",
+            ResponseMessage,
+            path=["name"],
+            query=[_PAUSED],
+            fails=[400, 404, 500],
+            tool="process_schedule",
+        )
+    }
+
+    async def post(self, name: str) -> None:
+        paused = self.flag("paused", default="")
+        self.reply(ResponseMessage(await self.supervision.scheduler.pause(name, paused)))
+
+
 routes: list[Route] = [
     (r"/processes/details", Details),
     (r"/processes/groups", Groups),
@@ -205,4 +252,6 @@ routes: list[Route] = [
     (r"/processes/restart", RestartSelected),
     (r"/processes/signal", SignalSelected),
     (r"/processes/signal/([^/]+)", SignalOne),
+    (r"/processes/runs/([^/]+)", Runs),
+    (r"/processes/schedule/([^/]+)", ScheduleState),
 ]
