@@ -53,6 +53,9 @@ ENDED = frozenset(
     {Status.FINISHED, Status.UNKNOWN, Status.FAILED, Status.FAILED_TO_START, Status.STOPPED, Status.ABORTED}
 )
 
+IDLE = ENDED | {Status.NOT_STARTED}
+"""Without an operating-system process."""
+
 TROUBLE = frozenset({Status.UNKNOWN, Status.FAILED, Status.FAILED_TO_START, Status.ABORTED, Status.UNHEALTHY})
 """Statuses that an operator should look at; logged as WARNING."""
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 
 from attrs import frozen
 
-from models.supervision.process import ENDED, ProcessSpec, Status
+from models.supervision.process import IDLE, ProcessSpec
 from models.supervision.record import Record
 from supervisor.children import orphans
 from supervisor.children.child import Child
@@ -27,7 +27,6 @@ from supervisor.processes.process import Process
 log = logging.getLogger("adoption")
 
 _STOP_TIMEOUT_SECONDS = 10.0
-_IDLE = ENDED | {Status.NOT_STARTED}
 
 
 @frozen
@@ -70,7 +69,7 @@ async def adopt(fleet: Fleet, context: SupervisionContext, records: Mapping[str,
                 log.warning("%s: pid %d runs with an older configuration: restart it", process.name, child.pid)
         elif (latest := _latest_generation(process.name, tagged)) > record.generation:
             process.mark_unstored(latest)
-        elif record.status not in _IDLE:
+        elif record.status not in IDLE:
             process.mark_unknown()
     if not kept:
         context.period += 1
@@ -94,7 +93,7 @@ def _removed(name: str, context: SupervisionContext) -> Process:
 
 
 def _by_identity(context: SupervisionContext, record: Record) -> tuple[Child, int] | None:
-    if record.status in _IDLE or record.pid is None or record.start_ticks is None or record.boot_id is None:
+    if record.status in IDLE or record.pid is None or record.start_ticks is None or record.boot_id is None:
         return None
     child = context.children.adopt(Identity(record.pid, record.start_ticks, record.boot_id))
     return (child, record.generation) if child else None
@@ -102,7 +101,7 @@ def _by_identity(context: SupervisionContext, record: Record) -> tuple[Child, in
 
 def _by_tag(context: SupervisionContext, record: Record, tagged: list[TaggedProcess]) -> tuple[Child, int] | None:
     """The oldest session leader with the tag of the intended generation or of a later one."""
-    known = record.generation if record.status in _IDLE or record.pid is not None else record.generation - 1
+    known = record.generation if record.status in IDLE or record.pid is not None else record.generation - 1
     for process in tagged:
         if process.leads_session and process.name == record.name and process.generation > known:
             child = context.children.adopt(process.identity)

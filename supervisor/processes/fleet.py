@@ -12,7 +12,7 @@ from attrs import Factory, asdict, evolve, frozen
 
 from models.errors import Failed, Invalid, NotFound, Problem
 from models.supervision.process import (
-    ENDED,
+    IDLE,
     UP,
     Condition,
     Dependency,
@@ -433,7 +433,7 @@ def _outcome(process: ProcessState) -> str:
 
 def _has_ended(process: ProcessState) -> bool:
     """Whether its status changes no more by itself."""
-    return not process.live and not process.waits_for_restart and process.status in ENDED | {Status.NOT_STARTED}
+    return not process.live and not process.waits_for_restart and process.status in IDLE
 
 
 def failure_message(process: Process, error: BaseException) -> str:

@@ -13,7 +13,7 @@ import signal
 from collections.abc import Iterator, Mapping
 
 from models.errors import Conflict, Invalid, Problem
-from models.supervision.process import ENDED, ProcessSpec, Status
+from models.supervision.process import ENDED, IDLE, ProcessSpec, Status
 from models.supervision.record import Record
 from models.supervision.runs import Cause
 from supervisor.children.child import TAG_VARIABLE, Child, Launch
@@ -228,9 +228,9 @@ class Process(InstanceLifecycle):
     def adopt(self, child: Child, record: Record, generation: int, variables: Mapping[str, str] | None) -> None:
         """Takes over a child that an earlier run of the server started; `variables` are those of its `env-file`."""
         self.record = record
-        if generation != record.generation and not self._is_idle():
+        if generation != record.generation and self.status not in IDLE:
             self.mark_unknown()
-        if self._is_idle():  # its start could not be stored
+        if self.status in IDLE:  # its start could not be stored
             self._begin_generation(generation)
         since = child.identity.start_ticks / ticks_per_second()
         age = self._context.clock.since_boot() - since
@@ -259,9 +259,6 @@ class Process(InstanceLifecycle):
             tag = self._context.tag(self.name, generation)
             return Launch(self.spec.argv, {**self._context.environment, TAG_VARIABLE: tag})
 
-    def _is_idle(self) -> bool:
-        return self.status in ENDED or self.status is Status.NOT_STARTED
-
     async def _finish_stopping(self) -> None:
         async with self._queue:
             if self.instance is None or self.status is not Status.STOPPING:
@@ -284,7 +281,7 @@ class Process(InstanceLifecycle):
 
     def mark_unstored(self, generation: int) -> None:
         """An earlier run of the server started this generation and was killed before it could store the start."""
-        if not self._is_idle():
+        if self.status not in IDLE:
             self.mark_unknown()
         self._begin_generation(generation)
         self.mark_unknown()
