@@ -10,7 +10,7 @@ from models.charts.parameters import body, file, path, query
 from models.charts.refs import check_version
 from models.json_format import http_message
 
-_TIMEOUT: dict[str, Any] = {"low": 1, "high": 3600}
+_SECONDS: dict[str, Any] = {"low": 1, "high": 3600}
 
 
 def _labels(labels: Any) -> None:
@@ -18,52 +18,34 @@ def _labels(labels: Any) -> None:
         refs.label(name, value)
 
 
-def _chart_ref() -> Any:
-    return body("repo/chart, repo/chart:version or oci://host/path[:tag]", required=True)
-
-
-def _version() -> Any:
-    return body("an exact version or a range; the newest by default", check=check_version)
-
-
-def _values() -> Any:
-    return body("values that override those of the chart")
-
-
-def _kube_version() -> Any:
-    return body("the assumed version of Kubernetes, such as 1.31 or v1.31.2", check=refs.kube_version)
-
-
-def _namespace() -> Any:
-    return query("the namespace of the release", "default", check=refs.namespace)
-
-
-def _name() -> Any:
-    return path("the release's name", check=refs.release)
-
-
-def _timeout() -> Any:
-    return body("seconds that helm may take; `svc.helm.timeout` by default", **_TIMEOUT)
+# The inputs that several requests have; attrs makes an attribute of its own of each.
+_CHART_REF = body("repo/chart, repo/chart:version or oci://host/path[:tag]", required=True)
+_VERSION = body("an exact version or a range; the newest by default", check=check_version)
+_VALUES = body("values that override those of the chart")
+_KUBE_VERSION = body("the assumed version of Kubernetes, such as 1.31 or v1.31.2", check=refs.kube_version)
+_NAMESPACE = query("the namespace of the release", "default", check=refs.namespace)
+_NAME = path("the release's name", check=refs.release)
+_TIMEOUT = body("seconds that helm may take; `svc.helm.timeout` by default", **_SECONDS)
 
 
 @http_message(kw_only=True)
 class _InstallOptions:
     release_name: str = body("the name of the new release", required=True, check=refs.release)
     namespace: str = body("its namespace", "default", check=refs.namespace, or_query=True)
-    values: dict[str, Any] | None = _values()
+    values: dict[str, Any] | None = _VALUES
     dry_run: bool = body("render against the cluster, change nothing", False)
     description: str | None = body("description stored in the history")
     labels: dict[str, str] | None = body("labels of the stored release", check=_labels)
     wait: bool = body("wait until every object is ready", False)
-    timeout: int | None = _timeout()
+    timeout: int | None = _TIMEOUT
     create_namespace: bool = body("create the namespace if it does not exist", False)
     atomic: bool = body("undo everything if it fails", False)
 
 
 @http_message(kw_only=True)
 class Install(_InstallOptions):
-    chart_ref: str = _chart_ref()
-    version: str | None = _version()
+    chart_ref: str = _CHART_REF
+    version: str | None = _VERSION
 
 
 @http_message(kw_only=True)
@@ -73,24 +55,24 @@ class InstallUpload(_InstallOptions):
 
 @http_message(kw_only=True)
 class _UpgradeOptions:
-    name: str = _name()
-    namespace: str = _namespace()
-    values: dict[str, Any] | None = _values()
+    name: str = _NAME
+    namespace: str = _NAMESPACE
+    values: dict[str, Any] | None = _VALUES
     value_strategy: Literal["DEFAULT", "RESET", "REUSE", "RESET_THEN_REUSE"] = body(
         "how new values combine with the stored ones; DEFAULT keeps the stored ones if none are given", "DEFAULT"
     )
     dry_run: bool = body("render against the cluster, change nothing", False)
     install: bool = body("install the release if it does not exist", False)
     wait: bool = body("wait until every object is ready", False)
-    timeout: int | None = _timeout()
+    timeout: int | None = _TIMEOUT
     atomic: bool = body("roll back if it fails", False)
     description: str | None = body("description stored in the history")
 
 
 @http_message(kw_only=True)
 class Upgrade(_UpgradeOptions):
-    chart_ref: str = _chart_ref()
-    version: str | None = _version()
+    chart_ref: str = _CHART_REF
+    version: str | None = _VERSION
 
 
 @http_message(kw_only=True)
@@ -100,21 +82,21 @@ class UpgradeUpload(_UpgradeOptions):
 
 @http_message(kw_only=True)
 class Uninstall:
-    name: str = _name()
-    namespace: str = _namespace()
+    name: str = _NAME
+    namespace: str = _NAMESPACE
     no_hooks: bool = query("do not run hooks", False)
     keep_history: bool = query("keep the stored revisions", False)
     dry_run: bool = query("change nothing", False)
     wait: bool = query("wait until every object is deleted", False)
-    timeout: int | None = query("seconds that helm may take; `svc.helm.timeout` by default", **_TIMEOUT)
+    timeout: int | None = query("seconds that helm may take; `svc.helm.timeout` by default", **_SECONDS)
     cascade: Literal["background", "foreground", "orphan"] | None = query("deletion of dependents")
     description: str | None = query("description stored in the history")
 
 
 @http_message(kw_only=True)
 class Rollback:
-    name: str = _name()
-    namespace: str = _namespace()
+    name: str = _NAME
+    namespace: str = _NAMESPACE
     revision: int = body("the revision to go back to", required=True, low=1)
     no_hooks: bool = body("do not run hooks", False)
     max_history: int | None = body("number of revisions kept; 0 keeps all", low=0)
@@ -123,14 +105,14 @@ class Rollback:
     cleanup_on_fail: bool = body("delete new objects if it fails", False)
     wait: bool = body("wait until every object is ready", False)
     wait_for_jobs: bool = body("also wait for jobs", False)
-    timeout: int | None = _timeout()
+    timeout: int | None = _TIMEOUT
 
 
 @http_message(kw_only=True)
 class Test:
-    name: str = _name()
-    namespace: str = _namespace()
-    timeout_seconds: int = query("seconds that the tests may take", 300, **_TIMEOUT)
+    name: str = _NAME
+    namespace: str = _NAMESPACE
+    timeout_seconds: int = query("seconds that the tests may take", 300, **_SECONDS)
 
     __test__ = False  # not a pytest class
 
@@ -139,12 +121,12 @@ class Test:
 class _TemplateOptions:
     release_name: str = body("the name of the release", "release-name", check=refs.release)
     namespace: str = body("its namespace", "default", check=refs.namespace)
-    values: dict[str, Any] | None = _values()
+    values: dict[str, Any] | None = _VALUES
     show_only: tuple[str, ...] = body("only these templates: paths within the chart", (), check=refs.template_file)
     skip_tests: bool = body("leave out test manifests", False)
     include_crds: bool = body("include custom resource definitions", False)
     is_upgrade: bool = body("render as an upgrade instead of an install", False)
-    kube_version: str | None = _kube_version()
+    kube_version: str | None = _KUBE_VERSION
     api_versions: tuple[str, ...] = body(
         "API versions of the assumed cluster: group/version or group/version/Kind", (), check=refs.api_version, high=200
     )
@@ -152,8 +134,8 @@ class _TemplateOptions:
 
 @http_message(kw_only=True)
 class Template(_TemplateOptions):
-    chart_ref: str = _chart_ref()
-    version: str | None = _version()
+    chart_ref: str = _CHART_REF
+    version: str | None = _VERSION
 
 
 @http_message(kw_only=True)
@@ -163,16 +145,16 @@ class TemplateUpload(_TemplateOptions):
 
 @http_message(kw_only=True)
 class _LintOptions:
-    values: dict[str, Any] | None = _values()
+    values: dict[str, Any] | None = _VALUES
     strict: bool = body("warnings are errors", False)
-    kube_version: str | None = _kube_version()
+    kube_version: str | None = _KUBE_VERSION
     with_subcharts: bool = body("check the charts in charts/ too", False)
 
 
 @http_message(kw_only=True)
 class Lint(_LintOptions):
-    chart_ref: str = _chart_ref()
-    version: str | None = _version()
+    chart_ref: str = _CHART_REF
+    version: str | None = _VERSION
 
 
 @http_message(kw_only=True)
