@@ -183,8 +183,7 @@ class RepositoryRequest:
 
 
 @http_message(kw_only=True)
-class ChartRequest:
-    name: str = path("the repository's name", check=repository_name)
+class ChartRequest(RepositoryRequest):
     chart: str = path("the chart's own name", check=repository_name)
 
 

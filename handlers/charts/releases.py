@@ -91,9 +91,7 @@ class ListRequest:
 
 
 @http_message
-class ValuesRequest:
-    name: str = path("The release.", refs.release)
-    namespace: str = query("The namespace of the release.", "default", check=refs.namespace)
+class ValuesRequest(ReleaseRequest):
     all: bool = query("Include the chart's own values.", False)
     revision: int | None = query(_REVISION, low=1)
 
