@@ -13,7 +13,7 @@ from models.errors import NotFound
 from models.paging import INT64
 from models.tracker.attachments import Attachment, of_results, of_run
 from models.tracker.reports.base import CASE_STATUSES, FAILING, CaseStatus
-from models.tracker.tables import Mark, Project, Run, reports
+from models.tracker.tables import Project, Run, reports
 
 MAX_ROWS = 500
 """Rows of each list of a run; the counts are not bounded."""
@@ -377,5 +377,6 @@ def before_each(runs: Sequence[Run]) -> dict[int, int]:
 
 def note_of(project_id: int, test: int) -> str | None:
     """The note on a test."""
-    mark = Mark.get_or_none((Mark.project == project_id) & (Mark.test == test))
-    return mark.note if mark else None
+    query = "SELECT note FROM mark WHERE project_id = ? AND test_id = ?"
+    row: tuple[str | None] | None = reports.execute_sql(query, (project_id, test)).fetchone()
+    return row[0] if row else None

@@ -7,28 +7,14 @@ are stored, never refused.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import peewee
 
-from models.accounts.tables import STEPS, Account
+from models.accounts.tables import STEPS
 from models.accounts.tables import database as reports
 from models.storage.columns import Row, fields
 
-__all__ = [
-    "Coverage",
-    "Failure",
-    "Mark",
-    "Membership",
-    "Output",
-    "Project",
-    "Report",
-    "Result",
-    "Run",
-    "Suite",
-    "Test",
-    "reports",
-]
+__all__ = ["STEPS", "Project", "Run", "Test", "reports"]
 
 STEPS[0] += [
     "CREATE TABLE project (id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL UNIQUE, repo_url TEXT,"
@@ -288,46 +274,22 @@ class Names(peewee.TextField):
         return None if value is None else tuple(value.split(",")) if value else ()
 
 
-_tables: dict[str, type[peewee.Model]] = {"account": Account}
-
-
 class Table(Row):  # type: ignore[misc]  # Any
-    """The base of the tracker's tables."""
+    """The base of the models: of the tables of which single rows are read or written. SQL statements do the rest."""
 
     class Meta:
         database = reports
-
-    def __init_subclass__(cls, **options: Any) -> None:
-        super().__init_subclass__(**options)
-        _tables[cls.__name__.lower()] = cls
-
-
-def _fields(table: str) -> dict[str, Any]:
-    return fields(table, STEPS, _tables)
 
 
 class Project(Table):
     """A project; its settings override the global ones where they are not null. `visibility` is PUBLIC or PRIVATE."""
 
-    vars().update(_fields("project"))
+    vars().update(fields("project", STEPS, {}))
     fail_on_new_failures = Flag(null=True)
     fail_on_no_tests = Flag(null=True)
     fail_on_missing_coverage = Flag(null=True)
     aggregate_flags = Flag(null=True)
     carry_forward_flags = Names(null=True)
-
-    class Meta:
-        table_name = "project"
-
-
-class Membership(Table):
-    """The role of an account in a project: OWNER, WRITE or READ."""
-
-    vars().update(_fields("membership"))
-
-    class Meta:
-        table_name = "membership"
-        primary_key = peewee.CompositeKey("project", "account")
 
 
 class Run(Table):
@@ -337,28 +299,7 @@ class Run(Table):
     report had coverage. A run with `superseded_by` holds the reports of an earlier attempt of a job of that run.
     """
 
-    vars().update(_fields("run"))
-
-    class Meta:
-        table_name = "run"
-
-
-class Report(Table):
-    """One file of an upload: `kind` is junit or jacoco, `hash` the SHA-256 of its inflated content."""
-
-    vars().update(_fields("report"))
-
-    class Meta:
-        table_name = "report"
-
-
-class Suite(Table):
-    """A suite of a report, with its totals."""
-
-    vars().update(_fields("suite"))
-
-    class Meta:
-        table_name = "suite"
+    vars().update(fields("run", STEPS, {"project": Project}))
 
 
 class Test(Table):
@@ -366,56 +307,7 @@ class Test(Table):
 
     __test__ = False  # pytest must not take it for a test
 
-    vars().update(_fields("test"))
-
-    class Meta:
-        table_name = "test"
-
-
-class Result(Table):
-    """The outcome of a test in a run. `status` is the rank of a `CaseStatus`."""
-
-    vars().update(_fields("result"))
-
-    class Meta:
-        table_name = "result"
-
-
-class Failure(Table):
-    """Why a result failed."""
-
-    vars().update(_fields("failure"))
-
-    class Meta:
-        table_name = "failure"
-
-
-class Output(Table):
-    """What a test wrote to standard output and standard error."""
-
-    vars().update(_fields("output"))
-
-    class Meta:
-        table_name = "output"
-
-
-class Coverage(Table):
-    """A source file in a coverage report. `covered` and `missed` are its packed line numbers, null without lines."""
-
-    vars().update(_fields("coverage"))
-
-    class Meta:
-        table_name = "coverage"
-
-
-class Mark(Table):
-    """The triage status of a test: ACTIVE, QUARANTINED (it runs, and the gate ignores it) or RESOLVED."""
-
-    vars().update(_fields("mark"))
-
-    class Meta:
-        table_name = "mark"
-        primary_key = peewee.CompositeKey("project", "test")
+    vars().update(fields("test", STEPS, {"project": Project}))
 
 
 def stored_bytes(contents: str) -> int:

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from conftest import Server, database_of
+from tracker_rows import Failure, Output, Report, Result, Suite
 
 from models.accounts import accounts, permissions
 from models.accounts.accounts import Scope, User
 from models.accounts.permissions import ProjectRole
 from models.accounts.tables import Session
 from models.tracker.reports.base import CASE_STATUSES, CaseStatus
-from models.tracker.tables import Failure, Output, Project, Report, Result, Run, Suite, Test, reports
+from models.tracker.tables import Project, Run, Test, reports
 
 SECOND = 1_000_000
 NOW = 1_763_000_000 * SECOND

@@ -11,12 +11,13 @@ import pytest
 import records
 from attrs import evolve
 from records import ERROR, FAILED, NOW, PASSED, SECOND, SKIPPED
+from tracker_rows import Suite
 
 from models.config.settings import QualityGate
 from models.tracker import flaky
 from models.tracker.flaky import Triage
 from models.tracker.quality_gate import Rule, Thresholds, rules, verdict
-from models.tracker.tables import Project, Run, Suite
+from models.tracker.tables import Project, Run
 
 LIMITS = Thresholds("main", None, 1.0, True, None, 0, False, False, True, (), 0.0)
 RUNNER = QualityGate()

@@ -15,11 +15,12 @@ import pytest
 import records
 from conftest import Server
 from records import FAILED, PASSED
+from tracker_rows import Failure
 from uploads import jacoco, junit, upload
 
 from models.accounts.accounts import User
 from models.tracker.kept_answers import Answer, KeptAnswers
-from models.tracker.tables import Failure, Project, Run, reports
+from models.tracker.tables import Project, Run, reports
 
 
 @pytest.fixture(scope="module")

@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 import records
 from records import FAILED, NOW, PASSED, SECOND
+from tracker_rows import Mark, Suite
 
 from models.accounts import permissions
 from models.config.settings import QualityGate
-from models.tracker import project_status, quality_gate, tables
+from models.tracker import project_status, quality_gate
 from models.tracker.project_status import Health
-from models.tracker.tables import Mark, Project, Run, Suite
+from models.tracker.tables import Project, Run, Test
 
 GATE = QualityGate()
 MONTH = 30 * 86_400 * SECOND
@@ -154,7 +155,7 @@ def test_the_verdict_is_the_gates_own() -> None:
             coverage = chance.choice([None, (chance.randrange(40, 60), 50)])
             place = {"branch": chance.choice(["main", "trunk"]), "flag": chance.choice(["a", "b"])}
             records.create_run(project, tests, coverage, base_branch=chance.choice([None, "main"]), **place)
-        quarantined = tables.Test.get((tables.Test.project == project) & (tables.Test.name == "t1"))
+        quarantined = Test.get((Test.project == project) & (Test.name == "t1"))
         Mark.create(project=project, test=quarantined, status="QUARANTINED", created_at=NOW)
         Suite.update(failed=1).where(Suite.run_id == Run.select(Run.id).order_by(Run.id.desc()).limit(1)).execute()
     found = project_status.visible_to(None, GATE)

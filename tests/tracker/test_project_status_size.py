@@ -7,10 +7,11 @@ from pathlib import Path
 from types import FrameType
 
 from records import create_project, store_at
+from tracker_rows import Report
 
 from models.config.settings import QualityGate
 from models.tracker import project_status
-from models.tracker.tables import Project, Report, Run, reports
+from models.tracker.tables import Project, Run, reports
 
 SUITES, EACH = 3000, 2
 

@@ -10,9 +10,10 @@ import pytest
 import records
 from conftest import Server, wait_for
 from records import ERROR, FAILED, NOW, PASSED, SECOND, SKIPPED
+from tracker_rows import Coverage, Failure, Output, Report, Result, Suite
 
 from models.tracker import line_sets, tables, visibility
-from models.tracker.tables import Coverage, Failure, Output, Project, Report, Result, Run, Suite
+from models.tracker.tables import Project, Run, Test
 
 RUN = {
     "id", "projectId", "branch", "flag", "commit", "buildUrl", "buildName", "ciProvider", "baseBranch", "prNumber",
@@ -350,7 +351,7 @@ def test_an_unknown_test_is_404_and_none_400(server: Server, project: Project) -
 def test_a_test_name_keeps_its_spaces(server: Server, project: Project) -> None:
     run = records.create_run(project)
     records.create_result(project, run, records.report_of_run(run), "c.A ", PASSED)
-    tables.Test.update(name=" b ").where(tables.Test.project == project.id).execute()
+    Test.update(name=" b ").where(Test.project == project.id).execute()
     assert read(server, f"projects/{project.id}/tests?className=c.A&name=%20b%20")["name"] == " b "
 
 

@@ -11,11 +11,12 @@ import records
 import uploads
 from conftest import Server, wait_for
 from records import FAILED, NOW, PASSED, SECOND
+from tracker_rows import Coverage, Failure, Output, Report, Result, Suite
 
 from models.config.settings import QualityGate
-from models.tracker import flaky, retention, tables
+from models.tracker import flaky, retention
 from models.tracker.flaky import Triage
-from models.tracker.tables import Coverage, Failure, Output, Project, Report, Result, Run, Suite, reports, stored_bytes
+from models.tracker.tables import Project, Run, Test, reports, stored_bytes
 
 RUNNER = QualityGate()
 NEVER = 0
@@ -164,7 +165,7 @@ def test_tests_without_a_run_are_deleted_except_marked_ones(project: Project) ->
     after: int | None = 0
     while after is not None:
         after = retention.forget_tests(after, 1)
-    assert sorted(test.name for test in tables.Test.select()) == ["kept", "marked"]
+    assert sorted(test.name for test in Test.select()) == ["kept", "marked"]
 
 
 # The server
@@ -183,7 +184,7 @@ def test_a_server_deletes_what_has_had_its_time(tmp_path: Path) -> None:
         server.start()
         assert wait_for(lambda: len(found := left(server, project)) == 2 and found) == ids(runs[4], runs[3])
         with records.store_of(server):
-            wait_for(lambda: tables.Test.select().count() == 2)
+            wait_for(lambda: Test.select().count() == 2)
 
 
 def test_a_run_that_comes_in_makes_the_oldest_of_its_branch_go(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from records import open_store
+from tracker_rows import Membership
 
 from models.accounts import accounts, permissions
 from models.accounts.accounts import Credential
@@ -27,7 +28,7 @@ from models.tracker.reports.base import (
 )
 from models.tracker.runs import Stored, Upload
 from models.tracker.staging import StagedRows
-from models.tracker.tables import Membership, Project, Run, reports
+from models.tracker.tables import Project, Run, reports
 
 PASSED, FAILED, ERROR, SKIPPED = CaseStatus
 

@@ -14,13 +14,13 @@ import pytest
 import records
 from conftest import Answer, Server
 from records import ERROR, FAILED, NOW, PASSED
+from tracker_rows import Coverage, Failure, Mark, Output, Suite
 from uploads import jacoco, upload
 
 from handlers.web.layout import NOTHING
 from models.accounts import permissions
 from models.accounts.accounts import User
-from models.tracker import tables
-from models.tracker.tables import Failure, Output, Project, Run
+from models.tracker.tables import Project, Run, Test
 
 EVIL = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>&lt;"
 
@@ -111,7 +111,7 @@ def test_a_run_shows_failures_with_stack_and_output_before_all_else(server: Serv
         project, {"c.A fixed": PASSED, "c.A still": FAILED, "c.A fresh": ERROR}, coverage=(1, 1), branch="x"
     )
     counts = {"line_covered": 1, "line_missed": 1, "branch_covered": 0, "branch_missed": 0}
-    tables.Coverage.create(report=records.report_of_run(run), run_id=run.id, path="src/a.py", **counts)
+    Coverage.create(report=records.report_of_run(run), run_id=run.id, path="src/a.py", **counts)
     text = page(server, f"/runs/{run.id}").text
     order = ["c.A still", "still is broken", "at line 1", "still said this", "Newly failing: 1",
              "Fixed: 1", "Still failing: 1", "coverage-drop", "new-failures", "Slowest tests", "src/a.py"]  # fmt: skip
@@ -259,9 +259,9 @@ def test_no_text_of_a_report_becomes_markup(server: Server, boss: User) -> None:
     records.create_run(project, {f"{EVIL.replace(' ', '')} {EVIL.replace(' ', '')}": PASSED}, commit_sha=EVIL)
     Failure.update(type=EVIL, message=EVIL, stack=EVIL).execute()
     Output.update(out=EVIL, err=EVIL).execute()
-    tables.Suite.update(name=EVIL).where(tables.Suite.run_id == run.id).execute()
-    tables.Mark.create(
-        project=project, test=tables.Test.get(tables.Test.project == project), status="QUARANTINED", note=EVIL,
+    Suite.update(name=EVIL).where(Suite.run_id == run.id).execute()
+    Mark.create(
+        project=project, test=Test.get(Test.project == project), status="QUARANTINED", note=EVIL,
         created_at=NOW,
     )  # fmt: skip
     session = records.cookie(boss, server)
