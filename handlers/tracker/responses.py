@@ -8,12 +8,14 @@ from handlers.http.serializers import Instant
 from handlers.tracker.detail_responses import AttachmentInfo
 from models.json_format import http_message
 from models.tracker.attempts import State
+from models.tracker.clusters import ClusterInfo
 from models.tracker.comparison import Tests, Timing
 from models.tracker.flaky import Triage
 from models.tracker.forges import State as ForgeState
-from models.tracker.patch import FileState
-from models.tracker.quality_gate import Judged, Thresholds
-from models.tracker.queries import SlowRow
+from models.tracker.owners import OwnerInfo, OwnerRuleInfo
+from models.tracker.patch import PatchFileInfo
+from models.tracker.quality_gate import Judged, RuleInfo, Thresholds
+from models.tracker.queries import SlowRow, SuiteInfo
 from models.tracker.triage import TriageField
 
 
@@ -118,15 +120,6 @@ class ProjectDetail(ProjectInfo):
 
 
 @http_message
-class RuleInfo:
-    name: str
-    passed: bool
-    detail: str
-    flag: str | None
-    """Set where all flags of a commit are judged together."""
-
-
-@http_message
 class CarriedFrom:
     """The run whose coverage counts for a flag without a run of the commit."""
 
@@ -171,17 +164,6 @@ class RunAttempts:
     """The jobs of which an upload came."""
     items: Sequence[AttemptInfo]
     next_cursor: str | None
-
-
-@http_message
-class PatchFileInfo:
-    """A changed file; lines without line data are not coverable."""
-
-    path: str
-    covered: int
-    missed: int
-    missed_ranges: Sequence[tuple[int, int]]
-    state: FileState
 
 
 @http_message
@@ -239,16 +221,6 @@ class RunVerdict:
 
 
 @http_message
-class SuiteInfo:
-    name: str
-    tests: int
-    failures: int
-    errors: int
-    skipped: int
-    duration_ms: int
-
-
-@http_message
 class RunReference:
     run_id: int
     commit: str | None
@@ -297,21 +269,6 @@ class RunTestInfo:
 
 
 @http_message
-class ClusterInfo:
-    """Failures with one signature; `tests` is the number of tests, `occurrences` that of failures."""
-
-    id: int
-    signature: str
-    type: str | None
-    message: str | None
-    category: str
-    first_run_id: int
-    last_run_id: int
-    tests: int
-    occurrences: int
-
-
-@http_message
 class TriageRuleInfo:
     id: int
     name: str
@@ -320,21 +277,6 @@ class TriageRuleInfo:
     field: TriageField
     priority: int
     created_at: Instant
-
-
-@http_message
-class OwnerRuleInfo:
-    pattern: str
-    owner: str
-
-
-@http_message
-class OwnerInfo:
-    """The tests of an owner that fail on the base branch, and those that are flaky; null: tests without an owner."""
-
-    owner: str | None
-    failing: int
-    flaky: int
 
 
 @http_message

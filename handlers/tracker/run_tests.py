@@ -9,9 +9,10 @@ from handlers.openapi.describe import Endpoint, Parameter, choice, free_text, nu
 from handlers.routing import Route
 from handlers.tracker import lists, serializers
 from handlers.tracker.lists import ItemList, ListHandler
-from handlers.tracker.responses import ClusterInfo, RunTestInfo
+from handlers.tracker.responses import RunTestInfo
 from models.paging import INT64
 from models.tracker import clusters, first_failures, owners, run_tests, triage, visibility
+from models.tracker.clusters import ClusterInfo
 from models.tracker.reports.base import CaseStatus
 
 ID = number("id", "The run")

@@ -16,7 +16,6 @@ from handlers.tracker.responses import (
     AttemptInfo,
     ComparisonInfo,
     GateVerdict,
-    PatchFileInfo,
     PatchInfo,
     RunAttempts,
     RunDetail,
@@ -26,6 +25,7 @@ from models.errors import Invalid, NotFound
 from models.paging import decode_cursor
 from models.tracker import attempts, commit_gate, comparison, coverage, first_failures, patch, queries, visibility
 from models.tracker.kept_answers import state_of_pair, state_of_project_named, state_of_run
+from models.tracker.patch import PatchFileInfo
 from models.tracker.quality_gate import verdict
 
 _ID = number("id", "The run")

@@ -12,7 +12,6 @@ from handlers.tracker.detail_responses import AttachmentInfo, AttachmentList, Co
 from handlers.tracker.responses import (
     AttemptInfo,
     CarriedFrom,
-    ClusterInfo,
     ComparisonInfo,
     CoverageInfo,
     FailureInfo,
@@ -23,14 +22,10 @@ from handlers.tracker.responses import (
     FoundTestInfo,
     GateVerdict,
     OutcomeInfo,
-    OwnerInfo,
-    OwnerRuleInfo,
     OwnersInfo,
-    PatchFileInfo,
     PatchInfo,
     ProjectDetail,
     ProjectInfo,
-    RuleInfo,
     RunAttempts,
     RunDetail,
     RunInfo,
@@ -38,7 +33,6 @@ from handlers.tracker.responses import (
     RunTestInfo,
     RunVerdict,
     SecretInfo,
-    SuiteInfo,
     TestHistory,
     TriageRuleInfo,
 )
@@ -46,7 +40,7 @@ from models.paging import decode_cursor, encode_cursor
 from models.tracker import coverage, owners
 from models.tracker.attachments import AttachedTest, Attachment
 from models.tracker.attempts import Attempt, State, place
-from models.tracker.clusters import Cluster
+from models.tracker.clusters import ClusterInfo
 from models.tracker.commit_gate import CommitVerdict, FlagStatus
 from models.tracker.comparison import Comparison
 from models.tracker.coverage import branch_coverage, line_coverage, pass_rate, percent
@@ -54,12 +48,12 @@ from models.tracker.first_failures import FirstFailure
 from models.tracker.flaky import FlakyTest
 from models.tracker.forge_links import compare_url
 from models.tracker.forges import ForgeLink
-from models.tracker.owners import OwnerCounts, Owners
+from models.tracker.owners import OwnerInfo, Owners
 from models.tracker.patch import PatchCoverage
 from models.tracker.perf import Compared
 from models.tracker.project_search import FoundTest
-from models.tracker.quality_gate import Judged, Rule, Thresholds, Verdict
-from models.tracker.queries import Detail, FailureRow, Listed, Outcome, SuiteRow
+from models.tracker.quality_gate import Judged, Thresholds, Verdict
+from models.tracker.queries import Detail, FailureRow, Listed, Outcome
 from models.tracker.run_tests import TestRow
 from models.tracker.sources import CoveredFile
 from models.tracker.tables import Project, Run, Test
@@ -158,7 +152,7 @@ def gate_verdict(project: Project, judged: CommitVerdict) -> GateVerdict:
         status=verdict.status,
         passed=verdict.passed,
         coverage_delta=verdict.coverage_delta,
-        rules=_rules(verdict.rules),
+        rules=verdict.rules,
         run_path=run_path(run),
         complete=judged.complete,
         patch_coverage_pct=percent(judged.patch_covered, judged.patch_missed),
@@ -191,7 +185,7 @@ def patch_info(run: Run, found: PatchCoverage, after: str, limit: int) -> PatchI
         pct=percent(found.covered, found.missed),
         reason=found.reason,
         unknown_files=found.unknown,
-        files=[PatchFileInfo(file.path, file.covered, file.missed, file.missed_ranges, file.state) for file in shown],
+        files=shown,
         next_cursor=encode_cursor(shown[-1].path) if len(rest) > limit else None,
     )
 
@@ -228,12 +222,8 @@ def run_verdict(run: Run, verdict: Verdict) -> RunVerdict:
         passed=verdict.passed,
         coverage_delta=verdict.coverage_delta,
         baseline_run_id=verdict.baseline_id,
-        rules=_rules(verdict.rules),
+        rules=verdict.rules,
     )
-
-
-def _rules(rules: Sequence[Rule]) -> list[RuleInfo]:
-    return [RuleInfo(rule.name, rule.passed, rule.detail, rule.flag) for rule in rules]
 
 
 def run_detail(
@@ -250,17 +240,13 @@ def run_detail(
         project=project.name,
         gate=run_verdict(run, verdict),
         suite_count=detail.suite_count,
-        suites=[_suite(row) for row in detail.suites],
+        suites=detail.suites,
         failure_count=detail.failure_count,
         failures=[_failure(row, firsts.get(row.test_id or 0), project.repo_url) for row in detail.failures],
         slowest=detail.slowest,
         coverage=_coverage(run, files) if files else None,
         attachments=[attachment_info(found) for found in detail.attachments],
     )
-
-
-def _suite(row: SuiteRow) -> SuiteInfo:
-    return SuiteInfo(row.name, row.tests, row.failed, row.errors, row.skipped, row.duration_ms)
 
 
 def _failure(row: FailureRow, first: FirstFailure | None, repo_url: str | None) -> FailureInfo:
@@ -446,13 +432,6 @@ def run_test(row: TestRow, first: FirstFailure | None, repo_url: str | None) -> 
     )
 
 
-def cluster(row: Cluster) -> ClusterInfo:
-    return ClusterInfo(
-        row.id, row.signature, row.type, row.message, row.category, row.first_run_id, row.last_run_id, row.tests,
-        row.occurrences,
-    )  # fmt: skip
-
-
 def cluster_place(cursor: str | None) -> tuple[int, int] | None:
     """The place in a list of clusters after which a page begins. Raises `Invalid`."""
     if cursor is None:
@@ -461,10 +440,10 @@ def cluster_place(cursor: str | None) -> tuple[int, int] | None:
     return occurrences, id
 
 
-def cluster_page(found: Sequence[Cluster], limit: int) -> tuple[list[ClusterInfo], str | None]:
+def cluster_page(found: Sequence[ClusterInfo], limit: int) -> tuple[Sequence[ClusterInfo], str | None]:
     """A page of clusters, of which one more than `limit` was read, and the cursor of the next one."""
     last = found[limit - 1] if len(found) > limit else None
-    return [cluster(row) for row in found[:limit]], encode_cursor(last.occurrences, last.id) if last else None
+    return found[:limit], encode_cursor(last.occurrences, last.id) if last else None
 
 
 def triage_rule(rule: TriageRule) -> TriageRuleInfo:
@@ -473,13 +452,13 @@ def triage_rule(rule: TriageRule) -> TriageRuleInfo:
     )
 
 
-def owners_info(known: Owners, counts: Sequence[OwnerCounts], limit: int) -> OwnersInfo:
+def owners_info(known: Owners, counts: Sequence[OwnerInfo], limit: int) -> OwnersInfo:
     """The first `limit` of these counts."""
     return OwnersInfo(
         codeowners=known.codeowners,
-        rules=[OwnerRuleInfo(rule.pattern, rule.owner) for rule in known.rules],
+        rules=known.rules,
         updated_at=None if known.updated_at is None else Instant(known.updated_at),
-        items=[OwnerInfo(row.owner, row.failing, row.flaky) for row in counts[:limit]],
+        items=counts[:limit],
         next_cursor=encode_cursor(*owners.place(counts[limit - 1])) if len(counts) > limit else None,
     )
 

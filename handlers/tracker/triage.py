@@ -11,10 +11,8 @@ from handlers.tracker import lists, serializers
 from handlers.tracker.base import Tracked
 from handlers.tracker.lists import ItemList, ListHandler
 from handlers.tracker.responses import (
-    ClusterInfo,
     FoundItem,
     FoundTestInfo,
-    OwnerInfo,
     OwnersInfo,
     ProjectSearchResult,
     TriageRuleInfo,
@@ -24,7 +22,9 @@ from models.json_format import read_rfc3339
 from models.paging import INT32, decode_cursor, encode_cursor
 from models.paging import whole as read_whole
 from models.tracker import clusters, owners, project_search, quality_gate, triage, visibility
+from models.tracker.clusters import ClusterInfo
 from models.tracker.kept_answers import state_of_project
+from models.tracker.owners import OwnerInfo
 from models.tracker.tables import reports
 
 ID = number("id", "The project")
@@ -305,9 +305,7 @@ class Search(ListHandler):
                 items: list[FoundItem] = [serializers.found_test(test, by) for test in tests.items]
                 return ProjectSearchResult(items, tests.next_cursor, tests.is_partial)
             failures = project_search.failures(project.id, q, triage.rules_of(project.id), cursor, limit)
-            return ProjectSearchResult(
-                [serializers.cluster(row) for row in failures.items], failures.next_cursor, failures.is_partial
-            )
+            return ProjectSearchResult(failures.items, failures.next_cursor, failures.is_partial)
 
         kind = FoundTestInfo if place == "tests" else ClusterInfo
         await self.answer_object(found, lambda result: result.items, kind, f"project-{id}-search")

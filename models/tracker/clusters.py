@@ -89,8 +89,8 @@ Place = tuple[int, int]
 
 
 @frozen
-class Cluster:
-    """A cluster; its counts and runs are those of the requested runs."""
+class ClusterInfo:
+    """Failures with one signature; `tests` is the number of tests, `occurrences` that of failures."""
 
     id: int
     signature: str
@@ -98,6 +98,7 @@ class Cluster:
     message: str | None
     category: str
     first_run_id: int
+    """This and the following are of the requested runs."""
     last_run_id: int
     tests: int
     occurrences: int
@@ -146,24 +147,24 @@ def listing(
     after: Place | None = None,
     branch: str | None = None,
     since: int | None = None,
-) -> list[Cluster]:
+) -> list[ClusterInfo]:
     """The clusters of a project, most occurrences first; with `branch` or `since` those of its newest `WINDOW` runs."""
     query = _OF_BRANCH if branch is not None else _SINCE if since is not None else _ALL
     return _clusters(query, rules, limit, after, {"project": project_id, "branch": branch, "since": since or 0})
 
 
-def of_run(run_id: int, rules: Sequence[TriageRule], limit: int, after: Place | None = None) -> list[Cluster]:
+def of_run(run_id: int, rules: Sequence[TriageRule], limit: int, after: Place | None = None) -> list[ClusterInfo]:
     """The clusters of one run, most occurrences first."""
     return _clusters(_IN_RUN, rules, limit, after, {"run": run_id})
 
 
 def _clusters(
     query: str, rules: Sequence[TriageRule], limit: int, after: Place | None, values: Mapping[str, Any]
-) -> list[Cluster]:
+) -> list[ClusterInfo]:
     occurrences, id = after or (_MAX_NUMBER, _MAX_NUMBER)
     rows = reports.execute_sql(query, {**values, "occurrences": occurrences, "id": id, "limit": limit})
     return [
-        Cluster(id, text, type, message, category(rules, type, message, stack), *counts)
+        ClusterInfo(id, text, type, message, category(rules, type, message, stack), *counts)
         for id, text, type, message, stack, *counts in rows
     ]
 

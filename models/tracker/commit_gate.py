@@ -10,7 +10,7 @@ from attrs import evolve, frozen
 from models.config.settings import QualityGate
 from models.tracker import patch, quality_gate
 from models.tracker.coverage import line_coverage
-from models.tracker.quality_gate import MISSING_COVERAGE, PATCH, Rule, Thresholds, Verdict
+from models.tracker.quality_gate import MISSING_COVERAGE, PATCH, RuleInfo, Thresholds, Verdict
 from models.tracker.queries import runs_by_id
 from models.tracker.tables import Project, Run, reports
 
@@ -107,7 +107,7 @@ def _carried(newest: Run, project: Project, limits: Thresholds, present: set[str
     return [runs[lenders[flag]] for flag in sorted(lenders)]
 
 
-def _rules(flags: Sequence[FlagStatus], verdicts: Mapping[int, Verdict]) -> list[Rule]:
+def _rules(flags: Sequence[FlagStatus], verdicts: Mapping[int, Verdict]) -> list[RuleInfo]:
     """The rules of all flags. Coverage of one flag is enough for `missing-coverage` of the others."""
     lender = next((flag.flag for flag in flags if flag.coverage is not None), None)
     found = []

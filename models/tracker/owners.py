@@ -33,10 +33,9 @@ _BY_ID = "SELECT id, class_name, file FROM test WHERE id IN (SELECT value FROM j
 
 
 @frozen
-class OwnerRule:
-    """Tests whose class name contains `pattern`, in which `*` is any text, belong to `owner`."""
-
+class OwnerRuleInfo:
     pattern: str
+    """Tests belong to `owner` whose class name contains it; `*` is any text."""
     owner: str
 
 
@@ -45,7 +44,7 @@ class Owners:
     """The owners of the tests of a project."""
 
     codeowners: str | None
-    rules: Sequence[OwnerRule]
+    rules: Sequence[OwnerRuleInfo]
     updated_at: int | None
 
     def of(self, file: str | None, class_name: str) -> str | None:
@@ -57,8 +56,8 @@ class Owners:
 
 
 @frozen
-class OwnerCounts:
-    """The tests of an owner that fail now, and those that are flaky. `owner` None: tests without an owner."""
+class OwnerInfo:
+    """The tests of an owner that fail on the base branch, and those that are flaky; null: tests without an owner."""
 
     owner: str | None
     failing: int
@@ -77,7 +76,7 @@ def of_project(project_id: int) -> Owners:
     row = reports.execute_sql(_SELECT, (project_id,)).fetchone()
     if row is None:
         return NO_OWNERS
-    return Owners(row[0], [OwnerRule(*rule) for rule in json.loads(row[1])], row[2])
+    return Owners(row[0], [OwnerRuleInfo(*rule) for rule in json.loads(row[1])], row[2])
 
 
 def of_tests(project_id: int, ids: Iterable[int]) -> dict[int, str | None]:
@@ -87,7 +86,7 @@ def of_tests(project_id: int, ids: Iterable[int]) -> dict[int, str | None]:
     return {id: owners.of(file, class_name) for id, class_name, file in rows}
 
 
-def store(project_id: int, text: str | None, rules: Sequence[OwnerRule], now: int) -> None:
+def store(project_id: int, text: str | None, rules: Sequence[OwnerRuleInfo], now: int) -> None:
     """Replaces the owners of a project."""
     values = json.dumps([(rule.pattern, rule.owner) for rule in rules])
     reports.execute_sql(_STORE, (project_id, text, values, now))
@@ -100,24 +99,24 @@ def read_codeowners(data: bytes) -> str:
     return data.decode("utf-8-sig", "replace").replace("\0", "\ufffd")
 
 
-def read_rules(values: Any) -> list[OwnerRule]:
+def read_rules(values: Any) -> list[OwnerRuleInfo]:
     """Rules from JSON: `[{"pattern","owner"}]`. Raises `Invalid`."""
     if not isinstance(values, list) or len(values) > MAX_RULES:
         raise Invalid(f"rules must be a list of at most {MAX_RULES} objects with pattern and owner")
     return [_read_rule(value) for value in values]
 
 
-def _read_rule(value: Any) -> OwnerRule:
+def _read_rule(value: Any) -> OwnerRuleInfo:
     if not isinstance(value, dict) or set(value) != {"pattern", "owner"}:
         raise Invalid("rules: each must be an object with pattern and owner")
     for name, most in (("pattern", MAX_PATTERN_CHARACTERS), ("owner", MAX_OWNER_CHARACTERS)):
         text = value[name]
         if not isinstance(text, str) or not text.strip() or len(text) > most or not text.isprintable():
             raise Invalid(f"rules: {name} must be text of 1 to {most} printable characters")
-    return OwnerRule(value["pattern"].strip(), value["owner"].strip())
+    return OwnerRuleInfo(value["pattern"].strip(), value["owner"].strip())
 
 
-def counts(project: Project, owners: Owners, base_branch: str) -> list[OwnerCounts]:
+def counts(project: Project, owners: Owners, base_branch: str) -> list[OwnerInfo]:
     """By owner, the tests that fail in the newest run of each flag of the base branch, and the flaky tests.
 
     A test with several owners counts for each. Most failing first.
@@ -132,11 +131,11 @@ def counts(project: Project, owners: Owners, base_branch: str) -> list[OwnerCoun
         if test.commits is not None:
             for owner in _each(owners.of(test.file, test.class_name)):
                 flakies[owner] += 1
-    listed = [OwnerCounts(owner, failing[owner], flakies[owner]) for owner in {*failing, *flakies}]
+    listed = [OwnerInfo(owner, failing[owner], flakies[owner]) for owner in {*failing, *flakies}]
     return sorted(listed, key=place)
 
 
-def place(row: OwnerCounts) -> tuple[int, int, int, str]:
+def place(row: OwnerInfo) -> tuple[int, int, int, str]:
     """Where an owner stands in the list."""
     return -row.failing, -row.flaky, int(row.owner is None), row.owner or ""
 

@@ -71,7 +71,9 @@ class Diff:
 
 
 @frozen
-class PatchFile:
+class PatchFileInfo:
+    """A changed file; lines without line data are not coverable."""
+
     path: str
     covered: int
     missed: int
@@ -85,7 +87,7 @@ class PatchCoverage:
 
     base: str | None
     head: str | None
-    files: Sequence[PatchFile]
+    files: Sequence[PatchFileInfo]
     reason: str | None
 
     @property
@@ -276,17 +278,17 @@ def _extension(path: str) -> str:
     return _name(path).rpartition(".")[2].lower()
 
 
-def _file(path: str, ranges: Ranges, lines: Lines | None, extensions: Collection[str]) -> PatchFile:
+def _file(path: str, ranges: Ranges, lines: Lines | None, extensions: Collection[str]) -> PatchFileInfo:
     if lines is None:
         state: FileState = "NO_LINE_DATA" if _extension(path) in extensions else "NOT_COVERABLE"
-        return PatchFile(path, 0, 0, [], state)
+        return PatchFileInfo(path, 0, 0, [], state)
     covered = _within(lines[0], ranges)
     missed = sorted(_within(lines[1], ranges) - covered)
     missed_ranges: Ranges = []
     for line in missed:
         _extend(missed_ranges, line)
     state = "MEASURED" if covered or missed else "NOT_COVERABLE"
-    return PatchFile(path, len(covered), len(missed), missed_ranges, state)
+    return PatchFileInfo(path, len(covered), len(missed), missed_ranges, state)
 
 
 def _within(lines: Iterable[int], ranges: Ranges) -> set[int]:

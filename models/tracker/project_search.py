@@ -10,7 +10,7 @@ from attrs import frozen
 
 from models.paging import decode_cursor, encode_cursor
 from models.tracker import clusters
-from models.tracker.clusters import Cluster
+from models.tracker.clusters import ClusterInfo
 from models.tracker.tables import reports
 from models.tracker.triage import TriageRule
 
@@ -60,12 +60,14 @@ def tests(project_id: int, q: str, cursor: str | None, limit: int) -> Found[Foun
             return Found(found, encode_cursor(after), True)
 
 
-def failures(project_id: int, q: str, rules: Sequence[TriageRule], cursor: str | None, limit: int) -> Found[Cluster]:
+def failures(
+    project_id: int, q: str, rules: Sequence[TriageRule], cursor: str | None, limit: int
+) -> Found[ClusterInfo]:
     """The clusters whose texts contain all words of `q`, in any case, most occurrences first. Raises `Invalid`."""
     occurrences, id = decode_cursor(cursor, int, int) if cursor else (None, None)
     after = None if occurrences is None else (occurrences, id)
     words, end = q.casefold().split(), time.monotonic() + MAX_SECONDS
-    found: list[Cluster] = []
+    found: list[ClusterInfo] = []
     while True:
         rows = clusters.listing(project_id, rules, _BATCH_ROWS, after)
         for row in rows:

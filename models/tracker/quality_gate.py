@@ -107,20 +107,19 @@ class Thresholds:
 
 
 @frozen
-class Rule:
-    """The result of one rule. `flag` is set where the flags of a commit are judged together."""
-
+class RuleInfo:
     name: str
     passed: bool
     detail: str
     flag: str | None = None
+    """Set where all flags of a commit are judged together."""
 
 
 @frozen
 class Verdict:
     """`coverage_delta` in percentage points; None without a baseline, or where either has no coverage."""
 
-    rules: Sequence[Rule]
+    rules: Sequence[RuleInfo]
     coverage_delta: float | None
     baseline_id: int | None
 
@@ -170,7 +169,7 @@ def verdicts(runs: Iterable[RunTotals], projects: Mapping[int, Project], setting
             applied.append(patch_rule(limits[id], *counts, reason))
         applied += presence_rules(limits[id], run, uploads.get(id, 0), id in measured)
         if id in measured and perf.is_judged(limits[id]):
-            applied += [Rule(*outcome) for outcome in perf.outcomes(limits[id], settings.base_branch, id)]
+            applied += [RuleInfo(*outcome) for outcome in perf.outcomes(limits[id], settings.base_branch, id)]
         judged[id] = Verdict(applied, delta, base.id if base else None)
     return judged
 
@@ -223,7 +222,7 @@ def _names(tests: Collection[int]) -> dict[int, str]:
 
 def rules(
     limits: Thresholds, covered: Fraction | None, before: Fraction | None, new_failures: Collection[str]
-) -> list[Rule]:
+) -> list[RuleInfo]:
     """The rules that apply, in order. `covered` and `before` are the line coverage of the run and its baseline."""
     applied = []
     if limits.min_line_coverage is not None:
@@ -235,61 +234,61 @@ def rules(
     return applied
 
 
-def patch_rule(limits: Thresholds, covered: int, missed: int, unknown: int, reason: str | None) -> Rule:
+def patch_rule(limits: Thresholds, covered: int, missed: int, unknown: int, reason: str | None) -> RuleInfo:
     """The rule on the coverage of changed lines; `reason` is why it is unknown."""
     changed = covered + missed
     if not changed:
         is_silence = reason != "no coverable line changed"
-        return Rule(PATCH, not (is_silence and limits.fail_on_missing_coverage), reason or NO_DIFF)
+        return RuleInfo(PATCH, not (is_silence and limits.fail_on_missing_coverage), reason or NO_DIFF)
     if changed < limits.min_patch_lines:
-        return Rule(PATCH, True, f"{changed} changed lines, below {limits.min_patch_lines}")
+        return RuleInfo(PATCH, True, f"{changed} changed lines, below {limits.min_patch_lines}")
     share_covered, minimum = Fraction(100 * covered, changed), decimal(limits.min_patch_coverage or 0.0)
     have, need = _formatted(share_covered, minimum)
     files = f"; no line data for {unknown} changed files" if unknown else ""
-    return Rule(PATCH, share_covered >= minimum, f"{have}% of {changed} changed lines (minimum {need}%){files}")
+    return RuleInfo(PATCH, share_covered >= minimum, f"{have}% of {changed} changed lines (minimum {need}%){files}")
 
 
-def presence_rules(limits: Thresholds, run: RunTotals, uploads: int, has_perf: bool = False) -> list[Rule]:
+def presence_rules(limits: Thresholds, run: RunTotals, uploads: int, has_perf: bool = False) -> list[RuleInfo]:
     """The rules on what a run must have. `uploads`: of how many jobs an upload came."""
     applied = []
     if limits.fail_on_no_tests:
         detail = f"{run.tests} tests were reported" if run.tests else "no tests were reported"
         if has_perf and not run.tests:
             detail = "a performance report"
-        applied.append(Rule("no-tests", bool(run.tests) or has_perf, detail))
+        applied.append(RuleInfo("no-tests", bool(run.tests) or has_perf, detail))
     if limits.fail_on_missing_coverage:
         has_coverage = share(run.line_covered, run.line_missed) is not None
         detail = "coverage was reported" if has_coverage else "no coverage was reported"
-        applied.append(Rule(MISSING_COVERAGE, has_coverage, detail))
+        applied.append(RuleInfo(MISSING_COVERAGE, has_coverage, detail))
     if run.expected_uploads is not None:
         detail = f"{uploads} of {run.expected_uploads} uploads"
-        applied.append(Rule("complete-run", run.state == "COMPLETE", detail))
+        applied.append(RuleInfo("complete-run", run.state == "COMPLETE", detail))
     return applied
 
 
 @lru_cache(1024)
-def _minimum(covered: Fraction | None, minimum: float) -> Rule:
+def _minimum(covered: Fraction | None, minimum: float) -> RuleInfo:
     if covered is None:
-        return Rule("min-coverage", True, "no coverage reported")
+        return RuleInfo("min-coverage", True, "no coverage reported")
     have, need = _formatted(covered, decimal(minimum))
     detail = f"{have}% line coverage (minimum {need}%)"
-    return Rule("min-coverage", covered >= decimal(minimum), detail)
+    return RuleInfo("min-coverage", covered >= decimal(minimum), detail)
 
 
 @lru_cache(4096)
-def _drop(covered: Fraction, before: Fraction, max_drop: float) -> Rule:
+def _drop(covered: Fraction, before: Fraction, max_drop: float) -> RuleInfo:
     drop = before - covered
     now, base = _formatted(covered, before)
     lost, allowed = _formatted(max(drop, Fraction(0)), decimal(max_drop))
     detail = f"{now}% vs baseline {base}% (drop {lost}pp, max {allowed}pp)"
-    return Rule("coverage-drop", drop <= decimal(max_drop), detail)
+    return RuleInfo("coverage-drop", drop <= decimal(max_drop), detail)
 
 
-def _failures(new_failures: Collection[str]) -> Rule:
+def _failures(new_failures: Collection[str]) -> RuleInfo:
     if not new_failures:
-        return Rule("new-failures", True, "no new failures")
+        return RuleInfo("new-failures", True, "no new failures")
     detail = f"{len(new_failures)} new failure(s): {', '.join(sorted(new_failures)[:MAX_NAMED_FAILURES])}"
-    return Rule("new-failures", False, detail)
+    return RuleInfo("new-failures", False, detail)
 
 
 def _formatted(one: Fraction, other: Fraction) -> tuple[str, str]:

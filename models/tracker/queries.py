@@ -34,10 +34,10 @@ class Listed:
 
 
 @frozen
-class SuiteRow:
+class SuiteInfo:
     name: str
     tests: int
-    failed: int
+    failures: int
     errors: int
     skipped: int
     duration_ms: int
@@ -77,7 +77,7 @@ class SlowRow:
 class Detail:
     """The contents of a run: at most `MAX_ROWS` of each kind, and the counts."""
 
-    suites: Sequence[SuiteRow]
+    suites: Sequence[SuiteInfo]
     suite_count: int
     failures: Sequence[FailureRow]
     failure_count: int
@@ -215,7 +215,7 @@ _SLOW = """
 
 def detail(id: int, failures: int = MAX_ROWS) -> Detail:
     """The contents of a run, with at most `failures` failures."""
-    suites = [SuiteRow(*row) for row in reports.execute_sql(_SUITES, (id, MAX_ROWS))]
+    suites = [SuiteInfo(*row) for row in reports.execute_sql(_SUITES, (id, MAX_ROWS))]
     failed = reports.execute_sql(
         _FIRST_FAILURES, {"most": MAX_TEXT_CHARACTERS + 1, "run": id, "failures": failures}
     ).fetchall()

@@ -16,7 +16,7 @@ from tracker_rows import Suite
 from models.config.settings import QualityGate
 from models.tracker import flaky
 from models.tracker.flaky import Triage
-from models.tracker.quality_gate import Rule, Thresholds, rules, verdict
+from models.tracker.quality_gate import RuleInfo, Thresholds, rules, verdict
 from models.tracker.tables import Project, Run
 
 LIMITS = Thresholds("main", None, 1.0, True, None, 0, False, False, True, (), 0.0)
@@ -29,7 +29,7 @@ def project(tmp_path: Path, database_url: str | None) -> Iterator[Project]:
         yield records.create_project("demo")
 
 
-def judged(run: Run, **settings: Any) -> dict[str, Rule]:
+def judged(run: Run, **settings: Any) -> dict[str, RuleInfo]:
     return {rule.name: rule for rule in verdict(run, run.project, evolve(RUNNER, **settings)).rules}
 
 
@@ -37,7 +37,7 @@ def judged(run: Run, **settings: Any) -> dict[str, Rule]:
 
 
 def test_without_coverage_minimum_or_baseline_only_new_failures_are_looked_at() -> None:
-    assert rules(LIMITS, None, None, []) == [Rule("new-failures", True, "no new failures")]
+    assert rules(LIMITS, None, None, []) == [RuleInfo("new-failures", True, "no new failures")]
 
 
 def test_the_rules_come_in_their_order() -> None:
@@ -58,7 +58,7 @@ def test_the_minimum_itself_passes(covered: str, passes: bool) -> None:
 
 def test_no_coverage_passes_the_minimum() -> None:
     (rule, _) = rules(evolve(LIMITS, min_line_coverage=80.0), None, Fraction(90), [])
-    assert rule == Rule("min-coverage", True, "no coverage reported")
+    assert rule == RuleInfo("min-coverage", True, "no coverage reported")
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_the_first_five_failures_by_name_are_reported() -> None:
 
 def test_without_a_baseline_every_failure_is_new(project: Project) -> None:
     run = records.create_run(project, {"c.A b": FAILED, "c.A a": ERROR, "c.A c": PASSED, "c.A d": SKIPPED})
-    assert judged(run)["new-failures"] == Rule("new-failures", False, "2 new failure(s): c.A a, c.A b")
+    assert judged(run)["new-failures"] == RuleInfo("new-failures", False, "2 new failure(s): c.A a, c.A b")
 
 
 def test_what_failed_before_is_not_new(project: Project) -> None:
