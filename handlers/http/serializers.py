@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Annotated, Any, Generic, Literal, NewType, TypeVar
 
 import attrs
@@ -354,6 +355,16 @@ def encoded(response: Any) -> bytes:
     return text(plain(response)).encode("utf-8", "replace")
 
 
+@cache
+def _names(kind: Any) -> Sequence[str]:
+    return [field.name for field in attrs.fields(kind)]
+
+
+def copied(kind: Callable[..., Item], source: object, /, **others: Any) -> Item:
+    """Makes a response of `others`; its other fields are the attributes of `source` with the same names."""
+    return kind(**others, **{name: getattr(source, name) for name in _names(kind) if name not in others})
+
+
 def process_status(process: Process) -> ProcessStatusInfo:
     record, spec = process.record, process.spec
     lived = Length(process.uptime())
@@ -422,11 +433,8 @@ def page_of(page: Page[Stored], serialize: Callable[[Stored], Item]) -> PageOf[I
 
 
 def reload_result(done: Reload, need: Sequence[str], dry_run: bool = False) -> ReloadResult:
-    return ReloadResult(
-        message=f"{'a reload would do this' if dry_run else 'the configuration has been read'}: {done}",
-        need_restart=need,
-        **attrs.asdict(done),
-    )
+    heading = "a reload would do this" if dry_run else "the configuration has been read"
+    return copied(ReloadResult, done, message=f"{heading}: {done}", need_restart=need)
 
 
 def supervisor_info(name: str, description: str, machine: host.Host) -> SupervisorInfo:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from attrs import frozen
-
 from handlers.http.serializers import Instant
 from models.json_format import http_message
 
@@ -60,7 +58,7 @@ class PerfHistory:
     next_cursor: str | None
 
 
-@frozen  # for the types of `asdict`
+@http_message
 class AttachmentInfo:
     """A file of a test or a run; its content is at `path`."""
 

@@ -14,11 +14,12 @@ from tornado.web import stream_request_body
 from handlers.base import Base
 from handlers.http.multipart import Part, Parts
 from handlers.http.permissions import POST_REPORTS
+from handlers.http.serializers import copied
 from handlers.openapi.describe import Body, Endpoint, Field
 from handlers.routing import Route
 from handlers.tracker.base import Tracked
 from handlers.tracker.responses import FinishedRun, IngestResult
-from handlers.tracker.serializers import judged, run_path, state
+from handlers.tracker.serializers import run_path, state
 from models.config.settings import Attachments, Config, ReportLimits
 from models.errors import Invalid, Problem, TooLarge, Unsupported
 from models.paging import INT64, whole
@@ -328,25 +329,16 @@ class Ingest(Base):
 
 def _answer(stored: Stored) -> IngestResult:
     run = stored.run
-    return IngestResult(
+    return copied(
+        IngestResult,
+        run,
         run_id=run.id,
         project=stored.project.name,
-        tests=run.tests,
         failures=run.failed + run.errors,
-        skipped=run.skipped,
         line_coverage_pct=line_coverage(run),
-        project_id=stored.project.id,
-        passed=run.passed,
-        failed=run.failed,
-        errors=run.errors,
-        status=judged(run),
-        flag=run.flag,
-        branch=run.branch,
         commit=run.commit_sha,
-        uploads=run.uploads,
         gate_status=stored.verdict.status,
         run_path=run_path(run),
-        state=state(run),
         warnings=stored.warnings,
         patch_coverage_pct=percent(run.patch_covered, run.patch_missed),
     )

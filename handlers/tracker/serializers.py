@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from attrs import asdict
-
-from handlers.http.serializers import Instant
+from handlers.http.serializers import Instant, copied
 from handlers.tracker.detail_responses import AttachmentInfo, AttachmentList, CoveredFileInfo, PerfInfo, TestAttachment
 from handlers.tracker.responses import (
     AttemptInfo,
@@ -52,7 +50,7 @@ from models.tracker.owners import OwnerInfo, Owners
 from models.tracker.patch import PatchCoverage
 from models.tracker.perf import Compared
 from models.tracker.project_search import FoundTest
-from models.tracker.quality_gate import Judged, Thresholds, Verdict
+from models.tracker.quality_gate import Thresholds, Verdict
 from models.tracker.queries import Detail, FailureRow, Listed, Outcome
 from models.tracker.run_tests import TestRow
 from models.tracker.sources import CoveredFile
@@ -61,32 +59,15 @@ from models.tracker.triage import TriageRule
 
 
 def run_info(run: Run) -> RunInfo:
-    return RunInfo(
-        id=run.id,
-        project_id=run.project_id,
-        branch=run.branch,
-        flag=run.flag,
+    return copied(
+        RunInfo,
+        run,
         commit=run.commit_sha,
-        build_url=run.build_url,
-        build_name=run.build_name,
-        ci_provider=run.ci_provider,
-        base_branch=run.base_branch,
-        pr_number=run.pr_number,
-        created_at=Instant(run.created_at),
         total=run.tests,
-        passed=run.passed,
-        failed=run.failed,
-        errors=run.errors,
-        skipped=run.skipped,
-        flaky=run.flaky,
-        duration_ms=run.duration_ms,
-        status=judged(run),
         pass_rate=pass_rate(run),
         line_coverage_pct=line_coverage(run),
         branch_coverage_pct=branch_coverage(run),
-        uploads=run.uploads,
         run_path=run_path(run),
-        state=state(run),
         patch_coverage_pct=percent(run.patch_covered, run.patch_missed),
         superseded_by=run.superseded_by,
     )
@@ -96,39 +77,20 @@ def state(run: Run) -> State:
     return cast("State", run.state)
 
 
-def judged(run: Run) -> Judged:
-    """The status of a run; the store returns it as text."""
-    return cast("Judged", run.status)
-
-
 def run_path(run: Run) -> str:
     return f"/runs/{run.id}"
 
 
 def project_info(listed: Listed) -> ProjectInfo:
-    project = listed.project
-    return ProjectInfo(
-        id=project.id,
-        name=project.name,
-        repo_url=project.repo_url,
-        visibility=project.visibility,
-        created_at=Instant(project.created_at),
-        run_count=listed.runs,
-        latest_run=run_info(listed.newest) if listed.newest else None,
-    )
+    newest = run_info(listed.newest) if listed.newest else None
+    return copied(ProjectInfo, listed.project, run_count=listed.runs, latest_run=newest)
 
 
 def project_detail(listed: Listed, gate: Thresholds, branches: Sequence[str], role: str | None) -> ProjectDetail:
-    info, project = project_info(listed), listed.project
-    token_at = project.forge_token_at
-    return ProjectDetail(
-        id=info.id,
-        name=info.name,
-        repo_url=info.repo_url,
-        visibility=info.visibility,
-        created_at=info.created_at,
-        run_count=info.run_count,
-        latest_run=info.latest_run,
+    project, token_at = listed.project, listed.project.forge_token_at
+    return copied(
+        ProjectDetail,
+        project_info(listed),
         quality_gate=gate,
         branches=branches,
         role=role,
@@ -142,17 +104,15 @@ def forge_info(link: ForgeLink) -> ForgeInfo:
 
 
 def gate_verdict(project: Project, judged: CommitVerdict) -> GateVerdict:
-    run, verdict = judged.newest, judged.verdict
-    return GateVerdict(
+    run = judged.newest
+    return copied(
+        GateVerdict,
+        judged.verdict,
         project=project.name,
         branch=run.branch,
         commit=run.commit_sha,
         flag=run.flag,
         run_id=run.id,
-        status=verdict.status,
-        passed=verdict.passed,
-        coverage_delta=verdict.coverage_delta,
-        rules=verdict.rules,
         run_path=run_path(run),
         complete=judged.complete,
         patch_coverage_pct=percent(judged.patch_covered, judged.patch_missed),
@@ -197,33 +157,13 @@ def attempts_info(run: Run, uploads: int, items: Sequence[Attempt], limit: int) 
         state=state(run),
         expected_uploads=run.expected_uploads,
         uploads=uploads,
-        items=[
-            AttemptInfo(
-                item.job_key,
-                item.job_instance,
-                item.attempt,
-                Instant(item.created_at),
-                item.run_id,
-                item.superseded,
-                item.reports,
-                item.tests,
-                item.failures,
-            )
-            for item in items[:limit]
-        ],
+        items=[copied(AttemptInfo, item) for item in items[:limit]],
         next_cursor=encode_cursor(*place(last)) if last else None,
     )
 
 
 def run_verdict(run: Run, verdict: Verdict) -> RunVerdict:
-    return RunVerdict(
-        run_id=run.id,
-        status=verdict.status,
-        passed=verdict.passed,
-        coverage_delta=verdict.coverage_delta,
-        baseline_run_id=verdict.baseline_id,
-        rules=verdict.rules,
-    )
+    return copied(RunVerdict, verdict, run_id=run.id, baseline_run_id=verdict.baseline_id)
 
 
 def run_detail(
@@ -250,13 +190,10 @@ def run_detail(
 
 
 def _failure(row: FailureRow, first: FirstFailure | None, repo_url: str | None) -> FailureInfo:
-    return FailureInfo(
-        suite=row.suite,
-        class_name=row.class_name,
-        name=row.name,
+    return copied(
+        FailureInfo,
+        row,
         status=row.status.value,
-        duration_ms=row.duration_ms,
-        reruns=row.reruns,
         failure_type=row.type,
         failure_message=row.message,
         stack_trace=row.stack,
@@ -268,9 +205,11 @@ def _failure(row: FailureRow, first: FirstFailure | None, repo_url: str | None) 
 
 
 def perf_info(row: Compared) -> PerfInfo:
-    figures: dict[str, Any] = asdict(row.point)
-    return PerfInfo(
-        **figures, latency_change_pct=row.latency_change_pct, throughput_change_pct=row.throughput_change_pct
+    return copied(
+        PerfInfo,
+        row.point,
+        latency_change_pct=row.latency_change_pct,
+        throughput_change_pct=row.throughput_change_pct,
     )
 
 
@@ -286,17 +225,14 @@ def ranges(lines: Sequence[int]) -> list[list[int]]:
 
 
 def covered_file(run_id: int, file: CoveredFile) -> CoveredFileInfo:
-    return CoveredFileInfo(
+    return copied(
+        CoveredFileInfo,
+        file,
         run_id=run_id,
-        path=file.path,
-        repository_path=file.repository_path,
-        modules=file.modules,
         covered_ranges=ranges(file.covered),
         missed_ranges=ranges(file.missed),
         changed_ranges=file.changed,
-        url=file.url,
         source=None if file.text is None else "\n".join(file.text),
-        reason=file.reason,
     )
 
 
@@ -307,48 +243,32 @@ def attachment_info(found: Attachment) -> AttachmentInfo:
 def attachment_list(rows: Sequence[AttachedTest], limit: int) -> AttachmentList:
     """The first `limit` of these rows."""
     items = [
-        TestAttachment(**asdict(attachment_info(row.attachment)), class_name=row.class_name, test_name=row.name)
+        copied(TestAttachment, attachment_info(row.attachment), class_name=row.class_name, test_name=row.name)
         for row in rows[:limit]
     ]
     return AttachmentList(items, encode_cursor(items[-1].id) if len(rows) > limit else None)
 
 
 def _coverage(run: Run, files: coverage.Files) -> CoverageInfo:
-    return CoverageInfo(
+    return copied(
+        CoverageInfo,
+        run,
         line_pct=line_coverage(run),
         branch_pct=branch_coverage(run),
-        line_covered=run.line_covered,
-        line_missed=run.line_missed,
-        branch_covered=run.branch_covered,
-        branch_missed=run.branch_missed,
         file_count=files.count,
-        files=[
-            FileInfo(
-                path=row.path,
-                module=row.module,
-                line_pct=percent(row.line_covered, row.line_missed),
-                line_covered=row.line_covered,
-                line_missed=row.line_missed,
-                branch_covered=row.branch_covered,
-                branch_missed=row.branch_missed,
-            )
-            for row in files.rows
-        ],
+        files=[copied(FileInfo, row, line_pct=percent(row.line_covered, row.line_missed)) for row in files.rows],
     )
 
 
 def flaky_info(test: FlakyTest) -> FlakyInfo:
-    return FlakyInfo(
-        class_name=test.class_name,
-        name=test.name,
+    return copied(
+        FlakyInfo,
+        test,
         status=test.status.value,
-        note=test.note,
         flaky=test.commits is not None,
         flaky_commits=test.commits or 0,
         total_results=test.results,
-        failures=test.failures,
         failure_rate_pct=percent(test.failures, test.results - test.failures) or 0.0,
-        last_failure_at=None if test.last_failure_at is None else Instant(test.last_failure_at),
     )
 
 
@@ -401,16 +321,15 @@ def _reference(run: Run) -> RunReference:
 
 
 def comparison_info(comparison: Comparison) -> ComparisonInfo:
-    return ComparisonInfo(
+    changes = comparison.changes
+    return copied(
+        ComparisonInfo,
+        comparison,
         base=run_info(comparison.base),
         head=run_info(comparison.head),
-        pass_rate_delta=comparison.pass_rate_delta,
-        coverage_delta=comparison.coverage_delta,
-        duration_delta_ms=comparison.duration_delta_ms,
-        new_failures=comparison.changes.failing,
-        fixed=comparison.changes.fixed,
-        still_failing=comparison.changes.still_failing,
-        timings=comparison.timings,
+        new_failures=changes.failing,
+        fixed=changes.fixed,
+        still_failing=changes.still_failing,
     )
 
 
@@ -447,9 +366,7 @@ def cluster_page(found: Sequence[ClusterInfo], limit: int) -> tuple[Sequence[Clu
 
 
 def triage_rule(rule: TriageRule) -> TriageRuleInfo:
-    return TriageRuleInfo(
-        rule.id, rule.name, rule.category, rule.pattern, rule.field, rule.priority, Instant(rule.created_at)
-    )
+    return copied(TriageRuleInfo, rule)
 
 
 def owners_info(known: Owners, counts: Sequence[OwnerInfo], limit: int) -> OwnersInfo:
