@@ -20,7 +20,7 @@ from handlers.tracker.forms import TrackedPage
 from handlers.tracker.lists import bounded
 from handlers.tracker.project_status import health, projects_of, render_rows, trends_of
 from handlers.tracker.projects import history_of
-from handlers.tracker.responses import PatchInfo, RunInfo
+from handlers.tracker.responses import PatchInfo
 from handlers.web.layout import NOTHING, FragmentCache, change, template_helpers
 from handlers.web.table import page_of, read_number, read_table
 from models.accounts import permissions
@@ -217,7 +217,7 @@ class ProjectPage(ReadPage):
             "standing": standing,
             "branches": branches,
             "flags": flags,
-            "rows": self._rows([shaping.run_info(run) for run in shown], overview.before_each(shown)),
+            "rows": self._rows(shown, overview.before_each(shown)),
             "shown": len(shown),
             "tests": [shaping.flaky_info(test) for test in flaky.tests(project.id)],
             "writes": permissions.may_write(user, project),
@@ -229,16 +229,18 @@ class ProjectPage(ReadPage):
             ),
         }
 
-    def _rows(self, shown: Sequence[RunInfo], before: Mapping[int, int]) -> bytes:
+    def _rows(self, shown: Sequence[Run], before: Mapping[int, int]) -> bytes:
         """Renders the rows of the run table; each links the comparison with the run before it."""
         cache: FragmentCache = self.settings["fragments"]
         helpers = {"base": self.prefix, "kind": kind, "took": took, **template_helpers()}
 
-        def row(run: RunInfo) -> bytes:
+        def row(run: Run) -> bytes:
             previous = before.get(run.id)
             return cache.get(
                 ("run", self.prefix, previous, run),
-                lambda: self.render_string("tracker/run_row.html", run=run, previous=previous, **helpers),
+                lambda: self.render_string(
+                    "tracker/run_row.html", run=shaping.run_info(run), previous=previous, **helpers
+                ),
             )
 
         return b"".join(map(row, shown))

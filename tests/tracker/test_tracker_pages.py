@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from html import unescape
 from html.parser import HTMLParser
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlencode
 
@@ -17,9 +18,12 @@ from records import ERROR, FAILED, NOW, PASSED
 from tracker_rows import Coverage, Failure, Mark, Output, Suite
 from uploads import jacoco, upload
 
-from handlers.web.layout import NOTHING
+from handlers.tracker.pages import ProjectPage
+from handlers.tracker.responses import RunInfo
+from handlers.web.layout import NOTHING, FragmentCache
 from models.accounts import permissions
 from models.accounts.accounts import User
+from models.config.settings import Config
 from models.tracker.tables import Project, Run, Test
 
 EVIL = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>&lt;"
@@ -39,6 +43,25 @@ def project(server: Server, request: pytest.FixtureRequest) -> Project:
 @pytest.fixture(scope="module")
 def boss(server: Server) -> User:
     return records.create_user("boss", "ADMIN")
+
+
+def test_the_row_of_a_run_is_rendered_once(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is cached by what it shows, as the store has it: each reading makes other objects."""
+    records.create_run(project, {"c.A a": PASSED})
+    rendered = []
+
+    def render(_: object, template: str, run: RunInfo, **values: Any) -> bytes:
+        rendered.append(run.passed)
+        return b"row"
+
+    page: Any = ProjectPage.__new__(ProjectPage)
+    page.application = SimpleNamespace(settings={"fragments": FragmentCache()})
+    page.services, page.caller = SimpleNamespace(config=Config()), SimpleNamespace(user=None)
+    monkeypatch.setattr(ProjectPage, "prefix", "")
+    monkeypatch.setattr(ProjectPage, "render_string", render)
+    for _ in range(3):
+        assert page._values(str(project.id), None, None, 10, 30)["rows"] == b"row"
+    assert rendered == [1]
 
 
 class Document(HTMLParser):
