@@ -45,7 +45,6 @@ from models.tracker import (
     triage,
     visibility,
 )
-from models.tracker import queries as overview
 from models.tracker.failures import FailureQuery
 from models.tracker.flaky import Triage
 from models.tracker.kept_answers import State, state_of_project, state_of_run
@@ -210,14 +209,14 @@ class ProjectPage(ReadPage):
         limits = self.thresholds(project)
         shown = queries.listing(project.id, limit, branch=branch, flag=flag)
         (standing,) = project_status.of([project], self.config.tracker.quality_gate)
-        branches, flags = overview.branches_overview(project.id, limits.base_branch), overview.flags(project.id)
+        branches, flags = queries.branches_overview(project.id, limits.base_branch), queries.flags(project.id)
         return {
             "project": project,
             "gate": limits,
             "standing": standing,
             "branches": branches,
             "flags": flags,
-            "rows": self._rows(shown, overview.before_each(shown)),
+            "rows": self._rows(shown, queries.before_each(shown)),
             "shown": len(shown),
             "tests": [shaping.flaky_info(test) for test in flaky.tests(project.id)],
             "writes": permissions.may_write(user, project),
@@ -291,7 +290,7 @@ class TestPage(ReadPage):
         return {
             "project": project,
             "test": history,
-            "note": overview.note_of(project.id, queries.test_id(project.id, class_name, name)),
+            "note": queries.note_of(project.id, queries.test_id(project.id, class_name, name)),
             "plot": plots.over_time(history.results) if len(history.results) > 1 else None,
             "writes": permissions.may_write(user, project),
         }
@@ -311,7 +310,7 @@ class RunPage(ReadPage):
         baseline = Run.get_or_none(Run.id == verdict.baseline_id) if verdict.baseline_id else None
         detail = queries.detail(run.id, 0)
         changes = comparison.changes(baseline, run) if baseline else None
-        before, after = overview.neighbours(run)
+        before, after = queries.neighbours(run)
         health, reason = project_status.judge(run, verdict)
         return {
             "project": project,
