@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 from attrs import frozen
@@ -92,6 +92,26 @@ def decode_cursor(cursor: str, *kinds: type) -> tuple[Any, ...]:
     if not all(map(_is_storable, key)):
         raise Invalid("cursor is not one of this list")
     return tuple(key)
+
+
+def cut(
+    rows: Sequence[Item], limit: int, place: Callable[[Item], tuple[str | int, ...]]
+) -> tuple[Sequence[Item], str | None]:
+    """The first `limit` of rows of which one more was read, and the cursor of the next page."""
+    return rows[:limit], encode_cursor(*place(rows[limit - 1])) if len(rows) > limit else None
+
+
+def page_after(
+    cursor: str | None, rows: Sequence[Item], limit: int, place: Callable[[Item], tuple[str | int, ...]], *kinds: type
+) -> tuple[Sequence[Item], str | None]:
+    """The page after the cursor of a list in memory, which is sorted by `place`, and the next cursor. Raises `Invalid`.
+
+    `kinds` are the types of a place.
+    """
+    if cursor is not None:
+        after = decode_cursor(cursor, *kinds)
+        rows = [row for row in rows if place(row) > after]
+    return cut(rows, limit, place)
 
 
 def _is_storable(value: str | int) -> bool:

@@ -11,10 +11,9 @@ from handlers.routing import Route
 from handlers.tracker import run_tests as api
 from handlers.tracker.forms import Form
 from handlers.tracker.pages import ReadPage
-from handlers.tracker.serializers import cluster_page, cluster_place
 from handlers.tracker.triage import MAX_QUERY_CHARACTERS, since
 from models.accounts import permissions
-from models.paging import INT32, whole
+from models.paging import INT32, cut, decode_cursor, whole
 from models.tracker import clusters, owners, project_search, quality_gate, run_tests, triage, visibility
 from models.tracker.tables import Project
 
@@ -37,10 +36,11 @@ class ClustersPage(FailurePage):
 
         def values() -> dict[str, Any]:
             project = visibility.project(self.caller.user, id)
-            found = clusters.listing(
-                project.id, triage.rules_of(project.id), _ROWS + 1, cluster_place(cursor), filters["branch"], start
-            )
-            return {"project": project, "clusters": found[:_ROWS], "next_cursor": cluster_page(found, _ROWS)[1]}
+            after = decode_cursor(cursor, int, int) if cursor else None
+            rules = triage.rules_of(project.id)
+            found = clusters.listing(project.id, rules, _ROWS + 1, after, filters["branch"], start)
+            shown, next_cursor = cut(found, _ROWS, clusters.place)
+            return {"project": project, "clusters": shown, "next_cursor": next_cursor}
 
         await self.show("tracker/clusters.html", filters=filters, **await self.read(values))
 

@@ -390,7 +390,7 @@ def _patch(run: Run) -> PatchInfo | None:
     """The coverage of changed lines; None if no upload of the run had a diff."""
     if run.patch_covered is None:
         return None
-    return shaping.patch_info(run, patch.coverage([run.id]), "", patch.MAX_DIFF_FILES)
+    return shaping.patch_info(run, patch.coverage([run.id]), None, patch.MAX_DIFF_FILES)
 
 
 def _coverage_tree(run: Run, baseline: Run | None, folder: str) -> dict[str, Any]:

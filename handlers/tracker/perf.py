@@ -13,7 +13,7 @@ from handlers.tracker import lists, serializers
 from handlers.tracker.detail_responses import PerfHistory, PerfHistoryEntry, PerfInfo, RunPerf
 from handlers.tracker.lists import ListHandler, bounded
 from handlers.tracker.pages import ReadPage
-from models.paging import INT64, decode_cursor, encode_cursor
+from models.paging import INT64, cut, decode_cursor, page_after
 from models.tracker import perf, quality_gate, queries, visibility
 from models.tracker.kept_answers import state_of_project, state_of_run
 from models.tracker.perf import Compared
@@ -39,13 +39,9 @@ class RunPerformance(ListHandler):
             run, project = visibility.run(self.user, id)
             limits = quality_gate.thresholds(project, self.config.tracker.quality_gate)
             bases = perf.baselines(run.id, limits.base_branch)
-            after = decode_cursor(cursor, str)[0] if cursor else None
             rows = sorted(perf.compared(run.id, bases), key=lambda row: row.point.label)
-            rest = [row for row in rows if after is None or row.point.label > after]
-            items = [serializers.perf_info(row) for row in rest[:limit]]
-            return RunPerf(
-                run.id, run.flag, bases, items, encode_cursor(items[-1].label) if len(rest) > limit else None
-            )
+            shown, next_cursor = page_after(cursor, rows, limit, lambda row: (row.point.label,), str)
+            return RunPerf(run.id, run.flag, bases, [serializers.perf_info(row) for row in shown], next_cursor)
 
         kept = ("perf", id), lambda: state_of_run(self.user, id)
         await self.answer_object(measured, lambda info: info.items, PerfInfo, f"run-{id}-perf", kept)
@@ -56,15 +52,14 @@ def history(project: Project, query: Mapping[str, str | None], cursor: str | Non
     before = decode_cursor(cursor, int)[0] if cursor else INT64
     flags, label = perf.flags(project.id), query.get("label") or ""
     flag = query.get("flag") or (flags[0] if flags and "perf" not in flags else "perf")
-    found = perf.history(project.id, flag, label, before, limit + 1)
-    ids = found[:limit]
+    ids, next_cursor = cut(perf.history(project.id, flag, label, before, limit + 1), limit, lambda id: (id,))
     runs, points = queries.runs_by_id(ids), perf.points(ids)
     items = []
     for id in ids:
         shown = [point for point in points[id] if not label or point.label == label][:_MAX_LABELS_OF_HISTORY]
         run, infos = runs[id], [serializers.perf_info(Compared(point)) for point in shown]
         items.append(PerfHistoryEntry(id, run.branch, run.commit_sha, Instant(run.created_at), infos))
-    return PerfHistory(flag, flags, items, encode_cursor(ids[-1]) if len(found) > limit else None)
+    return PerfHistory(flag, flags, items, next_cursor)
 
 
 class ProjectPerformance(ListHandler):

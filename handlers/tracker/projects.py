@@ -27,7 +27,7 @@ from handlers.tracker.responses import (
 from models.accounts import permissions
 from models.config.secret_files import MAX_TOKEN_CHARACTERS
 from models.errors import Invalid
-from models.paging import INT64, decode_cursor, encode_cursor
+from models.paging import INT64, cut, decode_cursor, page_after
 from models.tracker import first_failures, flaky, forges, owners, quality_gate, queries, settings, visibility
 from models.tracker.flaky import Triage
 from models.tracker.forges import TokenChange
@@ -74,8 +74,8 @@ class Projects(ListHandler):
         def page(cursor: str | None, limit: int) -> lists.Page:
             after = decode_cursor(cursor, str)[0] if cursor else None
             listed = visibility.listed(self.user, name, limit + 1, after)
-            items = [serializers.project_info(row) for row in listed[:limit]]
-            return items, encode_cursor(items[-1].name) if len(listed) > limit else None
+            shown, next_cursor = cut(listed, limit, lambda row: (row.project.name,))
+            return [serializers.project_info(row) for row in shown], next_cursor
 
         await self.answer_array(page, ProjectInfo, "projects")
 
@@ -241,9 +241,8 @@ class Runs(ListHandler):
             project = visibility.project(self.user, id)
             at, after = decode_cursor(cursor, int, int) if cursor else (INT64, INT64)
             runs = queries.listing(project.id, limit + 1, **filters, after=(at, after))
-            last = runs[limit - 1] if len(runs) > limit else None
-            items = [serializers.run_info(run) for run in runs[:limit]]
-            return items, encode_cursor(last.created_at, last.id) if last else None
+            shown, next_cursor = cut(runs, limit, lambda run: (run.created_at, run.id))
+            return [serializers.run_info(run) for run in shown], next_cursor
 
         await self.answer_array(page, RunInfo, f"project-{id}-runs")
 
@@ -266,11 +265,9 @@ class Flaky(ListHandler):
 
     async def get(self, id: str) -> None:
         def page(cursor: str | None, limit: int) -> lists.Page:
-            after = decode_cursor(cursor, int, int, str, str) if cursor else None
             tests = flaky.tests(visibility.project(self.user, id).id)
-            rest = [test for test in tests if after is None or flaky.place(test) > after]
-            items = [serializers.flaky_info(test) for test in rest[:limit]]
-            return items, encode_cursor(*flaky.place(rest[limit - 1])) if len(rest) > limit else None
+            shown, next_cursor = page_after(cursor, tests, limit, flaky.place, int, int, str, str)
+            return [serializers.flaky_info(test) for test in shown], next_cursor
 
         await self.answer_array(page, FlakyInfo, f"project-{id}-flaky")
 

@@ -10,7 +10,7 @@ from handlers.routing import Route
 from handlers.tracker import lists, serializers
 from handlers.tracker.lists import ItemList, ListHandler
 from handlers.tracker.responses import RunTestInfo
-from models.paging import INT64
+from models.paging import INT64, cut, decode_cursor
 from models.tracker import clusters, first_failures, owners, run_tests, triage, visibility
 from models.tracker.clusters import ClusterInfo
 from models.tracker.reports.base import CaseStatus
@@ -77,9 +77,9 @@ class RunClusters(ListHandler):
     async def get(self, id: str) -> None:
         def page(cursor: str | None, limit: int) -> lists.Page:
             run, project = visibility.run(self.user, id)
-            after = serializers.cluster_place(cursor)
+            after = decode_cursor(cursor, int, int) if cursor else None
             found = clusters.of_run(run.id, triage.rules_of(project.id), limit + 1, after)
-            return serializers.cluster_page(found, limit)
+            return cut(found, limit, clusters.place)
 
         await self.answer_items(page, ClusterInfo, f"run-{id}-clusters")
 

@@ -22,7 +22,7 @@ from handlers.tracker.responses import (
     RunVerdict,
 )
 from models.errors import Invalid, NotFound
-from models.paging import decode_cursor
+from models.paging import page_after
 from models.tracker import attempts, commit_gate, comparison, coverage, first_failures, patch, queries, visibility
 from models.tracker.kept_answers import state_of_pair, state_of_project_named, state_of_run
 from models.tracker.patch import PatchFileInfo
@@ -95,8 +95,7 @@ class Patch(ListHandler):
     async def get(self, id: str) -> None:
         def measured(cursor: str | None, limit: int) -> PatchInfo:
             run, _ = visibility.run(self.user, id)
-            after = decode_cursor(cursor, str)[0] if cursor else ""
-            return serializers.patch_info(run, patch.coverage([run.id]), after, limit)
+            return serializers.patch_info(run, patch.coverage([run.id]), cursor, limit)
 
         kept = ("patch", id), lambda: state_of_run(self.user, id)
         await self.answer_object(measured, lambda info: info.files, PatchFileInfo, f"run-{id}-patch", kept)
@@ -115,9 +114,8 @@ class Attempts(ListHandler):
     async def get(self, id: str) -> None:
         def listed(cursor: str | None, limit: int) -> RunAttempts:
             run, _ = visibility.run(self.user, id)
-            after = decode_cursor(cursor, str, int, int, int) if cursor else None
-            rest = [item for item in attempts.listing(run) if after is None or attempts.place(item) > after]
-            return serializers.attempts_info(run, attempts.arrived([run.id]).get(run.id, 0), rest, limit)
+            items = page_after(cursor, attempts.listing(run), limit, attempts.place, str, int, int, int)
+            return serializers.attempts_info(run, attempts.arrived([run.id]).get(run.id, 0), *items)
 
         kept = ("attempts", id), lambda: state_of_run(self.user, id)
         await self.answer_object(listed, lambda info: info.items, AttemptInfo, f"run-{id}-attempts", kept)

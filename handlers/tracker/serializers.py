@@ -34,11 +34,10 @@ from handlers.tracker.responses import (
     TestHistory,
     TriageRuleInfo,
 )
-from models.paging import decode_cursor, encode_cursor
-from models.tracker import coverage, owners
+from models.paging import cut, page_after
+from models.tracker import coverage
 from models.tracker.attachments import AttachedTest, Attachment
-from models.tracker.attempts import Attempt, State, place
-from models.tracker.clusters import ClusterInfo
+from models.tracker.attempts import Attempt, State
 from models.tracker.commit_gate import CommitVerdict, FlagStatus
 from models.tracker.comparison import Comparison
 from models.tracker.coverage import branch_coverage, line_coverage, pass_rate, percent
@@ -132,10 +131,9 @@ def _flag(flag: FlagStatus) -> FlagInfo:
     )
 
 
-def patch_info(run: Run, found: PatchCoverage, after: str, limit: int) -> PatchInfo:
-    """The files after the path `after`, at most `limit`; the totals are those of all files."""
-    rest = [file for file in found.files if file.path > after]
-    shown = rest[:limit]
+def patch_info(run: Run, found: PatchCoverage, cursor: str | None, limit: int) -> PatchInfo:
+    """A page of the files; the totals are those of all files. Raises `Invalid`."""
+    files, next_cursor = page_after(cursor, found.files, limit, lambda file: (file.path,), str)
     return PatchInfo(
         run_id=run.id,
         base_commit=found.base,
@@ -145,20 +143,19 @@ def patch_info(run: Run, found: PatchCoverage, after: str, limit: int) -> PatchI
         pct=percent(found.covered, found.missed),
         reason=found.reason,
         unknown_files=found.unknown,
-        files=shown,
-        next_cursor=encode_cursor(shown[-1].path) if len(rest) > limit else None,
+        files=files,
+        next_cursor=next_cursor,
     )
 
 
-def attempts_info(run: Run, uploads: int, items: Sequence[Attempt], limit: int) -> RunAttempts:
-    last = items[limit - 1] if len(items) > limit else None
+def attempts_info(run: Run, uploads: int, items: Sequence[Attempt], next_cursor: str | None) -> RunAttempts:
     return RunAttempts(
         run_id=run.id,
         state=state(run),
         expected_uploads=run.expected_uploads,
         uploads=uploads,
-        items=[copied(AttemptInfo, item) for item in items[:limit]],
-        next_cursor=encode_cursor(*place(last)) if last else None,
+        items=[copied(AttemptInfo, item) for item in items],
+        next_cursor=next_cursor,
     )
 
 
@@ -242,11 +239,12 @@ def attachment_info(found: Attachment) -> AttachmentInfo:
 
 def attachment_list(rows: Sequence[AttachedTest], limit: int) -> AttachmentList:
     """The first `limit` of these rows."""
+    shown, next_cursor = cut(rows, limit, lambda row: (row.attachment.id,))
     items = [
         copied(TestAttachment, attachment_info(row.attachment), class_name=row.class_name, test_name=row.name)
-        for row in rows[:limit]
+        for row in shown
     ]
-    return AttachmentList(items, encode_cursor(items[-1].id) if len(rows) > limit else None)
+    return AttachmentList(items, next_cursor)
 
 
 def _coverage(run: Run, files: coverage.Files) -> CoverageInfo:
@@ -276,13 +274,13 @@ def test_history(
     test: Test, status: str, outcomes: Sequence[Outcome], limit: int, owner: str | None, first: FirstFailure | None
 ) -> TestHistory:
     """The history of a test, of whose outcomes one more than `limit` was read."""
-    last = outcomes[limit - 1] if len(outcomes) > limit else None
+    shown, next_cursor = cut(outcomes, limit, lambda outcome: (outcome.run.id, outcome.id))
     return TestHistory(
         class_name=test.class_name,
         name=test.name,
         status=status,
-        results=[_outcome(outcome) for outcome in outcomes[:limit]],
-        next_cursor=encode_cursor(last.run.id, last.id) if last else None,
+        results=[_outcome(outcome) for outcome in shown],
+        next_cursor=next_cursor,
         owner=owner,
         **since(first, test.project.repo_url),
     )
@@ -351,32 +349,17 @@ def run_test(row: TestRow, first: FirstFailure | None, repo_url: str | None) -> 
     )
 
 
-def cluster_place(cursor: str | None) -> tuple[int, int] | None:
-    """The place in a list of clusters after which a page begins. Raises `Invalid`."""
-    if cursor is None:
-        return None
-    occurrences, id = decode_cursor(cursor, int, int)
-    return occurrences, id
-
-
-def cluster_page(found: Sequence[ClusterInfo], limit: int) -> tuple[Sequence[ClusterInfo], str | None]:
-    """A page of clusters, of which one more than `limit` was read, and the cursor of the next one."""
-    last = found[limit - 1] if len(found) > limit else None
-    return found[:limit], encode_cursor(last.occurrences, last.id) if last else None
-
-
 def triage_rule(rule: TriageRule) -> TriageRuleInfo:
     return copied(TriageRuleInfo, rule)
 
 
-def owners_info(known: Owners, counts: Sequence[OwnerInfo], limit: int) -> OwnersInfo:
-    """The first `limit` of these counts."""
+def owners_info(known: Owners, counts: Sequence[OwnerInfo], next_cursor: str | None) -> OwnersInfo:
     return OwnersInfo(
         codeowners=known.codeowners,
         rules=known.rules,
         updated_at=None if known.updated_at is None else Instant(known.updated_at),
-        items=counts[:limit],
-        next_cursor=encode_cursor(*owners.place(counts[limit - 1])) if len(counts) > limit else None,
+        items=counts,
+        next_cursor=next_cursor,
     )
 
 

@@ -19,7 +19,7 @@ from handlers.tracker.responses import (
 )
 from models.errors import Invalid
 from models.json_format import read_rfc3339
-from models.paging import INT32, decode_cursor, encode_cursor
+from models.paging import INT32, cut, decode_cursor, page_after
 from models.paging import whole as read_whole
 from models.tracker import clusters, owners, project_search, quality_gate, triage, visibility
 from models.tracker.clusters import ClusterInfo
@@ -61,10 +61,9 @@ class Clusters(ListHandler):
 
         def page(cursor: str | None, limit: int) -> lists.Page:
             project = visibility.project(self.user, id)
-            after = serializers.cluster_place(cursor)
+            after = decode_cursor(cursor, int, int) if cursor else None
             rules = triage.rules_of(project.id)
-            found = clusters.listing(project.id, rules, limit + 1, after, branch, start)
-            return serializers.cluster_page(found, limit)
+            return cut(clusters.listing(project.id, rules, limit + 1, after, branch, start), limit, clusters.place)
 
         await self.answer_items(page, ClusterInfo, f"project-{id}-clusters")
 
@@ -122,14 +121,9 @@ class TriageRules(ListHandler):
 
     async def get(self, id: str) -> None:
         def page(cursor: str | None, limit: int) -> lists.Page:
-            after = decode_cursor(cursor, int, int) if cursor else None
             rules = triage.rules_of(visibility.project(self.user, id).id)
-            rest = [rule for rule in rules if after is None or (rule.priority, rule.id) > after]
-            last = rest[limit - 1] if len(rest) > limit else None
-            return (
-                [serializers.triage_rule(rule) for rule in rest[:limit]],
-                encode_cursor(last.priority, last.id) if last else None,
-            )
+            shown, next_cursor = page_after(cursor, rules, limit, lambda rule: (rule.priority, rule.id), int, int)
+            return [serializers.triage_rule(rule) for rule in shown], next_cursor
 
         await self.answer_items(page, TriageRuleInfo, f"project-{id}-triage-rules")
 
@@ -234,10 +228,8 @@ class Owners(ListHandler):
         settings = self.config.tracker.quality_gate
         known = owners.of_project(project.id)
         base = quality_gate.thresholds(project, settings).base_branch
-        after = decode_cursor(cursor, int, int, int, str) if cursor else None
         counts = owners.counts(project, known, base)
-        rest = [row for row in counts if after is None or owners.place(row) > after]
-        return serializers.owners_info(known, rest, limit)
+        return serializers.owners_info(known, *page_after(cursor, counts, limit, owners.place, int, int, int, str))
 
     async def put(self, id: str) -> None:
         if not self.request.body:

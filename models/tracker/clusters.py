@@ -169,6 +169,10 @@ def _clusters(
     ]
 
 
+def place(cluster: ClusterInfo) -> Place:
+    return cluster.occurrences, cluster.id
+
+
 def backfill() -> bool:
     """Counts a batch of the failures of an earlier version, newest first. Returns whether there are more."""
     with reports.atomic():

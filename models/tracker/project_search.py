@@ -64,8 +64,7 @@ def failures(
     project_id: int, q: str, rules: Sequence[TriageRule], cursor: str | None, limit: int
 ) -> Found[ClusterInfo]:
     """The clusters whose texts contain all words of `q`, in any case, most occurrences first. Raises `Invalid`."""
-    occurrences, id = decode_cursor(cursor, int, int) if cursor else (None, None)
-    after = None if occurrences is None else (occurrences, id)
+    after = decode_cursor(cursor, int, int) if cursor else None
     words, end = q.casefold().split(), time.monotonic() + MAX_SECONDS
     found: list[ClusterInfo] = []
     while True:
@@ -76,7 +75,7 @@ def failures(
                 if len(found) == limit:
                     return Found(found, encode_cursor(*after) if after else None, False)
                 found.append(row)
-            after = row.occurrences, row.id
+            after = clusters.place(row)
         if len(rows) < _BATCH_ROWS:
             return Found(found, None, False)
         if time.monotonic() > end:
