@@ -84,6 +84,8 @@ class Base(CompressingHandler):
     """
 
     permission: Permission = CLOSED
+    permission_to_change: Permission | None = None
+    """The permission of the methods that change something, where it is another."""
     max_body = 1024 * 1024
     takes_forms = False
     rejects_cross_site_reads = False
@@ -129,7 +131,7 @@ class Base(CompressingHandler):
     @classmethod
     def permission_of(cls, method: str) -> Permission:
         """Returns the permission that a method needs."""
-        return cls.permission
+        return cls.permission if method in SAFE_METHODS else cls.permission_to_change or cls.permission
 
     @classmethod
     def check_open(cls, method: str, config: Config) -> None:

@@ -14,8 +14,7 @@ from handlers.base import Page, write_page
 from handlers.charts.handler import OPERATIONS
 from handlers.charts.operations import ClientLeft, helm_caller, run
 from handlers.http.credentials import is_chart_key
-from handlers.http.origin import SAFE_METHODS
-from handlers.http.permissions import CHANGE_CHARTS, READ, SEND_CHART_FORMS, Permission, admit, check_charts_open
+from handlers.http.permissions import CHANGE_CHARTS, READ, SEND_CHART_FORMS, admit, check_charts_open
 from handlers.web import layout
 from models.charts.parameters import read
 from models.errors import Denied
@@ -33,11 +32,8 @@ class ChartPage(Page):
     """A page of the charts, or a form of one."""
 
     permission = READ
+    permission_to_change = SEND_CHART_FORMS
     max_body = 1024 * 1024
-
-    @classmethod
-    def permission_of(cls, method: str) -> Permission:
-        return READ if method in SAFE_METHODS else SEND_CHART_FORMS
 
     def initialize(self, **arguments: Any) -> None:  # type: ignore[override]
         super().initialize(**arguments)

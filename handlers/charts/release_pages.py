@@ -13,7 +13,7 @@ from attrs import frozen
 from handlers.base import STATUS
 from handlers.charts.base_page import ChartPage, cut, integer
 from handlers.charts.release_list import release_url
-from handlers.http.permissions import READ, Permission
+from handlers.http.permissions import READ
 from handlers.routing import Route
 from models.charts import yaml_values
 from models.charts.diff import ManifestDifference, by_object, documents
@@ -290,9 +290,7 @@ class NewRelease(ChartPage):
 class ValuesCheck(ChartPage):
     """For the editor of values: the default values of a chart, and a check while values are typed. Changes nothing."""
 
-    @classmethod
-    def permission_of(cls, method: str) -> Permission:
-        return READ
+    permission_to_change = READ
 
     def check_xsrf_cookie(self) -> None:
         """It changes nothing, and other sites are refused by their origin."""

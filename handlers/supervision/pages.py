@@ -10,8 +10,7 @@ from attrs import evolve, frozen
 
 from handlers.base import Page, write_page
 from handlers.http import serializers
-from handlers.http.origin import SAFE_METHODS
-from handlers.http.permissions import CONTROL_PROCESSES, READ, READ_LOGS, Permission, admit
+from handlers.http.permissions import CONTROL_PROCESSES, READ, READ_LOGS, admit
 from handlers.routing import Route
 from handlers.supervision import process_metrics, process_table
 from handlers.supervision.process_table import (
@@ -52,11 +51,8 @@ class ControlPage(Page):
     """A page with forms that control processes."""
 
     permission = READ
+    permission_to_change = CONTROL_PROCESSES
     back = "/processes"
-
-    @classmethod
-    def permission_of(cls, method: str) -> Permission:
-        return READ if method in SAFE_METHODS else CONTROL_PROCESSES
 
 
 class Processes(ControlPage):

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from handlers.base import shown_again
-from handlers.http.permissions import READ, SIGNED_IN, Permission
+from handlers.http.permissions import READ, SIGNED_IN
 from handlers.routing import Route
 from handlers.tracker import run_tests as api
 from handlers.tracker.forms import Form
@@ -85,9 +85,8 @@ class RunTestsPage(FailurePage):
 class FailureForm(Form, FailurePage):
     """A page that everybody who can read the project sees, with a form for members with WRITE."""
 
-    @classmethod
-    def permission_of(cls, method: str) -> Permission:
-        return READ if method in ("GET", "HEAD") else SIGNED_IN
+    permission = READ
+    permission_to_change = SIGNED_IN
 
     async def get(self, id: str) -> None:
         raise NotImplementedError

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from attrs import evolve
 
-from handlers.http.permissions import READ, SIGNED_IN, Permission
+from handlers.http.permissions import READ, SIGNED_IN
 from handlers.openapi.describe import Endpoint, Parameter, free_text, number
 from handlers.routing import Route
 from handlers.tracker import lists, serializers
@@ -33,16 +33,13 @@ _ID = number("id", "The run")
 
 class Run(Tracked):
     permission = READ
+    permission_to_change = SIGNED_IN
     endpoints: ClassVar = {
         "GET": Endpoint(
             "Get a run with its contents", RunDetail, path=["id"], query=[_ID], fails=[404], tool="run_detail"
         ),
         "DELETE": Endpoint("Delete a run", None, 204, path=["id"], query=[_ID], fails=[404], name="run_delete"),
     }
-
-    @classmethod
-    def permission_of(cls, method: str) -> Permission:
-        return SIGNED_IN if method == "DELETE" else READ
 
     async def get(self, id: str) -> None:
         await self.answer_kept(("run", id), lambda: state_of_run(self.user, id), lambda: self._detail(id))

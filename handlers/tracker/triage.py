@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from handlers.http.permissions import READ, SIGNED_IN, Permission
+from handlers.http.permissions import READ, SIGNED_IN
 from handlers.openapi.describe import Body, Endpoint, Field, Parameter, choice, free_text, number
 from handlers.routing import Route
 from handlers.tracker import lists, serializers
@@ -93,6 +93,7 @@ _RULE_FIELDS = (
 
 class TriageRules(ListHandler):
     permission = READ
+    permission_to_change = SIGNED_IN
     endpoints: ClassVar = {
         "GET": Endpoint(
             "List the triage rules of a project, in the order in which they are tried",
@@ -114,10 +115,6 @@ class TriageRules(ListHandler):
             name="triage_rule_add",
         ),
     }
-
-    @classmethod
-    def permission_of(cls, method: str) -> Permission:
-        return SIGNED_IN if method == "POST" else READ
 
     async def get(self, id: str) -> None:
         def page(cursor: str | None, limit: int) -> lists.Page:
@@ -191,6 +188,7 @@ class Owners(ListHandler):
     """`PUT` takes JSON, or a CODEOWNERS file as `text/plain`, which leaves the rules as they are."""
 
     permission = READ
+    permission_to_change = SIGNED_IN
     default_limit = lists.MAX_LIMIT
     endpoints: ClassVar = {
         "GET": Endpoint(
@@ -212,10 +210,6 @@ class Owners(ListHandler):
             name="owners_set",
         ),
     }
-
-    @classmethod
-    def permission_of(cls, method: str) -> Permission:
-        return SIGNED_IN if method == "PUT" else READ
 
     async def get(self, id: str) -> None:
         await self.answer_object(
