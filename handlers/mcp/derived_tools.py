@@ -85,14 +85,15 @@ def _forwarded(path: str, handler: type[Base], method: str, endpoint: Endpoint) 
     query = [parameter for parameter in endpoint.query if parameter.where == "query" and not parameter.is_rest_only]
     fields = endpoint.body.fields if endpoint.body is not None else ()
     inputs: list[Parameter | Field] = [*query, *fields]
-    properties: dict[str, Any] = {name: {"type": "string"} for name in endpoint.path}
+    path_names = [parameter.name for parameter in endpoint.path_parameters]
+    properties: dict[str, Any] = {name: {"type": "string"} for name in path_names}
     properties |= {field.name: {**field.schema, "description": field.about} for field in inputs}
-    required = [*endpoint.path, *(field.name for field in inputs if field.required)]
+    required = [*path_names, *(field.name for field in inputs if field.required)]
     request = Forwarded(
         method,
         path,
         handler.permission_of(method),
-        endpoint.path,
+        path_names,
         [parameter.name for parameter in query],
         [field.name for field in fields],
     )

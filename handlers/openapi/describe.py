@@ -19,6 +19,7 @@ from models.paging import INT32, INT64, MAX_PAGE_SIZE
 Where = Literal["path", "query", "header"]
 
 EVENT_STREAM = "text/event-stream"
+_NAME = {"type": "string", "minLength": 1}
 
 
 @frozen
@@ -64,10 +65,10 @@ class Endpoint:
     summary: str
     answers: Any
     status: int = 200
-    path: Sequence[str] = ()
-    """The names of the groups in the route's pattern."""
+    path: Sequence[str | Parameter] = ()
+    """The groups in the route's pattern: their names, or parameters where they need more than a name."""
     query: Sequence[Parameter] = ()
-    """Parameters in the query and headers, and those of the path that need more than a name."""
+    """Parameters in the query and headers."""
     body: Body | None = None
     fails: Sequence[int] = ()
     tool: str | None = None
@@ -78,6 +79,10 @@ class Endpoint:
     """Further media types of the response."""
     headers: Mapping[str, str] = Factory(dict)
     """Headers of the response, and their descriptions."""
+
+    @property
+    def path_parameters(self) -> list[Parameter]:
+        return [one if isinstance(one, Parameter) else Parameter(one, "", _NAME, "path", True) for one in self.path]
 
     @property
     def identifier(self) -> str:

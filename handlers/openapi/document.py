@@ -111,7 +111,7 @@ class Document:
             "operationId": endpoint.identifier,
             "tags": [service.name],
             "summary": endpoint.summary,
-            "parameters": _parameters(endpoint),
+            "parameters": [_parameter(one) for one in (*endpoint.path_parameters, *endpoint.query)],
             "responses": self._responses(
                 service, endpoint.status, endpoint.answers, endpoint.fails, endpoint.also, endpoint.headers
             ),
@@ -206,17 +206,8 @@ def _headers(headers: Mapping[str, str]) -> dict[str, Any]:
 
 def path_of(route: Route, endpoint: Endpoint) -> str:
     """Returns the route's pattern with the names of its groups."""
-    names = iter(endpoint.path)
-    return re.sub(r"\([^)]*\)", lambda _: f"{{{next(names)}}}", route[0]).replace("\\", "")
-
-
-def _parameters(endpoint: Endpoint) -> list[dict[str, Any]]:
-    described = {parameter.name for parameter in endpoint.query if parameter.where == "path"}
-    plain = [Parameter(name, "", _NAME, "path", True) for name in endpoint.path if name not in described]
-    return [_parameter(parameter) for parameter in (*plain, *endpoint.query)]
-
-
-_NAME = {"type": "string", "minLength": 1}
+    groups = iter(endpoint.path_parameters)
+    return re.sub(r"\([^)]*\)", lambda _: f"{{{next(groups).name}}}", route[0]).replace("\\", "")
 
 
 def _parameter(one: Parameter) -> dict[str, Any]:

@@ -62,8 +62,8 @@ class ByStatus(Listing):
         "GET": Endpoint(
             "List changes to one status",
             _PAGE,
-            path=["status"],
-            query=[_STATUS, *_ANY_FIELD],
+            path=[_STATUS],
+            query=_ANY_FIELD,
             fails=[504],
             name="event_list_by_status",
         )
@@ -108,8 +108,7 @@ class Event(Base):
         "GET": Endpoint(
             "Get one status change",
             ProcessEventEntry,
-            path=["id"],
-            query=[number("id", "The event")],
+            path=[number("id", "The event")],
             fails=[404],
             name="event_info",
         )

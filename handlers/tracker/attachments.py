@@ -36,8 +36,7 @@ class AttachmentFile(Tracked):
         "GET": Endpoint(
             "Get the content of an attachment; supports `Range`",
             "application/octet-stream",
-            path=["id"],
-            query=[number("id", "The attachment")],
+            path=[number("id", "The attachment")],
             fails=[404],
             name="attachment",
         )
@@ -125,11 +124,14 @@ class RunAttachments(ListHandler):
     permission = READ
     default_limit = lists.MAX_LIMIT
     endpoints: ClassVar = {
-        "GET": Endpoint(
-            "List the attachments of a run, with their tests", AttachmentList, path=["id"],
-            query=[number("id", "The run"), *lists.LONG_LIST], fails=[404], name="run_attachments", also=lists.EXPORTS,
+        "GET": lists.list_endpoint(
+            "List the attachments of a run, with their tests",
+            AttachmentList,
+            number("id", "The run"),
+            limit=lists.MAX_LIMIT,
+            name="run_attachments",
         )
-    }  # fmt: skip
+    }
 
     async def get(self, id: str) -> None:
         def listed(cursor: str | None, limit: int) -> AttachmentList:

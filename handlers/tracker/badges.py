@@ -108,10 +108,8 @@ class BadgePicture(Tracked):
         "GET": Endpoint(
             "Get a badge of a project: coverage, pass rate or flaky tests",
             "image/svg+xml",
-            path=["projectId", "metric"],
+            path=[number("projectId", "The project"), _METRIC],
             query=[
-                number("projectId", "The project"),
-                _METRIC,
                 free_text("branch", "Only runs on this branch", "main"),
                 free_text("flag", "Only runs with this flag", "default"),
             ],

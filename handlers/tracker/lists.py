@@ -13,7 +13,7 @@ from tornado.iostream import StreamClosedError
 
 from handlers.http import serializers
 from handlers.http.serializers import name_of
-from handlers.openapi.describe import Parameter, choice, free_text, whole
+from handlers.openapi.describe import Endpoint, Parameter, choice, free_text, whole
 from handlers.tracker.base import Tracked, in_snapshot
 from models.errors import Invalid
 from models.paging import INT64
@@ -49,12 +49,16 @@ def limit_parameter(default: int = DEFAULT_LIMIT) -> Parameter:
 
 CURSOR = free_text("cursor", "`nextCursor` of the page before", "WzQyXQ")
 FORMAT = choice("format", "`csv` and `ndjson`: the whole list, at most 1,000,000 rows", ["json", *_MEDIA_TYPES], "json")
-LIST = (limit_parameter(), CURSOR, FORMAT)
-"""The query parameters of a list."""
-LONG_LIST = (limit_parameter(MAX_LIMIT), CURSOR, FORMAT)
-
 EXPORTS = {"text/csv": str, "application/x-ndjson": str}
 NEXT_LINK = {"Link": '`<…>; rel="next"`: the next page, absent on the last'}
+
+
+def list_endpoint(
+    summary: str, answers: Any, of: Parameter, *filters: Parameter, limit: int = DEFAULT_LIMIT, **more: Any
+) -> Endpoint:
+    """A page of a list of the project or run whose id is `of`; `limit` is the default of that parameter."""
+    query = (*filters, limit_parameter(limit), CURSOR, FORMAT)
+    return Endpoint(summary, answers, path=[of], query=query, fails=[404], also=EXPORTS, **more)
 
 
 def bounded(limit: str | None, default: int) -> int:

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from handlers.http.permissions import READ
 from handlers.http.serializers import Instant
-from handlers.openapi.describe import Endpoint, free_text, number
+from handlers.openapi.describe import free_text, number
 from handlers.routing import Route
 from handlers.tracker import lists, serializers
 from handlers.tracker.detail_responses import PerfHistory, PerfHistoryEntry, PerfInfo, RunPerf
@@ -28,11 +28,14 @@ class RunPerformance(ListHandler):
     permission = READ
     default_limit = lists.MAX_LIMIT
     endpoints: ClassVar = {
-        "GET": Endpoint(
-            "Get the performance of a run by label, compared with the median of its baselines", RunPerf, path=["id"],
-            query=[number("id", "The run"), *lists.LONG_LIST], fails=[404], name="run_perf", also=lists.EXPORTS,
+        "GET": lists.list_endpoint(
+            "Get the performance of a run by label, compared with the median of its baselines",
+            RunPerf,
+            number("id", "The run"),
+            limit=lists.MAX_LIMIT,
+            name="run_perf",
         )
-    }  # fmt: skip
+    }
 
     async def get(self, id: str) -> None:
         def measured(cursor: str | None, limit: int) -> RunPerf:
@@ -66,19 +69,16 @@ class ProjectPerformance(ListHandler):
     permission = READ
     default_limit = _DEFAULT_RUNS
     endpoints: ClassVar = {
-        "GET": Endpoint(
-            "List the performance of the runs of a flag, newest first", PerfHistory, path=["id"],
-            query=[
-                number("id", "The project"),
-                free_text("flag", "The flag of the runs; `perf` if absent", "perf"),
-                free_text("label", "Only this label", "GET /cart"),
-                lists.limit_parameter(_DEFAULT_RUNS),
-                lists.CURSOR,
-                lists.FORMAT,
-            ],
-            fails=[404], name="project_perf", also=lists.EXPORTS,
+        "GET": lists.list_endpoint(
+            "List the performance of the runs of a flag, newest first",
+            PerfHistory,
+            number("id", "The project"),
+            free_text("flag", "The flag of the runs; `perf` if absent", "perf"),
+            free_text("label", "Only this label", "GET /cart"),
+            limit=_DEFAULT_RUNS,
+            name="project_perf",
         )
-    }  # fmt: skip
+    }
 
     async def get(self, id: str) -> None:
         query = self.arguments("flag", "label")

@@ -83,7 +83,7 @@ class Projects(ListHandler):
 class Project(Tracked):
     permission = READ
     endpoints: ClassVar = {
-        "GET": Endpoint("Get one project", ProjectDetail, path=["id"], query=[_ID], fails=[404], name="project_detail")
+        "GET": Endpoint("Get one project", ProjectDetail, path=[_ID], fails=[404], name="project_detail")
     }
 
     async def get(self, id: str) -> None:
@@ -152,8 +152,7 @@ class ProjectSettings(Tracked):
         "PATCH": Endpoint(
             "Change a project's settings; null inherits the global one",
             ProjectDetail,
-            path=["id"],
-            query=[_ID],
+            path=[_ID],
             body=Body("application/json", _SETTINGS),
             fails=[404, 409],
             name="project_settings",
@@ -193,8 +192,7 @@ class ProjectForge(Tracked):
         "GET": Endpoint(
             "Get the forge of a project, and whether source files can be read from it",
             ForgeInfo,
-            path=["id"],
-            query=[_ID],
+            path=[_ID],
             fails=[404],
             name="project_forge",
         )
@@ -217,9 +215,8 @@ class Runs(ListHandler):
         "GET": Endpoint(
             "List the runs of a project, newest first",
             list[RunInfo],
-            path=["id"],
+            path=[_ID],
             query=[
-                _ID,
                 lists.limit_parameter(_DEFAULT_RUNS),
                 free_text("commit", "Only of this commit", "9fceb02"),
                 free_text("branch", "Only on this branch", "main"),
@@ -251,15 +248,13 @@ class Flaky(ListHandler):
     permission = READ
     default_limit = lists.MAX_LIMIT
     endpoints: ClassVar = {
-        "GET": Endpoint(
+        "GET": lists.list_endpoint(
             "List the flaky tests of a project",
             list[FlakyInfo],
-            path=["id"],
-            query=[_ID, lists.limit_parameter(lists.MAX_LIMIT), lists.CURSOR, lists.FORMAT],
-            fails=[404],
+            _ID,
+            limit=lists.MAX_LIMIT,
             tool="flaky_tests",
             headers=lists.NEXT_LINK,
-            also=lists.EXPORTS,
         )
     }
 
@@ -276,15 +271,14 @@ class TestOutcomes(ListHandler):
     __test__ = False  # pytest must not take it for a test
     permission = READ
     endpoints: ClassVar = {
-        "GET": Endpoint(
+        "GET": lists.list_endpoint(
             "List the outcomes of one test, newest run first, and the run since which it fails",
             TestHistory,
-            path=["id"],
-            query=[_ID, _CLASS, _NAME, *lists.LIST],
-            fails=[404],
+            _ID,
+            _CLASS,
+            _NAME,
             name="test_history",
             headers=lists.NEXT_LINK,
-            also=lists.EXPORTS,
         )
     }
 
@@ -337,8 +331,7 @@ class FlakyStatus(Tracked):
             "Set the triage status of a test: quarantined, resolved or neither",
             TriageInfo,
             202,
-            path=["id"],
-            query=[_ID],
+            path=[_ID],
             body=Body("application/json", _TRIAGE_FIELDS),
             fails=[404],
             name="flaky_say",

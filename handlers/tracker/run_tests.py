@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from handlers.http.permissions import READ
-from handlers.openapi.describe import Endpoint, Parameter, choice, free_text, number, whole
+from handlers.openapi.describe import Parameter, choice, free_text, number, whole
 from handlers.routing import Route
 from handlers.tracker import lists, serializers
 from handlers.tracker.lists import ItemList, ListHandler
@@ -35,14 +35,8 @@ FILTER_NAMES = [parameter.name for parameter in FILTERS]
 class RunTests(ListHandler):
     permission = READ
     endpoints: ClassVar = {
-        "GET": Endpoint(
-            "List the tests of a run, filtered and sorted",
-            ItemList[RunTestInfo],
-            path=["id"],
-            query=[ID, *FILTERS, *lists.LIST],
-            fails=[404],
-            tool="run_tests",
-            also=lists.EXPORTS,
+        "GET": lists.list_endpoint(
+            "List the tests of a run, filtered and sorted", ItemList[RunTestInfo], ID, *FILTERS, tool="run_tests"
         )
     }
 
@@ -63,14 +57,8 @@ class RunTests(ListHandler):
 class RunClusters(ListHandler):
     permission = READ
     endpoints: ClassVar = {
-        "GET": Endpoint(
-            "List the failure clusters of a run, most failures first",
-            ItemList[ClusterInfo],
-            path=["id"],
-            query=[ID, *lists.LIST],
-            fails=[404],
-            name="run_clusters",
-            also=lists.EXPORTS,
+        "GET": lists.list_endpoint(
+            "List the failure clusters of a run, most failures first", ItemList[ClusterInfo], ID, name="run_clusters"
         )
     }
 

@@ -35,10 +35,8 @@ class Run(Tracked):
     permission = READ
     permission_to_change = SIGNED_IN
     endpoints: ClassVar = {
-        "GET": Endpoint(
-            "Get a run with its contents", RunDetail, path=["id"], query=[_ID], fails=[404], tool="run_detail"
-        ),
-        "DELETE": Endpoint("Delete a run", None, 204, path=["id"], query=[_ID], fails=[404], name="run_delete"),
+        "GET": Endpoint("Get a run with its contents", RunDetail, path=[_ID], fails=[404], tool="run_detail"),
+        "DELETE": Endpoint("Delete a run", None, 204, path=[_ID], fails=[404], name="run_delete"),
     }
 
     async def get(self, id: str) -> None:
@@ -64,8 +62,7 @@ class QualityGate(Tracked):
         "GET": Endpoint(
             "Get the quality gate's verdict on a run",
             RunVerdict,
-            path=["id"],
-            query=[_ID],
+            path=[_ID],
             fails=[404],
             name="run_verdict",
         )
@@ -83,11 +80,14 @@ class Patch(ListHandler):
     permission = READ
     default_limit = lists.MAX_LIMIT
     endpoints: ClassVar = {
-        "GET": Endpoint(
-            "Get the coverage of the changed lines of a run, by file", PatchInfo, path=["id"],
-            query=[_ID, *lists.LONG_LIST], fails=[404], name="run_patch", also=lists.EXPORTS,
+        "GET": lists.list_endpoint(
+            "Get the coverage of the changed lines of a run, by file",
+            PatchInfo,
+            _ID,
+            limit=lists.MAX_LIMIT,
+            name="run_patch",
         )
-    }  # fmt: skip
+    }
 
     async def get(self, id: str) -> None:
         def measured(cursor: str | None, limit: int) -> PatchInfo:
@@ -102,11 +102,10 @@ class Attempts(ListHandler):
     permission = READ
     default_limit = lists.MAX_LIMIT
     endpoints: ClassVar = {
-        "GET": Endpoint(
-            "List the uploads of a run by job and attempt", RunAttempts, path=["id"],
-            query=[_ID, *lists.LONG_LIST], fails=[404], name="run_attempts", also=lists.EXPORTS,
+        "GET": lists.list_endpoint(
+            "List the uploads of a run by job and attempt", RunAttempts, _ID, limit=lists.MAX_LIMIT, name="run_attempts"
         )
-    }  # fmt: skip
+    }
 
     async def get(self, id: str) -> None:
         def listed(cursor: str | None, limit: int) -> RunAttempts:

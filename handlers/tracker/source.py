@@ -35,7 +35,7 @@ class CoveredLines(Tracked):
     endpoints: ClassVar = {
         "GET": Endpoint(
             "Get the covered, missed and changed lines of one file of a run, with its source if it is stored",
-            CoveredFileInfo, path=["id"], query=[number("id", "The run"), _PATH], fails=[404], name="run_file",
+            CoveredFileInfo, path=[number("id", "The run")], query=[_PATH], fails=[404], name="run_file",
         )
     }  # fmt: skip
 

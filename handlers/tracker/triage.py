@@ -39,19 +39,13 @@ def since(text: str | None) -> int | None:
 class Clusters(ListHandler):
     permission = READ
     endpoints: ClassVar = {
-        "GET": Endpoint(
+        "GET": lists.list_endpoint(
             "List the failure clusters of a project, most occurrences first",
             ItemList[ClusterInfo],
-            path=["id"],
-            query=[
-                ID,
-                free_text("branch", "Only failures on this branch", "main"),
-                free_text("since", "Only failures of runs since this time", "2026-11-20T19:00:00Z"),
-                *lists.LIST,
-            ],
-            fails=[404],
+            ID,
+            free_text("branch", "Only failures on this branch", "main"),
+            free_text("since", "Only failures of runs since this time", "2026-11-20T19:00:00Z"),
             tool="failure_clusters",
-            also=lists.EXPORTS,
         )
     }
 
@@ -95,21 +89,17 @@ class TriageRules(ListHandler):
     permission = READ
     permission_to_change = SIGNED_IN
     endpoints: ClassVar = {
-        "GET": Endpoint(
+        "GET": lists.list_endpoint(
             "List the triage rules of a project, in the order in which they are tried",
             ItemList[TriageRuleInfo],
-            path=["id"],
-            query=[ID, *lists.LIST],
-            fails=[404],
+            ID,
             name="triage_rule_list",
-            also=lists.EXPORTS,
         ),
         "POST": Endpoint(
             "Add a triage rule",
             TriageRuleInfo,
             201,
-            path=["id"],
-            query=[ID],
+            path=[ID],
             body=Body("application/json", _RULE_FIELDS),
             fails=[404, 409],
             name="triage_rule_add",
@@ -143,8 +133,7 @@ class TriageRule(Tracked):
             "Delete a triage rule",
             None,
             204,
-            path=["id", "ruleId"],
-            query=[ID, number("ruleId", "The rule")],
+            path=[ID, number("ruleId", "The rule")],
             fails=[404],
             name="triage_rule_delete",
         )
@@ -191,20 +180,17 @@ class Owners(ListHandler):
     permission_to_change = SIGNED_IN
     default_limit = lists.MAX_LIMIT
     endpoints: ClassVar = {
-        "GET": Endpoint(
+        "GET": lists.list_endpoint(
             "Get the owners of tests, with the number of failing and flaky tests of each",
             OwnersInfo,
-            path=["id"],
-            query=[ID, *lists.LONG_LIST],
-            fails=[404],
+            ID,
+            limit=lists.MAX_LIMIT,
             name="owners",
-            also=lists.EXPORTS,
         ),
         "PUT": Endpoint(
             "Set the owners of tests; a CODEOWNERS file may be sent as text/plain",
             OwnersInfo,
-            path=["id"],
-            query=[ID],
+            path=[ID],
             body=Body("application/json", _OWNERS_FIELDS),
             fails=[404],
             name="owners_set",
@@ -259,22 +245,20 @@ class Owners(ListHandler):
 class Search(ListHandler):
     permission = READ
     endpoints: ClassVar = {
-        "GET": Endpoint(
+        "GET": lists.list_endpoint(
             "Search the tests of a project by name, or its failures by text",
             ProjectSearchResult,
-            path=["id"],
-            query=[
-                ID,
-                Parameter("q", "Words that must all occur, in any case", {"type": "string", "examples": ["checkout"]},
-                          required=True),
-                choice("in", "Names of tests, or the texts of failure clusters", ["tests", "failures"], "tests"),
-                *lists.LIST,
-            ],
-            fails=[404],
+            ID,
+            Parameter(
+                "q",
+                "Words that must all occur, in any case",
+                {"type": "string", "examples": ["checkout"]},
+                required=True,
+            ),
+            choice("in", "Names of tests, or the texts of failure clusters", ["tests", "failures"], "tests"),
             tool="project_search",
-            also=lists.EXPORTS,
         )
-    }  # fmt: skip
+    }
 
     async def get(self, id: str) -> None:
         arguments = self.arguments("q", "in")
