@@ -11,14 +11,14 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 
-from attrs import frozen
+from attrs import fields, frozen
 
 from models.accounts import permissions
 from models.accounts.accounts import User
 from models.config.settings import QualityGate
 from models.tracker import quality_gate
 from models.tracker.coverage import percent
-from models.tracker.quality_gate import Verdict
+from models.tracker.quality_gate import RunSummary, Verdict
 from models.tracker.tables import Project, Run, reports
 from models.tracker.visibility import MAX_PROJECTS
 
@@ -27,9 +27,7 @@ GOOD_COVERAGE = 80.0
 
 _FLAG_EXPIRES = 30 * 86_400 * 1_000_000
 
-_COLUMNS = """id, project_id, branch, flag, created_at, status, tests, passed, failed, errors, skipped, flaky,
-    line_covered, line_missed, state, expected_uploads, patch_covered,
-    patch_missed, patch_unknown, patch_reason"""
+_COLUMNS = ", ".join(field.name for field in fields(RunSummary))
 _RUNS = f"SELECT {_COLUMNS} FROM run WHERE id IN (SELECT value FROM json_each(?))"  # noqa: S608 (constants)
 _NEWEST = """
     SELECT p.id, (SELECT r.id FROM run r WHERE r.project_id = p.id AND r.superseded_by IS NULL
@@ -72,40 +70,6 @@ class Health(Enum):
     AT_RISK = "at risk"
     HEALTHY = "healthy"
     NO_RUNS = "no runs"
-
-
-@frozen
-class RunSummary:
-    """The columns of a run that a status shows, without the cost of a `Run`."""
-
-    id: int
-    project_id: int
-    branch: str | None
-    flag: str
-    created_at: int
-    status: str
-    tests: int
-    passed: int
-    failed: int
-    errors: int
-    skipped: int
-    flaky: int
-    line_covered: int | None
-    line_missed: int | None
-    state: str
-    expected_uploads: int | None
-    patch_covered: int | None
-    patch_missed: int | None
-    patch_unknown: int | None
-    patch_reason: str | None
-
-    @property
-    def pass_rate(self) -> float:
-        return 100 * self.passed / (self.tests - self.skipped) if self.tests > self.skipped else 0.0
-
-    @property
-    def line_coverage(self) -> float | None:
-        return percent(self.line_covered, self.line_missed)
 
 
 @frozen

@@ -7,16 +7,16 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from fractions import Fraction
 from functools import lru_cache
-from typing import Any, Literal, Protocol
+from typing import Literal
 
 from attrs import fields, frozen
 
 from models.config.settings import QualityGate
 from models.tracker import perf
 from models.tracker.attempts import arrived
-from models.tracker.coverage import decimal, share
+from models.tracker.coverage import decimal, percent, share
 from models.tracker.reports.base import FAILING
-from models.tracker.tables import Project, reports
+from models.tracker.tables import Project, Run, reports
 
 Judged = Literal["PASSED", "FAILED"]
 
@@ -46,44 +46,38 @@ _NAMES = """
     (SELECT 1 FROM mark m WHERE m.project_id = t.project_id AND m.test_id = t.id AND m.status = 'QUARANTINED')"""
 
 
-class RunTotals(Protocol):
-    """The columns of a run that a verdict depends on."""
+@frozen
+class RunSummary:
+    """The columns of a run that a verdict and a status depend on, without the cost of a `Run`."""
+
+    id: int
+    project_id: int
+    branch: str | None
+    flag: str
+    created_at: int
+    status: str
+    tests: int
+    passed: int
+    failed: int
+    errors: int
+    skipped: int
+    flaky: int
+    line_covered: int | None
+    line_missed: int | None
+    state: str
+    expected_uploads: int | None
+    patch_covered: int | None
+    patch_missed: int | None
+    patch_unknown: int | None
+    patch_reason: str | None
 
     @property
-    def id(self) -> Any: ...
+    def pass_rate(self) -> float:
+        return 100 * self.passed / (self.tests - self.skipped) if self.tests > self.skipped else 0.0
 
     @property
-    def project_id(self) -> Any: ...
-
-    @property
-    def status(self) -> Any: ...
-
-    @property
-    def tests(self) -> Any: ...
-
-    @property
-    def state(self) -> Any: ...
-
-    @property
-    def patch_covered(self) -> Any: ...
-
-    @property
-    def patch_missed(self) -> Any: ...
-
-    @property
-    def patch_unknown(self) -> Any: ...
-
-    @property
-    def patch_reason(self) -> Any: ...
-
-    @property
-    def expected_uploads(self) -> Any: ...
-
-    @property
-    def line_covered(self) -> Any: ...
-
-    @property
-    def line_missed(self) -> Any: ...
+    def line_coverage(self) -> float | None:
+        return percent(self.line_covered, self.line_missed)
 
 
 @frozen
@@ -142,12 +136,14 @@ def thresholds(project: Project, settings: QualityGate) -> Thresholds:
     )
 
 
-def verdict(run: RunTotals, project: Project, settings: QualityGate) -> Verdict:
+def verdict(run: Run | RunSummary, project: Project, settings: QualityGate) -> Verdict:
     """The verdict on one run. Reads the store, within or without a transaction: for a worker."""
     return verdicts([run], {project.id: project}, settings)[run.id]
 
 
-def verdicts(runs: Iterable[RunTotals], projects: Mapping[int, Project], settings: QualityGate) -> dict[int, Verdict]:
+def verdicts(
+    runs: Iterable[Run | RunSummary], projects: Mapping[int, Project], settings: QualityGate
+) -> dict[int, Verdict]:
     """The verdicts on runs by their ids, in a fixed number of queries. `projects` has each run's project by its id."""
     by_id = {run.id: run for run in runs}
     bases = _baselines(by_id, settings.base_branch)
@@ -248,7 +244,7 @@ def patch_rule(limits: Thresholds, covered: int, missed: int, unknown: int, reas
     return RuleInfo(PATCH, share_covered >= minimum, f"{have}% of {changed} changed lines (minimum {need}%){files}")
 
 
-def presence_rules(limits: Thresholds, run: RunTotals, uploads: int, has_perf: bool = False) -> list[RuleInfo]:
+def presence_rules(limits: Thresholds, run: Run | RunSummary, uploads: int, has_perf: bool = False) -> list[RuleInfo]:
     """The rules on what a run must have. `uploads`: of how many jobs an upload came."""
     applied = []
     if limits.fail_on_no_tests:
