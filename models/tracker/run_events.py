@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from attrs import frozen
 
@@ -26,13 +26,6 @@ CHANNEL = "run"
 """The notification that wakes the nodes of a shared store."""
 
 
-class Judged(Protocol):
-    """A verdict on a run."""
-
-    @property
-    def passed(self) -> bool: ...
-
-
 @frozen
 class RunUpdate:
     """One event: its id in the stream, its project, and its data as compact JSON."""
@@ -42,9 +35,12 @@ class RunUpdate:
     data: str
 
 
-def record(run: Run, project: Project, verdict: Judged, keep: int) -> RunUpdate:
-    """Stores the event of a run, and deletes all but the newest `keep`. Part of the run's transaction."""
-    data = json.dumps(_fields(run, project, verdict), separators=(",", ":"), ensure_ascii=False)
+def record(run: Run, project: Project, passed: bool, keep: int) -> RunUpdate:
+    """Stores the event of a run that passed the gate or not, and deletes all but the newest `keep`.
+
+    Part of the run's transaction.
+    """
+    data = json.dumps(_fields(run, project, passed), separators=(",", ":"), ensure_ascii=False)
     id = bounds()[1] + 1
     reports.execute_sql("INSERT INTO run_event (id, project_id, data) VALUES (?, ?, ?)", (id, project.id, data))
     reports.execute_sql("DELETE FROM run_event WHERE id <= ?", (id - max(keep, _MIN_EVENTS),))
@@ -68,7 +64,7 @@ def bounds() -> tuple[int, int]:
     return (1, 0) if newest is None else (oldest, newest)
 
 
-def _fields(run: Run, project: Project, verdict: Judged) -> dict[str, Any]:
+def _fields(run: Run, project: Project, passed: bool) -> dict[str, Any]:
     """The fields, in the order of their contract (tracker.md, Stream)."""
     return {
         "projectId": project.id,
@@ -85,7 +81,7 @@ def _fields(run: Run, project: Project, verdict: Judged) -> dict[str, Any]:
         "shortSha": (run.commit_sha or "")[:_SHORT_SHA_DIGITS],
         "createdAt": rfc3339(run.created_at),
         "project": project.name,
-        "gateStatus": "PASSED" if verdict.passed else "FAILED",
-        "gatePassed": verdict.passed,
+        "gateStatus": "PASSED" if passed else "FAILED",
+        "gatePassed": passed,
         "uploads": run.uploads,
     }

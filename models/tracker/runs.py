@@ -182,7 +182,8 @@ def store(spool: Path, upload: Upload, credential: Credential | None, settings: 
         if ignored := sources.add(run, project, settings.source):
             warnings = [*warnings, ignored]
         verdict = quality_gate.verdict(run, project, settings.quality_gate)
-        return Stored(run, project, verdict, run_events.record(run, project, verdict, keep), warnings, unused)
+        update = run_events.record(run, project, verdict.passed, keep)
+        return Stored(run, project, verdict, update, warnings, unused)
 
 
 def _store_codeowners(
