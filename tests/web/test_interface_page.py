@@ -15,11 +15,11 @@ from http_checks import running_server
 from openapi_server import document_for
 from users import log_in
 
-from handlers.openapi import reference
+from handlers.openapi import pages
 
 CLOSED = {"security": {"open-mode": False, "admin-password": "correct horse battery"}}
 DOCUMENT = document_for()
-OPERATIONS = reference.operations(DOCUMENT)
+OPERATIONS = pages.operations(DOCUMENT)
 MAX_NODES = 2500
 
 
@@ -30,8 +30,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.id)
-def test_every_operation_has_its_details(operation: reference.Operation) -> None:
-    shown = reference.details(DOCUMENT, operation.id, "http://127.0.0.1:8080/")
+def test_every_operation_has_its_details(operation: pages.Operation) -> None:
+    shown = pages.details(DOCUMENT, operation.id, "http://127.0.0.1:8080/")
     assert shown is not None
     assert shown.operation == operation
     words = shlex.split(shown.curl.replace("\\\n", ""))
@@ -56,7 +56,7 @@ def test_every_operation_has_its_details(operation: reference.Operation) -> None
 )
 def test_a_schema_is_described_in_text(schema: dict[str, object], text: str) -> None:
     tree = {"properties": {"next": {"$ref": "#/components/schemas/Tree"}}, "required": ["next"]}
-    assert reference.described(schema, {"Tree": tree}) == text
+    assert pages.described(schema, {"Tree": tree}) == text
 
 
 @pytest.mark.parametrize(
