@@ -8,9 +8,9 @@ from typing import Any
 from handlers.base import shown_again
 from handlers.http.permissions import READ, SIGNED_IN
 from handlers.routing import Route
-from handlers.tracker import run_tests as api
 from handlers.tracker.forms import Form
 from handlers.tracker.pages import ReadPage
+from handlers.tracker.runs import FILTER_NAMES
 from handlers.tracker.triage import MAX_QUERY_CHARACTERS, since
 from models.accounts import permissions
 from models.paging import INT32, cut, decode_cursor, whole
@@ -70,7 +70,7 @@ class SearchPage(FailurePage):
 
 class RunTestsPage(FailurePage):
     async def get(self, id: str) -> None:
-        filters, cursor = self.filters(*api.FILTER_NAMES)
+        filters, cursor = self.filters(*FILTER_NAMES)
         wanted = run_tests.read_filter(filters)
 
         def values() -> dict[str, Any]:

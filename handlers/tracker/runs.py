@@ -1,4 +1,4 @@
-"""`/runs`, `/compare` and `/gate`: a run with its contents, its verdict, two runs compared; deletes a run."""
+"""`/runs`, `/compare` and `/gate`: a run with its contents and its verdict, lists of its parts, two runs compared."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import ClassVar
 from attrs import evolve
 
 from handlers.http.permissions import READ, SIGNED_IN
-from handlers.openapi.describe import Endpoint, Parameter, free_text, number
+from handlers.openapi.describe import Endpoint, Parameter, choice, free_text, number, whole
 from handlers.routing import Route
 from handlers.tracker import lists, serializers
 from handlers.tracker.base import Tracked
-from handlers.tracker.lists import ListHandler
+from handlers.tracker.lists import ItemList, ListHandler
 from handlers.tracker.responses import (
     AttemptInfo,
     ComparisonInfo,
@@ -19,14 +19,30 @@ from handlers.tracker.responses import (
     PatchInfo,
     RunAttempts,
     RunDetail,
+    RunTestInfo,
     RunVerdict,
 )
 from models.errors import Invalid, NotFound
-from models.paging import page_after
-from models.tracker import attempts, commit_gate, comparison, coverage, first_failures, patch, queries, visibility
+from models.paging import INT64, cut, decode_cursor, page_after
+from models.tracker import (
+    attempts,
+    clusters,
+    commit_gate,
+    comparison,
+    coverage,
+    first_failures,
+    owners,
+    patch,
+    queries,
+    run_tests,
+    triage,
+    visibility,
+)
+from models.tracker.clusters import ClusterInfo
 from models.tracker.kept_answers import state_of_pair, state_of_project_named, state_of_run
 from models.tracker.patch import PatchFileInfo
 from models.tracker.quality_gate import verdict
+from models.tracker.reports.base import CaseStatus
 
 _ID = number("id", "The run")
 
@@ -196,11 +212,69 @@ class GateVerdictHandler(Tracked):
         return serializers.gate_verdict(project, commit_gate.judge(run, project, settings, aggregate=flag is None))
 
 
+FILTERS = (
+    free_text(
+        "status", f"Some of {', '.join(CaseStatus.__members__)}, in any case, with commas between", "failed,error"
+    ),
+    free_text("q", "Only tests whose class and name contain this", "checkout"),
+    free_text("class", "Only tests of this class", "com.example.ShopTest"),
+    free_text("file", "Only tests of this source file", "src/test/java/com/example/ShopTest.java"),
+    free_text("owner", "Only tests of this owner", "@example/shop"),
+    free_text("category", "Only failures of this category of triage", "infrastructure"),
+    Parameter("flaky", "Only tests that are flaky in the run, or not", {"type": "boolean"}),
+    whole("minMs", "Only tests that took so many milliseconds", None, 0, INT64),
+    choice("sort", "By class and name, or the longest first; else in the order of the reports", run_tests.SORTS),
+)
+FILTER_NAMES = [parameter.name for parameter in FILTERS]
+
+
+class RunTests(ListHandler):
+    permission = READ
+    endpoints: ClassVar = {
+        "GET": lists.list_endpoint(
+            "List the tests of a run, filtered and sorted", ItemList[RunTestInfo], _ID, *FILTERS, tool="run_tests"
+        )
+    }
+
+    async def get(self, id: str) -> None:
+        filter = run_tests.read_filter(self.arguments(*FILTER_NAMES))
+
+        def page(cursor: str | None, limit: int) -> lists.Page:
+            run, project = visibility.run(self.user, id)
+            by, rules = owners.of_project(project.id), triage.rules_of(project.id)
+            rows, next_cursor = run_tests.page(run, filter, by, rules, cursor, limit)
+            failing = [row.test_id for row in rows if row.status in (CaseStatus.FAILED, CaseStatus.ERROR)]
+            firsts = first_failures.first_failures(run, failing)
+            return [serializers.run_test(row, firsts.get(row.test_id), project.repo_url) for row in rows], next_cursor
+
+        await self.answer_items(page, RunTestInfo, f"run-{id}-tests")
+
+
+class RunClusters(ListHandler):
+    permission = READ
+    endpoints: ClassVar = {
+        "GET": lists.list_endpoint(
+            "List the failure clusters of a run, most failures first", ItemList[ClusterInfo], _ID, name="run_clusters"
+        )
+    }
+
+    async def get(self, id: str) -> None:
+        def page(cursor: str | None, limit: int) -> lists.Page:
+            run, project = visibility.run(self.user, id)
+            after = decode_cursor(cursor, int, int) if cursor else None
+            found = clusters.of_run(run.id, triage.rules_of(project.id), limit + 1, after)
+            return cut(found, limit, clusters.place)
+
+        await self.answer_items(page, ClusterInfo, f"run-{id}-clusters")
+
+
 routes: list[Route] = [
     (r"/gate", GateVerdictHandler),
     (r"/runs/([^/]+)", Run),
     (r"/runs/([^/]+)/attempts", Attempts),
     (r"/runs/([^/]+)/patch", Patch),
+    (r"/runs/([^/]+)/tests", RunTests),
+    (r"/runs/([^/]+)/clusters", RunClusters),
     (r"/runs/([^/]+)/quality-gate", QualityGate),
     (r"/compare", Compare),
 ]
