@@ -14,7 +14,7 @@ from handlers.tracker.runs import FILTER_NAMES
 from handlers.tracker.triage import MAX_QUERY_CHARACTERS, since
 from models.accounts import permissions
 from models.paging import INT32, cut, decode_cursor, whole
-from models.tracker import clusters, owners, project_search, quality_gate, run_tests, triage, visibility
+from models.tracker import clusters, owners, quality_gate, run_tests, search, triage, visibility
 from models.tracker.tables import Project
 
 _ROWS = 100
@@ -55,11 +55,11 @@ class SearchPage(FailurePage):
             project = visibility.project(self.caller.user, id)
             shown: dict[str, Any] = {"tests": (), "clusters": (), "next_cursor": None, "partial": False}
             if q and filters["in"] == "tests":
-                tests = project_search.tests(project.id, q, cursor, _ROWS)
+                tests = search.project_tests(project.id, q, cursor, _ROWS)
                 shown |= {"tests": tests.items, "next_cursor": tests.next_cursor, "partial": tests.is_partial}
             elif q:
                 rules = triage.rules_of(project.id)
-                failures = project_search.failures(project.id, q, rules, cursor, _ROWS)
+                failures = search.project_failures(project.id, q, rules, cursor, _ROWS)
                 shown |= {
                     "clusters": failures.items, "next_cursor": failures.next_cursor, "partial": failures.is_partial,
                 }  # fmt: skip

@@ -48,10 +48,10 @@ from models.tracker.forges import ForgeLink
 from models.tracker.owners import OwnerInfo, Owners
 from models.tracker.patch import PatchCoverage
 from models.tracker.perf import Compared
-from models.tracker.project_search import FoundTest
 from models.tracker.quality_gate import Thresholds, Verdict
 from models.tracker.queries import Detail, FailureRow, Listed, Outcome
 from models.tracker.run_tests import TestRow
+from models.tracker.search import ProjectTest
 from models.tracker.sources import CoveredFile
 from models.tracker.tables import Project, Run, Test
 from models.tracker.triage import TriageRule
@@ -363,5 +363,5 @@ def owners_info(known: Owners, counts: Sequence[OwnerInfo], next_cursor: str | N
     )
 
 
-def found_test(test: FoundTest, known: Owners) -> FoundTestInfo:
+def found_test(test: ProjectTest, known: Owners) -> FoundTestInfo:
     return FoundTestInfo(test.class_name, test.name, test.file, known.of(test.file, test.class_name))

@@ -21,7 +21,7 @@ from models.errors import Invalid
 from models.json_format import read_rfc3339
 from models.paging import INT32, cut, decode_cursor, page_after
 from models.paging import whole as read_whole
-from models.tracker import clusters, owners, project_search, quality_gate, triage, visibility
+from models.tracker import clusters, owners, quality_gate, search, triage, visibility
 from models.tracker.clusters import ClusterInfo
 from models.tracker.kept_answers import state_of_project
 from models.tracker.owners import OwnerInfo
@@ -271,10 +271,10 @@ class Search(ListHandler):
         def found(cursor: str | None, limit: int) -> ProjectSearchResult:
             project = visibility.project(self.user, id)
             if place == "tests":
-                tests, by = project_search.tests(project.id, q, cursor, limit), owners.of_project(project.id)
+                tests, by = search.project_tests(project.id, q, cursor, limit), owners.of_project(project.id)
                 items: list[FoundItem] = [serializers.found_test(test, by) for test in tests.items]
                 return ProjectSearchResult(items, tests.next_cursor, tests.is_partial)
-            failures = project_search.failures(project.id, q, triage.rules_of(project.id), cursor, limit)
+            failures = search.project_failures(project.id, q, triage.rules_of(project.id), cursor, limit)
             return ProjectSearchResult(failures.items, failures.next_cursor, failures.is_partial)
 
         kind = FoundTestInfo if place == "tests" else ClusterInfo

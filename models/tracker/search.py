@@ -1,19 +1,25 @@
-"""Search of runs and tests by a part of their names, within what a caller may read, and among the newest only.
+"""Search of runs and tests of all projects that a caller may read, and of the tests and failures of one project.
 
-No index serves a part of a name: each search reads rows, and the palette sends one for each key that is pressed.
+No index serves a part of a name: each search reads rows, and the palette sends one for each key that is pressed. So the
+search of all projects reads the newest rows only, and that of one project ends after a time.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import time
+from collections.abc import Sequence
+from typing import Any, Generic, TypeVar
 
 import peewee
 from attrs import frozen
 
 from models.accounts.accounts import User
 from models.accounts.permissions import readable
-from models.paging import INT64
-from models.tracker.tables import Project, Run, Test
+from models.paging import INT64, decode_cursor, encode_cursor
+from models.tracker import clusters
+from models.tracker.clusters import ClusterInfo
+from models.tracker.tables import Project, Run, Test, reports
+from models.tracker.triage import TriageRule
 
 MIN_TEST_CHARACTERS = 3
 """Shorter texts are not searched in the names of tests, of which there may be millions."""
@@ -78,3 +84,71 @@ def _readable(user: User | None) -> Any:
         return peewee.SQL("1 = 1")
     allowed = Project.alias("allowed")
     return Project.id.in_(allowed.select(allowed.id).where(readable(user)))
+
+
+Item = TypeVar("Item")
+
+MAX_SECONDS = 2.0
+_BATCH_ROWS = 2_000
+
+_TESTS_OF_PROJECT = """
+    SELECT id, class_name, name, file FROM test WHERE project_id = ? AND id > ? ORDER BY id LIMIT ?"""
+
+
+@frozen
+class ProjectTest:
+    id: int
+    class_name: str
+    name: str
+    file: str | None
+
+
+@frozen
+class Found(Generic[Item]):
+    """`is_partial`: the time was over before the list was complete; the search goes on at `next_cursor`."""
+
+    items: Sequence[Item]
+    next_cursor: str | None
+    is_partial: bool
+
+
+def project_tests(project_id: int, q: str, cursor: str | None, limit: int) -> Found[ProjectTest]:
+    """The tests whose class and name contain all words of `q`, in any case. Raises `Invalid`."""
+    (after,) = decode_cursor(cursor, int) if cursor else (0,)
+    words, end = q.casefold().split(), time.monotonic() + MAX_SECONDS
+    found: list[ProjectTest] = []
+    while True:
+        rows: list[Any] = reports.execute_sql(_TESTS_OF_PROJECT, (project_id, after, _BATCH_ROWS)).fetchall()
+        for row in rows:
+            text = f"{row[1]} {row[2]}".casefold()
+            if all(word in text for word in words):
+                if len(found) == limit:
+                    return Found(found, encode_cursor(after), False)
+                found.append(ProjectTest(*row))
+            after = row[0]
+        if len(rows) < _BATCH_ROWS:
+            return Found(found, None, False)
+        if time.monotonic() > end:
+            return Found(found, encode_cursor(after), True)
+
+
+def project_failures(
+    project_id: int, q: str, rules: Sequence[TriageRule], cursor: str | None, limit: int
+) -> Found[ClusterInfo]:
+    """The clusters whose texts contain all words of `q`, in any case, most occurrences first. Raises `Invalid`."""
+    after = decode_cursor(cursor, int, int) if cursor else None
+    words, end = q.casefold().split(), time.monotonic() + MAX_SECONDS
+    found: list[ClusterInfo] = []
+    while True:
+        rows = clusters.listing(project_id, rules, _BATCH_ROWS, after)
+        for row in rows:
+            text = f"{row.signature} {row.type or ''} {row.message or ''}".casefold()
+            if all(word in text for word in words):
+                if len(found) == limit:
+                    return Found(found, encode_cursor(*after) if after else None, False)
+                found.append(row)
+            after = clusters.place(row)
+        if len(rows) < _BATCH_ROWS:
+            return Found(found, None, False)
+        if time.monotonic() > end:
+            return Found(found, encode_cursor(*after) if after else None, True)
