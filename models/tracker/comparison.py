@@ -5,6 +5,7 @@ Over several runs: the tests whose duration has grown most.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Sequence
 
 from attrs import frozen
@@ -193,9 +194,9 @@ _SLOWEST = """
     SELECT test_id FROM result WHERE run_id = ? AND duration_ms > 0 GROUP BY test_id
     ORDER BY sum(duration_ms) DESC, test_id LIMIT ?"""
 _DURATIONS = """
-    SELECT test_id, run_id, sum(duration_ms) FROM result WHERE test_id IN ({}) AND run_id IN ({}) AND duration_ms > 0
-    GROUP BY test_id, run_id"""
-_NAMES_BY_ID = "SELECT id, class_name, name FROM test WHERE id IN ({})"
+    SELECT test_id, run_id, sum(duration_ms) FROM result WHERE test_id IN (SELECT value FROM json_each(?))
+    AND run_id IN (SELECT value FROM json_each(?)) AND duration_ms > 0 GROUP BY test_id, run_id"""
+_NAMES_BY_ID = "SELECT id, class_name, name FROM test WHERE id IN (SELECT value FROM json_each(?))"
 
 
 @frozen
@@ -218,9 +219,9 @@ def growing_tests(run_ids: Sequence[int]) -> list[GrowingTest]:
     count = min(_MEDIAN_RUNS, len(compared) // 2)
     newest, oldest = compared[:count], compared[-count:]
     tests = [row[0] for row in reports.execute_sql(_SLOWEST, (newest[0], _MAX_CANDIDATES)).fetchall()]
-    query = _DURATIONS.format(_places(tests), _places([*newest, *oldest]))
+    values = (json.dumps(tests), json.dumps([*newest, *oldest]))
     durations: dict[int, dict[int, int]] = {}
-    for test, run, milliseconds in reports.execute_sql(query, (*tests, *newest, *oldest)).fetchall():
+    for test, run, milliseconds in reports.execute_sql(_DURATIONS, values).fetchall():
         durations.setdefault(test, {})[run] = int(milliseconds)
     grown = []
     for test, by_run in durations.items():
@@ -229,12 +230,6 @@ def growing_tests(run_ids: Sequence[int]) -> list[GrowingTest]:
             grown.append((test, round(median(before)), round(median(now))))
     grown = [(test, old, new) for test, old, new in grown if new - old >= _MIN_GROWTH_MS and new >= old * _MIN_GROWTH]
     grown = sorted(grown, key=lambda row: (row[1] - row[2], row[0]))[:MAX_GROWING_TESTS]
-    names = _NAMES_BY_ID.format(_places(grown))
-    named = {
-        row[0]: (str(row[1]), str(row[2])) for row in reports.execute_sql(names, [row[0] for row in grown]).fetchall()
-    }
-    return [GrowingTest(*named[test], old, new) for test, old, new in grown]
-
-
-def _places(items: Sequence[object]) -> str:
-    return ", ".join("?" * len(items)) or "NULL"
+    rows = reports.execute_sql(_NAMES_BY_ID, (json.dumps([test for test, _, _ in grown]),))
+    names = {test: (class_name, name) for test, class_name, name in rows}
+    return [GrowingTest(*names[test], old, new) for test, old, new in grown]
