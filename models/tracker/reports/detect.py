@@ -18,12 +18,11 @@ from models.tracker.reports.ctrf import Ctrf
 from models.tracker.reports.cucumber import Cucumber
 from models.tracker.reports.dotnet import NUnit, NUnit2, Trx, TrxDefinitions, XUnit
 from models.tracker.reports.gotest import GoTest
-from models.tracker.reports.jacoco import Jacoco
 from models.tracker.reports.junit import JUnit
 from models.tracker.reports.sonar import SonarCoverage, SonarTests
 from models.tracker.reports.tap import Tap
 from models.tracker.reports.text_coverage import Codecov, CoveragePy, GoCover, Lcov
-from models.tracker.reports.xml_coverage import Clover, Cobertura, OpenCover
+from models.tracker.reports.xml_coverage import Clover, Cobertura, Jacoco, OpenCover
 from models.tracker.reports.xml_stream import XmlReader, root_of
 
 Report = TypeVar("Report", covariant=True)
