@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from report_readers import Totals, only_case, read_coverage_report, read_test_report, totals_of
 
-from models.tracker.reports import cucumber
+from models.tracker.reports import json_tests
 from models.tracker.reports.base import BadReport, CaseStatus, Limits
 from models.tracker.reports.detect import COVERAGE, TESTS, is_empty
 
@@ -338,7 +338,7 @@ def test_the_name_of_a_feature_may_stand_behind_its_scenarios() -> None:
 
 
 def test_many_scenarios_do_not_wait_for_the_name_of_their_feature(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cucumber, "_MAX_WAITING", 10)
+    monkeypatch.setattr(json_tests, "_MAX_WAITING", 10)
     scenarios = [{"name": f"s{n}", "steps": steps(GOOD)} for n in range(30)]
     _, cases = read_test_report(json.dumps([{"keyword": "Feature", "name": "f", "elements": scenarios}]))
     assert [(case.class_name, case.name) for case in cases] == [("f", f"s{n}") for n in range(30)]

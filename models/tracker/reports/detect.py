@@ -14,10 +14,9 @@ from attrs import evolve, frozen
 from models.tracker.reports import byte_stream
 from models.tracker.reports.base import BadReport, Case, CoverageReport, FileCoverage, Limits, TestReport, UnknownFormat
 from models.tracker.reports.byte_stream import Content
-from models.tracker.reports.ctrf import Ctrf
-from models.tracker.reports.cucumber import Cucumber
 from models.tracker.reports.dotnet import NUnit, NUnit2, Trx, TrxDefinitions, XUnit
 from models.tracker.reports.gotest import GoTest
+from models.tracker.reports.json_tests import Ctrf, Cucumber
 from models.tracker.reports.junit import JUnit
 from models.tracker.reports.sonar import SonarCoverage, SonarTests
 from models.tracker.reports.tap import Tap
