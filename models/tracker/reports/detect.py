@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import BinaryIO, Protocol, TypeVar
 
-from attrs import evolve, frozen
+from attrs import frozen
 
 from models.tracker.reports import byte_stream
 from models.tracker.reports.base import BadReport, Case, CoverageReport, FileCoverage, Limits, TestReport, UnknownFormat
@@ -44,7 +44,7 @@ class Reader(Protocol[Report]):
     """Reads one report."""
 
     def read(self, pieces: Iterable[bytes]) -> None: ...
-    def report(self, digest: str) -> Report: ...
+    def report(self, format: str, digest: str) -> Report: ...
 
 
 @frozen
@@ -168,7 +168,7 @@ def _read(
     reader = format.reader(limits, sink, *definitions)
     try:
         reader.read(clean(content, content.head))
-        report = evolve(reader.report(content.digest), format=format.name)
+        report = reader.report(format.name, content.digest)
         if is_empty(report) and isinstance(reader, XmlReader) and not reader.is_format(head.root, head.first):
             raise UnknownFormat(f"it has none of its elements (the first is <{head.first[:100]}>)")
     except UnknownFormat as error:

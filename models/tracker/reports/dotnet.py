@@ -22,7 +22,6 @@ def _short_name(name: str | None, class_name: str | None) -> str | None:
 class _SuiteReader(XmlReader):
     """What NUnit and xUnit share: nested suites, and tests with `failure`, `reason` and `output`."""
 
-    format = "xUnit"
     parts = {
         "test-case": frozenset(("failure", "reason", "output", "attachments")),
         "attachments": frozenset(("attachment",)),
@@ -40,8 +39,8 @@ class _SuiteReader(XmlReader):
         self._totals = TotalsCounter(sink, limits)
         self._suites: list[OpenSuite] = [self._totals.outside]
 
-    def report(self, digest: str) -> TestReport:
-        return self._totals.report(self.format, digest)
+    def report(self, format: str, digest: str) -> TestReport:
+        return self._totals.report(format, digest)
 
     def _open_suite(self, name: str | None, declared: DeclaredCounts, listed: bool = True) -> None:
         self._suites.append(self._totals.open(name, self._suites[-1], declared, listed))
@@ -70,7 +69,6 @@ class NUnit(_SuiteReader):
     tear-down, an assembly that could not be loaded), the run has one error.
     """
 
-    format = "NUnit 3"
     root = "test-run"
 
     _results = {
@@ -143,7 +141,6 @@ _CLASS_OF = re.compile(r"([^(\"]+)\.([^.(\"]+(?:[(\"].*)?)", re.DOTALL)
 class NUnit2(NUnit):
     """NUnit 2: `test-results`, `test-suite`, `test-case`, whose name is the full one."""
 
-    format = "NUnit 2"
     root = "test-results"
 
     _results = {
@@ -294,14 +291,14 @@ class Trx(XmlReader):
         }
         self.items = {**dict.fromkeys(_TRX_RESULTS, self._result), "RunInfo": self._run_info}
 
-    def report(self, digest: str) -> TestReport:
+    def report(self, format: str, digest: str) -> TestReport:
         if self._failure and not self._totals.has_failures(self._suite):
             if self._suite.cases:
                 self._totals.add(self._suite, self._failure)
             elif self._failure.stack:  # else the counters alone count
                 self._suite.failure = self._failure
         self._totals.close(self._suite)
-        return self._totals.report("TRX", digest)
+        return self._totals.report(format, digest)
 
     def _open_result(self, _attributes: Attributes) -> None:
         if self._has_inner:

@@ -30,8 +30,9 @@ def clean_path(text: str | None) -> str:
 class CoverageFiles:
     """Collects files by path. A line that is reported several times is covered if it was covered once."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, sink: Callable[[FileCoverage], None]) -> None:
         self._limits = limits
+        self._sink = sink
         self._units: dict[str, array[int]] = {}
         self._branches: dict[str, CoverageCounts] = {}
         self._size = 0
@@ -59,17 +60,15 @@ class CoverageFiles:
         self._branches[path] = max(before, (covered, missed), key=lambda counts: (counts[0], -counts[1]))
 
     def emit(
-        self,
-        sink: Callable[[FileCoverage], None],
-        lines_of: Callable[[Iterable[int]], dict[int, bool]] | None = None,
+        self, lines_of: Callable[[Iterable[int]], dict[int, bool]] | None = None
     ) -> tuple[CoverageCounts, CoverageCounts]:
-        """Passes the files to `sink`, one by one. Returns the sums of their lines and of their branches."""
+        """Passes the files to the sink, one by one. Returns the sums of their lines and of their branches."""
         covered = missed = taken = untaken = 0
         for path, units in self._units.items():
             lines = (lines_of or _lines)(units)
             hits = sum(lines.values())
             branches = self._branches.get(path, (0, 0))
-            sink(FileCoverage(path, hits, len(lines) - hits, *branches, lines))
+            self._sink(FileCoverage(path, hits, len(lines) - hits, *branches, lines))
             covered, missed = covered + hits, missed + len(lines) - hits
             taken, untaken = taken + branches[0], untaken + branches[1]
         return (covered, missed), (taken, untaken)

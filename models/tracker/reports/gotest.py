@@ -79,8 +79,8 @@ class GoTest:
         for suite in self._suites.values():
             self._totals.close(suite)
 
-    def report(self, digest: str) -> TestReport:
-        return self._totals.report("go test -json", digest)
+    def report(self, format: str, digest: str) -> TestReport:
+        return self._totals.report(format, digest)
 
     def _on_event(self, event: dict[str, Any]) -> None:
         action = event.get("Action")

@@ -51,12 +51,12 @@ class Ctrf:
         if not self._is_ctrf:
             raise UnknownFormat("it has neither results.tests nor results.summary")
 
-    def report(self, digest: str) -> TestReport:
+    def report(self, format: str, digest: str) -> TestReport:
         declared = {name: count(value, MAX_COUNT) for name, value in self._summary.items()}
         skipped = sum(declared.get(name) or 0 for name in ("skipped", "pending", "other"))
         self._whole.declared = DeclaredCounts(declared.get("tests"), declared.get("failed"), None, skipped)
         self._totals.close(self._whole)
-        return self._totals.report("CTRF", digest)
+        return self._totals.report(format, digest)
 
     def _read_test(self, place: tuple[str, ...], value: Any) -> None:
         if not place:
@@ -151,8 +151,8 @@ class Cucumber:
         if not self._is_cucumber:
             raise UnknownFormat("it has no features with elements")
 
-    def report(self, digest: str) -> TestReport:
-        return self._totals.report("Cucumber JSON", digest)
+    def report(self, format: str, digest: str) -> TestReport:
+        return self._totals.report(format, digest)
 
     def _close_feature(self) -> None:
         self._flush()

@@ -63,8 +63,8 @@ class JUnit(XmlReader):
             "failure": partial(self._suite_failure, "failure"),
         }
 
-    def report(self, digest: str) -> TestReport:
-        return self._totals.report("JUnit", digest)
+    def report(self, format: str, digest: str) -> TestReport:
+        return self._totals.report(format, digest)
 
     def _open_suite(self, listed: bool, attributes: Attributes) -> None:
         suite = self._totals.open(attributes.get("name"), self._suites[-1], _declared(attributes), listed)

@@ -28,8 +28,8 @@ class SonarTests(XmlReader):
         self.ends = {"file": self._close_file}
         self.items = {"testCase": self._case}
 
-    def report(self, digest: str) -> TestReport:
-        return self._totals.report("Sonar test execution", digest)
+    def report(self, format: str, digest: str) -> TestReport:
+        return self._totals.report(format, digest)
 
     def _open_file(self, attributes: Attributes) -> None:
         self._close_file()
@@ -62,16 +62,15 @@ class SonarCoverage(XmlReader):
 
     def __init__(self, limits: Limits, sink: Callable[[FileCoverage], None]) -> None:
         super().__init__(limits)
-        self._sink = sink
-        self._files = CoverageFiles(limits)
+        self._files = CoverageFiles(limits, sink)
         self._path: str | None = None
         self._lines: dict[int, bool] = {}
         self._branches: dict[int, tuple[int, int]] = {}
         self.starts = {"file": self._open_file, "lineToCover": self._line}
         self.ends = {"file": self._close_file}
 
-    def report(self, digest: str) -> CoverageReport:
-        return coverage_report("Sonar coverage", digest, *self._files.emit(self._sink))
+    def report(self, format: str, digest: str) -> CoverageReport:
+        return coverage_report(format, digest, *self._files.emit())
 
     def _open_file(self, attributes: Attributes) -> None:
         self._path = clean_path(attributes.get("path"))

@@ -67,8 +67,8 @@ class Tap:
         self._check_plan()
         self._totals.close(self._suite)
 
-    def report(self, digest: str) -> TestReport:
-        return self._totals.report("TAP", digest)
+    def report(self, format: str, digest: str) -> TestReport:
+        return self._totals.report(format, digest)
 
     def _line(self, text: str, indent: int) -> None:
         if self._block is not None:

@@ -40,8 +40,7 @@ class Lcov:
     """
 
     def __init__(self, limits: Limits, sink: Callable[[FileCoverage], None]) -> None:
-        self._sink = sink
-        self._files = CoverageFiles(limits)
+        self._files = CoverageFiles(limits, sink)
         self._path: str | None = None
         self._lines: dict[int, bool] = {}
         self._branches = [0, 0]
@@ -61,8 +60,8 @@ class Lcov:
                 self._close_file()
         self._close_file()
 
-    def report(self, digest: str) -> CoverageReport:
-        return coverage_report("LCOV", digest, *self._files.emit(self._sink))
+    def report(self, format: str, digest: str) -> CoverageReport:
+        return coverage_report(format, digest, *self._files.emit())
 
     def _line(self, record: str) -> None:
         number, _, hits = record.partition(",")
@@ -85,8 +84,7 @@ class GoCover:
     """
 
     def __init__(self, limits: Limits, sink: Callable[[FileCoverage], None]) -> None:
-        self._sink = sink
-        self._files = CoverageFiles(limits)
+        self._files = CoverageFiles(limits, sink)
 
     def read(self, pieces: Iterable[bytes]) -> None:
         for at, line in enumerate(lines(pieces), 1):
@@ -106,8 +104,8 @@ class GoCover:
                 key = unit_key(first, column, last - (end <= _MAX_BRACE_COLUMN))
                 self._files.add_lines(path, {key | statements: match[7].strip(b"0") != b""})
 
-    def report(self, digest: str) -> CoverageReport:
-        return coverage_report("Go cover profile", digest, *self._files.emit(self._sink, _statements))
+    def report(self, format: str, digest: str) -> CoverageReport:
+        return coverage_report(format, digest, *self._files.emit(_statements))
 
 
 def _statements(units: Iterable[int]) -> dict[int, bool]:
@@ -152,9 +150,9 @@ class CoveragePy:
         if not self._is_coveragepy:
             raise UnknownFormat("it has neither files with lines nor totals")
 
-    def report(self, digest: str) -> CoverageReport:
+    def report(self, format: str, digest: str) -> CoverageReport:
         line = _pair(self._totals, "lines") or (self._sum[0], self._sum[1])
-        return coverage_report("coverage.py JSON", digest, line, _pair(self._totals, "branches"))
+        return coverage_report(format, digest, line, _pair(self._totals, "branches"))
 
     def _file(self, place: tuple[str, ...], value: Any) -> None:
         if len(place) == 1 and value is OPENED:
@@ -189,8 +187,7 @@ class Codecov:
 
     def __init__(self, limits: Limits, sink: Callable[[FileCoverage], None]) -> None:
         self._limits = limits
-        self._sink = sink
-        self._files = CoverageFiles(limits)
+        self._files = CoverageFiles(limits, sink)
         self._path: str | None = None
         self._index = 0
         self._lines: dict[int, bool] = {}
@@ -218,8 +215,8 @@ class Codecov:
         if not self._has_lines and (self._has_others or not self._has_coverage):
             raise UnknownFormat("it has no lines below coverage")
 
-    def report(self, digest: str) -> CoverageReport:
-        return coverage_report("Codecov JSON", digest, *self._files.emit(self._sink))
+    def report(self, format: str, digest: str) -> CoverageReport:
+        return coverage_report(format, digest, *self._files.emit())
 
     def _line(self, key: str, value: Any) -> None:
         line = self._index if key == ITEM else line_number(key)

@@ -55,8 +55,8 @@ class Jacoco(XmlReader):
         }
         self.ends = {"sourcefile": self._close_file, "group": self._close_group}
 
-    def report(self, digest: str) -> CoverageReport:
-        return coverage_report("JaCoCo", digest, self._total("LINE"), self._total("BRANCH"))
+    def report(self, format: str, digest: str) -> CoverageReport:
+        return coverage_report(format, digest, self._total("LINE"), self._total("BRANCH"))
 
     def _total(self, kind: str) -> CoverageCounts | None:
         """The report's counter; without one the sum of its packages, groups or files. Never of its classes."""
@@ -148,8 +148,7 @@ class Cobertura(XmlReader):
 
     def __init__(self, limits: Limits, sink: Callable[[FileCoverage], None]) -> None:
         super().__init__(limits)
-        self._sink = sink
-        self._files = CoverageFiles(limits)
+        self._files = CoverageFiles(limits, sink)
         self._path: str | None = None
         self._lines: dict[int, bool] = {}
         self._method_lines: dict[int, bool] = {}
@@ -158,9 +157,9 @@ class Cobertura(XmlReader):
         self.starts = {"coverage": self._root, "class": self._open_class, "line": self._line}
         self.ends = {"class": self._close_class}
 
-    def report(self, digest: str) -> CoverageReport:
-        lines, branches = self._files.emit(self._sink)
-        return coverage_report("Cobertura", digest, self._total("lines") or lines, self._total("branches") or branches)
+    def report(self, format: str, digest: str) -> CoverageReport:
+        lines, branches = self._files.emit()
+        return coverage_report(format, digest, self._total("lines") or lines, self._total("branches") or branches)
 
     def _total(self, what: str) -> CoverageCounts | None:
         return _declared(self._declared.get(f"{what}-covered"), self._declared.get(f"{what}-valid"))
@@ -205,8 +204,7 @@ class Clover(XmlReader):
 
     def __init__(self, limits: Limits, sink: Callable[[FileCoverage], None]) -> None:
         super().__init__(limits)
-        self._sink = sink
-        self._files = CoverageFiles(limits)
+        self._files = CoverageFiles(limits, sink)
         self._package = ""
         self._path: str | None = None
         self._lines: dict[int, bool] = {}
@@ -220,9 +218,9 @@ class Clover(XmlReader):
         }
         self.ends = {"file": self._close_file, "package": self._close_package}
 
-    def report(self, digest: str) -> CoverageReport:
-        lines, branches = self._files.emit(self._sink)
-        return coverage_report("Clover", digest, self._total or lines, self._total_branches or branches)
+    def report(self, format: str, digest: str) -> CoverageReport:
+        lines, branches = self._files.emit()
+        return coverage_report(format, digest, self._total or lines, self._total_branches or branches)
 
     def _metrics(self, attributes: Attributes) -> None:
         branches = _metric(attributes, "conditionals")
@@ -276,8 +274,7 @@ class OpenCover(XmlReader):
 
     def __init__(self, limits: Limits, sink: Callable[[FileCoverage], None]) -> None:
         super().__init__(limits)
-        self._sink = sink
-        self._files = CoverageFiles(limits)
+        self._files = CoverageFiles(limits, sink)
         self._paths: dict[str, str] = {}
         self._file = ""
         self._points: dict[str, dict[int, bool]] = {}
@@ -293,9 +290,9 @@ class OpenCover(XmlReader):
         }
         self.ends = {"Method": self._store_points}
 
-    def report(self, digest: str) -> CoverageReport:
-        points, branches = self._files.emit(self._sink)
-        return coverage_report("OpenCover", digest, points if sum(points) else self._summary, branches)
+    def report(self, format: str, digest: str) -> CoverageReport:
+        points, branches = self._files.emit()
+        return coverage_report(format, digest, points if sum(points) else self._summary, branches)
 
     def _file_name(self, attributes: Attributes) -> None:
         if len(self._paths) >= self.limits.files:
