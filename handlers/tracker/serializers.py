@@ -46,7 +46,7 @@ from models.tracker.flaky import FlakyTest
 from models.tracker.forge_links import compare_url
 from models.tracker.forges import ForgeLink
 from models.tracker.owners import OwnerInfo, Owners
-from models.tracker.patch import PatchCoverage
+from models.tracker.patch import PatchCoverage, ranges_of
 from models.tracker.perf import Compared
 from models.tracker.quality_gate import Thresholds, Verdict
 from models.tracker.queries import Detail, FailureRow, Listed, Outcome
@@ -210,24 +210,13 @@ def perf_info(row: Compared) -> PerfInfo:
     )
 
 
-def ranges(lines: Sequence[int]) -> list[list[int]]:
-    """Ascending line numbers as ranges whose ends are included."""
-    found: list[list[int]] = []
-    for line in lines:
-        if found and found[-1][1] == line - 1:
-            found[-1][1] = line
-        else:
-            found.append([line, line])
-    return found
-
-
 def covered_file(run_id: int, file: CoveredFile) -> CoveredFileInfo:
     return copied(
         CoveredFileInfo,
         file,
         run_id=run_id,
-        covered_ranges=ranges(file.covered),
-        missed_ranges=ranges(file.missed),
+        covered_ranges=ranges_of(file.covered),
+        missed_ranges=ranges_of(file.missed),
         changed_ranges=file.changed,
         source=None if file.text is None else "\n".join(file.text),
     )

@@ -18,7 +18,7 @@ from models.tracker import forges, sources, visibility
 from models.tracker.forge_links import line_url
 from models.tracker.forges import FileRequest
 from models.tracker.kept_answers import state_of_run
-from models.tracker.patch import Ranges
+from models.tracker.patch import within
 from models.tracker.sources import MAX_LINES, CoveredFile
 from models.tracker.tables import Project, Run
 
@@ -104,22 +104,12 @@ def _lines(file: CoveredFile) -> list[tuple[int, str, bool, str]]:
         numbers = sorted(known)[:MAX_LINES]
     else:
         numbers = list(range(1, min(len(file.text), MAX_LINES) + 1))
-    changed = _inside(numbers, file.changed)
+    changed = within(numbers, file.changed)
     texts = file.text or ()
     return [
         (line, kinds.get(line, ""), line in changed, texts[line - 1].rstrip("\r") if line <= len(texts) else "")
         for line in numbers
     ]
-
-
-def _inside(numbers: list[int], changed: Ranges) -> set[int]:
-    inside, ordered, place = set[int](), sorted(changed), 0
-    for line in numbers:
-        while place < len(ordered) and ordered[place][1] < line:
-            place += 1
-        if place < len(ordered) and ordered[place][0] <= line:
-            inside.add(line)
-    return inside
 
 
 def _path(query: Mapping[str, str]) -> str:

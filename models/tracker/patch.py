@@ -174,6 +174,14 @@ def _from_unified(data: bytes) -> dict[str, Ranges]:
     return {path: ranges for path, ranges in files.items() if path}
 
 
+def ranges_of(lines: Iterable[int]) -> Ranges:
+    """Ascending line numbers as ranges whose ends are included."""
+    ranges: Ranges = []
+    for line in lines:
+        _extend(ranges, line)
+    return ranges
+
+
 def _extend(ranges: Ranges, line: int) -> None:
     if ranges and ranges[-1][1] == line - 1:
         ranges[-1] = (ranges[-1][0], line)
@@ -282,16 +290,14 @@ def _file(path: str, ranges: Ranges, lines: Lines | None, extensions: Collection
     if lines is None:
         state: FileState = "NO_LINE_DATA" if _extension(path) in extensions else "NOT_COVERABLE"
         return PatchFileInfo(path, 0, 0, [], state)
-    covered = _within(lines[0], ranges)
-    missed = sorted(_within(lines[1], ranges) - covered)
-    missed_ranges: Ranges = []
-    for line in missed:
-        _extend(missed_ranges, line)
+    covered = within(lines[0], ranges)
+    missed = sorted(within(lines[1], ranges) - covered)
     state = "MEASURED" if covered or missed else "NOT_COVERABLE"
-    return PatchFileInfo(path, len(covered), len(missed), missed_ranges, state)
+    return PatchFileInfo(path, len(covered), len(missed), ranges_of(missed), state)
 
 
-def _within(lines: Iterable[int], ranges: Ranges) -> set[int]:
+def within(lines: Iterable[int], ranges: Ranges) -> set[int]:
+    """Those of the lines that are in a range."""
     ordered, inside, place = sorted(ranges), set[int](), 0
     for line in sorted(lines):
         while place < len(ordered) and ordered[place][1] < line:
