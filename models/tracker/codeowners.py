@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from attrs import field, frozen
 
 MAX_BYTES = 256 * 1024
-MAX_OWNERS_CHARACTERS = 255
 _MAX_CACHED_FILES = 20_000
 
 _SECTION = re.compile(r"\^?\[([^\]]+)\](?:\[\d+\])?\s*(.*)")

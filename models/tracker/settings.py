@@ -38,7 +38,6 @@ def read(form: Mapping[str, str]) -> dict[str, Any]:
 
 
 _BOOLEAN_COLUMNS = {"fail_on_new_failures", "fail_on_no_tests", "fail_on_missing_coverage", "aggregate_flags"}
-_PERCENT_COLUMNS = {"min_line_coverage", "max_coverage_drop_pct", "min_patch_coverage"}
 MAX_PATCH_LINES = 10**9
 MAX_CARRIED_FLAGS = 100
 MAX_INCREASE_PCT = 10_000
