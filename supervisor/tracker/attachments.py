@@ -62,14 +62,9 @@ class Attachments:
             except OSError as error:
                 log.error("an attachment could not be stored: %s", error)
                 warnings.append(f"the attachment {name} was not stored: {error.strerror}")
-        return staged, [
-            *warnings[:_MAX_WARNINGS],
-            *(
-                []
-                if len(warnings) <= _MAX_WARNINGS
-                else [f"{len(warnings) - _MAX_WARNINGS} more attachments were not stored"]
-            ),
-        ]
+        if (more := len(warnings) - _MAX_WARNINGS) > 0:
+            warnings[_MAX_WARNINGS:] = [f"{more} more attachments were not stored"]
+        return staged, warnings
 
     def discard(self, staged: Sequence[StagedFile], is_stored: bool) -> None:
         """Removes what is left of staged files; without rows, their contents soon after. For a worker."""

@@ -77,12 +77,10 @@ class Retention:
                 await self._delete_expired()
             except (peewee.PeeweeException, Problem) as error:
                 log.warning("old runs could not be deleted: %s", error)
-            try:
+            with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_PERIOD_SECONDS):
                     await self._run_stored.wait()
                     await asyncio.sleep(_DELAY_SECONDS)  # uploads come in groups
-            except TimeoutError:
-                pass
             self._run_stored.clear()
 
     async def _delete_expired(self) -> None:
