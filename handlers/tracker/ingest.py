@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, get_args
 
 from attrs import evolve
 from python_multipart.multipart import parse_options_header
@@ -22,6 +22,7 @@ from handlers.tracker.responses import FinishedRun, IngestResult
 from handlers.tracker.serializers import run_path, state
 from models.config.settings import Attachments, Config, ReportLimits
 from models.errors import Invalid, Problem, TooLarge, Unsupported
+from models.json_format import camel_case
 from models.paging import INT64, whole
 from models.tracker import codeowners, patch, quality_gate, runs, visibility
 from models.tracker.coverage import line_coverage, percent
@@ -29,35 +30,24 @@ from models.tracker.forge_links import without_login
 from models.tracker.runs import Stored, Upload
 from models.tracker.source_archive import MAX_ARCHIVE_BYTES
 from models.tracker.tables import reports
-from supervisor.tracker.ingest import Received
+from supervisor.tracker.ingest import FileKind, Received
 
 _WRITE_BYTES = 256 * 1024
 _MAX_TEXT_CHARACTERS, _MAX_PROJECT_CHARACTERS = 2000, 255
 _MAX_NAMED_PARTS = _MAX_NAME_CHARACTERS = 30
 _NO_LIMIT = 2**62
-_FILES: tuple[Literal["junit", "jacoco", "attachment", "source", "perf"], ...] = (
-    "junit",
-    "jacoco",
-    "attachment",
-    "source",
-    "perf",
-)
+_FILES: tuple[FileKind, ...] = get_args(FileKind)
 _FIELDS = {
-    "project": "project", "branch": "branch", "commit": "commit", "flag": "flag", "runKey": "run_key",
-    "repoUrl": "repo_url", "buildUrl": "build_url", "buildName": "build_name", "ciProvider": "ci_provider",
-    "baseBranch": "base_branch", "prNumber": "pr_number", "module": "module", "jobKey": "job_key",
-    "jobInstance": "job_instance", "attempt": "attempt", "expectedUploads": "expected_uploads", "complete": "complete",
-    "perfFlag": "perf_flag",
-    "reruns": "reruns",
+    camel_case(name): name
+    for name in (
+        "project", "branch", "commit", "flag", "run_key", "repo_url", "build_url", "build_name", "ci_provider",
+        "base_branch", "pr_number", "module", "job_key", "job_instance", "attempt", "expected_uploads", "complete",
+        "perf_flag", "reruns",
+    )
 }  # fmt: skip
 """The text parts, and the fields of `Upload` they set."""
 
-
-_NUMBERS = (
-    ("prNumber", "pr_number", 0, INT64),
-    ("attempt", "attempt", -INT64, INT64),
-    ("expectedUploads", "expected_uploads", 1, 10_000),
-)
+_NUMBERS = {"prNumber": (0, INT64), "attempt": (-INT64, INT64), "expectedUploads": (1, 10_000)}
 _BOOLEANS = {"true": True, "false": False}
 _RERUNS = ("worst", "last")
 _MAX_JOB_CHARACTERS = 255
@@ -147,11 +137,11 @@ class Arrival:
             raise Invalid("project is required")
         if len(project) > _MAX_PROJECT_CHARACTERS or not project.isprintable():
             raise Invalid(f"project must have 1 to {_MAX_PROJECT_CHARACTERS} characters, all of them printable")
-        for name, field, lowest, highest in _NUMBERS:
-            if values.get(field) is not None:
-                values[field] = whole(name, values[field], lowest, highest)
-        for name, field in (("jobKey", "job_key"), ("jobInstance", "job_instance")):
-            if len(values.get(field) or "") > _MAX_JOB_CHARACTERS:
+        for name, (lowest, highest) in _NUMBERS.items():
+            if (text := values.get(_FIELDS[name])) is not None:
+                values[_FIELDS[name]] = whole(name, text, lowest, highest)
+        for name in ("jobKey", "jobInstance"):
+            if len(values.get(_FIELDS[name]) or "") > _MAX_JOB_CHARACTERS:
                 raise Invalid(f"{name} has more than {_MAX_JOB_CHARACTERS} characters")
         if (complete := values.get("complete")) is not None:
             if complete.lower() not in _BOOLEANS:

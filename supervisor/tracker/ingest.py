@@ -49,11 +49,15 @@ _MAX_WARNINGS = 100
 _STORE_SECONDS = 120.0
 
 
+FileKind = Literal["junit", "jacoco", "attachment", "source", "perf"]
+"""The names of the parts that are read as files."""
+
+
 @frozen
 class Received:
     """A file of an upload: the name of its part, its display name and its path."""
 
-    kind: Literal["junit", "jacoco", "attachment", "source", "perf"]
+    kind: FileKind
     name: str
     path: Path
     size: int = 0
