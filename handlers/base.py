@@ -198,6 +198,11 @@ class Base(CompressingHandler):
             raise errors.Invalid(f"{name} must be true or false")
         return value == "true"
 
+    def arguments(self, *names: str) -> dict[str, str | None]:
+        """Returns query parameters, trimmed; None for those that are absent or blank."""
+        query = self.query()
+        return {name: query.get(name, "").strip() or None for name in names}
+
     def reply(self, response: Any) -> None:
         """Sends a response object as JSON."""
         self.send(serializers.encoded(response), "application/json")

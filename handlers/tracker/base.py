@@ -100,8 +100,3 @@ class Tracked(Base):
     def body_object(self) -> dict[str, Any]:
         """The body as a JSON object. Raises `Invalid`."""
         return json_object(self.request.body)
-
-    def arguments(self, *names: str) -> dict[str, str | None]:
-        """Query parameters, trimmed; None for those that are absent or blank."""
-        query = self.query()
-        return {name: query.get(name, "").strip() or None for name in names}

@@ -23,10 +23,8 @@ _ROWS = 100
 class FailurePage(ReadPage):
     def filters(self, *names: str) -> tuple[dict[str, str | None], str | None]:
         """The query parameters of these names, and the cursor; None for those that are absent or blank."""
-        query = self.query()
-        values = {name: query.get(name, "").strip() or None for name in (*names, "cursor")}
-        cursor = values.pop("cursor")
-        return values, cursor
+        values = self.arguments(*names, "cursor")
+        return values, values.pop("cursor")
 
 
 class ClustersPage(FailurePage):

@@ -185,7 +185,7 @@ class ProjectPage(ReadPage):
 
     async def get(self, id: str) -> None:
         query = self.query()
-        branch, flag, limit = (query.get(name, "").strip() or None for name in ("branch", "flag", "limit"))
+        branch, flag, limit = self.arguments("branch", "flag", "limit").values()
         count = bounded(limit, _DEFAULT_RUNS)
         requested, known = query.get("range", ""), {str(length): length for length in plots.RANGES}
         shown = known.get(requested, plots.RANGES[0])
