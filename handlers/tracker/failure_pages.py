@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from handlers.base import shown_again
@@ -15,7 +14,6 @@ from handlers.tracker.triage import MAX_QUERY_CHARACTERS, since
 from models.accounts import permissions
 from models.paging import INT32, cut, decode_cursor, whole
 from models.tracker import clusters, owners, quality_gate, run_tests, search, triage, visibility
-from models.tracker.tables import Project
 
 _ROWS = 100
 
@@ -108,11 +106,7 @@ class TriagePage(FailureForm):
         if form.get("priority", "").strip():
             form["priority"] = whole("priority", form["priority"].strip(), -INT32, INT32)
         values, now = triage.read(form), self.clock.now()
-        await self.change(id, "WRITE", lambda project: _add(project, values, now), "/triage")
-
-
-def _add(project: Project, values: Mapping[str, Any], now: int) -> None:
-    triage.add(project.id, values, now)
+        await self.change(id, "WRITE", lambda project: triage.add(project.id, values, now), "/triage")
 
 
 class TriageDeletion(Form):

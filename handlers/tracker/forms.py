@@ -53,7 +53,7 @@ class Form(TrackedPage):
         assert user is not None, "the permission admits account holders only"
         return user
 
-    async def change(self, id: str, role: ProjectRole, edit: Callable[[Project], None], then: str = "") -> None:
+    async def change(self, id: str, role: ProjectRole, edit: Callable[[Project], object], then: str = "") -> None:
         """Runs `edit` on a project in which the caller has `role`; redirects to `then` below the project's page."""
 
         def transaction() -> None:

@@ -74,7 +74,7 @@ class FragmentCache:
 
 def template_helpers() -> dict[str, Any]:
     """The functions that every template may call."""
-    helpers = {
+    return {
         "when": when,
         "state": state,
         "link": link,
@@ -82,8 +82,8 @@ def template_helpers() -> dict[str, Any]:
         "symbol": symbol,
         "reason_html": reason_html,
         "path_segment": path_segment,
+        "duration": serializers.duration_text,
     }
-    return {**helpers, "duration": serializers.duration_text}
 
 
 def icon(icons_url: str, name: str) -> str:

@@ -191,10 +191,9 @@ class SearchPage(Page):
 
 def state_html(result: SearchResult) -> str:
     """Renders the state of a result."""
-    kinds: dict[str, Callable[[str], str]] = {"process": _process_kind}
     if not result.state:
         return ""
-    kind = kinds.get(result.kind, _plain_kind)(result.state)
+    kind = (_process_kind if result.kind == "process" else _plain_kind)(result.state)
     return layout.state(result.state.replace("_", " ").replace("-", " "), kind)
 
 
