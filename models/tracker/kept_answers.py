@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import OrderedDict, namedtuple
-from collections.abc import Hashable
-from typing import Any
+from collections.abc import Callable, Hashable
+from typing import Any, TypeVar
 
 from attrs import define, field
 
 from models.accounts.accounts import User
 from models.accounts.permissions import may_read
+from models.errors import NotFound
 from models.paging import INT64, whole
 from models.tracker import queries
 from models.tracker.tables import Project, reports
@@ -18,6 +19,8 @@ MAX_BYTES = 16 * 1024 * 1024
 """Of all answers together; one above a quarter of this is not kept."""
 _ENTRY_BYTES = 1024
 """Counted for each answer in addition to its bytes."""
+
+Value = TypeVar("Value")
 
 _NAMES: list[str] = [column.column_name for column in Project._meta.sorted_fields]
 _Columns = namedtuple("_Columns", _NAMES)  # type: ignore[misc]  # those of the model
@@ -34,19 +37,13 @@ State = tuple[Any, ...]
 def state_of_run(user: User | None, id: str) -> State:
     """The state of the project of a run that `user` may read. Raises `Invalid`, `NotFound`."""
     number = whole("the id of a run", id, -INT64, INT64)
-    project = _row(_OF_RUN, number)
-    if project is None or not may_read(user, project):
-        raise queries.no_run(number)
-    return tuple(project)
+    return _state(user, _OF_RUN, number, queries.no_run)
 
 
 def state_of_project(user: User | None, id: str) -> State:
     """The state of the project of this id, which `user` may read. Raises `Invalid`, `NotFound`."""
     number = whole("the id of a project", id, -INT64, INT64)
-    project = _row(_OF_ID, number)
-    if project is None or not may_read(user, project):
-        raise queries.no_project(number)
-    return tuple(project)
+    return _state(user, _OF_ID, number, queries.no_project)
 
 
 def state_of_pair(user: User | None, base: str, head: str) -> State:
@@ -56,15 +53,15 @@ def state_of_pair(user: User | None, base: str, head: str) -> State:
 
 def state_of_project_named(user: User | None, name: str) -> State:
     """The state of the project of this name, which `user` may read. Raises `NotFound`."""
-    project = _row(_OF_NAME, name)
-    if project is None or not may_read(user, project):
-        raise queries.no_project(name)
-    return tuple(project)
+    return _state(user, _OF_NAME, name, queries.no_project)
 
 
-def _row(query: str, value: object) -> Any:
-    row = reports.execute_sql(query, (value,)).fetchone()
-    return row and _Columns._make(row)
+def _state(user: User | None, query: str, value: Value, missing: Callable[[Value], NotFound]) -> State:
+    row: State | None = reports.execute_sql(query, (value,)).fetchone()
+    project: Any = row and _Columns._make(row)
+    if row is None or not may_read(user, project):
+        raise missing(value)
+    return row
 
 
 @define
