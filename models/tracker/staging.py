@@ -142,7 +142,7 @@ class StagedRows:
         if case.attachments:
             self._refer(id, case.attachments)
         if len(cases) >= _MAX_BUFFERED_ROWS or self._buffered > _MAX_BUFFERED_CHARACTERS:
-            self._flush()
+            self.flush()
 
     def _place(self, case: Case) -> None:
         """Stages the source file of a case that was just numbered."""
@@ -186,23 +186,19 @@ class StagedRows:
         self._next_file += 1
         self._rows["files"].append(row)
         if len(self._rows["files"]) >= _MAX_BUFFERED_ROWS or self._buffered > _MAX_BUFFERED_CHARACTERS:
-            self._flush()
+            self.flush()
 
     def source(self, path: str, hash: str, content: bytes) -> None:
         """Stages a compressed source file; of several with one path the last counts."""
         self._rows["sources"].append((None, path, hash, len(content), content))
         self._buffered += len(content)
         if self._buffered > _MAX_BUFFERED_CHARACTERS:
-            self._flush()
+            self.flush()
 
     def forget_sources(self) -> None:
         """Drops the staged source files."""
-        self._flush()
+        self.flush()
         self._store.execute("DELETE FROM sources")
-
-    def flush(self) -> None:
-        """Writes the rows that are still in memory."""
-        self._flush()
 
     def end_tests(self, report: TestReport, name: str, hash: str) -> None:
         """Stores the totals. Raises `BadReport` for impossible numbers."""
@@ -213,7 +209,7 @@ class StagedRows:
         ]  # fmt: skip
         self._rows["suites"] += suites
         self._next_suite += len(suites)
-        self._flush()
+        self.flush()
         self._correct(report)
         t = report.totals
         counts = t.tests, t.passed, t.failed, t.errors, t.skipped, t.flaky, t.duration_ms
@@ -230,13 +226,13 @@ class StagedRows:
     def end_coverage(self, report: CoverageReport, name: str, hash: str) -> None:
         """As `end_tests`."""
         counts = report.line_covered, report.line_missed, report.branch_covered, report.branch_missed
-        self._flush()
+        self.flush()
         self._end("jacoco", hash, name, report.format, (0,) * 7 + tuple(map(_count, counts)))
 
     def end_perf(self, report: PerfReport, name: str) -> None:
         """Stages the points of a performance report, and the report."""
         self._rows["perf"] += [(None, self._number, *astuple(point)) for point in report.points]
-        self._flush()
+        self.flush()
         self._end("perf", report.digest, name, report.format, (0,) * 7 + (None,) * 4)
 
     def _end(self, kind: str, hash: str, name: str, format: str, counts: Sequence[int | None]) -> None:
@@ -248,9 +244,10 @@ class StagedRows:
                 self._store.execute(f"DELETE FROM {table} WHERE id >= ?", (self._first,))  # noqa: S608
             return
         self._rows["reports"].append((self._number, kind, hash, name, format, *counts, self._first, self._next - 1))
-        self._flush()
+        self.flush()
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Writes the rows that are still in memory."""
         for table, rows in self._rows.items():
             if rows:
                 self._insert(table, rows)
