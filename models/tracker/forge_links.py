@@ -21,7 +21,7 @@ _HOSTS = {"github": "github", "gitlab": "gitlab", "bitbucket": "bitbucket"} | di
     ("codeberg", "gitea", "forgejo"), "forgejo"
 )
 _COMMIT = re.compile(r"[0-9a-fA-F]{7,64}")
-_PORTS = {"http": 80, "https": 443}
+PORTS = {"http": 80, "https": 443}
 
 
 @frozen
@@ -36,7 +36,7 @@ class Repository:
     @property
     def address(self) -> str:
         """The URL of its page."""
-        port = "" if self.port in (None, _PORTS[self.scheme]) else f":{self.port}"
+        port = "" if self.port in (None, PORTS[self.scheme]) else f":{self.port}"
         return f"{self.scheme}://{self.host}{port}/{quote(self.path)}"
 
 
@@ -64,11 +64,11 @@ def repository(url: str | None) -> Repository | None:
         try:
             parts = urlsplit(text)
             host, path = parts.hostname or "", parts.path
-            if parts.scheme in _PORTS:
-                scheme, port = parts.scheme, parts.port or _PORTS[parts.scheme]
+            if parts.scheme in PORTS:
+                scheme, port = parts.scheme, parts.port or PORTS[parts.scheme]
         except ValueError:
             return None
-        if parts.scheme not in (*_PORTS, "ssh", "git") or not host:
+        if parts.scheme not in (*PORTS, "ssh", "git") or not host:
             return None
     path = path.strip("/").removesuffix(".git").rstrip("/")
     host = f"[{host}]" if ":" in host else host

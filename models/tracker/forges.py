@@ -18,7 +18,7 @@ from models.accounts.permissions import role_in
 from models.config.settings import Forge, Source
 from models.errors import Conflict
 from models.tracker import sources, visibility
-from models.tracker.forge_links import Repository, is_commit, repository
+from models.tracker.forge_links import PORTS, Repository, is_commit, repository
 from models.tracker.project_secrets import ProjectSecrets
 from models.tracker.sources import CoveredFile
 from models.tracker.tables import Project, Run, reports
@@ -33,7 +33,6 @@ _MAX_PATH_CHARACTERS = 1000
 _HASH_CHARACTERS = (40, 64)
 """Of SHA-1 and SHA-256."""
 
-_PORTS = {"http": 80, "https": 443}
 _API_PATHS = {"github": "/api/v3", "gitlab": "/api/v4", "forgejo": "/api/v1"}
 _FILES = {
     "github": "{api}/repos/{repository}/contents/{path}?ref={commit}",
@@ -93,7 +92,7 @@ def _path_at(forge: Forge, found: Repository) -> str | None:
     """The path of a repository at a forge; None if the forge has another host or port."""
     parts = urlsplit(forge.url)
     host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
-    port = parts.port or _PORTS[parts.scheme]
+    port = parts.port or PORTS[parts.scheme]
     if found.host != host or found.port not in (None, port):
         return None
     path, folder = found.path, parts.path.strip("/")
