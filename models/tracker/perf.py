@@ -9,16 +9,14 @@ from typing import Any, Protocol
 
 from attrs import frozen
 
-from models.tracker.reports.perf_points import PerfPoint
+from models.tracker.reports.perf_points import FIGURES, PerfPoint
 from models.tracker.tables import reports
 
 BASELINES = 5
-_FIGURES = ("samples", "mean", "min", "max", "p50", "p90", "p95", "p99", "throughput", "error_pct")
 _MAX_NAMED = 3
-_SELECTED = ", ".join(_FIGURES)
 
 _POINTS = f"""
-    SELECT run_id, label, {_SELECTED} FROM perf_point WHERE run_id IN (SELECT value FROM json_each(?))
+    SELECT run_id, label, {", ".join(FIGURES)} FROM perf_point WHERE run_id IN (SELECT value FROM json_each(?))
     ORDER BY run_id, label, id"""  # noqa: S608 (constants)
 _BASELINES = """
     SELECT e.id FROM run r JOIN project p ON p.id = r.project_id JOIN run e ON e.project_id = r.project_id

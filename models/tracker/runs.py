@@ -20,6 +20,7 @@ from models.tracker.attachment_files import AttachmentFolder, StagedFile
 from models.tracker.coverage import unite
 from models.tracker.patch import Diff
 from models.tracker.quality_gate import Verdict
+from models.tracker.reports.perf_points import FIGURES
 from models.tracker.run_events import RunUpdate
 from models.tracker.tables import Project, Run, reports
 
@@ -87,7 +88,6 @@ _FACTS = {
 """Columns of a run that an upload fills where they are empty, and the fields of the upload that fill them."""
 
 _COUNTS = ("tests", "passed", "failed", "errors", "skipped", "flaky", "duration_ms")
-_PERF = ("samples", "mean", "min", "max", "p50", "p90", "p95", "p99", "throughput", "error_pct")
 _COVERED = ("line_covered", "line_missed", "branch_covered", "branch_missed")
 _TOTALS = f"SELECT {', '.join(f'sum({name})' for name in _COUNTS + _COVERED)} FROM report WHERE run_id = ?"  # noqa: S608
 
@@ -130,8 +130,8 @@ _ROWS = (
     f"""INSERT INTO coverage (report_id, run_id, path, {", ".join(_COVERED)}, covered, missed, repository_path)
     SELECT :reports + report, :run, path, {", ".join(_COVERED)}, covered, missed, repository_path
     FROM files WHERE report IN {_NEW}""",  # noqa: S608
-    f"""INSERT INTO perf_point (report_id, run_id, label, {", ".join(_PERF)})
-    SELECT :reports + report, :run, label, {", ".join(_PERF)} FROM perf WHERE report IN {_NEW}""",  # noqa: S608
+    f"""INSERT INTO perf_point (report_id, run_id, label, {", ".join(FIGURES)})
+    SELECT :reports + report, :run, label, {", ".join(FIGURES)} FROM perf WHERE report IN {_NEW}""",  # noqa: S608
 )
 _AT_MOST = {
     "report": "SELECT coalesce(max(number), 0) FROM reports",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from attrs import frozen
+from attrs import fields, frozen
 
 MAX_LABELS = 500
 OTHERS = "(other labels)"
@@ -30,6 +30,9 @@ class PerfPoint:
     p99: float | None = None
     throughput: float | None = None
     error_pct: float | None = None
+
+
+FIGURES = tuple(field.name for field in fields(PerfPoint) if field.name != "label")
 
 
 @frozen
