@@ -61,7 +61,8 @@ def _root(*names: str) -> Callable[[Head], bool]:
     return lambda head: head.root in names
 
 
-def _text(pattern: bytes) -> Callable[[Head], bool]:
+def has_text(pattern: bytes) -> Callable[[Head], bool]:
+    """Whether a head has the pattern, in which `.` is any character and `^` the beginning of any line."""
     compiled = re.compile(pattern, re.MULTILINE | re.DOTALL)
     return lambda head: compiled.search(head.text) is not None
 
@@ -108,10 +109,10 @@ TESTS = (
     Format("NUnit 2", _root("test-results"), NUnit2),
     Format("NUnit 3", _root("test-run"), NUnit),
     Format("Sonar test execution", _root("testExecutions", "unitTest"), SonarTests),
-    Format("CTRF", _text(rb'\A\s*\{.*"(?:results"\s*:\s*\{|reportFormat"\s*:\s*"CTRF")'), Ctrf),
-    Format("Cucumber JSON", _text(rb'\A\s*\[\s*\{.*"(?:elements|keyword)"\s*:'), Cucumber),
-    Format("go test -json", _text(rb'^[ \t]*\{[^\n]*"Action"[ \t]*:'), GoTest),
-    Format("TAP", _text(rb"^(?:TAP version 1[2-4]\b|1\.\.\d+[ \t]*(?:#[^\n]*)?\r?$|(?:not )?ok\b[ \t]+\d+\b)"), Tap),
+    Format("CTRF", has_text(rb'\A\s*\{.*"(?:results"\s*:\s*\{|reportFormat"\s*:\s*"CTRF")'), Ctrf),
+    Format("Cucumber JSON", has_text(rb'\A\s*\[\s*\{.*"(?:elements|keyword)"\s*:'), Cucumber),
+    Format("go test -json", has_text(rb'^[ \t]*\{[^\n]*"Action"[ \t]*:'), GoTest),
+    Format("TAP", has_text(rb"^(?:TAP version 1[2-4]\b|1\.\.\d+[ \t]*(?:#[^\n]*)?\r?$|(?:not )?ok\b[ \t]+\d+\b)"), Tap),
 )
 COVERAGE = (
     Format("JaCoCo", _root("report"), Jacoco),
@@ -119,10 +120,10 @@ COVERAGE = (
     Format("Sonar coverage", _is_sonar_coverage, SonarCoverage),
     Format("Cobertura", _is_cobertura, Cobertura),
     Format("OpenCover", _root("CoverageSession"), OpenCover),
-    Format("Go cover profile", _text(rb"\A\s*mode:[ \t]*(?:set|count|atomic)\b"), GoCover),
-    Format("LCOV", _text(rb"\A(?:\s*TN:|(?!\s*[<{\[]).*?^[ \t]*SF:)"), Lcov),
-    Format("Codecov JSON", _text(rb'\A\s*\{.*"coverage"\s*:\s*\{'), Codecov),
-    Format("coverage.py JSON", _text(rb'\A\s*\{.*"(?:files|totals)"\s*:\s*\{'), CoveragePy),
+    Format("Go cover profile", has_text(rb"\A\s*mode:[ \t]*(?:set|count|atomic)\b"), GoCover),
+    Format("LCOV", has_text(rb"\A(?:\s*TN:|(?!\s*[<{\[]).*?^[ \t]*SF:)"), Lcov),
+    Format("Codecov JSON", has_text(rb'\A\s*\{.*"coverage"\s*:\s*\{'), Codecov),
+    Format("coverage.py JSON", has_text(rb'\A\s*\{.*"(?:files|totals)"\s*:\s*\{'), CoveragePy),
 )
 
 

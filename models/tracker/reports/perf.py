@@ -18,7 +18,7 @@ from attrs import evolve
 from models.tracker.reports import byte_stream
 from models.tracker.reports.base import BadReport, Limits
 from models.tracker.reports.byte_stream import Content
-from models.tracker.reports.detect import Head, head_of, why_not
+from models.tracker.reports.detect import Head, has_text, head_of, why_not
 from models.tracker.reports.perf_json import K6, Jmh, PytestBenchmark
 from models.tracker.reports.perf_points import MAX_LABELS, OTHERS, Histogram, PerfPoint, PerfReport
 from models.tracker.reports.text_cleaning import clean_name
@@ -205,20 +205,15 @@ class GoBench:
             yield evolve(several, samples=self._iterations[label], throughput=1000 / mean if mean else None)
 
 
-def _text(pattern: bytes) -> Callable[[Head], bool]:
-    compiled = re.compile(pattern, re.MULTILINE)
-    return lambda head: compiled.search(head.text) is not None
-
-
 def _formats() -> tuple[tuple[str, Callable[[Head], bool], Callable[[Limits], PerfReader]], ...]:
     return (
-        ("JMH JSON", _text(rb'\A\s*\[\s*\{(?s:.*)"(?:benchmark|primaryMetric)"\s*:'), Jmh),
-        ("pytest-benchmark JSON", _text(rb'\A\s*\{(?s:.*)"(?:machine_info|benchmarks)"\s*:'), PytestBenchmark),
-        ("k6 summary", _text(rb'\A\s*\{(?s:.*)"(?:metrics|root_group)"\s*:\s*\{'), K6),
-        ("k6 summary", _text(rb'\A\s*\{(?s:.*)"(?:k6_version|execution)"\s*:\s*"'), K6),
+        ("JMH JSON", has_text(rb'\A\s*\[\s*\{.*"(?:benchmark|primaryMetric)"\s*:'), Jmh),
+        ("pytest-benchmark JSON", has_text(rb'\A\s*\{.*"(?:machine_info|benchmarks)"\s*:'), PytestBenchmark),
+        ("k6 summary", has_text(rb'\A\s*\{.*"(?:metrics|root_group)"\s*:\s*\{'), K6),
+        ("k6 summary", has_text(rb'\A\s*\{.*"(?:k6_version|execution)"\s*:\s*"'), K6),
         ("JMeter JTL (XML)", lambda head: head.root == "testResults", JtlXml),
         ("JMeter JTL", _is_jtl, lambda _: Jtl()),
-        ("go test -bench", _text(rb"^Benchmark\S*\s+\d+\s.*ns/op"), lambda _: GoBench()),
+        ("go test -bench", has_text(rb"^Benchmark\S*\s+\d+\s[^\n]*ns/op"), lambda _: GoBench()),
     )
 
 
