@@ -1,11 +1,11 @@
-"""Performance of runs: the figures of each label, their change against earlier runs, and the rules on them."""
+"""Performance of runs: the figures of each label, and their change against earlier runs."""
 
 from __future__ import annotations
 
 import json
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from attrs import frozen
 
@@ -13,7 +13,6 @@ from models.tracker.reports.perf_points import FIGURES, PerfPoint
 from models.tracker.tables import reports
 
 BASELINES = 5
-_MAX_NAMED = 3
 
 _POINTS = f"""
     SELECT run_id, label, {", ".join(FIGURES)} FROM perf_point WHERE run_id IN (SELECT value FROM json_each(?))
@@ -31,19 +30,6 @@ _HISTORY = """
 _FLAGS = """
     SELECT DISTINCT r.flag FROM run r WHERE r.project_id = ? AND r.superseded_by IS NULL
     AND EXISTS (SELECT 1 FROM perf_point t WHERE t.run_id = r.id) ORDER BY r.flag LIMIT 100"""
-
-
-class Rules(Protocol):
-    """The limits of the rules; None switches a rule off."""
-
-    @property
-    def perf_max_latency_increase_pct(self) -> float | None: ...
-
-    @property
-    def perf_max_throughput_drop_pct(self) -> float | None: ...
-
-    @property
-    def perf_max_error_pct(self) -> float | None: ...
 
 
 @frozen
@@ -135,60 +121,6 @@ def with_points(run_ids: Iterable[int]) -> Collection[int]:
     ids = list(run_ids)
     query = "SELECT DISTINCT run_id FROM perf_point WHERE run_id IN (SELECT value FROM json_each(?))"
     return {row[0] for row in reports.execute_sql(query, (json.dumps(ids),))} if ids else set()
-
-
-def is_judged(limits: Rules) -> bool:
-    """Whether any rule on performance is set."""
-    rules = (limits.perf_max_latency_increase_pct, limits.perf_max_throughput_drop_pct, limits.perf_max_error_pct)
-    return any(limit is not None for limit in rules)
-
-
-def outcomes(limits: Rules, base_branch: str, run_id: int) -> list[tuple[str, bool, str]]:
-    """The rules that are set, for a run with points: name, whether it passed, and the detail."""
-    bases = baselines(run_id, base_branch)
-    rows = compared(run_id, bases)
-    found = []
-    if (most := limits.perf_max_latency_increase_pct) is not None:
-        worse = [(row.latency_change_pct, row.point.label, latency(row.point), row.baseline_latency) for row in rows]
-        found.append(_outcome("perf-latency", worse, most, 1, "ms", bool(bases)))
-    if (most := limits.perf_max_throughput_drop_pct) is not None:
-        worse = [
-            (row.throughput_change_pct, row.point.label, row.point.throughput, row.baseline_throughput) for row in rows
-        ]
-        found.append(_outcome("perf-throughput", worse, most, -1, "/s", bool(bases)))
-    if (most := limits.perf_max_error_pct) is not None:
-        found.append(_errors(rows, most))
-    return found
-
-
-_Change = tuple[float | None, str, float | None, float | None]
-
-
-def _outcome(
-    name: str, changes: Sequence[_Change], most: float, sign: int, unit: str, has_baseline: bool
-) -> tuple[str, bool, str]:
-    """The rule on a change: `sign` is the direction that is worse."""
-    known = sorted((change for change in changes if change[0] is not None), key=lambda change: -sign * (change[0] or 0))
-    if not known:
-        return name, True, "no label of the baselines" if has_baseline else "no baseline"
-    failed = [change for change in known if sign * (change[0] or 0) > most + 1e-9]
-    shown = [
-        f"{label}: {now:.4g} {unit} vs {before:.4g} {unit} ({pct:+.1f}%)"
-        for pct, label, now, before in (failed or known)[: _MAX_NAMED if failed else 1]
-    ]
-    more = f" and {len(failed) - _MAX_NAMED} more" if len(failed) > _MAX_NAMED else ""
-    return name, not failed, f"{', '.join(shown)}{more} (max {most:g}%)"
-
-
-def _errors(rows: Sequence[Compared], most: float) -> tuple[str, bool, str]:
-    errors = sorted(((row.point.error_pct, row.point.label) for row in rows if row.point.error_pct is not None),
-                    key=lambda item: -item[0])  # fmt: skip
-    if not errors:
-        return "perf-errors", True, "no errors are reported"
-    failed = [error for error in errors if error[0] > most + 1e-9]
-    shown = ", ".join(f"{label}: {pct:.2f}% errors" for pct, label in (failed or errors)[: _MAX_NAMED if failed else 1])
-    more = f" and {len(failed) - _MAX_NAMED} more" if len(failed) > _MAX_NAMED else ""
-    return "perf-errors", not failed, f"{shown}{more} (max {most:g}%)"
 
 
 def flags(project_id: int) -> list[str]:

@@ -21,6 +21,7 @@ from models.tracker.tables import Project, Run, reports
 Judged = Literal["PASSED", "FAILED"]
 
 MAX_NAMED_FAILURES = 5
+_MAX_NAMED_LABELS = 3
 MISSING_COVERAGE = "missing-coverage"
 PATCH = "min-patch-coverage"
 NO_DIFF = "no diff was uploaded"
@@ -151,7 +152,7 @@ def verdicts(
     failed = {id for id, run in by_id.items() if run.status == "FAILED" and limits[id].fail_on_new_failures}
     new_failures = _new_failures({id: bases.get(id) for id in failed})
     uploads = arrived(id for id, run in by_id.items() if run.expected_uploads is not None)
-    measured = perf.with_points(id for id in by_id if perf.is_judged(limits[id]) or limits[id].fail_on_no_tests)
+    measured = perf.with_points(id for id in by_id if judges_perf(limits[id]) or limits[id].fail_on_no_tests)
     judged = {}
     for id, run in by_id.items():
         base = bases.get(id)
@@ -164,8 +165,8 @@ def verdicts(
             reason = NO_DIFF if run.patch_covered is None else run.patch_reason
             applied.append(patch_rule(limits[id], *counts, reason))
         applied += presence_rules(limits[id], run, uploads.get(id, 0), id in measured)
-        if id in measured and perf.is_judged(limits[id]):
-            applied += [RuleInfo(*outcome) for outcome in perf.outcomes(limits[id], settings.base_branch, id)]
+        if id in measured and judges_perf(limits[id]):
+            applied += perf_rules(limits[id], settings.base_branch, id)
         judged[id] = Verdict(applied, delta, base.id if base else None)
     return judged
 
@@ -295,3 +296,51 @@ def _formatted(one: Fraction, other: Fraction) -> tuple[str, str]:
         if one == other or texts[0] != texts[1]:
             break
     return texts
+
+
+def judges_perf(limits: Thresholds) -> bool:
+    """Whether any rule on performance is set."""
+    rules = (limits.perf_max_latency_increase_pct, limits.perf_max_throughput_drop_pct, limits.perf_max_error_pct)
+    return any(limit is not None for limit in rules)
+
+
+def perf_rules(limits: Thresholds, base_branch: str, run_id: int) -> list[RuleInfo]:
+    """The rules on performance that are set, for a run with points."""
+    bases = perf.baselines(run_id, base_branch)
+    rows = perf.compared(run_id, bases)
+    unknown = "no label of the baselines" if bases else "no baseline"
+    found = []
+    if (most := limits.perf_max_latency_increase_pct) is not None:
+        slower = [
+            (pct, f"{row.point.label}: {perf.latency(row.point):.4g} ms vs {row.baseline_latency:.4g} ms ({pct:+.1f}%)")
+            for row in rows
+            if (pct := row.latency_change_pct) is not None
+        ]
+        found.append(_largest_rule("perf-latency", slower, most, unknown))
+    if (most := limits.perf_max_throughput_drop_pct) is not None:
+        fewer = [
+            (
+                -pct,
+                f"{row.point.label}: {row.point.throughput:.4g} /s vs {row.baseline_throughput:.4g} /s ({pct:+.1f}%)",
+            )
+            for row in rows
+            if (pct := row.throughput_change_pct) is not None
+        ]
+        found.append(_largest_rule("perf-throughput", fewer, most, unknown))
+    if (most := limits.perf_max_error_pct) is not None:
+        errors = [
+            (pct, f"{row.point.label}: {pct:.2f}% errors") for row in rows if (pct := row.point.error_pct) is not None
+        ]
+        found.append(_largest_rule("perf-errors", errors, most, "no errors are reported"))
+    return found
+
+
+def _largest_rule(name: str, values: Sequence[tuple[float, str]], most: float, unknown: str) -> RuleInfo:
+    """The rule that none of these values, given with their texts, is above `most`."""
+    if not values:
+        return RuleInfo(name, True, unknown)
+    ordered = sorted(values, key=lambda value: -value[0])
+    failed = [text for value, text in ordered if value > most + 1e-9]
+    shown = ", ".join(failed[:_MAX_NAMED_LABELS] or [ordered[0][1]])
+    more = f" and {len(failed) - _MAX_NAMED_LABELS} more" if len(failed) > _MAX_NAMED_LABELS else ""
+    return RuleInfo(name, not failed, f"{shown}{more} (max {most:g}%)")

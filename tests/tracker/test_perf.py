@@ -17,13 +17,16 @@ from urllib.parse import quote
 import http_checks
 import pytest
 import records
+from attrs import evolve
 from conftest import Server
 from uploads import FORM, INGEST, body, junit, part
 
-from models.tracker import perf
+from models.config.settings import QualityGate
+from models.tracker import quality_gate
 from models.tracker.reports.base import BadReport, Limits, ReportTooLarge
 from models.tracker.reports.perf import read_perf
 from models.tracker.reports.perf_points import MAX_LABELS, OTHERS, Histogram, PerfPoint, PerfReport
+from models.tracker.tables import Project
 
 API = "/api/v1"
 
@@ -447,12 +450,6 @@ def test_a_report_of_tests_in_the_part_perf_is_refused(server: Server) -> None:
 
 
 def test_is_judged_only_with_a_rule() -> None:
-    class Limits:
-        perf_max_latency_increase_pct: float | None = None
-        perf_max_throughput_drop_pct: float | None = None
-        perf_max_error_pct: float | None = None
-
-    limits = Limits()
-    assert not perf.is_judged(limits)
-    limits.perf_max_error_pct = 0.0
-    assert perf.is_judged(limits)
+    limits = quality_gate.thresholds(Project(), QualityGate())
+    assert not quality_gate.judges_perf(limits)
+    assert quality_gate.judges_perf(evolve(limits, perf_max_error_pct=0.0))
