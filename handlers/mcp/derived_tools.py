@@ -16,6 +16,7 @@ from handlers.charts.operations import Operation
 from handlers.http.permissions import Permission
 from handlers.openapi.describe import Endpoint, Field, Parameter
 from handlers.openapi.document import path_of
+from handlers.openapi.schemas import object_schema
 from handlers.routing import Service
 from models.charts.parameters import Input
 
@@ -98,17 +99,13 @@ def _forwarded(path: str, handler: type[Base], method: str, endpoint: Endpoint) 
         [field.name for field in fields],
     )
     assert endpoint.tool is not None
-    return Tool(endpoint.tool, f"{endpoint.summary}.", _object(properties, required), method != "GET", request)
+    return Tool(endpoint.tool, f"{endpoint.summary}.", object_schema(properties, required), method != "GET", request)
 
 
 def _schema(inputs: Sequence[Input]) -> dict[str, Any]:
     properties = {field.json_name: _file(field) if field.source == "file" else field.schema() for field in inputs}
-    return _object(properties, [field.json_name for field in inputs if field.is_required])
+    return object_schema(properties, [field.json_name for field in inputs if field.is_required])
 
 
 def _file(field: Input) -> dict[str, Any]:
     return {"type": "string", "contentEncoding": "base64", "description": f"{field.about}, as base64"}
-
-
-def _object(properties: Mapping[str, Any], required: Sequence[str]) -> dict[str, Any]:
-    return {"type": "object", "properties": dict(properties), **({"required": list(required)} if required else {})}

@@ -14,7 +14,7 @@ from handlers.http import permissions
 from handlers.http.permissions import Permission
 from handlers.http.proxy import listens_beyond_loopback
 from handlers.openapi.describe import Body, Endpoint, Parameter
-from handlers.openapi.schemas import Components, Schema
+from handlers.openapi.schemas import Components, Schema, object_schema
 from handlers.routing import Route, Service
 from models import VERSION
 from models.charts.parameters import Input
@@ -222,12 +222,8 @@ def _chart_parameter(one: Input) -> dict[str, Any]:
 
 
 def _body(body: Body) -> dict[str, Any]:
-    schema: Schema = {
-        "type": "object",
-        "properties": {one.name: {"description": one.about, **one.schema} for one in body.fields},
-    }
-    if required := [one.name for one in body.fields if one.required]:
-        schema["required"] = required
+    properties = {one.name: {"description": one.about, **one.schema} for one in body.fields}
+    schema = object_schema(properties, [one.name for one in body.fields if one.required])
     return {"required": body.required, "content": {body.media_type: {"schema": schema}}}
 
 
@@ -247,10 +243,8 @@ def _chart_body(one: Operation) -> dict[str, Any]:
 
 
 def _object(fields: Sequence[Input]) -> Schema:
-    schema: Schema = {"type": "object", "properties": {each.json_name: each.schema() for each in fields}}
-    if required := [each.json_name for each in fields if each.is_required]:
-        schema["required"] = required
-    return schema
+    properties = {each.json_name: each.schema() for each in fields}
+    return object_schema(properties, [each.json_name for each in fields if each.is_required])
 
 
 def _merge(first: dict[str, Any], other: dict[str, Any]) -> None:

@@ -84,10 +84,13 @@ class Components:
         properties = {
             serializers.name_of(field): self.of(_substituted(_json_type(field), variables)) for field in fields
         }
-        schema: Schema = {"type": "object", "properties": properties, **_about(kind)}
-        if required := [serializers.name_of(field) for field in fields if not serializers.may_be_missing(field)]:
-            schema["required"] = required
-        return schema
+        required = [serializers.name_of(field) for field in fields if not serializers.may_be_missing(field)]
+        return object_schema(properties, required) | _about(kind)
+
+
+def object_schema(properties: Mapping[str, Schema], required: Sequence[str]) -> Schema:
+    """Returns the schema of an object with these properties."""
+    return {"type": "object", "properties": dict(properties), **({"required": list(required)} if required else {})}
 
 
 def _is_enum(kind: Any) -> TypeGuard[type[enum.Enum]]:
