@@ -179,7 +179,6 @@ class Base(CompressingHandler):
     def options(self, *arguments: str) -> None:
         self.set_status(204)
         self.set_header("Allow", ", ".join(methods(type(self))))
-        self.clear_header("Content-Type")
 
     def decode_argument(self, value: bytes, name: str | None = None) -> str:
         text = super().decode_argument(value, name)

@@ -62,7 +62,6 @@ class Run(Tracked):
         run, _ = await self.tracker.run(lambda: visibility.run(self.user, id, "WRITE"))
         await self.tracker.retention.delete(run.id)
         self.set_status(204)
-        self.clear_header("Content-Type")
 
     def _detail(self, id: str) -> RunDetail:
         run, project = visibility.run(self.user, id)

@@ -148,7 +148,6 @@ class TriageRule(Tracked):
 
         await self.tracker.run(remove)
         self.set_status(204)
-        self.clear_header("Content-Type")
 
 
 _OWNERS_FIELDS = (
