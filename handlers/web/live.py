@@ -131,21 +131,17 @@ class Live:
     def _start_of(self, topic: str, caller: Caller) -> Callable[[Connection, str], None]:
         """Checks a topic and the caller's permission; returns what subscribes a connection to it."""
         name, _, query = topic.partition("?")
+        admit(caller, READ, self._services.config)
         match name.split("/"):
             case ["status"]:
-                admit(caller, READ, self._services.config)
                 return self._follow_status
             case ["runs"]:
-                admit(caller, READ, self._services.config)
                 return self._follow_runs
             case ["releases"]:
-                admit(caller, READ, self._services.config)
                 return lambda connection, topic: self._run(connection, topic, self._follow_releases(connection))
             case ["metrics", "host"]:
-                admit(caller, READ, self._services.config)
                 return lambda connection, topic: self._run(connection, topic, self._follow_host(connection))
             case ["metrics", process]:
-                admit(caller, READ, self._services.config)
                 return self._process_metrics(unquote(process))
             case ["log", process, stream]:
                 admit(caller, READ_LOGS, self._services.config)
