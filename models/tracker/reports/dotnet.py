@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from models.tracker.reports.base import Case, Limits, ReportTooLarge, TestReport
+from models.tracker.reports.junit import SuiteReader
 from models.tracker.reports.text_cleaning import count, duration_ms
-from models.tracker.reports.totals import CaseBuilder, DeclaredCounts, OpenSuite, Severity, TotalsCounter
+from models.tracker.reports.totals import CaseBuilder, DeclaredCounts, Severity, TotalsCounter
 from models.tracker.reports.xml_stream import Attributes, Item, XmlReader, parts
 
 
@@ -19,8 +20,8 @@ def _short_name(name: str | None, class_name: str | None) -> str | None:
     return name
 
 
-class _SuiteReader(XmlReader):
-    """What NUnit and xUnit share: nested suites, and tests with `failure`, `reason` and `output`."""
+class _DotnetReader(SuiteReader):
+    """What NUnit and xUnit share: tests with `failure`, `reason` and `output`."""
 
     parts = {
         "test-case": frozenset(("failure", "reason", "output", "attachments")),
@@ -33,20 +34,6 @@ class _SuiteReader(XmlReader):
     }
     texts = frozenset(("message", "stack-trace", "reason", "output", "filePath"))
     markers = frozenset(("environment", "culture-info", "errors", "command-line", "filter"))
-
-    def __init__(self, limits: Limits, sink: Callable[[Case], None]) -> None:
-        super().__init__(limits)
-        self._totals = TotalsCounter(sink, limits)
-        self._suites: list[OpenSuite] = [self._totals.outside]
-
-    def report(self, format: str, digest: str) -> TestReport:
-        return self._totals.report(format, digest)
-
-    def _open_suite(self, name: str | None, declared: DeclaredCounts, listed: bool = True) -> None:
-        self._suites.append(self._totals.open(name, self._suites[-1], declared, listed))
-
-    def _close_suite(self) -> None:
-        self._totals.close(self._suites.pop())
 
     def _add(self, test: Item, builder: CaseBuilder) -> None:
         """Counts a test with the texts of its parts."""
@@ -62,7 +49,7 @@ class _SuiteReader(XmlReader):
         self._totals.add(self._suites[-1], builder)
 
 
-class NUnit(_SuiteReader):
+class NUnit(_DotnetReader):
     """NUnit 3: `test-run`, `test-suite` at any depth, `test-case`.
 
     A suite that failed is no test: its failed tests are. Only where the run failed without a failed test (a set-up or
@@ -178,7 +165,7 @@ class NUnit2(NUnit):
         self._add(case, builder)
 
 
-class XUnit(_SuiteReader):
+class XUnit(_DotnetReader):
     """xUnit.net v1 to v3: `assemblies`, `assembly`, `collection` (v1: `class`), `test`.
 
     An assembly's `error` is a test of no collection.

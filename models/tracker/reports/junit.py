@@ -39,7 +39,25 @@ _DURATIONS = Memo(duration_ms)
 _DOTTED = re.compile(r"([^\W\d][\w$]*(?:\.[^\W\d][\w$]*)*)\.([^\W\d][\w$]*)")
 
 
-class JUnit(XmlReader):
+class SuiteReader(XmlReader):
+    """Reads a test report whose suites nest."""
+
+    def __init__(self, limits: Limits, sink: Callable[[Case], None]) -> None:
+        super().__init__(limits)
+        self._totals = TotalsCounter(sink, limits)
+        self._suites: list[OpenSuite] = [self._totals.outside]
+
+    def report(self, format: str, digest: str) -> TestReport:
+        return self._totals.report(format, digest)
+
+    def _open_suite(self, name: str | None, declared: DeclaredCounts, listed: bool = True) -> None:
+        self._suites.append(self._totals.open(name, self._suites[-1], declared, listed))
+
+    def _close_suite(self) -> None:
+        self._totals.close(self._suites.pop())
+
+
+class JUnit(SuiteReader):
     """Roots are `testsuites`, `testsuite`, or a bare `testcase`."""
 
     parts = {
@@ -52,10 +70,8 @@ class JUnit(XmlReader):
     markers = frozenset(("properties", "system-out", "system-err"))
 
     def __init__(self, limits: Limits, sink: Callable[[Case], None]) -> None:
-        super().__init__(limits)
-        self._totals = TotalsCounter(sink, limits)
-        self._suites: list[OpenSuite] = [self._totals.outside]
-        self.starts = {"testsuites": partial(self._open_suite, False), "testsuite": partial(self._open_suite, True)}
+        super().__init__(limits, sink)
+        self.starts = {"testsuites": partial(self._start_suite, False), "testsuite": partial(self._start_suite, True)}
         self.ends = {"testsuites": self._close_suite, "testsuite": self._close_suite}
         self.items = {
             "testcase": self._case,
@@ -63,15 +79,8 @@ class JUnit(XmlReader):
             "failure": partial(self._suite_failure, "failure"),
         }
 
-    def report(self, format: str, digest: str) -> TestReport:
-        return self._totals.report(format, digest)
-
-    def _open_suite(self, listed: bool, attributes: Attributes) -> None:
-        suite = self._totals.open(attributes.get("name"), self._suites[-1], _declared(attributes), listed)
-        self._suites.append(suite)
-
-    def _close_suite(self) -> None:
-        self._totals.close(self._suites.pop())
+    def _start_suite(self, listed: bool, attributes: Attributes) -> None:
+        self._open_suite(attributes.get("name"), _declared(attributes), listed)
 
     def _case(self, case: Item) -> None:
         get = case.get
