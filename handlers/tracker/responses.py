@@ -10,6 +10,7 @@ from models.json_format import http_message
 from models.tracker.attempts import State
 from models.tracker.clusters import ClusterInfo
 from models.tracker.comparison import Tests, Timing
+from models.tracker.coverage import FileInfo
 from models.tracker.flaky import Triage
 from models.tracker.forges import State as ForgeState
 from models.tracker.owners import OwnerInfo, OwnerRuleInfo
@@ -306,17 +307,6 @@ class ProjectSearchResult:
     items: Sequence[FoundItem]
     next_cursor: str | None
     partial: bool
-
-
-@http_message
-class FileInfo:
-    path: str
-    module: str | None
-    line_pct: float | None
-    line_covered: int
-    line_missed: int
-    branch_covered: int
-    branch_missed: int
 
 
 @http_message

@@ -13,7 +13,6 @@ from handlers.tracker.responses import (
     ComparisonInfo,
     CoverageInfo,
     FailureInfo,
-    FileInfo,
     FlagInfo,
     FlakyInfo,
     ForgeInfo,
@@ -243,7 +242,7 @@ def _coverage(run: Run, files: coverage.Files) -> CoverageInfo:
         line_pct=line_coverage(run),
         branch_pct=branch_coverage(run),
         file_count=files.count,
-        files=[copied(FileInfo, row, line_pct=percent(row.line_covered, row.line_missed)) for row in files.rows],
+        files=files.rows,
     )
 
 

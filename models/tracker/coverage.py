@@ -64,11 +64,11 @@ def pass_rate(run: Run) -> float:
 
 
 @frozen
-class FileRow:
-    """A source file, by its path and the module of its upload."""
-
+class FileInfo:
     path: str
     module: str | None
+    """That of its upload."""
+    line_pct: float | None
     line_covered: int
     line_missed: int
     branch_covered: int
@@ -79,7 +79,7 @@ class FileRow:
 class Files:
     """The first `MAX_FILES` files by missed lines, and the count of all."""
 
-    rows: Sequence[FileRow]
+    rows: Sequence[FileInfo]
     count: int
 
 
@@ -93,11 +93,11 @@ def files(run: Run) -> Files | None:
     return Files(rows, count)
 
 
-def _file(run: Run, path: str, module: str | None, occurrences: int, *counts: int) -> FileRow:
+def _file(run: Run, path: str, module: str | None, occurrences: int, *reported: int) -> FileInfo:
+    counts: Sequence[int] = reported
     if occurrences > 1:
-        ((_, once),) = unite(reports.execute_sql(_OF_FILE, (run.id, path, module)).fetchall())
-        return FileRow(path, module, *once)
-    return FileRow(path, module, *counts)
+        ((_, counts),) = unite(reports.execute_sql(_OF_FILE, (run.id, path, module)).fetchall())
+    return FileInfo(path, module, percent(counts[0], counts[1]), *counts)
 
 
 def unite(rows: Iterable[Sequence[Any]]) -> Iterator[tuple[Sequence[int], Sequence[int]]]:
