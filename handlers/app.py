@@ -67,6 +67,7 @@ from handlers.tracker.stream import Runs, RunStream
 from handlers.web import layout, live, overview, search, static
 from models.config.settings import Config
 from models.errors import Invalid, NotFound, Problem, Unauthenticated, Unavailable, WrongMethod
+from models.json_format import Instant
 from models.tracker.kept_answers import KeptAnswers
 from supervisor.services import Services
 from supervisor.single_flight import SingleFlight
@@ -77,7 +78,7 @@ _FORMS = ("multipart/", "application/x-www-form-urlencoded")
 
 def _error_response(error: ErrorDetails) -> serializers.ErrorResponse:
     code = error.code or {400: "VALIDATION_ERROR"}.get(error.status, error.reason.upper().replace(" ", "_"))
-    return serializers.ErrorResponse(serializers.Instant(error.at), error.path, error.reason, error.message, code)
+    return serializers.ErrorResponse(Instant(error.at), error.path, error.reason, error.message, code)
 
 
 def _problem(error: ErrorDetails) -> serializers.ProblemDetail:
@@ -87,7 +88,7 @@ def _problem(error: ErrorDetails) -> serializers.ProblemDetail:
 
 
 def _dated_problem(error: ErrorDetails) -> serializers.DatedProblemDetail:
-    at = serializers.Instant(error.at)
+    at = Instant(error.at)
     code = (error.code or error.reason).lower().replace("_", "-").replace(" ", "-")
     return serializers.DatedProblemDetail(
         "about:blank", error.reason, error.status, error.message, error.path, error.message, at, code

@@ -7,11 +7,14 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any, TypeVar, dataclass_transform, overload
+from typing import Any, NewType, TypeVar, dataclass_transform, overload
 
 import attrs
 
 from models.errors import Invalid
+
+Instant = NewType("Instant", int)
+"""Microseconds since 1970; in JSON RFC 3339 in UTC with Z."""
 
 _Class = TypeVar("_Class", bound=type)
 

@@ -15,7 +15,7 @@ import cattrs
 from attrs import field
 from cattrs.gen import make_dict_unstructure_fn, override
 
-from models.json_format import camel_case, http_message, rfc3339
+from models.json_format import Instant, camel_case, http_message, rfc3339
 from models.paging import Page
 from models.supervision.events import Entry
 from models.supervision.metrics import Point
@@ -26,9 +26,6 @@ from supervisor.processes.fleet import Reload
 from supervisor.processes.group_calls import Outcome
 from supervisor.processes.health import HealthReport
 from supervisor.processes.process import Process
-
-Instant = NewType("Instant", int)
-"""Microseconds since 1970; in JSON RFC 3339 in UTC with Z."""
 
 Length = NewType("Length", int)
 """Microseconds; in JSON an ISO 8601 duration, hours the largest unit."""

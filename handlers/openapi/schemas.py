@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, TypeGuard, get_args, get_origin
 import attrs
 
 from handlers.http import serializers
+from models.json_format import Instant
 
 Schema = dict[str, Any]
 
@@ -22,7 +23,7 @@ _PLAIN: Mapping[Any, Schema] = {
     bytes: {"type": "string", "format": "binary"},
     dict: {"type": "object"},
     type(None): {"type": "null"},
-    serializers.Instant: {"type": "string", "format": "date-time"},
+    Instant: {"type": "string", "format": "date-time"},
     serializers.Length: {
         "type": "string",
         "description": "ISO 8601 duration, hours the largest unit; seconds may have a fraction",

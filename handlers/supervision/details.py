@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from attrs import asdict
 
-from handlers.http.serializers import Instant, Int32, instant
-from models.json_format import http_message
+from handlers.http.serializers import Int32, instant
+from models.json_format import Instant, http_message
 from models.supervision.process import Status
 from models.supervision.runs import Outcome, Run, Trigger
 from supervisor.processes.process import Process

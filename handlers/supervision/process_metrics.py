@@ -10,12 +10,12 @@ from attrs import frozen
 from handlers.base import Base
 from handlers.http import serializers
 from handlers.http.permissions import READ
-from handlers.http.serializers import Instant, ProcessMetrics
+from handlers.http.serializers import ProcessMetrics
 from handlers.openapi.describe import Endpoint, free_text, whole
 from handlers.routing import Route
 from models import paging
 from models.errors import Invalid
-from models.json_format import read_rfc3339, rfc3339
+from models.json_format import Instant, read_rfc3339, rfc3339
 from models.supervision.metrics import MAX_POINTS, Point, Series, merged, peak, step_for
 from supervisor import host
 

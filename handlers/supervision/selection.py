@@ -13,7 +13,6 @@ from handlers.base import Base
 from handlers.http.permissions import CONTROL_PROCESSES, READ
 from handlers.http.serializers import (
     ErrorResponseWithResults,
-    Instant,
     PageOf,
     ProcessGroup,
     ProcessResult,
@@ -27,6 +26,7 @@ from handlers.supervision import details
 from handlers.supervision.details import ProcessDetails, ProcessRun
 from models.config import parsers
 from models.errors import Invalid
+from models.json_format import Instant
 from models.paging import paging
 from models.supervision.selectors import Group, groups_of, select
 from supervisor.processes import group_calls

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from handlers.http.serializers import Instant
-from models.json_format import http_message
+from models.json_format import Instant, http_message
 
 
 @http_message

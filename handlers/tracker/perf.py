@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from handlers.http.permissions import READ
-from handlers.http.serializers import Instant
 from handlers.openapi.describe import free_text, number
 from handlers.routing import Route
 from handlers.tracker import lists, serializers
 from handlers.tracker.detail_responses import PerfHistory, PerfHistoryEntry, PerfInfo, RunPerf
 from handlers.tracker.lists import ListHandler, bounded
 from handlers.tracker.pages import ReadPage
+from models.json_format import Instant
 from models.paging import INT64, cut, decode_cursor, page_after
 from models.tracker import perf, quality_gate, queries, visibility
 from models.tracker.kept_answers import state_of_project, state_of_run

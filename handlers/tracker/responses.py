@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from handlers.http.serializers import Instant
 from handlers.tracker.detail_responses import AttachmentInfo
-from models.json_format import http_message
+from models.json_format import Instant, http_message
 from models.tracker.attempts import State
 from models.tracker.clusters import ClusterInfo
 from models.tracker.comparison import Tests, Timing
@@ -17,7 +16,6 @@ from models.tracker.owners import OwnerInfo, OwnerRuleInfo
 from models.tracker.patch import PatchFileInfo
 from models.tracker.quality_gate import Judged, RuleInfo, Thresholds
 from models.tracker.queries import SlowRow, SuiteInfo
-from models.tracker.triage import TriageField
 
 
 @http_message
@@ -267,17 +265,6 @@ class RunTestInfo:
     flaky: bool
     owner: str | None
     category: str | None
-
-
-@http_message
-class TriageRuleInfo:
-    id: int
-    name: str
-    category: str
-    pattern: str
-    field: TriageField
-    priority: int
-    created_at: Instant
 
 
 @http_message

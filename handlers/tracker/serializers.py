@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from handlers.http.serializers import Instant, copied
+from handlers.http.serializers import copied
 from handlers.tracker.detail_responses import AttachmentInfo, AttachmentList, CoveredFileInfo, PerfInfo, TestAttachment
 from handlers.tracker.responses import (
     AttemptInfo,
@@ -31,8 +31,8 @@ from handlers.tracker.responses import (
     RunVerdict,
     SecretInfo,
     TestHistory,
-    TriageRuleInfo,
 )
+from models.json_format import Instant
 from models.paging import cut, page_after
 from models.tracker import coverage
 from models.tracker.attachments import AttachedTest, Attachment
@@ -53,7 +53,6 @@ from models.tracker.run_tests import TestRow
 from models.tracker.search import ProjectTest
 from models.tracker.sources import CoveredFile
 from models.tracker.tables import Project, Run, Test
-from models.tracker.triage import TriageRule
 
 
 def run_info(run: Run) -> RunInfo:
@@ -335,10 +334,6 @@ def run_test(row: TestRow, first: FirstFailure | None, repo_url: str | None) -> 
         owner=row.owner,
         category=row.category,
     )
-
-
-def triage_rule(rule: TriageRule) -> TriageRuleInfo:
-    return copied(TriageRuleInfo, rule)
 
 
 def owners_info(known: Owners, counts: Sequence[OwnerInfo], next_cursor: str | None) -> OwnersInfo:

@@ -15,7 +15,6 @@ from handlers.tracker.responses import (
     FoundTestInfo,
     OwnersInfo,
     ProjectSearchResult,
-    TriageRuleInfo,
 )
 from models.errors import Invalid
 from models.json_format import read_rfc3339
@@ -26,6 +25,7 @@ from models.tracker.clusters import ClusterInfo
 from models.tracker.kept_answers import state_of_project
 from models.tracker.owners import OwnerInfo
 from models.tracker.tables import reports
+from models.tracker.triage import TriageRuleInfo
 
 ID = number("id", "The project")
 MAX_QUERY_CHARACTERS = 500
@@ -109,21 +109,20 @@ class TriageRules(ListHandler):
     async def get(self, id: str) -> None:
         def page(cursor: str | None, limit: int) -> lists.Page:
             rules = triage.rules_of(visibility.project(self.user, id).id)
-            shown, next_cursor = page_after(cursor, rules, limit, lambda rule: (rule.priority, rule.id), int, int)
-            return [serializers.triage_rule(rule) for rule in shown], next_cursor
+            return page_after(cursor, rules, limit, lambda rule: (rule.priority, rule.id), int, int)
 
         await self.answer_items(page, TriageRuleInfo, f"project-{id}-triage-rules")
 
     async def post(self, id: str) -> None:
         values, now = triage.read(self.body_object()), self.clock.now()
 
-        def add() -> triage.TriageRule:
+        def add() -> TriageRuleInfo:
             with reports.atomic():
                 return triage.add(visibility.project(self.user, id, "WRITE").id, values, now)
 
         rule = await self.tracker.run(add)
         self.set_status(201)
-        self.reply(serializers.triage_rule(rule))
+        self.reply(rule)
 
 
 class TriageRule(Tracked):

@@ -15,7 +15,7 @@ from attrs import frozen
 from models.tracker.reports.base import FAILING
 from models.tracker.signatures import MAX_SAMPLE_CHARACTERS, digest, signature
 from models.tracker.tables import Run, reports
-from models.tracker.triage import TriageRule, category
+from models.tracker.triage import TriageRuleInfo, category
 
 WINDOW = 500
 """The newest runs that a list with a branch or a time counts."""
@@ -142,7 +142,7 @@ def delete_unused(clusters: Sequence[tuple[int]]) -> None:
 
 def listing(
     project_id: int,
-    rules: Sequence[TriageRule],
+    rules: Sequence[TriageRuleInfo],
     limit: int,
     after: Place | None = None,
     branch: str | None = None,
@@ -153,13 +153,13 @@ def listing(
     return _clusters(query, rules, limit, after, {"project": project_id, "branch": branch, "since": since or 0})
 
 
-def of_run(run_id: int, rules: Sequence[TriageRule], limit: int, after: Place | None = None) -> list[ClusterInfo]:
+def of_run(run_id: int, rules: Sequence[TriageRuleInfo], limit: int, after: Place | None = None) -> list[ClusterInfo]:
     """The clusters of one run, most occurrences first."""
     return _clusters(_IN_RUN, rules, limit, after, {"run": run_id})
 
 
 def _clusters(
-    query: str, rules: Sequence[TriageRule], limit: int, after: Place | None, values: Mapping[str, Any]
+    query: str, rules: Sequence[TriageRuleInfo], limit: int, after: Place | None, values: Mapping[str, Any]
 ) -> list[ClusterInfo]:
     occurrences, id = after or (_MAX_NUMBER, _MAX_NUMBER)
     rows = reports.execute_sql(query, {**values, "occurrences": occurrences, "id": id, "limit": limit})

@@ -20,7 +20,7 @@ from models.tracker.owners import Owners
 from models.tracker.queries import MAX_TEXT_CHARACTERS, head_of
 from models.tracker.reports.base import CASE_STATUSES, FAILING, CaseStatus
 from models.tracker.tables import Run, reports
-from models.tracker.triage import TriageRule
+from models.tracker.triage import TriageRuleInfo
 
 Sort = Literal["name", "duration"]
 
@@ -127,7 +127,7 @@ def _statuses(text: str | None) -> tuple[CaseStatus, ...]:
 
 
 def page(
-    run: Run, filter: TestFilter, owner_rules: Owners, rules: Sequence[TriageRule], cursor: str | None, limit: int
+    run: Run, filter: TestFilter, owner_rules: Owners, rules: Sequence[TriageRuleInfo], cursor: str | None, limit: int
 ) -> tuple[list[TestRow], str | None]:
     """At most `limit` tests after the cursor, and the cursor of the next page. Raises `Invalid`."""
     found: list[TestRow] = []
@@ -153,7 +153,7 @@ def _fits(test: TestRow, filter: TestFilter) -> bool:
     return filter.category is None or (test.category or "").casefold() == filter.category.casefold()
 
 
-def _test(row: Sequence[Any], owner_rules: Owners, rules: Sequence[TriageRule]) -> TestRow:
+def _test(row: Sequence[Any], owner_rules: Owners, rules: Sequence[TriageRuleInfo]) -> TestRow:
     id, test, suite, class_name, name, rank, duration, reruns, type, message, stack, flaky, file = row
     category = triage.category(rules, type, message, stack) if rank in FAILING else None
     owner = owner_rules.of(file, class_name)

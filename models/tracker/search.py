@@ -19,7 +19,7 @@ from models.paging import INT64, decode_cursor, encode_cursor
 from models.tracker import clusters
 from models.tracker.clusters import ClusterInfo
 from models.tracker.tables import Project, Run, Test, reports
-from models.tracker.triage import TriageRule
+from models.tracker.triage import TriageRuleInfo
 
 MIN_TEST_CHARACTERS = 3
 """Shorter texts are not searched in the names of tests, of which there may be millions."""
@@ -133,7 +133,7 @@ def project_tests(project_id: int, q: str, cursor: str | None, limit: int) -> Fo
 
 
 def project_failures(
-    project_id: int, q: str, rules: Sequence[TriageRule], cursor: str | None, limit: int
+    project_id: int, q: str, rules: Sequence[TriageRuleInfo], cursor: str | None, limit: int
 ) -> Found[ClusterInfo]:
     """The clusters whose texts contain all words of `q`, in any case, most occurrences first. Raises `Invalid`."""
     after = decode_cursor(cursor, int, int) if cursor else None

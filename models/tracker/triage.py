@@ -13,6 +13,7 @@ from typing import Any, Literal, get_args
 from attrs import frozen
 
 from models.errors import Conflict, Invalid, NotFound
+from models.json_format import Instant
 from models.paging import INT32
 from models.storage.sqlite import storable
 from models.tracker.tables import reports
@@ -36,19 +37,19 @@ _ADD = """
 
 
 @frozen
-class TriageRule:
+class TriageRuleInfo:
     id: int
     name: str
     category: str
     pattern: str
     field: TriageField
     priority: int
-    created_at: int
+    created_at: Instant
 
 
-def rules_of(project_id: int) -> list[TriageRule]:
+def rules_of(project_id: int) -> list[TriageRuleInfo]:
     """The rules of a project, in the order in which they are tried."""
-    return [TriageRule(*row) for row in reports.execute_sql(_LIST, (project_id,))]
+    return [TriageRuleInfo(*row) for row in reports.execute_sql(_LIST, (project_id,))]
 
 
 def read(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -81,13 +82,13 @@ def _text(fields: Mapping[str, Any], name: str, most: int) -> str:
     return storable(value.strip())
 
 
-def add(project_id: int, values: Mapping[str, Any], now: int) -> TriageRule:
+def add(project_id: int, values: Mapping[str, Any], now: int) -> TriageRuleInfo:
     """Adds a rule of what `read` returned. Raises `Conflict`. Within a transaction."""
     count = reports.execute_sql("SELECT count(*) FROM triage_rule WHERE project_id = ?", (project_id,)).fetchone()[0]
     if count >= MAX_RULES:
         raise Conflict(f"a project has at most {MAX_RULES} triage rules")
     row = (project_id, *(values[name] for name in ("name", "category", "pattern", "field", "priority")), now)
-    return TriageRule(id=int(reports.execute_sql(_ADD, row).fetchone()[0]), created_at=now, **values)
+    return TriageRuleInfo(id=int(reports.execute_sql(_ADD, row).fetchone()[0]), created_at=Instant(now), **values)
 
 
 def delete(project_id: int, id: int) -> None:
@@ -97,7 +98,7 @@ def delete(project_id: int, id: int) -> None:
         raise NotFound(f"this project has no triage rule {id}", "RULE_NOT_FOUND")
 
 
-def category(rules: Sequence[TriageRule], type: str | None, message: str | None, stack: str | None) -> str:
+def category(rules: Sequence[TriageRuleInfo], type: str | None, message: str | None, stack: str | None) -> str:
     """The category of the first rule that matches a failure."""
     if not rules:
         return UNTRIAGED

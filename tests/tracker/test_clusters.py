@@ -13,10 +13,11 @@ from conftest import Answer, Server
 from uploads import query_store, upload
 
 from models.errors import Conflict, Invalid
+from models.json_format import Instant
 from models.tracker import clusters, failures, triage
 from models.tracker.signatures import MAX_CHARACTERS, signature
 from models.tracker.tables import reports
-from models.tracker.triage import TriageRule
+from models.tracker.triage import TriageRuleInfo
 
 pytest_plugins = ["shared_server"]
 
@@ -170,8 +171,8 @@ def test_failures_of_an_earlier_version_are_counted_in_batches(server: Server, m
 # Triage
 
 
-def rule(pattern: str, field: Any = "any", category: str = "found") -> TriageRule:
-    return TriageRule(1, "r", category, pattern, field, 100, 0)
+def rule(pattern: str, field: Any = "any", category: str = "found") -> TriageRuleInfo:
+    return TriageRuleInfo(1, "r", category, pattern, field, 100, Instant(0))
 
 
 @pytest.mark.parametrize(
