@@ -86,16 +86,21 @@ class ListHandler(Tracked):
 
     async def answer_array(self, page: ReadPage, kind: type, name: str) -> None:
         """As `answer_items`, but an array, with the address of the next page in the header `Link`."""
-        if await self.is_exported(page, kind, name):
-            return
+        if not await self.is_exported(page, kind, name):
+            await self.answer_linked(page)
+
+    async def answer_linked(self, read: Callable[[str | None, int], tuple[Any, str | None]]) -> None:
+        """Sends what `read` returns for a cursor and a limit, and sets the header `Link` to the next cursor."""
         cursor, limit = self.page_arguments()
 
-        def read() -> tuple[bytes, str | None]:
-            items, next_cursor = in_snapshot(lambda: page(cursor, limit))
-            return serializers.encoded(items), next_cursor
+        def encoded() -> tuple[bytes, str | None]:
+            response, next_cursor = in_snapshot(lambda: read(cursor, limit))
+            return serializers.encoded(response), next_cursor
 
-        body, next_cursor = await self.tracker.run(read)
-        self.link_next(next_cursor)
+        body, next_cursor = await self.tracker.run(encoded)
+        if next_cursor is not None:
+            query = urlencode({**self.query(), "cursor": next_cursor})
+            self.set_header("Link", f'<{self.request.path}?{query}>; rel="next"')
         self.send(body, "application/json")
 
     async def answer_object(
@@ -124,12 +129,6 @@ class ListHandler(Tracked):
         else:
             key, state = kept
             await self.answer_kept((*key, cursor, limit), state, lambda: read(cursor, limit))
-
-    def link_next(self, cursor: str | None) -> None:
-        """Sets the header `Link` to this list after `cursor`."""
-        if cursor is not None:
-            query = urlencode({**self.query(), "cursor": cursor})
-            self.set_header("Link", f'<{self.request.path}?{query}>; rel="next"')
 
     async def is_exported(self, page: ReadPage, kind: type, name: str) -> bool:
         """Sends the whole list where `format` is csv or ndjson; returns whether it did. Raises `Invalid`."""

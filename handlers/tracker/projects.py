@@ -7,12 +7,11 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from handlers.http.permissions import READ, SIGNED_IN
-from handlers.http.serializers import encoded
 from handlers.openapi.describe import Body, Endpoint, Field, Parameter, free_text, number
 from handlers.openapi.describe import whole as whole_number
 from handlers.routing import Route
 from handlers.tracker import lists, serializers
-from handlers.tracker.base import Tracked, in_snapshot, test_argument
+from handlers.tracker.base import Tracked, test_argument
 from handlers.tracker.lists import ListHandler
 from handlers.tracker.responses import (
     FlakyInfo,
@@ -27,6 +26,7 @@ from handlers.tracker.responses import (
 from models.accounts import permissions
 from models.config.secret_files import MAX_TOKEN_CHARACTERS
 from models.errors import Invalid
+from models.json_format import camel_case
 from models.paging import INT64, cut, decode_cursor, page_after
 from models.tracker import first_failures, flaky, forges, owners, quality_gate, queries, settings, visibility
 from models.tracker.flaky import Triage
@@ -170,8 +170,7 @@ class ProjectSettings(Tracked):
             columns = settings.read_json({_COLUMNS[name]: value for name, value in body.items()})
         except Invalid as error:
             column = error.message.partition(" ")[0].rstrip(":")
-            name = next(name for name, known in _COLUMNS.items() if known == column)
-            raise Invalid(error.message.replace(column, name, 1)) from None
+            raise Invalid(error.message.replace(column, camel_case(column), 1)) from None
         await self.tracker.run(lambda: self._change(id, columns, token))
         await self.answer(lambda: project_detail(self, id))
 
@@ -284,23 +283,17 @@ class TestOutcomes(ListHandler):
 
     async def get(self, id: str) -> None:
         class_name, name = test_argument(self)
-        cursor, limit = self.page_arguments()
+
+        def read(cursor: str | None, limit: int) -> tuple[TestHistory, str | None]:
+            history = history_of(visibility.project(self.user, id), class_name, name, limit, cursor)
+            return history, history.next_cursor
 
         def page(cursor: str | None, limit: int) -> lists.Page:
-            history = history_of(visibility.project(self.user, id), class_name, name, limit, cursor)
-            return history.results, history.next_cursor
+            history, next_cursor = read(cursor, limit)
+            return history.results, next_cursor
 
-        if await self.is_exported(page, OutcomeInfo, f"project-{id}-test"):
-            return
-
-        def history() -> tuple[bytes, str | None]:
-            project = visibility.project(self.user, id)
-            made = in_snapshot(lambda: history_of(project, class_name, name, limit, cursor))
-            return encoded(made), made.next_cursor
-
-        body, next_cursor = await self.tracker.run(history)
-        self.link_next(next_cursor)
-        self.send(body, "application/json")
+        if not await self.is_exported(page, OutcomeInfo, f"project-{id}-test"):
+            await self.answer_linked(read)
 
 
 def history_of(project: ProjectRow, class_name: str, name: str, limit: int, cursor: str | None) -> TestHistory:
