@@ -58,8 +58,7 @@ _TABLES = """
         branch_covered INTEGER, branch_missed INTEGER, covered BLOB, missed BLOB, repository_path TEXT);
     BEGIN;
 """
-_COLUMNS = {"reports": 18, "suites": 8, "cases": 6, "places": 2, "failures": 6, "clusters": 5,
-            "outputs": 4, "attachments": 4, "sources": 5, "perf": 13, "files": 10}  # fmt: skip
+_NAMES = re.findall(r"CREATE TABLE (\w+)", _TABLES)
 _OF_CASES = ("cases", "places", "failures", "outputs")
 _OF_KIND = {"jacoco": ("files",), "perf": ("perf",)}
 _FLAKY = 4
@@ -96,7 +95,7 @@ class StagedRows:
         path.touch(mode=0o600)
         self._store = sqlite3.connect(path, isolation_level=None)
         self._store.executescript(_TABLES)
-        self._rows: dict[str, list[Sequence[Any]]] = {name: [] for name in _COLUMNS}
+        self._rows: dict[str, list[Sequence[Any]]] = {name: [] for name in _NAMES}
         self._cases = self._rows["cases"]
         self._buffered = 0
         self._hashes: set[str] = set()
@@ -255,7 +254,7 @@ class StagedRows:
         self._buffered = 0
 
     def _insert(self, table: str, rows: list[Sequence[Any]]) -> None:
-        placeholders = ", ".join("?" * _COLUMNS[table])
+        placeholders = ", ".join("?" * len(rows[0]))
         statement = f"INSERT OR REPLACE INTO {table} VALUES ({placeholders})"  # noqa: S608 (our own table names)
         try:
             self._store.executemany(statement, rows)
