@@ -174,7 +174,7 @@ class Arrival:
     def files(self) -> Sequence[Received]:
         """The files in order, without empty ones. Raises `Invalid` without a test or performance report."""
         reports = [
-            Received(kind, _display_name(part), part.file, part.size)
+            Received(kind, _printable(part.file_name or "without a file name"), part.file, part.size)
             for part in self._parts.all
             for kind in _FILES
             if part.name == kind and part.file is not None and part.size
@@ -357,12 +357,8 @@ def _text(part: Part) -> str | None:
     return text or None
 
 
-def _display_name(part: Part) -> str:
-    """The name of a file for messages."""
-    return _printable(part.file_name or "without a file name")
-
-
 def _printable(text: str) -> str:
+    """A name for messages."""
     return "".join(letter if letter.isprintable() else "\ufffd" for letter in text)
 
 

@@ -46,7 +46,7 @@ class Tracker:
         self.retention = Retention(config.tracker, clock, self.run, self.attachments)
         self.updates.subscribe(self.retention.notice)
         self.forges = ForgeSources(config)
-        publish = _discard if sharing else updates.publish
+        publish = (lambda _: None) if sharing else updates.publish
         self.ingest = Ingest(data_dir / "incoming", config, clock, publish, self.attachments)
 
     def start(self, tasks: BackgroundTasks) -> None:
@@ -78,7 +78,3 @@ class Tracker:
     def last_update(self) -> int:
         """The id of the last change of a run that streams may have received."""
         return self._sharing.last_run if self._sharing else run_events.bounds()[1]
-
-
-def _discard(_: RunUpdate) -> None:
-    pass
