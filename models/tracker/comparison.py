@@ -33,11 +33,24 @@ _TIMES = f"""
     SELECT t.class_name, t.name, was.ms, now.ms FROM ({_LENGTHS}) was JOIN ({_LENGTHS}) now USING (test_id)
     JOIN test t ON t.id = was.test_id WHERE was.ms <> now.ms
     ORDER BY abs(now.ms - was.ms) DESC, t.class_name, t.name LIMIT {MAX_TIMINGS}"""  # noqa: S608
-
-
 _RAN = "SELECT test_id FROM result WHERE run_id = ?"
 _ADDED = f"{_RAN} EXCEPT {_RAN}"
 _SUITES = "SELECT name, sum(duration_ms) FROM suite WHERE run_id = ? GROUP BY name"
+
+MAX_GROWING_TESTS = 10
+_MAX_COMPARED_RUNS = 20
+_MEDIAN_RUNS = 3
+"""The median of so many of the newest runs is compared with that of the oldest."""
+_MAX_CANDIDATES = 200
+_MIN_GROWTH_MS = 10
+_MIN_GROWTH = 1.2
+_SLOWEST = """
+    SELECT test_id FROM result WHERE run_id = ? AND duration_ms > 0 GROUP BY test_id
+    ORDER BY sum(duration_ms) DESC, test_id LIMIT ?"""
+_DURATIONS = """
+    SELECT test_id, run_id, sum(duration_ms) FROM result WHERE test_id IN (SELECT value FROM json_each(?))
+    AND run_id IN (SELECT value FROM json_each(?)) AND duration_ms > 0 GROUP BY test_id, run_id"""
+_NAMES_BY_ID = "SELECT id, class_name, name FROM test WHERE id IN (SELECT value FROM json_each(?))"
 
 
 @frozen
@@ -181,22 +194,6 @@ def _tests(suites: Collection[str], query: str, *runs: int) -> Tests:
     rows = [("", suite) for suite in sorted(suites)]
     rows += reports.execute_sql(_NAMED.format(query), runs).fetchall()
     return Tests([Named(*row) for row in rows[:MAX_TESTS]], len(rows))
-
-
-MAX_GROWING_TESTS = 10
-_MAX_COMPARED_RUNS = 20
-_MEDIAN_RUNS = 3
-"""The median of so many of the newest runs is compared with that of the oldest."""
-_MAX_CANDIDATES = 200
-_MIN_GROWTH_MS = 10
-_MIN_GROWTH = 1.2
-_SLOWEST = """
-    SELECT test_id FROM result WHERE run_id = ? AND duration_ms > 0 GROUP BY test_id
-    ORDER BY sum(duration_ms) DESC, test_id LIMIT ?"""
-_DURATIONS = """
-    SELECT test_id, run_id, sum(duration_ms) FROM result WHERE test_id IN (SELECT value FROM json_each(?))
-    AND run_id IN (SELECT value FROM json_each(?)) AND duration_ms > 0 GROUP BY test_id, run_id"""
-_NAMES_BY_ID = "SELECT id, class_name, name FROM test WHERE id IN (SELECT value FROM json_each(?))"
 
 
 @frozen

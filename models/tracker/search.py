@@ -21,11 +21,18 @@ from models.tracker.clusters import ClusterInfo
 from models.tracker.tables import Project, Run, Test, reports
 from models.tracker.triage import TriageRuleInfo
 
+Item = TypeVar("Item")
+
 MIN_TEST_CHARACTERS = 3
 """Shorter texts are not searched in the names of tests, of which there may be millions."""
 MAX_RUNS, MAX_TESTS = 20_000, 100_000
 """Among how many of the newest runs and tests a name is searched."""
 _MAX_WORDS = 8
+MAX_SECONDS = 2.0
+"""How long a search of one project reads before it returns what it has."""
+_BATCH_ROWS = 2_000
+_TESTS_OF_PROJECT = """
+    SELECT id, class_name, name, file FROM test WHERE project_id = ? AND id > ? ORDER BY id LIMIT ?"""
 
 
 @frozen
@@ -84,15 +91,6 @@ def _readable(user: User | None) -> Any:
         return peewee.SQL("1 = 1")
     allowed = Project.alias("allowed")
     return Project.id.in_(allowed.select(allowed.id).where(readable(user)))
-
-
-Item = TypeVar("Item")
-
-MAX_SECONDS = 2.0
-_BATCH_ROWS = 2_000
-
-_TESTS_OF_PROJECT = """
-    SELECT id, class_name, name, file FROM test WHERE project_id = ? AND id > ? ORDER BY id LIMIT ?"""
 
 
 @frozen
