@@ -132,14 +132,13 @@ def _flag(flag: FlagStatus) -> FlagInfo:
 def patch_info(run: Run, found: PatchCoverage, cursor: str | None, limit: int) -> PatchInfo:
     """A page of the files; the totals are those of all files. Raises `Invalid`."""
     files, next_cursor = page_after(cursor, found.files, limit, lambda file: (file.path,), str)
-    return PatchInfo(
+    return copied(
+        PatchInfo,
+        found,
         run_id=run.id,
         base_commit=found.base,
         head_commit=found.head,
-        covered=found.covered,
-        missed=found.missed,
         pct=percent(found.covered, found.missed),
-        reason=found.reason,
         unknown_files=found.unknown,
         files=files,
         next_cursor=next_cursor,
@@ -147,14 +146,8 @@ def patch_info(run: Run, found: PatchCoverage, cursor: str | None, limit: int) -
 
 
 def attempts_info(run: Run, uploads: int, items: Sequence[Attempt], next_cursor: str | None) -> RunAttempts:
-    return RunAttempts(
-        run_id=run.id,
-        state=state(run),
-        expected_uploads=run.expected_uploads,
-        uploads=uploads,
-        items=[copied(AttemptInfo, item) for item in items],
-        next_cursor=next_cursor,
-    )
+    shown = [copied(AttemptInfo, item) for item in items]
+    return copied(RunAttempts, run, run_id=run.id, uploads=uploads, items=shown, next_cursor=next_cursor)
 
 
 def run_verdict(run: Run, verdict: Verdict) -> RunVerdict:
@@ -170,15 +163,13 @@ def run_detail(
     firsts: Mapping[int, FirstFailure],
 ) -> RunDetail:
     """A run; `firsts` has since when tests fail, by their ids."""
-    return RunDetail(
+    return copied(
+        RunDetail,
+        detail,
         run=run_info(run),
         project=project.name,
         gate=run_verdict(run, verdict),
-        suite_count=detail.suite_count,
-        suites=detail.suites,
-        failure_count=detail.failure_count,
         failures=[_failure(row, firsts.get(row.test_id or 0), project.repo_url) for row in detail.failures],
-        slowest=detail.slowest,
         coverage=_coverage(run, files) if files else None,
         attachments=[attachment_info(found) for found in detail.attachments],
     )
@@ -337,13 +328,7 @@ def run_test(row: TestRow, first: FirstFailure | None, repo_url: str | None) -> 
 
 
 def owners_info(known: Owners, counts: Sequence[OwnerInfo], next_cursor: str | None) -> OwnersInfo:
-    return OwnersInfo(
-        codeowners=known.codeowners,
-        rules=known.rules,
-        updated_at=None if known.updated_at is None else Instant(known.updated_at),
-        items=counts,
-        next_cursor=next_cursor,
-    )
+    return copied(OwnersInfo, known, items=counts, next_cursor=next_cursor)
 
 
 def found_test(test: ProjectTest, known: Owners) -> FoundTestInfo:
