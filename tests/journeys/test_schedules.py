@@ -14,8 +14,8 @@ from conftest import ROOT, Serve, Server, is_alive, python_command, wait_for
 PROGRAM = """
 import os, signal, sys
 sys.path[:0] = [os.environ["PLACE"], os.environ["PLACE"] + "/tests/faults"]
-import altered
-altered.alter({"clock": os.environ["CLOCK"], "supervisor.maintenance.INTERVAL_SECONDS": 0.05})
+import changed_constants
+changed_constants.change_constants({"clock": os.environ["CLOCK"], "supervisor.maintenance.INTERVAL_SECONDS": 0.05})
 from supervisor.children.child import TAG_VARIABLE, Children
 spawn = Children.spawn
 
