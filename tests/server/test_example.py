@@ -15,7 +15,7 @@ def example(serve: Serve, port: int) -> Server:
     return server.start()
 
 
-def test_copies_with_ports_of_their_own_are_healthy_and_one_with_a_taken_port_never_is(serve: Serve) -> None:
+def test_copies_with_free_ports_are_healthy_and_one_with_a_used_port_is_not(serve: Serve) -> None:
     port = free_port()
     first = example(serve, port)
     first.until("web", "healthy")

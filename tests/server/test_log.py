@@ -37,11 +37,11 @@ def lines_to(writer: int) -> Lines:
     return lines
 
 
-def test_text_has_time_level_part_and_words() -> None:
+def test_text_line_has_time_level_logger_and_message() -> None:
     line = TextFormatter().format(record("%s: %s -> %s", "web", "starting", "running"))
-    time, level, part, words = line.split(" ", 3)
+    time, level, logger, message_text = line.split(" ", 3)
     assert time.endswith("Z")
-    assert (level, part, words) == ("INFO", "supervision:", "web: starting -> running")
+    assert (level, logger, message_text) == ("INFO", "supervision:", "web: starting -> running")
 
 
 @pytest.mark.parametrize("name", ["a\nb", "a\r\nINFO server: stopped"])
@@ -49,74 +49,74 @@ def test_a_name_with_a_line_break_makes_no_second_line(name: str) -> None:
     assert "\n" not in TextFormatter().format(record("%s", name))
 
 
-def test_json_is_one_object_a_line() -> None:
+def test_json_line_is_one_object() -> None:
     line = JsonFormatter().format(record("%s", "ä\n"))
     assert "\n" not in line
     assert json.loads(line) | {"time": ""} == {"time": "", "level": "INFO", "logger": "supervision", "message": "ä\n"}
 
 
-def test_lines_of_one_turn_leave_in_order_and_whole(pipe: tuple[int, int]) -> None:
+def test_lines_of_one_loop_iteration_are_written_whole_and_in_order(pipe: tuple[int, int]) -> None:
     reader, writer = pipe
     lines = lines_to(writer)
 
-    async def talk() -> None:
+    async def log_lines() -> None:
         for number in range(40):
             lines.emit(record("line %d", number))
 
-    asyncio.run(talk())
+    asyncio.run(log_lines())
     lines.close()
     assert [line.split()[-1] for line in os.read(reader, 65536).splitlines()] == [b"%d" % n for n in range(40)]
 
 
-def test_a_reader_that_stalls_delays_no_other_and_gets_the_rest_later(pipe: tuple[int, int]) -> None:
+def test_stalled_reader_does_not_block_logging_and_gets_all_lines_later(pipe: tuple[int, int]) -> None:
     reader, writer = pipe
     lines = lines_to(writer)
-    got = bytearray()
+    received = bytearray()
 
-    async def talk() -> None:
+    async def log_lines() -> None:
         for number in range(2000):  # far more than the pipe holds
             lines.emit(record("line %d", number))
         await asyncio.sleep(0)
-        while b"line 1999" not in got:
-            got.extend(await asyncio.to_thread(os.read, reader, 65536))
+        while b"line 1999" not in received:
+            received.extend(await asyncio.to_thread(os.read, reader, 65536))
 
-    asyncio.run(asyncio.wait_for(talk(), 30))
-    assert got.count(b"\n") == 2000
+    asyncio.run(asyncio.wait_for(log_lines(), 30))
+    assert received.count(b"\n") == 2000
 
 
-def test_a_line_longer_than_a_pipe_takes_at_once_arrives_whole(pipe: tuple[int, int]) -> None:
+def test_line_longer_than_the_pipe_buffer_is_written_whole(pipe: tuple[int, int]) -> None:
     reader, writer = pipe
     lines = lines_to(writer)
-    got = bytearray()
+    received = bytearray()
 
-    def take() -> None:
-        while b"end" not in got:
-            got.extend(os.read(reader, 1000))
+    def read() -> None:
+        while b"end" not in received:
+            received.extend(os.read(reader, 1000))
 
-    drain = threading.Thread(target=take)
+    drain = threading.Thread(target=read)
     drain.start()
     lines.emit(record("x" * 20_000 + "end"))
     lines.close()
     drain.join(10)
-    assert got.count(b"x") == 20_000
+    assert received.count(b"x") == 20_000
 
 
-def test_what_no_reader_takes_is_counted(pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dropped_lines_are_counted(pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
     reader, writer = pipe
     monkeypatch.setattr(module, "_MAX_WAITING_LINES", 100)
     lines = lines_to(writer)
     for number in range(1000):
         lines.emit(record("%d %s", number, "x" * 60))
-    got = bytearray()
-    while b"lines were lost" not in got:
-        got.extend(os.read(reader, 65536))
+    received = bytearray()
+    while b"lines were lost" not in received:
+        received.extend(os.read(reader, 65536))
         lines.emit(record("more"))
-    assert int(got.partition(b" lines were lost")[0].split()[-1]) > 800
+    assert int(received.partition(b" lines were lost")[0].split()[-1]) > 800
 
 
-def test_a_reader_that_left_is_no_fault(pipe: tuple[int, int]) -> None:
+def test_closed_reader_raises_no_error(pipe: tuple[int, int]) -> None:
     reader, writer = pipe
     os.close(reader)
     lines = lines_to(writer)
-    lines.emit(record("nobody hears this"))
+    lines.emit(record("written to a closed pipe"))
     lines.close()

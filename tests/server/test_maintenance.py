@@ -1,4 +1,4 @@
-"""When the journal's write-ahead log is moved, and that the loop does not wait for the disk because of it."""
+"""Checkpoints of the write-ahead log: when they are made, and without a wait of the loop for the disk."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from supervisor.processes.event_writer import EventWriter
 
 _SALT = slice(16, 24)
-"""What is new in the head of a write-ahead log each time that is begun anew (sqlite.org/fileformat2.html, 4.1)."""
+"""Bytes of the header that change when the write-ahead log restarts (sqlite.org/fileformat2.html, 4.1)."""
 
 
-class Counted:
-    """Stands for the journal: only how often it wrote counts here."""
+class CommitCounter:
+    """Has only the number of commits."""
 
     commits = 0
 
@@ -38,62 +38,64 @@ def write() -> None:
         database.execute_sql("INSERT INTO tally VALUES ('x', 1) ON CONFLICT (scope) DO UPDATE SET events = events + 1")
 
 
-def begun(wal: Path) -> bytes:
+def salt(wal: Path) -> bytes:
     return wal.read_bytes()[_SALT]
 
 
-def test_the_first_write_after_a_checkpoint_is_not_left_to_the_loop(wal: Path) -> None:
+def test_checkpoint_with_begin_makes_the_first_write_to_the_log(wal: Path) -> None:
     write()
-    first = begun(wal)
+    first = salt(wal)
     asyncio.run(asyncio.to_thread(database.checkpoint))
-    assert begun(wal) == first
-    write()  # it begins the log anew, and waits for the disk
-    second = begun(wal)
+    assert salt(wal) == first
+    write()  # restarts the log, and waits for the disk
+    second = salt(wal)
     assert second != first
     asyncio.run(asyncio.to_thread(database.checkpoint, begin=True))
-    third = begun(wal)
+    third = salt(wal)
     assert third != second
     write()
-    assert begun(wal) == third
+    assert salt(wal) == third
     assert int(database.pragma("user_version")) == len(database.steps)
 
 
-def made(folder: Path) -> Maintenance:
+def make_maintenance(folder: Path) -> Maintenance:
     nothing: Any = None
-    wal, writer = folder / "tracker.db-wal", cast("EventWriter", Counted())
+    wal, writer = folder / "tracker.db-wal", cast("EventWriter", CommitCounter())
     return Maintenance(nothing, writer, nothing, nothing, lambda: None, wal)
 
 
-def moved(maintenance: Maintenance, wal: Path, commits: int, beat: int = 1) -> bool:
-    """Whether that many commits since the last time have the log moved, at that beat."""
+def restarts_log(maintenance: Maintenance, wal: Path, commits: int, round_number: int = 1) -> bool:
+    """Whether the maintenance round restarts the log, after this total number of commits."""
     write()
-    before = begun(wal)
+    before = salt(wal)
     maintenance._event_writer.commits = commits
-    asyncio.run(maintenance._run_round(beat))
-    return begun(wal) != before
+    asyncio.run(maintenance._run_round(round_number))
+    return salt(wal) != before
 
 
-def test_it_waits_for_a_storm_to_pass(wal: Path, tmp_path: Path) -> None:
-    maintenance = made(tmp_path)
-    assert not moved(maintenance, wal, 50)
-    assert not moved(maintenance, wal, 5_000)  # much was written since the beat before
-    assert moved(maintenance, wal, 5_050)  # little was
-    assert not moved(maintenance, wal, 5_000)
-    assert moved(maintenance, wal, 10_000)  # but it does not grow for ever
+def test_checkpoint_is_postponed_during_many_commits(wal: Path, tmp_path: Path) -> None:
+    maintenance = make_maintenance(tmp_path)
+    assert not restarts_log(maintenance, wal, 50)
+    assert not restarts_log(maintenance, wal, 5_000)  # many commits since the previous round
+    assert restarts_log(maintenance, wal, 5_050)  # few commits
+    assert not restarts_log(maintenance, wal, 5_000)
+    assert restarts_log(maintenance, wal, 10_000)  # the log does not grow without a limit
 
 
-def test_where_nothing_was_written_nothing_is(wal: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("supervisor.maintenance._CHECKPOINT_EVERY_ROUNDS", 7)  # not with that of zombies
+def test_no_checkpoint_is_made_without_commits(wal: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "supervisor.maintenance._CHECKPOINT_EVERY_ROUNDS", 7
+    )  # in another round than the check for zombies
     reports.open(tmp_path / "tracker.db")
-    maintenance = made(tmp_path)
-    assert not moved(maintenance, wal, 0, beat=7)
-    assert moved(maintenance, wal, 1, beat=7)
+    maintenance = make_maintenance(tmp_path)
+    assert not restarts_log(maintenance, wal, 0, round_number=7)
+    assert restarts_log(maintenance, wal, 1, round_number=7)
     reports.close_all()
 
 
-def test_others_wake_with_its_rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_round_end_wakes_all_waiting_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("supervisor.maintenance.INTERVAL_SECONDS", 0.001)
-    maintenance = made(tmp_path)
+    maintenance = make_maintenance(tmp_path)
 
     async def work() -> None:
         watch = asyncio.create_task(maintenance.watch())

@@ -29,26 +29,26 @@ def families(server: Server) -> Sequence[Metric]:
     return list(text_string_to_metric_families(server.get("/metrics").text))
 
 
-def value(server: Server, name: str, word: str = "") -> float:
-    """Of a sample, by its name and its label's value."""
+def value(server: Server, name: str, label: str = "") -> float:
+    """The value of a sample, by its name and its label's value."""
     found = [
         sample.value
         for family in families(server)
         for sample in family.samples
-        if sample.name == f"pilothouse_{name}" and next(iter(sample.labels.values()), "") == word
+        if sample.name == f"pilothouse_{name}" and next(iter(sample.labels.values()), "") == label
     ]
-    assert len(found) == 1, (name, word, found)
+    assert len(found) == 1, (name, label, found)
     return found[0]
 
 
-def test_uploads_are_counted_by_what_became_of_them(server: Server) -> None:
-    before = {word: value(server, "uploads_total", word) for word in ("stored", "refused", "failed")}
+def test_uploads_are_counted_by_result(server: Server) -> None:
+    before = {label: value(server, "uploads_total", label) for label in ("stored", "refused", "failed")}
     for _ in range(2):
         upload(server, ("project", "p"), ("junit", junit(1)))
     for parts in ([("junit", junit(1))], [("project", "p"), ("junit", "<a")], [("project", "p")]):
         assert post(server, *parts).status == 400
-    after = {word: value(server, "uploads_total", word) for word in before}
-    assert {word: after[word] - before[word] for word in before} == {"stored": 2, "refused": 3, "failed": 0}
+    after = {label: value(server, "uploads_total", label) for label in before}
+    assert {label: after[label] - before[label] for label in before} == {"stored": 2, "refused": 3, "failed": 0}
     assert value(server, "uploads_waiting") == 0
 
 
@@ -62,7 +62,7 @@ def test_failed_logins_are_counted(server: Server) -> None:
 FORM = {"Content_Type": "application/x-www-form-urlencoded"}
 
 
-def test_streams_are_counted_by_what_they_are_about(server: Server) -> None:
+def test_streams_are_counted_by_kind(server: Server) -> None:
     server.do("start", "logger")
     server.until("logger", "finished")
     paths = ["/api/v1/processes/stream", "/api/v1/processes/logs/logger", "/api/v1/events", "/api/v1/events"]
@@ -76,18 +76,18 @@ def test_streams_are_counted_by_what_they_are_about(server: Server) -> None:
     assert value(server, "streams_open") == 4
     for stream in streams:
         stream.close()
-    wait_for(lambda: value(server, "streams_open") == 0, about="the streams to be gone")
+    wait_for(lambda: value(server, "streams_open") == 0, about="the streams to be closed")
     assert value(server, "streams", "runs") == 0
 
 
-def test_helms_are_counted_by_their_end(server: Server) -> None:
-    wait_for(lambda: server.get("/readyz").json["charts"]["helm"], about="helm to have said its version")
-    before = {word: value(server, "helm_runs_total", word) for word in ("ok", "failed")}
+def test_helm_runs_are_counted_by_result(server: Server) -> None:
+    wait_for(lambda: server.get("/readyz").json["charts"]["helm"], about="the version of helm")
+    before = {label: value(server, "helm_runs_total", label) for label in ("ok", "failed")}
     for template, status in ((MAP, 200), ("{{ fail `no` }}", 422)):
         answer = post_chart(server, "/api/v1/charts/template/upload", chart=chart_archive(templates__map=template))
         assert answer.status == status, answer
-    after = {word: value(server, "helm_runs_total", word) for word in before}
-    assert {word: after[word] - before[word] for word in before} == {"ok": 1, "failed": 1}
+    after = {label: value(server, "helm_runs_total", label) for label in before}
+    assert {label: after[label] - before[label] for label in before} == {"ok": 1, "failed": 1}
     assert value(server, "helm_running") == 0
 
 

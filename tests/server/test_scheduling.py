@@ -1,4 +1,4 @@
-"""Whose turn of the loop it is: group work leaves some to everybody else."""
+"""Cooperative scheduling: group work yields to the loop."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Callable
 from supervisor import scheduling
 
 
-def turns_taken(do: Callable[[Callable[[], None]], None]) -> int:
-    """How many turns of the loop pass until `do` calls what it is given."""
+def iterations_until_called(do: Callable[[Callable[[], None]], None]) -> int:
+    """The number of loop iterations until `do` calls its argument."""
 
     async def count() -> int:
         done: list[bool] = []
@@ -23,18 +23,18 @@ def turns_taken(do: Callable[[Callable[[], None]], None]) -> int:
     return asyncio.run(count())
 
 
-def test_other_work_gets_eight_iterations_before_the_next_piece() -> None:
-    assert turns_taken(scheduling.call_later) in (8, 9)
+def test_call_later_leaves_eight_iterations_to_other_work() -> None:
+    assert iterations_until_called(scheduling.call_later) in (8, 9)
 
 
-def test_those_inside_go_one_after_another() -> None:
+def test_yielding_lock_yields_before_its_next_holder() -> None:
     order: list[str] = []
 
     async def work() -> None:
-        line = scheduling.YieldingLock()
+        lock = scheduling.YieldingLock()
 
         async def one(name: str) -> None:
-            async with line:
+            async with lock:
                 order.append(name)
 
         async def others() -> None:
@@ -48,7 +48,7 @@ def test_those_inside_go_one_after_another() -> None:
     assert order.index("b") - order.index("a") > 3, order
 
 
-def test_what_a_background_task_raises_is_reported() -> None:
+def test_exception_of_a_background_task_is_reported() -> None:
     reported: list[tuple[str, str]] = []
 
     async def fail() -> None:
@@ -56,11 +56,11 @@ def test_what_a_background_task_raises_is_reported() -> None:
 
     async def work() -> None:
         tasks = scheduling.BackgroundTasks(lambda name, error: reported.append((name, str(error))))
-        failing, waiting = tasks.start(fail(), "upkeep"), tasks.start(asyncio.sleep(3600), "wait")
+        failing, waiting = tasks.start(fail(), "maintenance"), tasks.start(asyncio.sleep(3600), "wait")
         await asyncio.wait({failing})
         tasks.cancel()
         await asyncio.wait({waiting})
         assert waiting.cancelled()
 
     asyncio.run(work())
-    assert reported == [("upkeep", "odd")]
+    assert reported == [("maintenance", "odd")]

@@ -33,7 +33,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 @pytest.mark.parametrize("prefix", ["", "/supervision"])
-def test_the_supervisor_reports_its_machine(server: Server, prefix: str) -> None:
+def test_info_describes_the_host(server: Server, prefix: str) -> None:
     info = json_body(server.get(prefix + INFO))
     assert set(info) == SUPERVISOR_FIELDS
     assert (info["nodeName"], info["description"]) == ("knoten ü", 'the "box"')
@@ -44,7 +44,7 @@ def test_the_supervisor_reports_its_machine(server: Server, prefix: str) -> None
     assert info["operatingSystem"].endswith(f", Linux {platform.release()} {platform.machine()}")
 
 
-def test_without_a_name_the_node_is_the_host(serve: Serve) -> None:
+def test_node_name_defaults_to_the_host_name(serve: Serve) -> None:
     info = json_body(serve().get(INFO))
     assert (info["nodeName"], info["description"]) == (platform.node(), "")
 
@@ -82,7 +82,7 @@ def test_the_metrics_are_prometheus_text(server: Server) -> None:
     assert found["process_resident_memory_bytes", ""] > 1_000_000
 
 
-def test_answers_are_counted_by_status(server: Server) -> None:
+def test_responses_are_counted_by_status(server: Server) -> None:
     before = samples(server)
     for _ in range(3):
         server.get("/api/v1/nope")
@@ -95,14 +95,14 @@ def test_answers_are_counted_by_status(server: Server) -> None:
 
 
 @pytest.mark.parametrize("prefix", ["", "/supervision"])
-def test_a_reload_without_changes_reports_it(server: Server, prefix: str) -> None:
+def test_reload_without_changes_has_empty_lists(server: Server, prefix: str) -> None:
     outcome = json_body(server.post(prefix + RELOAD))
     assert set(outcome) == RELOADED
     assert all(outcome[name] == [] for name in RELOADED - {"message"})
     assert isinstance(outcome["message"], str)
 
 
-def test_a_reload_lists_what_was_done(serve: Serve) -> None:
+def test_reload_lists_the_changes(serve: Serve) -> None:
     server = serve({"same": SLEEP, "changed": SLEEP, "idle": SLEEP, "removed": SLEEP})
     for name in ("same", "changed", "removed"):
         server.do("start", name)
@@ -132,7 +132,7 @@ def test_a_reload_lists_what_was_done(serve: Serve) -> None:
     assert server.info("same")["pid"] == pid
 
 
-def test_a_reload_of_a_bad_file_changes_nothing_and_lists_its_faults(serve: Serve) -> None:
+def test_reload_of_an_invalid_file_changes_nothing_and_lists_its_errors(serve: Serve) -> None:
     server = serve({"one": SLEEP})
     server.do("start", "one")
     server.configure({"supervisor": {"processes": {"one": {"commando": "x"}, "two": {**SLEEP, "order": "high"}}}})
@@ -144,14 +144,14 @@ def test_a_reload_of_a_bad_file_changes_nothing_and_lists_its_faults(serve: Serv
 
 
 @pytest.mark.parametrize("text", ["{", "\x00", "- a\n- b", "supervisor: [", "a: &a [*a]"])
-def test_a_reload_of_what_is_no_configuration_is_400(serve: Serve, text: str) -> None:
+def test_reload_of_a_file_that_is_no_configuration_is_400(serve: Serve, text: str) -> None:
     server = serve({"one": SLEEP})
     server.file.write_text(text)
     check_error(server.post(RELOAD), 400, RELOAD)
     assert server.status("one") == "not_started"
 
 
-def test_a_reload_of_a_file_that_is_gone_is_400(serve: Serve) -> None:
+def test_reload_of_a_missing_file_is_400(serve: Serve) -> None:
     server = serve({"one": SLEEP})
     server.file.unlink()
     check_error(server.post(RELOAD), 400, RELOAD)
@@ -164,7 +164,7 @@ def test_the_log_names_the_three_base_urls(server: Server) -> None:
 
 
 def test_the_source_lines_that_attrs_generates_are_not_kept() -> None:
-    """They take 1.8 MB. Other modules find the lines of real files as ever."""
+    """They take 1.8 MB. The lines of real files are still found."""
     code = (
         "import run, linecache, models.errors as module\n"
         'assert linecache.getline(module.__file__, 1).startswith(\'"""\')\n'

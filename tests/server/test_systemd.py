@@ -26,11 +26,11 @@ ACTIVATED = (
     "os.environ |= {'LISTEN_PID': str(os.getpid()), 'LISTEN_FDS': '1'}\n"
     "os.execv(sys.argv[1], sys.argv[1:])"
 )
-SAYS_ITS_ENVIRONMENT = {"command": ["sh", "-c", "env > environment; exec sleep 1000"], "auto-start": True}
+WRITES_ENVIRONMENT = {"command": ["sh", "-c", "env > environment; exec sleep 1000"], "auto-start": True}
 
 
-class Ear:
-    """systemd's end of the socket."""
+class NotifySocket:
+    """The socket on which systemd receives notifications."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -38,53 +38,53 @@ class Ear:
         self.socket.bind(f"\0{name[1:]}" if name.startswith("@") else name)
         self.socket.settimeout(TIMEOUT_SECONDS)
 
-    def hear(self) -> dict[str, str]:
+    def receive(self) -> dict[str, str]:
         return dict(line.split("=", 1) for line in self.socket.recv(4096).decode().split("\n"))
 
-    def waiting(self) -> int:
-        """How many messages have come and are not heard yet; they are dropped."""
+    def discard_unread(self) -> int:
+        """Discards the unread messages and returns their number."""
         self.socket.setblocking(False)
         found = 0
         with contextlib.suppress(BlockingIOError):
-            while self.hear():
+            while self.receive():
                 found += 1
         self.socket.settimeout(TIMEOUT_SECONDS)
         return found
 
-    def hear_of(self, name: str) -> dict[str, str]:
-        """The next message that has this variable in it."""
-        while name not in (result := self.hear()):
+    def receive_with(self, name: str) -> dict[str, str]:
+        """The next message with this variable."""
+        while name not in (result := self.receive()):
             pass
         return result
 
 
 @pytest.fixture(params=["path", "abstract"])
-def ear(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Ear]:
-    one = Ear(f"{tmp_path}/notify" if request.param == "path" else f"@pilothouse-{os.getpid()}-{id(request)}")
+def notify_socket(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[NotifySocket]:
+    one = NotifySocket(f"{tmp_path}/notify" if request.param == "path" else f"@pilothouse-{os.getpid()}-{id(request)}")
     yield one
     one.socket.close()
 
 
 def test_systemd_receives_the_lifecycle_of_the_server(serve: Serve, tmp_path: Path) -> None:
-    ear = Ear(f"{tmp_path}/notify")
+    notify_socket = NotifySocket(f"{tmp_path}/notify")
     server = serve(
-        {"web": {**SAYS_ITS_ENVIRONMENT, "directory": str(tmp_path)}, "idle": {"command": "sleep 1000"}},
-        environ={"NOTIFY_SOCKET": ear.name, "WATCHDOG_USEC": "400000"},
+        {"web": {**WRITES_ENVIRONMENT, "directory": str(tmp_path)}, "idle": {"command": "sleep 1000"}},
+        environ={"NOTIFY_SOCKET": notify_socket.name, "WATCHDOG_USEC": "400000"},
         server={"shutdown-timeout": "100s"},
     )
-    assert ear.hear() == {"READY": "1"}
+    assert notify_socket.receive() == {"READY": "1"}
     assert server.get("/readyz").status == 200
     server.until("web", "running")
-    assert any("1 of 2 processes are live" in ear.hear_of("WATCHDOG")["STATUS"] for _ in range(5))
+    assert any("1 of 2 processes are live" in notify_socket.receive_with("WATCHDOG")["STATUS"] for _ in range(5))
 
     os.kill(server.pid, signal.SIGHUP)
-    result = ear.hear_of("RELOADING")
+    result = notify_socket.receive_with("RELOADING")
     assert result["RELOADING"] == "1"
     assert 0 <= time.monotonic_ns() // 1000 - int(result["MONOTONIC_USEC"]) < TIMEOUT_SECONDS * 1e6
-    assert ear.hear_of("READY") == {"READY": "1"}
+    assert notify_socket.receive_with("READY") == {"READY": "1"}
 
     os.kill(server.pid, signal.SIGTERM)
-    result = ear.hear_of("STOPPING")
+    result = notify_socket.receive_with("STOPPING")
     assert result["STOPPING"] == "1"
     assert int(result["EXTEND_TIMEOUT_USEC"]) > 100e6, "longer than shutdown-timeout"
     server.stop()
@@ -92,44 +92,44 @@ def test_systemd_receives_the_lifecycle_of_the_server(serve: Serve, tmp_path: Pa
     environment = (tmp_path / "environment").read_text()
     assert "PATH=" in environment
     assert not VARIABLES & {line.partition("=")[0] for line in environment.splitlines()}
-    ear.socket.close()
+    notify_socket.socket.close()
 
 
-def test_a_faulty_file_ends_the_reload_too(serve: Serve, tmp_path: Path) -> None:
-    ear = Ear(f"{tmp_path}/notify")
-    server = serve(environ={"NOTIFY_SOCKET": ear.name})
-    ear.hear_of("READY")
+def test_reload_of_an_invalid_file_ends_with_ready(serve: Serve, tmp_path: Path) -> None:
+    notify_socket = NotifySocket(f"{tmp_path}/notify")
+    server = serve(environ={"NOTIFY_SOCKET": notify_socket.name})
+    notify_socket.receive_with("READY")
     server.file.write_text("supervisor: 1")
     os.kill(server.pid, signal.SIGHUP)
-    ear.hear_of("RELOADING")
-    assert ear.hear_of("READY")
-    ear.socket.close()
+    notify_socket.receive_with("RELOADING")
+    assert notify_socket.receive_with("READY")
+    notify_socket.socket.close()
 
 
-def test_a_stalled_loop_is_silent(ear: Ear) -> None:
+def test_stalled_loop_sends_no_watchdog_notification(notify_socket: NotifySocket) -> None:
     async def stall() -> None:
-        systemd = Systemd({"NOTIFY_SOCKET": ear.name, "WATCHDOG_USEC": "20000"}, os.getpid())
+        systemd = Systemd({"NOTIFY_SOCKET": notify_socket.name, "WATCHDOG_USEC": "20000"}, os.getpid())
         systemd.watch(lambda: "well")
         for _ in range(3):
-            result = await asyncio.to_thread(ear.hear)
+            result = await asyncio.to_thread(notify_socket.receive)
             assert result == {"WATCHDOG": "1", "STATUS": "well"}
-        assert ear.waiting() < 10, "what was on its way"
+        assert notify_socket.discard_unread() < 10, "only messages sent before the stall"
         time.sleep(0.2)  # noqa: ASYNC251 (the stall)
-        assert ear.waiting() == 0
-        assert await asyncio.to_thread(ear.hear), "and speaks again when it turns"
+        assert notify_socket.discard_unread() == 0
+        assert await asyncio.to_thread(notify_socket.receive), "notifications resume after the stall"
         systemd.close()
 
     asyncio.run(stall())
 
 
-def test_after_stopping_it_is_never_ready_again(ear: Ear) -> None:
-    systemd = Systemd({"NOTIFY_SOCKET": ear.name}, os.getpid())
+def test_ready_is_not_sent_after_stopping(notify_socket: NotifySocket) -> None:
+    systemd = Systemd({"NOTIFY_SOCKET": notify_socket.name}, os.getpid())
     systemd.stopping(1.5)
     systemd.ready()
     systemd.reloading()
     systemd.close()
-    assert ear.hear() == {"STOPPING": "1", "EXTEND_TIMEOUT_USEC": "1500000"}
-    assert "RELOADING" in ear.hear()
+    assert notify_socket.receive() == {"STOPPING": "1", "EXTEND_TIMEOUT_USEC": "1500000"}
+    assert "RELOADING" in notify_socket.receive()
 
 
 def test_a_failed_notification_is_logged_once_and_has_no_other_effect(
@@ -142,15 +142,15 @@ def test_a_failed_notification_is_logged_once_and_has_no_other_effect(
     assert [record.levelname for record in caplog.records] == ["WARNING"]
 
 
-@pytest.mark.parametrize("mine", [True, False])
-def test_a_watchdog_of_another_process_is_ignored(mine: bool) -> None:
-    pid = str(os.getpid() if mine else 1)
+@pytest.mark.parametrize("is_own", [True, False])
+def test_a_watchdog_of_another_process_is_ignored(is_own: bool) -> None:
+    pid = str(os.getpid() if is_own else 1)
     systemd = Systemd({"WATCHDOG_USEC": "1000000", "WATCHDOG_PID": pid}, os.getpid())
-    assert systemd._every == (0.5 if mine else 2.0)
+    assert systemd._every == (0.5 if is_own else 2.0)
 
 
-def test_a_server_listens_on_the_socket_that_it_is_given(serve: Serve) -> None:
-    server = serve({"web": SAYS_ITS_ENVIRONMENT}, command=[*python_command(ACTIVATED)], server={"address": "0.0.0.0"})
+def test_server_listens_on_an_inherited_socket(serve: Serve) -> None:
+    server = serve({"web": WRITES_ENVIRONMENT}, command=[*python_command(ACTIVATED)], server={"address": "0.0.0.0"})
     assert "listening on http://127.0.0.1:" in server.log.read_text()
     assert server.get("/healthz").status == 200
     assert server.post("/api/v1/supervisor/reload").json["needRestart"] == []
@@ -158,7 +158,7 @@ def test_a_server_listens_on_the_socket_that_it_is_given(serve: Serve) -> None:
     assert not re.search(r"^LISTEN_", environment, re.MULTILINE)
 
 
-def test_what_is_given_to_another_is_left_alone() -> None:
+def test_sockets_of_another_process_are_ignored() -> None:
     assert given_sockets({"LISTEN_PID": "1", "LISTEN_FDS": "1"}, os.getpid()) == []
     assert given_sockets({}, os.getpid()) == []
 
@@ -174,6 +174,6 @@ def test_a_socket_that_does_not_listen_is_refused(tmp_path: Path) -> None:
     assert b"is not a listening TCP socket" in done.stderr
 
 
-def test_children_do_not_speak_in_the_servers_name() -> None:
+def test_children_do_not_inherit_the_variables_of_systemd() -> None:
     own = dict.fromkeys(VARIABLES, "x")
     assert inherited({**own, "PATH": "/bin"}) == {"PATH": "/bin"}
